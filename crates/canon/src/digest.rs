@@ -1,0 +1,159 @@
+//! SHA-256 digests and their two text forms: `sha256:<hex>` and bare hex.
+
+use std::fmt;
+
+use serde::{Deserialize, Serialize};
+use sha2::{Digest as _, Sha256};
+
+/// A SHA-256 value. Displays as `sha256:` and 64 lower-case hex digits.
+#[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
+#[serde(into = "String", try_from = "String")]
+pub struct Digest([u8; 32]);
+
+/// The text is not a SHA-256 digest.
+#[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
+#[error("`{0}` is not a SHA-256 digest: 64 hex digits, optionally after `sha256:`")]
+pub struct ParseDigestError(String);
+
+impl Digest {
+    /// Wraps 32 bytes that are already a digest.
+    pub const fn from_bytes(bytes: [u8; 32]) -> Self {
+        Self(bytes)
+    }
+
+    /// Returns the raw bytes.
+    pub const fn as_bytes(&self) -> &[u8; 32] {
+        &self.0
+    }
+
+    /// Returns 64 lower-case hex digits without prefix.
+    pub fn hex(&self) -> String {
+        let mut text = String::with_capacity(64);
+        push_hex(&mut text, &self.0);
+        text
+    }
+
+    /// Reads either text form, in any letter case.
+    ///
+    /// # Errors
+    /// The text is neither 64 hex digits nor `sha256:` followed by them.
+    pub fn parse(text: &str) -> Result<Self, ParseDigestError> {
+        let refuse = || ParseDigestError(text.chars().take(80).collect());
+        let hex = text.strip_prefix("sha256:").unwrap_or(text).as_bytes();
+        if hex.len() != 64 {
+            return Err(refuse());
+        }
+        let mut bytes = [0; 32];
+        for (byte, pair) in bytes.iter_mut().zip(hex.chunks_exact(2)) {
+            let [high, low] = pair else {
+                return Err(refuse());
+            };
+            match (nibble(*high), nibble(*low)) {
+                (Some(high), Some(low)) => *byte = high << 4 | low,
+                _ => return Err(refuse()),
+            }
+        }
+        Ok(Self(bytes))
+    }
+}
+
+/// Hashes one run of bytes.
+pub fn sha256(bytes: &[u8]) -> Digest {
+    Digest(Sha256::digest(bytes).into())
+}
+
+/// Hashes several runs of bytes as if they were joined.
+pub fn sha256_parts<'a>(parts: impl IntoIterator<Item = &'a [u8]>) -> Digest {
+    let mut hasher = Sha256::new();
+    for part in parts {
+        hasher.update(part);
+    }
+    Digest(hasher.finalize().into())
+}
+
+impl fmt::Display for Digest {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let mut text = String::with_capacity(71);
+        text.push_str("sha256:");
+        push_hex(&mut text, &self.0);
+        f.write_str(&text)
+    }
+}
+
+impl fmt::Debug for Digest {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        fmt::Display::fmt(self, f)
+    }
+}
+
+impl From<Digest> for String {
+    fn from(digest: Digest) -> Self {
+        digest.to_string()
+    }
+}
+
+impl TryFrom<String> for Digest {
+    type Error = ParseDigestError;
+
+    fn try_from(text: String) -> Result<Self, ParseDigestError> {
+        Self::parse(&text)
+    }
+}
+
+fn push_hex(text: &mut String, bytes: &[u8]) {
+    for byte in bytes {
+        for nibble in [byte >> 4, byte & 15] {
+            text.push(char::from(if nibble < 10 {
+                b'0' + nibble
+            } else {
+                b'a' + nibble - 10
+            }));
+        }
+    }
+}
+
+fn nibble(digit: u8) -> Option<u8> {
+    match digit {
+        b'0'..=b'9' => Some(digit - b'0'),
+        b'a'..=b'f' => Some(digit - b'a' + 10),
+        b'A'..=b'F' => Some(digit - b'A' + 10),
+        _ => None,
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn both_text_forms_read_and_one_is_written() {
+        let empty = sha256(b"");
+        let hex = "e3b0c44298fc1c149afbf4c8996fb92427ae41e4649b934ca495991b7852b855";
+        assert_eq!(empty.hex(), hex);
+        assert_eq!(empty.to_string(), format!("sha256:{hex}"));
+        assert_eq!(Digest::parse(hex), Ok(empty));
+        assert_eq!(
+            Digest::parse(&format!("sha256:{}", hex.to_uppercase())),
+            Ok(empty)
+        );
+    }
+
+    #[test]
+    fn other_texts_are_refused() {
+        for text in [
+            "",
+            "sha256:",
+            "sha512:00",
+            &"g".repeat(64),
+            &"0".repeat(63),
+            &"é".repeat(32),
+        ] {
+            assert!(Digest::parse(text).is_err(), "{text}");
+        }
+    }
+
+    #[test]
+    fn parts_hash_like_their_concatenation() {
+        assert_eq!(sha256_parts([&b"ab"[..], b"", b"c"]), sha256(b"abc"));
+    }
+}

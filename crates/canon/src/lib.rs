@@ -1,0 +1,14 @@
+//! JSON that can be hashed: a reader that refuses what would lose meaning, writers that give one
+//! text per value, and the digest type.
+//!
+//! Nothing here knows what a document means. Two profiles share one writer: RFC 8785 (`Profile::Jcs`)
+//! and `ahd-js-1` (`Profile::AhdJs1`), which differ only in the order of object members.
+
+mod digest;
+mod read;
+mod write;
+
+pub use digest::{Digest, ParseDigestError, sha256, sha256_parts};
+pub use read::{Integers, ReadError, Reason, read, read_object};
+pub use serde_json::{Map, Number, Value};
+pub use write::{Profile, append, canonical, jcs, number};

@@ -1,0 +1,254 @@
+//! Canonical writing: one text per value.
+//!
+//! Strings and numbers are written alike in both profiles; only the order of members differs. Member
+//! order under RFC 8785 is by UTF-16 code units, which differs from the map's own (UTF-8) order when a
+//! supplementary character meets one from U+E000 to U+FFFF.
+
+use std::cmp::Ordering;
+
+use serde_json::{Number, Value};
+
+/// Which canonical form to write.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Profile {
+    /// RFC 8785: members by UTF-16 code units.
+    Jcs,
+    /// `ahd-js-1`: array-index names first, as numbers; then the others as in RFC 8785.
+    AhdJs1,
+}
+
+/// Returns the RFC 8785 bytes of a value.
+pub fn jcs(value: &Value) -> Vec<u8> {
+    canonical(value, Profile::Jcs)
+}
+
+/// Returns the canonical bytes of a value under a profile.
+pub fn canonical(value: &Value, profile: Profile) -> Vec<u8> {
+    let mut out = Vec::with_capacity(256);
+    append(&mut out, value, profile);
+    out
+}
+
+/// Appends the canonical bytes of a value.
+pub fn append(out: &mut Vec<u8>, value: &Value, profile: Profile) {
+    match value {
+        Value::Null => out.extend_from_slice(b"null"),
+        Value::Bool(true) => out.extend_from_slice(b"true"),
+        Value::Bool(false) => out.extend_from_slice(b"false"),
+        Value::Number(value) => push_number(out, value),
+        Value::String(text) => push_string(out, text),
+        Value::Array(items) => {
+            out.push(b'[');
+            for (index, item) in items.iter().enumerate() {
+                if index > 0 {
+                    out.push(b',');
+                }
+                append(out, item, profile);
+            }
+            out.push(b']');
+        }
+        Value::Object(map) => {
+            let mut members: Vec<(&String, &Value)> = map.iter().collect();
+            members.sort_by(|(a, _), (b, _)| compare(a, b, profile));
+            out.push(b'{');
+            for (index, (name, member)) in members.into_iter().enumerate() {
+                if index > 0 {
+                    out.push(b',');
+                }
+                push_string(out, name);
+                out.push(b':');
+                append(out, member, profile);
+            }
+            out.push(b'}');
+        }
+    }
+}
+
+/// Returns a finite double in ECMAScript's shortest notation; others as `null`.
+pub fn number(value: f64) -> String {
+    if !value.is_finite() {
+        return "null".to_owned();
+    }
+    // Negative zero has no sign in either profile.
+    let value = if value == 0.0 { 0.0 } else { value };
+    ryu_js::Buffer::new().format_finite(value).to_owned()
+}
+
+fn push_number(out: &mut Vec<u8>, value: &Number) {
+    const EXACT: u64 = 1 << 53;
+    // Integers that a double holds exactly print as their digits; that skips the float formatter.
+    if let Some(integer) = value.as_i64()
+        && integer.unsigned_abs() <= EXACT
+    {
+        out.extend_from_slice(integer.to_string().as_bytes());
+    } else if let Some(double) = value.as_f64() {
+        out.extend_from_slice(number(double).as_bytes());
+    }
+}
+
+fn push_string(out: &mut Vec<u8>, text: &str) {
+    const HEX: &[u8; 16] = b"0123456789abcdef";
+    out.push(b'"');
+    let bytes = text.as_bytes();
+    let mut clean_from = 0;
+    for (index, byte) in bytes.iter().enumerate() {
+        let short = match byte {
+            b'"' => b'"',
+            b'\\' => b'\\',
+            0x08 => b'b',
+            0x09 => b't',
+            0x0a => b'n',
+            0x0c => b'f',
+            0x0d => b'r',
+            0x00..=0x1f => b'u',
+            _ => continue,
+        };
+        out.extend_from_slice(bytes.get(clean_from..index).unwrap_or_default());
+        clean_from = index + 1;
+        out.extend_from_slice(&[b'\\', short]);
+        if short == b'u' {
+            let digit = |nibble: u8| HEX.get(usize::from(nibble)).copied().unwrap_or(b'0');
+            out.extend_from_slice(&[b'0', b'0', digit(byte >> 4), digit(byte & 15)]);
+        }
+    }
+    out.extend_from_slice(bytes.get(clean_from..).unwrap_or_default());
+    out.push(b'"');
+}
+
+fn compare(a: &str, b: &str, profile: Profile) -> Ordering {
+    let by_code_units = || a.encode_utf16().cmp(b.encode_utf16());
+    match profile {
+        Profile::Jcs if a.is_ascii() && b.is_ascii() => a.cmp(b),
+        Profile::Jcs => by_code_units(),
+        Profile::AhdJs1 => match (array_index(a), array_index(b)) {
+            (Some(a), Some(b)) => a.cmp(&b),
+            (Some(_), None) => Ordering::Less,
+            (None, Some(_)) => Ordering::Greater,
+            (None, None) => by_code_units(),
+        },
+    }
+}
+
+/// Returns the value of a name that JavaScript treats as an array index.
+fn array_index(name: &str) -> Option<u32> {
+    const ARRAY_INDEX_MAX: u32 = u32::MAX - 1;
+    let canonical = name == "0" || (!name.starts_with('0') && !name.is_empty());
+    if !canonical || !name.bytes().all(|byte| byte.is_ascii_digit()) {
+        return None;
+    }
+    name.parse().ok().filter(|index| *index <= ARRAY_INDEX_MAX)
+}
+
+#[cfg(test)]
+mod tests {
+    use proptest::prelude::*;
+
+    use super::*;
+    use crate::{Integers, Reason, read, sha256};
+
+    #[derive(serde::Deserialize)]
+    struct Vectors {
+        vectors: Vec<Vector>,
+    }
+
+    #[derive(serde::Deserialize)]
+    struct Vector {
+        id: String,
+        input_hex: String,
+        expect: Value,
+    }
+
+    fn unhex(text: &str) -> Vec<u8> {
+        (0..text.len())
+            .step_by(2)
+            .map(|at| u8::from_str_radix(&text[at..at + 2], 16).unwrap())
+            .collect()
+    }
+
+    #[test]
+    fn all_138_published_vectors_agree() {
+        let text = include_bytes!("../../../conformance/vectors/jcs/vectors.json");
+        let vectors: Vectors = serde_json::from_slice(text).unwrap();
+        assert_eq!(vectors.vectors.len(), 138);
+        for Vector {
+            id,
+            input_hex,
+            expect,
+        } in vectors.vectors
+        {
+            let read = read(&unhex(&input_hex), Integers::Doubles);
+            if let Some(reason) = expect.get("reject") {
+                let expected = match reason.as_str().unwrap() {
+                    "syntax" => Reason::Syntax,
+                    "invalid_utf8" => Reason::InvalidUtf8,
+                    "duplicate_key" => Reason::DuplicateKey,
+                    "lone_surrogate" => Reason::LoneSurrogate,
+                    "number_out_of_range" => Reason::NumberOutOfRange,
+                    other => panic!("unknown reason {other}"),
+                };
+                assert_eq!(read.map_err(|error| error.reason()), Err(expected), "{id}");
+            } else {
+                let bytes = jcs(&read.unwrap());
+                assert_eq!(
+                    bytes,
+                    unhex(expect["canonical_hex"].as_str().unwrap()),
+                    "{id}"
+                );
+                assert_eq!(
+                    sha256(&bytes).hex(),
+                    expect["sha256"].as_str().unwrap(),
+                    "{id}"
+                );
+            }
+        }
+    }
+
+    #[test]
+    fn array_index_names_come_first_in_ahd_only() {
+        let value =
+            serde_json::json!({"10": 1, "9": 2, "a": 3, "00": 4, "4294967295": 5, "4294967294": 6});
+        let text = |profile| String::from_utf8(canonical(&value, profile)).unwrap();
+        assert_eq!(
+            text(Profile::Jcs),
+            r#"{"00":4,"10":1,"4294967294":6,"4294967295":5,"9":2,"a":3}"#
+        );
+        assert_eq!(
+            text(Profile::AhdJs1),
+            r#"{"9":2,"10":1,"4294967294":6,"00":4,"4294967295":5,"a":3}"#
+        );
+    }
+
+    fn any_value() -> impl Strategy<Value = Value> {
+        let leaf = prop_oneof![
+            Just(Value::Null),
+            any::<bool>().prop_map(Value::Bool),
+            any::<i64>().prop_map(Value::from),
+            any::<u64>().prop_map(Value::from),
+            any::<f64>()
+                .prop_map(|double| Number::from_f64(double).map_or(Value::Null, Value::Number)),
+            any::<String>().prop_map(Value::String),
+        ];
+        leaf.prop_recursive(4, 64, 8, |inner| {
+            prop_oneof![
+                prop::collection::vec(inner.clone(), 0..8).prop_map(Value::Array),
+                prop::collection::btree_map(any::<String>(), inner, 0..8)
+                    .prop_map(|map| Value::Object(map.into_iter().collect())),
+            ]
+        })
+    }
+
+    proptest! {
+        #[test]
+        fn the_writer_equals_an_independent_one(value in any_value()) {
+            let oracle = serde_json_canonicalizer::to_vec(&value).unwrap();
+            prop_assert_eq!(jcs(&value), oracle);
+        }
+
+        #[test]
+        fn reading_back_and_writing_again_changes_nothing(value in any_value()) {
+            let once = jcs(&value);
+            let again = jcs(&read(&once, Integers::Doubles).unwrap());
+            prop_assert_eq!(once, again);
+        }
+    }
+}
