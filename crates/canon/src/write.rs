@@ -36,7 +36,7 @@ pub fn append(out: &mut Vec<u8>, value: &Value, profile: Profile) {
         Value::Bool(true) => out.extend_from_slice(b"true"),
         Value::Bool(false) => out.extend_from_slice(b"false"),
         Value::Number(value) => push_number(out, value),
-        Value::String(text) => push_string(out, text),
+        Value::String(text) => append_string(out, text),
         Value::Array(items) => {
             out.push(b'[');
             for (index, item) in items.iter().enumerate() {
@@ -55,7 +55,7 @@ pub fn append(out: &mut Vec<u8>, value: &Value, profile: Profile) {
                 if index > 0 {
                     out.push(b',');
                 }
-                push_string(out, name);
+                append_string(out, name);
                 out.push(b':');
                 append(out, member, profile);
             }
@@ -86,7 +86,8 @@ fn push_number(out: &mut Vec<u8>, value: &Number) {
     }
 }
 
-fn push_string(out: &mut Vec<u8>, text: &str) {
+/// Appends a string in canonical form, quotes included.
+pub fn append_string(out: &mut Vec<u8>, text: &str) {
     const HEX: &[u8; 16] = b"0123456789abcdef";
     out.push(b'"');
     let bytes = text.as_bytes();

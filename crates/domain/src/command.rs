@@ -1,0 +1,425 @@
+//! Commands: orders with everything in them that deciding needs, ids and salts included.
+
+use canon::{Digest, Map, Value};
+
+use crate::{
+    ArtifactId, ArtifactKind, Ask, BranchId, BranchKind, MessageId, OutcomeId, PermissionId,
+    Position, Role, SessionId, TaskId, VaultId, Visibility, WorkspaceId,
+};
+
+/// An order and who gave it.
+#[derive(Debug, Clone, PartialEq)]
+pub struct Command {
+    /// The actor, as it will stand in events.
+    pub actor: String,
+    /// The client's idempotency key, as it will stand in the first event.
+    pub idempotency_key: Option<String>,
+    /// What to do.
+    pub order: Order,
+}
+
+/// What a command asks for.
+#[derive(Debug, Clone, PartialEq)]
+pub enum Order {
+    /// Creates a Workspace and its default Branch.
+    CreateWorkspace(CreateWorkspace),
+    /// Changes members of a Workspace.
+    UpdateWorkspace(UpdateWorkspace),
+    /// Creates a Session with its first Messages.
+    CreateSession(CreateSession),
+    /// Changes members of a Session.
+    UpdateSession(UpdateSession),
+    /// Closes a Session for good.
+    CloseSession(SessionId),
+    /// Copies a Session's Messages into a new Session.
+    ForkSession(ForkSession),
+    /// Drops a Session's later Messages.
+    TruncateSession(TruncateSession),
+    /// Appends a Message to a Session.
+    AppendMessage(AppendMessage),
+    /// Accepts a Task.
+    SubmitTask(SubmitTask),
+    /// Cancels a Task.
+    CancelTask(CancelTask),
+    /// Tells a running Task to stop its current step; the Task stays.
+    InterruptTask(InterruptTask),
+    /// Answers what a Task waits for.
+    AnswerRequest(AnswerRequest),
+    /// Creates a Branch of a Session.
+    CreateBranch(CreateBranch),
+    /// Registers an Artifact.
+    RegisterArtifact(RegisterArtifact),
+    /// Gives an Artifact its bytes, which are stored already.
+    AttachContent(AttachContent),
+    /// Creates a Vault.
+    CreateVault(CreateVault),
+    /// A worker's progress on a Task.
+    AdvanceTask(AdvanceTask),
+}
+
+/// See [`Order::CreateWorkspace`].
+#[derive(Debug, Clone, PartialEq)]
+pub struct CreateWorkspace {
+    /// Its id.
+    pub id: WorkspaceId,
+    /// The id of its default Branch.
+    pub branch_id: BranchId,
+    /// Display name.
+    pub name: String,
+    /// Logical root.
+    pub root: String,
+    /// The caller's own members.
+    pub metadata: Map<String, Value>,
+}
+
+/// See [`Order::UpdateWorkspace`]. Absent members stay as they are.
+#[derive(Debug, Clone, PartialEq)]
+pub struct UpdateWorkspace {
+    /// The Workspace.
+    pub id: WorkspaceId,
+    /// New name.
+    pub name: Option<String>,
+    /// New capabilities.
+    pub capabilities: Option<Vec<String>>,
+    /// New quota; the inner none removes it.
+    pub quota_id: Option<Option<String>>,
+    /// New metadata, replacing the old.
+    pub metadata: Option<Map<String, Value>>,
+}
+
+/// A Message to be created.
+#[derive(Debug, Clone, PartialEq)]
+pub struct NewMessage {
+    /// Its id.
+    pub id: MessageId,
+    /// Random text that keeps digests of private parts from being guessed.
+    pub salt: String,
+    /// Who speaks.
+    pub role: Role,
+    /// Its parts, as [`crate::check_parts`] returned them.
+    pub parts: Vec<Value>,
+    /// The caller's own members.
+    pub metadata: Map<String, Value>,
+}
+
+/// See [`Order::CreateSession`].
+#[derive(Debug, Clone, PartialEq)]
+pub struct CreateSession {
+    /// Its id.
+    pub id: SessionId,
+    /// Its Workspace.
+    pub workspace_id: WorkspaceId,
+    /// The mode, as given.
+    pub mode_id: Option<String>,
+    /// Provider and model preferences, as given.
+    pub model_policy: Option<Value>,
+    /// The first Messages, in order.
+    pub initial_messages: Vec<NewMessage>,
+    /// The caller's own members.
+    pub metadata: Map<String, Value>,
+}
+
+/// See [`Order::UpdateSession`]. Absent members stay as they are.
+#[derive(Debug, Clone, PartialEq)]
+pub struct UpdateSession {
+    /// The Session.
+    pub id: SessionId,
+    /// New summary; the inner none removes it.
+    pub summary: Option<Option<String>>,
+    /// New model policy; the inner none removes it.
+    pub model_policy: Option<Option<Value>>,
+    /// New metadata, replacing the old.
+    pub metadata: Option<Map<String, Value>>,
+}
+
+/// A Message to be copied into a fork.
+#[derive(Debug, Clone, PartialEq)]
+pub struct MessageCopy {
+    /// The id of the copy.
+    pub id: MessageId,
+    /// The Message it copies.
+    pub of: MessageId,
+    /// Who speaks.
+    pub role: Role,
+    /// Position of the event that holds the content.
+    pub source: Position,
+}
+
+/// See [`Order::ForkSession`].
+#[derive(Debug, Clone, PartialEq)]
+pub struct ForkSession {
+    /// The Session to fork.
+    pub parent: SessionId,
+    /// The version of it that `messages` was read from.
+    pub parent_version: u64,
+    /// The id of the fork.
+    pub id: SessionId,
+    /// The event up to which Messages were taken.
+    pub at_event_id: Option<String>,
+    /// The Branch the fork lives on.
+    pub branch_id: Option<BranchId>,
+    /// What to copy, in order.
+    pub messages: Vec<MessageCopy>,
+    /// The caller's own members.
+    pub metadata: Map<String, Value>,
+}
+
+/// See [`Order::TruncateSession`].
+#[derive(Debug, Clone, PartialEq)]
+pub struct TruncateSession {
+    /// The Session.
+    pub id: SessionId,
+    /// The version of it that the other members were read from.
+    pub version: u64,
+    /// How many Messages to keep.
+    pub keep_first: u64,
+    /// Key of the last Message kept; the start when none is.
+    pub after: Position,
+    /// Key of the last Message there is.
+    pub through: Position,
+    /// Id of the last Message kept.
+    pub tip: Option<MessageId>,
+    /// Why, as given.
+    pub reason: Option<String>,
+}
+
+/// See [`Order::AppendMessage`].
+#[derive(Debug, Clone, PartialEq)]
+pub struct AppendMessage {
+    /// The Session.
+    pub session_id: SessionId,
+    /// The Message.
+    pub message: NewMessage,
+}
+
+/// What a Task works on.
+#[derive(Debug, Clone, PartialEq)]
+pub enum TaskInput {
+    /// A Message, which also joins the Session's transcript.
+    Message(NewMessage),
+    /// A structured value.
+    Object(Map<String, Value>),
+}
+
+/// See [`Order::SubmitTask`].
+#[derive(Debug, Clone, PartialEq)]
+pub struct SubmitTask {
+    /// Its id.
+    pub id: TaskId,
+    /// Its Session.
+    pub session_id: SessionId,
+    /// The Workspace the request names, if it names one.
+    pub workspace_id: Option<WorkspaceId>,
+    /// The Branch it runs on.
+    pub branch_id: Option<BranchId>,
+    /// The Task it comes from.
+    pub parent_task_id: Option<TaskId>,
+    /// The registered name of its workflow.
+    pub workflow: String,
+    /// What it works on.
+    pub input: TaskInput,
+    /// The caller's own members.
+    pub metadata: Map<String, Value>,
+}
+
+/// See [`Order::CancelTask`].
+#[derive(Debug, Clone, PartialEq)]
+pub struct CancelTask {
+    /// The Task.
+    pub id: TaskId,
+    /// The id of its Outcome.
+    pub outcome_id: OutcomeId,
+    /// Why, as given.
+    pub reason: Option<String>,
+}
+
+/// See [`Order::InterruptTask`].
+#[derive(Debug, Clone, PartialEq)]
+pub struct InterruptTask {
+    /// The Task.
+    pub id: TaskId,
+    /// What the user said, which also joins the transcript.
+    pub message: NewMessage,
+}
+
+/// See [`Order::AnswerRequest`].
+#[derive(Debug, Clone, PartialEq)]
+pub struct AnswerRequest {
+    /// The request.
+    pub id: PermissionId,
+    /// The answer.
+    pub reply: RequestReply,
+    /// Who answered, why, and for how long, as given.
+    pub remarks: Map<String, Value>,
+}
+
+/// An answer to a permission request.
+#[derive(Debug, Clone, PartialEq)]
+pub enum RequestReply {
+    /// A Message, which also joins the transcript. Answers a question.
+    Message(NewMessage),
+    /// A bare value. Answers a question.
+    Value(Value),
+    /// Yes. With a question pending, an answer without content.
+    Approve,
+    /// No.
+    Deny,
+}
+
+/// See [`Order::CreateBranch`].
+#[derive(Debug, Clone, PartialEq)]
+pub struct CreateBranch {
+    /// Its id.
+    pub id: BranchId,
+    /// The Session it belongs to.
+    pub session_id: SessionId,
+    /// What it branches.
+    pub kind: BranchKind,
+    /// What it starts from.
+    pub base_ref: String,
+    /// The Branch it leaves; the Workspace's default Branch when none is given.
+    pub parent_branch_id: Option<BranchId>,
+    /// The Task it belongs to.
+    pub task_id: Option<TaskId>,
+    /// The caller's own members.
+    pub metadata: Map<String, Value>,
+}
+
+/// See [`Order::RegisterArtifact`].
+#[derive(Debug, Clone, PartialEq)]
+pub struct RegisterArtifact {
+    /// Its id.
+    pub id: ArtifactId,
+    /// What it is.
+    pub kind: ArtifactKind,
+    /// Its media type.
+    pub mime_type: String,
+    /// Where it lives.
+    pub uri: Option<String>,
+    /// Who may see it.
+    pub visibility: Visibility,
+    /// Its digest, when the caller knows it.
+    pub sha256: Option<Digest>,
+    /// Its Workspace, when neither Session nor Task names one.
+    pub workspace_id: WorkspaceId,
+    /// Its Session.
+    pub session_id: Option<SessionId>,
+    /// Its Task.
+    pub task_id: Option<TaskId>,
+    /// The caller's own members.
+    pub metadata: Map<String, Value>,
+}
+
+/// See [`Order::AttachContent`].
+#[derive(Debug, Clone, PartialEq)]
+pub struct AttachContent {
+    /// The Artifact.
+    pub id: ArtifactId,
+    /// Digest of the bytes.
+    pub sha256: Digest,
+    /// Their length.
+    pub bytes: u64,
+}
+
+/// See [`Order::CreateVault`].
+#[derive(Debug, Clone, PartialEq)]
+pub struct CreateVault {
+    /// Its id.
+    pub id: VaultId,
+    /// Its Workspace; none for all.
+    pub workspace_id: Option<WorkspaceId>,
+    /// The backend.
+    pub provider: String,
+    /// What may be done with its secrets.
+    pub capabilities: Vec<String>,
+    /// The caller's own members.
+    pub metadata: Map<String, Value>,
+}
+
+/// See [`Order::AdvanceTask`].
+#[derive(Debug, Clone, PartialEq)]
+pub struct AdvanceTask {
+    /// The Task.
+    pub id: TaskId,
+    /// What happened, in order.
+    pub moves: Vec<Move>,
+}
+
+/// One thing that happened to a Task under its worker.
+#[derive(Debug, Clone, PartialEq)]
+pub enum Move {
+    /// Work begins.
+    Start {
+        /// Digest of the workflow's name and version.
+        workflow_digest: Digest,
+    },
+    /// A new process took over a Task that was waiting.
+    Recover,
+    /// An effect is about to be performed.
+    RequestEffect(EffectIntent),
+    /// An effect was performed.
+    RecordEffect(EffectResult),
+    /// The Task asks somebody and waits.
+    Ask {
+        /// The request's id; an id already known asks the same again.
+        request: PermissionId,
+        /// What is asked for.
+        ask: Ask,
+        /// The effect whose result the answer is.
+        effect_key: String,
+        /// The question, or what the action would do.
+        request_body: Value,
+        /// The action to approve.
+        action: Value,
+    },
+    /// The agent says something.
+    Say(NewMessage),
+    /// The Task ends well.
+    Complete {
+        /// The id of its Outcome.
+        outcome_id: OutcomeId,
+        /// One line for people.
+        summary: String,
+        /// Messages that make up the result.
+        messages: Vec<MessageId>,
+    },
+    /// The Task ends badly.
+    Fail {
+        /// The id of its Outcome.
+        outcome_id: OutcomeId,
+        /// A stable word for programs.
+        code: String,
+        /// What went wrong, for people.
+        message: String,
+        /// More facts.
+        details: Map<String, Value>,
+    },
+}
+
+/// The intent to perform an effect.
+#[derive(Debug, Clone, PartialEq)]
+pub struct EffectIntent {
+    /// Its stable key.
+    pub key: String,
+    /// The record kind.
+    pub kind: String,
+    /// Digest of the canonical request.
+    pub request_sha256: Digest,
+    /// True when performing it twice does no harm.
+    pub repeatable: bool,
+}
+
+/// The result of an effect.
+#[derive(Debug, Clone, PartialEq)]
+pub struct EffectResult {
+    /// Its stable key.
+    pub key: String,
+    /// The record kind.
+    pub kind: String,
+    /// True for `ok`, false for `error`.
+    pub ok: bool,
+    /// What it returned, or the error.
+    pub value: Value,
+    /// The provider's own id of the call.
+    pub provider_request_id: Option<String>,
+}

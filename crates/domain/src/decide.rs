@@ -1,0 +1,243 @@
+//! From a command to event drafts, or a refusal.
+//!
+//! Reads documents, writes nothing. One file per family of commands; this one dispatches and holds what they
+//! share.
+
+mod advance;
+mod content;
+mod session;
+pub(crate) mod task;
+
+use canon::{Map, Value};
+
+use crate::part::hide_private_parts;
+use crate::{
+    Artifact, Blob, Branch, Command, Document, Draft, Kind, NewMessage, Order, Permission, Refusal,
+    ResourceRef, Role, Session, SessionId, State, Task, TaskId, Workspace, WorkspaceId,
+    externalize,
+};
+
+/// The documents a command is decided on.
+pub trait Documents {
+    /// Returns the document of an id, if there is one.
+    fn document(&self, id: &str) -> Option<&Document>;
+}
+
+/// What a command leads to.
+#[derive(Debug, Clone, PartialEq)]
+pub struct Decision {
+    /// The events to append, in order. None: everything is already as ordered.
+    pub drafts: Vec<Draft>,
+    /// Content that the events refer to.
+    pub blobs: Vec<Blob>,
+    /// The resource that answers the command.
+    pub subject: ResourceRef,
+}
+
+/// Decides a command.
+///
+/// # Errors
+/// The command is not possible as things stand.
+pub fn decide(documents: &dyn Documents, command: &Command) -> Result<Decision, Refusal> {
+    let mut desk = Desk {
+        documents,
+        actor: &command.actor,
+        drafts: Vec::new(),
+        blobs: Vec::new(),
+    };
+    let subject = match &command.order {
+        Order::CreateWorkspace(order) => content::create_workspace(&mut desk, order),
+        Order::UpdateWorkspace(order) => content::update_workspace(&mut desk, order),
+        Order::CreateSession(order) => session::create(&mut desk, order),
+        Order::UpdateSession(order) => session::update(&mut desk, order),
+        Order::CloseSession(id) => session::close(&mut desk, id),
+        Order::ForkSession(order) => session::fork(&mut desk, order),
+        Order::TruncateSession(order) => session::truncate(&mut desk, order),
+        Order::AppendMessage(order) => session::append_message(&mut desk, order),
+        Order::SubmitTask(order) => task::submit(&mut desk, order),
+        Order::CancelTask(order) => task::cancel(&mut desk, order),
+        Order::InterruptTask(order) => task::interrupt(&mut desk, order),
+        Order::AnswerRequest(order) => task::answer(&mut desk, order),
+        Order::CreateBranch(order) => content::create_branch(&mut desk, order),
+        Order::RegisterArtifact(order) => content::register_artifact(&mut desk, order),
+        Order::AttachContent(order) => content::attach(&mut desk, order),
+        Order::CreateVault(order) => content::create_vault(&mut desk, order),
+        Order::AdvanceTask(order) => advance::advance(&mut desk, order),
+    }?;
+    let Desk {
+        mut drafts, blobs, ..
+    } = desk;
+    if let Some(first) = drafts.first_mut() {
+        first.idempotency_key.clone_from(&command.idempotency_key);
+    }
+    Ok(Decision {
+        drafts,
+        blobs,
+        subject,
+    })
+}
+
+/// Where drafts and blobs of one decision collect.
+struct Desk<'a> {
+    documents: &'a dyn Documents,
+    actor: &'a str,
+    drafts: Vec<Draft>,
+    blobs: Vec<Blob>,
+}
+
+/// What an event belongs to.
+#[derive(Clone, Default)]
+struct Place {
+    workspace_id: Option<WorkspaceId>,
+    session_id: Option<SessionId>,
+    task_id: Option<TaskId>,
+}
+
+impl<'a> Desk<'a> {
+    fn draft(
+        &mut self,
+        kind: Kind,
+        resource: ResourceRef,
+        place: &Place,
+        payload: Value,
+    ) -> &mut Draft {
+        let payload = match payload {
+            Value::Object(map) => map,
+            Value::Null
+            | Value::Bool(_)
+            | Value::Number(_)
+            | Value::String(_)
+            | Value::Array(_) => Map::new(),
+        };
+        let (payload, blobs) = externalize(payload);
+        self.blobs.extend(blobs);
+        self.drafts.push(Draft {
+            kind,
+            resource,
+            workspace_id: place.workspace_id.clone(),
+            session_id: place.session_id.clone(),
+            task_id: place.task_id.clone(),
+            actor: Some(self.actor.to_owned()),
+            idempotency_key: None,
+            payload,
+            sibling: None,
+        });
+        let last = self.drafts.len() - 1;
+        #[expect(
+            clippy::indexing_slicing,
+            reason = "a draft was pushed two lines above"
+        )]
+        &mut self.drafts[last]
+    }
+
+    /// Drafts a Message and its place in the transcript.
+    fn message(&mut self, message: &NewMessage, session_id: &SessionId, place: &Place) {
+        let kind = match message.role {
+            Role::User | Role::System | Role::Tool => Kind::UserMessage,
+            Role::Assistant | Role::Agent => Kind::AgentMessage,
+        };
+        let (parts, blobs) = hide_private_parts(message.parts.clone(), &message.salt);
+        self.blobs.extend(blobs);
+        let payload = serde_json::json!({
+            "message_id": message.id,
+            "role": message.role,
+            "parts": parts,
+            "metadata": message.metadata,
+        });
+        self.draft(
+            kind,
+            ResourceRef::new("message", message.id.as_str()),
+            place,
+            payload,
+        );
+        self.draft(
+            Kind::SessionMessageAppended,
+            ResourceRef::new("session", session_id.as_str()),
+            place,
+            serde_json::json!({"message_id": message.id, "role": message.role}),
+        );
+    }
+
+    fn workspace(&self, id: &WorkspaceId) -> Result<&'a Workspace, Refusal> {
+        match self
+            .documents
+            .document(id.as_str())
+            .map(|document| &document.state)
+        {
+            Some(State::Workspace(workspace)) => Ok(workspace),
+            _ => Err(Refusal::not_found("workspace")),
+        }
+    }
+
+    fn session(&self, id: &SessionId) -> Result<(&'a Document, &'a Session), Refusal> {
+        match self.documents.document(id.as_str()) {
+            Some(document) => match &document.state {
+                State::Session(session) => Ok((document, session)),
+                _ => Err(Refusal::not_found("session")),
+            },
+            None => Err(Refusal::not_found("session")),
+        }
+    }
+
+    fn open_session(&self, id: &SessionId) -> Result<(&'a Document, &'a Session), Refusal> {
+        let (document, session) = self.session(id)?;
+        if session.closed {
+            return Err(Refusal::Conflict {
+                reason: "session_closed",
+                message: format!("session `{id}` is closed"),
+                status: None,
+            });
+        }
+        Ok((document, session))
+    }
+
+    fn task(&self, id: &TaskId) -> Result<&'a Task, Refusal> {
+        match self
+            .documents
+            .document(id.as_str())
+            .map(|document| &document.state)
+        {
+            Some(State::Task(task)) => Ok(task),
+            _ => Err(Refusal::not_found("task")),
+        }
+    }
+
+    fn branch(&self, id: &str) -> Result<&'a Branch, Refusal> {
+        match self.documents.document(id).map(|document| &document.state) {
+            Some(State::Branch(branch)) => Ok(branch),
+            _ => Err(Refusal::not_found("branch")),
+        }
+    }
+
+    fn artifact(&self, id: &str) -> Result<&'a Artifact, Refusal> {
+        match self.documents.document(id).map(|document| &document.state) {
+            Some(State::Artifact(artifact)) => Ok(artifact),
+            _ => Err(Refusal::not_found("artifact")),
+        }
+    }
+
+    fn permission(&self, id: &str) -> Result<&'a Permission, Refusal> {
+        match self.documents.document(id).map(|document| &document.state) {
+            Some(State::Permission(permission)) => Ok(permission),
+            _ => Err(Refusal::not_found("permission_request")),
+        }
+    }
+}
+
+impl Place {
+    fn of_session(id: &SessionId, session: &Session) -> Self {
+        Place {
+            workspace_id: Some(session.workspace_id.clone()),
+            session_id: Some(id.clone()),
+            task_id: None,
+        }
+    }
+
+    fn of_task(id: &TaskId, task: &Task) -> Self {
+        Place {
+            workspace_id: Some(task.workspace_id.clone()),
+            session_id: Some(task.session_id.clone()),
+            task_id: Some(id.clone()),
+        }
+    }
+}

@@ -1,0 +1,163 @@
+//! A worker's progress on a Task, move by move.
+
+use canon::{jcs, sha256};
+use serde_json::{Value, json};
+
+use super::task::{Ending, change_status, end, withdraw};
+use super::{Desk, Place};
+use crate::{AdvanceTask, Ask, Kind, Move, Refusal, ResourceRef, Status, Task};
+
+pub(super) fn advance(desk: &mut Desk<'_>, order: &AdvanceTask) -> Result<ResourceRef, Refusal> {
+    let task = desk.task(&order.id)?;
+    let subject = ResourceRef::new("task", order.id.as_str());
+    let place = Place::of_task(&order.id, task);
+    let mut status = task.status;
+    for step in &order.moves {
+        let next = target(step);
+        if let Some(next) = next
+            && !status.allows(next)
+        {
+            return Err(Refusal::InvalidTransition { status });
+        }
+        // While a Task waits nothing else may happen to it.
+        if next.is_none() && status != Status::Working {
+            return Err(Refusal::InvalidTransition { status });
+        }
+        perform(desk, order, task, &place, step, status);
+        status = next.unwrap_or(status);
+    }
+    Ok(subject)
+}
+
+/// Returns where a move leads, or none when the Task stays WORKING.
+fn target(step: &Move) -> Option<Status> {
+    match step {
+        Move::Start { .. } | Move::Recover => Some(Status::Working),
+        Move::Ask { ask, .. } => Some(ask.status()),
+        Move::Complete { .. } => Some(Status::Completed),
+        Move::Fail { .. } => Some(Status::Failed),
+        Move::RequestEffect(_) | Move::RecordEffect(_) | Move::Say(_) => None,
+    }
+}
+
+fn perform(
+    desk: &mut Desk<'_>,
+    order: &AdvanceTask,
+    task: &Task,
+    place: &Place,
+    step: &Move,
+    status: Status,
+) {
+    let subject = ResourceRef::new("task", order.id.as_str());
+    match step {
+        Move::Start { workflow_digest } => {
+            desk.draft(
+                Kind::TaskStarted,
+                subject.clone(),
+                place,
+                json!({"workflow": task.workflow, "workflow_sha256": workflow_digest}),
+            );
+            change_status(desk, subject, place, status, Status::Working, None);
+        }
+        Move::Recover => change_status(
+            desk,
+            subject,
+            place,
+            status,
+            Status::Working,
+            Some("recovered"),
+        ),
+        Move::RequestEffect(intent) => {
+            desk.draft(
+                Kind::EffectRequested,
+                subject,
+                place,
+                json!({
+                    "effect_key": intent.key,
+                    "kind": intent.kind,
+                    "request_sha256": intent.request_sha256,
+                    "repeatable": intent.repeatable,
+                }),
+            );
+        }
+        Move::RecordEffect(result) => {
+            desk.draft(
+                Kind::EffectRecorded,
+                subject,
+                place,
+                json!({
+                    "effect_key": result.key,
+                    "kind": result.kind,
+                    "outcome": if result.ok { "ok" } else { "error" },
+                    "value_sha256": sha256(&jcs(&result.value)),
+                    "value": result.value,
+                    "visibility": "public",
+                    "provider_request_id": result.provider_request_id,
+                }),
+            );
+        }
+        Move::Ask {
+            request,
+            ask,
+            effect_key,
+            request_body,
+            action,
+        } => {
+            let resource = ResourceRef::new("permission_request", request.as_str());
+            let (asked, waiting) = match ask {
+                Ask::Input => (Kind::InputRequested, Kind::TaskInputRequired),
+                Ask::Approval => (Kind::ToolApprovalRequired, Kind::TaskAuthRequired),
+            };
+            // After a restart the same request is asked again: it exists, only the Task's part is repeated.
+            if desk.permission(request.as_str()).is_err() {
+                desk.draft(
+                    asked,
+                    resource,
+                    place,
+                    json!({
+                        "request_id": request,
+                        "effect_key": effect_key,
+                        "request": request_body,
+                        "action": action,
+                    }),
+                );
+            }
+            desk.draft(
+                waiting,
+                subject.clone(),
+                place,
+                json!({"request_id": request, "effect_key": effect_key}),
+            );
+            change_status(desk, subject, place, status, ask.status(), None);
+        }
+        Move::Say(message) => desk.message(message, &task.session_id, place),
+        Move::Complete {
+            outcome_id,
+            summary,
+            messages,
+        } => {
+            let ending = Ending {
+                status: Status::Completed,
+                summary: summary.clone(),
+                messages: json!(messages),
+                failure: Value::Null,
+            };
+            end(desk, &order.id, status, outcome_id, place, ending);
+        }
+        Move::Fail {
+            outcome_id,
+            code,
+            message,
+            details,
+        } => {
+            withdraw(desk, task, place);
+            let ending = Ending {
+                status: Status::Failed,
+                summary: message.clone(),
+                messages: json!([]),
+                failure: json!({"code": code, "message": message, "details": details}),
+            };
+            end(desk, &order.id, status, outcome_id, place, ending);
+        }
+    }
+}

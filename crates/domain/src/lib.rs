@@ -1,0 +1,39 @@
+//! What can happen and what it does: ids, events, commands, and the state of every resource.
+//!
+//! Pure: time, ids and other people's verdicts arrive as values. `decide` turns a command into event
+//! drafts or a refusal, `seal` gives drafts their positions and bytes, `apply` folds an event into the
+//! document of the one resource it names. The same three serve live runs, restarts, rebuilds and tests.
+//!
+//! Invariant: an event changes exactly one document, that of its `resource`; a document is the fold of
+//! the events that name it and of nothing else.
+
+mod apply;
+mod command;
+mod decide;
+mod document;
+mod event;
+mod id;
+mod kind;
+mod lifecycle;
+mod part;
+mod refusal;
+mod seal;
+mod state;
+mod time;
+
+pub use apply::{ImpossibleEvent, apply};
+pub use command::*;
+pub use decide::{Decision, Documents, decide};
+pub use document::{Document, Links, Position};
+pub use event::{Draft, Event, EventName, ResourceRef};
+pub use id::*;
+pub use kind::{Kind, UnknownKind};
+pub use lifecycle::{Status, StatusChange};
+pub use part::{
+    BLOB_MEMBER, Blob, INLINE_BYTES_MAX, PartError, Role, Visibility, blob_reference, check_parts,
+    externalize,
+};
+pub use refusal::Refusal;
+pub use seal::{Scratch, Sealed, seal};
+pub use state::*;
+pub use time::Timestamp;

@@ -1,0 +1,130 @@
+//! Sealing: drafts get positions, ids, sequences, links and bytes, and are folded into the documents.
+//!
+//! Pure, so that it can run inside a store's transaction, once the first position is known.
+
+use std::collections::BTreeMap;
+
+use crate::apply::apply;
+use crate::{
+    Document, Documents, Draft, Event, EventName, ImpossibleEvent, Links, Position, Timestamp,
+};
+
+/// Documents as a turn sees them: what the store held, changed by what the turn has decided so far.
+#[derive(Debug, Clone, Default)]
+pub struct Scratch {
+    documents: BTreeMap<Box<str>, Document>,
+}
+
+impl Scratch {
+    /// Puts a document in.
+    pub fn insert(&mut self, document: Document) {
+        self.documents.insert(document.id.clone(), document);
+    }
+
+    fn key(&self, id: Option<&str>) -> Option<Position> {
+        self.documents.get(id?).map(|document| document.key)
+    }
+
+    /// Returns every document, by id.
+    pub fn iter(&self) -> impl Iterator<Item = &Document> {
+        self.documents.values()
+    }
+}
+
+impl Documents for Scratch {
+    fn document(&self, id: &str) -> Option<&Document> {
+        self.documents.get(id)
+    }
+}
+
+/// An event with its place in the log.
+#[derive(Debug, Clone, PartialEq)]
+pub struct Sealed {
+    /// Where it stands.
+    pub position: Position,
+    /// What it belongs to.
+    pub links: Links,
+    /// Key of the resource it happened to.
+    pub resource: Position,
+    /// The stored bytes.
+    pub bytes: Vec<u8>,
+}
+
+/// Seals drafts from a first position on and folds them into the scratch documents.
+///
+/// # Errors
+/// A draft does not follow from the documents: an error of this program, not of a caller.
+pub fn seal(
+    log: &EventName,
+    scratch: &mut Scratch,
+    drafts: &[Draft],
+    first: Position,
+    stamp: Timestamp,
+) -> Result<Vec<Sealed>, ImpossibleEvent> {
+    let mut sealed = Vec::with_capacity(drafts.len());
+    for (index, draft) in drafts.iter().enumerate() {
+        let position = first.plus(index as u64);
+        let document = scratch.documents.remove(&draft.resource.id);
+        let mut payload = draft.payload.clone();
+        if let Some((member, distance)) = draft.sibling {
+            payload.insert(member.to_owned(), log.id(position.plus(distance)).into());
+        }
+        let event = Event {
+            id: log.id(position).into(),
+            kind: draft.kind.as_str().into(),
+            resource: draft.resource.clone(),
+            sequence: document.as_ref().map_or(1, |document| document.version + 1),
+            created_at: stamp,
+            payload,
+            workspace_id: draft.workspace_id.clone(),
+            session_id: draft.session_id.clone(),
+            task_id: draft.task_id.clone(),
+            actor: draft.actor.clone(),
+            idempotency_key: draft.idempotency_key.clone(),
+            previous_event_id: document
+                .as_ref()
+                .map(|document| log.id(document.tip).into()),
+        };
+        let own_key = document.as_ref().map_or(position, |document| document.key);
+        let links = links_of(scratch, &event, own_key);
+        let bytes = event.to_bytes();
+        let document = apply(
+            log,
+            document,
+            &event,
+            position,
+            belongs_to(scratch, &event, links),
+        )?;
+        scratch.insert(document);
+        sealed.push(Sealed {
+            position,
+            links,
+            resource: own_key,
+            bytes,
+        });
+    }
+    Ok(sealed)
+}
+
+/// Returns what a new resource belongs to: as its event, except that an Artifact registered for a finished
+/// Task belongs to the Task while its event stays outside the sealed log.
+fn belongs_to(scratch: &Scratch, event: &Event, links: Links) -> Links {
+    let task = event.payload.get("task_id").and_then(canon::Value::as_str);
+    Links {
+        task: links.task.or_else(|| scratch.key(task)),
+        ..links
+    }
+}
+
+fn links_of(scratch: &Scratch, event: &Event, own_key: Position) -> Links {
+    // A resource that an event creates is not in the scratch yet: it links to itself by its own key.
+    let key = |id: Option<&str>| match id {
+        Some(id) if *id == *event.resource.id => Some(own_key),
+        id => scratch.key(id),
+    };
+    Links {
+        workspace: key(event.workspace_id.as_ref().map(|id| id.as_str())),
+        session: key(event.session_id.as_ref().map(|id| id.as_str())),
+        task: key(event.task_id.as_ref().map(|id| id.as_str())),
+    }
+}

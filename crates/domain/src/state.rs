@@ -1,0 +1,481 @@
+//! The state of every kind of resource, as stored.
+//!
+//! A state holds what must be looked up; content stays in the event (or blob) that brought it, and the
+//! state says at which position. What can be computed at read, such as a Session's activity, is not here.
+
+use canon::{Digest, Value};
+use serde::{Deserialize, Serialize};
+
+use crate::{
+    BranchId, MessageId, OutcomeId, PermissionId, Position, Role, SessionId, Status, TaskId,
+    Timestamp, Visibility, WorkspaceId,
+};
+
+/// The kinds of resource that have documents.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub enum ResourceKind {
+    /// Workspaces.
+    Workspace,
+    /// Sessions.
+    Session,
+    /// Tasks.
+    Task,
+    /// Branches.
+    Branch,
+    /// Messages.
+    Message,
+    /// Artifacts.
+    Artifact,
+    /// Outcomes.
+    Outcome,
+    /// Permission requests.
+    Permission,
+    /// Vaults.
+    Vault,
+}
+
+impl ResourceKind {
+    /// Every kind. The index of a kind in this list is its number in stored data: only append.
+    pub const ALL: [ResourceKind; 9] = [
+        ResourceKind::Workspace,
+        ResourceKind::Session,
+        ResourceKind::Task,
+        ResourceKind::Branch,
+        ResourceKind::Message,
+        ResourceKind::Artifact,
+        ResourceKind::Outcome,
+        ResourceKind::Permission,
+        ResourceKind::Vault,
+    ];
+
+    /// Returns the value of `object`.
+    pub const fn object(self) -> &'static str {
+        match self {
+            ResourceKind::Workspace => WorkspaceId::OBJECT,
+            ResourceKind::Session => SessionId::OBJECT,
+            ResourceKind::Task => TaskId::OBJECT,
+            ResourceKind::Branch => BranchId::OBJECT,
+            ResourceKind::Message => MessageId::OBJECT,
+            ResourceKind::Artifact => crate::ArtifactId::OBJECT,
+            ResourceKind::Outcome => OutcomeId::OBJECT,
+            ResourceKind::Permission => PermissionId::OBJECT,
+            ResourceKind::Vault => crate::VaultId::OBJECT,
+        }
+    }
+
+    /// Returns the number under which the kind is stored.
+    pub const fn number(self) -> u8 {
+        self as u8
+    }
+}
+
+/// The state of one resource.
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+#[serde(tag = "object", rename_all = "snake_case")]
+pub enum State {
+    /// A Workspace.
+    Workspace(Workspace),
+    /// A Session.
+    Session(Session),
+    /// A Task.
+    Task(Task),
+    /// A Branch.
+    Branch(Branch),
+    /// A Message.
+    Message(Message),
+    /// An Artifact.
+    Artifact(Artifact),
+    /// An Outcome.
+    Outcome(Outcome),
+    /// A permission request.
+    Permission(Permission),
+    /// A Vault.
+    Vault(Vault),
+}
+
+impl State {
+    /// Returns the kind.
+    pub const fn kind(&self) -> ResourceKind {
+        match self {
+            State::Workspace(_) => ResourceKind::Workspace,
+            State::Session(_) => ResourceKind::Session,
+            State::Task(_) => ResourceKind::Task,
+            State::Branch(_) => ResourceKind::Branch,
+            State::Message(_) => ResourceKind::Message,
+            State::Artifact(_) => ResourceKind::Artifact,
+            State::Outcome(_) => ResourceKind::Outcome,
+            State::Permission(_) => ResourceKind::Permission,
+            State::Vault(_) => ResourceKind::Vault,
+        }
+    }
+
+    /// True while somebody still has to do something: a Task that is not terminal, a pending request.
+    /// Open documents are indexed, so that a start finds its work without reading history.
+    pub const fn is_open(&self) -> bool {
+        match self {
+            State::Task(task) => !task.status.is_terminal(),
+            State::Permission(request) => matches!(request.answer, Answer::Pending),
+            State::Workspace(_)
+            | State::Session(_)
+            | State::Branch(_)
+            | State::Message(_)
+            | State::Artifact(_)
+            | State::Outcome(_)
+            | State::Vault(_) => false,
+        }
+    }
+}
+
+/// The isolation boundary of files, tools, Sessions and logs.
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+pub struct Workspace {
+    /// Display name.
+    pub name: String,
+    /// Logical root or URI; not necessarily a directory.
+    pub root: String,
+    /// The branch that is the main path.
+    pub default_branch_id: BranchId,
+    /// Declared capabilities.
+    pub capabilities: Vec<String>,
+    /// The quota that applies, by id.
+    pub quota_id: Option<String>,
+    /// Position of the event that holds the caller's own members.
+    pub metadata: Position,
+}
+
+/// A conversation.
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+pub struct Session {
+    /// Its Workspace.
+    pub workspace_id: WorkspaceId,
+    /// The first Session of its line of forks, when it is a fork.
+    pub root_session_id: Option<SessionId>,
+    /// The Session it was forked from.
+    pub parent_session_id: Option<SessionId>,
+    /// Its branch, when it was forked onto one.
+    pub branch_id: Option<BranchId>,
+    /// The mode asked for at creation.
+    pub mode_id: Option<String>,
+    /// The persona asked for at creation.
+    pub persona_id: Option<String>,
+    /// Provider and model preferences, as given.
+    pub model_policy: Option<Value>,
+    /// The caller's summary.
+    pub summary: Option<String>,
+    /// Position of the event that holds the caller's own members.
+    pub metadata: Position,
+    /// How many Messages were ever appended.
+    pub appended: u64,
+    /// Ranges of Messages that truncation dropped, ascending and disjoint.
+    pub dropped: Vec<Dropped>,
+    /// True once closed.
+    pub closed: bool,
+}
+
+/// A run of Messages that truncation dropped from a Session.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Dropped {
+    /// Messages with a greater key…
+    pub after: Position,
+    /// …up to and including this key are dropped.
+    pub through: Position,
+    /// How many they are.
+    pub count: u64,
+}
+
+impl Session {
+    /// Returns how many Messages a reader of the transcript sees.
+    pub fn message_count(&self) -> u64 {
+        self.appended
+            .saturating_sub(self.dropped.iter().map(|range| range.count).sum())
+    }
+
+    /// True when a Message with this key was dropped by truncation.
+    pub fn drops(&self, key: Position) -> bool {
+        self.dropped
+            .iter()
+            .any(|range| range.after < key && key <= range.through)
+    }
+}
+
+/// A unit of agent work.
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+pub struct Task {
+    /// Its Session.
+    pub session_id: SessionId,
+    /// Its Workspace.
+    pub workspace_id: WorkspaceId,
+    /// Where it stands.
+    pub status: Status,
+    /// The actor who submitted it.
+    pub created_by: String,
+    /// The registered name of the workflow that runs it.
+    pub workflow: String,
+    /// Its branch.
+    pub branch_id: Option<BranchId>,
+    /// The Task it came from.
+    pub parent_task_id: Option<TaskId>,
+    /// Position of `task.submitted`, which holds the metadata and a structured input.
+    pub submitted: Position,
+    /// Position of the event that holds the input: the Message, or `task.submitted` itself.
+    pub input: Position,
+    /// The request it waits for, while it waits.
+    pub waits_for: Option<PermissionId>,
+    /// How many requests it has made; the ordinal of the next is one more.
+    pub requests: u64,
+    /// When it first worked.
+    pub started_at: Option<Timestamp>,
+    /// When it completed or failed.
+    pub completed_at: Option<Timestamp>,
+    /// When it was canceled.
+    pub canceled_at: Option<Timestamp>,
+    /// Its Outcome.
+    pub outcome_id: Option<OutcomeId>,
+    /// Position of `task.failed`, which says why.
+    pub failure: Option<Position>,
+}
+
+/// A marker of lineage.
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+pub struct Branch {
+    /// Its Workspace.
+    pub workspace_id: WorkspaceId,
+    /// What it branches.
+    pub kind: BranchKind,
+    /// What it starts from.
+    pub base_ref: String,
+    /// The branch it leaves; none for a Workspace's default branch.
+    pub parent_branch_id: Option<BranchId>,
+    /// The Session it belongs to.
+    pub session_id: Option<SessionId>,
+    /// The Task it belongs to.
+    pub task_id: Option<TaskId>,
+    /// Who made it.
+    pub created_by: String,
+    /// Position of the event that holds the caller's own members.
+    pub metadata: Position,
+}
+
+/// What a Branch branches.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "lowercase")]
+pub enum BranchKind {
+    /// Files of a Workspace.
+    Workspace,
+    /// A conversation.
+    Session,
+    /// One Task.
+    Task,
+    /// A copy to experiment in.
+    Sandbox,
+}
+
+impl BranchKind {
+    /// Returns the protocol's word.
+    pub const fn as_str(self) -> &'static str {
+        match self {
+            BranchKind::Workspace => "workspace",
+            BranchKind::Session => "session",
+            BranchKind::Task => "task",
+            BranchKind::Sandbox => "sandbox",
+        }
+    }
+
+    /// Reads the protocol's word.
+    pub fn parse(text: &str) -> Option<Self> {
+        [
+            BranchKind::Workspace,
+            BranchKind::Session,
+            BranchKind::Task,
+            BranchKind::Sandbox,
+        ]
+        .into_iter()
+        .find(|kind| kind.as_str() == text)
+    }
+}
+
+/// One turn of a conversation.
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+pub struct Message {
+    /// The Session it was appended to.
+    pub session_id: SessionId,
+    /// The Task it came with, if any.
+    pub task_id: Option<TaskId>,
+    /// Who speaks.
+    pub role: Role,
+    /// Position of the event that holds parts and metadata; for a copy, the original's.
+    pub source: Position,
+}
+
+/// Durable content that Messages and Outcomes refer to.
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+pub struct Artifact {
+    /// What it is.
+    pub kind: ArtifactKind,
+    /// Its media type.
+    pub mime_type: String,
+    /// Where it lives, when it lives elsewhere.
+    pub uri: Option<String>,
+    /// Who may see it.
+    pub visibility: Visibility,
+    /// Digest stated at registration or computed at upload.
+    pub sha256: Option<Digest>,
+    /// Its length, once bytes were uploaded.
+    pub bytes: Option<u64>,
+    /// Its Workspace.
+    pub workspace_id: WorkspaceId,
+    /// Its Session.
+    pub session_id: Option<SessionId>,
+    /// Its Task.
+    pub task_id: Option<TaskId>,
+    /// Position of `artifact.created`, which holds the metadata.
+    pub source: Position,
+}
+
+/// What an Artifact is.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "lowercase")]
+pub enum ArtifactKind {
+    /// A file.
+    File,
+    /// A patch.
+    Patch,
+    /// An image.
+    Image,
+    /// A log.
+    Log,
+    /// A diff.
+    Diff,
+    /// A receipt.
+    Receipt,
+    /// A snapshot.
+    Snapshot,
+    /// A data set.
+    Dataset,
+    /// Anything else.
+    Other,
+}
+
+impl ArtifactKind {
+    /// Every kind.
+    pub const ALL: [ArtifactKind; 9] = [
+        ArtifactKind::File,
+        ArtifactKind::Patch,
+        ArtifactKind::Image,
+        ArtifactKind::Log,
+        ArtifactKind::Diff,
+        ArtifactKind::Receipt,
+        ArtifactKind::Snapshot,
+        ArtifactKind::Dataset,
+        ArtifactKind::Other,
+    ];
+
+    /// Returns the protocol's word.
+    pub const fn as_str(self) -> &'static str {
+        match self {
+            ArtifactKind::File => "file",
+            ArtifactKind::Patch => "patch",
+            ArtifactKind::Image => "image",
+            ArtifactKind::Log => "log",
+            ArtifactKind::Diff => "diff",
+            ArtifactKind::Receipt => "receipt",
+            ArtifactKind::Snapshot => "snapshot",
+            ArtifactKind::Dataset => "dataset",
+            ArtifactKind::Other => "other",
+        }
+    }
+
+    /// Reads the protocol's word.
+    pub fn parse(text: &str) -> Option<Self> {
+        Self::ALL.into_iter().find(|kind| kind.as_str() == text)
+    }
+}
+
+/// The result of a finished Task.
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+pub struct Outcome {
+    /// The Task.
+    pub task_id: TaskId,
+    /// Its Session.
+    pub session_id: SessionId,
+    /// Its Workspace.
+    pub workspace_id: WorkspaceId,
+    /// How it ended: `Completed`, `Failed` or `Canceled`.
+    pub status: Status,
+    /// Position of `vendor.outcome_recorded`, which holds summary and references.
+    pub source: Position,
+}
+
+/// A question or an approval that a Task waits for.
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+pub struct Permission {
+    /// The Task that waits.
+    pub task_id: TaskId,
+    /// Its Session.
+    pub session_id: SessionId,
+    /// Its Workspace.
+    pub workspace_id: WorkspaceId,
+    /// What is asked for.
+    pub ask: Ask,
+    /// The effect whose result the answer is.
+    pub effect_key: String,
+    /// Position of the event that asked.
+    pub asked: Position,
+    /// What was answered.
+    pub answer: Answer,
+}
+
+/// What a permission request asks for.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "lowercase")]
+pub enum Ask {
+    /// Input: the Task is INPUT_REQUIRED.
+    Input,
+    /// Approval: the Task is AUTH_REQUIRED.
+    Approval,
+}
+
+impl Ask {
+    /// Returns the status of a Task that waits for this.
+    pub const fn status(self) -> Status {
+        match self {
+            Ask::Input => Status::InputRequired,
+            Ask::Approval => Status::AuthRequired,
+        }
+    }
+}
+
+/// What was answered to a permission request.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(tag = "status", rename_all = "lowercase")]
+pub enum Answer {
+    /// Nothing yet.
+    Pending,
+    /// Yes, or the input.
+    Approved {
+        /// Position of the answering event.
+        at: Position,
+        /// Digest of what was answered, to tell a repetition from another answer.
+        digest: Digest,
+    },
+    /// No; also what becomes of a request whose Task ended without an answer.
+    Denied {
+        /// Position of the answering event.
+        at: Position,
+        /// Digest of what was answered.
+        digest: Digest,
+    },
+}
+
+/// A named place for secrets. Holds none itself.
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+pub struct Vault {
+    /// Its Workspace; none for all of them.
+    pub workspace_id: Option<WorkspaceId>,
+    /// The backend.
+    pub provider: String,
+    /// What may be done with its secrets.
+    pub capabilities: Vec<String>,
+    /// Position of the event that holds the caller's own members.
+    pub metadata: Position,
+}

@@ -1,0 +1,301 @@
+//! The store in memory: the first implementation, stricter than production.
+//!
+//! One lock around plain maps. Everything is checked on every commit (positions ascend from the reserved one,
+//! versions fit, links point at documents), so that a test on it finds what a database would let pass.
+
+use std::collections::BTreeMap;
+use std::fmt;
+use std::sync::{Mutex, MutexGuard, PoisonError};
+
+use canon::Digest;
+use domain::{Blob, Document, EventName, Position};
+use tokio::sync::broadcast;
+
+use super::{
+    ApiKey, BoxFuture, Claim, ClaimScope, Commit, CommitError, Committed, LeaseName, ListQuery,
+    News, ReadEvents, Scope, Store, StoreFault, StoredEvent,
+};
+
+/// How many commits a lagging subscriber may miss before it must read the log.
+const NEWS_LEN_MAX: usize = 1024;
+
+/// A log in memory.
+pub struct MemoryStore {
+    name: EventName,
+    secret: [u8; 32],
+    inner: Mutex<Inner>,
+    news: broadcast::Sender<News>,
+}
+
+#[derive(Default, Clone)]
+struct Inner {
+    head: u64,
+    events: BTreeMap<Position, StoredEvent>,
+    documents: BTreeMap<Box<str>, Document>,
+    claims: BTreeMap<ClaimScope, Claim>,
+    leases: BTreeMap<LeaseName, (Box<str>, u64)>,
+    epoch: u64,
+    blobs: BTreeMap<Digest, Vec<u8>>,
+    api_keys: Vec<ApiKey>,
+}
+
+impl MemoryStore {
+    /// Makes an empty log.
+    pub fn new(name: &str, secret: [u8; 32]) -> Self {
+        let news = broadcast::Sender::new(NEWS_LEN_MAX);
+        Self {
+            name: EventName::new(name),
+            secret,
+            inner: Mutex::default(),
+            news,
+        }
+    }
+
+    /// Returns another store with the same content, as a crash and a restart would leave it: subscribers are
+    /// gone, everything committed is there.
+    pub fn reopened(&self) -> Self {
+        let news = broadcast::Sender::new(NEWS_LEN_MAX);
+        Self {
+            name: self.name.clone(),
+            secret: self.secret,
+            inner: Mutex::new(self.lock().clone()),
+            news,
+        }
+    }
+
+    fn lock(&self) -> MutexGuard<'_, Inner> {
+        // A panic elsewhere cannot leave the maps half changed: a commit is built aside and swapped in.
+        self.inner.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+impl fmt::Debug for MemoryStore {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("MemoryStore")
+            .field("name", &self.name)
+            .finish_non_exhaustive()
+    }
+}
+
+fn ready<'a, T: Send + 'a>(value: T) -> BoxFuture<'a, T> {
+    Box::pin(std::future::ready(value))
+}
+
+impl Store for MemoryStore {
+    fn name(&self) -> &EventName {
+        &self.name
+    }
+
+    fn secret(&self) -> &[u8; 32] {
+        &self.secret
+    }
+
+    fn head(&self) -> Position {
+        Position(self.lock().head)
+    }
+
+    fn news(&self) -> broadcast::Receiver<News> {
+        self.news.subscribe()
+    }
+
+    fn documents(
+        &self,
+        ids: Vec<Box<str>>,
+    ) -> BoxFuture<'_, Result<Vec<Option<Document>>, StoreFault>> {
+        let inner = self.lock();
+        ready(Ok(ids
+            .iter()
+            .map(|id| inner.documents.get(id).cloned())
+            .collect()))
+    }
+
+    fn list(&self, query: ListQuery) -> BoxFuture<'_, Result<Vec<Document>, StoreFault>> {
+        let mut found: Vec<Document> = self
+            .lock()
+            .documents
+            .values()
+            .filter(|document| {
+                document.state.kind() == query.kind
+                    && query.scope.contains(document.links)
+                    && document.key > query.after
+                    && (!query.open_only || document.state.is_open())
+            })
+            .cloned()
+            .collect();
+        found.sort_by_key(|document| document.key);
+        found.truncate(query.limit);
+        ready(Ok(found))
+    }
+
+    fn events(&self, query: ReadEvents) -> BoxFuture<'_, Result<Vec<StoredEvent>, StoreFault>> {
+        let found = self
+            .lock()
+            .events
+            .range(query.after.plus(1)..)
+            .map(|(_, event)| event)
+            .filter(|event| query.scope.contains(event.links))
+            .take(query.limit)
+            .cloned()
+            .collect();
+        ready(Ok(found))
+    }
+
+    fn events_at(
+        &self,
+        positions: Vec<Position>,
+    ) -> BoxFuture<'_, Result<Vec<Option<StoredEvent>>, StoreFault>> {
+        let inner = self.lock();
+        ready(Ok(positions
+            .iter()
+            .map(|position| inner.events.get(position).cloned())
+            .collect()))
+    }
+
+    fn last_event(&self, scope: Scope) -> BoxFuture<'_, Result<Option<Position>, StoreFault>> {
+        let inner = self.lock();
+        let last = inner
+            .events
+            .values()
+            .rev()
+            .find(|event| scope.contains(event.links));
+        ready(Ok(last.map(|event| event.position)))
+    }
+
+    fn claims(
+        &self,
+        scopes: Vec<ClaimScope>,
+    ) -> BoxFuture<'_, Result<Vec<Option<Claim>>, StoreFault>> {
+        let inner = self.lock();
+        ready(Ok(scopes
+            .iter()
+            .map(|scope| inner.claims.get(scope).copied())
+            .collect()))
+    }
+
+    fn commit(&self, commit: Commit) -> BoxFuture<'_, Result<Committed, CommitError>> {
+        let mut inner = self.lock();
+        let mut next = inner.clone();
+        let (committed, events) = match next.commit(commit) {
+            Ok(done) => done,
+            Err(error) => return ready(Err(error)),
+        };
+        *inner = next;
+        drop(inner);
+        // Nobody listening is fine.
+        let _ = self.news.send(News {
+            events: events.into(),
+        });
+        ready(Ok(committed))
+    }
+
+    fn put_blob(&self, blob: Blob) -> BoxFuture<'_, Result<(), StoreFault>> {
+        self.lock().blobs.insert(blob.digest, blob.bytes);
+        ready(Ok(()))
+    }
+
+    fn blob(&self, digest: Digest) -> BoxFuture<'_, Result<Option<Vec<u8>>, StoreFault>> {
+        ready(Ok(self.lock().blobs.get(&digest).cloned()))
+    }
+
+    fn take_over(
+        &self,
+        holder: Box<str>,
+    ) -> BoxFuture<'_, Result<Vec<(LeaseName, u64)>, StoreFault>> {
+        let inner = &mut *self.lock();
+        let mut taken = Vec::new();
+        for (name, lease) in &mut inner.leases {
+            inner.epoch += 1;
+            *lease = (holder.clone(), inner.epoch);
+            taken.push((*name, inner.epoch));
+        }
+        ready(Ok(taken))
+    }
+
+    fn api_key(&self, digest: Digest) -> BoxFuture<'_, Result<Option<ApiKey>, StoreFault>> {
+        ready(Ok(self
+            .lock()
+            .api_keys
+            .iter()
+            .find(|key| key.digest == digest)
+            .cloned()))
+    }
+
+    fn api_keys(&self) -> BoxFuture<'_, Result<Vec<ApiKey>, StoreFault>> {
+        ready(Ok(self.lock().api_keys.clone()))
+    }
+
+    fn put_api_key(&self, key: ApiKey) -> BoxFuture<'_, Result<(), StoreFault>> {
+        let mut inner = self.lock();
+        match inner.api_keys.iter_mut().find(|known| known.id == key.id) {
+            Some(known) => *known = key,
+            None => inner.api_keys.push(key),
+        }
+        ready(Ok(()))
+    }
+}
+
+impl Inner {
+    fn commit(&mut self, commit: Commit) -> Result<(Committed, Vec<StoredEvent>), CommitError> {
+        for expected in &commit.expected {
+            let version = self
+                .documents
+                .get(&expected.id)
+                .map_or(0, |document| document.version);
+            if version != expected.version {
+                return Err(CommitError::Conflict);
+            }
+        }
+        for fence in &commit.fences {
+            if self.leases.get(&fence.lease).map(|(_, epoch)| *epoch) != Some(fence.epoch) {
+                return Err(CommitError::Fenced(fence.lease));
+            }
+        }
+        let first = Position(self.head + 1);
+        let turn = (commit.seal)(first).map_err(CommitError::Impossible)?;
+        self.claims.retain(|_, claim| claim.expires_at > commit.now);
+        for claim in &turn.claims {
+            if self.claims.insert(claim.scope, *claim).is_some() {
+                return Err(CommitError::Conflict);
+            }
+        }
+        for (event, position) in turn.events.iter().zip(first.0..) {
+            assert_eq!(
+                event.position.0, position,
+                "events ascend from the reserved position"
+            );
+            self.events.insert(event.position, event.clone());
+        }
+        assert_eq!(
+            turn.events.len() as u64,
+            commit.event_count,
+            "as many events as positions were reserved"
+        );
+        self.head += commit.event_count;
+        for document in turn.documents {
+            assert!(
+                self.events.contains_key(&document.tip),
+                "a document's tip is an event"
+            );
+            self.documents.insert(document.id.clone(), document);
+        }
+        for blob in commit.blobs {
+            self.blobs.insert(blob.digest, blob.bytes);
+        }
+        let mut leases = Vec::new();
+        for name in turn.leases_taken {
+            self.epoch += 1;
+            if self
+                .leases
+                .insert(name, (commit.holder.clone(), self.epoch))
+                .is_some()
+            {
+                return Err(CommitError::Fenced(name));
+            }
+            leases.push((name, self.epoch));
+        }
+        for name in &turn.leases_released {
+            self.leases.remove(name);
+        }
+        Ok((Committed { first, leases }, turn.events))
+    }
+}

@@ -1,0 +1,315 @@
+//! The store port: the few calls that every backend answers alike.
+//!
+//! Reads see committed data only. There is one way to write, [`Store::commit`]: it checks what the caller
+//! believed (document versions, claims, leases), reserves positions, lets the caller seal its events with
+//! them, and makes everything durable before it returns.
+
+use std::fmt;
+use std::sync::Arc;
+
+use canon::Digest;
+use domain::{
+    Blob, Document, EventName, ImpossibleEvent, Links, Position, ResourceKind, Timestamp,
+};
+use tokio::sync::broadcast;
+
+use super::BoxFuture;
+
+/// A store of one log: events, the documents folded from them, and what is not folded (claims, leases, keys,
+/// blobs).
+pub trait Store: Send + Sync + fmt::Debug + 'static {
+    /// Returns the name of the log, which is part of every event id.
+    fn name(&self) -> &EventName;
+
+    /// Returns the secret of this log, made at its creation and never shown: keys the digests of claims.
+    fn secret(&self) -> &[u8; 32];
+
+    /// Returns the position of the last committed event; the start when there is none.
+    fn head(&self) -> Position;
+
+    /// Subscribes to commits. Lossy: a subscriber that lags is told so and reads the log instead.
+    fn news(&self) -> broadcast::Receiver<News>;
+
+    /// Reads documents by id; absent ones are none, in the order asked.
+    fn documents(
+        &self,
+        ids: Vec<Box<str>>,
+    ) -> BoxFuture<'_, Result<Vec<Option<Document>>, StoreFault>>;
+
+    /// Lists documents of a kind, ordered by creation.
+    fn list(&self, query: ListQuery) -> BoxFuture<'_, Result<Vec<Document>, StoreFault>>;
+
+    /// Reads events of a scope after a position, ascending.
+    fn events(&self, query: ReadEvents) -> BoxFuture<'_, Result<Vec<StoredEvent>, StoreFault>>;
+
+    /// Reads events by position; absent ones are none, in the order asked.
+    fn events_at(
+        &self,
+        positions: Vec<Position>,
+    ) -> BoxFuture<'_, Result<Vec<Option<StoredEvent>>, StoreFault>>;
+
+    /// Returns the position of the last event of a scope.
+    fn last_event(&self, scope: Scope) -> BoxFuture<'_, Result<Option<Position>, StoreFault>>;
+
+    /// Reads claims; absent or expired ones are none, in the order asked.
+    fn claims(
+        &self,
+        scopes: Vec<ClaimScope>,
+    ) -> BoxFuture<'_, Result<Vec<Option<Claim>>, StoreFault>>;
+
+    /// Writes one turn, durably, or changes nothing.
+    fn commit(&self, commit: Commit) -> BoxFuture<'_, Result<Committed, CommitError>>;
+
+    /// Stores content under its digest, durably. Storing what is there already does nothing.
+    fn put_blob(&self, blob: Blob) -> BoxFuture<'_, Result<(), StoreFault>>;
+
+    /// Reads content by digest.
+    fn blob(&self, digest: Digest) -> BoxFuture<'_, Result<Option<Vec<u8>>, StoreFault>>;
+
+    /// Makes every lease in the store this holder's, each with a new epoch. Only a process that holds the data
+    /// directory may call this, and it does so before it works.
+    fn take_over(
+        &self,
+        holder: Box<str>,
+    ) -> BoxFuture<'_, Result<Vec<(LeaseName, u64)>, StoreFault>>;
+
+    /// Finds an API key by the digest of its text.
+    fn api_key(&self, digest: Digest) -> BoxFuture<'_, Result<Option<ApiKey>, StoreFault>>;
+
+    /// Lists API keys, oldest first.
+    fn api_keys(&self) -> BoxFuture<'_, Result<Vec<ApiKey>, StoreFault>>;
+
+    /// Adds an API key, or replaces the one with the same id.
+    fn put_api_key(&self, key: ApiKey) -> BoxFuture<'_, Result<(), StoreFault>>;
+}
+
+/// The world failed: disk, database, file system.
+#[derive(Debug, Clone, thiserror::Error)]
+#[error("{message}")]
+pub struct StoreFault {
+    message: String,
+    full: bool,
+}
+
+impl StoreFault {
+    /// Says what failed.
+    pub fn new(message: impl Into<String>) -> Self {
+        Self {
+            message: message.into(),
+            full: false,
+        }
+    }
+
+    /// Says that there is no room left.
+    pub fn full(message: impl Into<String>) -> Self {
+        Self {
+            message: message.into(),
+            full: true,
+        }
+    }
+
+    /// True when there is no room left: reads go on, and writes may work again later.
+    pub fn is_full(&self) -> bool {
+        self.full
+    }
+}
+
+/// A stored event with what is needed to filter it.
+#[derive(Debug, Clone, PartialEq)]
+pub struct StoredEvent {
+    /// Where it stands.
+    pub position: Position,
+    /// What it belongs to.
+    pub links: Links,
+    /// Key of the resource it happened to.
+    pub resource: Position,
+    /// The canonical bytes.
+    pub bytes: Arc<[u8]>,
+}
+
+/// Which events, or which documents, by the key of what they belong to.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Scope {
+    /// All of them.
+    All,
+    /// Those of a Workspace.
+    Workspace(Position),
+    /// Those of a Session.
+    Session(Position),
+    /// Those of a Task.
+    Task(Position),
+}
+
+impl Scope {
+    /// True when something with these links is in the scope.
+    pub fn contains(self, links: Links) -> bool {
+        match self {
+            Scope::All => true,
+            Scope::Workspace(key) => links.workspace == Some(key),
+            Scope::Session(key) => links.session == Some(key),
+            Scope::Task(key) => links.task == Some(key),
+        }
+    }
+}
+
+/// A list of documents.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct ListQuery {
+    /// Of this kind.
+    pub kind: ResourceKind,
+    /// In this scope.
+    pub scope: Scope,
+    /// Only those still open (see [`domain::State::is_open`]).
+    pub open_only: bool,
+    /// Created after this key.
+    pub after: Position,
+    /// At most so many.
+    pub limit: usize,
+}
+
+/// A range of events.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct ReadEvents {
+    /// In this scope.
+    pub scope: Scope,
+    /// After this position.
+    pub after: Position,
+    /// At most so many.
+    pub limit: usize,
+}
+
+/// Tells subscribers what was committed. Empty: something was, look into the log.
+#[derive(Debug, Clone)]
+pub struct News {
+    /// The events of one commit, ascending.
+    pub events: Arc<[StoredEvent]>,
+}
+
+/// The digest of actor, workspace, method, target and key.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
+pub struct ClaimScope(pub Digest);
+
+/// An idempotency key in use.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Claim {
+    /// Whose and for what.
+    pub scope: ClaimScope,
+    /// Keyed digest of the canonical body.
+    pub body: Digest,
+    /// Position of the event the answer is rebuilt from.
+    pub answer: Position,
+    /// When it may be forgotten.
+    pub expires_at: Timestamp,
+}
+
+/// The name of a lease: the key of the Task it is about.
+pub type LeaseName = Position;
+
+/// A worker's right to write about a Task.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Fence {
+    /// The lease.
+    pub lease: LeaseName,
+    /// The epoch the worker holds; another epoch in the store refuses the commit.
+    pub epoch: u64,
+}
+
+/// A document version the caller has seen; 0 for a document that must not exist.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Expected {
+    /// The document.
+    pub id: Box<str>,
+    /// Its version.
+    pub version: u64,
+}
+
+/// What sealing gives the store to write.
+#[derive(Debug, Default)]
+pub struct SealedTurn {
+    /// The events, ascending from the first reserved position.
+    pub events: Vec<StoredEvent>,
+    /// The documents as these events left them, each once.
+    pub documents: Vec<Document>,
+    /// New claims.
+    pub claims: Vec<Claim>,
+    /// Leases to take for the holder. Epochs come from one counter of the store that never goes back. A lease
+    /// that anybody holds cannot be taken: the commit is refused as fenced.
+    pub leases_taken: Vec<LeaseName>,
+    /// Leases to give back.
+    pub leases_released: Vec<LeaseName>,
+}
+
+/// Seals a turn, given the first reserved position. Runs inside the transaction; must be quick and pure.
+pub type Seal = Box<dyn FnOnce(Position) -> Result<SealedTurn, ImpossibleEvent> + Send>;
+
+/// One turn's writes.
+pub struct Commit {
+    /// Document versions that must still hold.
+    pub expected: Vec<Expected>,
+    /// Leases that must still be held.
+    pub fences: Vec<Fence>,
+    /// Who takes leases.
+    pub holder: Box<str>,
+    /// Content that events refer to, durable with them.
+    pub blobs: Vec<Blob>,
+    /// How many positions to reserve.
+    pub event_count: u64,
+    /// Makes events and documents.
+    pub seal: Seal,
+    /// Now: claims that expired before this may be dropped.
+    pub now: Timestamp,
+}
+
+impl fmt::Debug for Commit {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Commit")
+            .field("expected", &self.expected)
+            .field("event_count", &self.event_count)
+            .finish()
+    }
+}
+
+/// What a commit did.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Committed {
+    /// The position of its first event.
+    pub first: Position,
+    /// Leases taken, with their epochs.
+    pub leases: Vec<(LeaseName, u64)>,
+}
+
+/// Why a commit wrote nothing.
+#[derive(Debug, thiserror::Error)]
+pub enum CommitError {
+    /// A document version, a new claim or a new document is not as expected: read again and repeat the turn.
+    #[error("another writer was there first")]
+    Conflict,
+    /// A lease is held at another epoch, or cannot be taken because it is held.
+    #[error("lease {} is held by another worker", .0.0)]
+    Fenced(LeaseName),
+    /// Sealing failed: a bug of this program.
+    #[error(transparent)]
+    Impossible(ImpossibleEvent),
+    /// The world failed. Nothing was written, or the store cannot tell and refuses further commits.
+    #[error(transparent)]
+    Fault(StoreFault),
+}
+
+/// A credential: who it is and what it may do. Its text is not stored, only the digest.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct ApiKey {
+    /// A public id to name it by.
+    pub id: String,
+    /// SHA-256 of the key's text.
+    pub digest: Digest,
+    /// The actor in events.
+    pub actor: String,
+    /// Workspaces it may see; none for all.
+    pub workspaces: Option<Vec<String>>,
+    /// What it may do, such as `tasks:write`; `*` for everything.
+    pub scopes: Vec<String>,
+    /// When it was made.
+    pub created_at: Timestamp,
+    /// When it was revoked.
+    pub revoked_at: Option<Timestamp>,
+}

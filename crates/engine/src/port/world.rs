@@ -1,0 +1,55 @@
+//! Time, ids, spawning and the outside.
+
+use std::fmt;
+use std::future::Future;
+use std::pin::Pin;
+use std::time::Duration;
+
+use canon::Value;
+use domain::Timestamp;
+
+use crate::workflow::Effect;
+
+/// A boxed future that can move between threads.
+pub type BoxFuture<'a, T> = Pin<Box<dyn Future<Output = T> + Send + 'a>>;
+
+/// Reads and waits for time.
+pub trait Clock: Send + Sync + fmt::Debug + 'static {
+    /// Returns the time now. May step back.
+    fn now(&self) -> Timestamp;
+
+    /// Returns after a while.
+    fn sleep(&self, duration: Duration) -> BoxFuture<'static, ()>;
+}
+
+/// Makes what must be random.
+pub trait Ids: Send + Sync + fmt::Debug + 'static {
+    /// Returns a new id body: URL-safe, unique, sorting by creation.
+    fn body(&self) -> String;
+
+    /// Returns text nobody can guess, for salts.
+    fn salt(&self) -> String;
+}
+
+/// Starts tasks that run beside the caller.
+pub trait Spawn: Send + Sync + fmt::Debug + 'static {
+    /// Runs a future to its end.
+    fn spawn(&self, future: BoxFuture<'static, ()>);
+}
+
+/// The result of an effect.
+#[derive(Debug, Clone, PartialEq)]
+pub struct Performed {
+    /// True for a result, false for an error that the workflow gets to see.
+    pub ok: bool,
+    /// The result or the error.
+    pub value: Value,
+    /// The provider's own id of the call.
+    pub provider_request_id: Option<String>,
+}
+
+/// Performs effects. Called only after the intent is durable.
+pub trait Performer: Send + Sync + fmt::Debug + 'static {
+    /// Performs one effect. Dropping the future cancels it.
+    fn perform(&self, effect: Effect) -> BoxFuture<'static, Performed>;
+}
