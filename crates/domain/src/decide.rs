@@ -9,6 +9,7 @@ mod session;
 pub(crate) mod task;
 
 use canon::{Map, Value};
+pub use task::public_text;
 
 use crate::part::hide_private_parts;
 use crate::{

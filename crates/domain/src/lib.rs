@@ -23,7 +23,7 @@ mod time;
 
 pub use apply::{ImpossibleEvent, apply};
 pub use command::*;
-pub use decide::{Decision, Documents, decide};
+pub use decide::{Decision, Documents, decide, public_text};
 pub use document::{Document, Links, Position};
 pub use event::{Draft, Event, EventName, ResourceRef};
 pub use id::*;

@@ -4,5 +4,30 @@
 //! call [`Engine::dispatch`] and the reads beside it with an authenticated caller; authorization, idempotency,
 //! limits and the settle window live here and nowhere else.
 
+mod caller;
+mod dispatch;
+mod engine;
+mod limits;
+mod metrics;
+mod offline;
 pub mod port;
+mod read;
+mod refused;
+mod request;
+mod stream;
+mod turn;
+mod view;
+mod worker;
 pub mod workflow;
+
+pub use caller::{Caller, SCOPES};
+pub use dispatch::{Answer, Idempotency, Settle};
+pub use engine::{Engine, Parts};
+pub use limits::Limits;
+pub use metrics::{Histogram, Metrics};
+pub use offline::Offline;
+pub use read::{EventPage, EventRange, ListRequest, Page};
+pub use refused::Refused;
+pub use request::*;
+pub use stream::{EventStream, Frame};
+pub use view::{Activity, Extra, View};

@@ -357,7 +357,7 @@ pub(crate) fn withdrawn_digest() -> Digest {
 }
 
 /// Joins the public text of a Message: what a workflow may see of an answer.
-pub(crate) fn public_text(parts: &[Value]) -> String {
+pub fn public_text(parts: &[Value]) -> String {
     let texts: Vec<&str> = parts
         .iter()
         .filter(|part| part.get("visibility").and_then(Value::as_str) == Some("public"))

@@ -1,0 +1,890 @@
+//! Dispatch: from an authenticated caller's request to a durable answer.
+//!
+//! Below every transport and above every turn. Checks scopes and Workspaces, digests the idempotency key, makes
+//! ids, builds the command, waits for its turn and, after a submit, for the settle window; then reads the answer
+//! back from the store. Equal requests with one key get equal answers because the answer is always rebuilt.
+
+use std::time::Duration;
+
+use canon::{Digest, Value, jcs};
+use domain::{
+    ArtifactId, Blob, BranchId, Command, Document, Event, MessageId, NewMessage, Order, OutcomeId,
+    Permission, Position, Refusal, RequestReply, ResourceKind, ResourceRef, SessionId, State,
+    Status, Task, TaskId, TaskInput, VaultId, WorkspaceId,
+};
+use hmac::{Hmac, KeyInit, Mac};
+use sha2::Sha256;
+
+use crate::caller::Caller;
+use crate::engine::Engine;
+use crate::port::ClaimScope;
+use crate::read::workspace_of;
+use crate::refused::Refused;
+use crate::request::{
+    InputSpec, MessageSpec, NewArtifact, NewSession, NewTask, Request, TaskMessageKind,
+};
+use crate::turn::{ClaimRequest, Done, Lease};
+use crate::view::View;
+
+/// An idempotency key with what it is scoped to besides actor and Workspace.
+#[derive(Debug, Clone, PartialEq)]
+pub struct Idempotency {
+    /// The client's key.
+    pub key: String,
+    /// The method, such as `POST`.
+    pub method: String,
+    /// The canonical target.
+    pub target: String,
+    /// The request body; an absent one is an empty object.
+    pub body: Value,
+}
+
+/// How long a submit waits before it answers.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Settle {
+    /// Until the Task ends or waits, or the settle window has passed.
+    Window,
+    /// Until the Task works.
+    FirstWorking,
+}
+
+/// A carried out request.
+#[derive(Debug, Clone, PartialEq)]
+pub struct Answer {
+    /// The resource that answers.
+    pub view: View,
+    /// The payload of the event that the answer stands for, when one does.
+    pub event: Option<Event>,
+    /// False when nothing changed: a repetition, or everything was as ordered.
+    pub changed: bool,
+}
+
+impl Engine {
+    /// Carries out a write.
+    ///
+    /// # Errors
+    /// See [`Refused`]. Nothing was written then.
+    pub async fn dispatch(
+        &self,
+        caller: &Caller,
+        request: Request,
+        idempotency: Option<Idempotency>,
+        settle: Settle,
+    ) -> Result<Answer, Refused> {
+        if self.is_draining() {
+            return Err(Refused::Draining);
+        }
+        caller.require(write_scope(&request))?;
+        let submits = matches!(request, Request::SubmitTask(_));
+        let to_task = matches!(request, Request::SendTaskMessage { .. });
+        let done = self
+            .carry_out(caller, request, idempotency.as_ref())
+            .await?;
+        let event = self.event_at(done.answer).await?;
+        let subject = match &event {
+            Some(event) if !done.changed && done.subject.id.is_empty() => event.resource.clone(),
+            _ => done.subject.clone(),
+        };
+        if submits {
+            self.settle(&subject.id, settle).await?;
+        }
+        let view = if to_task {
+            self.message_of(caller, &subject, event.as_ref()).await?
+        } else {
+            self.answer_view(caller, &subject).await?
+        };
+        Ok(Answer {
+            view,
+            event,
+            changed: done.changed,
+        })
+    }
+
+    async fn event_at(&self, position: Position) -> Result<Option<Event>, Refused> {
+        let stored = self
+            .shared
+            .store
+            .events_at(vec![position])
+            .await?
+            .into_iter()
+            .flatten()
+            .next();
+        stored
+            .map(|stored| Event::parse(&stored.bytes))
+            .transpose()
+            .map_err(|error| Refused::Internal {
+                detail: error.to_string(),
+            })
+    }
+
+    async fn answer_view(&self, caller: &Caller, subject: &ResourceRef) -> Result<View, Refused> {
+        let document = self
+            .shared
+            .store
+            .documents(vec![subject.id.clone()])
+            .await?
+            .into_iter()
+            .flatten()
+            .next();
+        let document = document.ok_or_else(|| Refused::Internal {
+            detail: format!("`{}` was ordered and is not there", subject.id),
+        })?;
+        self.view(caller, document).await
+    }
+
+    /// A Message sent to a Task answers with the Message, whatever resource it went to.
+    async fn message_of(
+        &self,
+        caller: &Caller,
+        subject: &ResourceRef,
+        event: Option<&Event>,
+    ) -> Result<View, Refused> {
+        if &*subject.object == MessageId::OBJECT {
+            return self.answer_view(caller, subject).await;
+        }
+        let mut id = event
+            .and_then(|event| event.payload.get("message_id"))
+            .and_then(Value::as_str)
+            .map(str::to_owned);
+        if id.is_none() {
+            // Nothing changed: the request was answered before, and its answering event names the Message.
+            let request = self.answer_view(caller, subject).await?;
+            id = request
+                .payloads
+                .values()
+                .find_map(|payload| payload.get("message_id").and_then(Value::as_str))
+                .map(str::to_owned);
+        }
+        match id {
+            Some(id) => {
+                self.answer_view(caller, &ResourceRef::new(MessageId::OBJECT, &id))
+                    .await
+            }
+            None => self.answer_view(caller, subject).await,
+        }
+    }
+
+    async fn carry_out(
+        &self,
+        caller: &Caller,
+        request: Request,
+        idempotency: Option<&Idempotency>,
+    ) -> Result<Done, Refused> {
+        /// How often a command is built again because the documents it was built on changed.
+        const STALE_TRIES: usize = 50;
+        let mut tries = 0;
+        loop {
+            let (workspace, order) = self.build(caller, &request).await?;
+            let command = Command {
+                actor: caller.actor.clone(),
+                idempotency_key: idempotency.map(|idempotency| idempotency.key.clone()),
+                order,
+            };
+            let claim = idempotency.map(|given| self.claim(caller, workspace.as_ref(), given));
+            match self.order(command, claim, Lease::None).await {
+                Err(Refused::Domain(Refusal::Stale)) if tries < STALE_TRIES => tries += 1,
+                Err(Refused::Domain(Refusal::Stale)) => {
+                    return Err(Refused::Busy { what: "session" });
+                }
+                other => return other,
+            }
+        }
+    }
+
+    fn claim(
+        &self,
+        caller: &Caller,
+        workspace: Option<&WorkspaceId>,
+        given: &Idempotency,
+    ) -> ClaimRequest {
+        let workspace = workspace.map(WorkspaceId::as_str).unwrap_or_default();
+        let scope = [
+            caller.actor.as_str(),
+            workspace,
+            given.method.as_str(),
+            given.target.as_str(),
+            given.key.as_str(),
+        ];
+        ClaimRequest {
+            scope: ClaimScope(self.mac(scope.iter().map(|part| part.as_bytes()))),
+            body: self.mac([jcs(&given.body).as_slice()]),
+        }
+    }
+
+    /// Keyed digest over parts, each preceded by its length, so that no two lists run together.
+    fn mac<'a>(&self, parts: impl IntoIterator<Item = &'a [u8]>) -> Digest {
+        #[expect(clippy::expect_used, reason = "HMAC takes keys of every length")]
+        let mut mac = <Hmac<Sha256> as KeyInit>::new_from_slice(self.shared.store.secret())
+            .expect("any key length");
+        for part in parts {
+            mac.update(&(part.len() as u64).to_be_bytes());
+            mac.update(part);
+        }
+        Digest::from_bytes(mac.finalize().into_bytes().into())
+    }
+
+    /// Checks what the caller may see and builds the order, with the Workspace it happens in.
+    async fn build(
+        &self,
+        caller: &Caller,
+        request: &Request,
+    ) -> Result<(Option<WorkspaceId>, Order), Refused> {
+        let ids = &self.shared.ids;
+        match request {
+            Request::CreateWorkspace {
+                name,
+                root,
+                metadata,
+            } => {
+                if caller.workspaces().is_some() {
+                    return Err(Refused::PermissionDenied {
+                        scope: "workspaces:write for all workspaces",
+                    });
+                }
+                let order = domain::CreateWorkspace {
+                    id: WorkspaceId::from_body(&ids.body()),
+                    branch_id: BranchId::from_body(&ids.body()),
+                    name: name.clone(),
+                    root: root.clone(),
+                    metadata: metadata.clone(),
+                };
+                Ok((None, Order::CreateWorkspace(order)))
+            }
+            Request::UpdateWorkspace(update) => {
+                self.visible(caller, ResourceKind::Workspace, update.id.as_str())
+                    .await?;
+                Ok((
+                    Some(update.id.clone()),
+                    Order::UpdateWorkspace(update.clone()),
+                ))
+            }
+            Request::CreateSession(spec) => self.build_session(caller, spec).await,
+            Request::UpdateSession(update) => {
+                let workspace = self.session_workspace(caller, &update.id).await?;
+                Ok((Some(workspace), Order::UpdateSession(update.clone())))
+            }
+            Request::CloseSession(id) => {
+                let workspace = self.session_workspace(caller, id).await?;
+                Ok((Some(workspace), Order::CloseSession(id.clone())))
+            }
+            Request::ForkSession {
+                id,
+                at_event_id,
+                branch_id,
+                metadata,
+            } => {
+                let fork = self
+                    .build_fork(caller, id, at_event_id.as_deref(), branch_id.as_ref())
+                    .await?;
+                let (workspace, mut order) = fork;
+                order.metadata.clone_from(metadata);
+                Ok((Some(workspace), Order::ForkSession(order)))
+            }
+            Request::TruncateSession {
+                id,
+                keep_first,
+                reason,
+            } => {
+                let (workspace, mut order) = self.build_truncation(caller, id, *keep_first).await?;
+                order.reason.clone_from(reason);
+                Ok((Some(workspace), Order::TruncateSession(order)))
+            }
+            Request::AppendMessage {
+                session_id,
+                message,
+            } => {
+                let workspace = self.session_workspace(caller, session_id).await?;
+                let order = domain::AppendMessage {
+                    session_id: session_id.clone(),
+                    message: self.new_message(message),
+                };
+                Ok((Some(workspace), Order::AppendMessage(order)))
+            }
+            Request::SubmitTask(spec) => self.build_task(caller, spec).await,
+            Request::CancelTask { id, reason } => {
+                let (_, task) = self.visible_task(caller, id).await?;
+                let outcome_id = OutcomeId::from_body(&ids.body());
+                let order = domain::CancelTask {
+                    id: id.clone(),
+                    outcome_id,
+                    reason: reason.clone(),
+                };
+                Ok((Some(task.workspace_id), Order::CancelTask(order)))
+            }
+            Request::SendTaskMessage { id, kind, message } => {
+                self.build_task_message(caller, id, *kind, message).await
+            }
+            Request::RespondPermission {
+                id,
+                approved,
+                answer,
+                remarks,
+            } => {
+                let document = self
+                    .visible(caller, ResourceKind::Permission, id.as_str())
+                    .await?;
+                let State::Permission(permission) = document.state else {
+                    return Err(Refused::Internal {
+                        detail: "a permission request that is none".to_owned(),
+                    });
+                };
+                let reply = reply(&permission, *approved, answer.as_ref());
+                let order = domain::AnswerRequest {
+                    id: id.clone(),
+                    reply,
+                    remarks: remarks.clone(),
+                };
+                Ok((Some(permission.workspace_id), Order::AnswerRequest(order)))
+            }
+            Request::CreateBranch {
+                session_id,
+                kind,
+                base_ref,
+                parent_branch_id,
+                task_id,
+                metadata,
+            } => {
+                let workspace = self.session_workspace(caller, session_id).await?;
+                self.must_see(
+                    caller,
+                    ResourceKind::Branch,
+                    parent_branch_id.as_ref().map(BranchId::as_str),
+                    "parent_branch_id",
+                )
+                .await?;
+                self.must_see(
+                    caller,
+                    ResourceKind::Task,
+                    task_id.as_ref().map(TaskId::as_str),
+                    "task_id",
+                )
+                .await?;
+                let order = domain::CreateBranch {
+                    id: BranchId::from_body(&ids.body()),
+                    session_id: session_id.clone(),
+                    kind: *kind,
+                    base_ref: base_ref.clone(),
+                    parent_branch_id: parent_branch_id.clone(),
+                    task_id: task_id.clone(),
+                    metadata: metadata.clone(),
+                };
+                Ok((Some(workspace), Order::CreateBranch(order)))
+            }
+            Request::RegisterArtifact(spec) => self.build_artifact(caller, spec).await,
+            Request::UploadContent { id, bytes } => {
+                let document = self
+                    .visible(caller, ResourceKind::Artifact, id.as_str())
+                    .await?;
+                let workspace = workspace_of(&document);
+                let blob = Blob::new(bytes.clone());
+                let order = domain::AttachContent {
+                    id: id.clone(),
+                    sha256: blob.digest,
+                    bytes: blob.bytes.len() as u64,
+                };
+                // Durable before the event that names it. If the order is refused the bytes stay, named by nothing.
+                self.shared.store.put_blob(blob).await?;
+                Ok((workspace, Order::AttachContent(order)))
+            }
+            Request::CreateVault {
+                workspace_id,
+                provider,
+                capabilities,
+                metadata,
+            } => {
+                let workspace = workspace_id.as_ref().map(WorkspaceId::as_str);
+                self.must_see(caller, ResourceKind::Workspace, workspace, "workspace_id")
+                    .await?;
+                if workspace_id.is_none() && caller.workspaces().is_some() {
+                    return Err(Refused::PermissionDenied {
+                        scope: "vaults:write for all workspaces",
+                    });
+                }
+                let order = domain::CreateVault {
+                    id: VaultId::from_body(&ids.body()),
+                    workspace_id: workspace_id.clone(),
+                    provider: provider.clone(),
+                    capabilities: capabilities.clone(),
+                    metadata: metadata.clone(),
+                };
+                Ok((workspace_id.clone(), Order::CreateVault(order)))
+            }
+        }
+    }
+
+    async fn build_session(
+        &self,
+        caller: &Caller,
+        spec: &NewSession,
+    ) -> Result<(Option<WorkspaceId>, Order), Refused> {
+        refuse_persona(spec.persona_id.as_deref())?;
+        let workspace_id = spec.workspace_id.clone().unwrap_or_else(WorkspaceId::local);
+        self.must_see(
+            caller,
+            ResourceKind::Workspace,
+            Some(workspace_id.as_str()),
+            "workspace_id",
+        )
+        .await?;
+        let order = domain::CreateSession {
+            id: SessionId::from_body(&self.shared.ids.body()),
+            workspace_id: workspace_id.clone(),
+            mode_id: spec.mode_id.clone(),
+            model_policy: spec.model_policy.clone(),
+            initial_messages: spec
+                .initial_messages
+                .iter()
+                .map(|message| self.new_message(message))
+                .collect(),
+            metadata: spec.metadata.clone(),
+        };
+        Ok((Some(workspace_id), Order::CreateSession(order)))
+    }
+
+    async fn build_task(
+        &self,
+        caller: &Caller,
+        spec: &NewTask,
+    ) -> Result<(Option<WorkspaceId>, Order), Refused> {
+        refuse_persona(spec.persona_id.as_deref())?;
+        let session = spec.session_id.as_str();
+        self.must_see(caller, ResourceKind::Session, Some(session), "session_id")
+            .await?;
+        let workspace = self.session_workspace(caller, &spec.session_id).await?;
+        self.must_see(
+            caller,
+            ResourceKind::Branch,
+            spec.branch_id.as_ref().map(BranchId::as_str),
+            "branch_id",
+        )
+        .await?;
+        self.must_see(
+            caller,
+            ResourceKind::Task,
+            spec.parent_task_id.as_ref().map(TaskId::as_str),
+            "parent_task_id",
+        )
+        .await?;
+        let workflow = match spec.metadata.get("workflow") {
+            None => "agent",
+            Some(Value::String(name)) if self.shared.workflows.find(name).is_some() => name,
+            Some(_) => {
+                let known: Vec<&str> = self
+                    .shared
+                    .workflows
+                    .iter()
+                    .map(|workflow| workflow.name())
+                    .collect();
+                let message = format!("`metadata.workflow` must be one of {}", known.join(", "));
+                return Err(Refused::Domain(Refusal::Invalid {
+                    param: "metadata.workflow",
+                    message,
+                }));
+            }
+        };
+        let input = match &spec.input {
+            InputSpec::Message(message) => TaskInput::Message(self.new_message(message)),
+            InputSpec::Object(map) => TaskInput::Object(map.clone()),
+        };
+        let order = domain::SubmitTask {
+            id: TaskId::from_body(&self.shared.ids.body()),
+            session_id: spec.session_id.clone(),
+            workspace_id: spec.workspace_id.clone(),
+            branch_id: spec.branch_id.clone(),
+            parent_task_id: spec.parent_task_id.clone(),
+            workflow: workflow.to_owned(),
+            input,
+            metadata: spec.metadata.clone(),
+        };
+        Ok((Some(workspace), Order::SubmitTask(order)))
+    }
+
+    async fn build_task_message(
+        &self,
+        caller: &Caller,
+        id: &TaskId,
+        kind: TaskMessageKind,
+        message: &MessageSpec,
+    ) -> Result<(Option<WorkspaceId>, Order), Refused> {
+        let (document, task) = self.visible_task(caller, id).await?;
+        let workspace = Some(task.workspace_id.clone());
+        if kind == TaskMessageKind::Interrupt {
+            let order = domain::InterruptTask {
+                id: id.clone(),
+                message: self.new_message(message),
+            };
+            return Ok((workspace, Order::InterruptTask(order)));
+        }
+        // The request that waits, or the last one that was answered: a repeated answer must find it.
+        let wanted = match kind {
+            TaskMessageKind::Input | TaskMessageKind::Interrupt => domain::Ask::Input,
+            TaskMessageKind::ToolConfirmation => domain::Ask::Approval,
+        };
+        let Some(request) = self.last_request(document.key, wanted).await? else {
+            return Err(Refused::Domain(if task.status.is_terminal() {
+                Refusal::InvalidTransition {
+                    status: task.status,
+                }
+            } else {
+                Refusal::Conflict {
+                    reason: "not_waiting",
+                    message: format!(
+                        "the task is {} and waits for no such answer",
+                        task.status.as_str()
+                    ),
+                    status: Some(task.status),
+                }
+            }));
+        };
+        let reply = match kind {
+            TaskMessageKind::Input | TaskMessageKind::Interrupt => {
+                RequestReply::Message(self.new_message(message))
+            }
+            TaskMessageKind::ToolConfirmation => {
+                let decision = message
+                    .parts
+                    .iter()
+                    .find_map(|part| part.pointer("/value/approved")?.as_bool());
+                match decision {
+                    Some(true) => RequestReply::Approve,
+                    Some(false) => RequestReply::Deny,
+                    None => {
+                        let message =
+                            "a tool confirmation needs a `json` part with a boolean `approved`"
+                                .to_owned();
+                        return Err(Refused::Domain(Refusal::Invalid {
+                            param: "message.parts",
+                            message,
+                        }));
+                    }
+                }
+            }
+        };
+        let order = domain::AnswerRequest {
+            id: request,
+            reply,
+            remarks: canon::Map::new(),
+        };
+        Ok((workspace, Order::AnswerRequest(order)))
+    }
+
+    async fn last_request(
+        &self,
+        task: Position,
+        ask: domain::Ask,
+    ) -> Result<Option<domain::PermissionId>, Refused> {
+        let mut after = Position::START;
+        let mut last = None;
+        loop {
+            let query = crate::port::ListQuery {
+                kind: ResourceKind::Permission,
+                scope: crate::port::Scope::Task(task),
+                open_only: false,
+                after,
+                limit: 200,
+            };
+            let page = self.shared.store.list(query).await?;
+            let Some(end) = page.last() else {
+                return Ok(last);
+            };
+            after = end.key;
+            for document in &page {
+                if let State::Permission(request) = &document.state
+                    && request.ask == ask
+                {
+                    last = domain::PermissionId::parse(&document.id).ok();
+                }
+            }
+        }
+    }
+
+    async fn build_artifact(
+        &self,
+        caller: &Caller,
+        spec: &NewArtifact,
+    ) -> Result<(Option<WorkspaceId>, Order), Refused> {
+        let session = spec.session_id.as_ref().map(SessionId::as_str);
+        let task = spec.task_id.as_ref().map(TaskId::as_str);
+        self.must_see(caller, ResourceKind::Session, session, "session_id")
+            .await?;
+        self.must_see(caller, ResourceKind::Task, task, "task_id")
+            .await?;
+        let mut workspace_id = spec.workspace_id.clone().unwrap_or_else(WorkspaceId::local);
+        if let Some(id) = &spec.task_id {
+            workspace_id = self.visible_task(caller, id).await?.1.workspace_id;
+        } else if let Some(id) = &spec.session_id {
+            workspace_id = self.session_workspace(caller, id).await?;
+        }
+        self.must_see(
+            caller,
+            ResourceKind::Workspace,
+            Some(workspace_id.as_str()),
+            "workspace_id",
+        )
+        .await?;
+        let order = domain::RegisterArtifact {
+            id: ArtifactId::from_body(&self.shared.ids.body()),
+            kind: spec.kind,
+            mime_type: spec.mime_type.clone(),
+            uri: spec.uri.clone(),
+            visibility: spec.visibility,
+            sha256: spec.sha256,
+            workspace_id: workspace_id.clone(),
+            session_id: spec.session_id.clone(),
+            task_id: spec.task_id.clone(),
+            metadata: spec.metadata.clone(),
+        };
+        Ok((Some(workspace_id), Order::RegisterArtifact(order)))
+    }
+
+    /// Refuses a reference to something the caller may not see, like a reference to nothing.
+    async fn must_see(
+        &self,
+        caller: &Caller,
+        kind: ResourceKind,
+        id: Option<&str>,
+        param: &'static str,
+    ) -> Result<(), Refused> {
+        let Some(id) = id else { return Ok(()) };
+        match self.visible(caller, kind, id).await {
+            Ok(_) => Ok(()),
+            Err(Refused::Domain(Refusal::NotFound { object, .. })) => {
+                Err(Refused::Domain(Refusal::NotFound {
+                    object,
+                    param: Some(param),
+                }))
+            }
+            Err(other) => Err(other),
+        }
+    }
+
+    async fn visible_session(
+        &self,
+        caller: &Caller,
+        id: &SessionId,
+    ) -> Result<(Document, domain::Session), Refused> {
+        let document = self
+            .visible(caller, ResourceKind::Session, id.as_str())
+            .await?;
+        match document.state.clone() {
+            State::Session(session) => Ok((document, session)),
+            _ => Err(Refused::Internal {
+                detail: "a session that is none".to_owned(),
+            }),
+        }
+    }
+
+    async fn session_workspace(
+        &self,
+        caller: &Caller,
+        id: &SessionId,
+    ) -> Result<WorkspaceId, Refused> {
+        Ok(self.visible_session(caller, id).await?.1.workspace_id)
+    }
+
+    async fn visible_task(
+        &self,
+        caller: &Caller,
+        id: &TaskId,
+    ) -> Result<(Document, Task), Refused> {
+        let document = self
+            .visible(caller, ResourceKind::Task, id.as_str())
+            .await?;
+        match document.state.clone() {
+            State::Task(task) => Ok((document, task)),
+            _ => Err(Refused::Internal {
+                detail: "a task that is none".to_owned(),
+            }),
+        }
+    }
+
+    fn new_message(&self, spec: &MessageSpec) -> NewMessage {
+        NewMessage {
+            id: MessageId::from_body(&self.shared.ids.body()),
+            salt: self.shared.ids.salt(),
+            role: spec.role,
+            parts: spec.parts.clone(),
+            metadata: spec.metadata.clone(),
+        }
+    }
+
+    async fn build_fork(
+        &self,
+        caller: &Caller,
+        id: &SessionId,
+        at_event_id: Option<&str>,
+        branch_id: Option<&BranchId>,
+    ) -> Result<(WorkspaceId, domain::ForkSession), Refused> {
+        let (document, session) = self.visible_session(caller, id).await?;
+        self.must_see(
+            caller,
+            ResourceKind::Branch,
+            branch_id.map(BranchId::as_str),
+            "branch_id",
+        )
+        .await?;
+        let until = match at_event_id {
+            None => Position(u64::MAX),
+            Some(event_id) => {
+                let event = self
+                    .visible_event(caller, event_id, Some("at_event_id"))
+                    .await?;
+                if event.links.session != Some(document.key) {
+                    return Err(Refused::Domain(Refusal::NotFound {
+                        object: "event",
+                        param: Some("at_event_id"),
+                    }));
+                }
+                event.position
+            }
+        };
+        let limit = self.shared.limits.fork_messages_max;
+        let messages = self
+            .transcript_documents(document.key, &session, Position::START, limit + 1)
+            .await?;
+        if messages.len() > limit {
+            let message = format!("the session has more than {limit} messages (fork_messages_max)");
+            return Err(Refused::Domain(Refusal::Policy {
+                reason: "fork_messages_max",
+                message,
+            }));
+        }
+        let messages = messages
+            .into_iter()
+            .filter(|message| message.key <= until)
+            .filter_map(|message| match message.state {
+                State::Message(state) => Some(domain::MessageCopy {
+                    id: MessageId::from_body(&self.shared.ids.body()),
+                    of: MessageId::parse(&message.id).ok()?,
+                    role: state.role,
+                    source: state.source,
+                }),
+                _ => None,
+            })
+            .collect();
+        let order = domain::ForkSession {
+            parent: id.clone(),
+            parent_version: document.version,
+            id: SessionId::from_body(&self.shared.ids.body()),
+            at_event_id: at_event_id.map(str::to_owned),
+            branch_id: branch_id.cloned(),
+            messages,
+            metadata: canon::Map::new(),
+        };
+        Ok((session.workspace_id, order))
+    }
+
+    async fn build_truncation(
+        &self,
+        caller: &Caller,
+        id: &SessionId,
+        keep_first: u64,
+    ) -> Result<(WorkspaceId, domain::TruncateSession), Refused> {
+        let (document, session) = self.visible_session(caller, id).await?;
+        let mut order = domain::TruncateSession {
+            id: id.clone(),
+            version: document.version,
+            keep_first,
+            after: Position::START,
+            through: self.shared.store.head(),
+            tip: None,
+            reason: None,
+        };
+        // Walks the kept part: its last Message is where the cut is made.
+        let mut left = keep_first;
+        while left > 0 {
+            let limit = usize::try_from(left.min(500)).unwrap_or(500);
+            let page = self
+                .transcript_documents(document.key, &session, order.after, limit)
+                .await?;
+            let Some(last) = page.last() else { break };
+            order.after = last.key;
+            order.tip = MessageId::parse(&last.id).ok();
+            left -= (page.len() as u64).min(left);
+        }
+        Ok((session.workspace_id, order))
+    }
+
+    /// Waits until a submitted Task is worth showing: never before WORKING while a worker is free (AP-LIFE-09),
+    /// and for a short window until it ends or waits (C-20). Waits on the log.
+    async fn settle(&self, id: &str, settle: Settle) -> Result<(), Refused> {
+        let mut news = self.shared.store.news();
+        let mut window = self.shared.clock.sleep(self.shared.limits.settle_window);
+        let mut start_window = self.shared.clock.sleep(self.shared.limits.start_window);
+        let mut window_over = false;
+        loop {
+            let documents = self.shared.store.documents(vec![id.into()]).await?;
+            let Some(State::Task(task)) = documents
+                .into_iter()
+                .flatten()
+                .next()
+                .map(|document| document.state)
+            else {
+                return Ok(());
+            };
+            match task.status {
+                Status::Submitted if window_over && !self.shared.work.has_free_worker() => {
+                    return Ok(());
+                }
+                Status::Submitted => {}
+                Status::Working if window_over || settle == Settle::FirstWorking => return Ok(()),
+                Status::Working => {}
+                Status::InputRequired
+                | Status::AuthRequired
+                | Status::Completed
+                | Status::Failed
+                | Status::Canceled => {
+                    return Ok(());
+                }
+            }
+            tokio::select! {
+                // Lagging is as good a reason to look again as news.
+                _ = news.recv() => {}
+                () = &mut window, if !window_over => window_over = true,
+                () = &mut start_window => return Ok(()),
+            }
+        }
+    }
+
+    /// How long a client that was refused for being busy should wait.
+    pub const RETRY_AFTER: Duration = Duration::from_secs(1);
+}
+
+fn write_scope(request: &Request) -> &'static str {
+    match request {
+        Request::CreateWorkspace { .. } | Request::UpdateWorkspace(_) => "workspaces:write",
+        Request::CreateSession(_)
+        | Request::UpdateSession(_)
+        | Request::CloseSession(_)
+        | Request::ForkSession { .. }
+        | Request::TruncateSession { .. }
+        | Request::AppendMessage { .. }
+        | Request::CreateBranch { .. } => "sessions:write",
+        Request::SubmitTask(_)
+        | Request::CancelTask { .. }
+        | Request::SendTaskMessage { .. }
+        | Request::RespondPermission { .. } => "tasks:write",
+        Request::RegisterArtifact(_) | Request::UploadContent { .. } => "artifacts:write",
+        Request::CreateVault { .. } => "vaults:write",
+    }
+}
+
+/// There are no personas yet: whoever names one names nothing (AP-PERS-07).
+fn refuse_persona(id: Option<&str>) -> Result<(), Refused> {
+    match id {
+        None => Ok(()),
+        Some(_) => Err(Refused::Domain(Refusal::NotFound {
+            object: "persona",
+            param: Some("persona_id"),
+        })),
+    }
+}
+
+fn reply(permission: &Permission, approved: Option<bool>, answer: Option<&Value>) -> RequestReply {
+    match (permission.ask, approved, answer) {
+        (_, Some(false), _) => RequestReply::Deny,
+        (domain::Ask::Input, _, Some(answer)) => RequestReply::Value(answer.clone()),
+        (domain::Ask::Approval, None, Some(answer)) => RequestReply::Value(answer.clone()),
+        (_, Some(true) | None, _) => RequestReply::Approve,
+    }
+}

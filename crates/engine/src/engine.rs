@@ -1,0 +1,220 @@
+//! Putting an engine together, starting and draining it.
+
+use std::fmt;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
+
+use domain::{BranchId, Command, CreateWorkspace, Order, WorkspaceId};
+use tokio::sync::{mpsc, oneshot};
+
+use crate::limits::Limits;
+use crate::metrics::Metrics;
+use crate::port::{Clock, Commit, Ids, Performer, SealedTurn, Spawn, Store};
+use crate::refused::Refused;
+use crate::turn::{self, ClaimRequest, Done, Item, Lease};
+use crate::worker::Work;
+use crate::workflow::Registry;
+
+/// What an engine is made of.
+#[derive(Debug)]
+pub struct Parts {
+    /// Where everything is kept.
+    pub store: Arc<dyn Store>,
+    /// Time.
+    pub clock: Arc<dyn Clock>,
+    /// Ids and salts.
+    pub ids: Arc<dyn Ids>,
+    /// Tasks beside the caller.
+    pub spawn: Arc<dyn Spawn>,
+    /// The outside.
+    pub performer: Arc<dyn Performer>,
+    /// The workflows on offer.
+    pub workflows: Registry,
+    /// What is bounded.
+    pub limits: Limits,
+}
+
+/// A running engine. Clones share it.
+#[derive(Clone)]
+pub struct Engine {
+    pub(crate) shared: Arc<Shared>,
+    turns: mpsc::Sender<Item>,
+}
+
+/// What turns, workers and reads share.
+pub(crate) struct Shared {
+    pub(crate) store: Arc<dyn Store>,
+    pub(crate) clock: Arc<dyn Clock>,
+    pub(crate) ids: Arc<dyn Ids>,
+    pub(crate) spawn: Arc<dyn Spawn>,
+    pub(crate) performer: Arc<dyn Performer>,
+    pub(crate) workflows: Registry,
+    pub(crate) limits: Limits,
+    pub(crate) metrics: Metrics,
+    pub(crate) work: Work,
+    /// Who takes leases: this process.
+    pub(crate) holder: Box<str>,
+    draining: AtomicBool,
+}
+
+impl fmt::Debug for Engine {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Engine")
+            .field("store", &self.shared.store)
+            .finish_non_exhaustive()
+    }
+}
+
+impl Engine {
+    /// Starts taking turns, makes sure that the local Workspace exists, takes over what an earlier process left,
+    /// and starts working.
+    ///
+    /// # Errors
+    /// The store cannot be read or written.
+    pub async fn start(parts: Parts) -> Result<Self, Refused> {
+        let Parts {
+            store,
+            clock,
+            ids,
+            spawn,
+            performer,
+            workflows,
+            limits,
+        } = parts;
+        let (turns, items) = mpsc::channel(limits.pending_commands_max);
+        let (work, jobs) = Work::new(limits.workers_max);
+        let shared = Arc::new(Shared {
+            store,
+            clock,
+            holder: ids.body().into(),
+            ids,
+            spawn,
+            performer,
+            workflows,
+            limits,
+            metrics: Metrics::default(),
+            work,
+            draining: AtomicBool::new(false),
+        });
+        shared
+            .spawn
+            .spawn(Box::pin(turn::run(Arc::clone(&shared), items)));
+        let engine = Self { shared, turns };
+        engine.ensure_local_workspace().await?;
+        let recovered = engine.recover().await?;
+        engine
+            .shared
+            .spawn
+            .spawn(Box::pin(engine.clone().work(jobs, recovered)));
+        Ok(engine)
+    }
+
+    async fn ensure_local_workspace(&self) -> Result<(), Refused> {
+        let known = self
+            .shared
+            .store
+            .documents(vec![WorkspaceId::local().as_str().into()])
+            .await?;
+        if known.into_iter().flatten().next().is_some() {
+            return Ok(());
+        }
+        let order = Order::CreateWorkspace(CreateWorkspace {
+            id: WorkspaceId::local(),
+            branch_id: BranchId::from_body("local"),
+            name: "local".to_owned(),
+            root: "reprise://local".to_owned(),
+            metadata: canon::Map::new(),
+        });
+        let command = Command {
+            actor: "system".to_owned(),
+            idempotency_key: None,
+            order,
+        };
+        self.order(command, None, Lease::None).await.map(drop)
+    }
+
+    /// Puts a command into the next turn and waits until it is durable or refused.
+    pub(crate) async fn order(
+        &self,
+        command: Command,
+        claim: Option<ClaimRequest>,
+        lease: Lease,
+    ) -> Result<Done, Refused> {
+        let (reply, answer) = oneshot::channel();
+        let item = Item {
+            command,
+            claim,
+            lease,
+            reply,
+        };
+        match self.turns.try_send(item) {
+            Ok(()) => {}
+            Err(mpsc::error::TrySendError::Full(_)) => {
+                return Err(Refused::Busy {
+                    what: "pending_commands_max",
+                });
+            }
+            Err(mpsc::error::TrySendError::Closed(_)) => return Err(Refused::Draining),
+        }
+        answer.await.unwrap_or(Err(Refused::Draining))
+    }
+
+    /// True once a drain has begun.
+    pub fn is_draining(&self) -> bool {
+        self.shared.draining.load(Ordering::Acquire)
+    }
+
+    /// Stops claiming Tasks, waits a bounded time for those being worked on, and gives their leases back. No Task
+    /// changes its state through this; a later process goes on with what is left.
+    pub async fn drain(&self) {
+        self.shared.draining.store(true, Ordering::Release);
+        self.shared.work.close();
+        let idle = self.shared.work.idle();
+        let late = self.shared.clock.sleep(self.shared.limits.drain_window);
+        tokio::select! {
+            () = idle => {}
+            () = late => {}
+        }
+        let unfinished = self.shared.work.stop_all();
+        if unfinished.is_empty() {
+            return;
+        }
+        let turn = SealedTurn {
+            leases_released: unfinished,
+            ..SealedTurn::default()
+        };
+        let commit = Commit {
+            expected: Vec::new(),
+            fences: Vec::new(),
+            holder: self.shared.holder.clone(),
+            blobs: Vec::new(),
+            event_count: 0,
+            seal: Box::new(|_| Ok(turn)),
+            now: self.shared.clock.now(),
+        };
+        // The next process takes leases over anyway; giving them back only spares it the surprise.
+        if let Err(error) = self.shared.store.commit(commit).await {
+            tracing::warn!(%error, "leases were not given back");
+        }
+    }
+
+    /// The engine's counters.
+    pub fn metrics(&self) -> &Metrics {
+        &self.shared.metrics
+    }
+
+    /// The limits in force.
+    pub fn limits(&self) -> &Limits {
+        &self.shared.limits
+    }
+
+    /// The workflows on offer.
+    pub fn workflows(&self) -> &Registry {
+        &self.shared.workflows
+    }
+
+    /// The store.
+    pub fn store(&self) -> &Arc<dyn Store> {
+        &self.shared.store
+    }
+}

@@ -1,0 +1,28 @@
+//! Every size, count and time that is bounded, by name.
+
+use std::time::Duration;
+
+/// The limits of one server. There is no default here: the program's configuration decides, and documents it.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Limits {
+    /// Commands that one turn takes.
+    pub batch_len_max: usize,
+    /// Commands that may wait for a turn; more are refused as unavailable.
+    pub pending_commands_max: usize,
+    /// Tasks worked on at the same time.
+    pub workers_max: usize,
+    /// Tasks accepted and not finished; more are refused.
+    pub open_tasks_max: usize,
+    /// Event streams open at the same time.
+    pub streams_max: usize,
+    /// Messages a fork may copy, and initial Messages of a Session.
+    pub fork_messages_max: usize,
+    /// How long a submit waits for its Task to finish or to wait.
+    pub settle_window: Duration,
+    /// How long a submit waits for a free worker to begin.
+    pub start_window: Duration,
+    /// How long an idempotency key is kept.
+    pub idempotency_window: Duration,
+    /// How long a drain waits for running Tasks.
+    pub drain_window: Duration,
+}

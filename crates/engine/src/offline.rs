@@ -1,0 +1,57 @@
+//! The performer that needs nothing outside: a deterministic model, and a wait that only a cancel ends.
+
+use canon::Value;
+use serde_json::json;
+
+use crate::port::{BoxFuture, Performed, Performer};
+use crate::workflow::{Effect, EffectKind};
+
+/// Answers model calls from the request alone, so that a fresh server does something useful without any key.
+#[derive(Debug, Clone, Copy)]
+pub struct Offline;
+
+impl Performer for Offline {
+    fn perform(&self, effect: Effect) -> BoxFuture<'static, Performed> {
+        match effect.kind {
+            EffectKind::Model => Box::pin(std::future::ready(answer(&effect))),
+            EffectKind::Hold => Box::pin(std::future::pending()),
+            EffectKind::Ask(_) => Box::pin(std::future::ready(Performed {
+                ok: false,
+                value: json!({"message": "only people answer questions"}),
+                provider_request_id: None,
+            })),
+        }
+    }
+}
+
+/// Returns a response in the common chat-completion shape.
+fn answer(effect: &Effect) -> Performed {
+    let said = match effect.request.pointer("/messages/0/content") {
+        Some(Value::String(text)) => text.clone(),
+        Some(other) => other.to_string(),
+        None => String::new(),
+    };
+    let quoted: String = said.chars().take(2_000).collect();
+    let id = format!(
+        "offline-{}",
+        effect
+            .request_digest()
+            .hex()
+            .chars()
+            .take(16)
+            .collect::<String>()
+    );
+    let content = format!("I read: {quoted}\n(This answer comes from the built-in offline model.)");
+    let value = json!({
+        "id": id,
+        "object": "chat.completion",
+        "model": "offline-1",
+        "choices": [{"index": 0, "finish_reason": "stop", "message": {"role": "assistant", "content": content}}],
+        "usage": {"prompt_tokens": 0, "completion_tokens": 0, "total_tokens": 0},
+    });
+    Performed {
+        ok: true,
+        value,
+        provider_request_id: None,
+    }
+}

@@ -1,0 +1,474 @@
+//! Reads: one resource, lists of them, ranges of events, bytes of Artifacts.
+//!
+//! A resource of a Workspace that the caller may not see is answered like one that does not exist.
+
+use domain::{
+    Document, Event, Position, Refusal, ResourceKind, Session, State, Visibility, WorkspaceId,
+};
+
+use crate::caller::Caller;
+use crate::engine::Engine;
+use crate::port::{ListQuery, ReadEvents, Scope, StoredEvent};
+use crate::refused::Refused;
+use crate::view::View;
+
+/// A list to read.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct ListRequest {
+    /// Of this kind.
+    pub kind: ResourceKind,
+    /// Only those of this Workspace.
+    pub workspace_id: Option<String>,
+    /// Only those of this Session.
+    pub session_id: Option<String>,
+    /// Only those of this Task.
+    pub task_id: Option<String>,
+    /// After this key.
+    pub after: Position,
+    /// At most so many.
+    pub limit: usize,
+}
+
+/// A page of a list.
+#[derive(Debug, Clone, PartialEq)]
+pub struct Page {
+    /// The resources.
+    pub views: Vec<View>,
+    /// Where the next page starts, when there is more.
+    pub next: Option<Position>,
+}
+
+/// A range of events to read.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct EventRange {
+    /// Only those of this Workspace.
+    pub workspace_id: Option<String>,
+    /// Only those of this Session.
+    pub session_id: Option<String>,
+    /// Only those of this Task.
+    pub task_id: Option<String>,
+    /// After this event, exclusive.
+    pub after_event_id: Option<String>,
+    /// At most so many.
+    pub limit: usize,
+}
+
+/// A page of events.
+#[derive(Debug, Clone, PartialEq)]
+pub struct EventPage {
+    /// The events, ascending.
+    pub events: Vec<StoredEvent>,
+    /// True when there are more.
+    pub has_more: bool,
+}
+
+/// Returns the scope a kind of resource is read under.
+pub(crate) fn read_scope(kind: ResourceKind) -> &'static str {
+    match kind {
+        ResourceKind::Workspace => "workspaces:read",
+        ResourceKind::Session | ResourceKind::Branch | ResourceKind::Message => "sessions:read",
+        ResourceKind::Task | ResourceKind::Outcome | ResourceKind::Permission => "tasks:read",
+        ResourceKind::Artifact => "artifacts:read",
+        ResourceKind::Vault => "vaults:read",
+    }
+}
+
+/// Returns the Workspace a document belongs to.
+pub(crate) fn workspace_of(document: &Document) -> Option<WorkspaceId> {
+    match &document.state {
+        State::Workspace(_) => WorkspaceId::parse(&document.id).ok(),
+        State::Session(session) => Some(session.workspace_id.clone()),
+        State::Task(task) => Some(task.workspace_id.clone()),
+        State::Branch(branch) => Some(branch.workspace_id.clone()),
+        // A Message is seen by who sees its Session; its link says which Workspace that is.
+        State::Message(_) => None,
+        State::Artifact(artifact) => Some(artifact.workspace_id.clone()),
+        State::Outcome(outcome) => Some(outcome.workspace_id.clone()),
+        State::Permission(request) => Some(request.workspace_id.clone()),
+        State::Vault(vault) => vault.workspace_id.clone(),
+    }
+}
+
+impl Engine {
+    /// Reads one resource.
+    ///
+    /// # Errors
+    /// It does not exist or is hidden; the caller lacks the scope; the store failed.
+    pub async fn get(
+        &self,
+        caller: &Caller,
+        kind: ResourceKind,
+        id: &str,
+    ) -> Result<View, Refused> {
+        caller.require(read_scope(kind))?;
+        let document = self.visible(caller, kind, id).await?;
+        self.view(caller, document).await
+    }
+
+    pub(crate) async fn view(&self, caller: &Caller, document: Document) -> Result<View, Refused> {
+        let views = self.views(caller, vec![document]).await?;
+        views.into_iter().next().ok_or(Refused::Internal {
+            detail: "no view of a document".to_owned(),
+        })
+    }
+
+    /// Finds a document of a kind that the caller may see.
+    pub(crate) async fn visible(
+        &self,
+        caller: &Caller,
+        kind: ResourceKind,
+        id: &str,
+    ) -> Result<Document, Refused> {
+        let unknown = || {
+            Refused::Domain(Refusal::NotFound {
+                object: kind.object(),
+                param: None,
+            })
+        };
+        if id.len() > domain::ID_BYTES_MAX {
+            return Err(unknown());
+        }
+        let document = self
+            .document(id)
+            .await?
+            .filter(|document| document.state.kind() == kind);
+        let document = document.ok_or_else(unknown)?;
+        if let State::Message(message) = &document.state {
+            let session = self.document(message.session_id.as_str()).await?;
+            if !session
+                .as_ref()
+                .is_some_and(|session| caller.sees(workspace_of(session).as_ref()))
+            {
+                return Err(unknown());
+            }
+        } else if !caller.sees(workspace_of(&document).as_ref()) {
+            return Err(unknown());
+        }
+        Ok(document)
+    }
+
+    async fn document(&self, id: &str) -> Result<Option<Document>, Refused> {
+        Ok(self
+            .shared
+            .store
+            .documents(vec![id.into()])
+            .await?
+            .into_iter()
+            .flatten()
+            .next())
+    }
+
+    /// Lists resources, ordered by creation.
+    ///
+    /// # Errors
+    /// The caller lacks the scope; a named filter does not exist; the store failed.
+    pub async fn list(&self, caller: &Caller, request: ListRequest) -> Result<Page, Refused> {
+        caller.require(read_scope(request.kind))?;
+        let scopes = self
+            .scopes(
+                caller,
+                request.workspace_id.as_deref(),
+                request.session_id.as_deref(),
+                request.task_id.as_deref(),
+            )
+            .await?;
+        let mut documents = Vec::new();
+        for scope in scopes {
+            let query = ListQuery {
+                kind: request.kind,
+                scope,
+                open_only: false,
+                after: request.after,
+                limit: request.limit + 1,
+            };
+            documents.extend(self.shared.store.list(query).await?);
+        }
+        documents.sort_by_key(|document| document.key);
+        self.page(caller, documents, request.limit).await
+    }
+
+    async fn page(
+        &self,
+        caller: &Caller,
+        mut documents: Vec<Document>,
+        limit: usize,
+    ) -> Result<Page, Refused> {
+        let has_more = documents.len() > limit;
+        documents.truncate(limit);
+        let next = documents
+            .last()
+            .filter(|_| has_more)
+            .map(|document| document.key);
+        Ok(Page {
+            views: self.views(caller, documents).await?,
+            next,
+        })
+    }
+
+    /// Lists the Messages of a Session's transcript, in order.
+    ///
+    /// # Errors
+    /// As [`Engine::list`].
+    pub async fn transcript(
+        &self,
+        caller: &Caller,
+        session_id: &str,
+        after: Position,
+        limit: usize,
+    ) -> Result<Page, Refused> {
+        caller.require("sessions:read")?;
+        let document = self
+            .visible(caller, ResourceKind::Session, session_id)
+            .await?;
+        let State::Session(session) = &document.state else {
+            return Err(Refused::Internal {
+                detail: "a session that is none".to_owned(),
+            });
+        };
+        let documents = self
+            .transcript_documents(document.key, session, after, limit + 1)
+            .await?;
+        self.page(caller, documents, limit).await
+    }
+
+    /// Reads up to `limit` Messages of a transcript after a key, skipping what truncation dropped.
+    pub(crate) async fn transcript_documents(
+        &self,
+        key: Position,
+        session: &Session,
+        mut after: Position,
+        limit: usize,
+    ) -> Result<Vec<Document>, Refused> {
+        let mut found = Vec::new();
+        while found.len() < limit {
+            // Jump over a dropped range instead of reading it.
+            if let Some(range) = session
+                .dropped
+                .iter()
+                .find(|range| range.after <= after && after < range.through)
+            {
+                after = range.through;
+            }
+            let query = ListQuery {
+                kind: ResourceKind::Message,
+                scope: Scope::Session(key),
+                open_only: false,
+                after,
+                limit: limit - found.len(),
+            };
+            let page = self.shared.store.list(query).await?;
+            let Some(last) = page.last() else { break };
+            after = last.key;
+            found.extend(
+                page.into_iter()
+                    .filter(|message| !session.drops(message.key)),
+            );
+        }
+        Ok(found)
+    }
+
+    /// Returns the scopes that filters and the caller's bounds leave. None at all means: nothing is visible.
+    pub(crate) async fn scopes(
+        &self,
+        caller: &Caller,
+        workspace_id: Option<&str>,
+        session_id: Option<&str>,
+        task_id: Option<&str>,
+    ) -> Result<Vec<Scope>, Refused> {
+        let unknown = |object, param| {
+            Refused::Domain(Refusal::NotFound {
+                object,
+                param: Some(param),
+            })
+        };
+        // The narrowest filter decides; wider ones must agree with it.
+        let mut narrowest = None;
+        if let Some(id) = task_id {
+            let task = self
+                .visible(caller, ResourceKind::Task, id)
+                .await
+                .map_err(|refused| match refused {
+                    Refused::Domain(Refusal::NotFound { .. }) => unknown("task", "task_id"),
+                    other => other,
+                })?;
+            narrowest = Some((Scope::Task(task.key), task.links));
+        }
+        if let Some(id) = session_id {
+            let session = self
+                .visible(caller, ResourceKind::Session, id)
+                .await
+                .map_err(|refused| match refused {
+                    Refused::Domain(Refusal::NotFound { .. }) => unknown("session", "session_id"),
+                    other => other,
+                })?;
+            match narrowest {
+                Some((_, links)) if links.session != Some(session.key) => return Ok(Vec::new()),
+                Some(_) => {}
+                None => narrowest = Some((Scope::Session(session.key), session.links)),
+            }
+        }
+        if let Some(id) = workspace_id {
+            let workspace = self
+                .visible(caller, ResourceKind::Workspace, id)
+                .await
+                .map_err(|refused| match refused {
+                    Refused::Domain(Refusal::NotFound { .. }) => {
+                        unknown("workspace", "workspace_id")
+                    }
+                    other => other,
+                })?;
+            match narrowest {
+                Some((_, links)) if links.workspace != Some(workspace.key) => return Ok(Vec::new()),
+                Some(_) => {}
+                None => narrowest = Some((Scope::Workspace(workspace.key), workspace.links)),
+            }
+        }
+        if let Some((scope, _)) = narrowest {
+            return Ok(vec![scope]);
+        }
+        let Some(bounds) = caller.workspaces() else {
+            return Ok(vec![Scope::All]);
+        };
+        let ids = bounds.iter().map(|id| id.as_str().into()).collect();
+        let documents = self.shared.store.documents(ids).await?;
+        Ok(documents
+            .into_iter()
+            .flatten()
+            .map(|document| Scope::Workspace(document.key))
+            .collect())
+    }
+
+    /// Reads a range of events.
+    ///
+    /// # Errors
+    /// The cursor or a filter does not exist; the caller lacks the scope; the store failed.
+    pub async fn events(&self, caller: &Caller, range: EventRange) -> Result<EventPage, Refused> {
+        caller.require("events:read")?;
+        let scopes = self
+            .scopes(
+                caller,
+                range.workspace_id.as_deref(),
+                range.session_id.as_deref(),
+                range.task_id.as_deref(),
+            )
+            .await?;
+        let after = match &range.after_event_id {
+            Some(id) => {
+                self.visible_event(caller, id, Some("after_event_id"))
+                    .await?
+                    .position
+            }
+            None => Position::START,
+        };
+        let mut events = self.read_scopes(&scopes, after, range.limit + 1).await?;
+        let has_more = events.len() > range.limit;
+        events.truncate(range.limit);
+        Ok(EventPage { events, has_more })
+    }
+
+    /// Reads events of several scopes in one order.
+    pub(crate) async fn read_scopes(
+        &self,
+        scopes: &[Scope],
+        after: Position,
+        limit: usize,
+    ) -> Result<Vec<StoredEvent>, Refused> {
+        let mut events = Vec::new();
+        for scope in scopes {
+            events.extend(
+                self.shared
+                    .store
+                    .events(ReadEvents {
+                        scope: *scope,
+                        after,
+                        limit,
+                    })
+                    .await?,
+            );
+        }
+        if scopes.len() > 1 {
+            events.sort_by_key(|event| event.position);
+            events.truncate(limit);
+        }
+        Ok(events)
+    }
+
+    /// Reads one event by id.
+    ///
+    /// # Errors
+    /// It does not exist or is hidden; the caller lacks the scope; the store failed.
+    pub async fn event(&self, caller: &Caller, id: &str) -> Result<StoredEvent, Refused> {
+        caller.require("events:read")?;
+        self.visible_event(caller, id, None).await
+    }
+
+    pub(crate) async fn visible_event(
+        &self,
+        caller: &Caller,
+        id: &str,
+        param: Option<&'static str>,
+    ) -> Result<StoredEvent, Refused> {
+        let unknown = || {
+            Refused::Domain(Refusal::NotFound {
+                object: "event",
+                param,
+            })
+        };
+        let position = self.shared.store.name().position(id).ok_or_else(unknown)?;
+        let stored = self
+            .shared
+            .store
+            .events_at(vec![position])
+            .await?
+            .into_iter()
+            .flatten()
+            .next();
+        let stored = stored.ok_or_else(unknown)?;
+        if caller.workspaces().is_some() {
+            let event = Event::parse(&stored.bytes).map_err(|error| Refused::Internal {
+                detail: error.to_string(),
+            })?;
+            if !caller.sees(event.workspace_id.as_ref()) {
+                return Err(unknown());
+            }
+        }
+        Ok(stored)
+    }
+
+    /// Reads the bytes of an Artifact.
+    ///
+    /// # Errors
+    /// It does not exist, is hidden, or has no bytes here; the caller may not see it; the store failed.
+    pub async fn artifact_content(
+        &self,
+        caller: &Caller,
+        id: &str,
+    ) -> Result<(String, Vec<u8>), Refused> {
+        caller.require("artifacts:read")?;
+        let document = self.visible(caller, ResourceKind::Artifact, id).await?;
+        let State::Artifact(artifact) = document.state else {
+            return Err(Refused::Internal {
+                detail: "an artifact that is none".to_owned(),
+            });
+        };
+        match artifact.visibility {
+            Visibility::Public => {}
+            Visibility::Internal => caller.require("internal:read")?,
+            Visibility::ReceiptOnly => {
+                return Err(Refused::ContentUnavailable {
+                    reason: "receipt_only",
+                });
+            }
+        }
+        let digest = artifact.sha256.filter(|_| artifact.bytes.is_some());
+        let Some(digest) = digest else {
+            return Err(Refused::ContentUnavailable {
+                reason: "no_stored_bytes",
+            });
+        };
+        match self.shared.store.blob(digest).await? {
+            Some(bytes) => Ok((artifact.mime_type, bytes)),
+            None => Err(Refused::ContentUnavailable { reason: "redacted" }),
+        }
+    }
+}

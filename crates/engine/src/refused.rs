@@ -1,0 +1,61 @@
+//! Every way in which the engine says no to a caller.
+
+use domain::Refusal;
+
+use crate::port::StoreFault;
+
+/// Why a request was not carried out.
+#[derive(Debug, Clone, thiserror::Error)]
+pub enum Refused {
+    /// The domain says no.
+    #[error(transparent)]
+    Domain(#[from] Refusal),
+    /// The caller lacks a scope.
+    #[error("this needs the scope `{scope}`")]
+    PermissionDenied {
+        /// The scope.
+        scope: &'static str,
+    },
+    /// The idempotency key was used with another body.
+    #[error("the idempotency key was used with another body")]
+    IdempotencyKeyReused,
+    /// The event cursor names nothing that can be read.
+    #[error("the cursor is unknown or no longer available")]
+    CursorExpired,
+    /// The Artifact exists, its bytes are not to be had.
+    #[error("the artifact has no bytes to give: {reason}")]
+    ContentUnavailable {
+        /// A stable word for programs.
+        reason: &'static str,
+    },
+    /// A named limit is reached; later may be better.
+    #[error("{what} is at its limit")]
+    Busy {
+        /// The limit's name.
+        what: &'static str,
+    },
+    /// The server is shutting down.
+    #[error("the server is draining")]
+    Draining,
+    /// There is no room to write.
+    #[error("the disk is full")]
+    Full,
+    /// The store failed, or a bug was caught. Details go to the log, not to the caller.
+    #[error("internal error")]
+    Internal {
+        /// For the log.
+        detail: String,
+    },
+}
+
+impl From<StoreFault> for Refused {
+    fn from(fault: StoreFault) -> Self {
+        if fault.is_full() {
+            Refused::Full
+        } else {
+            Refused::Internal {
+                detail: fault.to_string(),
+            }
+        }
+    }
+}

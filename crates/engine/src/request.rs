@@ -1,0 +1,210 @@
+//! What callers ask for, in plain data. Ids of new resources are made by the engine.
+
+use canon::{Digest, Map, Value};
+use domain::{
+    ArtifactId, ArtifactKind, BranchId, BranchKind, PermissionId, Role, SessionId, TaskId,
+    Visibility, WorkspaceId,
+};
+
+/// A write.
+#[derive(Debug, Clone, PartialEq)]
+pub enum Request {
+    /// Creates a Workspace.
+    CreateWorkspace {
+        /// Display name.
+        name: String,
+        /// Logical root.
+        root: String,
+        /// The caller's own members.
+        metadata: Map<String, Value>,
+    },
+    /// Changes a Workspace.
+    UpdateWorkspace(domain::UpdateWorkspace),
+    /// Creates a Session.
+    CreateSession(NewSession),
+    /// Changes a Session.
+    UpdateSession(domain::UpdateSession),
+    /// Closes a Session.
+    CloseSession(SessionId),
+    /// Forks a Session.
+    ForkSession {
+        /// The Session to fork.
+        id: SessionId,
+        /// Copy Messages up to this event only.
+        at_event_id: Option<String>,
+        /// The Branch of the fork.
+        branch_id: Option<BranchId>,
+        /// The caller's own members.
+        metadata: Map<String, Value>,
+    },
+    /// Truncates a Session.
+    TruncateSession {
+        /// The Session.
+        id: SessionId,
+        /// How many Messages to keep.
+        keep_first: u64,
+        /// Why.
+        reason: Option<String>,
+    },
+    /// Appends a Message.
+    AppendMessage {
+        /// The Session.
+        session_id: SessionId,
+        /// The Message.
+        message: MessageSpec,
+    },
+    /// Submits a Task.
+    SubmitTask(NewTask),
+    /// Cancels a Task.
+    CancelTask {
+        /// The Task.
+        id: TaskId,
+        /// Why.
+        reason: Option<String>,
+    },
+    /// Sends a Message to a Task.
+    SendTaskMessage {
+        /// The Task.
+        id: TaskId,
+        /// What the Message is for.
+        kind: TaskMessageKind,
+        /// The Message.
+        message: MessageSpec,
+    },
+    /// Answers a permission request.
+    RespondPermission {
+        /// The request.
+        id: PermissionId,
+        /// The decision; none when only an answer was given.
+        approved: Option<bool>,
+        /// The answer to a question.
+        answer: Option<Value>,
+        /// Who decided, why, for how long.
+        remarks: Map<String, Value>,
+    },
+    /// Creates a Branch.
+    CreateBranch {
+        /// The Session.
+        session_id: SessionId,
+        /// What it branches.
+        kind: BranchKind,
+        /// What it starts from.
+        base_ref: String,
+        /// The Branch it leaves.
+        parent_branch_id: Option<BranchId>,
+        /// The Task it belongs to.
+        task_id: Option<TaskId>,
+        /// The caller's own members.
+        metadata: Map<String, Value>,
+    },
+    /// Registers an Artifact.
+    RegisterArtifact(NewArtifact),
+    /// Uploads an Artifact's bytes.
+    UploadContent {
+        /// The Artifact.
+        id: ArtifactId,
+        /// The bytes.
+        bytes: Vec<u8>,
+    },
+    /// Creates a Vault.
+    CreateVault {
+        /// Its Workspace; none for all.
+        workspace_id: Option<WorkspaceId>,
+        /// The backend.
+        provider: String,
+        /// What may be done with its secrets.
+        capabilities: Vec<String>,
+        /// The caller's own members.
+        metadata: Map<String, Value>,
+    },
+}
+
+/// A Message to be.
+#[derive(Debug, Clone, PartialEq)]
+pub struct MessageSpec {
+    /// Who speaks.
+    pub role: Role,
+    /// Parts as [`domain::check_parts`] returned them.
+    pub parts: Vec<Value>,
+    /// The caller's own members.
+    pub metadata: Map<String, Value>,
+}
+
+/// A Session to be.
+#[derive(Debug, Clone, PartialEq)]
+pub struct NewSession {
+    /// Its Workspace; the local one when none is given.
+    pub workspace_id: Option<WorkspaceId>,
+    /// The mode.
+    pub mode_id: Option<String>,
+    /// The persona, by id.
+    pub persona_id: Option<String>,
+    /// Provider and model preferences.
+    pub model_policy: Option<Value>,
+    /// Its first Messages.
+    pub initial_messages: Vec<MessageSpec>,
+    /// The caller's own members.
+    pub metadata: Map<String, Value>,
+}
+
+/// A Task to be.
+#[derive(Debug, Clone, PartialEq)]
+pub struct NewTask {
+    /// Its Session.
+    pub session_id: SessionId,
+    /// The Workspace the request names.
+    pub workspace_id: Option<WorkspaceId>,
+    /// The persona, by id.
+    pub persona_id: Option<String>,
+    /// The Branch it runs on.
+    pub branch_id: Option<BranchId>,
+    /// The Task it comes from.
+    pub parent_task_id: Option<TaskId>,
+    /// What it works on.
+    pub input: InputSpec,
+    /// The caller's own members; `workflow` chooses the workflow.
+    pub metadata: Map<String, Value>,
+}
+
+/// The input of a Task to be.
+#[derive(Debug, Clone, PartialEq)]
+pub enum InputSpec {
+    /// A Message.
+    Message(MessageSpec),
+    /// A structured value.
+    Object(Map<String, Value>),
+}
+
+/// What a Message to a Task is for.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum TaskMessageKind {
+    /// Answers a question.
+    Input,
+    /// Stops the current step.
+    Interrupt,
+    /// Decides an approval, by a `json` part with a boolean `approved`.
+    ToolConfirmation,
+}
+
+/// An Artifact to be.
+#[derive(Debug, Clone, PartialEq)]
+pub struct NewArtifact {
+    /// What it is.
+    pub kind: ArtifactKind,
+    /// Its media type.
+    pub mime_type: String,
+    /// Where it lives.
+    pub uri: Option<String>,
+    /// Who may see it.
+    pub visibility: Visibility,
+    /// Its digest.
+    pub sha256: Option<Digest>,
+    /// Its Workspace; the local one when neither this nor Session nor Task is given.
+    pub workspace_id: Option<WorkspaceId>,
+    /// Its Session.
+    pub session_id: Option<SessionId>,
+    /// Its Task.
+    pub task_id: Option<TaskId>,
+    /// The caller's own members.
+    pub metadata: Map<String, Value>,
+}

@@ -1,0 +1,207 @@
+//! Event streams: history from the log, then live, without a gap and without a repetition.
+//!
+//! News of commits only saves reading: a subscriber that lags, or joins late, is served from the log. A slow
+//! reader therefore never loses an event; it only reads later.
+
+use std::collections::VecDeque;
+use std::sync::Arc;
+use std::sync::atomic::Ordering;
+
+use domain::{Position, Refusal, State};
+use tokio::sync::broadcast;
+
+use crate::caller::Caller;
+use crate::engine::{Engine, Shared};
+use crate::port::{News, Scope, StoredEvent};
+use crate::read::EventRange;
+use crate::refused::Refused;
+
+/// How many events one read of the log takes.
+const READ_LEN: usize = 256;
+
+/// One event on its way to a reader.
+#[derive(Debug, Clone, PartialEq)]
+pub struct Frame {
+    /// The event.
+    pub event: StoredEvent,
+    /// True when it was committed before the stream was opened.
+    pub replayed: bool,
+}
+
+/// An open stream. Dropping it closes it.
+#[derive(Debug)]
+pub struct EventStream {
+    engine: Engine,
+    scopes: Vec<Scope>,
+    /// Everything up to here was delivered or buffered.
+    cursor: Position,
+    /// What the log held when the stream was opened.
+    opened_at: Position,
+    news: broadcast::Receiver<News>,
+    buffer: VecDeque<StoredEvent>,
+    /// True while the log may hold more than was read.
+    behind: bool,
+    /// The Task whose end ends the stream.
+    task: Option<Box<str>>,
+    /// True when events of the Task were delivered since its end was last asked for.
+    ask_for_end: bool,
+    _open: OpenStream,
+}
+
+/// Counts a stream while it is open.
+#[derive(Debug)]
+struct OpenStream(Arc<Shared>);
+
+impl Drop for OpenStream {
+    fn drop(&mut self) {
+        self.0.metrics.streams.fetch_sub(1, Ordering::Relaxed);
+    }
+}
+
+impl std::fmt::Debug for Shared {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.debug_struct("Shared").finish_non_exhaustive()
+    }
+}
+
+impl Engine {
+    /// Opens a stream. Without a cursor it starts at the beginning of the history. A stream of one Task ends after
+    /// the last event of its sealed log; others stay open.
+    ///
+    /// # Errors
+    /// The cursor cannot be used ([`Refused::CursorExpired`]); a filter does not exist; the caller lacks the
+    /// scope; there are too many streams.
+    pub async fn stream(&self, caller: &Caller, range: EventRange) -> Result<EventStream, Refused> {
+        caller.require("events:read")?;
+        let shared = &self.shared;
+        if shared.metrics.streams.fetch_add(1, Ordering::Relaxed)
+            >= shared.limits.streams_max as u64
+        {
+            shared.metrics.streams.fetch_sub(1, Ordering::Relaxed);
+            return Err(Refused::Busy {
+                what: "streams_max",
+            });
+        }
+        let open = OpenStream(Arc::clone(shared));
+        let scopes = self
+            .scopes(
+                caller,
+                range.workspace_id.as_deref(),
+                range.session_id.as_deref(),
+                range.task_id.as_deref(),
+            )
+            .await?;
+        let cursor = match &range.after_event_id {
+            None => Position::START,
+            Some(id) => match self.visible_event(caller, id, None).await {
+                Ok(event) => event.position,
+                Err(Refused::Domain(Refusal::NotFound { .. })) => {
+                    return Err(Refused::CursorExpired);
+                }
+                Err(other) => return Err(other),
+            },
+        };
+        // Subscribed before the head is read: what is committed in between is delivered by both and skipped once.
+        let news = shared.store.news();
+        Ok(EventStream {
+            engine: self.clone(),
+            scopes,
+            cursor,
+            opened_at: shared.store.head(),
+            news,
+            buffer: VecDeque::new(),
+            behind: true,
+            ask_for_end: range.task_id.is_some(),
+            task: range.task_id.map(Into::into),
+            _open: open,
+        })
+    }
+}
+
+impl EventStream {
+    /// Returns the next event; none at the end of a finished Task's log or when the server drains.
+    ///
+    /// Safe to drop and call again: nothing is lost.
+    ///
+    /// # Errors
+    /// The store failed.
+    pub async fn next(&mut self) -> Result<Option<Frame>, Refused> {
+        loop {
+            if let Some(event) = self.buffer.pop_front() {
+                let replayed = event.position <= self.opened_at;
+                return Ok(Some(Frame { event, replayed }));
+            }
+            if self.behind {
+                self.read().await?;
+                continue;
+            }
+            if self.ask_for_end {
+                self.ask_for_end = false;
+                if self.is_over().await? {
+                    return Ok(None);
+                }
+                continue;
+            }
+            match self.news.recv().await {
+                Ok(news) => self.take(&news),
+                Err(broadcast::error::RecvError::Lagged(_)) => self.behind = true,
+                Err(broadcast::error::RecvError::Closed) => return Ok(None),
+            }
+        }
+    }
+
+    async fn read(&mut self) -> Result<(), Refused> {
+        let head = self.engine.shared.store.head();
+        let events = self
+            .engine
+            .read_scopes(&self.scopes, self.cursor, READ_LEN)
+            .await?;
+        if events.len() < READ_LEN {
+            self.behind = false;
+            self.cursor = self.cursor.max(head);
+        }
+        if let Some(last) = events.last() {
+            self.cursor = self.cursor.max(last.position);
+            self.ask_for_end = self.task.is_some();
+        }
+        self.buffer.extend(events);
+        Ok(())
+    }
+
+    fn take(&mut self, news: &News) {
+        let Some(last) = news.events.last() else {
+            // Somebody else committed: the log knows what.
+            self.behind = true;
+            return;
+        };
+        for event in news.events.iter() {
+            let wanted = event.position > self.cursor
+                && self.scopes.iter().any(|scope| scope.contains(event.links));
+            if wanted {
+                self.buffer.push_back(event.clone());
+                self.ask_for_end = self.task.is_some();
+            }
+        }
+        self.cursor = self.cursor.max(last.position);
+    }
+
+    /// True when the stream is of a Task whose log is sealed; asked only when everything known was delivered.
+    async fn is_over(&mut self) -> Result<bool, Refused> {
+        let Some(id) = &self.task else {
+            return Ok(false);
+        };
+        let documents = self.engine.shared.store.documents(vec![id.clone()]).await?;
+        let Some(document) = documents.into_iter().flatten().next() else {
+            return Ok(true);
+        };
+        let State::Task(task) = &document.state else {
+            return Ok(true);
+        };
+        // The terminal commit may have come after the last read: deliver it first.
+        if task.status.is_terminal() && document.tip > self.cursor {
+            self.behind = true;
+            return Ok(false);
+        }
+        Ok(task.status.is_terminal())
+    }
+}

@@ -1,0 +1,289 @@
+//! What a reader gets of a resource: its document and the content it points to, as far as the reader may see it.
+
+use std::collections::BTreeMap;
+
+use canon::{Digest, Map, Value};
+use domain::{
+    Answer, BLOB_MEMBER, Document, Event, Position, ResourceKind, Session, State, Status,
+    Visibility, blob_reference,
+};
+
+use crate::caller::Caller;
+use crate::engine::Engine;
+use crate::port::{ListQuery, Scope, Store};
+use crate::refused::Refused;
+
+/// A resource with its content.
+#[derive(Debug, Clone, PartialEq)]
+pub struct View {
+    /// What its events left.
+    pub document: Document,
+    /// Payloads of the events it points to, with blobs and permitted private parts filled in.
+    pub payloads: BTreeMap<Position, Map<String, Value>>,
+    /// What is computed at read.
+    pub extra: Extra,
+}
+
+/// What is computed at read.
+#[derive(Debug, Clone, PartialEq)]
+pub enum Extra {
+    /// Nothing.
+    None,
+    /// For a Session.
+    Session {
+        /// What it is doing.
+        activity: Activity,
+        /// Its newest event.
+        last_event: Option<Position>,
+    },
+    /// For an Outcome: the Messages of the result.
+    Outcome {
+        /// In order.
+        messages: Vec<View>,
+    },
+}
+
+/// What a Session is doing.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Activity {
+    /// A Task is active.
+    Active,
+    /// Every active Task waits for somebody.
+    Paused,
+    /// No Task is active.
+    Idle,
+    /// It is closed.
+    Closed,
+}
+
+impl View {
+    /// Returns the payload of the event at a position.
+    pub fn payload(&self, position: Position) -> Option<&Map<String, Value>> {
+        self.payloads.get(&position)
+    }
+}
+
+impl Engine {
+    /// Fills in what documents point to.
+    pub(crate) async fn views(
+        &self,
+        caller: &Caller,
+        documents: Vec<Document>,
+    ) -> Result<Vec<View>, Refused> {
+        let wanted: Vec<Position> = documents.iter().flat_map(content_positions).collect();
+        let stored = self.shared.store.events_at(wanted.clone()).await?;
+        let mut payloads = BTreeMap::new();
+        for (position, stored) in wanted.into_iter().zip(stored) {
+            let Some(stored) = stored else { continue };
+            if payloads.contains_key(&position) {
+                continue;
+            }
+            let event = Event::parse(&stored.bytes).map_err(|error| Refused::Internal {
+                detail: error.to_string(),
+            })?;
+            let mut payload = event.payload;
+            resolve_blobs(&*self.shared.store, &mut payload).await?;
+            self.reveal_parts(caller, &mut payload).await?;
+            payloads.insert(position, payload);
+        }
+        let mut views = Vec::with_capacity(documents.len());
+        for document in documents {
+            let payloads = content_positions(&document)
+                .into_iter()
+                .filter_map(|position| Some((position, payloads.get(&position)?.clone())))
+                .collect();
+            let mut view = View {
+                document,
+                payloads,
+                extra: Extra::None,
+            };
+            view.extra = self.extra(caller, &view).await?;
+            views.push(view);
+        }
+        Ok(views)
+    }
+
+    async fn extra(&self, caller: &Caller, view: &View) -> Result<Extra, Refused> {
+        match &view.document.state {
+            State::Session(session) => Ok(Extra::Session {
+                activity: self.activity(view.document.key, session).await?,
+                last_event: self
+                    .shared
+                    .store
+                    .last_event(Scope::Session(view.document.key))
+                    .await?,
+            }),
+            State::Outcome(outcome) => {
+                let listed = view
+                    .payload(outcome.source)
+                    .and_then(|payload| payload.get("message_ids"));
+                let ids: Vec<Box<str>> = listed
+                    .and_then(Value::as_array)
+                    .map(|ids| {
+                        ids.iter()
+                            .filter_map(Value::as_str)
+                            .map(Into::into)
+                            .collect()
+                    })
+                    .unwrap_or_default();
+                let documents = self
+                    .shared
+                    .store
+                    .documents(ids)
+                    .await?
+                    .into_iter()
+                    .flatten()
+                    .collect();
+                let messages = Box::pin(self.views(caller, documents)).await?;
+                Ok(Extra::Outcome { messages })
+            }
+            State::Workspace(_)
+            | State::Task(_)
+            | State::Branch(_)
+            | State::Message(_)
+            | State::Artifact(_)
+            | State::Permission(_)
+            | State::Vault(_) => Ok(Extra::None),
+        }
+    }
+
+    /// Computes what a Session is doing from its open Tasks (AP-SESS-10).
+    async fn activity(&self, key: Position, session: &Session) -> Result<Activity, Refused> {
+        if session.closed {
+            return Ok(Activity::Closed);
+        }
+        let query = ListQuery {
+            kind: ResourceKind::Task,
+            scope: Scope::Session(key),
+            open_only: true,
+            after: Position::START,
+            limit: 200,
+        };
+        let open = self.shared.store.list(query).await?;
+        let waiting = |document: &Document| match &document.state {
+            State::Task(task) => task.status.is_waiting(),
+            _ => false,
+        };
+        Ok(if open.is_empty() {
+            Activity::Idle
+        } else if open.iter().all(waiting) {
+            Activity::Paused
+        } else {
+            Activity::Active
+        })
+    }
+
+    /// Puts internal parts back for a reader who may see them. Receipt-only parts stay descriptors for everyone.
+    async fn reveal_parts(
+        &self,
+        caller: &Caller,
+        payload: &mut Map<String, Value>,
+    ) -> Result<(), Refused> {
+        if !caller.may("internal:read") {
+            return Ok(());
+        }
+        let Some(Value::Array(parts)) = payload.get_mut("parts") else {
+            return Ok(());
+        };
+        for part in parts {
+            let visibility = part.get("visibility").and_then(Value::as_str);
+            if visibility != Some(Visibility::Internal.as_str()) {
+                continue;
+            }
+            let digest = part
+                .get("sha256")
+                .and_then(Value::as_str)
+                .and_then(|text| Digest::parse(text).ok());
+            let Some(digest) = digest else { continue };
+            // A redacted blob is gone; the descriptor then says all there is to say.
+            let Some(bytes) = self.shared.store.blob(digest).await? else {
+                continue;
+            };
+            if let Ok(Value::Object(mut salted)) = serde_json::from_slice(&bytes)
+                && let Some(original) = salted.remove("part")
+            {
+                *part = original;
+            }
+        }
+        Ok(())
+    }
+}
+
+/// Reads the payload of the event at a position, blobs filled in.
+pub(crate) async fn payload(
+    store: &dyn Store,
+    position: Position,
+) -> Result<Map<String, Value>, Refused> {
+    let stored = store
+        .events_at(vec![position])
+        .await?
+        .into_iter()
+        .flatten()
+        .next();
+    let Some(stored) = stored else {
+        return Err(Refused::Internal {
+            detail: format!("no event at position {}", position.0),
+        });
+    };
+    let mut event = Event::parse(&stored.bytes).map_err(|error| Refused::Internal {
+        detail: error.to_string(),
+    })?;
+    resolve_blobs(store, &mut event.payload).await?;
+    Ok(event.payload)
+}
+
+/// Puts members that were moved into blobs back into a payload.
+pub(crate) async fn resolve_blobs(
+    store: &dyn Store,
+    payload: &mut Map<String, Value>,
+) -> Result<(), Refused> {
+    let Some(Value::Object(listed)) = payload.get(BLOB_MEMBER) else {
+        return Ok(());
+    };
+    let members: Vec<String> = listed.keys().cloned().collect();
+    for member in members {
+        let Some(digest) = blob_reference(payload, &member) else {
+            continue;
+        };
+        let Some(bytes) = store.blob(digest).await? else {
+            continue;
+        };
+        let value = serde_json::from_slice(&bytes).map_err(|error| Refused::Internal {
+            detail: format!("blob {digest}: {error}"),
+        })?;
+        payload.insert(member, value);
+    }
+    payload.remove(BLOB_MEMBER);
+    Ok(())
+}
+
+/// Returns the positions of the events that hold a document's content.
+fn content_positions(document: &Document) -> Vec<Position> {
+    match &document.state {
+        State::Workspace(workspace) => vec![workspace.metadata],
+        State::Session(session) => vec![session.metadata],
+        State::Task(task) => {
+            let mut positions = vec![task.submitted];
+            if task.input != task.submitted {
+                positions.push(task.input);
+            }
+            if task.status == Status::Failed {
+                positions.extend(task.failure);
+            }
+            positions
+        }
+        State::Branch(branch) => vec![branch.metadata],
+        State::Message(message) => vec![message.source],
+        State::Artifact(artifact) => vec![artifact.source],
+        State::Outcome(outcome) => vec![outcome.source],
+        State::Permission(request) => {
+            let mut positions = vec![request.asked];
+            match request.answer {
+                Answer::Pending => {}
+                Answer::Approved { at, .. } | Answer::Denied { at, .. } => positions.push(at),
+            }
+            positions
+        }
+        State::Vault(vault) => vec![vault.metadata],
+    }
+}
