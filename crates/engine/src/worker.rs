@@ -172,7 +172,41 @@ impl Engine {
                 (document, epoch)
             }));
         }
+        self.resume_waiting(&found).await?;
         Ok(found)
+    }
+
+    /// Moves Tasks that waited when the earlier process ended back to WORKING, before anybody can look: their
+    /// workers then ask again under the same request (AP-TASK-04).
+    async fn resume_waiting(&self, found: &[(Document, Option<u64>)]) -> Result<(), Refused> {
+        let waiting: Vec<TaskId> = found
+            .iter()
+            .filter(|(document, _)| matches!(&document.state, State::Task(task) if task.status.is_waiting()))
+            .filter_map(|(document, _)| TaskId::parse(&document.id).ok())
+            .collect();
+        for some in waiting.chunks(
+            self.shared
+                .limits
+                .batch_len_max
+                .min(self.shared.limits.pending_commands_max),
+        ) {
+            let orders = some.iter().map(|id| {
+                let order = domain::Order::AdvanceTask(AdvanceTask {
+                    id: id.clone(),
+                    moves: vec![Move::Recover],
+                });
+                let command = Command {
+                    actor: "system".to_owned(),
+                    idempotency_key: None,
+                    order,
+                };
+                self.order(command, None, Lease::None)
+            });
+            for done in futures_util::future::join_all(orders).await {
+                done?;
+            }
+        }
+        Ok(())
     }
 
     /// Hands jobs to workers until a drain begins.
@@ -183,7 +217,10 @@ impl Engine {
     ) {
         let shared = &self.shared;
         for (document, epoch) in &recovered {
-            shared.work.enqueue(document, *epoch);
+            // A Task that waited was queued by the turn that moved it.
+            if !matches!(&document.state, State::Task(task) if task.status.is_waiting()) {
+                shared.work.enqueue(document, *epoch);
+            }
         }
         drop(recovered);
         let mut closed = shared.work.closed.subscribe();

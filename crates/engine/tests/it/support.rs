@@ -1,0 +1,182 @@
+//! A small world for tests: the system's clock, counted ids, tokio's executor.
+
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::time::{Duration, SystemTime, UNIX_EPOCH};
+
+use canon::Map;
+use domain::{Event, ResourceKind, Role, SessionId, State, Status, TaskId, Timestamp};
+use engine::port::{BoxFuture, Clock, Ids, MemoryStore, Spawn, Store};
+use engine::workflow::{Registry, builtin};
+use engine::{
+    Answer, Caller, Engine, EventRange, InputSpec, Limits, MessageSpec, NewSession, NewTask,
+    Offline, Parts, Refused, Request, Settle,
+};
+use serde_json::json;
+
+#[derive(Debug)]
+struct SystemClock;
+
+impl Clock for SystemClock {
+    fn now(&self) -> Timestamp {
+        let since = SystemTime::now().duration_since(UNIX_EPOCH).unwrap();
+        Timestamp::from_micros(i64::try_from(since.as_micros()).unwrap())
+    }
+
+    fn sleep(&self, duration: Duration) -> BoxFuture<'static, ()> {
+        Box::pin(tokio::time::sleep(duration))
+    }
+}
+
+/// Ids stay unique over restarts in one test process, as real ones do.
+static NEXT_ID: AtomicU64 = AtomicU64::new(1);
+
+#[derive(Debug)]
+struct CountedIds;
+
+impl Ids for CountedIds {
+    fn body(&self) -> String {
+        format!("{:08}", NEXT_ID.fetch_add(1, Ordering::Relaxed))
+    }
+
+    fn salt(&self) -> String {
+        self.body()
+    }
+}
+
+#[derive(Debug)]
+struct TokioSpawn;
+
+impl Spawn for TokioSpawn {
+    fn spawn(&self, future: BoxFuture<'static, ()>) {
+        tokio::spawn(future);
+    }
+}
+
+pub(crate) fn limits() -> Limits {
+    Limits {
+        batch_len_max: 64,
+        pending_commands_max: 1_000,
+        workers_max: 4,
+        open_tasks_max: 1_000,
+        streams_max: 100,
+        fork_messages_max: 100,
+        settle_window: Duration::from_millis(250),
+        start_window: Duration::from_secs(10),
+        idempotency_window: Duration::from_secs(86_400),
+        drain_window: Duration::from_millis(200),
+    }
+}
+
+pub(crate) fn store() -> Arc<MemoryStore> {
+    Arc::new(MemoryStore::new("testlog1", [7; 32]))
+}
+
+pub(crate) async fn engine_on(store: Arc<dyn Store>) -> Engine {
+    Engine::start(Parts {
+        store,
+        clock: Arc::new(SystemClock),
+        ids: Arc::new(CountedIds),
+        spawn: Arc::new(TokioSpawn),
+        performer: Arc::new(Offline),
+        workflows: Registry::new(builtin()),
+        limits: limits(),
+    })
+    .await
+    .unwrap()
+}
+
+pub(crate) async fn write(engine: &Engine, request: Request) -> Result<Answer, Refused> {
+    engine
+        .dispatch(&Caller::system(), request, None, Settle::Window)
+        .await
+}
+
+pub(crate) fn text(text: &str) -> MessageSpec {
+    MessageSpec {
+        role: Role::User,
+        parts: vec![json!({"type": "text", "text": text, "visibility": "public"})],
+        metadata: Map::new(),
+    }
+}
+
+pub(crate) async fn new_session(engine: &Engine) -> SessionId {
+    let request = Request::CreateSession(NewSession {
+        workspace_id: None,
+        mode_id: None,
+        persona_id: None,
+        model_policy: None,
+        initial_messages: vec![],
+        metadata: Map::new(),
+    });
+    SessionId::parse(&write(engine, request).await.unwrap().view.document.id).unwrap()
+}
+
+pub(crate) fn task_request(session_id: &SessionId, workflow: &str, input: &str) -> Request {
+    Request::SubmitTask(NewTask {
+        session_id: session_id.clone(),
+        workspace_id: None,
+        persona_id: None,
+        branch_id: None,
+        parent_task_id: None,
+        input: InputSpec::Message(text(input)),
+        metadata: json!({"workflow": workflow}).as_object().unwrap().clone(),
+    })
+}
+
+pub(crate) async fn submit(engine: &Engine, workflow: &str) -> (SessionId, TaskId, Status) {
+    let session = new_session(engine).await;
+    let answer = write(engine, task_request(&session, workflow, "hello"))
+        .await
+        .unwrap();
+    let id = TaskId::parse(&answer.view.document.id).unwrap();
+    (session, id, status_in(&answer))
+}
+
+pub(crate) fn status_in(answer: &Answer) -> Status {
+    match &answer.view.document.state {
+        State::Task(task) => task.status,
+        other => panic!("not a task: {other:?}"),
+    }
+}
+
+pub(crate) async fn status(engine: &Engine, id: &TaskId) -> Status {
+    let view = engine
+        .get(&Caller::system(), ResourceKind::Task, id.as_str())
+        .await
+        .unwrap();
+    match view.document.state {
+        State::Task(task) => task.status,
+        other => panic!("not a task: {other:?}"),
+    }
+}
+
+/// Waits on the log until a Task has a status.
+pub(crate) async fn reach(engine: &Engine, id: &TaskId, wanted: Status) {
+    let mut news = engine.store().news();
+    while status(engine, id).await != wanted {
+        tokio::time::timeout(Duration::from_secs(10), news.recv())
+            .await
+            .expect("no news for ten seconds")
+            .ok();
+    }
+}
+
+pub(crate) async fn events_of(engine: &Engine, task: &TaskId) -> Vec<Event> {
+    let range = EventRange {
+        workspace_id: None,
+        session_id: None,
+        task_id: Some(task.to_string()),
+        after_event_id: None,
+        limit: 1_000,
+    };
+    let page = engine.events(&Caller::system(), range).await.unwrap();
+    page.events
+        .iter()
+        .map(|event| Event::parse(&event.bytes).unwrap())
+        .collect()
+}
+
+pub(crate) fn kinds(events: &[Event]) -> Vec<&str> {
+    events.iter().map(|event| &*event.kind).collect()
+}
