@@ -838,6 +838,7 @@ impl Engine {
                 }
             }
             tokio::select! {
+                biased;
                 // Lagging is as good a reason to look again as news.
                 _ = news.recv() => {}
                 () = &mut window, if !window_over => window_over = true,

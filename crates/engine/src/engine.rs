@@ -172,6 +172,7 @@ impl Engine {
         let idle = self.shared.work.idle();
         let late = self.shared.clock.sleep(self.shared.limits.drain_window);
         tokio::select! {
+            biased;
             () = idle => {}
             () = late => {}
         }

@@ -286,7 +286,14 @@ impl Engine {
             };
             epoch = run.epoch;
             match ended {
-                Ok(()) => return,
+                // Look once more: a wait that began here and its answer may have been committed in one turn, and
+                // then nobody was told that there is work again.
+                Ok(Ended::Flushed) => {}
+                // The turn that brought this about is about to say so.
+                Ok(Ended::NothingToDo) => {
+                    drop(stop.wait_for(|stop| *stop).await);
+                    return;
+                }
                 // The Task has ended or gone to another worker: not ours any more.
                 Err(Refused::Domain(refusal)) => {
                     tracing::debug!(task.id = %id, %refusal, "work stopped");
@@ -299,6 +306,14 @@ impl Engine {
             }
         }
     }
+}
+
+/// How an attempt at a Task ended.
+enum Ended {
+    /// With a commit: the Task has ended or waits, as far as the attempt knows.
+    Flushed,
+    /// At once: the Task has ended or waits.
+    NothingToDo,
 }
 
 /// One attempt at a Task.
@@ -319,10 +334,17 @@ struct Record {
 }
 
 impl Run<'_> {
-    async fn drive(&mut self) -> Result<(), Refused> {
+    async fn drive(&mut self) -> Result<Ended, Refused> {
         let Some(task) = self.load().await? else {
-            return Ok(());
+            return Ok(Ended::NothingToDo);
         };
+        if task.status.is_waiting() || task.status.is_terminal() {
+            return Ok(Ended::NothingToDo);
+        }
+        self.advance(&task).await.map(|()| Ended::Flushed)
+    }
+
+    async fn advance(&mut self, task: &Task) -> Result<(), Refused> {
         let workflows = &self.engine.shared.workflows;
         let Some(workflow) = workflows.find(&task.workflow) else {
             let message = format!("this server has no workflow `{}`", task.workflow);
@@ -349,12 +371,12 @@ impl Run<'_> {
             );
             return self.fail("workflow_changed", message, Map::new()).await;
         }
-        let input = self.input(&task).await?;
+        let input = self.input(task).await?;
         let mut step = workflow.begin(&input);
         loop {
             match step {
                 Step::Request { state, effects } => {
-                    let Some(answers) = self.effects(&task, &record, effects).await? else {
+                    let Some(answers) = self.effects(task, &record, effects).await? else {
                         return Ok(());
                     };
                     step = workflow.resume(&state, &answers);

@@ -64,7 +64,7 @@ impl MemoryStore {
     }
 
     fn lock(&self) -> MutexGuard<'_, Inner> {
-        // A panic elsewhere cannot leave the maps half changed: a commit is built aside and swapped in.
+        // Checks come before changes, so that a panic cannot leave the maps half changed.
         self.inner.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }
@@ -173,14 +173,10 @@ impl Store for MemoryStore {
     }
 
     fn commit(&self, commit: Commit) -> BoxFuture<'_, Result<Committed, CommitError>> {
-        let mut inner = self.lock();
-        let mut next = inner.clone();
-        let (committed, events) = match next.commit(commit) {
+        let (committed, events) = match self.lock().commit(commit) {
             Ok(done) => done,
             Err(error) => return ready(Err(error)),
         };
-        *inner = next;
-        drop(inner);
         // Nobody listening is fine.
         let _ = self.news.send(News {
             events: events.into(),
@@ -252,12 +248,24 @@ impl Inner {
         }
         let first = Position(self.head + 1);
         let turn = (commit.seal)(first).map_err(CommitError::Impossible)?;
+        // Every check comes before the first change: a refused commit changes nothing.
         self.claims.retain(|_, claim| claim.expires_at > commit.now);
-        for claim in &turn.claims {
-            if self.claims.insert(claim.scope, *claim).is_some() {
-                return Err(CommitError::Conflict);
-            }
+        if turn
+            .claims
+            .iter()
+            .any(|claim| self.claims.contains_key(&claim.scope))
+        {
+            return Err(CommitError::Conflict);
         }
+        if let Some(held) = turn
+            .leases_taken
+            .iter()
+            .find(|name| self.leases.contains_key(name))
+        {
+            return Err(CommitError::Fenced(*held));
+        }
+        self.claims
+            .extend(turn.claims.iter().map(|claim| (claim.scope, *claim)));
         for (event, position) in turn.events.iter().zip(first.0..) {
             assert_eq!(
                 event.position.0, position,

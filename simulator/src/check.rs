@@ -1,0 +1,194 @@
+//! What must hold of a log at every moment.
+
+use std::collections::{BTreeMap, BTreeSet};
+
+use canon::{Integers, jcs, read, sha256};
+use domain::{
+    Document, Event, Links, Position, ResourceKind, State, Status, apply, blob_reference,
+};
+use engine::port::{ListQuery, MemoryStore, ReadEvents, Scope, Store, StoredEvent};
+
+use crate::clients::Ledger;
+
+/// Checks a whole store; the first thing that is wrong comes back.
+pub(crate) async fn check(store: &MemoryStore, ledger: &Ledger) -> Result<(), String> {
+    let query = ReadEvents {
+        scope: Scope::All,
+        after: Position::START,
+        limit: usize::MAX,
+    };
+    let events = store
+        .events(query)
+        .await
+        .map_err(|error| error.to_string())?;
+    let mut folded: BTreeMap<Box<str>, Document> = BTreeMap::new();
+    for stored in &events {
+        fold(store, &mut folded, stored).await?;
+    }
+    check_documents(store, &folded).await?;
+    check_ledger(ledger, &folded)
+}
+
+async fn fold(
+    store: &MemoryStore,
+    folded: &mut BTreeMap<Box<str>, Document>,
+    stored: &StoredEvent,
+) -> Result<(), String> {
+    let value = read(&stored.bytes, Integers::Safe).map_err(|error| error.to_string())?;
+    if jcs(&value) != *stored.bytes {
+        return Err(format!("event at {} is not canonical", stored.position.0));
+    }
+    let event = Event::parse(&stored.bytes).map_err(|error| error.to_string())?;
+    if store.name().position(&event.id) != Some(stored.position) {
+        return Err(format!(
+            "event `{}` stands at {}",
+            event.id, stored.position.0
+        ));
+    }
+    let known = folded.remove(&event.resource.id);
+    let previous = known.as_ref().map(|document| store.name().id(document.tip));
+    if event.previous_event_id.as_deref() != previous.as_deref() {
+        return Err(format!(
+            "event `{}` does not link to its predecessor",
+            event.id
+        ));
+    }
+    if let Some(Document {
+        state: State::Task(task),
+        ..
+    }) = &known
+        && task.status.is_terminal()
+    {
+        return Err(format!("event `{}` follows the end of its task", event.id));
+    }
+    for member in ["parts", "metadata", "input", "value", "answer", "request"] {
+        if let Some(digest) = blob_reference(&event.payload, member) {
+            let bytes = store
+                .blob(digest)
+                .await
+                .map_err(|error| error.to_string())?;
+            if bytes.as_deref().map(sha256) != Some(digest) {
+                return Err(format!(
+                    "blob {digest} of event `{}` is missing or altered",
+                    event.id
+                ));
+            }
+        }
+    }
+    // Links of a new document are checked against the stored one below.
+    let document = apply(store.name(), known, &event, stored.position, stored.links)
+        .map_err(|error| error.to_string())?;
+    folded.insert(document.id.clone(), document);
+    Ok(())
+}
+
+async fn check_documents(
+    store: &MemoryStore,
+    folded: &BTreeMap<Box<str>, Document>,
+) -> Result<(), String> {
+    let mut count = 0;
+    for kind in ResourceKind::ALL {
+        let query = ListQuery {
+            kind,
+            scope: Scope::All,
+            open_only: false,
+            after: Position::START,
+            limit: usize::MAX,
+        };
+        for document in store.list(query).await.map_err(|error| error.to_string())? {
+            count += 1;
+            let expected = folded.get(&document.id);
+            let same = expected.is_some_and(|expected| {
+                // An artifact's own links may be wider than its event's.
+                Document {
+                    links: Links::default(),
+                    ..expected.clone()
+                } == Document {
+                    links: Links::default(),
+                    ..document.clone()
+                }
+            });
+            if !same {
+                return Err(format!("document `{}` differs from the fold", document.id));
+            }
+        }
+    }
+    if count != folded.len() {
+        return Err(format!(
+            "{count} documents are stored, {} are folded",
+            folded.len()
+        ));
+    }
+    Ok(())
+}
+
+fn check_ledger(ledger: &Ledger, folded: &BTreeMap<Box<str>, Document>) -> Result<(), String> {
+    if let Some(contradiction) = ledger.contradictions.first() {
+        return Err(contradiction.clone());
+    }
+    for (key, id) in &ledger.acknowledged {
+        if !folded.contains_key(id) {
+            return Err(format!("`{id}` was acknowledged for {key} and is gone"));
+        }
+    }
+    for (id, status) in &ledger.ended {
+        match folded.get(id).map(|document| &document.state) {
+            Some(State::Task(task)) if task.status == *status => {}
+            other => {
+                return Err(format!(
+                    "task `{id}` was acknowledged as {status:?} and is {other:?}"
+                ));
+            }
+        }
+    }
+    Ok(())
+}
+
+/// What must hold once nothing is left to do: every Task has ended, each key made one resource.
+pub(crate) async fn check_end(store: &MemoryStore, ledger: &Ledger) -> Result<(), String> {
+    let query = ListQuery {
+        kind: ResourceKind::Task,
+        scope: Scope::All,
+        open_only: true,
+        after: Position::START,
+        limit: usize::MAX,
+    };
+    let open = store.list(query).await.map_err(|error| error.to_string())?;
+    if let Some(stuck) = open.first() {
+        let status = match &stuck.state {
+            State::Task(task) => task.status,
+            _ => Status::Submitted,
+        };
+        return Err(format!(
+            "task `{}` is stuck at {}",
+            stuck.id,
+            status.as_str()
+        ));
+    }
+    let query = ReadEvents {
+        scope: Scope::All,
+        after: Position::START,
+        limit: usize::MAX,
+    };
+    let events = store
+        .events(query)
+        .await
+        .map_err(|error| error.to_string())?;
+    let mut used = BTreeSet::new();
+    for stored in &events {
+        let event = Event::parse(&stored.bytes).map_err(|error| error.to_string())?;
+        if let Some(key) = event.idempotency_key
+            && !used.insert(key.clone())
+        {
+            return Err(format!("idempotency key {key} was carried out twice"));
+        }
+    }
+    for key in ledger.acknowledged.keys() {
+        // A cancel or an answer that found its task ended, or a session's own messages, may write nothing.
+        let optional = key.contains("/cancel") || key.contains("/answer");
+        if !used.contains(key) && !optional {
+            return Err(format!("{key} was acknowledged without an event"));
+        }
+    }
+    Ok(())
+}

@@ -1,0 +1,226 @@
+//! Simulated clients: they write under idempotency keys, repeat themselves, and remember what was acknowledged.
+
+use std::collections::BTreeMap;
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::time::Duration;
+
+use canon::Map;
+use domain::{ResourceKind, Role, SessionId, State, Status, TaskId};
+use engine::port::{Clock, ListQuery, Scope};
+use engine::{
+    Caller, Engine, Idempotency, InputSpec, MessageSpec, NewSession, NewTask, Refused, Request,
+    Settle, TaskMessageKind,
+};
+use serde_json::json;
+
+use crate::world::Dice;
+
+/// What clients were told, over all lives of the engine.
+#[derive(Debug, Default)]
+pub(crate) struct Ledger {
+    /// Idempotency key to the id it was answered with.
+    pub(crate) acknowledged: BTreeMap<String, Box<str>>,
+    /// Answers that contradict an earlier answer for the same key.
+    pub(crate) contradictions: Vec<String>,
+    /// Statuses that were acknowledged as terminal.
+    pub(crate) ended: BTreeMap<Box<str>, Status>,
+}
+
+#[derive(Debug, Clone, Default)]
+pub(crate) struct SharedLedger(Arc<Mutex<Ledger>>);
+
+impl SharedLedger {
+    pub(crate) fn lock(&self) -> MutexGuard<'_, Ledger> {
+        self.0.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    fn acknowledge(&self, key: &str, id: &str) {
+        let mut ledger = self.lock();
+        if let Some(known) = ledger.acknowledged.get(key) {
+            if **known != *id {
+                let text = format!("{key} was answered with {known} and with {id}");
+                ledger.contradictions.push(text);
+            }
+            return;
+        }
+        ledger.acknowledged.insert(key.to_owned(), id.into());
+    }
+}
+
+/// One client: a session of its own and a list of things to do in it. It survives the engine's crashes, as real
+/// clients do, by repeating what was not acknowledged.
+#[derive(Debug, Clone)]
+pub(crate) struct Client {
+    pub(crate) number: u32,
+    pub(crate) actions: u32,
+    pub(crate) dice: Dice,
+    pub(crate) ledger: SharedLedger,
+}
+
+impl Client {
+    /// Does what is left to do against one life of the engine.
+    pub(crate) async fn run(self, engine: Engine) {
+        let Some(session) = self.session(&engine).await else {
+            return;
+        };
+        for action in 0..self.actions {
+            self.act(&engine, &session, action).await;
+        }
+    }
+
+    async fn write(&self, engine: &Engine, key: &str, request: Request) -> Option<Box<str>> {
+        let known = self.ledger.lock().acknowledged.get(key).cloned();
+        // Mostly an acknowledged write is not repeated, but sometimes it is: nothing may come of it.
+        if known.is_some() && !self.dice.one_in(3) {
+            return known;
+        }
+        let idempotency = Idempotency {
+            key: key.to_owned(),
+            method: "POST".to_owned(),
+            target: "/simulated".to_owned(),
+            body: json!({"key": key}),
+        };
+        let caller = Caller::system();
+        match engine
+            .dispatch(&caller, request, Some(idempotency), Settle::Window)
+            .await
+        {
+            Ok(answer) => {
+                let id = answer.view.document.id.clone();
+                self.ledger.acknowledge(key, &id);
+                if let State::Task(task) = &answer.view.document.state
+                    && task.status.is_terminal()
+                {
+                    self.ledger.lock().ended.insert(id.clone(), task.status);
+                }
+                Some(id)
+            }
+            Err(Refused::Internal { .. } | Refused::Domain(_) | Refused::Busy { .. }) => None,
+            Err(_) => None,
+        }
+    }
+
+    async fn session(&self, engine: &Engine) -> Option<SessionId> {
+        let request = Request::CreateSession(NewSession {
+            workspace_id: None,
+            mode_id: None,
+            persona_id: None,
+            model_policy: None,
+            initial_messages: vec![message("first")],
+            metadata: Map::new(),
+        });
+        let id = self
+            .write(engine, &format!("client{}/session", self.number), request)
+            .await?;
+        SessionId::parse(&id).ok()
+    }
+
+    async fn act(&self, engine: &Engine, session: &SessionId, action: u32) {
+        let key = format!("client{}/{action}", self.number);
+        // What an action is depends on its number alone: a repetition asks for the same.
+        match (self.number * 7 + action) % 8 {
+            0..=2 => {
+                let words = if action.is_multiple_of(5) {
+                    "long ".repeat(1_000)
+                } else {
+                    key.clone()
+                };
+                let request = Request::AppendMessage {
+                    session_id: session.clone(),
+                    message: message(&words),
+                };
+                self.write(engine, &key, request).await;
+            }
+            3 | 4 => {
+                self.write(engine, &key, task(session, "agent")).await;
+            }
+            5 => {
+                if let Some(id) = self.write(engine, &key, task(session, "ask")).await {
+                    self.answer(engine, &key, &id).await;
+                }
+            }
+            6 => {
+                if let Some(id) = self.write(engine, &key, task(session, "hold")).await
+                    && let Ok(id) = TaskId::parse(&id)
+                {
+                    let cancel = Request::CancelTask { id, reason: None };
+                    self.write(engine, &format!("{key}/cancel"), cancel).await;
+                }
+            }
+            _ => {
+                let keep_first = u64::from(action);
+                let request = Request::TruncateSession {
+                    id: session.clone(),
+                    keep_first,
+                    reason: None,
+                };
+                self.write(engine, &key, request).await;
+            }
+        }
+    }
+
+    async fn answer(&self, engine: &Engine, key: &str, id: &str) {
+        let Ok(id) = TaskId::parse(id) else { return };
+        let request = Request::SendTaskMessage {
+            id,
+            kind: TaskMessageKind::Input,
+            message: message("the answer"),
+        };
+        self.write(engine, &format!("{key}/answer"), request).await;
+    }
+}
+
+fn message(words: &str) -> MessageSpec {
+    MessageSpec {
+        role: Role::User,
+        parts: vec![json!({"type": "text", "text": words, "visibility": "public"})],
+        metadata: Map::new(),
+    }
+}
+
+fn task(session: &SessionId, workflow: &str) -> Request {
+    Request::SubmitTask(NewTask {
+        session_id: session.clone(),
+        workspace_id: None,
+        persona_id: None,
+        branch_id: None,
+        parent_task_id: None,
+        input: InputSpec::Message(message("do it")),
+        metadata: [("workflow".to_owned(), workflow.into())]
+            .into_iter()
+            .collect(),
+    })
+}
+
+/// Ends everything that would stay open for good, so that the end of a run can be checked. Only what waits for a
+/// client is ended; what a worker can end must end by itself, in bounded time.
+pub(crate) async fn finish_all(engine: Engine, clock: impl Clock) {
+    let caller = Caller::system();
+    for _ in 0..20 {
+        let query = ListQuery {
+            kind: ResourceKind::Task,
+            scope: Scope::All,
+            open_only: true,
+            after: domain::Position::START,
+            limit: usize::MAX,
+        };
+        let Ok(open) = engine.store().list(query).await else {
+            return;
+        };
+        for document in open {
+            let State::Task(state) = &document.state else {
+                continue;
+            };
+            let Ok(id) = TaskId::parse(&document.id) else {
+                continue;
+            };
+            if state.workflow == "hold" || state.status.is_waiting() {
+                let request = Request::CancelTask { id, reason: None };
+                let _ = engine
+                    .dispatch(&caller, request, None, Settle::Window)
+                    .await;
+            }
+        }
+        clock.sleep(Duration::from_secs(1)).await;
+    }
+}

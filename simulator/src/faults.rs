@@ -1,0 +1,144 @@
+//! The store of a simulation: the in-memory one behind delays and failures.
+
+use std::fmt;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
+
+use canon::Digest;
+use domain::{Blob, Document, EventName, Position};
+use engine::port::{
+    ApiKey, BoxFuture, Claim, ClaimScope, Commit, CommitError, Committed, LeaseName, ListQuery,
+    MemoryStore, News, ReadEvents, Scope, Store, StoreFault, StoredEvent,
+};
+use tokio::sync::broadcast;
+
+use crate::world::{Dice, dawdle};
+
+/// Delays every call and fails some: a commit may be lost (nothing written), or its answer may be (written, and
+/// the process dies before it learns so).
+pub(crate) struct FaultyStore {
+    pub(crate) inner: Arc<MemoryStore>,
+    pub(crate) dice: Dice,
+    /// Set when the process must die before anything else happens.
+    pub(crate) must_crash: Arc<AtomicBool>,
+    pub(crate) faults: bool,
+}
+
+impl fmt::Debug for FaultyStore {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("FaultyStore").finish_non_exhaustive()
+    }
+}
+
+impl FaultyStore {
+    fn later<'a, T: Send + 'a>(
+        &'a self,
+        call: impl FnOnce(&'a MemoryStore) -> BoxFuture<'a, Result<T, StoreFault>> + Send + 'a,
+    ) -> BoxFuture<'a, Result<T, StoreFault>> {
+        Box::pin(async move {
+            dawdle(self.dice.below(3)).await;
+            call(&self.inner).await
+        })
+    }
+}
+
+impl Store for FaultyStore {
+    fn name(&self) -> &EventName {
+        self.inner.name()
+    }
+
+    fn secret(&self) -> &[u8; 32] {
+        self.inner.secret()
+    }
+
+    fn head(&self) -> Position {
+        self.inner.head()
+    }
+
+    fn news(&self) -> broadcast::Receiver<News> {
+        self.inner.news()
+    }
+
+    fn documents(
+        &self,
+        ids: Vec<Box<str>>,
+    ) -> BoxFuture<'_, Result<Vec<Option<Document>>, StoreFault>> {
+        self.later(move |store| store.documents(ids))
+    }
+
+    fn list(&self, query: ListQuery) -> BoxFuture<'_, Result<Vec<Document>, StoreFault>> {
+        self.later(move |store| store.list(query))
+    }
+
+    fn events(&self, query: ReadEvents) -> BoxFuture<'_, Result<Vec<StoredEvent>, StoreFault>> {
+        self.later(move |store| store.events(query))
+    }
+
+    fn events_at(
+        &self,
+        positions: Vec<Position>,
+    ) -> BoxFuture<'_, Result<Vec<Option<StoredEvent>>, StoreFault>> {
+        self.later(move |store| store.events_at(positions))
+    }
+
+    fn last_event(&self, scope: Scope) -> BoxFuture<'_, Result<Option<Position>, StoreFault>> {
+        self.later(move |store| store.last_event(scope))
+    }
+
+    fn claims(
+        &self,
+        scopes: Vec<ClaimScope>,
+    ) -> BoxFuture<'_, Result<Vec<Option<Claim>>, StoreFault>> {
+        self.later(move |store| store.claims(scopes))
+    }
+
+    fn commit(&self, commit: Commit) -> BoxFuture<'_, Result<Committed, CommitError>> {
+        Box::pin(async move {
+            dawdle(self.dice.below(4)).await;
+            if self.faults && self.dice.one_in(40) {
+                return Err(CommitError::Fault(StoreFault::new(
+                    "simulated: the append was lost",
+                )));
+            }
+            if self.faults && self.dice.one_in(60) {
+                // Another node was there first, as far as the engine can tell.
+                return Err(CommitError::Conflict);
+            }
+            let committed = self.inner.commit(commit).await;
+            if self.faults && self.dice.one_in(50) {
+                // Durable, and the process dies before it knows.
+                self.must_crash.store(true, Ordering::Relaxed);
+                std::future::pending::<()>().await;
+            }
+            dawdle(self.dice.below(3)).await;
+            committed
+        })
+    }
+
+    fn put_blob(&self, blob: Blob) -> BoxFuture<'_, Result<(), StoreFault>> {
+        self.later(move |store| store.put_blob(blob))
+    }
+
+    fn blob(&self, digest: Digest) -> BoxFuture<'_, Result<Option<Vec<u8>>, StoreFault>> {
+        self.later(move |store| store.blob(digest))
+    }
+
+    fn take_over(
+        &self,
+        holder: Box<str>,
+    ) -> BoxFuture<'_, Result<Vec<(LeaseName, u64)>, StoreFault>> {
+        self.later(move |store| store.take_over(holder))
+    }
+
+    fn api_key(&self, digest: Digest) -> BoxFuture<'_, Result<Option<ApiKey>, StoreFault>> {
+        self.later(move |store| store.api_key(digest))
+    }
+
+    fn api_keys(&self) -> BoxFuture<'_, Result<Vec<ApiKey>, StoreFault>> {
+        self.later(|store| store.api_keys())
+    }
+
+    fn put_api_key(&self, key: ApiKey) -> BoxFuture<'_, Result<(), StoreFault>> {
+        self.later(move |store| store.put_api_key(key))
+    }
+}
