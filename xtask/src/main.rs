@@ -1,0 +1,52 @@
+//! `cargo xtask COMMAND`: what a developer and CI run. See [`USAGE`].
+
+#![expect(clippy::print_stdout, reason = "a program for a terminal")]
+
+mod shell;
+mod soak;
+mod test;
+mod tidy;
+
+use std::process::ExitCode;
+
+const USAGE: &str = "\
+usage: cargo xtask COMMAND
+
+  test            install what the tests need, then format, lint, tidy and every test (what CI runs)
+  check           the fast part of it: format, lint, tidy
+  tidy            crate edges, file headers, machine paths, test names in coverage tables
+  soak [SEEDS]    more seeds of the simulator than the test command runs (default 20000)
+  bench [NAME …]  the load program, in release; prints ratios in one run
+";
+
+fn main() -> ExitCode {
+    let arguments: Vec<String> = std::env::args().skip(1).collect();
+    let result = match arguments.split_first() {
+        Some((command, rest)) => match command.as_str() {
+            "test" => test::run(),
+            "check" => test::check(),
+            "tidy" => tidy::run(),
+            "soak" => soak::run(rest),
+            "bench" => soak::bench(rest),
+            "help" | "--help" | "-h" => {
+                println!("{USAGE}");
+                return ExitCode::SUCCESS;
+            }
+            _ => {
+                eprint!("{USAGE}");
+                return ExitCode::from(2);
+            }
+        },
+        None => {
+            eprint!("{USAGE}");
+            return ExitCode::from(2);
+        }
+    };
+    match result {
+        Ok(()) => ExitCode::SUCCESS,
+        Err(error) => {
+            eprintln!("xtask: {error:#}");
+            ExitCode::FAILURE
+        }
+    }
+}

@@ -1,0 +1,246 @@
+//! Rules that the compiler does not know.
+//!
+//! The edges between crates, what pure crates may pull in, a header in every file, no path of somebody's machine,
+//! and coverage tables that name tests which exist.
+
+use std::collections::BTreeSet;
+use std::fs;
+use std::path::{Path, PathBuf};
+use std::process::Command;
+
+use anyhow::{Context, Result, bail};
+use serde_json::Value;
+
+use crate::shell::{cargo, root};
+
+/// Which of our crates each of them may depend on. A new edge is a design change: it comes alone, with its reason.
+const EDGES: &[(&str, &[&str])] = &[
+    ("canon", &[]),
+    ("domain", &["canon"]),
+    ("receipts", &["canon"]),
+    ("sidecar", &["canon"]),
+    ("wire", &["canon", "domain"]),
+    ("engine", &["canon", "domain"]),
+    ("store", &["canon", "domain", "engine"]),
+    ("server", &["canon", "domain", "engine", "wire"]),
+    ("conformance", &[]),
+    (
+        "reprise",
+        &[
+            "canon",
+            "conformance",
+            "domain",
+            "engine",
+            "server",
+            "sidecar",
+            "store",
+            "wire",
+        ],
+    ),
+    ("simulator", &["canon", "domain", "engine"]),
+    ("load", &["canon", "domain", "engine", "server", "store"]),
+    ("xtask", &[]),
+];
+
+/// Crates without clock, randomness, files, sockets and threads.
+const PURE: &[&str] = &["canon", "domain", "receipts", "sidecar", "wire"];
+
+/// What source of a pure crate does not mention, outside its tests.
+const IMPURE: &[&str] = &[
+    "std::fs",
+    "std::net",
+    "std::env",
+    "std::thread",
+    "std::process",
+    "SystemTime::now",
+    "Instant::now",
+    "HashMap",
+    "HashSet",
+    "tokio::",
+    "tracing::",
+];
+
+/// Runs every rule and lists all that is wrong.
+pub(crate) fn run() -> Result<()> {
+    eprintln!("==> tidy");
+    let mut problems = Vec::new();
+    check_edges(&mut problems)?;
+    let files = tracked_files()?;
+    for file in &files {
+        check_file(file, &mut problems)?;
+    }
+    check_coverage(&files, &mut problems)?;
+    if problems.is_empty() {
+        return Ok(());
+    }
+    bail!(
+        "tidy found {} problems:\n  {}",
+        problems.len(),
+        problems.join("\n  ")
+    )
+}
+
+fn check_edges(problems: &mut Vec<String>) -> Result<()> {
+    let output = cargo()
+        .args([
+            "metadata",
+            "--format-version",
+            "1",
+            "--no-deps",
+            "--offline",
+        ])
+        .output()
+        .context("cannot run cargo metadata")?;
+    let metadata: Value =
+        serde_json::from_slice(&output.stdout).context("cargo metadata gave no JSON")?;
+    let packages = metadata
+        .get("packages")
+        .and_then(Value::as_array)
+        .cloned()
+        .unwrap_or_default();
+    let name_of = |value: &Value| {
+        value
+            .get("name")
+            .and_then(Value::as_str)
+            .unwrap_or_default()
+            .to_owned()
+    };
+    let ours: BTreeSet<String> = packages.iter().map(&name_of).collect();
+    for package in &packages {
+        let name = name_of(package);
+        let Some((_, allowed)) = EDGES.iter().find(|(crate_name, _)| *crate_name == name) else {
+            problems.push(format!(
+                "crate {name} is not in the list of edges (xtask/src/tidy.rs)"
+            ));
+            continue;
+        };
+        let dependencies = package
+            .get("dependencies")
+            .and_then(Value::as_array)
+            .cloned()
+            .unwrap_or_default();
+        for dependency in &dependencies {
+            // What only tests use is no edge of the product.
+            let is_product = dependency.get("kind").is_none_or(Value::is_null);
+            let target = name_of(dependency);
+            if is_product && ours.contains(&target) && !allowed.contains(&target.as_str()) {
+                problems.push(format!(
+                    "crate {name} depends on {target}, which is not a listed edge"
+                ));
+            }
+        }
+    }
+    Ok(())
+}
+
+fn tracked_files() -> Result<Vec<PathBuf>> {
+    let output = Command::new("git")
+        .args(["ls-files", "--cached", "--others", "--exclude-standard"])
+        .current_dir(root())
+        .output()
+        .context("cannot run git ls-files")?;
+    let list = String::from_utf8(output.stdout).context("a file name is not UTF-8")?;
+    Ok(list
+        .lines()
+        .map(PathBuf::from)
+        .filter(|path| root().join(path).is_file())
+        .collect())
+}
+
+fn check_file(file: &Path, problems: &mut Vec<String>) -> Result<()> {
+    let Ok(text) = fs::read_to_string(root().join(file)) else {
+        return Ok(());
+    };
+    let shown = file.display();
+    // Written in two halves, so that this file does not find itself.
+    for home in [
+        concat!("/ho", "me/"),
+        concat!("/ro", "ot/"),
+        concat!("/wo", "rk/"),
+        concat!("/Use", "rs/"),
+    ] {
+        let is_data = file
+            .extension()
+            .is_some_and(|extension| extension == "json" || extension == "lock");
+        if !is_data && text.contains(home) {
+            problems.push(format!(
+                "{shown}: names a path of somebody's machine ({home}…)"
+            ));
+        }
+    }
+    if file.extension().is_none_or(|extension| extension != "rs") {
+        return Ok(());
+    }
+    if !text.starts_with("//!") && !text.starts_with("#![") {
+        problems.push(format!(
+            "{shown}: does not start by saying what it owns (`//!`)"
+        ));
+    }
+    let pure = PURE
+        .iter()
+        .any(|name| file.starts_with(format!("crates/{name}/src")));
+    if pure {
+        let product = text.split("#[cfg(test)]").next().unwrap_or_default();
+        let code = product
+            .lines()
+            .filter(|line| !line.trim_start().starts_with("//"));
+        for line in code {
+            if let Some(word) = IMPURE.iter().find(|word| line.contains(**word)) {
+                problems.push(format!("{shown}: a pure crate mentions {word}"));
+            }
+        }
+    }
+    if file.file_name().is_some_and(|name| name == "mod.rs") {
+        problems.push(format!("{shown}: modules are named `foo.rs` beside `foo/`"));
+    }
+    Ok(())
+}
+
+/// Every test that `conformance/coverage.md` names must exist: `crate::module::test_name`.
+fn check_coverage(files: &[PathBuf], problems: &mut Vec<String>) -> Result<()> {
+    let table = Path::new("conformance/coverage.md");
+    let Ok(text) = fs::read_to_string(root().join(table)) else {
+        return Ok(());
+    };
+    let mut tests = BTreeSet::new();
+    for file in files
+        .iter()
+        .filter(|file| file.extension().is_some_and(|extension| extension == "rs"))
+    {
+        let source = fs::read_to_string(root().join(file))?;
+        for line in source.lines() {
+            let line = line.trim_start();
+            let line = line.strip_prefix("async ").unwrap_or(line);
+            if let Some(rest) = line.strip_prefix("fn ")
+                && let Some((name, _)) = rest.split_once('(')
+            {
+                tests.insert(name.to_owned());
+            }
+        }
+    }
+    for (number, line) in text.lines().enumerate() {
+        if line.contains("(to name)") {
+            problems.push(format!(
+                "{}:{}: a requirement without its test",
+                table.display(),
+                number + 1
+            ));
+        }
+        for name in line
+            .split('`')
+            .skip(1)
+            .step_by(2)
+            .filter(|name| name.contains("::"))
+        {
+            let last = name.rsplit("::").next().unwrap_or_default();
+            if !tests.contains(last) {
+                problems.push(format!(
+                    "{}:{}: test `{name}` does not exist",
+                    table.display(),
+                    number + 1
+                ));
+            }
+        }
+    }
+    Ok(())
+}
