@@ -215,6 +215,19 @@ fn money_is_added_in_millionths_and_converted_once() {
 }
 
 #[test]
+fn every_amount_is_the_nearest_double() {
+    for amount in (0..300).map(|number| number * 7_919_017) {
+        let map = built(|facts| facts.consumed.usd = Micros(amount));
+        let decimal = format!("{}.{:06}", amount / 1_000_000, amount % 1_000_000);
+        let nearest: f64 = decimal.parse().unwrap();
+        assert_eq!(
+            map["autonomy_budget"]["consumed"]["usd"].as_f64(),
+            Some(nearest)
+        );
+    }
+}
+
+#[test]
 fn an_unknown_price_is_named_and_not_counted() {
     let map = built(|facts| {
         let mut unpriced = facts.model_calls[0].clone();

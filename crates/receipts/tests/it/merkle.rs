@@ -251,6 +251,15 @@ fn wrong_proofs_are_refused() {
             assert!(!holds(&leaf, index, size, &changed));
         }
     }
+    // A proof that ends too early: the claimed size is larger than what was hashed.
+    assert!(!merkle::verify_consistency(2, 3, &root(2), &root(2), &[]));
+    assert!(!merkle::verify_inclusion(
+        &log.leaves[0],
+        0,
+        2,
+        &[],
+        &log.leaves[0]
+    ));
     // The empty tree has one root; a proof from it proves nothing about another.
     assert!(!merkle::verify_consistency(0, 5, &entry(0), &root(5), &[]));
     assert!(!merkle::verify_consistency(

@@ -60,7 +60,10 @@ fn the_key_id_is_that_of_the_format() {
     assert_eq!(log_key().id(), digest.as_bytes()[..4]);
     // The same key for another use has another id.
     let other = NoteKey::new(ORIGIN, KeyUse::Cosignature, signer().public()).unwrap();
+    let digest = sha256(&[ORIGIN.as_bytes(), b"\n\x04", &signer().public()].concat());
+    assert_eq!(other.id(), digest.as_bytes()[..4]);
     assert_ne!(other.id(), log_key().id());
+    assert_eq!(NoteKey::parse(&other.text()), Ok(other));
 }
 
 #[test]

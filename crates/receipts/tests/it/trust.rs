@@ -171,8 +171,8 @@ fn each_fault_is_found_in_the_stated_order() {
             reseal(&mut d["records"][1]);
         }),
         (TrustFault::ChainLinkBroken, &|d| {
-            d["records"][0]["chain_index"] = json!(2);
-            reseal(&mut d["records"][0]);
+            d["records"][2]["chain_index"] = json!(4);
+            reseal(&mut d["records"][2]);
         }),
         (TrustFault::TotalMismatch, &|d| {
             d["chain"]["total"] = json!(2)

@@ -358,6 +358,27 @@ fn a_second_form_of_a_signature_is_refused() {
 }
 
 #[test]
+fn a_weak_key_signs_nothing() {
+    use base64::{Engine as _, engine::general_purpose::STANDARD};
+    // Under the neutral point as key, this signature satisfies the equation for every message.
+    let mut neutral = [0; 32];
+    neutral[0] = 1;
+    let mut signature = [0; 64];
+    signature[0] = 1;
+    let keys = KeySet::new(vec![PublicKey {
+        key_id: "key_1".to_owned(),
+        bytes: neutral,
+        not_before: None,
+        expires: None,
+    }])
+    .unwrap();
+    let form = format!("base64:{}", STANDARD.encode(signature));
+    let bytes = changed(|map| map["signatures"][0]["signature"] = json!(form));
+    let report = receipts::verify(&bytes, &evidence(&keys));
+    assert_eq!(failures(&report), [("signature/0", "signature_invalid")]);
+}
+
+#[test]
 fn ap_rcpt_08_keys_count_only_in_their_time() {
     const ISSUED: i64 = 1_777_144_653;
     let bytes = receipt().bytes();
