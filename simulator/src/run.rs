@@ -7,7 +7,7 @@ use std::time::Duration;
 use canon::{Digest, sha256_parts};
 use engine::port::{MemoryStore, ReadEvents, Scope, Store};
 use engine::workflow::{Registry, builtin};
-use engine::{Engine, Limits, Parts};
+use engine::{Authority, Engine, Limits, Parts};
 
 use crate::check::{check, check_end};
 use crate::clients::{Client, SharedLedger, finish_all};
@@ -72,6 +72,8 @@ pub fn run(seed: u64) -> Result<Report, String> {
             spawn: Arc::new(SimSpawn(Arc::clone(&executor.inbox))),
             performer: Arc::new(performer),
             workflows: Registry::new(builtin()),
+            authority: Authority::with_one_key("simulated", "key-1", &[1; 32])
+                .map_err(|error| error.to_string())?,
             limits: limits(&dice),
         };
         let finished = Arc::new(AtomicBool::new(false));

@@ -20,7 +20,7 @@ const EDGES: &[(&str, &[&str])] = &[
     ("receipts", &["canon"]),
     ("sidecar", &["canon"]),
     ("wire", &["canon", "domain"]),
-    ("engine", &["canon", "domain"]),
+    ("engine", &["canon", "domain", "receipts"]),
     ("store", &["canon", "domain", "engine"]),
     ("server", &["canon", "domain", "engine", "wire"]),
     ("conformance", &[]),

@@ -10,6 +10,7 @@ use tokio::sync::{mpsc, oneshot};
 use crate::limits::Limits;
 use crate::metrics::Metrics;
 use crate::port::{Clock, Commit, Ids, Performer, SealedTurn, Spawn, Store};
+use crate::receipt::Authority;
 use crate::refused::Refused;
 use crate::turn::{self, ClaimRequest, Done, Item, Lease};
 use crate::worker::Work;
@@ -30,6 +31,8 @@ pub struct Parts {
     pub performer: Arc<dyn Performer>,
     /// The workflows on offer.
     pub workflows: Registry,
+    /// Who signs receipts.
+    pub authority: Authority,
     /// What is bounded.
     pub limits: Limits,
 }
@@ -49,6 +52,7 @@ pub(crate) struct Shared {
     pub(crate) spawn: Arc<dyn Spawn>,
     pub(crate) performer: Arc<dyn Performer>,
     pub(crate) workflows: Registry,
+    pub(crate) authority: Arc<Authority>,
     pub(crate) limits: Limits,
     pub(crate) metrics: Metrics,
     pub(crate) work: Work,
@@ -79,6 +83,7 @@ impl Engine {
             spawn,
             performer,
             workflows,
+            authority,
             limits,
         } = parts;
         let (turns, items) = mpsc::channel(limits.pending_commands_max);
@@ -91,6 +96,7 @@ impl Engine {
             spawn,
             performer,
             workflows,
+            authority: Arc::new(authority),
             limits,
             metrics: Metrics::default(),
             work,

@@ -143,7 +143,10 @@ impl Engine {
             | State::Message(_)
             | State::Artifact(_)
             | State::Permission(_)
-            | State::Vault(_) => Ok(Extra::None),
+            | State::Vault(_)
+            | State::Receipt(_)
+            | State::Chain(_)
+            | State::Batch(_) => Ok(Extra::None),
         }
     }
 
@@ -285,5 +288,10 @@ fn content_positions(document: &Document) -> Vec<Position> {
             positions
         }
         State::Vault(vault) => vec![vault.metadata],
+        State::Receipt(receipt) => receipt.verified.into_iter().collect(),
+        State::Chain(_) => Vec::new(),
+        State::Batch(batch) => std::iter::once(batch.source)
+            .chain(batch.cosigned.iter().copied())
+            .collect(),
     }
 }

@@ -12,7 +12,7 @@ use std::time::Duration;
 use canon::{Digest, Map, Value};
 use domain::{
     AdvanceTask, Command, Document, EffectIntent, EffectResult, Event, Kind, Move, NewMessage,
-    OutcomeId, PermissionId, Position, ResourceKind, Role, State, Status, Task, TaskId,
+    PermissionId, Position, ResourceKind, Role, State, Status, Task, TaskId,
 };
 use futures_util::StreamExt;
 use futures_util::stream::FuturesUnordered;
@@ -567,6 +567,7 @@ impl Run<'_> {
                 ok,
                 value,
                 provider_request_id,
+                model,
             } = performed;
             self.moves.push(Move::RecordEffect(EffectResult {
                 key,
@@ -574,6 +575,7 @@ impl Run<'_> {
                 ok,
                 value: value.clone(),
                 provider_request_id,
+                model,
             }));
             if let Some(slot) = answers.get_mut(index) {
                 *slot = Some(EffectAnswer { ok, value });
@@ -596,10 +598,10 @@ impl Run<'_> {
             metadata: Map::new(),
         };
         let messages = vec![message.id.clone()];
-        let outcome_id = OutcomeId::from_body(&ids.body());
+        let ids = self.engine.end_ids();
         self.moves.push(Move::Say(message));
         self.moves.push(Move::Complete {
-            outcome_id,
+            ids,
             summary,
             messages,
         });
@@ -619,9 +621,9 @@ impl Run<'_> {
                 Move::Start { .. } | Move::Recover | Move::RecordEffect(_)
             )
         });
-        let outcome_id = OutcomeId::from_body(&self.engine.shared.ids.body());
+        let ids = self.engine.end_ids();
         self.moves.push(Move::Fail {
-            outcome_id,
+            ids,
             code: code.to_owned(),
             message,
             details,

@@ -93,6 +93,7 @@ fn perform(
                     "value": result.value,
                     "visibility": "public",
                     "provider_request_id": result.provider_request_id,
+                    "model": result.model,
                 }),
             );
         }
@@ -132,7 +133,7 @@ fn perform(
         }
         Move::Say(message) => desk.message(message, &task.session_id, place),
         Move::Complete {
-            outcome_id,
+            ids,
             summary,
             messages,
         } => {
@@ -142,10 +143,10 @@ fn perform(
                 messages: json!(messages),
                 failure: Value::Null,
             };
-            end(desk, &order.id, status, outcome_id, place, ending);
+            end(desk, &order.id, status, ids, place, ending);
         }
         Move::Fail {
-            outcome_id,
+            ids,
             code,
             message,
             details,
@@ -157,7 +158,7 @@ fn perform(
                 messages: json!([]),
                 failure: json!({"code": code, "message": message, "details": details}),
             };
-            end(desk, &order.id, status, outcome_id, place, ending);
+            end(desk, &order.id, status, ids, place, ending);
         }
     }
 }

@@ -5,7 +5,7 @@ use serde_json::json;
 
 use super::{Desk, Place};
 use crate::{
-    Answer, AnswerRequest, Ask, CancelTask, InterruptTask, Kind, OutcomeId, Permission, Refusal,
+    Answer, AnswerRequest, Ask, CancelTask, EndIds, InterruptTask, Kind, Permission, Refusal,
     RequestReply, ResourceRef, Status, SubmitTask, Task, TaskId, TaskInput,
 };
 
@@ -106,14 +106,7 @@ pub(super) fn cancel(desk: &mut Desk<'_>, order: &CancelTask) -> Result<Resource
         messages: json!([]),
         failure: Value::Null,
     };
-    end(
-        desk,
-        &order.id,
-        task.status,
-        &order.outcome_id,
-        &place,
-        ending,
-    );
+    end(desk, &order.id, task.status, &order.ids, &place, ending);
     Ok(subject)
 }
 
@@ -164,7 +157,7 @@ pub(super) fn end(
     desk: &mut Desk<'_>,
     id: &TaskId,
     from: Status,
-    outcome_id: &OutcomeId,
+    ids: &EndIds,
     place: &Place,
     ending: Ending,
 ) {
@@ -180,10 +173,11 @@ pub(super) fn end(
     };
     desk.draft(
         Kind::OutcomeRecorded,
-        ResourceRef::new("outcome", outcome_id.as_str()),
+        ResourceRef::new("outcome", ids.outcome_id.as_str()),
         place,
         json!({
-            "outcome_id": outcome_id,
+            "outcome_id": ids.outcome_id,
+            "receipt_id": ids.receipt_id,
             "status": ending.status,
             "summary": ending.summary,
             "message_ids": ending.messages,
@@ -194,9 +188,10 @@ pub(super) fn end(
         kind,
         subject.clone(),
         place,
-        json!({"outcome_id": outcome_id, "failure": ending.failure}),
+        json!({"outcome_id": ids.outcome_id, "receipt_id": ids.receipt_id, "failure": ending.failure}),
     );
     change_status(desk, subject, place, from, ending.status, None);
+    desk.ends = Some((id.clone(), ids.receipt_id.clone()));
 }
 
 pub(super) fn change_status(

@@ -286,7 +286,7 @@ impl Inner {
             );
             self.documents.insert(document.id.clone(), document);
         }
-        for blob in commit.blobs {
+        for blob in commit.blobs.into_iter().chain(turn.blobs) {
             self.blobs.insert(blob.digest, blob.bytes);
         }
         let mut leases = Vec::new();

@@ -230,6 +230,8 @@ pub struct SealedTurn {
     pub events: Vec<StoredEvent>,
     /// The documents as these events left them, each once.
     pub documents: Vec<Document>,
+    /// Content that only sealing could make.
+    pub blobs: Vec<Blob>,
     /// New claims.
     pub claims: Vec<Claim>,
     /// Leases to take for the holder. Epochs come from one counter of the store that never goes back. A lease

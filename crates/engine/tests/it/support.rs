@@ -80,6 +80,7 @@ pub(crate) async fn engine_on(store: Arc<dyn Store>) -> Engine {
         spawn: Arc::new(TokioSpawn),
         performer: Arc::new(Offline),
         workflows: Registry::new(builtin()),
+        authority: engine::Authority::with_one_key("reprise-test", "key-1", &[1; 32]).unwrap(),
         limits: limits(),
     })
     .await
