@@ -37,7 +37,7 @@ const EDGES: &[(&str, &[&str])] = &[
             "wire",
         ],
     ),
-    ("simulator", &["canon", "domain", "engine"]),
+    ("simulator", &["canon", "domain", "engine", "receipts"]),
     ("load", &["canon", "domain", "engine", "server", "store"]),
     ("xtask", &[]),
 ];

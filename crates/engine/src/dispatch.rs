@@ -100,7 +100,7 @@ impl Engine {
         })
     }
 
-    async fn event_at(&self, position: Position) -> Result<Option<Event>, Refused> {
+    pub(crate) async fn event_at(&self, position: Position) -> Result<Option<Event>, Refused> {
         let stored = self
             .shared
             .store
@@ -191,7 +191,7 @@ impl Engine {
         }
     }
 
-    fn claim(
+    pub(crate) fn claim(
         &self,
         caller: &Caller,
         workspace: Option<&WorkspaceId>,

@@ -58,6 +58,8 @@ pub(crate) struct Shared {
     pub(crate) work: Work,
     /// Who takes leases: this process.
     pub(crate) holder: Box<str>,
+    /// Held while leaves are assigned or a head is sealed: both are done by one at a time.
+    pub(crate) tree: tokio::sync::Mutex<()>,
     draining: AtomicBool,
 }
 
@@ -100,6 +102,7 @@ impl Engine {
             limits,
             metrics: Metrics::default(),
             work,
+            tree: tokio::sync::Mutex::new(()),
             draining: AtomicBool::new(false),
         });
         shared
@@ -112,6 +115,10 @@ impl Engine {
             .shared
             .spawn
             .spawn(Box::pin(engine.clone().work(jobs, recovered)));
+        engine
+            .shared
+            .spawn
+            .spawn(Box::pin(engine.clone().tend_tree()));
         Ok(engine)
     }
 
@@ -181,6 +188,10 @@ impl Engine {
             biased;
             () = idle => {}
             () = late => {}
+        }
+        // What was issued is sealed before the process leaves.
+        if let Err(error) = self.seal_head().await {
+            tracing::warn!(%error, "the receipt log was not sealed; the next start does it");
         }
         let unfinished = self.shared.work.stop_all();
         if unfinished.is_empty() {
