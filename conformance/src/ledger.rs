@@ -156,13 +156,16 @@ impl Ledger {
 /// Says what an event lacks of the required members.
 pub(crate) fn event_faults(event: &Value) -> Vec<String> {
     let mut faults = Vec::new();
-    for path in ["id", "event", "resource.object", "resource.id"] {
+    for path in [
+        "id",
+        "event",
+        "resource.object",
+        "resource.id",
+        "created_at",
+    ] {
         if text(event, path).is_empty() {
             faults.push(format!("has no string `{path}`"));
         }
-    }
-    if !is_utc_time(text(event, "created_at")) {
-        faults.push("has no time `created_at`".to_owned());
     }
     if !at(event, "sequence").is_u64() {
         faults.push("has no unsigned integer `sequence`".to_owned());

@@ -41,5 +41,8 @@ mod miss;
 
 mod json;
 
+#[cfg(feature = "test-util")]
+pub mod breaking;
+
 pub use report::{Level, Outcome, Report, Verdict};
 pub use suite::{Suite, SuiteError};

@@ -285,6 +285,60 @@ pub(crate) fn find(bytes: &[u8], pattern: &[u8]) -> Option<usize> {
 mod tests {
     use super::*;
 
+    /// Answers one connection with fixed bytes and returns what it was sent.
+    async fn canned(answer: &'static str) -> (Wire, tokio::task::JoinHandle<String>) {
+        let listener = tokio::net::TcpListener::bind(("127.0.0.1", 0))
+            .await
+            .unwrap();
+        let url = format!("http://{}/prefix/", listener.local_addr().unwrap());
+        let task = tokio::spawn(async move {
+            let (mut socket, _) = listener.accept().await.unwrap();
+            let mut seen = vec![0; 4096];
+            let length = socket.read(&mut seen).await.unwrap();
+            socket.write_all(answer.as_bytes()).await.unwrap();
+            String::from_utf8_lossy(&seen[..length]).into_owned()
+        });
+        let wire = Wire::new(
+            url.parse().unwrap(),
+            "the-key".to_owned(),
+            None,
+            None,
+            Duration::from_secs(2),
+        );
+        (wire.unwrap(), task)
+    }
+
+    #[tokio::test]
+    async fn a_request_is_sent_as_written_and_the_answer_read_whole() {
+        let answer = "HTTP/1.1 426 Upgrade Required\r\nContent-Type: application/json\r\nTransfer-Encoding: chunked\r\n\r\n\
+            3\r\n{\"a\r\n4\r\n\":1}\r\n0\r\n\r\n";
+        let (wire, sent) = canned(answer).await;
+        let request = Request::new("GET", "/v1/tasks")
+            .key(&wire)
+            .version()
+            .header(VERSION_HEADER, "other");
+        let answer = request.send(&wire).await.unwrap();
+        assert_eq!(
+            (answer.status, answer.body_text().as_str()),
+            (426, "{\"a\":1}")
+        );
+        assert_eq!(answer.header("content-type"), "application/json");
+        let sent = sent.await.unwrap();
+        assert!(
+            sent.starts_with("GET /prefix/v1/tasks HTTP/1.1\r\nHost: 127.0.0.1:"),
+            "{sent}"
+        );
+        assert_eq!(sent.matches(VERSION_HEADER).count(), 2, "{sent}");
+        assert!(sent.contains("Authorization: Bearer the-key\r\n"), "{sent}");
+    }
+
+    #[tokio::test]
+    async fn a_server_that_closes_without_an_answer_fails_the_request() {
+        let (wire, _) = canned("HTTP/1.1 200").await;
+        let answer = Request::new("GET", "/").send(&wire).await;
+        assert!(matches!(answer, Err(Miss::Fail { found, .. }) if found == "HTTP/1.1 200"));
+    }
+
     #[test]
     fn chunks_are_joined_as_far_as_they_came() {
         let all = b"3\r\nabc\r\n2;x=y\r\nde\r\n0\r\n\r\n";

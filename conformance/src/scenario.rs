@@ -231,6 +231,15 @@ impl Wire {
             let Some(items) = at(&page, "data").as_array() else {
                 return unseen(format!("{path} is no list"));
             };
+            // A server that ignores the cursor would be read forever.
+            let again = items.first().is_some_and(|item| {
+                events
+                    .first()
+                    .is_some_and(|first| at(first, "id") == at(item, "id"))
+            });
+            if again {
+                return Ok(events);
+            }
             events.extend(items.iter().cloned());
             if items.len() < 200 {
                 return Ok(events);

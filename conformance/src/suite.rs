@@ -209,3 +209,45 @@ fn unclaimed(claims: Claims, claim: &str) -> String {
         format!("the server does not advertise {claim}")
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn suite(url: &str) -> Suite {
+        let timeout = Duration::from_secs(2);
+        Suite {
+            url: url.to_owned(),
+            key: "k".to_owned(),
+            other_key: None,
+            restart: None,
+            timeout,
+        }
+    }
+
+    #[tokio::test]
+    async fn an_address_that_is_none_is_an_error() {
+        for url in ["", "127.0.0.1:8080", "ftp://127.0.0.1", "http://"] {
+            let run = suite(url).run(|_| ()).await;
+            assert!(
+                matches!(run, Err(SuiteError::Address { .. })),
+                "`{url}`: {run:?}"
+            );
+        }
+    }
+
+    #[tokio::test]
+    async fn a_server_that_is_not_there_is_an_error_and_not_a_report() {
+        // The port is free: it was just given and closed again.
+        let port = std::net::TcpListener::bind("127.0.0.1:0")
+            .unwrap()
+            .local_addr()
+            .unwrap()
+            .port();
+        let run = suite(&format!("http://127.0.0.1:{port}")).run(|_| ()).await;
+        assert!(
+            matches!(run, Err(SuiteError::Unreachable { .. })),
+            "{run:?}"
+        );
+    }
+}

@@ -138,17 +138,12 @@ async fn object(wire: &Wire) -> Checked {
             show(at(&value, "object")),
         )?;
     }
-    let card = wire
-        .get("/v1/agent-card")
-        .anonymous()
-        .send()
-        .await?
-        .value()?;
-    let word = text(&card, "object");
+    let card = wire.get("/v1/agent-card").made("read the card").await?;
+    let word = at(&card, "object");
     need(
-        ["harn_agent_card", "agent_card"].contains(&word),
+        word == "harn_agent_card" || word == "agent_card",
         "`object` `harn_agent_card` of the card",
-        show(at(&card, "object")),
+        show(word),
     )
 }
 

@@ -137,20 +137,16 @@ async fn empty_bodies(wire: &Wire) -> Checked {
         .await?
         .want(&[200])?;
     let task = wire.completed().await?;
-    let canceled = wire
-        .post_empty(format!("/v1/tasks/{}/cancel", text(&task, "id")))
-        .send()
-        .await?;
-    need(
-        [200, 409, 422].contains(&canceled.status),
-        "cancel with no body: a normal answer",
-        canceled.found(),
-    )?;
-    if let Ok(held) = wire.reach("hold", "WORKING").await {
-        wire.post_empty(format!("/v1/tasks/{}/cancel", text(&held, "id")))
+    match wire.reach("hold", "WORKING").await {
+        Ok(held) => wire
+            .post_empty(format!("/v1/tasks/{}/cancel", text(&held, "id")))
             .send()
             .await?
-            .want(&[200])?;
+            .want(&[200])?,
+        Err(_) => {
+            let cancel = wire.post_empty(format!("/v1/tasks/{}/cancel", text(&task, "id")));
+            cancel.send().await?.want(&[200, 409, 422])?;
+        }
     }
     let mut unseen = Vec::new();
     if wire.claims.replay {
