@@ -96,6 +96,8 @@ pub fn read_yaml(bytes: &[u8], non_finite: NonFinite, limits: Limits) -> Result<
     let source = source::prepare(bytes, limits.input_bytes_max)?;
     let mut builder = Builder::new(limits);
     let mut documents = 0;
+    let mut last_style = ScalarStyle::Plain;
+    let mut blank_tail = false;
     for event in Parser::new_from_str(source.text()) {
         let (event, span) = event.map_err(|error| refuse_scan(&error))?;
         let at = span.start;
@@ -113,6 +115,8 @@ pub fn read_yaml(bytes: &[u8], non_finite: NonFinite, limits: Limits) -> Result<
             }
             Event::Alias(id) => builder.alias(id, at.line())?,
             Event::Scalar(text, style, anchor, tag) => {
+                last_style = style;
+                blank_tail |= ends_in_blank_line(&text, style);
                 let text = source.restore(text, style == ScalarStyle::DoubleQuoted);
                 let resolved = resolve(&text, style, tag.as_deref(), at)?;
                 check_number(resolved, &text, non_finite, at)?;
@@ -138,7 +142,23 @@ pub fn read_yaml(bytes: &[u8], non_finite: NonFinite, limits: Limits) -> Result<
             Event::SequenceEnd | Event::MappingEnd => builder.close(at.line())?,
         }
     }
+    // What such lines add to a block scalar differs between readers.
+    let block = matches!(last_style, ScalarStyle::Literal | ScalarStyle::Folded);
+    if (block && source.ends_in_blanks()) || (blank_tail && source.may_state_indentation()) {
+        return Err(YamlError::new(
+            YamlRefusal::Unsupported,
+            "a block scalar that ends in a line of blanks",
+            0,
+        ));
+    }
     Ok(builder.finish())
+}
+
+fn ends_in_blank_line(text: &str, style: ScalarStyle) -> bool {
+    let block = matches!(style, ScalarStyle::Literal | ScalarStyle::Folded);
+    let last = || text.trim_end_matches('\n').rsplit('\n').next();
+    block
+        && last().is_some_and(|line| !line.is_empty() && line.trim_matches([' ', '\t']).is_empty())
 }
 
 fn refuse_scan(error: &ScanError) -> YamlError {

@@ -20,6 +20,8 @@ pub(super) struct Source<'a> {
 /// Length of `\uD83D\uDE00`. Its stand-in has the same length, so that no column moves.
 const PAIR_LEN: usize = 12;
 
+const MARK: char = '\u{feff}';
+
 pub(super) fn prepare(bytes: &[u8], bytes_max: usize) -> Result<Source<'_>, YamlError> {
     if bytes.len() > bytes_max {
         return Err(YamlError::new(
@@ -45,6 +47,11 @@ pub(super) fn prepare(bytes: &[u8], bytes_max: usize) -> Result<Source<'_>, Yaml
     if let Some((at, _)) = lone {
         return Err(unsupported("a carriage return without a line feed", at));
     }
+    // The parser skips a byte order mark at the start of any line; the reference only the first.
+    let text = text.strip_prefix(MARK).unwrap_or(text);
+    if text.starts_with(MARK) || text.contains("\n\u{feff}") {
+        return Err(unsupported("a byte order mark after the start", 0));
+    }
     refuse_other_versions(text)?;
     Ok(join_surrogates(text))
 }
@@ -52,6 +59,21 @@ pub(super) fn prepare(bytes: &[u8], bytes_max: usize) -> Result<Source<'_>, Yaml
 impl Source<'_> {
     pub(super) fn text(&self) -> &str {
         &self.text
+    }
+
+    /// Says whether the text ends in a line of blanks without a line feed.
+    pub(super) fn ends_in_blanks(&self) -> bool {
+        let trimmed = self.text.trim_end_matches([' ', '\t']);
+        trimmed.len() < self.text.len() && trimmed.ends_with('\n')
+    }
+
+    /// Says whether some block scalar may state its indentation (`|2`, `>-1`).
+    pub(super) fn may_state_indentation(&self) -> bool {
+        self.text.match_indices(['|', '>']).any(|(at, _)| {
+            let rest = self.text.get(at + 1..).unwrap_or_default();
+            rest.trim_start_matches(['+', '-'])
+                .starts_with(|char: char| char.is_ascii_digit())
+        })
     }
 
     /// Puts joined pairs back: as characters where escapes count, as they were written elsewhere.
@@ -91,7 +113,7 @@ impl Source<'_> {
 /// Refuses a document that declares another version than 1.2, whose scalars mean other things.
 fn refuse_other_versions(text: &str) -> Result<(), YamlError> {
     for (index, line) in text.lines().enumerate() {
-        let line = line.trim_start_matches('\u{feff}').trim_end();
+        let line = line.trim_end();
         if let Some(directive) = line.strip_prefix('%') {
             let mut words = directive.split_ascii_whitespace();
             if words.next() == Some("YAML") && words.next() != Some("1.2") {

@@ -252,6 +252,10 @@ fn refusals_say_which_kind_they_are() {
         ("a: x\0y\n", YamlRefusal::Unsupported),
         ("a: x\ry\n", YamlRefusal::Unsupported),
         ("&a [*a]\n", YamlRefusal::Unsupported),
+        ("\u{feff}\u{feff}a\n", YamlRefusal::Unsupported),
+        ("a: b\n\u{feff}c: d\n", YamlRefusal::Unsupported),
+        ("a: |\n x\n ", YamlRefusal::Unsupported),
+        ("a: |2\n\n   \n", YamlRefusal::Unsupported),
         ("a: 1e400\n", YamlRefusal::Unsupported),
     ] {
         assert_eq!(read(text.as_bytes()), Err(refusal), "{text:?}");
