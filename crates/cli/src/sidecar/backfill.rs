@@ -13,7 +13,7 @@ use ::sidecar::{
 use anyhow::{Context as _, bail, ensure};
 use canon::{Integers, Number};
 
-use super::facts::FactArgs;
+use super::facts::{FactArgs, RequestIds};
 use super::files::WorkingTree;
 use super::git::{self, AtCommit};
 use super::hashing::below_root;
@@ -136,7 +136,7 @@ fn backfill(args: &BackfillArgs, pair: &Pair) -> anyhow::Result<()> {
         token,
         brief,
         sampling: args.facts.ahd_sampling()?,
-        models: args.facts.ahd_models()?,
+        models: args.facts.ahd_models(RequestIds::Pending)?,
         conditions,
         backfilled: Some(true),
     };

@@ -102,7 +102,7 @@ struct Plan {
     sidecar: PathBuf,
     inputs: Vec<Input>,
     outputs: Vec<Output>,
-    git: Option<(String, bool)>,
+    draft: Sidecar,
 }
 
 /// An input and its hash before the run.
@@ -149,16 +149,7 @@ pub(super) fn run(args: CaptureArgs) -> anyhow::Result<ExitCode> {
         return Ok(exit_code(Some(status)));
     }
     let report = args.report.as_deref().map(Report::read).transpose()?;
-    let sidecar = if plan.ahd {
-        Sidecar::Ahd(Box::new(build::ahd(&args, &plan, &ran)?))
-    } else {
-        Sidecar::General(Box::new(build::general(
-            &args,
-            &plan,
-            &ran,
-            report.as_ref(),
-        )?))
-    };
+    let sidecar = build::complete(plan.draft.clone(), &args, &plan, &ran, report.as_ref())?;
     write(
         &plan.sidecar,
         &sidecar,
@@ -211,6 +202,13 @@ fn plan(args: &CaptureArgs) -> anyhow::Result<Plan> {
     }
     ignored.extend(outputs.iter().map(|output| tree.root().join(&output.path)));
     let git = git::state(tree.root(), &ignored);
+    let known = build::Materials {
+        tree: &tree,
+        argv: &argv,
+        inputs: &inputs,
+        git: git.as_ref(),
+    };
+    let draft = build::draft(args, &known, ahd)?;
     Ok(Plan {
         tree,
         ahd,
@@ -218,7 +216,7 @@ fn plan(args: &CaptureArgs) -> anyhow::Result<Plan> {
         sidecar,
         inputs,
         outputs,
-        git,
+        draft,
     })
 }
 

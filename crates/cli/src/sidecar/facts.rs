@@ -104,11 +104,20 @@ fn parse_model(text: &str) -> Result<Model, String> {
     Ok(model)
 }
 
+/// Whether the file of request ids is there to be read: the run itself may write it.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) enum RequestIds {
+    Pending,
+    Attached,
+}
+
 impl FactArgs {
-    /// Returns the models with their request ids.
-    pub(super) fn models(&self) -> anyhow::Result<Vec<Model>> {
+    /// Returns the models, with their request ids when those are there.
+    pub(super) fn models(&self, ids: RequestIds) -> anyhow::Result<Vec<Model>> {
         let mut models = self.models.clone();
-        if let Some(path) = &self.request_ids {
+        if let Some(path) = &self.request_ids
+            && ids == RequestIds::Attached
+        {
             let doing = || format!("cannot use the request ids in `{}`", path.display());
             attach_ids(path, &mut models).with_context(doing)?;
         }
@@ -116,8 +125,8 @@ impl FactArgs {
     }
 
     /// Returns the models in the form of AHD blocks, which know ids only.
-    pub(super) fn ahd_models(&self) -> anyhow::Result<Vec<AhdModel>> {
-        let models = self.models()?;
+    pub(super) fn ahd_models(&self, ids: RequestIds) -> anyhow::Result<Vec<AhdModel>> {
+        let models = self.models(ids)?;
         let plain = |model: &Model| {
             model.reported_ids.is_none()
                 && model.endpoint.is_none()

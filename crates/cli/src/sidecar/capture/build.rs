@@ -1,17 +1,17 @@
 //! From flags and hashes to a sidecar: one builder per shape.
 
 use std::collections::BTreeMap;
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 
 use ::sidecar::{
     Agent, Ahd, Artifact, Environment, General, HashedFile, Mode, Parent, Profile, Runtime,
-    SCHEMA_VERSION, Tool, Trace, canonical_hash, is_secret_variable, looks_secret, read_sidecar,
-    redact, sidecar_hash,
+    SCHEMA_VERSION, Sidecar, Tool, Trace, canonical_hash, is_secret_variable, looks_secret,
+    read_sidecar, redact, sidecar_hash,
 };
 use anyhow::{Context as _, bail, ensure};
 use canon::Number;
 
-use super::super::facts::node_platform;
+use super::super::facts::{RequestIds, node_platform};
 use super::super::files::{WorkingTree, read_file};
 use super::super::hashing::{Wanted, artifact, below_root, mode_of};
 use super::super::locate::package_manifest;
@@ -180,10 +180,73 @@ pub(super) fn inputs(
     Ok(inputs)
 }
 
-/// Builds an AHD block.
-pub(super) fn ahd(args: &CaptureArgs, plan: &Plan, ran: &Ran) -> anyhow::Result<Ahd> {
+/// What a draft is made of.
+pub(super) struct Materials<'a> {
+    pub(super) tree: &'a WorkingTree,
+    pub(super) argv: &'a [String],
+    pub(super) inputs: &'a [Input],
+    pub(super) git: Option<&'a (String, bool)>,
+}
+
+/// Builds the sidecar as far as it is known before the run, so that a missing or wrong flag is told
+/// before the command costs anything.
+pub(super) fn draft(
+    args: &CaptureArgs,
+    known: &Materials<'_>,
+    ahd: bool,
+) -> anyhow::Result<Sidecar> {
+    let sidecar = if ahd {
+        Sidecar::Ahd(Box::new(ahd_draft(args, known)?))
+    } else {
+        Sidecar::General(Box::new(general_draft(args, known)?))
+    };
+    sidecar.text()?;
+    Ok(sidecar)
+}
+
+/// Adds what only the run could tell.
+pub(super) fn complete(
+    draft: Sidecar,
+    args: &CaptureArgs,
+    plan: &Plan,
+    ran: &Ran,
+    report: Option<&Report>,
+) -> anyhow::Result<Sidecar> {
+    match draft {
+        Sidecar::Ahd(block) => Ok(Sidecar::Ahd(Box::new(Ahd {
+            invoked_at: ran.invoked_at.clone(),
+            models: args.facts.ahd_models(RequestIds::Attached)?,
+            ..*block
+        }))),
+        Sidecar::General(general) => {
+            let models = args.facts.models(RequestIds::Attached)?;
+            let outputs = hash_outputs(plan, Profile::Jcs1)?;
+            let trace = args.general.trace.as_ref();
+            Ok(Sidecar::General(Box::new(General {
+                invoked_at: ran.invoked_at.clone(),
+                finished_at: ran.finished_at.clone(),
+                exit_code: ran
+                    .status
+                    .and_then(|status| status.code())
+                    .map(Number::from),
+                outputs: (!outputs.is_empty()).then_some(outputs),
+                report: report
+                    .map(|report| hashed_report(plan, report))
+                    .transpose()?,
+                models: (!models.is_empty()).then_some(models),
+                trace: trace.map(|path| hashed_trace(plan, path)).transpose()?,
+                ..*general
+            })))
+        }
+    }
+}
+
+/// Stands for the start of a run that has not started.
+const NOT_STARTED: &str = "1970-01-01T00:00:00Z";
+
+fn ahd_draft(args: &CaptureArgs, known: &Materials<'_>) -> anyhow::Result<Ahd> {
     let file = |role: &str| {
-        let input = plan
+        let input = known
             .inputs
             .iter()
             .find(|input| input.artifact.role == role)?;
@@ -192,7 +255,7 @@ pub(super) fn ahd(args: &CaptureArgs, plan: &Plan, ran: &Ran) -> anyhow::Result<
             hash: input.artifact.hash,
         })
     };
-    let manifest = || package_manifest(&plan.tree.root().join("package.json"));
+    let manifest = || package_manifest(&known.tree.root().join("package.json"));
     let from_environment = std::env::var("AHD_VERSION")
         .ok()
         .filter(|version| !version.is_empty());
@@ -207,21 +270,24 @@ pub(super) fn ahd(args: &CaptureArgs, plan: &Plan, ran: &Ran) -> anyhow::Result<
         None => node_version().context("`node --version` does not run; give --node-version")?,
     };
     // A commit of another length counts as none (RB-CAP-02).
-    let git = plan.git.clone().filter(|(commit, _)| commit.len() == 40);
+    let git = known.git.filter(|(commit, _)| commit.len() == 40);
     Ok(Ahd {
         schema_version: Number::from(SCHEMA_VERSION),
         kind: args.kind.clone(),
         ahd_version,
-        ahd_commit: git.as_ref().map(|(commit, _)| commit.clone()),
-        git_dirty: git.map(|(_, dirty)| dirty),
+        ahd_commit: git.map(|(commit, _)| commit.clone()),
+        git_dirty: git.map(|(_, dirty)| *dirty),
         node_version,
         platform: node_platform(),
-        invoked_at: ran.invoked_at.clone(),
-        argv: plan.argv.clone(),
+        invoked_at: args
+            .invoked_at
+            .clone()
+            .unwrap_or_else(|| NOT_STARTED.to_owned()),
+        argv: known.argv.to_vec(),
         token: file("token").context("this kind needs --token")?,
         brief: file("brief"),
         sampling: args.facts.ahd_sampling()?,
-        models: args.facts.ahd_models()?,
+        models: args.facts.ahd_models(RequestIds::Pending)?,
         conditions: args.facts.conditions(),
         backfilled: None,
     })
@@ -236,25 +302,15 @@ fn node_version() -> Option<String> {
     (output.status.success() && !version.is_empty()).then_some(version)
 }
 
-/// Builds a general sidecar.
-pub(super) fn general(
-    args: &CaptureArgs,
-    plan: &Plan,
-    ran: &Ran,
-    report: Option<&Report>,
-) -> anyhow::Result<General> {
+fn general_draft(args: &CaptureArgs, known: &Materials<'_>) -> anyhow::Result<General> {
     let flags = &args.general;
-    let (argv, redactions) = redact(&plan.argv);
-    let models = args.facts.models()?;
+    let (argv, redactions) = redact(known.argv);
+    let models = args.facts.models(RequestIds::Pending)?;
     let conditions = args.facts.conditions();
-    let outputs = hash_outputs(plan, Profile::Jcs1)?;
     let command_name = || {
         let program = argv.first().map(PathBuf::from).unwrap_or_default();
-        let name = program
-            .file_name()
-            .and_then(|name| name.to_str())
-            .unwrap_or("unknown");
-        name.to_owned()
+        let name = program.file_name().and_then(|name| name.to_str());
+        name.unwrap_or("unknown").to_owned()
     };
     Ok(General {
         schema_version: Number::from(SCHEMA_VERSION),
@@ -267,46 +323,40 @@ pub(super) fn general(
                 .tool_version
                 .clone()
                 .unwrap_or_else(|| "unknown".to_owned()),
-            commit: plan.git.as_ref().map(|(commit, _)| commit.clone()),
-            dirty: plan.git.as_ref().map(|(_, dirty)| *dirty),
+            commit: known.git.map(|(commit, _)| commit.clone()),
+            dirty: known.git.map(|(_, dirty)| *dirty),
             repository: None,
             binary_hash: None,
         },
         runtime: flags.runtime.as_deref().map(runtime).transpose()?,
         platform: node_platform(),
-        invoked_at: ran.invoked_at.clone(),
-        finished_at: ran.finished_at.clone(),
-        exit_code: ran
-            .status
-            .and_then(|status| status.code())
-            .map(Number::from),
+        invoked_at: args
+            .invoked_at
+            .clone()
+            .unwrap_or_else(|| NOT_STARTED.to_owned()),
+        finished_at: None,
+        exit_code: None,
         argv,
-        cwd: cwd(plan, ran),
-        inputs: plan
+        cwd: (!args.no_run).then(|| cwd(known.tree)).flatten(),
+        inputs: known
             .inputs
             .iter()
             .map(|input| input.artifact.clone())
             .collect(),
-        outputs: (!outputs.is_empty()).then_some(outputs),
-        report: report
-            .map(|report| hashed_report(plan, report))
-            .transpose()?,
+        outputs: None,
+        report: None,
         sampling: args.facts.sampling(&args.sampling)?,
         models: (!models.is_empty()).then_some(models),
         conditions: (!conditions.requested.is_empty() || !conditions.effective.is_empty())
             .then_some(conditions),
         agent: agent(flags)?,
-        trace: flags
-            .trace
-            .as_ref()
-            .map(|path| trace(plan, path))
-            .transpose()?,
+        trace: None,
         environment: environment(flags)?,
         redactions: (!redactions.is_empty()).then_some(redactions),
         parent: flags
             .parent
             .as_ref()
-            .map(|path| parent(plan, flags, path))
+            .map(|path| parent(known.tree, flags, path))
             .transpose()?,
         backfilled: None,
     })
@@ -322,10 +372,9 @@ fn runtime(text: &str) -> anyhow::Result<Runtime> {
     })
 }
 
-/// The directory of a run that took place here, when it lies inside the root.
-fn cwd(plan: &Plan, ran: &Ran) -> Option<String> {
-    ran.status?;
-    below_root(&plan.tree, &std::env::current_dir().ok()?).ok()
+/// The directory of a run that takes place here, when it lies inside the root.
+fn cwd(tree: &WorkingTree) -> Option<String> {
+    below_root(tree, &std::env::current_dir().ok()?).ok()
 }
 
 fn hashed_report(plan: &Plan, report: &Report) -> anyhow::Result<Artifact> {
@@ -361,7 +410,7 @@ fn agent(flags: &GeneralArgs) -> anyhow::Result<Option<Agent>> {
     }))
 }
 
-fn trace(plan: &Plan, path: &std::path::Path) -> anyhow::Result<Trace> {
+fn hashed_trace(plan: &Plan, path: &Path) -> anyhow::Result<Trace> {
     let path = below_root(&plan.tree, path)?;
     let hashed = artifact(&plan.tree, "trace", &path, Mode::RawBytes, Profile::Jcs1)?;
     Ok(Trace {
@@ -392,13 +441,13 @@ fn environment(flags: &GeneralArgs) -> anyhow::Result<Option<Environment>> {
     Ok((environment != Environment::default()).then_some(environment))
 }
 
-fn parent(plan: &Plan, flags: &GeneralArgs, path: &std::path::Path) -> anyhow::Result<Parent> {
+fn parent(tree: &WorkingTree, flags: &GeneralArgs, path: &Path) -> anyhow::Result<Parent> {
     let doing = || format!("cannot use the parent `{}`", path.display());
     let content = read_file(path, 64 << 20).with_context(doing)?;
     let bytes = content.bytes.context("too large").with_context(doing)?;
     let read = read_sidecar(&bytes, false).with_context(doing)?;
     Ok(Parent {
-        path: below_root(&plan.tree, path).ok(),
+        path: below_root(tree, path).ok(),
         hash: sidecar_hash(&read.document),
         relation: flags.relation.clone(),
     })
