@@ -277,7 +277,7 @@ fn perform(
             for output in recorded.outputs.iter().flatten() {
                 remove(&root, &output.path)?;
             }
-            (worktree, root)
+            (worktree.canonicalize().unwrap_or(worktree), root)
         }
         Place::Directory(directory) => {
             let root = WorkingTree::open(directory.root())?;

@@ -5,6 +5,8 @@ mod backfill;
 #[cfg(test)]
 mod capture;
 #[cfg(test)]
+mod docs;
+#[cfg(test)]
 mod faults;
 #[cfg(test)]
 mod rerun;
