@@ -5,7 +5,7 @@ use std::collections::BTreeMap;
 use canon::{Digest, Map, Value};
 use domain::{
     Answer, BLOB_MEMBER, Document, Event, Position, ResourceKind, Session, State, Status,
-    Visibility, blob_reference,
+    Visibility, WorkspaceId, blob_reference,
 };
 
 use crate::caller::Caller;
@@ -35,6 +35,11 @@ pub enum Extra {
         activity: Activity,
         /// Its newest event.
         last_event: Option<Position>,
+    },
+    /// For a Message.
+    Message {
+        /// The Workspace of its Session.
+        workspace_id: Option<WorkspaceId>,
     },
     /// For an Outcome: the Messages of the result.
     Outcome {
@@ -73,6 +78,8 @@ impl Engine {
         let wanted: Vec<Position> = documents.iter().flat_map(content_positions).collect();
         let stored = self.shared.store.events_at(wanted.clone()).await?;
         let mut payloads = BTreeMap::new();
+        // A Message is read from an event of its own Workspace: copies never leave it.
+        let mut workspaces = BTreeMap::new();
         for (position, stored) in wanted.into_iter().zip(stored) {
             let Some(stored) = stored else { continue };
             if payloads.contains_key(&position) {
@@ -81,6 +88,7 @@ impl Engine {
             let event = Event::parse(&stored.bytes).map_err(|error| Refused::Internal {
                 detail: error.to_string(),
             })?;
+            workspaces.insert(position, event.workspace_id);
             let mut payload = event.payload;
             resolve_blobs(&*self.shared.store, &mut payload).await?;
             self.reveal_parts(caller, &mut payload).await?;
@@ -97,7 +105,12 @@ impl Engine {
                 payloads,
                 extra: Extra::None,
             };
-            view.extra = self.extra(caller, &view).await?;
+            view.extra = match &view.document.state {
+                State::Message(message) => Extra::Message {
+                    workspace_id: workspaces.get(&message.source).cloned().flatten(),
+                },
+                _ => self.extra(caller, &view).await?,
+            };
             views.push(view);
         }
         Ok(views)

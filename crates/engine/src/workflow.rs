@@ -26,6 +26,16 @@ pub trait Workflow: Send + Sync + fmt::Debug + 'static {
     /// One line for people.
     fn description(&self) -> &'static str;
 
+    /// What it takes, as a JSON Schema.
+    fn input_schema(&self) -> Value {
+        serde_json::json!({"type": "object", "description": "a Message or any JSON object"})
+    }
+
+    /// What it gives, as a JSON Schema.
+    fn output_schema(&self) -> Value {
+        serde_json::json!({"type": "string", "description": "the text of the agent's message"})
+    }
+
     /// Returns the first step for an input.
     fn begin(&self, input: &Value) -> Step;
 

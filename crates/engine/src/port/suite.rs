@@ -1,1 +1,119 @@
-//! One suite for every store.
+//! One suite for every store: what the port promises, tested through the port alone.
+//!
+//! An adapter calls [`store_suite!`](crate::store_suite) with an expression that makes a [`Subject`], and gets one
+//! test per behaviour. Commits are real ones: commands go through `decide` and `seal`, and a naive model beside
+//! the store says what must be read back.
+
+#![expect(
+    clippy::unwrap_used,
+    clippy::expect_used,
+    clippy::panic,
+    clippy::indexing_slicing,
+    reason = "this is test code, compiled only with the feature for tests"
+)]
+
+mod exclusion;
+mod extras;
+mod model;
+mod reading;
+
+use std::future::Future;
+use std::pin::pin;
+use std::sync::Arc;
+use std::task::{Context, Poll, Wake, Waker};
+use std::thread::{self, Thread};
+
+pub use exclusion::*;
+pub use extras::*;
+pub use model::{Model, Step, steps};
+pub use reading::*;
+
+use super::Store;
+
+/// A store under test.
+pub trait Subject: Sized {
+    /// Returns the store. The caller lets go of it before reopening.
+    fn store(&self) -> Arc<dyn Store>;
+
+    /// Ends the store as a clean stop would and opens it again.
+    fn reopen(self) -> Self;
+}
+
+/// Runs a future on this thread. Stores need no runtime, so neither does their suite.
+pub fn wait<T>(future: impl Future<Output = T>) -> T {
+    struct Unpark(Thread);
+    impl Wake for Unpark {
+        fn wake(self: Arc<Self>) {
+            self.0.unpark();
+        }
+    }
+    let waker = Waker::from(Arc::new(Unpark(thread::current())));
+    let mut context = Context::from_waker(&waker);
+    let mut future = pin!(future);
+    loop {
+        match future.as_mut().poll(&mut context) {
+            Poll::Ready(value) => return value,
+            Poll::Pending => thread::park(),
+        }
+    }
+}
+
+/// Makes one test per behaviour for the stores that an expression makes, such as `MemorySubject::default`.
+#[macro_export]
+macro_rules! store_suite {
+    ($make:expr) => {
+        $crate::store_suite! { $make =>
+            absent_things_read_as_none
+            a_commit_reads_back
+            lists_and_streams_agree_with_a_naive_filter
+            a_version_conflict_writes_nothing
+            a_document_that_must_not_exist_and_does_is_a_conflict
+            an_impossible_event_writes_nothing
+            a_claim_in_use_is_a_conflict
+            an_expired_claim_is_gone_and_its_scope_free
+            a_commit_needs_the_epochs_it_names
+            a_lease_that_is_held_cannot_be_taken
+            taking_over_gives_every_lease_a_new_epoch
+            concurrent_commits_leave_no_hole
+            blobs_of_every_size_read_back
+            news_come_after_the_commit_and_in_order
+            a_subscriber_that_lags_is_told
+            api_keys_are_added_replaced_and_listed
+            reopening_shows_the_same
+        }
+    };
+    ($make:expr => $($name:ident)*) => {
+        $(
+            #[test]
+            fn $name() {
+                $crate::port::suite::$name($make);
+            }
+        )*
+    };
+}
+
+#[cfg(test)]
+mod memory {
+    use super::*;
+    use crate::port::MemoryStore;
+
+    struct MemorySubject(Arc<MemoryStore>);
+
+    impl MemorySubject {
+        fn new() -> Self {
+            Self(Arc::new(MemoryStore::new("suite001", [7; 32])))
+        }
+    }
+
+    impl Subject for MemorySubject {
+        fn store(&self) -> Arc<dyn Store> {
+            Arc::clone(&self.0) as Arc<dyn Store>
+        }
+
+        fn reopen(self) -> Self {
+            Self(Arc::new(self.0.reopened()))
+        }
+    }
+
+    crate::store_suite!(MemorySubject::new);
+}

@@ -1,0 +1,253 @@
+//! A run of the whole registry against one server.
+//!
+//! Owns the order: first the checks that stand alone (with the slow ones beside them), then the probes of the published
+//! suite, then the checks that restart the server, then those that judge everything seen so far.
+
+use std::time::Duration;
+
+use serde_json::Value;
+
+use crate::check;
+use crate::json::{at, text};
+use crate::miss::{Checked, Miss};
+use crate::registry::{Check, Probe, Row, rows};
+use crate::report::{Outcome, Report, Verdict};
+use crate::wire::{Claims, Wire};
+
+/// What to ask and with what.
+#[derive(Debug, Clone)]
+pub struct Suite {
+    /// The address of the server, without `/v1`.
+    pub url: String,
+    /// An API key that may read and write in the default workspace and make workspaces.
+    pub key: String,
+    /// A key of another actor that is limited to another workspace or may only read.
+    pub other_key: Option<String>,
+    /// A shell command that kills and restarts the server and returns when it is ready.
+    pub restart: Option<String>,
+    /// How long to wait for any one answer.
+    pub timeout: Duration,
+}
+
+/// Why a run could not begin.
+#[derive(Debug, thiserror::Error)]
+#[non_exhaustive]
+pub enum SuiteError {
+    /// The address cannot be used.
+    #[error("`{url}` is not an http:// or https:// address")]
+    Address {
+        /// The address as given.
+        url: String,
+    },
+    /// Nothing answers there.
+    #[error("no answer from `{url}`: {cause}")]
+    Unreachable {
+        /// The address as given.
+        url: String,
+        /// What happened instead.
+        cause: String,
+    },
+}
+
+impl Suite {
+    /// Runs every check and returns the verdicts in registry order; `progress` hears each one as it is reached.
+    ///
+    /// # Errors
+    ///
+    /// Returns an error when the address is unusable or nothing answers at all.
+    pub async fn run(&self, mut progress: impl FnMut(&Outcome)) -> Result<Report, SuiteError> {
+        let wire = self.connect().await?;
+        let wire = &wire;
+        let rows: Vec<&'static Row> = rows().collect();
+        let mut outcomes = Vec::with_capacity(rows.len());
+        let mut tell = |row: &Row, checked: Checked| {
+            let outcome = outcome(wire, row, checked);
+            progress(&outcome);
+            outcomes.push(outcome);
+        };
+
+        let slow = rows.iter().filter_map(|row| match row.check {
+            Check::Beside(probe) => Some(async move { (*row, run(wire, probe).await) }),
+            _ => None,
+        });
+        let beside = futures_util::future::join_all(slow);
+        let now = async {
+            for row in &rows {
+                match &row.check {
+                    Check::Now(probe) => tell(row, run(wire, *probe).await),
+                    Check::Claimed(claim) => {
+                        tell(row, Err(Miss::Unseen(unclaimed(wire.claims, claim))))
+                    }
+                    Check::Elsewhere(reason) => tell(row, Err(Miss::Unseen((*reason).to_owned()))),
+                    Check::Beside(_)
+                    | Check::Published
+                    | Check::Restart(_)
+                    | Check::Last(_)
+                    | Check::Derived(_) => {}
+                }
+            }
+            let probes = check::published::run(wire).await;
+            for (row, checked) in rows
+                .iter()
+                .filter(|row| matches!(row.check, Check::Published))
+                .zip(probes)
+            {
+                tell(row, checked);
+            }
+        };
+        let (beside, ()) = tokio::join!(beside, now);
+        for (row, checked) in beside {
+            tell(row, checked);
+        }
+        for row in &rows {
+            if let Check::Restart(probe) = row.check {
+                tell(row, run(wire, probe).await);
+            }
+        }
+        for row in &rows {
+            if let Check::Last(probe) = row.check {
+                tell(row, run(wire, probe).await);
+            }
+        }
+        for row in &rows {
+            if let Check::Derived(judge) = row.check {
+                let checked = judge(wire.claims, &outcomes);
+                let outcome = outcome(wire, row, checked);
+                progress(&outcome);
+                outcomes.push(outcome);
+            }
+        }
+        let place = |id: &str| rows.iter().position(|row| row.id == id);
+        outcomes.sort_by_key(|outcome| place(outcome.id));
+        Ok(Report {
+            url: self.url.clone(),
+            outcomes,
+        })
+    }
+
+    async fn connect(&self) -> Result<Wire, SuiteError> {
+        let address = || SuiteError::Address {
+            url: self.url.clone(),
+        };
+        let unreachable = |cause: String| SuiteError::Unreachable {
+            url: self.url.clone(),
+            cause,
+        };
+        let base = reqwest::Url::parse(&self.url).map_err(|_| address())?;
+        if !matches!(base.scheme(), "http" | "https") || base.host_str().is_none() {
+            return Err(address());
+        }
+        let wire = Wire::new(
+            base,
+            self.key.clone(),
+            self.other_key.clone(),
+            self.restart.clone(),
+            self.timeout,
+        );
+        let mut wire = wire.map_err(|error| unreachable(error.to_string()))?;
+        let discovery = wire.get("/v1").send().await;
+        let discovery = match discovery {
+            Ok(answer) => answer.value().unwrap_or_default(),
+            Err(Miss::Fail { found, .. } | Miss::Unseen(found) | Miss::Part(found)) => {
+                return Err(unreachable(found));
+            }
+        };
+        let claim = |name: &str| {
+            at(&discovery, "capabilities")
+                .get(name)
+                .and_then(Value::as_bool)
+                .unwrap_or(false)
+        };
+        wire.claims = Claims {
+            websocket: claim("websocket"),
+            receipts: claim("receipts"),
+            replay: claim("replay"),
+        };
+        if let Ok(workspace) = wire.workspace().await {
+            wire.home = text(&workspace, "id").to_owned();
+        }
+        Ok(wire)
+    }
+}
+
+async fn run(wire: &Wire, probe: Probe) -> Checked {
+    probe(wire).await
+}
+
+fn outcome(wire: &Wire, row: &Row, checked: Checked) -> Outcome {
+    let verdict = match checked {
+        Ok(()) => Verdict::Ok { unseen: None },
+        Err(Miss::Part(part)) => Verdict::Ok {
+            unseen: Some(wire.redact(&part)),
+        },
+        Err(Miss::Fail { expected, found }) => Verdict::Fail {
+            expected: wire.redact(&expected),
+            found: wire.redact(&found),
+        },
+        Err(Miss::Unseen(reason)) => Verdict::NotCovered {
+            reason: wire.redact(&reason),
+        },
+    };
+    Outcome {
+        id: row.id,
+        level: row.level,
+        title: row.title,
+        verdict,
+    }
+}
+
+fn unclaimed(claims: Claims, claim: &str) -> String {
+    let claimed = match claim {
+        "receipts" => claims.receipts,
+        "replay" => claims.replay,
+        "websocket" => claims.websocket,
+        _ => false,
+    };
+    if claimed {
+        format!("the server advertises {claim}, but this runner has no check for it yet")
+    } else {
+        format!("the server does not advertise {claim}")
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn suite(url: &str) -> Suite {
+        let timeout = Duration::from_secs(2);
+        Suite {
+            url: url.to_owned(),
+            key: "k".to_owned(),
+            other_key: None,
+            restart: None,
+            timeout,
+        }
+    }
+
+    #[tokio::test]
+    async fn an_address_that_is_none_is_an_error() {
+        for url in ["", "127.0.0.1:8080", "ftp://127.0.0.1", "http://"] {
+            let run = suite(url).run(|_| ()).await;
+            assert!(
+                matches!(run, Err(SuiteError::Address { .. })),
+                "`{url}`: {run:?}"
+            );
+        }
+    }
+
+    #[tokio::test]
+    async fn a_server_that_is_not_there_is_an_error_and_not_a_report() {
+        // The port is free: it was just given and closed again.
+        let port = std::net::TcpListener::bind("127.0.0.1:0")
+            .unwrap()
+            .local_addr()
+            .unwrap()
+            .port();
+        let run = suite(&format!("http://127.0.0.1:{port}")).run(|_| ()).await;
+        assert!(
+            matches!(run, Err(SuiteError::Unreachable { .. })),
+            "{run:?}"
+        );
+    }
+}

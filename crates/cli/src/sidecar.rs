@@ -1,0 +1,67 @@
+//! `reprise sidecar`: replay blocks on the command line.
+//!
+//! Does all the input and output around the pure crate of the same name: files, git, processes and
+//! the terminal. Exit codes are 0 (yes), 1 (the answer is no: drift) and 2 (usage or fault), except
+//! that `capture` passes the status of the command it wrapped.
+
+mod backfill;
+mod capture;
+mod facts;
+mod files;
+mod git;
+mod hashing;
+mod locate;
+mod output;
+mod rerun;
+mod verify;
+mod write;
+
+use std::process::ExitCode;
+
+use clap::Subcommand;
+
+pub(crate) use verify::{EXAMPLES as VERIFY_EXAMPLES, VerifyArgs};
+
+/// Arguments of `reprise sidecar`.
+#[derive(Debug, clap::Args)]
+pub(crate) struct Args {
+    #[command(subcommand)]
+    command: Command,
+}
+
+#[derive(Debug, Subcommand)]
+enum Command {
+    /// Wrap a run, or describe one, and write its sidecar.
+    #[command(after_help = capture::EXAMPLES)]
+    Capture(Box<capture::CaptureArgs>),
+    /// Check that the inputs on disk are the inputs the run used.
+    #[command(after_help = verify::EXAMPLES)]
+    Verify(VerifyArgs),
+    /// Print, or with --exec perform, the steps that run the command again.
+    #[command(after_help = rerun::EXAMPLES)]
+    Rerun(rerun::RerunArgs),
+    /// Rebuild sidecars from git for reports older than replay blocks.
+    #[command(after_help = backfill::EXAMPLES)]
+    Backfill(backfill::BackfillArgs),
+}
+
+impl From<VerifyArgs> for Args {
+    fn from(args: VerifyArgs) -> Self {
+        Self {
+            command: Command::Verify(args),
+        }
+    }
+}
+
+/// Runs one subcommand.
+///
+/// # Errors
+/// Usage and faults; the caller prints them and exits with 2.
+pub(crate) fn run(args: Args) -> anyhow::Result<ExitCode> {
+    match args.command {
+        Command::Capture(args) => capture::run(*args),
+        Command::Verify(args) => verify::run(&args),
+        Command::Rerun(args) => rerun::run(&args),
+        Command::Backfill(args) => backfill::run(&args),
+    }
+}

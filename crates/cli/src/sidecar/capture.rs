@@ -1,0 +1,350 @@
+//! `sidecar capture`: wrap a run, or describe one that already happened.
+//!
+//! Inputs are hashed before the command starts and again when it has ended; a difference is a fault
+//! and leaves no sidecar. Everything is checked and written under temporary names before anything is
+//! put in place, the sidecar last: where there is a sidecar, the capture was whole.
+
+mod build;
+
+use std::fs;
+use std::path::{Path, PathBuf};
+use std::process::{Command, ExitCode, ExitStatus};
+
+use ::sidecar::{AHD_KINDS, Artifact, Mode, Profile, Sidecar};
+use anyhow::{Context as _, bail, ensure};
+
+use super::facts::{FactArgs, GeneralSamplingArgs, now};
+use super::files::WorkingTree;
+use super::hashing::{Wanted, artifact, below_root, mode_of};
+use super::locate::{self, Pair, directory_of};
+use super::write::Prepared;
+use super::{git, output};
+
+pub(super) const EXAMPLES: &str = "\
+Examples:
+  Wrap an agent run, hash what it read and wrote, render the block into its report:
+    reprise sidecar capture --kind agent-run --input prompt=prompts/task.md \\
+      --input config=agent.yml:canonical-json --output answer=out/answer.txt \\
+      --report out/report.md -- python agent.py prompts/task.md
+
+  An AHD eval:
+    reprise sidecar capture --kind eval-live --report docs/evals/run.md \\
+      --token tokens/swiss.yml --brief briefs/landing.yml --n 30 \\
+      --model id=claude-x,provider=anthropic --request-ids ids.json \\
+      --condition-requested raw --condition-effective raw -- node bin/ahd eval-live swiss --n 30
+
+  Describe a run that already happened:
+    reprise sidecar capture --kind agent-run --no-run --argv-json argv.json \\
+      --invoked-at 2026-01-02T03:04:05Z --input prompt=prompts/task.md --report out/report.md
+
+Exit status: that of COMMAND; 2 when the capture itself failed, and then there is no sidecar.";
+
+/// Arguments of `sidecar capture`.
+#[derive(Debug, clap::Args)]
+pub(super) struct CaptureArgs {
+    /// Kind of run; eval-live, critique and eval-image write AHD blocks, other names general ones.
+    #[arg(long)]
+    kind: String,
+    /// The report. The sidecar lies beside it and the block is rendered into it.
+    #[arg(long, value_name = "FILE", required_unless_present = "sidecar")]
+    report: Option<PathBuf>,
+    /// Where to write the sidecar when there is no report.
+    #[arg(long, value_name = "FILE", conflicts_with = "report")]
+    sidecar: Option<PathBuf>,
+    /// Leave the report as it is.
+    #[arg(long)]
+    no_block: bool,
+    /// Replace an existing sidecar; it is removed before the command starts.
+    #[arg(long)]
+    overwrite: bool,
+    /// Directory that paths are relative to [default: found from the report's place].
+    #[arg(long, value_name = "DIR")]
+    root: Option<PathBuf>,
+    /// Do not run anything, describe a run.
+    #[arg(long, requires = "argv_json", requires = "invoked_at")]
+    no_run: bool,
+    /// The command of a described run: a JSON list of strings.
+    #[arg(
+        long,
+        value_name = "FILE",
+        requires = "no_run",
+        conflicts_with = "command"
+    )]
+    argv_json: Option<PathBuf>,
+    /// Start of a described run, UTC with Z.
+    #[arg(long, value_name = "TIME", requires = "no_run")]
+    invoked_at: Option<String>,
+    /// Write the sidecar even though the command holds what looks like a credential (AHD kinds).
+    #[arg(long)]
+    allow_secrets_in_argv: bool,
+    #[command(flatten)]
+    facts: FactArgs,
+    #[command(flatten)]
+    ahd: build::AhdArgs,
+    #[command(flatten)]
+    general: build::GeneralArgs,
+    #[command(flatten)]
+    sampling: GeneralSamplingArgs,
+    /// The command and its arguments, executed as given and without a shell.
+    #[arg(
+        last = true,
+        value_name = "COMMAND",
+        required_unless_present = "no_run"
+    )]
+    command: Vec<String>,
+}
+
+/// What is known before the command starts.
+struct Plan {
+    tree: WorkingTree,
+    ahd: bool,
+    argv: Vec<String>,
+    sidecar: PathBuf,
+    inputs: Vec<Input>,
+    outputs: Vec<Output>,
+    draft: Sidecar,
+}
+
+/// An input and its hash before the run.
+struct Input {
+    artifact: Artifact,
+    profile: Profile,
+}
+
+struct Output {
+    role: String,
+    path: String,
+    mode: Option<Mode>,
+    stable: bool,
+}
+
+/// What the run itself told.
+struct Ran {
+    invoked_at: String,
+    finished_at: Option<String>,
+    status: Option<ExitStatus>,
+}
+
+/// Runs the subcommand.
+pub(super) fn run(args: CaptureArgs) -> anyhow::Result<ExitCode> {
+    let plan = plan(&args)?;
+    if plan.sidecar.symlink_metadata().is_ok() {
+        let shown = plan.sidecar.display();
+        ensure!(args.overwrite, "`{shown}` exists; --overwrite replaces it");
+        fs::remove_file(&plan.sidecar).with_context(|| format!("cannot remove `{shown}`"))?;
+    }
+    let ran = execute(&args, &plan)?;
+    unchanged(
+        &plan.tree,
+        plan.inputs
+            .iter()
+            .map(|input| (&input.artifact, input.profile)),
+    )?;
+    if plan.ahd
+        && let Some(status) = ran.status
+        && !status.success()
+    {
+        // Schema 1 has no member for a failed run.
+        output::say(&format!("no sidecar: the command ended with {status}"));
+        return Ok(exit_code(Some(status)));
+    }
+    let report = args.report.as_deref().map(Report::read).transpose()?;
+    let sidecar = build::complete(plan.draft.clone(), &args, &plan, &ran, report.as_ref())?;
+    write(
+        &plan.sidecar,
+        &sidecar,
+        report.as_ref().filter(|_| !args.no_block),
+    )?;
+    output::say(&format!("sidecar written to `{}`", plan.sidecar.display()));
+    Ok(exit_code(ran.status))
+}
+
+fn plan(args: &CaptureArgs) -> anyhow::Result<Plan> {
+    let ahd = AHD_KINDS.contains(&args.kind.as_str());
+    build::refuse_foreign_flags(args, ahd)?;
+    let named = args
+        .report
+        .as_ref()
+        .or(args.sidecar.as_ref())
+        .context("no report")?;
+    let start = directory_of(named);
+    let tree = WorkingTree::open(&locate::root(args.root.as_deref(), start, ahd)?)?;
+    let sidecar = match &args.sidecar {
+        Some(path) => path.clone(),
+        None => Pair::of(named).sidecar,
+    };
+    ensure!(start.is_dir(), "`{}` is not a directory", start.display());
+    let argv = match &args.argv_json {
+        Some(path) => {
+            let doing = || format!("cannot read a command from `{}`", path.display());
+            let bytes = fs::read(path).with_context(doing)?;
+            serde_json::from_slice(&bytes).with_context(doing)?
+        }
+        None => args.command.clone(),
+    };
+    ensure!(!argv.is_empty(), "the command is empty");
+    if ahd
+        && !args.allow_secrets_in_argv
+        && let Some(secret) = ::sidecar::find_secrets(&argv).first()
+    {
+        bail!(
+            "argument {} looks like a credential ({}), and blocks of this kind publish the whole command; \
+             --allow-secrets-in-argv writes it all the same",
+            secret.index,
+            secret.name
+        );
+    }
+    let inputs = build::inputs(args, &tree, ahd)?;
+    let outputs = outputs(args, &tree)?;
+    let mut ignored = vec![absolute(&sidecar)?];
+    for path in args.report.iter() {
+        ignored.push(absolute(path)?);
+    }
+    ignored.extend(outputs.iter().map(|output| tree.root().join(&output.path)));
+    let git = git::state(tree.root(), &ignored);
+    let known = build::Materials {
+        tree: &tree,
+        argv: &argv,
+        inputs: &inputs,
+        git: git.as_ref(),
+    };
+    let draft = build::draft(args, &known, ahd)?;
+    Ok(Plan {
+        tree,
+        ahd,
+        argv,
+        sidecar,
+        inputs,
+        outputs,
+        draft,
+    })
+}
+
+/// Returns the place of a file that may not exist yet, without links in its directory.
+fn absolute(path: &Path) -> anyhow::Result<PathBuf> {
+    let path = std::path::absolute(path).context("no current directory")?;
+    let directory = directory_of(&path);
+    let directory = directory
+        .canonicalize()
+        .unwrap_or_else(|_| directory.to_owned());
+    Ok(directory.join(path.file_name().unwrap_or_default()))
+}
+
+fn outputs(args: &CaptureArgs, tree: &WorkingTree) -> anyhow::Result<Vec<Output>> {
+    let unstable = args.general.outputs.iter().map(|wanted| (wanted, false));
+    let stable = args
+        .general
+        .stable_outputs
+        .iter()
+        .map(|wanted| (wanted, true));
+    unstable
+        .chain(stable)
+        .map(|(Wanted { role, path, mode }, stable)| {
+            Ok(Output {
+                role: role.clone(),
+                path: below_root(tree, path)?,
+                mode: *mode,
+                stable,
+            })
+        })
+        .collect()
+}
+
+fn execute(args: &CaptureArgs, plan: &Plan) -> anyhow::Result<Ran> {
+    if let Some(invoked_at) = &args.invoked_at {
+        return Ok(Ran {
+            invoked_at: invoked_at.clone(),
+            finished_at: None,
+            status: None,
+        });
+    }
+    let (program, arguments) = plan.argv.split_first().context("the command is empty")?;
+    let invoked_at = now();
+    let status = Command::new(program)
+        .args(arguments)
+        .status()
+        .with_context(|| format!("cannot run `{program}`"))?;
+    Ok(Ran {
+        invoked_at,
+        finished_at: Some(now()),
+        status: Some(status),
+    })
+}
+
+/// Hashes inputs again and refuses a difference (RB-CAP-05).
+pub(super) fn unchanged<'a>(
+    tree: &WorkingTree,
+    inputs: impl Iterator<Item = (&'a Artifact, Profile)>,
+) -> anyhow::Result<()> {
+    for (before, profile) in inputs {
+        let after = artifact(tree, &before.role, &before.path, before.mode, profile)?;
+        ensure!(
+            after.hash == before.hash,
+            "input `{}` changed while the command ran",
+            before.path
+        );
+    }
+    Ok(())
+}
+
+/// Hashes what the run wrote.
+fn hash_outputs(plan: &Plan, profile: Profile) -> anyhow::Result<Vec<Artifact>> {
+    plan.outputs
+        .iter()
+        .map(|output| {
+            let mode = output
+                .mode
+                .unwrap_or_else(|| mode_of(&plan.tree, &output.path));
+            let mut hashed = artifact(&plan.tree, &output.role, &output.path, mode, profile)?;
+            hashed.stable = Some(output.stable);
+            Ok(hashed)
+        })
+        .collect()
+}
+
+/// A report as the run left it.
+pub(super) struct Report {
+    path: PathBuf,
+    bytes: Vec<u8>,
+    /// Without a replay block of an earlier run.
+    stripped: Vec<u8>,
+}
+
+impl Report {
+    fn read(path: &Path) -> anyhow::Result<Self> {
+        let doing = || format!("cannot use the report `{}`", path.display());
+        let bytes = fs::read(path).with_context(doing)?;
+        let stripped = ::sidecar::strip(&bytes).with_context(doing)?;
+        Ok(Self {
+            path: path.to_owned(),
+            bytes,
+            stripped,
+        })
+    }
+}
+
+/// Writes the sidecar, and the block into the report: both complete before either is in place.
+fn write(path: &Path, sidecar: &Sidecar, report: Option<&Report>) -> anyhow::Result<()> {
+    let text = sidecar.text()?;
+    let report = report
+        .map(|report| Prepared::new(&report.path, &::sidecar::render(&report.bytes, sidecar)?))
+        .transpose()?;
+    let prepared = Prepared::new(path, text.as_bytes())?;
+    if let Some(report) = report {
+        report.commit()?;
+    }
+    prepared.commit()
+}
+
+/// Returns the command's status as ours; a signal as 128 and its number.
+pub(super) fn exit_code(status: Option<ExitStatus>) -> ExitCode {
+    let Some(status) = status else {
+        return ExitCode::SUCCESS;
+    };
+    #[cfg(unix)]
+    let signal = std::os::unix::process::ExitStatusExt::signal(&status);
+    #[cfg(not(unix))]
+    let signal: Option<i32> = None;
+    let code = status.code().unwrap_or(128 + signal.unwrap_or(0));
+    ExitCode::from(u8::try_from(code).unwrap_or(255))
+}

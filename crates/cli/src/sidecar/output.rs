@@ -1,0 +1,161 @@
+//! What the user sees: text, JSON and JUnit of a verification.
+
+use std::io::Write as _;
+use std::path::{Path, PathBuf};
+
+use ::sidecar::{Check, Outcome, Sidecar, Verification};
+use anyhow::Context as _;
+use quick_junit::{NonSuccessKind, Report, TestCase, TestCaseStatus, TestSuite};
+use serde::Serialize;
+
+use super::write::Prepared;
+
+/// Talks to the user, beside the data.
+pub(super) fn say(line: &str) {
+    let _ = writeln!(std::io::stderr(), "{line}");
+}
+
+/// Prints data.
+pub(super) fn print(text: &str) -> anyhow::Result<()> {
+    std::io::stdout()
+        .write_all(text.as_bytes())
+        .context("cannot write to standard output")
+}
+
+/// Prints a value as one JSON document.
+pub(super) fn print_json(value: &impl Serialize) -> anyhow::Result<()> {
+    print(&format!("{}\n", serde_json::to_string_pretty(value)?))
+}
+
+/// The outcome of `verify` as a document.
+#[derive(Debug, Serialize)]
+pub(super) struct Outlook {
+    pub(super) report: PathBuf,
+    pub(super) sidecar: PathBuf,
+    pub(super) root: Option<PathBuf>,
+    pub(super) kind: Option<String>,
+    pub(super) verdict: Verdict,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub(super) error: Option<&'static str>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub(super) message: Option<String>,
+    pub(super) warnings: Vec<String>,
+    pub(super) checks: Vec<Check>,
+}
+
+/// The answer as one word.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize)]
+#[serde(rename_all = "lowercase")]
+pub(super) enum Verdict {
+    Clean,
+    Drift,
+    Error,
+}
+
+/// Returns the text form of a verification.
+pub(super) fn text(
+    report: &Path,
+    path: &Path,
+    sidecar: &Sidecar,
+    verification: &Verification,
+) -> String {
+    let (name, version) = sidecar.tool();
+    let dirty = if sidecar.dirty() { " (dirty)" } else { "" };
+    let mut text = format!(
+        "report   {}\nsidecar  {}\nkind     {}\ntool     {name} {version}\ncommit   {}{dirty}\ntime     {}\n\n",
+        report.display(),
+        path.display(),
+        sidecar.kind(),
+        sidecar.commit().unwrap_or("none"),
+        sidecar.invoked_at(),
+    );
+    for check in &verification.checks {
+        text.push_str(&check_lines(check));
+    }
+    for warning in &verification.warnings {
+        text.push_str(&format!("  warning: {warning}\n"));
+    }
+    let failed = count(verification, Outcome::Fail);
+    let verdict = match failed {
+        0 => format!("\nclean: {} of {0} ok\n", count(verification, Outcome::Ok)),
+        failed => format!("\ndrift: {failed} of {} FAIL\n", verification.checks.len()),
+    };
+    text + &verdict
+}
+
+fn count(verification: &Verification, outcome: Outcome) -> usize {
+    let of_kind = verification
+        .checks
+        .iter()
+        .filter(|check| check.result == outcome);
+    of_kind.count()
+}
+
+/// Returns a check as lines: one when ok, with expected and actual below it otherwise.
+pub(super) fn check_lines(check: &Check) -> String {
+    let phrase = phrase(check);
+    let Check { field, .. } = check;
+    match check.result {
+        Outcome::Ok => format!("  ok    {field}  {phrase}\n"),
+        Outcome::Note => format!("  note  {field}  {phrase}\n"),
+        Outcome::Fail => {
+            let actual = check
+                .actual
+                .map_or("<none>".to_owned(), |hash| hash.to_string());
+            format!(
+                "  FAIL  {field}  {phrase}\n          expected {}\n          actual   {actual}\n",
+                check.expected
+            )
+        }
+    }
+}
+
+fn phrase(check: &Check) -> String {
+    let mut phrase = format!("`{}`", check.path);
+    if let Some(found) = &check.relocated_to {
+        phrase.push_str(&format!(" found at `{found}`"));
+    }
+    if let Some(mode) = check.matched {
+        phrase.push_str(&format!(" agrees by {mode}"));
+    }
+    if let Some(reason) = check.reason {
+        phrase.push_str(&format!(": {}", reason.name()));
+    }
+    if let Some(detail) = &check.detail {
+        phrase.push_str(&format!(": {detail}"));
+    }
+    phrase
+}
+
+/// Writes the JUnit form: a test case per check, or one in error when there is no verdict.
+pub(super) fn write_junit(path: &Path, outlook: &Outlook) -> anyhow::Result<()> {
+    let mut suite = TestSuite::new(outlook.sidecar.display().to_string());
+    if let Some(error) = outlook.error {
+        let mut status = TestCaseStatus::non_success(NonSuccessKind::Error);
+        status.set_type(error);
+        status.set_message(outlook.message.clone().unwrap_or_default());
+        suite.add_test_case(TestCase::new("sidecar", status));
+    }
+    for check in &outlook.checks {
+        let status = match check.result {
+            Outcome::Ok | Outcome::Note => TestCaseStatus::success(),
+            Outcome::Fail => {
+                let mut status = TestCaseStatus::non_success(NonSuccessKind::Failure);
+                status.set_type(
+                    check
+                        .reason
+                        .map_or("hash_mismatch", ::sidecar::Reason::name),
+                );
+                status.set_message(phrase(check));
+                status.set_description(check_lines(check));
+                status
+            }
+        };
+        let mut case = TestCase::new(check.field.clone(), status);
+        case.set_classname(outlook.kind.clone().unwrap_or_default());
+        suite.add_test_case(case);
+    }
+    let mut report = Report::new("reprise sidecar verify");
+    report.add_test_suite(suite);
+    Prepared::new(path, report.to_string()?.as_bytes())?.commit()
+}

@@ -1,0 +1,199 @@
+//! `sidecar verify` and `verify-replay`.
+
+use std::path::{Path, PathBuf};
+use std::process::ExitCode;
+
+use ::sidecar::{FileError, Files, ReadSidecar, Sidecar, VerifyOptions, read_sidecar, verify};
+use anyhow::Context as _;
+
+use super::files::{WorkingTree, read_file};
+use super::git::AtCommit;
+use super::locate::{self, Pair, directory_of};
+use super::output::{self, Outlook, Verdict};
+
+pub(crate) const EXAMPLES: &str = "\
+Examples:
+  reprise sidecar verify docs/evals/2026-04-22-swiss-n30.md
+  reprise sidecar verify --at-commit docs/evals/2026-04-22-swiss-n30.md
+  reprise sidecar verify --outputs --json out/report.replay.json
+  reprise sidecar verify --junit replay.xml docs/evals/run.md
+
+Exit status: 0 clean, 1 drift (at least one FAIL), 2 no verdict.
+A clean verdict says that the inputs are those recorded; it does not say that the command was run,
+that the named models answered, or that a rerun would agree.";
+
+/// Arguments of `sidecar verify`.
+#[derive(Debug, clap::Args)]
+pub(crate) struct VerifyArgs {
+    /// The report, or its sidecar.
+    #[arg(value_name = "REPORT|SIDECAR")]
+    argument: PathBuf,
+    /// Directory that paths are relative to [default: found from the report's place].
+    #[arg(long, value_name = "DIR")]
+    root: Option<PathBuf>,
+    /// Refuse members that this program does not know.
+    #[arg(long)]
+    strict: bool,
+    /// Read the files from git, at the recorded commit or at REV.
+    #[arg(long, value_name = "REV", num_args = 0..=1, require_equals = true, default_missing_value = "")]
+    at_commit: Option<String>,
+    /// Also check outputs and the report itself (general sidecars).
+    #[arg(long)]
+    outputs: bool,
+    /// Also compare the agent's configuration with its recorded hash (general sidecars).
+    #[arg(long, value_name = "FILE")]
+    agent: Option<PathBuf>,
+    /// Print the outcome as JSON.
+    #[arg(long)]
+    json: bool,
+    /// Also write the outcome as a JUnit file.
+    #[arg(long, value_name = "FILE")]
+    junit: Option<PathBuf>,
+}
+
+/// Largest sidecar that is read.
+const SIDECAR_BYTES_MAX: u64 = 64 << 20;
+
+/// Why there is no verdict: a stable name and a message.
+#[derive(Debug)]
+pub(super) struct NoVerdict {
+    pub(super) code: &'static str,
+    pub(super) message: String,
+}
+
+impl NoVerdict {
+    fn new(code: &'static str, message: impl Into<String>) -> Self {
+        Self {
+            code,
+            message: message.into(),
+        }
+    }
+}
+
+/// Runs the subcommand.
+pub(super) fn run(args: &VerifyArgs) -> anyhow::Result<ExitCode> {
+    let pair = Pair::of(&args.argument);
+    let mut outlook = Outlook {
+        report: pair.report.clone(),
+        sidecar: pair.sidecar.clone(),
+        root: None,
+        kind: None,
+        verdict: Verdict::Error,
+        error: None,
+        message: None,
+        warnings: Vec::new(),
+        checks: Vec::new(),
+    };
+    let mut text = String::new();
+    match judge(args, &pair, &mut outlook) {
+        Ok(read) => {
+            text = read;
+        }
+        Err(NoVerdict { code, message }) => {
+            output::say(&format!("error: {code}: {message}"));
+            outlook.error = Some(code);
+            outlook.message = Some(message);
+        }
+    }
+    if let Some(path) = &args.junit {
+        output::write_junit(path, &outlook)?;
+    }
+    if args.json {
+        output::print_json(&outlook)?;
+    } else {
+        output::print(&text)?;
+    }
+    Ok(ExitCode::from(match outlook.verdict {
+        Verdict::Clean => 0,
+        Verdict::Drift => 1,
+        Verdict::Error => 2,
+    }))
+}
+
+/// Fills the outcome and returns its text form.
+fn judge(args: &VerifyArgs, pair: &Pair, outlook: &mut Outlook) -> Result<String, NoVerdict> {
+    let read = read_pair(pair, args.strict)?;
+    outlook.kind = Some(read.sidecar.kind().to_owned());
+    let root = root_of(args.root.as_deref(), pair, &read.sidecar)?;
+    let files: Box<dyn Files> = match &args.at_commit {
+        None => Box::new(open_tree(&root)?),
+        Some(revision) => Box::new(open_commit(&root, revision, &read.sidecar)?),
+    };
+    outlook.root = Some(root.canonicalize().unwrap_or(root));
+    let agent = match &args.agent {
+        Some(path) => {
+            let unreadable = |error| {
+                NoVerdict::new("unreadable_agent", format!("`{}`: {error}", path.display()))
+            };
+            Some(std::fs::read(path).map_err(unreadable)?)
+        }
+        None => None,
+    };
+    let options = VerifyOptions {
+        outputs: args.outputs,
+        agent,
+    };
+    let verification = verify(&read, files.as_ref(), &options);
+    outlook.verdict = if verification.clean() {
+        Verdict::Clean
+    } else {
+        Verdict::Drift
+    };
+    let text = output::text(&pair.report, &pair.sidecar, &read.sidecar, &verification);
+    outlook.warnings = verification.warnings;
+    outlook.checks = verification.checks;
+    Ok(text)
+}
+
+/// Reads the sidecar of a pair.
+pub(super) fn read_pair(pair: &Pair, strict: bool) -> Result<ReadSidecar, NoVerdict> {
+    let shown = pair.sidecar.display();
+    let content = read_file(&pair.sidecar, SIDECAR_BYTES_MAX).map_err(|error| match error {
+        FileError::Missing => {
+            NoVerdict::new("sidecar_not_found", format!("no sidecar at `{shown}`"))
+        }
+        other => NoVerdict::new("invalid_sidecar", format!("`{shown}`: {other}")),
+    })?;
+    let Some(bytes) = content.bytes else {
+        let message = format!("`{shown}` has {} bytes, more than any sidecar", content.len);
+        return Err(NoVerdict::new("invalid_sidecar", message));
+    };
+    read_sidecar(&bytes, strict)
+        .map_err(|error| NoVerdict::new(error.code(), format!("`{shown}`: {error}")))
+}
+
+/// Returns the root that a sidecar's paths are relative to.
+pub(super) fn root_of(
+    given: Option<&Path>,
+    pair: &Pair,
+    sidecar: &Sidecar,
+) -> Result<PathBuf, NoVerdict> {
+    let ahd = matches!(sidecar, Sidecar::Ahd(_));
+    locate::root(given, directory_of(&pair.sidecar), ahd).map_err(unreadable_root)
+}
+
+pub(super) fn open_tree(root: &Path) -> Result<WorkingTree, NoVerdict> {
+    WorkingTree::open(root).map_err(unreadable_root)
+}
+
+/// Opens the files at a revision; an empty one means the recorded commit.
+pub(super) fn open_commit(
+    root: &Path,
+    revision: &str,
+    sidecar: &Sidecar,
+) -> Result<AtCommit, NoVerdict> {
+    let revision = if revision.is_empty() {
+        sidecar
+            .commit()
+            .context("the sidecar records no commit; name one with --at-commit=REV")
+    } else {
+        Ok(revision)
+    };
+    revision
+        .and_then(|revision| AtCommit::open(root, revision))
+        .map_err(|error| NoVerdict::new("commit_not_found", format!("{error:#}")))
+}
+
+fn unreadable_root(error: anyhow::Error) -> NoVerdict {
+    NoVerdict::new("unreadable_root", format!("{error:#}"))
+}

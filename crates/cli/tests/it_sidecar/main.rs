@@ -1,0 +1,16 @@
+//! `reprise sidecar` on the real binary, in real directories and real git repositories.
+
+#[cfg(test)]
+mod backfill;
+#[cfg(test)]
+mod capture;
+#[cfg(test)]
+mod docs;
+#[cfg(test)]
+mod faults;
+#[cfg(test)]
+mod rerun;
+#[cfg(test)]
+mod verify;
+#[cfg(test)]
+mod world;

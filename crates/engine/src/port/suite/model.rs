@@ -1,0 +1,443 @@
+//! A naive model of a log: everything in plain lists, changed by the same pure functions as the real thing.
+
+use std::collections::BTreeSet;
+use std::sync::Arc;
+
+use canon::{Map, Value};
+use domain::{
+    AdvanceTask, AnswerRequest, AppendMessage, ArtifactId, ArtifactKind, Ask, AttachContent, Blob,
+    BranchId, BranchKind, CancelTask, Command, CreateBranch, CreateSession, CreateVault,
+    CreateWorkspace, Decision, Document, Documents, EventName, MessageId, Move, NewMessage, Order,
+    OutcomeId, PermissionId, Position, Refusal, RegisterArtifact, RequestReply, ResourceKind, Role,
+    Scratch, SessionId, SubmitTask, TaskId, TaskInput, Timestamp, UpdateSession, VaultId,
+    Visibility, WorkspaceId, decide, seal,
+};
+use proptest::prelude::*;
+use serde_json::json;
+
+use super::wait;
+use crate::port::{Commit, CommitError, Committed, Expected, SealedTurn, Store, StoredEvent};
+
+/// What a log must hold after the commits made through it.
+#[derive(Debug, Clone)]
+pub struct Model {
+    log: EventName,
+    scratch: Scratch,
+    events: Vec<StoredEvent>,
+    stamp: i64,
+    made: u64,
+}
+
+/// One thing to do: what, to which, and how.
+pub type Step = (u8, u8, u8);
+
+/// Generates things to do.
+pub fn steps(len_max: usize) -> impl Strategy<Value = Vec<Step>> {
+    prop::collection::vec((0u8..16, any::<u8>(), any::<u8>()), 1..len_max)
+}
+
+impl Model {
+    /// Begins with an empty log.
+    pub fn new(store: &dyn Store) -> Self {
+        Self {
+            log: store.name().clone(),
+            scratch: Scratch::default(),
+            events: Vec::new(),
+            stamp: 1_800_000_000_000_000,
+            made: 0,
+        }
+    }
+
+    /// Begins with documents as a store holds them. Ids made by models with different numbers differ.
+    pub fn with_documents(
+        store: &dyn Store,
+        number: u64,
+        documents: impl IntoIterator<Item = Document>,
+    ) -> Self {
+        let mut model = Self::new(store);
+        for document in documents {
+            model.scratch.insert(document);
+        }
+        model.made = number;
+        model
+    }
+
+    /// Returns the events, ascending.
+    pub fn events(&self) -> &[StoredEvent] {
+        &self.events
+    }
+
+    /// Returns the documents, by creation.
+    pub fn documents(&self) -> Vec<Document> {
+        let mut documents: Vec<Document> = self.scratch.iter().cloned().collect();
+        documents.sort_by_key(|document| document.key);
+        documents
+    }
+
+    /// Returns the time of the last commit.
+    pub fn now(&self) -> Timestamp {
+        Timestamp::from_micros(self.stamp)
+    }
+
+    /// Makes a fresh id body.
+    pub fn body(&mut self) -> String {
+        self.made += 1;
+        format!("{:08}", self.made)
+    }
+
+    /// Decides an order on the model's documents.
+    ///
+    /// # Errors
+    /// The order is refused.
+    pub fn decide(&self, order: Order) -> Result<Decision, Refusal> {
+        let command = Command {
+            actor: "tester".to_owned(),
+            idempotency_key: None,
+            order,
+        };
+        decide(&self.scratch, &command)
+    }
+
+    /// Makes the commit of a decision; its documents must be as the model has them.
+    pub fn commit_of(&self, decision: &Decision) -> Commit {
+        let ids: BTreeSet<&str> = decision
+            .drafts
+            .iter()
+            .map(|draft| &*draft.resource.id)
+            .collect();
+        let expected = ids.iter().map(|id| Expected {
+            id: (*id).into(),
+            version: self
+                .scratch
+                .document(id)
+                .map_or(0, |document| document.version),
+        });
+        let mut copy = self.clone();
+        let drafts = decision.drafts.clone();
+        Commit {
+            expected: expected.collect(),
+            fences: vec![],
+            holder: "suite".into(),
+            blobs: decision.blobs.clone(),
+            event_count: decision.drafts.len() as u64,
+            now: self.now(),
+            seal: Box::new(move |first| {
+                let now = copy.now();
+                let events = seal(&copy.log, &mut copy.scratch, &drafts, first, now)?;
+                let ids: BTreeSet<&str> = drafts.iter().map(|draft| &*draft.resource.id).collect();
+                let documents = ids.iter().filter_map(|id| copy.scratch.document(id));
+                Ok(SealedTurn {
+                    documents: documents.cloned().collect(),
+                    events: events.into_iter().map(stored).collect(),
+                    ..SealedTurn::default()
+                })
+            }),
+        }
+    }
+
+    /// Notes that a decision was committed.
+    pub fn committed(&mut self, decision: &Decision, committed: &Committed) {
+        let now = self.now();
+        let sealed = seal(
+            &self.log,
+            &mut self.scratch,
+            &decision.drafts,
+            committed.first,
+            now,
+        );
+        self.events.extend(
+            sealed
+                .expect("the store sealed the same")
+                .into_iter()
+                .map(stored),
+        );
+    }
+
+    /// Decides, commits and notes an order.
+    ///
+    /// # Errors
+    /// The store refuses the commit.
+    ///
+    /// # Panics
+    /// The order is refused.
+    pub fn run(&mut self, store: &dyn Store, order: Order) -> Result<Committed, CommitError> {
+        self.stamp += 1_000;
+        let decision = self.decide(order).expect("the order is possible");
+        let committed = wait(store.commit(self.commit_of(&decision)))?;
+        self.committed(&decision, &committed);
+        Ok(committed)
+    }
+
+    /// Takes a step if it is possible as things stand.
+    pub fn step(&mut self, store: &dyn Store, step: Step) {
+        let Some(order) = self.order(step) else {
+            return;
+        };
+        if let Order::AttachContent(attach) = &order {
+            let blob = Blob::new(content(attach.bytes));
+            assert_eq!(blob.digest, attach.sha256);
+            wait(store.put_blob(blob)).unwrap();
+        }
+        if self.decide(order.clone()).is_ok() {
+            self.run(store, order).unwrap();
+        }
+    }
+
+    fn pick(&self, kind: ResourceKind, choice: u8) -> Option<String> {
+        let documents = self.documents();
+        let known: Vec<&Document> = documents
+            .iter()
+            .filter(|document| document.state.kind() == kind)
+            .collect();
+        let index = usize::from(choice).checked_rem(known.len())?;
+        Some(known[index].id.to_string())
+    }
+
+    /// Returns a Message as a caller would send it, with a text of the given length.
+    pub fn message(&mut self, text_len: usize, visibility: Visibility) -> NewMessage {
+        let body = self.body();
+        let text = format!("{body} {}", "x".repeat(text_len));
+        NewMessage {
+            id: MessageId::from_body(&body),
+            salt: format!("salt-{body}"),
+            role: Role::User,
+            parts: vec![
+                json!({"type": "text", "text": text, "visibility": visibility.as_str()}),
+                json!({"type": "text", "text": "é \u{1f600}", "visibility": "public"}),
+            ],
+            metadata: Map::new(),
+        }
+    }
+
+    /// Returns the order that creates a Workspace.
+    pub fn workspace(&mut self) -> Order {
+        let body = self.body();
+        Order::CreateWorkspace(CreateWorkspace {
+            id: WorkspaceId::from_body(&body),
+            branch_id: BranchId::from_body(&body),
+            name: format!("workspace {body}"),
+            root: "/".to_owned(),
+            metadata: Map::new(),
+        })
+    }
+
+    /// Returns the order that creates a Session in the first Workspace.
+    pub fn session(&mut self) -> Order {
+        self.session_in(0).expect("a workspace is there")
+    }
+
+    fn session_in(&mut self, choice: u8) -> Option<Order> {
+        let workspace = self.pick(ResourceKind::Workspace, choice)?;
+        Some(Order::CreateSession(CreateSession {
+            id: SessionId::from_body(&self.body()),
+            workspace_id: WorkspaceId::parse(&workspace).ok()?,
+            mode_id: None,
+            model_policy: Some(json!({"temperature": 0.5})),
+            initial_messages: vec![],
+            metadata: Map::new(),
+        }))
+    }
+
+    /// Returns the order that appends a Message to the first Session.
+    pub fn append(&mut self, text_len: usize) -> Order {
+        self.append_to(0, text_len, Visibility::Public)
+            .expect("a session is there")
+    }
+
+    fn append_to(&mut self, choice: u8, text_len: usize, visibility: Visibility) -> Option<Order> {
+        let session = self.pick(ResourceKind::Session, choice)?;
+        Some(Order::AppendMessage(AppendMessage {
+            session_id: SessionId::parse(&session).ok()?,
+            message: self.message(text_len, visibility),
+        }))
+    }
+
+    fn order(&mut self, (what, which, how): Step) -> Option<Order> {
+        let kind = ResourceKind::Task;
+        let task = self.pick(kind, which);
+        let task = task.and_then(|id| TaskId::parse(&id).ok());
+        match what {
+            0 => Some(self.workspace()),
+            1 => self.session_in(which),
+            2 => self.append_to(which, usize::from(how), Visibility::Public),
+            3 => self.append_to(which, 5_000 + usize::from(how), Visibility::Public),
+            4 => self.append_to(which, 40 * usize::from(how), Visibility::Internal),
+            5 => self.submit(which, how),
+            6 => {
+                let workflow_digest = canon::sha256(b"workflow");
+                advance(task?, Move::Start { workflow_digest })
+            }
+            7 => {
+                let request = PermissionId::from_body(&self.body());
+                advance(task?, ask(request, how))
+            }
+            8 => {
+                let request = self.pick(ResourceKind::Permission, which)?;
+                Some(Order::AnswerRequest(AnswerRequest {
+                    id: PermissionId::parse(&request).ok()?,
+                    reply: if how.is_multiple_of(2) {
+                        RequestReply::Approve
+                    } else {
+                        RequestReply::Deny
+                    },
+                    remarks: Map::new(),
+                }))
+            }
+            9 => {
+                let ending = Move::Complete {
+                    ids: domain::EndIds {
+                        outcome_id: OutcomeId::from_body(&self.body()),
+                        receipt_id: domain::ReceiptId::from_body(&self.body()),
+                    },
+                    summary: "done".to_owned(),
+                    messages: vec![],
+                };
+                advance(task?, ending)
+            }
+            10 => self.artifact(which, how),
+            11 => {
+                let artifact = self.pick(ResourceKind::Artifact, which)?;
+                let bytes = u64::from(how) * 1_000;
+                Some(Order::AttachContent(AttachContent {
+                    id: ArtifactId::parse(&artifact).ok()?,
+                    sha256: canon::sha256(&content(bytes)),
+                    bytes,
+                }))
+            }
+            12 => Some(Order::CancelTask(CancelTask {
+                id: task?,
+                ids: domain::EndIds {
+                    outcome_id: OutcomeId::from_body(&self.body()),
+                    receipt_id: domain::ReceiptId::from_body(&self.body()),
+                },
+                reason: None,
+            })),
+            13 => {
+                let session = self.pick(ResourceKind::Session, which)?;
+                Some(Order::CreateBranch(CreateBranch {
+                    id: BranchId::from_body(&self.body()),
+                    session_id: SessionId::parse(&session).ok()?,
+                    kind: BranchKind::Session,
+                    base_ref: "here".to_owned(),
+                    parent_branch_id: None,
+                    task_id: task,
+                    metadata: Map::new(),
+                }))
+            }
+            14 => {
+                let workspace = self.pick(ResourceKind::Workspace, which)?;
+                Some(Order::CreateVault(CreateVault {
+                    id: VaultId::from_body(&self.body()),
+                    workspace_id: if how.is_multiple_of(2) {
+                        None
+                    } else {
+                        WorkspaceId::parse(&workspace).ok()
+                    },
+                    provider: "none".to_owned(),
+                    capabilities: vec![],
+                    metadata: Map::new(),
+                }))
+            }
+            _ => {
+                let session = self.pick(ResourceKind::Session, which)?;
+                Some(Order::UpdateSession(UpdateSession {
+                    id: SessionId::parse(&session).ok()?,
+                    summary: Some(Some(format!("summary {how}"))),
+                    model_policy: None,
+                    metadata: None,
+                }))
+            }
+        }
+    }
+
+    fn submit(&mut self, which: u8, how: u8) -> Option<Order> {
+        let session = self.pick(ResourceKind::Session, which)?;
+        let input = if how.is_multiple_of(2) {
+            TaskInput::Message(self.message(usize::from(how), Visibility::Public))
+        } else {
+            TaskInput::Object(Map::from_iter([("n".to_owned(), Value::from(how))]))
+        };
+        Some(Order::SubmitTask(SubmitTask {
+            id: TaskId::from_body(&self.body()),
+            session_id: SessionId::parse(&session).ok()?,
+            workspace_id: None,
+            branch_id: None,
+            parent_task_id: None,
+            workflow: "echo".to_owned(),
+            input,
+            metadata: Map::new(),
+        }))
+    }
+
+    fn artifact(&mut self, which: u8, how: u8) -> Option<Order> {
+        let workspace = self.pick(ResourceKind::Workspace, which)?;
+        let session = self.pick(ResourceKind::Session, which);
+        let task = self.pick(ResourceKind::Task, which);
+        Some(Order::RegisterArtifact(RegisterArtifact {
+            id: ArtifactId::from_body(&self.body()),
+            kind: ArtifactKind::File,
+            mime_type: "text/plain".to_owned(),
+            uri: None,
+            visibility: Visibility::Public,
+            sha256: None,
+            workspace_id: WorkspaceId::parse(&workspace).ok()?,
+            session_id: session
+                .filter(|_| how % 3 == 1)
+                .and_then(|id| SessionId::parse(&id).ok()),
+            task_id: task
+                .filter(|_| how % 3 == 2)
+                .and_then(|id| TaskId::parse(&id).ok()),
+            metadata: Map::new(),
+        }))
+    }
+}
+
+fn advance(id: TaskId, step: Move) -> Option<Order> {
+    let moves = vec![step];
+    Some(Order::AdvanceTask(AdvanceTask { id, moves }))
+}
+
+fn ask(request: PermissionId, how: u8) -> Move {
+    Move::Ask {
+        request,
+        ask: if how.is_multiple_of(2) {
+            Ask::Input
+        } else {
+            Ask::Approval
+        },
+        effect_key: format!("host:{how}"),
+        request_body: json!({"question": "?"}),
+        action: json!({}),
+    }
+}
+
+fn content(bytes: u64) -> Vec<u8> {
+    b"content "
+        .iter()
+        .copied()
+        .cycle()
+        .take(bytes as usize)
+        .collect()
+}
+
+fn stored(sealed: domain::Sealed) -> StoredEvent {
+    StoredEvent {
+        position: sealed.position,
+        links: sealed.links,
+        resource: sealed.resource,
+        bytes: Arc::from(sealed.bytes),
+    }
+}
+
+/// A commit of nothing but what a turn says beside events.
+pub(super) fn bare(now: i64, turn: SealedTurn) -> Commit {
+    Commit {
+        expected: vec![],
+        fences: vec![],
+        holder: "suite".into(),
+        blobs: vec![],
+        event_count: 0,
+        now: Timestamp::from_micros(now),
+        seal: Box::new(move |_: Position| Ok(turn)),
+    }
+}

@@ -1,0 +1,238 @@
+//! What is committed reads back: by id, by list, by stream, after a restart.
+
+use domain::{Document, Position, ResourceKind};
+use proptest::test_runner::{Config, TestRunner};
+
+use super::model::bare;
+use super::{Model, Subject, steps, wait};
+use crate::port::{ClaimScope, ListQuery, ReadEvents, Scope, SealedTurn, Store, StoredEvent};
+
+/// An empty log answers none to everything.
+pub fn absent_things_read_as_none<S: Subject>(make: impl Fn() -> S) {
+    let subject = make();
+    let store = subject.store();
+    let digest = canon::sha256(b"nothing");
+    assert_eq!(store.head(), Position::START);
+    let documents = wait(store.documents(vec!["task_1".into(), "".into()]));
+    assert_eq!(documents.unwrap(), vec![None, None]);
+    assert_eq!(wait(store.documents(vec![])).unwrap(), vec![]);
+    let events = wait(store.events_at(vec![Position(1), Position(u64::MAX)]));
+    assert_eq!(events.unwrap(), vec![None, None]);
+    let claims = wait(store.claims(vec![ClaimScope(digest)]));
+    assert_eq!(claims.unwrap(), vec![None]);
+    assert_eq!(wait(store.blob(digest)).unwrap(), None);
+    assert_eq!(wait(store.api_key(digest)).unwrap(), None);
+    assert_eq!(wait(store.api_keys()).unwrap(), vec![]);
+    assert_eq!(wait(store.take_over("me".into())).unwrap(), vec![]);
+    for scope in [Scope::All, Scope::Session(Position(1))] {
+        assert_eq!(wait(store.last_event(scope)).unwrap(), None);
+        assert_eq!(stream(&*store, scope, 10), vec![]);
+        for kind in ResourceKind::ALL {
+            assert_eq!(list(&*store, kind, scope, false, 10), vec![]);
+        }
+    }
+}
+
+/// Documents and events read back as committed, in the order asked for.
+pub fn a_commit_reads_back<S: Subject>(make: impl Fn() -> S) {
+    let subject = make();
+    let store = subject.store();
+    let mut model = Model::new(&*store);
+    let order = model.workspace();
+    let first = model.run(&*store, order).unwrap();
+    assert_eq!(first.first, Position(1));
+    let order = model.session();
+    model.run(&*store, order).unwrap();
+    let order = model.append(10);
+    let last = model.run(&*store, order).unwrap();
+    assert_eq!(last.first, Position(4));
+    assert_eq!(store.head(), Position(5));
+
+    let mut documents = model.documents();
+    documents.reverse();
+    let mut ids: Vec<Box<str>> = documents.iter().map(|known| known.id.clone()).collect();
+    ids.insert(1, "task_unknown".into());
+    let mut expected: Vec<Option<Document>> = documents.into_iter().map(Some).collect();
+    expected.insert(1, None);
+    assert_eq!(wait(store.documents(ids)).unwrap(), expected);
+
+    let found = wait(store.events_at(vec![Position(5), Position(9), Position(1)])).unwrap();
+    let events = model.events();
+    assert_eq!(
+        found,
+        vec![Some(events[4].clone()), None, Some(events[0].clone())]
+    );
+    assert_eq!(stream(&*store, Scope::All, 100), events);
+}
+
+/// Every list and stream holds exactly what a filter over everything finds, page by page.
+pub fn lists_and_streams_agree_with_a_naive_filter<S: Subject>(make: impl Fn() -> S) {
+    let config = Config {
+        cases: 8,
+        failure_persistence: None,
+        ..Config::default()
+    };
+    TestRunner::new(config)
+        .run(&steps(60), |steps| {
+            let subject = make();
+            let store = subject.store();
+            let mut model = Model::new(&*store);
+            for step in [(0, 0, 0), (1, 0, 0), (5, 0, 0), (5, 0, 1), (6, 0, 0)] {
+                model.step(&*store, step);
+            }
+            for step in steps {
+                model.step(&*store, step);
+            }
+            agrees(&*store, &model);
+            Ok(())
+        })
+        .unwrap();
+}
+
+/// Checks every read of a store against a model of what it must hold.
+///
+/// # Panics
+/// They differ.
+pub fn agrees(store: &dyn Store, model: &Model) {
+    let documents = model.documents();
+    let events = model.events();
+    let head = events
+        .last()
+        .map_or(Position::START, |event| event.position);
+    assert_eq!(store.head(), head);
+    // Each kind of scope, for its first and its last member, and one that holds nothing.
+    let mut scopes = vec![Scope::All, Scope::Task(Position(999_999))];
+    for (kind, scope) in [
+        (
+            ResourceKind::Workspace,
+            Scope::Workspace as fn(Position) -> Scope,
+        ),
+        (ResourceKind::Session, Scope::Session),
+        (ResourceKind::Task, Scope::Task),
+    ] {
+        let mut of_kind = documents.iter().filter(|known| known.state.kind() == kind);
+        scopes.extend(of_kind.next().map(|known| scope(known.key)));
+        scopes.extend(of_kind.next_back().map(|known| scope(known.key)));
+    }
+    for scope in scopes {
+        let expected: Vec<StoredEvent> = events
+            .iter()
+            .filter(|event| scope.contains(event.links))
+            .cloned()
+            .collect();
+        assert_eq!(
+            wait(store.last_event(scope)).unwrap(),
+            expected.last().map(|event| event.position),
+            "{scope:?}"
+        );
+        assert_eq!(stream(store, scope, 1_000), expected, "{scope:?}");
+        assert_eq!(stream(store, scope, 7), expected, "{scope:?}");
+        for (kind, open) in ResourceKind::ALL
+            .into_iter()
+            .flat_map(|kind| [(kind, false), (kind, true)])
+        {
+            let expected: Vec<Document> = documents
+                .iter()
+                .filter(|known| known.state.kind() == kind && scope.contains(known.links))
+                .filter(|known| !open || known.state.is_open())
+                .cloned()
+                .collect();
+            for page in [2, 1_000] {
+                let found = list(store, kind, scope, open, page);
+                assert_eq!(found, expected, "{scope:?} {kind:?} open {open} by {page}");
+            }
+        }
+    }
+    let ids = documents.iter().map(|known| known.id.clone()).collect();
+    let expected: Vec<Option<Document>> = documents.into_iter().map(Some).collect();
+    assert_eq!(wait(store.documents(ids)).unwrap(), expected);
+}
+
+fn list(
+    store: &dyn Store,
+    kind: ResourceKind,
+    scope: Scope,
+    open_only: bool,
+    limit: usize,
+) -> Vec<Document> {
+    let mut found: Vec<Document> = Vec::new();
+    loop {
+        let page = wait(store.list(ListQuery {
+            kind,
+            scope,
+            open_only,
+            after: found.last().map_or(Position::START, |last| last.key),
+            limit,
+        }))
+        .unwrap();
+        assert!(page.len() <= limit, "a page is no longer than asked for");
+        if page.is_empty() {
+            return found;
+        }
+        found.extend(page);
+    }
+}
+
+fn stream(store: &dyn Store, scope: Scope, limit: usize) -> Vec<StoredEvent> {
+    let mut found: Vec<StoredEvent> = Vec::new();
+    loop {
+        let after = found.last().map_or(Position::START, |last| last.position);
+        let page = wait(store.events(ReadEvents {
+            scope,
+            after,
+            limit,
+        }))
+        .unwrap();
+        assert!(page.len() <= limit, "a page is no longer than asked for");
+        if page.is_empty() {
+            return found;
+        }
+        found.extend(page);
+    }
+}
+
+/// After a clean stop everything is there, and work goes on where it stopped.
+pub fn reopening_shows_the_same<S: Subject>(make: impl Fn() -> S) {
+    let subject = make();
+    let store = subject.store();
+    let name = store.name().clone();
+    let secret = *store.secret();
+    let mut model = Model::new(&*store);
+    let order = model.workspace();
+    model.run(&*store, order).unwrap();
+    let order = model.session();
+    model.run(&*store, order).unwrap();
+    for len in [10, 6_000] {
+        let order = model.append(len);
+        model.run(&*store, order).unwrap();
+    }
+    let claim = super::exclusion::claim(b"kept", 50);
+    let turn = SealedTurn {
+        claims: vec![claim],
+        leases_taken: vec![Position(3)],
+        ..SealedTurn::default()
+    };
+    let epoch = wait(store.commit(bare(10, turn))).unwrap().leases[0].1;
+    let large = domain::Blob::new(vec![5; 300_000]);
+    wait(store.put_blob(large.clone())).unwrap();
+    let key = super::extras::api_key("kept", b"text");
+    wait(store.put_api_key(key.clone())).unwrap();
+    drop(store);
+
+    let subject = subject.reopen();
+    let store = subject.store();
+    assert_eq!(*store.name(), name);
+    assert_eq!(*store.secret(), secret);
+    agrees(&*store, &model);
+    let claims = wait(store.claims(vec![claim.scope])).unwrap();
+    assert_eq!(claims, vec![Some(claim)]);
+    assert_eq!(wait(store.blob(large.digest)).unwrap(), Some(large.bytes));
+    assert_eq!(wait(store.api_keys()).unwrap(), vec![key]);
+    let taken = wait(store.take_over("next".into())).unwrap();
+    assert_eq!(taken.len(), 1);
+    assert!(taken[0].1 > epoch, "epochs go on from {epoch}: {taken:?}");
+    let order = model.append(1);
+    let next = model.run(&*store, order).unwrap();
+    assert_eq!(next.first, Position(8));
+    agrees(&*store, &model);
+}

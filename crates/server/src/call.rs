@@ -1,0 +1,346 @@
+//! A request on its way to a handler: who calls, with what in path, query, headers and body.
+
+use std::sync::{Arc, Mutex, PoisonError};
+
+use axum::body::Body;
+use axum::extract::{FromRequest, FromRequestParts, MatchedPath, Query, RawPathParams, Request};
+use axum::http::{HeaderMap, Method, StatusCode, header};
+use axum::response::{IntoResponse, Response};
+use bytes::{Bytes, BytesMut};
+use canon::{Integers, Map, Value};
+use domain::{Position, ResourceKind};
+use engine::{Answer, Caller, Idempotency, ListRequest, Request as Write, Settle};
+use http_body_util::BodyExt;
+use serde_json::json;
+use wire::{Code, Cursor};
+
+use crate::app::App;
+use crate::auth;
+use crate::failure::{Failure, Reply};
+use crate::gate::RequestId;
+use crate::render;
+
+/// Bytes of a body over its limit that are read and dropped, so that its sender gets to read the answer.
+const OVERRUN_BYTES_MAX: usize = 16 * 1024 * 1024;
+
+/// How many items a list has at most, and when nothing is said.
+const LIMIT_MAX: usize = 200;
+const LIMIT_DEFAULT: usize = 50;
+
+/// A request by a known caller.
+#[derive(Debug)]
+pub(crate) struct Call {
+    pub(crate) app: Arc<App>,
+    pub(crate) caller: Caller,
+    pub(crate) request_id: String,
+    method: Method,
+    /// The route's template with its parameters filled in: the same for every spelling of a path.
+    target: String,
+    params: Vec<(String, String)>,
+    query: Vec<(String, String)>,
+    headers: HeaderMap,
+    /// Read once. The lock is never waited for: it makes a call shareable, which a body alone is not.
+    body: Mutex<Body>,
+}
+
+impl FromRequest<Arc<App>> for Call {
+    type Rejection = Failure;
+
+    async fn from_request(request: Request, app: &Arc<App>) -> Result<Self, Failure> {
+        let (mut parts, body) = request.into_parts();
+        let bad = |what: &str| Failure::invalid("", format!("the {what} is not UTF-8"));
+        let params = RawPathParams::from_request_parts(&mut parts, app)
+            .await
+            .map_err(|_| bad("path"))?;
+        let params: Vec<(String, String)> = params
+            .iter()
+            .map(|(name, value)| (name.to_owned(), value.to_owned()))
+            .collect();
+        let Query(query) =
+            Query::<Vec<(String, String)>>::try_from_uri(&parts.uri).map_err(|_| bad("query"))?;
+        let lost = || Failure::new(Code::InternalError, "internal error");
+        let template = parts.extensions.get::<MatchedPath>().ok_or_else(lost)?;
+        let mut target = template.as_str().to_owned();
+        for (name, value) in &params {
+            target = target.replace(&format!("{{{name}}}"), value);
+        }
+        Ok(Self {
+            app: Arc::clone(app),
+            caller: parts.extensions.get::<Caller>().cloned().ok_or_else(lost)?,
+            request_id: parts
+                .extensions
+                .get::<RequestId>()
+                .map(|id| id.0.clone())
+                .unwrap_or_default(),
+            method: parts.method,
+            target,
+            params,
+            query,
+            headers: parts.headers,
+            body: Mutex::new(body),
+        })
+    }
+}
+
+impl Call {
+    /// Returns a parameter of the path.
+    pub(crate) fn param(&self, name: &str) -> &str {
+        let found = self.params.iter().find(|(known, _)| known == name);
+        found.map(|(_, value)| value.as_str()).unwrap_or_default()
+    }
+
+    /// Reads a parameter of the path as an id. What is no id of the kind names nothing.
+    pub(crate) fn id<T, E>(
+        &self,
+        name: &str,
+        object: &'static str,
+        parse: impl FnOnce(&str) -> Result<T, E>,
+    ) -> Result<T, Failure> {
+        parse(self.param(name)).map_err(|_| Failure::not_found(object))
+    }
+
+    /// Returns a parameter of the query, given at most once.
+    pub(crate) fn query(&self, name: &str) -> Result<Option<&str>, Failure> {
+        let mut found = self.query.iter().filter(|(known, _)| known == name);
+        let first = found.next().map(|(_, value)| value.as_str());
+        match found.next() {
+            None => Ok(first),
+            Some(_) => Err(Failure::invalid(name, format!("`{name}` is given twice"))),
+        }
+    }
+
+    fn owned_query(&self, name: &str) -> Result<Option<String>, Failure> {
+        Ok(self.query(name)?.map(str::to_owned))
+    }
+
+    /// Returns the filters of the query that this list takes.
+    pub(crate) fn filters(&self, taken: &[&str]) -> Result<Filters, Failure> {
+        let filter = |name: &str| match taken.contains(&name) {
+            true => self.owned_query(name),
+            false => Ok(None),
+        };
+        Ok(Filters {
+            workspace_id: filter("workspace_id")?,
+            session_id: filter("session_id")?,
+            task_id: filter("task_id")?,
+        })
+    }
+
+    /// Reads how many items are wanted (AP-ENV-07).
+    pub(crate) fn limit(&self) -> Result<usize, Failure> {
+        let Some(text) = self.query("limit")? else {
+            return Ok(LIMIT_DEFAULT);
+        };
+        let digits = !text.is_empty() && text.bytes().all(|byte| byte.is_ascii_digit());
+        match text.parse() {
+            Ok(limit) if digits && (1..=LIMIT_MAX).contains(&limit) => Ok(limit),
+            _ => Err(Failure::invalid(
+                "limit",
+                format!("`limit` must be an integer from 1 to {LIMIT_MAX}"),
+            )),
+        }
+    }
+
+    /// Reads where a list goes on.
+    pub(crate) fn cursor(&self) -> Result<Cursor, Failure> {
+        match self.query("cursor")? {
+            None => Ok(Cursor::default()),
+            Some(text) => Ok(Cursor::parse(text)?),
+        }
+    }
+
+    /// Reads an event cursor under any of its names; two that differ are refused (C-13).
+    pub(crate) fn event_cursor(&self) -> Result<Option<String>, Failure> {
+        let mut cursor: Option<&str> = None;
+        for name in ["after_event_id", "cursor", "after"] {
+            let Some(given) = self.query(name)? else {
+                continue;
+            };
+            if cursor.is_some_and(|known| known != given) {
+                let message = "`after_event_id`, `cursor` and `after` name different events";
+                return Err(Failure::invalid("after_event_id", message));
+            }
+            cursor = Some(given);
+        }
+        Ok(cursor.map(str::to_owned))
+    }
+
+    /// Returns a header's text.
+    pub(crate) fn header(&self, name: &str) -> Option<&str> {
+        self.headers.get(name)?.to_str().ok()
+    }
+
+    /// Reads the body as a JSON object; none at all is an empty one (AP-REST-04).
+    pub(crate) async fn json(&mut self) -> Result<Map<String, Value>, Failure> {
+        let bytes = self.bytes(self.app.config.body_bytes_max).await?;
+        if bytes.iter().all(u8::is_ascii_whitespace) {
+            return Ok(Map::new());
+        }
+        // A client that sends its own key as content would have it in the log for good (AP-AUTH-03).
+        if let Some(key) = auth::presented(&self.headers)
+            && contains(&bytes, key.as_bytes())
+        {
+            let message = "the body contains the credential that it was sent with";
+            return Err(Failure::invalid("", message));
+        }
+        canon::read_object(&bytes, Integers::Safe)
+            .map_err(|error| Failure::invalid("", format!("the body cannot be read: {error}")))
+    }
+
+    /// Reads the body as it is.
+    pub(crate) async fn bytes(&mut self, bytes_max: usize) -> Result<Bytes, Failure> {
+        let body = self.body.get_mut().unwrap_or_else(PoisonError::into_inner);
+        let mut body = std::mem::take(body);
+        let mut bytes = BytesMut::new();
+        let mut length = 0;
+        while let Some(frame) = body.frame().await {
+            let frame = frame.map_err(|_| Failure::invalid("", "the body ended early"))?;
+            let Ok(data) = frame.into_data() else {
+                continue;
+            };
+            length += data.len();
+            if length <= bytes_max {
+                bytes.extend_from_slice(&data);
+            } else {
+                bytes.clear();
+                if length > bytes_max.saturating_add(OVERRUN_BYTES_MAX) {
+                    break;
+                }
+            }
+        }
+        if length > bytes_max {
+            let message = format!("the body is longer than {bytes_max} bytes");
+            return Err(
+                Failure::new(Code::PayloadTooLarge, message).with("bytes_max", json!(bytes_max))
+            );
+        }
+        Ok(bytes.freeze())
+    }
+
+    /// Reads the idempotency key, when there is one (AP-IDEM-08).
+    pub(crate) fn idempotency(&self, body: Value) -> Result<Option<Idempotency>, Failure> {
+        const NAME: &str = "Idempotency-Key";
+        let mut lines = self.headers.get_all("idempotency-key").iter();
+        let Some(line) = lines.next() else {
+            return Ok(None);
+        };
+        let wrong = |message: &str| Failure::invalid(NAME, message);
+        if lines.next().is_some() {
+            return Err(wrong("the idempotency key is given twice"));
+        }
+        let key = line
+            .to_str()
+            .map_err(|_| wrong("the idempotency key must be printable ASCII"))?;
+        if !(1..=255).contains(&key.len()) {
+            return Err(wrong("the idempotency key must have 1 to 255 characters"));
+        }
+        if auth::presented(&self.headers).is_some_and(|secret| key.contains(secret)) {
+            return Err(wrong("the idempotency key contains the credential"));
+        }
+        Ok(Some(Idempotency {
+            key: key.to_owned(),
+            method: self.method.as_str().to_owned(),
+            target: self.target.clone(),
+            body,
+        }))
+    }
+
+    /// Has the engine carry out a write.
+    pub(crate) async fn dispatch(&self, request: Write, body: Value) -> Result<Answer, Failure> {
+        let idempotency = self.idempotency(body)?;
+        let preferences = self.headers.get_all("prefer").iter();
+        let settle = preferences
+            .filter_map(|line| line.to_str().ok())
+            .flat_map(|line| line.split(','))
+            .any(|preference| preference.trim().eq_ignore_ascii_case("respond-async"));
+        let settle = match settle {
+            true => Settle::FirstWorking,
+            false => Settle::Window,
+        };
+        let engine = &self.app.engine;
+        Ok(engine
+            .dispatch(&self.caller, request, idempotency, settle)
+            .await?)
+    }
+
+    /// Has the engine carry out a write and shows what it left.
+    pub(crate) async fn write(
+        &self,
+        request: Write,
+        body: Map<String, Value>,
+        status: StatusCode,
+    ) -> Reply {
+        let answer = self.dispatch(request, Value::Object(body)).await?;
+        Ok(reply(status, &render::view(&self.app, &answer.view)))
+    }
+
+    /// Shows one resource.
+    pub(crate) async fn read(&self, kind: ResourceKind, param: &str) -> Reply {
+        let view = self
+            .app
+            .engine
+            .get(&self.caller, kind, self.param(param))
+            .await?;
+        Ok(ok(&render::view(&self.app, &view)))
+    }
+
+    /// Shows a page of resources.
+    pub(crate) async fn page(&self, kind: ResourceKind, filters: Filters) -> Reply {
+        let request = ListRequest {
+            kind,
+            workspace_id: filters.workspace_id,
+            session_id: filters.session_id,
+            task_id: filters.task_id,
+            after: Position(self.cursor()?.0),
+            limit: self.limit()?,
+        };
+        let page = self.app.engine.list(&self.caller, request).await?;
+        Ok(ok(&render::page(&self.app, &page)))
+    }
+
+    /// Shows a page of a list that is in memory.
+    pub(crate) fn page_of(&self, all: Vec<Value>) -> Reply {
+        let skip = usize::try_from(self.cursor()?.0).unwrap_or(usize::MAX);
+        let limit = self.limit()?;
+        let more = all.len() > skip.saturating_add(limit);
+        let next = more.then(|| Cursor((skip + limit) as u64));
+        let data = all.into_iter().skip(skip).take(limit).collect();
+        Ok(ok(&wire::list(data, next)))
+    }
+
+    /// Refuses to go on unless the caller may see a resource.
+    pub(crate) async fn must_see(&self, kind: ResourceKind, param: &str) -> Result<(), Failure> {
+        let engine = &self.app.engine;
+        engine.get(&self.caller, kind, self.param(param)).await?;
+        Ok(())
+    }
+}
+
+/// What a list is narrowed to.
+#[derive(Debug, Default)]
+pub(crate) struct Filters {
+    pub(crate) workspace_id: Option<String>,
+    pub(crate) session_id: Option<String>,
+    pub(crate) task_id: Option<String>,
+}
+
+/// Answers with JSON.
+pub(crate) fn reply(status: StatusCode, body: &Value) -> Response {
+    (status, json_bytes(body.to_string())).into_response()
+}
+
+/// Answers with JSON and 200.
+pub(crate) fn ok(body: &Value) -> Response {
+    reply(StatusCode::OK, body)
+}
+
+/// Answers with JSON that is written already.
+pub(crate) fn json_bytes(bytes: impl Into<Body>) -> Response {
+    ([(header::CONTENT_TYPE, "application/json")], bytes.into()).into_response()
+}
+
+fn contains(bytes: &[u8], wanted: &[u8]) -> bool {
+    bytes
+        .windows(wanted.len().max(1))
+        .any(|window| window == wanted)
+}

@@ -1,0 +1,174 @@
+//! Every way to say no, and how each becomes the protocol's error.
+//!
+//! A failure leaves a handler as a value. The outermost layer writes the body, because only it knows the request's
+//! id; whatever is for the log alone stays here.
+
+use axum::http::StatusCode;
+use axum::response::{IntoResponse, Response};
+use canon::{Map, Value};
+use domain::Refusal;
+use engine::Refused;
+use serde_json::json;
+use wire::{Code, InputError};
+
+/// A request that was not carried out.
+#[derive(Debug, Clone)]
+pub(crate) struct Failure {
+    pub(crate) code: Code,
+    /// Another status than the code's, for the one case that has no code of its own (405).
+    pub(crate) status: u16,
+    pub(crate) message: String,
+    pub(crate) param: Option<String>,
+    pub(crate) details: Map<String, Value>,
+    pub(crate) retry_after_s: Option<u64>,
+    /// For the log, never for the client.
+    pub(crate) cause: Option<String>,
+}
+
+/// What a handler gives back.
+pub(crate) type Reply = Result<Response, Failure>;
+
+impl Failure {
+    pub(crate) fn new(code: Code, message: impl Into<String>) -> Self {
+        Self {
+            code,
+            status: code.status(),
+            message: message.into(),
+            param: None,
+            details: Map::new(),
+            retry_after_s: None,
+            cause: None,
+        }
+    }
+
+    pub(crate) fn invalid(param: impl Into<String>, message: impl Into<String>) -> Self {
+        let mut failure = Self::new(Code::InvalidRequest, message);
+        failure.param = Some(param.into()).filter(|param: &String| !param.is_empty());
+        failure
+    }
+
+    /// A resource that is not there, in the words that a hidden one gets too (AP-AUTHZ-02).
+    pub(crate) fn not_found(object: &'static str) -> Self {
+        Refusal::NotFound {
+            object,
+            param: None,
+        }
+        .into()
+    }
+
+    /// A part of the protocol that this server does not offer yet.
+    pub(crate) fn not_available(what: &str) -> Self {
+        Self::new(
+            Code::PolicyViolation,
+            format!("{what} is not available on this server"),
+        )
+        .with("reason", json!("not_available"))
+    }
+
+    pub(crate) fn with(mut self, name: &str, value: Value) -> Self {
+        self.details.insert(name.to_owned(), value);
+        self
+    }
+
+    fn retry_after(mut self, seconds: u64) -> Self {
+        self.retry_after_s = Some(seconds);
+        self
+    }
+
+    pub(crate) fn draining() -> Self {
+        Self::new(Code::ServiceUnavailable, "the server is draining")
+            .with("reason", json!("draining"))
+            .retry_after(1)
+    }
+
+    pub(crate) fn rate_limited(seconds: u64) -> Self {
+        Self::new(Code::RateLimited, "too many requests").retry_after(seconds)
+    }
+
+    fn internal(cause: String) -> Self {
+        let mut failure = Self::new(Code::InternalError, "internal error");
+        failure.cause = Some(cause);
+        failure
+    }
+}
+
+impl IntoResponse for Failure {
+    fn into_response(self) -> Response {
+        let status = StatusCode::from_u16(self.status).unwrap_or(StatusCode::INTERNAL_SERVER_ERROR);
+        let mut response = status.into_response();
+        response.extensions_mut().insert(self);
+        response
+    }
+}
+
+impl From<InputError> for Failure {
+    fn from(error: InputError) -> Self {
+        match error {
+            InputError::Invalid { param, message } => Failure::invalid(param, message),
+            InputError::Unknown { object, param } => {
+                let mut failure = Failure::not_found(object);
+                failure.param = Some(param);
+                failure
+            }
+        }
+    }
+}
+
+impl From<Refusal> for Failure {
+    fn from(refusal: Refusal) -> Self {
+        let message = refusal.to_string();
+        match refusal {
+            Refusal::NotFound { param, .. } => {
+                let mut failure = Failure::new(Code::ResourceNotFound, message);
+                failure.param = param.map(str::to_owned);
+                failure
+            }
+            Refusal::Invalid { param, .. } => Failure::invalid(param, message),
+            Refusal::Conflict { reason, status, .. } => {
+                let failure = Failure::new(Code::Conflict, message).with("reason", json!(reason));
+                match status {
+                    Some(status) => failure.with("status", json!(status.as_str())),
+                    None => failure,
+                }
+            }
+            Refusal::InvalidTransition { status } => {
+                Failure::new(Code::InvalidStateTransition, message)
+                    .with("status", json!(status.as_str()))
+            }
+            Refusal::Policy { reason, .. } => {
+                Failure::new(Code::PolicyViolation, message).with("reason", json!(reason))
+            }
+            Refusal::Stale => Failure::new(Code::Conflict, message).with("reason", json!("stale")),
+        }
+    }
+}
+
+impl From<Refused> for Failure {
+    fn from(refused: Refused) -> Self {
+        let message = refused.to_string();
+        match refused {
+            Refused::Domain(refusal) => refusal.into(),
+            Refused::PermissionDenied { scope } => Failure::new(Code::PermissionDenied, message)
+                .with("rule", json!("scope"))
+                .with("required_scopes", json!([scope])),
+            Refused::IdempotencyKeyReused => {
+                let mut failure = Failure::new(Code::IdempotencyKeyReused, message);
+                failure.param = Some("Idempotency-Key".to_owned());
+                failure
+            }
+            Refused::CursorExpired => Failure::new(Code::CursorExpired, message),
+            Refused::ContentUnavailable { reason } => {
+                Failure::new(Code::ResourceNotFound, message).with("reason", json!(reason))
+            }
+            Refused::Busy { what } => Failure::new(Code::ServiceUnavailable, message)
+                .with("reason", json!("busy"))
+                .with("limit", json!(what))
+                .retry_after(engine::Engine::RETRY_AFTER.as_secs()),
+            Refused::Draining => Failure::draining(),
+            Refused::Full => Failure::new(Code::ServiceUnavailable, message)
+                .with("reason", json!("disk_full"))
+                .retry_after(60),
+            Refused::Internal { detail } => Failure::internal(detail),
+        }
+    }
+}

@@ -1,0 +1,172 @@
+//! The way in and the way out.
+//!
+//! Outermost: give the request an id, catch panics and overruns, write failures in the protocol's shape, count and
+//! log. Inside, for what is not public, in this order: the version (AP-VER-10: before the credential), who calls, how
+//! often, and whether the server drains.
+
+use std::panic::AssertUnwindSafe;
+use std::sync::Arc;
+
+use axum::body::Body;
+use axum::extract::{MatchedPath, Request, State};
+use axum::http::{HeaderMap, HeaderName, HeaderValue, header};
+use axum::middleware::Next;
+use axum::response::{IntoResponse, Response};
+use engine::Caller;
+use engine::port::Ids;
+use futures_util::FutureExt;
+use serde_json::json;
+use tokio::time::Instant;
+use wire::{Code, ErrorBody, PROTOCOL_VERSION, VERSION_HEADER};
+
+use crate::app::App;
+use crate::failure::Failure;
+use crate::world::RandomIds;
+
+/// The id of a request, in its answer's header and in its error.
+#[derive(Debug, Clone)]
+pub(crate) struct RequestId(pub(crate) String);
+
+const REQUEST_ID: HeaderName = HeaderName::from_static("x-request-id");
+
+/// Wraps every request, whatever becomes of it.
+pub(crate) async fn outer(
+    State(app): State<Arc<App>>,
+    mut request: Request,
+    next: Next,
+) -> Response {
+    let started = Instant::now();
+    let id = format!("req_{}", RandomIds.body());
+    request.extensions_mut().insert(RequestId(id.clone()));
+    let method = request.method().clone();
+    let route = request
+        .extensions()
+        .get::<MatchedPath>()
+        .map_or_else(|| "unmatched".to_owned(), |path| path.as_str().to_owned());
+    let answered = AssertUnwindSafe(next.run(request)).catch_unwind();
+    let mut response = match tokio::time::timeout(app.config.request_timeout, answered).await {
+        Ok(Ok(response)) => response,
+        Ok(Err(_)) => {
+            let mut failure = Failure::new(Code::InternalError, "internal error");
+            failure.cause = Some("a handler panicked".to_owned());
+            failure.into_response()
+        }
+        Err(_) => Failure::new(
+            Code::DeadlineExceeded,
+            "the request took longer than the server allows",
+        )
+        .into_response(),
+    };
+    let failure = response.extensions_mut().remove::<Failure>();
+    let actor = response.extensions_mut().remove::<Actor>();
+    let actor = actor.map(|actor| actor.0).unwrap_or_default();
+    if let Some(failure) = failure {
+        response = written(&failure, &id, response.headers());
+        if let Some(cause) = &failure.cause {
+            tracing::error!(request.id = %id, %method, route, cause, "request failed");
+        }
+    }
+    if let Ok(value) = HeaderValue::from_str(&id) {
+        response.headers_mut().insert(REQUEST_ID, value);
+    }
+    response
+        .headers_mut()
+        .entry(header::CACHE_CONTROL)
+        .or_insert(HeaderValue::from_static("no-store"));
+    let status = response.status().as_u16();
+    let took = started.elapsed();
+    app.http
+        .observe(known_method(method.as_str()), &route, status, took);
+    tracing::info!(
+        request.id = %id, %method, route, status, duration_us = took.as_micros() as u64, actor,
+        "request"
+    );
+    response
+}
+
+/// Labels must not grow with what clients make up.
+fn known_method(method: &str) -> &str {
+    match method {
+        "GET" | "HEAD" | "POST" | "PUT" | "PATCH" | "DELETE" | "OPTIONS" => method,
+        _ => "other",
+    }
+}
+
+/// Writes a failure's body, keeping what the router said about methods.
+fn written(failure: &Failure, request_id: &str, routed: &HeaderMap) -> Response {
+    let body = ErrorBody {
+        code: failure.code,
+        message: &failure.message,
+        param: failure.param.as_deref(),
+        request_id,
+        details: &failure.details,
+    };
+    let mut response = Response::new(Body::from(body.body().to_string()));
+    *response.status_mut() = axum::http::StatusCode::from_u16(failure.status)
+        .unwrap_or(axum::http::StatusCode::INTERNAL_SERVER_ERROR);
+    let headers = response.headers_mut();
+    headers.insert(
+        header::CONTENT_TYPE,
+        HeaderValue::from_static("application/json"),
+    );
+    if let Some(allow) = routed.get(header::ALLOW) {
+        headers.insert(header::ALLOW, allow.clone());
+    }
+    if failure.code == Code::Unauthenticated {
+        headers.insert(header::WWW_AUTHENTICATE, HeaderValue::from_static("Bearer"));
+    }
+    if let Some(seconds) = failure.retry_after_s {
+        headers.insert(header::RETRY_AFTER, seconds.into());
+    }
+    response
+}
+
+/// Who called, for the log.
+#[derive(Debug, Clone)]
+struct Actor(String);
+
+/// Lets in who speaks the version and may come.
+pub(crate) async fn inner(
+    State(app): State<Arc<App>>,
+    mut request: Request,
+    next: Next,
+) -> Response {
+    let caller = match admitted(&app, request.headers()).await {
+        Ok(caller) => caller,
+        Err(failure) => return failure.into_response(),
+    };
+    let actor = Actor(caller.actor.clone());
+    request.extensions_mut().insert(caller);
+    let mut response = next.run(request).await;
+    response.extensions_mut().insert(actor);
+    response
+}
+
+async fn admitted(app: &App, headers: &HeaderMap) -> Result<Caller, Failure> {
+    let versions: Vec<&HeaderValue> = headers.get_all(VERSION_HEADER).iter().collect();
+    if !matches!(versions.as_slice(), [one] if one.as_bytes() == PROTOCOL_VERSION.as_bytes()) {
+        let message = format!("send the header `{VERSION_HEADER}: {PROTOCOL_VERSION}` once");
+        return Err(Failure::new(Code::UnsupportedProtocolVersion, message)
+            .with("supported_versions", json!([PROTOCOL_VERSION])));
+    }
+    let caller = app.keys.caller(&**app.engine.store(), headers).await?;
+    if let Some(buckets) = &app.buckets {
+        buckets.take(&caller.actor, Instant::now())?;
+    }
+    if app.engine.is_draining() {
+        return Err(Failure::draining());
+    }
+    Ok(caller)
+}
+
+/// Answers paths that lead nowhere.
+pub(crate) async fn no_route() -> Failure {
+    Failure::new(Code::ResourceNotFound, "no such path")
+}
+
+/// Answers methods that a path does not have; the router adds which it has.
+pub(crate) async fn no_method() -> Failure {
+    let mut failure = Failure::new(Code::InvalidRequest, "this path does not have that method");
+    failure.status = 405;
+    failure
+}

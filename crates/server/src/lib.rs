@@ -1,0 +1,23 @@
+//! REST and server-sent events over the engine.
+//!
+//! A handler decodes, calls the engine and encodes; authorization, idempotency and lifecycle are decided below. What
+//! is decided here: which requests get as far as a handler (version, credential, drain), the shape of every error,
+//! and how a connection is kept, limited and ended.
+
+mod app;
+mod auth;
+mod call;
+mod config;
+mod failure;
+mod gate;
+mod limit;
+mod listen;
+mod metrics;
+mod render;
+mod routes;
+mod sse;
+pub mod world;
+
+pub use config::{CARD_OBJECT, Config, RateLimit, Tls};
+pub use listen::{Bound, ServeError, bind, serve};
+pub use wire::card::Connector;

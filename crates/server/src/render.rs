@@ -1,0 +1,47 @@
+//! From the engine's views to the wire's values.
+
+use canon::Value;
+use engine::{Activity, Extra, Page, View};
+use wire::Cursor;
+use wire::render::{self, Source};
+
+use crate::app::App;
+
+/// Renders a view.
+pub(crate) fn view(app: &App, view: &View) -> Value {
+    let extra = match &view.extra {
+        Extra::None => render::Extra::None,
+        Extra::Session {
+            activity,
+            last_event,
+        } => render::Extra::Session {
+            state: match activity {
+                Activity::Active => "ACTIVE",
+                Activity::Paused => "PAUSED",
+                Activity::Idle => "IDLE",
+                Activity::Closed => "CLOSED",
+            },
+            last_event_id: last_event.map(|position| app.engine.store().name().id(position)),
+        },
+        Extra::Message { workspace_id } => render::Extra::Message {
+            workspace_id: workspace_id.as_ref().map(|id| id.as_str().to_owned()),
+        },
+        Extra::Outcome { messages } => render::Extra::Outcome {
+            messages: messages
+                .iter()
+                .map(|inner| self::view(app, inner))
+                .collect(),
+        },
+    };
+    let source = Source {
+        document: &view.document,
+        payloads: &view.payloads,
+    };
+    render::resource(source, extra)
+}
+
+/// Renders a page.
+pub(crate) fn page(app: &App, page: &Page) -> Value {
+    let data = page.views.iter().map(|inner| view(app, inner)).collect();
+    wire::list(data, page.next.map(|position| Cursor(position.0)))
+}

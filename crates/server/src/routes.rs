@@ -1,0 +1,137 @@
+//! Which path leads where. One file per family of resources.
+//!
+//! Routes are listed as they are added, so that a test can hold them against the API's description.
+
+mod absent;
+mod artifacts;
+mod branches;
+mod discovery;
+mod events;
+mod messages;
+mod operation;
+mod permissions;
+mod sessions;
+mod tasks;
+mod vaults;
+mod workspaces;
+
+use std::sync::Arc;
+
+use axum::Router;
+use axum::handler::Handler;
+use axum::middleware::from_fn_with_state;
+use axum::routing::{self, MethodRouter};
+
+use crate::app::App;
+use crate::gate;
+
+/// Routes under construction.
+pub(crate) struct Routes {
+    router: Router<Arc<App>>,
+    listed: Vec<(&'static str, &'static str)>,
+}
+
+impl Routes {
+    fn new() -> Self {
+        Self {
+            router: Router::new(),
+            listed: Vec::new(),
+        }
+    }
+
+    fn on(
+        mut self,
+        method: &'static str,
+        path: &'static str,
+        handler: MethodRouter<Arc<App>>,
+    ) -> Self {
+        self.router = self.router.route(path, handler);
+        self.listed.push((method, path));
+        self
+    }
+
+    fn get<H: Handler<T, Arc<App>>, T: 'static>(self, path: &'static str, handler: H) -> Self {
+        self.on("get", path, routing::get(handler))
+    }
+
+    fn post<H: Handler<T, Arc<App>>, T: 'static>(self, path: &'static str, handler: H) -> Self {
+        self.on("post", path, routing::post(handler))
+    }
+
+    fn put<H: Handler<T, Arc<App>>, T: 'static>(self, path: &'static str, handler: H) -> Self {
+        self.on("put", path, routing::put(handler))
+    }
+
+    fn patch<H: Handler<T, Arc<App>>, T: 'static>(self, path: &'static str, handler: H) -> Self {
+        self.on("patch", path, routing::patch(handler))
+    }
+
+    fn delete<H: Handler<T, Arc<App>>, T: 'static>(self, path: &'static str, handler: H) -> Self {
+        self.on("delete", path, routing::delete(handler))
+    }
+}
+
+/// Routes that need neither version nor credential.
+fn open() -> Routes {
+    let routes = discovery::open(Routes::new());
+    operation::routes(routes)
+}
+
+/// Routes that need both.
+fn guarded() -> Routes {
+    [
+        discovery::guarded,
+        workspaces::routes,
+        sessions::routes,
+        messages::routes,
+        tasks::routes,
+        branches::routes,
+        events::routes,
+        artifacts::routes,
+        vaults::routes,
+        permissions::routes,
+        absent::routes,
+    ]
+    .into_iter()
+    .fold(Routes::new(), |routes, family| family(routes))
+}
+
+/// Returns the whole surface.
+pub(crate) fn router(app: Arc<App>) -> Router {
+    let guard = from_fn_with_state(Arc::clone(&app), gate::inner);
+    let guarded = guarded().router.route_layer(guard);
+    open()
+        .router
+        .merge(guarded)
+        .fallback(gate::no_route)
+        .method_not_allowed_fallback(gate::no_method)
+        .layer(from_fn_with_state(Arc::clone(&app), gate::outer))
+        .with_state(app)
+}
+
+#[cfg(test)]
+mod tests {
+    use std::collections::BTreeSet;
+
+    use super::*;
+
+    #[test]
+    fn every_route_is_described_and_every_description_is_routed() {
+        let routed: BTreeSet<(&str, &str)> =
+            open().listed.into_iter().chain(guarded().listed).collect();
+        let described: BTreeSet<(&str, &str)> = wire::openapi::OPERATIONS
+            .iter()
+            .map(|operation| (operation.method, operation.path))
+            .collect();
+        assert_eq!(routed, described);
+        for (method, path) in open().listed {
+            let operation = wire::openapi::OPERATIONS
+                .iter()
+                .find(|operation| operation.method == method && operation.path == path);
+            assert!(
+                operation.is_some_and(|operation| operation.public),
+                "{path}"
+            );
+        }
+    }
+}

@@ -1,0 +1,85 @@
+//! Families of which there is nothing yet: personas, memories, quotas, receipts, tools.
+//!
+//! Their lists are empty, no id names one of them, and a write says that it is not available. No path is missing:
+//! a client of the protocol gets an answer it can read (C-19).
+
+use domain::ResourceKind;
+
+use super::Routes;
+use crate::call::Call;
+use crate::failure::{Failure, Reply};
+
+pub(super) fn routes(routes: Routes) -> Routes {
+    routes
+        .get("/v1/personas", none)
+        .post("/v1/personas", no_persona_written)
+        .get("/v1/personas/{persona_id}", no_persona)
+        .patch("/v1/personas/{persona_id}", no_persona_changed)
+        .get("/v1/memories", none)
+        .post("/v1/memories", no_memory_written)
+        .get("/v1/memories/{memory_id}", no_memory)
+        .delete("/v1/memories/{memory_id}", no_memory)
+        .get("/v1/quotas", none)
+        .get("/v1/quotas/{quota_id}", no_quota)
+        .get("/v1/tools", none)
+        .get("/v1/tools/{tool_id}", no_tool)
+        .get("/v1/tasks/{task_id}/receipts", no_receipts)
+        .get("/v1/receipts/{receipt_id}", no_receipt)
+        .post("/v1/receipts/{receipt_id}/verify", no_receipt_verified)
+}
+
+async fn none(call: Call) -> Reply {
+    call.page_of(Vec::new())
+}
+
+async fn not_written(mut call: Call, what: &str) -> Reply {
+    call.json().await?;
+    call.idempotency(canon::Value::Null)?;
+    Err(Failure::not_available(what))
+}
+
+async fn no_persona_written(call: Call) -> Reply {
+    not_written(call, "creating a persona").await
+}
+
+async fn no_persona(_: Call) -> Failure {
+    Failure::not_found("persona")
+}
+
+async fn no_persona_changed(mut call: Call) -> Reply {
+    call.json().await?;
+    Err(Failure::not_found("persona"))
+}
+
+async fn no_memory_written(call: Call) -> Reply {
+    not_written(call, "creating a memory").await
+}
+
+async fn no_memory(_: Call) -> Failure {
+    Failure::not_found("memory")
+}
+
+async fn no_quota(_: Call) -> Failure {
+    Failure::not_found("quota")
+}
+
+async fn no_tool(_: Call) -> Failure {
+    Failure::not_found("tool")
+}
+
+async fn no_receipts(call: Call) -> Reply {
+    call.caller.require("receipts:read")?;
+    call.must_see(ResourceKind::Task, "task_id").await?;
+    call.page_of(Vec::new())
+}
+
+async fn no_receipt(call: Call) -> Reply {
+    call.caller.require("receipts:read")?;
+    Err(Failure::not_found("receipt"))
+}
+
+async fn no_receipt_verified(mut call: Call) -> Reply {
+    call.caller.require("receipts:read")?;
+    call.json().await?;
+    Err(Failure::not_found("receipt"))
+}

@@ -1,0 +1,85 @@
+//! Artifacts and their bytes.
+
+use axum::http::{HeaderValue, StatusCode, header};
+use axum::response::IntoResponse;
+use domain::{ArtifactId, ResourceKind};
+use engine::{NewArtifact, Request};
+use serde_json::json;
+use wire::decode;
+
+use super::Routes;
+use crate::call::{Call, ok};
+use crate::failure::Reply;
+use crate::render;
+
+pub(super) fn routes(routes: Routes) -> Routes {
+    routes
+        .get("/v1/artifacts", list)
+        .post("/v1/artifacts", register)
+        .get("/v1/artifacts/{artifact_id}", read)
+        .get("/v1/artifacts/{artifact_id}/content", download)
+        .put("/v1/artifacts/{artifact_id}/content", upload)
+}
+
+async fn list(call: Call) -> Reply {
+    let filters = call.filters(&["workspace_id", "session_id", "task_id"])?;
+    call.page(ResourceKind::Artifact, filters).await
+}
+
+async fn register(mut call: Call) -> Reply {
+    let body = call.json().await?;
+    let new = decode::register_artifact(&body)?;
+    let request = Request::RegisterArtifact(NewArtifact {
+        kind: new.kind,
+        mime_type: new.mime_type,
+        uri: new.uri,
+        visibility: new.visibility,
+        sha256: new.sha256,
+        workspace_id: new.workspace_id,
+        session_id: new.session_id,
+        task_id: new.task_id,
+        metadata: new.metadata,
+    });
+    call.write(request, body, StatusCode::CREATED).await
+}
+
+async fn read(call: Call) -> Reply {
+    call.read(ResourceKind::Artifact, "artifact_id").await
+}
+
+async fn download(call: Call) -> Reply {
+    let id = call.param("artifact_id");
+    let (mime_type, bytes) = call.app.engine.artifact_content(&call.caller, id).await?;
+    let mime_type = HeaderValue::from_str(&mime_type)
+        .unwrap_or(HeaderValue::from_static("application/octet-stream"));
+    // Whoever uploaded this chose its type: a browser must save it and not run it.
+    let headers = [
+        (header::CONTENT_TYPE, mime_type),
+        (
+            header::CONTENT_DISPOSITION,
+            HeaderValue::from_static("attachment"),
+        ),
+        (
+            header::X_CONTENT_TYPE_OPTIONS,
+            HeaderValue::from_static("nosniff"),
+        ),
+        (
+            header::CONTENT_SECURITY_POLICY,
+            HeaderValue::from_static("sandbox"),
+        ),
+    ];
+    Ok((headers, bytes).into_response())
+}
+
+async fn upload(mut call: Call) -> Reply {
+    let id = call.id("artifact_id", ArtifactId::OBJECT, ArtifactId::parse)?;
+    let bytes = call.bytes(call.app.config.artifact_bytes_max).await?;
+    // The key stands for these bytes: their digest is the body to compare.
+    let body = json!({"sha256": canon::sha256(&bytes)});
+    let request = Request::UploadContent {
+        id,
+        bytes: bytes.to_vec(),
+    };
+    let answer = call.dispatch(request, body).await?;
+    Ok(ok(&render::view(&call.app, &answer.view)))
+}

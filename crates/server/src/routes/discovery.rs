@@ -1,0 +1,116 @@
+//! What the server says about itself.
+
+use std::sync::Arc;
+
+use axum::extract::State;
+use axum::response::Response;
+use canon::Value;
+use wire::card;
+
+use super::Routes;
+use crate::app::{App, VERSION};
+use crate::call::{Call, json_bytes, ok};
+use crate::failure::{Failure, Reply};
+
+pub(super) fn open(routes: Routes) -> Routes {
+    routes
+        .get("/health", health)
+        .get("/version", version)
+        .get("/openapi.json", openapi)
+        .get("/v1", discovery)
+        .get("/v1/agent-card", agent_card)
+}
+
+pub(super) fn guarded(routes: Routes) -> Routes {
+    routes
+        .get("/v1/runtime", runtime)
+        .get("/v1/capabilities", capabilities)
+        .get("/v1/provider-catalog", provider_catalog)
+        .get("/v1/skills", skills)
+        .get("/v1/skills/{skill_id}", skill)
+        .get("/v1/connectors", connectors)
+        .get("/v1/connectors/{connector_id}", connector)
+}
+
+async fn health(State(app): State<Arc<App>>) -> Response {
+    ok(&card::health(VERSION, app.engine.is_draining()))
+}
+
+async fn version() -> Response {
+    ok(&card::version(VERSION))
+}
+
+async fn openapi(State(app): State<Arc<App>>) -> Response {
+    json_bytes(app.openapi.clone())
+}
+
+async fn discovery() -> Response {
+    ok(&card::discovery())
+}
+
+async fn agent_card(State(app): State<Arc<App>>) -> Response {
+    ok(&card::agent_card(
+        app.about(),
+        &app.config.card_object,
+        &app.skills(),
+    ))
+}
+
+async fn runtime(_: Call) -> Response {
+    ok(&card::runtime(VERSION))
+}
+
+async fn capabilities(_: Call) -> Response {
+    ok(&card::capabilities())
+}
+
+async fn provider_catalog(_: Call) -> Response {
+    ok(&card::provider_catalog(VERSION))
+}
+
+fn all_skills(call: &Call) -> Result<Vec<Value>, Failure> {
+    call.caller.require("skills:read")?;
+    let at = call.app.started_at;
+    let skills = call.app.skills();
+    Ok(skills.iter().map(|skill| skill.resource(at)).collect())
+}
+
+async fn skills(call: Call) -> Reply {
+    let all = all_skills(&call)?;
+    call.page_of(all)
+}
+
+async fn skill(call: Call) -> Reply {
+    let all = all_skills(&call)?;
+    find(&all, call.param("skill_id"), "skill")
+}
+
+fn visible_connectors(call: &Call) -> Result<Vec<Value>, Failure> {
+    call.caller.require("connectors:read")?;
+    let at = call.app.started_at;
+    let seen = call.app.config.connectors.iter().filter(|connector| {
+        let workspace = domain::WorkspaceId::parse(&connector.workspace_id).ok();
+        call.caller.sees(workspace.as_ref())
+    });
+    Ok(seen.map(|connector| connector.resource(at)).collect())
+}
+
+async fn connectors(call: Call) -> Reply {
+    let mut all = visible_connectors(&call)?;
+    if let Some(workspace) = call.query("workspace_id")? {
+        all.retain(|connector| connector.get("workspace_id") == Some(&workspace.into()));
+    }
+    call.page_of(all)
+}
+
+async fn connector(call: Call) -> Reply {
+    let all = visible_connectors(&call)?;
+    find(&all, call.param("connector_id"), "connector")
+}
+
+fn find(all: &[Value], id: &str, object: &'static str) -> Reply {
+    let found = all
+        .iter()
+        .find(|value| value.get("id").and_then(Value::as_str) == Some(id));
+    found.map(ok).ok_or_else(|| Failure::not_found(object))
+}

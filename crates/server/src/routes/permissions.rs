@@ -1,0 +1,90 @@
+//! What Tasks wait for, and the permission policy that this server does not have yet.
+
+use axum::http::StatusCode;
+use domain::{PermissionId, ResourceKind};
+use engine::Request;
+use wire::{card, decode};
+
+use super::Routes;
+use crate::call::{Call, Filters, ok};
+use crate::failure::{Failure, Reply};
+
+pub(super) fn routes(routes: Routes) -> Routes {
+    routes
+        .get("/v1/permission-requests", list)
+        .get("/v1/tasks/{task_id}/permission-requests", list_of_task)
+        .post("/v1/permission-requests/{request_id}/respond", respond)
+        .get("/v1/permissions/policy", policy)
+        .put("/v1/permissions/policy", install_policy)
+        .get("/v1/permissions/rules", rules)
+        .post("/v1/permissions/rules", create_rule)
+        .delete("/v1/permissions/rules/{rule_id}", revoke_rule)
+        .get("/v1/permissions/history", history)
+        .post("/v1/permissions/check", check)
+}
+
+async fn list(call: Call) -> Reply {
+    let filters = call.filters(&["session_id", "task_id"])?;
+    call.page(ResourceKind::Permission, filters).await
+}
+
+async fn list_of_task(call: Call) -> Reply {
+    let filters = Filters {
+        task_id: Some(call.param("task_id").to_owned()),
+        ..Filters::default()
+    };
+    call.page(ResourceKind::Permission, filters).await
+}
+
+async fn respond(mut call: Call) -> Reply {
+    let id = call.id("request_id", PermissionId::OBJECT, PermissionId::parse)?;
+    let body = call.json().await?;
+    let response = decode::respond_permission(&body)?;
+    let request = Request::RespondPermission {
+        id,
+        approved: response.approved,
+        answer: response.answer,
+        remarks: response.remarks,
+    };
+    call.write(request, body, StatusCode::OK).await
+}
+
+async fn policy(call: Call) -> Reply {
+    call.caller.require("tasks:read")?;
+    Ok(ok(&card::permission_policy()))
+}
+
+async fn rules(call: Call) -> Reply {
+    call.caller.require("tasks:read")?;
+    Ok(ok(&wire::list(Vec::new(), None)))
+}
+
+async fn history(call: Call) -> Reply {
+    call.caller.require("tasks:read")?;
+    call.limit()?;
+    Ok(ok(&wire::list(Vec::new(), None)))
+}
+
+async fn install_policy(call: Call) -> Reply {
+    refuse(call, "a permission policy").await
+}
+
+async fn create_rule(call: Call) -> Reply {
+    refuse(call, "a remembered permission rule").await
+}
+
+async fn check(call: Call) -> Reply {
+    refuse(call, "a permission check").await
+}
+
+async fn refuse(mut call: Call, what: &str) -> Reply {
+    call.caller.require("tasks:write")?;
+    call.json().await?;
+    call.idempotency(canon::Value::Null)?;
+    Err(Failure::not_available(what))
+}
+
+async fn revoke_rule(call: Call) -> Reply {
+    call.caller.require("tasks:write")?;
+    Err(Failure::not_found("permission_rule"))
+}

@@ -1,0 +1,82 @@
+//! Workspaces and their files. No Workspace has files yet: a root is a name (AP-WS-02).
+
+use axum::http::StatusCode;
+use domain::{ResourceKind, WorkspaceId};
+use engine::Request;
+use wire::decode::{self, Members};
+
+use super::Routes;
+use crate::call::{Call, Filters};
+use crate::failure::{Failure, Reply};
+
+pub(super) fn routes(routes: Routes) -> Routes {
+    routes
+        .get("/v1/workspaces", list)
+        .post("/v1/workspaces", create)
+        .get("/v1/workspaces/{workspace_id}", read)
+        .patch("/v1/workspaces/{workspace_id}", update)
+        .get("/v1/workspaces/{workspace_id}/files", read_file)
+        .put("/v1/workspaces/{workspace_id}/files", write_file)
+}
+
+async fn list(call: Call) -> Reply {
+    call.page(ResourceKind::Workspace, Filters::default()).await
+}
+
+async fn create(mut call: Call) -> Reply {
+    let body = call.json().await?;
+    let new = decode::create_workspace(&body)?;
+    let request = Request::CreateWorkspace {
+        name: new.name,
+        root: new.root,
+        metadata: new.metadata,
+    };
+    call.write(request, body, StatusCode::CREATED).await
+}
+
+async fn read(call: Call) -> Reply {
+    call.read(ResourceKind::Workspace, "workspace_id").await
+}
+
+async fn update(mut call: Call) -> Reply {
+    let id = call.id("workspace_id", WorkspaceId::OBJECT, WorkspaceId::parse)?;
+    let body = call.json().await?;
+    let update = decode::update_workspace(id, &body)?;
+    let request = Request::UpdateWorkspace(update);
+    call.write(request, body, StatusCode::OK).await
+}
+
+async fn read_file(call: Call) -> Reply {
+    call.must_see(ResourceKind::Workspace, "workspace_id")
+        .await?;
+    check_path(call.query("path")?.unwrap_or("."))?;
+    Err(Failure::not_available("reading files of a workspace"))
+}
+
+async fn write_file(mut call: Call) -> Reply {
+    call.caller.require("workspaces:write")?;
+    call.must_see(ResourceKind::Workspace, "workspace_id")
+        .await?;
+    let body = call.json().await?;
+    call.idempotency(canon::Value::Null)?;
+    let members = Members::of(&body);
+    members.required_string("content", usize::MAX)?;
+    members.metadata()?;
+    let in_body = members.string("path", decode::URI_BYTES_MAX)?;
+    check_path(in_body.as_deref().or(call.query("path")?).unwrap_or("."))?;
+    Err(Failure::not_available("writing files of a workspace"))
+}
+
+/// A path stays inside its root (AP-WS-06).
+fn check_path(path: &str) -> Result<(), Failure> {
+    let outside = path.starts_with(['/', '\\'])
+        || path.split(['/', '\\']).any(|segment| segment == "..")
+        || path.contains('\0');
+    match outside {
+        false => Ok(()),
+        true => Err(Failure::invalid(
+            "path",
+            "`path` must be relative and stay inside the workspace",
+        )),
+    }
+}

@@ -1,0 +1,85 @@
+//! Event streams over HTTP (AP-SSE).
+//!
+//! The body asks the engine for the next event when the connection has room for it: a slow reader is served from the
+//! log later, and nothing piles up here. A stream ends with its Task's log, or when the server stops.
+
+use std::convert::Infallible;
+
+use axum::body::Body;
+use axum::http::header;
+use axum::response::{IntoResponse, Response};
+use bytes::Bytes;
+use canon::Map;
+use engine::port::Clock;
+use engine::{EventRange, EventStream, Refused};
+use futures_util::stream;
+use tokio::sync::watch;
+use tokio::time::Duration;
+use wire::{Code, ErrorBody};
+
+use crate::call::Call;
+use crate::failure::Reply;
+use crate::world::SystemClock;
+
+/// Opens a stream. A cursor that cannot be used becomes one error frame, then the end (C-17).
+pub(crate) async fn open(call: &Call, range: EventRange) -> Reply {
+    match call.app.engine.stream(&call.caller, range).await {
+        Ok(events) => Ok(answer(Body::from_stream(stream::unfold(
+            Reader {
+                events,
+                heartbeat: call.app.config.sse_heartbeat.max(Duration::from_secs(5)),
+                closing: call.app.closing.clone(),
+            },
+            Reader::next,
+        )))),
+        Err(Refused::CursorExpired) => {
+            let error = ErrorBody {
+                code: Code::CursorExpired,
+                message: &Refused::CursorExpired.to_string(),
+                param: None,
+                request_id: &call.request_id,
+                details: &Map::new(),
+            };
+            Ok(answer(Body::from(wire::error_frame(
+                &error,
+                SystemClock.now(),
+            ))))
+        }
+        Err(refused) => Err(refused.into()),
+    }
+}
+
+fn answer(body: Body) -> Response {
+    let headers = [
+        (header::CONTENT_TYPE, "text/event-stream"),
+        (header::CACHE_CONTROL, "no-store"),
+    ];
+    // Proxies that buffer would hold frames back.
+    (headers, [("x-accel-buffering", "no")], body).into_response()
+}
+
+struct Reader {
+    events: EventStream,
+    heartbeat: Duration,
+    closing: watch::Receiver<bool>,
+}
+
+impl Reader {
+    async fn next(mut self) -> Option<(Result<Bytes, Infallible>, Self)> {
+        let text = tokio::select! {
+            // A stop ends a stream however much there is left to send: its reader resumes elsewhere.
+            biased;
+            _ = self.closing.wait_for(|closing| *closing) => return None,
+            frame = self.events.next() => match frame {
+                Ok(Some(frame)) => wire::frame(&frame.event.bytes, frame.replayed).into(),
+                Ok(None) => return None,
+                Err(refused) => {
+                    tracing::error!(%refused, "a stream ended early");
+                    return None;
+                }
+            },
+            () = tokio::time::sleep(self.heartbeat) => Bytes::from_static(wire::heartbeat()),
+        };
+        Some((Ok(text), self))
+    }
+}

@@ -1,0 +1,67 @@
+//! The engine's ports on the real world: clock, ids and tasks of this process.
+
+use std::time::{Duration, SystemTime, UNIX_EPOCH};
+
+use domain::Timestamp;
+use engine::port::{BoxFuture, Clock, Ids, Spawn};
+
+/// The system's clock.
+#[derive(Debug, Clone, Copy)]
+pub struct SystemClock;
+
+impl Clock for SystemClock {
+    fn now(&self) -> Timestamp {
+        // Before 1970 is as good as 1970: such a clock is wrong either way.
+        let since = SystemTime::now().duration_since(UNIX_EPOCH);
+        let micros = since.unwrap_or_default().as_micros();
+        Timestamp::from_micros(i64::try_from(micros).unwrap_or(i64::MAX))
+    }
+
+    fn sleep(&self, duration: Duration) -> BoxFuture<'static, ()> {
+        Box::pin(tokio::time::sleep(duration))
+    }
+}
+
+/// Ids that sort by time, salts from the operating system.
+#[derive(Debug, Clone, Copy)]
+pub struct RandomIds;
+
+impl Ids for RandomIds {
+    fn body(&self) -> String {
+        uuid::Uuid::now_v7().simple().to_string()
+    }
+
+    fn salt(&self) -> String {
+        let mut bytes = [0; 16];
+        #[expect(
+            clippy::expect_used,
+            reason = "without randomness no salt keeps a secret: stopping beats guessing"
+        )]
+        getrandom::fill(&mut bytes).expect("the operating system gives random bytes");
+        bytes.iter().map(|byte| format!("{byte:02x}")).collect()
+    }
+}
+
+/// Tasks of the running tokio runtime.
+#[derive(Debug, Clone, Copy)]
+pub struct TokioSpawn;
+
+impl Spawn for TokioSpawn {
+    fn spawn(&self, future: BoxFuture<'static, ()>) {
+        drop(tokio::spawn(future));
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn ap_env_08_bodies_are_url_safe_distinct_and_ascending() {
+        let bodies: Vec<String> = (0..100).map(|_| RandomIds.body()).collect();
+        assert!(bodies.windows(2).all(|pair| pair[0] < pair[1]));
+        assert!(bodies[0].bytes().all(|byte| byte.is_ascii_hexdigit()));
+        assert_ne!(RandomIds.salt(), RandomIds.salt());
+        assert!(SystemClock.now() > Timestamp::parse("2026-01-01T00:00:00Z").unwrap());
+    }
+}

@@ -1,0 +1,220 @@
+//! The text before parsing: what the parser would misread is refused or rewritten here.
+//!
+//! Three gaps of an event parser matter for hashes: it takes NUL for the end of the text, it ignores
+//! the version a document declares, and it knows no surrogate pairs written as two escapes, which
+//! JSON files contain.
+
+use std::borrow::Cow;
+use std::collections::BTreeSet;
+
+use super::{YamlError, YamlRefusal};
+
+/// A text ready for the parser.
+#[derive(Debug)]
+pub(super) struct Source<'a> {
+    text: Cow<'a, str>,
+    /// The character that stands for a joined surrogate pair; it does not occur in the input.
+    mark: Option<char>,
+}
+
+/// Length of `\uD83D\uDE00`. Its stand-in has the same length, so that no column moves.
+const PAIR_LEN: usize = 12;
+
+const MARK: char = '\u{feff}';
+
+pub(super) fn prepare(bytes: &[u8], bytes_max: usize) -> Result<Source<'_>, YamlError> {
+    if bytes.len() > bytes_max {
+        return Err(YamlError::new(
+            YamlRefusal::TooLarge,
+            format!("{} bytes, more than {bytes_max}", bytes.len()),
+            0,
+        ));
+    }
+    let text = std::str::from_utf8(bytes).map_err(|error| {
+        let line = line_at(bytes, error.valid_up_to());
+        YamlError::new(YamlRefusal::Syntax, "not UTF-8", line)
+    })?;
+    let unsupported =
+        |message, at| YamlError::new(YamlRefusal::Unsupported, message, line_at(bytes, at));
+    if let Some(at) = text.find('\0') {
+        return Err(unsupported("a NUL character", at));
+    }
+    // A carriage return alone is a line break to YAML and a character to the reference.
+    let lone = bytes
+        .iter()
+        .enumerate()
+        .find(|(at, byte)| **byte == b'\r' && bytes.get(at + 1) != Some(&b'\n'));
+    if let Some((at, _)) = lone {
+        return Err(unsupported("a carriage return without a line feed", at));
+    }
+    // The parser skips a byte order mark at the start of any line; the reference only the first.
+    let text = text.strip_prefix(MARK).unwrap_or(text);
+    if text.starts_with(MARK) || text.contains("\n\u{feff}") {
+        return Err(unsupported("a byte order mark after the start", 0));
+    }
+    refuse_other_versions(text)?;
+    Ok(join_surrogates(text))
+}
+
+impl Source<'_> {
+    pub(super) fn text(&self) -> &str {
+        &self.text
+    }
+
+    /// Says whether the text ends in a line of blanks without a line feed.
+    pub(super) fn ends_in_blanks(&self) -> bool {
+        let trimmed = self.text.trim_end_matches([' ', '\t']);
+        trimmed.len() < self.text.len() && trimmed.ends_with('\n')
+    }
+
+    /// Says whether some block scalar may state its indentation (`|2`, `>-1`).
+    pub(super) fn may_state_indentation(&self) -> bool {
+        self.text.match_indices(['|', '>']).any(|(at, _)| {
+            let rest = self.text.get(at + 1..).unwrap_or_default();
+            rest.trim_start_matches(['+', '-'])
+                .starts_with(|char: char| char.is_ascii_digit())
+        })
+    }
+
+    /// Puts joined pairs back: as characters where escapes count, as they were written elsewhere.
+    pub(super) fn restore<'t>(&self, text: Cow<'t, str>, escapes: bool) -> Cow<'t, str> {
+        let Some(mark) = self.mark else {
+            return text;
+        };
+        if !text.contains(mark) {
+            return text;
+        }
+        let mut out = String::with_capacity(text.len());
+        let mut rest = text.chars();
+        while let Some(next) = rest.next() {
+            if next != mark {
+                out.push(next);
+                continue;
+            }
+            // Invariant: `join_surrogates` wrote eight digits and three more marks after each mark.
+            let digits: String = rest.by_ref().take(8).collect();
+            let _padding = rest.by_ref().take(3).count();
+            let (high, low) = digits.split_at_checked(4).unwrap_or_default();
+            let unit = |hex| u16::from_str_radix(hex, 16).unwrap_or_default();
+            match char::decode_utf16([unit(high), unit(low)]).next() {
+                Some(Ok(joined)) if escapes => out.push(joined),
+                _ => {
+                    for half in [high, low] {
+                        out.push_str("\\u");
+                        out.push_str(half);
+                    }
+                }
+            }
+        }
+        Cow::Owned(out)
+    }
+}
+
+/// Refuses a document that declares another version than 1.2, whose scalars mean other things.
+fn refuse_other_versions(text: &str) -> Result<(), YamlError> {
+    for (index, line) in text.lines().enumerate() {
+        let line = line.trim_end();
+        if let Some(directive) = line.strip_prefix('%') {
+            let mut words = directive.split_ascii_whitespace();
+            if words.next() == Some("YAML") && words.next() != Some("1.2") {
+                return Err(YamlError::new(
+                    YamlRefusal::Unsupported,
+                    "a YAML version other than 1.2",
+                    index + 1,
+                ));
+            }
+        } else if !(line.trim_start().is_empty()
+            || line.trim_start().starts_with('#')
+            || line.starts_with("..."))
+        {
+            break;
+        }
+    }
+    Ok(())
+}
+
+fn join_surrogates(text: &str) -> Source<'_> {
+    let pairs = surrogate_pairs(text);
+    let unchanged = Source {
+        text: Cow::Borrowed(text),
+        mark: None,
+    };
+    if pairs.is_empty() {
+        return unchanged;
+    }
+    let taken = private_characters(text);
+    let free = ('\u{e000}'..='\u{f8ff}')
+        .chain('\u{f0000}'..='\u{ffffd}')
+        .find(|char| !taken.contains(char));
+    let Some(mark) = free else {
+        // A text that uses all 71,933 of them is refused by the parser for its surrogate escape.
+        return unchanged;
+    };
+    let mut out = String::with_capacity(text.len() + pairs.len());
+    let mut from = 0;
+    for at in pairs {
+        let half = |start: usize| text.get(start + 2..start + 6).unwrap_or_default();
+        out.push_str(text.get(from..at).unwrap_or_default());
+        out.push(mark);
+        out.push_str(half(at));
+        out.push_str(half(at + 6));
+        out.extend([mark; 3]);
+        from = at + PAIR_LEN;
+    }
+    out.push_str(text.get(from..).unwrap_or_default());
+    Source {
+        text: Cow::Owned(out),
+        mark: Some(mark),
+    }
+}
+
+/// Returns the private-use characters that the text holds or could produce by an escape.
+fn private_characters(text: &str) -> BTreeSet<char> {
+    let escaped = text.match_indices("\\").filter_map(|(at, _)| {
+        let (start, end) = match text.as_bytes().get(at + 1)? {
+            b'u' => (at + 2, at + 6),
+            b'U' => (at + 2, at + 10),
+            _ => return None,
+        };
+        char::from_u32(u32::from_str_radix(text.get(start..end)?, 16).ok()?)
+    });
+    text.chars()
+        .chain(escaped)
+        .filter(|char| matches!(char, '\u{e000}'..='\u{f8ff}' | '\u{f0000}'..='\u{ffffd}'))
+        .collect()
+}
+
+/// Returns where a high surrogate escape is followed by a low one.
+fn surrogate_pairs(text: &str) -> Vec<usize> {
+    let bytes = text.as_bytes();
+    let unit = |at: usize| -> Option<u16> {
+        let escape = text.get(at..at + 6)?.strip_prefix("\\u")?;
+        escape
+            .bytes()
+            .all(|byte| byte.is_ascii_hexdigit())
+            .then(|| u16::from_str_radix(escape, 16).ok())?
+    };
+    let mut pairs = Vec::new();
+    let mut at = 0;
+    while let Some(byte) = bytes.get(at) {
+        if *byte != b'\\' {
+            at += 1;
+            continue;
+        }
+        let high = unit(at).is_some_and(|unit| (0xd800..0xdc00).contains(&unit));
+        let low = unit(at + 6).is_some_and(|unit| (0xdc00..0xe000).contains(&unit));
+        if high && low {
+            pairs.push(at);
+            at += PAIR_LEN;
+        } else {
+            // Two bytes: the second half of `\\` starts no escape.
+            at += 2;
+        }
+    }
+    pairs
+}
+
+fn line_at(bytes: &[u8], at: usize) -> usize {
+    let before = bytes.get(..at).unwrap_or_default();
+    before.iter().filter(|byte| **byte == b'\n').count() + 1
+}

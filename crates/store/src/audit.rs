@@ -1,0 +1,173 @@
+//! Reading everything, as stored: the ground that verify, rebuild and export stand on.
+//!
+//! An audit sees the log as of the moment it was opened, beside a process that writes or without one. It judges
+//! nothing: rows and blobs come as they are.
+
+use std::collections::BTreeSet;
+use std::io;
+use std::path::{Path, PathBuf};
+
+use canon::Digest;
+use domain::{EventName, Position};
+use engine::port::{Scope, StoreFault};
+use rusqlite::Connection;
+
+use crate::blob;
+use crate::directory::{self, OpenError};
+use crate::fault::fault;
+use crate::read;
+use crate::row::{DocumentRow, EventRow, sql};
+use crate::schema::{self, Role};
+
+/// How many rows are read at a time.
+const CHUNK: usize = 512;
+
+/// Why a log could not be read to its end.
+#[derive(Debug, thiserror::Error)]
+#[non_exhaustive]
+pub enum AuditError {
+    /// It could not be opened.
+    #[error(transparent)]
+    Open(#[from] OpenError),
+    /// The database failed.
+    #[error(transparent)]
+    Fault(#[from] StoreFault),
+    /// A file failed.
+    #[error("`{}`: {error}", file.display())]
+    File {
+        /// The file or directory.
+        file: PathBuf,
+        /// What happened.
+        error: io::Error,
+    },
+}
+
+impl AuditError {
+    pub(crate) fn file(file: &Path) -> impl FnOnce(io::Error) -> Self {
+        let file = file.to_owned();
+        move |error| AuditError::File { file, error }
+    }
+}
+
+/// A whole log, open for reading.
+#[derive(Debug)]
+pub struct Audit {
+    directory: PathBuf,
+    connection: Connection,
+    name: EventName,
+    head: Position,
+}
+
+impl Audit {
+    /// Opens the log of a directory as it is now.
+    ///
+    /// # Errors
+    /// There is no log, a newer program wrote it, or the disk fails.
+    pub fn open(directory: &Path) -> Result<Self, AuditError> {
+        directory::check(directory)?;
+        let connection = schema::connect(directory, Role::Reader)
+            .map_err(|error| OpenError::fault(directory, error))?;
+        // One transaction to the end: what is committed meanwhile stays out of sight.
+        connection.execute_batch("BEGIN").map_err(fault)?;
+        let meta = schema::meta(directory, &connection)?;
+        let head = read::last_event(&connection, Scope::All)?.unwrap_or(Position::START);
+        Ok(Self {
+            directory: directory.to_owned(),
+            connection,
+            name: EventName::new(&meta.name),
+            head,
+        })
+    }
+
+    /// Returns the name of the log.
+    pub fn name(&self) -> &EventName {
+        &self.name
+    }
+
+    /// Returns the position of the last event.
+    pub fn head(&self) -> Position {
+        self.head
+    }
+
+    /// Returns some events after a position, ascending; none at the end.
+    ///
+    /// # Errors
+    /// The database fails.
+    pub fn events(&self, after: Position) -> Result<Vec<EventRow>, AuditError> {
+        let columns = EventRow::COLUMNS;
+        let text =
+            format!("SELECT {columns} FROM events WHERE position > ?1 ORDER BY position LIMIT ?2");
+        let mut select = self.connection.prepare_cached(&text).map_err(fault)?;
+        let rows = select
+            .query_map((sql(after.0), CHUNK), EventRow::read)
+            .map_err(fault)?;
+        Ok(rows.collect::<rusqlite::Result<_>>().map_err(fault)?)
+    }
+
+    /// Returns some documents after a key, ascending; none at the end.
+    ///
+    /// # Errors
+    /// The database fails.
+    pub fn documents(&self, after: Position) -> Result<Vec<DocumentRow>, AuditError> {
+        Ok(documents(&self.connection, after)?)
+    }
+
+    /// Returns the digests that blobs are stored under, ascending.
+    ///
+    /// # Errors
+    /// The database or the disk fails.
+    pub fn blobs(&self) -> Result<BTreeSet<Digest>, AuditError> {
+        let mut select = self
+            .connection
+            .prepare_cached("SELECT digest FROM blobs")
+            .map_err(fault)?;
+        let rows = select
+            .query_map([], |row| Ok(Digest::from_bytes(row.get(0)?)))
+            .map_err(fault)?;
+        let mut digests: BTreeSet<Digest> = rows.collect::<rusqlite::Result<_>>().map_err(fault)?;
+        let files = blob::files(&self.directory)
+            .map_err(AuditError::file(&directory::blobs(&self.directory)))?;
+        digests.extend(files);
+        Ok(digests)
+    }
+
+    /// Returns what is stored under a digest, whether it hashes to it or not.
+    ///
+    /// # Errors
+    /// The database or the disk fails.
+    pub fn blob(&self, digest: &Digest) -> Result<Option<Vec<u8>>, AuditError> {
+        Ok(blob::find_unchecked(
+            &self.directory,
+            &self.connection,
+            digest,
+        )?)
+    }
+
+    /// Returns what the database finds wrong with itself: pages, indexes, types.
+    ///
+    /// # Errors
+    /// The database fails.
+    pub fn integrity(&self) -> Result<Vec<String>, AuditError> {
+        let mut check = self
+            .connection
+            .prepare("PRAGMA integrity_check")
+            .map_err(fault)?;
+        let rows = check.query_map([], |row| row.get(0)).map_err(fault)?;
+        let mut problems: Vec<String> = rows.collect::<rusqlite::Result<_>>().map_err(fault)?;
+        problems.retain(|problem| problem != "ok");
+        Ok(problems)
+    }
+}
+
+pub(crate) fn documents(
+    connection: &Connection,
+    after: Position,
+) -> Result<Vec<DocumentRow>, StoreFault> {
+    let columns = DocumentRow::COLUMNS;
+    let text = format!("SELECT {columns} FROM documents WHERE key > ?1 ORDER BY key LIMIT ?2");
+    let mut select = connection.prepare_cached(&text).map_err(fault)?;
+    let rows = select
+        .query_map((sql(after.0), CHUNK), DocumentRow::read)
+        .map_err(fault)?;
+    rows.collect::<rusqlite::Result<_>>().map_err(fault)
+}

@@ -1,0 +1,108 @@
+//! Blobs: small ones in the database, large ones as files named by their digest.
+//!
+//! A blob is content: whatever it is called by, its bytes must hash to the digest asked for.
+
+use std::fs;
+use std::io;
+use std::path::{Path, PathBuf};
+
+use canon::{Digest, sha256};
+use domain::Blob;
+use engine::port::StoreFault;
+use rusqlite::Connection;
+
+use crate::directory::{blobs, sync_directory, write_durably};
+use crate::fault::{fault, file_fault};
+use crate::read;
+
+/// The largest blob kept in the database, where it shares the sync of its commit.
+pub(crate) const SMALL_BYTES_MAX: usize = 128 * 1024;
+
+pub(crate) fn is_small(blob: &Blob) -> bool {
+    blob.bytes.len() <= SMALL_BYTES_MAX
+}
+
+fn place(directory: &Path, digest: &Digest) -> (PathBuf, String) {
+    let name = digest.hex();
+    let shelf: String = name.chars().take(2).collect();
+    (blobs(directory).join(shelf), name)
+}
+
+/// Stores a small blob in the transaction under way.
+pub(crate) fn insert(connection: &Connection, blob: &Blob) -> Result<(), StoreFault> {
+    connection
+        .prepare_cached(
+            "INSERT INTO blobs(digest, bytes) VALUES (?1, ?2) ON CONFLICT(digest) DO NOTHING",
+        )
+        .and_then(|mut insert| insert.execute((blob.digest.as_bytes(), &blob.bytes)))
+        .map(drop)
+        .map_err(fault)
+}
+
+/// Stores a large blob as a file, durably.
+pub(crate) fn write_file(directory: &Path, blob: &Blob) -> Result<(), StoreFault> {
+    let (shelf, name) = place(directory, &blob.digest);
+    let store = || -> io::Result<()> {
+        if !shelf.exists() {
+            fs::create_dir_all(&shelf)?;
+            sync_directory(&blobs(directory))?;
+            sync_directory(directory)?;
+        }
+        match fs::metadata(shelf.join(&name)) {
+            // The file was synced before it got its name, but a crash may have come before the name was.
+            Ok(known) if known.len() == blob.bytes.len() as u64 => sync_directory(&shelf),
+            _ => write_durably(&shelf, &name, &blob.bytes),
+        }
+    };
+    store().map_err(|error| file_fault(&format!("blob `{}`", blob.digest), error))
+}
+
+/// Reads a blob and checks it.
+pub(crate) fn find(
+    directory: &Path,
+    connection: &Connection,
+    digest: &Digest,
+) -> Result<Option<Vec<u8>>, StoreFault> {
+    let Some(bytes) = find_unchecked(directory, connection, digest)? else {
+        return Ok(None);
+    };
+    if sha256(&bytes) != *digest {
+        return Err(StoreFault::new(format!(
+            "blob `{digest}` is damaged: its bytes hash to something else; run `reprise log verify`"
+        )));
+    }
+    Ok(Some(bytes))
+}
+
+pub(crate) fn find_unchecked(
+    directory: &Path,
+    connection: &Connection,
+    digest: &Digest,
+) -> Result<Option<Vec<u8>>, StoreFault> {
+    if let Some(bytes) = read::blob(connection, digest)? {
+        return Ok(Some(bytes));
+    }
+    let (shelf, name) = place(directory, digest);
+    match fs::read(shelf.join(name)) {
+        Ok(bytes) => Ok(Some(bytes)),
+        Err(error) if error.kind() == io::ErrorKind::NotFound => Ok(None),
+        Err(error) => Err(file_fault(&format!("blob `{digest}`"), error)),
+    }
+}
+
+/// Returns the digests of every blob file. Left-over temporary files are no blobs.
+pub(crate) fn files(directory: &Path) -> io::Result<Vec<Digest>> {
+    let mut digests = Vec::new();
+    let shelves = match fs::read_dir(blobs(directory)) {
+        Ok(shelves) => shelves,
+        Err(error) if error.kind() == io::ErrorKind::NotFound => return Ok(digests),
+        Err(error) => return Err(error),
+    };
+    for shelf in shelves {
+        for file in fs::read_dir(shelf?.path())? {
+            let name = file?.file_name();
+            digests.extend(name.to_str().and_then(|name| Digest::parse(name).ok()));
+        }
+    }
+    Ok(digests)
+}

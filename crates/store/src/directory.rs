@@ -1,0 +1,245 @@
+//! The data directory: its lock, its format version, the names in it, and durable file writes.
+//!
+//! Knows nothing of what the files say.
+
+use std::fs::{self, File, OpenOptions, TryLockError};
+use std::io::{self, Read, Seek, Write};
+use std::path::{Path, PathBuf};
+
+/// The version of the data directory that this program writes.
+///
+/// 1: the first.
+pub const FORMAT_VERSION: u32 = 1;
+
+const LOCK: &str = "lock";
+const FORMAT: &str = "format";
+const DATABASE: &str = "reprise.db";
+const BLOBS: &str = "blobs";
+
+/// Why a data directory was not opened.
+#[derive(Debug, thiserror::Error)]
+#[non_exhaustive]
+pub enum OpenError {
+    /// Another process writes here.
+    #[error("data directory `{}` is in use by {}", directory.display(), holder(*pid))]
+    Locked {
+        /// The directory.
+        directory: PathBuf,
+        /// The process, when it wrote down its id.
+        pid: Option<u32>,
+    },
+    /// A newer program wrote it.
+    #[error("data directory `{}` has format {found}, this program knows up to {FORMAT_VERSION}", directory.display())]
+    NewerFormat {
+        /// The directory.
+        directory: PathBuf,
+        /// Its format.
+        found: u32,
+    },
+    /// There is no log here.
+    #[error("`{}` is not a data directory", directory.display())]
+    NoLog {
+        /// The directory.
+        directory: PathBuf,
+    },
+    /// The format file says nothing sensible, or it is missing beside a database.
+    #[error("`{}` does not state a format version", file.display())]
+    UnreadableFormat {
+        /// The file.
+        file: PathBuf,
+    },
+    /// The disk or the database failed.
+    #[error("data directory `{}`: {problem}", directory.display())]
+    Fault {
+        /// The directory.
+        directory: PathBuf,
+        /// What happened.
+        problem: String,
+    },
+}
+
+fn holder(pid: Option<u32>) -> String {
+    match pid {
+        Some(pid) => format!("process {pid}"),
+        None => "another process".to_owned(),
+    }
+}
+
+impl OpenError {
+    /// Says what to do about it.
+    pub fn hint(&self) -> &'static str {
+        match self {
+            OpenError::Locked { .. } => {
+                "stop that process first, or give this one another data directory"
+            }
+            OpenError::NewerFormat { .. } => {
+                "run the newer program that wrote it; an older one would damage it"
+            }
+            OpenError::NoLog { .. } => {
+                "name the directory that `reprise serve` uses; it makes one at its first start"
+            }
+            OpenError::UnreadableFormat { .. } => {
+                "restore the file `format` from a backup; it holds one number"
+            }
+            OpenError::Fault { .. } => {
+                "check that the disk works, has room, and lets this user write"
+            }
+        }
+    }
+
+    pub(crate) fn fault(directory: &Path, problem: impl ToString) -> Self {
+        OpenError::Fault {
+            directory: directory.to_owned(),
+            problem: problem.to_string(),
+        }
+    }
+}
+
+/// The lock of a data directory, held until dropped.
+#[derive(Debug)]
+pub(crate) struct Lock {
+    _file: File,
+}
+
+/// Makes the directory when it is missing, takes its lock and checks its format.
+pub(crate) fn claim(directory: &Path) -> Result<Lock, OpenError> {
+    let fault = |error: io::Error| OpenError::fault(directory, error);
+    make_directory(directory).map_err(fault)?;
+    let mut file = OpenOptions::new()
+        .create(true)
+        .truncate(false)
+        .read(true)
+        .write(true)
+        .open(directory.join(LOCK))
+        .map_err(fault)?;
+    match file.try_lock() {
+        Ok(()) => {}
+        Err(TryLockError::WouldBlock) => {
+            let mut text = String::new();
+            let pid = file.read_to_string(&mut text).ok();
+            return Err(OpenError::Locked {
+                directory: directory.to_owned(),
+                pid: pid.and_then(|_| text.trim().parse().ok()),
+            });
+        }
+        Err(TryLockError::Error(error)) => return Err(fault(error)),
+    }
+    let write_pid = |file: &mut File| {
+        file.set_len(0)?;
+        file.rewind()?;
+        writeln!(file, "{}", std::process::id())
+    };
+    write_pid(&mut file).map_err(fault)?;
+    match read_format(directory)? {
+        Some(FORMAT_VERSION) => {}
+        // Older formats will be backed up and migrated forward here; there is none yet.
+        Some(found) => {
+            return Err(OpenError::NewerFormat {
+                directory: directory.to_owned(),
+                found,
+            });
+        }
+        None => write_durably(directory, FORMAT, format!("{FORMAT_VERSION}\n").as_bytes())
+            .map_err(fault)?,
+    }
+    Ok(Lock { _file: file })
+}
+
+/// Checks that a directory holds a log of a format this program can read.
+pub(crate) fn check(directory: &Path) -> Result<(), OpenError> {
+    match read_format(directory)? {
+        Some(FORMAT_VERSION) if database(directory).exists() => Ok(()),
+        Some(found) if found != FORMAT_VERSION => Err(OpenError::NewerFormat {
+            directory: directory.to_owned(),
+            found,
+        }),
+        Some(_) | None => Err(OpenError::NoLog {
+            directory: directory.to_owned(),
+        }),
+    }
+}
+
+fn read_format(directory: &Path) -> Result<Option<u32>, OpenError> {
+    let file = directory.join(FORMAT);
+    match fs::read_to_string(&file) {
+        Ok(text) => match text.trim().parse() {
+            Ok(0) | Err(_) => Err(OpenError::UnreadableFormat { file }),
+            Ok(found) => Ok(Some(found)),
+        },
+        Err(error) if error.kind() == io::ErrorKind::NotFound => {
+            if database(directory).exists() {
+                return Err(OpenError::UnreadableFormat { file });
+            }
+            Ok(None)
+        }
+        Err(error) => Err(OpenError::fault(directory, error)),
+    }
+}
+
+pub(crate) fn database(directory: &Path) -> PathBuf {
+    directory.join(DATABASE)
+}
+
+pub(crate) fn blobs(directory: &Path) -> PathBuf {
+    directory.join(BLOBS)
+}
+
+/// Makes a directory that only its owner can look into: the log's secret is in it.
+fn make_directory(directory: &Path) -> io::Result<()> {
+    let mut builder = fs::DirBuilder::new();
+    builder.recursive(true);
+    #[cfg(unix)]
+    std::os::unix::fs::DirBuilderExt::mode(&mut builder, 0o700);
+    builder.create(directory)
+}
+
+/// Writes a file so that after a crash it is there whole or not at all.
+pub(crate) fn write_durably(directory: &Path, name: &str, bytes: &[u8]) -> io::Result<()> {
+    let temporary = directory.join(format!("{name}.tmp"));
+    let written = File::create(&temporary).and_then(|mut file| {
+        file.write_all(bytes)?;
+        file.sync_all()
+    });
+    if let Err(error) = written.and_then(|()| fs::rename(&temporary, directory.join(name))) {
+        // Half a file takes room that is perhaps what was missing; that it stays is no second error.
+        let _ = fs::remove_file(&temporary);
+        return Err(error);
+    }
+    sync_directory(directory)
+}
+
+/// Makes names in a directory durable.
+pub(crate) fn sync_directory(directory: &Path) -> io::Result<()> {
+    File::open(directory)?.sync_all()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_format_that_is_no_number_and_a_lost_format_file_are_refused() {
+        let home = tempfile::tempdir().unwrap();
+        fs::write(home.path().join(FORMAT), "one\n").unwrap();
+        let error = claim(home.path()).unwrap_err();
+        assert!(
+            matches!(error, OpenError::UnreadableFormat { .. }),
+            "{error}"
+        );
+        fs::remove_file(home.path().join(FORMAT)).unwrap();
+        fs::write(home.path().join(DATABASE), "").unwrap();
+        let error = claim(home.path()).unwrap_err();
+        assert!(
+            matches!(error, OpenError::UnreadableFormat { .. }),
+            "{error}"
+        );
+    }
+
+    #[test]
+    fn a_failed_write_leaves_no_half_file() {
+        let home = tempfile::tempdir().unwrap();
+        fs::create_dir_all(home.path().join("name/occupied")).unwrap();
+        assert!(write_durably(home.path(), "name", b"x").is_err());
+        assert!(!home.path().join("name.tmp").exists());
+    }
+}

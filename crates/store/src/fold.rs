@@ -1,0 +1,84 @@
+//! Folding stored events again, by the functions that made them.
+//!
+//! An event is right when sealing what it says, at its place, gives its bytes and its columns once more.
+
+use std::fmt;
+
+use canon::{Digest, Integers, jcs, read};
+use domain::{Draft, Event, EventName, Position, Scratch, Sealed, seal};
+
+use crate::row::EventRow;
+
+/// Something in a log that is not as it must be.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Problem {
+    /// What it is about.
+    pub what: What,
+    /// What is wrong.
+    pub problem: String,
+}
+
+/// What a problem is about.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum What {
+    /// The event at a position.
+    Event(Position),
+    /// The document with a key and an id.
+    Document(Position, Box<str>),
+    /// The blob under a digest.
+    Blob(Digest),
+    /// The database file itself.
+    Database,
+}
+
+impl fmt::Display for Problem {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let problem = &self.problem;
+        match &self.what {
+            What::Event(position) => write!(f, "event at position {}: {problem}", position.0),
+            What::Document(_, id) => write!(f, "document `{id}`: {problem}"),
+            What::Blob(digest) => write!(f, "blob `{digest}`: {problem}"),
+            What::Database => write!(f, "database: {problem}"),
+        }
+    }
+}
+
+/// Reads an event's bytes; says why they are none of this log at this position.
+pub(crate) fn read_event(log: &EventName, row: &EventRow) -> Result<Event, String> {
+    if EventRow::checksum_of(&row.bytes) != row.checksum {
+        return Err("its bytes are damaged: they have another checksum".to_owned());
+    }
+    let value = read(&row.bytes, Integers::Safe).map_err(|error| error.to_string())?;
+    if jcs(&value) != *row.bytes {
+        return Err("its bytes are not canonical".to_owned());
+    }
+    let event = Event::parse(&row.bytes).map_err(|error| error.to_string())?;
+    let id = log.id(row.position);
+    if *event.id != *id {
+        return Err(format!("its id is `{}` where `{id}` stands", event.id));
+    }
+    Ok(event)
+}
+
+/// Seals an event once more, on the documents before it, and folds it into them.
+pub(crate) fn reseal(
+    log: &EventName,
+    scratch: &mut Scratch,
+    event: &Event,
+    position: Position,
+) -> Result<Sealed, String> {
+    let draft = Draft {
+        kind: event.kind().map_err(|error| error.to_string())?,
+        resource: event.resource.clone(),
+        workspace_id: event.workspace_id.clone(),
+        session_id: event.session_id.clone(),
+        task_id: event.task_id.clone(),
+        actor: event.actor.clone(),
+        idempotency_key: event.idempotency_key.clone(),
+        payload: event.payload.clone(),
+        sibling: None,
+    };
+    let mut sealed = seal(log, scratch, &[draft], position, event.created_at)
+        .map_err(|error| error.to_string())?;
+    sealed.pop().ok_or_else(|| "was not sealed".to_owned())
+}

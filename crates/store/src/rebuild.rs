@@ -1,0 +1,195 @@
+//! Are the documents a fold of the events? Folds them again, alone, into an empty database, and compares.
+//!
+//! Changes nothing in the log. Needs room on the disk for the documents, not in memory.
+
+use std::fs;
+use std::path::{Path, PathBuf};
+
+use domain::{Documents, Event, Position, Scratch};
+use rusqlite::Connection;
+
+use crate::audit::{Audit, AuditError, documents};
+use crate::fault::fault;
+use crate::fold::{Problem, What, read_event, reseal};
+use crate::row::{DocumentRow, EventRow};
+use crate::{read, schema};
+
+/// What was rebuilt and where it differs.
+#[derive(Debug, Clone, Default, PartialEq, Eq)]
+pub struct Rebuilt {
+    /// How many events were folded.
+    pub events: u64,
+    /// How many documents came out.
+    pub documents: u64,
+    /// Differences, and an event that cannot be folded; empty when there is none.
+    pub problems: Vec<Problem>,
+}
+
+/// A database that is gone with its owner.
+struct Aside {
+    connection: Option<Connection>,
+    file: PathBuf,
+}
+
+impl Drop for Aside {
+    fn drop(&mut self) {
+        self.connection = None;
+        let _ = fs::remove_file(&self.file);
+    }
+}
+
+/// Folds the events of a directory's log again and compares. Tells how far it is: events folded, and the
+/// position of the last one.
+///
+/// # Errors
+/// The log cannot be read, or there is no room beside it.
+pub fn rebuild(
+    directory: &Path,
+    progress: &mut dyn FnMut(u64, u64),
+) -> Result<Rebuilt, AuditError> {
+    let audit = Audit::open(directory)?;
+    let file = directory.join(format!("rebuild-{}.tmp", std::process::id()));
+    // Left by a process that was killed and had our number.
+    let _ = fs::remove_file(&file);
+    let connection = schema::scratch(&file).map_err(fault)?;
+    connection.execute_batch("BEGIN").map_err(fault)?;
+    let aside = Aside {
+        connection: Some(connection),
+        file,
+    };
+    let mut rebuilt = Rebuilt::default();
+    if let Some(connection) = &aside.connection
+        && fold(&audit, connection, &mut rebuilt, progress)?
+    {
+        compare(&audit, connection, &mut rebuilt)?;
+    }
+    Ok(rebuilt)
+}
+
+/// Folds events until the end, or until one cannot be folded: then false.
+fn fold(
+    audit: &Audit,
+    aside: &Connection,
+    rebuilt: &mut Rebuilt,
+    progress: &mut dyn FnMut(u64, u64),
+) -> Result<bool, AuditError> {
+    let mut after = Position::START;
+    loop {
+        let rows = audit.events(after)?;
+        let Some(last) = rows.last() else {
+            return Ok(true);
+        };
+        after = last.position;
+        for row in &rows {
+            if let Err(problem) = fold_one(audit, aside, row)? {
+                let what = What::Event(row.position);
+                rebuilt.problems.push(Problem { what, problem });
+                return Ok(false);
+            }
+            rebuilt.events += 1;
+        }
+        progress(rebuilt.events, audit.head().0);
+    }
+}
+
+fn fold_one(
+    audit: &Audit,
+    aside: &Connection,
+    row: &EventRow,
+) -> Result<Result<(), String>, AuditError> {
+    let event = match read_event(audit.name(), row) {
+        Ok(event) => event,
+        Err(problem) => return Ok(Err(problem)),
+    };
+    let mut scratch = Scratch::default();
+    for id in named(&event) {
+        if let Some(document) = read::document(aside, id)? {
+            scratch.insert(document);
+        }
+    }
+    match reseal(audit.name(), &mut scratch, &event, row.position) {
+        Ok(sealed) if sealed.bytes == *row.bytes => {}
+        Ok(_) => return Ok(Err("does not follow the events before it".to_owned())),
+        Err(problem) => return Ok(Err(problem)),
+    }
+    if let Some(document) = scratch.document(&event.resource.id) {
+        DocumentRow::of(document).put(aside).map_err(fault)?;
+    }
+    Ok(Ok(()))
+}
+
+/// The documents that sealing an event may look at.
+fn named(event: &Event) -> impl Iterator<Item = &str> {
+    let owner = event.payload.get("task_id").and_then(canon::Value::as_str);
+    [
+        Some(&*event.resource.id),
+        event.workspace_id.as_ref().map(|id| id.as_str()),
+        event.session_id.as_ref().map(|id| id.as_str()),
+        event.task_id.as_ref().map(|id| id.as_str()),
+        owner,
+    ]
+    .into_iter()
+    .flatten()
+}
+
+fn compare(audit: &Audit, aside: &Connection, rebuilt: &mut Rebuilt) -> Result<(), AuditError> {
+    let mut stored = Rows::new(|after| audit.documents(after));
+    let mut folded = Rows::new(|after| Ok(documents(aside, after)?));
+    let mut left = stored.next()?;
+    let mut right = folded.next()?;
+    loop {
+        let (row, problem) = match (&left, &right) {
+            (None, None) => return Ok(()),
+            (Some(row), None) => (row.clone(), Some("has no events".to_owned())),
+            (Some(row), Some(fold)) if row.key < fold.key => {
+                (row.clone(), Some("has no events".to_owned()))
+            }
+            (Some(row), Some(fold)) if row.key == fold.key => {
+                let columns = fold.difference(row);
+                let problem = format!("differs from its rebuilt form in {}", columns.join(", "));
+                (fold.clone(), (!columns.is_empty()).then_some(problem))
+            }
+            (_, Some(fold)) => (fold.clone(), Some("is missing".to_owned())),
+        };
+        let key = row.key;
+        if let Some(problem) = problem {
+            let what = What::Document(key, row.id);
+            rebuilt.problems.push(Problem { what, problem });
+        }
+        if left.as_ref().is_some_and(|row| row.key == key) {
+            left = stored.next()?;
+        }
+        if right.as_ref().is_some_and(|row| row.key == key) {
+            rebuilt.documents += 1;
+            right = folded.next()?;
+        }
+    }
+}
+
+/// Documents one by one, read in chunks.
+struct Rows<F> {
+    read: F,
+    chunk: std::vec::IntoIter<DocumentRow>,
+    after: Position,
+}
+
+impl<F: FnMut(Position) -> Result<Vec<DocumentRow>, AuditError>> Rows<F> {
+    fn new(read: F) -> Self {
+        Self {
+            read,
+            chunk: Vec::new().into_iter(),
+            after: Position::START,
+        }
+    }
+
+    fn next(&mut self) -> Result<Option<DocumentRow>, AuditError> {
+        if self.chunk.len() == 0 {
+            self.chunk = (self.read)(self.after)?.into_iter();
+        }
+        let row = self.chunk.next();
+        if let Some(row) = &row {
+            self.after = row.key;
+        }
+        Ok(row)
+    }
+}

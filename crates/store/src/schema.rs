@@ -1,0 +1,231 @@
+//! Tables, indexes, settings of connections, and what is made once per log: its name and its secret.
+//!
+//! Keys are integers; text ids are looked up in one place, `documents.id`. Each index exists for a query in
+//! `read`: a list or a stream reads the rows it returns and no others, however long the log is.
+
+use std::path::Path;
+use std::time::Duration;
+
+use rusqlite::{Connection, OpenFlags, OptionalExtension, TransactionBehavior};
+
+use crate::directory::{OpenError, database};
+
+/// The version of the tables, kept in the database itself; the data directory's format covers all files.
+const SCHEMA_VERSION: i64 = 1;
+
+/// Small enough that a lone commit writes little, large enough that rows of some thousand bytes leave few gaps.
+pub(crate) const PAGE_BYTES: u32 = 4096;
+
+const WRITER_CACHE_KIB: i64 = 4096;
+const READER_CACHE_KIB: i64 = 1024;
+const STATEMENTS_MAX: usize = 64;
+
+/// How long a writer waits for another process, which is an API key being stored.
+const BUSY: Duration = Duration::from_secs(10);
+
+const TABLES: &str = "
+    CREATE TABLE meta(name TEXT PRIMARY KEY, value ANY NOT NULL) STRICT, WITHOUT ROWID;
+
+    CREATE TABLE events(
+        position INTEGER PRIMARY KEY,
+        resource INTEGER NOT NULL,
+        workspace INTEGER,
+        session INTEGER,
+        task INTEGER,
+        checksum INTEGER NOT NULL,
+        bytes BLOB NOT NULL
+    ) STRICT;
+    CREATE INDEX events_workspace ON events(workspace) WHERE workspace IS NOT NULL;
+    CREATE INDEX events_session ON events(session) WHERE session IS NOT NULL;
+    CREATE INDEX events_task ON events(task) WHERE task IS NOT NULL;
+
+    CREATE TABLE documents(
+        key INTEGER PRIMARY KEY,
+        id TEXT NOT NULL UNIQUE,
+        kind INTEGER NOT NULL,
+        version INTEGER NOT NULL,
+        tip INTEGER NOT NULL,
+        workspace INTEGER,
+        session INTEGER,
+        task INTEGER,
+        open INTEGER NOT NULL,
+        created_at INTEGER NOT NULL,
+        updated_at INTEGER NOT NULL,
+        body BLOB NOT NULL
+    ) STRICT;
+    CREATE INDEX documents_kind ON documents(kind);
+    CREATE INDEX documents_workspace ON documents(workspace, kind) WHERE workspace IS NOT NULL;
+    CREATE INDEX documents_session ON documents(session, kind) WHERE session IS NOT NULL;
+    CREATE INDEX documents_task ON documents(task, kind) WHERE task IS NOT NULL;
+    CREATE INDEX documents_open ON documents(kind) WHERE open = 1;
+
+    CREATE TABLE claims(
+        scope BLOB PRIMARY KEY,
+        body BLOB NOT NULL,
+        answer INTEGER NOT NULL,
+        expires_at INTEGER NOT NULL
+    ) STRICT, WITHOUT ROWID;
+    CREATE INDEX claims_expiry ON claims(expires_at);
+
+    CREATE TABLE leases(name INTEGER PRIMARY KEY, holder TEXT NOT NULL, epoch INTEGER NOT NULL) STRICT;
+
+    CREATE TABLE blobs(number INTEGER PRIMARY KEY, digest BLOB NOT NULL UNIQUE, bytes BLOB NOT NULL) STRICT;
+
+    CREATE TABLE api_keys(
+        number INTEGER PRIMARY KEY,
+        id TEXT NOT NULL UNIQUE,
+        digest BLOB NOT NULL,
+        actor TEXT NOT NULL,
+        workspaces TEXT,
+        scopes TEXT NOT NULL,
+        created_at INTEGER NOT NULL,
+        revoked_at INTEGER
+    ) STRICT;
+    CREATE INDEX api_keys_digest ON api_keys(digest);
+";
+
+/// What a connection is for.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Role {
+    /// Writes, syncing at each commit or (tests only) not.
+    Writer {
+        /// True to sync the log at each commit.
+        full_sync: bool,
+    },
+    /// Reads only.
+    Reader,
+}
+
+/// Opens a connection to the database of a directory.
+pub(crate) fn connect(directory: &Path, role: Role) -> rusqlite::Result<Connection> {
+    let mut flags = OpenFlags::SQLITE_OPEN_READ_WRITE | OpenFlags::SQLITE_OPEN_NO_MUTEX;
+    if matches!(role, Role::Writer { .. }) {
+        flags |= OpenFlags::SQLITE_OPEN_CREATE;
+    }
+    let connection = Connection::open_with_flags(database(directory), flags)?;
+    configure(&connection, role)?;
+    Ok(connection)
+}
+
+/// Makes a database file with our tables and nothing in them, for rebuilding; no crash safety.
+pub(crate) fn scratch(file: &Path) -> rusqlite::Result<Connection> {
+    let connection = Connection::open(file)?;
+    connection.pragma_update(None, "journal_mode", "OFF")?;
+    connection.pragma_update(None, "synchronous", "OFF")?;
+    connection.set_prepared_statement_cache_capacity(STATEMENTS_MAX);
+    connection.execute_batch(TABLES)?;
+    Ok(connection)
+}
+
+fn configure(connection: &Connection, role: Role) -> rusqlite::Result<()> {
+    connection.busy_timeout(BUSY)?;
+    connection.set_prepared_statement_cache_capacity(STATEMENTS_MAX);
+    connection.pragma_update(None, "foreign_keys", false)?;
+    match role {
+        Role::Writer { full_sync } => {
+            connection.pragma_update(None, "page_size", PAGE_BYTES)?;
+            connection.pragma_update(None, "journal_mode", "WAL")?;
+            let synchronous = if full_sync { "FULL" } else { "NORMAL" };
+            connection.pragma_update(None, "synchronous", synchronous)?;
+            connection.pragma_update(None, "cache_size", -WRITER_CACHE_KIB)?;
+            // Checkpoints have a thread of their own.
+            connection.pragma_update(None, "wal_autocheckpoint", 0)?;
+        }
+        Role::Reader => {
+            connection.pragma_update(None, "query_only", true)?;
+            connection.pragma_update(None, "cache_size", -READER_CACHE_KIB)?;
+        }
+    }
+    Ok(())
+}
+
+/// What was made once, when the log was.
+#[derive(Debug, Clone)]
+pub(crate) struct Meta {
+    /// Eight characters.
+    pub(crate) name: String,
+    /// Keys the digests of claims.
+    pub(crate) secret: [u8; 32],
+}
+
+/// Makes tables, name and secret when the database is new.
+pub(crate) fn prepare(directory: &Path, connection: &mut Connection) -> Result<(), OpenError> {
+    let fault = |error: rusqlite::Error| OpenError::fault(directory, error);
+    let version: i64 = connection
+        .pragma_query_value(None, "user_version", |row| row.get(0))
+        .map_err(fault)?;
+    if version == SCHEMA_VERSION {
+        return Ok(());
+    }
+    if version != 0 {
+        return Err(OpenError::NewerFormat {
+            directory: directory.to_owned(),
+            found: u32::try_from(version).unwrap_or(u32::MAX),
+        });
+    }
+    let (name, secret) = random().map_err(|error| OpenError::fault(directory, error))?;
+    let create = |connection: &mut Connection| {
+        let transaction = connection.transaction_with_behavior(TransactionBehavior::Immediate)?;
+        transaction.execute_batch(TABLES)?;
+        let mut insert = transaction.prepare("INSERT INTO meta(name, value) VALUES (?1, ?2)")?;
+        insert.execute(("log", name))?;
+        insert.execute(("secret", secret))?;
+        insert.execute(("lease_epoch", 0))?;
+        drop(insert);
+        transaction.pragma_update(None, "user_version", SCHEMA_VERSION)?;
+        transaction.commit()
+    };
+    create(connection).map_err(fault)
+}
+
+fn random() -> Result<(String, [u8; 32]), getrandom::Error> {
+    const LETTERS: &[u8; 36] = b"abcdefghijklmnopqrstuvwxyz0123456789";
+    let mut secret = [0; 32];
+    getrandom::fill(&mut secret)?;
+    let mut name = String::new();
+    while name.len() < 8 {
+        let mut byte = [0];
+        getrandom::fill(&mut byte)?;
+        // 252 is the last multiple of 36: above it the first letters would come up more often.
+        let [byte] = byte;
+        if byte < 252
+            && let Some(letter) = LETTERS.get(usize::from(byte) % LETTERS.len())
+        {
+            name.push(char::from(*letter));
+        }
+    }
+    Ok((name, secret))
+}
+
+/// Reads name and secret.
+pub(crate) fn meta(directory: &Path, connection: &Connection) -> Result<Meta, OpenError> {
+    let fault = |error: rusqlite::Error| OpenError::fault(directory, error);
+    let no_log = || OpenError::NoLog {
+        directory: directory.to_owned(),
+    };
+    let has_tables: bool = connection
+        .query_row(
+            "SELECT count(*) FROM sqlite_schema WHERE name = 'meta'",
+            [],
+            |row| row.get::<_, i64>(0),
+        )
+        .map_err(fault)?
+        == 1;
+    if !has_tables {
+        return Err(no_log());
+    }
+    let mut select = connection
+        .prepare("SELECT value FROM meta WHERE name = ?1")
+        .map_err(fault)?;
+    let name = select
+        .query_row(["log"], |row| row.get(0))
+        .optional()
+        .map_err(fault)?
+        .ok_or_else(no_log)?;
+    let secret = select
+        .query_row(["secret"], |row| row.get(0))
+        .optional()
+        .map_err(fault)?
+        .ok_or_else(no_log)?;
+    Ok(Meta { name, secret })
+}

@@ -1,0 +1,332 @@
+//! The store port on SQLite: who may open a directory how, and where each call runs.
+
+use std::fmt;
+use std::path::Path;
+use std::sync::atomic::Ordering;
+use std::sync::{Arc, mpsc};
+use std::thread::{self, JoinHandle};
+
+use canon::Digest;
+use domain::{Blob, Document, EventName, Position};
+use engine::port::{
+    ApiKey, BoxFuture, Claim, ClaimScope, Commit, CommitError, Committed, LeaseName, ListQuery,
+    News, ReadEvents, Scope, Store, StoreFault, StoredEvent,
+};
+use rusqlite::{Connection, TransactionBehavior};
+use tokio::sync::{broadcast, oneshot};
+
+use crate::directory::{self, Lock, OpenError};
+use crate::fault::{closed, fault};
+use crate::readers::Readers;
+use crate::schema::{self, Meta, Role};
+use crate::write::{Published, Writer, upsert_api_key};
+use crate::{blob, checkpoint, read};
+
+/// How to open a store.
+#[derive(Debug, Clone, Copy)]
+pub struct Options {
+    /// Sync at each commit. False only where a test must see the difference: a power cut then loses commits
+    /// that were acknowledged.
+    pub full_sync: bool,
+    /// Pretends that the disk has room for so many pages of the database, for tests.
+    pub pages_max: Option<u32>,
+}
+
+impl Default for Options {
+    fn default() -> Self {
+        Self {
+            full_sync: true,
+            pages_max: None,
+        }
+    }
+}
+
+/// A log in a directory.
+pub struct SqliteStore {
+    directory: Arc<Path>,
+    name: EventName,
+    secret: [u8; 32],
+    published: Arc<Published>,
+    readers: Readers,
+    writing: Option<Writing>,
+}
+
+type Job = Box<dyn FnOnce(&mut Writer) + Send>;
+
+/// What only the process has that holds the directory.
+struct Writing {
+    jobs: mpsc::Sender<Job>,
+    writer: JoinHandle<()>,
+    _lock: Lock,
+}
+
+impl SqliteStore {
+    /// Opens a directory to work in it, alone; makes it when it is missing.
+    ///
+    /// # Errors
+    /// Another process holds it, a newer program wrote it, or the disk fails.
+    pub fn open(directory: &Path, options: Options) -> Result<Self, OpenError> {
+        let lock = directory::claim(directory)?;
+        let fault = |error: rusqlite::Error| OpenError::fault(directory, error);
+        let role = Role::Writer {
+            full_sync: options.full_sync,
+        };
+        let mut connection = schema::connect(directory, role).map_err(fault)?;
+        schema::prepare(directory, &mut connection)?;
+        if let Some(pages) = options.pages_max {
+            let limit =
+                connection.pragma_update_and_check(None, "max_page_count", pages, |_| Ok(()));
+            limit.map_err(fault)?;
+        }
+        let meta = schema::meta(directory, &connection)?;
+        let (checkpoints, checkpoint_thread) =
+            checkpoint::start(directory, &mut connection).map_err(fault)?;
+        let (writer, published) = Writer::new(connection, checkpoints).map_err(fault)?;
+        let (jobs, queue) = mpsc::channel::<Job>();
+        let writer = thread::Builder::new()
+            .name("store-write".to_owned())
+            .spawn(move || {
+                let mut writer = writer;
+                for job in queue {
+                    job(&mut writer);
+                }
+                writer.close(checkpoint_thread);
+            })
+            .map_err(|error| OpenError::fault(directory, error))?;
+        let writing = Writing {
+            jobs,
+            writer,
+            _lock: lock,
+        };
+        Ok(Self::new(directory, meta, published, Some(writing)))
+    }
+
+    /// Opens a directory to look into it, beside the process that works in it or without one. Commits are
+    /// refused; API keys can be stored. The head is that of the moment of opening, and no news arrive.
+    ///
+    /// # Errors
+    /// There is no log, a newer program wrote it, or the disk fails.
+    pub fn open_reader(directory: &Path) -> Result<Self, OpenError> {
+        directory::check(directory)?;
+        let fault = |problem: StoreFault| OpenError::fault(directory, problem);
+        let connection = schema::connect(directory, Role::Reader)
+            .map_err(|error| OpenError::fault(directory, error))?;
+        let meta = schema::meta(directory, &connection)?;
+        let head = read::last_event(&connection, Scope::All).map_err(fault)?;
+        let published = Arc::new(Published::new(head.unwrap_or(Position::START)));
+        Ok(Self::new(directory, meta, published, None))
+    }
+
+    fn new(
+        directory: &Path,
+        meta: Meta,
+        published: Arc<Published>,
+        writing: Option<Writing>,
+    ) -> Self {
+        Self {
+            directory: directory.into(),
+            name: EventName::new(&meta.name),
+            secret: meta.secret,
+            published,
+            readers: Readers::new(directory),
+            writing,
+        }
+    }
+
+    /// Ends the threads, moves the write-ahead log into the database and gives the directory back. Dropping
+    /// does the same.
+    pub fn close(self) {
+        drop(self);
+    }
+
+    fn read<T: Send + 'static>(
+        &self,
+        read: impl FnOnce(&Connection) -> Result<T, StoreFault> + Send + 'static,
+    ) -> BoxFuture<'_, Result<T, StoreFault>> {
+        let (answer, result) = oneshot::channel();
+        self.readers.submit(Box::new(move |connection| {
+            // An asker who went away needs no answer.
+            let _ = answer.send(connection.and_then(read));
+        }));
+        Box::pin(async move { result.await.unwrap_or_else(|_| Err(closed())) })
+    }
+
+    fn write<T: Send + 'static>(
+        &self,
+        write: impl FnOnce(&mut Writer) -> T + Send + 'static,
+    ) -> Result<oneshot::Receiver<T>, StoreFault> {
+        let Some(writing) = &self.writing else {
+            return Err(StoreFault::new(
+                "this process opened the data directory for reading only",
+            ));
+        };
+        let (answer, result) = oneshot::channel();
+        let job: Job = Box::new(move |writer| {
+            let _ = answer.send(write(writer));
+        });
+        writing.jobs.send(job).map_err(|_| closed())?;
+        Ok(result)
+    }
+
+    fn write_or_fault<T: Send + 'static>(
+        &self,
+        write: impl FnOnce(&mut Writer) -> Result<T, StoreFault> + Send + 'static,
+    ) -> BoxFuture<'_, Result<T, StoreFault>> {
+        let asked = self.write(write);
+        Box::pin(async move { asked?.await.unwrap_or_else(|_| Err(closed())) })
+    }
+
+    fn write_files(&self, blobs: Vec<Blob>) -> BoxFuture<'_, Result<(), StoreFault>> {
+        let directory = Arc::clone(&self.directory);
+        self.read(move |_| {
+            blobs
+                .iter()
+                .try_for_each(|blob| blob::write_file(&directory, blob))
+        })
+    }
+}
+
+impl Drop for SqliteStore {
+    fn drop(&mut self) {
+        self.readers.close();
+        if let Some(Writing {
+            jobs,
+            writer,
+            _lock: lock,
+        }) = self.writing.take()
+        {
+            drop(jobs);
+            // A thread that panicked has said so already.
+            let _ = writer.join();
+            drop(lock);
+        }
+    }
+}
+
+impl fmt::Debug for SqliteStore {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("SqliteStore")
+            .field("directory", &self.directory)
+            .field("name", &self.name)
+            .finish_non_exhaustive()
+    }
+}
+
+impl Store for SqliteStore {
+    fn name(&self) -> &EventName {
+        &self.name
+    }
+
+    fn secret(&self) -> &[u8; 32] {
+        &self.secret
+    }
+
+    fn head(&self) -> Position {
+        Position(self.published.head.load(Ordering::Acquire))
+    }
+
+    fn news(&self) -> broadcast::Receiver<News> {
+        self.published.news.subscribe()
+    }
+
+    fn documents(
+        &self,
+        ids: Vec<Box<str>>,
+    ) -> BoxFuture<'_, Result<Vec<Option<Document>>, StoreFault>> {
+        self.read(move |connection| read::documents(connection, &ids))
+    }
+
+    fn list(&self, query: ListQuery) -> BoxFuture<'_, Result<Vec<Document>, StoreFault>> {
+        self.read(move |connection| read::list(connection, query))
+    }
+
+    fn events(&self, query: ReadEvents) -> BoxFuture<'_, Result<Vec<StoredEvent>, StoreFault>> {
+        self.read(move |connection| read::events(connection, query))
+    }
+
+    fn events_at(
+        &self,
+        positions: Vec<Position>,
+    ) -> BoxFuture<'_, Result<Vec<Option<StoredEvent>>, StoreFault>> {
+        self.read(move |connection| read::events_at(connection, &positions))
+    }
+
+    fn last_event(&self, scope: Scope) -> BoxFuture<'_, Result<Option<Position>, StoreFault>> {
+        self.read(move |connection| read::last_event(connection, scope))
+    }
+
+    fn claims(
+        &self,
+        scopes: Vec<ClaimScope>,
+    ) -> BoxFuture<'_, Result<Vec<Option<Claim>>, StoreFault>> {
+        let now = self.published.now.load(Ordering::Relaxed);
+        self.read(move |connection| read::claims(connection, &scopes, now))
+    }
+
+    fn commit(&self, mut commit: Commit) -> BoxFuture<'_, Result<Committed, CommitError>> {
+        let (small, large) = commit.blobs.into_iter().partition(blob::is_small);
+        commit.blobs = small;
+        let answer = async |asked: Result<oneshot::Receiver<_>, StoreFault>| {
+            let closed = |_| Err(CommitError::Fault(closed()));
+            asked
+                .map_err(CommitError::Fault)?
+                .await
+                .unwrap_or_else(closed)
+        };
+        if large.is_empty() {
+            let asked = self.write(move |writer| writer.commit(commit));
+            return Box::pin(async move { answer(asked).await });
+        }
+        Box::pin(async move {
+            // First the content, then the commit that refers to it: what a crash leaves between is only unused.
+            self.write_files(large).await.map_err(CommitError::Fault)?;
+            answer(self.write(move |writer| writer.commit(commit))).await
+        })
+    }
+
+    fn put_blob(&self, blob: Blob) -> BoxFuture<'_, Result<(), StoreFault>> {
+        if blob::is_small(&blob) {
+            self.write_or_fault(move |writer| writer.put_blob(&blob))
+        } else if self.writing.is_none() {
+            self.write_or_fault(|_| Ok(()))
+        } else {
+            self.write_files(vec![blob])
+        }
+    }
+
+    fn blob(&self, digest: Digest) -> BoxFuture<'_, Result<Option<Vec<u8>>, StoreFault>> {
+        let directory = Arc::clone(&self.directory);
+        self.read(move |connection| blob::find(&directory, connection, &digest))
+    }
+
+    fn take_over(
+        &self,
+        holder: Box<str>,
+    ) -> BoxFuture<'_, Result<Vec<(LeaseName, u64)>, StoreFault>> {
+        self.write_or_fault(move |writer| writer.take_over(&holder))
+    }
+
+    fn api_key(&self, digest: Digest) -> BoxFuture<'_, Result<Option<ApiKey>, StoreFault>> {
+        self.read(move |connection| read::api_key(connection, &digest))
+    }
+
+    fn api_keys(&self) -> BoxFuture<'_, Result<Vec<ApiKey>, StoreFault>> {
+        self.read(read::api_keys)
+    }
+
+    fn put_api_key(&self, key: ApiKey) -> BoxFuture<'_, Result<(), StoreFault>> {
+        if self.writing.is_some() {
+            return self.write_or_fault(move |writer| writer.put_api_key(&key));
+        }
+        let directory = Arc::clone(&self.directory);
+        self.read(move |_| put_api_key_beside(&directory, &key).map_err(fault))
+    }
+}
+
+/// Stores a key from a process that does not hold the directory; waits for the one that does.
+fn put_api_key_beside(directory: &Path, key: &ApiKey) -> rusqlite::Result<()> {
+    let mut connection = schema::connect(directory, Role::Writer { full_sync: true })?;
+    let transaction = connection.transaction_with_behavior(TransactionBehavior::Immediate)?;
+    upsert_api_key(&transaction, key)?;
+    transaction.commit()
+}

@@ -1,0 +1,283 @@
+//! Does the log say what it said when it was written? Every event, document and blob is checked.
+//!
+//! Against decay, lost writes and bugs of this program, not against people: whoever can write the files can
+//! also make them agree. Receipts and the Merkle log are for that.
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::path::Path;
+
+use canon::{Digest, Value, sha256};
+use domain::{BLOB_MEMBER, Document, Documents, Event, Kind, Position, Scratch, Visibility};
+
+use crate::audit::{Audit, AuditError};
+use crate::fold::{Problem, What, read_event, reseal};
+use crate::row::{DocumentRow, EventRow};
+
+/// What was checked and what is wrong.
+#[derive(Debug, Clone, Default, PartialEq, Eq)]
+pub struct Report {
+    /// How many events were read.
+    pub events: u64,
+    /// How many documents were compared.
+    pub documents: u64,
+    /// How many blobs were hashed.
+    pub blobs: u64,
+    /// What is wrong; empty when nothing is.
+    pub problems: Vec<Problem>,
+}
+
+/// Checks the log of a directory. Tells how far it is: events read, and the position of the last one.
+///
+/// Takes memory for every document, not for events or blobs.
+///
+/// # Errors
+/// The log cannot be read. A log that can be read and is wrong is a report with problems.
+pub fn verify(directory: &Path, progress: &mut dyn FnMut(u64, u64)) -> Result<Report, AuditError> {
+    let audit = Audit::open(directory)?;
+    let mut check = Check::new(&audit);
+    for problem in audit.integrity()? {
+        check.report(What::Database, problem);
+    }
+    if !check.report.problems.is_empty() {
+        // What its pages and indexes say cannot be relied on: whatever else was found would mislead.
+        return Ok(check.report);
+    }
+    let mut after = Position::START;
+    loop {
+        let rows = audit.events(after)?;
+        let Some(last) = rows.last() else { break };
+        after = last.position;
+        for row in &rows {
+            check.event(row)?;
+        }
+        progress(check.report.events, audit.head().0);
+    }
+    check.documents()?;
+    check.blobs()?;
+    Ok(check.report)
+}
+
+struct Check<'a> {
+    audit: &'a Audit,
+    report: Report,
+    scratch: Scratch,
+    ids: BTreeMap<Position, Box<str>>,
+    /// Resources with a damaged event: their documents cannot be judged.
+    damaged: BTreeSet<Position>,
+    references: BTreeMap<Digest, Position>,
+    /// Blobs that hold the parts of a message, which refer to blobs in turn.
+    parts: BTreeMap<Digest, Position>,
+}
+
+impl<'a> Check<'a> {
+    fn new(audit: &'a Audit) -> Self {
+        Self {
+            audit,
+            report: Report::default(),
+            scratch: Scratch::default(),
+            ids: BTreeMap::new(),
+            damaged: BTreeSet::new(),
+            references: BTreeMap::new(),
+            parts: BTreeMap::new(),
+        }
+    }
+
+    fn report(&mut self, what: What, problem: String) {
+        self.report.problems.push(Problem { what, problem });
+    }
+
+    fn event(&mut self, row: &EventRow) -> Result<(), AuditError> {
+        self.report.events += 1;
+        match read_event(self.audit.name(), row) {
+            Ok(event) => {
+                self.refer(&event, row.position);
+                self.fold(&event, row)
+            }
+            Err(problem) => {
+                self.report(What::Event(row.position), problem);
+                let version = self.before(row).map_or(1, |before| before.version + 1);
+                self.pass_over(row, version)
+            }
+        }
+    }
+
+    fn before(&self, row: &EventRow) -> Option<&Document> {
+        let id = self.ids.get(&row.resource)?;
+        self.scratch.document(id)
+    }
+
+    fn fold(&mut self, event: &Event, row: &EventRow) -> Result<(), AuditError> {
+        let log = self.audit.name();
+        let what = || What::Event(row.position);
+        let before = self.scratch.document(&event.resource.id).cloned();
+        let follows = before.as_ref().map_or(1, |before| before.version + 1);
+        if event.sequence != follows {
+            let problem = format!("has sequence {} where {follows} follows", event.sequence);
+            self.report(what(), problem);
+            return self.pass_over(row, event.sequence);
+        }
+        let tip = before.as_ref().map(|before| log.id(before.tip));
+        let linked = event.previous_event_id.as_deref() == tip.as_deref();
+        if !linked {
+            let said = event.previous_event_id.as_deref().unwrap_or("none");
+            let tip = tip.as_deref().unwrap_or("none");
+            let problem =
+                format!("follows `{said}` where its resource was last changed by `{tip}`");
+            self.report(what(), problem);
+        }
+        if self.damaged.contains(&row.resource) {
+            return self.pass_over(row, event.sequence);
+        }
+        match reseal(log, &mut self.scratch, event, row.position) {
+            Ok(sealed) => {
+                if sealed.links != row.links || sealed.resource != row.resource {
+                    let problem = "is indexed under other resources than its ids name";
+                    self.report(what(), problem.to_owned());
+                }
+                if linked && sealed.bytes != *row.bytes {
+                    let problem = "has members that this log does not write";
+                    self.report(what(), problem.to_owned());
+                }
+                self.ids.insert(sealed.resource, event.resource.id.clone());
+                Ok(())
+            }
+            Err(problem) => {
+                self.report(what(), problem);
+                if let Some(before) = before {
+                    self.scratch.insert(before);
+                }
+                self.pass_over(row, event.sequence)
+            }
+        }
+    }
+
+    /// Goes on behind an event that cannot be folded, so that one problem is reported once: what follows is
+    /// checked against the place the event takes, and the document it would have changed is left unjudged.
+    fn pass_over(&mut self, row: &EventRow, version: u64) -> Result<(), AuditError> {
+        self.damaged.insert(row.resource);
+        let before = match self.before(row) {
+            Some(before) => Some(before.clone()),
+            // The stored document stands in for one that no event could create.
+            None => {
+                let after = Position(row.resource.0.saturating_sub(1));
+                let stored = self.audit.documents(after)?.into_iter().next();
+                stored
+                    .filter(|stored| stored.key == row.resource)
+                    .and_then(|stored| stored.document().ok())
+            }
+        };
+        if let Some(mut document) = before {
+            document.version = version;
+            document.tip = row.position;
+            self.ids.insert(document.key, document.id.clone());
+            self.scratch.insert(document);
+        }
+        Ok(())
+    }
+
+    /// Notes the blobs that an event needs.
+    fn refer(&mut self, event: &Event, position: Position) {
+        if let Some(Value::Object(moved)) = event.payload.get(BLOB_MEMBER) {
+            for (member, descriptor) in moved {
+                if let Some(digest) = digest_of(descriptor) {
+                    self.references.entry(digest).or_insert(position);
+                    if member == "parts" {
+                        self.parts.insert(digest, position);
+                    }
+                }
+            }
+        }
+        if let Some(parts) = event.payload.get("parts") {
+            self.refer_parts(parts, position);
+        }
+        if event.kind() == Ok(Kind::ArtifactUpdated)
+            && let Some(digest) = digest_in(event.payload.get("sha256"))
+        {
+            self.references.entry(digest).or_insert(position);
+        }
+    }
+
+    fn refer_parts(&mut self, parts: &Value, position: Position) {
+        for part in parts.as_array().into_iter().flatten() {
+            let visibility = part.get("visibility").and_then(Value::as_str);
+            // A public part may have members of these names too: they are the caller's.
+            let hidden = visibility.is_some_and(|word| word != Visibility::Public.as_str())
+                && part.get("redacted") == Some(&Value::Bool(true));
+            if hidden && let Some(digest) = digest_of(part) {
+                self.references.entry(digest).or_insert(position);
+            }
+        }
+    }
+
+    fn documents(&mut self) -> Result<(), AuditError> {
+        let mut expected: BTreeMap<Position, DocumentRow> = self
+            .scratch
+            .iter()
+            .map(|document| (document.key, DocumentRow::of(document)))
+            .collect();
+        let mut after = Position::START;
+        loop {
+            let rows = self.audit.documents(after)?;
+            let Some(last) = rows.last() else { break };
+            after = last.key;
+            for row in rows {
+                self.report.documents += 1;
+                let folded = expected.remove(&row.key);
+                if self.damaged.contains(&row.key) {
+                    continue;
+                }
+                let problem = match folded {
+                    None => Some("has no events".to_owned()),
+                    Some(folded) if folded != row => Some(format!(
+                        "differs from the fold of its events in {}",
+                        folded.difference(&row).join(", ")
+                    )),
+                    Some(_) => None,
+                };
+                if let Some(problem) = problem {
+                    self.report(What::Document(row.key, row.id), problem);
+                }
+            }
+        }
+        for (key, row) in expected {
+            if !self.damaged.contains(&key) {
+                let problem = "is missing, though events changed it".to_owned();
+                self.report(What::Document(key, row.id), problem);
+            }
+        }
+        Ok(())
+    }
+
+    fn blobs(&mut self) -> Result<(), AuditError> {
+        let stored = self.audit.blobs()?;
+        for digest in &stored {
+            let Some(bytes) = self.audit.blob(digest)? else {
+                continue;
+            };
+            self.report.blobs += 1;
+            if sha256(&bytes) != *digest {
+                let problem = "its bytes hash to something else".to_owned();
+                self.report(What::Blob(*digest), problem);
+            } else if let Some(position) = self.parts.get(digest).copied()
+                && let Ok(parts) = serde_json::from_slice(&bytes)
+            {
+                self.refer_parts(&parts, position);
+            }
+        }
+        for (digest, position) in std::mem::take(&mut self.references) {
+            if !stored.contains(&digest) {
+                let problem = format!("needs blob `{digest}`, which is missing");
+                self.report(What::Event(position), problem);
+            }
+        }
+        Ok(())
+    }
+}
+
+fn digest_of(descriptor: &Value) -> Option<Digest> {
+    digest_in(descriptor.get("sha256"))
+}
+
+fn digest_in(text: Option<&Value>) -> Option<Digest> {
+    Digest::parse(text?.as_str()?).ok()
+}

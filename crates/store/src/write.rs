@@ -1,0 +1,529 @@
+//! The writer: one transaction after another on the one connection that writes.
+//!
+//! Invariant: what was answered is committed, and what is committed was answered in order: head, news, answer,
+//! all after the commit. When it cannot know whether a commit happened, it writes nothing any more.
+
+use std::panic::{AssertUnwindSafe, catch_unwind};
+use std::sync::Arc;
+use std::sync::atomic::{AtomicI64, AtomicU64, Ordering};
+
+use domain::{Blob, Position};
+use engine::port::{
+    ApiKey, Claim, Commit, CommitError, Committed, LeaseName, News, SealedTurn, StoreFault,
+    StoredEvent,
+};
+use rusqlite::{Connection, ErrorCode, OptionalExtension};
+use tokio::sync::broadcast;
+
+use crate::blob;
+use crate::checkpoint::{self, Checkpoints};
+use crate::fault::{commit_fault, only_fault};
+use crate::row::{DocumentRow, EventRow, sql, sql_link};
+
+/// How many commits a lagging subscriber may miss before it must read the log.
+const NEWS_LEN_MAX: usize = 1024;
+
+/// How many expired claims a commit drops beyond twice those it adds, so that they never pile up and never hold
+/// a commit up.
+const CLAIMS_DROPPED_MAX: usize = 64;
+
+/// What readers see of the writer.
+#[derive(Debug)]
+pub(crate) struct Published {
+    pub(crate) head: AtomicU64,
+    /// The latest time a commit brought: claims that expired by then are gone, dropped already or not.
+    pub(crate) now: AtomicI64,
+    pub(crate) news: broadcast::Sender<News>,
+}
+
+impl Published {
+    pub(crate) fn new(head: Position) -> Self {
+        Self {
+            head: AtomicU64::new(head.0),
+            now: AtomicI64::new(i64::MIN),
+            news: broadcast::Sender::new(NEWS_LEN_MAX),
+        }
+    }
+}
+
+/// Numbers that only the writer gives out. Read once; each transaction works on a copy.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+struct Counters {
+    head: u64,
+    epoch: u64,
+}
+
+impl Counters {
+    fn read(connection: &Connection) -> rusqlite::Result<Self> {
+        Ok(Self {
+            head: connection.query_row(
+                "SELECT ifnull(max(position), 0) FROM events",
+                [],
+                |row| row.get(0),
+            )?,
+            epoch: connection.query_row(
+                "SELECT value FROM meta WHERE name = 'lease_epoch'",
+                [],
+                |row| row.get(0),
+            )?,
+        })
+    }
+
+    fn next_epoch(&mut self, connection: &Connection) -> Result<u64, CommitError> {
+        self.epoch += 1;
+        connection
+            .prepare_cached("UPDATE meta SET value = ?1 WHERE name = 'lease_epoch'")
+            .and_then(|mut update| update.execute([sql(self.epoch)]))
+            .map_err(commit_fault)?;
+        Ok(self.epoch)
+    }
+}
+
+/// The one who writes.
+pub(crate) struct Writer {
+    connection: Connection,
+    counters: Counters,
+    checkpoints: Checkpoints,
+    published: Arc<Published>,
+    stopped: Option<StoreFault>,
+}
+
+impl Writer {
+    pub(crate) fn new(
+        connection: Connection,
+        checkpoints: Checkpoints,
+    ) -> rusqlite::Result<(Self, Arc<Published>)> {
+        let counters = Counters::read(&connection)?;
+        let published = Arc::new(Published::new(Position(counters.head)));
+        let writer = Self {
+            connection,
+            counters,
+            checkpoints,
+            published: Arc::clone(&published),
+            stopped: None,
+        };
+        Ok((writer, published))
+    }
+
+    /// Writes one turn.
+    pub(crate) fn commit(&mut self, commit: Commit) -> Result<Committed, CommitError> {
+        let now = commit
+            .now
+            .as_micros()
+            .max(self.published.now.load(Ordering::Relaxed));
+        let (committed, events) =
+            self.transact(|connection, counters| turn(connection, counters, commit, now))?;
+        self.published.now.store(now, Ordering::Relaxed);
+        self.published
+            .head
+            .store(self.counters.head, Ordering::Release);
+        // Nobody listening is fine.
+        let _ = self.published.news.send(News { events });
+        Ok(committed)
+    }
+
+    /// Stores a small blob by itself.
+    pub(crate) fn put_blob(&mut self, blob: &Blob) -> Result<(), StoreFault> {
+        self.transact(|connection, _| blob::insert(connection, blob).map_err(CommitError::Fault))
+            .map_err(only_fault)
+    }
+
+    /// Gives every lease to a holder, each with a new epoch.
+    pub(crate) fn take_over(&mut self, holder: &str) -> Result<Vec<(LeaseName, u64)>, StoreFault> {
+        self.transact(|connection, counters| {
+            let names: Vec<u64> = connection
+                .prepare_cached("SELECT name FROM leases ORDER BY name")
+                .and_then(|mut select| select.query_map([], |row| row.get(0))?.collect())
+                .map_err(commit_fault)?;
+            let mut taken = Vec::with_capacity(names.len());
+            for name in names {
+                let epoch = counters.next_epoch(connection)?;
+                connection
+                    .prepare_cached("UPDATE leases SET holder = ?2, epoch = ?3 WHERE name = ?1")
+                    .and_then(|mut update| update.execute((sql(name), holder, sql(epoch))))
+                    .map_err(commit_fault)?;
+                taken.push((Position(name), epoch));
+            }
+            Ok(taken)
+        })
+        .map_err(only_fault)
+    }
+
+    /// Adds or replaces an API key.
+    pub(crate) fn put_api_key(&mut self, key: &ApiKey) -> Result<(), StoreFault> {
+        self.transact(|connection, _| upsert_api_key(connection, key).map_err(commit_fault))
+            .map_err(only_fault)
+    }
+
+    /// Moves the whole log into the database. The readers are gone already.
+    pub(crate) fn close(self, checkpoint_thread: checkpoint::Thread) {
+        let Self {
+            connection,
+            checkpoints,
+            ..
+        } = self;
+        drop(checkpoints);
+        checkpoint_thread.join();
+        if let Err(error) = connection.query_row("PRAGMA wal_checkpoint(TRUNCATE)", [], |_| Ok(()))
+        {
+            // Nothing is lost: the next start reads the log as it is.
+            tracing::warn!(%error, "the last checkpoint failed");
+        }
+    }
+
+    fn transact<T>(
+        &mut self,
+        work: impl FnOnce(&Connection, &mut Counters) -> Result<T, CommitError>,
+    ) -> Result<T, CommitError> {
+        if let Some(fault) = &self.stopped {
+            return Err(CommitError::Fault(fault.clone()));
+        }
+        let mut counters = self.counters;
+        self.execute("BEGIN IMMEDIATE").map_err(commit_fault)?;
+        let value = match work(&self.connection, &mut counters) {
+            Ok(value) => value,
+            Err(error) => {
+                self.roll_back();
+                return Err(error);
+            }
+        };
+        if let Err(error) = self.execute("COMMIT") {
+            self.roll_back();
+            // These two come before the commit is written. After any other, it may be in the log file and
+            // come back with the next start: whatever followed it now could contradict it.
+            let known = matches!(
+                error.sqlite_error_code(),
+                Some(ErrorCode::DiskFull | ErrorCode::DatabaseBusy)
+            );
+            if !known {
+                self.stop(&format!("a commit ended in an error ({error})"));
+            }
+            return Err(commit_fault(error));
+        }
+        self.counters = counters;
+        self.checkpoints.committed(&self.connection);
+        Ok(value)
+    }
+
+    fn roll_back(&mut self) {
+        // SQLite rolls back by itself after some errors.
+        if !self.connection.is_autocommit()
+            && let Err(error) = self.execute("ROLLBACK")
+        {
+            self.stop(&format!("a turn could not be rolled back ({error})"));
+        }
+    }
+
+    fn stop(&mut self, cause: &str) {
+        let message = format!(
+            "{cause}, so the store accepts no writes any more; reads go on; check the disk, then restart"
+        );
+        tracing::error!("{message}");
+        self.stopped = Some(StoreFault::new(message));
+    }
+
+    fn execute(&self, statement: &str) -> rusqlite::Result<()> {
+        self.connection
+            .prepare_cached(statement)?
+            .execute([])
+            .map(drop)
+    }
+}
+
+/// Writes a key in the transaction under way.
+pub(crate) fn upsert_api_key(connection: &Connection, key: &ApiKey) -> rusqlite::Result<()> {
+    let list = |names: &Vec<String>| {
+        serde_json::to_string(names)
+            .map_err(|error| rusqlite::Error::ToSqlConversionFailure(error.into()))
+    };
+    connection.execute(
+        "INSERT INTO api_keys(id, digest, actor, workspaces, scopes, created_at, revoked_at) \
+         VALUES (?1, ?2, ?3, ?4, ?5, ?6, ?7) ON CONFLICT(id) DO UPDATE SET \
+         digest = excluded.digest, actor = excluded.actor, workspaces = excluded.workspaces, \
+         scopes = excluded.scopes, created_at = excluded.created_at, revoked_at = excluded.revoked_at",
+        (
+            &key.id,
+            key.digest.as_bytes(),
+            &key.actor,
+            key.workspaces.as_ref().map(list).transpose()?,
+            list(&key.scopes)?,
+            key.created_at.as_micros(),
+            key.revoked_at.map(domain::Timestamp::as_micros),
+        ),
+    )?;
+    Ok(())
+}
+
+type Done = (Committed, Arc<[StoredEvent]>);
+
+fn turn(
+    connection: &Connection,
+    counters: &mut Counters,
+    commit: Commit,
+    now: i64,
+) -> Result<Done, CommitError> {
+    check(connection, &commit)?;
+    let first = Position(counters.head + 1);
+    let seal = commit.seal;
+    let turn = catch_unwind(AssertUnwindSafe(|| seal(first)))
+        .map_err(|_| bug("sealing a turn panicked"))?
+        .map_err(CommitError::Impossible)?;
+    check_positions(&turn, first, commit.event_count)?;
+    for blob in &commit.blobs {
+        blob::insert(connection, blob).map_err(CommitError::Fault)?;
+    }
+    put_claims(connection, &turn.claims, now)?;
+    put_events(connection, &turn.events).map_err(commit_fault)?;
+    for document in &turn.documents {
+        match DocumentRow::of(document).put(connection) {
+            Ok(true) => {}
+            Ok(false) => return Err(CommitError::Conflict),
+            Err(error) if is_violation(&error) => return Err(CommitError::Conflict),
+            Err(error) => return Err(commit_fault(error)),
+        }
+    }
+    let mut leases = Vec::with_capacity(turn.leases_taken.len());
+    for name in turn.leases_taken {
+        let epoch = counters.next_epoch(connection)?;
+        let inserted = connection
+            .prepare_cached("INSERT INTO leases(name, holder, epoch) VALUES (?1, ?2, ?3)")
+            .and_then(|mut insert| insert.execute((sql(name.0), &*commit.holder, sql(epoch))));
+        match inserted {
+            Ok(_) => leases.push((name, epoch)),
+            Err(error) if is_violation(&error) => return Err(CommitError::Fenced(name)),
+            Err(error) => return Err(commit_fault(error)),
+        }
+    }
+    for name in turn.leases_released {
+        connection
+            .prepare_cached("DELETE FROM leases WHERE name = ?1")
+            .and_then(|mut delete| delete.execute([sql(name.0)]))
+            .map_err(commit_fault)?;
+    }
+    counters.head += commit.event_count;
+    Ok((Committed { first, leases }, turn.events.into()))
+}
+
+fn check(connection: &Connection, commit: &Commit) -> Result<(), CommitError> {
+    let mut select = connection
+        .prepare_cached("SELECT version FROM documents WHERE id = ?1")
+        .map_err(commit_fault)?;
+    for expected in &commit.expected {
+        let version: Option<u64> = select
+            .query_row([&*expected.id], |row| row.get(0))
+            .optional()
+            .map_err(commit_fault)?;
+        if version.unwrap_or(0) != expected.version {
+            return Err(CommitError::Conflict);
+        }
+    }
+    let mut select = connection
+        .prepare_cached("SELECT epoch FROM leases WHERE name = ?1")
+        .map_err(commit_fault)?;
+    for fence in &commit.fences {
+        let epoch: Option<u64> = select
+            .query_row([sql(fence.lease.0)], |row| row.get(0))
+            .optional()
+            .map_err(commit_fault)?;
+        if epoch != Some(fence.epoch) {
+            return Err(CommitError::Fenced(fence.lease));
+        }
+    }
+    Ok(())
+}
+
+fn check_positions(turn: &SealedTurn, first: Position, count: u64) -> Result<(), CommitError> {
+    let ascending = turn
+        .events
+        .iter()
+        .zip(first.0..)
+        .all(|(event, position)| event.position.0 == position);
+    if !ascending || turn.events.len() as u64 != count {
+        return Err(bug("a turn was sealed to other positions than reserved"));
+    }
+    Ok(())
+}
+
+fn put_claims(connection: &Connection, claims: &[Claim], now: i64) -> Result<(), CommitError> {
+    let dropped_max = CLAIMS_DROPPED_MAX + 2 * claims.len();
+    connection
+        .prepare_cached(
+            "DELETE FROM claims WHERE scope IN \
+             (SELECT scope FROM claims WHERE expires_at <= ?1 ORDER BY expires_at LIMIT ?2)",
+        )
+        .and_then(|mut delete| delete.execute((now, sql(dropped_max as u64))))
+        .map_err(commit_fault)?;
+    let mut insert = connection
+        .prepare_cached(
+            "INSERT INTO claims(scope, body, answer, expires_at) VALUES (?1, ?2, ?3, ?4) \
+             ON CONFLICT(scope) DO UPDATE SET body = excluded.body, answer = excluded.answer, \
+             expires_at = excluded.expires_at WHERE expires_at <= ?5",
+        )
+        .map_err(commit_fault)?;
+    for claim in claims {
+        let written = insert
+            .execute((
+                claim.scope.0.as_bytes(),
+                claim.body.as_bytes(),
+                sql(claim.answer.0),
+                claim.expires_at.as_micros(),
+                now,
+            ))
+            .map_err(commit_fault)?;
+        if written == 0 {
+            return Err(CommitError::Conflict);
+        }
+    }
+    Ok(())
+}
+
+fn put_events(connection: &Connection, events: &[StoredEvent]) -> rusqlite::Result<()> {
+    let mut insert = connection.prepare_cached(
+        "INSERT INTO events(position, resource, workspace, session, task, checksum, bytes) \
+         VALUES (?1, ?2, ?3, ?4, ?5, ?6, ?7)",
+    )?;
+    for event in events {
+        insert.execute((
+            sql(event.position.0),
+            sql(event.resource.0),
+            sql_link(event.links.workspace),
+            sql_link(event.links.session),
+            sql_link(event.links.task),
+            EventRow::checksum_of(&event.bytes),
+            &*event.bytes,
+        ))?;
+    }
+    Ok(())
+}
+
+fn is_violation(error: &rusqlite::Error) -> bool {
+    error.sqlite_error_code() == Some(ErrorCode::ConstraintViolation)
+}
+
+fn bug(problem: &str) -> CommitError {
+    CommitError::Fault(StoreFault::new(format!(
+        "{problem}, which is a bug of this program; nothing was written"
+    )))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::schema::{Role, connect, prepare};
+    use crate::{checkpoint, read};
+    use domain::Timestamp;
+
+    fn writer(directory: &std::path::Path) -> Writer {
+        let mut connection = connect(directory, Role::Writer { full_sync: false }).unwrap();
+        prepare(directory, &mut connection).unwrap();
+        let (checkpoints, _) = checkpoint::start(directory, &mut connection).unwrap();
+        Writer::new(connection, checkpoints).unwrap().0
+    }
+
+    fn commit(seal: engine::port::Seal) -> Commit {
+        Commit {
+            expected: vec![],
+            fences: vec![],
+            holder: "test".into(),
+            blobs: vec![Blob::new(b"trace".to_vec())],
+            event_count: 0,
+            now: Timestamp::from_micros(1),
+            seal,
+        }
+    }
+
+    fn message(result: Result<Committed, CommitError>) -> String {
+        match result {
+            Err(CommitError::Fault(fault)) => fault.to_string(),
+            other => panic!("{other:?}"),
+        }
+    }
+
+    #[test]
+    fn a_panic_while_sealing_writes_nothing_and_harms_nobody_else() {
+        let home = tempfile::tempdir().unwrap();
+        let mut writer = writer(home.path());
+        let error = message(writer.commit(commit(Box::new(|_| panic!("sealing")))));
+        assert!(error.contains("bug of this program"), "{error}");
+        let digest = canon::sha256(b"trace");
+        assert_eq!(read::blob(&writer.connection, &digest).unwrap(), None);
+        writer
+            .commit(commit(Box::new(|_| Ok(SealedTurn::default()))))
+            .unwrap();
+        assert!(read::blob(&writer.connection, &digest).unwrap().is_some());
+    }
+
+    #[test]
+    fn a_turn_with_other_positions_than_reserved_is_refused() {
+        let home = tempfile::tempdir().unwrap();
+        let mut writer = writer(home.path());
+        let event = |position| StoredEvent {
+            position: Position(position),
+            links: domain::Links::default(),
+            resource: Position(position),
+            bytes: (*b"{}").into(),
+        };
+        for positions in [vec![1], vec![1, 3], vec![2, 3], vec![1, 2, 3]] {
+            let events = positions.iter().copied().map(event).collect();
+            let mut wrong = commit(Box::new(move |_| {
+                Ok(SealedTurn {
+                    events,
+                    ..SealedTurn::default()
+                })
+            }));
+            wrong.event_count = 2;
+            let error = message(writer.commit(wrong));
+            assert!(error.contains("other positions"), "{positions:?}: {error}");
+        }
+        assert_eq!(writer.counters.head, 0);
+    }
+
+    #[test]
+    fn after_a_commit_of_unknown_outcome_nothing_is_written_any_more() {
+        let home = tempfile::tempdir().unwrap();
+        let mut writer = writer(home.path());
+        // An error out of the commit itself that is neither a full disk nor a busy database.
+        writer.connection.commit_hook(Some(|| true)).unwrap();
+        message(writer.commit(commit(Box::new(|_| Ok(SealedTurn::default())))));
+        writer.connection.commit_hook(None::<fn() -> bool>).unwrap();
+        let error = message(writer.commit(commit(Box::new(|_| Ok(SealedTurn::default())))));
+        assert!(error.contains("restart"), "{error}");
+        let fault = writer.put_blob(&Blob::new(vec![1])).unwrap_err();
+        assert!(fault.to_string().contains("reads go on"), "{fault}");
+        let digest = canon::sha256(b"trace");
+        assert_eq!(read::blob(&writer.connection, &digest).unwrap(), None);
+    }
+
+    #[test]
+    fn expired_claims_do_not_pile_up() {
+        let home = tempfile::tempdir().unwrap();
+        let mut writer = writer(home.path());
+        let mut number = 0u64;
+        for now in 0..300 {
+            let claims: Vec<Claim> = (0..10)
+                .map(|_| {
+                    number += 1;
+                    Claim {
+                        scope: engine::port::ClaimScope(canon::sha256(&number.to_be_bytes())),
+                        body: canon::sha256(b""),
+                        answer: Position(1),
+                        expires_at: Timestamp::from_micros(now + 20),
+                    }
+                })
+                .collect();
+            let mut turn = commit(Box::new(move |_| {
+                Ok(SealedTurn {
+                    claims,
+                    ..SealedTurn::default()
+                })
+            }));
+            turn.now = Timestamp::from_micros(now);
+            writer.commit(turn).unwrap();
+        }
+        let left: u64 = writer
+            .connection
+            .query_row("SELECT count(*) FROM claims", [], |row| row.get(0))
+            .unwrap();
+        assert_eq!(left, 200);
+    }
+}

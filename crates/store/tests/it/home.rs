@@ -1,0 +1,44 @@
+//! A directory with a log in it that has some of everything.
+
+use std::path::Path;
+
+use domain::ResourceKind;
+use engine::port::suite::Model;
+use store::{Options, Report, SqliteStore};
+
+pub(crate) fn open(directory: &Path) -> SqliteStore {
+    SqliteStore::open(directory, Options::default()).unwrap()
+}
+
+/// Fills a new directory. Every kind of resource is there, open ones and finished ones, blobs of each size.
+pub(crate) fn filled(directory: &Path) -> Model {
+    let store = open(directory);
+    let mut model = Model::new(&store);
+    let every_kind = (0..16).map(|what| (what, 0, 1));
+    let again = (0..16).map(|what| (what, 1, 150));
+    let more = (1..8).map(|what| (what, 2, 7));
+    for step in every_kind.chain(again).chain(more) {
+        model.step(&store, step);
+    }
+    let documents = model.documents();
+    for kind in ResourceKind::ALL {
+        assert!(
+            documents.iter().any(|known| known.state.kind() == kind),
+            "{kind:?}"
+        );
+    }
+    assert!(documents.iter().any(|known| known.state.is_open()));
+    store.close();
+    model
+}
+
+pub(crate) fn verify(directory: &Path) -> Report {
+    store::verify(directory, &mut |_, _| {}).unwrap()
+}
+
+/// Changes the database behind the store's back.
+pub(crate) fn tamper(directory: &Path, sql: &str) {
+    let connection = rusqlite::Connection::open(directory.join("reprise.db")).unwrap();
+    let changed = connection.execute(sql, []).unwrap();
+    assert_eq!(changed, 1, "{sql}");
+}

@@ -1,0 +1,199 @@
+//! Bodies about Workspaces, Branches, Artifacts and Vaults.
+
+use canon::{Digest, Map, Value};
+use domain::{
+    ArtifactKind, BranchId, BranchKind, SessionId, TaskId, UpdateWorkspace, Visibility, WorkspaceId,
+};
+
+use super::{
+    CAPABILITIES_MAX, CAPABILITY_BYTES_MAX, MIME_TYPE_BYTES_MAX, Members, TEXT_BYTES_MAX,
+    URI_BYTES_MAX,
+};
+use crate::InputError;
+
+pub(crate) const BRANCH_KINDS: [&str; 4] = ["workspace", "session", "task", "sandbox"];
+pub(crate) const ARTIFACT_KINDS: [&str; 9] = [
+    "file", "patch", "image", "log", "diff", "receipt", "snapshot", "dataset", "other",
+];
+pub(crate) const VISIBILITIES: [&str; 3] = ["public", "internal", "receipt_only"];
+
+/// Words that name secret material. A Vault's description must not hold them, let alone what they name.
+const SECRET_WORDS: [&str; 4] = [
+    "access_token",
+    "refresh_token",
+    "client_secret",
+    "private_key",
+];
+
+/// A Workspace to be.
+#[derive(Debug, Clone, PartialEq)]
+pub struct NewWorkspace {
+    /// Display name.
+    pub name: String,
+    /// Logical root.
+    pub root: String,
+    /// The caller's own members.
+    pub metadata: Map<String, Value>,
+}
+
+/// Reads a Workspace to be.
+///
+/// # Errors
+/// Names the member that is missing or wrong.
+pub fn create_workspace(body: &Map<String, Value>) -> Result<NewWorkspace, InputError> {
+    let members = Members::of(body);
+    // Checked and left unused: there is no sandbox to configure.
+    members.string_or_null("image", TEXT_BYTES_MAX)?;
+    members.names("packages")?;
+    members.object("network_policy")?;
+    members.string_or_null("sandbox_backend", TEXT_BYTES_MAX)?;
+    Ok(NewWorkspace {
+        name: members.required_string("name", TEXT_BYTES_MAX)?,
+        root: members.required_string("root", TEXT_BYTES_MAX)?,
+        metadata: members.metadata()?,
+    })
+}
+
+/// Reads a change of a Workspace.
+///
+/// # Errors
+/// Names the member that is wrong.
+pub fn update_workspace(
+    id: WorkspaceId,
+    body: &Map<String, Value>,
+) -> Result<UpdateWorkspace, InputError> {
+    let members = Members::of(body);
+    Ok(UpdateWorkspace {
+        id,
+        name: members.string("name", TEXT_BYTES_MAX)?,
+        capabilities: members.strings("capabilities", CAPABILITIES_MAX, CAPABILITY_BYTES_MAX)?,
+        quota_id: members.nullable_string("quota_id", domain::ID_BYTES_MAX)?,
+        metadata: members.metadata_if_any()?,
+    })
+}
+
+/// A Branch to be.
+#[derive(Debug, Clone, PartialEq)]
+pub struct NewBranch {
+    /// What it branches.
+    pub kind: BranchKind,
+    /// What it starts from.
+    pub base_ref: String,
+    /// The Branch it leaves.
+    pub parent_branch_id: Option<BranchId>,
+    /// The Task it belongs to.
+    pub task_id: Option<TaskId>,
+    /// The caller's own members.
+    pub metadata: Map<String, Value>,
+}
+
+/// Reads a Branch to be.
+///
+/// # Errors
+/// Names the member that is missing or wrong.
+pub fn create_branch(body: &Map<String, Value>) -> Result<NewBranch, InputError> {
+    let members = Members::of(body);
+    Ok(NewBranch {
+        kind: members
+            .word("kind", &BRANCH_KINDS, BranchKind::parse)?
+            .ok_or_else(|| members.missing("kind"))?,
+        base_ref: members.required_string("base_ref", TEXT_BYTES_MAX)?,
+        parent_branch_id: members.id("parent_branch_id", BranchId::OBJECT, BranchId::parse)?,
+        task_id: members.id("task_id", TaskId::OBJECT, TaskId::parse)?,
+        metadata: members.metadata()?,
+    })
+}
+
+/// An Artifact to be.
+#[derive(Debug, Clone, PartialEq)]
+pub struct NewArtifact {
+    /// What it is.
+    pub kind: ArtifactKind,
+    /// Its media type.
+    pub mime_type: String,
+    /// Where it lives.
+    pub uri: Option<String>,
+    /// Who may see it.
+    pub visibility: Visibility,
+    /// Its digest.
+    pub sha256: Option<Digest>,
+    /// Its Workspace.
+    pub workspace_id: Option<WorkspaceId>,
+    /// Its Session.
+    pub session_id: Option<SessionId>,
+    /// Its Task.
+    pub task_id: Option<TaskId>,
+    /// The caller's own members.
+    pub metadata: Map<String, Value>,
+}
+
+/// Reads an Artifact to be. The digest is taken with or without its prefix (C-07).
+///
+/// # Errors
+/// Names the member that is missing or wrong.
+pub fn register_artifact(body: &Map<String, Value>) -> Result<NewArtifact, InputError> {
+    let members = Members::of(body);
+    let mime_type = members.required_string("mime_type", MIME_TYPE_BYTES_MAX)?;
+    // It becomes a header of the download.
+    let printable = mime_type.bytes().all(|byte| (b' '..=b'~').contains(&byte));
+    if mime_type.trim().len() != mime_type.len() || mime_type.is_empty() || !printable {
+        return Err(members.wrong("mime_type", "must be printable ASCII without outer spaces"));
+    }
+    let sha256 = match members.string_or_null("sha256", 80)? {
+        None => None,
+        Some(text) => Some(Digest::parse(&text).map_err(|_| {
+            members.wrong("sha256", "must be 64 hex digits, with or without `sha256:`")
+        })?),
+    };
+    Ok(NewArtifact {
+        kind: members
+            .word("kind", &ARTIFACT_KINDS, ArtifactKind::parse)?
+            .ok_or_else(|| members.missing("kind"))?,
+        mime_type,
+        uri: members.string_or_null("uri", URI_BYTES_MAX)?,
+        visibility: members
+            .word("visibility", &VISIBILITIES, Visibility::parse)?
+            .ok_or_else(|| members.missing("visibility"))?,
+        sha256,
+        workspace_id: members.id("workspace_id", WorkspaceId::OBJECT, WorkspaceId::parse)?,
+        session_id: members.id("session_id", SessionId::OBJECT, SessionId::parse)?,
+        task_id: members.id("task_id", TaskId::OBJECT, TaskId::parse)?,
+        metadata: members.metadata()?,
+    })
+}
+
+/// A Vault to be.
+#[derive(Debug, Clone, PartialEq)]
+pub struct NewVault {
+    /// Its Workspace; none for all.
+    pub workspace_id: Option<WorkspaceId>,
+    /// The backend.
+    pub provider: String,
+    /// What may be done with its secrets.
+    pub capabilities: Vec<String>,
+    /// The caller's own members.
+    pub metadata: Map<String, Value>,
+}
+
+/// Reads a Vault to be. A description that names secret material is refused: it would enter the log (AP-VAULT-02).
+///
+/// # Errors
+/// Names the member that is missing or wrong.
+pub fn create_vault(body: &Map<String, Value>) -> Result<NewVault, InputError> {
+    let members = Members::of(body);
+    for name in ["provider", "capabilities", "metadata"] {
+        let text = members.map().get(name).map(Value::to_string);
+        let text = text.unwrap_or_default();
+        if SECRET_WORDS.iter().any(|word| text.contains(word)) {
+            return Err(members.wrong(name, "must not hold secret material or name it"));
+        }
+    }
+    Ok(NewVault {
+        workspace_id: members.id("workspace_id", WorkspaceId::OBJECT, WorkspaceId::parse)?,
+        provider: members.required_string("provider", TEXT_BYTES_MAX)?,
+        capabilities: members
+            .strings("capabilities", CAPABILITIES_MAX, CAPABILITY_BYTES_MAX)?
+            .ok_or_else(|| members.missing("capabilities"))?,
+        metadata: members.metadata()?,
+    })
+}

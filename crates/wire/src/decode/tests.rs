@@ -1,0 +1,346 @@
+//! Decoding: one table of bad bodies with the member each is blamed on, and the forms that must be taken.
+
+use canon::{Map, Value};
+use domain::{Role, SessionId, TaskId, WorkspaceId};
+use serde_json::json;
+
+use super::*;
+use crate::InputError;
+
+fn map(value: Value) -> Map<String, Value> {
+    value.as_object().unwrap().clone()
+}
+
+/// Checks that a body is refused, and which member is blamed.
+fn refused<T: std::fmt::Debug>(
+    decode: impl Fn(&Map<String, Value>) -> Result<T, InputError>,
+    cases: &[(Value, &str)],
+) {
+    for (body, blamed) in cases {
+        match decode(&map(body.clone())) {
+            Err(InputError::Invalid { param, .. } | InputError::Unknown { param, .. }) => {
+                assert_eq!(param, *blamed, "{body}");
+            }
+            Ok(taken) => panic!("{body} was taken as {taken:?}"),
+        }
+    }
+}
+
+#[test]
+fn ap_rest_05_wrong_workspaces_are_blamed_on_their_member() {
+    let long = "x".repeat(1_025);
+    refused(
+        create_workspace,
+        &[
+            (json!({}), "name"),
+            (json!({"name": "n"}), "root"),
+            (json!({"name": 1, "root": "r"}), "name"),
+            (json!({"name": long, "root": "r"}), "name"),
+            (json!({"name": "n", "root": null}), "root"),
+            (
+                json!({"name": "n", "root": "r", "metadata": []}),
+                "metadata",
+            ),
+            (
+                json!({"name": "n", "root": "r", "packages": [1]}),
+                "packages.0",
+            ),
+            (
+                json!({"name": "n", "root": "r", "metadata": {"x": "y".repeat(20_000)}}),
+                "metadata",
+            ),
+        ],
+    );
+    refused(
+        |body| update_workspace(WorkspaceId::local(), body),
+        &[
+            (json!({"capabilities": ["a", 2]}), "capabilities.1"),
+            (json!({"capabilities": vec!["a"; 33]}), "capabilities"),
+            (json!({"capabilities": ["a".repeat(65)]}), "capabilities.0"),
+            (json!({"quota_id": 1}), "quota_id"),
+        ],
+    );
+}
+
+#[test]
+fn ap_rest_05_wrong_sessions_are_blamed_on_their_member() {
+    refused(
+        |body| create_session(body, 2),
+        &[
+            (json!({"workspace_id": 1}), "workspace_id"),
+            (json!({"workspace_id": "session_1"}), "workspace_id"),
+            (json!({"mode_id": "dance"}), "mode_id"),
+            (
+                json!({"model_policy": {"provider": "p"}}),
+                "model_policy.model",
+            ),
+            (
+                json!({"model_policy": {"provider": "", "model": "m"}}),
+                "model_policy.provider",
+            ),
+            (
+                json!({"model_policy": {"provider": "p", "model": "m", "x": 1}}),
+                "model_policy.x",
+            ),
+            (
+                json!({"model_policy": {"provider": "p", "model": "m", "reasoning_effort": "huge"}}),
+                "model_policy.reasoning_effort",
+            ),
+            (
+                json!({"initial_messages": [{"role": "user", "parts": []}, 1]}),
+                "initial_messages.1",
+            ),
+            (
+                json!({"initial_messages": [{"role": "user", "parts": [{"type": "text"}]}]}),
+                "initial_messages.0.parts.0.text",
+            ),
+            (
+                json!({"initial_messages": vec![json!({"role": "user", "parts": []}); 3]}),
+                "initial_messages",
+            ),
+            (json!({"vault_ids": "v"}), "vault_ids"),
+        ],
+    );
+    refused(
+        |body| update_session(SessionId::from_body("1"), body),
+        &[
+            (json!({"summary": "s".repeat(2_049)}), "summary"),
+            (json!({"summary": 1}), "summary"),
+        ],
+    );
+    refused(
+        truncate_session,
+        &[
+            (json!({}), "keep_first"),
+            (json!({"keep_first": -1}), "keep_first"),
+            (json!({"keep_first": 1.5}), "keep_first"),
+            (json!({"keep_first": "1"}), "keep_first"),
+            (json!({"keep_first": 1, "reason": 7}), "reason"),
+        ],
+    );
+    refused(fork_session, &[(json!({"branch_id": "main"}), "branch_id")]);
+}
+
+#[test]
+fn ap_msg_02_and_ap_part_02_wrong_messages_are_blamed_on_their_member() {
+    refused(
+        append_message,
+        &[
+            (json!({}), "message"),
+            (json!({"message": "hi"}), "message"),
+            (json!({"message": {}}), "message.role"),
+            (
+                json!({"message": {"role": "dragon", "parts": []}}),
+                "message.role",
+            ),
+            (json!({"message": {"role": "user"}}), "message.parts"),
+            (
+                json!({"message": {"role": "user", "parts": {}}}),
+                "message.parts",
+            ),
+            (
+                json!({"message": {"role": "user", "parts": [7]}}),
+                "message.parts.0",
+            ),
+            (
+                json!({"message": {"role": "user", "parts": [{"type": "text", "text": "a", "visibility": "secret"}]}}),
+                "message.parts.0.visibility",
+            ),
+            (
+                json!({"message": {"role": "user", "content": 7}}),
+                "message.content",
+            ),
+            (
+                json!({"message": {"role": "user", "parts": vec![json!({"type": "json", "value": 1}); 257]}}),
+                "message.parts",
+            ),
+            (
+                json!({"role": "user", "parts": [{"type": "json"}]}),
+                "parts.0.value",
+            ),
+        ],
+    );
+    refused(
+        task_message,
+        &[
+            (json!({"message": {"role": "user", "parts": []}}), "kind"),
+            (
+                json!({"kind": "shout", "message": {"role": "user", "parts": []}}),
+                "kind",
+            ),
+            (json!({"kind": "input"}), "message"),
+        ],
+    );
+}
+
+#[test]
+fn c_31_c_32_short_forms_of_a_message_are_taken() {
+    let bare = append_message(&map(json!({"role": "user", "content": "hi"}))).unwrap();
+    let whole = json!({"message": {"role": "user", "parts": [{"type": "text", "text": "hi"}]}});
+    assert_eq!(bare, append_message(&map(whole)).unwrap());
+    assert_eq!(bare.role, Role::User);
+    assert_eq!(bare.parts[0]["visibility"], "public");
+}
+
+#[test]
+fn c_14_three_kinds_of_task_message_are_taken() {
+    for (word, kind) in [
+        ("input", TaskMessageKind::Input),
+        ("interrupt", TaskMessageKind::Interrupt),
+        ("tool_confirmation", TaskMessageKind::ToolConfirmation),
+    ] {
+        let body = json!({"kind": word, "message": {"role": "user", "content": "x"}});
+        assert_eq!(task_message(&map(body)).unwrap().kind, kind);
+    }
+}
+
+#[test]
+fn ap_task_05_to_07_sessions_and_inputs_of_tasks() {
+    let path = || Some(SessionId::from_body("1"));
+    refused(
+        |body| submit_task(None, body),
+        &[
+            (json!({"input": {}}), "session_id"),
+            (json!({"session_id": "x", "input": {}}), "session_id"),
+            (json!({"session_id": null, "input": {}}), "session_id"),
+            (json!({"session_id": "session_1"}), "input"),
+            (
+                json!({"session_id": "session_1", "input": "do it"}),
+                "input",
+            ),
+            (json!({"session_id": "session_1", "input": [1]}), "input"),
+            (
+                json!({"session_id": "session_1", "input": {"role": "user", "parts": [1]}}),
+                "input.parts.0",
+            ),
+            (
+                json!({"session_id": "session_1", "input": {}, "branch_id": "b"}),
+                "branch_id",
+            ),
+            (
+                json!({"session_id": "session_1", "input": {}, "persona_id": 1}),
+                "persona_id",
+            ),
+        ],
+    );
+    refused(
+        |body| submit_task(path(), body),
+        &[(
+            json!({"session_id": "session_2", "input": {}}),
+            "session_id",
+        )],
+    );
+    let object = submit_task(path(), &map(json!({"input": {"goal": "x"}}))).unwrap();
+    assert!(matches!(object.input, Input::Object(_)));
+    let body = json!({"session_id": "session_1", "input": {"role": "user", "content": "x"}, "parent_task_id": "task_1"});
+    let message = submit_task(path(), &map(body)).unwrap();
+    assert!(matches!(message.input, Input::Message(_)));
+    assert_eq!(message.parent_task_id, Some(TaskId::from_body("1")));
+}
+
+#[test]
+fn ap_prm_02_and_04_responses_need_a_decision_or_an_answer() {
+    refused(
+        respond_permission,
+        &[
+            (json!({}), "approved"),
+            (json!({"reason": "because"}), "approved"),
+            (json!({"approved": "yes"}), "approved"),
+            (json!({"approved": null}), "approved"),
+            (json!({"outcome": "maybe"}), "outcome"),
+            (json!({"approved": true, "outcome": "deny"}), "outcome"),
+            (json!({"approved": true, "scope": "galaxy"}), "scope"),
+            (json!({"approved": true, "remember": 1}), "remember"),
+        ],
+    );
+    for word in ["approved", "approve", "selected"] {
+        let response = respond_permission(&map(json!({"outcome": word}))).unwrap();
+        assert_eq!(response.approved, Some(true), "{word}");
+    }
+    for word in ["denied", "deny", "rejected"] {
+        let response = respond_permission(&map(json!({"outcome": word}))).unwrap();
+        assert_eq!(response.approved, Some(false), "{word}");
+    }
+    let answer = respond_permission(&map(
+        json!({"answer": null, "reviewer": "ann", "scope": null}),
+    ))
+    .unwrap();
+    assert_eq!(answer.approved, None);
+    assert_eq!(answer.answer, Some(Value::Null));
+    assert_eq!(answer.remarks, map(json!({"reviewer": "ann"})));
+}
+
+#[test]
+fn ap_art_01_wrong_artifacts_are_blamed_on_their_member() {
+    let good = json!({"kind": "file", "mime_type": "text/plain", "visibility": "public"});
+    let with = |name: &str, value: Value| {
+        let mut body = map(good.clone());
+        body.insert(name.to_owned(), value);
+        Value::Object(body)
+    };
+    let without = |name: &str| {
+        let mut body = map(good.clone());
+        body.remove(name);
+        Value::Object(body)
+    };
+    refused(
+        register_artifact,
+        &[
+            (without("kind"), "kind"),
+            (without("mime_type"), "mime_type"),
+            (without("visibility"), "visibility"),
+            (with("kind", json!("poem")), "kind"),
+            (with("mime_type", json!("text/plain\n")), "mime_type"),
+            (with("mime_type", json!("")), "mime_type"),
+            (with("sha256", json!("beef")), "sha256"),
+            (with("uri", json!("u".repeat(2_049))), "uri"),
+            (with("task_id", json!("artifact_1")), "task_id"),
+        ],
+    );
+    let hex = "AB".repeat(32);
+    for text in [hex.clone(), format!("sha256:{hex}")] {
+        let artifact = register_artifact(&map(with("sha256", json!(text)))).unwrap();
+        assert_eq!(artifact.sha256.unwrap().hex(), hex.to_lowercase());
+    }
+}
+
+#[test]
+fn ap_vault_02_descriptions_of_vaults_hold_no_secrets() {
+    refused(
+        create_vault,
+        &[
+            (json!({"capabilities": []}), "provider"),
+            (json!({"provider": "env"}), "capabilities"),
+            (
+                json!({"provider": "env", "capabilities": ["read"], "metadata": {"client_secret": "s"}}),
+                "metadata",
+            ),
+            (
+                json!({"provider": "env", "capabilities": ["access_token"]}),
+                "capabilities",
+            ),
+        ],
+    );
+    assert!(
+        create_vault(&map(
+            json!({"provider": "env", "capabilities": ["read"], "workspace_id": null})
+        ))
+        .is_ok()
+    );
+}
+
+#[test]
+fn ap_br_01_wrong_branches_are_blamed_on_their_member() {
+    refused(
+        create_branch,
+        &[
+            (json!({"base_ref": "main"}), "kind"),
+            (json!({"kind": "tree", "base_ref": "main"}), "kind"),
+            (json!({"kind": "session"}), "base_ref"),
+            (
+                json!({"kind": "session", "base_ref": "main", "task_id": 1}),
+                "task_id",
+            ),
+        ],
+    );
+}

@@ -1,0 +1,66 @@
+//! The description of the API: an OpenAPI 3.1 document built from two tables.
+//!
+//! The table of operations is also what a test of the surface holds its routes against, so that a path cannot be
+//! served without being described, nor described without being served.
+
+mod operation;
+mod operations;
+mod schema;
+mod schemas;
+
+use canon::{Map, Value};
+use serde_json::json;
+
+pub use operation::{Body, Gives, Operation};
+pub use operations::OPERATIONS;
+
+use crate::PROTOCOL_VERSION;
+
+/// Returns the document for a server of this version at this address.
+pub fn document(version: &str, base_url: &str) -> Value {
+    let mut paths = Map::new();
+    for operation in OPERATIONS {
+        let path = paths
+            .entry(operation.path)
+            .or_insert_with(|| Value::Object(Map::new()));
+        if let Value::Object(methods) = path {
+            methods.insert(operation.method.to_owned(), operation.describe());
+        }
+    }
+    let schemas: Map<String, Value> = schemas::all()
+        .map(|schema| (schema.name.to_owned(), schema.describe()))
+        .collect();
+    json!({
+        "openapi": "3.1.0",
+        "info": {
+            "title": "Reprise",
+            "version": PROTOCOL_VERSION,
+            "x-program-version": version,
+            "summary": "Sessions, tasks, events and artifacts of agents, recorded",
+            "license": {"name": "MIT OR Apache-2.0", "identifier": "MIT OR Apache-2.0"},
+        },
+        "servers": [{"url": base_url}],
+        "security": [{"bearerAuth": []}],
+        "paths": paths,
+        "components": {
+            "schemas": schemas,
+            "parameters": operation::parameters(),
+            "responses": {
+                "Error": {
+                    "description": "The request was not carried out; `error.code` says why",
+                    "headers": {
+                        "x-request-id": {"schema": {"type": "string"}},
+                        "retry-after": {"schema": {"type": "integer", "minimum": 0}},
+                    },
+                    "content": {"application/json": {"schema": schema::reference("ErrorResponse")}},
+                },
+            },
+            "securitySchemes": {
+                "bearerAuth": {"type": "http", "scheme": "bearer", "bearerFormat": "API key"},
+            },
+        },
+    })
+}
+
+#[cfg(test)]
+mod tests;

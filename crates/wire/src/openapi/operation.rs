@@ -1,0 +1,290 @@
+//! One operation, and its description.
+
+use canon::{Map, Value};
+use serde_json::json;
+
+use super::schema::reference;
+use crate::{PROTOCOL_VERSION, VERSION_HEADER};
+
+/// A method of a path.
+#[derive(Debug)]
+pub struct Operation {
+    /// The method, in lower case.
+    pub method: &'static str,
+    /// The path, with its parameters in braces.
+    pub path: &'static str,
+    /// Its name.
+    pub id: &'static str,
+    /// Its family.
+    pub tag: &'static str,
+    /// Parameters of the query.
+    pub query: &'static [&'static str],
+    /// What it takes.
+    pub body: Body,
+    /// The status of success.
+    pub status: u16,
+    /// Other statuses of success.
+    pub also: &'static [u16],
+    /// What it gives.
+    pub gives: Gives,
+    /// True when neither version nor credential is asked for.
+    pub public: bool,
+}
+
+/// What an operation takes.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Body {
+    /// Nothing.
+    Absent,
+    /// A JSON object of this schema.
+    Required(&'static str),
+    /// The same, or nothing.
+    Optional(&'static str),
+    /// Bytes as they are.
+    Octets,
+}
+
+/// What an operation gives.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Gives {
+    /// JSON of this schema.
+    Json(&'static str),
+    /// JSON of one of these schemas.
+    JsonAnyOf(&'static [&'static str]),
+    /// Any JSON object.
+    AnyObject,
+    /// Server-sent events.
+    Stream,
+    /// Bytes of the type they were stored with.
+    Bytes,
+    /// Text.
+    PlainText,
+    /// Nothing.
+    Nothing,
+}
+
+impl Operation {
+    pub(super) const fn new(
+        method: &'static str,
+        path: &'static str,
+        id: &'static str,
+        tag: &'static str,
+        gives: Gives,
+    ) -> Self {
+        Self {
+            method,
+            path,
+            id,
+            tag,
+            query: &[],
+            body: Body::Absent,
+            status: 200,
+            also: &[],
+            gives,
+            public: false,
+        }
+    }
+
+    pub(super) const fn query(mut self, query: &'static [&'static str]) -> Self {
+        self.query = query;
+        self
+    }
+
+    pub(super) const fn takes(mut self, body: Body) -> Self {
+        self.body = body;
+        self
+    }
+
+    pub(super) const fn with_status(mut self, status: u16) -> Self {
+        self.status = status;
+        self
+    }
+
+    pub(super) const fn or_status(mut self, also: &'static [u16]) -> Self {
+        self.also = also;
+        self
+    }
+
+    pub(super) const fn open(mut self) -> Self {
+        self.public = true;
+        self
+    }
+
+    /// True when it changes something.
+    pub fn writes(&self) -> bool {
+        self.method != "get"
+    }
+
+    pub(super) fn describe(&self) -> Value {
+        let mut operation = json!({
+            "operationId": self.id,
+            "tags": [self.tag],
+            "summary": summary(self.id),
+            "parameters": self.parameters(),
+            "responses": self.responses(),
+        });
+        if let Value::Object(members) = &mut operation {
+            if self.public {
+                members.insert("security".to_owned(), json!([]));
+            }
+            if let Some(body) = self.request_body() {
+                members.insert("requestBody".to_owned(), body);
+            }
+        }
+        operation
+    }
+
+    fn parameters(&self) -> Vec<Value> {
+        let refer = |name: &str| json!({"$ref": format!("#/components/parameters/{name}")});
+        let in_path = self.path.split('/').filter_map(|segment| {
+            let name = segment.strip_prefix('{')?.strip_suffix('}')?;
+            Some(
+                json!({"name": name, "in": "path", "required": true, "schema": {"type": "string"}}),
+            )
+        });
+        let mut parameters: Vec<Value> = in_path.collect();
+        parameters.extend(self.query.iter().map(|name| refer(name)));
+        if !self.public {
+            parameters.push(refer("protocol_version"));
+        }
+        if self.writes() {
+            parameters.push(refer("idempotency_key"));
+        }
+        if self.gives == Gives::Stream {
+            parameters.push(refer("last_event_id"));
+        }
+        if self.status == 202 {
+            parameters.push(refer("prefer"));
+        }
+        parameters
+    }
+
+    fn responses(&self) -> Value {
+        let content = match self.gives {
+            Gives::Json(name) => json!({"application/json": {"schema": reference(name)}}),
+            Gives::JsonAnyOf(names) => {
+                let schemas: Vec<Value> = names.iter().map(|name| reference(name)).collect();
+                json!({"application/json": {"schema": {"anyOf": schemas}}})
+            }
+            Gives::AnyObject => json!({"application/json": {"schema": {"type": "object"}}}),
+            Gives::Stream => json!({"text/event-stream": {"schema": reference("EventStream")}}),
+            Gives::Bytes => json!({"application/octet-stream": {}, "*/*": {}}),
+            Gives::PlainText => json!({"text/plain": {"schema": {"type": "string"}}}),
+            Gives::Nothing => json!({}),
+        };
+        let mut success = json!({
+            "description": "Carried out",
+            "headers": {"x-request-id": {"schema": {"type": "string"}}},
+        });
+        if let (Value::Object(success), false) = (&mut success, self.gives == Gives::Nothing) {
+            success.insert("content".to_owned(), content);
+        }
+        let mut responses = Map::new();
+        for status in self.also.iter().chain([&self.status]) {
+            responses.insert(status.to_string(), success.clone());
+        }
+        responses.insert(
+            "default".to_owned(),
+            json!({"$ref": "#/components/responses/Error"}),
+        );
+        Value::Object(responses)
+    }
+
+    fn request_body(&self) -> Option<Value> {
+        let json_of = |name: &str, required: bool| json!({"required": required, "content": {"application/json": {"schema": reference(name)}}});
+        match self.body {
+            Body::Absent => None,
+            Body::Required(name) => Some(json_of(name, true)),
+            Body::Optional(name) => Some(json_of(name, false)),
+            Body::Octets => Some(json!({
+                "required": true,
+                "content": {"application/octet-stream": {"schema": {"type": "string", "format": "binary"}}},
+            })),
+        }
+    }
+}
+
+/// Turns `listTasks` into `List tasks`.
+fn summary(id: &str) -> String {
+    let mut words = String::new();
+    for (index, letter) in id.char_indices() {
+        match (index, letter.is_ascii_uppercase()) {
+            (0, _) => words.push(letter.to_ascii_uppercase()),
+            (_, true) => {
+                words.push(' ');
+                words.push(letter.to_ascii_lowercase());
+            }
+            (_, false) => words.push(letter),
+        }
+    }
+    words
+}
+
+/// Returns the parameters that operations share.
+pub(super) fn parameters() -> Value {
+    let query = |name: &str, schema: Value, description: &str| {
+        (
+            name.to_owned(),
+            json!({"name": name, "in": "query", "required": false, "schema": schema, "description": description}),
+        )
+    };
+    let header = |key: &str, name: &str, required: bool, schema: Value, description: &str| {
+        (
+            key.to_owned(),
+            json!({"name": name, "in": "header", "required": required, "schema": schema, "description": description}),
+        )
+    };
+    let text = || json!({"type": "string"});
+    let parameters: Map<String, Value> = [
+        query(
+            "limit",
+            json!({"type": "integer", "minimum": 1, "maximum": 200, "default": 50}),
+            "How many items at most",
+        ),
+        query(
+            "cursor",
+            text(),
+            "Where to go on: `next_cursor` of an earlier page",
+        ),
+        query("after_event_id", text(), "Only events after this one"),
+        query("after", text(), "The same as `after_event_id`"),
+        query("workspace_id", text(), "Only those of this workspace"),
+        query("session_id", text(), "Only those of this session"),
+        query("task_id", text(), "Only those of this task"),
+        query("tenant_id", text(), "Only those of this tenant"),
+        query("actor", text(), "Only those of this actor"),
+        query("outcome", text(), "Only those with this outcome"),
+        query("path", text(), "A path relative to the workspace's root"),
+        header(
+            "protocol_version",
+            VERSION_HEADER,
+            true,
+            json!({"type": "string", "enum": [PROTOCOL_VERSION]}),
+            "The version of the protocol that the client speaks",
+        ),
+        header(
+            "idempotency_key",
+            "Idempotency-Key",
+            false,
+            json!({"type": "string", "minLength": 1, "maxLength": 255}),
+            "Makes a repeated request do nothing more than the first",
+        ),
+        header(
+            "last_event_id",
+            "Last-Event-ID",
+            false,
+            text(),
+            "The last event that a reader has seen; wins over the query",
+        ),
+        header(
+            "prefer",
+            "Prefer",
+            false,
+            text(),
+            "`respond-async` answers as soon as the task works",
+        ),
+    ]
+    .into_iter()
+    .collect();
+    Value::Object(parameters)
+}

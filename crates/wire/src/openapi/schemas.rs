@@ -1,0 +1,20 @@
+//! The schemas of the API's description, by family.
+
+mod local;
+mod parts;
+mod requests;
+mod resources;
+
+use super::schema::Schema;
+
+/// Every schema.
+pub(super) fn all() -> impl Iterator<Item = &'static Schema> {
+    [
+        resources::SCHEMAS,
+        parts::SCHEMAS,
+        requests::SCHEMAS,
+        local::SCHEMAS,
+    ]
+    .into_iter()
+    .flatten()
+}

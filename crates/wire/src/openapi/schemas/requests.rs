@@ -1,0 +1,271 @@
+//! Request bodies.
+
+use super::super::schema::{Schema, Shape::*, Type::*, opt, req};
+use crate::decode::{SUMMARY_BYTES_MAX, TEXT_BYTES_MAX, URI_BYTES_MAX};
+
+pub(in crate::openapi) const SCHEMAS: &[Schema] = &[
+    Schema {
+        name: "CreatePersonaRequest",
+        shape: Plain(&[
+            opt("module_ref", Text),
+            req("name", Text),
+            req("version", Text),
+            req("entry_workflow", Text),
+            req("description", Text),
+            req("autonomy_tier", Ref("AutonomyTier")),
+            req(
+                "receipt_policy",
+                Words(&["required", "optional", "disabled"]),
+            ),
+            opt("metadata", Object),
+        ]),
+    },
+    Schema {
+        name: "UpdatePersonaRequest",
+        shape: Plain(&[
+            opt("description", Text),
+            opt(
+                "receipt_policy",
+                Words(&["required", "optional", "disabled"]),
+            ),
+            opt("quota_id", OrNull(&Text)),
+            opt("metadata", Object),
+        ]),
+    },
+    Schema {
+        name: "WriteWorkspaceFileRequest",
+        shape: Plain(&[
+            opt("path", Text),
+            req("content", Text),
+            opt("metadata", Object),
+        ]),
+    },
+    Schema {
+        name: "CreateWorkspaceRequest",
+        shape: Plain(&[
+            req("name", TextMax(TEXT_BYTES_MAX)),
+            req("root", TextMax(TEXT_BYTES_MAX)),
+            opt("image", OrNull(&Text)),
+            opt("packages", List(&Text)),
+            opt("network_policy", Object),
+            opt("sandbox_backend", OrNull(&Text)),
+            opt("metadata", Object),
+        ]),
+    },
+    Schema {
+        name: "UpdateWorkspaceRequest",
+        shape: Plain(&[
+            opt("name", TextMax(TEXT_BYTES_MAX)),
+            opt("capabilities", List(&Text)),
+            opt("quota_id", OrNull(&Text)),
+            opt("metadata", Object),
+        ]),
+    },
+    Schema {
+        name: "CreateSessionRequest",
+        shape: Plain(&[
+            opt("workspace_id", Text),
+            opt(
+                "mode_id",
+                OrNull(&Words(&["ask", "architect", "code", "shadow"])),
+            ),
+            opt("persona_id", OrNull(&Text)),
+            opt("model_policy", OrNull(&Ref("SessionModelPolicy"))),
+            opt("vault_ids", List(&Text)),
+            opt("memory_ids", List(&Text)),
+            opt("skill_ids", List(&Text)),
+            opt("initial_messages", List(&Ref("MessageInput"))),
+            opt("metadata", Object),
+        ]),
+    },
+    Schema {
+        name: "UpdateSessionRequest",
+        shape: Plain(&[
+            opt("summary", OrNull(&TextMax(SUMMARY_BYTES_MAX))),
+            opt("model_policy", OrNull(&Ref("SessionModelPolicy"))),
+            opt("metadata", Object),
+        ]),
+    },
+    Schema {
+        name: "ForkSessionRequest",
+        shape: Plain(&[
+            opt("at_event_id", OrNull(&Text)),
+            opt("branch_id", OrNull(&Text)),
+            opt("metadata", Object),
+        ]),
+    },
+    Schema {
+        name: "TruncateSessionRequest",
+        shape: Plain(&[
+            req("keep_first", Count),
+            opt("reason", TextMax(TEXT_BYTES_MAX)),
+        ]),
+    },
+    Schema {
+        name: "AttachSessionClientRequest",
+        shape: Plain(&[
+            req("client_id", Text),
+            opt("mode", Words(&["observer", "controller"])),
+            opt("takeover", Boolean),
+            opt("prompt_injection", Boolean),
+            opt("permission_routing", Boolean),
+            opt("metadata", Object),
+        ]),
+    },
+    Schema {
+        name: "SessionClientRequest",
+        shape: Plain(&[
+            req("client_id", Text),
+            opt("reason", OrNull(&Text)),
+            opt("metadata", Object),
+        ]),
+    },
+    Schema {
+        name: "SubmitTaskRequest",
+        shape: Plain(&[
+            opt("session_id", Text),
+            opt("workspace_id", Text),
+            opt("persona_id", OrNull(&Text)),
+            opt("branch_id", OrNull(&Text)),
+            opt("parent_task_id", OrNull(&Text)),
+            req("input", Object),
+            opt("metadata", Object),
+        ]),
+    },
+    Schema {
+        name: "CancelTaskRequest",
+        shape: Plain(&[opt("reason", OrNull(&TextMax(TEXT_BYTES_MAX)))]),
+    },
+    Schema {
+        name: "PermissionResponseRequest",
+        shape: Plain(&[
+            opt("approved", Boolean),
+            opt(
+                "outcome",
+                Words(&[
+                    "approved", "approve", "selected", "denied", "deny", "rejected",
+                ]),
+            ),
+            opt("answer", Any),
+            opt("reviewer", OrNull(&TextMax(TEXT_BYTES_MAX))),
+            opt("reason", OrNull(&TextMax(TEXT_BYTES_MAX))),
+            opt("metadata", Object),
+            opt(
+                "scope",
+                OrNull(&Words(&["session", "workspace", "user", "always"])),
+            ),
+            opt("expires_at", OrNull(&Time)),
+            opt("remember", OrNull(&Boolean)),
+            opt("action_pattern", OrNull(&Text)),
+            opt("target_pattern", OrNull(&Text)),
+            opt(
+                "class",
+                OrNull(&Words(&["read", "write", "exec", "net", "llm", "custom"])),
+            ),
+        ]),
+    },
+    Schema {
+        name: "PermissionCheckRequest",
+        shape: Plain(&[
+            opt("id", OrNull(&Text)),
+            opt("tenant_id", OrNull(&Text)),
+            req("session_id", Text),
+            opt("workspace_id", OrNull(&Text)),
+            req("actor", Text),
+            req(
+                "class",
+                Words(&["read", "write", "exec", "net", "llm", "custom"]),
+            ),
+            req("action", Text),
+            req("target", Text),
+            opt(
+                "risk",
+                OrNull(&Words(&["low", "medium", "high", "critical"])),
+            ),
+            opt("context", Object),
+            opt("reason", OrNull(&Text)),
+            opt("requested_at", Time),
+        ]),
+    },
+    Schema {
+        name: "ReplayTaskRequest",
+        shape: Plain(&[
+            opt("mode", Ref("ReplayMode")),
+            opt("override", MapOf(&Ref("ReplayOverride"))),
+            opt("checkpoint_id", OrNull(&Text)),
+            opt("checkpoint_event_id", OrNull(&Text)),
+            opt("reason", OrNull(&Text)),
+            opt("metadata", Object),
+        ]),
+    },
+    Schema {
+        name: "CreateBranchRequest",
+        shape: Plain(&[
+            req("kind", Words(&["workspace", "session", "task", "sandbox"])),
+            req("base_ref", TextMax(TEXT_BYTES_MAX)),
+            opt("parent_branch_id", OrNull(&Text)),
+            opt("task_id", OrNull(&Text)),
+            opt("metadata", Object),
+        ]),
+    },
+    Schema {
+        name: "AppendMessageRequest",
+        shape: Plain(&[req("message", Ref("MessageInput"))]),
+    },
+    Schema {
+        name: "AppendTaskMessageRequest",
+        shape: Plain(&[
+            req("kind", Words(&["input", "interrupt", "tool_confirmation"])),
+            req("message", Ref("MessageInput")),
+        ]),
+    },
+    Schema {
+        name: "RegisterArtifactRequest",
+        shape: Plain(&[
+            req(
+                "kind",
+                Words(&[
+                    "file", "patch", "image", "log", "diff", "receipt", "snapshot", "dataset",
+                    "other",
+                ]),
+            ),
+            req("mime_type", Matching("^[!-~]([ -~]{0,253}[!-~])?$")),
+            opt("uri", OrNull(&TextMax(URI_BYTES_MAX))),
+            req("visibility", Ref("PartVisibility")),
+            opt("sha256", OrNull(&Matching("^(sha256:)?[0-9a-fA-F]{64}$"))),
+            opt("workspace_id", OrNull(&Text)),
+            opt("session_id", OrNull(&Text)),
+            opt("task_id", OrNull(&Text)),
+            opt("metadata", Object),
+        ]),
+    },
+    Schema {
+        name: "VerifyReceiptRequest",
+        shape: Plain(&[
+            opt("trust_anchor", OrNull(&Text)),
+            opt("at_time", OrNull(&Time)),
+        ]),
+    },
+    Schema {
+        name: "CreateMemoryRequest",
+        shape: Plain(&[
+            req(
+                "scope",
+                Words(&["persona", "session", "workspace", "tenant"]),
+            ),
+            req("owner_id", Text),
+            req("content", Any),
+            req("provenance", Object),
+            opt("metadata", Object),
+        ]),
+    },
+    Schema {
+        name: "CreateVaultRequest",
+        shape: Plain(&[
+            opt("workspace_id", OrNull(&Text)),
+            req("provider", TextMax(TEXT_BYTES_MAX)),
+            req("capabilities", List(&Text)),
+            opt("metadata", Object),
+        ]),
+    },
+];
