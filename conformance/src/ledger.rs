@@ -51,6 +51,11 @@ pub(crate) struct Ledger {
 }
 
 impl Ledger {
+    /// Returns how many ids were seen.
+    pub(crate) fn ids(&self) -> usize {
+        self.kind_of_id.len()
+    }
+
     /// Notes an answer that came with a body.
     pub(crate) fn note_answer(&mut self, place: &str, content_type: &str, body: &[u8]) {
         let Ok(value @ (Value::Object(_) | Value::Array(_))) = serde_json::from_slice(body) else {
