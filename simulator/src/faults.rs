@@ -123,6 +123,13 @@ impl Store for FaultyStore {
         self.later(move |store| store.blob(digest))
     }
 
+    fn blob_as_stored(
+        &self,
+        digest: Digest,
+    ) -> BoxFuture<'_, Result<Option<Vec<u8>>, StoreFault>> {
+        self.later(move |store| store.blob_as_stored(digest))
+    }
+
     fn take_over(
         &self,
         holder: Box<str>,

@@ -21,8 +21,8 @@ const EDGES: &[(&str, &[&str])] = &[
     ("sidecar", &["canon"]),
     ("wire", &["canon", "domain"]),
     ("engine", &["canon", "domain", "receipts"]),
-    ("store", &["canon", "domain", "engine"]),
-    ("server", &["canon", "domain", "engine", "wire"]),
+    ("store", &["canon", "domain", "engine", "receipts"]),
+    ("server", &["canon", "domain", "engine", "receipts", "wire"]),
     ("conformance", &[]),
     (
         "reprise",
@@ -31,6 +31,7 @@ const EDGES: &[(&str, &[&str])] = &[
             "conformance",
             "domain",
             "engine",
+            "receipts",
             "server",
             "sidecar",
             "store",

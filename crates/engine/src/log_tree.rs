@@ -16,7 +16,7 @@ use receipts::note::{Checkpoint, Note, SignatureLine};
 use receipts::tiles::{self, Tile};
 
 use crate::engine::Engine;
-use crate::port::{ListQuery, Scope, Tree, TreeAppend};
+use crate::port::{ListQuery, Scope, Store, StoreFault, Tree, TreeAppend};
 use crate::refused::Refused;
 use crate::turn::Lease;
 
@@ -35,6 +35,36 @@ pub struct Proof {
     pub root: Digest,
     /// The hashes from the leaf to the root.
     pub path: Vec<Digest>,
+}
+
+/// Why a receipt was not proven.
+#[derive(Debug)]
+pub(crate) enum Unproven {
+    /// Somebody or something refused.
+    Refused(Refused),
+    /// The stored tree does not hold together: a verdict for whoever verifies, a fault for whoever wants a proof.
+    Broken(String),
+}
+
+impl From<Refused> for Unproven {
+    fn from(refused: Refused) -> Self {
+        Unproven::Refused(refused)
+    }
+}
+
+impl From<StoreFault> for Unproven {
+    fn from(fault: StoreFault) -> Self {
+        Unproven::Refused(fault.into())
+    }
+}
+
+impl From<Unproven> for Refused {
+    fn from(unproven: Unproven) -> Self {
+        match unproven {
+            Unproven::Refused(refused) => refused,
+            Unproven::Broken(detail) => Refused::Internal { detail },
+        }
+    }
 }
 
 /// How many leaves one append takes.
@@ -166,10 +196,7 @@ impl Engine {
     /// # Errors
     /// The store failed.
     pub async fn checkpoint(&self) -> Result<Option<String>, Refused> {
-        match self.newest_batch().await? {
-            Some((document, _, _)) => self.checkpoint_of(&document).await.map(Some),
-            None => Ok(None),
-        }
+        newest_checkpoint(&*self.shared.store).await
     }
 
     /// Returns the signed checkpoint of a head.
@@ -177,26 +204,7 @@ impl Engine {
     /// # Errors
     /// The store failed.
     pub async fn checkpoint_of(&self, document: &Document) -> Result<String, Refused> {
-        let State::Batch(batch) = &document.state else {
-            return Err(Refused::Internal {
-                detail: "a batch that is none".to_owned(),
-            });
-        };
-        let text = |payload: &canon::Map<String, canon::Value>, member: &str| {
-            payload
-                .get(member)
-                .and_then(canon::Value::as_str)
-                .unwrap_or_default()
-                .to_owned()
-        };
-        let payload = crate::view::payload(&*self.shared.store, batch.source).await?;
-        let mut checkpoint = text(&payload, "checkpoint");
-        for position in &batch.cosigned {
-            let payload = crate::view::payload(&*self.shared.store, *position).await?;
-            checkpoint.push_str(&text(&payload, "line"));
-            checkpoint.push('\n');
-        }
-        Ok(checkpoint)
+        checkpoint_in(&*self.shared.store, document).await
     }
 
     /// Adds a witness's signature line to a head, when it is a well-formed line that is not there yet. Whether to
@@ -252,16 +260,14 @@ impl Engine {
         &self,
         key: Position,
         receipt_hash: Digest,
-    ) -> Result<Proof, Refused> {
+    ) -> Result<Proof, Unproven> {
         let mut index = self.shared.store.leaf_index(key).await?;
         if index.is_none() {
             self.assign_leaves().await?;
             index = self.shared.store.leaf_index(key).await?;
         }
         let Some(leaf_index) = index else {
-            return Err(Refused::Internal {
-                detail: "a receipt without a leaf".to_owned(),
-            });
+            return Err(Unproven::Broken("a receipt without a leaf".to_owned()));
         };
         let mut newest = self.newest_batch().await?;
         if newest
@@ -272,21 +278,17 @@ impl Engine {
             newest = self.newest_batch().await?;
         }
         let Some((batch, size, root)) = newest else {
-            return Err(Refused::Internal {
-                detail: "no sealed head".to_owned(),
-            });
+            return Err(Unproven::Broken("no sealed head".to_owned()));
         };
-        let internal = |error: tiles::ProofError| Refused::Internal {
-            detail: error.to_string(),
-        };
-        let needed = tiles::inclusion_tiles(leaf_index, size).map_err(internal)?;
+        let broken = |error: tiles::ProofError| Unproven::Broken(error.to_string());
+        let needed = tiles::inclusion_tiles(leaf_index, size).map_err(broken)?;
         let fetched = self.fetch_tiles(needed).await?;
         let path = tiles::inclusion(
             |tile| fetched.get(&(tile.level, tile.index)).cloned(),
             leaf_index,
             size,
         )
-        .map_err(internal)?;
+        .map_err(broken)?;
         Ok(Proof {
             receipt_hash,
             leaf_index,
@@ -370,6 +372,40 @@ impl Engine {
             &self.shared.store.leaves(first, usize::from(width)).await?,
         )))
     }
+}
+
+/// Returns the newest signed checkpoint of a store's receipt log with the witnesses' signatures that were added to it.
+///
+/// # Errors
+/// The store failed.
+pub async fn newest_checkpoint(store: &dyn Store) -> Result<Option<String>, Refused> {
+    match store.newest(ResourceKind::Batch).await? {
+        Some(document) => checkpoint_in(store, &document).await.map(Some),
+        None => Ok(None),
+    }
+}
+
+async fn checkpoint_in(store: &dyn Store, document: &Document) -> Result<String, Refused> {
+        let State::Batch(batch) = &document.state else {
+            return Err(Refused::Internal {
+                detail: "a batch that is none".to_owned(),
+            });
+        };
+        let text = |payload: &canon::Map<String, canon::Value>, member: &str| {
+            payload
+                .get(member)
+                .and_then(canon::Value::as_str)
+                .unwrap_or_default()
+                .to_owned()
+        };
+        let payload = crate::view::payload(store, batch.source).await?;
+        let mut checkpoint = text(&payload, "checkpoint");
+        for position in &batch.cosigned {
+            let payload = crate::view::payload(store, *position).await?;
+            checkpoint.push_str(&text(&payload, "line"));
+            checkpoint.push('\n');
+        }
+        Ok(checkpoint)
 }
 
 fn frontier(tree: &Tree) -> Result<Frontier, Refused> {

@@ -4,17 +4,19 @@ use std::collections::BTreeMap;
 
 use canon::{Digest, Map, Value};
 use domain::{
-    Command, Document, Order, Position, Receipt, ReceiptId, RecordVerification, ResourceKind, State,
+    Command, Document, Order, Position, Receipt, ReceiptId, RecordVerification, Refusal,
+    ResourceKind, State,
 };
 use receipts::verify::{
-    Batch, Evidence, Form, Inclusion, Predecessor, References, Report, references, verify,
+    Batch, Check, Code, Evidence, Form, Inclusion, Predecessor, References, Report, references,
+    verify,
 };
 use serde_json::json;
 
 use crate::caller::Caller;
 use crate::dispatch::{Answer, Idempotency};
 use crate::engine::Engine;
-use crate::log_tree::Proof;
+use crate::log_tree::{Proof, Unproven};
 use crate::port::{ListQuery, Scope};
 use crate::read::{ListRequest, Page};
 use crate::refused::Refused;
@@ -46,6 +48,19 @@ impl Engine {
     /// It does not exist or is hidden; the caller lacks the scope; the store failed.
     pub async fn receipt(&self, caller: &Caller, id: &str) -> Result<ReceiptForm, Refused> {
         let view = self.get(caller, ResourceKind::Receipt, id).await?;
+        Ok(self.receipt_form(view).await)
+    }
+
+    /// Adds their bytes to the views of receipts.
+    pub async fn receipt_forms(&self, views: Vec<View>) -> Vec<ReceiptForm> {
+        let mut forms = Vec::with_capacity(views.len());
+        for view in views {
+            forms.push(self.receipt_form(view).await);
+        }
+        forms
+    }
+
+    async fn receipt_form(&self, view: View) -> ReceiptForm {
         let bytes = match &view.document.state {
             // A store that finds other bytes under this digest says so; the verdict is for `verify` to give.
             State::Receipt(receipt) => self
@@ -56,7 +71,7 @@ impl Engine {
                 .unwrap_or_default(),
             _ => None,
         };
-        Ok(ReceiptForm { view, bytes })
+        ReceiptForm { view, bytes }
     }
 
     /// Lists the receipts of a Task; for a Task that is still running it waits a moment for the first one (C-20).
@@ -108,7 +123,29 @@ impl Engine {
                 detail: "a receipt that is none".to_owned(),
             });
         };
-        self.prove(document.key, receipt.receipt_hash).await
+        let proof = self.prove(document.key, receipt.receipt_hash).await;
+        proof.map_err(Refused::from)
+    }
+
+    /// Returns the sealed event log of a Task, as its receipt's first material names it.
+    ///
+    /// # Errors
+    /// The Task does not exist, is hidden, or has not ended; the caller lacks the scope; the store failed.
+    pub async fn event_log_content(&self, caller: &Caller, task: &str) -> Result<Vec<u8>, Refused> {
+        caller.require("artifacts:read")?;
+        let unknown = |refused| match refused {
+            Refused::Domain(Refusal::NotFound { .. }) => Refused::Domain(Refusal::NotFound {
+                object: ResourceKind::Artifact.object(),
+                param: None,
+            }),
+            other => other,
+        };
+        let visible = self.visible(caller, ResourceKind::Task, task).await;
+        visible.map_err(unknown)?;
+        let log = self.event_log(task).await?;
+        log.ok_or(Refused::ContentUnavailable {
+            reason: "not_sealed",
+        })
     }
 
     /// Verifies a receipt of this log and records the verdict.
@@ -127,12 +164,14 @@ impl Engine {
         if self.is_draining() {
             return Err(Refused::Draining);
         }
-        let ReceiptForm { view, bytes } = self.receipt(caller, id).await?;
+        let view = self.get(caller, ResourceKind::Receipt, id).await?;
         let State::Receipt(receipt) = view.document.state.clone() else {
             return Err(Refused::Internal {
                 detail: "a receipt that is none".to_owned(),
             });
         };
+        // As stored, damaged or not: the verdict shall say what is wrong with it.
+        let bytes = self.shared.store.blob_as_stored(receipt.content).await?;
         let (report, merkle) = self
             .examine(&view.document, &receipt, bytes.as_deref(), request)
             .await?;
@@ -179,16 +218,21 @@ impl Engine {
         bytes: Option<&[u8]>,
         request: &VerifyRequest,
     ) -> Result<(Report, Value), Refused> {
-        let proof = self.prove(document.key, receipt.receipt_hash).await?;
-        let batch = Batch {
-            size: proof.size,
-            root: proof.root,
+        let proof = match self.prove(document.key, receipt.receipt_hash).await {
+            Ok(proof) => Ok(proof),
+            Err(Unproven::Broken(problem)) => Err(problem),
+            Err(Unproven::Refused(refused)) => return Err(refused),
         };
-        let inclusion = Inclusion {
+        let inclusion = proof.as_ref().ok().map(|proof| Inclusion {
             leaf_index: proof.leaf_index,
-            batch,
+            batch: Batch {
+                size: proof.size,
+                root: proof.root,
+            },
             path: proof.path.clone(),
-        };
+        });
+        let mut batches = self.named_batch(bytes.unwrap_or_default()).await?;
+        batches.extend(inclusion.as_ref().map(|inclusion| inclusion.batch));
         let references = self.references(bytes.unwrap_or_default()).await?;
         let evidence = Evidence {
             form: Form::Canonical,
@@ -196,16 +240,67 @@ impl Engine {
                 Some(hash) => Predecessor::Hash(hash),
                 None => Predecessor::Absent,
             },
-            batches: &[batch],
-            inclusion: Some(&inclusion),
+            batches: &batches,
+            inclusion: inclusion.as_ref(),
             keys: &self.shared.authority.keys,
             at_time: request.at_time.as_deref(),
             trust_anchor: request.trust_anchor.as_deref(),
             references: Some(&references),
         };
-        let report = verify(bytes.unwrap_or_default(), &evidence);
-        let merkle = json!({"batch_id": proof.batch.id, "root": proof.root, "leaf_index": proof.leaf_index, "size": proof.size});
+        let mut report = verify(bytes.unwrap_or_default(), &evidence);
+        let merkle = match &proof {
+            Ok(proof) => {
+                json!({"batch_id": proof.batch.id, "root": proof.root, "leaf_index": proof.leaf_index, "size": proof.size})
+            }
+            Err(_) => Value::Null,
+        };
+        if let Err(problem) = proof {
+            report.skipped.retain(|name| *name != "inclusion");
+            report.checks.push(Check {
+                name: "inclusion".to_owned(),
+                ok: false,
+                code: Some(Code::MerkleMismatch),
+                expected: None,
+                found: Some(problem),
+            });
+        }
+        report.checks.push(check_content(receipt, bytes));
         Ok((report, merkle))
+    }
+
+    /// Returns the sealed head whose root a receipt names, when it names one that is known.
+    async fn named_batch(&self, bytes: &[u8]) -> Result<Vec<Batch>, Refused> {
+        let named = receipts::Receipt::read(bytes)
+            .ok()
+            .and_then(|receipt| receipt.merkle_root());
+        let Some(root) = named else {
+            return Ok(Vec::new());
+        };
+        let mut after = Position::START;
+        loop {
+            let query = ListQuery {
+                kind: ResourceKind::Batch,
+                scope: Scope::All,
+                open_only: false,
+                after,
+                limit: 500,
+            };
+            let page = self.shared.store.list(query).await?;
+            let Some(last) = page.last() else {
+                return Ok(Vec::new());
+            };
+            after = last.key;
+            let found = page.iter().find_map(|document| match &document.state {
+                State::Batch(batch) if batch.root == root => Some(Batch {
+                    size: batch.size,
+                    root,
+                }),
+                _ => None,
+            });
+            if let Some(batch) = found {
+                return Ok(vec![batch]);
+            }
+        }
     }
 
     /// Returns the hash of the receipt before this one in its Session's chain; for the first of a fork, of the
@@ -361,12 +456,7 @@ impl Engine {
         request: &VerifyRequest,
     ) -> Result<(bool, Option<String>, Value), Refused> {
         caller.require("receipts:read")?;
-        let batches: Vec<Batch> = self
-            .newest_batch()
-            .await?
-            .map(|(_, size, root)| Batch { size, root })
-            .into_iter()
-            .collect();
+        let batches = self.named_batch(bytes).await?;
         let evidence = Evidence {
             form: Form::AnyJson,
             predecessor: Predecessor::NotAsked,
@@ -385,6 +475,20 @@ impl Engine {
     /// Who signs receipts here.
     pub fn authority(&self) -> &crate::receipt::Authority {
         &self.shared.authority
+    }
+}
+
+/// A stored receipt is also compared with the digest under which it was stored: what its own hash does not cover, such
+/// as the list of signatures, cannot be changed either.
+fn check_content(receipt: &Receipt, bytes: Option<&[u8]>) -> Check {
+    let found = bytes.map(canon::sha256);
+    let ok = found == Some(receipt.content);
+    Check {
+        name: "content".to_owned(),
+        ok,
+        code: (!ok).then_some(Code::ContentMismatch),
+        expected: (!ok).then(|| receipt.content.to_string()),
+        found: found.filter(|_| !ok).map(|digest| digest.to_string()),
     }
 }
 

@@ -3,7 +3,7 @@
 //! One lock around plain maps. Everything is checked on every commit (positions ascend from the reserved one,
 //! versions fit, links point at documents), so that a test on it finds what a database would let pass.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::fmt;
 use std::sync::{Mutex, MutexGuard, PoisonError};
 
@@ -196,6 +196,13 @@ impl Store for MemoryStore {
         ready(Ok(self.lock().blobs.get(&digest).cloned()))
     }
 
+    fn blob_as_stored(
+        &self,
+        digest: Digest,
+    ) -> BoxFuture<'_, Result<Option<Vec<u8>>, StoreFault>> {
+        self.blob(digest)
+    }
+
     fn take_over(
         &self,
         holder: Box<str>,
@@ -324,10 +331,11 @@ impl Inner {
         let turn = (commit.seal)(first).map_err(CommitError::Impossible)?;
         // Every check comes before the first change: a refused commit changes nothing.
         self.claims.retain(|_, claim| claim.expires_at > commit.now);
+        let mut scopes = BTreeSet::new();
         if turn
             .claims
             .iter()
-            .any(|claim| self.claims.contains_key(&claim.scope))
+            .any(|claim| self.claims.contains_key(&claim.scope) || !scopes.insert(claim.scope))
         {
             return Err(CommitError::Conflict);
         }

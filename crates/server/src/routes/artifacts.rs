@@ -49,7 +49,15 @@ async fn read(call: Call) -> Reply {
 
 async fn download(call: Call) -> Reply {
     let id = call.param("artifact_id");
-    let (mime_type, bytes) = call.app.engine.artifact_content(&call.caller, id).await?;
+    let engine = &call.app.engine;
+    // The log of a finished Task is rendered from its events; nothing of it is stored twice.
+    let (mime_type, bytes) = match id.strip_prefix("event_log_") {
+        Some(task) => (
+            "application/jsonl".to_owned(),
+            engine.event_log_content(&call.caller, task).await?,
+        ),
+        None => engine.artifact_content(&call.caller, id).await?,
+    };
     let mime_type = HeaderValue::from_str(&mime_type)
         .unwrap_or(HeaderValue::from_static("application/octet-stream"));
     // Whoever uploaded this chose its type: a browser must save it and not run it.

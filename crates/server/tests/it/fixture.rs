@@ -86,6 +86,8 @@ impl Server {
             spawn: Arc::new(TokioSpawn),
             performer: Arc::new(Offline),
             workflows: Registry::new(builtin()),
+            authority: engine::Authority::with_one_key("harness_test", "key_test", &[9; 32])
+                .unwrap(),
             limits,
         })
         .await

@@ -18,6 +18,7 @@ mod idempotency;
 mod listening;
 mod privacy;
 mod properties;
+mod receipts;
 mod sessions;
 mod sse;
 mod tasks;

@@ -2,7 +2,7 @@
 
 use super::operation::{Body::*, Gives::*, Operation};
 
-/// Every operation of the surface.
+/// Every operation of the contract, and those of the server itself.
 pub const OPERATIONS: &[Operation] = &[
     Operation::new("get", "/health", "getHealth", "Runtime", Json("Health")).open(),
     Operation::new(
@@ -545,7 +545,8 @@ pub const OPERATIONS: &[Operation] = &[
         "getReceipt",
         "Receipts",
         Json("Receipt"),
-    ),
+    )
+    .query(&["view"]),
     Operation::new(
         "post",
         "/v1/receipts/{receipt_id}/verify",
