@@ -33,18 +33,18 @@ pub(crate) fn task_body(workflow: Option<&str>) -> Value {
 
 /// Returns an id that no server knows, shaped like a real one.
 pub(crate) fn unknown_like(id: &str) -> String {
-    let changed = |c: char| match c {
-        '0'..='8' => char::from_u32(c as u32 + 1).unwrap_or('9'),
-        '9' => '0',
-        other => other,
-    };
-    // Only the tail changes, so that a prefix that names the kind or the log stays.
-    let keep = id.len().saturating_sub(6);
-    let other: String = id
-        .char_indices()
-        .map(|(index, c)| if index < keep { c } else { changed(c) })
+    // Nines in the last segment: beyond the end for ids that count, merely another one for ids that do not.
+    let start = id.rfind(['_', '-']).map_or(0, |place| place + 1);
+    let (head, tail) = id.split_at(start);
+    let nines: String = tail
+        .chars()
+        .map(|c| if c.is_ascii_digit() { '9' } else { c })
         .collect();
-    if other == id { format!("{id}x") } else { other }
+    if nines == tail {
+        format!("{id}x")
+    } else {
+        format!("{head}{nines}")
+    }
 }
 
 impl Wire {
@@ -169,6 +169,14 @@ impl Wire {
             .made("cancel a task")
             .await?;
         self.wait_for(id, &["CANCELED"]).await
+    }
+
+    /// Ends a task that would hold a worker for good; what the server answers does not matter.
+    pub(crate) async fn let_go(&self, task: &Value) {
+        let _ = self
+            .post_empty(format!("/v1/tasks/{}/cancel", text(task, "id")))
+            .send()
+            .await;
     }
 
     /// Returns a FAILED task, if the server has any way to make one.
@@ -310,7 +318,7 @@ mod tests {
     fn an_unknown_id_keeps_the_shape() {
         assert_eq!(
             unknown_like("event_ab12cd34_0000000000000129"),
-            "event_ab12cd34_0000000000111230"
+            "event_ab12cd34_9999999999999999"
         );
         assert_eq!(unknown_like("abc"), "abcx");
     }

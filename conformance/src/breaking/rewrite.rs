@@ -106,14 +106,15 @@ pub(super) fn answer(fault: Fault, asked: &Sent, reply: &mut Reply) {
 
 /// Handles the faults that replace an answer or its head; tells whether it did.
 fn by_status(fault: Fault, asked: &Sent, reply: &mut Reply) -> bool {
-    let json_reply = |status: u16, code: &str, kind: &str, message: &str| {
-        Reply {
+    let original: Value = serde_json::from_slice(&reply.body).unwrap_or_default();
+    let request_id = at(&original, "error.request_id").clone();
+    let json_reply = |status: u16, code: &str, kind: &str, message: &str| Reply {
         status,
         content_type: "application/json".to_owned(),
-        body: json!({"error": {"code": code, "message": message, "type": kind, "param": null, "request_id": "r", "details": {}}})
-            .to_string()
-            .into_bytes(),
-    }
+        body: json!({"error": {"code": code, "message": message, "type": kind, "param": null,
+            "request_id": request_id, "details": {}}})
+        .to_string()
+        .into_bytes(),
     };
     let presented = asked
         .headers

@@ -148,6 +148,7 @@ async fn object(wire: &Wire) -> Checked {
 }
 
 async fn never_again(wire: &Wire) -> Checked {
+    wire.can_restart()?;
     let before = some_ids(wire).await?;
     let memory =
         json!({"scope": "workspace", "owner_id": wire.home, "content": "first", "provenance": {}});
@@ -330,7 +331,7 @@ async fn limit(wire: &Wire) -> Checked {
 async fn safe_ids(wire: &Wire) -> Checked {
     let ledger = wire.ledger();
     match ledger.bad_ids.first() {
-        _ if ledger.answers == 0 => unseen("no answer was seen"),
+        _ if ledger.ids() == 0 => unseen("no id was seen"),
         None => Ok(()),
         Some(bad) => fail(
             "ids of letters, digits, `_`, `.`, `-`, each of one kind",

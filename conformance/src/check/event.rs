@@ -222,6 +222,7 @@ async fn whole_range(wire: &Wire, path: &str) -> Checked {
 }
 
 async fn durable_ranges(wire: &Wire) -> Checked {
+    wire.can_restart()?;
     let task = wire.completed().await?;
     let path = format!("/v1/tasks/{}/events", text(&task, "id"));
     let before = wire

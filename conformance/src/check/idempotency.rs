@@ -104,6 +104,7 @@ async fn scope(wire: &Wire) -> Checked {
 }
 
 async fn kept(wire: &Wire) -> Checked {
+    wire.can_restart()?;
     let session = wire.session().await?;
     let (key, path) = (wire.fresh("kept"), format!("/v1/sessions/{session}/tasks"));
     let first = wire
@@ -220,6 +221,9 @@ async fn in_flight(wire: &Wire) -> Checked {
         .map(|_| wire.post(&path, &task_body(Some("hold"))).once(&key))
         .collect();
     let (made, without) = at_once(calls).await?;
+    for id in &made {
+        wire.let_go(&json!({"id": id})).await;
+    }
     need(
         made.len() == 1 && without.is_empty(),
         "two answers with one task id",

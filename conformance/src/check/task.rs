@@ -85,6 +85,7 @@ async fn optional(wire: &Wire) -> Checked {
 }
 
 async fn durable(wire: &Wire) -> Checked {
+    wire.can_restart()?;
     let session = wire.session().await?;
     let task = wire.submit(&session, None).await?;
     let held = wire.submit(&session, Some("hold")).await;
@@ -95,10 +96,14 @@ async fn durable(wire: &Wire) -> Checked {
             .await?
             .want(&[200])?;
     }
+    if let Ok(held) = &held {
+        wire.let_go(held).await;
+    }
     Ok(())
 }
 
 async fn recovered(wire: &Wire) -> Checked {
+    wire.can_restart()?;
     let mut waiting = Vec::new();
     for (workflow, status) in [
         ("hold", "WORKING"),
@@ -114,35 +119,46 @@ async fn recovered(wire: &Wire) -> Checked {
         let known = wire.task_events(&task).await?.len();
         waiting.push((task, status, request, known));
     }
+    let checked = after_crash(wire, &waiting).await;
+    for (task, ..) in &waiting {
+        wire.let_go(task).await;
+    }
+    checked
+}
+
+/// A task, the status it had, its pending request or null, and how many events it had.
+type Interrupted = (Value, &'static str, Value, usize);
+
+async fn after_crash(wire: &Wire, interrupted: &[Interrupted]) -> Checked {
     wire.restart().await?;
-    for (task, status, request, known) in waiting {
-        let now = wire.wait_for(text(&task, "id"), &[status]).await?;
+    for (task, status, request, known) in interrupted {
+        let now = wire.wait_for(text(task, "id"), &[*status]).await?;
         let now = text(&now, "status").to_owned();
-        let later = wire.task_events(&task).await?;
+        let later = wire.task_events(task).await?;
         let steps: Vec<&str> = later
             .iter()
-            .skip(known)
+            .skip(*known)
             .filter(|event| text(event, "event") == "task.status_changed")
             .map(|event| text(event, "payload.to"))
             .collect();
         let found = format!("{now} by way of {steps:?}");
         let four = ["SUBMITTED", "WORKING", "FAILED", "CANCELED"].contains(&now.as_str());
-        let waits_again = now == status && steps == ["WORKING", status];
+        let waits_again = now == *status && steps == ["WORKING", *status];
         need(
             four || waits_again,
             format!("a task that was {status}: recovered, or WORKING and {status} again"),
             found.clone(),
         )?;
         need(
-            now == status || steps.last() == Some(&now.as_str()),
+            now == *status || steps.last() == Some(&now.as_str()),
             "a state event for the change",
             found,
         )?;
         if waits_again {
-            let again = wire.pending(&task).await?;
+            let again = wire.pending(task).await?;
             need(
-                at(&again, "id") == at(&request, "id"),
-                format!("the same request {}", at(&request, "id")),
+                at(&again, "id") == at(request, "id"),
+                format!("the same request {}", at(request, "id")),
                 show(&again),
             )?;
         }

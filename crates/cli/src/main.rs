@@ -1,35 +1,117 @@
-//! The program `reprise`.
+//! The program `reprise`: reads the command line, runs one command, tells how it ended.
+//!
+//! The composition root: the only place that knows every crate. It owns no rule of its own.
 
-pub(crate) mod sidecar;
+mod args;
+mod client;
+mod command;
+mod config;
+mod exit;
+mod output;
+mod sidecar;
 
-use std::io::Write as _;
+use std::io;
 use std::process::ExitCode;
 
-use clap::{Parser, Subcommand};
+use clap::Parser;
+use clap::error::{ContextKind, ErrorKind};
 
-#[derive(Debug, Parser)]
-#[command(version, about)]
-struct Cli {
-    #[command(subcommand)]
-    command: Command,
-}
-
-#[derive(Debug, Subcommand)]
-enum Command {
-    /// Replay blocks: capture a run, verify its inputs, run it again.
-    Sidecar(sidecar::Args),
-    /// Check a report's replay block (the same as `sidecar verify`).
-    #[command(after_help = sidecar::VERIFY_EXAMPLES)]
-    VerifyReplay(sidecar::VerifyArgs),
-}
+use args::{Cli, Command};
+use exit::{Exit, OrHint};
 
 fn main() -> ExitCode {
-    let outcome = match Cli::parse().command {
-        Command::Sidecar(args) => sidecar::run(args),
-        Command::VerifyReplay(args) => sidecar::run(args.into()),
+    let cli = match Cli::try_parse() {
+        Ok(cli) => cli,
+        Err(error) => return usage(&error),
     };
-    outcome.unwrap_or_else(|error| {
-        let _ = writeln!(std::io::stderr(), "error: {error:#}");
-        ExitCode::from(2)
-    })
+    match run(cli.command) {
+        Ok(code) => code,
+        // Whoever closed the pipe has what he wanted.
+        Err(error) if is_broken_pipe(&error) => Exit::Ok.into(),
+        Err(error) => {
+            let (text, exit) = exit::report(&error);
+            output::talk(text);
+            exit.into()
+        }
+    }
+}
+
+fn run(command: Command) -> anyhow::Result<ExitCode> {
+    let exit = match command {
+        Command::Demo(args) => command::demo::run(args),
+        Command::Serve(args) => wait(command::serve::run(args)),
+        Command::Key(key) => wait(command::key::run(key)),
+        Command::Task(task) => wait(command::task::run(task)),
+        Command::Log(log) => command::log::run(log),
+        Command::Sidecar(args) => return sidecar::run(args),
+        Command::VerifyReplay(args) => return sidecar::run(args.into()),
+        Command::Conformance(args) => wait(command::conformance::run(args)),
+    };
+    exit.map(ExitCode::from)
+}
+
+fn is_broken_pipe(error: &anyhow::Error) -> bool {
+    let cause = error
+        .chain()
+        .find_map(|cause| cause.downcast_ref::<io::Error>());
+    cause.is_some_and(|cause| cause.kind() == io::ErrorKind::BrokenPipe)
+}
+
+fn wait(future: impl Future<Output = anyhow::Result<Exit>>) -> anyhow::Result<Exit> {
+    let runtime = tokio::runtime::Builder::new_multi_thread()
+        .enable_all()
+        .build()
+        .or_hint("cannot start", "check the limits on threads and open files")?;
+    runtime.block_on(future)
+}
+
+/// Says what is wrong with the command line in the same two lines as any other error.
+fn usage(error: &clap::Error) -> ExitCode {
+    if matches!(
+        error.kind(),
+        ErrorKind::DisplayHelp | ErrorKind::DisplayVersion
+    ) {
+        let mut out = output::Output::stdout();
+        let text = error.render();
+        let written = if out.is_coloured() {
+            out.write(&text.ansi().to_string())
+        } else {
+            out.write(&text.to_string())
+        };
+        return if written.is_ok() {
+            Exit::Ok
+        } else {
+            Exit::Fault
+        }
+        .into();
+    }
+    let text = error.render().to_string();
+    // Without a subcommand clap shows the whole help: an answer to a question nobody asked, but the right one.
+    if matches!(
+        error.kind(),
+        ErrorKind::DisplayHelpOnMissingArgumentOrSubcommand
+    ) {
+        output::talk(text.trim_end());
+        return Exit::Fault.into();
+    }
+    let message = text.split("\n\n").next().unwrap_or_default();
+    let message = message.trim_start_matches("error: ").to_owned();
+    let suggestion = [
+        ContextKind::SuggestedArg,
+        ContextKind::SuggestedSubcommand,
+        ContextKind::SuggestedValue,
+    ]
+    .iter()
+    .find_map(|kind| error.get(*kind))
+    .map(|value| format!("did you mean `{value}`? "))
+    .unwrap_or_default();
+    let usage = match error.get(ContextKind::Usage) {
+        Some(usage) => usage.to_string().replace("Usage: ", "usage: ") + "; ",
+        None => String::new(),
+    };
+    let hint = format!("{suggestion}{usage}`--help` shows examples");
+    let problem = exit::Problem::new(message, hint);
+    let (text, exit) = exit::report(&problem.into());
+    output::talk(text);
+    exit.into()
 }

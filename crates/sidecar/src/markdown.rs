@@ -256,11 +256,11 @@ fn is_safe(text: &str, in_flow: bool) -> bool {
         && text.chars().all(rest)
         && !text.contains(": ")
         && !text.ends_with([':', ' '])
-        // A hyphen alone or before a space starts a list, which the published rule overlooks.
+        // A hyphen alone or before a space starts a list, and some readers refuse one as a word of a flow list.
         && text != "-"
         && !text.starts_with("- ")
         && !text.starts_with("---")
         && !text.starts_with("...")
-        && !(in_flow && text.contains(','))
+        && !(in_flow && (text.contains(',') || text.split(' ').any(|word| word == "-")))
         && resolve_plain(text) == Resolved::Text
 }

@@ -1,12 +1,13 @@
 //! Moving the write-ahead log into the database, beside the writer instead of in its way.
 //!
-//! A passive pass copies what is committed while commits go on. Only under load without a pause does the log
-//! outgrow that: then the writer copies the short rest itself, so that the log starts over.
+//! A passive pass copies what is committed while commits go on. After a pause it copies all, and the log starts
+//! over in its own place. Under load without a pause it never copies all: when the log has become long, the
+//! writer copies the short rest itself, between two commits.
 
 use std::path::Path;
-use std::sync::Arc;
 use std::sync::atomic::{AtomicU32, Ordering};
 use std::sync::mpsc::{Receiver, SyncSender, sync_channel};
+use std::sync::{Arc, Mutex, PoisonError};
 use std::thread::{self, JoinHandle};
 
 use rusqlite::Connection;
@@ -17,15 +18,25 @@ use crate::schema::{PAGE_BYTES, Role, connect};
 const PASS_BYTES: u32 = 4 * 1024 * 1024;
 const PASS_FRAMES: u32 = PASS_BYTES / PAGE_BYTES;
 
-/// How long the log may become before the writer helps.
-const LOG_BYTES_MAX: u32 = 64 * 1024 * 1024;
+/// How long the log may become before the writer helps. Its file keeps this length: writing over it syncs faster
+/// than letting it grow.
+const LOG_BYTES_MAX: u32 = 32 * 1024 * 1024;
 const LOG_FRAMES_MAX: u32 = LOG_BYTES_MAX / PAGE_BYTES;
+
+/// How much the writer copies itself, which holds commits up for a few milliseconds. When passes do not come down
+/// to that before the log is twice as long, it copies whatever is left.
+const REST_FRAMES: u32 = 256;
+
+/// How often in a row a pass is made to leave no more than that.
+const ROUNDS_MAX: u32 = 4;
 
 /// How far writer and passes are, in frames of the log.
 #[derive(Debug, Default)]
 struct Progress {
     written: AtomicU32,
     copied: AtomicU32,
+    /// Held during a pass: SQLite refuses a second one instead of waiting.
+    passing: Mutex<()>,
 }
 
 /// The writer's end.
@@ -68,19 +79,14 @@ pub(crate) fn start(
 
 fn run(connection: &Connection, progress: &Progress, woken: &Receiver<()>) {
     while woken.recv().is_ok() {
-        match pass(connection) {
-            Ok(copied) => progress.copied.store(copied, Ordering::Relaxed),
-            // The log stays as it is and is read from there; the next pass tries again.
-            Err(error) => tracing::warn!(%error, "checkpoint failed"),
+        for _ in 0..ROUNDS_MAX {
+            progress.pass(connection);
+            let written = progress.written.load(Ordering::Relaxed);
+            if written < LOG_FRAMES_MAX || progress.waiting() <= REST_FRAMES {
+                break;
+            }
         }
     }
-}
-
-/// Copies what can be copied without waiting for anybody; returns how many frames of the log are copied.
-fn pass(connection: &Connection) -> rusqlite::Result<u32> {
-    connection.query_row("PRAGMA wal_checkpoint(PASSIVE)", [], |row| {
-        Ok(u32::try_from(row.get::<_, i64>(2)?).unwrap_or(0))
-    })
 }
 
 impl Progress {
@@ -89,6 +95,21 @@ impl Progress {
         if frames < before {
             // The log started over.
             self.copied.store(0, Ordering::Relaxed);
+        }
+    }
+
+    /// Copies what can be copied without waiting for anybody.
+    fn pass(&self, connection: &Connection) {
+        let _passing = self.passing.lock().unwrap_or_else(PoisonError::into_inner);
+        let copied = connection.query_row("PRAGMA wal_checkpoint(PASSIVE)", [], |row| {
+            row.get::<_, i64>(2)
+        });
+        match copied.map(u32::try_from) {
+            Ok(Ok(copied)) => self.copied.store(copied, Ordering::Relaxed),
+            // Another process makes one.
+            Ok(Err(_)) => {}
+            // The log stays as it is and is read from there; a later pass tries again.
+            Err(error) => tracing::warn!(%error, "checkpoint failed"),
         }
     }
 
@@ -103,19 +124,20 @@ impl Checkpoints {
     pub(crate) fn committed(&mut self, writer: &Connection) {
         let written = self.progress.written.load(Ordering::Relaxed);
         let waiting = self.progress.waiting();
-        if written < LOG_FRAMES_MAX {
+        let long = written >= LOG_FRAMES_MAX;
+        if !long {
             self.help_at = LOG_FRAMES_MAX;
         }
-        if waiting >= PASS_FRAMES {
+        let short_rest = long && waiting <= REST_FRAMES;
+        if short_rest || written >= 2 * LOG_FRAMES_MAX {
+            if written >= self.help_at {
+                // A reader can hold this up: then not again at every commit.
+                self.help_at = written.saturating_add(PASS_FRAMES);
+                self.progress.pass(writer);
+            }
+        } else if long || waiting >= PASS_FRAMES {
             // Full means that a pass is asked for already.
             let _ = self.wake.try_send(());
-        } else if written >= self.help_at {
-            // A reader can hold this pass up: then not again at once.
-            self.help_at = written.saturating_add(PASS_FRAMES);
-            match pass(writer) {
-                Ok(copied) => self.progress.copied.store(copied, Ordering::Relaxed),
-                Err(error) => tracing::warn!(%error, "checkpoint failed"),
-            }
         }
     }
 }

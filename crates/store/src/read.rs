@@ -308,16 +308,19 @@ mod tests {
             let plan = plan.join("; ");
             assert!(!plan.contains("SCAN"), "{statement}\n{plan}");
             assert!(!plan.contains("TEMP B-TREE"), "{statement}\n{plan}");
-            if statement.contains("documents_open") {
-                assert!(
-                    plan.contains("USING INDEX documents_open (kind=? AND rowid>?)"),
-                    "{plan}"
-                );
-            } else if statement.contains("INDEXED BY") {
-                // The whole key is used: the scope by equality, the position as a range.
-                assert!(plan.contains("=? AND"), "{statement}\n{plan}");
-                assert!(plan.contains("rowid>?"), "{statement}\n{plan}");
-            }
+            // The whole key of the index is used: what is equal first, then the range.
+            let index = statement.split("INDEXED BY ").nth(1);
+            let key = match index.and_then(|rest| rest.split(' ').next()) {
+                None => continue,
+                Some("documents_kind" | "documents_open") => "(kind=? AND rowid>?)".to_owned(),
+                Some(index) => match index.split_once('_').unwrap() {
+                    ("documents", scope) => format!("({scope}=? AND kind=? AND rowid>?)"),
+                    (_, scope) => format!("({scope}=? AND rowid>?)"),
+                },
+            };
+            assert!(plan.contains(&key), "{statement}\n{plan}");
+            let scoped = statement.contains("?4") && !statement.contains("open = 1");
+            assert!(!scoped || !plan.contains("documents_kind"), "{statement}");
         }
     }
 }

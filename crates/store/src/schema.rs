@@ -6,6 +6,7 @@
 use std::path::Path;
 use std::time::Duration;
 
+use rusqlite::config::DbConfig;
 use rusqlite::{Connection, OpenFlags, OptionalExtension, TransactionBehavior};
 
 use crate::directory::{OpenError, database};
@@ -119,6 +120,8 @@ pub(crate) fn scratch(file: &Path) -> rusqlite::Result<Connection> {
 
 fn configure(connection: &Connection, role: Role) -> rusqlite::Result<()> {
     connection.busy_timeout(BUSY)?;
+    // Otherwise the planner looks at the value of each `LIMIT ?` and compiles the statement again every time.
+    connection.set_db_config(DbConfig::SQLITE_DBCONFIG_ENABLE_QPSG, true)?;
     connection.set_prepared_statement_cache_capacity(STATEMENTS_MAX);
     connection.pragma_update(None, "foreign_keys", false)?;
     match role {

@@ -200,6 +200,15 @@ fn plan(args: &CaptureArgs) -> anyhow::Result<Plan> {
     for path in args.report.iter() {
         ignored.push(absolute(path)?);
     }
+    let hashed = inputs.iter().map(|input| &input.artifact.path);
+    for path in hashed.chain(outputs.iter().map(|output| &output.path)) {
+        let place = tree.root().join(path);
+        let own = ignored.iter().any(|written| written.starts_with(&place));
+        ensure!(
+            !own,
+            "`{path}` holds the report or the sidecar, which are written after it is hashed"
+        );
+    }
     ignored.extend(outputs.iter().map(|output| tree.root().join(&output.path)));
     let git = git::state(tree.root(), &ignored);
     let known = build::Materials {

@@ -1,7 +1,7 @@
 //! Which sidecar is meant, and where its root is.
 
 use std::fs;
-use std::path::{Path, PathBuf};
+use std::path::{Component, Path, PathBuf};
 
 use anyhow::Context as _;
 use canon::{Integers, Value};
@@ -39,8 +39,7 @@ pub(super) fn root(given: Option<&Path>, start: &Path, ahd: bool) -> anyhow::Res
     if let Some(root) = given {
         return Ok(root.to_owned());
     }
-    let start = std::path::absolute(start).context("no current directory")?;
-    let start = start.canonicalize().unwrap_or(start);
+    let start = lexical(&std::path::absolute(start).context("no current directory")?);
     let marked = |is_root: &dyn Fn(&Path) -> bool| {
         start
             .ancestors()
@@ -57,6 +56,19 @@ pub(super) fn root(given: Option<&Path>, start: &Path, ahd: bool) -> anyhow::Res
         Some(root) => Ok(root),
         None => std::env::current_dir().context("no current directory"),
     }
+}
+
+/// Removes `..` by the text of the path, so that a linked directory is searched by its own name.
+fn lexical(path: &Path) -> PathBuf {
+    let mut out = PathBuf::new();
+    for component in path.components() {
+        if component == Component::ParentDir {
+            out.pop();
+        } else {
+            out.push(component);
+        }
+    }
+    out
 }
 
 fn is_framework(directory: &Path) -> bool {

@@ -574,6 +574,23 @@ fn facts_of_a_general_run_are_recorded() {
         .says("FAIL  parent");
 }
 
+/// A hash over what capture itself writes could never verify.
+#[test]
+fn an_artifact_that_holds_the_report_is_refused() {
+    let world = World::agent();
+    for flag in [
+        ["--output", "all=out"],
+        ["--output", "r=out/report.md"],
+        ["--input", "all=."],
+    ] {
+        world
+            .capture_agent(&flag, &["touch", "ran"])
+            .expect(2)
+            .says("holds the report or the sidecar");
+    }
+    assert!(!world.exists("ran"));
+}
+
 #[test]
 fn flags_that_the_kind_cannot_hold_are_refused() {
     let world = World::framework();

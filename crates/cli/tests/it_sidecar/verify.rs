@@ -220,6 +220,27 @@ fn general_roots_are_found_by_their_markers() {
         .says("unreadable_root");
 }
 
+/// RB-VER-02: the search goes up by the path's own text, not by where a link leads.
+#[cfg(unix)]
+#[test]
+fn a_linked_report_directory_belongs_to_the_tree_it_is_linked_into() {
+    let world = World::framework();
+    world.capture_eval(&[], &["true"]).expect(0);
+    let store = World::empty();
+    std::fs::rename(world.at("docs"), store.at("docs")).unwrap();
+    std::os::unix::fs::symlink(store.at("docs"), world.at("docs")).unwrap();
+    world
+        .run_in(
+            &store.path(),
+            &[
+                "verify-replay",
+                world.at("docs/report.md").to_str().unwrap(),
+            ],
+            &[],
+        )
+        .expect(0);
+}
+
 #[test]
 fn the_agent_configuration_is_compared_on_request() {
     let world = World::agent();

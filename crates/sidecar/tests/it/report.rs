@@ -73,22 +73,10 @@ fn a_report_that_cannot_be_handled_is_refused() {
 }
 
 fn report_text() -> impl Strategy<Value = String> {
-    let piece = prop_oneof![
-        Just("# Title"),
-        Just("## Sub"),
-        Just("#no"),
-        Just("text"),
-        Just("```"),
-        Just("```sh"),
-        Just("````"),
-        Just("~~~"),
-        Just("---"),
-        Just("\n"),
-        Just("\n\n"),
-        Just("\r\n"),
-        Just(" "),
-        Just("é"),
-    ];
+    let piece = prop::sample::select(vec![
+        "# Title", "## Sub", "#no", "text", "```", "```sh", "````", "~~~", "---", "\n", "\n\n",
+        "\r\n", " ", "é",
+    ]);
     (any::<bool>(), prop::collection::vec(piece, 0..20)).prop_map(|(mark, pieces)| {
         format!("{}{}", if mark { "\u{feff}" } else { "" }, pieces.concat())
     })

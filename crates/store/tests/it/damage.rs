@@ -1,5 +1,6 @@
 //! A log that is not as it should be: each damage is named, once, where it is.
 
+use std::collections::BTreeSet;
 use std::fs;
 use std::path::Path;
 
@@ -72,10 +73,14 @@ fn any_flipped_byte_of_any_event_is_named() {
 }
 
 #[test]
-fn any_flipped_byte_of_any_document_is_named() {
+fn a_changed_document_of_any_kind_is_named() {
     let home = tempfile::tempdir().unwrap();
     let model = filled(home.path());
+    let mut kinds = BTreeSet::new();
     for document in model.documents() {
+        if !kinds.insert(document.state.kind()) {
+            continue;
+        }
         let (key, id) = (document.key, document.id);
         let what = What::Document(key, id.clone());
         let set = |sql: &str| {
@@ -281,7 +286,9 @@ fn damaged_and_missing_blobs_are_named() {
     drop(store);
     let out = home.path().join("bundle");
     assert!(store::export(home.path(), &out, &mut |_, _| {}).is_err());
-    assert!(!out.exists());
+    let left = fs::read_dir(home.path()).unwrap();
+    let names = left.map(|file| file.unwrap().file_name().into_string().unwrap());
+    assert!(names.into_iter().all(|name| !name.contains("bundle")));
 
     // Each that an event needs is missed when it is gone, private parts inside moved ones included.
     let home = tempfile::tempdir().unwrap();

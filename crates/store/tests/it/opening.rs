@@ -116,19 +116,22 @@ fn the_write_ahead_log_stays_bounded_under_load() {
     let store = SqliteStore::open(home.path(), options).unwrap();
     let mut number = 0u32;
     let mut longest = 0;
-    for _ in 0..1_600 {
+    for _ in 0..2_400 {
         number += 1;
-        let mut bytes = vec![0; 100_000];
-        bytes[..4].copy_from_slice(&number.to_be_bytes());
-        wait(store.put_blob(domain::Blob::new(bytes))).unwrap();
+        // The store takes the caller's word for a digest, which saves hashing all this.
+        let blob = domain::Blob {
+            digest: canon::sha256(&number.to_be_bytes()),
+            bytes: vec![0; 100_000],
+        };
+        wait(store.put_blob(blob)).unwrap();
         longest = longest.max(
             fs::metadata(home.path().join("reprise.db-wal"))
                 .unwrap()
                 .len(),
         );
     }
-    // 160 MB went through it.
-    assert!(longest < 80_000_000, "{longest} bytes");
+    // 240 MB went through it.
+    assert!(longest < 75_000_000, "{longest} bytes");
 }
 
 #[cfg(unix)]

@@ -265,15 +265,18 @@ pub fn taking_over_gives_every_lease_a_new_epoch<S: Subject>(make: impl Fn() -> 
     let taken = wait(store.take_over("next".into())).unwrap();
     let names: Vec<u64> = taken.iter().map(|(name, _)| name.0).collect();
     assert_eq!(names, vec![4, 9]);
-    for (name, epoch) in taken {
-        assert!(epoch > gone, "{epoch}");
-        assert!(!fenced(&*store, name.0, epoch));
+    for (name, epoch) in &taken {
+        assert!(*epoch > gone, "{epoch}");
+        assert!(!fenced(&*store, name.0, *epoch));
         assert!(old.iter().all(|old| fenced(&*store, name.0, *old)));
     }
     drop(store);
     let subject = subject.reopen();
     let store = subject.store();
     let before = wait(store.take_over("third".into())).unwrap();
+    for (_, epoch) in &before {
+        assert!(taken.iter().all(|(_, known)| epoch > known), "{epoch}");
+    }
     release(&*store, 4);
     release(&*store, 9);
     assert_eq!(wait(store.take_over("fourth".into())).unwrap(), vec![]);

@@ -197,13 +197,19 @@ impl Model {
     pub fn message(&mut self, text_len: usize, visibility: Visibility) -> NewMessage {
         let body = self.body();
         let text = format!("{body} {}", "x".repeat(text_len));
+        // A long message moves its parts out of the event; then a private one among them is a blob within a blob.
+        let second = if text_len > domain::INLINE_BYTES_MAX {
+            Visibility::Internal
+        } else {
+            Visibility::Public
+        };
         NewMessage {
             id: MessageId::from_body(&body),
             salt: format!("salt-{body}"),
             role: Role::User,
             parts: vec![
                 json!({"type": "text", "text": text, "visibility": visibility.as_str()}),
-                json!({"type": "text", "text": "é \u{1f600}", "visibility": "public"}),
+                json!({"type": "text", "text": "é \u{1f600}", "visibility": second.as_str()}),
             ],
             metadata: Map::new(),
         }

@@ -1,0 +1,430 @@
+//! The words of the command line.
+//!
+//! Owns names, flags, help and examples. Decides nothing: commands read these values.
+
+use std::path::PathBuf;
+
+use clap::{Args, Parser, Subcommand};
+
+use crate::sidecar;
+
+/// The flight recorder for AI agents: run them under contract, replay any run, prove what happened.
+#[derive(Debug, Parser)]
+#[command(
+    name = "reprise",
+    version,
+    disable_help_subcommand = true,
+    after_help = "Exit codes: 0 yes, 1 the answer is no, 2 wrong usage or a fault.\n\n\
+        Examples:\n  reprise demo                         the tour, nothing to configure\n  \
+        reprise serve                        a server on 127.0.0.1:8080, data in ./reprise-data\n  \
+        reprise task submit 'Hello' --watch  a task, followed until it ends"
+)]
+pub(crate) struct Cli {
+    #[command(subcommand)]
+    pub(crate) command: Command,
+}
+
+/// The commands.
+#[derive(Debug, Subcommand)]
+pub(crate) enum Command {
+    /// Take the tour: start a server, run tasks, watch, answer, approve, cancel, verify
+    Demo(DemoArgs),
+    /// Run the server
+    Serve(ServeArgs),
+    /// Make, list and revoke API keys
+    #[command(subcommand)]
+    Key(KeyCommand),
+    /// Submit tasks, follow them, answer and cancel them
+    #[command(subcommand)]
+    Task(TaskCommand),
+    /// Check, rebuild and export the event log
+    #[command(subcommand)]
+    Log(LogCommand),
+    /// Replay blocks: capture a run, verify its inputs, run it again
+    Sidecar(sidecar::Args),
+    /// Check a report's replay block (the same as `sidecar verify`)
+    #[command(after_help = sidecar::VERIFY_EXAMPLES)]
+    VerifyReplay(sidecar::VerifyArgs),
+    /// Ask a server whether it keeps to the protocol
+    Conformance(ConformanceArgs),
+}
+
+/// `reprise demo`
+#[derive(Debug, Args)]
+#[command(
+    after_help = "Examples:\n  reprise demo         then try the commands it shows\n  \
+    reprise demo --once  exits when the tour is over"
+)]
+pub(crate) struct DemoArgs {
+    /// Keep the data in this directory instead of a temporary one
+    #[arg(long, value_name = "DIR")]
+    pub(crate) data: Option<PathBuf>,
+    /// Exit at the end instead of leaving the server running
+    #[arg(long)]
+    pub(crate) once: bool,
+}
+
+/// `reprise serve`
+#[derive(Debug, Args)]
+#[command(
+    after_help = "Every setting can also be given in the configuration file, and by a variable such as\n\
+    REPRISE_LISTEN or REPRISE_LIMITS_WORKERS_MAX. Flags win over variables, variables over the file.\n\n\
+    Examples:\n  reprise serve\n  reprise serve --data /var/lib/reprise --listen 127.0.0.1:9000\n  \
+    reprise serve --listen 0.0.0.0:8443 --tls-cert cert.pem --tls-key key.pem\n  \
+    reprise serve --print-config > reprise.toml"
+)]
+pub(crate) struct ServeArgs {
+    /// Data directory [default: ./reprise-data]
+    #[arg(long, value_name = "DIR")]
+    pub(crate) data: Option<PathBuf>,
+    /// Address and port to listen on [default: 127.0.0.1:8080]
+    #[arg(long, value_name = "ADDR")]
+    pub(crate) listen: Option<String>,
+    /// Configuration file (TOML)
+    #[arg(long, value_name = "FILE", env = "REPRISE_CONFIG")]
+    pub(crate) config: Option<PathBuf>,
+    /// Print every setting with its default and exit
+    #[arg(long)]
+    pub(crate) print_config: bool,
+    /// Listen without TLS on an address that other machines can reach
+    #[arg(long)]
+    pub(crate) allow_plain_http: bool,
+    /// Certificate chain (PEM) for HTTPS
+    #[arg(long, value_name = "FILE", requires = "tls_key")]
+    pub(crate) tls_cert: Option<PathBuf>,
+    /// Private key (PEM) for HTTPS
+    #[arg(long, value_name = "FILE", requires = "tls_cert")]
+    pub(crate) tls_key: Option<PathBuf>,
+}
+
+/// The data directory of a command that works without a server.
+#[derive(Debug, Args)]
+pub(crate) struct DataArgs {
+    /// Data directory
+    #[arg(
+        long,
+        value_name = "DIR",
+        env = "REPRISE_DATA",
+        default_value = "reprise-data"
+    )]
+    pub(crate) data: PathBuf,
+}
+
+/// `reprise key`
+#[derive(Debug, Subcommand)]
+pub(crate) enum KeyCommand {
+    /// Make a key and print it, once
+    #[command(
+        after_help = "The key goes to stdout, everything else to stderr. Works beside a running server.\n\n\
+        Examples:\n  reprise key create --actor ci\n  reprise key create --actor auditor --read-only\n  \
+        reprise key create --actor bot --workspace workspace_local --scope tasks:read --scope tasks:write"
+    )]
+    Create(KeyCreateArgs),
+    /// List keys; the keys themselves are not stored and cannot be shown
+    #[command(after_help = "Examples:\n  reprise key list\n  reprise key list --json")]
+    List(KeyListArgs),
+    /// Revoke a key; a running server refuses it within a second
+    #[command(after_help = "Example:\n  reprise key revoke key_0123abcd")]
+    Revoke(KeyRevokeArgs),
+}
+
+/// `reprise key create`
+#[derive(Debug, Args)]
+pub(crate) struct KeyCreateArgs {
+    /// Who it is: the actor in events
+    #[arg(long, value_name = "NAME", default_value = "admin")]
+    pub(crate) actor: String,
+    /// A workspace it may see; repeat for more [default: all]
+    #[arg(long, value_name = "ID")]
+    pub(crate) workspace: Vec<String>,
+    /// Something it may do, such as `tasks:write`; repeat for more [default: everything]
+    #[arg(long, value_name = "SCOPE")]
+    pub(crate) scope: Vec<String>,
+    /// It may read everything and write nothing
+    #[arg(long, conflicts_with = "scope")]
+    pub(crate) read_only: bool,
+    #[command(flatten)]
+    pub(crate) data: DataArgs,
+}
+
+/// `reprise key list`
+#[derive(Debug, Args)]
+pub(crate) struct KeyListArgs {
+    /// Print JSON
+    #[arg(long)]
+    pub(crate) json: bool,
+    #[command(flatten)]
+    pub(crate) data: DataArgs,
+}
+
+/// `reprise key revoke`
+#[derive(Debug, Args)]
+pub(crate) struct KeyRevokeArgs {
+    /// The id that `reprise key list` shows
+    pub(crate) id: String,
+    #[command(flatten)]
+    pub(crate) data: DataArgs,
+}
+
+/// Which server to talk to, and as whom.
+#[derive(Debug, Clone, Args)]
+#[command(next_help_heading = "Server")]
+pub(crate) struct Connection {
+    /// Its address [default: the one in the data directory, else http://127.0.0.1:8080]
+    #[arg(long, env = "REPRISE_URL")]
+    pub(crate) url: Option<String>,
+    /// API key [default: the file `api-key` in the data directory]
+    #[arg(long, env = "REPRISE_KEY", hide_env_values = true)]
+    pub(crate) key: Option<String>,
+    /// Data directory of a server on this machine
+    #[arg(
+        long,
+        value_name = "DIR",
+        env = "REPRISE_DATA",
+        default_value = "reprise-data"
+    )]
+    pub(crate) data: PathBuf,
+    /// Certificates (PEM) to trust beside the system's
+    #[arg(long, value_name = "FILE", env = "REPRISE_CA")]
+    pub(crate) ca: Option<PathBuf>,
+    /// Send the key over plain http to another machine
+    #[arg(long)]
+    pub(crate) allow_plain_http: bool,
+}
+
+/// `reprise task`
+#[derive(Debug, Subcommand)]
+pub(crate) enum TaskCommand {
+    /// Submit a task; makes a session when none is given
+    #[command(
+        after_help = "Workflows of a fresh server: agent (the default), ask, approve, hold.\n\n\
+        Examples:\n  reprise task submit 'Summarise the incident' --watch\n  \
+        reprise task submit - < prompt.txt\n  \
+        reprise task submit 'Deploy' --workflow approve --metadata ticket=OPS-7\n  \
+        reprise task submit --json-input input.json --session session_0123"
+    )]
+    Submit(TaskSubmitArgs),
+    /// Show a task
+    #[command(after_help = "Example:\n  reprise task get task_0123 --json")]
+    Get(TaskGetArgs),
+    /// List tasks, oldest first
+    #[command(
+        after_help = "Examples:\n  reprise task list\n  reprise task list --session session_0123 --limit 10 --json"
+    )]
+    List(TaskListArgs),
+    /// Follow a task until it ends, one line per event; exit 0 only if it completed
+    #[command(
+        after_help = "A lost connection is taken up again where it broke, also across a restart of the server.\n\n\
+        Examples:\n  reprise task watch task_0123\n  reprise task watch task_0123 --json | jq .event"
+    )]
+    Watch(TaskGetArgs),
+    /// Answer a task that waits for input or a decision
+    #[command(
+        after_help = "Examples:\n  reprise task answer task_0123 'Use the staging cluster'\n  \
+        reprise task answer task_0123 --approve\n  reprise task answer task_0123 --deny --reason 'not on a Friday'"
+    )]
+    Answer(TaskAnswerArgs),
+    /// Cancel a task
+    #[command(after_help = "Example:\n  reprise task cancel task_0123 --reason 'no longer needed'")]
+    Cancel(TaskCancelArgs),
+}
+
+/// `reprise task submit`
+#[derive(Debug, Args)]
+pub(crate) struct TaskSubmitArgs {
+    /// What to do; `-` reads it from stdin
+    #[arg(required_unless_present = "json_input", conflicts_with = "json_input")]
+    pub(crate) text: Option<String>,
+    /// The workflow to run [default: the server's, agent]
+    #[arg(long, value_name = "NAME")]
+    pub(crate) workflow: Option<String>,
+    /// The session to submit to [default: a new one]
+    #[arg(long, value_name = "ID")]
+    pub(crate) session: Option<String>,
+    /// The workspace of a new session [default: workspace_local]
+    #[arg(long, value_name = "ID")]
+    pub(crate) workspace: Option<String>,
+    /// A file with a JSON object as input; `-` for stdin
+    #[arg(long, value_name = "FILE")]
+    pub(crate) json_input: Option<PathBuf>,
+    /// A member of the task's metadata; repeat for more
+    #[arg(long, value_name = "K=V", value_parser = key_value)]
+    pub(crate) metadata: Vec<(String, String)>,
+    /// Follow it until it ends
+    #[arg(long)]
+    pub(crate) watch: bool,
+    /// Submit at most once under this key [default: a fresh one]
+    #[arg(long, value_name = "KEY")]
+    pub(crate) idempotency_key: Option<String>,
+    /// Print JSON
+    #[arg(long)]
+    pub(crate) json: bool,
+    #[command(flatten)]
+    pub(crate) connection: Connection,
+}
+
+/// `reprise task get` and `reprise task watch`
+#[derive(Debug, Args)]
+pub(crate) struct TaskGetArgs {
+    /// The task
+    pub(crate) id: String,
+    /// Print JSON
+    #[arg(long)]
+    pub(crate) json: bool,
+    #[command(flatten)]
+    pub(crate) connection: Connection,
+}
+
+/// `reprise task list`
+#[derive(Debug, Args)]
+pub(crate) struct TaskListArgs {
+    /// Only tasks of this session
+    #[arg(long, value_name = "ID")]
+    pub(crate) session: Option<String>,
+    /// Only tasks of this workspace
+    #[arg(long, value_name = "ID")]
+    pub(crate) workspace: Option<String>,
+    /// At most so many
+    #[arg(long, value_name = "N", default_value_t = 50, value_parser = clap::value_parser!(u32).range(1..=100_000))]
+    pub(crate) limit: u32,
+    /// Print JSON
+    #[arg(long)]
+    pub(crate) json: bool,
+    #[command(flatten)]
+    pub(crate) connection: Connection,
+}
+
+/// `reprise task answer`
+#[derive(Debug, Args)]
+pub(crate) struct TaskAnswerArgs {
+    /// The task
+    pub(crate) id: String,
+    /// The answer to its question
+    #[arg(required_unless_present_any = ["approve", "deny"], conflicts_with_all = ["approve", "deny"])]
+    pub(crate) text: Option<String>,
+    /// Approve what it wants to do
+    #[arg(long, conflicts_with = "deny")]
+    pub(crate) approve: bool,
+    /// Deny what it wants to do
+    #[arg(long)]
+    pub(crate) deny: bool,
+    /// Why, for the record of a decision
+    #[arg(long, value_name = "TEXT", conflicts_with = "text")]
+    pub(crate) reason: Option<String>,
+    /// Print JSON
+    #[arg(long)]
+    pub(crate) json: bool,
+    #[command(flatten)]
+    pub(crate) connection: Connection,
+}
+
+/// `reprise task cancel`
+#[derive(Debug, Args)]
+pub(crate) struct TaskCancelArgs {
+    /// The task
+    pub(crate) id: String,
+    /// Why
+    #[arg(long, value_name = "TEXT")]
+    pub(crate) reason: Option<String>,
+    /// Print JSON
+    #[arg(long)]
+    pub(crate) json: bool,
+    #[command(flatten)]
+    pub(crate) connection: Connection,
+}
+
+/// `reprise log`
+#[derive(Debug, Subcommand)]
+pub(crate) enum LogCommand {
+    /// Check every event and everything derived from events; exit 1 when something is wrong
+    #[command(
+        after_help = "Works beside a running server.\n\nExamples:\n  reprise log verify\n  \
+        reprise log verify --data /var/lib/reprise --json"
+    )]
+    Verify(LogArgs),
+    /// Derive everything again from the events alone and compare; exit 1 when something differs
+    #[command(
+        after_help = "Changes nothing. Works beside a running server.\n\nExample:\n  reprise log rebuild"
+    )]
+    Rebuild(LogArgs),
+    /// Write the log as plain files: events.jsonl, blobs by digest, a manifest
+    #[command(
+        after_help = "Works beside a running server.\n\nExample:\n  reprise log export backup-2026-11-15"
+    )]
+    Export(LogExportArgs),
+}
+
+/// `reprise log verify` and `reprise log rebuild`
+#[derive(Debug, Args)]
+pub(crate) struct LogArgs {
+    /// Print JSON
+    #[arg(long)]
+    pub(crate) json: bool,
+    #[command(flatten)]
+    pub(crate) data: DataArgs,
+}
+
+/// `reprise log export`
+#[derive(Debug, Args)]
+pub(crate) struct LogExportArgs {
+    /// The directory to write; it must not exist
+    pub(crate) out: PathBuf,
+    /// Print JSON
+    #[arg(long)]
+    pub(crate) json: bool,
+    #[command(flatten)]
+    pub(crate) data: DataArgs,
+}
+
+/// `reprise conformance`
+#[derive(Debug, Args)]
+#[command(
+    after_help = "Asks over the wire only and works with any server of the protocol.\n\
+    It leaves sessions and tasks behind. Exit 1 when a requirement is not met.\n\n\
+    Examples:\n  reprise conformance --url http://127.0.0.1:8080 --key rpk_…\n  \
+    reprise conformance --url http://127.0.0.1:8080 --key rpk_… --other-key rpk_… --restart ./restart.sh --json"
+)]
+pub(crate) struct ConformanceArgs {
+    /// Address of the server, without /v1
+    #[arg(long, env = "REPRISE_URL")]
+    pub(crate) url: String,
+    /// A key that may do everything
+    #[arg(long, env = "REPRISE_KEY", hide_env_values = true)]
+    pub(crate) key: String,
+    /// A key of another actor that may see or do less
+    #[arg(
+        long,
+        value_name = "KEY",
+        env = "REPRISE_OTHER_KEY",
+        hide_env_values = true
+    )]
+    pub(crate) other_key: Option<String>,
+    /// A shell command that kills and restarts the server and returns when it is ready
+    #[arg(long, value_name = "COMMAND")]
+    pub(crate) restart: Option<String>,
+    /// How long to wait for any one answer
+    #[arg(long, value_name = "SECONDS", default_value_t = 30, value_parser = clap::value_parser!(u64).range(1..=600))]
+    pub(crate) timeout: u64,
+    /// Print JSON
+    #[arg(long)]
+    pub(crate) json: bool,
+}
+
+fn key_value(text: &str) -> Result<(String, String), String> {
+    match text.split_once('=') {
+        Some((key, value)) if !key.is_empty() => Ok((key.to_owned(), value.to_owned())),
+        _ => Err("write it as KEY=VALUE".to_owned()),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use clap::CommandFactory;
+
+    use super::*;
+
+    #[test]
+    fn the_command_line_is_consistent() {
+        Cli::command().debug_assert();
+    }
+}

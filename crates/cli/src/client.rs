@@ -1,0 +1,396 @@
+//! The protocol's client: one server, one key.
+//!
+//! Owns requests, retries and what a refusal means to the person who asked. Every write carries an
+//! `Idempotency-Key` (AP-IDEM-01), which is what makes repeating it after a lost answer safe. It reads no card and
+//! takes no credential advice from a server (AP-CARD-06).
+
+mod follow;
+mod sse;
+mod target;
+mod task;
+
+use std::time::Duration;
+
+use reqwest::header::{AUTHORIZATION, HeaderValue};
+use reqwest::{Method, Response, StatusCode, Url};
+use serde_json::Value;
+
+use crate::exit::{OrHint, Problem};
+use crate::output::shorten;
+
+pub(crate) use follow::{Cursor, Flow, follow};
+pub(crate) use target::{ADDRESS_FILE, Target};
+pub(crate) use task::{Event, Page, Task, TaskStatus};
+
+/// The protocol version this program speaks.
+pub(crate) const PROTOCOL_VERSION: &str = "agents-protocol-2026-04-25";
+
+/// How long an answer may take.
+const ANSWER_TIMEOUT: Duration = Duration::from_secs(30);
+/// How long a stream may be silent; a server sends a sign of life every 15 seconds.
+const SILENCE_MAX: Duration = Duration::from_secs(45);
+/// The most bytes of one answer.
+const ANSWER_BYTES_MAX: usize = 64 * 1024 * 1024;
+/// Waits before a request is repeated.
+const REPEATS: [Duration; 3] = [
+    Duration::from_millis(250),
+    Duration::from_millis(500),
+    Duration::from_millis(1_000),
+];
+
+/// A server to talk to.
+#[derive(Debug)]
+pub(crate) struct Client {
+    http: reqwest::Client,
+    base: Url,
+    authorization: HeaderValue,
+}
+
+/// A write: its body, and the key that makes it safe to repeat.
+#[derive(Debug)]
+pub(crate) struct Write<'a> {
+    /// What to send.
+    pub(crate) body: Value,
+    /// The `Idempotency-Key`.
+    pub(crate) key: &'a str,
+}
+
+impl Client {
+    /// Prepares to talk to a server; sends nothing.
+    pub(crate) fn new(target: Target) -> anyhow::Result<Self> {
+        let mut authorization = HeaderValue::try_from(format!("Bearer {}", target.key.trim()))
+            .or_hint(
+                "the key cannot be sent",
+                "a key is one line that begins with `rpk_`",
+            )?;
+        authorization.set_sensitive(true);
+        let mut builder = reqwest::Client::builder()
+            .user_agent(concat!("reprise/", env!("CARGO_PKG_VERSION")))
+            .redirect(reqwest::redirect::Policy::none())
+            .connect_timeout(Duration::from_secs(10))
+            .read_timeout(SILENCE_MAX);
+        if target::is_loopback(&target.url) {
+            builder = builder.no_proxy();
+        }
+        if let Some(file) = &target.ca {
+            let hint = "name a file with certificates in PEM form";
+            let pem = std::fs::read(file).or_hint(format_args!("`{}`", file.display()), hint)?;
+            let certificates = reqwest::Certificate::from_pem_bundle(&pem)
+                .or_hint(format_args!("`{}`", file.display()), hint)?;
+            builder = builder.tls_certs_merge(certificates);
+        }
+        let http = builder
+            .build()
+            .or_hint("cannot set up the client", "check the `--ca` file")?;
+        Ok(Self {
+            http,
+            base: target.url,
+            authorization,
+        })
+    }
+
+    /// Returns the address without a trailing slash.
+    pub(crate) fn address(&self) -> &str {
+        self.base.as_str().trim_end_matches('/')
+    }
+
+    /// Reads a resource or a list.
+    pub(crate) async fn get(&self, path: &[&str], query: &[(&str, &str)]) -> anyhow::Result<Value> {
+        let url = self.url(path, query)?;
+        self.call(Method::GET, url, None).await
+    }
+
+    /// Writes.
+    pub(crate) async fn post(&self, path: &[&str], write: Write<'_>) -> anyhow::Result<Value> {
+        let url = self.url(path, &[])?;
+        self.call(Method::POST, url, Some(write)).await
+    }
+
+    /// Reads a Task.
+    pub(crate) async fn task(&self, id: &str) -> anyhow::Result<Task> {
+        Task::read(self.get(&["v1", "tasks", id], &[]).await?)
+    }
+
+    /// Opens an event stream, after an event when one is given.
+    async fn stream(&self, path: &[&str], after: Option<&str>) -> Result<Response, StreamError> {
+        let url = self.url(path, &[]).map_err(StreamError::Refused)?;
+        let mut request = self
+            .request(Method::GET, url)
+            .header("Accept", "text/event-stream");
+        if let Some(after) = after {
+            request = request.header("Last-Event-ID", after);
+        }
+        let response = request.send().await.map_err(StreamError::Lost)?;
+        let status = response.status();
+        if status == StatusCode::OK {
+            return Ok(response);
+        }
+        let passing = may_pass(status);
+        let refusal = self.refusal(response).await;
+        Err(if passing {
+            StreamError::Busy(refusal)
+        } else {
+            StreamError::Refused(refusal)
+        })
+    }
+
+    fn url(&self, path: &[&str], query: &[(&str, &str)]) -> anyhow::Result<Url> {
+        let mut url = self.base.clone();
+        for segment in path {
+            // Such a segment would name another resource than the one meant.
+            if segment.is_empty() || segment.chars().all(|c| c == '.') {
+                let message = format!("`{segment}` is not an id");
+                return Err(Problem::new(message, "`reprise task list` shows ids").into());
+            }
+        }
+        if let Ok(mut segments) = url.path_segments_mut() {
+            segments.pop_if_empty().extend(path);
+        }
+        if !query.is_empty() {
+            url.query_pairs_mut().extend_pairs(query);
+        }
+        Ok(url)
+    }
+
+    fn request(&self, method: Method, url: Url) -> reqwest::RequestBuilder {
+        self.http
+            .request(method, url)
+            .header("Harn-Agents-Protocol-Version", PROTOCOL_VERSION)
+            .header(AUTHORIZATION, self.authorization.clone())
+    }
+
+    async fn call(
+        &self,
+        method: Method,
+        url: Url,
+        write: Option<Write<'_>>,
+    ) -> anyhow::Result<Value> {
+        let mut waits = REPEATS.iter();
+        loop {
+            let mut request = self
+                .request(method.clone(), url.clone())
+                .timeout(ANSWER_TIMEOUT);
+            if let Some(write) = &write {
+                request = request
+                    .header("Idempotency-Key", write.key)
+                    .json(&write.body);
+            }
+            let again = match request.send().await {
+                Ok(response) if response.status().is_success() => match self.body(response).await {
+                    Ok(bytes) => return self.decode(&bytes),
+                    Err(problem) => problem,
+                },
+                Ok(response) => {
+                    let passing = may_pass(response.status());
+                    let refusal = self.refusal(response).await;
+                    if !passing {
+                        return Err(refusal);
+                    }
+                    refusal
+                }
+                // Nobody is there: waiting a second does not change that, and the person wants to know.
+                Err(error) if error.is_connect() => return Err(self.unreachable(&error)),
+                Err(error) => self.unreachable(&error),
+            };
+            match waits.next() {
+                Some(wait) => tokio::time::sleep(*wait).await,
+                None => return Err(again),
+            }
+        }
+    }
+
+    async fn body(&self, mut response: Response) -> anyhow::Result<Vec<u8>> {
+        let mut bytes = Vec::new();
+        loop {
+            match response.chunk().await {
+                Ok(Some(chunk)) if bytes.len() + chunk.len() <= ANSWER_BYTES_MAX => {
+                    bytes.extend_from_slice(&chunk);
+                }
+                Ok(Some(_)) => {
+                    let message = format!("the answer of `{}` is too large", self.address());
+                    return Err(Problem::new(message, "ask for less with `--limit`").into());
+                }
+                Ok(None) => return Ok(bytes),
+                Err(error) => return Err(self.unreachable(&error)),
+            }
+        }
+    }
+
+    fn decode(&self, bytes: &[u8]) -> anyhow::Result<Value> {
+        serde_json::from_slice(bytes).or_hint(
+            format_args!("`{}` did not answer in JSON", self.address()),
+            "check that the address is that of an Agents Protocol server",
+        )
+    }
+
+    /// Says that nobody answered.
+    fn unreachable(&self, error: &reqwest::Error) -> anyhow::Error {
+        let mut cause: &dyn std::error::Error = error;
+        while let Some(next) = cause.source() {
+            cause = next;
+        }
+        let cause = cause.to_string();
+        let hint = if cause.contains("certificate") {
+            "if you trust that server, name its certificate with --ca"
+        } else {
+            "start a server with `reprise serve`, or name one with `--url`"
+        };
+        Problem::new(
+            format!("no answer from `{}`: {cause}", self.address()),
+            hint,
+        )
+        .into()
+    }
+
+    /// Turns an error answer into words.
+    async fn refusal(&self, response: Response) -> anyhow::Error {
+        let status = response.status();
+        let bytes = self.body(response).await.unwrap_or_default();
+        let value: Value = serde_json::from_slice(&bytes).unwrap_or_default();
+        let member = |name: &str| value.pointer(name).and_then(Value::as_str);
+        match (member("/error/code"), member("/error/message")) {
+            (Some(code), Some(message)) => refusal(code, message, member("/error/param")).into(),
+            _ => Problem::new(
+                format!(
+                    "`{}` answered {status}: {}",
+                    self.address(),
+                    shorten(&String::from_utf8_lossy(&bytes), 200)
+                ),
+                "check that the address is that of an Agents Protocol server",
+            )
+            .into(),
+        }
+    }
+}
+
+/// Why a stream did not open.
+#[derive(Debug)]
+enum StreamError {
+    /// The connection failed.
+    Lost(reqwest::Error),
+    /// The server cannot at the moment.
+    Busy(anyhow::Error),
+    /// The server will not.
+    Refused(anyhow::Error),
+}
+
+/// True for answers that a moment later may be different.
+fn may_pass(status: StatusCode) -> bool {
+    matches!(
+        status,
+        StatusCode::TOO_MANY_REQUESTS
+            | StatusCode::BAD_GATEWAY
+            | StatusCode::SERVICE_UNAVAILABLE
+            | StatusCode::GATEWAY_TIMEOUT
+    )
+}
+
+/// Returns a refusal with advice.
+fn refusal(code: &str, message: &str, param: Option<&str>) -> Problem {
+    let place = param
+        .map(|param| format!(", `{param}`"))
+        .unwrap_or_default();
+    let text = format!("{message} ({code}{place})");
+    match code {
+        "unauthenticated" => Problem::new(
+            text,
+            "check `--key` or REPRISE_KEY; `reprise key create` makes a new key",
+        ),
+        "permission_denied" => Problem::new(
+            text,
+            "use a key with that scope; `reprise key list` shows what each may do",
+        ),
+        "resource_not_found" => Problem::new(
+            text,
+            "`reprise task list` shows the tasks that this key may see",
+        ),
+        "unsupported_protocol_version" => Problem::new(
+            text,
+            format!("this program speaks `{PROTOCOL_VERSION}`: use a server that does"),
+        ),
+        "conflict" | "invalid_state_transition" | "resource_locked" => {
+            Problem::new(text, "`reprise task get ID` shows where the task stands").answers_no()
+        }
+        "idempotency_key_reused" => Problem::new(
+            text,
+            "take a new `--idempotency-key`, or send exactly what was sent before",
+        )
+        .answers_no(),
+        "policy_violation" => {
+            Problem::new(text, "the server's policy forbids it; ask its operator").answers_no()
+        }
+        "cursor_expired" => Problem::new(text, "start again without a cursor"),
+        "invalid_request" | "payload_too_large" => {
+            Problem::new(text, "correct the request; `--help` shows examples")
+        }
+        "rate_limited" | "service_unavailable" | "upstream_unavailable" | "deadline_exceeded" => {
+            Problem::new(text, "try again in a moment")
+        }
+        _ => Problem::new(text, "the server's log says more"),
+    }
+}
+
+/// Returns a key for a write that nobody else uses.
+pub(crate) fn fresh_key() -> anyhow::Result<String> {
+    let mut bytes = [0_u8; 16];
+    getrandom::fill(&mut bytes).or_hint("no random numbers", "check /dev/urandom")?;
+    let hex: String = bytes.iter().map(|byte| format!("{byte:02x}")).collect();
+    Ok(format!("cli-{hex}"))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn client(url: &str) -> Client {
+        Client::new(Target {
+            url: Url::parse(url).unwrap(),
+            key: "rpk_secret".to_owned(),
+            ca: None,
+        })
+        .unwrap()
+    }
+
+    #[test]
+    fn ids_cannot_reach_another_path() {
+        let client = client("http://127.0.0.1:1/base/");
+        let url = client
+            .url(&["v1", "tasks", "a/../b?c#d"], &[("limit", "5")])
+            .unwrap();
+        assert_eq!(
+            url.as_str(),
+            "http://127.0.0.1:1/base/v1/tasks/a%2F..%2Fb%3Fc%23d?limit=5"
+        );
+        assert!(client.url(&["v1", "tasks", ".."], &[]).is_err());
+        assert!(client.url(&["v1", "tasks", ""], &[]).is_err());
+    }
+
+    #[test]
+    fn ap_auth_03_the_key_is_not_in_the_debug_text() {
+        assert!(!format!("{:?}", client("http://127.0.0.1:1")).contains("rpk_secret"));
+    }
+
+    #[test]
+    fn refusals_of_state_are_answers_and_the_rest_are_faults() {
+        use crate::exit::{Exit, report};
+        let exit = |code: &str| report(&refusal(code, "m", None).into()).1;
+        for code in [
+            "conflict",
+            "invalid_state_transition",
+            "idempotency_key_reused",
+            "policy_violation",
+        ] {
+            assert_eq!(exit(code), Exit::No, "{code}");
+        }
+        for code in [
+            "unauthenticated",
+            "permission_denied",
+            "resource_not_found",
+            "invalid_request",
+            "internal_error",
+            "new_code",
+        ] {
+            assert_eq!(exit(code), Exit::Fault, "{code}");
+        }
+    }
+}

@@ -1,0 +1,176 @@
+//! Which server, and with which key.
+//!
+//! Flags and environment come first; otherwise the data directory of a server on this machine tells both. The local
+//! key is never sent elsewhere, and no key is sent in the clear to another machine unless somebody insists.
+
+use std::fmt;
+use std::net::IpAddr;
+use std::path::{Path, PathBuf};
+
+use reqwest::Url;
+
+use crate::args::Connection;
+use crate::command::key::KEY_FILE;
+use crate::exit::{OrHint, Problem};
+
+/// The file in the data directory in which a running server says where it listens.
+pub(crate) const ADDRESS_FILE: &str = "address";
+
+const DEFAULT_URL: &str = "http://127.0.0.1:8080";
+
+/// A server and a key for it.
+pub(crate) struct Target {
+    /// Where.
+    pub(crate) url: Url,
+    /// The credential.
+    pub(crate) key: String,
+    /// Certificates to trust beside the system's.
+    pub(crate) ca: Option<PathBuf>,
+}
+
+impl fmt::Debug for Target {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Target")
+            .field("url", &self.url.as_str())
+            .finish_non_exhaustive()
+    }
+}
+
+impl Target {
+    /// Finds the server and the key that a command means.
+    pub(crate) fn find(connection: &Connection) -> anyhow::Result<Self> {
+        let url = match &connection.url {
+            Some(url) => url.clone(),
+            None => local_address(&connection.data),
+        };
+        let url = parse(&url)?;
+        if url.scheme() == "http" && !is_loopback(&url) && !connection.allow_plain_http {
+            return Err(Problem::new(
+                format!("plain http to another machine, `{url}`, would show the key to everybody between"),
+                "use https://, or say --allow-plain-http in a network you trust",
+            )
+            .into());
+        }
+        let key = match &connection.key {
+            Some(key) => key.clone(),
+            None if is_loopback(&url) => local_key(&connection.data)?,
+            None => {
+                return Err(Problem::new(
+                    format!("no key for `{url}`"),
+                    "give one with --key or REPRISE_KEY; the local key is not sent to other machines",
+                )
+                .into());
+            }
+        };
+        Ok(Self {
+            url,
+            key,
+            ca: connection.ca.clone(),
+        })
+    }
+}
+
+/// Reads an address.
+fn parse(text: &str) -> anyhow::Result<Url> {
+    let hint = "an address looks like http://127.0.0.1:8080";
+    let url = Url::parse(text).or_hint(format_args!("`{text}`"), hint)?;
+    if !matches!(url.scheme(), "http" | "https") || url.host_str().is_none() {
+        return Err(Problem::new(format!("`{text}` is not an http address"), hint).into());
+    }
+    if !url.username().is_empty()
+        || url.password().is_some()
+        || url.query().is_some()
+        || url.fragment().is_some()
+    {
+        return Err(Problem::new(
+            "an address with a user name, a password, a query or a fragment is not used",
+            "give the key with --key or REPRISE_KEY",
+        )
+        .into());
+    }
+    Ok(url)
+}
+
+/// True when nothing sent there leaves this machine.
+pub(super) fn is_loopback(url: &Url) -> bool {
+    let Some(host) = url.host_str() else {
+        return false;
+    };
+    let bare = host.trim_start_matches('[').trim_end_matches(']');
+    bare == "localhost" || bare.parse::<IpAddr>().is_ok_and(|ip| ip.is_loopback())
+}
+
+fn local_address(data: &Path) -> String {
+    match std::fs::read_to_string(data.join(ADDRESS_FILE)) {
+        Ok(text) if !text.trim().is_empty() => text.trim().to_owned(),
+        Ok(_) | Err(_) => DEFAULT_URL.to_owned(),
+    }
+}
+
+fn local_key(data: &Path) -> anyhow::Result<String> {
+    let file = data.join(KEY_FILE);
+    let text = std::fs::read_to_string(&file).or_hint(
+        format_args!("no key: `{}`", file.display()),
+        "run this where `reprise serve` runs, or give --key, REPRISE_KEY or --data",
+    )?;
+    Ok(text.trim().to_owned())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn connection(data: &Path, url: Option<&str>) -> Connection {
+        Connection {
+            url: url.map(str::to_owned),
+            key: None,
+            data: data.to_owned(),
+            ca: None,
+            allow_plain_http: true,
+        }
+    }
+
+    #[test]
+    fn the_local_key_goes_to_the_local_server_only() {
+        let home = tempfile::tempdir().unwrap();
+        std::fs::write(home.path().join(KEY_FILE), "rpk_local\n").unwrap();
+        let target = Target::find(&connection(home.path(), None)).unwrap();
+        assert_eq!(
+            (target.url.as_str(), target.key.as_str()),
+            ("http://127.0.0.1:8080/", "rpk_local")
+        );
+        std::fs::write(home.path().join(ADDRESS_FILE), "https://[::1]:9\n").unwrap();
+        let target = Target::find(&connection(home.path(), None)).unwrap();
+        assert_eq!(target.url.as_str(), "https://[::1]:9/");
+        let error =
+            Target::find(&connection(home.path(), Some("https://example.org"))).unwrap_err();
+        assert!(error.to_string().contains("no key"), "{error}");
+    }
+
+    #[test]
+    fn ap_rest_02_a_key_is_not_sent_in_the_clear_to_another_machine() {
+        let home = tempfile::tempdir().unwrap();
+        let mut connection = connection(home.path(), Some("http://192.0.2.1:8080"));
+        connection.key = Some("rpk_x".to_owned());
+        assert!(Target::find(&connection).is_ok());
+        connection.allow_plain_http = false;
+        let error = Target::find(&connection).unwrap_err();
+        assert!(error.to_string().contains("plain http"), "{error}");
+        connection.url = Some("http://localhost:1".to_owned());
+        assert!(Target::find(&connection).is_ok());
+    }
+
+    #[test]
+    fn addresses_that_cannot_be_meant_are_refused() {
+        for text in [
+            "",
+            "127.0.0.1:8080",
+            "ftp://x",
+            "http://user:secret@host",
+            "http://h/?key=1",
+        ] {
+            let error = parse(text).unwrap_err();
+            assert!(!error.to_string().contains("secret"), "{error}");
+        }
+    }
+}

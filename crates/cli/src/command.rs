@@ -1,0 +1,8 @@
+//! The commands, one file per family.
+
+pub(crate) mod conformance;
+pub(crate) mod demo;
+pub(crate) mod key;
+pub(crate) mod log;
+pub(crate) mod serve;
+pub(crate) mod task;

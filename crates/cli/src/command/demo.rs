@@ -1,0 +1,357 @@
+//! `reprise demo`: the tour, on a real server with real requests.
+//!
+//! Owns the story and its words. Everything it shows happened: it talks to the server as any client would.
+
+use std::path::PathBuf;
+use std::pin::pin;
+
+use serde_json::{Map, Value, json};
+
+use crate::args::{Connection, DemoArgs};
+use crate::client::{
+    Client, Cursor, Event, Flow, PROTOCOL_VERSION, Page, Target, Task, follow, fresh_key,
+};
+use crate::command::key::KEY_FILE;
+use crate::command::log;
+use crate::command::serve::{Server, Signals};
+use crate::command::task::{NewTask, decide, ending, new_session, paint, say, stop, user_message};
+use crate::config::Settings;
+use crate::exit::{Exit, OrHint};
+use crate::output::{KIND_WIDTH, Output, Paint, Table, event_line, shorten};
+
+/// Takes the tour.
+pub(crate) fn run(args: DemoArgs) -> anyhow::Result<Exit> {
+    let Some(data) = args.data else {
+        let hint = "give a directory with --data";
+        let temporary = tempfile::Builder::new()
+            .prefix("reprise-demo-")
+            .tempdir()
+            .or_hint("no temporary directory", hint)?;
+        let data = temporary.path().to_owned();
+        // The directory goes when everything that works in it has gone.
+        let exit = crate::wait(host(data, args.once, false));
+        temporary
+            .close()
+            .or_hint("the temporary directory is still there", hint)?;
+        return exit;
+    };
+    crate::wait(host(data, args.once, true))
+}
+
+/// Runs a server and shows the tour on it.
+async fn host(data: PathBuf, once: bool, kept: bool) -> anyhow::Result<Exit> {
+    let signals = Signals::new()?;
+    let settings = |listen: &str| Settings {
+        data: data.clone(),
+        listen: listen.to_owned(),
+        ..Settings::default()
+    };
+    // The usual port when nobody has it, otherwise any. Another failure fails again, and is told then.
+    let server = match Server::start(&settings("127.0.0.1:8080")).await {
+        Ok(server) => server,
+        Err(_) => Server::start(&settings("127.0.0.1:0")).await?,
+    };
+    let place = Place {
+        url: server.url.clone(),
+        data,
+        once,
+        kept,
+    };
+    let (stop, stopped) = tokio::sync::oneshot::channel::<()>();
+    let serving = tokio::spawn(server.serve(async {
+        // Dropping the other end stops the server.
+        let _ = stopped.await;
+    }));
+    let mut signal = pin!(signals.stop());
+    let toured = tokio::select! {
+        toured = tour(&place) => toured.map(|()| Exit::Ok),
+        () = &mut signal => Ok(Exit::Fault),
+    };
+    if matches!(toured, Ok(Exit::Ok)) && !once {
+        signal.await;
+    }
+    drop(stop);
+    serving
+        .await
+        .or_hint("the server did not stop", "run the demo again")?;
+    toured
+}
+
+/// Where the tour takes place.
+struct Place {
+    url: String,
+    data: PathBuf,
+    once: bool,
+    kept: bool,
+}
+
+async fn tour(place: &Place) -> anyhow::Result<()> {
+    let client = Client::new(Target::find(&Connection {
+        url: Some(place.url.clone()),
+        key: None,
+        data: place.data.clone(),
+        ca: None,
+        allow_plain_http: false,
+    })?)?;
+    let session = new_session(&client, None, &fresh_key()?).await?;
+    let mut guide = Guide {
+        out: Output::stdout(),
+        client: &client,
+        session,
+        tasks: Vec::new(),
+    };
+    guide.welcome(place)?;
+    for (number, chapter) in CHAPTERS.iter().enumerate() {
+        guide.chapter(number + 1, chapter).await?;
+    }
+    guide.record(place).await?;
+    guide.farewell(place)
+}
+
+/// A task of the tour, and what we do about it.
+struct Chapter {
+    title: &'static str,
+    why: &'static str,
+    workflow: &'static str,
+    text: &'static str,
+    act: Act,
+}
+
+/// What we do when a task waits, or works for ever.
+enum Act {
+    Nothing,
+    Say(&'static str),
+    Approve,
+    Cancel(&'static str),
+}
+
+const CHAPTERS: [Chapter; 4] = [
+    Chapter {
+        title: "An agent works",
+        why: "Every step is an event, stored before it is shown.",
+        workflow: "agent",
+        text: "The deploy failed twice and then passed. What happened?",
+        act: Act::Nothing,
+    },
+    Chapter {
+        title: "An agent asks",
+        why: "The task waits for input; a restart would not lose the question.",
+        workflow: "ask",
+        text: "Prepare the rollback.",
+        act: Act::Say("Roll back to Tuesday's build."),
+    },
+    Chapter {
+        title: "An agent needs approval",
+        why: "Nothing happens until somebody decides, and the decision is on record.",
+        workflow: "approve",
+        text: "Delete the old backups.",
+        act: Act::Approve,
+    },
+    Chapter {
+        title: "An agent is stopped",
+        why: "Once canceled, no late result can turn it into a success.",
+        workflow: "hold",
+        text: "Watch the queue until somebody stops you.",
+        act: Act::Cancel("the tour goes on"),
+    },
+];
+
+impl Act {
+    /// True when an event is the moment to act.
+    fn is_due(&self, event: &Event) -> bool {
+        let to = event.payload.get("to").and_then(Value::as_str);
+        match self {
+            Act::Nothing => false,
+            Act::Say(_) => to == Some("INPUT_REQUIRED"),
+            Act::Approve => to == Some("AUTH_REQUIRED"),
+            Act::Cancel(_) => event.kind == "vendor.effect_requested",
+        }
+    }
+}
+
+/// Whoever shows the way.
+struct Guide<'a> {
+    out: Output,
+    client: &'a Client,
+    session: String,
+    tasks: Vec<Task>,
+}
+
+impl Guide<'_> {
+    fn welcome(&mut self, place: &Place) -> anyhow::Result<()> {
+        let name = self.out.paint(Paint::Heading, "Reprise");
+        self.out
+            .line(format_args!("{name}  the flight recorder for AI agents\n"))?;
+        let mut rows = Table::default();
+        let quiet = |text: &str| (text.to_owned(), Some(Paint::Quiet));
+        rows.row([quiet("server"), (place.url.clone(), None)]);
+        rows.row([quiet("data"), (place.data.display().to_string(), None)]);
+        rows.row([
+            quiet("key"),
+            (place.data.join(KEY_FILE).display().to_string(), None),
+        ]);
+        rows.print(&mut self.out, "   ")
+    }
+
+    fn heading(&mut self, number: usize, title: &str, why: &str) -> anyhow::Result<()> {
+        let title = self.out.paint(Paint::Heading, title);
+        let why = self.out.paint(Paint::Quiet, why);
+        self.out
+            .line(format_args!("\n{number}  {title}\n   {why}\n"))
+    }
+
+    async fn chapter(&mut self, number: usize, chapter: &Chapter) -> anyhow::Result<()> {
+        self.heading(number, chapter.title, chapter.why)?;
+        let metadata = Map::from_iter([("workflow".to_owned(), json!(chapter.workflow))]);
+        let task = NewTask {
+            input: user_message(chapter.text),
+            metadata,
+            session: Some(self.session.clone()),
+            workspace: None,
+        };
+        let id = task.submit(self.client, &fresh_key()?).await?.id;
+        let mut cursor = Cursor::default();
+        let mut task = self.show(&id, &mut cursor, &chapter.act).await?;
+        if !task.status.is_terminal() {
+            self.act(&id, &chapter.act).await?;
+            task = self.show(&id, &mut cursor, &Act::Nothing).await?;
+        }
+        self.tasks.push(task);
+        Ok(())
+    }
+
+    /// Shows events until the task ends or the moment to act has come.
+    async fn show(&mut self, id: &str, cursor: &mut Cursor, until: &Act) -> anyhow::Result<Task> {
+        let out = &mut self.out;
+        follow(self.client, id, cursor, |event| {
+            let line = event_line(out, event);
+            out.line(format_args!("   {line}"))?;
+            Ok(if until.is_due(event) {
+                Flow::Stop
+            } else {
+                Flow::Continue
+            })
+        })
+        .await
+    }
+
+    async fn act(&mut self, id: &str, act: &Act) -> anyhow::Result<()> {
+        let (verb, words) = match act {
+            Act::Nothing => return Ok(()),
+            Act::Say(text) => ("answer", *text),
+            Act::Approve => ("approve", ""),
+            Act::Cancel(reason) => ("cancel", *reason),
+        };
+        // In the columns of the events around it.
+        let line = format!("   {:12}  {verb:KIND_WIDTH$}  {words}", "you");
+        self.out
+            .line(self.out.paint(Paint::Waiting, line.trim_end()))?;
+        match act {
+            Act::Nothing => Ok(()),
+            Act::Say(text) => say(self.client, id, text).await,
+            Act::Approve => decide(self.client, id, true, Some("seen on the tour")).await,
+            Act::Cancel(reason) => stop(self.client, id, Some(reason)).await.map(drop),
+        }
+    }
+
+    /// Shows what is left when all is done: outcomes, and a log that can be checked.
+    async fn record(&mut self, place: &Place) -> anyhow::Result<()> {
+        self.heading(
+            CHAPTERS.len() + 1,
+            "What is on record",
+            "Tasks, outcomes and messages are folds of the events; nothing else is stored about them.",
+        )?;
+        let mut rows = Table::new(&["WORKFLOW", "STATUS", "EVENTS", "OUTCOME"]);
+        for task in &self.tasks {
+            let events = self
+                .client
+                .get(&["v1", "tasks", &task.id, "events"], &[("limit", "200")])
+                .await?;
+            let outcomes = self
+                .client
+                .get(&["v1", "outcomes"], &[("task_id", &task.id)])
+                .await?;
+            let outcomes = Page::read(&outcomes)?.data;
+            let summary = outcomes
+                .first()
+                .and_then(|outcome| outcome.get("summary")?.as_str());
+            let summary = summary.map_or_else(|| ending(task), |summary| shorten(summary, 70));
+            rows.row([
+                (task.workflow().to_owned(), None),
+                (task.status.to_string(), paint(&task.status)),
+                (Page::read(&events)?.data.len().to_string(), None),
+                (summary, None),
+            ]);
+        }
+        rows.print(&mut self.out, "   ")?;
+        let data = place.data.clone();
+        let report = tokio::task::spawn_blocking(move || log::check(&data))
+            .await
+            .or_hint("the log was not checked", "run `reprise log verify`")??;
+        let (verdict, good) = match report.problems.as_slice() {
+            [] => ("verified", Paint::Good),
+            _ => ("DAMAGED", Paint::Bad),
+        };
+        let verdict = self.out.paint(good, verdict);
+        self.out.line(format_args!(
+            "\n   {verdict}  {} events, {} documents, {} blobs: each byte is what was written",
+            report.events, report.documents, report.blobs
+        ))?;
+        for problem in &report.problems {
+            self.out.line(format_args!("   {problem}"))?;
+        }
+        Ok(())
+    }
+
+    fn farewell(&mut self, place: &Place) -> anyhow::Result<()> {
+        let title = self.out.paint(Paint::Heading, "Try next");
+        let program = program();
+        let data = quoted(&place.data.display().to_string());
+        if place.once {
+            let command = if place.kept {
+                format!("{program} serve --data {data}")
+            } else {
+                format!("{program} demo")
+            };
+            return self.out.line(format_args!("\n{title}\n\n   {command}"));
+        }
+        self.out.line(format_args!(
+            "\n{title}, in another terminal\n\n   \
+             export REPRISE_DATA={data}\n   \
+             {program} task list\n   \
+             {program} task submit 'Restart the cache' --workflow approve --watch\n   \
+             {program} key create --actor auditor --read-only\n   \
+             {program} log verify\n\n   \
+             curl {}/v1/tasks \\\n     \
+             -H \"Authorization: Bearer $(cat {})\" \\\n     \
+             -H 'Harn-Agents-Protocol-Version: {PROTOCOL_VERSION}'\n",
+            place.url,
+            quoted(&place.data.join(KEY_FILE).display().to_string()),
+        ))?;
+        let note = if place.kept {
+            "Ctrl-C stops the server"
+        } else {
+            "Ctrl-C stops the server and removes its data"
+        };
+        self.out.line(self.out.paint(Paint::Quiet, note))
+    }
+}
+
+/// Returns how the reader started this program.
+fn program() -> String {
+    let called = std::env::args().next().unwrap_or_default();
+    if called.contains('/') {
+        quoted(&called)
+    } else {
+        "reprise".to_owned()
+    }
+}
+
+/// Returns text that a shell takes as one word.
+fn quoted(text: &str) -> String {
+    let plain = |c: char| c.is_ascii_alphanumeric() || "/._-+:@%".contains(c);
+    if !text.is_empty() && text.chars().all(plain) {
+        return text.to_owned();
+    }
+    format!("'{}'", text.replace('\'', r"'\''"))
+}

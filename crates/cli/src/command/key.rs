@@ -1,0 +1,255 @@
+//! `reprise key`: API keys, straight in the data directory, also beside a running server.
+//!
+//! The text of a key exists in two places only: where it is shown once, and in the first key's file. The store has
+//! its SHA-256.
+
+mod first;
+
+use std::time::{SystemTime, UNIX_EPOCH};
+
+use canon::Digest;
+use domain::{Timestamp, WorkspaceId};
+use engine::SCOPES;
+use engine::port::{ApiKey, Store};
+use serde_json::{Value, json};
+use store::SqliteStore;
+
+use crate::args::{DataArgs, KeyCommand, KeyCreateArgs, KeyListArgs, KeyRevokeArgs};
+use crate::exit::{Exit, OrHint, Problem};
+use crate::output::{Output, Paint, Table, shorten, talk};
+
+pub(crate) use first::{FirstKey, KEY_FILE, ensure_first_key};
+
+/// Runs one of them.
+pub(crate) async fn run(command: KeyCommand) -> anyhow::Result<Exit> {
+    match command {
+        KeyCommand::Create(args) => create(args).await,
+        KeyCommand::List(args) => list(args).await,
+        KeyCommand::Revoke(args) => revoke(args).await,
+    }
+}
+
+/// Opens the data directory beside whoever works in it.
+fn open(data: &DataArgs) -> anyhow::Result<SqliteStore> {
+    SqliteStore::open_reader(&data.data).map_err(|error| {
+        let hint = error.hint();
+        Problem::new(error.to_string(), hint).into()
+    })
+}
+
+async fn create(args: KeyCreateArgs) -> anyhow::Result<Exit> {
+    let actor = args.actor.trim();
+    if actor.is_empty() || actor.chars().count() > 200 || actor.chars().any(char::is_control) {
+        return Err(Problem::new(
+            "an actor has 1 to 200 printable characters",
+            "name who uses the key, such as --actor ci",
+        )
+        .into());
+    }
+    let workspaces = workspaces(&args.workspace)?;
+    let scopes = scopes(&args.scope, args.read_only)?;
+    let store = open(&args.data)?;
+    let text = new_text()?;
+    let key = ApiKey {
+        id: new_id()?,
+        digest: digest(&text),
+        actor: actor.to_owned(),
+        workspaces,
+        scopes,
+        created_at: now(),
+        revoked_at: None,
+    };
+    store.put_api_key(key.clone()).await.or_hint(
+        "the key was not stored",
+        "check that the disk has room and lets this user write",
+    )?;
+    talk(format_args!(
+        "made {} for `{}`: {} in {}",
+        key.id,
+        key.actor,
+        key.scopes.join(" "),
+        workspaces_text(&key)
+    ));
+    talk("this is the only time the key is shown");
+    Output::stdout().line(&text)?;
+    Ok(Exit::Ok)
+}
+
+fn workspaces(named: &[String]) -> anyhow::Result<Option<Vec<String>>> {
+    for id in named {
+        WorkspaceId::parse(id).or_hint(
+            format_args!("`{id}`"),
+            "a workspace id looks like workspace_local",
+        )?;
+    }
+    Ok((!named.is_empty()).then(|| named.to_vec()))
+}
+
+fn scopes(named: &[String], read_only: bool) -> anyhow::Result<Vec<String>> {
+    if read_only {
+        return Ok(vec!["*:read".to_owned()]);
+    }
+    if named.is_empty() {
+        return Ok(vec!["*".to_owned()]);
+    }
+    for scope in named {
+        if !SCOPES.contains(&scope.as_str())
+            && !["*", "*:read", "*:write"].contains(&scope.as_str())
+        {
+            return Err(Problem::new(
+                format!("`{scope}` is not a scope"),
+                format!("the scopes are *, *:read, *:write, {}", SCOPES.join(", ")),
+            )
+            .into());
+        }
+    }
+    Ok(named.to_vec())
+}
+
+async fn list(args: KeyListArgs) -> anyhow::Result<Exit> {
+    let store = open(&args.data)?;
+    let keys = store.api_keys().await.or_hint(
+        "the keys cannot be read",
+        "`reprise log verify` checks the data directory",
+    )?;
+    let mut out = Output::stdout();
+    if args.json {
+        out.json(&keys.iter().map(as_json).collect())?;
+        return Ok(Exit::Ok);
+    }
+    if keys.is_empty() {
+        talk("no keys");
+        return Ok(Exit::Ok);
+    }
+    let mut rows = Table::new(&["KEY", "ACTOR", "STATE", "CREATED", "WORKSPACES", "SCOPES"]);
+    for key in &keys {
+        let (state, paint) = match key.revoked_at {
+            Some(_) => ("revoked", Some(Paint::Bad)),
+            None => ("active", None),
+        };
+        let created = key.created_at.to_string();
+        rows.row([
+            (key.id.clone(), None),
+            (shorten(&key.actor, 40), None),
+            (state.to_owned(), paint),
+            (
+                created
+                    .chars()
+                    .take(19)
+                    .collect::<String>()
+                    .replace('T', " "),
+                None,
+            ),
+            (shorten(&workspaces_text(key), 60), None),
+            (key.scopes.join(" "), None),
+        ]);
+    }
+    rows.print(&mut out, "")?;
+    Ok(Exit::Ok)
+}
+
+fn workspaces_text(key: &ApiKey) -> String {
+    match &key.workspaces {
+        Some(list) => list.join(" "),
+        None => "all workspaces".to_owned(),
+    }
+}
+
+/// Returns a key without its digest, which is nobody's business.
+fn as_json(key: &ApiKey) -> Value {
+    json!({
+        "id": key.id,
+        "actor": key.actor,
+        "workspaces": key.workspaces,
+        "scopes": key.scopes,
+        "created_at": key.created_at.to_string(),
+        "revoked_at": key.revoked_at.map(|time| time.to_string()),
+    })
+}
+
+async fn revoke(args: KeyRevokeArgs) -> anyhow::Result<Exit> {
+    let store = open(&args.data)?;
+    let keys = store.api_keys().await.or_hint(
+        "the keys cannot be read",
+        "`reprise log verify` checks the data directory",
+    )?;
+    let Some(key) = keys.into_iter().find(|key| key.id == args.id) else {
+        return Err(Problem::new(
+            format!("there is no key `{}`", args.id),
+            "`reprise key list` shows the ids",
+        )
+        .into());
+    };
+    if key.revoked_at.is_some() {
+        talk(format_args!("{} was revoked before", key.id));
+        return Ok(Exit::Ok);
+    }
+    let id = key.id.clone();
+    let revoked = ApiKey {
+        revoked_at: Some(now()),
+        ..key
+    };
+    store.put_api_key(revoked).await.or_hint(
+        "the key was not revoked",
+        "check that the disk has room and lets this user write",
+    )?;
+    talk(format_args!(
+        "revoked {id}; a running server refuses it within a second"
+    ));
+    Ok(Exit::Ok)
+}
+
+/// Returns the text of a new key: 256 random bits.
+fn new_text() -> anyhow::Result<String> {
+    Ok(format!("rpk_{}", random_hex::<32>()?))
+}
+
+fn new_id() -> anyhow::Result<String> {
+    Ok(format!("key_{}", random_hex::<8>()?))
+}
+
+fn random_hex<const N: usize>() -> anyhow::Result<String> {
+    let mut bytes = [0_u8; N];
+    getrandom::fill(&mut bytes).or_hint("no random numbers", "check /dev/urandom")?;
+    Ok(bytes.iter().map(|byte| format!("{byte:02x}")).collect())
+}
+
+/// Returns what the store keeps of a key.
+fn digest(text: &str) -> Digest {
+    canon::sha256(text.as_bytes())
+}
+
+fn now() -> Timestamp {
+    let since = SystemTime::now()
+        .duration_since(UNIX_EPOCH)
+        .unwrap_or_default();
+    Timestamp::from_micros(i64::try_from(since.as_micros()).unwrap_or(i64::MAX))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn ap_auth_02_scopes_are_checked_when_a_key_is_made() {
+        let named = |words: &[&str]| words.iter().map(ToString::to_string).collect::<Vec<_>>();
+        assert_eq!(scopes(&[], false).unwrap(), ["*"]);
+        assert_eq!(scopes(&[], true).unwrap(), ["*:read"]);
+        assert_eq!(
+            scopes(&named(&["tasks:write"]), false).unwrap(),
+            ["tasks:write"]
+        );
+        let error = scopes(&named(&["task:write"]), false).unwrap_err();
+        assert_eq!(error.to_string(), "`task:write` is not a scope");
+        assert!(workspaces(&named(&["session_1"])).is_err());
+        assert_eq!(workspaces(&[]).unwrap(), None);
+    }
+
+    #[test]
+    fn keys_are_long_and_differ() {
+        let (one, two) = (new_text().unwrap(), new_text().unwrap());
+        assert_eq!(one.len(), 4 + 64);
+        assert_ne!(one, two);
+        assert_ne!(digest(&one), digest(&two));
+    }
+}

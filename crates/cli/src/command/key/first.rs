@@ -1,0 +1,185 @@
+//! The first key of a data directory, so that a fresh server can be used at once.
+//!
+//! The text is durable in its file before the store knows the digest. A crash between the two leaves a file whose
+//! key does not work yet; the next start completes it. Nothing here ever replaces a file.
+
+use std::fs::{File, OpenOptions};
+use std::io::{self, Write};
+use std::path::{Path, PathBuf};
+
+use engine::port::{ApiKey, Store};
+
+use super::{digest, new_id, new_text, now};
+use crate::exit::{OrHint, Problem};
+
+/// The file in the data directory that holds the first key.
+pub(crate) const KEY_FILE: &str = "api-key";
+
+/// What became of the first key.
+#[derive(Debug, PartialEq, Eq)]
+pub(crate) enum FirstKey {
+    /// It was made now, and is in this file.
+    Made(PathBuf),
+    /// It was there.
+    There,
+}
+
+/// Makes the first key when the directory has none.
+///
+/// # Errors
+/// The disk fails, or the file holds something that is not a key.
+pub(crate) async fn ensure_first_key(
+    directory: &Path,
+    store: &dyn Store,
+) -> anyhow::Result<FirstKey> {
+    let file = directory.join(KEY_FILE);
+    let disk = "check that the disk has room and lets this user write";
+    let text = match std::fs::read_to_string(&file) {
+        Ok(text) => text.trim().to_owned(),
+        Err(error) if error.kind() == io::ErrorKind::NotFound => {
+            let keys = store
+                .api_keys()
+                .await
+                .or_hint("the keys cannot be read", disk)?;
+            if !keys.is_empty() {
+                return Ok(FirstKey::There);
+            }
+            let text = new_text()?;
+            write_secret(directory, KEY_FILE, &format!("{text}\n"))
+                .or_hint(format_args!("`{}`", file.display()), disk)?;
+            text
+        }
+        Err(error) => return Err(error).or_hint(format_args!("`{}`", file.display()), disk),
+    };
+    if !text.starts_with("rpk_") || text.len() < 36 || text.chars().any(char::is_whitespace) {
+        return Err(Problem::new(
+            format!("`{}` does not hold a key", file.display()),
+            "remove the file; `reprise key create` makes a new key",
+        )
+        .into());
+    }
+    let known = store
+        .api_key(digest(&text))
+        .await
+        .or_hint("the keys cannot be read", disk)?;
+    if known.is_some() {
+        return Ok(FirstKey::There);
+    }
+    let key = ApiKey {
+        id: new_id()?,
+        digest: digest(&text),
+        actor: "admin".to_owned(),
+        workspaces: None,
+        scopes: vec!["*".to_owned()],
+        created_at: now(),
+        revoked_at: None,
+    };
+    store
+        .put_api_key(key)
+        .await
+        .or_hint("the first key was not stored", disk)?;
+    Ok(FirstKey::Made(file))
+}
+
+/// Writes a file that only its owner can read, so that after a crash it is there whole or not at all.
+fn write_secret(directory: &Path, name: &str, text: &str) -> io::Result<()> {
+    let temporary = directory.join(format!("{name}.tmp"));
+    match std::fs::remove_file(&temporary) {
+        Err(error) if error.kind() != io::ErrorKind::NotFound => return Err(error),
+        Ok(()) | Err(_) => {}
+    }
+    let mut options = OpenOptions::new();
+    options.write(true).create_new(true);
+    #[cfg(unix)]
+    std::os::unix::fs::OpenOptionsExt::mode(&mut options, 0o600);
+    let mut file = options.open(&temporary)?;
+    file.write_all(text.as_bytes())?;
+    file.sync_all()?;
+    std::fs::rename(&temporary, directory.join(name))?;
+    File::open(directory)?.sync_all()
+}
+
+#[cfg(test)]
+mod tests {
+    use engine::port::MemoryStore;
+
+    use super::*;
+
+    fn store() -> MemoryStore {
+        MemoryStore::new("testlogs", [7; 32])
+    }
+
+    async fn ensure(home: &Path, store: &MemoryStore) -> FirstKey {
+        ensure_first_key(home, store).await.unwrap()
+    }
+
+    #[tokio::test]
+    async fn a_crash_between_file_and_digest_is_completed_by_the_next_start() {
+        let home = tempfile::tempdir().unwrap();
+        let store = store();
+        // What a crash after the file leaves.
+        let text = new_text().unwrap();
+        write_secret(home.path(), KEY_FILE, &text).unwrap();
+        assert!(matches!(
+            ensure(home.path(), &store).await,
+            FirstKey::Made(_)
+        ));
+        assert_eq!(
+            std::fs::read_to_string(home.path().join(KEY_FILE)).unwrap(),
+            text
+        );
+        assert!(store.api_key(digest(&text)).await.unwrap().is_some());
+        assert_eq!(ensure(home.path(), &store).await, FirstKey::There);
+        assert_eq!(store.api_keys().await.unwrap().len(), 1);
+    }
+
+    #[tokio::test]
+    async fn a_crash_before_the_file_leaves_nothing_that_counts() {
+        let home = tempfile::tempdir().unwrap();
+        let store = store();
+        std::fs::write(home.path().join("api-key.tmp"), "rpk_ha").unwrap();
+        assert!(matches!(
+            ensure(home.path(), &store).await,
+            FirstKey::Made(_)
+        ));
+        assert_eq!(store.api_keys().await.unwrap().len(), 1);
+        assert!(!home.path().join("api-key.tmp").exists());
+    }
+
+    #[tokio::test]
+    async fn a_directory_with_keys_and_without_the_file_gets_no_other_key() {
+        let home = tempfile::tempdir().unwrap();
+        let store = store();
+        ensure(home.path(), &store).await;
+        std::fs::remove_file(home.path().join(KEY_FILE)).unwrap();
+        assert_eq!(ensure(home.path(), &store).await, FirstKey::There);
+        assert!(!home.path().join(KEY_FILE).exists());
+    }
+
+    #[tokio::test]
+    async fn a_revoked_first_key_stays_revoked() {
+        let home = tempfile::tempdir().unwrap();
+        let store = store();
+        ensure(home.path(), &store).await;
+        let key = store.api_keys().await.unwrap().remove(0);
+        let revoked = ApiKey {
+            revoked_at: Some(now()),
+            ..key
+        };
+        store.put_api_key(revoked.clone()).await.unwrap();
+        assert_eq!(ensure(home.path(), &store).await, FirstKey::There);
+        assert_eq!(store.api_keys().await.unwrap(), [revoked]);
+    }
+
+    #[tokio::test]
+    async fn a_file_that_holds_no_key_is_left_alone() {
+        let home = tempfile::tempdir().unwrap();
+        std::fs::write(home.path().join(KEY_FILE), "hello\n").unwrap();
+        let error = ensure_first_key(home.path(), &store()).await.unwrap_err();
+        assert!(error.to_string().contains("does not hold a key"), "{error}");
+        assert_eq!(
+            std::fs::read_to_string(home.path().join(KEY_FILE)).unwrap(),
+            "hello\n"
+        );
+    }
+}

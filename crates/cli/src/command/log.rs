@@ -1,0 +1,132 @@
+//! `reprise log`: checks and exports of a data directory, also beside a running server.
+
+use std::fmt::Display;
+use std::path::Path;
+
+use serde_json::{Value, json};
+use store::AuditError;
+
+use crate::args::{LogArgs, LogCommand, LogExportArgs};
+use crate::exit::{Exit, Problem};
+use crate::output::{Output, Paint, counter, talk};
+
+/// Runs one of them.
+pub(crate) fn run(command: LogCommand) -> anyhow::Result<Exit> {
+    match command {
+        LogCommand::Verify(args) => verify(&args),
+        LogCommand::Rebuild(args) => rebuild(&args),
+        LogCommand::Export(args) => export(&args),
+    }
+}
+
+fn verify(args: &LogArgs) -> anyhow::Result<Exit> {
+    let report = with_progress("events checked", |progress| {
+        store::verify(&args.data.data, progress)
+    })?;
+    let counts =
+        json!({"events": report.events, "documents": report.documents, "blobs": report.blobs});
+    let summary = format!(
+        "{} events, {} documents and {} blobs are what they were when they were written",
+        report.events, report.documents, report.blobs
+    );
+    judge(args.json, counts, &report.problems, &summary)
+}
+
+fn rebuild(args: &LogArgs) -> anyhow::Result<Exit> {
+    let rebuilt = with_progress("events folded", |progress| {
+        store::rebuild(&args.data.data, progress)
+    })?;
+    let counts = json!({"events": rebuilt.events, "documents": rebuilt.documents});
+    let summary = format!(
+        "{} events fold to the same {} documents",
+        rebuilt.events, rebuilt.documents
+    );
+    judge(args.json, counts, &rebuilt.problems, &summary)
+}
+
+fn export(args: &LogExportArgs) -> anyhow::Result<Exit> {
+    let exported = with_progress("events written", |progress| {
+        store::export(&args.data.data, &args.out, progress)
+    })?;
+    let result = json!({
+        "events": exported.events,
+        "blobs": exported.blobs,
+        "events_sha256": exported.events_sha256,
+    });
+    if args.json {
+        Output::stdout().json(&result)?;
+    } else {
+        talk(format_args!(
+            "wrote {} events and {} blobs to `{}`; events.jsonl has {}",
+            exported.events,
+            exported.blobs,
+            args.out.display(),
+            exported.events_sha256
+        ));
+    }
+    Ok(Exit::Ok)
+}
+
+/// Tells each problem on its own line, or that there is none.
+fn judge(
+    as_json: bool,
+    counts: Value,
+    problems: &[impl Display],
+    summary: &str,
+) -> anyhow::Result<Exit> {
+    let mut out = Output::stdout();
+    if as_json {
+        let mut value = counts;
+        if let Value::Object(members) = &mut value {
+            let texts = problems.iter().map(ToString::to_string).collect();
+            members.insert("problems".to_owned(), texts);
+        }
+        out.json(&value)?;
+    } else {
+        for problem in problems {
+            let text = crate::output::shorten(&problem.to_string(), 500);
+            out.line(out.paint(Paint::Bad, &text))?;
+        }
+    }
+    if problems.is_empty() {
+        if !as_json {
+            out.line(summary)?;
+        }
+        return Ok(Exit::Ok);
+    }
+    let noun = if problems.len() == 1 {
+        "problem"
+    } else {
+        "problems"
+    };
+    talk(format_args!("{} {noun} found", problems.len()));
+    Ok(Exit::No)
+}
+
+/// Runs a long job with a sign of life.
+fn with_progress<T>(
+    what: &'static str,
+    job: impl FnOnce(&mut dyn FnMut(u64, u64)) -> Result<T, AuditError>,
+) -> anyhow::Result<T> {
+    let bar = counter();
+    let result = job(&mut |done, _| {
+        bar.set_position(done);
+        bar.set_message(what);
+    });
+    bar.finish_and_clear();
+    result.map_err(problem)
+}
+
+/// Checks a log, for commands that do so on the way.
+pub(crate) fn check(directory: &Path) -> anyhow::Result<store::Report> {
+    store::verify(directory, &mut |_, _| {}).map_err(problem)
+}
+
+fn problem(error: AuditError) -> anyhow::Error {
+    let hint = match &error {
+        AuditError::Open(error) => error.hint(),
+        AuditError::File { .. } => "name a place that does not exist yet, on a disk with room",
+        _ => "restore the data directory from a backup if the disk is sound",
+    };
+    Problem::new(error.to_string(), hint).into()
+}

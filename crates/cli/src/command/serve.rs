@@ -1,0 +1,221 @@
+//! `reprise serve`: puts store, engine and server together, and takes them apart in order.
+
+mod translate;
+
+use std::io::IsTerminal;
+use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr};
+use std::path::{Path, PathBuf};
+use std::str::FromStr;
+use std::sync::Arc;
+
+use engine::port::Store;
+use engine::workflow::{Registry, builtin};
+use engine::{Engine, Offline, Parts};
+use server::world::{RandomIds, SystemClock, TokioSpawn};
+use server::{Bound, ServeError};
+use store::{Options, SqliteStore};
+use tokio::signal::unix::{Signal, SignalKind, signal};
+use tracing_subscriber::filter::Targets;
+use tracing_subscriber::layer::SubscriberExt;
+use tracing_subscriber::util::SubscriberInitExt;
+
+use crate::args::ServeArgs;
+use crate::client::ADDRESS_FILE;
+use crate::command::key::{FirstKey, ensure_first_key};
+use crate::config::{self, Flags, Log, LogFormat, Settings, Source};
+use crate::exit::{Exit, OrHint, Problem};
+use crate::output::{Output, talk};
+
+/// Runs the server until it is told to stop.
+pub(crate) async fn run(args: ServeArgs) -> anyhow::Result<Exit> {
+    if args.print_config {
+        Output::stdout().write(&config::print())?;
+        return Ok(Exit::Ok);
+    }
+    let settings = settings(args)?;
+    start_logs(&settings.log)?;
+    let signals = Signals::new()?;
+    let server = Server::start(&settings).await?;
+    if let FirstKey::Made(file) = &server.first_key {
+        talk(format_args!(
+            "made the first key, for all workspaces and scopes: {}",
+            file.display()
+        ));
+    }
+    talk(format_args!(
+        "reprise {} on {}, data in {}",
+        env!("CARGO_PKG_VERSION"),
+        server.url,
+        settings.data.display()
+    ));
+    server.serve(signals.stop()).await;
+    Ok(Exit::Ok)
+}
+
+fn settings(args: ServeArgs) -> anyhow::Result<Settings> {
+    let text = match &args.config {
+        Some(path) => {
+            let text = std::fs::read_to_string(path).or_hint(
+                format_args!("`{}`", path.display()),
+                "name a readable file; `reprise serve --print-config` prints one to start from",
+            )?;
+            Some((path, text))
+        }
+        None => None,
+    };
+    let source = text.as_ref().map(|(path, text)| Source { path, text });
+    let environment = std::env::vars_os()
+        .filter_map(|(name, value)| Some((name.into_string().ok()?, value.into_string().ok()?)));
+    let flags = Flags {
+        data: args.data,
+        listen: args.listen,
+        allow_plain_http: args.allow_plain_http,
+        tls_cert: args.tls_cert,
+        tls_key: args.tls_key,
+    };
+    config::load(source.as_ref(), environment, flags)
+}
+
+fn start_logs(log: &Log) -> anyhow::Result<()> {
+    let hint = "set log.level to error, warn, info, debug or trace, or to a list such as info,engine=debug";
+    let level =
+        Targets::from_str(&log.level).or_hint(format_args!("log level `{}`", log.level), hint)?;
+    let colour = std::io::stderr().is_terminal()
+        && std::env::var_os("NO_COLOR").is_none_or(|value| value.is_empty());
+    let layer = tracing_subscriber::fmt::layer()
+        .with_writer(std::io::stderr)
+        .with_ansi(colour);
+    let registry = tracing_subscriber::registry().with(level);
+    match log.format {
+        LogFormat::Text => registry.with(layer).init(),
+        LogFormat::Json => registry.with(layer.json()).init(),
+    }
+    Ok(())
+}
+
+/// A server that is ready to answer.
+#[derive(Debug)]
+pub(crate) struct Server {
+    bound: Bound,
+    engine: Engine,
+    address_file: PathBuf,
+    /// Where this machine reaches it.
+    pub(crate) url: String,
+    /// What became of the first key.
+    pub(crate) first_key: FirstKey,
+}
+
+impl Server {
+    /// Takes the data directory, the address and the key file, and starts working.
+    pub(crate) async fn start(settings: &Settings) -> anyhow::Result<Self> {
+        let config = translate::config(settings)?;
+        let data = settings.data.as_path();
+        // Blocks for as long as the disk takes; nothing else runs yet.
+        let store = SqliteStore::open(data, Options::default()).map_err(|error| {
+            let hint = error.hint();
+            Problem::new(error.to_string(), hint)
+        })?;
+        let store: Arc<dyn Store> = Arc::new(store);
+        let bound = server::bind(config).await.map_err(|error| {
+            let hint = match &error {
+                ServeError::PlainHttp { .. } => {
+                    "give --tls-cert and --tls-key, listen on 127.0.0.1, or say --allow-plain-http"
+                }
+                ServeError::Bind { .. } | ServeError::Tls { .. } => error.advice(),
+            };
+            Problem::new(error.to_string(), hint)
+        })?;
+        let first_key = ensure_first_key(data, &*store).await?;
+        let engine = Engine::start(Parts {
+            store,
+            clock: Arc::new(SystemClock),
+            ids: Arc::new(RandomIds),
+            spawn: Arc::new(TokioSpawn),
+            performer: Arc::new(Offline),
+            workflows: Registry::new(builtin()),
+            limits: translate::limits(&settings.limits),
+        })
+        .await
+        .or_hint(
+            "the engine did not start",
+            "`reprise log verify` checks the data directory",
+        )?;
+        let url = local_url(&bound);
+        let address_file = data.join(ADDRESS_FILE);
+        write_address(data, &url).or_hint(
+            format_args!("`{}`", address_file.display()),
+            "check that the disk has room and lets this user write",
+        )?;
+        Ok(Self {
+            bound,
+            engine,
+            address_file,
+            url,
+            first_key,
+        })
+    }
+
+    /// Answers until `stop`, then drains.
+    pub(crate) async fn serve(self, stop: impl Future<Output = ()>) {
+        self.bound.serve(self.engine, stop).await;
+        // A file that stays behind leads clients to a closed port, and they say so.
+        let _ = std::fs::remove_file(&self.address_file);
+    }
+}
+
+/// Returns where clients on this machine find the server: an address that means "all" is no destination.
+fn local_url(bound: &Bound) -> String {
+    let address = bound.address();
+    let ip = match address.ip() {
+        IpAddr::V4(ip) if ip.is_unspecified() => IpAddr::V4(Ipv4Addr::LOCALHOST),
+        IpAddr::V6(ip) if ip.is_unspecified() => IpAddr::V6(Ipv6Addr::LOCALHOST),
+        ip => ip,
+    };
+    let scheme = bound.url().split("://").next().unwrap_or("http").to_owned();
+    format!("{scheme}://{}", SocketAddr::new(ip, address.port()))
+}
+
+/// Writes the address whole or not at all: a client may read it at any moment.
+fn write_address(data: &Path, url: &str) -> std::io::Result<()> {
+    let temporary = data.join(format!("{ADDRESS_FILE}.tmp"));
+    std::fs::write(&temporary, format!("{url}\n"))?;
+    std::fs::rename(&temporary, data.join(ADDRESS_FILE))
+}
+
+/// The two signals that stop a server.
+#[derive(Debug)]
+pub(crate) struct Signals {
+    terminate: Signal,
+    interrupt: Signal,
+}
+
+impl Signals {
+    /// Begins to listen: from here on a signal is not lost.
+    pub(crate) fn new() -> anyhow::Result<Self> {
+        let hint = "check the limits of this process";
+        Ok(Self {
+            terminate: signal(SignalKind::terminate())
+                .or_hint("cannot listen for signals", hint)?,
+            interrupt: signal(SignalKind::interrupt())
+                .or_hint("cannot listen for signals", hint)?,
+        })
+    }
+
+    async fn next(&mut self) {
+        tokio::select! {
+            _ = self.terminate.recv() => {}
+            _ = self.interrupt.recv() => {}
+        }
+    }
+
+    /// Returns after the first signal; a second one ends the process at once.
+    pub(crate) async fn stop(mut self) {
+        self.next().await;
+        talk("stopping; a second signal stops at once");
+        tokio::spawn(async move {
+            self.next().await;
+            // What was acknowledged is durable; there is nothing to lose but the leases, which the next start takes.
+            std::process::exit(Exit::Fault.code().into());
+        });
+    }
+}

@@ -1,0 +1,98 @@
+//! From settings to what the engine and the server take.
+
+use std::net::SocketAddr;
+
+use engine::Limits;
+use serde_json::{Map, Value};
+use server::{Config, Connector, RateLimit, Tls};
+
+use crate::config::{self, CardObject, ConnectorStatus, Settings};
+use crate::exit::{OrHint, Problem};
+
+/// Returns the server's side of the settings.
+pub(super) fn config(settings: &Settings) -> anyhow::Result<Config> {
+    let limits = &settings.limits;
+    let listen: SocketAddr = settings.listen.parse().or_hint(
+        format_args!("cannot listen on `{}`", settings.listen),
+        "give an address and a port, such as 127.0.0.1:8080",
+    )?;
+    let tls = settings.tls.files()?.map(|(cert, key)| Tls {
+        cert: cert.to_owned(),
+        key: key.to_owned(),
+    });
+    let rate_limit = (limits.requests_per_second.0 > 0).then_some(RateLimit {
+        per_second: limits.requests_per_second.0,
+        burst: limits.requests_burst.0,
+    });
+    let connectors = settings.connectors.iter().map(connector);
+    Ok(Config {
+        listen,
+        tls,
+        allow_plain_http: settings.allow_plain_http,
+        public_url: (!settings.public_url.is_empty()).then(|| settings.public_url.clone()),
+        card_object: match settings.card_object {
+            CardObject::HarnAgentCard => "harn_agent_card".to_owned(),
+            CardObject::AgentCard => "agent_card".to_owned(),
+        },
+        connectors: connectors.collect::<anyhow::Result<_>>()?,
+        body_bytes_max: limits.body_bytes_max.count(),
+        artifact_bytes_max: limits.artifact_bytes_max.count(),
+        connections_max: limits.connections_max.count(),
+        request_timeout: limits.request_timeout_ms.milliseconds(),
+        header_read_timeout: limits.header_read_timeout_ms.milliseconds(),
+        sse_heartbeat: limits.sse_heartbeat_ms.milliseconds(),
+        shutdown_timeout: limits.shutdown_timeout_ms.milliseconds(),
+        rate_limit,
+    })
+}
+
+/// Returns the engine's side of the limits.
+pub(super) fn limits(limits: &config::Limits) -> Limits {
+    Limits {
+        batch_len_max: limits.batch_len_max.count(),
+        pending_commands_max: limits.pending_commands_max.count(),
+        workers_max: limits.workers_max.count(),
+        open_tasks_max: limits.open_tasks_max.count(),
+        streams_max: limits.streams_max.count(),
+        fork_messages_max: limits.fork_messages_max.count(),
+        settle_window: limits.settle_window_ms.milliseconds(),
+        start_window: limits.start_window_ms.milliseconds(),
+        idempotency_window: limits.idempotency_window_s.seconds(),
+        drain_window: limits.drain_window_ms.milliseconds(),
+    }
+}
+
+fn connector(connector: &config::Connector) -> anyhow::Result<Connector> {
+    let object = |table: &toml::Table| -> anyhow::Result<Map<String, Value>> {
+        match serde_json::to_value(table) {
+            Ok(Value::Object(members)) => Ok(members),
+            Ok(_) | Err(_) => Err(Problem::new(
+                format!(
+                    "connector `{}` has a value that JSON cannot hold",
+                    connector.id
+                ),
+                "use text, numbers, booleans, lists and tables",
+            )
+            .into()),
+        }
+    };
+    let status = match connector.status {
+        ConnectorStatus::Active => "ACTIVE",
+        ConnectorStatus::Paused => "PAUSED",
+        ConnectorStatus::Failed => "FAILED",
+        ConnectorStatus::Disabled => "DISABLED",
+    };
+    Ok(Connector {
+        id: connector.id.clone(),
+        provider: connector.provider.clone(),
+        workspace_id: connector.workspace_id.clone(),
+        status: status.to_owned(),
+        event_kinds: connector.event_kinds.clone(),
+        dedupe_policy: object(&connector.dedupe_policy)?,
+        webhook: object(&connector.webhook)?,
+        polling: object(&connector.polling)?,
+        target_persona_id: connector.target_persona_id.clone(),
+        target_session_id: connector.target_session_id.clone(),
+        metadata: object(&connector.metadata)?,
+    })
+}

@@ -1,0 +1,458 @@
+//! `reprise task`: submit, get, list, watch, answer, cancel.
+
+use std::io::Read;
+use std::path::Path;
+
+use serde_json::{Map, Value, json};
+
+use crate::args::{
+    TaskAnswerArgs, TaskCancelArgs, TaskCommand, TaskGetArgs, TaskListArgs, TaskSubmitArgs,
+};
+use crate::client::{
+    Client, Cursor, Flow, Page, Target, Task, TaskStatus, Write, follow, fresh_key,
+};
+use crate::exit::{Exit, OrHint, Problem};
+use crate::output::{Output, Paint, Table, event_line, shorten, talk};
+
+/// The most bytes of input that are read.
+const INPUT_BYTES_MAX: u64 = 64 * 1024 * 1024;
+/// The most items that a server gives at once.
+const PAGE_MAX: usize = 200;
+
+/// Runs one of them.
+pub(crate) async fn run(command: TaskCommand) -> anyhow::Result<Exit> {
+    match command {
+        TaskCommand::Submit(args) => submit(args).await,
+        TaskCommand::Get(args) => get(args).await,
+        TaskCommand::List(args) => list(args).await,
+        TaskCommand::Watch(args) => {
+            let client = Client::new(Target::find(&args.connection)?)?;
+            watch(&client, &args.id, args.json).await
+        }
+        TaskCommand::Answer(args) => answer(args).await,
+        TaskCommand::Cancel(args) => cancel(args).await,
+    }
+}
+
+async fn submit(args: TaskSubmitArgs) -> anyhow::Result<Exit> {
+    let client = Client::new(Target::find(&args.connection)?)?;
+    let input = match (&args.text, &args.json_input) {
+        (_, Some(file)) => object(&read(file)?, file)?,
+        (Some(text), None) if text == "-" => user_message(&read(Path::new("-"))?),
+        (Some(text), None) => user_message(text),
+        (None, None) => user_message(""),
+    };
+    let mut metadata: Map<String, Value> = args
+        .metadata
+        .into_iter()
+        .map(|(key, value)| (key, Value::String(value)))
+        .collect();
+    if let Some(workflow) = args.workflow {
+        metadata.insert("workflow".to_owned(), Value::String(workflow));
+    }
+    let task = NewTask {
+        input,
+        metadata,
+        session: args.session,
+        workspace: args.workspace,
+    };
+    let key = match args.idempotency_key {
+        Some(key) => key,
+        None => fresh_key()?,
+    };
+    let task = task.submit(&client, &key).await?;
+    if args.watch {
+        if !args.json {
+            talk(format_args!("{} in {}", task.id, task.session_id));
+        }
+        return watch(&client, &task.id, args.json).await;
+    }
+    show(&task, args.json)?;
+    Ok(match task.status {
+        TaskStatus::Failed | TaskStatus::Canceled => Exit::No,
+        ref other => other.reading(),
+    })
+}
+
+/// A Task to be.
+#[derive(Debug)]
+pub(crate) struct NewTask {
+    /// A Message or an object.
+    pub(crate) input: Value,
+    /// The caller's members.
+    pub(crate) metadata: Map<String, Value>,
+    /// The Session; a new one when none is given.
+    pub(crate) session: Option<String>,
+    /// The Workspace.
+    pub(crate) workspace: Option<String>,
+}
+
+impl NewTask {
+    /// Submits it, once for each key however often this is called.
+    pub(crate) async fn submit(self, client: &Client, key: &str) -> anyhow::Result<Task> {
+        let session = match self.session {
+            Some(session) => session,
+            None => new_session(client, self.workspace.as_deref(), key).await?,
+        };
+        let mut body = json!({"input": self.input, "metadata": self.metadata});
+        if let (Some(workspace), Value::Object(body)) = (self.workspace, &mut body) {
+            body.insert("workspace_id".to_owned(), Value::String(workspace));
+        }
+        let path = ["v1", "sessions", &session, "tasks"];
+        Task::read(client.post(&path, Write { body, key }).await?)
+    }
+}
+
+/// Makes a Session. The key may be the Task's: a key counts per path.
+pub(crate) async fn new_session(
+    client: &Client,
+    workspace: Option<&str>,
+    key: &str,
+) -> anyhow::Result<String> {
+    let body = json!({"workspace_id": workspace.unwrap_or("workspace_local")});
+    let session = client
+        .post(&["v1", "sessions"], Write { body, key })
+        .await?;
+    match session.get("id").and_then(Value::as_str) {
+        Some(id) => Ok(id.to_owned()),
+        None => Err(Problem::new(
+            "the server's answer is not a session",
+            "check that the address is that of an Agents Protocol server",
+        )
+        .into()),
+    }
+}
+
+/// Returns text as a Message of a user.
+pub(crate) fn user_message(text: &str) -> Value {
+    json!({"role": "user", "parts": [{"type": "text", "text": text, "visibility": "public"}]})
+}
+
+fn read(file: &Path) -> anyhow::Result<String> {
+    let mut text = String::new();
+    let hint = "give a readable UTF-8 file of at most 64 MiB, or `-` for stdin";
+    let bytes = if file == Path::new("-") {
+        std::io::stdin()
+            .take(INPUT_BYTES_MAX + 1)
+            .read_to_string(&mut text)
+    } else {
+        std::fs::File::open(file)
+            .and_then(|opened| opened.take(INPUT_BYTES_MAX + 1).read_to_string(&mut text))
+    };
+    let bytes = bytes.or_hint(format_args!("`{}`", file.display()), hint)?;
+    if bytes as u64 > INPUT_BYTES_MAX {
+        return Err(Problem::new(format!("`{}` is too large", file.display()), hint).into());
+    }
+    Ok(text)
+}
+
+fn object(text: &str, file: &Path) -> anyhow::Result<Value> {
+    let members = canon::read_object(text.as_bytes(), canon::Integers::Safe).or_hint(
+        format_args!("`{}`", file.display()),
+        "the file must hold one JSON object, such as {\"ticket\": 7}",
+    )?;
+    Ok(Value::Object(members))
+}
+
+async fn get(args: TaskGetArgs) -> anyhow::Result<Exit> {
+    let client = Client::new(Target::find(&args.connection)?)?;
+    let task = client.task(&args.id).await?;
+    if args.json {
+        Output::stdout().json(&task.raw)?;
+    } else {
+        details(&task)?;
+    }
+    Ok(task.status.reading())
+}
+
+fn details(task: &Task) -> anyhow::Result<()> {
+    let mut out = Output::stdout();
+    let member = |name: &str| task.raw.get(name).and_then(Value::as_str);
+    let mut rows = Table::default();
+    let mut row = |name: &str, value: String, paint: Option<Paint>| {
+        if !value.is_empty() {
+            rows.row([
+                (name.to_owned(), Some(Paint::Quiet)),
+                (shorten(&value, 200), paint),
+            ]);
+        }
+    };
+    row("task", task.id.clone(), None);
+    row("status", task.status.to_string(), paint(&task.status));
+    row("workflow", task.workflow().to_owned(), None);
+    row("input", task.input_text(), None);
+    if let Some(failure) = &task.failure {
+        row(
+            "failure",
+            format!("{}: {}", failure.code, failure.message),
+            None,
+        );
+    }
+    for name in [
+        "session_id",
+        "workspace_id",
+        "created_by",
+        "outcome_id",
+        "receipt_id",
+    ] {
+        row(
+            name.trim_end_matches("_id"),
+            member(name).unwrap_or_default().to_owned(),
+            None,
+        );
+    }
+    for name in ["created_at", "started_at", "completed_at", "canceled_at"] {
+        row(
+            name.trim_end_matches("_at"),
+            member(name).unwrap_or_default().to_owned(),
+            None,
+        );
+    }
+    rows.print(&mut out, "")?;
+    advise(task);
+    Ok(())
+}
+
+/// Says what a waiting Task waits for.
+fn advise(task: &Task) {
+    match task.status {
+        TaskStatus::InputRequired => {
+            talk(format_args!(
+                "it waits for an answer: reprise task answer {} TEXT",
+                task.id
+            ));
+        }
+        TaskStatus::AuthRequired => {
+            talk(format_args!(
+                "it waits for a decision: reprise task answer {} --approve",
+                task.id
+            ));
+        }
+        TaskStatus::Submitted | TaskStatus::Working => {
+            talk(format_args!("to follow it: reprise task watch {}", task.id));
+        }
+        TaskStatus::Completed
+        | TaskStatus::Failed
+        | TaskStatus::Canceled
+        | TaskStatus::Unknown(_) => {}
+    }
+}
+
+pub(crate) fn paint(status: &TaskStatus) -> Option<Paint> {
+    match status {
+        TaskStatus::Completed => Some(Paint::Good),
+        TaskStatus::Failed | TaskStatus::Canceled | TaskStatus::Unknown(_) => Some(Paint::Bad),
+        TaskStatus::InputRequired | TaskStatus::AuthRequired => Some(Paint::Waiting),
+        TaskStatus::Submitted | TaskStatus::Working => None,
+    }
+}
+
+async fn list(args: TaskListArgs) -> anyhow::Result<Exit> {
+    let client = Client::new(Target::find(&args.connection)?)?;
+    let wanted = args.limit as usize;
+    let mut items: Vec<Value> = Vec::new();
+    let mut cursor: Option<String> = None;
+    let more = loop {
+        let limit = wanted.saturating_sub(items.len()).min(PAGE_MAX).to_string();
+        let mut query = vec![("limit", limit.as_str())];
+        if let Some(session) = &args.session {
+            query.push(("session_id", session));
+        }
+        if let Some(workspace) = &args.workspace {
+            query.push(("workspace_id", workspace));
+        }
+        if let Some(cursor) = &cursor {
+            query.push(("cursor", cursor));
+        }
+        let page = Page::read(&client.get(&["v1", "tasks"], &query).await?)?;
+        let stuck = page.data.is_empty();
+        items.extend(page.data);
+        if page.next.is_none() || stuck || items.len() >= wanted {
+            break page.next.is_some();
+        }
+        cursor = page.next;
+    };
+    items.truncate(wanted);
+    let tasks: Vec<Task> = items
+        .into_iter()
+        .map(Task::read)
+        .collect::<anyhow::Result<_>>()?;
+    let mut out = Output::stdout();
+    if args.json {
+        out.json(&tasks.iter().map(|task| task.raw.clone()).collect())?;
+    } else if tasks.is_empty() {
+        talk("no tasks");
+    } else {
+        let mut rows = Table::new(&["TASK", "STATUS", "CREATED", "WORKFLOW", "INPUT"]);
+        for task in &tasks {
+            let created = task.created_at.get(..19).unwrap_or(&task.created_at);
+            rows.row([
+                (shorten(&task.id, 80), None),
+                (task.status.to_string(), paint(&task.status)),
+                (shorten(&created.replace('T', " "), 40), None),
+                (shorten(task.workflow(), 40), None),
+                (shorten(&task.input_text(), 60), None),
+            ]);
+        }
+        rows.print(&mut out, "")?;
+    }
+    if more {
+        talk(format_args!("there are more; raise --limit (now {wanted})"));
+    }
+    let unknown = tasks.iter().any(|task| task.status.reading() == Exit::No);
+    Ok(if unknown { Exit::No } else { Exit::Ok })
+}
+
+async fn watch(client: &Client, id: &str, json: bool) -> anyhow::Result<Exit> {
+    let mut out = Output::stdout();
+    let task = follow(client, id, &mut Cursor::default(), |event| {
+        if json {
+            out.line(&event.raw)?;
+        } else {
+            out.line(event_line(&out, event))?;
+        }
+        match event.kind.as_str() {
+            "task.input_required" => {
+                talk(format_args!(
+                    "it waits for an answer: reprise task answer {id} TEXT"
+                ));
+            }
+            "task.auth_required" => {
+                talk(format_args!(
+                    "it waits for a decision: reprise task answer {id} --approve"
+                ));
+            }
+            _ => {}
+        }
+        Ok(if out.is_closed() {
+            Flow::Stop
+        } else {
+            Flow::Continue
+        })
+    })
+    .await?;
+    if !json {
+        talk(ending(&task));
+    }
+    Ok(task.status.verdict())
+}
+
+/// Returns how a Task ended, in one line.
+pub(crate) fn ending(task: &Task) -> String {
+    match &task.failure {
+        Some(failure) => format!(
+            "{}: {} ({})",
+            task.status,
+            shorten(&failure.message, 200),
+            shorten(&failure.code, 60)
+        ),
+        None => task.status.to_string(),
+    }
+}
+
+async fn answer(args: TaskAnswerArgs) -> anyhow::Result<Exit> {
+    let client = Client::new(Target::find(&args.connection)?)?;
+    match &args.text {
+        Some(text) => say(&client, &args.id, text).await?,
+        None => decide(&client, &args.id, args.approve, args.reason.as_deref()).await?,
+    }
+    let task = client.task(&args.id).await?;
+    show(&task, args.json)?;
+    Ok(task.status.reading())
+}
+
+/// Answers a Task's question.
+pub(crate) async fn say(client: &Client, task: &str, text: &str) -> anyhow::Result<()> {
+    let body = json!({"kind": "input", "message": user_message(text)});
+    let key = fresh_key()?;
+    client
+        .post(
+            &["v1", "tasks", task, "messages"],
+            Write { body, key: &key },
+        )
+        .await?;
+    Ok(())
+}
+
+/// Approves or denies what a Task waits for.
+pub(crate) async fn decide(
+    client: &Client,
+    task: &str,
+    approved: bool,
+    reason: Option<&str>,
+) -> anyhow::Result<()> {
+    let page = client
+        .get(
+            &["v1", "tasks", task, "permission-requests"],
+            &[("limit", "200")],
+        )
+        .await?;
+    let page = Page::read(&page)?;
+    let pending = page
+        .data
+        .iter()
+        .find(|request| request.get("status").and_then(Value::as_str) == Some("pending"));
+    let Some(request) = pending.and_then(|request| request.get("id")?.as_str()) else {
+        return Err(Problem::new(
+            format!("task `{task}` does not wait for a decision"),
+            format!("`reprise task get {task}` shows where it stands"),
+        )
+        .answers_no()
+        .into());
+    };
+    let mut body = json!({"approved": approved});
+    if let (Some(reason), Value::Object(body)) = (reason, &mut body) {
+        body.insert("reason".to_owned(), Value::String(reason.to_owned()));
+    }
+    let key = fresh_key()?;
+    client
+        .post(
+            &["v1", "permission-requests", request, "respond"],
+            Write { body, key: &key },
+        )
+        .await?;
+    Ok(())
+}
+
+async fn cancel(args: TaskCancelArgs) -> anyhow::Result<Exit> {
+    let client = Client::new(Target::find(&args.connection)?)?;
+    let task = stop(&client, &args.id, args.reason.as_deref()).await?;
+    show(&task, args.json)?;
+    Ok(task.status.reading())
+}
+
+/// Cancels a Task.
+pub(crate) async fn stop(
+    client: &Client,
+    task: &str,
+    reason: Option<&str>,
+) -> anyhow::Result<Task> {
+    let body = json!({"reason": reason});
+    let key = fresh_key()?;
+    let answer = client
+        .post(&["v1", "tasks", task, "cancel"], Write { body, key: &key })
+        .await?;
+    Task::read(answer)
+}
+
+fn show(task: &Task, json: bool) -> anyhow::Result<()> {
+    let mut out = Output::stdout();
+    if json {
+        return out.json(&task.raw);
+    }
+    let status = task.status.to_string();
+    let status = match paint(&task.status) {
+        Some(paint) => out.paint(paint, &status),
+        None => status,
+    };
+    out.line(format_args!("{}  {status}", shorten(&task.id, 120)))?;
+    if let Some(failure) = &task.failure {
+        talk(format_args!(
+            "{}: {}",
+            shorten(&failure.code, 60),
+            shorten(&failure.message, 200)
+        ));
+    }
+    advise(task);
+    Ok(())
+}

@@ -1,0 +1,313 @@
+//! The list of settings with their comments, and the file made of it.
+//!
+//! A test compares the list with the settings themselves, so that none is forgotten.
+
+use std::fmt::Write;
+
+use toml::{Table, Value};
+
+use super::{Place, Settings};
+
+/// One setting.
+#[derive(Debug)]
+pub(super) struct Key {
+    section: &'static str,
+    name: &'static str,
+    comment: &'static str,
+}
+
+impl Key {
+    /// Returns the environment variable that sets it; lists have none.
+    pub(super) fn variable(&self) -> Option<String> {
+        if self.name == "connectors" {
+            return None;
+        }
+        let path = match self.section {
+            "" => self.name.to_owned(),
+            section => format!("{section}_{}", self.name),
+        };
+        Some(format!("REPRISE_{}", path.to_uppercase()))
+    }
+
+    /// Returns where it stands.
+    pub(super) fn place(&self) -> Place {
+        (self.section, self.name)
+    }
+}
+
+const fn key(section: &'static str, name: &'static str, comment: &'static str) -> Key {
+    Key {
+        section,
+        name,
+        comment,
+    }
+}
+
+/// The sections in the order of the file.
+pub(super) const SECTIONS: [&str; 3] = ["log", "tls", "limits"];
+
+/// Every setting, in the order of the file.
+pub(super) const KEYS: &[Key] = &[
+    key(
+        "",
+        "data",
+        "Data directory: the log, the keys, the lock. One server per directory.",
+    ),
+    key(
+        "",
+        "listen",
+        "Address and port. Port 0 takes any free one; the file `address` in the data directory tells which.",
+    ),
+    key(
+        "",
+        "allow_plain_http",
+        "Listen without TLS on an address that other machines can reach.",
+    ),
+    key(
+        "",
+        "public_url",
+        "Where clients reach this server when that is not the listening address; empty for that address.",
+    ),
+    key(
+        "",
+        "card_object",
+        "What the agent card calls itself: harn_agent_card (the contract) or agent_card (an earlier draft).",
+    ),
+    key(
+        "",
+        "connectors",
+        "Connectors that the API lists; see the example at the end.",
+    ),
+    key(
+        "log",
+        "format",
+        "Lines for people (text) or for programs (json), on stderr.",
+    ),
+    key(
+        "log",
+        "level",
+        "error, warn, info, debug or trace; also per part, such as info,engine=debug.",
+    ),
+    key(
+        "tls",
+        "cert",
+        "Certificate chain for HTTPS, a PEM file; empty for plain HTTP.",
+    ),
+    key(
+        "tls",
+        "key",
+        "Private key for HTTPS, a PEM file; empty for plain HTTP.",
+    ),
+    key("limits", "batch_len_max", "Commands that share one commit."),
+    key(
+        "limits",
+        "pending_commands_max",
+        "Commands that may wait for a commit; more are refused with 503.",
+    ),
+    key("limits", "workers_max", "Tasks worked on at the same time."),
+    key(
+        "limits",
+        "open_tasks_max",
+        "Tasks accepted and not finished; more are refused.",
+    ),
+    key(
+        "limits",
+        "streams_max",
+        "Event streams open at the same time.",
+    ),
+    key(
+        "limits",
+        "fork_messages_max",
+        "Messages that a fork may copy, and first messages of a session.",
+    ),
+    key(
+        "limits",
+        "settle_window_ms",
+        "How long a submit waits for its task to finish before it answers.",
+    ),
+    key(
+        "limits",
+        "start_window_ms",
+        "How long a submit waits for a free worker to begin.",
+    ),
+    key(
+        "limits",
+        "idempotency_window_s",
+        "How long an Idempotency-Key is remembered; at least a day.",
+    ),
+    key(
+        "limits",
+        "drain_window_ms",
+        "How long a shutdown waits for running tasks; they go on after the next start.",
+    ),
+    key(
+        "limits",
+        "body_bytes_max",
+        "The largest JSON body of a request.",
+    ),
+    key(
+        "limits",
+        "artifact_bytes_max",
+        "The largest uploaded content of an artifact.",
+    ),
+    key(
+        "limits",
+        "connections_max",
+        "Connections open at the same time; more wait to be accepted.",
+    ),
+    key(
+        "limits",
+        "request_timeout_ms",
+        "How long a request may take until its answer begins.",
+    ),
+    key(
+        "limits",
+        "header_read_timeout_ms",
+        "How long a client may take to send the head of a request, and to shake hands.",
+    ),
+    key(
+        "limits",
+        "sse_heartbeat_ms",
+        "How often an idle stream says that it lives.",
+    ),
+    key(
+        "limits",
+        "shutdown_timeout_ms",
+        "How long a shutdown waits for requests that are being answered.",
+    ),
+    key(
+        "limits",
+        "requests_per_second",
+        "Requests a second that each actor may send; 0 for any number.",
+    ),
+    key(
+        "limits",
+        "requests_burst",
+        "Requests that an actor may send at once, when requests_per_second is not 0.",
+    ),
+];
+
+const HEAD: &str = "\
+# Settings of `reprise serve`. A line that begins with `#` and a name shows a default: remove the `#` to change it.
+# Flags win over environment variables (named in brackets), variables over this file. All since 0.1.
+";
+
+const CONNECTOR_EXAMPLE: &str = "
+# A connector, as the API shows it. Any number of them, after everything else.
+#   [[connectors]]
+#   id = \"connector_deploys\"
+#   provider = \"github\"
+#   workspace_id = \"workspace_local\"
+#   status = \"ACTIVE\"
+#   event_kinds = [\"push\"]
+#   webhook = { path = \"/hooks/deploys\" }
+#   metadata = { team = \"platform\" }
+";
+
+/// Returns the configuration file with every default in it, commented out.
+pub(crate) fn print() -> String {
+    let mut text = HEAD.to_owned();
+    let mut section = "";
+    for key in KEYS {
+        if key.section != section {
+            section = key.section;
+            let _ = write!(text, "\n#[{section}]");
+        }
+        let variable = key
+            .variable()
+            .map(|name| format!(" [{name}]"))
+            .unwrap_or_default();
+        let value = default_of(key).unwrap_or_else(|| Value::String(String::new()));
+        let _ = write!(
+            text,
+            "\n# {}{variable}\n#{} = {value}\n",
+            key.comment, key.name
+        );
+    }
+    text.push_str(CONNECTOR_EXAMPLE);
+    text
+}
+
+/// Reads a variable's text as the kind of value that the default is.
+pub(super) fn like_default(key: &Key, text: &str) -> Value {
+    let parsed = match default_of(key) {
+        Some(Value::Integer(_)) => text.trim().parse().ok().map(Value::Integer),
+        Some(Value::Boolean(_)) => text.trim().parse().ok().map(Value::Boolean),
+        _ => None,
+    };
+    // Text that is no number stays text: the check that follows says what was expected.
+    parsed.unwrap_or_else(|| Value::String(text.to_owned()))
+}
+
+fn default_of(key: &Key) -> Option<Value> {
+    let defaults = Table::try_from(Settings::default()).ok()?;
+    match key.section {
+        "" => defaults.get(key.name).cloned(),
+        section => defaults.get(section)?.get(key.name).cloned(),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::collections::BTreeSet;
+
+    use super::*;
+
+    /// Removes the mark of every line that shows a default.
+    fn uncommented(text: &str) -> String {
+        let lines = text.lines().map(|line| match line.strip_prefix('#') {
+            Some(rest) if rest.starts_with(|c: char| c.is_ascii_lowercase() || c == '[') => rest,
+            _ => line,
+        });
+        lines.collect::<Vec<_>>().join("\n")
+    }
+
+    #[test]
+    fn what_is_printed_reads_back_to_the_defaults() {
+        let printed = print();
+        assert_eq!(
+            toml::from_str::<Settings>(&printed).unwrap(),
+            Settings::default()
+        );
+        let text = uncommented(&printed);
+        assert_eq!(
+            toml::from_str::<Settings>(&text).unwrap(),
+            Settings::default()
+        );
+        let keys = text
+            .lines()
+            .filter(|line| line.contains(" = ") && !line.starts_with('#'));
+        assert_eq!(keys.count(), KEYS.len());
+    }
+
+    #[test]
+    fn the_connector_example_works() {
+        let lines = CONNECTOR_EXAMPLE
+            .lines()
+            .filter_map(|line| line.strip_prefix("#   "));
+        let text = lines.collect::<Vec<_>>().join("\n");
+        let settings: Settings = toml::from_str(&text).unwrap();
+        assert_eq!(settings.connectors.len(), 1);
+    }
+
+    #[test]
+    fn every_setting_is_listed_and_nothing_else() {
+        let defaults = Table::try_from(Settings::default()).unwrap();
+        let mut actual = BTreeSet::new();
+        for (name, value) in &defaults {
+            match value {
+                Value::Table(inner) => {
+                    actual.extend(inner.keys().map(|key| format!("{name}.{key}")));
+                }
+                _ => {
+                    actual.insert(format!(".{name}"));
+                }
+            }
+        }
+        let listed: BTreeSet<String> = KEYS
+            .iter()
+            .map(|key| format!("{}.{}", key.section, key.name))
+            .collect();
+        assert_eq!(listed, actual);
+    }
+}

@@ -1,0 +1,128 @@
+//! The exit codes, and the one error type that carries a hint.
+//!
+//! Owns the table below and nothing else: which command answers what is the command's business.
+//!
+//! | Code | Meaning |
+//! | --- | --- |
+//! | 0 | it worked, and the answer is yes |
+//! | 1 | it worked, and the answer is no: a task that failed, a log with problems, a refused change |
+//! | 2 | wrong usage, or something failed before there was an answer |
+
+use std::fmt;
+use std::process::ExitCode;
+
+/// How the program ends.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Exit {
+    /// Yes.
+    Ok,
+    /// No.
+    No,
+    /// No answer.
+    Fault,
+}
+
+impl Exit {
+    /// Returns the number that the shell sees.
+    pub(crate) const fn code(self) -> u8 {
+        match self {
+            Exit::Ok => 0,
+            Exit::No => 1,
+            Exit::Fault => 2,
+        }
+    }
+}
+
+impl From<Exit> for ExitCode {
+    fn from(exit: Exit) -> Self {
+        ExitCode::from(exit.code())
+    }
+}
+
+/// A failure as a person reads it: what happened, and what to do next.
+#[derive(Debug)]
+pub(crate) struct Problem {
+    message: String,
+    hint: String,
+    exit: Exit,
+}
+
+impl Problem {
+    /// A failure without an answer.
+    pub(crate) fn new(message: impl Into<String>, hint: impl Into<String>) -> Self {
+        Self {
+            message: message.into(),
+            hint: hint.into(),
+            exit: Exit::Fault,
+        }
+    }
+
+    /// The same failure as an answer: no.
+    pub(crate) fn answers_no(mut self) -> Self {
+        self.exit = Exit::No;
+        self
+    }
+}
+
+impl fmt::Display for Problem {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(&self.message)
+    }
+}
+
+impl std::error::Error for Problem {}
+
+/// Adds a hint to any error.
+pub(crate) trait OrHint<T> {
+    /// Says what failed and what to do about it.
+    ///
+    /// # Errors
+    /// The error it was called on, with the hint.
+    fn or_hint(self, what: impl fmt::Display, hint: impl Into<String>) -> anyhow::Result<T>;
+}
+
+impl<T, E: fmt::Display> OrHint<T> for Result<T, E> {
+    fn or_hint(self, what: impl fmt::Display, hint: impl Into<String>) -> anyhow::Result<T> {
+        self.map_err(|error| Problem::new(format!("{what}: {error}"), hint).into())
+    }
+}
+
+/// Returns the lines to print and the exit code for an error.
+pub(crate) fn report(error: &anyhow::Error) -> (String, Exit) {
+    let message = one_line(&format!("{error:#}"));
+    let (hint, exit) = match error.downcast_ref::<Problem>() {
+        Some(problem) => (problem.hint.as_str(), problem.exit),
+        None => (
+            "`reprise --help` lists the commands; each has its own `--help` with examples",
+            Exit::Fault,
+        ),
+    };
+    (format!("error: {message}\nhint: {}", one_line(hint)), exit)
+}
+
+/// Errors may carry words of a server or a file: no line breaks, no control characters.
+fn one_line(text: &str) -> String {
+    let printable = crate::output::printable(text);
+    printable.split_whitespace().collect::<Vec<_>>().join(" ")
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn an_error_is_one_line_and_a_hint() {
+        let error = anyhow::Error::from(Problem::new("it\nbroke\u{1b}[31m", "mend it"));
+        let (text, exit) = report(&error);
+        assert_eq!(text, "error: it broke\u{fffd}[31m\nhint: mend it");
+        assert_eq!(exit, Exit::Fault);
+    }
+
+    #[test]
+    fn a_refusal_is_an_answer() {
+        let error = anyhow::Error::from(Problem::new("no", "ask again").answers_no());
+        assert_eq!(report(&error).1.code(), 1);
+        assert_eq!(report(&anyhow::anyhow!("x")).1.code(), 2);
+        assert_eq!(Exit::Ok.code(), 0);
+    }
+}

@@ -1,0 +1,226 @@
+//! Data to stdout, talk to stderr, in a form that people can read.
+//!
+//! Owns colour, columns, progress and what happens when the reader of a pipe goes away. Words that come from a
+//! server pass through [`printable`], so that no event can drive somebody's terminal.
+
+mod event;
+
+use std::fmt;
+use std::io::{self, IsTerminal, Write};
+
+use indicatif::{ProgressBar, ProgressDrawTarget, ProgressStyle};
+use serde_json::Value;
+
+pub(crate) use event::{KIND_WIDTH, event_line};
+
+/// Where data goes.
+#[derive(Debug)]
+pub(crate) struct Output {
+    colour: bool,
+    closed: bool,
+}
+
+/// What a piece of text is, for those who see colours.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Paint {
+    /// A heading.
+    Heading,
+    /// Something that went well.
+    Good,
+    /// Something that did not.
+    Bad,
+    /// Something that waits for somebody.
+    Waiting,
+    /// Something to pass over.
+    Quiet,
+}
+
+impl Output {
+    /// Standard output, in colour on a terminal unless `NO_COLOR` says otherwise.
+    pub(crate) fn stdout() -> Self {
+        let refused = std::env::var_os("NO_COLOR").is_some_and(|value| !value.is_empty());
+        Self {
+            colour: io::stdout().is_terminal() && !refused,
+            closed: false,
+        }
+    }
+
+    /// Writes one line. A reader that went away is remembered, not an error: whoever pipes into `head` has what
+    /// he wanted.
+    pub(crate) fn line(&mut self, text: impl fmt::Display) -> anyhow::Result<()> {
+        self.write(&format!("{text}\n"))
+    }
+
+    /// Writes text as it is.
+    pub(crate) fn write(&mut self, text: &str) -> anyhow::Result<()> {
+        if self.closed {
+            return Ok(());
+        }
+        let mut stdout = io::stdout().lock();
+        match stdout
+            .write_all(text.as_bytes())
+            .and_then(|()| stdout.flush())
+        {
+            Ok(()) => Ok(()),
+            Err(error) if error.kind() == io::ErrorKind::BrokenPipe => {
+                self.closed = true;
+                Ok(())
+            }
+            Err(error) => Err(crate::exit::Problem::new(
+                format!("cannot write to stdout: {error}"),
+                "check where the output goes",
+            )
+            .into()),
+        }
+    }
+
+    /// Writes a value as indented JSON.
+    pub(crate) fn json(&mut self, value: &Value) -> anyhow::Result<()> {
+        self.line(format_args!("{value:#}"))
+    }
+
+    /// True when text may be coloured.
+    pub(crate) fn is_coloured(&self) -> bool {
+        self.colour
+    }
+
+    /// True when nobody reads any more.
+    pub(crate) fn is_closed(&self) -> bool {
+        self.closed
+    }
+
+    /// Returns text in a colour, or as it is.
+    pub(crate) fn paint(&self, paint: Paint, text: &str) -> String {
+        if !self.colour {
+            return text.to_owned();
+        }
+        let code = match paint {
+            Paint::Heading => "1",
+            Paint::Good => "32",
+            Paint::Bad => "31",
+            Paint::Waiting => "33",
+            Paint::Quiet => "2",
+        };
+        format!("\u{1b}[{code}m{text}\u{1b}[0m")
+    }
+}
+
+/// Says something to the person at the terminal. That nobody listens is no error.
+pub(crate) fn talk(text: impl fmt::Display) {
+    let _ = writeln!(io::stderr().lock(), "{text}");
+}
+
+/// Replaces control characters.
+pub(crate) fn printable(text: &str) -> String {
+    text.chars()
+        .map(|c| match c {
+            '\n' | '\t' => c,
+            // Beside C0 and C1: the marks that reverse the direction of text can make a line lie.
+            c if c.is_control()
+                || matches!(c, '\u{202a}'..='\u{202e}' | '\u{2066}'..='\u{2069}') =>
+            {
+                '\u{fffd}'
+            }
+            c => c,
+        })
+        .collect()
+}
+
+/// Returns text on one line, cut to a width with `…`.
+pub(crate) fn shorten(text: &str, width: usize) -> String {
+    let flat = printable(text)
+        .split_whitespace()
+        .collect::<Vec<_>>()
+        .join(" ");
+    if flat.chars().count() <= width {
+        return flat;
+    }
+    let mut cut: String = flat.chars().take(width.saturating_sub(1)).collect();
+    cut.push('…');
+    cut
+}
+
+/// Rows of cells, aligned; the last column is as wide as it likes.
+#[derive(Debug, Default)]
+pub(crate) struct Table {
+    rows: Vec<Vec<(String, Option<Paint>)>>,
+}
+
+impl Table {
+    /// A table with a heading.
+    pub(crate) fn new(heading: &[&str]) -> Self {
+        let cells = heading
+            .iter()
+            .map(|cell| ((*cell).to_owned(), Some(Paint::Quiet)));
+        Self {
+            rows: vec![cells.collect()],
+        }
+    }
+
+    /// Adds a row.
+    pub(crate) fn row(&mut self, cells: impl IntoIterator<Item = (String, Option<Paint>)>) {
+        self.rows.push(cells.into_iter().collect());
+    }
+
+    /// Writes the table, each line after `indent`.
+    pub(crate) fn print(&self, out: &mut Output, indent: &str) -> anyhow::Result<()> {
+        let columns = self.rows.iter().map(Vec::len).max().unwrap_or(0);
+        let width = |column: usize| {
+            let cells = self.rows.iter().filter_map(|row| row.get(column));
+            cells
+                .map(|(text, _)| text.chars().count())
+                .max()
+                .unwrap_or(0)
+        };
+        let widths: Vec<usize> = (0..columns).map(width).collect();
+        for row in &self.rows {
+            let mut line = indent.to_owned();
+            for (at, ((text, paint), width)) in row.iter().zip(&widths).enumerate() {
+                match paint {
+                    Some(paint) => line.push_str(&out.paint(*paint, text)),
+                    None => line.push_str(text),
+                }
+                if at + 1 < row.len() {
+                    let gap = width.saturating_sub(text.chars().count()) + 2;
+                    line.extend(std::iter::repeat_n(' ', gap));
+                }
+            }
+            out.line(line.trim_end())?;
+        }
+        Ok(())
+    }
+}
+
+/// A sign of life on stderr while something takes its time; nothing when stderr is no terminal.
+pub(crate) fn spinner(message: &'static str) -> ProgressBar {
+    let bar = ProgressBar::new_spinner().with_message(message);
+    if !io::stderr().is_terminal() {
+        bar.set_draw_target(ProgressDrawTarget::hidden());
+    }
+    bar.enable_steady_tick(std::time::Duration::from_millis(100));
+    bar
+}
+
+/// A count of steps on stderr; nothing when stderr is no terminal.
+pub(crate) fn counter() -> ProgressBar {
+    let bar = spinner("");
+    if let Ok(style) = ProgressStyle::with_template("{spinner} {pos} {wide_msg}") {
+        bar.set_style(style);
+    }
+    bar
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn words_of_others_cannot_drive_the_terminal() {
+        assert_eq!(
+            printable("a\u{1b}[2Jb\u{9b}c\u{202e}d\n"),
+            "a\u{fffd}[2Jb\u{fffd}c\u{fffd}d\n"
+        );
+        assert_eq!(shorten("one\ntwo  three", 8), "one two…");
+        assert_eq!(shorten("short", 8), "short");
+    }
+}

@@ -1,0 +1,161 @@
+//! One event as one readable line.
+
+use serde_json::Value;
+
+use super::{Output, Paint, shorten};
+use crate::client::Event;
+
+/// Room for the longest kind that we write, so that details line up.
+pub(crate) const KIND_WIDTH: usize = 24;
+
+/// Returns `time  kind  detail`.
+pub(crate) fn event_line(out: &Output, event: &Event) -> String {
+    let kind = shorten(&event.kind, 60);
+    let padding = KIND_WIDTH.saturating_sub(kind.chars().count());
+    let painted = match paint(event) {
+        Some(paint) => out.paint(paint, &kind),
+        None => kind,
+    };
+    let detail = detail(&event.kind, &event.payload);
+    let line = format!(
+        "{}  {painted}{:padding$}  {detail}",
+        out.paint(Paint::Quiet, &clock(&event.created_at)),
+        ""
+    );
+    line.trim_end().to_owned()
+}
+
+/// Returns the time of day of an RFC 3339 time, to the millisecond.
+fn clock(time: &str) -> String {
+    match time.split_once('T') {
+        Some((_, rest)) => shorten(rest.trim_end_matches('Z'), 64)
+            .chars()
+            .take(12)
+            .collect(),
+        None => shorten(time, 12),
+    }
+}
+
+fn paint(event: &Event) -> Option<Paint> {
+    match event.kind.as_str() {
+        "task.completed" | "tool.approved" => Some(Paint::Good),
+        "task.failed" | "task.canceled" | "tool.denied" | "error" => Some(Paint::Bad),
+        "task.input_required" | "task.auth_required" | "tool.approval_required" => {
+            Some(Paint::Waiting)
+        }
+        kind if kind.starts_with("vendor.") => Some(Paint::Quiet),
+        _ => None,
+    }
+}
+
+fn detail(kind: &str, payload: &Value) -> String {
+    let text = |pointer: &str| {
+        payload
+            .pointer(pointer)
+            .and_then(Value::as_str)
+            .unwrap_or_default()
+    };
+    let detail = match kind {
+        "task.submitted" | "task.started" => format!("workflow {}", text("/workflow")),
+        "task.status_changed" => {
+            let reason = text("/reason");
+            let note = if reason.is_empty() {
+                String::new()
+            } else {
+                format!(" ({reason})")
+            };
+            format!("{} → {}{note}", text("/from"), text("/to"))
+        }
+        "user.message" | "agent.message" => format!("“{}”", spoken(payload)),
+        "session.message_appended" => text("/role").to_owned(),
+        "vendor.effect_requested" => format!("{}  {}", text("/effect_key"), text("/kind")),
+        "vendor.effect_recorded" => format!("{}  {}", text("/effect_key"), text("/outcome")),
+        "vendor.input_requested" => text("/request/question").to_owned(),
+        "tool.approval_required" => text("/request/reason").to_owned(),
+        "user.input_submitted" | "user.tool_confirmation" => match payload.get("approved") {
+            Some(Value::Bool(false)) => "denied".to_owned(),
+            Some(Value::Bool(true)) if kind == "user.tool_confirmation" => "approved".to_owned(),
+            _ => "answered".to_owned(),
+        },
+        "user.cancel_requested" => text("/reason").to_owned(),
+        "vendor.outcome_recorded" => format!("{}  {}", text("/status"), text("/summary")),
+        "task.failed" => format!("{}: {}", text("/failure/code"), text("/failure/message")),
+        // Their neighbours tell the same in words.
+        "task.completed"
+        | "task.canceled"
+        | "task.input_required"
+        | "task.auth_required"
+        | "tool.approved"
+        | "tool.denied" => String::new(),
+        "error" => format!("{}: {}", text("/error/code"), text("/error/message")),
+        // A kind that this program does not know is still shown.
+        _ => match payload.as_object() {
+            Some(members) if members.is_empty() => String::new(),
+            _ => payload.to_string(),
+        },
+    };
+    shorten(&detail, 80)
+}
+
+/// Returns the public text of a Message's parts.
+fn spoken(payload: &Value) -> String {
+    let parts = payload.get("parts").and_then(Value::as_array);
+    let texts = parts
+        .into_iter()
+        .flatten()
+        .filter_map(|part| part.get("text")?.as_str());
+    let joined = texts.collect::<Vec<_>>().join(" ");
+    shorten(&joined, 76)
+}
+
+#[cfg(test)]
+mod tests {
+    use serde_json::json;
+
+    use super::*;
+
+    fn line(kind: &str, payload: Value) -> String {
+        let out = Output {
+            colour: false,
+            closed: false,
+        };
+        let event = Event {
+            id: "event_1".to_owned(),
+            kind: kind.to_owned(),
+            created_at: "2026-11-15T09:56:39.123456Z".to_owned(),
+            payload,
+            raw: Value::Null,
+        };
+        event_line(&out, &event)
+    }
+
+    #[test]
+    fn each_event_is_one_aligned_line() {
+        let lines = [
+            line("task.submitted", json!({"workflow": "agent"})),
+            line(
+                "task.status_changed",
+                json!({"from": "SUBMITTED", "to": "WORKING"}),
+            ),
+            line(
+                "task.status_changed",
+                json!({"from": "INPUT_REQUIRED", "to": "WORKING", "reason": "recovered"}),
+            ),
+            line(
+                "agent.message",
+                json!({"parts": [{"type": "text", "text": "two\nlines\u{1b}[2J"}]}),
+            ),
+            line(
+                "vendor.effect_recorded",
+                json!({"effect_key": "llm:main:1", "outcome": "ok", "value": {"big": 1}}),
+            ),
+            line(
+                "task.failed",
+                json!({"failure": {"code": "denied", "message": "no"}}),
+            ),
+            line("somebody.elses", json!({"a": 1})),
+            line("session.closed", json!({})),
+        ];
+        insta::assert_snapshot!(lines.join("\n"));
+    }
+}

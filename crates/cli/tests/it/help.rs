@@ -1,0 +1,49 @@
+//! What `--help` says, command by command.
+
+use crate::world::World;
+
+const COMMANDS: [&[&str]; 17] = [
+    &[],
+    &["demo"],
+    &["serve"],
+    &["key"],
+    &["key", "create"],
+    &["key", "list"],
+    &["key", "revoke"],
+    &["task"],
+    &["task", "submit"],
+    &["task", "get"],
+    &["task", "list"],
+    &["task", "watch"],
+    &["task", "answer"],
+    &["task", "cancel"],
+    &["log"],
+    &["log", "verify"],
+    &["conformance"],
+];
+
+#[test]
+fn every_command_explains_itself_with_examples() {
+    let world = World::new();
+    let mut all = String::new();
+    for command in COMMANDS {
+        let text = world.ok(&[command, &["--help"]].concat());
+        assert!(!text.contains('\u{1b}'));
+        let family = text.contains("\nCommands:\n");
+        assert!(
+            family || text.contains("Example"),
+            "{command:?} has no example:\n{text}"
+        );
+        all.push_str(&format!("$ reprise {} --help\n{text}\n", command.join(" ")));
+    }
+    insta::assert_snapshot!(all);
+}
+
+#[test]
+fn without_a_command_the_help_goes_to_stderr_with_2() {
+    let world = World::new();
+    let said = world.run(&[]);
+    assert_eq!((said.code, said.stdout.as_str()), (2, ""));
+    assert!(said.stderr.contains("Usage: reprise <COMMAND>"), "{said:?}");
+    assert!(world.ok(&["--version"]).starts_with("reprise "));
+}

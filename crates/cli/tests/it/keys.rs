@@ -1,0 +1,111 @@
+//! `reprise key` beside a running server.
+
+use std::time::{Duration, Instant};
+
+use crate::world::World;
+
+#[test]
+fn ap_auth_02_keys_are_made_listed_and_revoked_beside_a_running_server() {
+    let world = World::new();
+    let _server = world.serve();
+    let made = world.run(&["key", "create", "--actor", "ci"]);
+    assert_eq!(made.code, 0, "{made:?}");
+    let key = made.stdout.trim();
+    assert!(key.starts_with("rpk_") && key.len() == 68, "{made:?}");
+    assert!(!made.stderr.contains(key));
+
+    let task = world.json(&["task", "submit", "Hello", "--json", "--key", key]);
+    assert_eq!(task["created_by"], "ci");
+
+    let keys = world.json(&["key", "list", "--json"]);
+    let ours = keys
+        .as_array()
+        .unwrap()
+        .iter()
+        .find(|key| key["actor"] == "ci")
+        .unwrap();
+    let id = ours["id"].as_str().unwrap();
+    assert!(ours["revoked_at"].is_null());
+    assert!(!keys.to_string().contains("digest"));
+    let listed = world.ok(&["key", "list"]);
+    assert!(listed.contains(id) && !listed.contains(key), "{listed}");
+
+    assert_eq!(world.run(&["key", "revoke", id]).code, 0);
+    let revoked = Instant::now();
+    loop {
+        let asked = revoked.elapsed();
+        let answer = world.run(&["task", "list", "--key", key]);
+        if answer.code != 0 {
+            assert!(answer.stderr.contains("(unauthenticated)"), "{answer:?}");
+            assert!(!answer.stderr.contains(key));
+            break;
+        }
+        assert!(
+            asked < Duration::from_secs(1),
+            "still accepted after {asked:?}"
+        );
+    }
+    assert_eq!(world.run(&["key", "revoke", id]).code, 0);
+    let keys = world.json(&["key", "list", "--json"]);
+    let ours = keys
+        .as_array()
+        .unwrap()
+        .iter()
+        .find(|key| key["id"] == id)
+        .unwrap();
+    assert!(ours["revoked_at"].is_string());
+    world.ok(&["task", "list"]);
+}
+
+#[test]
+fn ap_auth_02_a_read_only_key_reads_and_does_not_write() {
+    let world = World::new();
+    let _server = world.serve();
+    let key = world.ok(&["key", "create", "--actor", "auditor", "--read-only"]);
+    let key = key.trim();
+    world.ok(&["task", "list", "--key", key]);
+    let refused = world.run(&["task", "submit", "Hello", "--key", key]);
+    assert_eq!(refused.code, 2);
+    assert!(
+        refused.stderr.contains("(permission_denied)"),
+        "{refused:?}"
+    );
+}
+
+#[test]
+fn ap_ws_04_a_bound_key_sees_its_workspace_only() {
+    let world = World::new();
+    let _server = world.serve();
+    let task = world.submit("agent");
+    let key = world.ok(&[
+        "key",
+        "create",
+        "--actor",
+        "guest",
+        "--workspace",
+        "workspace_elsewhere",
+    ]);
+    let answer = world.run(&["task", "get", &task, "--key", key.trim()]);
+    assert!(answer.stderr.contains("(resource_not_found)"), "{answer:?}");
+    let listed = world.json(&["task", "list", "--json", "--key", key.trim()]);
+    assert_eq!(listed.as_array().unwrap().len(), 0);
+}
+
+#[test]
+fn wrong_words_are_errors_with_a_hint() {
+    let world = World::new();
+    let missing = world.run(&["key", "list"]);
+    world.serve().stop();
+    let texts = [
+        missing,
+        world.run(&["key", "create", "--scope", "task:write"]),
+        world.run(&["key", "create", "--workspace", "here"]),
+        world.run(&["key", "create", "--actor", ""]),
+        world.run(&["key", "revoke", "key_unknown"]),
+    ];
+    for said in &texts {
+        assert_eq!((said.code, said.stdout.as_str()), (2, ""), "{said:?}");
+    }
+    let texts: Vec<String> = texts.into_iter().map(|said| said.stderr).collect();
+    insta::assert_snapshot!(texts.join("\n"));
+}

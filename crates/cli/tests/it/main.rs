@@ -1,0 +1,41 @@
+//! The program from outside: the real binary, real directories, a real server on loopback.
+
+#[cfg(test)]
+mod configuring;
+#[cfg(test)]
+mod demo;
+#[cfg(test)]
+mod foreign;
+#[cfg(test)]
+mod help;
+#[cfg(test)]
+mod keys;
+#[cfg(test)]
+mod logs;
+#[cfg(test)]
+mod serving;
+#[cfg(test)]
+mod tasks;
+#[cfg(test)]
+mod tls;
+#[cfg(test)]
+mod watching;
+#[cfg(test)]
+mod world;
+
+#[test]
+fn no_file_of_this_folder_is_forgotten() {
+    let folder = concat!(env!("CARGO_MANIFEST_DIR"), "/tests/it");
+    let listed = include_str!("main.rs");
+    for entry in std::fs::read_dir(folder).unwrap() {
+        let name = entry.unwrap().file_name().into_string().unwrap();
+        let Some(module) = name.strip_suffix(".rs") else {
+            continue;
+        };
+        let line = format!("\nmod {module};\n");
+        assert!(
+            module == "main" || listed.contains(&line),
+            "{name} is not listed"
+        );
+    }
+}

@@ -1,0 +1,139 @@
+//! `reprise serve`: its first key, its lock, its end.
+
+use std::os::unix::fs::PermissionsExt;
+
+use crate::world::{Server, World};
+
+#[test]
+fn ap_auth_03_an_empty_directory_gets_a_key_file_that_only_its_owner_reads_and_nobody_prints() {
+    let world = World::new();
+    let server = world.serve();
+    let file = world.data().join("api-key");
+    let key = std::fs::read_to_string(&file).unwrap();
+    assert!(key.starts_with("rpk_") && key.trim().len() == 68, "{key:?}");
+    let mode = std::fs::metadata(&file).unwrap().permissions().mode();
+    assert_eq!(mode & 0o777, 0o600);
+    assert!(
+        server.greeting.contains("reprise-data/api-key"),
+        "{}",
+        server.greeting
+    );
+    world.ok(&["task", "list"]);
+    let (status, everything) = server.stop();
+    assert_eq!(status.code(), Some(0));
+    assert!(!everything.contains(key.trim()), "{everything}");
+
+    // A second start keeps the key and does not boast.
+    let server = world.serve();
+    assert_eq!(std::fs::read_to_string(&file).unwrap(), key);
+    assert!(
+        !server.greeting.contains("first key"),
+        "{}",
+        server.greeting
+    );
+    assert_eq!(
+        world
+            .json(&["key", "list", "--json"])
+            .as_array()
+            .unwrap()
+            .len(),
+        1
+    );
+}
+
+#[test]
+fn a_key_file_whose_digest_was_lost_in_a_crash_is_completed() {
+    let world = World::new();
+    world.serve().stop();
+    // A fresh log beside the file that a crash left.
+    let key = std::fs::read_to_string(world.data().join("api-key")).unwrap();
+    std::fs::remove_dir_all(world.data()).unwrap();
+    std::fs::create_dir(world.data()).unwrap();
+    std::fs::write(world.data().join("api-key"), &key).unwrap();
+    let _server = world.serve();
+    assert_eq!(
+        std::fs::read_to_string(world.data().join("api-key")).unwrap(),
+        key
+    );
+    world.ok(&["task", "list"]);
+}
+
+#[test]
+fn a_second_server_on_the_same_directory_is_refused_with_advice() {
+    let world = World::new();
+    let _server = world.serve();
+    let mut second = world.command(&["serve", "--listen", "127.0.0.1:0"]);
+    let Err(refused) = Server::start(&mut second) else {
+        panic!("two servers work in one directory");
+    };
+    assert_eq!(refused.code, 2);
+    assert!(
+        refused.stderr.contains("is in use by process"),
+        "{}",
+        refused.stderr
+    );
+    assert!(
+        refused.stderr.contains("hint: stop that process"),
+        "{}",
+        refused.stderr
+    );
+}
+
+#[test]
+fn ap_rest_02_an_address_that_others_reach_needs_tls_or_the_flag() {
+    let world = World::new();
+    let mut open = world.command(&["serve", "--listen", "0.0.0.0:0"]);
+    let Err(refused) = Server::start(&mut open) else {
+        panic!("plain http for everybody");
+    };
+    assert_eq!(refused.code, 2);
+    insta::assert_snapshot!(refused.stderr);
+    assert!(!world.data().join("api-key").exists());
+
+    let server = world.serve_with(&["--listen", "0.0.0.0:0", "--allow-plain-http"]);
+    assert!(
+        server.url.starts_with("http://127.0.0.1:"),
+        "{}",
+        server.url
+    );
+    world.ok(&["task", "list"]);
+}
+
+#[test]
+fn ap_task_04_a_drain_ends_with_0_and_leaves_tasks_as_they_are() {
+    let world = World::new();
+    let server = world.serve();
+    let task = world.submit("hold");
+    assert_eq!(
+        world.json(&["task", "get", &task, "--json"])["status"],
+        "WORKING"
+    );
+    let (status, _) = server.stop();
+    assert_eq!(status.code(), Some(0));
+    assert!(!world.data().join("address").exists());
+    let _server = world.serve();
+    assert_eq!(
+        world.json(&["task", "get", &task, "--json"])["status"],
+        "WORKING"
+    );
+    let events = world.ok(&["log", "verify"]);
+    assert!(events.contains("are what they were"), "{events}");
+}
+
+#[test]
+fn a_second_signal_ends_at_once() {
+    let world = World::new();
+    let mut command = world.command(&["serve", "--listen", "127.0.0.1:0"]);
+    command.env("REPRISE_LIMITS_DRAIN_WINDOW_MS", "3600000");
+    let mut server = Server::start(&mut command).unwrap();
+    world.submit("hold");
+    server.signal("INT");
+    loop {
+        let line = server.line().expect("it waits for the task");
+        if line.contains("a second signal") {
+            break;
+        }
+    }
+    server.signal("INT");
+    assert_eq!(server.wait().code(), Some(2));
+}

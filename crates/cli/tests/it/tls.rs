@@ -1,0 +1,62 @@
+//! HTTPS with a certificate of one's own.
+
+use crate::world::{Server, World};
+
+fn certificate(world: &World) {
+    let names = vec!["localhost".to_owned(), "127.0.0.1".to_owned()];
+    let made = rcgen::generate_simple_self_signed(names).unwrap();
+    std::fs::write(world.home.path().join("cert.pem"), made.cert.pem()).unwrap();
+    std::fs::write(
+        world.home.path().join("key.pem"),
+        made.signing_key.serialize_pem(),
+    )
+    .unwrap();
+}
+
+#[test]
+fn ap_rest_02_https_works_for_who_trusts_the_certificate() {
+    let world = World::new();
+    certificate(&world);
+    let server = world.serve_with(&[
+        "--listen",
+        "127.0.0.1:0",
+        "--tls-cert",
+        "cert.pem",
+        "--tls-key",
+        "key.pem",
+    ]);
+    assert!(
+        server.url.starts_with("https://127.0.0.1:"),
+        "{}",
+        server.url
+    );
+    let stranger = world.run(&["task", "list"]);
+    assert_eq!(stranger.code, 2, "{stranger:?}");
+    assert!(stranger.stderr.contains("with --ca"), "{stranger:?}");
+    let said = world.run(&["task", "submit", "Hello", "--watch", "--ca", "cert.pem"]);
+    assert_eq!(said.code, 0, "{said:?}");
+}
+
+#[test]
+fn a_certificate_without_its_key_is_refused() {
+    let world = World::new();
+    certificate(&world);
+    let half = world.run(&["serve", "--tls-cert", "cert.pem"]);
+    assert_eq!(half.code, 2, "{half:?}");
+    let mut half = world.command(&["serve", "--listen", "127.0.0.1:0"]);
+    half.env("REPRISE_TLS_CERT", "cert.pem");
+    let Err(half) = Server::start(&mut half) else {
+        panic!("it serves with half a pair");
+    };
+    assert!(
+        half.stderr.contains("both a certificate and a key"),
+        "{half:?}"
+    );
+    std::fs::write(world.home.path().join("key.pem"), "no key").unwrap();
+    let mut wrong = world.command(&["serve", "--listen", "127.0.0.1:0"]);
+    wrong.args(["--tls-cert", "cert.pem", "--tls-key", "key.pem"]);
+    let Err(wrong) = Server::start(&mut wrong) else {
+        panic!("it serves without a key");
+    };
+    assert!(wrong.stderr.contains("`key.pem`"), "{wrong:?}");
+}

@@ -1,0 +1,294 @@
+//! AP-VER, AP-CARD, AP-SKILL, AP-CONN, and what an operator reads.
+
+use serde_json::{Value, json};
+
+use crate::fixture::{KEY, Server, VERSION, config, key, refused};
+
+const PUBLIC: [&str; 5] = [
+    "/health",
+    "/version",
+    "/openapi.json",
+    "/v1",
+    "/v1/agent-card",
+];
+
+#[tokio::test]
+async fn ap_ver_04_public_paths_need_no_headers_and_mind_no_version() {
+    let server = Server::start().await;
+    let api = server.client();
+    for path in PUBLIC {
+        let url = format!("{}{path}", server.url);
+        let bare = api.http.get(&url).send().await.unwrap();
+        assert_eq!(bare.status(), 200, "{path}");
+        let kind = bare.headers()["content-type"].to_str().unwrap();
+        assert!(kind.starts_with("application/json"), "AP-SDK-08 {path}");
+        let odd = api
+            .http
+            .get(&url)
+            .header("Harn-Agents-Protocol-Version", "x");
+        assert_eq!(odd.send().await.unwrap().status(), 200, "{path}");
+    }
+}
+
+#[tokio::test]
+async fn ap_ver_01_02_03_09_10_other_versions_are_refused_before_the_credential() {
+    let server = Server::start().await;
+    let http = server.client().http;
+    let url = format!("{}/v1/tasks", server.url);
+    let version = "Harn-Agents-Protocol-Version";
+    let cases = [
+        http.get(&url).bearer_auth(KEY),
+        http.get(&url)
+            .bearer_auth(KEY)
+            .header(version, "agents-protocol-1900-01-01"),
+        http.get(&url)
+            .bearer_auth(KEY)
+            .header(version, VERSION)
+            .header(version, VERSION),
+        http.get(&url)
+            .bearer_auth(KEY)
+            .header(version, format!("{VERSION}, {VERSION}")),
+        http.get(&url).header(version, "agents-protocol-1900-01-01"),
+    ];
+    for case in cases {
+        let got = server.client().send(case).await;
+        refused(&got, 426, "unsupported_protocol_version", None);
+        assert_eq!(
+            got.1["error"]["details"]["supported_versions"],
+            json!([VERSION])
+        );
+    }
+}
+
+#[tokio::test]
+async fn ap_ver_05_discovery() {
+    let server = Server::start().await;
+    let (_, discovery) = server.client().get("/v1").await;
+    assert_eq!(discovery["object"], "protocol_discovery");
+    assert_eq!(discovery["protocol_family"], "harn_agents_protocol");
+    assert_eq!(discovery["current_version"], VERSION);
+    assert_eq!(discovery["supported_versions"], json!([VERSION]));
+    assert_eq!(
+        discovery["capabilities"],
+        json!({"rest": true, "sse": true, "websocket": false, "receipts": false, "replay": false})
+    );
+}
+
+#[tokio::test]
+async fn ap_card_01_to_04_the_card_and_its_discriminator() {
+    let server = Server::start().await;
+    let (_, card) = server.client().get("/v1/agent-card").await;
+    assert_eq!(card["object"], "harn_agent_card");
+    for name in [
+        "id",
+        "name",
+        "description",
+        "protocol_version",
+        "a2a_card",
+        "skills",
+        "interfaces",
+    ] {
+        assert!(!card[name].is_null(), "{name}");
+    }
+    assert_eq!(card["a2a_card"]["supportedInterfaces"], json!([]), "C-48");
+    assert_eq!(card["interfaces"][0]["url"], format!("{}/v1", server.url));
+    assert_eq!(card.get("supportedInterfaces"), None, "AP-CARD-03");
+
+    let mut other = config();
+    other.card_object = "agent_card".to_owned();
+    other.public_url = Some("https://agents.example/".to_owned());
+    let server = Server::start_with(other).await;
+    let (_, card) = server.client().get("/v1/agent-card").await;
+    assert_eq!(card["object"], "agent_card", "C-01");
+    assert_eq!(card["interfaces"][0]["url"], "https://agents.example/v1");
+    assert_eq!(card["public_url"], "https://agents.example/");
+}
+
+#[tokio::test]
+async fn ap_skill_01_02_skills_are_the_registered_workflows() {
+    let server = Server::start().await;
+    let api = server.client();
+    let (_, list) = api.get("/v1/skills").await;
+    let names: Vec<&str> = list["data"]
+        .as_array()
+        .unwrap()
+        .iter()
+        .map(|skill| skill["name"].as_str().unwrap())
+        .collect();
+    assert_eq!(names, ["agent", "approve", "ask", "hold"]);
+    let (_, skill) = api.get("/v1/skills/skill_agent").await;
+    let declared = server
+        .engine
+        .workflows()
+        .find("agent")
+        .unwrap()
+        .input_schema();
+    assert_eq!(skill["input_schema"], declared);
+    assert_eq!(skill["object"], "skill");
+    let (_, page) = api.get("/v1/skills?limit=3").await;
+    let next = page["next_cursor"].as_str().unwrap();
+    let (_, rest) = api.get(&format!("/v1/skills?limit=3&cursor={next}")).await;
+    assert_eq!(rest["data"][0]["name"], "hold");
+    assert_eq!(rest["has_more"], false);
+    refused(
+        &api.get("/v1/skills/skill_x").await,
+        404,
+        "resource_not_found",
+        None,
+    );
+}
+
+#[tokio::test]
+async fn ap_conn_01_connectors_come_from_the_configuration_and_keep_to_their_workspace() {
+    let mut with = config();
+    with.connectors = vec![server::Connector {
+        id: "connector_hub".to_owned(),
+        provider: "hub".to_owned(),
+        workspace_id: "workspace_local".to_owned(),
+        status: "ACTIVE".to_owned(),
+        event_kinds: vec!["push_webhook".to_owned()],
+        dedupe_policy: Default::default(),
+        webhook: Default::default(),
+        polling: Default::default(),
+        target_persona_id: None,
+        target_session_id: None,
+        metadata: Default::default(),
+    }];
+    let server = Server::start_with(with).await;
+    let api = server.client();
+    let (_, list) = api.get("/v1/connectors").await;
+    assert_eq!(list["data"][0]["object"], "connector");
+    assert_eq!(list["data"][0]["event_kinds"], json!(["push_webhook"]));
+    let (_, none) = api.get("/v1/connectors?workspace_id=workspace_x").await;
+    assert_eq!(none["data"], json!([]));
+    let (status, one) = api.get("/v1/connectors/connector_hub").await;
+    assert_eq!((status, &one["status"]), (200, &json!("ACTIVE")));
+    server
+        .add_key(key("rk_bob", "bob", &["*"], Some(&["workspace_other"])))
+        .await;
+    let bob = server.client_with("rk_bob");
+    assert_eq!(bob.get("/v1/connectors").await.1["data"], json!([]));
+    refused(
+        &bob.get("/v1/connectors/connector_hub").await,
+        404,
+        "resource_not_found",
+        None,
+    );
+}
+
+#[tokio::test]
+async fn ap_rest_01_every_operation_answers_and_none_says_501() {
+    let server = Server::start().await;
+    let api = server.client();
+    for operation in wire::openapi::OPERATIONS {
+        if operation.gives == wire::openapi::Gives::Stream {
+            continue;
+        }
+        let path = operation
+            .path
+            .split('/')
+            .map(|segment| match segment.starts_with('{') {
+                true => "nothing_1",
+                false => segment,
+            });
+        let path = path.collect::<Vec<_>>().join("/");
+        let method = operation.method.to_uppercase();
+        let response = api.request(&method, &path).send().await.unwrap();
+        let status = response.status().as_u16();
+        let text = response.text().await.unwrap();
+        assert!(status < 500, "{method} {path}: {status} {text}");
+        assert_ne!(status, 405, "{method} {path}");
+        assert!(!text.contains("no such path"), "{method} {path}");
+    }
+}
+
+#[tokio::test]
+async fn empty_families_have_lists_unknown_ids_and_no_writes() {
+    let server = Server::start().await;
+    let api = server.client();
+    for path in [
+        "/v1/personas",
+        "/v1/memories",
+        "/v1/quotas",
+        "/v1/tools",
+        "/v1/connectors",
+        "/v1/permissions/rules",
+        "/v1/permissions/history",
+    ] {
+        let (status, list) = api.get(path).await;
+        assert_eq!(status, 200, "{path}");
+        assert_eq!(list["data"], json!([]), "{path}");
+        assert_eq!(list["page"]["has_more"], false, "{path}");
+    }
+    for path in [
+        "/v1/personas/p",
+        "/v1/memories/m",
+        "/v1/quotas/q",
+        "/v1/tools/t",
+        "/v1/receipts/r",
+    ] {
+        refused(&api.get(path).await, 404, "resource_not_found", None);
+    }
+    let session = api.session().await;
+    let task = api.task(&session, "agent").await;
+    let task = task["id"].as_str().unwrap();
+    let writes = [
+        ("POST", "/v1/personas".to_owned(), json!({})),
+        ("POST", "/v1/memories".to_owned(), json!({})),
+        ("PUT", "/v1/permissions/policy".to_owned(), json!({})),
+        ("POST", "/v1/permissions/rules".to_owned(), json!({})),
+        ("POST", "/v1/permissions/check".to_owned(), json!({})),
+        ("POST", format!("/v1/tasks/{task}/replay"), json!({})),
+        (
+            "POST",
+            format!("/v1/sessions/{session}/attach"),
+            json!({"client_id": "c"}),
+        ),
+        (
+            "PUT",
+            "/v1/workspaces/workspace_local/files?path=a".to_owned(),
+            json!({"content": "x"}),
+        ),
+    ];
+    for (method, path, body) in writes {
+        let got = api.send(api.request(method, &path).json(&body)).await;
+        refused(&got, 422, "policy_violation", None);
+        assert_eq!(
+            got.1["error"]["details"]["reason"], "not_available",
+            "{path}"
+        );
+    }
+    let got = api.get("/v1/workspaces/workspace_local/files").await;
+    assert_eq!(got.1["error"]["details"]["reason"], "not_available");
+    refused(
+        &api.post("/v1/tasks/task_x/replay", json!({})).await,
+        404,
+        "resource_not_found",
+        None,
+    );
+    let (_, receipts) = api.get(&format!("/v1/tasks/{task}/receipts")).await;
+    assert_eq!(receipts["data"], json!([]));
+    let (_, policy) = api.get("/v1/permissions/policy").await;
+    assert_eq!(policy["object"], "permission_policy");
+}
+
+#[tokio::test]
+async fn an_operator_reads_liveness_readiness_and_metrics() {
+    let server = Server::start().await;
+    let api = server.client();
+    assert_eq!(api.text("/healthz").await, "ok\n");
+    assert_eq!(api.text("/readyz").await, "ready\n");
+    api.session().await;
+    let metrics = api.text("/metrics").await;
+    assert!(metrics.contains("reprise_http_request_seconds_count{method=\"POST\",route=\"/v1/sessions\",status=\"201\"} 1"), "{metrics}");
+    assert!(metrics.contains("reprise_events_total"));
+    let (_, health) = api.get("/health").await;
+    assert_eq!(health["ok"], true);
+    let (_, document) = api.get("/openapi.json").await;
+    assert_eq!(document["openapi"], "3.1.0");
+    assert_eq!(document["servers"][0]["url"], server.url);
+    let (_, runtime) = api.get("/v1/runtime").await;
+    assert_eq!(runtime["object"], "runtime");
+    let (_, catalog) = api.get("/v1/provider-catalog").await;
+    assert_eq!(catalog["schema_version"], Value::from(6));
+}

@@ -1,0 +1,39 @@
+//! The real server on a loopback port, over real HTTP, with the store in memory.
+
+#![expect(
+    clippy::unwrap_used,
+    clippy::expect_used,
+    clippy::indexing_slicing,
+    clippy::panic,
+    reason = "a test that meets what it does not expect stops"
+)]
+
+mod artifacts;
+mod auth;
+mod discovery;
+mod errors;
+mod events;
+mod fixture;
+mod idempotency;
+mod listening;
+mod privacy;
+mod properties;
+mod sessions;
+mod sse;
+mod tasks;
+mod workspaces;
+
+/// Every file in this folder is compiled in: a forgotten one would test nothing.
+#[test]
+fn no_file_of_this_folder_is_forgotten() {
+    let folder = std::path::Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/it");
+    let main = std::fs::read_to_string(folder.join("main.rs")).unwrap();
+    for entry in std::fs::read_dir(folder).unwrap() {
+        let name = entry.unwrap().file_name().into_string().unwrap();
+        let module = name.strip_suffix(".rs").unwrap();
+        assert!(
+            module == "main" || main.contains(&format!("mod {module};")),
+            "{name}"
+        );
+    }
+}

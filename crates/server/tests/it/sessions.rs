@@ -1,0 +1,251 @@
+//! AP-SESS, AP-MSG, AP-PART.
+
+use serde_json::{Value, json};
+
+use crate::fixture::{Server, id, refused};
+
+fn texts(list: &Value) -> Vec<&str> {
+    let data = list["data"].as_array().unwrap();
+    data.iter()
+        .map(|message| message["parts"][0]["text"].as_str().unwrap())
+        .collect()
+}
+
+fn message(text: &str) -> Value {
+    json!({"message": {"role": "user", "parts": [{"type": "text", "text": text, "visibility": "public"}]}})
+}
+
+#[tokio::test]
+async fn ap_sess_01_02_09_sessions_begin_with_their_first_messages() {
+    let server = Server::start().await;
+    let api = server.client();
+    let first = |text| json!({"role": "system", "content": text});
+    let body = json!({
+        "workspace_id": "workspace_local", "mode_id": "code", "initial_messages": [first("a"), first("b")],
+        "model_policy": {"provider": "p", "model": "m", "reasoning_effort": "low"}, "metadata": {"k": "v"},
+    });
+    let (status, session) = api.post("/v1/sessions", body).await;
+    assert_eq!(status, 201);
+    assert_eq!(session["state"], "IDLE");
+    assert_eq!(session["mode_id"], "code");
+    assert_eq!(session["model_policy"]["model"], "m");
+    assert_eq!(session["transcript"]["message_count"], 2);
+    let path = format!("/v1/sessions/{}", id(&session));
+    let (_, events) = api.get(&format!("{path}/events?limit=200")).await;
+    let last = events["data"].as_array().unwrap().last().unwrap();
+    assert_eq!(session["last_event_id"], last["id"]);
+    let (_, messages) = api.get(&format!("{path}/messages")).await;
+    assert_eq!(texts(&messages), ["a", "b"]);
+    let (_, changed) = api
+        .patch(
+            &path,
+            json!({"summary": "s", "metadata": {"k": 2}, "model_policy": null}),
+        )
+        .await;
+    assert_eq!(changed["summary"], "s");
+    assert_eq!(changed["metadata"], json!({"k": 2}));
+    assert_eq!(changed.get("model_policy"), None);
+}
+
+#[tokio::test]
+async fn c_33_a_session_without_a_workspace_is_local() {
+    let server = Server::start().await;
+    let (status, session) = server.client().post("/v1/sessions", json!({})).await;
+    assert_eq!(
+        (status, &session["workspace_id"]),
+        (201, &json!("workspace_local"))
+    );
+}
+
+#[tokio::test]
+async fn ap_sess_03_concurrent_messages_have_one_order() {
+    let server = Server::start().await;
+    let api = server.client();
+    let session = api.session().await;
+    let path = format!("/v1/sessions/{session}/messages");
+    let sending = (0..50).map(|number| {
+        let (api, path) = (api.clone(), path.clone());
+        tokio::spawn(async move { api.post(&path, message(&number.to_string())).await })
+    });
+    for sent in sending.collect::<Vec<_>>() {
+        assert_eq!(sent.await.unwrap().0, 201);
+    }
+    let (_, list) = api.get(&format!("{path}?limit=200")).await;
+    assert_eq!(texts(&list).len(), 50);
+    assert_eq!(api.get(&format!("{path}?limit=200")).await.1, list);
+    let (_, events) = api
+        .get(&format!("/v1/sessions/{session}/events?limit=200"))
+        .await;
+    let appended: Vec<&Value> = events["data"]
+        .as_array()
+        .unwrap()
+        .iter()
+        .filter(|event| event["event"] == "session.message_appended")
+        .map(|event| &event["payload"]["message_id"])
+        .collect();
+    let listed: Vec<&Value> = list["data"]
+        .as_array()
+        .unwrap()
+        .iter()
+        .map(|one| &one["id"])
+        .collect();
+    assert_eq!(appended, listed);
+}
+
+#[tokio::test]
+async fn ap_sess_05_06_07_11_fork_then_truncate() {
+    let server = Server::start().await;
+    let api = server.client();
+    let session = api.session().await;
+    let path = format!("/v1/sessions/{session}");
+    for text in ["a", "b", "c"] {
+        api.post(&format!("{path}/messages"), message(text)).await;
+    }
+    let (status, fork) = api.send(api.request("POST", &format!("{path}/fork"))).await;
+    assert_eq!(status, 201, "AP-REST-04: no body, no content type");
+    assert_eq!(fork["parent_session_id"], session);
+    assert_eq!(fork["root_session_id"], session);
+    let (status, cut) = api
+        .post(
+            &format!("{path}/truncate"),
+            json!({"keep_first": 1, "reason": "r"}),
+        )
+        .await;
+    assert_eq!(status, 200);
+    assert_eq!(cut["object"], "session.truncate_result", "C-40");
+    assert_eq!(cut["session_id"], session);
+    assert_eq!(cut["kept_turn_count"], 1);
+    assert_eq!(cut["removed_turn_count"], 2);
+    let (_, left) = api.get(&format!("{path}/messages")).await;
+    assert_eq!(texts(&left), ["a"]);
+    assert_eq!(cut["new_tip_turn_id"], left["data"][0]["id"]);
+    assert_eq!(cut["session"]["transcript"]["message_count"], 1);
+    let (_, kept) = api
+        .get(&format!("/v1/sessions/{}/messages", id(&fork)))
+        .await;
+    assert_eq!(texts(&kept), ["a", "b", "c"], "AP-SESS-06");
+    let (_, more) = api
+        .post(&format!("{path}/truncate"), json!({"keep_first": 9}))
+        .await;
+    assert_eq!(more["removed_turn_count"], 0);
+    for bad in [
+        json!({}),
+        json!({"keep_first": -1}),
+        json!({"keep_first": 0.5}),
+        json!({"keep_first": "1"}),
+    ] {
+        let got = api.post(&format!("{path}/truncate"), bad).await;
+        refused(&got, 400, "invalid_request", Some("keep_first"));
+    }
+    let lost = api
+        .post(
+            &format!("{path}/fork"),
+            json!({"at_event_id": "event_none"}),
+        )
+        .await;
+    refused(&lost, 404, "resource_not_found", Some("at_event_id"));
+}
+
+#[tokio::test]
+async fn ap_sess_08_closing_is_final_and_repeatable() {
+    let server = Server::start().await;
+    let api = server.client();
+    let session = api.session().await;
+    let path = format!("/v1/sessions/{session}");
+    let (status, closed) = api
+        .send(api.request("POST", &format!("{path}/close")))
+        .await;
+    assert_eq!((status, &closed["state"]), (200, &json!("CLOSED")));
+    let again = api.post(&format!("{path}/close"), json!({})).await;
+    assert_eq!(again, (200, closed));
+    let append = api.post(&format!("{path}/messages"), message("late")).await;
+    refused(&append, 409, "conflict", None);
+    let submit = api
+        .post(&format!("{path}/tasks"), json!({"input": {}}))
+        .await;
+    refused(&submit, 409, "conflict", None);
+    let events = api.text(&format!("{path}/events")).await;
+    assert_eq!(events.matches("session.closed").count(), 1);
+}
+
+#[tokio::test]
+async fn ap_sess_10_the_state_follows_the_tasks() {
+    let server = Server::start().await;
+    let api = server.client();
+    let session = api.session().await;
+    let path = format!("/v1/sessions/{session}");
+    let hold = api.task(&session, "hold").await;
+    assert_eq!(api.get(&path).await.1["state"], "ACTIVE");
+    let ask = api.task(&session, "ask").await;
+    assert_eq!(ask["status"], "INPUT_REQUIRED");
+    assert_eq!(api.get(&path).await.1["state"], "ACTIVE");
+    api.post(&format!("/v1/tasks/{}/cancel", id(&hold)), json!({}))
+        .await;
+    assert_eq!(api.get(&path).await.1["state"], "PAUSED");
+    api.post(&format!("/v1/tasks/{}/cancel", id(&ask)), json!({}))
+        .await;
+    assert_eq!(api.get(&path).await.1["state"], "IDLE");
+}
+
+#[tokio::test]
+async fn ap_msg_01_ap_part_02_03_one_message_per_type_of_part() {
+    let server = Server::start().await;
+    let api = server.client();
+    let session = api.session().await;
+    let path = format!("/v1/sessions/{session}/messages");
+    let parts = [
+        json!({"type": "text", "text": "t"}),
+        json!({"type": "json", "value": null}),
+        json!({"type": "tool_call", "tool_call_id": "c", "name": "n", "input": {}}),
+        json!({"type": "tool_result", "tool_call_id": "c", "output": [1], "status": "ok"}),
+        json!({"type": "artifact_ref", "artifact_id": "a"}),
+        json!({"type": "file_ref", "uri": "file://x", "mime_type": "text/plain"}),
+        json!({"type": "image_ref", "artifact_id": "a", "mime_type": "image/png"}),
+        json!({"type": "hologram", "depth": 3}),
+    ];
+    for part in parts {
+        let body = json!({"message": {"role": "tool", "parts": [part], "metadata": {"m": 1}}});
+        let (status, message) = api.post(&path, body).await;
+        assert_eq!(status, 201, "{part}");
+        let mut expect = part.clone();
+        expect["visibility"] = json!("public");
+        assert_eq!(message["parts"], json!([expect]));
+        assert_eq!(message["metadata"], json!({"m": 1}));
+        let read = api.get(&format!("/v1/messages/{}", id(&message))).await;
+        assert_eq!(read, (200, message));
+        if part["type"] == "hologram" {
+            continue;
+        }
+        for name in part
+            .as_object()
+            .unwrap()
+            .keys()
+            .filter(|name| *name != "type")
+        {
+            let mut broken = part.clone();
+            broken.as_object_mut().unwrap().remove(name);
+            let body = json!({"message": {"role": "tool", "parts": [broken]}});
+            let blamed = format!("message.parts.0.{name}");
+            refused(
+                &api.post(&path, body).await,
+                400,
+                "invalid_request",
+                Some(&blamed),
+            );
+        }
+    }
+    let (status, bare) = api
+        .post(&path, json!({"role": "user", "content": "hi"}))
+        .await;
+    assert_eq!(
+        (status, &bare["parts"][0]["text"]),
+        (201, &json!("hi")),
+        "C-32"
+    );
+    refused(
+        &api.post(&path, json!({})).await,
+        400,
+        "invalid_request",
+        Some("message"),
+    );
+}

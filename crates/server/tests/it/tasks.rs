@@ -1,0 +1,313 @@
+//! AP-TASK, AP-LIFE, AP-OUT, AP-PRM.
+
+use serde_json::{Value, json};
+
+use crate::fixture::{Server, id, refused};
+
+#[tokio::test]
+async fn ap_task_01_02_ap_life_09_a_quick_task_answers_terminal() {
+    let server = Server::start().await;
+    let api = server.client();
+    let session = api.session().await;
+    let body = json!({"session_id": session, "input": {"role": "user", "content": "hello"}});
+    let (status, task) = api.post("/v1/tasks", body).await;
+    assert_eq!(status, 202);
+    assert_eq!(task["status"], "COMPLETED", "C-20");
+    assert_eq!(task["created_by"], "ann");
+    assert_eq!(task["input"].get("object"), None, "C-15");
+    assert_eq!(task["input"]["role"], "user");
+    assert_eq!(task["input"]["parts"][0]["text"], "hello");
+    assert!(
+        task["started_at"].is_string() && task["completed_at"].is_string(),
+        "AP-TASK-09"
+    );
+    assert_eq!(task["canceled_at"], Value::Null);
+    let (_, outcomes) = api
+        .get(&format!("/v1/outcomes?task_id={}", id(&task)))
+        .await;
+    assert_eq!(outcomes["data"].as_array().unwrap().len(), 1, "AP-OUT-02");
+    let (_, outcome) = api
+        .get(&format!(
+            "/v1/outcomes/{}",
+            task["outcome_id"].as_str().unwrap()
+        ))
+        .await;
+    assert_eq!(outcome["status"], "SUCCEEDED", "C-06");
+    assert_eq!(outcome["messages"][0]["role"], "assistant");
+    assert_eq!(outcome, outcomes["data"][0]);
+}
+
+#[tokio::test]
+async fn ap_task_05_06_07_where_the_session_and_the_input_come_from() {
+    let server = Server::start().await;
+    let api = server.client();
+    let session = api.session().await;
+    let path = format!("/v1/sessions/{session}/tasks");
+    refused(
+        &api.post("/v1/tasks", json!({"input": {}})).await,
+        400,
+        "invalid_request",
+        Some("session_id"),
+    );
+    refused(
+        &api.post(&path, json!({})).await,
+        400,
+        "invalid_request",
+        Some("input"),
+    );
+    for bad in [json!("x"), json!([1]), json!(1), json!(null)] {
+        refused(
+            &api.post(&path, json!({"input": bad})).await,
+            400,
+            "invalid_request",
+            Some("input"),
+        );
+    }
+    let other = api.session().await;
+    let differs = api
+        .post(&path, json!({"session_id": other, "input": {}}))
+        .await;
+    refused(&differs, 400, "invalid_request", Some("session_id"));
+    let persona = api
+        .post(&path, json!({"input": {}, "persona_id": "persona_x"}))
+        .await;
+    refused(&persona, 404, "resource_not_found", Some("persona_id"));
+    let workflow = api
+        .post(&path, json!({"input": {}, "metadata": {"workflow": "x"}}))
+        .await;
+    refused(&workflow, 400, "invalid_request", Some("metadata.workflow"));
+    let unknown = api
+        .post(
+            "/v1/tasks",
+            json!({"session_id": "session_none", "input": {}}),
+        )
+        .await;
+    refused(&unknown, 404, "resource_not_found", Some("session_id"));
+}
+
+#[tokio::test]
+async fn ap_task_08_lists_and_filters() {
+    let server = Server::start().await;
+    let api = server.client();
+    let (one, two) = (api.session().await, api.session().await);
+    let first = api.task(&one, "agent").await;
+    let second = api.task(&two, "agent").await;
+    let ids = |list: &Value| {
+        list["data"]
+            .as_array()
+            .unwrap()
+            .iter()
+            .map(id)
+            .collect::<Vec<_>>()
+    };
+    let (_, all) = api.get("/v1/tasks").await;
+    assert_eq!(ids(&all), [id(&first), id(&second)]);
+    let (_, of_one) = api
+        .get(&format!(
+            "/v1/tasks?session_id={one}&workspace_id=workspace_local"
+        ))
+        .await;
+    assert_eq!(ids(&of_one), [id(&first)]);
+    let (_, of_two) = api.get(&format!("/v1/sessions/{two}/tasks")).await;
+    assert_eq!(ids(&of_two), [id(&second)]);
+}
+
+#[tokio::test]
+async fn ap_life_06_07_08_cancel_once_again_and_too_late() {
+    let server = Server::start().await;
+    let api = server.client();
+    let session = api.session().await;
+    let hold = api.task(&session, "hold").await;
+    assert_eq!(hold["status"], "WORKING");
+    let path = format!("/v1/tasks/{}", id(&hold));
+    let (status, canceled) = api
+        .post(&format!("{path}/cancel"), json!({"reason": "enough"}))
+        .await;
+    assert_eq!((status, &canceled["status"]), (200, &json!("CANCELED")));
+    assert_eq!(canceled["completed_at"], Value::Null, "AP-TASK-09");
+    assert!(canceled["canceled_at"].is_string());
+    let again = api
+        .send(api.request("POST", &format!("{path}/cancel")))
+        .await;
+    assert_eq!(again, (200, canceled.clone()), "AP-LIFE-08");
+    let events = api.text(&format!("{path}/events?limit=200")).await;
+    assert_eq!(events.matches("\"event\":\"task.canceled\"").count(), 1);
+    let requested = events.find("user.cancel_requested").unwrap();
+    assert!(
+        requested < events.find("\"event\":\"task.canceled\"").unwrap(),
+        "AP-TAX-07"
+    );
+    let done = api.task(&session, "agent").await;
+    let late = api
+        .post(&format!("/v1/tasks/{}/cancel", id(&done)), json!({}))
+        .await;
+    refused(&late, 409, "conflict", None);
+    assert_eq!(
+        late.1["error"]["details"]["reason"], "invalid_state_transition",
+        "C-08"
+    );
+    assert_eq!(late.1["error"]["details"]["status"], "COMPLETED");
+}
+
+#[tokio::test]
+async fn ap_task_11_ap_life_05_input_once_again_and_otherwise() {
+    let server = Server::start().await;
+    let api = server.client();
+    let session = api.session().await;
+    let task = api.task(&session, "ask").await;
+    assert_eq!(task["status"], "INPUT_REQUIRED", "AP-LIFE-03");
+    let path = format!("/v1/tasks/{}/messages", id(&task));
+    let answer =
+        |text: &str| json!({"kind": "input", "message": {"role": "user", "content": text}});
+    let (status, message) = api.post(&path, answer("blue")).await;
+    assert_eq!(status, 201, "{message}");
+    assert_eq!(message["object"], "message");
+    let done = api.wait_for(&id(&task), "COMPLETED").await;
+    assert!(done["outcome_id"].is_string());
+    let (status, again) = api.post(&path, answer("blue")).await;
+    assert_eq!((status, again["id"].clone()), (200, message["id"].clone()));
+    refused(&api.post(&path, answer("red")).await, 409, "conflict", None);
+    let events = api
+        .text(&format!("/v1/tasks/{}/events?limit=200", id(&task)))
+        .await;
+    assert_eq!(events.matches("user.input_submitted").count(), 1);
+    let finished = api.task(&session, "agent").await;
+    let late = api
+        .post(
+            &format!("/v1/tasks/{}/messages", id(&finished)),
+            answer("x"),
+        )
+        .await;
+    refused(&late, 400, "invalid_state_transition", None);
+}
+
+#[tokio::test]
+async fn c_14_interrupts_and_confirmations_reach_the_task() {
+    let server = Server::start().await;
+    let api = server.client();
+    let session = api.session().await;
+    let hold = api.task(&session, "hold").await;
+    let path = format!("/v1/tasks/{}", id(&hold));
+    let stop = json!({"kind": "interrupt", "message": {"role": "user", "content": "wait"}});
+    let (status, message) = api.post(&format!("{path}/messages"), stop).await;
+    assert_eq!((status, &message["object"]), (201, &json!("message")));
+    assert!(
+        api.text(&format!("{path}/events"))
+            .await
+            .contains("user.cancel_requested")
+    );
+    let approve = api.task(&session, "approve").await;
+    assert_eq!(approve["status"], "AUTH_REQUIRED", "C-10");
+    let yes = json!({"kind": "tool_confirmation", "message": {"role": "user", "parts": [{"type": "json", "value": {"approved": true}}]}});
+    let (status, got) = api
+        .post(&format!("/v1/tasks/{}/messages", id(&approve)), yes)
+        .await;
+    assert_eq!(status, 201, "{got}");
+    api.wait_for(&id(&approve), "COMPLETED").await;
+}
+
+#[tokio::test]
+async fn ap_prm_01_to_04_approvals() {
+    let server = Server::start().await;
+    let api = server.client();
+    let session = api.session().await;
+    let task = api.task(&session, "approve").await;
+    let (_, pending) = api
+        .get(&format!("/v1/tasks/{}/permission-requests", id(&task)))
+        .await;
+    let request = &pending["data"][0];
+    assert_eq!(request["status"], "pending");
+    assert_eq!(request["source"], "hitl");
+    assert_eq!(request["action"]["name"], "act");
+    assert_eq!(request["response"], Value::Null);
+    let path = format!("/v1/permission-requests/{}/respond", id(request));
+    for silent in [json!({}), json!({"reason": "?"}), json!({"answer": "yes"})] {
+        refused(
+            &api.post(&path, silent).await,
+            400,
+            "invalid_request",
+            Some("approved"),
+        );
+    }
+    let (status, answered) = api
+        .post(&path, json!({"outcome": "approve", "reviewer": "ann"}))
+        .await;
+    assert_eq!((status, &answered["status"]), (200, &json!("approved")));
+    assert_eq!(
+        answered["response"],
+        json!({"approved": true, "reviewer": "ann"})
+    );
+    api.wait_for(&id(&task), "COMPLETED").await;
+    let (status, again) = api.post(&path, json!({"approved": true})).await;
+    assert_eq!((status, again), (200, answered), "AP-PRM-03");
+    refused(
+        &api.post(&path, json!({"approved": false})).await,
+        409,
+        "conflict",
+        None,
+    );
+    let events = api
+        .text(&format!("/v1/tasks/{}/events?limit=200", id(&task)))
+        .await;
+    for kind in [
+        "user.tool_confirmation",
+        "tool.approved",
+        "task.status_changed",
+    ] {
+        assert!(events.contains(kind), "{kind}");
+    }
+    let denied = api.task(&session, "approve").await;
+    let (_, list) = api
+        .get(&format!("/v1/permission-requests?task_id={}", id(&denied)))
+        .await;
+    let path = format!("/v1/permission-requests/{}/respond", id(&list["data"][0]));
+    let (_, no) = api
+        .post(&path, json!({"approved": false, "reason": "no"}))
+        .await;
+    assert_eq!(no["status"], "denied");
+    let failed = api.wait_for(&id(&denied), "FAILED").await;
+    assert_eq!(failed["failure"]["code"], "approval_denied", "AP-TASK-10");
+    refused(
+        &api.post(
+            "/v1/permission-requests/permission_x/respond",
+            json!({"approved": true}),
+        )
+        .await,
+        404,
+        "resource_not_found",
+        None,
+    );
+}
+
+#[tokio::test]
+async fn a_question_can_be_answered_through_its_request() {
+    let server = Server::start().await;
+    let api = server.client();
+    let session = api.session().await;
+    let task = api.task(&session, "ask").await;
+    let (_, list) = api
+        .get(&format!("/v1/permission-requests?session_id={session}"))
+        .await;
+    let path = format!("/v1/permission-requests/{}/respond", id(&list["data"][0]));
+    let (status, answered) = api.post(&path, json!({"answer": "blue"})).await;
+    assert_eq!(
+        (status, &answered["response"]["answer"]),
+        (200, &json!("blue"))
+    );
+    api.wait_for(&id(&task), "COMPLETED").await;
+}
+
+#[tokio::test]
+async fn c_20_respond_async_does_not_wait_for_the_end() {
+    let server = Server::start().await;
+    let api = server.client();
+    let session = api.session().await;
+    let started = std::time::Instant::now();
+    let request = api
+        .request("POST", &format!("/v1/sessions/{session}/tasks"))
+        .header("Prefer", "wait=5, respond-async")
+        .json(&json!({"input": {}, "metadata": {"workflow": "hold"}}));
+    let (status, task) = api.send(request).await;
+    assert_eq!((status, &task["status"]), (202, &json!("WORKING")));
+    assert!(started.elapsed() < std::time::Duration::from_millis(240));
+}
