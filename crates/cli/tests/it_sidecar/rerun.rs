@@ -6,7 +6,10 @@ use crate::world::World;
 
 /// An agent whose script is committed and captured with a stable and an unstable output.
 fn captured(script: &str) -> World {
-    let world = World::agent().with("run.sh", script);
+    // The stable output is committed before the run, as results of earlier runs often are.
+    let world = World::agent()
+        .with("run.sh", script)
+        .with("out/copy.txt", "Do it.\n");
     world.commit_all();
     let path = world.path();
     let arguments = [
