@@ -3,7 +3,7 @@
 //! One lock around plain maps. Everything is checked on every commit (positions ascend from the reserved one,
 //! versions fit, links point at documents), so that a test on it finds what a database would let pass.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::fmt;
 use std::sync::{Mutex, MutexGuard, PoisonError};
 
@@ -250,17 +250,19 @@ impl Inner {
         let turn = (commit.seal)(first).map_err(CommitError::Impossible)?;
         // Every check comes before the first change: a refused commit changes nothing.
         self.claims.retain(|_, claim| claim.expires_at > commit.now);
+        let mut claims = BTreeSet::new();
         if turn
             .claims
             .iter()
-            .any(|claim| self.claims.contains_key(&claim.scope))
+            .any(|claim| self.claims.contains_key(&claim.scope) || !claims.insert(claim.scope))
         {
             return Err(CommitError::Conflict);
         }
+        let mut taken = BTreeSet::new();
         if let Some(held) = turn
             .leases_taken
             .iter()
-            .find(|name| self.leases.contains_key(name))
+            .find(|name| self.leases.contains_key(name) || !taken.insert(**name))
         {
             return Err(CommitError::Fenced(*held));
         }
