@@ -447,6 +447,11 @@ impl Engine {
         spec: &NewTask,
     ) -> Result<(Option<WorkspaceId>, Order), Refused> {
         refuse_persona(spec.persona_id.as_deref())?;
+        if self.shared.work.active_count() >= self.shared.limits.open_tasks_max {
+            return Err(Refused::Busy {
+                what: "open_tasks_max",
+            });
+        }
         let session = spec.session_id.as_str();
         self.must_see(caller, ResourceKind::Session, Some(session), "session_id")
             .await?;

@@ -110,6 +110,11 @@ impl Work {
         let _ = self.queue.send(job);
     }
 
+    /// Returns how many Tasks are queued or being worked on.
+    pub(crate) fn active_count(&self) -> usize {
+        self.active().len()
+    }
+
     /// True when a Task that is queued now would be begun at once.
     pub(crate) fn has_free_worker(&self) -> bool {
         self.permits.available_permits() > 0

@@ -73,6 +73,12 @@ pub(crate) fn store() -> Arc<MemoryStore> {
 }
 
 pub(crate) async fn engine_on(store: Arc<dyn Store>) -> Engine {
+    engine_with(store, |_| {}).await
+}
+
+pub(crate) async fn engine_with(store: Arc<dyn Store>, change: impl FnOnce(&mut Limits)) -> Engine {
+    let mut limits = limits();
+    change(&mut limits);
     Engine::start(Parts {
         store,
         clock: Arc::new(SystemClock),
@@ -80,7 +86,7 @@ pub(crate) async fn engine_on(store: Arc<dyn Store>) -> Engine {
         spawn: Arc::new(TokioSpawn),
         performer: Arc::new(Offline),
         workflows: Registry::new(builtin()),
-        limits: limits(),
+        limits,
     })
     .await
     .unwrap()
