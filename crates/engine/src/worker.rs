@@ -12,7 +12,7 @@ use std::time::Duration;
 use canon::{Digest, Map, Value};
 use domain::{
     AdvanceTask, Command, Document, EffectIntent, EffectResult, Event, Kind, Move, NewMessage,
-    OutcomeId, PermissionId, Position, ResourceKind, Role, State, Status, Task, TaskId,
+    OutcomeId, PermissionId, Position, Refusal, ResourceKind, Role, State, Status, Task, TaskId,
 };
 use futures_util::StreamExt;
 use futures_util::stream::FuturesUnordered;
@@ -299,6 +299,8 @@ impl Engine {
                     drop(stop.wait_for(|stop| *stop).await);
                     return;
                 }
+                // The log went on since it was read: go on from there.
+                Err(Refused::Domain(Refusal::Stale)) => {}
                 // The Task has ended or gone to another worker: not ours any more.
                 Err(Refused::Domain(refusal)) => {
                     tracing::debug!(task.id = %id, %refusal, "work stopped");
