@@ -1,6 +1,6 @@
 //! The domain through its public functions: decide, seal, apply.
 
-#![expect(clippy::unwrap_used, clippy::panic, reason = "tests")]
+#![expect(clippy::unwrap_used, reason = "tests")]
 
 mod table;
 
