@@ -551,8 +551,10 @@ impl Engine {
                     .iter()
                     .find_map(|part| part.pointer("/value/approved")?.as_bool());
                 match decision {
-                    Some(true) => RequestReply::Approve,
-                    Some(false) => RequestReply::Deny,
+                    Some(approved) => RequestReply::Confirm {
+                        approved,
+                        message: self.new_message(message),
+                    },
                     None => {
                         let message =
                             "a tool confirmation needs a `json` part with a boolean `approved`"

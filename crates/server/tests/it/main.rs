@@ -10,17 +10,20 @@
 
 mod artifacts;
 mod auth;
+mod contract;
 mod discovery;
 mod errors;
 mod events;
 mod fixture;
 mod idempotency;
 mod listening;
+mod logs;
 mod privacy;
 mod properties;
 mod sessions;
 mod sse;
 mod tasks;
+mod tls;
 mod workspaces;
 
 /// Every file in this folder is compiled in: a forgotten one would test nothing.

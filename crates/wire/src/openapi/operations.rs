@@ -434,7 +434,7 @@ pub const OPERATIONS: &[Operation] = &[
         "/v1/tasks/{task_id}/messages",
         "appendTaskMessage",
         "Messages",
-        Json("Message"),
+        JsonAnyOf(&["Message", "PermissionRequest"]),
     )
     .takes(Required("AppendTaskMessageRequest"))
     .with_status(201)
