@@ -170,3 +170,74 @@ pub(crate) async fn no_method() -> Failure {
     failure.status = 405;
     failure
 }
+
+#[cfg(test)]
+mod tests {
+    use std::time::Duration;
+
+    use axum::Router;
+    use axum::body::to_bytes;
+    use axum::middleware::from_fn_with_state;
+    use axum::routing::get;
+    use engine::port::MemoryStore;
+    use engine::workflow::{Registry, builtin};
+    use engine::{Engine, Limits, Offline, Parts};
+    use tokio::sync::watch;
+    use tower::ServiceExt;
+
+    use super::*;
+    use crate::Config;
+    use crate::world::{SystemClock, TokioSpawn};
+
+    async fn app() -> Arc<App> {
+        let second = Duration::from_secs(1);
+        let parts = Parts {
+            store: Arc::new(MemoryStore::new("testlog1", [7; 32])),
+            clock: Arc::new(SystemClock),
+            ids: Arc::new(RandomIds),
+            spawn: Arc::new(TokioSpawn),
+            performer: Arc::new(Offline),
+            workflows: Registry::new(builtin()),
+            limits: Limits {
+                batch_len_max: 1,
+                pending_commands_max: 16,
+                workers_max: 1,
+                open_tasks_max: 1,
+                streams_max: 1,
+                fork_messages_max: 1,
+                settle_window: second,
+                start_window: second,
+                idempotency_window: second,
+                drain_window: second,
+            },
+        };
+        let engine = Engine::start(parts).await.unwrap();
+        let config = Config::local("127.0.0.1:0".parse().unwrap());
+        App::new(
+            engine,
+            config,
+            "http://x".to_owned(),
+            watch::channel(false).1,
+        )
+    }
+
+    #[tokio::test]
+    async fn ap_err_01_a_panic_is_a_500_that_says_nothing() {
+        async fn boom() -> &'static str {
+            panic!("s3cret")
+        }
+        let app = app().await;
+        let router = Router::new()
+            .route("/boom", get(boom))
+            .layer(from_fn_with_state(Arc::clone(&app), outer))
+            .with_state(app);
+        let request = Request::get("/boom").body(Body::empty()).unwrap();
+        let response = router.oneshot(request).await.unwrap();
+        assert_eq!(response.status(), 500);
+        assert!(response.headers().contains_key(REQUEST_ID));
+        let body = to_bytes(response.into_body(), 10_000).await.unwrap();
+        let text = String::from_utf8(body.to_vec()).unwrap();
+        assert!(text.contains("\"code\":\"internal_error\""), "{text}");
+        assert!(!text.contains("s3cret"), "{text}");
+    }
+}
