@@ -61,7 +61,7 @@ pub(crate) async fn outer(
     let actor = response.extensions_mut().remove::<Actor>();
     let actor = actor.map(|actor| actor.0).unwrap_or_default();
     if let Some(failure) = failure {
-        response = written(&failure, &id, response.headers());
+        response = written(&failure, &id);
         if let Some(cause) = &failure.cause {
             tracing::error!(request.id = %id, %method, route, cause, "request failed");
         }
@@ -92,8 +92,8 @@ fn known_method(method: &str) -> &str {
     }
 }
 
-/// Writes a failure's body, keeping what the router said about methods.
-fn written(failure: &Failure, request_id: &str, routed: &HeaderMap) -> Response {
+/// Writes a failure's body.
+fn written(failure: &Failure, request_id: &str) -> Response {
     let body = ErrorBody {
         code: failure.code,
         message: &failure.message,
@@ -109,9 +109,6 @@ fn written(failure: &Failure, request_id: &str, routed: &HeaderMap) -> Response 
         header::CONTENT_TYPE,
         HeaderValue::from_static("application/json"),
     );
-    if let Some(allow) = routed.get(header::ALLOW) {
-        headers.insert(header::ALLOW, allow.clone());
-    }
     if failure.code == Code::Unauthenticated {
         headers.insert(header::WWW_AUTHENTICATE, HeaderValue::from_static("Bearer"));
     }
@@ -164,7 +161,7 @@ pub(crate) async fn no_route() -> Failure {
     Failure::new(Code::ResourceNotFound, "no such path")
 }
 
-/// Answers methods that a path does not have; the router adds which it has.
+/// Answers methods that a path does not have; the router adds which it has, outside of all layers.
 pub(crate) async fn no_method() -> Failure {
     let mut failure = Failure::new(Code::InvalidRequest, "this path does not have that method");
     failure.status = 405;
