@@ -3,6 +3,8 @@
 #[cfg(test)]
 mod configuring;
 #[cfg(test)]
+mod conforming;
+#[cfg(test)]
 mod demo;
 #[cfg(test)]
 mod foreign;

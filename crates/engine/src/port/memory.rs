@@ -196,10 +196,7 @@ impl Store for MemoryStore {
         ready(Ok(self.lock().blobs.get(&digest).cloned()))
     }
 
-    fn blob_as_stored(
-        &self,
-        digest: Digest,
-    ) -> BoxFuture<'_, Result<Option<Vec<u8>>, StoreFault>> {
+    fn blob_as_stored(&self, digest: Digest) -> BoxFuture<'_, Result<Option<Vec<u8>>, StoreFault>> {
         self.blob(digest)
     }
 
@@ -339,10 +336,11 @@ impl Inner {
         {
             return Err(CommitError::Conflict);
         }
+        let mut taken = BTreeSet::new();
         if let Some(held) = turn
             .leases_taken
             .iter()
-            .find(|name| self.leases.contains_key(name))
+            .find(|name| self.leases.contains_key(name) || !taken.insert(**name))
         {
             return Err(CommitError::Fenced(*held));
         }
