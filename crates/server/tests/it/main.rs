@@ -22,6 +22,7 @@ mod receipts;
 mod sessions;
 mod sse;
 mod tasks;
+mod witness;
 mod workspaces;
 
 /// Every file in this folder is compiled in: a forgotten one would test nothing.
