@@ -8,6 +8,7 @@ mod command;
 mod config;
 mod exit;
 mod output;
+mod receipt;
 mod sidecar;
 mod signing;
 
@@ -44,6 +45,8 @@ fn run(command: Command) -> anyhow::Result<ExitCode> {
         Command::Key(key) => wait(command::key::run(key)),
         Command::Task(task) => wait(command::task::run(task)),
         Command::Log(log) => command::log::run(log),
+        Command::Receipt(receipt) => receipt::run(receipt),
+        Command::Canonicalize(args) => command::canonicalize::run(&args),
         Command::Sidecar(args) => return sidecar::run(args),
         Command::VerifyReplay(args) => return sidecar::run(args.into()),
         Command::Conformance(args) => wait(command::conformance::run(args)),

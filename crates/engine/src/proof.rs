@@ -4,7 +4,7 @@ use std::collections::BTreeMap;
 
 use canon::{Digest, Map, Value};
 use domain::{
-    Command, Document, Order, Position, Receipt, ReceiptId, RecordVerification, Refusal,
+    Command, Document, Event, Order, Position, Receipt, ReceiptId, RecordVerification, Refusal,
     ResourceKind, State,
 };
 use receipts::verify::{
@@ -394,10 +394,7 @@ impl Engine {
             return self.event_log_digest(task).await;
         }
         if let Some(position) = self.shared.store.name().position(name) {
-            let payload = crate::view::payload(&*self.shared.store, position).await?;
-            return Ok(payload
-                .get("value")
-                .map(|value| canon::sha256(&canon::jcs(value))));
+            return self.recorded_digest(position).await;
         }
         let documents = self.shared.store.documents(vec![name.into()]).await?;
         Ok(documents
@@ -408,6 +405,21 @@ impl Engine {
                 State::Artifact(artifact) => artifact.sha256,
                 _ => None,
             }))
+    }
+
+    /// Returns the digest of the value that an event recorded; none when there is no such event or value any more.
+    async fn recorded_digest(&self, position: Position) -> Result<Option<Digest>, Refused> {
+        let stored = self.shared.store.events_at(vec![position]).await?;
+        let Some(stored) = stored.into_iter().flatten().next() else {
+            return Ok(None);
+        };
+        let Ok(mut event) = Event::parse(&stored.bytes) else {
+            // Damaged: whatever these bytes are, they are not what was recorded.
+            return Ok(Some(canon::sha256(&stored.bytes)));
+        };
+        crate::view::resolve_blobs(&*self.shared.store, &mut event.payload).await?;
+        let value = event.payload.get("value");
+        Ok(value.map(|value| canon::sha256(&canon::jcs(value))))
     }
 
     async fn event_log_digest(&self, task: &str) -> Result<Option<Digest>, Refused> {

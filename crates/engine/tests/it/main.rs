@@ -9,6 +9,7 @@
 )]
 
 mod lifecycle;
+mod receipts;
 mod support;
 mod transcript;
 

@@ -32,7 +32,7 @@ impl Clock for SystemClock {
 static NEXT_ID: AtomicU64 = AtomicU64::new(1);
 
 #[derive(Debug)]
-struct CountedIds;
+pub(crate) struct CountedIds;
 
 impl Ids for CountedIds {
     fn body(&self) -> String {
@@ -45,7 +45,7 @@ impl Ids for CountedIds {
 }
 
 #[derive(Debug)]
-struct TokioSpawn;
+pub(crate) struct TokioSpawn;
 
 impl Spawn for TokioSpawn {
     fn spawn(&self, future: BoxFuture<'static, ()>) {

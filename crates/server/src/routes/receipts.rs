@@ -89,17 +89,16 @@ async fn read(call: Call) -> Reply {
         .receipt(&call.caller, call.param("receipt_id"))
         .await?;
     let lost = Refused::ContentUnavailable { reason: "damaged" };
-    let vary = (header::VARY, "accept");
     let typed = |media_type: &str, bytes: Vec<u8>| -> Response {
         let media_type = format!("{media_type}; schema={}", wired::FORMAT);
         let headers: [(HeaderName, String); 2] = [
             (header::CONTENT_TYPE, media_type),
-            (vary.0, vary.1.to_owned()),
+            (header::VARY, "accept".to_owned()),
         ];
         (headers, bytes).into_response()
     };
     match wanted {
-        Form::Superset => Ok(([vary.clone()], ok(&superset(&form))).into_response()),
+        Form::Superset => Ok(([(header::VARY, "accept")], ok(&superset(&form))).into_response()),
         Form::Bare => Ok(typed(MEDIA_TYPE, form.bytes.ok_or(lost)?)),
         Form::Cbor => {
             let bytes = form.bytes.ok_or(lost.clone())?;

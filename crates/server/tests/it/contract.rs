@@ -7,7 +7,7 @@ use std::sync::{Arc, Mutex, OnceLock};
 
 use jsonschema::Validator;
 use serde_json::{Value, json};
-use wire::openapi::{Gives, OPERATIONS, Operation};
+use wire::openapi::{Gives, Operation, operations};
 
 /// Where the description is looser than the contract on purpose.
 fn differs_on_purpose(operation: &Operation, text: &str) -> bool {
@@ -66,8 +66,7 @@ fn validator(document: &Value, is_contract: bool, schema: &Value) -> Arc<Validat
 /// Checks a JSON answer.
 pub(crate) fn check(method: &str, path: &str, status: u16, text: &str) {
     let path = path.split('?').next().unwrap();
-    let operation = OPERATIONS
-        .iter()
+    let operation = operations()
         .filter(|operation| operation.method.eq_ignore_ascii_case(method))
         .filter(|operation| matches(operation.path, path))
         // A fixed path wins over a parameter, as in the router.

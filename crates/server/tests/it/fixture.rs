@@ -41,6 +41,10 @@ pub(crate) fn limits() -> Limits {
         settle_window: Duration::from_millis(250),
         start_window: Duration::from_secs(5),
         idempotency_window: Duration::from_secs(86_400),
+        leaf_interval: Duration::from_millis(200),
+        head_leaves_max: 1_000,
+        head_interval: Duration::from_secs(60),
+        receipt_window: Duration::from_secs(2),
         drain_window: Duration::from_millis(300),
     }
 }

@@ -26,6 +26,7 @@ mod sessions;
 mod sse;
 mod tasks;
 mod tls;
+mod witness;
 mod workspaces;
 
 /// Every file in this folder is compiled in: a forgotten one would test nothing.

@@ -3,7 +3,7 @@
 use super::operation::{Body::*, Gives::*, Operation};
 
 /// Every operation of the contract, and those of the server itself.
-pub const OPERATIONS: &[Operation] = &[
+pub(super) const OPERATIONS: &[Operation] = &[
     Operation::new("get", "/health", "getHealth", "Runtime", Json("Health")).open(),
     Operation::new(
         "get",

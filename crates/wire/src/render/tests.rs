@@ -81,6 +81,7 @@ fn task_state() -> Task {
         completed_at: None,
         canceled_at: None,
         outcome_id: None,
+        receipt_id: None,
         failure: None,
     }
 }
@@ -279,6 +280,7 @@ fn ap_out_01_c_06_outcome_words() {
             session_id: SessionId::from_body("1"),
             workspace_id: WorkspaceId::local(),
             status,
+            receipt_id: None,
             source: Position(1),
         });
         let extra = Extra::Outcome {

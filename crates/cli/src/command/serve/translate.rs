@@ -59,6 +59,10 @@ pub(super) fn limits(limits: &config::Limits) -> Limits {
         settle_window: limits.settle_window_ms.milliseconds(),
         start_window: limits.start_window_ms.milliseconds(),
         idempotency_window: limits.idempotency_window_s.seconds(),
+        leaf_interval: limits.leaf_interval_ms.milliseconds(),
+        head_leaves_max: limits.head_leaves_max.count() as u64,
+        head_interval: limits.head_interval_ms.milliseconds(),
+        receipt_window: limits.receipt_window_ms.milliseconds(),
         drain_window: limits.drain_window_ms.milliseconds(),
     }
 }
