@@ -44,6 +44,7 @@ impl Log {
             spawn: Arc::new(TokioSpawn),
             performer,
             workflows: Registry::new(builtin()),
+            authority: engine::Authority::with_one_key("load", "key-1", &[1; 32])?,
             limits: limits(),
         })
         .await?;
@@ -154,6 +155,10 @@ fn limits() -> Limits {
         settle_window: Duration::from_millis(250),
         start_window: Duration::from_secs(2),
         idempotency_window: Duration::from_secs(86_400),
+        leaf_interval: Duration::from_secs(1),
+        head_leaves_max: 1_000,
+        head_interval: Duration::from_secs(60),
+        receipt_window: Duration::from_secs(2),
         drain_window: Duration::from_secs(5),
     }
 }
