@@ -69,9 +69,10 @@ impl Program {
             }
             all.push_str(&line);
         };
-        // Warnings are for the operator: shown, and never in the way of a full pipe.
+        // Read to its end, so that a full pipe stops nobody; what is no greeting is a warning.
         std::thread::spawn(move || {
-            for line in said.lines().map_while(Result::ok) {
+            let lines = said.lines().map_while(Result::ok);
+            for line in lines.filter(|line| !line.starts_with("stopping;")) {
                 eprintln!("    server: {line}");
             }
         });
