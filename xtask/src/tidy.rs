@@ -31,6 +31,7 @@ const EDGES: &[(&str, &[&str])] = &[
             "conformance",
             "domain",
             "engine",
+            "receipts",
             "server",
             "sidecar",
             "store",

@@ -57,7 +57,7 @@ fn is_broken_pipe(error: &anyhow::Error) -> bool {
     cause.is_some_and(|cause| cause.kind() == io::ErrorKind::BrokenPipe)
 }
 
-fn wait(future: impl Future<Output = anyhow::Result<Exit>>) -> anyhow::Result<Exit> {
+fn wait<T>(future: impl Future<Output = anyhow::Result<T>>) -> anyhow::Result<T> {
     let runtime = tokio::runtime::Builder::new_multi_thread()
         .enable_all()
         .build()
