@@ -99,7 +99,8 @@ fn usage(error: &clap::Error) -> ExitCode {
         return Exit::Fault.into();
     }
     let message = text.split("\n\n").next().unwrap_or_default();
-    let message = message.trim_start_matches("error: ").to_owned();
+    // What people typed stands in backticks everywhere else.
+    let message = message.trim_start_matches("error: ").replace('\'', "`");
     let suggestion = [
         ContextKind::SuggestedArg,
         ContextKind::SuggestedSubcommand,

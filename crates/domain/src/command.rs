@@ -319,6 +319,13 @@ pub enum RequestReply {
     Approve,
     /// No.
     Deny,
+    /// A decision that came as a Message, which also joins the transcript.
+    Confirm {
+        /// The decision.
+        approved: bool,
+        /// What carried it.
+        message: NewMessage,
+    },
 }
 
 /// See [`Order::CreateBranch`].

@@ -447,6 +447,11 @@ impl Engine {
         spec: &NewTask,
     ) -> Result<(Option<WorkspaceId>, Order), Refused> {
         refuse_persona(spec.persona_id.as_deref())?;
+        if self.shared.work.active_count() >= self.shared.limits.open_tasks_max {
+            return Err(Refused::Busy {
+                what: "open_tasks_max",
+            });
+        }
         let session = spec.session_id.as_str();
         self.must_see(caller, ResourceKind::Session, Some(session), "session_id")
             .await?;
@@ -546,8 +551,10 @@ impl Engine {
                     .iter()
                     .find_map(|part| part.pointer("/value/approved")?.as_bool());
                 match decision {
-                    Some(true) => RequestReply::Approve,
-                    Some(false) => RequestReply::Deny,
+                    Some(approved) => RequestReply::Confirm {
+                        approved,
+                        message: self.new_message(message),
+                    },
                     None => {
                         let message =
                             "a tool confirmation needs a `json` part with a boolean `approved`"

@@ -11,7 +11,7 @@ pub struct Limits {
     pub pending_commands_max: usize,
     /// Tasks worked on at the same time.
     pub workers_max: usize,
-    /// Tasks accepted and not finished; more are refused.
+    /// Tasks queued or being worked on; more are refused. Tasks that wait for somebody do not count.
     pub open_tasks_max: usize,
     /// Event streams open at the same time.
     pub streams_max: usize,

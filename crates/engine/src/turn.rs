@@ -121,6 +121,10 @@ async fn take(shared: &Arc<Shared>, cache: &mut Cache, mut batch: Vec<Item>) {
                 shared.metrics.turns.fetch_add(1, Ordering::Relaxed);
                 shared
                     .metrics
+                    .commits
+                    .fetch_add(u64::from(turn.is_written), Ordering::Relaxed);
+                shared
+                    .metrics
                     .events
                     .fetch_add(turn.event_count, Ordering::Relaxed);
                 let micros = shared
@@ -259,6 +263,7 @@ struct Turn {
     outcomes: Vec<Outcome>,
     /// Nothing to write when none.
     commit: Option<Commit>,
+    is_written: bool,
     event_count: u64,
     /// The documents as the commit left them, filled in when it seals.
     documents: Arc<OnceLock<Vec<Document>>>,
@@ -298,6 +303,7 @@ async fn prepare(shared: &Shared, cache: &Cache, batch: &[Item]) -> Result<Turn,
     });
     Ok(Turn {
         outcomes,
+        is_written: commit.is_some(),
         commit,
         event_count,
         documents,

@@ -264,3 +264,34 @@ fn is_safe(text: &str, in_flow: bool) -> bool {
         && !(in_flow && (text.contains(',') || text.split(' ').any(|word| word == "-")))
         && resolve_plain(text) == Resolved::Text
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn rb_md_06_only_safe_strings_stay_plain() {
+        for text in [
+            "a",
+            "a b",
+            "cf:@cf/x",
+            "-x",
+            "--n",
+            "a, b",
+            "2026-01-02T03:04:05Z",
+            "=",
+            "a - b",
+        ] {
+            assert_eq!(scalar(text, false), text);
+        }
+        for text in [
+            "", " a", "a ", "a: b", "a:", "@a", ",a", ":a", "- a", "-", "---", "---a", "...",
+            "...a", "true", "null", "~", "1", "1.0", "0x1", ".inf", "é", "a#b", "a\tb",
+        ] {
+            assert!(scalar(text, false).starts_with('"'), "{text}");
+        }
+        assert_eq!(scalar("a, b", true), "\"a, b\"");
+        assert_eq!(scalar("a - b", true), "\"a - b\"");
+        assert_eq!(scalar("a\u{85}\u{feff}", false), "\"a\\u0085\\ufeff\"");
+    }
+}

@@ -186,11 +186,19 @@ pub(crate) fn blobs(directory: &Path) -> PathBuf {
 
 /// Makes a directory that only its owner can look into: the log's secret is in it.
 fn make_directory(directory: &Path) -> io::Result<()> {
+    if directory.is_dir() {
+        return Ok(());
+    }
     let mut builder = fs::DirBuilder::new();
     builder.recursive(true);
     #[cfg(unix)]
     std::os::unix::fs::DirBuilderExt::mode(&mut builder, 0o700);
-    builder.create(directory)
+    builder.create(directory)?;
+    // Its name must be as durable as what will be in it.
+    let parent = directory
+        .parent()
+        .filter(|parent| !parent.as_os_str().is_empty());
+    sync_directory(parent.unwrap_or(Path::new(".")))
 }
 
 /// Writes a file so that after a crash it is there whole or not at all.

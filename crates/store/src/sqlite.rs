@@ -73,6 +73,8 @@ impl SqliteStore {
         };
         let mut connection = schema::connect(directory, role).map_err(fault)?;
         schema::prepare(directory, &mut connection)?;
+        // SQLite syncs what is in its files; that the new file has a name is ours to sync.
+        directory::sync_directory(directory).map_err(|error| OpenError::fault(directory, error))?;
         if let Some(pages) = options.pages_max {
             let limit =
                 connection.pragma_update_and_check(None, "max_page_count", pages, |_| Ok(()));

@@ -360,7 +360,7 @@ mod tests {
         let resource = skill.resource(Timestamp::from_micros(0));
         assert_eq!(resource["id"], "skill_agent");
         assert_eq!(resource["input_schema"], json!({"type": "object"}));
-        assert_eq!(resource["output_schema"], Value::Null);
+        assert_eq!(resource.get("output_schema"), Some(&Value::Null));
         assert_eq!(resource["metadata"], json!({}));
     }
 }

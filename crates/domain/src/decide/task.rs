@@ -245,7 +245,11 @@ pub(super) fn answer(desk: &mut Desk<'_>, order: &AnswerRequest) -> Result<Resou
         });
     }
     let place = Place::of_task(&request.task_id, task);
-    let approved = !matches!(order.reply, RequestReply::Deny);
+    let approved = match &order.reply {
+        RequestReply::Message(_) | RequestReply::Value(_) | RequestReply::Approve => true,
+        RequestReply::Deny => false,
+        RequestReply::Confirm { approved, .. } => *approved,
+    };
     let mut value = json!({"approved": approved});
     let mut payload = json!({
         "request_id": order.id,
@@ -265,6 +269,10 @@ pub(super) fn answer(desk: &mut Desk<'_>, order: &AnswerRequest) -> Result<Resou
             RequestReply::Value(answer) => {
                 payload.insert("answer".to_owned(), answer.clone());
                 value.insert("answer".to_owned(), answer.clone());
+            }
+            RequestReply::Confirm { message, .. } => {
+                desk.message(message, &task.session_id, &place);
+                payload.insert("message_id".to_owned(), json!(message.id));
             }
             RequestReply::Approve | RequestReply::Deny => {}
         }
@@ -323,13 +331,17 @@ fn check_reply(request: &Permission, reply: &RequestReply) -> Result<(), Refusal
                     .to_owned(),
             })
         }
-        (Ask::Approval, RequestReply::Approve | RequestReply::Deny)
+        (
+            Ask::Approval,
+            RequestReply::Approve | RequestReply::Deny | RequestReply::Confirm { .. },
+        )
         | (
             Ask::Input,
             RequestReply::Message(_)
             | RequestReply::Value(_)
             | RequestReply::Approve
-            | RequestReply::Deny,
+            | RequestReply::Deny
+            | RequestReply::Confirm { .. },
         ) => Ok(()),
     }
 }
@@ -343,6 +355,8 @@ fn reply_digest(reply: &RequestReply) -> Digest {
         RequestReply::Value(value) => json!({"answer": value}),
         RequestReply::Approve => json!({"approved": true}),
         RequestReply::Deny => json!({"approved": false}),
+        // The same decision by another way is the same answer.
+        RequestReply::Confirm { approved, .. } => json!({"approved": approved}),
     };
     sha256(&jcs(&value))
 }

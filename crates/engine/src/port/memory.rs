@@ -331,18 +331,19 @@ impl Inner {
         let turn = (commit.seal)(first).map_err(CommitError::Impossible)?;
         // Every check comes before the first change: a refused commit changes nothing.
         self.claims.retain(|_, claim| claim.expires_at > commit.now);
-        let mut scopes = BTreeSet::new();
+        let mut claims = BTreeSet::new();
         if turn
             .claims
             .iter()
-            .any(|claim| self.claims.contains_key(&claim.scope) || !scopes.insert(claim.scope))
+            .any(|claim| self.claims.contains_key(&claim.scope) || !claims.insert(claim.scope))
         {
             return Err(CommitError::Conflict);
         }
+        let mut taken = BTreeSet::new();
         if let Some(held) = turn
             .leases_taken
             .iter()
-            .find(|name| self.leases.contains_key(name))
+            .find(|name| self.leases.contains_key(name) || !taken.insert(**name))
         {
             return Err(CommitError::Fenced(*held));
         }

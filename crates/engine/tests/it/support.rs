@@ -77,6 +77,12 @@ pub(crate) fn store() -> Arc<MemoryStore> {
 }
 
 pub(crate) async fn engine_on(store: Arc<dyn Store>) -> Engine {
+    engine_with(store, |_| {}).await
+}
+
+pub(crate) async fn engine_with(store: Arc<dyn Store>, change: impl FnOnce(&mut Limits)) -> Engine {
+    let mut limits = limits();
+    change(&mut limits);
     Engine::start(Parts {
         store,
         clock: Arc::new(SystemClock),
@@ -85,7 +91,7 @@ pub(crate) async fn engine_on(store: Arc<dyn Store>) -> Engine {
         performer: Arc::new(Offline),
         workflows: Registry::new(builtin()),
         authority: engine::Authority::with_one_key("reprise-test", "key-1", &[1; 32]).unwrap(),
-        limits: limits(),
+        limits,
     })
     .await
     .unwrap()

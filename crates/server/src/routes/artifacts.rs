@@ -59,6 +59,8 @@ async fn download(call: Call) -> Reply {
         None => engine.artifact_content(&call.caller, id).await?,
     };
     let mime_type = HeaderValue::from_str(&mime_type)
+        .ok()
+        .filter(|_| is_media_type(&mime_type))
         .unwrap_or(HeaderValue::from_static("application/octet-stream"));
     // Whoever uploaded this chose its type: a browser must save it and not run it.
     let headers = [
@@ -90,4 +92,18 @@ async fn upload(mut call: Call) -> Reply {
     };
     let answer = call.dispatch(request, body).await?;
     Ok(ok(&render::view(&call.app, &answer.view)))
+}
+
+/// True for `type/subtype`, with or without parameters. Other words are kept, but are no header.
+fn is_media_type(text: &str) -> bool {
+    let token = |part: &str| {
+        !part.is_empty()
+            && part
+                .bytes()
+                .all(|byte| byte.is_ascii_alphanumeric() || b"!#$&^_.+-".contains(&byte))
+    };
+    let essence = text.split(';').next().unwrap_or_default().trim_end();
+    essence
+        .split_once('/')
+        .is_some_and(|(kind, subtype)| token(kind) && token(subtype))
 }

@@ -15,6 +15,8 @@ use server::{Config, bind};
 use tokio::sync::oneshot;
 use tokio::task::JoinHandle;
 
+use crate::contract;
+
 pub(crate) const VERSION: &str = "agents-protocol-2026-04-25";
 pub(crate) const KEY: &str = "rk_test_0123456789abcdef";
 
@@ -167,7 +169,9 @@ impl Api {
     }
 
     pub(crate) async fn send(&self, request: RequestBuilder) -> Got {
-        let response = request.send().await.unwrap();
+        let request = request.build().unwrap();
+        let (method, path) = (request.method().clone(), request.url().path().to_owned());
+        let response = self.http.execute(request).await.unwrap();
         let status = response.status().as_u16();
         assert_ne!(status, 500, "{response:?}");
         let id = response.headers().get("x-request-id").cloned();
@@ -177,6 +181,9 @@ impl Api {
         } else {
             serde_json::from_str(&text).unwrap_or_else(|_| panic!("not JSON: {text}"))
         };
+        if !text.is_empty() {
+            contract::check(method.as_str(), &path, status, &text);
+        }
         if status >= 400 {
             check_error(status, &body);
             assert_eq!(body["error"]["request_id"], id.unwrap().to_str().unwrap());

@@ -1,6 +1,7 @@
 //! Who may open a directory, and what they may do.
 
 use std::fs;
+use std::time::{Duration, Instant};
 
 use engine::port::suite::{Model, agrees, wait};
 use engine::port::{ApiKey, CommitError, Store};
@@ -105,6 +106,33 @@ fn a_clean_stop_leaves_everything_in_the_database_file() {
     assert!(!log.exists());
 }
 
+#[test]
+fn the_write_ahead_log_moves_into_the_database_while_the_store_is_open() {
+    let home = tempfile::tempdir().unwrap();
+    let store = open(home.path());
+    for number in 0..80u32 {
+        wait(store.put_blob(blob(number))).unwrap();
+    }
+    // Eight megabytes were written and nothing more is asked for: a pass must come by itself.
+    let database = home.path().join("reprise.db");
+    let started = Instant::now();
+    while fs::metadata(&database).unwrap().len() < 4_000_000 {
+        assert!(
+            started.elapsed() < Duration::from_secs(60),
+            "no pass was made"
+        );
+        std::thread::yield_now();
+    }
+}
+
+/// Content of a length. The store takes the caller's word for a digest, which saves hashing all this.
+fn blob(number: u32) -> domain::Blob {
+    domain::Blob {
+        digest: canon::sha256(&number.to_be_bytes()),
+        bytes: vec![0; 100_000],
+    }
+}
+
 /// One client without a pause, more than the log may hold: passes run beside it, and in the end the writer helps.
 #[test]
 fn the_write_ahead_log_stays_bounded_under_load() {
@@ -114,16 +142,9 @@ fn the_write_ahead_log_stays_bounded_under_load() {
         ..Options::default()
     };
     let store = SqliteStore::open(home.path(), options).unwrap();
-    let mut number = 0u32;
     let mut longest = 0;
-    for _ in 0..2_400 {
-        number += 1;
-        // The store takes the caller's word for a digest, which saves hashing all this.
-        let blob = domain::Blob {
-            digest: canon::sha256(&number.to_be_bytes()),
-            bytes: vec![0; 100_000],
-        };
-        wait(store.put_blob(blob)).unwrap();
+    for number in 0..2_400 {
+        wait(store.put_blob(blob(number))).unwrap();
         longest = longest.max(
             fs::metadata(home.path().join("reprise.db-wal"))
                 .unwrap()
@@ -132,6 +153,23 @@ fn the_write_ahead_log_stays_bounded_under_load() {
     }
     // 240 MB went through it.
     assert!(longest < 75_000_000, "{longest} bytes");
+}
+
+#[test]
+fn each_log_has_a_name_and_a_secret_of_its_own() {
+    let (one, other) = (tempfile::tempdir().unwrap(), tempfile::tempdir().unwrap());
+    let (one, other) = (open(one.path()), open(other.path()));
+    for store in [&one, &other] {
+        let name = store.name().log();
+        assert_eq!(name.len(), 8, "{name}");
+        assert!(
+            name.bytes()
+                .all(|byte| byte.is_ascii_lowercase() || byte.is_ascii_digit()),
+            "{name}"
+        );
+    }
+    assert_ne!(one.name(), other.name());
+    assert_ne!(one.secret(), other.secret());
 }
 
 #[cfg(unix)]

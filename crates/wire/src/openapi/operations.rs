@@ -130,7 +130,7 @@ pub(super) const OPERATIONS: &[Operation] = &[
         "Workspaces",
         Json("Workspace"),
     )
-    .takes(Required("UpdateWorkspaceRequest")),
+    .takes(Optional("UpdateWorkspaceRequest")),
     Operation::new(
         "get",
         "/v1/workspaces/{workspace_id}/files",
@@ -163,7 +163,7 @@ pub(super) const OPERATIONS: &[Operation] = &[
         "Sessions",
         Json("Session"),
     )
-    .takes(Required("CreateSessionRequest"))
+    .takes(Optional("CreateSessionRequest"))
     .with_status(201),
     Operation::new(
         "get",
@@ -179,7 +179,7 @@ pub(super) const OPERATIONS: &[Operation] = &[
         "Sessions",
         Json("Session"),
     )
-    .takes(Required("UpdateSessionRequest")),
+    .takes(Optional("UpdateSessionRequest")),
     Operation::new(
         "post",
         "/v1/sessions/{session_id}/close",
@@ -434,7 +434,7 @@ pub(super) const OPERATIONS: &[Operation] = &[
         "/v1/tasks/{task_id}/messages",
         "appendTaskMessage",
         "Messages",
-        Json("Message"),
+        JsonAnyOf(&["Message", "PermissionRequest"]),
     )
     .takes(Required("AppendTaskMessageRequest"))
     .with_status(201)
