@@ -75,12 +75,14 @@ pub fn receipt(source: Source<'_>, bytes: Option<&[u8]>) -> Value {
             "subject": member("subject"),
             "issued_at": member("issued_at"),
             "signature": signature(bare.as_ref()),
-            "payload": bare,
         },
         // A receipt changes by verifications only: its last change is the last of them.
         "verification": verified.map(|payload| verification(&document.id, payload, document.updated_at)),
     });
-    if let Value::Object(added) = added {
+    if let Value::Object(mut added) = added {
+        if let (Some(Value::Object(wire)), Some(bare)) = (added.get_mut("wire"), bare) {
+            wire.insert("payload".to_owned(), Value::Object(bare));
+        }
         whole.extend(added);
     }
     let envelope = Envelope {

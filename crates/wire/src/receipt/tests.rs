@@ -76,7 +76,7 @@ fn ap_rcpt_06_the_superset_has_both_forms() {
 fn a_receipt_without_readable_bytes_says_so() {
     for bytes in [None, Some(&b"{"[..]), Some(b"")] {
         let shown = superset(bytes);
-        assert_eq!(shown["wire"]["payload"], Value::Null);
+        assert_eq!(shown["wire"].get("payload"), None);
         assert_eq!(shown["subject"]["id"], "task_1");
         assert!(shown["summary"].as_str().unwrap().contains("damaged"));
     }
