@@ -10,9 +10,8 @@ use domain::{ResourceKind, Role, SessionId, State, Status};
 use engine::port::{Performer, Store};
 use engine::workflow::{Registry, builtin};
 use engine::{
-    Authority,
-    Answer, Caller, Engine, InputSpec, Limits, MessageSpec, NewSession, NewTask, Offline, Parts,
-    Request, Settle,
+    Answer, Authority, Caller, Engine, InputSpec, Limits, MessageSpec, NewSession, NewTask,
+    Offline, Parts, Request, Settle,
 };
 use serde_json::json;
 use server::world::{RandomIds, SystemClock, TokioSpawn};

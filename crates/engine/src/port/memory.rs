@@ -196,10 +196,7 @@ impl Store for MemoryStore {
         ready(Ok(self.lock().blobs.get(&digest).cloned()))
     }
 
-    fn blob_as_stored(
-        &self,
-        digest: Digest,
-    ) -> BoxFuture<'_, Result<Option<Vec<u8>>, StoreFault>> {
+    fn blob_as_stored(&self, digest: Digest) -> BoxFuture<'_, Result<Option<Vec<u8>>, StoreFault>> {
         self.blob(digest)
     }
 
