@@ -51,6 +51,8 @@ async fn download(call: Call) -> Reply {
     let id = call.param("artifact_id");
     let (mime_type, bytes) = call.app.engine.artifact_content(&call.caller, id).await?;
     let mime_type = HeaderValue::from_str(&mime_type)
+        .ok()
+        .filter(|_| is_media_type(&mime_type))
         .unwrap_or(HeaderValue::from_static("application/octet-stream"));
     // Whoever uploaded this chose its type: a browser must save it and not run it.
     let headers = [
@@ -82,4 +84,31 @@ async fn upload(mut call: Call) -> Reply {
     };
     let answer = call.dispatch(request, body).await?;
     Ok(ok(&render::view(&call.app, &answer.view)))
+}
+
+/// Tells whether a text can stand in `Content-Type`: two tokens and a slash, then perhaps parameters.
+fn is_media_type(text: &str) -> bool {
+    let token = |text: &str| {
+        let in_token =
+            |byte: u8| byte.is_ascii_alphanumeric() || b"!#$%&'*+-.^_`|~".contains(&byte);
+        !text.is_empty() && text.bytes().all(in_token)
+    };
+    let kind = text.split(';').next().unwrap_or_default().trim_end();
+    kind.split_once('/')
+        .is_some_and(|(kind, subtype)| token(kind) && token(subtype))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn only_media_types_become_a_content_type() {
+        for good in ["text/plain", "text/html; charset=utf-8", "image/svg+xml"] {
+            assert!(is_media_type(good), "{good}");
+        }
+        for bad in ["0", "text", "text/", "/plain", "text/pl ain", "a/b/c", ";"] {
+            assert!(!is_media_type(bad), "{bad}");
+        }
+    }
 }
