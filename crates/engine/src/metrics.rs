@@ -6,8 +6,10 @@ use std::time::Duration;
 /// Counters of one engine.
 #[derive(Debug, Default)]
 pub struct Metrics {
-    /// Turns committed.
+    /// Turns taken, those that changed nothing included.
     pub turns: AtomicU64,
+    /// Durable commits of turns: one sync each, shared by all commands of the turn.
+    pub commits: AtomicU64,
     /// Commands answered, refusals included.
     pub commands: AtomicU64,
     /// Commands refused.

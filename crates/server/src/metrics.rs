@@ -32,7 +32,12 @@ impl HttpMetrics {
         let mut out = String::new();
         let load = |counter: &AtomicU64| counter.load(Ordering::Relaxed);
         let counters = [
-            ("turns_total", "Turns committed", &engine.turns),
+            ("turns_total", "Turns taken", &engine.turns),
+            (
+                "commits_total",
+                "Durable commits of turns, one sync each",
+                &engine.commits,
+            ),
             ("commands_total", "Commands answered", &engine.commands),
             ("refusals_total", "Commands refused", &engine.refusals),
             (

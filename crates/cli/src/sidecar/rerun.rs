@@ -100,15 +100,14 @@ pub(super) fn run(args: &RerunArgs) -> anyhow::Result<ExitCode> {
         bail!("not rerunnable: the command was not recorded");
     }
     let place = Place::find(args, &tree, &read.sidecar)?;
-    let warnings = check_inputs(args, &place, &tree, &read)?;
-    let Some(warnings) = warnings else {
+    let Some(checked) = check_inputs(args, &place, &tree, &read) else {
         return Ok(ExitCode::from(1));
     };
     let mut outcomes = Outcomes {
         sidecar: pair.sidecar.clone(),
         executed: false,
         steps: steps(&read.sidecar, &place),
-        warnings,
+        warnings: checked.warnings,
         substitutions: Vec::new(),
         worktree: None,
         new_sidecar: None,
@@ -119,7 +118,11 @@ pub(super) fn run(args: &RerunArgs) -> anyhow::Result<ExitCode> {
         say(&format!("warning: {warning}"));
     }
     if args.exec {
-        perform(args, &pair, &read, &tree, &place, &mut outcomes)?;
+        let recorded = match &read.sidecar {
+            Sidecar::General(general) => (**general).clone(),
+            Sidecar::Ahd(ahd) => General::import(ahd, checked.brief_mode),
+        };
+        perform(args, &pair, &read, recorded, &tree, &place, &mut outcomes)?;
     }
     if args.json {
         output::print_json(&outcomes)?;
@@ -182,13 +185,20 @@ impl Place {
     }
 }
 
+/// What verifying told.
+struct Checked {
+    warnings: Vec<String>,
+    /// How an AHD block's brief agrees, which the block itself does not say.
+    brief_mode: Mode,
+}
+
 /// Verifies first (RB-RUN-03). Nothing when drift stops the rerun.
 fn check_inputs(
     args: &RerunArgs,
     place: &Place,
     tree: &WorkingTree,
     read: &ReadSidecar,
-) -> anyhow::Result<Option<Vec<String>>> {
+) -> Option<Checked> {
     let options = VerifyOptions {
         outputs: false,
         agent: None,
@@ -207,14 +217,18 @@ fn check_inputs(
         }
         if !args.force {
             say("drift: not run again; --force goes on");
-            return Ok(None);
+            return None;
         }
         warnings.push("drift".to_owned());
     }
     if read.sidecar.dirty() {
         warnings.push("the checkout was dirty: the commit is not exactly what ran".to_owned());
     }
-    Ok(Some(warnings))
+    let brief_mode = verification.checks.iter().find_map(|check| check.matched);
+    Some(Checked {
+        warnings,
+        brief_mode: brief_mode.unwrap_or(Mode::CanonicalJson),
+    })
 }
 
 /// The steps as shell lines, to be read (RB-RUN-01).
@@ -259,14 +273,11 @@ fn perform(
     args: &RerunArgs,
     pair: &Pair,
     read: &ReadSidecar,
+    recorded: General,
     tree: &WorkingTree,
     place: &Place,
     outcomes: &mut Outcomes,
 ) -> anyhow::Result<()> {
-    let recorded = match &read.sidecar {
-        Sidecar::General(general) => (**general).clone(),
-        Sidecar::Ahd(ahd) => General::import(ahd, Mode::CanonicalJson),
-    };
     let supplied = command::supplied(&recorded.argv, &args.supply)?;
     let (worktree, root) = match place {
         Place::Commit { files, below_top } => {
@@ -335,6 +346,9 @@ fn perform(
             relation: Some("rerun".to_owned()),
         }),
         backfilled: None,
+        // Both are about the earlier run.
+        recording: None,
+        signature: None,
         ..recorded
     };
     let target = match &args.sidecar {

@@ -11,6 +11,8 @@ mod faults;
 #[cfg(test)]
 mod rerun;
 #[cfg(test)]
+mod signing;
+#[cfg(test)]
 mod verify;
 #[cfg(test)]
 mod world;

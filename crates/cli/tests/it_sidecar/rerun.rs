@@ -409,3 +409,48 @@ fn an_ahd_rerun_writes_a_general_sidecar() {
         .run(&["sidecar", "verify", new.to_str().unwrap()])
         .expect(0);
 }
+
+/// Section 10.1: the mode of a brief is found by verifying.
+#[test]
+fn a_markdown_brief_is_imported_by_its_bytes() {
+    let world = World::framework();
+    world.write("brief.md", "# Brief\n\nMake it: simple\n- one\n");
+    world.commit_all();
+    let arguments = [
+        "sidecar",
+        "capture",
+        "--kind",
+        "eval-image",
+        "--report",
+        "docs/report.md",
+        "--token",
+        "tokens/demo.yml",
+        "--brief",
+        "brief.md",
+        "--n",
+        "1",
+        "--node-version",
+        "v1",
+        "--",
+        "true",
+    ];
+    world.run(&arguments).expect(0);
+    let place = World::empty();
+    let worktree = place.at("w");
+    let arguments = [
+        "sidecar",
+        "rerun",
+        "--exec",
+        "--worktree",
+        worktree.to_str().unwrap(),
+        "docs/report.md",
+    ];
+    world
+        .run(&arguments)
+        .expect(0)
+        .says("same                  inputs/1 `brief.md`");
+    let new = worktree.join("docs/report.rerun.replay.json");
+    let sidecar: serde_json::Value =
+        serde_json::from_str(&std::fs::read_to_string(&new).unwrap()).unwrap();
+    assert_eq!(sidecar["inputs"][1]["mode"], "raw-bytes");
+}

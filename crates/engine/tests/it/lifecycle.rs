@@ -40,6 +40,7 @@ async fn ap_tax_06_the_default_agent_completes_in_three_turns_and_says_so_in_ord
             "vendor.outcome_recorded",
             "task.completed",
             "task.status_changed",
+            "receipt.issued",
         ]
     );
     let mut own = events
@@ -352,4 +353,37 @@ async fn ap_sse_05_a_stream_delivers_history_then_live_once_and_ends_with_its_ta
         .await
         .unwrap_err();
     assert!(matches!(unknown, Refused::CursorExpired), "AP-SSE-06");
+}
+
+#[tokio::test]
+async fn a_named_limit_bounds_the_tasks_being_worked_on() {
+    let engine = crate::support::engine_with(store(), |limits| limits.open_tasks_max = 2).await;
+    submit(&engine, "hold").await;
+    let (_, second, _) = submit(&engine, "hold").await;
+    let session = new_session(&engine).await;
+    let refused = write(&engine, task_request(&session, "agent", "one too many"))
+        .await
+        .unwrap_err();
+    assert!(
+        matches!(
+            refused,
+            Refused::Busy {
+                what: "open_tasks_max"
+            }
+        ),
+        "{refused:?}"
+    );
+    write(
+        &engine,
+        Request::CancelTask {
+            id: second,
+            reason: None,
+        },
+    )
+    .await
+    .unwrap();
+    let answer = write(&engine, task_request(&session, "agent", "now it fits"))
+        .await
+        .unwrap();
+    assert_eq!(status_in(&answer), Status::Completed);
 }

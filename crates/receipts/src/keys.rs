@@ -1,0 +1,256 @@
+//! Ed25519 keys: signing a receipt hash, and key sets with validity and rotation.
+//!
+//! Key material arrives as bytes; nothing here makes keys or keeps them. Signatures are always
+//! checked with `verify_strict`, which refuses weak keys and second forms of one signature.
+
+use std::fmt;
+
+use base64::{
+    Engine as _,
+    engine::general_purpose::{STANDARD, URL_SAFE_NO_PAD},
+};
+use canon::{Digest, Integers, Map, ReadError, Value, jcs, sha256};
+use ed25519_dalek::{Signature, Signer as _, SigningKey, VerifyingKey};
+
+/// The one signature algorithm that is spoken.
+pub const ED25519: &str = "ed25519";
+
+const PREFIX: &str = "base64:";
+
+/// A private key with its name.
+pub struct Signer {
+    key_id: String,
+    key: SigningKey,
+}
+
+impl Signer {
+    /// Takes the 32 secret bytes of an Ed25519 key.
+    pub fn new(key_id: impl Into<String>, secret: &[u8; 32]) -> Self {
+        Self {
+            key_id: key_id.into(),
+            key: SigningKey::from_bytes(secret),
+        }
+    }
+
+    /// Returns the name under which the public key is published.
+    pub fn key_id(&self) -> &str {
+        &self.key_id
+    }
+
+    /// Returns the 32 public bytes.
+    pub fn public(&self) -> [u8; 32] {
+        self.key.verifying_key().to_bytes()
+    }
+
+    /// Signs a receipt hash and returns the text for the member `signature`.
+    ///
+    /// The message is the text of the hash, prefix included.
+    pub fn sign(&self, hash: &Digest) -> String {
+        let signature = self.sign_bytes(hash.to_string().as_bytes());
+        format!("{PREFIX}{}", STANDARD.encode(signature))
+    }
+
+    pub(crate) fn sign_bytes(&self, message: &[u8]) -> [u8; 64] {
+        self.key.sign(message).to_bytes()
+    }
+}
+
+impl fmt::Debug for Signer {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Signer")
+            .field("key_id", &self.key_id)
+            .finish_non_exhaustive()
+    }
+}
+
+/// A public key with its name and the time in which it may be used.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct PublicKey {
+    /// The name, `kid` in a key set.
+    pub key_id: String,
+    /// The 32 public bytes.
+    pub bytes: [u8; 32],
+    /// First second since 1970 in which the key is valid; none: since ever.
+    pub not_before: Option<i64>,
+    /// First second since 1970 in which it is no longer valid; none: for ever.
+    pub expires: Option<i64>,
+}
+
+impl PublicKey {
+    /// Returns the RFC 7638 thumbprint: base64url of the SHA-256 of the required members.
+    pub fn thumbprint(&self) -> String {
+        let digest = sha256(&jcs(&Value::Object(self.required_members())));
+        URL_SAFE_NO_PAD.encode(digest.as_bytes())
+    }
+
+    fn is_valid_at(&self, seconds: i64) -> bool {
+        self.not_before.is_none_or(|first| first <= seconds)
+            && self.expires.is_none_or(|end| seconds < end)
+    }
+
+    fn required_members(&self) -> Map<String, Value> {
+        Map::from_iter([
+            ("kty".to_owned(), "OKP".into()),
+            ("crv".to_owned(), "Ed25519".into()),
+            ("x".to_owned(), URL_SAFE_NO_PAD.encode(self.bytes).into()),
+        ])
+    }
+
+    fn read(entry: &Map<String, Value>) -> Result<Self, String> {
+        let key_id = entry.get("kid").and_then(Value::as_str).unwrap_or_default();
+        if key_id.is_empty() {
+            return Err("an Ed25519 key has no `kid`".to_owned());
+        }
+        if entry.contains_key("d") {
+            return Err(format!("key `{key_id}` shows its private part"));
+        }
+        let bytes = entry
+            .get("x")
+            .and_then(Value::as_str)
+            .and_then(|text| URL_SAFE_NO_PAD.decode(text).ok())
+            .and_then(|bytes| <[u8; 32]>::try_from(bytes).ok())
+            .filter(|bytes| VerifyingKey::from_bytes(bytes).is_ok())
+            .ok_or_else(|| format!("key `{key_id}` has no Ed25519 public key in `x`"))?;
+        let seconds = |name: &str| match entry.get(name) {
+            None => Ok(None),
+            Some(value) => value
+                .as_i64()
+                .map(Some)
+                .ok_or_else(|| format!("`{name}` of key `{key_id}` is not a whole number")),
+        };
+        Ok(Self {
+            key_id: key_id.to_owned(),
+            bytes,
+            not_before: seconds("nbf")?,
+            expires: seconds("exp")?,
+        })
+    }
+}
+
+/// Published keys, old ones included.
+#[derive(Debug, Clone, Default, PartialEq, Eq)]
+pub struct KeySet {
+    keys: Vec<PublicKey>,
+}
+
+/// The document is not a usable key set.
+#[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
+pub enum KeySetError {
+    /// The text was refused by the strict reader.
+    #[error(transparent)]
+    Json(#[from] ReadError),
+    /// A member is missing or wrong.
+    #[error("key set: {0}")]
+    Content(String),
+}
+
+/// Why a signature does not count.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum SignatureFault {
+    AlgorithmUnsupported,
+    KeyUnknown,
+    KeyNotValidAtTime,
+    SignatureInvalid,
+}
+
+impl KeySet {
+    /// Collects keys.
+    ///
+    /// # Errors
+    /// Two keys have one name: then a signature would not say which of them made it.
+    pub fn new(keys: Vec<PublicKey>) -> Result<Self, KeySetError> {
+        for (index, key) in keys.iter().enumerate() {
+            if keys.iter().skip(index + 1).any(|k| k.key_id == key.key_id) {
+                let message = format!("two keys are called `{}`", key.key_id);
+                return Err(KeySetError::Content(message));
+            }
+        }
+        Ok(Self { keys })
+    }
+
+    /// Reads a JSON Web Key Set. Keys of other types are passed over, as RFC 7517 asks.
+    ///
+    /// # Errors
+    /// The text is not strict JSON, has no list `keys`, names a key twice, shows a private key, or
+    /// holds an Ed25519 key that is malformed.
+    pub fn from_jwks(bytes: &[u8]) -> Result<Self, KeySetError> {
+        let document = canon::read_object(bytes, Integers::Safe)?;
+        let list = document.get("keys").and_then(Value::as_array);
+        let content = |message: &str| KeySetError::Content(message.to_owned());
+        let mut keys = Vec::new();
+        for entry in list.ok_or_else(|| content("no list `keys`"))? {
+            let entry = entry
+                .as_object()
+                .ok_or_else(|| content("an entry of `keys` is not an object"))?;
+            let is = |name: &str, text: &str| entry.get(name).is_some_and(|value| value == text);
+            if is("kty", "OKP") && is("crv", "Ed25519") {
+                keys.push(PublicKey::read(entry).map_err(KeySetError::Content)?);
+            }
+        }
+        Self::new(keys)
+    }
+
+    /// Writes the set as a JSON Web Key Set, canonically.
+    pub fn to_jwks(&self) -> Vec<u8> {
+        let keys: Vec<Value> = self
+            .keys
+            .iter()
+            .map(|key| {
+                let mut members = key.required_members();
+                members.insert("kid".to_owned(), key.key_id.as_str().into());
+                members.insert("alg".to_owned(), "EdDSA".into());
+                members.insert("use".to_owned(), "sig".into());
+                for (name, time) in [("nbf", key.not_before), ("exp", key.expires)] {
+                    if let Some(seconds) = time {
+                        members.insert(name.to_owned(), seconds.into());
+                    }
+                }
+                Value::Object(members)
+            })
+            .collect();
+        jcs(&Value::Object(Map::from_iter([(
+            "keys".to_owned(),
+            keys.into(),
+        )])))
+    }
+
+    /// Returns the keys.
+    pub fn keys(&self) -> &[PublicKey] {
+        &self.keys
+    }
+
+    /// Checks one stated signature over a hash, and returns the key that made it.
+    pub(crate) fn check(
+        &self,
+        stated: crate::receipt::StatedSignature<'_>,
+        hash: &Digest,
+        at_seconds: Option<i64>,
+    ) -> Result<&PublicKey, SignatureFault> {
+        if stated.algorithm != ED25519 {
+            return Err(SignatureFault::AlgorithmUnsupported);
+        }
+        let key = self
+            .keys
+            .iter()
+            .find(|key| key.key_id == stated.key_id)
+            .ok_or(SignatureFault::KeyUnknown)?;
+        if !at_seconds.is_some_and(|seconds| key.is_valid_at(seconds)) {
+            return Err(SignatureFault::KeyNotValidAtTime);
+        }
+        let signature = stated
+            .signature
+            .strip_prefix(PREFIX)
+            .and_then(|text| STANDARD.decode(text).ok())
+            .ok_or(SignatureFault::SignatureInvalid)?;
+        verify(&key.bytes, hash.to_string().as_bytes(), &signature)
+            .then_some(key)
+            .ok_or(SignatureFault::SignatureInvalid)
+    }
+}
+
+/// Checks an Ed25519 signature strictly.
+pub(crate) fn verify(public: &[u8; 32], message: &[u8], signature: &[u8]) -> bool {
+    let key = VerifyingKey::from_bytes(public);
+    let signature = Signature::from_slice(signature);
+    matches!((key, signature), (Ok(key), Ok(signature)) if key.verify_strict(message, &signature).is_ok())
+}

@@ -1,0 +1,435 @@
+//! The verification of a receipt, step by step, with a reason for each failure.
+//!
+//! Takes what the caller could find out (the predecessor, batches, keys, stored artifacts) as values
+//! and looks nothing up. Only a document that is not a receipt stops it; all other results are
+//! collected. What was not asked is listed as skipped, never as passed.
+
+use std::collections::BTreeMap;
+
+use base64::{Engine as _, engine::general_purpose::STANDARD};
+use canon::{Digest, Value, sha256};
+
+use crate::{
+    facts::words,
+    keys::{KeySet, SignatureFault},
+    merkle,
+    receipt::{ReadReceiptError, Receipt},
+    time,
+};
+
+words! {
+    /// Why a check failed.
+    Code {
+        SchemaInvalid = "schema_invalid",
+        NotCanonical = "not_canonical",
+        ReceiptHashMismatch = "receipt_hash_mismatch",
+        PreviousReceiptMissing = "previous_receipt_missing",
+        ChainMismatch = "chain_mismatch",
+        MerkleBatchUnknown = "merkle_batch_unknown",
+        MerkleMismatch = "merkle_mismatch",
+        SignatureInvalid = "signature_invalid",
+        KeyUnknown = "key_unknown",
+        KeyNotValidAtTime = "key_not_valid_at_time",
+        AlgorithmUnsupported = "algorithm_unsupported",
+        UntrustedAnchor = "untrusted_anchor",
+        SubjectMissing = "subject_missing",
+        MaterialMismatch = "material_mismatch",
+        ContentMismatch = "content_mismatch",
+    }
+}
+
+words! {
+    /// What can be said of the signatures together.
+    Signatures {
+        None = "none",
+        Valid = "valid",
+        Invalid = "invalid",
+    }
+}
+
+/// What the verifier is given besides the receipt.
+#[derive(Debug, Clone, Copy)]
+pub struct Evidence<'a> {
+    /// Which bytes may carry the receipt.
+    pub form: Form,
+    /// What is known of its stream.
+    pub predecessor: Predecessor,
+    /// The sealed batches that are known.
+    pub batches: &'a [Batch],
+    /// The proof that the receipt is in a log.
+    pub inclusion: Option<&'a Inclusion>,
+    /// The published keys.
+    pub keys: &'a KeySet,
+    /// The time at which keys must have been valid, RFC 3339; none: the time of issue.
+    pub at_time: Option<&'a str>,
+    /// A key, by id or thumbprint, that must have signed.
+    pub trust_anchor: Option<&'a str>,
+    /// What the receipt points to, if it is one's own.
+    pub references: Option<&'a References>,
+}
+
+/// Which bytes may carry a receipt.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Form {
+    /// Any JSON text: a file that someone handed over.
+    AnyJson,
+    /// The canonical bytes only: a receipt from one's own store.
+    Canonical,
+}
+
+/// What is known of the stream that a receipt belongs to.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Predecessor {
+    /// Nothing; the link is not checked.
+    NotAsked,
+    /// The stream has no earlier receipt, or it cannot be found.
+    Absent,
+    /// The hash of the earlier receipt, or of the source of a replay.
+    Hash(Digest),
+}
+
+/// A sealed tree head.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Batch {
+    /// The number of leaves.
+    pub size: u64,
+    /// The root.
+    pub root: Digest,
+}
+
+/// The proof that a receipt is in a log.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Inclusion {
+    /// The place of its leaf.
+    pub leaf_index: u64,
+    /// The tree head; it must be one of the known batches.
+    pub batch: Batch,
+    /// The hashes from the leaf to the root.
+    pub path: Vec<Digest>,
+}
+
+/// What became of the things that a receipt points to.
+#[derive(Debug, Clone, Default, PartialEq, Eq)]
+pub struct References {
+    /// Whether the subject is there.
+    pub subject_exists: bool,
+    /// The digest of the stored bytes by address; what is absent here was pruned or redacted.
+    pub digests: BTreeMap<String, Digest>,
+}
+
+/// One result.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Check {
+    /// What was checked; a signature is named with its place, `signature/0`.
+    pub name: String,
+    /// Whether it holds.
+    pub ok: bool,
+    /// Why it does not.
+    pub code: Option<Code>,
+    /// What would have been right.
+    pub expected: Option<String>,
+    /// What was there.
+    pub found: Option<String>,
+}
+
+/// All results.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Report {
+    /// The id that the receipt states, if it is a receipt at all.
+    pub receipt_id: Option<String>,
+    /// The results, in the order of the checks.
+    pub checks: Vec<Check>,
+    /// What was not asked and so is not known.
+    pub skipped: Vec<&'static str>,
+    /// What can be said of the signatures together.
+    pub signatures: Signatures,
+    /// How many things it points to are still there with the stated bytes.
+    pub materials_available: usize,
+    /// The addresses of those that are gone, which does not make the receipt invalid.
+    pub materials_unavailable: Vec<String>,
+}
+
+impl Report {
+    /// Tells whether every check that was made holds.
+    pub fn is_valid(&self) -> bool {
+        self.checks.iter().all(|check| check.ok)
+    }
+
+    /// Returns the first reason why not.
+    pub fn reason(&self) -> Option<Code> {
+        self.checks.iter().find_map(|check| check.code)
+    }
+
+    fn pass(&mut self, name: impl Into<String>) {
+        self.checks.push(Check {
+            name: name.into(),
+            ok: true,
+            code: None,
+            expected: None,
+            found: None,
+        });
+    }
+
+    fn fail(
+        &mut self,
+        name: impl Into<String>,
+        code: Code,
+        expected: Option<String>,
+        found: Option<String>,
+    ) {
+        self.checks.push(Check {
+            name: name.into(),
+            ok: false,
+            code: Some(code),
+            expected,
+            found,
+        });
+    }
+}
+
+/// Verifies a receipt.
+pub fn verify(bytes: &[u8], evidence: &Evidence<'_>) -> Report {
+    let mut report = Report {
+        receipt_id: None,
+        checks: Vec::new(),
+        skipped: Vec::new(),
+        signatures: Signatures::None,
+        materials_available: 0,
+        materials_unavailable: Vec::new(),
+    };
+    let receipt = match Receipt::read(bytes) {
+        Ok(receipt) => receipt,
+        Err(error) => {
+            let (expected, found) = match &error {
+                ReadReceiptError::Json(error) => ("strict JSON".to_owned(), error.to_string()),
+                ReadReceiptError::Shape(error) => {
+                    (error.problem().to_owned(), error.pointer().to_owned())
+                }
+            };
+            report.fail("schema", Code::SchemaInvalid, Some(expected), Some(found));
+            return report;
+        }
+    };
+    report.receipt_id = Some(receipt.id().to_owned());
+    report.pass("schema");
+    if evidence.form == Form::Canonical {
+        if receipt.bytes() == bytes {
+            report.pass("canonical");
+        } else {
+            report.fail("canonical", Code::NotCanonical, None, None);
+        }
+    }
+    check_hash(&receipt, &mut report);
+    check_chain(&receipt, evidence.predecessor, &mut report);
+    check_merkle(&receipt, evidence, &mut report);
+    check_signatures(&receipt, evidence, &mut report);
+    check_inline_materials(&receipt, &mut report);
+    check_references(&receipt, evidence.references, &mut report);
+    report
+}
+
+fn check_hash(receipt: &Receipt, report: &mut Report) {
+    let (expected, found) = (Some(receipt.hash()), receipt.stated_hash());
+    if expected == found {
+        report.pass("hash");
+    } else {
+        let (expected, found) = (words_of(expected), words_of(found));
+        report.fail("hash", Code::ReceiptHashMismatch, expected, found);
+    }
+}
+
+fn check_chain(receipt: &Receipt, predecessor: Predecessor, report: &mut Report) {
+    let stated = receipt.previous_hash();
+    match predecessor {
+        Predecessor::NotAsked => report.skipped.push("chain"),
+        Predecessor::Absent if stated.is_some() => {
+            report.fail(
+                "chain",
+                Code::PreviousReceiptMissing,
+                words_of(stated),
+                None,
+            );
+        }
+        Predecessor::Hash(hash) if stated != Some(hash) => {
+            let expected = words_of(Some(hash));
+            report.fail("chain", Code::ChainMismatch, expected, words_of(stated));
+        }
+        Predecessor::Absent | Predecessor::Hash(_) => report.pass("chain"),
+    }
+}
+
+fn check_merkle(receipt: &Receipt, evidence: &Evidence<'_>, report: &mut Report) {
+    let batches = evidence.batches;
+    if let Some(root) = receipt.merkle_root() {
+        let found = words_of(Some(root));
+        let known = batches.iter().filter(|batch| batch.root == root);
+        // A receipt can only know a tree that was sealed before it was added.
+        let is_later = |size: u64| {
+            evidence
+                .inclusion
+                .is_some_and(|inclusion| size > inclusion.leaf_index)
+        };
+        match known.map(|batch| batch.size).min() {
+            None => report.fail("merkle_root", Code::MerkleBatchUnknown, None, found),
+            Some(size) if is_later(size) => {
+                report.fail("merkle_root", Code::MerkleMismatch, None, found);
+            }
+            Some(_) => report.pass("merkle_root"),
+        }
+    }
+    match evidence.inclusion {
+        None => report.skipped.push("inclusion"),
+        Some(inclusion) => {
+            let Inclusion {
+                leaf_index,
+                batch: Batch { size, root },
+                path,
+            } = inclusion;
+            let leaf = merkle::leaf(&receipt.hash());
+            if !batches.contains(&inclusion.batch) {
+                let found = words_of(Some(*root));
+                report.fail("inclusion", Code::MerkleBatchUnknown, None, found);
+            } else if merkle::verify_inclusion(&leaf, *leaf_index, *size, path, root) {
+                report.pass("inclusion");
+            } else {
+                let expected = words_of(Some(*root));
+                report.fail("inclusion", Code::MerkleMismatch, expected, None);
+            }
+        }
+    }
+}
+
+fn check_signatures(receipt: &Receipt, evidence: &Evidence<'_>, report: &mut Report) {
+    let at = evidence.at_time.unwrap_or_else(|| receipt.issued_at());
+    // At a time that is none, no key is valid.
+    let at_seconds = time::parse(at);
+    let mut is_anchored = false;
+    for (index, stated) in receipt.signatures().enumerate() {
+        let name = format!("signature/{index}");
+        // Over the computed hash, not the stated one: a signature counts only for this content.
+        let result = evidence.keys.check(stated, &receipt.hash(), at_seconds);
+        let (code, expected, found) = match result {
+            Ok(key) => {
+                let is_anchor = |anchor| anchor == key.key_id || anchor == key.thumbprint();
+                is_anchored |= evidence.trust_anchor.is_some_and(is_anchor);
+                report.pass(name);
+                continue;
+            }
+            Err(SignatureFault::AlgorithmUnsupported) => (
+                Code::AlgorithmUnsupported,
+                Some(crate::keys::ED25519),
+                Some(stated.algorithm),
+            ),
+            Err(SignatureFault::KeyUnknown) => (Code::KeyUnknown, None, Some(stated.key_id)),
+            Err(SignatureFault::KeyNotValidAtTime) => (Code::KeyNotValidAtTime, None, Some(at)),
+            Err(SignatureFault::SignatureInvalid) => (Code::SignatureInvalid, None, None),
+        };
+        report.signatures = Signatures::Invalid;
+        report.fail(
+            name,
+            code,
+            expected.map(str::to_owned),
+            found.map(str::to_owned),
+        );
+    }
+    if report.signatures != Signatures::Invalid && receipt.signatures().next().is_some() {
+        report.signatures = Signatures::Valid;
+    }
+    match evidence.trust_anchor {
+        None => report.skipped.push("anchor"),
+        Some(_) if is_anchored => report.pass("anchor"),
+        Some(anchor) => {
+            let expected = Some(anchor.to_owned());
+            report.fail("anchor", Code::UntrustedAnchor, expected, None);
+        }
+    }
+}
+
+/// Something outside that a receipt states the digest of.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Reference<'a> {
+    /// Where it can be read.
+    pub uri: &'a str,
+    /// What its bytes hash to, as stated.
+    pub sha256: Digest,
+}
+
+/// Lists what a receipt points to: materials, then final artifacts. A caller that verifies its own
+/// receipts looks these up for [`References`].
+pub fn references(receipt: &Receipt) -> Vec<Reference<'_>> {
+    let map = receipt.as_map();
+    let materials = map
+        .get("replay_input")
+        .and_then(|input| input.get("materials"));
+    let lists = [materials, map.get("final_artifacts")];
+    lists
+        .into_iter()
+        .flatten()
+        .filter_map(Value::as_array)
+        .flatten()
+        .filter_map(|item| {
+            let member = |name| item.get(name).and_then(Value::as_str);
+            Some(Reference {
+                uri: member("uri")?,
+                sha256: Digest::parse(member("sha256")?).ok()?,
+            })
+        })
+        .collect()
+}
+
+/// Content that the receipt carries itself must hash to what it states.
+fn check_inline_materials(receipt: &Receipt, report: &mut Report) {
+    let input = receipt.as_map().get("replay_input");
+    let materials = input
+        .and_then(|input| input.get("materials"))
+        .and_then(Value::as_array);
+    for (index, material) in materials.into_iter().flatten().enumerate() {
+        let member = |name| material.get(name).and_then(Value::as_str);
+        let (Some(inline), Some(stated)) = (member("bytes_base64"), member("sha256")) else {
+            continue;
+        };
+        let name = format!("material/{index}");
+        let computed = STANDARD
+            .decode(inline)
+            .ok()
+            .map(|bytes| sha256(&bytes).to_string());
+        if computed.as_deref() == Some(stated) {
+            report.pass(name);
+        } else {
+            let expected = Some(stated.to_owned());
+            report.fail(name, Code::MaterialMismatch, expected, computed);
+        }
+    }
+}
+
+fn check_references(receipt: &Receipt, found: Option<&References>, report: &mut Report) {
+    let Some(found) = found else {
+        report.skipped.push("references");
+        return;
+    };
+    if found.subject_exists {
+        report.pass("subject");
+    } else {
+        let id = Some(receipt.subject_id().to_owned());
+        report.fail("subject", Code::SubjectMissing, id, None);
+    }
+    let mut mismatches = 0;
+    for reference in references(receipt) {
+        match found.digests.get(reference.uri) {
+            None => report.materials_unavailable.push(reference.uri.to_owned()),
+            Some(digest) if *digest == reference.sha256 => report.materials_available += 1,
+            Some(digest) => {
+                mismatches += 1;
+                let (expected, found) = (words_of(Some(reference.sha256)), words_of(Some(*digest)));
+                report.fail("references", Code::MaterialMismatch, expected, found);
+            }
+        }
+    }
+    if mismatches == 0 {
+        report.pass("references");
+    }
+}
+
+fn words_of(digest: Option<Digest>) -> Option<String> {
+    Some(digest.map_or_else(|| "null".to_owned(), |digest| digest.to_string()))
+}

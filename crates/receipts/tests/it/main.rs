@@ -1,0 +1,34 @@
+//! The crate seen from outside: published vectors, tampering, hostile input, oracles.
+
+#![expect(
+    clippy::indexing_slicing,
+    clippy::panic,
+    clippy::unwrap_used,
+    reason = "a test fails by panicking; the exemption for tests does not reach their helpers"
+)]
+
+mod build;
+mod common;
+mod hostile;
+mod merkle;
+mod note;
+mod published;
+mod shape;
+mod stream;
+mod trust;
+mod vectors;
+mod verify;
+
+#[test]
+fn no_file_of_this_folder_is_forgotten() {
+    let folder = concat!(env!("CARGO_MANIFEST_DIR"), "/tests/it");
+    let main = include_str!("main.rs");
+    for entry in std::fs::read_dir(folder).unwrap() {
+        let name = entry.unwrap().file_name().into_string().unwrap();
+        let module = name.strip_suffix(".rs").unwrap();
+        assert!(
+            module == "main" || main.contains(&format!("mod {module};")),
+            "{name}"
+        );
+    }
+}
