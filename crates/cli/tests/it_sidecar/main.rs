@@ -9,6 +9,8 @@ mod docs;
 #[cfg(test)]
 mod faults;
 #[cfg(test)]
+mod recorded;
+#[cfg(test)]
 mod rerun;
 #[cfg(test)]
 mod signing;
