@@ -45,6 +45,8 @@ pub(crate) mod error;
 
 pub(crate) mod privacy;
 
+pub(crate) mod receipt;
+
 pub(crate) mod sdk;
 
 pub(crate) mod beyond;

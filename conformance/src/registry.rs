@@ -79,7 +79,7 @@ pub(crate) mod level {
 
 /// Returns all rows in report order.
 pub(crate) fn rows() -> impl Iterator<Item = &'static Row> {
-    let groups: [&'static [Row]; 25] = [
+    let groups: [&'static [Row]; 27] = [
         check::version::ROWS,
         check::envelope::ROWS,
         check::workspace::ROWS,
@@ -103,6 +103,8 @@ pub(crate) fn rows() -> impl Iterator<Item = &'static Row> {
         check::privacy::ROWS,
         check::sdk::ROWS,
         check::beyond::ROWS,
+        check::receipt::ROWS,
+        check::beyond::REPLAYS,
         check::beyond::CONFORMANCE,
         check::published::ROWS,
     ];

@@ -2,11 +2,12 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 
-use canon::{Integers, jcs, read, sha256};
+use canon::{Digest, Integers, jcs, read, sha256};
 use domain::{
     Document, Event, Links, Position, ResourceKind, State, Status, apply, blob_reference,
 };
 use engine::port::{ListQuery, MemoryStore, ReadEvents, Scope, Store, StoredEvent};
+use receipts::merkle::Frontier;
 
 use crate::clients::Ledger;
 
@@ -165,6 +166,7 @@ pub(crate) async fn check_end(store: &MemoryStore, ledger: &Ledger) -> Result<()
             status.as_str()
         ));
     }
+    check_receipts(store).await?;
     let query = ReadEvents {
         scope: Scope::All,
         after: Position::START,
@@ -191,4 +193,68 @@ pub(crate) async fn check_end(store: &MemoryStore, ledger: &Ledger) -> Result<()
         }
     }
     Ok(())
+}
+
+/// Every ended Task has one receipt, receipts of a Session form one chain, and the tree is over all of them.
+async fn check_receipts(store: &MemoryStore) -> Result<(), String> {
+    let all = |kind| ListQuery {
+        kind,
+        scope: Scope::All,
+        open_only: false,
+        after: Position::START,
+        limit: usize::MAX,
+    };
+    let fault = |error: engine::port::StoreFault| error.to_string();
+    let tasks = store.list(all(ResourceKind::Task)).await.map_err(fault)?;
+    let issued = store
+        .list(all(ResourceKind::Receipt))
+        .await
+        .map_err(fault)?;
+    if tasks.len() != issued.len() {
+        return Err(format!(
+            "{} tasks have ended and {} receipts were issued",
+            tasks.len(),
+            issued.len()
+        ));
+    }
+    let mut chains: BTreeMap<String, Digest> = BTreeMap::new();
+    let mut frontier = Frontier::EMPTY;
+    for document in &issued {
+        let State::Receipt(state) = &document.state else {
+            continue;
+        };
+        let bytes = store
+            .blob(state.content)
+            .await
+            .map_err(fault)?
+            .unwrap_or_default();
+        let checked = receipts::stream::check(&bytes)
+            .map_err(|error| format!("{}: {error:?}", document.id))?;
+        let stated = receipts::Receipt::read(&bytes).map_err(|error| error.to_string())?;
+        let before = chains.insert(state.session_id.to_string(), state.receipt_hash);
+        if stated.previous_hash() != before || checked.hash != state.receipt_hash {
+            return Err(format!(
+                "receipt `{}` does not follow its predecessor",
+                document.id
+            ));
+        }
+        frontier =
+            receipts::merkle::append(frontier, receipts::merkle::leaf(&state.receipt_hash)).0;
+    }
+    let tree = store.tree().await.map_err(fault)?;
+    if tree.size != frontier.size() || tree.peaks != frontier.peaks() {
+        return Err(format!(
+            "the tree has {} leaves of {}",
+            tree.size,
+            frontier.size()
+        ));
+    }
+    let newest = store.newest(ResourceKind::Batch).await.map_err(fault)?;
+    match newest.map(|document| document.state) {
+        Some(State::Batch(batch)) if batch.size == tree.size && batch.root == frontier.root() => {
+            Ok(())
+        }
+        None if tree.size == 0 => Ok(()),
+        other => Err(format!("the newest head is {other:?}")),
+    }
 }

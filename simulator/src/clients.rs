@@ -194,7 +194,7 @@ fn task(session: &SessionId, workflow: &str) -> Request {
 
 /// Ends everything that would stay open for good, so that the end of a run can be checked. Only what waits for a
 /// client is ended; what a worker can end must end by itself, in bounded time.
-pub(crate) async fn finish_all(engine: Engine, clock: impl Clock) {
+pub(crate) async fn finish_all(engine: &Engine, clock: impl Clock) {
     let caller = Caller::system();
     for _ in 0..20 {
         let query = ListQuery {

@@ -5,10 +5,10 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 
 use canon::Digest;
-use domain::{Blob, Document, EventName, Position};
+use domain::{Blob, Document, EventName, Position, ResourceKind};
 use engine::port::{
     ApiKey, BoxFuture, Claim, ClaimScope, Commit, CommitError, Committed, LeaseName, ListQuery,
-    MemoryStore, News, ReadEvents, Scope, Store, StoreFault, StoredEvent,
+    MemoryStore, News, ReadEvents, Scope, Store, StoreFault, StoredEvent, Tree, TreeAppend,
 };
 use tokio::sync::broadcast;
 
@@ -123,11 +123,47 @@ impl Store for FaultyStore {
         self.later(move |store| store.blob(digest))
     }
 
+    fn blob_as_stored(
+        &self,
+        digest: Digest,
+    ) -> BoxFuture<'_, Result<Option<Vec<u8>>, StoreFault>> {
+        self.later(move |store| store.blob_as_stored(digest))
+    }
+
     fn take_over(
         &self,
         holder: Box<str>,
     ) -> BoxFuture<'_, Result<Vec<(LeaseName, u64)>, StoreFault>> {
         self.later(move |store| store.take_over(holder))
+    }
+
+    fn newest(&self, kind: ResourceKind) -> BoxFuture<'_, Result<Option<Document>, StoreFault>> {
+        self.later(move |store| store.newest(kind))
+    }
+
+    fn tree(&self) -> BoxFuture<'_, Result<Tree, StoreFault>> {
+        self.later(|store| store.tree())
+    }
+
+    fn append_leaves(&self, append: TreeAppend) -> BoxFuture<'_, Result<bool, StoreFault>> {
+        self.later(move |store| store.append_leaves(append))
+    }
+
+    fn leaf_index(&self, receipt: Position) -> BoxFuture<'_, Result<Option<u64>, StoreFault>> {
+        self.later(move |store| store.leaf_index(receipt))
+    }
+
+    fn leaves(&self, first: u64, count: usize) -> BoxFuture<'_, Result<Vec<Digest>, StoreFault>> {
+        self.later(move |store| store.leaves(first, count))
+    }
+
+    fn tree_hashes(
+        &self,
+        level: u8,
+        first: u64,
+        count: usize,
+    ) -> BoxFuture<'_, Result<Vec<Digest>, StoreFault>> {
+        self.later(move |store| store.tree_hashes(level, first, count))
     }
 
     fn api_key(&self, digest: Digest) -> BoxFuture<'_, Result<Option<ApiKey>, StoreFault>> {

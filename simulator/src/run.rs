@@ -7,7 +7,7 @@ use std::time::Duration;
 use canon::{Digest, sha256_parts};
 use engine::port::{MemoryStore, ReadEvents, Scope, Store};
 use engine::workflow::{Registry, builtin};
-use engine::{Engine, Limits, Parts};
+use engine::{Authority, Engine, Limits, Parts};
 
 use crate::check::{check, check_end};
 use crate::clients::{Client, SharedLedger, finish_all};
@@ -72,6 +72,8 @@ pub fn run(seed: u64) -> Result<Report, String> {
             spawn: Arc::new(SimSpawn(Arc::clone(&executor.inbox))),
             performer: Arc::new(performer),
             workflows: Registry::new(builtin()),
+            authority: Authority::with_one_key("simulated", "key-1", &[1; 32])
+                .map_err(|error| error.to_string())?,
             limits: limits(&dice),
         };
         let finished = Arc::new(AtomicBool::new(false));
@@ -93,11 +95,18 @@ pub fn run(seed: u64) -> Result<Report, String> {
                 }));
             }
             if left.acquire_many(count).await.is_ok() && last {
-                finish_all(engine, time).await;
+                finish_all(&engine, time).await;
+                engine.drain().await;
             }
             done.store(true, Ordering::Relaxed);
         }));
-        live(&mut executor, &dice, &clock, &must_crash, last);
+        live(
+            &mut executor,
+            &dice,
+            &clock,
+            &must_crash,
+            last.then_some(&*finished),
+        );
         if last && !finished.load(Ordering::Relaxed) {
             return Err(
                 "the last life did not finish: somebody waits for what never comes".to_owned(),
@@ -131,22 +140,24 @@ pub fn run(seed: u64) -> Result<Report, String> {
     })
 }
 
-/// Lets an engine live until it crashes, or, in its last life, until nothing is left to do.
+/// Lets an engine live until it crashes, or, in its last life, until everything is done.
 fn live(
     executor: &mut Executor,
     dice: &Dice,
     clock: &SimClock,
     must_crash: &AtomicBool,
-    last: bool,
+    last: Option<&AtomicBool>,
 ) {
-    const STEPS_MAX: u32 = 200_000;
-    let budget = if last {
+    const STEPS_MAX: u32 = 500_000;
+    let budget = if last.is_some() {
         STEPS_MAX
     } else {
         50 + dice.below(4_000)
     };
     for _ in 0..budget {
-        if must_crash.load(Ordering::Relaxed) {
+        if must_crash.load(Ordering::Relaxed)
+            || last.is_some_and(|finished| finished.load(Ordering::Relaxed))
+        {
             return;
         }
         if dice.one_in(500) {
@@ -170,6 +181,10 @@ fn limits(dice: &Dice) -> Limits {
         settle_window: Duration::from_millis(250),
         start_window: Duration::from_secs(2),
         idempotency_window: Duration::from_secs(86_400),
+        leaf_interval: Duration::from_millis(200),
+        head_leaves_max: 100,
+        head_interval: Duration::from_secs(60),
+        receipt_window: Duration::from_secs(2),
         drain_window: Duration::from_secs(1),
     }
 }

@@ -213,6 +213,7 @@ impl Performer for SimPerformer {
                     ok: false,
                     value,
                     provider_request_id: None,
+                    model: None,
                 };
             }
             Offline.perform(effect).await

@@ -20,9 +20,9 @@ const EDGES: &[(&str, &[&str])] = &[
     ("receipts", &["canon"]),
     ("sidecar", &["canon"]),
     ("wire", &["canon", "domain"]),
-    ("engine", &["canon", "domain"]),
-    ("store", &["canon", "domain", "engine"]),
-    ("server", &["canon", "domain", "engine", "wire"]),
+    ("engine", &["canon", "domain", "receipts"]),
+    ("store", &["canon", "domain", "engine", "receipts"]),
+    ("server", &["canon", "domain", "engine", "receipts", "wire"]),
     ("conformance", &[]),
     (
         "reprise",
@@ -38,7 +38,7 @@ const EDGES: &[(&str, &[&str])] = &[
             "wire",
         ],
     ),
-    ("simulator", &["canon", "domain", "engine"]),
+    ("simulator", &["canon", "domain", "engine", "receipts"]),
     ("load", &["canon", "domain", "engine", "server", "store"]),
     ("xtask", &[]),
 ];

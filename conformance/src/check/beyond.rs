@@ -1,4 +1,4 @@
-//! Groups without checks of their own: personas, WebSocket, OAuth, receipts, replay, and the claim of a level.
+//! Groups without checks of their own: personas, WebSocket, OAuth, replay, and the claim of a level.
 
 use crate::miss::Checked;
 use crate::registry::{Check, Row, row};
@@ -8,7 +8,6 @@ use crate::wire::Claims;
 const PERSONA: Check = Check::Elsewhere("this runner does not check persona policy yet");
 const ISSUER: Check = Check::Elsewhere("the server names no token issuer this runner could use");
 const SOCKET: Check = Check::Claimed("websocket");
-const RECEIPTS: Check = Check::Claimed("receipts");
 const REPLAY: Check = Check::Claimed("replay");
 
 pub(crate) const ROWS: &[Row] = &[
@@ -36,20 +35,9 @@ pub(crate) const ROWS: &[Row] = &[
     row!("AP-OAUTH-01", O, "tokens of client credentials are accepted", = ISSUER),
     row!("AP-OAUTH-02", M, "issuer, audience, expiry and scopes are validated", = ISSUER),
     row!("AP-OAUTH-03", S, "scopes map to actions", = ISSUER),
-    row!("AP-RCPT-01", M, "a receipt has its members", = RECEIPTS),
-    row!("AP-RCPT-02", M, "receipts are canonicalized before hashing", = RECEIPTS),
-    row!("AP-RCPT-03", M, "the receipt hash covers the canonical receipt", = RECEIPTS),
-    row!("AP-RCPT-04", M, "task, outcome, event and artifact name their receipt", = RECEIPTS),
-    row!("AP-RCPT-05", N, "clients do not take a receipt's id for its validity", = RECEIPTS),
-    row!("AP-RCPT-06", M, "receipts are listed and read", = RECEIPTS),
-    row!("AP-RCPT-07", M, "verify answers `valid` and `checked_at`", = RECEIPTS),
-    row!("AP-RCPT-08", M, "verification covers schema, hash, chain and signatures", = RECEIPTS),
-    row!("AP-RCPT-09", M, "receipts redact secrets and reasoning", = RECEIPTS),
-    row!("AP-RCPT-10", S, "large replay inputs are referenced by hash", = RECEIPTS),
-    row!("AP-RCPT-11", O, "a CBOR form has the same hash", = RECEIPTS),
-    row!("AP-RCPT-12", M, "issue and verification are events", = RECEIPTS),
-    row!("AP-RCPT-13", M, "a receipt shows as soon as it can be listed", = RECEIPTS),
-    row!("AP-RCPT-14", N, "unknown top-level members make a receipt invalid", = RECEIPTS),
+];
+
+pub(crate) const REPLAYS: &[Row] = &[
     row!("AP-RPL-01", M, "replay makes a new task from the log", = REPLAY),
     row!("AP-RPL-02", M, "a replay stays in session and workspace", = REPLAY),
     row!("AP-RPL-03", M, "a replay has the events of a task", = REPLAY),

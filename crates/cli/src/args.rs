@@ -6,7 +6,7 @@ use std::path::PathBuf;
 
 use clap::{Args, Parser, Subcommand};
 
-use crate::sidecar;
+use crate::{receipt, sidecar};
 
 /// The flight recorder for AI agents: run them under contract, replay any run, prove what happened.
 #[derive(Debug, Parser)]
@@ -40,6 +40,11 @@ pub(crate) enum Command {
     /// Check, rebuild and export the event log
     #[command(subcommand)]
     Log(LogCommand),
+    /// Show, verify and prove receipts, on a server or from files alone
+    #[command(subcommand)]
+    Receipt(receipt::Command),
+    /// Write JSON from stdin in its canonical form to stdout
+    Canonicalize(CanonicalizeArgs),
     /// Replay blocks: capture a run, verify its inputs, run it again
     Sidecar(sidecar::Args),
     /// Check a report's replay block (the same as `sidecar verify`)
@@ -347,9 +352,10 @@ pub(crate) enum LogCommand {
         after_help = "Changes nothing. Works beside a running server.\n\nExample:\n  reprise log rebuild"
     )]
     Rebuild(LogArgs),
-    /// Write the log as plain files: events.jsonl, blobs by digest, a manifest
+    /// Write the log as plain files: events, receipts with keys and checkpoint, blobs by digest, a manifest
     #[command(
-        after_help = "Works beside a running server.\n\nExample:\n  reprise log export backup-2026-11-15"
+        after_help = "Works beside a running server. `reprise receipt verify --bundle` checks what it wrote.\n\n\
+        Example:\n  reprise log export backup-2026-11-15"
     )]
     Export(LogExportArgs),
 }
@@ -374,6 +380,29 @@ pub(crate) struct LogExportArgs {
     pub(crate) json: bool,
     #[command(flatten)]
     pub(crate) data: DataArgs,
+}
+
+/// `reprise canonicalize`
+#[derive(Debug, Args)]
+#[command(
+    after_help = "Refuses what a canonical form would silently change: duplicate members, lone surrogates, bytes that\n\
+    are not UTF-8, integers outside ±(2^53−1). Writes no line feed at the end.\n\n\
+    Examples:\n  reprise canonicalize < receipt.json | sha256sum\n  reprise canonicalize --profile ahd-js-1 < block.json"
+)]
+pub(crate) struct CanonicalizeArgs {
+    /// jcs (RFC 8785) or ahd-js-1
+    #[arg(long, value_enum, default_value = "jcs")]
+    pub(crate) profile: CanonicalProfile,
+}
+
+/// A canonical form.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, clap::ValueEnum)]
+pub(crate) enum CanonicalProfile {
+    /// RFC 8785
+    Jcs,
+    /// The form of replay blocks
+    #[value(name = "ahd-js-1")]
+    AhdJs1,
 }
 
 /// `reprise conformance`

@@ -1,5 +1,6 @@
 //! The commands, one file per family.
 
+pub(crate) mod canonicalize;
 pub(crate) mod conformance;
 pub(crate) mod demo;
 pub(crate) mod key;

@@ -8,7 +8,9 @@ mod command;
 mod config;
 mod exit;
 mod output;
+mod receipt;
 mod sidecar;
+mod signing;
 
 use std::io;
 use std::process::ExitCode;
@@ -43,6 +45,8 @@ fn run(command: Command) -> anyhow::Result<ExitCode> {
         Command::Key(key) => wait(command::key::run(key)),
         Command::Task(task) => wait(command::task::run(task)),
         Command::Log(log) => command::log::run(log),
+        Command::Receipt(receipt) => receipt::run(receipt),
+        Command::Canonicalize(args) => command::canonicalize::run(&args),
         Command::Sidecar(args) => return sidecar::run(args),
         Command::VerifyReplay(args) => return sidecar::run(args.into()),
         Command::Conformance(args) => wait(command::conformance::run(args)),
@@ -95,7 +99,8 @@ fn usage(error: &clap::Error) -> ExitCode {
         return Exit::Fault.into();
     }
     let message = text.split("\n\n").next().unwrap_or_default();
-    let message = message.trim_start_matches("error: ").to_owned();
+    // What people typed stands in backticks everywhere else.
+    let message = message.trim_start_matches("error: ").replace('\'', "`");
     let suggestion = [
         ContextKind::SuggestedArg,
         ContextKind::SuggestedSubcommand,

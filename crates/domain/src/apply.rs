@@ -7,9 +7,9 @@ use serde::de::DeserializeOwned;
 
 use crate::decide::task::withdrawn_digest;
 use crate::{
-    Answer, Artifact, Ask, Branch, BranchKind, Document, Dropped, Event, EventName, Kind, Links,
-    Message, Outcome, Permission, Position, Session, SessionId, State, Status, Task, TaskId, Vault,
-    Workspace, WorkspaceId,
+    Answer, Artifact, Ask, Batch, Branch, BranchKind, Chain, Document, Dropped, Event, EventName,
+    Kind, Links, Message, Outcome, Permission, Position, Receipt, Session, SessionId, State,
+    Status, Task, TaskId, Vault, Workspace, WorkspaceId,
 };
 
 /// An event that cannot follow what is stored.
@@ -19,6 +19,17 @@ pub struct ImpossibleEvent {
     event: Box<str>,
     kind: Box<str>,
     problem: String,
+}
+
+impl ImpossibleEvent {
+    /// Says why an event that had to be could not be made.
+    pub fn new(event: &str, kind: crate::Kind, problem: impl Into<String>) -> Self {
+        Self {
+            event: event.into(),
+            kind: kind.as_str().into(),
+            problem: problem.into(),
+        }
+    }
 }
 
 /// Folds an event into the document of its resource.
@@ -190,6 +201,7 @@ impl Fold<'_> {
                 session_id: self.session()?,
                 workspace_id: self.workspace()?,
                 status: self.member("status")?,
+                receipt_id: self.member("receipt_id")?,
                 source: self.position,
             }),
             ("permission_request", Kind::InputRequested | Kind::ToolApprovalRequired) => {
@@ -213,9 +225,34 @@ impl Fold<'_> {
                 capabilities: self.member("capabilities")?,
                 metadata: self.position,
             }),
+            ("receipt", Kind::ReceiptIssued) => State::Receipt(Receipt {
+                task_id: self.task()?,
+                session_id: self.session()?,
+                workspace_id: self.workspace()?,
+                receipt_hash: self.member("receipt_hash")?,
+                content: self.member("content_sha256")?,
+                previous: self.member("previous_receipt_hash")?,
+                verified: None,
+            }),
+            ("receipt_chain", Kind::ReceiptChained) => State::Chain(self.chained()?),
+            ("receipt_batch", Kind::TreeHeadSealed) => State::Batch(Batch {
+                size: self.member("size")?,
+                root: self.member("root")?,
+                source: self.position,
+                cosigned: Vec::new(),
+            }),
             (object, _) => return Err(self.impossible(format!("does not create a {object}"))),
         };
         Ok(state)
+    }
+
+    fn chained(&self) -> Result<Chain, ImpossibleEvent> {
+        Ok(Chain {
+            session_id: self.session()?,
+            receipt_id: self.member("receipt_id")?,
+            receipt_hash: self.member("receipt_hash")?,
+            count: self.member("count")?,
+        })
     }
 
     fn submitted(&self) -> Result<Task, ImpossibleEvent> {
@@ -242,6 +279,7 @@ impl Fold<'_> {
             completed_at: None,
             canceled_at: None,
             outcome_id: None,
+            receipt_id: None,
             failure: None,
         })
     }
@@ -253,9 +291,30 @@ impl Fold<'_> {
             State::Task(task) => self.change_task(kind, task),
             State::Artifact(artifact) => self.change_artifact(kind, artifact),
             State::Permission(request) => self.change_permission(kind, request),
-            State::Branch(_) | State::Message(_) | State::Outcome(_) | State::Vault(_) => {
-                Err(self.impossible("this resource never changes".to_owned()))
+            State::Receipt(receipt)
+                if matches!(
+                    kind,
+                    Kind::ReceiptVerified | Kind::ReceiptVerificationFailed
+                ) =>
+            {
+                receipt.verified = Some(self.position);
+                Ok(())
             }
+            State::Chain(chain) if kind == Kind::ReceiptChained => {
+                *chain = self.chained()?;
+                Ok(())
+            }
+            State::Batch(batch) if kind == Kind::TreeHeadCosigned => {
+                batch.cosigned.push(self.position);
+                Ok(())
+            }
+            State::Branch(_)
+            | State::Message(_)
+            | State::Outcome(_)
+            | State::Vault(_)
+            | State::Receipt(_)
+            | State::Chain(_)
+            | State::Batch(_) => Err(self.impossible("this resource never changes".to_owned())),
         }
     }
 
@@ -367,10 +426,12 @@ impl Fold<'_> {
             }
             Kind::TaskCompleted | Kind::TaskCanceled => {
                 task.outcome_id = self.member("outcome_id")?;
+                task.receipt_id = self.member("receipt_id")?;
                 Ok(())
             }
             Kind::TaskFailed => {
                 task.outcome_id = self.member("outcome_id")?;
+                task.receipt_id = self.member("receipt_id")?;
                 task.failure = Some(self.position);
                 Ok(())
             }

@@ -1,10 +1,11 @@
 //! Commands: orders with everything in them that deciding needs, ids and salts included.
 
 use canon::{Digest, Map, Value};
+use serde::Serialize;
 
 use crate::{
-    ArtifactId, ArtifactKind, Ask, BranchId, BranchKind, MessageId, OutcomeId, PermissionId,
-    Position, Role, SessionId, TaskId, VaultId, Visibility, WorkspaceId,
+    ArtifactId, ArtifactKind, Ask, BatchId, BranchId, BranchKind, MessageId, OutcomeId,
+    PermissionId, Position, ReceiptId, Role, SessionId, TaskId, VaultId, Visibility, WorkspaceId,
 };
 
 /// An order and who gave it.
@@ -55,6 +56,49 @@ pub enum Order {
     CreateVault(CreateVault),
     /// A worker's progress on a Task.
     AdvanceTask(AdvanceTask),
+    /// Records that a Receipt was verified.
+    RecordVerification(RecordVerification),
+    /// Records a signed head of the receipt log.
+    SealHead(SealHead),
+    /// Adds a witness's signature to a head.
+    CosignHead(CosignHead),
+}
+
+/// See [`Order::RecordVerification`].
+#[derive(Debug, Clone, PartialEq)]
+pub struct RecordVerification {
+    /// The Receipt.
+    pub id: ReceiptId,
+    /// The verdict.
+    pub valid: bool,
+    /// The first failing code.
+    pub reason: Option<String>,
+    /// Every check.
+    pub details: Value,
+}
+
+/// See [`Order::SealHead`].
+#[derive(Debug, Clone, PartialEq)]
+pub struct SealHead {
+    /// Its id.
+    pub id: BatchId,
+    /// How many receipts it covers.
+    pub size: u64,
+    /// The root over them.
+    pub root: Digest,
+    /// The root of the head before it.
+    pub previous_root: Option<Digest>,
+    /// The signed checkpoint.
+    pub checkpoint: String,
+}
+
+/// See [`Order::CosignHead`].
+#[derive(Debug, Clone, PartialEq)]
+pub struct CosignHead {
+    /// The head.
+    pub id: BatchId,
+    /// The witness's signature line.
+    pub line: String,
 }
 
 /// See [`Order::CreateWorkspace`].
@@ -158,6 +202,8 @@ pub struct ForkSession {
     pub at_event_id: Option<String>,
     /// The Branch the fork lives on.
     pub branch_id: Option<BranchId>,
+    /// The parent's last Receipt at the fork point.
+    pub chain: Option<(ReceiptId, Digest)>,
     /// What to copy, in order.
     pub messages: Vec<MessageCopy>,
     /// The caller's own members.
@@ -227,10 +273,19 @@ pub struct SubmitTask {
 pub struct CancelTask {
     /// The Task.
     pub id: TaskId,
-    /// The id of its Outcome.
-    pub outcome_id: OutcomeId,
+    /// The ids of what its end leaves.
+    pub ids: EndIds,
     /// Why, as given.
     pub reason: Option<String>,
+}
+
+/// The ids of what the end of a Task leaves.
+#[derive(Debug, Clone, PartialEq)]
+pub struct EndIds {
+    /// Its Outcome.
+    pub outcome_id: OutcomeId,
+    /// Its Receipt.
+    pub receipt_id: ReceiptId,
 }
 
 /// See [`Order::InterruptTask`].
@@ -264,6 +319,13 @@ pub enum RequestReply {
     Approve,
     /// No.
     Deny,
+    /// A decision that came as a Message, which also joins the transcript.
+    Confirm {
+        /// The decision.
+        approved: bool,
+        /// What carried it.
+        message: NewMessage,
+    },
 }
 
 /// See [`Order::CreateBranch`].
@@ -376,8 +438,8 @@ pub enum Move {
     Say(NewMessage),
     /// The Task ends well.
     Complete {
-        /// The id of its Outcome.
-        outcome_id: OutcomeId,
+        /// The ids of what its end leaves.
+        ids: EndIds,
         /// One line for people.
         summary: String,
         /// Messages that make up the result.
@@ -385,8 +447,8 @@ pub enum Move {
     },
     /// The Task ends badly.
     Fail {
-        /// The id of its Outcome.
-        outcome_id: OutcomeId,
+        /// The ids of what its end leaves.
+        ids: EndIds,
         /// A stable word for programs.
         code: String,
         /// What went wrong, for people.
@@ -409,6 +471,23 @@ pub struct EffectIntent {
     pub repeatable: bool,
 }
 
+/// What a model call used. Receipts and budgets are computed from it.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize)]
+pub struct ModelUse {
+    /// Who serves the model.
+    pub provider: String,
+    /// Its name there.
+    pub model: String,
+    /// Tokens read.
+    pub input_tokens: u64,
+    /// Tokens written.
+    pub output_tokens: u64,
+    /// The price in millionths; none when it is not known.
+    pub cost_micros: Option<u64>,
+    /// The price table that was used.
+    pub price_table: Option<String>,
+}
+
 /// The result of an effect.
 #[derive(Debug, Clone, PartialEq)]
 pub struct EffectResult {
@@ -422,4 +501,6 @@ pub struct EffectResult {
     pub value: Value,
     /// The provider's own id of the call.
     pub provider_request_id: Option<String>,
+    /// For a model call: what was used.
+    pub model: Option<ModelUse>,
 }

@@ -5,17 +5,19 @@
 
 mod advance;
 mod content;
+mod receipt;
 mod session;
 pub(crate) mod task;
 
 use canon::{Map, Value};
+pub use receipt::{Issued, issue_receipt};
 pub use task::public_text;
 
 use crate::part::hide_private_parts;
 use crate::{
-    Artifact, Blob, Branch, Command, Document, Draft, Kind, NewMessage, Order, Permission, Refusal,
-    ResourceRef, Role, Session, SessionId, State, Task, TaskId, Workspace, WorkspaceId,
-    externalize,
+    Artifact, Blob, Branch, Command, Document, Draft, Kind, NewMessage, Order, Permission,
+    ReceiptId, Refusal, ResourceRef, Role, Session, SessionId, State, Task, TaskId, Workspace,
+    WorkspaceId, externalize,
 };
 
 /// The documents a command is decided on.
@@ -33,6 +35,8 @@ pub struct Decision {
     pub blobs: Vec<Blob>,
     /// The resource that answers the command.
     pub subject: ResourceRef,
+    /// The Task that these events end, and the id of the Receipt that must be issued with them.
+    pub ends: Option<(TaskId, ReceiptId)>,
 }
 
 /// Decides a command.
@@ -45,6 +49,7 @@ pub fn decide(documents: &dyn Documents, command: &Command) -> Result<Decision, 
         actor: &command.actor,
         drafts: Vec::new(),
         blobs: Vec::new(),
+        ends: None,
     };
     let subject = match &command.order {
         Order::CreateWorkspace(order) => content::create_workspace(&mut desk, order),
@@ -64,9 +69,15 @@ pub fn decide(documents: &dyn Documents, command: &Command) -> Result<Decision, 
         Order::AttachContent(order) => content::attach(&mut desk, order),
         Order::CreateVault(order) => content::create_vault(&mut desk, order),
         Order::AdvanceTask(order) => advance::advance(&mut desk, order),
+        Order::RecordVerification(order) => receipt::record_verification(&mut desk, order),
+        Order::SealHead(order) => receipt::seal_head(&mut desk, order),
+        Order::CosignHead(order) => receipt::cosign(&mut desk, order),
     }?;
     let Desk {
-        mut drafts, blobs, ..
+        mut drafts,
+        blobs,
+        ends,
+        ..
     } = desk;
     if let Some(first) = drafts.first_mut() {
         first.idempotency_key.clone_from(&command.idempotency_key);
@@ -75,6 +86,7 @@ pub fn decide(documents: &dyn Documents, command: &Command) -> Result<Decision, 
         drafts,
         blobs,
         subject,
+        ends,
     })
 }
 
@@ -84,6 +96,7 @@ struct Desk<'a> {
     actor: &'a str,
     drafts: Vec<Draft>,
     blobs: Vec<Blob>,
+    ends: Option<(TaskId, ReceiptId)>,
 }
 
 /// What an event belongs to.
@@ -120,6 +133,7 @@ impl<'a> Desk<'a> {
             task_id: place.task_id.clone(),
             actor: Some(self.actor.to_owned()),
             idempotency_key: None,
+            receipt_id: None,
             payload,
             sibling: None,
         });

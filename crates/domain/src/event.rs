@@ -6,7 +6,7 @@
 use canon::{Map, Value, append, append_string};
 use serde::{Deserialize, Serialize};
 
-use crate::{Kind, Position, SessionId, TaskId, Timestamp, WorkspaceId};
+use crate::{Kind, Position, ReceiptId, SessionId, TaskId, Timestamp, WorkspaceId};
 
 /// The name of a log: eight characters, random at its creation.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
@@ -78,6 +78,8 @@ pub struct Draft {
     pub actor: Option<String>,
     /// The client's idempotency key, on the first event of a command.
     pub idempotency_key: Option<String>,
+    /// The Receipt it is about or covered by.
+    pub receipt_id: Option<ReceiptId>,
     /// The facts.
     pub payload: Map<String, Value>,
     /// A payload member that names a sibling draft, by its distance (the next draft is 1): sealing fills in that
@@ -113,12 +115,21 @@ pub struct Event {
     pub idempotency_key: Option<String>,
     /// The event before it of the same resource.
     pub previous_event_id: Option<Box<str>>,
+    /// The Receipt it is about.
+    pub receipt_id: Option<ReceiptId>,
 }
 
 /// Stored bytes that are not an event.
 #[derive(Debug, thiserror::Error)]
 #[error("not a stored event: {0}")]
 pub struct ParseEventError(String);
+
+impl ParseEventError {
+    /// Says what is wrong.
+    pub fn new(problem: impl Into<String>) -> Self {
+        Self(problem.into())
+    }
+}
 
 impl Event {
     /// Reads stored bytes.
@@ -151,7 +162,9 @@ impl Event {
         append_object(&mut out, &self.payload);
         out.extend_from_slice(b",\"previous_event_id\":");
         optional(&mut out, self.previous_event_id.as_deref());
-        out.extend_from_slice(b",\"receipt_id\":null,\"resource\":{\"id\":");
+        out.extend_from_slice(b",\"receipt_id\":");
+        optional(&mut out, self.receipt_id.as_ref().map(ReceiptId::as_str));
+        out.extend_from_slice(b",\"resource\":{\"id\":");
         append_string(&mut out, &self.resource.id);
         out.extend_from_slice(b",\"object\":");
         append_string(&mut out, &self.resource.object);
@@ -237,6 +250,7 @@ mod tests {
                 actor,
                 idempotency_key: Some(text.clone()),
                 previous_event_id: None,
+                receipt_id: None,
             };
             let bytes = event.to_bytes();
             let value = read(&bytes, Integers::Safe).unwrap();

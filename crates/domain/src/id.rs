@@ -107,6 +107,19 @@ id! {
     PermissionId = "permission", "permission_request";
     /// Names a Vault.
     VaultId = "vault", "vault";
+    /// Names a Receipt.
+    ReceiptId = "receipt", "receipt";
+    /// Names the chain of a Session's receipts.
+    ChainId = "chain", "receipt_chain";
+    /// Names a sealed head of the receipt log.
+    BatchId = "batch", "receipt_batch";
+}
+
+impl ChainId {
+    /// The chain of a Session.
+    pub fn of(session: &SessionId) -> Self {
+        Self::from_body(session.as_str())
+    }
 }
 
 impl WorkspaceId {

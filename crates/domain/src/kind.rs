@@ -68,6 +68,9 @@ kinds! {
     ToolApprovalRequired = "tool.approval_required",
     ToolApproved = "tool.approved",
     ToolDenied = "tool.denied",
+    ReceiptIssued = "receipt.issued",
+    ReceiptVerified = "receipt.verified",
+    ReceiptVerificationFailed = "receipt.verification_failed",
     WorkspaceCreated = "vendor.workspace_created",
     WorkspaceUpdated = "vendor.workspace_updated",
     SessionUpdated = "vendor.session_updated",
@@ -78,6 +81,9 @@ kinds! {
     OutcomeRecorded = "vendor.outcome_recorded",
     EffectRequested = "vendor.effect_requested",
     EffectRecorded = "vendor.effect_recorded",
+    ReceiptChained = "vendor.receipt_chained",
+    TreeHeadSealed = "vendor.tree_head_sealed",
+    TreeHeadCosigned = "vendor.tree_head_cosigned",
 }
 
 impl fmt::Display for Kind {
@@ -96,7 +102,8 @@ mod tests {
             assert_eq!(Kind::parse(kind.as_str()), Ok(*kind));
             let group = kind.as_str().split('.').next().unwrap();
             let known = [
-                "user", "agent", "task", "session", "branch", "artifact", "tool", "vendor",
+                "user", "agent", "task", "session", "branch", "artifact", "tool", "receipt",
+                "vendor",
             ];
             assert!(known.contains(&group), "{kind}");
         }

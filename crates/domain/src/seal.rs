@@ -81,6 +81,7 @@ pub fn seal(
             task_id: draft.task_id.clone(),
             actor: draft.actor.clone(),
             idempotency_key: draft.idempotency_key.clone(),
+            receipt_id: draft.receipt_id.clone(),
             previous_event_id: document
                 .as_ref()
                 .map(|document| log.id(document.tip).into()),

@@ -7,8 +7,8 @@ use canon::{Digest, Value};
 use serde::{Deserialize, Serialize};
 
 use crate::{
-    BranchId, MessageId, OutcomeId, PermissionId, Position, Role, SessionId, Status, TaskId,
-    Timestamp, Visibility, WorkspaceId,
+    BranchId, MessageId, OutcomeId, PermissionId, Position, ReceiptId, Role, SessionId, Status,
+    TaskId, Timestamp, Visibility, WorkspaceId,
 };
 
 /// The kinds of resource that have documents.
@@ -32,11 +32,17 @@ pub enum ResourceKind {
     Permission,
     /// Vaults.
     Vault,
+    /// Receipts.
+    Receipt,
+    /// Chains of receipts, one per Session.
+    Chain,
+    /// Sealed heads of the receipt log.
+    Batch,
 }
 
 impl ResourceKind {
     /// Every kind. The index of a kind in this list is its number in stored data: only append.
-    pub const ALL: [ResourceKind; 9] = [
+    pub const ALL: [ResourceKind; 12] = [
         ResourceKind::Workspace,
         ResourceKind::Session,
         ResourceKind::Task,
@@ -46,6 +52,9 @@ impl ResourceKind {
         ResourceKind::Outcome,
         ResourceKind::Permission,
         ResourceKind::Vault,
+        ResourceKind::Receipt,
+        ResourceKind::Chain,
+        ResourceKind::Batch,
     ];
 
     /// Returns the value of `object`.
@@ -60,6 +69,9 @@ impl ResourceKind {
             ResourceKind::Outcome => OutcomeId::OBJECT,
             ResourceKind::Permission => PermissionId::OBJECT,
             ResourceKind::Vault => crate::VaultId::OBJECT,
+            ResourceKind::Receipt => ReceiptId::OBJECT,
+            ResourceKind::Chain => crate::ChainId::OBJECT,
+            ResourceKind::Batch => crate::BatchId::OBJECT,
         }
     }
 
@@ -91,6 +103,14 @@ pub enum State {
     Permission(Permission),
     /// A Vault.
     Vault(Vault),
+    /// A Receipt.
+    Receipt(Receipt),
+    /// The chain of a Session's receipts.
+    #[serde(rename = "receipt_chain")]
+    Chain(Chain),
+    /// A sealed head of the receipt log.
+    #[serde(rename = "receipt_batch")]
+    Batch(Batch),
 }
 
 impl State {
@@ -106,6 +126,9 @@ impl State {
             State::Outcome(_) => ResourceKind::Outcome,
             State::Permission(_) => ResourceKind::Permission,
             State::Vault(_) => ResourceKind::Vault,
+            State::Receipt(_) => ResourceKind::Receipt,
+            State::Chain(_) => ResourceKind::Chain,
+            State::Batch(_) => ResourceKind::Batch,
         }
     }
 
@@ -121,7 +144,10 @@ impl State {
             | State::Message(_)
             | State::Artifact(_)
             | State::Outcome(_)
-            | State::Vault(_) => false,
+            | State::Vault(_)
+            | State::Receipt(_)
+            | State::Chain(_)
+            | State::Batch(_) => false,
         }
     }
 }
@@ -231,6 +257,8 @@ pub struct Task {
     pub canceled_at: Option<Timestamp>,
     /// Its Outcome.
     pub outcome_id: Option<OutcomeId>,
+    /// Its Receipt.
+    pub receipt_id: Option<ReceiptId>,
     /// Position of `task.failed`, which says why.
     pub failure: Option<Position>,
 }
@@ -402,6 +430,8 @@ pub struct Outcome {
     pub workspace_id: WorkspaceId,
     /// How it ended: `Completed`, `Failed` or `Canceled`.
     pub status: Status,
+    /// The Receipt that proves it.
+    pub receipt_id: Option<ReceiptId>,
     /// Position of `vendor.outcome_recorded`, which holds summary and references.
     pub source: Position,
 }
@@ -465,6 +495,51 @@ pub enum Answer {
         /// Digest of what was answered.
         digest: Digest,
     },
+}
+
+/// The proof of a finished Task. Its bytes are a blob.
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+pub struct Receipt {
+    /// The Task.
+    pub task_id: TaskId,
+    /// Its Session.
+    pub session_id: SessionId,
+    /// Its Workspace.
+    pub workspace_id: WorkspaceId,
+    /// The hash that stands in the receipt and in the receipt log.
+    pub receipt_hash: Digest,
+    /// Digest of the canonical bytes, signatures included: the blob.
+    pub content: Digest,
+    /// The hash of its predecessor in the Session's chain.
+    pub previous: Option<Digest>,
+    /// Position of the last verification.
+    pub verified: Option<Position>,
+}
+
+/// The newest Receipt of a Session, so that the next one can name it.
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+pub struct Chain {
+    /// The Session.
+    pub session_id: SessionId,
+    /// Its newest Receipt.
+    pub receipt_id: ReceiptId,
+    /// The hash of that Receipt.
+    pub receipt_hash: Digest,
+    /// How many there are.
+    pub count: u64,
+}
+
+/// A signed head of the receipt log.
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+pub struct Batch {
+    /// How many receipts it covers.
+    pub size: u64,
+    /// The root over them.
+    pub root: Digest,
+    /// Position of the event that holds the signed checkpoint.
+    pub source: Position,
+    /// Positions of the events that hold witnesses' signatures.
+    pub cosigned: Vec<Position>,
 }
 
 /// A named place for secrets. Holds none itself.

@@ -6,7 +6,7 @@ use crate::Refused;
 use crate::port::ApiKey;
 
 /// What an API key can be allowed to do. `*` stands for all, `*:read` for everything that ends in `:read`.
-pub const SCOPES: [&str; 15] = [
+pub const SCOPES: [&str; 16] = [
     "workspaces:read",
     "workspaces:write",
     "sessions:read",
@@ -21,6 +21,7 @@ pub const SCOPES: [&str; 15] = [
     "connectors:read",
     "skills:read",
     "receipts:read",
+    "receipts:write",
     "internal:read",
 ];
 

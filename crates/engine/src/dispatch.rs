@@ -8,9 +8,9 @@ use std::time::Duration;
 
 use canon::{Digest, Value, jcs};
 use domain::{
-    ArtifactId, Blob, BranchId, Command, Document, Event, MessageId, NewMessage, Order, OutcomeId,
-    Permission, Position, Refusal, RequestReply, ResourceKind, ResourceRef, SessionId, State,
-    Status, Task, TaskId, TaskInput, VaultId, WorkspaceId,
+    ArtifactId, Blob, BranchId, Command, Document, EndIds, Event, MessageId, NewMessage, Order,
+    Permission, Position, ReceiptId, Refusal, RequestReply, ResourceKind, ResourceRef, SessionId,
+    State, Status, Task, TaskId, TaskInput, VaultId, WorkspaceId,
 };
 use hmac::{Hmac, KeyInit, Mac};
 use sha2::Sha256;
@@ -100,7 +100,7 @@ impl Engine {
         })
     }
 
-    async fn event_at(&self, position: Position) -> Result<Option<Event>, Refused> {
+    pub(crate) async fn event_at(&self, position: Position) -> Result<Option<Event>, Refused> {
         let stored = self
             .shared
             .store
@@ -191,7 +191,7 @@ impl Engine {
         }
     }
 
-    fn claim(
+    pub(crate) fn claim(
         &self,
         caller: &Caller,
         workspace: Option<&WorkspaceId>,
@@ -303,10 +303,10 @@ impl Engine {
             Request::SubmitTask(spec) => self.build_task(caller, spec).await,
             Request::CancelTask { id, reason } => {
                 let (_, task) = self.visible_task(caller, id).await?;
-                let outcome_id = OutcomeId::from_body(&ids.body());
+                let ids = self.end_ids();
                 let order = domain::CancelTask {
                     id: id.clone(),
-                    outcome_id,
+                    ids,
                     reason: reason.clone(),
                 };
                 Ok((Some(task.workspace_id), Order::CancelTask(order)))
@@ -551,8 +551,10 @@ impl Engine {
                     .iter()
                     .find_map(|part| part.pointer("/value/approved")?.as_bool());
                 match decision {
-                    Some(true) => RequestReply::Approve,
-                    Some(false) => RequestReply::Deny,
+                    Some(approved) => RequestReply::Confirm {
+                        approved,
+                        message: self.new_message(message),
+                    },
                     None => {
                         let message =
                             "a tool confirmation needs a `json` part with a boolean `approved`"
@@ -773,10 +775,51 @@ impl Engine {
             id: SessionId::from_body(&self.shared.ids.body()),
             at_event_id: at_event_id.map(str::to_owned),
             branch_id: branch_id.cloned(),
+            chain: self.chain_at(document.key, until).await?,
             messages,
             metadata: canon::Map::new(),
         };
         Ok((session.workspace_id, order))
+    }
+
+    /// Returns the newest Receipt of a Session up to a position.
+    async fn chain_at(
+        &self,
+        session: Position,
+        until: Position,
+    ) -> Result<Option<(ReceiptId, Digest)>, Refused> {
+        let mut after = Position::START;
+        let mut newest = None;
+        loop {
+            let query = crate::port::ListQuery {
+                kind: ResourceKind::Receipt,
+                scope: crate::port::Scope::Session(session),
+                open_only: false,
+                after,
+                limit: 500,
+            };
+            let page = self.shared.store.list(query).await?;
+            for document in &page {
+                if let State::Receipt(receipt) = &document.state
+                    && document.key <= until
+                    && let Ok(id) = ReceiptId::parse(&document.id)
+                {
+                    newest = Some((id, receipt.receipt_hash));
+                }
+            }
+            match page.last() {
+                Some(last) if last.key <= until => after = last.key,
+                _ => return Ok(newest),
+            }
+        }
+    }
+
+    /// Makes the ids of what the end of a Task leaves.
+    pub(crate) fn end_ids(&self) -> EndIds {
+        EndIds {
+            outcome_id: domain::OutcomeId::from_body(&self.shared.ids.body()),
+            receipt_id: ReceiptId::from_body(&self.shared.ids.body()),
+        }
     }
 
     async fn build_truncation(

@@ -10,6 +10,7 @@ use tokio::sync::{mpsc, oneshot};
 use crate::limits::Limits;
 use crate::metrics::Metrics;
 use crate::port::{Clock, Commit, Ids, Performer, SealedTurn, Spawn, Store};
+use crate::receipt::Authority;
 use crate::refused::Refused;
 use crate::turn::{self, ClaimRequest, Done, Item, Lease};
 use crate::worker::Work;
@@ -30,6 +31,8 @@ pub struct Parts {
     pub performer: Arc<dyn Performer>,
     /// The workflows on offer.
     pub workflows: Registry,
+    /// Who signs receipts.
+    pub authority: Authority,
     /// What is bounded.
     pub limits: Limits,
 }
@@ -49,11 +52,14 @@ pub(crate) struct Shared {
     pub(crate) spawn: Arc<dyn Spawn>,
     pub(crate) performer: Arc<dyn Performer>,
     pub(crate) workflows: Registry,
+    pub(crate) authority: Arc<Authority>,
     pub(crate) limits: Limits,
     pub(crate) metrics: Metrics,
     pub(crate) work: Work,
     /// Who takes leases: this process.
     pub(crate) holder: Box<str>,
+    /// Held while leaves are assigned or a head is sealed: both are done by one at a time.
+    pub(crate) tree: tokio::sync::Mutex<()>,
     draining: AtomicBool,
 }
 
@@ -79,6 +85,7 @@ impl Engine {
             spawn,
             performer,
             workflows,
+            authority,
             limits,
         } = parts;
         let (turns, items) = mpsc::channel(limits.pending_commands_max);
@@ -91,9 +98,11 @@ impl Engine {
             spawn,
             performer,
             workflows,
+            authority: Arc::new(authority),
             limits,
             metrics: Metrics::default(),
             work,
+            tree: tokio::sync::Mutex::new(()),
             draining: AtomicBool::new(false),
         });
         shared
@@ -106,6 +115,10 @@ impl Engine {
             .shared
             .spawn
             .spawn(Box::pin(engine.clone().work(jobs, recovered)));
+        engine
+            .shared
+            .spawn
+            .spawn(Box::pin(engine.clone().tend_tree()));
         Ok(engine)
     }
 
@@ -175,6 +188,10 @@ impl Engine {
             biased;
             () = idle => {}
             () = late => {}
+        }
+        // What was issued is sealed before the process leaves.
+        if let Err(error) = self.seal_head().await {
+            tracing::warn!(%error, "the receipt log was not sealed; the next start does it");
         }
         let unfinished = self.shared.work.stop_all();
         if unfinished.is_empty() {

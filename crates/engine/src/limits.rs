@@ -23,6 +23,14 @@ pub struct Limits {
     pub start_window: Duration,
     /// How long an idempotency key is kept.
     pub idempotency_window: Duration,
+    /// How long a receipt may wait for its leaf when nobody asks for a proof.
+    pub leaf_interval: Duration,
+    /// How many leaves a sealed head may leave uncovered.
+    pub head_leaves_max: u64,
+    /// How long leaves may stay uncovered by a sealed head.
+    pub head_interval: Duration,
+    /// How long the receipts list of a running Task waits for its receipt.
+    pub receipt_window: Duration,
     /// How long a drain waits for running Tasks.
     pub drain_window: Duration,
 }

@@ -1,6 +1,7 @@
 //! The performer that needs nothing outside: a deterministic model, and a wait that only a cancel ends.
 
 use canon::Value;
+use domain::ModelUse;
 use serde_json::json;
 
 use crate::port::{BoxFuture, Performed, Performer};
@@ -19,6 +20,7 @@ impl Performer for Offline {
                 ok: false,
                 value: json!({"message": "only people answer questions"}),
                 provider_request_id: None,
+                model: None,
             })),
         }
     }
@@ -53,5 +55,14 @@ fn answer(effect: &Effect) -> Performed {
         ok: true,
         value,
         provider_request_id: None,
+        // Its price is known: it costs nothing.
+        model: Some(ModelUse {
+            provider: "offline".to_owned(),
+            model: "offline-1".to_owned(),
+            input_tokens: 0,
+            output_tokens: 0,
+            cost_micros: Some(0),
+            price_table: None,
+        }),
     }
 }

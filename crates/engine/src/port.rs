@@ -12,6 +12,7 @@ mod world;
 pub use memory::MemoryStore;
 pub use store::{
     ApiKey, Claim, ClaimScope, Commit, CommitError, Committed, Expected, Fence, LeaseName,
-    ListQuery, News, ReadEvents, Scope, Seal, SealedTurn, Store, StoreFault, StoredEvent,
+    ListQuery, News, ReadEvents, Scope, Seal, SealedTurn, Store, StoreFault, StoredEvent, Tree,
+    TreeAppend,
 };
 pub use world::{BoxFuture, Clock, Ids, Performed, Performer, Spawn};

@@ -70,6 +70,7 @@ pub(crate) fn read_scope(kind: ResourceKind) -> &'static str {
         ResourceKind::Task | ResourceKind::Outcome | ResourceKind::Permission => "tasks:read",
         ResourceKind::Artifact => "artifacts:read",
         ResourceKind::Vault => "vaults:read",
+        ResourceKind::Receipt | ResourceKind::Chain | ResourceKind::Batch => "receipts:read",
     }
 }
 
@@ -86,6 +87,8 @@ pub(crate) fn workspace_of(document: &Document) -> Option<WorkspaceId> {
         State::Outcome(outcome) => Some(outcome.workspace_id.clone()),
         State::Permission(request) => Some(request.workspace_id.clone()),
         State::Vault(vault) => vault.workspace_id.clone(),
+        State::Receipt(receipt) => Some(receipt.workspace_id.clone()),
+        State::Chain(_) | State::Batch(_) => None,
     }
 }
 

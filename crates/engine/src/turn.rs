@@ -14,16 +14,17 @@ use std::time::Duration;
 
 use canon::Digest;
 use domain::{
-    Blob, Command, Decision, Document, Documents, Draft, EventName, Order, Position, Refusal,
-    ResourceRef, Scratch, Sealed, State, Timestamp, decide, seal,
+    Blob, ChainId, Command, Decision, Document, Documents, EventName, ImpossibleEvent, Move, Order,
+    Position, Refusal, ResourceRef, Scratch, Sealed, State, Timestamp, decide,
 };
 use tokio::sync::{mpsc, oneshot};
 
 use crate::engine::Shared;
 use crate::port::{
-    Claim, ClaimScope, Commit, CommitError, Committed, Expected, Fence, LeaseName, Seal,
-    SealedTurn, StoredEvent,
+    Claim, ClaimScope, Commit, CommitError, Committed, Expected, Fence, LeaseName, ReadEvents,
+    Scope, Seal, SealedTurn, StoredEvent,
 };
+use crate::receipt::{Authority, Step};
 use crate::refused::Refused;
 
 /// A command on its way into a turn.
@@ -270,47 +271,23 @@ struct Turn {
 
 async fn prepare(shared: &Shared, cache: &Cache, batch: &[Item]) -> Result<Turn, Refused> {
     let base = load(shared, cache, batch).await?;
-    let scopes: Vec<ClaimScope> = batch
-        .iter()
-        .filter_map(|item| Some(item.claim?.scope))
-        .collect();
+    let mut histories = load_histories(shared, &base, batch).await?;
     let now = shared.clock.now();
-    let mut claimed: BTreeMap<ClaimScope, (Digest, At)> = BTreeMap::new();
-    if !scopes.is_empty() {
-        for claim in shared
-            .store
-            .claims(scopes)
-            .await?
-            .into_iter()
-            .flatten()
-            .filter(|claim| claim.expires_at > now)
-        {
-            claimed.insert(claim.scope, (claim.body, At::Known(claim.answer)));
-        }
-    }
-    let log = shared.store.name();
+    let mut claimed = load_claims(shared, batch, now).await?;
     let guess = shared.store.head().plus(1);
     let mut scratch = base.clone();
-    let mut plan = Plan::default();
+    let mut plan = Plan::new(shared, now);
     let mut outcomes = Vec::with_capacity(batch.len());
     for item in batch {
-        outcomes.push(decide_one(
-            log,
-            &mut scratch,
-            &mut plan,
-            &mut claimed,
-            item,
-            guess,
-            now,
-        )?);
+        outcomes.push(plan.decide(&mut scratch, &mut claimed, &mut histories, item, guess)?);
     }
-    let expiry_us = i64::try_from(shared.limits.idempotency_window.as_micros()).unwrap_or(i64::MAX);
-    let expires_at = Timestamp::from_micros(now.as_micros().saturating_add(expiry_us));
     let documents = Arc::new(OnceLock::new());
-    let event_count = plan.drafts.len() as u64;
-    let is_empty = plan.drafts.is_empty() && plan.claims.is_empty();
+    let event_count = plan.event_count;
+    let is_empty = event_count == 0 && plan.claims.is_empty();
+    let expiry_us = i64::try_from(shared.limits.idempotency_window.as_micros()).unwrap_or(i64::MAX);
+    plan.expires_at = Timestamp::from_micros(now.as_micros().saturating_add(expiry_us));
     let commit = (!is_empty).then(|| Commit {
-        expected: expected(&base, &plan.drafts),
+        expected: expected(&base, &scratch),
         fences: batch
             .iter()
             .filter_map(|item| match item.lease {
@@ -322,15 +299,7 @@ async fn prepare(shared: &Shared, cache: &Cache, batch: &[Item]) -> Result<Turn,
         blobs: std::mem::take(&mut plan.blobs),
         event_count,
         now,
-        seal: plan.into_seal(
-            log.clone(),
-            base,
-            scratch,
-            guess,
-            now,
-            expires_at,
-            Arc::clone(&documents),
-        ),
+        seal: plan.into_seal(base, scratch, guess, Arc::clone(&documents)),
     });
     Ok(Turn {
         outcomes,
@@ -342,98 +311,126 @@ async fn prepare(shared: &Shared, cache: &Cache, batch: &[Item]) -> Result<Turn,
 }
 
 /// Everything decided so far in a turn.
-#[derive(Default)]
 struct Plan {
-    drafts: Vec<Draft>,
-    sealed: Vec<Sealed>,
+    log: EventName,
+    authority: Arc<Authority>,
+    now: Timestamp,
+    expires_at: Timestamp,
+    steps: Vec<Step>,
+    event_count: u64,
+    sealed: SealedSteps,
     blobs: Vec<Blob>,
     claims: Vec<(ClaimRequest, At)>,
     leases_taken: Vec<LeaseName>,
 }
 
-fn decide_one(
-    log: &EventName,
-    scratch: &mut Scratch,
-    plan: &mut Plan,
-    claimed: &mut BTreeMap<ClaimScope, (Digest, At)>,
-    item: &Item,
-    guess: Position,
-    now: Timestamp,
-) -> Result<Outcome, Refused> {
-    if let Some(claim) = item.claim
-        && let Some((body, answer)) = claimed.get(&claim.scope)
-    {
-        if *body != claim.body {
-            return Ok(Outcome::Refused(Refused::IdempotencyKeyReused));
-        }
-        // Whose resource it is stands in the event at that position.
-        let subject = ResourceRef::new("", "");
-        return Ok(Outcome::Done {
-            subject,
-            answer: *answer,
-            changed: false,
-        });
-    }
-    let Decision {
-        drafts,
-        blobs,
-        subject,
-    } = match decide(scratch, &item.command) {
-        Ok(decision) => decision,
-        Err(refusal) => return Ok(Outcome::Refused(Refused::Domain(refusal))),
-    };
-    let offset = plan.drafts.len() as u64;
-    let about_subject = drafts
-        .iter()
-        .position(|draft| draft.resource == subject)
-        .unwrap_or(0);
-    let answer = if drafts.is_empty() {
-        At::Known(
-            scratch
-                .document(&subject.id)
-                .map_or(Position::START, |document| document.key),
-        )
-    } else {
-        At::Offset(offset + about_subject as u64)
-    };
-    let sealed = seal(log, scratch, &drafts, guess.plus(offset), now).map_err(|error| {
-        Refused::Internal {
-            detail: error.to_string(),
-        }
-    })?;
-    let changed = !drafts.is_empty();
-    plan.drafts.extend(drafts);
-    plan.sealed.extend(sealed);
-    plan.blobs.extend(blobs);
-    if let Lease::Take(name) = item.lease {
-        plan.leases_taken.push(name);
-    }
-    if let Some(claim) = item.claim {
-        claimed.insert(claim.scope, (claim.body, answer));
-        plan.claims.push((claim, answer));
-    }
-    Ok(Outcome::Done {
-        subject,
-        answer,
-        changed,
-    })
+/// Sealed events, and the receipts that sealing made.
+#[derive(Default)]
+struct SealedSteps {
+    events: Vec<Sealed>,
+    receipts: Vec<Blob>,
 }
 
 impl Plan {
+    fn new(shared: &Shared, now: Timestamp) -> Self {
+        Self {
+            log: shared.store.name().clone(),
+            authority: Arc::clone(&shared.authority),
+            now,
+            expires_at: now,
+            steps: Vec::new(),
+            event_count: 0,
+            sealed: SealedSteps::default(),
+            blobs: Vec::new(),
+            claims: Vec::new(),
+            leases_taken: Vec::new(),
+        }
+    }
+
+    fn decide(
+        &mut self,
+        scratch: &mut Scratch,
+        claimed: &mut BTreeMap<ClaimScope, (Digest, At)>,
+        histories: &mut Histories,
+        item: &Item,
+        guess: Position,
+    ) -> Result<Outcome, Refused> {
+        if let Some(claim) = item.claim
+            && let Some((body, answer)) = claimed.get(&claim.scope)
+        {
+            if *body != claim.body {
+                return Ok(Outcome::Refused(Refused::IdempotencyKeyReused));
+            }
+            // Whose resource it is stands in the event at that position.
+            let subject = ResourceRef::new("", "");
+            return Ok(Outcome::Done {
+                subject,
+                answer: *answer,
+                changed: false,
+            });
+        }
+        let Decision {
+            drafts,
+            blobs,
+            subject,
+            ends,
+        } = match decide(scratch, &item.command) {
+            Ok(decision) => decision,
+            Err(refusal) => return Ok(Outcome::Refused(Refused::Domain(refusal))),
+        };
+        let changed = !drafts.is_empty();
+        let about_subject = drafts
+            .iter()
+            .position(|draft| draft.resource == subject)
+            .unwrap_or(0);
+        let answer = if changed {
+            At::Offset(self.event_count + about_subject as u64)
+        } else {
+            At::Known(
+                scratch
+                    .document(&subject.id)
+                    .map_or(Position::START, |document| document.key),
+            )
+        };
+        let history = ends
+            .as_ref()
+            .and_then(|(task, _)| histories.remove(task.as_str()))
+            .unwrap_or_default();
+        let step = Step {
+            drafts,
+            ends,
+            history,
+        };
+        let first = guess.plus(self.event_count);
+        self.sealed
+            .add(&self.log, &self.authority, scratch, &step, first, self.now)
+            .map_err(|error| Refused::Internal {
+                detail: error.to_string(),
+            })?;
+        self.event_count += step.event_count();
+        self.steps.push(step);
+        self.blobs.extend(blobs);
+        if let Lease::Take(name) = item.lease {
+            self.leases_taken.push(name);
+        }
+        if let Some(claim) = item.claim {
+            claimed.insert(claim.scope, (claim.body, answer));
+            self.claims.push((claim, answer));
+        }
+        Ok(Outcome::Done {
+            subject,
+            answer,
+            changed,
+        })
+    }
+
     /// Returns the closure that the store runs once it has reserved positions. Usually the guess was right and
     /// everything is sealed already; on several nodes it may not be, and sealing is pure, so it is done again.
-    #[expect(
-        clippy::too_many_arguments,
-        reason = "the closure owns what the turn knew; a struct would only rename it"
-    )]
     fn into_seal(
         self,
-        log: EventName,
         base: Scratch,
         sealed_scratch: Scratch,
         guess: Position,
-        now: Timestamp,
-        expires_at: Timestamp,
         documents: Arc<OnceLock<Vec<Document>>>,
     ) -> Seal {
         Box::new(move |first| {
@@ -441,17 +438,27 @@ impl Plan {
                 (sealed_scratch, self.sealed)
             } else {
                 let mut scratch = base.clone();
-                let sealed = seal(&log, &mut scratch, &self.drafts, first, now)?;
+                let mut sealed = SealedSteps::default();
+                let mut offset = 0;
+                for step in &self.steps {
+                    sealed.add(
+                        &self.log,
+                        &self.authority,
+                        &mut scratch,
+                        step,
+                        first.plus(offset),
+                        self.now,
+                    )?;
+                    offset += step.event_count();
+                }
                 (scratch, sealed)
             };
-            let touched: BTreeSet<&str> = self
-                .drafts
+            let changed: Vec<Document> = scratch
                 .iter()
-                .map(|draft| &*draft.resource.id)
-                .collect();
-            let changed: Vec<Document> = touched
-                .iter()
-                .filter_map(|id| scratch.document(id))
+                .filter(|document| {
+                    base.document(&document.id)
+                        .is_none_or(|before| before.version != document.version)
+                })
                 .cloned()
                 .collect();
             let released = changed
@@ -459,7 +466,9 @@ impl Plan {
                 .filter(|document| ends_work(document))
                 .map(|document| document.key);
             let turn = SealedTurn {
-                events: sealed.into_iter().map(stored).collect(),
+                leases_released: released.collect(),
+                events: sealed.events.into_iter().map(stored).collect(),
+                blobs: sealed.receipts,
                 claims: self
                     .claims
                     .iter()
@@ -467,17 +476,33 @@ impl Plan {
                         scope: claim.scope,
                         body: claim.body,
                         answer: answer.resolve(first),
-                        expires_at,
+                        expires_at: self.expires_at,
                     })
                     .collect(),
                 leases_taken: self.leases_taken,
-                leases_released: released.collect(),
                 documents: changed.clone(),
             };
             // Filled once per commit; a second filling cannot happen.
             let _ = documents.set(changed);
             Ok(turn)
         })
+    }
+}
+
+impl SealedSteps {
+    fn add(
+        &mut self,
+        log: &EventName,
+        authority: &Authority,
+        scratch: &mut Scratch,
+        step: &Step,
+        first: Position,
+        now: Timestamp,
+    ) -> Result<(), ImpossibleEvent> {
+        let (events, receipt) = step.seal(log, authority, scratch, &self.events, first, now)?;
+        self.events.extend(events);
+        self.receipts.extend(receipt);
+        Ok(())
     }
 }
 
@@ -492,7 +517,10 @@ fn ends_work(document: &Document) -> bool {
         | State::Artifact(_)
         | State::Outcome(_)
         | State::Permission(_)
-        | State::Vault(_) => false,
+        | State::Vault(_)
+        | State::Receipt(_)
+        | State::Chain(_)
+        | State::Batch(_) => false,
     }
 }
 
@@ -506,21 +534,93 @@ fn stored(sealed: Sealed) -> StoredEvent {
 }
 
 /// Every document that was read must be as it was; every document that is created must not exist.
-fn expected(base: &Scratch, drafts: &[Draft]) -> Vec<Expected> {
+fn expected(base: &Scratch, changed: &Scratch) -> Vec<Expected> {
     let read = base.iter().map(|document| Expected {
         id: document.id.clone(),
         version: document.version,
     });
-    let created: BTreeSet<&Box<str>> = drafts
+    let created = changed
         .iter()
-        .map(|draft| &draft.resource.id)
-        .filter(|id| base.document(id).is_none())
-        .collect();
-    read.chain(created.into_iter().map(|id| Expected {
-        id: id.clone(),
+        .filter(|document| base.document(&document.id).is_none());
+    read.chain(created.map(|document| Expected {
+        id: document.id.clone(),
         version: 0,
     }))
     .collect()
+}
+
+/// Stored events of Tasks that commands may end, by Task id.
+type Histories = BTreeMap<Box<str>, Arc<[Arc<[u8]>]>>;
+
+/// Reads the logs of Tasks that may end in this turn: their receipts commit to them.
+async fn load_histories(
+    shared: &Shared,
+    base: &Scratch,
+    batch: &[Item],
+) -> Result<Histories, Refused> {
+    let mut histories = Histories::new();
+    for id in batch.iter().filter_map(|item| may_end(&item.command.order)) {
+        let Some(document) = base.document(id) else {
+            continue;
+        };
+        if histories.contains_key(id) {
+            continue;
+        }
+        let mut events: Vec<Arc<[u8]>> = Vec::new();
+        let mut after = Position::START;
+        loop {
+            let query = ReadEvents {
+                scope: Scope::Task(document.key),
+                after,
+                limit: 512,
+            };
+            let page = shared.store.events(query).await?;
+            let Some(last) = page.last() else { break };
+            after = last.position;
+            events.extend(page.into_iter().map(|event| event.bytes));
+        }
+        histories.insert(id.into(), events.into());
+    }
+    Ok(histories)
+}
+
+/// Returns the Task that an order may end.
+fn may_end(order: &Order) -> Option<&str> {
+    match order {
+        Order::CancelTask(order) => Some(order.id.as_str()),
+        Order::AdvanceTask(order) => {
+            let ends = order
+                .moves
+                .iter()
+                .any(|step| matches!(step, Move::Complete { .. } | Move::Fail { .. }));
+            ends.then_some(order.id.as_str())
+        }
+        _ => None,
+    }
+}
+
+async fn load_claims(
+    shared: &Shared,
+    batch: &[Item],
+    now: Timestamp,
+) -> Result<BTreeMap<ClaimScope, (Digest, At)>, Refused> {
+    let scopes: Vec<ClaimScope> = batch
+        .iter()
+        .filter_map(|item| Some(item.claim?.scope))
+        .collect();
+    if scopes.is_empty() {
+        return Ok(BTreeMap::new());
+    }
+    let claims = shared
+        .store
+        .claims(scopes)
+        .await?
+        .into_iter()
+        .flatten()
+        .filter(|claim| claim.expires_at > now);
+    Ok(claims
+        .map(|claim| (claim.scope, (claim.body, At::Known(claim.answer))))
+        .collect())
 }
 
 /// Loads the documents that commands name, and those that these belong to.
@@ -596,15 +696,24 @@ fn named(order: &Order) -> Vec<Box<str>> {
         Order::AttachContent(order) => some([Some(order.id.as_str())]),
         Order::CreateVault(order) => some([order.workspace_id.as_ref().map(|id| id.as_str())]),
         Order::AdvanceTask(order) => some([Some(order.id.as_str())]),
+        Order::RecordVerification(order) => some([Some(order.id.as_str())]),
+        Order::SealHead(_) => Vec::new(),
+        Order::CosignHead(order) => some([Some(order.id.as_str())]),
     }
 }
 
 /// Returns the ids of the documents a document belongs to or waits for.
 fn belongs_to(document: &Document) -> Vec<Box<str>> {
+    let chain;
     let ids: Vec<&str> = match &document.state {
         State::Session(session) => vec![session.workspace_id.as_str()],
         State::Task(task) => {
-            let mut ids = vec![task.workspace_id.as_str(), task.session_id.as_str()];
+            chain = ChainId::of(&task.session_id);
+            let mut ids = vec![
+                task.workspace_id.as_str(),
+                task.session_id.as_str(),
+                chain.as_str(),
+            ];
             ids.extend(task.waits_for.as_ref().map(|id| id.as_str()));
             ids
         }
@@ -620,11 +729,14 @@ fn belongs_to(document: &Document) -> Vec<Box<str>> {
             ids.extend(artifact.session_id.as_ref().map(|id| id.as_str()));
             ids
         }
+        State::Receipt(receipt) => vec![receipt.session_id.as_str(), receipt.workspace_id.as_str()],
         State::Workspace(_)
         | State::Branch(_)
         | State::Message(_)
         | State::Outcome(_)
-        | State::Vault(_) => vec![],
+        | State::Vault(_)
+        | State::Chain(_)
+        | State::Batch(_) => vec![],
     };
     ids.into_iter().map(Into::into).collect()
 }

@@ -4,7 +4,7 @@ use std::collections::BTreeMap;
 
 use canon::{Digest, Map, Value};
 use domain::{
-    Answer, BLOB_MEMBER, Document, Event, Position, ResourceKind, Session, State, Status,
+    Answer, BLOB_MEMBER, Document, Event, Position, ReceiptId, ResourceKind, Session, State, Status,
     Visibility, WorkspaceId, blob_reference,
 };
 
@@ -40,6 +40,11 @@ pub enum Extra {
     Message {
         /// The Workspace of its Session.
         workspace_id: Option<WorkspaceId>,
+    },
+    /// For an Artifact.
+    Artifact {
+        /// The receipt of the finished Task that made it.
+        receipt_id: Option<ReceiptId>,
     },
     /// For an Outcome: the Messages of the result.
     Outcome {
@@ -150,13 +155,28 @@ impl Engine {
                 let messages = Box::pin(self.views(caller, documents)).await?;
                 Ok(Extra::Outcome { messages })
             }
+            State::Artifact(artifact) => {
+                let task = artifact.task_id.iter().map(|id| id.as_str().into());
+                let documents = self.shared.store.documents(task.collect()).await?;
+                let receipt_id = documents
+                    .into_iter()
+                    .flatten()
+                    .find_map(|task| match task.state {
+                        // What was registered after the end is not in the receipt.
+                        State::Task(state) if view.document.key <= task.tip => state.receipt_id,
+                        _ => None,
+                    });
+                Ok(Extra::Artifact { receipt_id })
+            }
             State::Workspace(_)
             | State::Task(_)
             | State::Branch(_)
             | State::Message(_)
-            | State::Artifact(_)
             | State::Permission(_)
-            | State::Vault(_) => Ok(Extra::None),
+            | State::Vault(_)
+            | State::Receipt(_)
+            | State::Chain(_)
+            | State::Batch(_) => Ok(Extra::None),
         }
     }
 
@@ -298,5 +318,10 @@ fn content_positions(document: &Document) -> Vec<Position> {
             positions
         }
         State::Vault(vault) => vec![vault.metadata],
+        State::Receipt(receipt) => receipt.verified.into_iter().collect(),
+        State::Chain(_) => Vec::new(),
+        State::Batch(batch) => std::iter::once(batch.source)
+            .chain(batch.cosigned.iter().copied())
+            .collect(),
     }
 }

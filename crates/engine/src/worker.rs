@@ -12,7 +12,7 @@ use std::time::Duration;
 use canon::{Digest, Map, Value};
 use domain::{
     AdvanceTask, Command, Document, EffectIntent, EffectResult, Event, Kind, Move, NewMessage,
-    OutcomeId, PermissionId, Position, ResourceKind, Role, State, Status, Task, TaskId,
+    PermissionId, Position, Refusal, ResourceKind, Role, State, Status, Task, TaskId,
 };
 use futures_util::StreamExt;
 use futures_util::stream::FuturesUnordered;
@@ -299,6 +299,8 @@ impl Engine {
                     drop(stop.wait_for(|stop| *stop).await);
                     return;
                 }
+                // The log went on since it was read: go on from there.
+                Err(Refused::Domain(Refusal::Stale)) => {}
                 // The Task has ended or gone to another worker: not ours any more.
                 Err(Refused::Domain(refusal)) => {
                     tracing::debug!(task.id = %id, %refusal, "work stopped");
@@ -572,6 +574,7 @@ impl Run<'_> {
                 ok,
                 value,
                 provider_request_id,
+                model,
             } = performed;
             self.moves.push(Move::RecordEffect(EffectResult {
                 key,
@@ -579,6 +582,7 @@ impl Run<'_> {
                 ok,
                 value: value.clone(),
                 provider_request_id,
+                model,
             }));
             if let Some(slot) = answers.get_mut(index) {
                 *slot = Some(EffectAnswer { ok, value });
@@ -601,10 +605,10 @@ impl Run<'_> {
             metadata: Map::new(),
         };
         let messages = vec![message.id.clone()];
-        let outcome_id = OutcomeId::from_body(&ids.body());
+        let ids = self.engine.end_ids();
         self.moves.push(Move::Say(message));
         self.moves.push(Move::Complete {
-            outcome_id,
+            ids,
             summary,
             messages,
         });
@@ -624,9 +628,9 @@ impl Run<'_> {
                 Move::Start { .. } | Move::Recover | Move::RecordEffect(_)
             )
         });
-        let outcome_id = OutcomeId::from_body(&self.engine.shared.ids.body());
+        let ids = self.engine.end_ids();
         self.moves.push(Move::Fail {
-            outcome_id,
+            ids,
             code: code.to_owned(),
             message,
             details,

@@ -23,6 +23,7 @@ pub mod tiles;
 mod time;
 pub mod trust;
 pub mod verify;
+pub mod walk;
 
 pub use build::{BuildError, build_task, event_log_digest};
 pub use chain::Head;
@@ -32,4 +33,5 @@ pub use keys::{ED25519, KeySet, KeySetError, PublicKey, Signer};
 pub use receipt::{ReadReceiptError, Receipt, StatedSignature};
 pub use replay::{build_replay, replay_artifact_id, replay_receipt_id, replay_task_id};
 pub use shape::ShapeError;
+pub use time::parse as seconds_of;
 pub use verify::verify;

@@ -6,7 +6,7 @@
 ///
 /// A fraction is dropped: all that is compared here are whole seconds. A leap second counts as the
 /// second after it, as POSIX time does.
-pub(crate) fn parse(text: &str) -> Option<i64> {
+pub fn parse(text: &str) -> Option<i64> {
     let mut rest = text.as_bytes();
     let year = digits(&mut rest, 4)?;
     one_of(&mut rest, b"-")?;

@@ -34,6 +34,7 @@ words! {
         UntrustedAnchor = "untrusted_anchor",
         SubjectMissing = "subject_missing",
         MaterialMismatch = "material_mismatch",
+        ContentMismatch = "content_mismatch",
     }
 }
 

@@ -3,6 +3,7 @@
 use std::sync::Arc;
 
 use bytes::Bytes;
+use canon::Value;
 use domain::Timestamp;
 use engine::Engine;
 use engine::port::Clock;
@@ -29,6 +30,8 @@ pub(crate) struct App {
     pub(crate) started_at: Timestamp,
     /// Where it answers, without a slash at the end.
     pub(crate) base_url: String,
+    /// The keys that sign receipts, as JSON Web Keys.
+    pub(crate) receipt_keys: Vec<Value>,
     /// The API's description, written once.
     pub(crate) openapi: Bytes,
     /// True once the server stops: streams end.
@@ -46,6 +49,10 @@ impl App {
             Some(url) => url.trim_end_matches('/').to_owned(),
             None => base_url,
         };
+        let keys: Value =
+            serde_json::from_slice(&engine.authority().keys.to_jwks()).unwrap_or_default();
+        let receipt_keys = keys.get("keys").and_then(Value::as_array);
+        let receipt_keys = receipt_keys.cloned().unwrap_or_default();
         let openapi = wire::openapi::document(VERSION, &base_url);
         Arc::new(Self {
             engine,
@@ -55,6 +62,7 @@ impl App {
             http: HttpMetrics::default(),
             started_at: SystemClock.now(),
             base_url,
+            receipt_keys,
             openapi: openapi.to_string().into(),
             closing,
         })
@@ -65,6 +73,7 @@ impl App {
             version: VERSION,
             base_url: &self.base_url,
             public_url: self.config.public_url.as_deref(),
+            receipt_keys: &self.receipt_keys,
             started_at: self.started_at,
         }
     }

@@ -61,7 +61,7 @@ pub(crate) async fn outer(
     let actor = response.extensions_mut().remove::<Actor>();
     let actor = actor.map(|actor| actor.0).unwrap_or_default();
     if let Some(failure) = failure {
-        response = written(&failure, &id, response.headers());
+        response = written(&failure, &id);
         if let Some(cause) = &failure.cause {
             tracing::error!(request.id = %id, %method, route, cause, "request failed");
         }
@@ -92,8 +92,8 @@ fn known_method(method: &str) -> &str {
     }
 }
 
-/// Writes a failure's body, keeping what the router said about methods.
-fn written(failure: &Failure, request_id: &str, routed: &HeaderMap) -> Response {
+/// Writes a failure's body.
+fn written(failure: &Failure, request_id: &str) -> Response {
     let body = ErrorBody {
         code: failure.code,
         message: &failure.message,
@@ -109,9 +109,6 @@ fn written(failure: &Failure, request_id: &str, routed: &HeaderMap) -> Response 
         header::CONTENT_TYPE,
         HeaderValue::from_static("application/json"),
     );
-    if let Some(allow) = routed.get(header::ALLOW) {
-        headers.insert(header::ALLOW, allow.clone());
-    }
     if failure.code == Code::Unauthenticated {
         headers.insert(header::WWW_AUTHENTICATE, HeaderValue::from_static("Bearer"));
     }
@@ -164,9 +161,85 @@ pub(crate) async fn no_route() -> Failure {
     Failure::new(Code::ResourceNotFound, "no such path")
 }
 
-/// Answers methods that a path does not have; the router adds which it has.
+/// Answers methods that a path does not have; the router adds which it has, outside of all layers.
 pub(crate) async fn no_method() -> Failure {
     let mut failure = Failure::new(Code::InvalidRequest, "this path does not have that method");
     failure.status = 405;
     failure
+}
+
+#[cfg(test)]
+mod tests {
+    use std::time::Duration;
+
+    use axum::Router;
+    use axum::body::to_bytes;
+    use axum::middleware::from_fn_with_state;
+    use axum::routing::get;
+    use engine::port::MemoryStore;
+    use engine::workflow::{Registry, builtin};
+    use engine::{Engine, Limits, Offline, Parts};
+    use tokio::sync::watch;
+    use tower::ServiceExt;
+
+    use super::*;
+    use crate::Config;
+    use crate::world::{SystemClock, TokioSpawn};
+
+    async fn app() -> Arc<App> {
+        let second = Duration::from_secs(1);
+        let parts = Parts {
+            store: Arc::new(MemoryStore::new("testlog1", [7; 32])),
+            clock: Arc::new(SystemClock),
+            ids: Arc::new(RandomIds),
+            spawn: Arc::new(TokioSpawn),
+            performer: Arc::new(Offline),
+            workflows: Registry::new(builtin()),
+            authority: engine::Authority::with_one_key("harness", "key_1", &[1; 32]).unwrap(),
+            limits: Limits {
+                batch_len_max: 1,
+                pending_commands_max: 16,
+                workers_max: 1,
+                open_tasks_max: 1,
+                streams_max: 1,
+                fork_messages_max: 1,
+                settle_window: second,
+                start_window: second,
+                idempotency_window: second,
+                leaf_interval: second,
+                head_leaves_max: 1,
+                head_interval: second,
+                receipt_window: second,
+                drain_window: second,
+            },
+        };
+        let engine = Engine::start(parts).await.unwrap();
+        let config = Config::local("127.0.0.1:0".parse().unwrap());
+        App::new(
+            engine,
+            config,
+            "http://x".to_owned(),
+            watch::channel(false).1,
+        )
+    }
+
+    #[tokio::test]
+    async fn ap_err_01_a_panic_is_a_500_that_says_nothing() {
+        async fn boom() -> &'static str {
+            panic!("s3cret")
+        }
+        let app = app().await;
+        let router = Router::new()
+            .route("/boom", get(boom))
+            .layer(from_fn_with_state(Arc::clone(&app), outer))
+            .with_state(app);
+        let request = Request::get("/boom").body(Body::empty()).unwrap();
+        let response = router.oneshot(request).await.unwrap();
+        assert_eq!(response.status(), 500);
+        assert!(response.headers().contains_key(REQUEST_ID));
+        let body = to_bytes(response.into_body(), 10_000).await.unwrap();
+        let text = String::from_utf8(body.to_vec()).unwrap();
+        assert!(text.contains("\"code\":\"internal_error\""), "{text}");
+        assert!(!text.contains("s3cret"), "{text}");
+    }
 }

@@ -13,6 +13,7 @@ mod gate;
 mod limit;
 mod listen;
 mod metrics;
+mod redact;
 mod render;
 mod routes;
 mod sse;

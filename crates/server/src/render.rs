@@ -26,6 +26,9 @@ pub(crate) fn view(app: &App, view: &View) -> Value {
         Extra::Message { workspace_id } => render::Extra::Message {
             workspace_id: workspace_id.as_ref().map(|id| id.as_str().to_owned()),
         },
+        Extra::Artifact { receipt_id } => render::Extra::Artifact {
+            receipt_id: receipt_id.as_ref().map(|id| id.as_str().to_owned()),
+        },
         Extra::Outcome { messages } => render::Extra::Outcome {
             messages: messages
                 .iter()

@@ -10,8 +10,10 @@ mod events;
 mod messages;
 mod operation;
 mod permissions;
+mod receipts;
 mod sessions;
 mod tasks;
+mod tlog;
 mod vaults;
 mod workspaces;
 
@@ -50,6 +52,18 @@ impl Routes {
         self
     }
 
+    /// Adds a route that takes the rest of the path as its last parameter; the description names it without the star.
+    fn get_below<H: Handler<T, Arc<App>>, T: 'static>(
+        mut self,
+        path: &'static str,
+        described: &'static str,
+        handler: H,
+    ) -> Self {
+        self.router = self.router.route(path, routing::get(handler));
+        self.listed.push(("get", described));
+        self
+    }
+
     fn get<H: Handler<T, Arc<App>>, T: 'static>(self, path: &'static str, handler: H) -> Self {
         self.on("get", path, routing::get(handler))
     }
@@ -73,8 +87,9 @@ impl Routes {
 
 /// Routes that need neither version nor credential.
 fn open() -> Routes {
-    let routes = discovery::open(Routes::new());
-    operation::routes(routes)
+    [discovery::open, operation::routes, tlog::routes]
+        .into_iter()
+        .fold(Routes::new(), |routes, family| family(routes))
 }
 
 /// Routes that need both.
@@ -90,6 +105,7 @@ fn guarded() -> Routes {
         artifacts::routes,
         vaults::routes,
         permissions::routes,
+        receipts::routes,
         absent::routes,
     ]
     .into_iter()
@@ -119,14 +135,12 @@ mod tests {
     fn every_route_is_described_and_every_description_is_routed() {
         let routed: BTreeSet<(&str, &str)> =
             open().listed.into_iter().chain(guarded().listed).collect();
-        let described: BTreeSet<(&str, &str)> = wire::openapi::OPERATIONS
-            .iter()
+        let described: BTreeSet<(&str, &str)> = wire::openapi::operations()
             .map(|operation| (operation.method, operation.path))
             .collect();
         assert_eq!(routed, described);
         for (method, path) in open().listed {
-            let operation = wire::openapi::OPERATIONS
-                .iter()
+            let operation = wire::openapi::operations()
                 .find(|operation| operation.method == method && operation.path == path);
             assert!(
                 operation.is_some_and(|operation| operation.public),

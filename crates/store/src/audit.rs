@@ -9,8 +9,8 @@ use std::path::{Path, PathBuf};
 
 use canon::Digest;
 use domain::{EventName, Position};
-use engine::port::{Scope, StoreFault};
-use rusqlite::Connection;
+use engine::port::{Scope, StoreFault, Tree};
+use rusqlite::{Connection, OptionalExtension};
 
 use crate::blob;
 use crate::directory::{self, OpenError};
@@ -18,6 +18,7 @@ use crate::fault::fault;
 use crate::read;
 use crate::row::{DocumentRow, EventRow, sql};
 use crate::schema::{self, Role};
+use crate::tree;
 
 /// How many rows are read at a time.
 const CHUNK: usize = 512;
@@ -141,6 +142,49 @@ impl Audit {
             &self.connection,
             digest,
         )?)
+    }
+
+    /// Returns where the receipt log's tree stands.
+    ///
+    /// # Errors
+    /// The database fails.
+    pub fn tree(&self) -> Result<Tree, AuditError> {
+        Ok(tree::tree(&self.connection)?)
+    }
+
+    /// Returns some leaves from an index, ascending: the key and the hash of each receipt; none at the end.
+    ///
+    /// # Errors
+    /// The database fails.
+    pub fn leaves(&self, first: u64) -> Result<Vec<(Position, Digest)>, AuditError> {
+        Ok(tree::leaves(&self.connection, first, CHUNK)?)
+    }
+
+    /// Returns how many leaves are stored.
+    ///
+    /// # Errors
+    /// The database fails.
+    pub fn leaf_count(&self) -> Result<u64, AuditError> {
+        let count = self
+            .connection
+            .query_row("SELECT count(*) FROM leaves", [], |row| row.get(0));
+        Ok(count.map_err(fault)?)
+    }
+
+    /// Returns a hash that tiles keep.
+    ///
+    /// # Errors
+    /// The database fails.
+    pub fn tree_hash(&self, level: u8, index: u64) -> Result<Option<Digest>, AuditError> {
+        let found = self
+            .connection
+            .prepare_cached("SELECT hash FROM tree_hashes WHERE level = ?1 AND idx = ?2")
+            .and_then(|mut select| {
+                select
+                    .query_row((level, sql(index)), |row| Ok(Digest::from_bytes(row.get(0)?)))
+                    .optional()
+            });
+        Ok(found.map_err(fault)?)
     }
 
     /// Returns what the database finds wrong with itself: pages, indexes, types.

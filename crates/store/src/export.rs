@@ -3,6 +3,9 @@
 //! ```text
 //! manifest.json   what is in here
 //! events.jsonl    the stored bytes of every event and a line feed, by position
+//! receipts.jsonl  the canonical bytes of every receipt and a line feed, in the order of their leaves
+//! keys.json       the public keys that signed them, as a JSON Web Key Set
+//! checkpoint      the newest signed head of the receipt log, when one is sealed
 //! blobs/<hex>     content by digest
 //! ```
 //!
@@ -13,7 +16,7 @@ use std::io::{self, BufWriter, Write};
 use std::path::{Path, PathBuf};
 
 use canon::{Digest, sha256};
-use domain::Position;
+use domain::{Event, Kind, Position};
 use engine::port::StoreFault;
 use serde_json::{Value, json};
 use sha2::{Digest as _, Sha256};
@@ -31,8 +34,19 @@ pub struct Exported {
     pub events: u64,
     /// How many blobs.
     pub blobs: u64,
+    /// How many receipts.
+    pub receipts: u64,
     /// Digest of `events.jsonl`.
     pub events_sha256: Digest,
+}
+
+/// What a bundle holds that is not in the log itself.
+#[derive(Debug, Clone, Copy, Default)]
+pub struct Evidence<'a> {
+    /// The public keys, as a JSON Web Key Set.
+    pub keys: Option<&'a [u8]>,
+    /// The newest signed checkpoint.
+    pub checkpoint: Option<&'a str>,
 }
 
 /// Writes the log of a directory as a bundle into a directory that must not exist yet; it appears whole or not at
@@ -43,6 +57,7 @@ pub struct Exported {
 pub fn export(
     directory: &Path,
     out: &Path,
+    evidence: Evidence<'_>,
     progress: &mut dyn FnMut(u64, u64),
 ) -> Result<Exported, AuditError> {
     let audit = Audit::open(directory)?;
@@ -54,13 +69,28 @@ pub fn export(
     let _ = fs::remove_dir_all(&aside.0);
     let blobs = aside.0.join("blobs");
     fs::create_dir_all(&blobs).map_err(AuditError::file(&blobs))?;
-    let (exported, first) = write_events(&audit, &aside.0, progress)?;
+    let (events, first, issued) = write_events(&audit, &aside.0, progress)?;
+    let mut files = vec![("events.jsonl", events.sha256)];
+    let (receipts, sha256) = write_receipts(&audit, &aside.0, &issued)?;
+    files.push(("receipts.jsonl", sha256));
+    let given = [
+        ("keys.json", evidence.keys),
+        ("checkpoint", evidence.checkpoint.map(str::as_bytes)),
+    ];
+    for (name, bytes) in given {
+        if let Some(bytes) = bytes {
+            write(&aside.0.join(name), &[bytes])?;
+            files.push((name, canon::sha256(bytes)));
+        }
+    }
     let (blob_count, blob_bytes) = write_blobs(&audit, &blobs)?;
     let exported = Exported {
+        events: events.lines,
         blobs: blob_count,
-        ..exported
+        receipts,
+        events_sha256: events.sha256,
     };
-    let manifest = manifest(&audit, &exported, first, blob_bytes);
+    let manifest = manifest(&audit, &exported, &files, first, blob_bytes);
     write(
         &aside.0.join("manifest.json"),
         &[&canon::jcs(&manifest), b"\n"],
@@ -88,16 +118,64 @@ fn aside_of(out: &Path) -> PathBuf {
     out.with_file_name(format!(".{name}.{}.tmp", std::process::id()))
 }
 
+/// A file of lines that is hashed while it is written.
+struct Lines {
+    file: PathBuf,
+    writer: BufWriter<File>,
+    hasher: Sha256,
+    lines: u64,
+}
+
+/// Such a file when it is done.
+struct Written {
+    lines: u64,
+    sha256: Digest,
+}
+
+impl Lines {
+    fn create(file: PathBuf) -> Result<Self, AuditError> {
+        let writer = BufWriter::new(File::create(&file).map_err(AuditError::file(&file))?);
+        Ok(Self {
+            file,
+            writer,
+            hasher: Sha256::new(),
+            lines: 0,
+        })
+    }
+
+    fn add(&mut self, line: &[u8]) -> Result<(), AuditError> {
+        self.lines += 1;
+        for bytes in [line, b"\n"] {
+            self.hasher.update(bytes);
+            let written = self.writer.write_all(bytes);
+            written.map_err(AuditError::file(&self.file))?;
+        }
+        Ok(())
+    }
+
+    fn finish(self) -> Result<Written, AuditError> {
+        let synced = self
+            .writer
+            .into_inner()
+            .map_err(io::IntoInnerError::into_error)
+            .and_then(|file| file.sync_all());
+        synced.map_err(AuditError::file(&self.file))?;
+        Ok(Written {
+            lines: self.lines,
+            sha256: Digest::from_bytes(self.hasher.finalize().into()),
+        })
+    }
+}
+
+/// Writes events; returns also the first position and the digests of the receipts they issued.
 fn write_events(
     audit: &Audit,
     out: &Path,
     progress: &mut dyn FnMut(u64, u64),
-) -> Result<(Exported, Option<Position>), AuditError> {
-    let file = out.join("events.jsonl");
-    let mut writer = BufWriter::new(File::create(&file).map_err(AuditError::file(&file))?);
-    let mut hasher = Sha256::new();
-    let mut events = 0;
+) -> Result<(Written, Option<Position>, Vec<Digest>), AuditError> {
+    let mut lines = Lines::create(out.join("events.jsonl"))?;
     let mut first = None;
+    let mut issued = Vec::new();
     let mut after = Position::START;
     loop {
         let rows = audit.events(after)?;
@@ -105,25 +183,42 @@ fn write_events(
         after = last.position;
         for row in &rows {
             first.get_or_insert(row.position);
-            events += 1;
-            for bytes in [&*row.bytes, b"\n"] {
-                hasher.update(bytes);
-                writer.write_all(bytes).map_err(AuditError::file(&file))?;
-            }
+            lines.add(&row.bytes)?;
+            issued.extend(issued_by(&row.bytes));
         }
-        progress(events, audit.head().0);
+        progress(lines.lines, audit.head().0);
     }
-    let synced = writer
-        .into_inner()
-        .map_err(io::IntoInnerError::into_error)
-        .and_then(|file| file.sync_all());
-    synced.map_err(AuditError::file(&file))?;
-    let exported = Exported {
-        events,
-        blobs: 0,
-        events_sha256: Digest::from_bytes(hasher.finalize().into()),
-    };
-    Ok((exported, first))
+    Ok((lines.finish()?, first, issued))
+}
+
+/// Returns the digest of the receipt that an event issued, when it did.
+fn issued_by(bytes: &[u8]) -> Option<Digest> {
+    const MARK: &[u8] = b"\"event\":\"receipt.issued\"";
+    // Most events are others: looking for the word is cheaper than reading each.
+    bytes.windows(MARK.len()).find(|window| *window == MARK)?;
+    let event = Event::parse(bytes).ok()?;
+    if event.kind() != Ok(Kind::ReceiptIssued) {
+        return None;
+    }
+    Digest::parse(event.payload.get("content_sha256")?.as_str()?).ok()
+}
+
+/// Writes receipts in the order in which they were issued, which is that of their leaves.
+fn write_receipts(
+    audit: &Audit,
+    out: &Path,
+    issued: &[Digest],
+) -> Result<(u64, Digest), AuditError> {
+    let mut lines = Lines::create(out.join("receipts.jsonl"))?;
+    for digest in issued {
+        let Some(bytes) = audit.blob(digest)? else {
+            let problem = format!("the receipt in blob `{digest}` is missing");
+            return Err(StoreFault::new(problem).into());
+        };
+        lines.add(&bytes)?;
+    }
+    let written = lines.finish()?;
+    Ok((written.lines, written.sha256))
 }
 
 fn write_blobs(audit: &Audit, out: &Path) -> Result<(u64, u64), AuditError> {
@@ -155,16 +250,27 @@ fn write(file: &Path, parts: &[&[u8]]) -> Result<(), AuditError> {
     write().map_err(AuditError::file(file))
 }
 
-fn manifest(audit: &Audit, exported: &Exported, first: Option<Position>, blob_bytes: u64) -> Value {
+fn manifest(
+    audit: &Audit,
+    exported: &Exported,
+    files: &[(&str, Digest)],
+    first: Option<Position>,
+    blob_bytes: u64,
+) -> Value {
     let last = first.map(|_| audit.head().0);
+    let files: canon::Map<String, Value> = files
+        .iter()
+        .map(|(name, sha256)| ((*name).to_owned(), json!({"sha256": sha256})))
+        .collect();
     json!({
         "format": "reprise-log",
         "version": BUNDLE_VERSION,
         "log": audit.name().log(),
         "events": exported.events,
+        "receipts": exported.receipts,
         "first_position": first.map(|first| first.0),
         "last_position": last,
-        "files": {"events.jsonl": {"sha256": exported.events_sha256}},
+        "files": files,
         "blobs": {"count": exported.blobs, "bytes": blob_bytes},
     })
 }

@@ -27,6 +27,8 @@ pub enum What {
     Document(Position, Box<str>),
     /// The blob under a digest.
     Blob(Digest),
+    /// The tree of the receipt log.
+    Tree,
     /// The database file itself.
     Database,
 }
@@ -38,6 +40,7 @@ impl fmt::Display for Problem {
             What::Event(position) => write!(f, "event at position {}: {problem}", position.0),
             What::Document(_, id) => write!(f, "document `{id}`: {problem}"),
             What::Blob(digest) => write!(f, "blob `{digest}`: {problem}"),
+            What::Tree => write!(f, "receipt log: {problem}"),
             What::Database => write!(f, "database: {problem}"),
         }
     }
@@ -75,6 +78,7 @@ pub(crate) fn reseal(
         task_id: event.task_id.clone(),
         actor: event.actor.clone(),
         idempotency_key: event.idempotency_key.clone(),
+        receipt_id: event.receipt_id.clone(),
         payload: event.payload.clone(),
         sibling: None,
     };

@@ -24,12 +24,13 @@ mod rebuild;
 mod row;
 mod schema;
 mod sqlite;
+mod tree;
 mod verify;
 mod write;
 
 pub use audit::{Audit, AuditError};
 pub use directory::{FORMAT_VERSION, OpenError};
-pub use export::{Exported, export};
+pub use export::{Evidence, Exported, export};
 pub use fold::{Problem, What};
 pub use rebuild::{Rebuilt, rebuild};
 pub use row::{DocumentRow, EventRow, document_bytes};

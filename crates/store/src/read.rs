@@ -3,7 +3,7 @@
 //! Every statement names the index it walks, so that a planner cannot choose a scan; a test looks at the plans.
 
 use canon::Digest;
-use domain::{Document, Position, Timestamp};
+use domain::{Document, Position, ResourceKind, Timestamp};
 use engine::port::{
     ApiKey, Claim, ClaimScope, ListQuery, ReadEvents, Scope, StoreFault, StoredEvent,
 };
@@ -38,6 +38,29 @@ pub(crate) fn document(connection: &Connection, id: &str) -> Result<Option<Docum
         .and_then(|mut select| select.query_row([id], DocumentRow::read).optional())
         .map_err(fault)?;
     row.map(|row| row.document()).transpose()
+}
+
+pub(crate) fn newest(
+    connection: &Connection,
+    kind: ResourceKind,
+) -> Result<Option<Document>, StoreFault> {
+    let row = connection
+        .prepare_cached(&newest_query())
+        .and_then(|mut select| {
+            select
+                .query_row([kind.number()], DocumentRow::read)
+                .optional()
+        })
+        .map_err(fault)?;
+    row.map(|row| row.document()).transpose()
+}
+
+fn newest_query() -> String {
+    format!(
+        "SELECT {} FROM documents INDEXED BY documents_kind \
+         WHERE kind = ?1 AND key > 0 ORDER BY key DESC LIMIT 1",
+        DocumentRow::COLUMNS
+    )
 }
 
 fn document_query() -> String {
@@ -269,7 +292,7 @@ fn read_api_key(row: &Row<'_>) -> rusqlite::Result<ApiKey> {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::schema;
+    use crate::{schema, tree};
 
     #[test]
     fn no_read_scans_or_sorts() {
@@ -282,6 +305,11 @@ mod tests {
         ];
         let mut statements = vec![
             document_query(),
+            newest_query(),
+            tree::TREE.to_owned(),
+            tree::LEAF_INDEX.to_owned(),
+            tree::LEAVES.to_owned(),
+            tree::TREE_HASHES.to_owned(),
             event_query(),
             CLAIM.to_owned(),
             BLOB.to_owned(),

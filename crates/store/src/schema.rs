@@ -72,6 +72,22 @@ const TABLES: &str = "
 
     CREATE TABLE blobs(number INTEGER PRIMARY KEY, digest BLOB NOT NULL UNIQUE, bytes BLOB NOT NULL) STRICT;
 
+    CREATE TABLE leaves(idx INTEGER PRIMARY KEY, receipt INTEGER NOT NULL UNIQUE, hash BLOB NOT NULL) STRICT;
+
+    CREATE TABLE tree_hashes(
+        level INTEGER NOT NULL,
+        idx INTEGER NOT NULL,
+        hash BLOB NOT NULL,
+        PRIMARY KEY(level, idx)
+    ) STRICT, WITHOUT ROWID;
+
+    CREATE TABLE tree(
+        one INTEGER PRIMARY KEY CHECK (one = 1),
+        size INTEGER NOT NULL,
+        peaks BLOB NOT NULL,
+        last INTEGER NOT NULL
+    ) STRICT;
+
     CREATE TABLE api_keys(
         number INTEGER PRIMARY KEY,
         id TEXT NOT NULL UNIQUE,

@@ -7,10 +7,10 @@ use std::sync::{Arc, mpsc};
 use std::thread::{self, JoinHandle};
 
 use canon::Digest;
-use domain::{Blob, Document, EventName, Position};
+use domain::{Blob, Document, EventName, Position, ResourceKind};
 use engine::port::{
     ApiKey, BoxFuture, Claim, ClaimScope, Commit, CommitError, Committed, LeaseName, ListQuery,
-    News, ReadEvents, Scope, Store, StoreFault, StoredEvent,
+    News, ReadEvents, Scope, Store, StoreFault, StoredEvent, Tree, TreeAppend,
 };
 use rusqlite::{Connection, TransactionBehavior};
 use tokio::sync::{broadcast, oneshot};
@@ -20,7 +20,7 @@ use crate::fault::{closed, fault};
 use crate::readers::Readers;
 use crate::schema::{self, Meta, Role};
 use crate::write::{Published, Writer, upsert_api_key};
-use crate::{blob, checkpoint, read};
+use crate::{blob, checkpoint, read, tree};
 
 /// How to open a store.
 #[derive(Debug, Clone, Copy)]
@@ -83,7 +83,7 @@ impl SqliteStore {
         let meta = schema::meta(directory, &connection)?;
         let (checkpoints, checkpoint_thread) =
             checkpoint::start(directory, &mut connection).map_err(fault)?;
-        let (writer, published) = Writer::new(connection, checkpoints).map_err(fault)?;
+        let (writer, published) = Writer::new(directory, connection, checkpoints).map_err(fault)?;
         let (jobs, queue) = mpsc::channel::<Job>();
         let writer = thread::Builder::new()
             .name("store-write".to_owned())
@@ -301,11 +301,51 @@ impl Store for SqliteStore {
         self.read(move |connection| blob::find(&directory, connection, &digest))
     }
 
+    fn blob_as_stored(
+        &self,
+        digest: Digest,
+    ) -> BoxFuture<'_, Result<Option<Vec<u8>>, StoreFault>> {
+        let directory = Arc::clone(&self.directory);
+        self.read(move |connection| blob::find_unchecked(&directory, connection, &digest))
+    }
+
     fn take_over(
         &self,
         holder: Box<str>,
     ) -> BoxFuture<'_, Result<Vec<(LeaseName, u64)>, StoreFault>> {
         self.write_or_fault(move |writer| writer.take_over(&holder))
+    }
+
+    fn newest(&self, kind: ResourceKind) -> BoxFuture<'_, Result<Option<Document>, StoreFault>> {
+        self.read(move |connection| read::newest(connection, kind))
+    }
+
+    fn tree(&self) -> BoxFuture<'_, Result<Tree, StoreFault>> {
+        self.read(tree::tree)
+    }
+
+    fn append_leaves(&self, append: TreeAppend) -> BoxFuture<'_, Result<bool, StoreFault>> {
+        self.write_or_fault(move |writer| writer.append_leaves(&append))
+    }
+
+    fn leaf_index(&self, receipt: Position) -> BoxFuture<'_, Result<Option<u64>, StoreFault>> {
+        self.read(move |connection| tree::leaf_index(connection, receipt))
+    }
+
+    fn leaves(&self, first: u64, count: usize) -> BoxFuture<'_, Result<Vec<Digest>, StoreFault>> {
+        self.read(move |connection| {
+            let leaves = tree::leaves(connection, first, count)?;
+            Ok(leaves.into_iter().map(|(_, hash)| hash).collect())
+        })
+    }
+
+    fn tree_hashes(
+        &self,
+        level: u8,
+        first: u64,
+        count: usize,
+    ) -> BoxFuture<'_, Result<Vec<Digest>, StoreFault>> {
+        self.read(move |connection| tree::hashes(connection, level, first, count))
     }
 
     fn api_key(&self, digest: Digest) -> BoxFuture<'_, Result<Option<ApiKey>, StoreFault>> {

@@ -1,7 +1,10 @@
 //! Does the log say what it said when it was written? Every event, document and blob is checked.
 //!
 //! Against decay, lost writes and bugs of this program, not against people: whoever can write the files can
-//! also make them agree. Receipts and the Merkle log are for that.
+//! also make them agree. Receipts and the Merkle log are for that: here they are compared with the events that issued
+//! them, elsewhere with a signed checkpoint.
+
+mod receipt;
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::path::Path;
@@ -22,6 +25,8 @@ pub struct Report {
     pub documents: u64,
     /// How many blobs were hashed.
     pub blobs: u64,
+    /// How many receipts were compared with their events, chains and leaves.
+    pub receipts: u64,
     /// What is wrong; empty when nothing is.
     pub problems: Vec<Problem>,
 }
@@ -54,6 +59,7 @@ pub fn verify(directory: &Path, progress: &mut dyn FnMut(u64, u64)) -> Result<Re
     }
     check.documents()?;
     check.blobs()?;
+    check.receipts()?;
     Ok(check.report)
 }
 
@@ -67,6 +73,7 @@ struct Check<'a> {
     references: BTreeMap<Digest, Position>,
     /// Blobs that hold the parts of a message, which refer to blobs in turn.
     parts: BTreeMap<Digest, Position>,
+    issued: Vec<receipt::Issued>,
 }
 
 impl<'a> Check<'a> {
@@ -79,6 +86,7 @@ impl<'a> Check<'a> {
             damaged: BTreeSet::new(),
             references: BTreeMap::new(),
             parts: BTreeMap::new(),
+            issued: Vec::new(),
         }
     }
 
@@ -189,6 +197,12 @@ impl<'a> Check<'a> {
         }
         if let Some(parts) = event.payload.get("parts") {
             self.refer_parts(parts, position);
+        }
+        if event.kind() == Ok(Kind::ReceiptIssued)
+            && let Some(issued) = receipt::Issued::read(event, position)
+        {
+            self.references.entry(issued.content).or_insert(position);
+            self.issued.push(issued);
         }
         if event.kind() == Ok(Kind::ArtifactUpdated)
             && let Some(digest) = digest_in(event.payload.get("sha256"))

@@ -4,21 +4,22 @@
 //! all after the commit. When it cannot know whether a commit happened, it writes nothing any more.
 
 use std::panic::{AssertUnwindSafe, catch_unwind};
+use std::path::Path;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicI64, AtomicU64, Ordering};
 
 use domain::{Blob, Position};
 use engine::port::{
     ApiKey, Claim, Commit, CommitError, Committed, LeaseName, News, SealedTurn, StoreFault,
-    StoredEvent,
+    StoredEvent, TreeAppend,
 };
 use rusqlite::{Connection, ErrorCode, OptionalExtension};
 use tokio::sync::broadcast;
 
-use crate::blob;
 use crate::checkpoint::{self, Checkpoints};
 use crate::fault::{commit_fault, only_fault};
 use crate::row::{DocumentRow, EventRow, sql, sql_link};
+use crate::{blob, tree};
 
 /// How many commits a lagging subscriber may miss before it must read the log.
 const NEWS_LEN_MAX: usize = 1024;
@@ -81,6 +82,7 @@ impl Counters {
 
 /// The one who writes.
 pub(crate) struct Writer {
+    directory: Arc<Path>,
     connection: Connection,
     counters: Counters,
     checkpoints: Checkpoints,
@@ -90,12 +92,14 @@ pub(crate) struct Writer {
 
 impl Writer {
     pub(crate) fn new(
+        directory: &Path,
         connection: Connection,
         checkpoints: Checkpoints,
     ) -> rusqlite::Result<(Self, Arc<Published>)> {
         let counters = Counters::read(&connection)?;
         let published = Arc::new(Published::new(Position(counters.head)));
         let writer = Self {
+            directory: directory.into(),
             connection,
             counters,
             checkpoints,
@@ -111,8 +115,9 @@ impl Writer {
             .now
             .as_micros()
             .max(self.published.now.load(Ordering::Relaxed));
+        let directory = Arc::clone(&self.directory);
         let (committed, events) =
-            self.transact(|connection, counters| turn(connection, counters, commit, now))?;
+            self.transact(|connection, counters| turn(&directory, connection, counters, commit, now))?;
         self.published.now.store(now, Ordering::Relaxed);
         self.published
             .head
@@ -125,6 +130,12 @@ impl Writer {
     /// Stores a small blob by itself.
     pub(crate) fn put_blob(&mut self, blob: &Blob) -> Result<(), StoreFault> {
         self.transact(|connection, _| blob::insert(connection, blob).map_err(CommitError::Fault))
+            .map_err(only_fault)
+    }
+
+    /// Appends leaves to the receipt log's tree; false when it has another size than expected.
+    pub(crate) fn append_leaves(&mut self, append: &TreeAppend) -> Result<bool, StoreFault> {
+        self.transact(|connection, _| tree::append(connection, append))
             .map_err(only_fault)
     }
 
@@ -257,6 +268,7 @@ pub(crate) fn upsert_api_key(connection: &Connection, key: &ApiKey) -> rusqlite:
 type Done = (Committed, Arc<[StoredEvent]>);
 
 fn turn(
+    directory: &Path,
     connection: &Connection,
     counters: &mut Counters,
     commit: Commit,
@@ -271,6 +283,15 @@ fn turn(
     check_positions(&turn, first, commit.event_count)?;
     for blob in &commit.blobs {
         blob::insert(connection, blob).map_err(CommitError::Fault)?;
+    }
+    for blob in &turn.blobs {
+        // Sealing made these just now: the large ones become files here, durable before the commit that names them.
+        let stored = if blob::is_small(blob) {
+            blob::insert(connection, blob)
+        } else {
+            blob::write_file(directory, blob)
+        };
+        stored.map_err(CommitError::Fault)?;
     }
     put_claims(connection, &turn.claims, now)?;
     put_events(connection, &turn.events).map_err(commit_fault)?;
@@ -417,7 +438,9 @@ mod tests {
         let mut connection = connect(directory, Role::Writer { full_sync: false }).unwrap();
         prepare(directory, &mut connection).unwrap();
         let (checkpoints, _) = checkpoint::start(directory, &mut connection).unwrap();
-        Writer::new(connection, checkpoints).unwrap().0
+        Writer::new(directory, connection, checkpoints)
+            .unwrap()
+            .0
     }
 
     fn commit(seal: engine::port::Seal) -> Commit {

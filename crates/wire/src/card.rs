@@ -16,6 +16,8 @@ pub struct About<'a> {
     pub base_url: &'a str,
     /// The address that was configured for others to use.
     pub public_url: Option<&'a str>,
+    /// The keys that sign receipts, as JSON Web Keys.
+    pub receipt_keys: &'a [Value],
     /// When it started.
     pub started_at: Timestamp,
 }
@@ -125,7 +127,7 @@ pub fn discovery() -> Value {
             "rest": true,
             "sse": true,
             "websocket": false,
-            "receipts": false,
+            "receipts": true,
             "replay": false,
         },
         "retention": {"days": null},
@@ -146,7 +148,7 @@ pub fn version(version: &str) -> Value {
     json!({"object": "version", "version": version, "protocol_version": PROTOCOL_VERSION})
 }
 
-const CAPABILITIES: [(&str, &str); 6] = [
+const CAPABILITIES: [(&str, &str); 7] = [
     (
         "sessions",
         "Conversations with durable, ordered messages, forks and truncation",
@@ -166,6 +168,10 @@ const CAPABILITIES: [(&str, &str); 6] = [
     (
         "artifacts",
         "Registered content with digests, upload and download",
+    ),
+    (
+        "receipts",
+        "A signed, chained and logged proof of every finished task, verified here or offline",
     ),
     (
         "permissions",
@@ -255,7 +261,8 @@ pub fn agent_card(about: About<'_>, object: &str, skills: &[Skill]) -> Value {
         "persona_ids": [],
         "capabilities": CAPABILITIES.map(|(id, _)| id),
         "auth_schemes": ["bearer"],
-        "receipt_policy": null,
+        "receipt_policy": "required",
+        "receipt_keys": about.receipt_keys,
         "quotas": [],
         "provider": {},
         "public_url": about.public_url,
@@ -306,6 +313,7 @@ mod tests {
             version: "0.1.0",
             base_url: "http://127.0.0.1:8080",
             public_url: None,
+            receipt_keys: &[],
             started_at: Timestamp::from_micros(0),
         }
     }
@@ -335,7 +343,7 @@ mod tests {
         assert_eq!(discovery["current_version"], PROTOCOL_VERSION);
         assert_eq!(
             discovery["capabilities"],
-            json!({"rest": true, "sse": true, "websocket": false, "receipts": false, "replay": false})
+            json!({"rest": true, "sse": true, "websocket": false, "receipts": true, "replay": false})
         );
         assert_eq!(discovery["retention"], json!({"days": null}));
     }
@@ -352,7 +360,7 @@ mod tests {
         let resource = skill.resource(Timestamp::from_micros(0));
         assert_eq!(resource["id"], "skill_agent");
         assert_eq!(resource["input_schema"], json!({"type": "object"}));
-        assert_eq!(resource["output_schema"], Value::Null);
+        assert_eq!(resource.get("output_schema"), Some(&Value::Null));
         assert_eq!(resource["metadata"], json!({}));
     }
 }

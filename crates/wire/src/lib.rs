@@ -11,7 +11,7 @@ mod error;
 mod event;
 mod list;
 pub mod openapi;
-
+pub mod receipt;
 pub mod render;
 
 pub use cursor::Cursor;

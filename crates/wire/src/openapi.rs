@@ -5,6 +5,7 @@
 
 mod operation;
 mod operations;
+mod receipts;
 mod schema;
 mod schemas;
 
@@ -12,14 +13,18 @@ use canon::{Map, Value};
 use serde_json::json;
 
 pub use operation::{Body, Gives, Operation};
-pub use operations::OPERATIONS;
 
 use crate::PROTOCOL_VERSION;
+
+/// Returns every operation of the surface.
+pub fn operations() -> impl Iterator<Item = &'static Operation> {
+    operations::OPERATIONS.iter().chain(receipts::OPERATIONS)
+}
 
 /// Returns the document for a server of this version at this address.
 pub fn document(version: &str, base_url: &str) -> Value {
     let mut paths = Map::new();
-    for operation in OPERATIONS {
+    for operation in operations() {
         let path = paths
             .entry(operation.path)
             .or_insert_with(|| Value::Object(Map::new()));
@@ -27,9 +32,13 @@ pub fn document(version: &str, base_url: &str) -> Value {
             methods.insert(operation.method.to_owned(), operation.describe());
         }
     }
-    let schemas: Map<String, Value> = schemas::all()
+    let mut schemas: Map<String, Value> = schemas::all()
         .map(|schema| (schema.name.to_owned(), schema.describe()))
         .collect();
+    schemas.insert(
+        receipts::DOCUMENT.to_owned(),
+        receipts::document_schema(),
+    );
     json!({
         "openapi": "3.1.0",
         "info": {

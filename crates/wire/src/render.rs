@@ -8,10 +8,12 @@ use std::collections::BTreeMap;
 
 use canon::{Map, Value};
 use domain::{
-    Answer, Artifact, Branch, Document, Message, Outcome, Permission, Position, Session, State,
-    Status, Task, Timestamp, Vault, Workspace,
+    Answer, Artifact, Branch, Chain, Document, Message, Outcome, Permission, Position, Session,
+    State, Status, Task, Timestamp, Vault, Workspace,
 };
 use serde_json::json;
+
+use crate::receipt;
 
 /// A document and the payloads of the events it points to.
 #[derive(Debug, Clone, Copy)]
@@ -39,6 +41,11 @@ pub enum Extra {
         /// The Workspace of its Session.
         workspace_id: Option<String>,
     },
+    /// For an Artifact.
+    Artifact {
+        /// The receipt of the Task that made it.
+        receipt_id: Option<String>,
+    },
     /// For an Outcome.
     Outcome {
         /// The Messages of the result, rendered.
@@ -47,7 +54,7 @@ pub enum Extra {
 }
 
 impl<'a> Source<'a> {
-    fn payload(&self, position: Position, member: &str) -> Option<&'a Value> {
+    pub(crate) fn payload(&self, position: Position, member: &str) -> Option<&'a Value> {
         self.payloads.get(&position)?.get(member)
     }
 
@@ -71,10 +78,14 @@ pub fn resource(source: Source<'_>, extra: Extra) -> Value {
         State::Task(state) => task(source, state),
         State::Branch(state) => branch(source, state),
         State::Message(state) => message(source, state, extra),
-        State::Artifact(state) => artifact(source, state),
+        State::Artifact(state) => artifact(source, state, extra),
         State::Outcome(state) => outcome(source, state, extra),
         State::Permission(state) => permission(source, state),
         State::Vault(state) => vault(source, state),
+        // A reader of receipts has their bytes and calls `receipt` instead.
+        State::Receipt(_) => return receipt::receipt(source, None),
+        State::Chain(state) => chain(state),
+        State::Batch(state) => receipt::batch(source, state),
     };
     let document = source.document;
     let envelope = Envelope {
@@ -135,7 +146,7 @@ fn session(source: Source<'_>, state: &Session, extra: Extra) -> (Value, Value) 
             state,
             last_event_id,
         } => (state, last_event_id),
-        Extra::None | Extra::Message { .. } | Extra::Outcome { .. } => ("IDLE", None),
+        _ => ("IDLE", None),
     };
     let id = &source.document.id;
     let mut members = json!({
@@ -192,7 +203,7 @@ fn task(source: Source<'_>, state: &Task) -> (Value, Value) {
         "branch_id": state.branch_id,
         "parent_task_id": state.parent_task_id,
         "assigned_agent_id": null,
-        "receipt_id": null,
+        "receipt_id": state.receipt_id,
         "outcome_id": state.outcome_id,
         "quota_id": null,
         "started_at": state.started_at,
@@ -221,7 +232,7 @@ fn branch(source: Source<'_>, state: &Branch) -> (Value, Value) {
 fn message(source: Source<'_>, state: &Message, extra: Extra) -> (Value, Value) {
     let workspace_id = match extra {
         Extra::Message { workspace_id } => workspace_id,
-        Extra::None | Extra::Session { .. } | Extra::Outcome { .. } => None,
+        _ => None,
     };
     let members = json!({
         "workspace_id": workspace_id,
@@ -233,7 +244,11 @@ fn message(source: Source<'_>, state: &Message, extra: Extra) -> (Value, Value) 
     (source.metadata(state.source), members)
 }
 
-fn artifact(source: Source<'_>, state: &Artifact) -> (Value, Value) {
+fn artifact(source: Source<'_>, state: &Artifact, extra: Extra) -> (Value, Value) {
+    let receipt_id = match extra {
+        Extra::Artifact { receipt_id } => receipt_id,
+        _ => None,
+    };
     let members = json!({
         "kind": state.kind.as_str(),
         "mime_type": state.mime_type,
@@ -244,7 +259,7 @@ fn artifact(source: Source<'_>, state: &Artifact) -> (Value, Value) {
         "workspace_id": state.workspace_id,
         "session_id": state.session_id,
         "task_id": state.task_id,
-        "receipt_id": null,
+        "receipt_id": receipt_id,
     });
     (source.metadata(state.source), members)
 }
@@ -252,7 +267,7 @@ fn artifact(source: Source<'_>, state: &Artifact) -> (Value, Value) {
 fn outcome(source: Source<'_>, state: &Outcome, extra: Extra) -> (Value, Value) {
     let messages = match extra {
         Extra::Outcome { messages } => messages,
-        Extra::None | Extra::Session { .. } | Extra::Message { .. } => Vec::new(),
+        _ => Vec::new(),
     };
     let summary = source.payload(state.source, "summary");
     let members = json!({
@@ -264,7 +279,7 @@ fn outcome(source: Source<'_>, state: &Outcome, extra: Extra) -> (Value, Value) 
         "messages": messages,
         "artifacts": [],
         "handoffs": [],
-        "receipt_id": null,
+        "receipt_id": state.receipt_id,
         "failure": source.payload_or_null(state.source, "failure"),
         "cost": {},
         "metrics": {},
@@ -325,6 +340,15 @@ fn vault(source: Source<'_>, state: &Vault) -> (Value, Value) {
         "capabilities": state.capabilities,
     });
     (source.metadata(state.metadata), members)
+}
+
+fn chain(state: &Chain) -> (Value, Value) {
+    let members = json!({
+        "receipt_id": state.receipt_id,
+        "receipt_hash": state.receipt_hash,
+        "count": state.count,
+    });
+    (json!({}), members)
 }
 
 /// Returns the answer to a truncation, from the payload of its event and the Session after it (C-40).

@@ -1,7 +1,8 @@
 //! Which server, and with which key.
 //!
-//! Flags and environment come first; otherwise the data directory of a server on this machine tells both. The local
-//! key is never sent elsewhere, and no key is sent in the clear to another machine unless somebody insists.
+//! Flags and environment come first; otherwise the data directory of a server on this machine tells both. The key in
+//! a data directory goes to the server of that directory or to this machine, never elsewhere, and no key is sent in
+//! the clear to another machine unless somebody insists.
 
 use std::fmt;
 use std::net::IpAddr;
@@ -39,9 +40,9 @@ impl fmt::Debug for Target {
 impl Target {
     /// Finds the server and the key that a command means.
     pub(crate) fn find(connection: &Connection) -> anyhow::Result<Self> {
-        let url = match &connection.url {
-            Some(url) => url.clone(),
-            None => local_address(&connection.data),
+        let (url, local) = match &connection.url {
+            Some(url) => (url.clone(), false),
+            None => (local_address(&connection.data), true),
         };
         let url = parse(&url)?;
         if url.scheme() == "http" && !is_loopback(&url) && !connection.allow_plain_http {
@@ -53,7 +54,7 @@ impl Target {
         }
         let key = match &connection.key {
             Some(key) => key.clone(),
-            None if is_loopback(&url) => local_key(&connection.data)?,
+            None if local || is_loopback(&url) => local_key(&connection.data)?,
             None => {
                 return Err(Problem::new(
                     format!("no key for `{url}`"),
@@ -142,6 +143,9 @@ mod tests {
         std::fs::write(home.path().join(ADDRESS_FILE), "https://[::1]:9\n").unwrap();
         let target = Target::find(&connection(home.path(), None)).unwrap();
         assert_eq!(target.url.as_str(), "https://[::1]:9/");
+        std::fs::write(home.path().join(ADDRESS_FILE), "https://192.0.2.1:9\n").unwrap();
+        let target = Target::find(&connection(home.path(), None)).unwrap();
+        assert_eq!(target.key, "rpk_local");
         let error =
             Target::find(&connection(home.path(), Some("https://example.org"))).unwrap_err();
         assert!(error.to_string().contains("no key"), "{error}");

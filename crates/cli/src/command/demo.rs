@@ -18,6 +18,7 @@ use crate::command::task::{NewTask, decide, ending, new_session, paint, say, sto
 use crate::config::Settings;
 use crate::exit::{Exit, OrHint};
 use crate::output::{KIND_WIDTH, Output, Paint, Table, event_line, shorten};
+use crate::receipt::Findings;
 
 /// Takes the tour.
 pub(crate) fn run(args: DemoArgs) -> anyhow::Result<Exit> {
@@ -105,6 +106,7 @@ async fn tour(place: &Place) -> anyhow::Result<()> {
         guide.chapter(number + 1, chapter).await?;
     }
     guide.record(place).await?;
+    guide.prove().await?;
     guide.farewell(place)
 }
 
@@ -294,8 +296,8 @@ impl Guide<'_> {
         };
         let verdict = self.out.paint(good, verdict);
         self.out.line(format_args!(
-            "\n   {verdict}  {} events, {} documents, {} blobs: each byte is what was written",
-            report.events, report.documents, report.blobs
+            "\n   {verdict}  {} events, {} documents, {} blobs, {} receipts: each byte is what was written",
+            report.events, report.documents, report.blobs, report.receipts
         ))?;
         for problem in &report.problems {
             self.out.line(format_args!("   {problem}"))?;
@@ -303,8 +305,75 @@ impl Guide<'_> {
         Ok(())
     }
 
+    /// Shows a receipt, has it verified, and changes one byte of a copy.
+    async fn prove(&mut self) -> anyhow::Result<()> {
+        self.heading(
+            CHAPTERS.len() + 2,
+            "What can be proven",
+            "Every ended task leaves a signed receipt that commits to its events; anyone can check it offline.",
+        )?;
+        let Some(task) = self.tasks.first() else {
+            return Ok(());
+        };
+        let list = self
+            .client
+            .get(&["v1", "tasks", &task.id, "receipts"], &[])
+            .await?;
+        let receipts = Page::read(&list)?.data;
+        let payload = receipts.first().and_then(|receipt| receipt.pointer("/wire/payload"));
+        let keys = self.client.get(&[".well-known", "jwks.json"], &[]).await?;
+        let (Some(payload), Ok(keys)) = (payload, receipts::KeySet::from_jwks(&canon::jcs(&keys)))
+        else {
+            return Ok(());
+        };
+        let text = |pointer: &str| payload.pointer(pointer).and_then(Value::as_str).unwrap_or("none");
+        let mut rows = Table::default();
+        let quiet = |text: &str| (text.to_owned(), Some(Paint::Quiet));
+        rows.row([quiet("receipt"), (text("/receipt_id").to_owned(), None)]);
+        rows.row([quiet("of"), (format!("{} {}", text("/subject/id"), text("/lifecycle/final_state")), None)]);
+        rows.row([quiet("hash"), (text("/chain/receipt_hash").to_owned(), None)]);
+        rows.row([quiet("signed by"), (text("/signatures/0/key_id").to_owned(), None)]);
+        rows.print(&mut self.out, "   ")?;
+        let bytes = canon::jcs(payload);
+        self.out.line("\n   verified from its bytes and the public keys alone:\n")?;
+        self.judge(&bytes, &keys)?;
+        // One byte: a cost of nothing becomes a cost of one.
+        let mut changed = bytes;
+        let place = changed.windows(9).position(|window| window == b"\"total\":0");
+        if let Some(byte) = place.and_then(|at| changed.get_mut(at + 8)) {
+            *byte = b'1';
+        }
+        self.out
+            .line("\n   the same receipt with one byte changed, `\"total\":0` to `\"total\":1`:\n")?;
+        self.judge(&changed, &keys)
+    }
+
+    fn judge(&mut self, bytes: &[u8], keys: &receipts::KeySet) -> anyhow::Result<()> {
+        let report = receipts::verify(
+            bytes,
+            &receipts::verify::Evidence {
+                form: receipts::verify::Form::Canonical,
+                predecessor: receipts::verify::Predecessor::NotAsked,
+                batches: &[],
+                inclusion: None,
+                keys,
+                at_time: None,
+                trust_anchor: None,
+                references: None,
+            },
+        );
+        let mut findings = Findings::default();
+        findings.report(&report);
+        for line in findings.text(&self.out) {
+            self.out.line(format_args!("   {line}"))?;
+        }
+        Ok(())
+    }
+
     fn farewell(&mut self, place: &Place) -> anyhow::Result<()> {
         let title = self.out.paint(Paint::Heading, "Try next");
+        let task = self.tasks.first().map_or("TASK", |task| task.id.as_str());
+        let task = task.to_owned();
         let program = program();
         let data = quoted(&place.data.display().to_string());
         if place.once {
@@ -321,6 +390,7 @@ impl Guide<'_> {
              {program} task list\n   \
              {program} task submit 'Restart the cache' --workflow approve --watch\n   \
              {program} key create --actor auditor --read-only\n   \
+             {program} receipt verify {task}\n   \
              {program} log verify\n\n   \
              curl {}/v1/tasks \\\n     \
              -H \"Authorization: Bearer $(cat {})\" \\\n     \

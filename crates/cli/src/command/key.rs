@@ -18,7 +18,7 @@ use crate::args::{DataArgs, KeyCommand, KeyCreateArgs, KeyListArgs, KeyRevokeArg
 use crate::exit::{Exit, OrHint, Problem};
 use crate::output::{Output, Paint, Table, shorten, talk};
 
-pub(crate) use first::{FirstKey, KEY_FILE, ensure_first_key};
+pub(crate) use first::{FirstKey, KEY_FILE, ensure_first_key, write_secret};
 
 /// Runs one of them.
 pub(crate) async fn run(command: KeyCommand) -> anyhow::Result<Exit> {

@@ -4,11 +4,12 @@ use std::fmt::Display;
 use std::path::Path;
 
 use serde_json::{Value, json};
-use store::AuditError;
+use store::{AuditError, Evidence, SqliteStore};
 
 use crate::args::{LogArgs, LogCommand, LogExportArgs};
-use crate::exit::{Exit, Problem};
+use crate::exit::{Exit, OrHint, Problem};
 use crate::output::{Output, Paint, counter, talk};
+use crate::signing;
 
 /// Runs one of them.
 pub(crate) fn run(command: LogCommand) -> anyhow::Result<Exit> {
@@ -23,11 +24,15 @@ fn verify(args: &LogArgs) -> anyhow::Result<Exit> {
     let report = with_progress("events checked", |progress| {
         store::verify(&args.data.data, progress)
     })?;
-    let counts =
-        json!({"events": report.events, "documents": report.documents, "blobs": report.blobs});
+    let counts = json!({
+        "events": report.events,
+        "documents": report.documents,
+        "blobs": report.blobs,
+        "receipts": report.receipts,
+    });
     let summary = format!(
-        "{} events, {} documents and {} blobs are what they were when they were written",
-        report.events, report.documents, report.blobs
+        "{} events, {} documents, {} blobs and {} receipts are what they were when they were written",
+        report.events, report.documents, report.blobs, report.receipts
     );
     judge(args.json, counts, &report.problems, &summary)
 }
@@ -45,11 +50,20 @@ fn rebuild(args: &LogArgs) -> anyhow::Result<Exit> {
 }
 
 fn export(args: &LogExportArgs) -> anyhow::Result<Exit> {
+    let data = args.data.data.as_path();
+    let keys = signing::public_keys(data)?.map(|keys| keys.to_jwks());
+    // Read before the events: whatever it covers is among them.
+    let checkpoint = checkpoint(data)?;
+    let evidence = Evidence {
+        keys: keys.as_deref(),
+        checkpoint: checkpoint.as_deref(),
+    };
     let exported = with_progress("events written", |progress| {
-        store::export(&args.data.data, &args.out, progress)
+        store::export(data, &args.out, evidence, progress)
     })?;
     let result = json!({
         "events": exported.events,
+        "receipts": exported.receipts,
         "blobs": exported.blobs,
         "events_sha256": exported.events_sha256,
     });
@@ -57,14 +71,29 @@ fn export(args: &LogExportArgs) -> anyhow::Result<Exit> {
         Output::stdout().json(&result)?;
     } else {
         talk(format_args!(
-            "wrote {} events and {} blobs to `{}`; events.jsonl has {}",
+            "wrote {} events, {} receipts and {} blobs to `{}`; events.jsonl has {}",
             exported.events,
+            exported.receipts,
             exported.blobs,
             args.out.display(),
             exported.events_sha256
         ));
     }
     Ok(Exit::Ok)
+}
+
+/// Returns the newest signed checkpoint of a data directory.
+fn checkpoint(directory: &Path) -> anyhow::Result<Option<String>> {
+    let store = SqliteStore::open_reader(directory).map_err(|error| {
+        let hint = error.hint();
+        Problem::new(error.to_string(), hint)
+    })?;
+    crate::wait(async {
+        engine::newest_checkpoint(&store).await.or_hint(
+            "the newest checkpoint cannot be read",
+            "`reprise log verify` checks the data directory",
+        )
+    })
 }
 
 /// Tells each problem on its own line, or that there is none.

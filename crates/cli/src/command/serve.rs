@@ -25,6 +25,7 @@ use crate::command::key::{FirstKey, ensure_first_key};
 use crate::config::{self, Flags, Log, LogFormat, Settings, Source};
 use crate::exit::{Exit, OrHint, Problem};
 use crate::output::{Output, talk};
+use crate::signing;
 
 /// Runs the server until it is told to stop.
 pub(crate) async fn run(args: ServeArgs) -> anyhow::Result<Exit> {
@@ -126,6 +127,7 @@ impl Server {
             Problem::new(error.to_string(), hint)
         })?;
         let first_key = ensure_first_key(data, &*store).await?;
+        let authority = signing::authority(data, store.name().log())?;
         let engine = Engine::start(Parts {
             store,
             clock: Arc::new(SystemClock),
@@ -133,6 +135,7 @@ impl Server {
             spawn: Arc::new(TokioSpawn),
             performer: Arc::new(Offline),
             workflows: Registry::new(builtin()),
+            authority,
             limits: translate::limits(&settings.limits),
         })
         .await

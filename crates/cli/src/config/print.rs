@@ -137,6 +137,26 @@ pub(super) const KEYS: &[Key] = &[
     ),
     key(
         "limits",
+        "leaf_interval_ms",
+        "How long a receipt may wait for its place in the receipt log; asking for its proof ends the wait.",
+    ),
+    key(
+        "limits",
+        "head_leaves_max",
+        "Receipts in the log after which a new head is signed.",
+    ),
+    key(
+        "limits",
+        "head_interval_ms",
+        "How long receipts may be in the log before a head that covers them is signed.",
+    ),
+    key(
+        "limits",
+        "receipt_window_ms",
+        "How long the receipts list of a running task waits for its receipt.",
+    ),
+    key(
+        "limits",
         "drain_window_ms",
         "How long a shutdown waits for running tasks; they go on after the next start.",
     ),

@@ -3,6 +3,8 @@
 #[cfg(test)]
 mod configuring;
 #[cfg(test)]
+mod conforming;
+#[cfg(test)]
 mod demo;
 #[cfg(test)]
 mod foreign;
@@ -12,6 +14,7 @@ mod help;
 mod keys;
 #[cfg(test)]
 mod logs;
+mod receipts;
 #[cfg(test)]
 mod serving;
 #[cfg(test)]

@@ -90,6 +90,7 @@ fn ap_rest_02_an_address_that_others_reach_needs_tls_or_the_flag() {
     insta::assert_snapshot!(refused.stderr);
     assert!(!world.data().join("api-key").exists());
 
+    world.serve_with(&["--listen", "localhost:0"]).stop();
     let server = world.serve_with(&["--listen", "0.0.0.0:0", "--allow-plain-http"]);
     assert!(
         server.url.starts_with("http://127.0.0.1:"),

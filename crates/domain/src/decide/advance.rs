@@ -5,7 +5,7 @@ use serde_json::{Value, json};
 
 use super::task::{Ending, change_status, end, withdraw};
 use super::{Desk, Place};
-use crate::{AdvanceTask, Ask, Kind, Move, Refusal, ResourceRef, Status, Task};
+use crate::{AdvanceTask, Answer, Ask, Kind, Move, Refusal, ResourceRef, Status, Task};
 
 pub(super) fn advance(desk: &mut Desk<'_>, order: &AdvanceTask) -> Result<ResourceRef, Refusal> {
     let task = desk.task(&order.id)?;
@@ -13,30 +13,34 @@ pub(super) fn advance(desk: &mut Desk<'_>, order: &AdvanceTask) -> Result<Resour
     let place = Place::of_task(&order.id, task);
     let mut status = task.status;
     for step in &order.moves {
-        let next = target(step);
-        if let Some(next) = next
-            && !status.allows(next)
+        let next = target(step, status).ok_or(Refusal::InvalidTransition { status })?;
+        if let Move::Ask { request, .. } = step
+            && desk
+                .permission(request.as_str())
+                .is_ok_and(|known| known.answer != Answer::Pending)
         {
-            return Err(Refusal::InvalidTransition { status });
-        }
-        // While a Task waits nothing else may happen to it.
-        if next.is_none() && status != Status::Working {
-            return Err(Refusal::InvalidTransition { status });
+            // Answered between the worker's look at the log and now: it must look again.
+            return Err(Refusal::Stale);
         }
         perform(desk, order, task, &place, step, status);
-        status = next.unwrap_or(status);
+        status = next;
     }
     Ok(subject)
 }
 
-/// Returns where a move leads, or none when the Task stays WORKING.
-fn target(step: &Move) -> Option<Status> {
+/// Returns where a move leads from a status, or none when it is not possible there.
+fn target(step: &Move, from: Status) -> Option<Status> {
+    let working = from == Status::Working;
     match step {
-        Move::Start { .. } | Move::Recover => Some(Status::Working),
-        Move::Ask { ask, .. } => Some(ask.status()),
-        Move::Complete { .. } => Some(Status::Completed),
-        Move::Fail { .. } => Some(Status::Failed),
-        Move::RequestEffect(_) | Move::RecordEffect(_) | Move::Say(_) => None,
+        Move::Start { .. } => (from == Status::Submitted).then_some(Status::Working),
+        Move::Recover => from.is_waiting().then_some(Status::Working),
+        // While a Task waits nothing else may happen to it.
+        Move::RequestEffect(_) | Move::RecordEffect(_) | Move::Say(_) => {
+            working.then_some(Status::Working)
+        }
+        Move::Ask { ask, .. } => working.then_some(ask.status()),
+        Move::Complete { .. } => working.then_some(Status::Completed),
+        Move::Fail { .. } => from.allows(Status::Failed).then_some(Status::Failed),
     }
 }
 
@@ -93,6 +97,7 @@ fn perform(
                     "value": result.value,
                     "visibility": "public",
                     "provider_request_id": result.provider_request_id,
+                    "model": result.model,
                 }),
             );
         }
@@ -132,7 +137,7 @@ fn perform(
         }
         Move::Say(message) => desk.message(message, &task.session_id, place),
         Move::Complete {
-            outcome_id,
+            ids,
             summary,
             messages,
         } => {
@@ -142,10 +147,10 @@ fn perform(
                 messages: json!(messages),
                 failure: Value::Null,
             };
-            end(desk, &order.id, status, outcome_id, place, ending);
+            end(desk, &order.id, status, ids, place, ending);
         }
         Move::Fail {
-            outcome_id,
+            ids,
             code,
             message,
             details,
@@ -157,7 +162,7 @@ fn perform(
                 messages: json!([]),
                 failure: json!({"code": code, "message": message, "details": details}),
             };
-            end(desk, &order.id, status, outcome_id, place, ending);
+            end(desk, &order.id, status, ids, place, ending);
         }
     }
 }

@@ -4,7 +4,7 @@ use serde_json::json;
 
 use super::{Desk, Place};
 use crate::{
-    AppendMessage, CreateSession, ForkSession, Kind, Refusal, ResourceRef, SessionId,
+    AppendMessage, ChainId, CreateSession, ForkSession, Kind, Refusal, ResourceRef, SessionId,
     TruncateSession, UpdateSession,
 };
 
@@ -112,6 +112,15 @@ pub(super) fn fork(desk: &mut Desk<'_>, order: &ForkSession) -> Result<ResourceR
             "metadata": order.metadata,
         }),
     );
+    // The first receipt of the fork follows the parent's last one (A5).
+    if let Some((receipt_id, receipt_hash)) = &order.chain {
+        desk.draft(
+            Kind::ReceiptChained,
+            ResourceRef::new("receipt_chain", ChainId::of(&order.id).as_str()),
+            &place,
+            json!({"receipt_id": receipt_id, "receipt_hash": receipt_hash, "count": 0}),
+        );
+    }
     for copy in &order.messages {
         desk.draft(
             Kind::MessageCopied,

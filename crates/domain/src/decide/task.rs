@@ -5,7 +5,7 @@ use serde_json::json;
 
 use super::{Desk, Place};
 use crate::{
-    Answer, AnswerRequest, Ask, CancelTask, InterruptTask, Kind, OutcomeId, Permission, Refusal,
+    Answer, AnswerRequest, Ask, CancelTask, EndIds, InterruptTask, Kind, Permission, Refusal,
     RequestReply, ResourceRef, Status, SubmitTask, Task, TaskId, TaskInput,
 };
 
@@ -106,14 +106,7 @@ pub(super) fn cancel(desk: &mut Desk<'_>, order: &CancelTask) -> Result<Resource
         messages: json!([]),
         failure: Value::Null,
     };
-    end(
-        desk,
-        &order.id,
-        task.status,
-        &order.outcome_id,
-        &place,
-        ending,
-    );
+    end(desk, &order.id, task.status, &order.ids, &place, ending);
     Ok(subject)
 }
 
@@ -164,7 +157,7 @@ pub(super) fn end(
     desk: &mut Desk<'_>,
     id: &TaskId,
     from: Status,
-    outcome_id: &OutcomeId,
+    ids: &EndIds,
     place: &Place,
     ending: Ending,
 ) {
@@ -180,10 +173,11 @@ pub(super) fn end(
     };
     desk.draft(
         Kind::OutcomeRecorded,
-        ResourceRef::new("outcome", outcome_id.as_str()),
+        ResourceRef::new("outcome", ids.outcome_id.as_str()),
         place,
         json!({
-            "outcome_id": outcome_id,
+            "outcome_id": ids.outcome_id,
+            "receipt_id": ids.receipt_id,
             "status": ending.status,
             "summary": ending.summary,
             "message_ids": ending.messages,
@@ -194,9 +188,10 @@ pub(super) fn end(
         kind,
         subject.clone(),
         place,
-        json!({"outcome_id": outcome_id, "failure": ending.failure}),
+        json!({"outcome_id": ids.outcome_id, "receipt_id": ids.receipt_id, "failure": ending.failure}),
     );
     change_status(desk, subject, place, from, ending.status, None);
+    desk.ends = Some((id.clone(), ids.receipt_id.clone()));
 }
 
 pub(super) fn change_status(
@@ -250,7 +245,11 @@ pub(super) fn answer(desk: &mut Desk<'_>, order: &AnswerRequest) -> Result<Resou
         });
     }
     let place = Place::of_task(&request.task_id, task);
-    let approved = !matches!(order.reply, RequestReply::Deny);
+    let approved = match &order.reply {
+        RequestReply::Message(_) | RequestReply::Value(_) | RequestReply::Approve => true,
+        RequestReply::Deny => false,
+        RequestReply::Confirm { approved, .. } => *approved,
+    };
     let mut value = json!({"approved": approved});
     let mut payload = json!({
         "request_id": order.id,
@@ -270,6 +269,10 @@ pub(super) fn answer(desk: &mut Desk<'_>, order: &AnswerRequest) -> Result<Resou
             RequestReply::Value(answer) => {
                 payload.insert("answer".to_owned(), answer.clone());
                 value.insert("answer".to_owned(), answer.clone());
+            }
+            RequestReply::Confirm { message, .. } => {
+                desk.message(message, &task.session_id, &place);
+                payload.insert("message_id".to_owned(), json!(message.id));
             }
             RequestReply::Approve | RequestReply::Deny => {}
         }
@@ -328,13 +331,17 @@ fn check_reply(request: &Permission, reply: &RequestReply) -> Result<(), Refusal
                     .to_owned(),
             })
         }
-        (Ask::Approval, RequestReply::Approve | RequestReply::Deny)
+        (
+            Ask::Approval,
+            RequestReply::Approve | RequestReply::Deny | RequestReply::Confirm { .. },
+        )
         | (
             Ask::Input,
             RequestReply::Message(_)
             | RequestReply::Value(_)
             | RequestReply::Approve
-            | RequestReply::Deny,
+            | RequestReply::Deny
+            | RequestReply::Confirm { .. },
         ) => Ok(()),
     }
 }
@@ -348,6 +355,8 @@ fn reply_digest(reply: &RequestReply) -> Digest {
         RequestReply::Value(value) => json!({"answer": value}),
         RequestReply::Approve => json!({"approved": true}),
         RequestReply::Deny => json!({"approved": false}),
+        // The same decision by another way is the same answer.
+        RequestReply::Confirm { approved, .. } => json!({"approved": approved}),
     };
     sha256(&jcs(&value))
 }

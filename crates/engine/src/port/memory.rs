@@ -8,12 +8,12 @@ use std::fmt;
 use std::sync::{Mutex, MutexGuard, PoisonError};
 
 use canon::Digest;
-use domain::{Blob, Document, EventName, Position};
+use domain::{Blob, Document, EventName, Position, ResourceKind};
 use tokio::sync::broadcast;
 
 use super::{
     ApiKey, BoxFuture, Claim, ClaimScope, Commit, CommitError, Committed, LeaseName, ListQuery,
-    News, ReadEvents, Scope, Store, StoreFault, StoredEvent,
+    News, ReadEvents, Scope, Store, StoreFault, StoredEvent, Tree, TreeAppend,
 };
 
 /// How many commits a lagging subscriber may miss before it must read the log.
@@ -37,6 +37,9 @@ struct Inner {
     epoch: u64,
     blobs: BTreeMap<Digest, Vec<u8>>,
     api_keys: Vec<ApiKey>,
+    tree: Option<Tree>,
+    leaves: Vec<(Position, Digest)>,
+    tree_hashes: BTreeMap<(u8, u64), Digest>,
 }
 
 impl MemoryStore {
@@ -193,6 +196,13 @@ impl Store for MemoryStore {
         ready(Ok(self.lock().blobs.get(&digest).cloned()))
     }
 
+    fn blob_as_stored(
+        &self,
+        digest: Digest,
+    ) -> BoxFuture<'_, Result<Option<Vec<u8>>, StoreFault>> {
+        self.blob(digest)
+    }
+
     fn take_over(
         &self,
         holder: Box<str>,
@@ -205,6 +215,77 @@ impl Store for MemoryStore {
             taken.push((*name, inner.epoch));
         }
         ready(Ok(taken))
+    }
+
+    fn newest(&self, kind: ResourceKind) -> BoxFuture<'_, Result<Option<Document>, StoreFault>> {
+        let inner = self.lock();
+        let of_kind = inner
+            .documents
+            .values()
+            .filter(|document| document.state.kind() == kind);
+        ready(Ok(of_kind.max_by_key(|document| document.key).cloned()))
+    }
+
+    fn tree(&self) -> BoxFuture<'_, Result<Tree, StoreFault>> {
+        let empty = Tree {
+            size: 0,
+            peaks: Vec::new(),
+            last: Position::START,
+        };
+        ready(Ok(self.lock().tree.clone().unwrap_or(empty)))
+    }
+
+    fn append_leaves(&self, append: TreeAppend) -> BoxFuture<'_, Result<bool, StoreFault>> {
+        let mut inner = self.lock();
+        if inner.leaves.len() as u64 != append.expected_size {
+            return ready(Ok(false));
+        }
+        inner.leaves.extend(append.leaves);
+        assert_eq!(
+            inner.leaves.len() as u64,
+            append.after.size,
+            "as many leaves as the tree has"
+        );
+        inner.tree_hashes.extend(
+            append
+                .hashes
+                .into_iter()
+                .map(|(level, index, hash)| ((level, index), hash)),
+        );
+        inner.tree = Some(append.after);
+        ready(Ok(true))
+    }
+
+    fn leaf_index(&self, receipt: Position) -> BoxFuture<'_, Result<Option<u64>, StoreFault>> {
+        let index = self
+            .lock()
+            .leaves
+            .iter()
+            .position(|(key, _)| *key == receipt);
+        ready(Ok(index.map(|index| index as u64)))
+    }
+
+    fn leaves(&self, first: u64, count: usize) -> BoxFuture<'_, Result<Vec<Digest>, StoreFault>> {
+        let first = usize::try_from(first).unwrap_or(usize::MAX);
+        ready(Ok(self
+            .lock()
+            .leaves
+            .iter()
+            .skip(first)
+            .take(count)
+            .map(|(_, hash)| *hash)
+            .collect()))
+    }
+
+    fn tree_hashes(
+        &self,
+        level: u8,
+        first: u64,
+        count: usize,
+    ) -> BoxFuture<'_, Result<Vec<Digest>, StoreFault>> {
+        let inner = self.lock();
+        let hashes = inner.tree_hashes.range((level, first)..=(level, u64::MAX));
+        ready(Ok(hashes.take(count).map(|(_, hash)| *hash).collect()))
     }
 
     fn api_key(&self, digest: Digest) -> BoxFuture<'_, Result<Option<ApiKey>, StoreFault>> {
@@ -288,7 +369,7 @@ impl Inner {
             );
             self.documents.insert(document.id.clone(), document);
         }
-        for blob in commit.blobs {
+        for blob in commit.blobs.into_iter().chain(turn.blobs) {
             self.blobs.insert(blob.digest, blob.bytes);
         }
         let mut leases = Vec::new();

@@ -66,12 +66,41 @@ pub trait Store: Send + Sync + fmt::Debug + 'static {
     /// Reads content by digest.
     fn blob(&self, digest: Digest) -> BoxFuture<'_, Result<Option<Vec<u8>>, StoreFault>>;
 
+    /// Reads what is stored under a digest, whether it hashes to it or not: for verdicts on damaged content.
+    fn blob_as_stored(
+        &self,
+        digest: Digest,
+    ) -> BoxFuture<'_, Result<Option<Vec<u8>>, StoreFault>>;
+
     /// Makes every lease in the store this holder's, each with a new epoch. Only a process that holds the data
     /// directory may call this, and it does so before it works.
     fn take_over(
         &self,
         holder: Box<str>,
     ) -> BoxFuture<'_, Result<Vec<(LeaseName, u64)>, StoreFault>>;
+
+    /// Returns the newest document of a kind.
+    fn newest(&self, kind: ResourceKind) -> BoxFuture<'_, Result<Option<Document>, StoreFault>>;
+
+    /// Reads where the receipt log's tree stands.
+    fn tree(&self) -> BoxFuture<'_, Result<Tree, StoreFault>>;
+
+    /// Appends leaves to the tree, durably. False when the tree has another size than the caller believed.
+    fn append_leaves(&self, append: TreeAppend) -> BoxFuture<'_, Result<bool, StoreFault>>;
+
+    /// Returns the index of the leaf of a Receipt, by the Receipt's key.
+    fn leaf_index(&self, receipt: Position) -> BoxFuture<'_, Result<Option<u64>, StoreFault>>;
+
+    /// Reads receipt hashes of leaves, ascending from an index; fewer at the end of the tree.
+    fn leaves(&self, first: u64, count: usize) -> BoxFuture<'_, Result<Vec<Digest>, StoreFault>>;
+
+    /// Reads hashes of a tile level, ascending from an index; fewer at the end of the level.
+    fn tree_hashes(
+        &self,
+        level: u8,
+        first: u64,
+        count: usize,
+    ) -> BoxFuture<'_, Result<Vec<Digest>, StoreFault>>;
 
     /// Finds an API key by the digest of its text.
     fn api_key(&self, digest: Digest) -> BoxFuture<'_, Result<Option<ApiKey>, StoreFault>>;
@@ -230,6 +259,8 @@ pub struct SealedTurn {
     pub events: Vec<StoredEvent>,
     /// The documents as these events left them, each once.
     pub documents: Vec<Document>,
+    /// Content that only sealing could make.
+    pub blobs: Vec<Blob>,
     /// New claims.
     pub claims: Vec<Claim>,
     /// Leases to take for the holder. Epochs come from one counter of the store that never goes back. A lease
@@ -293,6 +324,30 @@ pub enum CommitError {
     /// The world failed. Nothing was written, or the store cannot tell and refuses further commits.
     #[error(transparent)]
     Fault(StoreFault),
+}
+
+/// Where the receipt log's tree stands. Stored, so that a start never hashes the log again.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Tree {
+    /// The number of leaves.
+    pub size: u64,
+    /// The roots of its complete subtrees, largest first.
+    pub peaks: Vec<Digest>,
+    /// Key of the Receipt of the last leaf; Receipts after it have no leaf yet.
+    pub last: Position,
+}
+
+/// Leaves to append to the tree.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct TreeAppend {
+    /// The size of the tree before.
+    pub expected_size: u64,
+    /// Keys and hashes of the Receipts, in key order: one leaf each.
+    pub leaves: Vec<(Position, Digest)>,
+    /// Hashes that tiles keep: level, index in the level, hash.
+    pub hashes: Vec<(u8, u64, Digest)>,
+    /// The tree after.
+    pub after: Tree,
 }
 
 /// A credential: who it is and what it may do. Its text is not stored, only the digest.

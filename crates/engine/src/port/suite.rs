@@ -16,6 +16,7 @@ mod exclusion;
 mod extras;
 mod model;
 mod reading;
+mod tree;
 
 use std::future::Future;
 use std::pin::pin;
@@ -27,6 +28,7 @@ pub use exclusion::*;
 pub use extras::*;
 pub use model::{Model, Step, steps};
 pub use reading::*;
+pub use tree::*;
 
 use super::Store;
 
@@ -80,6 +82,11 @@ macro_rules! store_suite {
             a_subscriber_that_lags_is_told
             api_keys_are_added_replaced_and_listed
             reopening_shows_the_same
+            the_newest_of_a_kind_is_the_last_created
+            content_made_by_sealing_is_stored_with_the_commit
+            leaves_read_back_and_get_one_index_each
+            a_tree_of_another_size_is_not_appended_to
+            the_tree_is_the_same_after_reopening
         }
     };
     ($make:expr => $($name:ident)*) => {

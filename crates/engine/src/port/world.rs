@@ -6,7 +6,7 @@ use std::pin::Pin;
 use std::time::Duration;
 
 use canon::Value;
-use domain::Timestamp;
+use domain::{ModelUse, Timestamp};
 
 use crate::workflow::Effect;
 
@@ -46,6 +46,8 @@ pub struct Performed {
     pub value: Value,
     /// The provider's own id of the call.
     pub provider_request_id: Option<String>,
+    /// For a model call: provider, model, tokens and cost.
+    pub model: Option<ModelUse>,
 }
 
 /// Performs effects. Called only after the intent is durable.

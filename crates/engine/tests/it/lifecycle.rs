@@ -40,6 +40,7 @@ async fn ap_tax_06_the_default_agent_completes_in_three_turns_and_says_so_in_ord
             "vendor.outcome_recorded",
             "task.completed",
             "task.status_changed",
+            "receipt.issued",
         ]
     );
     let mut own = events

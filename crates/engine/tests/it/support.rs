@@ -32,7 +32,7 @@ impl Clock for SystemClock {
 static NEXT_ID: AtomicU64 = AtomicU64::new(1);
 
 #[derive(Debug)]
-struct CountedIds;
+pub(crate) struct CountedIds;
 
 impl Ids for CountedIds {
     fn body(&self) -> String {
@@ -45,7 +45,7 @@ impl Ids for CountedIds {
 }
 
 #[derive(Debug)]
-struct TokioSpawn;
+pub(crate) struct TokioSpawn;
 
 impl Spawn for TokioSpawn {
     fn spawn(&self, future: BoxFuture<'static, ()>) {
@@ -64,6 +64,10 @@ pub(crate) fn limits() -> Limits {
         settle_window: Duration::from_millis(250),
         start_window: Duration::from_secs(10),
         idempotency_window: Duration::from_secs(86_400),
+        leaf_interval: Duration::from_millis(200),
+        head_leaves_max: 100,
+        head_interval: Duration::from_secs(60),
+        receipt_window: Duration::from_secs(2),
         drain_window: Duration::from_millis(200),
     }
 }
@@ -86,6 +90,7 @@ pub(crate) async fn engine_with(store: Arc<dyn Store>, change: impl FnOnce(&mut 
         spawn: Arc::new(TokioSpawn),
         performer: Arc::new(Offline),
         workflows: Registry::new(builtin()),
+        authority: engine::Authority::with_one_key("reprise-test", "key-1", &[1; 32]).unwrap(),
         limits,
     })
     .await

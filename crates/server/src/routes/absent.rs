@@ -1,9 +1,7 @@
-//! Families of which there is nothing yet: personas, memories, quotas, receipts, tools.
+//! Families of which there is nothing yet: personas, memories, quotas, tools.
 //!
 //! Their lists are empty, no id names one of them, and a write says that it is not available. No path is missing:
 //! a client of the protocol gets an answer it can read (C-19).
-
-use domain::ResourceKind;
 
 use super::Routes;
 use crate::call::Call;
@@ -23,9 +21,6 @@ pub(super) fn routes(routes: Routes) -> Routes {
         .get("/v1/quotas/{quota_id}", no_quota)
         .get("/v1/tools", none)
         .get("/v1/tools/{tool_id}", no_tool)
-        .get("/v1/tasks/{task_id}/receipts", no_receipts)
-        .get("/v1/receipts/{receipt_id}", no_receipt)
-        .post("/v1/receipts/{receipt_id}/verify", no_receipt_verified)
 }
 
 async fn none(call: Call) -> Reply {
@@ -65,21 +60,4 @@ async fn no_quota(_: Call) -> Failure {
 
 async fn no_tool(_: Call) -> Failure {
     Failure::not_found("tool")
-}
-
-async fn no_receipts(call: Call) -> Reply {
-    call.caller.require("receipts:read")?;
-    call.must_see(ResourceKind::Task, "task_id").await?;
-    call.page_of(Vec::new())
-}
-
-async fn no_receipt(call: Call) -> Reply {
-    call.caller.require("receipts:read")?;
-    Err(Failure::not_found("receipt"))
-}
-
-async fn no_receipt_verified(mut call: Call) -> Reply {
-    call.caller.require("receipts:read")?;
-    call.json().await?;
-    Err(Failure::not_found("receipt"))
 }

@@ -49,8 +49,18 @@ async fn read(call: Call) -> Reply {
 
 async fn download(call: Call) -> Reply {
     let id = call.param("artifact_id");
-    let (mime_type, bytes) = call.app.engine.artifact_content(&call.caller, id).await?;
+    let engine = &call.app.engine;
+    // The log of a finished Task is rendered from its events; nothing of it is stored twice.
+    let (mime_type, bytes) = match id.strip_prefix("event_log_") {
+        Some(task) => (
+            "application/jsonl".to_owned(),
+            engine.event_log_content(&call.caller, task).await?,
+        ),
+        None => engine.artifact_content(&call.caller, id).await?,
+    };
     let mime_type = HeaderValue::from_str(&mime_type)
+        .ok()
+        .filter(|_| is_media_type(&mime_type))
         .unwrap_or(HeaderValue::from_static("application/octet-stream"));
     // Whoever uploaded this chose its type: a browser must save it and not run it.
     let headers = [
@@ -82,4 +92,18 @@ async fn upload(mut call: Call) -> Reply {
     };
     let answer = call.dispatch(request, body).await?;
     Ok(ok(&render::view(&call.app, &answer.view)))
+}
+
+/// True for `type/subtype`, with or without parameters. Other words are kept, but are no header.
+fn is_media_type(text: &str) -> bool {
+    let token = |part: &str| {
+        !part.is_empty()
+            && part
+                .bytes()
+                .all(|byte| byte.is_ascii_alphanumeric() || b"!#$&^_.+-".contains(&byte))
+    };
+    let essence = text.split(';').next().unwrap_or_default().trim_end();
+    essence
+        .split_once('/')
+        .is_some_and(|(kind, subtype)| token(kind) && token(subtype))
 }

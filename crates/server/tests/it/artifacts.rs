@@ -65,3 +65,22 @@ async fn ap_art_04_05_uploaded_bytes_come_back_and_cannot_be_replaced() {
         .await;
     refused(&unknown, 404, "resource_not_found", None);
 }
+
+#[tokio::test]
+async fn a_type_that_is_no_media_type_is_kept_and_downloaded_as_bytes() {
+    let server = Server::start().await;
+    let api = server.client();
+    for (given, sent) in [
+        ("markdown", "application/octet-stream"),
+        ("a b/c", "application/octet-stream"),
+        ("text/plain; charset=utf-8", "text/plain; charset=utf-8"),
+    ] {
+        let body = json!({"kind": "file", "mime_type": given, "visibility": "public"});
+        let (_, artifact) = api.post("/v1/artifacts", body).await;
+        assert_eq!(artifact["mime_type"], given);
+        let path = format!("/v1/artifacts/{}/content", id(&artifact));
+        api.send(api.request("PUT", &path).body("x")).await;
+        let response = api.request("GET", &path).send().await.unwrap();
+        assert_eq!(response.headers()["content-type"], sent);
+    }
+}

@@ -43,14 +43,20 @@ async fn ap_auth_03_a_credential_in_the_content_never_enters_the_log() {
     let server = Server::start().await;
     let api = server.client();
     let session = api.session().await;
-    let leak = json!({"role": "user", "content": format!("my key is {KEY}")});
-    let got = api
-        .post(&format!("/v1/sessions/{session}/messages"), leak)
-        .await;
-    refused(&got, 400, "invalid_request", None);
+    let leak = json!({"role": "user", "content": format!("my key is {KEY}."), "metadata": {KEY: KEY}});
+    // The same, with its first letter escaped: other bytes, the same text.
+    let hidden = leak.to_string().replace("rk_", "\\u0072k_");
+    let path = format!("/v1/sessions/{session}/messages");
+    for body in [leak.to_string(), hidden] {
+        let sent = api.request("POST", &path).body(body);
+        let response = sent.send().await.unwrap();
+        assert_eq!(response.status(), 201);
+        let message: Value = serde_json::from_str(&response.text().await.unwrap()).unwrap();
+        assert_eq!(message["parts"][0]["text"], "my key is [redacted:api_key].");
+    }
     let got = api.post_with_key("/v1/sessions", KEY, json!({})).await;
     refused(&got, 400, "invalid_request", Some("Idempotency-Key"));
-    for path in ["/v1/events?limit=200", "/v1/sessions", "/metrics"] {
+    for path in ["/v1/events?limit=200", "/v1/sessions", &path, "/metrics"] {
         assert!(!api.text(path).await.contains(KEY), "{path}");
     }
 }

@@ -15,6 +15,8 @@ use server::{Config, bind};
 use tokio::sync::oneshot;
 use tokio::task::JoinHandle;
 
+use crate::contract;
+
 pub(crate) const VERSION: &str = "agents-protocol-2026-04-25";
 pub(crate) const KEY: &str = "rk_test_0123456789abcdef";
 
@@ -39,6 +41,10 @@ pub(crate) fn limits() -> Limits {
         settle_window: Duration::from_millis(250),
         start_window: Duration::from_secs(5),
         idempotency_window: Duration::from_secs(86_400),
+        leaf_interval: Duration::from_millis(200),
+        head_leaves_max: 1_000,
+        head_interval: Duration::from_secs(60),
+        receipt_window: Duration::from_secs(2),
         drain_window: Duration::from_millis(300),
     }
 }
@@ -86,6 +92,8 @@ impl Server {
             spawn: Arc::new(TokioSpawn),
             performer: Arc::new(Offline),
             workflows: Registry::new(builtin()),
+            authority: engine::Authority::with_one_key("harness_test", "key_test", &[9; 32])
+                .unwrap(),
             limits,
         })
         .await
@@ -161,7 +169,9 @@ impl Api {
     }
 
     pub(crate) async fn send(&self, request: RequestBuilder) -> Got {
-        let response = request.send().await.unwrap();
+        let request = request.build().unwrap();
+        let (method, path) = (request.method().clone(), request.url().path().to_owned());
+        let response = self.http.execute(request).await.unwrap();
         let status = response.status().as_u16();
         assert_ne!(status, 500, "{response:?}");
         let id = response.headers().get("x-request-id").cloned();
@@ -171,6 +181,9 @@ impl Api {
         } else {
             serde_json::from_str(&text).unwrap_or_else(|_| panic!("not JSON: {text}"))
         };
+        if !text.is_empty() {
+            contract::check(method.as_str(), &path, status, &text);
+        }
         if status >= 400 {
             check_error(status, &body);
             assert_eq!(body["error"]["request_id"], id.unwrap().to_str().unwrap());

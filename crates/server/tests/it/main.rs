@@ -5,22 +5,28 @@
     clippy::expect_used,
     clippy::indexing_slicing,
     clippy::panic,
+    clippy::print_stdout,
     reason = "a test that meets what it does not expect stops"
 )]
 
 mod artifacts;
 mod auth;
+mod contract;
 mod discovery;
 mod errors;
 mod events;
 mod fixture;
 mod idempotency;
 mod listening;
+mod logs;
 mod privacy;
 mod properties;
+mod receipts;
 mod sessions;
 mod sse;
 mod tasks;
+mod tls;
+mod witness;
 mod workspaces;
 
 /// Every file in this folder is compiled in: a forgotten one would test nothing.

@@ -3,7 +3,7 @@
 use proptest::prelude::*;
 use proptest::test_runner::{Config, TestRunner};
 use serde_json::{Map, Value, json};
-use wire::openapi::{Body, OPERATIONS};
+use wire::openapi::{Body, operations};
 
 use crate::fixture::{Api, Server, check_error, id};
 
@@ -131,8 +131,7 @@ fn ap_rest_05_arbitrary_bodies_never_break_a_write() {
         (server, ids)
     });
     let api = server.client();
-    let writes: Vec<(String, String, Vec<u16>)> = OPERATIONS
-        .iter()
+    let writes: Vec<(String, String, Vec<u16>)> = operations()
         .filter(|operation| operation.writes() && operation.body != Body::Octets)
         .map(|operation| {
             let path = ids

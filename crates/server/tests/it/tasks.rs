@@ -203,7 +203,31 @@ async fn c_14_interrupts_and_confirmations_reach_the_task() {
         .post(&format!("/v1/tasks/{}/messages", id(&approve)), yes)
         .await;
     assert_eq!(status, 201, "{got}");
+    assert_eq!(got["object"], "message");
+    assert_eq!(got["parts"][0]["value"], json!({"approved": true}));
     api.wait_for(&id(&approve), "COMPLETED").await;
+}
+
+#[tokio::test]
+async fn ap_prm_03_the_same_decision_by_another_way_changes_nothing() {
+    let server = Server::start().await;
+    let api = server.client();
+    let session = api.session().await;
+    let task = id(&api.task(&session, "approve").await);
+    let (_, list) = api
+        .get(&format!("/v1/tasks/{task}/permission-requests"))
+        .await;
+    let path = format!("/v1/permission-requests/{}/respond", id(&list["data"][0]));
+    assert_eq!(api.post(&path, json!({"approved": true})).await.0, 200);
+    let say = |approved: bool| {
+        json!({"kind": "tool_confirmation", "message": {
+            "role": "user", "parts": [{"type": "json", "value": {"approved": approved}}],
+        }})
+    };
+    let path = format!("/v1/tasks/{task}/messages");
+    let (status, same) = api.post(&path, say(true)).await;
+    assert_eq!((status, &same["status"]), (200, &json!("approved")));
+    refused(&api.post(&path, say(false)).await, 409, "conflict", None);
 }
 
 #[tokio::test]

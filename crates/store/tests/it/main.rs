@@ -12,6 +12,7 @@ mod home;
 mod offline;
 #[cfg(test)]
 mod opening;
+mod receipts;
 #[cfg(test)]
 mod suite;
 

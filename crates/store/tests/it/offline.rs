@@ -40,8 +40,14 @@ fn an_export_holds_the_bytes_as_stored() {
     let data = home.path().join("data");
     let model = filled(&data);
     let out = home.path().join("bundle");
+    let evidence = store::Evidence {
+        keys: Some(b"{\"keys\":[]}"),
+        checkpoint: Some("a checkpoint\n"),
+    };
     let mut told = Vec::new();
-    let exported = store::export(&data, &out, &mut |done, of| told.push((done, of))).unwrap();
+    let exported = store::export(&data, &out, evidence, &mut |done, of| {
+        told.push((done, of));
+    }).unwrap();
     let count = model.events().len() as u64;
     assert_eq!(told.last(), Some(&(count, count)));
 
@@ -62,14 +68,23 @@ fn an_export_holds_the_bytes_as_stored() {
         assert_eq!(Digest::parse(name), Ok(sha256(&bytes)));
         total += bytes.len();
     }
+    let receipts = receipts_of(&out);
+    assert!(receipts.len() > 1);
     assert_eq!(
         exported,
         Exported {
             events: count,
             blobs: blobs.len() as u64,
+            receipts: receipts.len() as u64,
             events_sha256: sha256(&events),
         }
     );
+    let mut walk = receipts::walk::Walk::default();
+    for receipt in &receipts {
+        assert_eq!(walk.step(receipt).unwrap().link, Ok(()));
+    }
+    assert_eq!(fs::read(out.join("keys.json")).unwrap(), b"{\"keys\":[]}");
+    assert_eq!(fs::read(out.join("checkpoint")).unwrap(), b"a checkpoint\n");
     let manifest: Value =
         serde_json::from_slice(&fs::read(out.join("manifest.json")).unwrap()).unwrap();
     assert_eq!(
@@ -81,14 +96,28 @@ fn an_export_holds_the_bytes_as_stored() {
             "events": count,
             "first_position": 1,
             "last_position": count,
-            "files": {"events.jsonl": {"sha256": sha256(&events)}},
+            "receipts": receipts.len(),
+            "files": {
+                "events.jsonl": {"sha256": sha256(&events)},
+                "receipts.jsonl": {"sha256": sha256(&fs::read(out.join("receipts.jsonl")).unwrap())},
+                "keys.json": {"sha256": sha256(b"{\"keys\":[]}")},
+                "checkpoint": {"sha256": sha256(b"a checkpoint\n")},
+            },
             "blobs": {"count": blobs.len(), "bytes": total},
         })
     );
     // Nothing else stands beside it, and it is not written over.
     assert_eq!(fs::read_dir(home.path()).unwrap().count(), 2);
-    assert!(store::export(&data, &out, &mut |_, _| {}).is_err());
+    assert!(store::export(&data, &out, evidence, &mut |_, _| {}).is_err());
     assert_eq!(fs::read_dir(home.path()).unwrap().count(), 2);
+}
+
+fn receipts_of(bundle: &std::path::Path) -> Vec<Vec<u8>> {
+    let bytes = fs::read(bundle.join("receipts.jsonl")).unwrap();
+    let lines = bytes.split_inclusive(|byte| *byte == b'\n');
+    lines
+        .map(|line| line.strip_suffix(b"\n").unwrap().to_vec())
+        .collect()
 }
 
 #[test]
@@ -100,7 +129,8 @@ fn an_empty_log_verifies_rebuilds_and_exports() {
     let rebuilt = rebuild(&data, &mut |_, _| {}).unwrap();
     assert_eq!(rebuilt, store::Rebuilt::default());
     let out = home.path().join("bundle");
-    let exported = store::export(&data, &out, &mut |_, _| {}).unwrap();
+    let evidence = store::Evidence::default();
+    let exported = store::export(&data, &out, evidence, &mut |_, _| {}).unwrap();
     assert_eq!(exported.events_sha256, sha256(b""));
     let manifest: Value =
         serde_json::from_slice(&fs::read(out.join("manifest.json")).unwrap()).unwrap();

@@ -255,6 +255,19 @@ pub(super) fn parameters() -> Value {
         query("actor", text(), "Only those of this actor"),
         query("outcome", text(), "Only those with this outcome"),
         query("path", text(), "A path relative to the workspace's root"),
+        query(
+            "trust_anchor",
+            text(),
+            "A key, by id or thumbprint, that must have signed",
+        ),
+        query(
+            "at_time",
+            text(),
+            "The time at which keys must have been valid; by default the time of issue",
+        ),
+        query("view", text(), "`wire` for the bare receipt"),
+        query("from", text(), "The smaller head: its size or its id"),
+        query("to", text(), "The larger head: its size or its id"),
         header(
             "protocol_version",
             VERSION_HEADER,

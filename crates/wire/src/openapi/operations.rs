@@ -2,8 +2,8 @@
 
 use super::operation::{Body::*, Gives::*, Operation};
 
-/// Every operation of the surface.
-pub const OPERATIONS: &[Operation] = &[
+/// Every operation of the contract, and those of the server itself.
+pub(super) const OPERATIONS: &[Operation] = &[
     Operation::new("get", "/health", "getHealth", "Runtime", Json("Health")).open(),
     Operation::new(
         "get",
@@ -130,7 +130,7 @@ pub const OPERATIONS: &[Operation] = &[
         "Workspaces",
         Json("Workspace"),
     )
-    .takes(Required("UpdateWorkspaceRequest")),
+    .takes(Optional("UpdateWorkspaceRequest")),
     Operation::new(
         "get",
         "/v1/workspaces/{workspace_id}/files",
@@ -163,7 +163,7 @@ pub const OPERATIONS: &[Operation] = &[
         "Sessions",
         Json("Session"),
     )
-    .takes(Required("CreateSessionRequest"))
+    .takes(Optional("CreateSessionRequest"))
     .with_status(201),
     Operation::new(
         "get",
@@ -179,7 +179,7 @@ pub const OPERATIONS: &[Operation] = &[
         "Sessions",
         Json("Session"),
     )
-    .takes(Required("UpdateSessionRequest")),
+    .takes(Optional("UpdateSessionRequest")),
     Operation::new(
         "post",
         "/v1/sessions/{session_id}/close",
@@ -434,7 +434,7 @@ pub const OPERATIONS: &[Operation] = &[
         "/v1/tasks/{task_id}/messages",
         "appendTaskMessage",
         "Messages",
-        Json("Message"),
+        JsonAnyOf(&["Message", "PermissionRequest"]),
     )
     .takes(Required("AppendTaskMessageRequest"))
     .with_status(201)
@@ -545,7 +545,8 @@ pub const OPERATIONS: &[Operation] = &[
         "getReceipt",
         "Receipts",
         Json("Receipt"),
-    ),
+    )
+    .query(&["view"]),
     Operation::new(
         "post",
         "/v1/receipts/{receipt_id}/verify",

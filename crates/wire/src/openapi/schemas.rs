@@ -5,6 +5,7 @@ mod parts;
 mod requests;
 mod resources;
 
+use super::receipts;
 use super::schema::Schema;
 
 /// Every schema.
@@ -14,6 +15,7 @@ pub(super) fn all() -> impl Iterator<Item = &'static Schema> {
         parts::SCHEMAS,
         requests::SCHEMAS,
         local::SCHEMAS,
+        receipts::SCHEMAS,
     ]
     .into_iter()
     .flatten()

@@ -81,6 +81,7 @@ fn task_state() -> Task {
         completed_at: None,
         canceled_at: None,
         outcome_id: None,
+        receipt_id: None,
         failure: None,
     }
 }
@@ -232,7 +233,7 @@ fn ap_msg_01_a_message_has_its_workspace_role_and_parts() {
     assert_eq!(value["role"], "agent");
     assert_eq!(value["parts"], json!([1]));
     assert_eq!(value["workspace_id"], "workspace_local");
-    assert_eq!(value["task_id"], Value::Null);
+    assert_eq!(value.get("task_id"), Some(&Value::Null));
     assert_eq!(value["metadata"], json!({"m": 1}));
 }
 
@@ -279,6 +280,7 @@ fn ap_out_01_c_06_outcome_words() {
             session_id: SessionId::from_body("1"),
             workspace_id: WorkspaceId::local(),
             status,
+            receipt_id: None,
             source: Position(1),
         });
         let extra = Extra::Outcome {
@@ -335,7 +337,7 @@ fn ap_prm_01_a_permission_request_shows_what_was_asked_and_answered() {
     assert_eq!(value["source"], "hitl");
     assert_eq!(value["request"], json!({"q": 1}));
     assert_eq!(value["action"], json!({"name": "act"}));
-    assert_eq!(value["response"], Value::Null);
+    assert_eq!(value.get("response"), Some(&Value::Null));
     let answer = Answer::Denied {
         at: Position(2),
         digest: canon::sha256(b""),
@@ -383,6 +385,6 @@ fn ap_br_01_and_ap_vault_01_branches_and_vaults() {
         metadata: Position(1),
     });
     let value = rendered("vault_1", state, &[], Extra::None);
-    assert_eq!(value["workspace_id"], Value::Null);
+    assert_eq!(value.get("workspace_id"), Some(&Value::Null));
     assert_eq!(value["capabilities"], json!(["read"]));
 }

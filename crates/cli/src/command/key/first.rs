@@ -82,7 +82,7 @@ pub(crate) async fn ensure_first_key(
 }
 
 /// Writes a file that only its owner can read, so that after a crash it is there whole or not at all.
-fn write_secret(directory: &Path, name: &str, text: &str) -> io::Result<()> {
+pub(crate) fn write_secret(directory: &Path, name: &str, text: &str) -> io::Result<()> {
     let temporary = directory.join(format!("{name}.tmp"));
     match std::fs::remove_file(&temporary) {
         Err(error) if error.kind() != io::ErrorKind::NotFound => return Err(error),

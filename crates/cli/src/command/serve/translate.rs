@@ -1,6 +1,7 @@
 //! From settings to what the engine and the server take.
 
-use std::net::SocketAddr;
+use std::io;
+use std::net::{SocketAddr, ToSocketAddrs};
 
 use engine::Limits;
 use serde_json::{Map, Value};
@@ -12,7 +13,7 @@ use crate::exit::{OrHint, Problem};
 /// Returns the server's side of the settings.
 pub(super) fn config(settings: &Settings) -> anyhow::Result<Config> {
     let limits = &settings.limits;
-    let listen: SocketAddr = settings.listen.parse().or_hint(
+    let listen = address(&settings.listen).or_hint(
         format_args!("cannot listen on `{}`", settings.listen),
         "give an address and a port, such as 127.0.0.1:8080",
     )?;
@@ -58,8 +59,20 @@ pub(super) fn limits(limits: &config::Limits) -> Limits {
         settle_window: limits.settle_window_ms.milliseconds(),
         start_window: limits.start_window_ms.milliseconds(),
         idempotency_window: limits.idempotency_window_s.seconds(),
+        leaf_interval: limits.leaf_interval_ms.milliseconds(),
+        head_leaves_max: limits.head_leaves_max.count() as u64,
+        head_interval: limits.head_interval_ms.milliseconds(),
+        receipt_window: limits.receipt_window_ms.milliseconds(),
         drain_window: limits.drain_window_ms.milliseconds(),
     }
+}
+
+/// Finds the address that a name and a port mean; of several an IPv4 one, as clients try `localhost`.
+fn address(text: &str) -> io::Result<SocketAddr> {
+    let found: Vec<SocketAddr> = text.to_socket_addrs()?.collect();
+    let preferred = found.iter().find(|address| address.is_ipv4());
+    let first = preferred.or(found.first()).copied();
+    first.ok_or_else(|| io::Error::other("the name has no address"))
 }
 
 fn connector(connector: &config::Connector) -> anyhow::Result<Connector> {

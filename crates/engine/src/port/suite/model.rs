@@ -6,16 +6,17 @@ use std::sync::Arc;
 use canon::{Map, Value};
 use domain::{
     AdvanceTask, AnswerRequest, AppendMessage, ArtifactId, ArtifactKind, Ask, AttachContent, Blob,
-    BranchId, BranchKind, CancelTask, Command, CreateBranch, CreateSession, CreateVault,
+    BranchId, BranchKind, CancelTask, ChainId, Command, CreateBranch, CreateSession, CreateVault,
     CreateWorkspace, Decision, Document, Documents, EventName, MessageId, Move, NewMessage, Order,
     OutcomeId, PermissionId, Position, Refusal, RegisterArtifact, RequestReply, ResourceKind, Role,
-    Scratch, SessionId, SubmitTask, TaskId, TaskInput, Timestamp, UpdateSession, VaultId,
-    Visibility, WorkspaceId, decide, seal,
+    Scratch, SessionId, State, SubmitTask, TaskId, TaskInput, Timestamp, UpdateSession, VaultId,
+    Visibility, WorkspaceId, decide,
 };
 use proptest::prelude::*;
 use serde_json::json;
 
 use super::wait;
+use crate::receipt::{Authority, Step as Sealing};
 use crate::port::{Commit, CommitError, Committed, Expected, SealedTurn, Store, StoredEvent};
 
 /// What a log must hold after the commits made through it.
@@ -33,7 +34,7 @@ pub type Step = (u8, u8, u8);
 
 /// Generates things to do.
 pub fn steps(len_max: usize) -> impl Strategy<Value = Vec<Step>> {
-    prop::collection::vec((0u8..16, any::<u8>(), any::<u8>()), 1..len_max)
+    prop::collection::vec((0u8..17, any::<u8>(), any::<u8>()), 1..len_max)
 }
 
 impl Model {
@@ -100,57 +101,86 @@ impl Model {
 
     /// Makes the commit of a decision; its documents must be as the model has them.
     pub fn commit_of(&self, decision: &Decision) -> Commit {
-        let ids: BTreeSet<&str> = decision
-            .drafts
-            .iter()
-            .map(|draft| &*draft.resource.id)
-            .collect();
+        let ids = self.touched(decision);
         let expected = ids.iter().map(|id| Expected {
-            id: (*id).into(),
+            id: id.clone(),
             version: self
                 .scratch
                 .document(id)
                 .map_or(0, |document| document.version),
         });
         let mut copy = self.clone();
-        let drafts = decision.drafts.clone();
+        let decision_copy = decision.clone();
+        let touched = ids.clone();
         Commit {
             expected: expected.collect(),
             fences: vec![],
             holder: "suite".into(),
             blobs: decision.blobs.clone(),
-            event_count: decision.drafts.len() as u64,
+            event_count: self.sealing(decision).event_count(),
             now: self.now(),
             seal: Box::new(move |first| {
-                let now = copy.now();
-                let events = seal(&copy.log, &mut copy.scratch, &drafts, first, now)?;
-                let ids: BTreeSet<&str> = drafts.iter().map(|draft| &*draft.resource.id).collect();
-                let documents = ids.iter().filter_map(|id| copy.scratch.document(id));
+                let (events, receipt) = copy.seal(&decision_copy, first)?;
+                let documents = touched.iter().filter_map(|id| copy.scratch.document(id));
                 Ok(SealedTurn {
                     documents: documents.cloned().collect(),
                     events: events.into_iter().map(stored).collect(),
+                    blobs: receipt.into_iter().collect(),
                     ..SealedTurn::default()
                 })
             }),
         }
     }
 
+    /// The documents that a decision changes, those of its receipt included.
+    fn touched(&self, decision: &Decision) -> BTreeSet<Box<str>> {
+        let mut ids: BTreeSet<Box<str>> = decision
+            .drafts
+            .iter()
+            .map(|draft| draft.resource.id.clone())
+            .collect();
+        if let Some((task, receipt)) = &decision.ends {
+            ids.insert(receipt.as_str().into());
+            let task = self.scratch.document(task.as_str());
+            if let Some(State::Task(task)) = task.map(|document| &document.state) {
+                ids.insert(ChainId::of(&task.session_id).as_str().into());
+            }
+        }
+        ids
+    }
+
+    /// The step of the engine that seals a decision, with its receipt.
+    fn sealing(&self, decision: &Decision) -> Sealing {
+        let ended = decision.ends.as_ref();
+        let task = ended.and_then(|(task, _)| self.scratch.document(task.as_str()));
+        let history = task.map(|task| {
+            let events = self.events.iter();
+            let own = events.filter(|event| event.links.task == Some(task.key));
+            own.map(|event| Arc::clone(&event.bytes)).collect()
+        });
+        Sealing {
+            drafts: decision.drafts.clone(),
+            ends: decision.ends.clone(),
+            history: history.unwrap_or_default(),
+        }
+    }
+
+    fn seal(
+        &mut self,
+        decision: &Decision,
+        first: Position,
+    ) -> Result<(Vec<domain::Sealed>, Option<Blob>), domain::ImpossibleEvent> {
+        let step = self.sealing(decision);
+        let authority = Authority::with_one_key("suite", "key_1", &[1; 32]).unwrap();
+        let now = self.now();
+        step.seal(&self.log, &authority, &mut self.scratch, &[], first, now)
+    }
+
     /// Notes that a decision was committed.
     pub fn committed(&mut self, decision: &Decision, committed: &Committed) {
-        let now = self.now();
-        let sealed = seal(
-            &self.log,
-            &mut self.scratch,
-            &decision.drafts,
-            committed.first,
-            now,
-        );
-        self.events.extend(
-            sealed
-                .expect("the store sealed the same")
-                .into_iter()
-                .map(stored),
-        );
+        let sealed = self.seal(decision, committed.first);
+        let (events, _) = sealed.expect("the store sealed the same");
+        self.events.extend(events.into_iter().map(stored));
     }
 
     /// Decides, commits and notes an order.
@@ -291,7 +321,10 @@ impl Model {
             }
             9 => {
                 let ending = Move::Complete {
-                    outcome_id: OutcomeId::from_body(&self.body()),
+                    ids: domain::EndIds {
+                        outcome_id: OutcomeId::from_body(&self.body()),
+                        receipt_id: domain::ReceiptId::from_body(&self.body()),
+                    },
                     summary: "done".to_owned(),
                     messages: vec![],
                 };
@@ -309,7 +342,10 @@ impl Model {
             }
             12 => Some(Order::CancelTask(CancelTask {
                 id: task?,
-                outcome_id: OutcomeId::from_body(&self.body()),
+                ids: domain::EndIds {
+                    outcome_id: OutcomeId::from_body(&self.body()),
+                    receipt_id: domain::ReceiptId::from_body(&self.body()),
+                },
                 reason: None,
             })),
             13 => {
@@ -338,6 +374,13 @@ impl Model {
                     metadata: Map::new(),
                 }))
             }
+            15 => Some(Order::SealHead(domain::SealHead {
+                id: domain::BatchId::from_body(&self.body()),
+                size: u64::from(how),
+                root: canon::sha256(&[how]),
+                previous_root: None,
+                checkpoint: format!("suite/receipts\n{how}\n"),
+            })),
             _ => {
                 let session = self.pick(ResourceKind::Session, which)?;
                 Some(Order::UpdateSession(UpdateSession {

@@ -24,10 +24,15 @@ pub fn absent_things_read_as_none<S: Subject>(make: impl Fn() -> S) {
     assert_eq!(wait(store.api_key(digest)).unwrap(), None);
     assert_eq!(wait(store.api_keys()).unwrap(), vec![]);
     assert_eq!(wait(store.take_over("me".into())).unwrap(), vec![]);
+    assert_eq!(wait(store.tree()).unwrap().size, 0);
+    assert_eq!(wait(store.leaf_index(Position(1))).unwrap(), None);
+    assert_eq!(wait(store.leaves(0, 10)).unwrap(), vec![]);
+    assert_eq!(wait(store.tree_hashes(0, 0, 10)).unwrap(), vec![]);
     for scope in [Scope::All, Scope::Session(Position(1))] {
         assert_eq!(wait(store.last_event(scope)).unwrap(), None);
         assert_eq!(stream(&*store, scope, 10), vec![]);
         for kind in ResourceKind::ALL {
+            assert_eq!(wait(store.newest(kind)).unwrap(), None);
             assert_eq!(list(&*store, kind, scope, false, 10), vec![]);
         }
     }

@@ -1,4 +1,4 @@
-//! What the server says about itself, receipts, and permissions.
+//! What the server says about itself, and permissions.
 
 use super::super::schema::{Schema, Shape::*, Type::*, opt, req};
 
@@ -329,6 +329,7 @@ pub(in crate::openapi) const SCHEMAS: &[Schema] = &[
             opt("capabilities", List(&Text)),
             opt("auth_schemes", List(&Text)),
             opt("receipt_policy", OrNull(&Text)),
+            opt("receipt_keys", List(&Object)),
             opt("quotas", List(&Ref("Quota"))),
             opt("provider", Object),
             opt("public_url", OrNull(&Text)),
@@ -422,42 +423,6 @@ pub(in crate::openapi) const SCHEMAS: &[Schema] = &[
             req("algorithm", Text),
             req("key_id", Text),
             req("value", Text),
-        ]),
-    },
-    Schema {
-        name: "Receipt",
-        shape: Resource(&[
-            req("object", Words(&["receipt"])),
-            req("subject", Ref("ResourcePointer")),
-            req("format", Text),
-            req("summary", Text),
-            req("issued_at", Time),
-            req("issuer", Text),
-            opt("wire", Ref("ReceiptWireEnvelope")),
-            opt("verification", OrNull(&Ref("ReceiptVerification"))),
-        ]),
-    },
-    Schema {
-        name: "ReceiptWireEnvelope",
-        shape: Plain(&[
-            req("schema_version", Text),
-            req("subject", Ref("ResourcePointer")),
-            req("issued_at", Time),
-            opt("payload", Object),
-            opt("signature", OrNull(&Ref("CardSignature"))),
-        ]),
-    },
-    Schema {
-        name: "ReceiptList",
-        shape: Page("Receipt"),
-    },
-    Schema {
-        name: "ReceiptVerification",
-        shape: Plain(&[
-            req("valid", Boolean),
-            req("checked_at", Time),
-            opt("reason", OrNull(&Text)),
-            opt("details", Object),
         ]),
     },
 ];

@@ -1,0 +1,303 @@
+//! `reprise receipt`: receipts on a server by id, in files and in bundles without any server.
+//!
+//! Does the input and output around the pure crate `receipts`; every verdict comes from there. Exit codes are 0 (valid),
+//! 1 (not valid) and 2 (usage or fault).
+
+mod bundle;
+mod events;
+mod file;
+mod online;
+mod report;
+
+use std::path::PathBuf;
+
+use clap::Subcommand;
+use serde_json::{Value, json};
+use store::{Options, SqliteStore};
+
+use crate::args::{Connection, DataArgs};
+use crate::exit::{Exit, OrHint, Problem};
+use crate::output::{Output, Paint, Table, talk};
+use crate::signing;
+
+use file::read_receipt;
+pub(crate) use report::Findings;
+
+/// `reprise receipt`
+#[derive(Debug, Subcommand)]
+pub(crate) enum Command {
+    /// Show a receipt: from a server by its id or its task's id, or from a file
+    #[command(
+        after_help = "A receipt counts as unverified until `verify` has said otherwise.\n\n\
+        Examples:\n  reprise receipt show receipt_0123\n  reprise receipt show task_0123 --wire > receipt.json\n  \
+        reprise receipt show receipt.json"
+    )]
+    Show(ShowArgs),
+    /// Verify a receipt or a whole bundle; exit 0 when it is valid, 1 when it is not
+    #[command(
+        after_help = "With an id the server verifies. With a file nothing but files is read: no server, no network.\n\n\
+        Examples:\n  reprise receipt verify receipt_0123\n  \
+        reprise receipt verify receipt.json --keys jwks.json --previous earlier.json --proof proof.json\n  \
+        reprise receipt verify --bundle backup-2026-11-15 --keys jwks.json"
+    )]
+    Verify(VerifyArgs),
+    /// Print the proof that a receipt is in the log: from a server, or computed from a bundle
+    #[command(
+        after_help = "Examples:\n  reprise receipt proof receipt_0123 > proof.json\n  \
+        reprise receipt proof receipt.json --bundle backup-2026-11-15 > proof.json"
+    )]
+    Proof(ProofArgs),
+    /// Sign with a new key from now on; the old one stays published with its end
+    #[command(
+        after_help = "Stop the server first: it holds its key until it ends.\n\nExample:\n  reprise receipt rotate-key"
+    )]
+    RotateKey(RotateArgs),
+}
+
+/// `reprise receipt show`
+#[derive(Debug, clap::Args)]
+pub(crate) struct ShowArgs {
+    /// A receipt's id, a task's id, or a file
+    receipt: String,
+    /// Print JSON
+    #[arg(long, conflicts_with = "wire")]
+    json: bool,
+    /// Print the bytes that were hashed and signed
+    #[arg(long)]
+    wire: bool,
+    #[command(flatten)]
+    connection: Connection,
+}
+
+/// `reprise receipt verify`
+#[derive(Debug, clap::Args)]
+pub(crate) struct VerifyArgs {
+    /// A receipt's id, a task's id, or a file
+    #[arg(required_unless_present = "bundle", conflicts_with = "bundle")]
+    receipt: Option<String>,
+    /// A directory that `reprise log export` wrote
+    #[arg(long, value_name = "DIR")]
+    bundle: Option<PathBuf>,
+    /// Check every signature of a bundle, also those that a signed checkpoint covers
+    #[arg(long, requires = "bundle")]
+    all_signatures: bool,
+    /// The public keys (JSON Web Key Set) to trust
+    #[arg(long, value_name = "FILE")]
+    keys: Option<PathBuf>,
+    /// The receipt before it in its session
+    #[arg(long, value_name = "FILE", conflicts_with_all = ["bundle", "first"])]
+    previous: Option<PathBuf>,
+    /// It must be the first of its session
+    #[arg(long, conflicts_with = "bundle")]
+    first: bool,
+    /// The proof that it is in the log
+    #[arg(long, value_name = "FILE", conflicts_with = "bundle")]
+    proof: Option<PathBuf>,
+    /// A signed checkpoint of the log [default: the one in the proof or the bundle]
+    #[arg(long, value_name = "FILE")]
+    checkpoint: Option<PathBuf>,
+    /// A key, by id or thumbprint, that must have signed
+    #[arg(long, value_name = "KEY")]
+    trust_anchor: Option<String>,
+    /// The time at which keys must have been valid [default: the time of issue]
+    #[arg(long, value_name = "TIME", conflicts_with = "bundle")]
+    at_time: Option<String>,
+    /// Print JSON
+    #[arg(long)]
+    json: bool,
+    #[command(flatten)]
+    connection: Connection,
+}
+
+/// `reprise receipt proof`
+#[derive(Debug, clap::Args)]
+pub(crate) struct ProofArgs {
+    /// A receipt's id, a task's id, or a file
+    receipt: String,
+    /// Compute the proof from a directory that `reprise log export` wrote
+    #[arg(long, value_name = "DIR")]
+    bundle: Option<PathBuf>,
+    #[command(flatten)]
+    connection: Connection,
+}
+
+/// `reprise receipt rotate-key`
+#[derive(Debug, clap::Args)]
+pub(crate) struct RotateArgs {
+    /// Print JSON
+    #[arg(long)]
+    json: bool,
+    #[command(flatten)]
+    data: DataArgs,
+}
+
+/// Runs one of them.
+pub(crate) fn run(command: Command) -> anyhow::Result<Exit> {
+    match command {
+        Command::Show(args) => show(&args),
+        Command::Verify(args) => verify(&args),
+        Command::Proof(args) => proof(&args),
+        Command::RotateKey(args) => rotate(&args),
+    }
+}
+
+/// What was named: a file when there is one, otherwise an id.
+fn names_file(text: &str) -> bool {
+    text == "-" || std::path::Path::new(text).is_file()
+}
+
+fn show(args: &ShowArgs) -> anyhow::Result<Exit> {
+    let mut out = Output::stdout();
+    let (shown, bare, verdict) = if names_file(&args.receipt) {
+        let handed = read_receipt(args.receipt.as_ref())?;
+        let bare = handed.bytes;
+        (value_of(&bare)?, bare, "unverified; `receipt verify` tells".to_owned())
+    } else {
+        let shown = crate::wait(online::receipt(&args.connection, &args.receipt))?;
+        let bare = shown.pointer("/wire/payload").map(canon::jcs);
+        let verdict = online::last_verdict(&shown);
+        (shown, bare.unwrap_or_default(), verdict)
+    };
+    if args.wire {
+        out.write(&String::from_utf8_lossy(&bare))?;
+    } else if args.json {
+        out.json(&shown)?;
+    } else {
+        describe(&mut out, &shown, &verdict)?;
+    }
+    Ok(Exit::Ok)
+}
+
+fn value_of(bytes: &[u8]) -> anyhow::Result<Value> {
+    canon::read(bytes, canon::Integers::Safe)
+        .or_hint("the receipt", "name a file that holds one receipt as JSON or CBOR")
+}
+
+/// Prints what a person looks for first.
+fn describe(out: &mut Output, receipt: &Value, verdict: &str) -> anyhow::Result<()> {
+    let text = |pointer: &str| match receipt.pointer(pointer) {
+        Some(Value::String(text)) => text.clone(),
+        Some(Value::Null) | None => "none".to_owned(),
+        Some(other) => other.to_string(),
+    };
+    let count = |pointer: &str| {
+        let list = receipt.pointer(pointer).and_then(Value::as_array);
+        list.map_or(0, Vec::len)
+    };
+    let signers: Vec<String> = receipt
+        .pointer("/signatures")
+        .and_then(Value::as_array)
+        .into_iter()
+        .flatten()
+        .filter_map(|entry| entry.get("key_id")?.as_str().map(str::to_owned))
+        .collect();
+    let signers = match signers.as_slice() {
+        [] => "nobody".to_owned(),
+        keys => keys.join(", "),
+    };
+    let rows = [
+        ("receipt", text("/receipt_id")),
+        ("subject", format!("{} {}", text("/subject/object"), text("/subject/id"))),
+        ("ended", format!("{} at {}", text("/lifecycle/final_state"), text("/lifecycle/completed_at"))),
+        ("issued", format!("{} by {}", text("/issued_at"), text("/issuer/id"))),
+        ("model", format!("{} {}", text("/model_route/chosen_model/provider"), text("/model_route/chosen_model/model"))),
+        ("cost", format!("{} {}", text("/cost/total"), text("/cost/currency"))),
+        ("materials", count("/replay_input/materials").to_string()),
+        ("artifacts", count("/final_artifacts").to_string()),
+        ("approvals", count("/approvals").to_string()),
+        ("redactions", count("/redactions").to_string()),
+        ("hash", text("/chain/receipt_hash")),
+        ("previous", text("/chain/previous_receipt_hash")),
+        ("signed by", signers),
+        ("verdict", verdict.to_owned()),
+    ];
+    let mut table = Table::default();
+    for (name, value) in rows {
+        let value = crate::output::shorten(&value, 200);
+        table.row([(name.to_owned(), Some(Paint::Quiet)), (value, None)]);
+    }
+    table.print(out, "")
+}
+
+fn verify(args: &VerifyArgs) -> anyhow::Result<Exit> {
+    let findings = match (&args.bundle, &args.receipt) {
+        (Some(directory), _) => bundle::verify(&bundle::Request {
+            directory,
+            keys: args.keys.as_deref(),
+            checkpoint: args.checkpoint.as_deref(),
+            trust_anchor: args.trust_anchor.as_deref(),
+            all_signatures: args.all_signatures,
+        })?,
+        (None, Some(name)) if names_file(name) => file::verify(&file::Request {
+            receipt: name.as_ref(),
+            keys: args.keys.as_deref(),
+            previous: args.previous.as_deref(),
+            first: args.first,
+            proof: args.proof.as_deref(),
+            checkpoint: args.checkpoint.as_deref(),
+            trust_anchor: args.trust_anchor.as_deref(),
+            at_time: args.at_time.as_deref(),
+        })?,
+        (None, Some(name)) => {
+            let needs_file = args.keys.is_some()
+                || args.previous.is_some()
+                || args.first
+                || args.proof.is_some()
+                || args.checkpoint.is_some();
+            if needs_file {
+                return Err(Problem::new(
+                    format!("there is no file `{name}`"),
+                    "--keys, --previous, --first, --proof and --checkpoint go with a file; a server has its own",
+                )
+                .into());
+            }
+            let options = json!({"trust_anchor": args.trust_anchor, "at_time": args.at_time});
+            crate::wait(online::verify(&args.connection, name, options))?
+        }
+        (None, None) => {
+            let hint = "name a receipt, or a directory with --bundle";
+            return Err(Problem::new("nothing to verify", hint).into());
+        }
+    };
+    findings.print(&mut Output::stdout(), args.json)?;
+    Ok(findings.exit())
+}
+
+fn proof(args: &ProofArgs) -> anyhow::Result<Exit> {
+    let proof = match &args.bundle {
+        Some(directory) => bundle::prove(directory, &args.receipt)?,
+        None => crate::wait(online::proof(&args.connection, &args.receipt))?,
+    };
+    Output::stdout().json(&proof)?;
+    Ok(Exit::Ok)
+}
+
+fn rotate(args: &RotateArgs) -> anyhow::Result<Exit> {
+    let data = args.data.data.as_path();
+    // Holding the directory keeps servers away: one that runs would go on with the old key.
+    let open = || {
+        if !data.exists() {
+            return Err(Problem::new(
+                format!("`{}` is not a data directory", data.display()),
+                "name the directory that `reprise serve` uses",
+            ));
+        }
+        SqliteStore::open(data, Options::default()).map_err(|error| {
+            let hint = error.hint();
+            Problem::new(error.to_string(), hint)
+        })
+    };
+    let store = open()?;
+    let rotated = signing::rotate(data)?;
+    store.close();
+    if args.json {
+        let value = json!({"active": rotated.new, "previous": rotated.old});
+        Output::stdout().json(&value)?;
+    } else {
+        talk(format_args!(
+            "receipts are signed with `{}` from now on; `{}` stays published for those it signed",
+            rotated.new, rotated.old
+        ));
+    }
+    Ok(Exit::Ok)
+}

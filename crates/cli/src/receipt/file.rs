@@ -1,0 +1,245 @@
+//! One receipt in a file, verified from files alone.
+
+use std::io::Read as _;
+use std::path::Path;
+
+use canon::{Digest, Integers, Value};
+use receipts::note::{Checkpoint, KeyUse, Note, NoteKey};
+use receipts::verify::{Batch, Evidence, Form, Inclusion, Predecessor};
+use receipts::{KeySet, Receipt, cbor, verify as verify_receipt};
+
+use super::report::Findings;
+use crate::exit::{OrHint, Problem};
+
+/// What is verified with what.
+#[derive(Debug)]
+pub(crate) struct Request<'a> {
+    pub(crate) receipt: &'a Path,
+    pub(crate) keys: Option<&'a Path>,
+    pub(crate) previous: Option<&'a Path>,
+    pub(crate) first: bool,
+    pub(crate) proof: Option<&'a Path>,
+    pub(crate) checkpoint: Option<&'a Path>,
+    pub(crate) trust_anchor: Option<&'a str>,
+    pub(crate) at_time: Option<&'a str>,
+}
+
+/// A receipt as somebody handed it over.
+#[derive(Debug)]
+pub(crate) struct Handed {
+    /// The bare receipt as JSON; not more canonical than it came.
+    pub(crate) bytes: Vec<u8>,
+}
+
+/// The largest file that is read whole.
+const FILE_BYTES_MAX: u64 = 64 * 1024 * 1024;
+
+pub(crate) fn read_file(path: &Path) -> anyhow::Result<Vec<u8>> {
+    let what = format!("`{}`", path.display());
+    let hint = "name a readable file";
+    let mut bytes = Vec::new();
+    let read = if path == Path::new("-") {
+        std::io::stdin().take(FILE_BYTES_MAX + 1).read_to_end(&mut bytes)
+    } else {
+        let file = std::fs::File::open(path).or_hint(&what, hint)?;
+        file.take(FILE_BYTES_MAX + 1).read_to_end(&mut bytes)
+    };
+    read.or_hint(&what, hint)?;
+    if bytes.len() as u64 > FILE_BYTES_MAX {
+        let hint = "a receipt, a proof or a key set is smaller";
+        return Err(Problem::new(format!("{what} is longer than {FILE_BYTES_MAX} bytes"), hint).into());
+    }
+    Ok(bytes)
+}
+
+/// Reads a receipt: bare or superset JSON, or the CBOR archive form.
+pub(crate) fn read_receipt(path: &Path) -> anyhow::Result<Handed> {
+    let bytes = read_file(path)?;
+    let what = format!("`{}`", path.display());
+    let hint = "name a file that holds one receipt as JSON or CBOR";
+    let is_map = bytes.first().is_some_and(|byte| byte >> 5 == 5);
+    if is_map {
+        let receipt = cbor::read(&bytes).or_hint(&what, hint)?;
+        return Ok(Handed {
+            bytes: receipt.bytes(),
+        });
+    }
+    // What the strict reader refuses goes on as it is: the verdict says why.
+    let Ok(map) = canon::read_object(&bytes, Integers::Safe) else {
+        return Ok(Handed { bytes });
+    };
+    if !map.contains_key("wire") {
+        return Ok(Handed { bytes });
+    }
+    let bare = wire::receipt::bare(map).map_err(|error| {
+        let message = match error {
+            wire::InputError::Invalid { param, message } => format!("`{param}` {message}"),
+            wire::InputError::Unknown { param, .. } => format!("`{param}` is unknown"),
+        };
+        Problem::new(format!("{what}: {message}"), "it was changed; ask its issuer for the original").answers_no()
+    })?;
+    Ok(Handed {
+        bytes: canon::jcs(&Value::Object(bare)),
+    })
+}
+
+pub(crate) fn read_keys(path: &Path) -> anyhow::Result<KeySet> {
+    KeySet::from_jwks(&read_file(path)?).or_hint(
+        format_args!("`{}`", path.display()),
+        "a server publishes its keys at /.well-known/jwks.json",
+    )
+}
+
+/// Verifies a receipt from files alone.
+pub(crate) fn verify(request: &Request<'_>) -> anyhow::Result<Findings> {
+    if let Some(time) = request.at_time
+        && receipts::seconds_of(time).is_none()
+    {
+        let hint = "write it as 2026-11-15T10:00:00Z";
+        return Err(Problem::new(format!("`{time}` is not an RFC 3339 time"), hint).into());
+    }
+    let handed = read_receipt(request.receipt)?;
+    let keys = request.keys.map(read_keys).transpose()?;
+    let keys = keys.as_ref();
+    let predecessor = match request.previous {
+        Some(path) => {
+            let previous = Receipt::read(&read_receipt(path)?.bytes).or_hint(
+                format_args!("`{}`", path.display()),
+                "--previous names the receipt before it in its session",
+            )?;
+            Predecessor::Hash(previous.hash())
+        }
+        None if request.first => Predecessor::Absent,
+        None => Predecessor::NotAsked,
+    };
+    let proof = request.proof.map(read_proof).transpose()?;
+    let mut findings = Findings::default();
+    let checkpoint = match (request.checkpoint, &proof) {
+        (Some(path), _) => Some(read_file(path)?),
+        (None, Some(proof)) => proof.checkpoint.clone().map(String::into_bytes),
+        (None, None) => None,
+    };
+    let head = checkpoint
+        .as_deref()
+        .and_then(|bytes| check_checkpoint(bytes, keys, request.trust_anchor, &mut findings));
+    let batches: Vec<Batch> = head.into_iter().collect();
+    let none = KeySet::default();
+    let evidence = Evidence {
+        form: Form::AnyJson,
+        predecessor,
+        batches: &batches,
+        // A head that nobody vouches for proves nothing.
+        inclusion: proof
+            .as_ref()
+            .filter(|_| keys.is_some())
+            .map(|proof| &proof.inclusion),
+        keys: keys.unwrap_or(&none),
+        at_time: request.at_time,
+        trust_anchor: request.trust_anchor,
+        references: None,
+    };
+    let report = verify_receipt(&handed.bytes, &evidence);
+    let mut unchecked = 0;
+    for check in &report.checks {
+        // Without keys nothing can be said of signatures, neither good nor bad.
+        if keys.is_none() && check.name.starts_with("signature/") {
+            unchecked += 1;
+        } else {
+            findings.check(check);
+        }
+    }
+    if unchecked > 0 {
+        findings.skip("signatures", "give --keys");
+    }
+    for name in &report.skipped {
+        match *name {
+            "chain" => findings.skip("chain", "give --previous, or --first"),
+            "inclusion" if proof.is_some() => findings.skip("inclusion", "give --keys"),
+            "inclusion" => findings.skip("inclusion", "give --proof"),
+            "references" => findings.skip("references", "only the log it came from has them"),
+            _ => {}
+        }
+    }
+    findings.set("receipt_id", report.receipt_id.clone().into());
+    let signatures = match keys {
+        Some(_) => report.signatures.as_str(),
+        None if unchecked > 0 => "not_checked",
+        None => "none",
+    };
+    findings.set("signatures", signatures.into());
+    Ok(findings)
+}
+
+/// Checks the signature of a checkpoint and returns the head it states; without keys it is not believed.
+pub(crate) fn check_checkpoint(
+    bytes: &[u8],
+    keys: Option<&KeySet>,
+    trust_anchor: Option<&str>,
+    findings: &mut Findings,
+) -> Option<Batch> {
+    let malformed = |error: receipts::note::NoteError| error.to_string();
+    let read = Note::read(bytes).map_err(malformed).and_then(|note| {
+        let head = Checkpoint::read(note.text()).map_err(malformed)?;
+        Ok((note, head))
+    });
+    let (note, head) = match read {
+        Ok(read) => read,
+        Err(problem) => {
+            findings.fail("checkpoint", "checkpoint_invalid", None, Some(problem));
+            return None;
+        }
+    };
+    let Some(keys) = keys else {
+        findings.skip("checkpoint", "give --keys");
+        return None;
+    };
+    let is_trusted = |key: &&receipts::PublicKey| {
+        trust_anchor.is_none_or(|anchor| anchor == key.key_id || anchor == key.thumbprint())
+    };
+    let signed = keys.keys().iter().filter(is_trusted).any(|key| {
+        let note_key = NoteKey::new(&head.origin, KeyUse::Note, key.bytes);
+        note_key.is_ok_and(|note_key| note.verify(&note_key).is_ok())
+    });
+    if !signed {
+        let expected = format!("a signature of `{}` by a given key", head.origin);
+        findings.fail("checkpoint", "signature_invalid", Some(expected), None);
+        return None;
+    }
+    findings.pass("checkpoint");
+    Some(Batch {
+        size: head.size,
+        root: head.root,
+    })
+}
+
+struct Proof {
+    inclusion: Inclusion,
+    checkpoint: Option<String>,
+}
+
+fn read_proof(path: &Path) -> anyhow::Result<Proof> {
+    let what = format!("`{}`", path.display());
+    let hint = "`reprise receipt proof` prints one";
+    let map = canon::read_object(&read_file(path)?, Integers::Safe).or_hint(&what, hint)?;
+    let number = |name: &str| map.get(name).and_then(Value::as_u64);
+    let digest = |value: &Value| Digest::parse(value.as_str()?).ok();
+    let read = || {
+        let hashes = map.get("path")?.as_array()?.iter().map(digest);
+        Some(Inclusion {
+            leaf_index: number("leaf_index")?,
+            batch: Batch {
+                size: number("tree_size")?,
+                root: digest(map.get("root")?)?,
+            },
+            path: hashes.collect::<Option<_>>()?,
+        })
+    };
+    let Some(inclusion) = read() else {
+        return Err(Problem::new(format!("{what} is not a proof"), hint).into());
+    };
+    let checkpoint = map.get("checkpoint").and_then(Value::as_str);
+    Ok(Proof {
+        inclusion,
+        checkpoint: checkpoint.map(str::to_owned),
+    })
+}

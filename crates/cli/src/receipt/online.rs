@@ -1,0 +1,72 @@
+//! Receipts on a server, by their id or their task's.
+
+use serde_json::Value;
+
+use super::report::Findings;
+use crate::args::Connection;
+use crate::client::{Client, Page, Target, Write, fresh_key};
+use crate::exit::Problem;
+
+fn client(connection: &Connection) -> anyhow::Result<Client> {
+    Client::new(Target::find(connection)?)
+}
+
+/// Returns a receipt's id; for a task that of its receipt.
+async fn receipt_id(client: &Client, name: &str) -> anyhow::Result<String> {
+    if !name.starts_with("task_") {
+        return Ok(name.to_owned());
+    }
+    let list = client.get(&["v1", "tasks", name, "receipts"], &[]).await?;
+    let receipts = Page::read(&list)?.data;
+    let first = receipts.first().and_then(|receipt| receipt.get("id")?.as_str());
+    first.map(str::to_owned).ok_or_else(|| {
+        let hint = "a task has a receipt once it has ended; `reprise task watch` follows it";
+        Problem::new(format!("task `{name}` has no receipt yet"), hint)
+            .answers_no()
+            .into()
+    })
+}
+
+/// Reads a receipt.
+pub(crate) async fn receipt(connection: &Connection, name: &str) -> anyhow::Result<Value> {
+    let client = client(connection)?;
+    let id = receipt_id(&client, name).await?;
+    client.get(&["v1", "receipts", &id], &[]).await
+}
+
+/// Says what the last verification on the server found. A receipt nobody verified is unverified (AP-RCPT-05).
+pub(crate) fn last_verdict(receipt: &Value) -> String {
+    let verdict = receipt.get("verification").filter(|value| value.is_object());
+    let Some(verdict) = verdict else {
+        return "unverified; `receipt verify` tells".to_owned();
+    };
+    let text = |name: &str| verdict.get(name).and_then(Value::as_str).unwrap_or("unknown");
+    match verdict.get("valid") {
+        Some(Value::Bool(true)) => format!("valid when checked at {}", text("checked_at")),
+        _ => format!("INVALID ({}) when checked at {}", text("reason"), text("checked_at")),
+    }
+}
+
+/// Has the server verify a receipt.
+pub(crate) async fn verify(
+    connection: &Connection,
+    name: &str,
+    options: Value,
+) -> anyhow::Result<Findings> {
+    let client = client(connection)?;
+    let id = receipt_id(&client, name).await?;
+    let key = fresh_key()?;
+    let write = Write {
+        body: options,
+        key: &key,
+    };
+    let verdict = client.post(&["v1", "receipts", &id, "verify"], write).await?;
+    Ok(Findings::of_verdict(&verdict))
+}
+
+/// Reads the proof that a receipt is in the log.
+pub(crate) async fn proof(connection: &Connection, name: &str) -> anyhow::Result<Value> {
+    let client = client(connection)?;
+    let id = receipt_id(&client, name).await?;
+    client.get(&["v1", "receipts", &id, "proof"], &[]).await
+}

@@ -1,0 +1,298 @@
+//! The keys that sign receipts, in one file of the data directory.
+//!
+//! Made and synced before the first receipt can be signed. A key that was ever in use stays in the file, because its
+//! public half must stay published. Seeds leave this module only inside a signer.
+
+use std::io;
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
+
+use anyhow::Context as _;
+use base64::Engine as _;
+use base64::engine::general_purpose::URL_SAFE_NO_PAD;
+use engine::Authority;
+use receipts::{KeySet, PublicKey, Signer};
+use serde::{Deserialize, Serialize};
+
+use crate::command::key::write_secret;
+use crate::exit::{OrHint, Problem};
+
+/// The file in the data directory.
+pub(crate) const FILE: &str = "signing-keys.json";
+
+const FORMAT: &str = "reprise-signing-keys";
+const VERSION: u32 = 1;
+const RESTORE: &str = "restore it from a backup; receipts are signed with it. To go on with a new key instead, move the \
+    file away and keep the old public keys for those who verify old receipts";
+
+/// The file.
+#[derive(Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+struct Keys {
+    format: String,
+    version: u32,
+    /// The id of the issuer in receipts.
+    issuer: String,
+    /// Its name in receipts.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    name: Option<String>,
+    /// The first line of checkpoints, which names this log.
+    origin: String,
+    /// The key in use.
+    active: String,
+    /// Every key that was ever in use, oldest first.
+    keys: Vec<Key>,
+}
+
+#[derive(Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+struct Key {
+    key_id: String,
+    seed: String,
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    nbf: Option<i64>,
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    exp: Option<i64>,
+}
+
+/// What a rotation did.
+#[derive(Debug, PartialEq, Eq)]
+pub(crate) struct Rotated {
+    /// The key that signed until now.
+    pub(crate) old: String,
+    /// The key that signs from now on.
+    pub(crate) new: String,
+}
+
+/// Reads the keys of a data directory, or makes the first one; `log` names the log.
+///
+/// # Errors
+/// The file cannot be read, written or understood, or the clock stands before the active key's time.
+pub(crate) fn authority(directory: &Path, log: &str) -> anyhow::Result<Authority> {
+    let keys = match read(directory)? {
+        Some(keys) => keys,
+        None => {
+            // Valid since ever: a clock that steps back behind the first start must not make receipts invalid.
+            let key = new_key(None)?;
+            let issuer = format!("reprise-{log}");
+            let keys = Keys {
+                format: FORMAT.to_owned(),
+                version: VERSION,
+                origin: format!("{issuer}/receipts"),
+                issuer,
+                name: None,
+                active: key.key_id.clone(),
+                keys: vec![key],
+            };
+            write(directory, &keys)?;
+            keys
+        }
+    };
+    let file = path(directory);
+    let active = keys.keys.iter().find(|key| key.key_id == keys.active);
+    let Some(active) = active else {
+        return Err(broken(&file, "its active key is not among its keys"));
+    };
+    if active.nbf.is_some_and(|first| now_seconds() < first) {
+        return Err(Problem::new(
+            format!("the clock stands before the first second of signing key `{}`", active.key_id),
+            "set the clock; receipts signed before a key's time do not verify",
+        )
+        .into());
+    }
+    let signer = Signer::new(active.key_id.as_str(), &seed(&file, active)?);
+    Ok(Authority {
+        id: keys.issuer.clone(),
+        name: keys.name.clone(),
+        signer: Arc::new(signer),
+        keys: public(&file, &keys)?,
+        origin: keys.origin.clone(),
+    })
+}
+
+/// Returns the public keys of a data directory; none before the first start.
+///
+/// # Errors
+/// The file cannot be read or understood.
+pub(crate) fn public_keys(directory: &Path) -> anyhow::Result<Option<KeySet>> {
+    let keys = read(directory)?;
+    keys.map(|keys| public(&path(directory), &keys)).transpose()
+}
+
+/// Makes a new key and ends the validity of the active one. The caller holds the data directory: a running server would
+/// go on with the old key.
+///
+/// # Errors
+/// There is no file, or it cannot be read, understood or written.
+pub(crate) fn rotate(directory: &Path) -> anyhow::Result<Rotated> {
+    let file = path(directory);
+    let Some(mut keys) = read(directory)? else {
+        return Err(Problem::new(
+            format!("`{}` is not there", file.display()),
+            "the first start of `reprise serve` makes the first key",
+        )
+        .into());
+    };
+    let now = now_seconds();
+    let old = keys.active.clone();
+    let Some(active) = keys.keys.iter_mut().find(|key| key.key_id == old) else {
+        return Err(broken(&file, "its active key is not among its keys"));
+    };
+    // What it signed within this second stays valid.
+    active.exp = Some(now + 1);
+    let key = new_key(Some(now))?;
+    let new = key.key_id.clone();
+    keys.active.clone_from(&new);
+    keys.keys.push(key);
+    write(directory, &keys)?;
+    Ok(Rotated { old, new })
+}
+
+fn path(directory: &Path) -> PathBuf {
+    directory.join(FILE)
+}
+
+fn read(directory: &Path) -> anyhow::Result<Option<Keys>> {
+    let file = path(directory);
+    let bytes = match std::fs::read(&file) {
+        Ok(bytes) => bytes,
+        Err(error) if error.kind() == io::ErrorKind::NotFound => return Ok(None),
+        Err(error) => {
+            let hint = "let this user read it; receipts are signed with it";
+            return Err(error).or_hint(format_args!("`{}`", file.display()), hint);
+        }
+    };
+    let keys: Keys =
+        serde_json::from_slice(&bytes).or_hint(format_args!("`{}`", file.display()), RESTORE)?;
+    if keys.format != FORMAT || keys.version != VERSION {
+        return Err(broken(&file, "it is of another format or a newer version"));
+    }
+    Ok(Some(keys))
+}
+
+fn write(directory: &Path, keys: &Keys) -> anyhow::Result<()> {
+    let text = serde_json::to_string_pretty(keys).context("the signing keys have no JSON form")?;
+    write_secret(directory, FILE, &format!("{text}\n")).or_hint(
+        format_args!("`{}`", path(directory).display()),
+        "check that the disk has room and lets this user write",
+    )
+}
+
+fn broken(file: &Path, problem: &str) -> anyhow::Error {
+    Problem::new(format!("`{}`: {problem}", file.display()), RESTORE).into()
+}
+
+fn seed(file: &Path, key: &Key) -> anyhow::Result<[u8; 32]> {
+    let bytes = URL_SAFE_NO_PAD.decode(&key.seed).ok();
+    let seed = bytes.and_then(|bytes| <[u8; 32]>::try_from(bytes).ok());
+    seed.ok_or_else(|| broken(file, &format!("the seed of `{}` is not 32 bytes", key.key_id)))
+}
+
+fn public(file: &Path, keys: &Keys) -> anyhow::Result<KeySet> {
+    let mut published = Vec::new();
+    for key in &keys.keys {
+        published.push(PublicKey {
+            key_id: key.key_id.clone(),
+            bytes: Signer::new(key.key_id.as_str(), &seed(file, key)?).public(),
+            not_before: key.nbf,
+            expires: key.exp,
+        });
+    }
+    KeySet::new(published).or_hint(format_args!("`{}`", file.display()), RESTORE)
+}
+
+fn new_key(nbf: Option<i64>) -> anyhow::Result<Key> {
+    let mut seed = [0_u8; 32];
+    getrandom::fill(&mut seed).or_hint("no random numbers", "check /dev/urandom")?;
+    let public = Signer::new("", &seed).public();
+    let digest = canon::sha256(&public).hex();
+    let name: String = digest.chars().take(16).collect();
+    Ok(Key {
+        key_id: format!("key_{name}"),
+        seed: URL_SAFE_NO_PAD.encode(seed),
+        nbf,
+        exp: None,
+    })
+}
+
+fn now_seconds() -> i64 {
+    jiff::Timestamp::now().as_second()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_first_key_is_made_once_and_is_for_its_owner_only() {
+        let home = tempfile::tempdir().unwrap();
+        assert!(public_keys(home.path()).unwrap().is_none());
+        let first = authority(home.path(), "abcdefgh").unwrap();
+        let again = authority(home.path(), "abcdefgh").unwrap();
+        assert_eq!(first.signer.public(), again.signer.public());
+        assert_eq!(first.id, "reprise-abcdefgh");
+        assert_eq!(first.origin, "reprise-abcdefgh/receipts");
+        assert_eq!(public_keys(home.path()).unwrap(), Some(first.keys));
+        #[cfg(unix)]
+        {
+            use std::os::unix::fs::PermissionsExt;
+            let mode = std::fs::metadata(path(home.path())).unwrap().permissions();
+            assert_eq!(mode.mode() & 0o777, 0o600);
+        }
+    }
+
+    #[test]
+    fn a_rotated_key_stays_published_with_its_end() {
+        let home = tempfile::tempdir().unwrap();
+        assert!(rotate(home.path()).is_err());
+        let first = authority(home.path(), "abcdefgh").unwrap();
+        let rotated = rotate(home.path()).unwrap();
+        let second = authority(home.path(), "abcdefgh").unwrap();
+        assert_eq!(rotated.old, first.signer.key_id());
+        assert_eq!(rotated.new, second.signer.key_id());
+        assert_ne!(rotated.old, rotated.new);
+        let keys = second.keys.keys();
+        assert_eq!(keys.len(), 2);
+        assert_eq!(keys[0].bytes, first.signer.public());
+        assert_eq!(keys[0].not_before, None);
+        let end = keys[0].expires.unwrap();
+        assert_eq!(keys[1].not_before, Some(end - 1));
+        assert_eq!(keys[1].expires, None);
+    }
+
+    #[test]
+    fn a_file_that_is_damaged_stops_and_stays() {
+        let home = tempfile::tempdir().unwrap();
+        authority(home.path(), "abcdefgh").unwrap();
+        let good = std::fs::read_to_string(path(home.path())).unwrap();
+        let damages = [
+            "",
+            "{}",
+            &good.replace("\"active\": \"key_", "\"active\": \"kex_"),
+            &good.replace("\"version\": 1", "\"version\": 2"),
+            &good.replace("\"seed\": \"", "\"seed\": \"!"),
+            &good.replace("\"issuer\"", "\"other\""),
+        ];
+        for bad in damages {
+            std::fs::write(path(home.path()), bad).unwrap();
+            let error = authority(home.path(), "abcdefgh").unwrap_err();
+            let (text, _) = crate::exit::report(&error);
+            assert!(text.contains(FILE), "{text}");
+            assert!(text.contains("backup"), "{text}");
+            assert_eq!(std::fs::read_to_string(path(home.path())).unwrap(), bad);
+        }
+    }
+
+    #[test]
+    fn a_clock_before_the_keys_time_stops() {
+        let home = tempfile::tempdir().unwrap();
+        authority(home.path(), "abcdefgh").unwrap();
+        rotate(home.path()).unwrap();
+        let later = now_seconds() + 1_000_000;
+        let mut keys = read(home.path()).unwrap().unwrap();
+        keys.keys.last_mut().unwrap().nbf = Some(later);
+        write(home.path(), &keys).unwrap();
+        let error = authority(home.path(), "abcdefgh").unwrap_err();
+        assert!(error.to_string().contains("clock"), "{error}");
+    }
+}

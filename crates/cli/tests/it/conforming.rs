@@ -1,0 +1,57 @@
+//! `reprise conformance` against `reprise serve`.
+
+use std::process::Command;
+
+use crate::world::{Said, Server, World, said};
+
+/// Starts a server with a card of this name and runs every check that needs no restart.
+fn judge(card: &str) -> Said {
+    let world = World::new();
+    let mut command: Command = world.command(&["serve", "--listen", "127.0.0.1:0"]);
+    command.env("REPRISE_CARD_OBJECT", card);
+    let server = Server::start(&mut command).unwrap();
+    let key = std::fs::read_to_string(world.data().join("api-key")).unwrap();
+    let mut command = world.command(&["conformance", "--json"]);
+    command
+        .env("REPRISE_URL", &server.url)
+        .env("REPRISE_KEY", key.trim());
+    said(command)
+}
+
+fn failures(said: &Said) -> Vec<String> {
+    let report: serde_json::Value = serde_json::from_str(&said.stdout).unwrap();
+    let outcomes = report["outcomes"].as_array().unwrap().iter();
+    let failed = outcomes.filter(|outcome| outcome["verdict"] == "fail");
+    failed
+        .map(|outcome| outcome["id"].as_str().unwrap().to_owned())
+        .collect()
+}
+
+#[test]
+fn our_own_server_conforms() {
+    let said = judge("agent_card");
+    assert_eq!(failures(&said), Vec::<String>::new());
+    assert_eq!(said.code, 0, "{}", said.stderr);
+}
+
+/// C-01: no card satisfies both the contract and the published suite; by default ours follows the contract.
+#[test]
+fn a_requirement_that_is_not_met_is_a_no() {
+    let said = judge("harn_agent_card");
+    assert_eq!(failures(&said), ["SUITE-02"]);
+    assert_eq!(said.code, 1, "{}", said.stderr);
+}
+
+#[test]
+fn a_server_that_is_not_there_is_a_fault() {
+    let world = World::new();
+    let said = world.run(&[
+        "conformance",
+        "--url",
+        "http://127.0.0.1:9",
+        "--key",
+        "rpk_x",
+    ]);
+    assert_eq!((said.code, said.stdout.as_str()), (2, ""), "{said:?}");
+    assert!(said.stderr.contains("hint: start a server"), "{said:?}");
+}

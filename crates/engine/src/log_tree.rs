@@ -1,0 +1,445 @@
+//! The receipt log: leaves are assigned after commits, in position order, and heads are sealed over them.
+//!
+//! Receipts never contain their place, so that a commit does not wait for the tree. Whoever asks for a proof makes
+//! it catch up. The lock in this process stands for the one store lease; the store's check of the size keeps two
+//! processes from assigning the same index.
+
+use std::collections::BTreeMap;
+use std::time::Duration;
+
+use canon::Digest;
+use domain::{
+    BatchId, Command, CosignHead, Document, Order, Position, ResourceKind, SealHead, State,
+};
+use receipts::merkle::{self, Frontier};
+use receipts::note::{Checkpoint, Note, SignatureLine};
+use receipts::tiles::{self, Tile};
+
+use crate::engine::Engine;
+use crate::port::{ListQuery, Scope, Store, StoreFault, Tree, TreeAppend};
+use crate::refused::Refused;
+use crate::turn::Lease;
+
+/// The proof that a receipt is in the log.
+#[derive(Debug, Clone, PartialEq)]
+pub struct Proof {
+    /// The hash that was logged.
+    pub receipt_hash: Digest,
+    /// The index of its leaf.
+    pub leaf_index: u64,
+    /// The sealed head that covers it.
+    pub batch: Document,
+    /// The size of that head.
+    pub size: u64,
+    /// Its root.
+    pub root: Digest,
+    /// The hashes from the leaf to the root.
+    pub path: Vec<Digest>,
+}
+
+/// Why a receipt was not proven.
+#[derive(Debug)]
+pub(crate) enum Unproven {
+    /// Somebody or something refused.
+    Refused(Refused),
+    /// The stored tree does not hold together: a verdict for whoever verifies, a fault for whoever wants a proof.
+    Broken(String),
+}
+
+impl From<Refused> for Unproven {
+    fn from(refused: Refused) -> Self {
+        Unproven::Refused(refused)
+    }
+}
+
+impl From<StoreFault> for Unproven {
+    fn from(fault: StoreFault) -> Self {
+        Unproven::Refused(fault.into())
+    }
+}
+
+impl From<Unproven> for Refused {
+    fn from(unproven: Unproven) -> Self {
+        match unproven {
+            Unproven::Refused(refused) => refused,
+            Unproven::Broken(detail) => Refused::Internal { detail },
+        }
+    }
+}
+
+/// How many leaves one append takes.
+const APPEND_LEN_MAX: usize = 1_000;
+
+impl Engine {
+    /// Keeps the tree close behind the log until the process ends.
+    pub(crate) async fn tend_tree(self) {
+        let limits = &self.shared.limits;
+        let mut since_head = Duration::ZERO;
+        while !self.is_draining() {
+            self.shared.clock.sleep(limits.leaf_interval).await;
+            since_head += limits.leaf_interval;
+            let done = async {
+                let tree = self.assign_leaves().await?;
+                let covered = self.newest_batch().await?.map_or(0, |(_, size, _)| size);
+                let open = tree.size.saturating_sub(covered);
+                if open >= limits.head_leaves_max
+                    || (open > 0 && since_head >= limits.head_interval)
+                {
+                    since_head = Duration::ZERO;
+                    self.seal_head().await?;
+                }
+                Ok::<(), Refused>(())
+            };
+            if let Err(error) = done.await {
+                tracing::warn!(%error, "the receipt log lags behind");
+            }
+        }
+    }
+
+    /// Gives every receipt that has none a leaf. Returns where the tree stands.
+    async fn assign_leaves(&self) -> Result<Tree, Refused> {
+        let _one_at_a_time = self.shared.tree.lock().await;
+        self.assign_leaves_locked().await
+    }
+
+    async fn assign_leaves_locked(&self) -> Result<Tree, Refused> {
+        let store = &self.shared.store;
+        let mut tree = store.tree().await?;
+        loop {
+            let query = ListQuery {
+                kind: ResourceKind::Receipt,
+                scope: Scope::All,
+                open_only: false,
+                after: tree.last,
+                limit: APPEND_LEN_MAX,
+            };
+            let waiting = store.list(query).await?;
+            let Some(last) = waiting.last().map(|document| document.key) else {
+                return Ok(tree);
+            };
+            let leaves: Vec<(Position, Digest)> = waiting
+                .iter()
+                .filter_map(|document| match &document.state {
+                    State::Receipt(receipt) => Some((document.key, receipt.receipt_hash)),
+                    _ => None,
+                })
+                .collect();
+            let append = grow(&tree, leaves, last)?;
+            let after = append.after.clone();
+            // Another size: somebody else appended. Where it stands now is what counts.
+            tree = if store.append_leaves(append).await? {
+                after
+            } else {
+                store.tree().await?
+            };
+        }
+    }
+
+    /// Returns the newest sealed head with its size and root.
+    pub async fn newest_batch(&self) -> Result<Option<(Document, u64, Digest)>, Refused> {
+        let newest = self.shared.store.newest(ResourceKind::Batch).await?;
+        Ok(newest.and_then(|document| match &document.state {
+            State::Batch(batch) => {
+                let (size, root) = (batch.size, batch.root);
+                Some((document, size, root))
+            }
+            _ => None,
+        }))
+    }
+
+    /// Seals a head over everything that was issued, unless the newest one covers it already.
+    ///
+    /// # Errors
+    /// The store failed.
+    pub async fn seal_head(&self) -> Result<(), Refused> {
+        let _one_at_a_time = self.shared.tree.lock().await;
+        let tree = self.assign_leaves_locked().await?;
+        let newest = self.newest_batch().await?;
+        if tree.size == 0
+            || newest
+                .as_ref()
+                .is_some_and(|(_, size, _)| *size >= tree.size)
+        {
+            return Ok(());
+        }
+        let root = frontier(&tree)?.root();
+        let authority = &self.shared.authority;
+        let checkpoint = Checkpoint {
+            origin: authority.origin.clone(),
+            size: tree.size,
+            root,
+            extensions: Vec::new(),
+        };
+        let internal = |error: receipts::note::NoteError| Refused::Internal {
+            detail: error.to_string(),
+        };
+        let mut note = Note::new(checkpoint.text()).map_err(internal)?;
+        note.sign(&authority.origin, &authority.signer)
+            .map_err(internal)?;
+        let order = SealHead {
+            id: BatchId::from_body(&self.shared.ids.body()),
+            size: tree.size,
+            root,
+            previous_root: newest.map(|(_, _, root)| root),
+            checkpoint: note.write(),
+        };
+        let command = Command {
+            actor: "system".to_owned(),
+            idempotency_key: None,
+            order: Order::SealHead(order),
+        };
+        self.order(command, None, Lease::None).await.map(drop)
+    }
+
+    /// Returns the newest signed checkpoint with the witnesses' signatures that were added to it.
+    ///
+    /// # Errors
+    /// The store failed.
+    pub async fn checkpoint(&self) -> Result<Option<String>, Refused> {
+        newest_checkpoint(&*self.shared.store).await
+    }
+
+    /// Returns the signed checkpoint of a head.
+    ///
+    /// # Errors
+    /// The store failed.
+    pub async fn checkpoint_of(&self, document: &Document) -> Result<String, Refused> {
+        checkpoint_in(&*self.shared.store, document).await
+    }
+
+    /// Adds a witness's signature line to a head, when it is a well-formed line that is not there yet. Whether to
+    /// trust the witness is for readers to decide: it signs under its own name.
+    ///
+    /// # Errors
+    /// The line is malformed; there is no such head; the store failed.
+    pub async fn cosign(
+        &self,
+        actor: &str,
+        batch: &Document,
+        line: &str,
+    ) -> Result<String, Refused> {
+        let invalid = |message: String| {
+            Refused::Domain(domain::Refusal::Invalid {
+                param: "line",
+                message,
+            })
+        };
+        let parsed =
+            SignatureLine::parse(line.trim_end()).map_err(|error| invalid(error.to_string()))?;
+        let line = parsed.write();
+        let line = line.trim_end().to_owned();
+        let known = self.checkpoint_of(batch).await?;
+        if known.lines().any(|existing| existing == line) {
+            return Ok(known);
+        }
+        if known.lines().count() >= receipts::note::NOTE_SIGNATURES_MAX {
+            return Err(Refused::Busy {
+                what: "signatures of a checkpoint",
+            });
+        }
+        let id = BatchId::parse(&batch.id).map_err(|error| Refused::Internal {
+            detail: error.to_string(),
+        })?;
+        let command = Command {
+            actor: actor.to_owned(),
+            idempotency_key: None,
+            order: Order::CosignHead(CosignHead { id, line }),
+        };
+        self.order(command, None, Lease::None).await?;
+        let documents = self.shared.store.documents(vec![batch.id.clone()]).await?;
+        match documents.into_iter().flatten().next() {
+            Some(document) => self.checkpoint_of(&document).await,
+            None => Err(Refused::Internal {
+                detail: "a batch went away".to_owned(),
+            }),
+        }
+    }
+
+    /// Proves that a receipt is in the log, sealing a head if none covers it yet.
+    pub(crate) async fn prove(
+        &self,
+        key: Position,
+        receipt_hash: Digest,
+    ) -> Result<Proof, Unproven> {
+        let mut index = self.shared.store.leaf_index(key).await?;
+        if index.is_none() {
+            self.assign_leaves().await?;
+            index = self.shared.store.leaf_index(key).await?;
+        }
+        let Some(leaf_index) = index else {
+            return Err(Unproven::Broken("a receipt without a leaf".to_owned()));
+        };
+        let mut newest = self.newest_batch().await?;
+        if newest
+            .as_ref()
+            .is_none_or(|(_, size, _)| *size <= leaf_index)
+        {
+            self.seal_head().await?;
+            newest = self.newest_batch().await?;
+        }
+        let Some((batch, size, root)) = newest else {
+            return Err(Unproven::Broken("no sealed head".to_owned()));
+        };
+        let broken = |error: tiles::ProofError| Unproven::Broken(error.to_string());
+        let needed = tiles::inclusion_tiles(leaf_index, size).map_err(broken)?;
+        let fetched = self.fetch_tiles(needed).await?;
+        let path = tiles::inclusion(
+            |tile| fetched.get(&(tile.level, tile.index)).cloned(),
+            leaf_index,
+            size,
+        )
+        .map_err(broken)?;
+        Ok(Proof {
+            receipt_hash,
+            leaf_index,
+            batch,
+            size,
+            root,
+            path,
+        })
+    }
+
+    /// Proves that a smaller head is the beginning of a larger one.
+    ///
+    /// # Errors
+    /// There are no such heads; the store failed.
+    pub async fn prove_consistency(
+        &self,
+        old_size: u64,
+        new_size: u64,
+    ) -> Result<Vec<Digest>, Refused> {
+        let refuse = |error: tiles::ProofError| {
+            Refused::Domain(domain::Refusal::Invalid {
+                param: "from",
+                message: error.to_string(),
+            })
+        };
+        let stands = self.shared.store.tree().await?.size;
+        if new_size > stands || old_size > new_size {
+            return Err(refuse(tiles::ProofError::OutOfRange(stands)));
+        }
+        let needed = tiles::consistency_tiles(old_size, new_size).map_err(refuse)?;
+        let fetched = self.fetch_tiles(needed).await?;
+        tiles::consistency(
+            |tile| fetched.get(&(tile.level, tile.index)).cloned(),
+            old_size,
+            new_size,
+        )
+        .map_err(refuse)
+    }
+
+    async fn fetch_tiles(&self, tiles: Vec<Tile>) -> Result<BTreeMap<(u8, u64), Vec<u8>>, Refused> {
+        let mut fetched = BTreeMap::new();
+        for tile in tiles {
+            let hashes = self.tile_hashes(tile).await?;
+            fetched.insert((tile.level, tile.index), tiles::tile_bytes(&hashes));
+        }
+        Ok(fetched)
+    }
+
+    async fn tile_hashes(&self, tile: Tile) -> Result<Vec<Digest>, Refused> {
+        let first = tile.index.saturating_mul(tiles::TILE_WIDTH);
+        Ok(self
+            .shared
+            .store
+            .tree_hashes(tile.level, first, usize::from(tile.width))
+            .await?)
+    }
+
+    /// Returns a tile in the C2SP layout; none unless a sealed head covers all of it.
+    ///
+    /// # Errors
+    /// The store failed.
+    pub async fn tile(&self, tile: Tile) -> Result<Option<Vec<u8>>, Refused> {
+        let sealed = self.newest_batch().await?.map_or(0, |(_, size, _)| size);
+        if Tile::at(tile.level, tile.index, sealed).is_none_or(|there| there.width < tile.width) {
+            return Ok(None);
+        }
+        Ok(Some(tiles::tile_bytes(&self.tile_hashes(tile).await?)))
+    }
+
+    /// Returns a bundle of entries in the C2SP layout; none unless a sealed head covers all of it.
+    ///
+    /// # Errors
+    /// The store failed.
+    pub async fn entries(&self, index: u64, width: u16) -> Result<Option<Vec<u8>>, Refused> {
+        let sealed = self.newest_batch().await?.map_or(0, |(_, size, _)| size);
+        if Tile::at(0, index, sealed).is_none_or(|there| there.width < width) {
+            return Ok(None);
+        }
+        let first = index.saturating_mul(tiles::TILE_WIDTH);
+        Ok(Some(tiles::entry_bundle(
+            &self.shared.store.leaves(first, usize::from(width)).await?,
+        )))
+    }
+}
+
+/// Returns the newest signed checkpoint of a store's receipt log with the witnesses' signatures that were added to it.
+///
+/// # Errors
+/// The store failed.
+pub async fn newest_checkpoint(store: &dyn Store) -> Result<Option<String>, Refused> {
+    match store.newest(ResourceKind::Batch).await? {
+        Some(document) => checkpoint_in(store, &document).await.map(Some),
+        None => Ok(None),
+    }
+}
+
+async fn checkpoint_in(store: &dyn Store, document: &Document) -> Result<String, Refused> {
+        let State::Batch(batch) = &document.state else {
+            return Err(Refused::Internal {
+                detail: "a batch that is none".to_owned(),
+            });
+        };
+        let text = |payload: &canon::Map<String, canon::Value>, member: &str| {
+            payload
+                .get(member)
+                .and_then(canon::Value::as_str)
+                .unwrap_or_default()
+                .to_owned()
+        };
+        let payload = crate::view::payload(store, batch.source).await?;
+        let mut checkpoint = text(&payload, "checkpoint");
+        for position in &batch.cosigned {
+            let payload = crate::view::payload(store, *position).await?;
+            checkpoint.push_str(&text(&payload, "line"));
+            checkpoint.push('\n');
+        }
+        Ok(checkpoint)
+}
+
+fn frontier(tree: &Tree) -> Result<Frontier, Refused> {
+    Frontier::from_parts(tree.size, tree.peaks.clone()).ok_or_else(|| Refused::Internal {
+        detail: "the stored tree does not fit its size".to_owned(),
+    })
+}
+
+/// Computes what appending leaves does to the tree.
+fn grow(
+    tree: &Tree,
+    leaves: Vec<(Position, Digest)>,
+    last: Position,
+) -> Result<TreeAppend, Refused> {
+    let mut grown = frontier(tree)?;
+    let mut hashes = Vec::new();
+    for (_, receipt_hash) in &leaves {
+        let (next, stored) = merkle::append(grown, merkle::leaf(receipt_hash));
+        grown = next;
+        hashes.extend(
+            stored
+                .into_iter()
+                .map(|hash| (hash.level, hash.index, hash.hash)),
+        );
+    }
+    let after = Tree {
+        size: grown.size(),
+        peaks: grown.peaks().to_vec(),
+        last,
+    };
+    Ok(TreeAppend {
+        expected_size: tree.size,
+        leaves,
+        hashes,
+        after,
+    })
+}

@@ -1,0 +1,536 @@
+//! Receipts for readers: bytes, proofs and verdicts.
+
+use std::collections::BTreeMap;
+
+use canon::{Digest, Map, Value};
+use domain::{
+    Command, Document, Event, Order, Position, Receipt, ReceiptId, RecordVerification, Refusal,
+    ResourceKind, State,
+};
+use receipts::verify::{
+    Batch, Check, Code, Evidence, Form, Inclusion, Predecessor, References, Report, references,
+    verify,
+};
+use serde_json::json;
+
+use crate::caller::Caller;
+use crate::dispatch::{Answer, Idempotency};
+use crate::engine::Engine;
+use crate::log_tree::{Proof, Unproven};
+use crate::port::{ListQuery, Scope};
+use crate::read::{ListRequest, Page};
+use crate::refused::Refused;
+use crate::turn::Lease;
+use crate::view::View;
+
+/// What a caller asks of a verification.
+#[derive(Debug, Clone, PartialEq, Eq, Default)]
+pub struct VerifyRequest {
+    /// A key, by id or thumbprint, that must have signed.
+    pub trust_anchor: Option<String>,
+    /// The time at which keys must have been valid, RFC 3339.
+    pub at_time: Option<String>,
+}
+
+/// A receipt as it is stored.
+#[derive(Debug, Clone, PartialEq)]
+pub struct ReceiptForm {
+    /// Its view.
+    pub view: View,
+    /// Its canonical bytes; none when they were lost or redacted.
+    pub bytes: Option<Vec<u8>>,
+}
+
+impl Engine {
+    /// Reads a receipt with its bytes.
+    ///
+    /// # Errors
+    /// It does not exist or is hidden; the caller lacks the scope; the store failed.
+    pub async fn receipt(&self, caller: &Caller, id: &str) -> Result<ReceiptForm, Refused> {
+        let view = self.get(caller, ResourceKind::Receipt, id).await?;
+        Ok(self.receipt_form(view).await)
+    }
+
+    /// Adds their bytes to the views of receipts.
+    pub async fn receipt_forms(&self, views: Vec<View>) -> Vec<ReceiptForm> {
+        let mut forms = Vec::with_capacity(views.len());
+        for view in views {
+            forms.push(self.receipt_form(view).await);
+        }
+        forms
+    }
+
+    async fn receipt_form(&self, view: View) -> ReceiptForm {
+        let bytes = match &view.document.state {
+            // A store that finds other bytes under this digest says so; the verdict is for `verify` to give.
+            State::Receipt(receipt) => self
+                .shared
+                .store
+                .blob(receipt.content)
+                .await
+                .unwrap_or_default(),
+            _ => None,
+        };
+        ReceiptForm { view, bytes }
+    }
+
+    /// Lists the receipts of a Task; for a Task that is still running it waits a moment for the first one (C-20).
+    ///
+    /// # Errors
+    /// As [`Engine::list`].
+    pub async fn task_receipts(
+        &self,
+        caller: &Caller,
+        request: ListRequest,
+    ) -> Result<Page, Refused> {
+        caller.require("receipts:read")?;
+        let mut news = self.shared.store.news();
+        let mut late = self.shared.clock.sleep(self.shared.limits.receipt_window);
+        loop {
+            let page = self.list(caller, request.clone()).await?;
+            if !page.views.is_empty() || !self.is_running(request.task_id.as_deref()).await? {
+                return Ok(page);
+            }
+            tokio::select! {
+                biased;
+                _ = news.recv() => {}
+                () = &mut late => return Ok(page),
+            }
+        }
+    }
+
+    async fn is_running(&self, task: Option<&str>) -> Result<bool, Refused> {
+        let Some(id) = task else { return Ok(false) };
+        let documents = self.shared.store.documents(vec![id.into()]).await?;
+        Ok(documents
+            .into_iter()
+            .flatten()
+            .any(|document| match &document.state {
+                State::Task(task) => !task.status.is_terminal() && !task.status.is_waiting(),
+                _ => false,
+            }))
+    }
+
+    /// Proves that a receipt is in the log.
+    ///
+    /// # Errors
+    /// It does not exist or is hidden; the caller lacks the scope; the store failed.
+    pub async fn receipt_proof(&self, caller: &Caller, id: &str) -> Result<Proof, Refused> {
+        caller.require("receipts:read")?;
+        let document = self.visible(caller, ResourceKind::Receipt, id).await?;
+        let State::Receipt(receipt) = &document.state else {
+            return Err(Refused::Internal {
+                detail: "a receipt that is none".to_owned(),
+            });
+        };
+        let proof = self.prove(document.key, receipt.receipt_hash).await;
+        proof.map_err(Refused::from)
+    }
+
+    /// Returns the sealed event log of a Task, as its receipt's first material names it.
+    ///
+    /// # Errors
+    /// The Task does not exist, is hidden, or has not ended; the caller lacks the scope; the store failed.
+    pub async fn event_log_content(&self, caller: &Caller, task: &str) -> Result<Vec<u8>, Refused> {
+        caller.require("artifacts:read")?;
+        let unknown = |refused| match refused {
+            Refused::Domain(Refusal::NotFound { .. }) => Refused::Domain(Refusal::NotFound {
+                object: ResourceKind::Artifact.object(),
+                param: None,
+            }),
+            other => other,
+        };
+        let visible = self.visible(caller, ResourceKind::Task, task).await;
+        visible.map_err(unknown)?;
+        let log = self.event_log(task).await?;
+        log.ok_or(Refused::ContentUnavailable {
+            reason: "not_sealed",
+        })
+    }
+
+    /// Verifies a receipt of this log and records the verdict.
+    ///
+    /// # Errors
+    /// It does not exist or is hidden; the caller lacks the scope; the store failed. An invalid receipt is a
+    /// verdict, not an error.
+    pub async fn verify_receipt(
+        &self,
+        caller: &Caller,
+        id: &str,
+        request: &VerifyRequest,
+        idempotency: Option<Idempotency>,
+    ) -> Result<Answer, Refused> {
+        caller.require("receipts:read")?;
+        if self.is_draining() {
+            return Err(Refused::Draining);
+        }
+        let view = self.get(caller, ResourceKind::Receipt, id).await?;
+        let State::Receipt(receipt) = view.document.state.clone() else {
+            return Err(Refused::Internal {
+                detail: "a receipt that is none".to_owned(),
+            });
+        };
+        // As stored, damaged or not: the verdict shall say what is wrong with it.
+        let bytes = self.shared.store.blob_as_stored(receipt.content).await?;
+        let (report, merkle) = self
+            .examine(&view.document, &receipt, bytes.as_deref(), request)
+            .await?;
+        let id = ReceiptId::parse(id).map_err(|error| Refused::Internal {
+            detail: error.to_string(),
+        })?;
+        let order = RecordVerification {
+            id,
+            valid: report.is_valid(),
+            reason: report.reason().map(|code| code.as_str().to_owned()),
+            details: details(&report, merkle),
+        };
+        let command = Command {
+            actor: caller.actor.clone(),
+            idempotency_key: idempotency.as_ref().map(|given| given.key.clone()),
+            order: Order::RecordVerification(order),
+        };
+        let claim =
+            idempotency.map(|given| self.claim(caller, Some(&receipt.workspace_id), &given));
+        let done = self.order(command, claim, Lease::None).await?;
+
+        let event = self.event_at(done.answer).await?;
+        let documents = self
+            .shared
+            .store
+            .documents(vec![view.document.id.clone()])
+            .await?;
+        let document = documents
+            .into_iter()
+            .flatten()
+            .next()
+            .unwrap_or(view.document);
+        Ok(Answer {
+            view: self.view(caller, document).await?,
+            event,
+            changed: done.changed,
+        })
+    }
+
+    async fn examine(
+        &self,
+        document: &Document,
+        receipt: &Receipt,
+        bytes: Option<&[u8]>,
+        request: &VerifyRequest,
+    ) -> Result<(Report, Value), Refused> {
+        let proof = match self.prove(document.key, receipt.receipt_hash).await {
+            Ok(proof) => Ok(proof),
+            Err(Unproven::Broken(problem)) => Err(problem),
+            Err(Unproven::Refused(refused)) => return Err(refused),
+        };
+        let inclusion = proof.as_ref().ok().map(|proof| Inclusion {
+            leaf_index: proof.leaf_index,
+            batch: Batch {
+                size: proof.size,
+                root: proof.root,
+            },
+            path: proof.path.clone(),
+        });
+        let mut batches = self.named_batch(bytes.unwrap_or_default()).await?;
+        batches.extend(inclusion.as_ref().map(|inclusion| inclusion.batch));
+        let references = self.references(bytes.unwrap_or_default()).await?;
+        let evidence = Evidence {
+            form: Form::Canonical,
+            predecessor: match self.predecessor(document, receipt).await? {
+                Some(hash) => Predecessor::Hash(hash),
+                None => Predecessor::Absent,
+            },
+            batches: &batches,
+            inclusion: inclusion.as_ref(),
+            keys: &self.shared.authority.keys,
+            at_time: request.at_time.as_deref(),
+            trust_anchor: request.trust_anchor.as_deref(),
+            references: Some(&references),
+        };
+        let mut report = verify(bytes.unwrap_or_default(), &evidence);
+        let merkle = match &proof {
+            Ok(proof) => {
+                json!({"batch_id": proof.batch.id, "root": proof.root, "leaf_index": proof.leaf_index, "size": proof.size})
+            }
+            Err(_) => Value::Null,
+        };
+        if let Err(problem) = proof {
+            report.skipped.retain(|name| *name != "inclusion");
+            report.checks.push(Check {
+                name: "inclusion".to_owned(),
+                ok: false,
+                code: Some(Code::MerkleMismatch),
+                expected: None,
+                found: Some(problem),
+            });
+        }
+        report.checks.push(check_content(receipt, bytes));
+        Ok((report, merkle))
+    }
+
+    /// Returns the sealed head whose root a receipt names, when it names one that is known.
+    async fn named_batch(&self, bytes: &[u8]) -> Result<Vec<Batch>, Refused> {
+        let named = receipts::Receipt::read(bytes)
+            .ok()
+            .and_then(|receipt| receipt.merkle_root());
+        let Some(root) = named else {
+            return Ok(Vec::new());
+        };
+        let mut after = Position::START;
+        loop {
+            let query = ListQuery {
+                kind: ResourceKind::Batch,
+                scope: Scope::All,
+                open_only: false,
+                after,
+                limit: 500,
+            };
+            let page = self.shared.store.list(query).await?;
+            let Some(last) = page.last() else {
+                return Ok(Vec::new());
+            };
+            after = last.key;
+            let found = page.iter().find_map(|document| match &document.state {
+                State::Batch(batch) if batch.root == root => Some(Batch {
+                    size: batch.size,
+                    root,
+                }),
+                _ => None,
+            });
+            if let Some(batch) = found {
+                return Ok(vec![batch]);
+            }
+        }
+    }
+
+    /// Returns the hash of the receipt before this one in its Session's chain; for the first of a fork, of the
+    /// parent's last.
+    async fn predecessor(
+        &self,
+        document: &Document,
+        receipt: &Receipt,
+    ) -> Result<Option<Digest>, Refused> {
+        let Some(session) = document.links.session else {
+            return Ok(None);
+        };
+        let mut after = Position::START;
+        let mut previous = None;
+        loop {
+            let query = ListQuery {
+                kind: ResourceKind::Receipt,
+                scope: Scope::Session(session),
+                open_only: false,
+                after,
+                limit: 500,
+            };
+            let page = self.shared.store.list(query).await?;
+            let Some(last) = page.last() else { break };
+            after = last.key;
+            for other in page.iter().take_while(|other| other.key < document.key) {
+                if let State::Receipt(other) = &other.state {
+                    previous = Some(other.receipt_hash);
+                }
+            }
+            if after >= document.key {
+                break;
+            }
+        }
+        if previous.is_none() {
+            previous = self.inherited(receipt).await?;
+        }
+        Ok(previous)
+    }
+
+    /// Returns the hash that a forked Session's chain began with.
+    async fn inherited(&self, receipt: &Receipt) -> Result<Option<Digest>, Refused> {
+        let id = domain::ChainId::of(&receipt.session_id);
+        let chain = self
+            .shared
+            .store
+            .documents(vec![id.as_str().into()])
+            .await?
+            .into_iter()
+            .flatten()
+            .next();
+        let Some(chain) = chain else { return Ok(None) };
+        let first = crate::view::payload(&*self.shared.store, chain.key).await?;
+        // The first link of a fork counts no receipt of its own.
+        let inherits = first.get("count").and_then(Value::as_u64) == Some(0);
+        let hash = first
+            .get("receipt_hash")
+            .and_then(Value::as_str)
+            .and_then(|text| Digest::parse(text).ok());
+        Ok(hash.filter(|_| inherits))
+    }
+
+    /// Finds out what became of the things a receipt points to.
+    async fn references(&self, bytes: &[u8]) -> Result<References, Refused> {
+        let Ok(receipt) = receipts::Receipt::read(bytes) else {
+            return Ok(References::default());
+        };
+        let subject = self
+            .shared
+            .store
+            .documents(vec![receipt.subject_id().into()])
+            .await?;
+        let mut digests = BTreeMap::new();
+        for reference in references(&receipt) {
+            if let Some(digest) = self.digest_of(reference.uri).await? {
+                digests.insert(reference.uri.to_owned(), digest);
+            }
+        }
+        Ok(References {
+            subject_exists: subject.into_iter().flatten().next().is_some(),
+            digests,
+        })
+    }
+
+    /// Returns the digest of what an `artifact://` address names now.
+    async fn digest_of(&self, uri: &str) -> Result<Option<Digest>, Refused> {
+        let Some(name) = uri.strip_prefix("artifact://") else {
+            return Ok(None);
+        };
+        if let Some(task) = name.strip_prefix("event_log_") {
+            return self.event_log_digest(task).await;
+        }
+        if let Some(position) = self.shared.store.name().position(name) {
+            return self.recorded_digest(position).await;
+        }
+        let documents = self.shared.store.documents(vec![name.into()]).await?;
+        Ok(documents
+            .into_iter()
+            .flatten()
+            .next()
+            .and_then(|document| match document.state {
+                State::Artifact(artifact) => artifact.sha256,
+                _ => None,
+            }))
+    }
+
+    /// Returns the digest of the value that an event recorded; none when there is no such event or value any more.
+    async fn recorded_digest(&self, position: Position) -> Result<Option<Digest>, Refused> {
+        let stored = self.shared.store.events_at(vec![position]).await?;
+        let Some(stored) = stored.into_iter().flatten().next() else {
+            return Ok(None);
+        };
+        let Ok(mut event) = Event::parse(&stored.bytes) else {
+            // Damaged: whatever these bytes are, they are not what was recorded.
+            return Ok(Some(canon::sha256(&stored.bytes)));
+        };
+        crate::view::resolve_blobs(&*self.shared.store, &mut event.payload).await?;
+        let value = event.payload.get("value");
+        Ok(value.map(|value| canon::sha256(&canon::jcs(value))))
+    }
+
+    async fn event_log_digest(&self, task: &str) -> Result<Option<Digest>, Refused> {
+        Ok(self.event_log(task).await?.map(|log| canon::sha256(&log)))
+    }
+
+    /// Renders the sealed event log of a Task: the stored bytes of each event and a line feed, up to its terminal
+    /// transition. None for a Task that has not ended.
+    pub(crate) async fn event_log(&self, task: &str) -> Result<Option<Vec<u8>>, Refused> {
+        let documents = self.shared.store.documents(vec![task.into()]).await?;
+        let Some(document) = documents.into_iter().flatten().next() else {
+            return Ok(None);
+        };
+        if !matches!(&document.state, State::Task(task) if task.status.is_terminal()) {
+            return Ok(None);
+        }
+        let mut log = Vec::new();
+        let mut after = Position::START;
+        loop {
+            let query = crate::port::ReadEvents {
+                scope: Scope::Task(document.key),
+                after,
+                limit: 512,
+            };
+            let page = self.shared.store.events(query).await?;
+            let Some(last) = page.last() else {
+                return Ok(Some(log));
+            };
+            after = last.position;
+            // The Task's own last event is its terminal transition; what follows proves it.
+            for event in page.iter().filter(|event| event.position <= document.tip) {
+                log.extend_from_slice(&event.bytes);
+                log.push(b'\n');
+            }
+        }
+    }
+
+    /// Verifies a receipt that somebody hands over, against the keys and heads of this server.
+    ///
+    /// # Errors
+    /// The caller lacks the scope; the store failed.
+    pub async fn verify_foreign(
+        &self,
+        caller: &Caller,
+        bytes: &[u8],
+        request: &VerifyRequest,
+    ) -> Result<(bool, Option<String>, Value), Refused> {
+        caller.require("receipts:read")?;
+        let batches = self.named_batch(bytes).await?;
+        let evidence = Evidence {
+            form: Form::AnyJson,
+            predecessor: Predecessor::NotAsked,
+            batches: &batches,
+            inclusion: None,
+            keys: &self.shared.authority.keys,
+            at_time: request.at_time.as_deref(),
+            trust_anchor: request.trust_anchor.as_deref(),
+            references: None,
+        };
+        let report = verify(bytes, &evidence);
+        let reason = report.reason().map(|code| code.as_str().to_owned());
+        Ok((report.is_valid(), reason, details(&report, Value::Null)))
+    }
+
+    /// Who signs receipts here.
+    pub fn authority(&self) -> &crate::receipt::Authority {
+        &self.shared.authority
+    }
+}
+
+/// A stored receipt is also compared with the digest under which it was stored: what its own hash does not cover, such
+/// as the list of signatures, cannot be changed either.
+fn check_content(receipt: &Receipt, bytes: Option<&[u8]>) -> Check {
+    let found = bytes.map(canon::sha256);
+    let ok = found == Some(receipt.content);
+    Check {
+        name: "content".to_owned(),
+        ok,
+        code: (!ok).then_some(Code::ContentMismatch),
+        expected: (!ok).then(|| receipt.content.to_string()),
+        found: found.filter(|_| !ok).map(|digest| digest.to_string()),
+    }
+}
+
+/// Renders a report as the protocol's `details`.
+fn details(report: &Report, merkle: Value) -> Value {
+    let checks: Vec<Value> = report
+        .checks
+        .iter()
+        .map(|check| {
+            let mut line = Map::new();
+            line.insert("name".to_owned(), check.name.as_str().into());
+            line.insert("ok".to_owned(), check.ok.into());
+            let optional = [
+                ("code", check.code.map(|code| code.as_str().to_owned())),
+                ("expected", check.expected.clone()),
+                ("found", check.found.clone()),
+            ];
+            for (name, value) in optional {
+                if let Some(value) = value {
+                    line.insert(name.to_owned(), value.into());
+                }
+            }
+            Value::Object(line)
+        })
+        .collect();
+    json!({
+        "checks": checks,
+        "skipped": report.skipped,
+        "signatures": report.signatures.as_str(),
+        "merkle": merkle,
+        "materials": {"available": report.materials_available, "unavailable": report.materials_unavailable},
+    })
+}

@@ -1,0 +1,418 @@
+//! Issuing receipts: from a Task's whole log to the proof that commits to it.
+//!
+//! Runs where a turn is sealed, because the receipt covers the very events of its commit. Pure: signing Ed25519 is
+//! deterministic, so sealing twice gives the same bytes.
+
+use std::sync::Arc;
+
+use canon::{Digest, Map, Value};
+use domain::{
+    Blob, ChainId, Document, Documents, Draft, Event, EventName, ImpossibleEvent, Issued, Kind,
+    Position, ReceiptId, Scratch, Sealed, State, Status, Task, TaskId, Timestamp, issue_receipt,
+    seal,
+};
+use receipts::{
+    Approval, Budget, Decision, Determinism, End, EventLog, Failure, FinalArtifact, Identifiers,
+    Issuer, Lifecycle, Material, MaterialContent, MaterialKind, Micros, ModelCall, ModelRef,
+    Redaction, ReplayInput, SideEffects, Signer, TaskFacts, Tier, Trust, build_task,
+    event_log_digest,
+};
+
+use crate::secrets;
+
+/// How many events a receipt adds to the commit that ends a Task.
+pub(crate) const RECEIPT_EVENTS: u64 = 2;
+
+/// Who signs receipts.
+#[derive(Debug, Clone)]
+pub struct Authority {
+    /// The configured id of the issuer.
+    pub id: String,
+    /// Its configured name.
+    pub name: Option<String>,
+    /// The key in use.
+    pub signer: Arc<Signer>,
+    /// Every key that was ever in use, with its validity.
+    pub keys: receipts::KeySet,
+    /// The origin line of checkpoints, which names this log to witnesses.
+    pub origin: String,
+}
+
+impl Authority {
+    /// An authority with one key that is valid for all time.
+    ///
+    /// # Errors
+    /// Never for a key id of ordinary characters; the key set says what it refuses.
+    pub fn with_one_key(
+        id: &str,
+        key_id: &str,
+        secret: &[u8; 32],
+    ) -> Result<Self, receipts::KeySetError> {
+        let signer = Signer::new(key_id, secret);
+        let keys = receipts::KeySet::new(vec![receipts::PublicKey {
+            key_id: key_id.to_owned(),
+            bytes: signer.public(),
+            not_before: None,
+            expires: None,
+        }])?;
+        Ok(Self {
+            id: id.to_owned(),
+            name: None,
+            signer: Arc::new(signer),
+            keys,
+            origin: format!("{id}/receipts"),
+        })
+    }
+}
+
+/// The decided events of one command, and the Task they end.
+#[derive(Debug, Clone)]
+pub(crate) struct Step {
+    pub(crate) drafts: Vec<Draft>,
+    pub(crate) ends: Option<(TaskId, ReceiptId)>,
+    /// Stored bytes of the ended Task's earlier events.
+    pub(crate) history: Arc<[Arc<[u8]>]>,
+}
+
+impl Step {
+    pub(crate) fn event_count(&self) -> u64 {
+        let receipt = if self.ends.is_some() {
+            RECEIPT_EVENTS
+        } else {
+            0
+        };
+        self.drafts.len() as u64 + receipt
+    }
+
+    /// Seals the step; `earlier` are the events of the same turn before it.
+    pub(crate) fn seal(
+        &self,
+        log: &EventName,
+        authority: &Authority,
+        scratch: &mut Scratch,
+        earlier: &[Sealed],
+        first: Position,
+        stamp: Timestamp,
+    ) -> Result<(Vec<Sealed>, Option<Blob>), ImpossibleEvent> {
+        let mut sealed = seal(log, scratch, &self.drafts, first, stamp)?;
+        let Some((task_id, receipt_id)) = &self.ends else {
+            return Ok((sealed, None));
+        };
+        let broken = |problem: String| {
+            ImpossibleEvent::new(receipt_id.as_str(), Kind::ReceiptIssued, problem)
+        };
+        let Some(document) = scratch.document(task_id.as_str()).cloned() else {
+            return Err(broken(format!("no task `{task_id}`")));
+        };
+        let in_turn = earlier
+            .iter()
+            .chain(&sealed)
+            .filter(|event| event.links.task == Some(document.key));
+        let events: Vec<&[u8]> = self
+            .history
+            .iter()
+            .map(|bytes| &**bytes)
+            .chain(in_turn.map(|event| &*event.bytes))
+            .collect();
+        let facts = facts(scratch, authority, &document, receipt_id, &events, stamp)
+            .map_err(|error| broken(error.to_string()))?;
+        let receipt = build_task(&facts)
+            .map_err(|error| broken(error.to_string()))?
+            .signed(&authority.signer);
+        let blob = Blob::new(receipt.bytes());
+        let issued = Issued {
+            receipt_id: receipt_id.clone(),
+            task_id: task_id.clone(),
+            receipt_hash: receipt.hash(),
+            content: blob.digest,
+            bytes: blob.bytes.len() as u64,
+        };
+        let drafts = issue_receipt(scratch, "system", &issued);
+        sealed.extend(seal(
+            log,
+            scratch,
+            &drafts,
+            first.plus(self.drafts.len() as u64),
+            stamp,
+        )?);
+        Ok((sealed, Some(blob)))
+    }
+}
+
+/// What the log of a Task says, collected.
+fn facts(
+    scratch: &Scratch,
+    authority: &Authority,
+    document: &Document,
+    receipt_id: &ReceiptId,
+    events: &[&[u8]],
+    stamp: Timestamp,
+) -> Result<TaskFacts, domain::ParseEventError> {
+    let State::Task(task) = &document.state else {
+        return Err(domain::ParseEventError::new(
+            "the ended document is no task",
+        ));
+    };
+    let mut story = Story::default();
+    for bytes in events {
+        story.read(Event::parse(bytes)?);
+    }
+    let previous = match scratch
+        .document(ChainId::of(&task.session_id).as_str())
+        .map(|document| &document.state)
+    {
+        Some(State::Chain(chain)) => Some(chain.receipt_hash),
+        _ => None,
+    };
+    let mut redactions = story.redactions;
+    let lifecycle = lifecycle(document, task, story.failure, stamp, &mut redactions);
+    let consumed = Budget {
+        usd: Micros(
+            story
+                .calls
+                .iter()
+                .filter_map(|call| call.cost)
+                .map(|cost| cost.0)
+                .sum(),
+        ),
+        input_tokens: story.calls.iter().map(|call| call.input_tokens).sum(),
+        output_tokens: story.calls.iter().map(|call| call.output_tokens).sum(),
+        tool_calls: 0,
+        wall_time_ms: wall_time_ms(task, stamp),
+    };
+    let log_id = format!("event_log_{}", document.id);
+    Ok(TaskFacts {
+        receipt_id: receipt_id.to_string(),
+        issuer: Issuer {
+            id: authority.id.clone(),
+            name: authority.name.clone(),
+            version: "agents-protocol-2026-04-25".to_owned(),
+            public_key_id: Some(authority.signer.key_id().to_owned()),
+        },
+        issued_at: stamp.to_string(),
+        identifiers: Identifiers {
+            tenant_id: None,
+            persona_ref: None,
+            workspace_ref: task.workspace_id.to_string(),
+            session_id: task.session_id.to_string(),
+            task_id: document.id.to_string(),
+            branch_id: task.branch_id.as_ref().map(ToString::to_string),
+            trace_id: None,
+        },
+        lifecycle,
+        approvals: story.approvals,
+        // A Task without a persona has no tier of its own (C-46).
+        trust: Trust {
+            start_tier: Tier::ActAuto,
+            end_tier: Tier::ActAuto,
+            policy_ref: Some("none".to_owned()),
+        },
+        limit: None,
+        consumed,
+        replay_input: ReplayInput {
+            determinism: Determinism::ByteDeterministic,
+            event_log: EventLog {
+                uri: format!("artifact://{log_id}"),
+                id: log_id,
+                sha256: event_log_digest(events.iter().copied()),
+            },
+            materials: story.materials,
+        },
+        model_calls: story.calls,
+        alternatives: Vec::new(),
+        route_policy_reason: "the only model this server offers".to_owned(),
+        currency: "USD".to_owned(),
+        // Built-in workflows reach nothing outside: nothing was observed because there was nothing.
+        side_effects: SideEffects::default(),
+        final_artifacts: story.artifacts,
+        redactions,
+        previous_receipt_hash: previous,
+        merkle_root: None,
+        metadata: Map::new(),
+    })
+}
+
+fn lifecycle(
+    document: &Document,
+    task: &Task,
+    failure: Option<Failure>,
+    stamp: Timestamp,
+    redactions: &mut Vec<Redaction>,
+) -> Lifecycle {
+    let end = match task.status {
+        Status::Completed => End::Succeeded,
+        Status::Canceled => End::Canceled,
+        Status::Failed
+        | Status::Submitted
+        | Status::Working
+        | Status::InputRequired
+        | Status::AuthRequired => End::Failed(redacted(failure, redactions)),
+    };
+    Lifecycle {
+        created_at: Some(document.created_at.to_string()),
+        started_at: task.started_at.map(|time| time.to_string()),
+        completed_at: stamp.to_string(),
+        end,
+    }
+}
+
+/// A failure comes from the outside as often as from us: what looks like a secret in it stays out of the proof.
+fn redacted(failure: Option<Failure>, redactions: &mut Vec<Redaction>) -> Failure {
+    let mut failure = failure.unwrap_or(Failure {
+        code: "failed".to_owned(),
+        message: "the task failed".to_owned(),
+        details: None,
+    });
+    if secrets::looks_secret(&failure.message) {
+        failure.message = "redacted".to_owned();
+        redactions.push(redaction("/lifecycle/failure/message"));
+    }
+    let leaks = |details: &Map<String, Value>| {
+        secrets::looks_secret(&Value::Object(details.clone()).to_string())
+    };
+    if failure.details.as_ref().is_some_and(leaks) {
+        failure.details = None;
+        redactions.push(redaction("/lifecycle/failure/details"));
+    }
+    failure
+}
+
+fn redaction(field: &str) -> Redaction {
+    // No proof hash: the digest of a short secret would reveal it (AP-PRIV-04).
+    Redaction {
+        field: field.to_owned(),
+        reason: "looks like a secret".to_owned(),
+        proof_hash: None,
+    }
+}
+
+fn wall_time_ms(task: &Task, stamp: Timestamp) -> u64 {
+    let started = task.started_at.unwrap_or(stamp);
+    // A clock that stepped back gives no negative time.
+    u64::try_from((stamp.as_micros() - started.as_micros()) / 1_000).unwrap_or(0)
+}
+
+/// What is collected while reading a Task's events in order.
+#[derive(Default)]
+struct Story {
+    materials: Vec<Material>,
+    calls: Vec<ModelCall>,
+    approvals: Vec<Approval>,
+    artifacts: Vec<FinalArtifact>,
+    failure: Option<Failure>,
+    redactions: Vec<Redaction>,
+}
+
+impl Story {
+    fn read(&mut self, event: Event) {
+        let text = |member: &str| event.payload.get(member).and_then(Value::as_str);
+        match event.kind() {
+            Ok(Kind::EffectRecorded) => self.effect(&event),
+            Ok(Kind::UserToolConfirmation | Kind::UserInputSubmitted) => {
+                let approved = event.payload.get("approved") == Some(&Value::Bool(true));
+                self.approvals.push(approval(
+                    &event,
+                    if approved {
+                        Decision::Approved
+                    } else {
+                        Decision::Denied
+                    },
+                ));
+            }
+            Ok(Kind::RequestWithdrawn) => self.approvals.push(approval(&event, Decision::Canceled)),
+            Ok(Kind::ArtifactCreated) => self.artifacts.push(FinalArtifact {
+                artifact_id: event.resource.id.to_string(),
+                kind: text("kind").unwrap_or("other").to_owned(),
+                sha256: text("sha256").and_then(|digest| Digest::parse(digest).ok()),
+            }),
+            Ok(Kind::TaskFailed) => {
+                let failure = event.payload.get("failure").and_then(Value::as_object);
+                self.failure = failure.map(|failure| Failure {
+                    code: failure
+                        .get("code")
+                        .and_then(Value::as_str)
+                        .unwrap_or("failed")
+                        .to_owned(),
+                    message: failure
+                        .get("message")
+                        .and_then(Value::as_str)
+                        .unwrap_or("the task failed")
+                        .to_owned(),
+                    details: failure.get("details").and_then(Value::as_object).cloned(),
+                });
+            }
+            _ => {}
+        }
+    }
+
+    fn effect(&mut self, event: &Event) {
+        let text = |member: &str| {
+            event
+                .payload
+                .get(member)
+                .and_then(Value::as_str)
+                .unwrap_or_default()
+        };
+        let kind = match text("kind") {
+            "llm_provider_response" => MaterialKind::LlmProviderResponse,
+            "mcp_tool_return" => MaterialKind::McpToolReturn,
+            "host_fact" | "tool_result" => MaterialKind::HostFact,
+            // Clock reads and secrets are no material (C-24).
+            _ => return,
+        };
+        if let Ok(sha256) = Digest::parse(text("value_sha256")) {
+            let uri = format!("artifact://{}", event.id);
+            self.materials.push(Material {
+                kind,
+                id: text("effect_key").to_owned(),
+                content_type: Some("application/json".to_owned()),
+                content: MaterialContent::Stored { uri, sha256 },
+            });
+        }
+        if kind == MaterialKind::LlmProviderResponse && text("outcome") == "ok" {
+            self.call(event);
+        }
+    }
+
+    fn call(&mut self, event: &Event) {
+        let facts = event.payload.get("model").and_then(Value::as_object);
+        let member = |name: &str| facts.and_then(|facts| facts.get(name));
+        let number = |name: &str| member(name).and_then(Value::as_u64).unwrap_or(0);
+        let word = |name: &str| {
+            member(name)
+                .and_then(Value::as_str)
+                .unwrap_or("unknown")
+                .to_owned()
+        };
+        self.calls.push(ModelCall {
+            model: ModelRef {
+                provider: word("provider"),
+                model: word("model"),
+                version: None,
+                reason: None,
+            },
+            input_tokens: number("input_tokens"),
+            output_tokens: number("output_tokens"),
+            cost: member("cost_micros").and_then(Value::as_u64).map(Micros),
+            price_table: member("price_table")
+                .and_then(Value::as_str)
+                .map(str::to_owned),
+        });
+    }
+}
+
+fn approval(event: &Event, decision: Decision) -> Approval {
+    let action = match event.kind() {
+        Ok(Kind::UserInputSubmitted) => "input",
+        _ => "approval",
+    };
+    Approval {
+        approval_id: Some(event.resource.id.to_string()),
+        actor: event.actor.clone().unwrap_or_else(|| "unknown".to_owned()),
+        action: action.to_owned(),
+        decision,
+        decided_at: event.created_at.to_string(),
+        quorum: None,
+        evidence_hash: None,
+    }
+}

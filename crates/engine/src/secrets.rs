@@ -1,0 +1,61 @@
+//! Telling what looks like a secret, so that it can be kept out of proofs.
+//!
+//! A scanner of shapes, not a promise: it knows our own keys, private-key blocks, bearer credentials and the
+//! prefixes that large providers give their keys.
+
+/// Shapes that begin a secret, and how many further characters without white space make it one.
+const SHAPES: [(&str, usize); 12] = [
+    ("rpk_", 16),
+    ("-----BEGIN", 0),
+    ("Bearer ", 8),
+    ("sk-", 16),
+    ("sk_live_", 8),
+    ("xoxb-", 8),
+    ("xoxp-", 8),
+    ("ghp_", 16),
+    ("github_pat_", 16),
+    ("AKIA", 12),
+    ("AIza", 20),
+    ("eyJhbGciOi", 16),
+];
+
+/// True when a text holds something shaped like a credential.
+pub(crate) fn looks_secret(text: &str) -> bool {
+    SHAPES.iter().any(|(prefix, length)| {
+        text.match_indices(prefix).any(|(at, _)| {
+            let rest = text.get(at + prefix.len()..).unwrap_or_default();
+            rest.chars()
+                .take_while(|character| !character.is_whitespace() && *character != '"')
+                .count()
+                >= *length
+        })
+    })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn planted_secrets_are_found_and_plain_words_are_not() {
+        for text in [
+            "failed with rpk_0123456789abcdef0123",
+            "-----BEGIN PRIVATE KEY-----",
+            "header was Authorization: Bearer abcdefgh12345678",
+            "key sk-abcdefghijklmnop1234",
+            r#"{"token":"eyJhbGciOiJIUzI1NiIsInR5cCI6"}"#,
+        ] {
+            assert!(looks_secret(text), "{text}");
+        }
+        for text in [
+            "the bearer of news",
+            "ask-me",
+            "sk-short",
+            "rpk_",
+            "AKIA",
+            "",
+        ] {
+            assert!(!looks_secret(text), "{text}");
+        }
+    }
+}

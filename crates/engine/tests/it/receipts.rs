@@ -1,0 +1,263 @@
+//! Receipts: one chain per session, a tree that survives, and verdicts on every damage.
+
+use std::sync::Arc;
+use std::sync::atomic::{AtomicI64, Ordering};
+use std::time::Duration;
+
+use canon::{Digest, Map, Value};
+use domain::{Blob, ResourceKind, SessionId, State, Status, TaskId, Timestamp};
+use engine::port::{BoxFuture, Clock, MemoryStore, Store};
+use engine::workflow::{Registry, builtin};
+use engine::{Answer, Caller, Engine, ListRequest, Offline, Parts, Request, VerifyRequest};
+use receipts::Receipt;
+use receipts::merkle;
+
+use crate::support::{
+    CountedIds, TokioSpawn, engine_on, limits, new_session, reach, store, submit, task_request,
+    write,
+};
+
+async fn receipts_of(engine: &Engine, session: &SessionId) -> Vec<(String, Receipt)> {
+    let request = ListRequest {
+        kind: ResourceKind::Receipt,
+        workspace_id: None,
+        session_id: Some(session.to_string()),
+        task_id: None,
+        after: domain::Position::START,
+        limit: 200,
+    };
+    let caller = Caller::system();
+    let page = engine.list(&caller, request).await.unwrap();
+    let mut receipts = Vec::new();
+    for view in page.views {
+        let form = engine.receipt(&caller, &view.document.id).await.unwrap();
+        let receipt = Receipt::read(&form.bytes.unwrap()).unwrap();
+        receipts.push((view.document.id.to_string(), receipt));
+    }
+    receipts
+}
+
+fn assert_chain(receipts: &[(String, Receipt)], mut previous: Option<Digest>) {
+    for (id, receipt) in receipts {
+        assert_eq!(receipt.previous_hash(), previous, "{id}");
+        assert_eq!(receipt.stated_hash(), Some(receipt.hash()), "{id}");
+        previous = Some(receipt.hash());
+    }
+}
+
+async fn verify(engine: &Engine, id: &str) -> Answer {
+    let request = VerifyRequest::default();
+    engine
+        .verify_receipt(&Caller::system(), id, &request, None)
+        .await
+        .unwrap()
+}
+
+async fn verdict(engine: &Engine, id: &str) -> (bool, Option<String>, Value) {
+    let payload = verify(engine, id).await.event.unwrap().payload;
+    let reason = payload["reason"].as_str().map(str::to_owned);
+    (payload["valid"] == true, reason, payload["value"].clone())
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 4)]
+async fn tasks_of_one_session_that_finish_at_once_get_one_chain() {
+    let engine = engine_on(store()).await;
+    let session = new_session(&engine).await;
+    let other = new_session(&engine).await;
+    let mut running = Vec::new();
+    for number in 0..24 {
+        let session = if number % 4 == 0 { &other } else { &session };
+        let (engine, request) = (engine.clone(), task_request(session, "agent", "hello"));
+        running.push(tokio::spawn(async move { write(&engine, request).await.unwrap() }));
+    }
+    for task in running {
+        let id = TaskId::parse(&task.await.unwrap().view.document.id).unwrap();
+        reach(&engine, &id, Status::Completed).await;
+    }
+    let (first, second) = (
+        receipts_of(&engine, &session).await,
+        receipts_of(&engine, &other).await,
+    );
+    assert_eq!((first.len(), second.len()), (18, 6));
+    assert_chain(&first, None);
+    assert_chain(&second, None);
+    for (id, _) in first.iter().chain(&second) {
+        let (valid, reason, details) = verdict(&engine, id).await;
+        assert!(valid, "{reason:?} {details}");
+    }
+}
+
+#[tokio::test]
+async fn a_forked_session_goes_on_from_the_parents_last_receipt() {
+    let engine = engine_on(store()).await;
+    let session = new_session(&engine).await;
+    for _ in 0..2 {
+        write(&engine, task_request(&session, "agent", "hello")).await.unwrap();
+    }
+    let parent = receipts_of(&engine, &session).await;
+    assert_chain(&parent, None);
+    let fork = Request::ForkSession {
+        id: session.clone(),
+        at_event_id: None,
+        branch_id: None,
+        metadata: Map::new(),
+    };
+    let fork = write(&engine, fork).await.unwrap().view.document.id;
+    let fork = SessionId::parse(&fork).unwrap();
+    // The parent goes on by itself.
+    write(&engine, task_request(&session, "agent", "hello")).await.unwrap();
+    for _ in 0..2 {
+        write(&engine, task_request(&fork, "agent", "hello")).await.unwrap();
+    }
+    let forked = receipts_of(&engine, &fork).await;
+    assert_eq!(forked.len(), 2);
+    assert_chain(&forked, Some(parent[1].1.hash()));
+    assert_chain(&receipts_of(&engine, &session).await, None);
+    for (id, _) in &forked {
+        let (valid, reason, _) = verdict(&engine, id).await;
+        assert!(valid, "{reason:?}");
+    }
+}
+
+/// A clock that goes backwards by an hour with each look.
+#[derive(Debug)]
+struct Backwards(AtomicI64);
+
+impl Clock for Backwards {
+    fn now(&self) -> Timestamp {
+        Timestamp::from_micros(self.0.fetch_sub(3_600_000_000, Ordering::Relaxed))
+    }
+
+    fn sleep(&self, duration: Duration) -> BoxFuture<'static, ()> {
+        Box::pin(tokio::time::sleep(duration))
+    }
+}
+
+#[tokio::test]
+async fn a_clock_that_steps_back_breaks_no_chain() {
+    let engine = Engine::start(Parts {
+        store: store(),
+        clock: Arc::new(Backwards(AtomicI64::new(1_800_000_000_000_000))),
+        ids: Arc::new(CountedIds),
+        spawn: Arc::new(TokioSpawn),
+        performer: Arc::new(Offline),
+        workflows: Registry::new(builtin()),
+        authority: engine::Authority::with_one_key("reprise-test", "key-1", &[1; 32]).unwrap(),
+        limits: limits(),
+    })
+    .await
+    .unwrap();
+    let session = new_session(&engine).await;
+    for _ in 0..3 {
+        let answer = write(&engine, task_request(&session, "agent", "hello")).await.unwrap();
+        let id = TaskId::parse(&answer.view.document.id).unwrap();
+        reach(&engine, &id, Status::Completed).await;
+    }
+    let receipts = receipts_of(&engine, &session).await;
+    assert!(receipts[0].1.issued_at() > receipts[2].1.issued_at());
+    assert_chain(&receipts, None);
+    for (id, receipt) in &receipts {
+        let consumed = &receipt.as_map()["autonomy_budget"]["consumed"];
+        assert_eq!(consumed["wall_time_ms"], 0, "no negative time");
+        let (valid, reason, _) = verdict(&engine, id).await;
+        assert!(valid, "{reason:?}");
+    }
+}
+
+/// Puts other bytes where a receipt's are.
+async fn replace(store: &MemoryStore, content: Digest, bytes: Vec<u8>) {
+    let blob = Blob {
+        digest: content,
+        bytes,
+    };
+    store.put_blob(blob).await.unwrap();
+}
+
+fn content_of(view: &engine::View) -> Digest {
+    match &view.document.state {
+        State::Receipt(receipt) => receipt.content,
+        other => panic!("{other:?}"),
+    }
+}
+
+#[tokio::test]
+async fn every_flipped_byte_of_a_stored_receipt_is_seen() {
+    let store = store();
+    let engine = engine_on(Arc::clone(&store) as Arc<dyn Store>).await;
+    let (session, _, _) = submit(&engine, "agent").await;
+    let (id, receipt) = receipts_of(&engine, &session).await.remove(0);
+    let form = engine.receipt(&Caller::system(), &id).await.unwrap();
+    let content = content_of(&form.view);
+    let bytes = receipt.bytes();
+    let mut reasons = std::collections::BTreeSet::new();
+    for at in 0..bytes.len() {
+        // One bit of each byte, another one from byte to byte.
+        let mut changed = bytes.clone();
+        changed[at] ^= 1 << (at % 8);
+        replace(&store, content, changed).await;
+        let (valid, reason, details) = verdict(&engine, &id).await;
+        assert!(!valid, "byte {at} {:?}: {details}", bytes[at] as char);
+        reasons.insert(reason.unwrap());
+    }
+    for code in ["schema_invalid", "receipt_hash_mismatch", "signature_invalid", "key_unknown"] {
+        assert!(reasons.contains(code), "{reasons:?}");
+    }
+    // What the hash does not cover is compared with the digest it is stored under.
+    let mut unsigned = receipt.as_map().clone();
+    unsigned["signatures"] = Value::Array(Vec::new());
+    replace(&store, content, canon::jcs(&Value::Object(unsigned))).await;
+    let (valid, reason, _) = verdict(&engine, &id).await;
+    assert_eq!((valid, reason.as_deref()), (false, Some("content_mismatch")));
+    replace(&store, content, bytes).await;
+    assert!(verdict(&engine, &id).await.0);
+}
+
+#[tokio::test]
+async fn a_restart_reads_the_tree_and_hashes_nothing_again() {
+    let store = store();
+    let engine = engine_on(Arc::clone(&store) as Arc<dyn Store>).await;
+    let session = new_session(&engine).await;
+    for _ in 0..5 {
+        write(&engine, task_request(&session, "agent", "hello")).await.unwrap();
+    }
+    let (id, _) = receipts_of(&engine, &session).await.remove(0);
+    let before = engine.receipt_proof(&Caller::system(), &id).await.unwrap();
+    let tree = store.tree().await.unwrap();
+    engine.drain().await;
+
+    let store = Arc::new(store.reopened());
+    let engine = engine_on(Arc::clone(&store) as Arc<dyn Store>).await;
+    assert_eq!(store.tree().await.unwrap(), tree);
+    write(&engine, task_request(&session, "agent", "hello")).await.unwrap();
+    let receipts = receipts_of(&engine, &session).await;
+    let (last, receipt) = receipts.last().unwrap();
+    let proof = engine.receipt_proof(&Caller::system(), last).await.unwrap();
+    assert_eq!(proof.leaf_index, 5);
+    let leaf = merkle::leaf(&receipt.hash());
+    assert!(merkle::verify_inclusion(&leaf, 5, proof.size, &proof.path, &proof.root));
+    let path = engine.prove_consistency(before.size, proof.size).await.unwrap();
+    assert!(merkle::verify_consistency(
+        before.size,
+        proof.size,
+        &before.root,
+        &proof.root,
+        &path
+    ));
+    // Every leaf is there once: what was appended is six, what is stored is six.
+    assert_eq!(store.leaves(0, 100).await.unwrap().len(), 6);
+}
+
+#[tokio::test]
+async fn a_receipt_that_got_no_leaf_before_the_crash_gets_it_after() {
+    let store = store();
+    let engine = engine_on(Arc::clone(&store) as Arc<dyn Store>).await;
+    let (session, _, _) = submit(&engine, "agent").await;
+    // As a kill right after the commit leaves it, whether or not the tree has caught up by then.
+    let store = Arc::new(store.reopened());
+    let engine = engine_on(Arc::clone(&store) as Arc<dyn Store>).await;
+    let (id, receipt) = receipts_of(&engine, &session).await.remove(0);
+    let proof = engine.receipt_proof(&Caller::system(), &id).await.unwrap();
+    assert_eq!(proof.leaf_index, 0);
+    assert_eq!(proof.receipt_hash, receipt.hash());
+    assert_eq!(store.leaves(0, 100).await.unwrap(), [receipt.hash()]);
+}

@@ -1,0 +1,255 @@
+//! Receipts: reading, verifying, proving; sealed heads of the log and the signatures of witnesses.
+
+use axum::http::{HeaderName, header};
+use axum::response::{IntoResponse, Response};
+use canon::{Integers, Value};
+use domain::{Position, ResourceKind, State};
+use engine::port::Clock;
+use engine::{ListRequest, ReceiptForm, Refused, VerifyRequest};
+use receipts::{Receipt, cbor};
+use wire::Cursor;
+use wire::receipt::{self as wired, MEDIA_TYPE, MEDIA_TYPE_CBOR};
+use wire::render::Source;
+
+use super::Routes;
+use crate::call::{Call, ok};
+use crate::failure::{Failure, Reply};
+use crate::render;
+use crate::world::SystemClock;
+
+pub(super) fn routes(routes: Routes) -> Routes {
+    routes
+        .get("/v1/tasks/{task_id}/receipts", list_of_task)
+        .get("/v1/receipts/{receipt_id}", read)
+        .post("/v1/receipts/{receipt_id}/verify", verify)
+        .post("/v1/receipts/verify", verify_foreign)
+        .get("/v1/receipts/{receipt_id}/proof", proof)
+        .get("/v1/receipt-batches", batches)
+        .get("/v1/receipt-batches/consistency", consistency)
+        .get("/v1/receipt-batches/{batch_id}", batch)
+        .post("/v1/receipt-batches/{batch_id}/cosignatures", cosign)
+}
+
+fn superset(form: &ReceiptForm) -> Value {
+    let source = Source {
+        document: &form.view.document,
+        payloads: &form.view.payloads,
+    };
+    wired::receipt(source, form.bytes.as_deref())
+}
+
+async fn list_of_task(call: Call) -> Reply {
+    let request = ListRequest {
+        kind: ResourceKind::Receipt,
+        workspace_id: None,
+        session_id: None,
+        task_id: Some(call.param("task_id").to_owned()),
+        after: Position(call.cursor()?.0),
+        limit: call.limit()?,
+    };
+    // The Task stands in the path: an unknown one is no wrong parameter.
+    call.caller.require("receipts:read")?;
+    call.must_see(ResourceKind::Task, "task_id").await?;
+    let engine = &call.app.engine;
+    let page = engine.task_receipts(&call.caller, request).await?;
+    let forms = engine.receipt_forms(page.views).await;
+    let data = forms.iter().map(superset).collect();
+    let next = page.next.map(|position| Cursor(position.0));
+    Ok(ok(&wire::list(data, next)))
+}
+
+/// In which form a receipt is wanted.
+enum Form {
+    Superset,
+    Bare,
+    Cbor,
+}
+
+fn wanted(call: &Call) -> Result<Form, Failure> {
+    let accept = call.header(header::ACCEPT.as_str()).unwrap_or_default();
+    let accepts = |media_type: &str| {
+        accept.split(',').any(|line| {
+            let name = line.split(';').next().unwrap_or_default().trim();
+            name.eq_ignore_ascii_case(media_type)
+        })
+    };
+    match call.query("view")? {
+        Some("wire") | None if accepts(MEDIA_TYPE_CBOR) => Ok(Form::Cbor),
+        Some("wire") => Ok(Form::Bare),
+        None if accepts(MEDIA_TYPE) => Ok(Form::Bare),
+        None => Ok(Form::Superset),
+        Some(_) => Err(Failure::invalid("view", "`view` must be `wire` or absent")),
+    }
+}
+
+async fn read(call: Call) -> Reply {
+    let wanted = wanted(&call)?;
+    let engine = &call.app.engine;
+    let form = engine
+        .receipt(&call.caller, call.param("receipt_id"))
+        .await?;
+    let lost = Refused::ContentUnavailable { reason: "damaged" };
+    let typed = |media_type: &str, bytes: Vec<u8>| -> Response {
+        let media_type = format!("{media_type}; schema={}", wired::FORMAT);
+        let headers: [(HeaderName, String); 2] = [
+            (header::CONTENT_TYPE, media_type),
+            (header::VARY, "accept".to_owned()),
+        ];
+        (headers, bytes).into_response()
+    };
+    match wanted {
+        Form::Superset => Ok(([(header::VARY, "accept")], ok(&superset(&form))).into_response()),
+        Form::Bare => Ok(typed(MEDIA_TYPE, form.bytes.ok_or(lost)?)),
+        Form::Cbor => {
+            let bytes = form.bytes.ok_or(lost.clone())?;
+            let receipt = Receipt::read(&bytes).map_err(|_| lost)?;
+            Ok(typed(MEDIA_TYPE_CBOR, cbor::write(&receipt)))
+        }
+    }
+}
+
+fn options(
+    trust_anchor: Option<String>,
+    at_time: Option<String>,
+) -> Result<VerifyRequest, Failure> {
+    if at_time
+        .as_deref()
+        .is_some_and(|time| receipts::seconds_of(time).is_none())
+    {
+        return Err(Failure::invalid(
+            "at_time",
+            "`at_time` must be an RFC 3339 time",
+        ));
+    }
+    Ok(VerifyRequest {
+        trust_anchor,
+        at_time,
+    })
+}
+
+/// Answers 200 for every receipt that is there, valid or not (A11).
+async fn verify(mut call: Call) -> Reply {
+    let body = call.json().await?;
+    let (trust_anchor, at_time) = wired::verify_request(&body)?;
+    let request = options(trust_anchor, at_time)?;
+    let idempotency = call.idempotency(Value::Object(body))?;
+    let id = call.param("receipt_id");
+    let answer = call
+        .app
+        .engine
+        .verify_receipt(&call.caller, id, &request, idempotency)
+        .await?;
+    let lost = || Failure::from(Refused::Internal {
+        detail: "a verification without its event".to_owned(),
+    });
+    let event = answer.event.ok_or_else(lost)?;
+    Ok(ok(&wired::verification(
+        id,
+        &event.payload,
+        event.created_at,
+    )))
+}
+
+/// Judges a receipt that somebody hands over. Nothing is recorded: it may be anybody's.
+async fn verify_foreign(mut call: Call) -> Reply {
+    let owned = |text: Option<&str>| text.map(str::to_owned);
+    let request = options(
+        owned(call.query("trust_anchor")?),
+        owned(call.query("at_time")?),
+    )?;
+    call.idempotency(Value::Null)?;
+    let bytes = call.bytes(call.app.config.body_bytes_max).await?;
+    let media_type = call.header(header::CONTENT_TYPE.as_str()).unwrap_or_default();
+    let name = media_type.split(';').next().unwrap_or_default().trim();
+    let bytes = if name.eq_ignore_ascii_case(MEDIA_TYPE_CBOR) {
+        let receipt = cbor::read(&bytes).map_err(|error| {
+            Failure::invalid("", format!("the body cannot be read as CBOR: {error}"))
+        })?;
+        receipt.bytes()
+    } else {
+        match canon::read_object(&bytes, Integers::Safe) {
+            Ok(body) => canon::jcs(&Value::Object(wired::bare(body)?)),
+            // What cannot be read is no receipt, and the verdict says so.
+            Err(_) => bytes.to_vec(),
+        }
+    };
+    let engine = &call.app.engine;
+    let (valid, reason, details) = engine
+        .verify_foreign(&call.caller, &bytes, &request)
+        .await?;
+    let id = Receipt::read(&bytes).ok();
+    let id = id.as_ref().map(Receipt::id);
+    let at = SystemClock.now();
+    Ok(ok(&wired::verdict(
+        id,
+        valid,
+        Value::from(reason),
+        details,
+        at,
+    )))
+}
+
+async fn proof(call: Call) -> Reply {
+    let id = call.param("receipt_id");
+    let engine = &call.app.engine;
+    let proof = engine.receipt_proof(&call.caller, id).await?;
+    let checkpoint = engine.checkpoint_of(&proof.batch).await?;
+    let shown = wired::Proof {
+        receipt_id: id,
+        receipt_hash: proof.receipt_hash,
+        leaf_index: proof.leaf_index,
+        batch_id: &proof.batch.id,
+        tree_size: proof.size,
+        root: proof.root,
+        path: &proof.path,
+        checkpoint: &checkpoint,
+    };
+    Ok(ok(&shown.render()))
+}
+
+async fn batches(call: Call) -> Reply {
+    call.page(ResourceKind::Batch, Default::default()).await
+}
+
+async fn batch(call: Call) -> Reply {
+    call.read(ResourceKind::Batch, "batch_id").await
+}
+
+/// Reads a head: its size, or the id of a batch.
+async fn head(call: &Call, name: &str) -> Result<u64, Failure> {
+    let Some(text) = call.query(name)? else {
+        return Err(Failure::invalid(name, format!("`{name}` is required")));
+    };
+    if let Ok(size) = text.parse() {
+        return Ok(size);
+    }
+    let engine = &call.app.engine;
+    let view = engine.get(&call.caller, ResourceKind::Batch, text).await?;
+    match &view.document.state {
+        State::Batch(batch) => Ok(batch.size),
+        _ => Err(Failure::not_found("receipt_batch")),
+    }
+}
+
+async fn consistency(call: Call) -> Reply {
+    call.caller.require("receipts:read")?;
+    let (from, to) = (head(&call, "from").await?, head(&call, "to").await?);
+    let path = call.app.engine.prove_consistency(from, to).await?;
+    Ok(ok(&wired::consistency(from, to, &path)))
+}
+
+async fn cosign(mut call: Call) -> Reply {
+    call.caller.require("receipts:write")?;
+    let body = call.json().await?;
+    let line = wired::cosign_request(&body)?;
+    // The same line again is there already: repeating does nothing more, with a key or without.
+    call.idempotency(Value::Object(body))?;
+    let engine = &call.app.engine;
+    let id = call.param("batch_id");
+    let known = engine.get(&call.caller, ResourceKind::Batch, id).await?;
+    engine
+        .cosign(&call.caller.actor, &known.document, &line)
+        .await?;
+    let view = engine.get(&call.caller, ResourceKind::Batch, id).await?;
+    Ok(ok(&render::view(&call.app, &view)))
+}

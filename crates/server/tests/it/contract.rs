@@ -1,0 +1,131 @@
+//! Every answer that any test gets is held against the API's description, and against the published contract when it
+//! is there.
+
+use std::collections::BTreeMap;
+use std::path::Path;
+use std::sync::{Arc, Mutex, OnceLock};
+
+use jsonschema::Validator;
+use serde_json::{Value, json};
+use wire::openapi::{Gives, Operation, operations};
+
+/// Where the description is looser than the contract on purpose.
+fn differs_on_purpose(operation: &Operation, text: &str) -> bool {
+    // C-48: no A2A interface answers yet, so none is listed; AP-PRIV-03: descriptors stand for private parts;
+    // AP-PART-03: parts of unknown types are kept.
+    // C-05: the issuer of a receipt is the format's object.
+    let named = ["getAgentCard", "getReceipt", "listTaskReceipts"];
+    named.contains(&operation.id) || text.contains("\"redacted\"") || text.contains("hologram")
+}
+
+struct Documents {
+    ours: Value,
+    contract: Option<Value>,
+}
+
+fn documents() -> &'static Documents {
+    static DOCUMENTS: OnceLock<Documents> = OnceLock::new();
+    DOCUMENTS.get_or_init(|| {
+        let path = Path::new(env!("CARGO_MANIFEST_DIR"))
+            .join("../../../shared/spec/data/openapi-agents-protocol-2026-04-25.yaml");
+        let contract = std::fs::read_to_string(path).ok();
+        if contract.is_none() {
+            println!("skipped: the published contract is not at ../shared/spec/data");
+        }
+        Documents {
+            ours: wire::openapi::document("0", "http://x"),
+            contract: contract.map(|text| serde_saphyr::from_str(&text).unwrap()),
+        }
+    })
+}
+
+fn matches(template: &str, path: &str) -> bool {
+    let mut wanted = template.split('/');
+    let mut given = path.split('/');
+    loop {
+        match (wanted.next(), given.next()) {
+            (None, None) => return true,
+            (Some(want), Some(give)) if want == give || want.starts_with('{') => {}
+            _ => return false,
+        }
+    }
+}
+
+/// Building a validator takes longer than a request: one for each schema will do.
+fn validator(document: &Value, is_contract: bool, schema: &Value) -> Arc<Validator> {
+    type Built = BTreeMap<(bool, String), Arc<Validator>>;
+    static BUILT: Mutex<Built> = Mutex::new(BTreeMap::new());
+    let mut built = BUILT.lock().unwrap();
+    let build = || {
+        let mut whole = schema.clone();
+        whole["components"] = document["components"].clone();
+        Arc::new(jsonschema::draft202012::new(&whole).unwrap())
+    };
+    let key = (is_contract, schema.to_string());
+    Arc::clone(built.entry(key).or_insert_with(build))
+}
+
+/// Checks a JSON answer.
+pub(crate) fn check(method: &str, path: &str, status: u16, text: &str) {
+    let path = path.split('?').next().unwrap();
+    let operation = operations()
+        .filter(|operation| operation.method.eq_ignore_ascii_case(method))
+        .filter(|operation| matches(operation.path, path))
+        // A fixed path wins over a parameter, as in the router.
+        .min_by_key(|operation| operation.path.matches('{').count());
+    let Some(operation) = operation else { return };
+    let body: Value = serde_json::from_str(text).unwrap();
+    let documents = documents();
+    for document in [Some(&documents.ours), documents.contract.as_ref()]
+        .into_iter()
+        .flatten()
+    {
+        let described = &document["paths"][operation.path][operation.method]["responses"];
+        let schema = match (status, described.get(status.to_string())) {
+            (400.., _) => json!({"$ref": "#/components/schemas/ErrorResponse"}),
+            (_, Some(response)) => response["content"]["application/json"]["schema"].clone(),
+            // The contract knows one status of success; the same answer again is 200.
+            (200, None) => continue,
+            (_, None) => panic!("{} answers {status}, which is not described", operation.id),
+        };
+        let is_contract = !std::ptr::eq(document, &raw const documents.ours);
+        if schema.is_null()
+            || operation.gives == Gives::Nothing
+            || is_contract && differs_on_purpose(operation, text)
+        {
+            continue;
+        }
+        let validator = validator(document, is_contract, &schema);
+        let problems: Vec<String> = validator
+            .iter_errors(&body)
+            .map(|error| format!("{}: {error}", error.instance_path()))
+            .collect();
+        let whose = if is_contract {
+            "contract"
+        } else {
+            "description"
+        };
+        assert!(
+            problems.is_empty(),
+            "{whose}, {}: {problems:#?}\n{body:#}",
+            operation.id
+        );
+    }
+}
+
+#[test]
+fn the_check_itself_notices_what_is_wrong() {
+    let refused = |path: &str, status: u16, body: Value| {
+        let text = body.to_string();
+        std::panic::catch_unwind(|| check("GET", path, status, &text)).is_err()
+    };
+    assert!(refused("/v1/tasks", 200, json!({"object": "list"})));
+    assert!(refused("/v1/tasks/x", 200, json!({"object": "task"})));
+    assert!(refused(
+        "/v1/tasks",
+        404,
+        json!({"error": {"code": "lost"}})
+    ));
+    assert!(refused("/v1/tasks", 299, json!({})));
+    assert!(!refused("/v1", 200, wire::card::discovery()));
+}

@@ -1,0 +1,145 @@
+//! The receipt log's tree as rows: leaves, the hashes that tiles keep, and where the tree stands.
+//!
+//! Computes no hash. The size that an append expects is checked in its transaction, so that a leaf gets one index
+//! however many append.
+
+use canon::Digest;
+use domain::Position;
+use engine::port::{CommitError, StoreFault, Tree, TreeAppend};
+use rusqlite::{Connection, OptionalExtension};
+
+use crate::fault::{commit_fault, fault};
+use crate::row::sql;
+
+const HASH_BYTES: usize = 32;
+
+pub(crate) const TREE: &str = "SELECT size, peaks, last FROM tree WHERE one = 1";
+pub(crate) const LEAF_INDEX: &str = "SELECT idx FROM leaves WHERE receipt = ?1";
+pub(crate) const LEAVES: &str =
+    "SELECT receipt, hash FROM leaves WHERE idx >= ?1 ORDER BY idx LIMIT ?2";
+pub(crate) const TREE_HASHES: &str =
+    "SELECT hash FROM tree_hashes WHERE level = ?1 AND idx >= ?2 ORDER BY idx LIMIT ?3";
+
+/// Reads where the tree stands.
+pub(crate) fn tree(connection: &Connection) -> Result<Tree, StoreFault> {
+    let row = connection
+        .prepare_cached(TREE)
+        .and_then(|mut select| {
+            let read = |row: &rusqlite::Row<'_>| {
+                Ok((row.get(0)?, row.get::<_, Vec<u8>>(1)?, row.get(2)?))
+            };
+            select.query_row([], read).optional()
+        })
+        .map_err(fault)?;
+    let Some((size, peaks, last)) = row else {
+        return Ok(Tree {
+            size: 0,
+            peaks: Vec::new(),
+            last: Position::START,
+        });
+    };
+    let (peaks, rest) = peaks.as_chunks::<HASH_BYTES>();
+    if !rest.is_empty() {
+        return Err(StoreFault::new(
+            "the receipt log's tree is damaged: its peaks are no hashes; run `reprise log verify`",
+        ));
+    }
+    Ok(Tree {
+        size,
+        peaks: peaks.iter().copied().map(Digest::from_bytes).collect(),
+        last: Position(last),
+    })
+}
+
+/// Returns the index of the leaf of a Receipt.
+pub(crate) fn leaf_index(
+    connection: &Connection,
+    receipt: Position,
+) -> Result<Option<u64>, StoreFault> {
+    connection
+        .prepare_cached(LEAF_INDEX)
+        .and_then(|mut select| {
+            select
+                .query_row([sql(receipt.0)], |row| row.get(0))
+                .optional()
+        })
+        .map_err(fault)
+}
+
+/// Reads leaves: the key and the hash of each Receipt, ascending from an index.
+pub(crate) fn leaves(
+    connection: &Connection,
+    first: u64,
+    count: usize,
+) -> Result<Vec<(Position, Digest)>, StoreFault> {
+    let read = |row: &rusqlite::Row<'_>| {
+        Ok((Position(row.get(0)?), Digest::from_bytes(row.get(1)?)))
+    };
+    connection
+        .prepare_cached(LEAVES)
+        .and_then(|mut select| {
+            select
+                .query_map((sql(first), sql(count as u64)), read)?
+                .collect()
+        })
+        .map_err(fault)
+}
+
+/// Reads hashes of a tile level, ascending from an index.
+pub(crate) fn hashes(
+    connection: &Connection,
+    level: u8,
+    first: u64,
+    count: usize,
+) -> Result<Vec<Digest>, StoreFault> {
+    connection
+        .prepare_cached(TREE_HASHES)
+        .and_then(|mut select| {
+            let values = (level, sql(first), sql(count as u64));
+            select
+                .query_map(values, |row| Ok(Digest::from_bytes(row.get(0)?)))?
+                .collect()
+        })
+        .map_err(fault)
+}
+
+/// Appends leaves in the transaction under way; false, and nothing written, when the tree has another size.
+pub(crate) fn append(connection: &Connection, append: &TreeAppend) -> Result<bool, CommitError> {
+    let now = tree(connection).map_err(CommitError::Fault)?;
+    if now.size != append.expected_size {
+        return Ok(false);
+    }
+    if append.expected_size + append.leaves.len() as u64 != append.after.size {
+        return Err(CommitError::Fault(StoreFault::new(
+            "a tree grew by another number of leaves than it was given, which is a bug of this program; nothing was written",
+        )));
+    }
+    let write = || -> rusqlite::Result<()> {
+        let mut insert = connection
+            .prepare_cached("INSERT INTO leaves(idx, receipt, hash) VALUES (?1, ?2, ?3)")?;
+        for ((receipt, hash), index) in append.leaves.iter().zip(append.expected_size..) {
+            insert.execute((sql(index), sql(receipt.0), hash.as_bytes()))?;
+        }
+        let mut insert = connection
+            .prepare_cached("INSERT INTO tree_hashes(level, idx, hash) VALUES (?1, ?2, ?3)")?;
+        for (level, index, hash) in &append.hashes {
+            insert.execute((level, sql(*index), hash.as_bytes()))?;
+        }
+        let after = &append.after;
+        let peaks: Vec<u8> = after
+            .peaks
+            .iter()
+            .flat_map(|peak| peak.as_bytes())
+            .copied()
+            .collect();
+        connection
+            .prepare_cached(
+                "INSERT INTO tree(one, size, peaks, last) VALUES (1, ?1, ?2, ?3) ON CONFLICT(one) \
+                 DO UPDATE SET size = excluded.size, peaks = excluded.peaks, last = excluded.last",
+            )?
+            .execute((sql(after.size), peaks, sql(after.last.0)))?;
+        Ok(())
+    };
+    write().map_err(commit_fault)?;
+    Ok(true)
+}

@@ -1,0 +1,155 @@
+//! Receipts against the events that issued them, their chains, and the tree over them.
+//!
+//! Says nothing about signatures: which keys count is not in the log.
+
+use canon::{Digest, sha256};
+use domain::{Documents, Event, Position, ResourceKind};
+use receipts::merkle::{self, Frontier};
+use receipts::walk::Walk;
+
+use super::{Check, digest_in};
+use crate::audit::AuditError;
+use crate::fold::What;
+
+/// What an event says of the receipt it issued.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(super) struct Issued {
+    position: Position,
+    id: Box<str>,
+    session: Option<Box<str>>,
+    hash: Digest,
+    /// Digest of the bytes.
+    pub(super) content: Digest,
+}
+
+impl Issued {
+    pub(super) fn read(event: &Event, position: Position) -> Option<Self> {
+        Some(Self {
+            position,
+            id: event.resource.id.clone(),
+            session: event.session_id.as_ref().map(|id| id.as_str().into()),
+            hash: digest_in(event.payload.get("receipt_hash"))?,
+            content: digest_in(event.payload.get("content_sha256"))?,
+        })
+    }
+}
+
+impl Check<'_> {
+    pub(super) fn receipts(&mut self) -> Result<(), AuditError> {
+        let issued = std::mem::take(&mut self.issued);
+        // Behind an issue that cannot be read, chains and tree cannot be judged.
+        let unread = self.damaged.iter().any(|key| {
+            let document = self.ids.get(key).and_then(|id| self.scratch.document(id));
+            document.is_some_and(|document| document.state.kind() == ResourceKind::Receipt)
+        });
+        if unread {
+            return Ok(());
+        }
+        let mut walk = Walk::default();
+        for receipt in &issued {
+            self.report.receipts += 1;
+            let bytes = self.audit.blob(&receipt.content)?;
+            let Some(bytes) = bytes.filter(|bytes| sha256(bytes) == receipt.content) else {
+                // A lost or damaged blob was reported with the blobs.
+                walk.pass(receipt.session.as_deref(), receipt.hash);
+                continue;
+            };
+            let problem = match walk.step(&bytes) {
+                Err(refusal) => Some(refusal.to_string()),
+                Ok(step) if *step.receipt.receipt_id != *receipt.id => {
+                    Some(format!("its bytes are those of `{}`", step.receipt.receipt_id))
+                }
+                Ok(step) if step.receipt.hash != receipt.hash => Some(format!(
+                    "its hash is `{}`, the event that issued it says `{}`",
+                    step.receipt.hash, receipt.hash
+                )),
+                Ok(step) => step.link.err().map(|broken| {
+                    let name = |hash: Option<Digest>| {
+                        hash.map_or_else(|| "none".to_owned(), |hash| hash.to_string())
+                    };
+                    format!(
+                        "{}: it names `{}` as the receipt before it, which is `{}`",
+                        broken.code.as_str(),
+                        name(broken.found),
+                        name(broken.expected)
+                    )
+                }),
+            };
+            if let Some(problem) = problem {
+                let what = What::Document(receipt.position, receipt.id.clone());
+                self.report(what, problem);
+            }
+        }
+        self.tree(&issued)
+    }
+
+    /// The tree must be what the receipts' hashes give, in the order of their events. It may lag behind.
+    fn tree(&mut self, issued: &[Issued]) -> Result<(), AuditError> {
+        let stored = self.audit.tree()?;
+        let mut frontier = Frontier::EMPTY;
+        let mut leaves = Leaves::default();
+        let mut problem = None;
+        for (receipt, index) in issued.iter().zip(0..stored.size) {
+            let leaf = leaves.next(|first| self.audit.leaves(first))?;
+            if leaf != Some((receipt.position, receipt.hash)) {
+                problem = Some(format!("leaf {index} is not that of `{}`", receipt.id));
+                break;
+            }
+            let (grown, kept) = merkle::append(frontier, merkle::leaf(&receipt.hash));
+            frontier = grown;
+            for hash in kept {
+                if self.audit.tree_hash(hash.level, hash.index)? != Some(hash.hash) {
+                    let (level, index) = (hash.level, hash.index);
+                    problem = Some(format!("hash {index} of level {level} is not that of its leaves"));
+                }
+            }
+            if problem.is_some() {
+                break;
+            }
+        }
+        let last = usize::try_from(stored.size)
+            .ok()
+            .and_then(|size| issued.get(size.checked_sub(1)?));
+        let problem = problem.or_else(|| {
+            let issued = issued.len() as u64;
+            if stored.size > issued {
+                let size = stored.size;
+                Some(format!("has {size} leaves for {issued} receipts"))
+            } else if stored.peaks != frontier.peaks() {
+                Some("its peaks are not those of its leaves".to_owned())
+            } else if last.is_some_and(|last| last.position != stored.last) {
+                Some("ends at another receipt than its last leaf".to_owned())
+            } else {
+                None
+            }
+        });
+        if problem.is_none() && self.audit.leaf_count()? != stored.size {
+            self.report(What::Tree, "has leaves beyond its size".to_owned());
+        }
+        if let Some(problem) = problem {
+            self.report(What::Tree, problem);
+        }
+        Ok(())
+    }
+}
+
+/// Leaves one by one, read in chunks.
+#[derive(Default)]
+struct Leaves {
+    read: u64,
+    chunk: std::vec::IntoIter<(Position, Digest)>,
+}
+
+impl Leaves {
+    fn next(
+        &mut self,
+        read: impl FnOnce(u64) -> Result<Vec<(Position, Digest)>, AuditError>,
+    ) -> Result<Option<(Position, Digest)>, AuditError> {
+        if self.chunk.len() == 0 {
+            self.chunk = read(self.read)?.into_iter();
+        }
+        let leaf = self.chunk.next();
+        self.read += u64::from(leaf.is_some());
+        Ok(leaf)
+    }
+}

@@ -1,0 +1,287 @@
+//! Receipts, verdicts, heads and proofs as the protocol shows them.
+//!
+//! A receipt travels in two forms: bare, which is what was hashed and signed, and the superset that is also a resource
+//! of the contract (C-04). Nothing here hashes or judges.
+
+use canon::{Digest, Map, Value};
+use domain::{Batch, State, Timestamp};
+use serde_json::json;
+
+use crate::InputError;
+use crate::decode::{Members, TEXT_BYTES_MAX, URI_BYTES_MAX};
+use crate::render::{Envelope, Source};
+
+/// Our JSON Schema of a bare receipt.
+pub const SCHEMA: &str =
+    include_str!("../../../conformance/schemas/receipt-2026-04-25.schema.json");
+
+/// The format of the receipts we issue.
+pub const FORMAT: &str = "receipt-2026-04-25";
+
+/// The media type of a bare receipt.
+pub const MEDIA_TYPE: &str = "application/vnd.harn.receipt+json";
+
+/// The media type of its archive form.
+pub const MEDIA_TYPE_CBOR: &str = "application/vnd.harn.receipt+cbor";
+
+/// What the superset adds to a bare receipt.
+const ADDED: [&str; 9] = [
+    "id",
+    "object",
+    "format",
+    "summary",
+    "created_at",
+    "updated_at",
+    "wire",
+    "verification",
+    "issuer_id",
+];
+
+/// Returns a receipt in its superset form. Without bytes that can be read it says so and shows what events know.
+pub fn receipt(source: Source<'_>, bytes: Option<&[u8]>) -> Value {
+    let document = source.document;
+    let bare = bytes.and_then(|bytes| canon::read_object(bytes, canon::Integers::Safe).ok());
+    let State::Receipt(state) = &document.state else {
+        return Value::Null;
+    };
+    let subject = json!({"object": "task", "id": state.task_id});
+    let mut whole = match &bare {
+        Some(bare) => bare.clone(),
+        None => Map::from_iter([
+            ("schema".to_owned(), FORMAT.into()),
+            ("receipt_id".to_owned(), (&*document.id).into()),
+            ("subject".to_owned(), subject),
+            ("issued_at".to_owned(), json!(document.created_at)),
+            ("issuer".to_owned(), json!({})),
+            ("metadata".to_owned(), json!({})),
+            (
+                "chain".to_owned(),
+                json!({"receipt_hash": state.receipt_hash, "previous_receipt_hash": state.previous}),
+            ),
+        ]),
+    };
+    let member = |name: &str| whole.get(name).cloned().unwrap_or_default();
+    let metadata = match member("metadata") {
+        Value::Object(map) => Value::Object(map),
+        _ => json!({}),
+    };
+    let verified = state.verified.and_then(|at| source.payloads.get(&at));
+    let added = json!({
+        "format": member("schema"),
+        "summary": summary(bare.as_ref()),
+        "issuer_id": member("issuer").get("id").cloned().unwrap_or_default(),
+        "wire": {
+            "schema_version": member("schema"),
+            "subject": member("subject"),
+            "issued_at": member("issued_at"),
+            "signature": signature(bare.as_ref()),
+        },
+        // A receipt changes by verifications only: its last change is the last of them.
+        "verification": verified.map(|payload| verification(&document.id, payload, document.updated_at)),
+    });
+    if let Value::Object(mut added) = added {
+        if let (Some(Value::Object(wire)), Some(bare)) = (added.get_mut("wire"), bare) {
+            wire.insert("payload".to_owned(), Value::Object(bare));
+        }
+        whole.extend(added);
+    }
+    let envelope = Envelope {
+        id: &document.id,
+        object: "receipt",
+        created_at: document.created_at,
+        updated_at: document.updated_at,
+        metadata,
+    };
+    envelope.with(Value::Object(whole))
+}
+
+fn summary(bare: Option<&Map<String, Value>>) -> String {
+    let text = |object: &str, name: &str| {
+        let member = bare.and_then(|bare| bare.get(object)?.get(name)?.as_str());
+        member.unwrap_or("unknown").to_owned()
+    };
+    if bare.is_none() {
+        return "the bytes of this receipt are missing or damaged".to_owned();
+    }
+    let (object, id) = (text("subject", "object"), text("subject", "id"));
+    format!("{object} {id}: {}", text("lifecycle", "final_state"))
+}
+
+/// Returns the first signature in the contract's words.
+fn signature(bare: Option<&Map<String, Value>>) -> Option<Value> {
+    let first = bare?.get("signatures")?.as_array()?.first()?;
+    Some(json!({
+        "algorithm": first.get("algorithm"),
+        "key_id": first.get("key_id"),
+        "value": first.get("signature"),
+    }))
+}
+
+/// Returns a verdict from the payload of the event that recorded it.
+pub fn verification(receipt_id: &str, payload: &Map<String, Value>, at: Timestamp) -> Value {
+    let member = |name: &str| payload.get(name).cloned().unwrap_or_default();
+    verdict(
+        Some(receipt_id),
+        member("valid") == Value::Bool(true),
+        member("reason"),
+        member("value"),
+        at,
+    )
+}
+
+/// Returns a verdict.
+pub fn verdict(
+    receipt_id: Option<&str>,
+    valid: bool,
+    reason: Value,
+    details: Value,
+    at: Timestamp,
+) -> Value {
+    let details = match details {
+        Value::Object(map) => Value::Object(map),
+        _ => json!({}),
+    };
+    json!({
+        "object": "receipt_verification",
+        "receipt_id": receipt_id,
+        "valid": valid,
+        "checked_at": at,
+        "reason": reason,
+        "details": details,
+    })
+}
+
+/// Returns a sealed head of the receipt log: envelope metadata and members.
+pub(crate) fn batch(source: Source<'_>, state: &Batch) -> (Value, Value) {
+    let text = |position, member: &str| {
+        let found = source.payload(position, member).and_then(Value::as_str);
+        found.unwrap_or_default().to_owned()
+    };
+    let mut checkpoint = text(state.source, "checkpoint");
+    let own = checkpoint.lines().find(|line| line.starts_with('\u{2014}'));
+    let signature = own.map(str::to_owned);
+    let cosignatures: Vec<String> = state.cosigned.iter().map(|at| text(*at, "line")).collect();
+    for line in &cosignatures {
+        checkpoint.push_str(line);
+        checkpoint.push('\n');
+    }
+    let members = json!({
+        "batch_id": source.document.id,
+        "size": state.size,
+        "root": state.root,
+        "previous_root": source.payload(state.source, "previous_root"),
+        "sealed_at": source.document.created_at,
+        "signature": signature,
+        "cosignatures": cosignatures,
+        "checkpoint": checkpoint,
+    });
+    (json!({}), members)
+}
+
+/// The proof that a receipt is in the log.
+#[derive(Debug, Clone, Copy)]
+pub struct Proof<'a> {
+    /// The receipt.
+    pub receipt_id: &'a str,
+    /// The hash that was logged.
+    pub receipt_hash: Digest,
+    /// The index of its leaf.
+    pub leaf_index: u64,
+    /// The sealed head.
+    pub batch_id: &'a str,
+    /// Its size.
+    pub tree_size: u64,
+    /// Its root.
+    pub root: Digest,
+    /// The hashes from the leaf to the root.
+    pub path: &'a [Digest],
+    /// The signed checkpoint of the head.
+    pub checkpoint: &'a str,
+}
+
+impl Proof<'_> {
+    /// Returns the JSON.
+    pub fn render(&self) -> Value {
+        json!({
+            "object": "receipt_proof",
+            "receipt_id": self.receipt_id,
+            "receipt_hash": self.receipt_hash,
+            "leaf_index": self.leaf_index,
+            "batch_id": self.batch_id,
+            "tree_size": self.tree_size,
+            "root": self.root,
+            "path": self.path,
+            "checkpoint": self.checkpoint,
+        })
+    }
+}
+
+/// Returns the proof that one head is the beginning of another.
+pub fn consistency(from: u64, to: u64, path: &[Digest]) -> Value {
+    json!({"object": "receipt_consistency_proof", "from": from, "to": to, "path": path})
+}
+
+/// What a verification was asked for: a trust anchor and a time.
+pub type VerifyOptions = (Option<String>, Option<String>);
+
+/// Reads the body of a verification.
+///
+/// # Errors
+/// A member has another type than it must.
+pub fn verify_request(body: &Map<String, Value>) -> Result<VerifyOptions, InputError> {
+    let members = Members::of(body);
+    Ok((
+        members.string_or_null("trust_anchor", TEXT_BYTES_MAX)?,
+        members.string_or_null("at_time", TEXT_BYTES_MAX)?,
+    ))
+}
+
+/// Reads the line of a witness.
+///
+/// # Errors
+/// It is not there or no text.
+pub fn cosign_request(body: &Map<String, Value>) -> Result<String, InputError> {
+    Members::of(body).required_string("line", URI_BYTES_MAX)
+}
+
+/// Returns the bare receipt that somebody hands over, out of its superset form when it has that.
+///
+/// # Errors
+/// What stands at the top level is not what `wire.payload` says: then it is not known which of them was meant.
+pub fn bare(mut body: Map<String, Value>) -> Result<Map<String, Value>, InputError> {
+    let Some(Value::Object(wire)) = body.get_mut("wire") else {
+        return Ok(body);
+    };
+    let Some(Value::Object(payload)) = wire.remove("payload") else {
+        return Err(InputError::invalid(
+            "wire.payload",
+            "must be the bare receipt",
+        ));
+    };
+    let disagrees = |name: &str| {
+        let message = format!("disagrees with the top level about `{name}`");
+        InputError::invalid("wire.payload", message)
+    };
+    let same = |name: &str, of: &str| {
+        let other = payload.get(of);
+        match body.get(name) {
+            Some(value) => Some(value) == other,
+            None => true,
+        }
+    };
+    for (name, of) in [("id", "receipt_id"), ("format", "schema")] {
+        if !same(name, of) {
+            return Err(disagrees(name));
+        }
+    }
+    let extra = body.keys().filter(|name| !ADDED.contains(&name.as_str()));
+    for name in extra.chain(payload.keys()) {
+        if body.get(name) != payload.get(name) {
+            return Err(disagrees(name));
+        }
+    }
+    Ok(payload)
+}
+
+#[cfg(test)]
+mod tests;

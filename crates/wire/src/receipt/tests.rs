@@ -1,0 +1,112 @@
+//! Both forms of a receipt, and the way back.
+
+use std::collections::BTreeMap;
+
+use domain::{Document, Links, Position, Receipt, SessionId, TaskId, WorkspaceId};
+
+use super::*;
+
+fn document(verified: Option<Position>) -> Document {
+    Document {
+        key: Position(1),
+        id: "receipt_1".into(),
+        version: 1,
+        tip: Position(1),
+        links: Links::default(),
+        created_at: Timestamp::from_micros(0),
+        updated_at: Timestamp::from_micros(5),
+        state: State::Receipt(Receipt {
+            task_id: TaskId::from_body("1"),
+            session_id: SessionId::from_body("1"),
+            workspace_id: WorkspaceId::local(),
+            receipt_hash: canon::sha256(b"hash"),
+            content: canon::sha256(b"content"),
+            previous: None,
+            verified,
+        }),
+    }
+}
+
+fn stored() -> Value {
+    json!({
+        "schema": FORMAT,
+        "receipt_id": "receipt_1",
+        "subject": {"object": "task", "id": "task_1"},
+        "issuer": {"id": "harness", "kind": "harness"},
+        "issued_at": "2026-04-25T00:00:00Z",
+        "lifecycle": {"final_state": "SUCCEEDED"},
+        "signatures": [{"algorithm": "ed25519", "key_id": "key_1", "signature": "base64:AA=="}],
+        "metadata": {"team": "a"},
+    })
+}
+
+fn superset(bytes: Option<&[u8]>) -> Value {
+    let payload = json!({"valid": false, "reason": "chain_mismatch", "value": {"checks": []}});
+    let payloads = BTreeMap::from([(Position(9), payload.as_object().unwrap().clone())]);
+    let document = document(Some(Position(9)));
+    receipt(
+        Source {
+            document: &document,
+            payloads: &payloads,
+        },
+        bytes,
+    )
+}
+
+#[test]
+fn ap_rcpt_06_the_superset_has_both_forms() {
+    let shown = superset(Some(&canon::jcs(&stored())));
+    for (name, value) in stored().as_object().unwrap() {
+        assert_eq!(shown.get(name), Some(value), "{name}");
+    }
+    assert_eq!(shown["object"], "receipt");
+    assert_eq!(shown["id"], shown["receipt_id"]);
+    assert_eq!(shown["format"], FORMAT);
+    assert_eq!(shown["issuer_id"], "harness");
+    assert_eq!(shown["summary"], "task task_1: SUCCEEDED");
+    assert_eq!(shown["wire"]["payload"], stored());
+    assert_eq!(shown["wire"]["schema_version"], FORMAT);
+    assert_eq!(shown["wire"]["signature"]["value"], "base64:AA==");
+    assert_eq!(shown["verification"]["valid"], false);
+    assert_eq!(shown["verification"]["reason"], "chain_mismatch");
+    assert_eq!(shown["verification"]["checked_at"], shown["updated_at"]);
+}
+
+#[test]
+fn a_receipt_without_readable_bytes_says_so() {
+    for bytes in [None, Some(&b"{"[..]), Some(b"")] {
+        let shown = superset(bytes);
+        assert_eq!(shown["wire"].get("payload"), None);
+        assert_eq!(shown["subject"]["id"], "task_1");
+        assert!(shown["summary"].as_str().unwrap().contains("damaged"));
+    }
+}
+
+#[test]
+fn a_superset_gives_its_bare_receipt_back_unless_it_disagrees() {
+    let whole = superset(Some(&canon::jcs(&stored())));
+    let whole = whole.as_object().unwrap();
+    assert_eq!(Value::Object(bare(whole.clone()).unwrap()), stored());
+    let plain = stored().as_object().unwrap().clone();
+    assert_eq!(bare(plain.clone()).unwrap(), plain);
+    let other: [(&str, Value); 6] = [
+        ("id", json!("receipt_2")),
+        ("format", json!("other")),
+        ("issued_at", json!("2026-04-26T00:00:00Z")),
+        ("signatures", json!([])),
+        ("deltas", json!([])),
+        ("unknown", json!(1)),
+    ];
+    for (name, value) in other {
+        let mut changed = whole.clone();
+        changed.insert(name.to_owned(), value);
+        let error = format!("{:?}", bare(changed).unwrap_err());
+        assert!(error.contains(name), "{name}: {error}");
+    }
+    let mut without = whole.clone();
+    without.remove("lifecycle");
+    assert!(bare(without).is_err());
+    let mut empty = whole.clone();
+    empty.insert("wire".to_owned(), json!({}));
+    assert!(bare(empty).is_err());
+}

@@ -1,0 +1,35 @@
+//! The benchmarks by name, one file each.
+
+mod append;
+mod commits;
+mod fanout;
+mod history;
+mod reads;
+mod start;
+mod stored;
+mod tasks;
+
+use anyhow::{Result, bail};
+
+use crate::Bench;
+use crate::report::Report;
+
+/// The names, in the order they run.
+pub(crate) const NAMES: [&str; 8] = [
+    "append", "commits", "tasks", "reads", "fanout", "start", "stored", "history",
+];
+
+/// Runs one.
+pub(crate) async fn run(name: &str, bench: &Bench, report: &mut Report) -> Result<()> {
+    match name {
+        "append" => append::run(bench, report).await,
+        "commits" => commits::run(bench, report).await,
+        "tasks" => tasks::run(bench, report).await,
+        "reads" => reads::run(bench, report).await,
+        "fanout" => fanout::run(bench, report).await,
+        "start" => start::run(bench, report).await,
+        "stored" => stored::run(bench, report).await,
+        "history" => history::run(bench, report).await,
+        _ => bail!("`{name}` is no benchmark"),
+    }
+}

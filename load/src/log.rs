@@ -1,0 +1,165 @@
+//! A log in this process: engine and store as the server puts them together, without the server.
+
+use std::path::Path;
+use std::sync::{Arc, Weak};
+use std::time::Duration;
+
+use anyhow::{Context, Result, bail};
+use canon::Map;
+use domain::{ResourceKind, Role, SessionId, State, Status};
+use engine::port::{Performer, Store};
+use engine::workflow::{Registry, builtin};
+use engine::{
+    Authority,
+    Answer, Caller, Engine, InputSpec, Limits, MessageSpec, NewSession, NewTask, Offline, Parts,
+    Request, Settle,
+};
+use serde_json::json;
+use server::world::{RandomIds, SystemClock, TokioSpawn};
+use store::{Options, SqliteStore};
+
+/// How long threads may take to end.
+const CLOSING: Duration = Duration::from_secs(30);
+
+/// An open log.
+#[derive(Debug)]
+pub(crate) struct Log {
+    engine: Engine,
+    store: Weak<dyn Store>,
+}
+
+impl Log {
+    /// Opens a log whose effects are performed by the built-in offline model.
+    pub(crate) async fn open(data: &Path) -> Result<Self> {
+        Self::open_with(data, Arc::new(Offline)).await
+    }
+
+    /// Opens a log with a performer of its own.
+    pub(crate) async fn open_with(data: &Path, performer: Arc<dyn Performer>) -> Result<Self> {
+        let store: Arc<dyn Store> = Arc::new(SqliteStore::open(data, Options::default())?);
+        let weak = Arc::downgrade(&store);
+        let engine = Engine::start(Parts {
+            store,
+            clock: Arc::new(SystemClock),
+            ids: Arc::new(RandomIds),
+            spawn: Arc::new(TokioSpawn),
+            performer,
+            workflows: Registry::new(builtin()),
+            authority: Authority::with_one_key("load", "key_load", &[1; 32])?,
+            limits: limits(),
+        })
+        .await?;
+        Ok(Self {
+            engine,
+            store: weak,
+        })
+    }
+
+    /// Makes a Session with its first Messages.
+    pub(crate) async fn session(&self, messages: Vec<String>) -> Result<SessionId> {
+        let request = Request::CreateSession(NewSession {
+            workspace_id: None,
+            mode_id: None,
+            persona_id: None,
+            model_policy: None,
+            initial_messages: messages.into_iter().map(message).collect(),
+            metadata: Map::new(),
+        });
+        let answer = self.dispatch(request).await?;
+        SessionId::parse(&answer.view.document.id).context("a session id that is none")
+    }
+
+    /// Appends a Message.
+    pub(crate) async fn append(&self, session: &SessionId, text: String) -> Result<()> {
+        let request = Request::AppendMessage {
+            session_id: session.clone(),
+            message: message(text),
+        };
+        self.dispatch(request).await.map(drop)
+    }
+
+    /// Runs a Task of the default agent to its end.
+    pub(crate) async fn task(&self, session: &SessionId, input: String) -> Result<()> {
+        let request = Request::SubmitTask(NewTask {
+            session_id: session.clone(),
+            workspace_id: None,
+            persona_id: None,
+            branch_id: None,
+            parent_task_id: None,
+            input: InputSpec::Message(message(input)),
+            metadata: Map::new(),
+        });
+        let id = self.dispatch(request).await?.view.document.id;
+        for _ in 0..1_000 {
+            let view = self
+                .engine
+                .get(&Caller::system(), ResourceKind::Task, &id)
+                .await?;
+            match view.document.state {
+                State::Task(task) if task.status == Status::Completed => return Ok(()),
+                State::Task(task) if task.status.is_terminal() => {
+                    bail!("task `{id}` ended as {:?}", task.status)
+                }
+                _ => tokio::time::sleep(Duration::from_millis(5)).await,
+            }
+        }
+        bail!("task `{id}` does not end")
+    }
+
+    /// Returns the number of events.
+    pub(crate) fn head(&self) -> u64 {
+        self.engine.store().head().0
+    }
+
+    async fn dispatch(&self, request: Request) -> Result<Answer> {
+        let caller = Caller::system();
+        let answer = self
+            .engine
+            .dispatch(&caller, request, None, Settle::Window)
+            .await?;
+        Ok(answer)
+    }
+
+    /// Stops the engine and waits until the store has moved its write-ahead log into the database.
+    pub(crate) async fn close(self) -> Result<()> {
+        let Self { engine, store } = self;
+        engine.drain().await;
+        drop(engine);
+        let gone = async {
+            while store.strong_count() > 0 {
+                tokio::time::sleep(Duration::from_millis(5)).await;
+            }
+        };
+        tokio::time::timeout(CLOSING, gone)
+            .await
+            .context("the log does not close")
+    }
+}
+
+fn message(text: String) -> MessageSpec {
+    MessageSpec {
+        role: Role::User,
+        parts: vec![json!({"type": "text", "text": text, "visibility": "public"})],
+        metadata: Map::new(),
+    }
+}
+
+/// The program's defaults.
+fn limits() -> Limits {
+    Limits {
+        batch_len_max: 256,
+        pending_commands_max: 4_096,
+        workers_max: 64,
+        open_tasks_max: 10_000,
+        streams_max: 1_024,
+        fork_messages_max: 10_000,
+        settle_window: Duration::from_millis(250),
+        start_window: Duration::from_secs(2),
+        idempotency_window: Duration::from_secs(86_400),
+        leaf_interval: Duration::from_secs(1),
+        head_leaves_max: 1_000,
+        head_interval: Duration::from_secs(60),
+        receipt_window: Duration::from_secs(2),
+        drain_window: Duration::from_secs(5),
+    }
+}
