@@ -3,6 +3,8 @@
 #[cfg(test)]
 mod backfill;
 #[cfg(test)]
+mod canonicalize;
+#[cfg(test)]
 mod capture;
 #[cfg(test)]
 mod docs;

@@ -40,7 +40,10 @@ impl Server {
         let began = Instant::now();
         while server.url.is_empty() {
             assert!(began.elapsed() < Duration::from_secs(60), "no server");
-            assert!(server.child.try_wait().unwrap().is_none(), "the server ended");
+            assert!(
+                server.child.try_wait().unwrap().is_none(),
+                "the server ended"
+            );
             std::thread::sleep(Duration::from_millis(20));
             let address = std::fs::read_to_string(world.at(&format!("{DATA}/address")));
             server.url = address.unwrap_or_default().trim().to_owned();
@@ -54,13 +57,18 @@ const DATA: &str = ".git/reprise/data";
 /// Runs a task to its end and returns its id.
 fn task(world: &World, workflow: &str) -> String {
     let ran = world.run(&[
-        "task", "submit", "Do it", "--workflow", workflow, "--json", "--data", DATA,
+        "task",
+        "submit",
+        "Do it",
+        "--workflow",
+        workflow,
+        "--json",
+        "--data",
+        DATA,
     ]);
     let id = ran.expect(0).json()["id"].as_str().unwrap().to_owned();
     if workflow == "agent" {
-        world
-            .run(&["task", "watch", &id, "--data", DATA])
-            .expect(0);
+        world.run(&["task", "watch", &id, "--data", DATA]).expect(0);
     }
     id
 }
@@ -74,9 +82,8 @@ fn jwks(world: &World, server: &Server, file: &str) {
     let host = server.url.strip_prefix("http://").unwrap();
     let mut stream = std::net::TcpStream::connect(host).unwrap();
     use std::io::{Read as _, Write as _};
-    let request = format!(
-        "GET /.well-known/jwks.json HTTP/1.1\r\nHost: {host}\r\nConnection: close\r\n\r\n"
-    );
+    let request =
+        format!("GET /.well-known/jwks.json HTTP/1.1\r\nHost: {host}\r\nConnection: close\r\n\r\n");
     stream.write_all(request.as_bytes()).unwrap();
     let mut answer = String::new();
     stream.read_to_string(&mut answer).unwrap();
@@ -101,7 +108,9 @@ fn lines(world: &World, more: &[&str], code: i32) -> Vec<String> {
     let checks = found["checks"].as_array().unwrap();
     let results = FIELDS.iter().map(|field| {
         let mut of_field = checks.iter().filter(|check| check["field"] == *field);
-        let check = of_field.next().unwrap_or_else(|| panic!("no {field} in {found}"));
+        let check = of_field
+            .next()
+            .unwrap_or_else(|| panic!("no {field} in {found}"));
         assert!(of_field.next().is_none(), "{found}");
         check["result"].as_str().unwrap().to_owned()
     });
@@ -149,7 +158,10 @@ fn a_recorded_run_verifies_and_a_changed_byte_is_told_at_its_line() {
     assert_eq!(recording["receipt"]["subject"]["id"], *id);
     assert!(recording["proof"].get("checkpoint").is_none());
     let model = &sidecar["models"][0];
-    assert_eq!(model["id"], recording["receipt"]["model_route"]["chosen_model"]["model"]);
+    assert_eq!(
+        model["id"],
+        recording["receipt"]["model_route"]["chosen_model"]["model"]
+    );
     assert!(model["calls"].as_u64().unwrap() >= 1, "{model}");
 
     assert_eq!(lines(&world, &[], 0), CLEAN);
@@ -193,10 +205,21 @@ fn a_recorded_run_verifies_and_a_changed_byte_is_told_at_its_line() {
         "/recording/proof/root",
         "/recording/proof/receipt_hash",
     ] {
-        assert_eq!(changed(&world, at(pointer, 20), &[]), only(2, CLEAN), "{pointer}");
-        assert_eq!(changed(&world, at(pointer, 20), &keys), only(2, CLEAN_WITH_KEYS));
+        assert_eq!(
+            changed(&world, at(pointer, 20), &[]),
+            only(2, CLEAN),
+            "{pointer}"
+        );
+        assert_eq!(
+            changed(&world, at(pointer, 20), &keys),
+            only(2, CLEAN_WITH_KEYS)
+        );
         // Not a digest at all.
-        assert_eq!(changed(&world, at(pointer, 0), &[]), only(2, CLEAN), "{pointer}");
+        assert_eq!(
+            changed(&world, at(pointer, 0), &[]),
+            only(2, CLEAN),
+            "{pointer}"
+        );
     }
     for (member, value) in [("leaf_index", 0), ("tree_size", 3), ("tree_size", 1)] {
         let change = |document: &mut Value| document["recording"]["proof"][member] = json!(value);
@@ -211,7 +234,10 @@ fn a_recorded_run_verifies_and_a_changed_byte_is_told_at_its_line() {
     let under_another = |document: &mut Value| {
         document["recording"]["checkpoint"] = earlier["checkpoint"].clone();
     };
-    assert_eq!(changed(&world, under_another, &keys), only(2, CLEAN_WITH_KEYS));
+    assert_eq!(
+        changed(&world, under_another, &keys),
+        only(2, CLEAN_WITH_KEYS)
+    );
     assert_eq!(recording["proof"]["tree_size"], 2);
     let to_another = |document: &mut Value| {
         let proof = &mut document["recording"]["proof"];
@@ -246,7 +272,13 @@ fn a_recorded_run_verifies_and_a_changed_byte_is_told_at_its_line() {
     assert_eq!(lines(&world, &other, 1), ["ok", "ok", "ok", "FAIL", "FAIL"]);
     world.write(".git/other.json", "{");
     world
-        .run(&["sidecar", "verify", "out/report.md", "--keys", ".git/other.json"])
+        .run(&[
+            "sidecar",
+            "verify",
+            "out/report.md",
+            "--keys",
+            ".git/other.json",
+        ])
         .expect(2)
         .says("unreadable_keys");
 }
@@ -256,9 +288,7 @@ fn a_recorded_run_verifies_and_a_changed_byte_is_told_at_its_line() {
 fn a_run_without_a_receipt_leaves_no_sidecar() {
     let world = World::agent();
     let no_server = ["--task", "task_1", "--data", DATA];
-    world
-        .capture_agent(&no_server, &["touch", "ran"])
-        .expect(2);
+    world.capture_agent(&no_server, &["touch", "ran"]).expect(2);
     assert!(!world.exists("ran"));
     let server = Server::start(&world);
     world
