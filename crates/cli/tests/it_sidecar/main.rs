@@ -3,11 +3,15 @@
 #[cfg(test)]
 mod backfill;
 #[cfg(test)]
+mod canonicalize;
+#[cfg(test)]
 mod capture;
 #[cfg(test)]
 mod docs;
 #[cfg(test)]
 mod faults;
+#[cfg(test)]
+mod recorded;
 #[cfg(test)]
 mod rerun;
 #[cfg(test)]
