@@ -80,7 +80,6 @@ fn detail(kind: &str, payload: &Value) -> String {
         "receipt.issued" => text("/receipt_id").to_owned(),
         "user.cancel_requested" => text("/reason").to_owned(),
         "vendor.outcome_recorded" => format!("{}  {}", text("/status"), text("/summary")),
-        "receipt.issued" => text("/receipt_id").to_owned(),
         "task.failed" => format!("{}: {}", text("/failure/code"), text("/failure/message")),
         // Their neighbours tell the same in words.
         "task.completed"
