@@ -340,8 +340,7 @@ fn each_step_of_the_verification_sees_its_own_damage() {
 #[test]
 fn a_kill_right_after_the_submit_loses_no_leaf() {
     let world = World::new();
-    let mut expected = 0;
-    for _ in 0..3 {
+    for expected in 0..3 {
         let mut command = world.command(&["serve", "--listen", "127.0.0.1:0"]);
         // The tree lags behind as far as it can.
         command.env("REPRISE_LIMITS_LEAF_INTERVAL_MS", "3600000");
@@ -367,7 +366,6 @@ fn a_kill_right_after_the_submit_loses_no_leaf() {
             ]);
         }
         world.submit("agent");
-        expected += 1;
         server.kill();
         world.ok(&["log", "verify"]);
     }
