@@ -1,7 +1,7 @@
 //! A log in this process: engine and store as the server puts them together, without the server.
 
 use std::path::Path;
-use std::sync::{Arc, Weak};
+use std::sync::Arc;
 use std::time::Duration;
 
 use anyhow::{Context, Result, bail};
@@ -10,21 +10,21 @@ use domain::{ResourceKind, Role, SessionId, State, Status};
 use engine::port::{Performer, Store};
 use engine::workflow::{Registry, builtin};
 use engine::{
-    Answer, Authority, Caller, Engine, InputSpec, Limits, MessageSpec, NewSession, NewTask,
-    Offline, Parts, Request, Settle,
+    Answer, Caller, Engine, InputSpec, Limits, MessageSpec, NewSession, NewTask, Offline, Parts,
+    Request, Settle,
 };
 use serde_json::json;
 use server::world::{RandomIds, SystemClock, TokioSpawn};
 use store::{Options, SqliteStore};
 
-/// How long threads may take to end.
+/// How long an engine may take to end.
 const CLOSING: Duration = Duration::from_secs(30);
 
 /// An open log.
 #[derive(Debug)]
 pub(crate) struct Log {
     engine: Engine,
-    store: Weak<dyn Store>,
+    store: Arc<SqliteStore>,
 }
 
 impl Log {
@@ -35,23 +35,19 @@ impl Log {
 
     /// Opens a log with a performer of its own.
     pub(crate) async fn open_with(data: &Path, performer: Arc<dyn Performer>) -> Result<Self> {
-        let store: Arc<dyn Store> = Arc::new(SqliteStore::open(data, Options::default())?);
-        let weak = Arc::downgrade(&store);
+        let store = Arc::new(SqliteStore::open(data, Options::default())?);
         let engine = Engine::start(Parts {
-            store,
+            store: Arc::clone(&store) as Arc<dyn Store>,
             clock: Arc::new(SystemClock),
             ids: Arc::new(RandomIds),
             spawn: Arc::new(TokioSpawn),
             performer,
             workflows: Registry::new(builtin()),
-            authority: Authority::with_one_key("load", "key_load", &[1; 32])?,
+            authority: engine::Authority::with_one_key("load", "key-1", &[1; 32])?,
             limits: limits(),
         })
         .await?;
-        Ok(Self {
-            engine,
-            store: weak,
-        })
+        Ok(Self { engine, store })
     }
 
     /// Makes a Session with its first Messages.
@@ -107,7 +103,7 @@ impl Log {
 
     /// Returns the number of events.
     pub(crate) fn head(&self) -> u64 {
-        self.engine.store().head().0
+        self.store.head().0
     }
 
     async fn dispatch(&self, request: Request) -> Result<Answer> {
@@ -124,14 +120,17 @@ impl Log {
         let Self { engine, store } = self;
         engine.drain().await;
         drop(engine);
-        let gone = async {
-            while store.strong_count() > 0 {
+        let ours_alone = async {
+            while Arc::strong_count(&store) > 1 {
                 tokio::time::sleep(Duration::from_millis(5)).await;
             }
         };
-        tokio::time::timeout(CLOSING, gone)
+        tokio::time::timeout(CLOSING, ours_alone)
             .await
-            .context("the log does not close")
+            .context("the engine does not let go of its store")?;
+        // The last owner waits for the store's threads.
+        drop(store);
+        Ok(())
     }
 }
 

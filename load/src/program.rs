@@ -32,7 +32,8 @@ impl Program {
     pub(crate) async fn start_traced(bench: &Bench, data: &Path, trace: PathBuf) -> Result<Self> {
         let mut command = Command::new("strace");
         command
-            .args(["-f", "--seccomp-bpf", "-e", "trace=fdatasync,fsync", "-o"])
+            .args(["-f", "--seccomp-bpf", "--decode-pids=comm"])
+            .args(["-e", "trace=fdatasync,fsync", "-o"])
             .arg(&trace)
             .arg(&bench.program);
         Self::spawn(command, data, Some(trace)).await
@@ -69,9 +70,10 @@ impl Program {
             }
             all.push_str(&line);
         };
-        // Warnings are for the operator: shown, and never in the way of a full pipe.
+        // Read to its end, so that a full pipe stops nobody; what is no greeting is a warning.
         std::thread::spawn(move || {
-            for line in said.lines().map_while(Result::ok) {
+            let lines = said.lines().map_while(Result::ok);
+            for line in lines.filter(|line| !line.starts_with("stopping;")) {
                 eprintln!("    server: {line}");
             }
         });
@@ -124,11 +126,17 @@ impl Program {
     }
 
     /// Returns how many syncs the trace holds by now.
-    pub(crate) fn syncs(&self) -> Result<usize> {
+    pub(crate) fn syncs(&self) -> Result<Syncs> {
         let trace = self.trace.as_ref().context("the server is not traced")?;
-        // A call that another thread's call interrupts has a second line, without the parenthesis.
         let text = fs::read_to_string(trace)?;
-        Ok(text.matches("fdatasync(").count() + text.matches("fsync(").count())
+        // A call that another thread's call interrupts has a second line, without the parenthesis.
+        let calls = text.lines().filter(|line| line.contains("sync("));
+        let (writer, others): (Vec<&str>, Vec<&str>) =
+            calls.partition(|line| line.contains("<store-write>"));
+        Ok(Syncs {
+            all: writer.len() + others.len(),
+            writer: writer.len(),
+        })
     }
 
     /// Returns the memory that is in use, in bytes.
@@ -161,6 +169,14 @@ impl Program {
         }
         Ok(())
     }
+}
+
+/// Syncs counted from outside.
+#[derive(Debug, Clone, Copy)]
+pub(crate) struct Syncs {
+    pub(crate) all: usize,
+    /// Those of the thread that commits; the others move the write-ahead log into the database.
+    pub(crate) writer: usize,
 }
 
 impl Drop for Program {

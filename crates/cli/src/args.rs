@@ -100,6 +100,9 @@ pub(crate) struct ServeArgs {
     /// Private key (PEM) for HTTPS
     #[arg(long, value_name = "FILE", requires = "tls_cert")]
     pub(crate) tls_key: Option<PathBuf>,
+    /// UNSAFE: acknowledge what the disk does not have yet. Only so that tests can see the difference
+    #[arg(long, hide = true)]
+    pub(crate) unsafe_no_sync: bool,
 }
 
 /// The data directory of a command that works without a server.
@@ -386,7 +389,8 @@ pub(crate) struct LogExportArgs {
 #[derive(Debug, Args)]
 #[command(
     after_help = "Refuses what a canonical form would silently change: duplicate members, lone surrogates, bytes that\n\
-    are not UTF-8, integers outside ±(2^53−1). Writes no line feed at the end.\n\n\
+    are not UTF-8, integers outside ±(2^53−1). Writes no line feed at the end.\n\
+    ahd-js-1 reads JSON and YAML as replay blocks do: every number is a double, and what has no lossless form is refused.\n\n\
     Examples:\n  reprise canonicalize < receipt.json | sha256sum\n  reprise canonicalize --profile ahd-js-1 < block.json"
 )]
 pub(crate) struct CanonicalizeArgs {

@@ -12,7 +12,9 @@ mod git;
 mod hashing;
 mod locate;
 mod output;
+mod recording;
 mod rerun;
+mod signature;
 mod verify;
 mod write;
 
@@ -43,6 +45,9 @@ enum Command {
     /// Rebuild sidecars from git for reports older than replay blocks.
     #[command(after_help = backfill::EXAMPLES)]
     Backfill(backfill::BackfillArgs),
+    /// Make a key for `capture --sign` and print its public part.
+    #[command(after_help = signature::EXAMPLES)]
+    Keygen(signature::KeygenArgs),
 }
 
 impl From<VerifyArgs> for Args {
@@ -63,5 +68,6 @@ pub(crate) fn run(args: Args) -> anyhow::Result<ExitCode> {
         Command::Verify(args) => verify::run(&args),
         Command::Rerun(args) => rerun::run(&args),
         Command::Backfill(args) => backfill::run(&args),
+        Command::Keygen(args) => signature::keygen(&args),
     }
 }

@@ -232,6 +232,32 @@ pub struct Parent {
     pub relation: Option<String>,
 }
 
+/// The proof that a recorder saw the run: its receipt, and the receipt's place in the recorder's log.
+///
+/// Receipt, proof and checkpoint are carried as they are; this crate does not judge them.
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+pub struct Recording {
+    /// The task that was the run.
+    pub task_id: String,
+    /// Its receipt.
+    pub receipt: Value,
+    /// The way from the receipt's leaf to the root of the log.
+    pub proof: Value,
+    /// The signed checkpoint that states this root.
+    pub checkpoint: String,
+}
+
+/// An Ed25519 signature over [`signed_bytes`](crate::signed_bytes).
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Signature {
+    /// Always `ed25519`.
+    pub alg: String,
+    /// Which key signed, as the signer calls it.
+    pub key_id: String,
+    /// The signature in base64url without padding.
+    pub value: String,
+}
+
 /// A sidecar of any kind outside [`AHD_KINDS`].
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 #[expect(missing_docs, reason = "the members are those of the published format")]
@@ -277,6 +303,10 @@ pub struct General {
     pub parent: Option<Parent>,
     #[serde(skip_serializing_if = "Option::is_none")]
     pub backfilled: Option<bool>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub recording: Option<Recording>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub signature: Option<Signature>,
 }
 
 impl General {
@@ -339,6 +369,8 @@ impl General {
             redactions: None,
             parent: None,
             backfilled: ahd.backfilled,
+            recording: None,
+            signature: None,
         }
     }
 }

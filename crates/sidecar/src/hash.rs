@@ -128,11 +128,16 @@ pub fn tree_hash(files: &[(String, Digest)]) -> Digest {
     canon::sha256(tree_listing(files).as_bytes())
 }
 
-/// Returns the hash that names a sidecar: RFC 8785 bytes without its `signature` member.
-pub fn sidecar_hash(document: &Value) -> Digest {
+/// Returns the bytes that a sidecar's signature is over: RFC 8785, without its `signature` member.
+pub fn signed_bytes(document: &Value) -> Vec<u8> {
     let mut unsigned = document.clone();
     if let Some(members) = unsigned.as_object_mut() {
         members.remove("signature");
     }
-    canon::sha256(&canon::jcs(&unsigned))
+    canon::jcs(&unsigned)
+}
+
+/// Returns the hash that names a sidecar, over [`signed_bytes`].
+pub fn sidecar_hash(document: &Value) -> Digest {
+    canon::sha256(&signed_bytes(document))
 }

@@ -16,12 +16,13 @@ mod yaml;
 
 pub use block::{
     Agent, AgentTool, Ahd, AhdModel, AhdSampling, Artifact, Conditions, Environment, General,
-    HashedFile, Model, Parent, ReadSidecar, Redaction, Runtime, SCHEMA_VERSION, Sampling, Sidecar,
-    SidecarError, Tool, Trace, read_sidecar,
+    HashedFile, Model, Parent, ReadSidecar, Recording, Redaction, Runtime, SCHEMA_VERSION,
+    Sampling, Sidecar, SidecarError, Signature, Tool, Trace, read_sidecar,
 };
 pub use files::{Content, FileError, Files, Resolved, is_absolute, normalise, resolve};
 pub use hash::{
-    Mode, Profile, RawHasher, canonical_hash, canonical_text, sidecar_hash, tree_hash, tree_listing,
+    Mode, Profile, RawHasher, canonical_hash, canonical_text, sidecar_hash, signed_bytes,
+    tree_hash, tree_listing,
 };
 pub use markdown::{INFO_STRING, shell_block, yaml_block};
 pub use report::{ReportError, render, strip};

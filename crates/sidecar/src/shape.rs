@@ -188,6 +188,9 @@ const GENERAL: &[Member] = &[
     }),
     Member::optional("parent", |walk, value, at| walk.object(value, at, PARENT)),
     Member::optional("backfilled", Walk::boolean),
+    Member::optional("recording", |walk, value, at| {
+        walk.object(value, at, RECORDING);
+    }),
     Member::optional("signature", |walk, value, at| {
         walk.object(value, at, SIGNATURE);
     }),
@@ -294,6 +297,18 @@ const PARENT: &[Member] = &[
             .any(|name| value == name);
         walk.expect(known, at, "must be rerun, resume or derived");
     }),
+];
+
+/// Receipt and proof have formats of their own; here they are carried, not judged.
+const RECORDING: &[Member] = &[
+    Member::required("task_id", Walk::filled),
+    Member::required("receipt", |walk, value, at| {
+        walk.expect(value.is_object(), at, "must be an object");
+    }),
+    Member::required("proof", |walk, value, at| {
+        walk.expect(value.is_object(), at, "must be an object");
+    }),
+    Member::required("checkpoint", Walk::filled),
 ];
 
 const SIGNATURE: &[Member] = &[

@@ -18,7 +18,7 @@ pub enum Outcome {
     /// The hash is the recorded one.
     #[serde(rename = "ok")]
     Ok,
-    /// The hash differs where it was never promised to be the same.
+    /// Neither: the hash differs where it was never promised to be the same, or nobody asked.
     #[serde(rename = "note")]
     Note,
     /// The hash is not the recorded one, or there is none.
@@ -39,6 +39,15 @@ pub enum Reason {
     TooLarge,
     ChangedWhileReading,
     Unreadable,
+    InvalidReceipt,
+    OtherTask,
+    InvalidProof,
+    NotInLog,
+    InvalidCheckpoint,
+    NotSigned,
+    KeyUnknown,
+    SignatureInvalid,
+    NotChecked,
 }
 
 impl Reason {
@@ -53,16 +62,26 @@ impl Reason {
             Self::TooLarge => "too_large",
             Self::ChangedWhileReading => "changed_while_reading",
             Self::Unreadable => "unreadable",
+            Self::InvalidReceipt => "invalid_receipt",
+            Self::OtherTask => "other_task",
+            Self::InvalidProof => "invalid_proof",
+            Self::NotInLog => "not_in_log",
+            Self::InvalidCheckpoint => "invalid_checkpoint",
+            Self::NotSigned => "not_signed",
+            Self::KeyUnknown => "key_unknown",
+            Self::SignatureInvalid => "signature_invalid",
+            Self::NotChecked => "not_checked",
         }
     }
 }
 
-/// One compared hash.
+/// One compared hash, or one checked signature.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize)]
 pub struct Check {
-    /// Which hash: `token`, `brief`, `inputs/0`, `outputs/0`, `report`, `trace`, `parent`, `agent`.
+    /// Which one: `token`, `brief`, `inputs/0`, `outputs/0`, `report`, `trace`, `parent`, `agent`; from a caller
+    /// that judges them also `recording/…` and `signature`.
     pub field: String,
-    /// The recorded path.
+    /// The recorded path, or the name of what was checked.
     pub path: String,
     /// Where the file was found, when the recorded path is of another machine.
     #[serde(skip_serializing_if = "Option::is_none")]
@@ -78,8 +97,8 @@ pub struct Check {
     /// By which mode the hash agrees, where the sidecar does not say.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub matched: Option<Mode>,
-    /// The recorded hash.
-    pub expected: Digest,
+    /// The recorded hash; none for a signature.
+    pub expected: Option<Digest>,
     /// The hash of what is there now.
     pub actual: Option<Digest>,
 }
@@ -307,7 +326,7 @@ fn judge(
         reason,
         detail,
         matched,
-        expected,
+        expected: Some(expected),
         actual,
     }
 }

@@ -42,14 +42,18 @@ pub(crate) async fn run(bench: &Bench, report: &mut Report) -> Result<()> {
                 budget: None,
                 noise,
             });
-            report.add(Line {
-                name: "tasks.turns",
-                value: (after.0 - before.0) / tasks.count(),
+            let per_task = |name, count: f64, budget| Line {
+                name,
+                value: count / tasks.count(),
                 unit: Unit::Count,
-                peer: Some(("events", (after.1 - before.1) / tasks.count())),
-                budget: Some(Budget::Value(TURNS_MAX)),
+                peer: None,
+                budget,
                 noise: None,
-            });
+            };
+            let [turns, events] = [after.0 - before.0, after.1 - before.1];
+            let budget = Some(Budget::Value(TURNS_MAX));
+            report.add(per_task("tasks.turns", turns, budget));
+            report.add(per_task("tasks.events", events, None));
         }
     }
     program.stop()

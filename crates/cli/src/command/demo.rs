@@ -6,6 +6,7 @@ use std::path::PathBuf;
 use std::pin::pin;
 
 use serde_json::{Map, Value, json};
+use store::Options;
 
 use crate::args::{Connection, DemoArgs};
 use crate::client::{
@@ -48,9 +49,9 @@ async fn host(data: PathBuf, once: bool, kept: bool) -> anyhow::Result<Exit> {
         ..Settings::default()
     };
     // The usual port when nobody has it, otherwise any. Another failure fails again, and is told then.
-    let server = match Server::start(&settings("127.0.0.1:8080")).await {
+    let server = match Server::start(&settings("127.0.0.1:8080"), Options::default()).await {
         Ok(server) => server,
-        Err(_) => Server::start(&settings("127.0.0.1:0")).await?,
+        Err(_) => Server::start(&settings("127.0.0.1:0"), Options::default()).await?,
     };
     let place = Place {
         url: server.url.clone(),

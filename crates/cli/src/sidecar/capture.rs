@@ -12,11 +12,14 @@ use std::process::{Command, ExitCode, ExitStatus};
 
 use ::sidecar::{AHD_KINDS, Artifact, Mode, Profile, Sidecar};
 use anyhow::{Context as _, bail, ensure};
+use ed25519_dalek::SigningKey;
 
 use super::facts::{FactArgs, GeneralSamplingArgs, now};
 use super::files::WorkingTree;
 use super::hashing::{Wanted, artifact, below_root, mode_of};
 use super::locate::{self, Pair, directory_of};
+use super::recording::RecordingArgs;
+use super::signature;
 use super::write::Prepared;
 use super::{git, output};
 
@@ -36,6 +39,9 @@ Examples:
   Describe a run that already happened:
     reprise sidecar capture --kind agent-run --no-run --argv-json argv.json \\
       --invoked-at 2026-01-02T03:04:05Z --input prompt=prompts/task.md --report out/report.md
+
+  The same, with the receipt of the task that a server recorded, and signed:
+    reprise sidecar capture … --task task_0123 --sign sidecar.key
 
 Exit status: that of COMMAND; 2 when the capture itself failed, and then there is no sidecar.";
 
@@ -77,6 +83,11 @@ pub(super) struct CaptureArgs {
     /// Write the sidecar even though the command holds what looks like a credential (AHD kinds).
     #[arg(long)]
     allow_secrets_in_argv: bool,
+    /// Sign the sidecar with the seed in this file (not AHD kinds).
+    #[arg(long, value_name = "KEYFILE")]
+    sign: Option<PathBuf>,
+    #[command(flatten)]
+    recorded: RecordingArgs,
     #[command(flatten)]
     facts: FactArgs,
     #[command(flatten)]
@@ -103,6 +114,7 @@ struct Plan {
     inputs: Vec<Input>,
     outputs: Vec<Output>,
     draft: Sidecar,
+    key: Option<SigningKey>,
 }
 
 /// An input and its hash before the run.
@@ -162,6 +174,7 @@ pub(super) fn run(args: CaptureArgs) -> anyhow::Result<ExitCode> {
 fn plan(args: &CaptureArgs) -> anyhow::Result<Plan> {
     let ahd = AHD_KINDS.contains(&args.kind.as_str());
     build::refuse_foreign_flags(args, ahd)?;
+    let key = args.sign.as_deref().map(signature::read_seed).transpose()?;
     let named = args
         .report
         .as_ref()
@@ -218,6 +231,7 @@ fn plan(args: &CaptureArgs) -> anyhow::Result<Plan> {
         git: git.as_ref(),
     };
     let draft = build::draft(args, &known, ahd)?;
+    args.recorded.probe()?;
     Ok(Plan {
         tree,
         ahd,
@@ -226,6 +240,7 @@ fn plan(args: &CaptureArgs) -> anyhow::Result<Plan> {
         inputs,
         outputs,
         draft,
+        key,
     })
 }
 

@@ -3,7 +3,7 @@
 use std::io::Write as _;
 use std::path::{Path, PathBuf};
 
-use ::sidecar::{Check, Outcome, Sidecar, Verification};
+use ::sidecar::{Check, Outcome, Reason, Sidecar, Verification};
 use anyhow::Context as _;
 use quick_junit::{NonSuccessKind, Report, TestCase, TestCaseStatus, TestSuite};
 use serde::Serialize;
@@ -99,13 +99,17 @@ pub(super) fn check_lines(check: &Check) -> String {
         Outcome::Ok => format!("  ok    {field}  {phrase}\n"),
         Outcome::Note => format!("  note  {field}  {phrase}\n"),
         Outcome::Fail => {
-            let actual = check
-                .actual
-                .map_or("<none>".to_owned(), |hash| hash.to_string());
-            format!(
-                "  FAIL  {field}  {phrase}\n          expected {}\n          actual   {actual}\n",
-                check.expected
-            )
+            let mut lines = format!("  FAIL  {field}  {phrase}\n");
+            // A signature has neither.
+            if let Some(expected) = check.expected {
+                let actual = check
+                    .actual
+                    .map_or("<none>".to_owned(), |hash| hash.to_string());
+                lines.push_str(&format!(
+                    "          expected {expected}\n          actual   {actual}\n"
+                ));
+            }
+            lines
         }
     }
 }
@@ -138,14 +142,15 @@ pub(super) fn write_junit(path: &Path, outlook: &Outlook) -> anyhow::Result<()> 
     }
     for check in &outlook.checks {
         let status = match check.result {
+            Outcome::Note if check.reason == Some(Reason::NotChecked) => {
+                let mut status = TestCaseStatus::skipped();
+                status.set_message(phrase(check));
+                status
+            }
             Outcome::Ok | Outcome::Note => TestCaseStatus::success(),
             Outcome::Fail => {
                 let mut status = TestCaseStatus::non_success(NonSuccessKind::Failure);
-                status.set_type(
-                    check
-                        .reason
-                        .map_or("hash_mismatch", ::sidecar::Reason::name),
-                );
+                status.set_type(check.reason.map_or("hash_mismatch", Reason::name));
                 status.set_message(phrase(check));
                 status.set_description(check_lines(check));
                 status

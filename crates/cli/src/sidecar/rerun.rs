@@ -346,6 +346,9 @@ fn perform(
             relation: Some("rerun".to_owned()),
         }),
         backfilled: None,
+        // Both are about the earlier run.
+        recording: None,
+        signature: None,
         ..recorded
     };
     let target = match &args.sidecar {

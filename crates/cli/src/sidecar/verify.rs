@@ -5,11 +5,14 @@ use std::process::ExitCode;
 
 use ::sidecar::{FileError, Files, ReadSidecar, Sidecar, VerifyOptions, read_sidecar, verify};
 use anyhow::Context as _;
+use ed25519_dalek::VerifyingKey;
+use receipts::KeySet;
 
 use super::files::{WorkingTree, read_file};
 use super::git::AtCommit;
 use super::locate::{self, Pair, directory_of};
 use super::output::{self, Outlook, Verdict};
+use super::{recording, signature};
 
 pub(crate) const EXAMPLES: &str = "\
 Examples:
@@ -17,6 +20,7 @@ Examples:
   reprise sidecar verify --at-commit docs/evals/2026-04-22-swiss-n30.md
   reprise sidecar verify --outputs --json out/report.replay.json
   reprise sidecar verify --junit replay.xml docs/evals/run.md
+  reprise sidecar verify --keys jwks.json --key \"$(cat sidecar.pub)\" out/report.md
 
 Exit status: 0 clean, 1 drift (at least one FAIL), 2 no verdict.
 A clean verdict says that the inputs are those recorded; it does not say that the command was run,
@@ -43,6 +47,12 @@ pub(crate) struct VerifyArgs {
     /// Also compare the agent's configuration with its recorded hash (general sidecars).
     #[arg(long, value_name = "FILE")]
     agent: Option<PathBuf>,
+    /// Also check the sidecar's own signature against this public key.
+    #[arg(long, value_name = "PUBLICKEY", value_parser = signature::parse_public)]
+    key: Option<VerifyingKey>,
+    /// Check the signatures of a recorded run against the keys of its server, a JWKS file.
+    #[arg(long, value_name = "JWKS")]
+    keys: Option<PathBuf>,
     /// Print the outcome as JSON.
     #[arg(long)]
     json: bool,
@@ -133,7 +143,16 @@ fn judge(args: &VerifyArgs, pair: &Pair, outlook: &mut Outlook) -> Result<String
         outputs: args.outputs,
         agent,
     };
-    let verification = verify(&read, files.as_ref(), &options);
+    let keys = args.keys.as_deref().map(read_keys).transpose()?;
+    let mut verification = verify(&read, files.as_ref(), &options);
+    if let Sidecar::General(general) = &read.sidecar
+        && let Some(recorded) = &general.recording
+    {
+        let checks = recording::checks(recorded, keys.as_ref());
+        verification.checks.extend(checks);
+    }
+    let signature = signature::check(&read, args.key.as_ref());
+    verification.checks.extend(signature);
     outlook.verdict = if verification.clean() {
         Verdict::Clean
     } else {
@@ -143,6 +162,14 @@ fn judge(args: &VerifyArgs, pair: &Pair, outlook: &mut Outlook) -> Result<String
     outlook.warnings = verification.warnings;
     outlook.checks = verification.checks;
     Ok(text)
+}
+
+fn read_keys(path: &Path) -> Result<KeySet, NoVerdict> {
+    let unreadable = |error: &dyn std::fmt::Display| {
+        NoVerdict::new("unreadable_keys", format!("`{}`: {error}", path.display()))
+    };
+    let bytes = std::fs::read(path).map_err(|error| unreadable(&error))?;
+    KeySet::from_jwks(&bytes).map_err(|error| unreadable(&error))
 }
 
 /// Reads the sidecar of a pair.

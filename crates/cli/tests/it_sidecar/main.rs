@@ -3,13 +3,19 @@
 #[cfg(test)]
 mod backfill;
 #[cfg(test)]
+mod canonicalize;
+#[cfg(test)]
 mod capture;
 #[cfg(test)]
 mod docs;
 #[cfg(test)]
 mod faults;
 #[cfg(test)]
+mod recorded;
+#[cfg(test)]
 mod rerun;
+#[cfg(test)]
+mod signing;
 #[cfg(test)]
 mod verify;
 #[cfg(test)]

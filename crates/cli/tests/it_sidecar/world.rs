@@ -44,7 +44,7 @@ impl Ran {
 }
 
 /// Makes git and the program independent of the machine.
-fn isolate(command: &mut Command) -> &mut Command {
+pub(crate) fn isolate(command: &mut Command) -> &mut Command {
     for (name, _) in std::env::vars().filter(|(name, _)| name.starts_with("GIT_")) {
         command.env_remove(name);
     }

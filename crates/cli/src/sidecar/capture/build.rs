@@ -15,6 +15,7 @@ use super::super::facts::{RequestIds, node_platform};
 use super::super::files::{WorkingTree, read_file};
 use super::super::hashing::{Wanted, artifact, below_root, mode_of};
 use super::super::locate::package_manifest;
+use super::super::signature;
 use super::{CaptureArgs, Input, Plan, Ran, Report, hash_outputs};
 
 /// Facts of the AHD kinds.
@@ -126,7 +127,8 @@ pub(super) fn refuse_foreign_flags(args: &CaptureArgs, ahd: bool) -> anyhow::Res
         .iter()
         .any(|flag| flag.is_some())
         || general.trace.is_some()
-        || general.parent.is_some();
+        || general.parent.is_some()
+        || args.sign.is_some();
     ensure!(
         !foreign,
         "kind `{}` writes an AHD block, which has no member for one of the flags given",
@@ -213,16 +215,21 @@ pub(super) fn complete(
     report: Option<&Report>,
 ) -> anyhow::Result<Sidecar> {
     match draft {
-        Sidecar::Ahd(block) => Ok(Sidecar::Ahd(Box::new(Ahd {
-            invoked_at: ran.invoked_at.clone(),
-            models: args.facts.ahd_models(RequestIds::Attached)?,
-            ..*block
-        }))),
+        Sidecar::Ahd(block) => {
+            let recorded = args.recorded.read(false)?;
+            let models = args.facts.ahd_models(RequestIds::Attached)?;
+            Ok(Sidecar::Ahd(Box::new(Ahd {
+                invoked_at: ran.invoked_at.clone(),
+                models: recorded.join_ahd(models),
+                ..*block
+            })))
+        }
         Sidecar::General(general) => {
-            let models = args.facts.models(RequestIds::Attached)?;
+            let recorded = args.recorded.read(true)?;
+            let models = recorded.join(args.facts.models(RequestIds::Attached)?);
             let outputs = hash_outputs(plan, Profile::Jcs1)?;
             let trace = args.general.trace.as_ref();
-            Ok(Sidecar::General(Box::new(General {
+            let general = General {
                 invoked_at: ran.invoked_at.clone(),
                 finished_at: ran.finished_at.clone(),
                 exit_code: ran
@@ -235,8 +242,14 @@ pub(super) fn complete(
                     .transpose()?,
                 models: (!models.is_empty()).then_some(models),
                 trace: trace.map(|path| hashed_trace(plan, path)).transpose()?,
+                recording: recorded.recording,
                 ..*general
-            })))
+            };
+            let general = match &plan.key {
+                Some(key) => signature::sign(general, key)?,
+                None => general,
+            };
+            Ok(Sidecar::General(Box::new(general)))
         }
     }
 }
@@ -359,6 +372,8 @@ fn general_draft(args: &CaptureArgs, known: &Materials<'_>) -> anyhow::Result<Ge
             .map(|path| parent(known.tree, flags, path))
             .transpose()?,
         backfilled: None,
+        recording: None,
+        signature: None,
     })
 }
 
