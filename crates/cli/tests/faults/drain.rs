@@ -185,7 +185,8 @@ async fn write(
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn ap_task_04_a_drain_under_load_changes_no_task_and_the_next_start_goes_on() {
-    let mut host = Host::new();
+    // Long enough that a request which is about to be sent at the signal still comes while the server drains.
+    let mut host = Host::with(World::new(), &[("REPRISE_LIMITS_DRAIN_WINDOW_MS", "1000")]);
     let api = host.api();
     let session = api.session().await;
     let mut open = BTreeMap::new();

@@ -32,17 +32,21 @@ struct Reader {
     api: Api,
     address: String,
     key: String,
+    /// The list of events that the stream is of.
+    events: String,
+    /// The Session that is written to last.
     session: String,
     frames: Vec<Frame>,
 }
 
 impl Reader {
-    fn new(host: &Host, session: &str) -> Self {
+    fn new(host: &Host, events: String, session: &str) -> Self {
         Self {
             runtime: Handle::current(),
             api: host.api(),
             address: host.address.clone(),
             key: host.key(),
+            events,
             session: session.to_owned(),
             frames: Vec::new(),
         }
@@ -60,7 +64,7 @@ impl Reader {
         let opening = Opening {
             address: &self.address,
             key: &self.key,
-            path: &format!("/v1/sessions/{}/events/stream", self.session),
+            path: &format!("{}/stream", self.events),
             last: self.frames.last().map(|frame| frame.id.as_str()),
             window,
         };
@@ -99,8 +103,7 @@ impl Reader {
 
     /// Compares with the log: the same events in the same order.
     async fn check(self, api: &Api) {
-        let path = format!("/v1/sessions/{}/events", self.session);
-        let log = api.list(&path).await;
+        let log = api.list(&self.events).await;
         let ids = |id: &Value| text(id);
         let wanted: Vec<String> = log.iter().map(|event| ids(&event["id"])).collect();
         let found: Vec<String> = self.frames.iter().map(|frame| frame.id.clone()).collect();
@@ -207,8 +210,11 @@ async fn ap_sse_05_a_stream_cut_anywhere_resumes_without_gap_or_repetition_acros
         .collect();
     let readers: Vec<_> = (0..READERS)
         .map(|_| {
-            let (reader, stage, rng) =
-                (Reader::new(&host, &session), stage.subscribe(), rng.fork());
+            let (reader, stage, rng) = (
+                Reader::new(&host, format!("/v1/sessions/{session}/events"), &session),
+                stage.subscribe(),
+                rng.fork(),
+            );
             std::thread::spawn(move || cut_and_resume(reader, stage, rng))
         })
         .collect();
@@ -260,8 +266,18 @@ async fn until(counter: &AtomicU64, wanted: u64) {
     }
 }
 
-/// More commits than a subscriber may lag behind, and more bytes than sockets hold.
-const SLOW_MESSAGES: u64 = 1_500;
+/// Sessions with so much in them that no socket holds it, then more commits than a stream may miss before it must
+/// read the log again.
+const LARGE_SESSIONS: usize = 12;
+const SMALL_MESSAGES: u64 = 1_200;
+
+/// Opens a Session with half a megabyte in it, in one commit.
+async fn large_session(api: &Api) {
+    let message = json!({"role": "user", "content": "x".repeat(3_000)});
+    let messages = vec![message; 150];
+    let body = json!({"initial_messages": messages});
+    api.ok(&Ask::post("/v1/sessions", body)).await;
+}
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn ap_sse_07_a_reader_slower_than_the_writer_misses_nothing() {
@@ -269,15 +285,16 @@ async fn ap_sse_07_a_reader_slower_than_the_writer_misses_nothing() {
     let host = Host::new();
     let session = host.api().session().await;
     let written = Arc::new(AtomicU64::new(0));
-    let reader = Reader::new(&host, &session);
+    let reader = Reader::new(&host, "/v1/events".to_owned(), &session);
     let seen = Arc::clone(&written);
+    let (opened, is_open) = tokio::sync::oneshot::channel();
     let reading = std::thread::spawn(move || {
         let mut reader = reader;
         let mut connection = reader.open(Some(4_096)).unwrap();
-        let steps = [rng.u64(1_200..1_300), rng.u64(1_300..1_400), SLOW_MESSAGES];
+        opened.send(()).unwrap();
         let runtime = reader.runtime.clone();
-        for step in steps {
-            // Reads nothing until the writer is far ahead, then a little.
+        // Reads nothing until the writer is far ahead, then a little.
+        for step in [1_100, rng.u64(1_101..SMALL_MESSAGES), SMALL_MESSAGES] {
             runtime.block_on(until(&seen, step));
             for _ in 0..rng.usize(1..50) {
                 if let Got::Frame(frame) = connection.stream.next(rng.usize(1..700)) {
@@ -295,11 +312,13 @@ async fn ap_sse_07_a_reader_slower_than_the_writer_misses_nothing() {
         }
         reader
     });
+    is_open.await.unwrap();
     let api = host.api();
-    let body = "x".repeat(3_000);
-    for number in 0..SLOW_MESSAGES {
-        api.ok(&Ask::message(&session, &format!("{number} {body}")))
-            .await;
+    for _ in 0..LARGE_SESSIONS {
+        large_session(&api).await;
+    }
+    for number in 0..SMALL_MESSAGES {
+        api.ok(&Ask::message(&session, &number.to_string())).await;
         written.fetch_add(1, Ordering::Relaxed);
     }
     let reader = tokio::task::spawn_blocking(move || reading.join().unwrap())
@@ -307,6 +326,6 @@ async fn ap_sse_07_a_reader_slower_than_the_writer_misses_nothing() {
         .unwrap();
     let live = |frame: &&Frame| frame.data["replayed"] == json!(false);
     let live = reader.frames.iter().filter(live).count() as u64;
-    assert!(live > SLOW_MESSAGES, "{live} were live");
+    assert!(live > SMALL_MESSAGES, "{live} were live");
     reader.check(&api).await;
 }
