@@ -1,6 +1,7 @@
 //! Receipts over HTTP: both forms, verdicts, proofs, heads, and the public log.
 
 use canon::{Digest, sha256};
+use engine::port::Store;
 use receipts::note::{Checkpoint, KeyUse, Note, NoteKey, SignatureLine};
 use receipts::{KeySet, Receipt, Signer, cbor, merkle, tiles};
 use serde_json::{Value, json};
@@ -77,11 +78,16 @@ async fn ap_rcpt_04_an_artifact_of_the_task_names_the_receipt_unless_it_came_aft
     api.wait_for(&task, "INPUT_REQUIRED").await;
     let register = |name: &str| {
         json!({"kind": "file", "mime_type": "text/plain", "visibility": "public", "task_id": task,
-               "session_id": session, "workspace_id": "workspace_local", "uri": format!("file:///{name}")})
+               "session_id": session, "workspace_id": "workspace_local", "uri": format!("file:///{name}"),
+               "sha256": sha256(b"what was made").hex()})
     };
     let (status, before) = api.post("/v1/artifacts", register("a")).await;
     assert_eq!(status, 201, "{before}");
     assert_eq!(before["receipt_id"], Value::Null);
+    let content = format!("/v1/artifacts/{}/content", id(&before));
+    let upload = api.request("PUT", &content).body("what was made");
+    let (status, _) = api.send(upload).await;
+    assert_eq!(status, 200);
     api.post(&format!("/v1/tasks/{task}/cancel"), json!({}))
         .await;
     let task = api.wait_for(&task, "CANCELED").await;
@@ -90,11 +96,28 @@ async fn ap_rcpt_04_an_artifact_of_the_task_names_the_receipt_unless_it_came_aft
     let path = format!("/v1/receipts/{}", task["receipt_id"].as_str().unwrap());
     let (_, receipt) = api.get(&path).await;
     let listed = receipt["final_artifacts"].as_array().unwrap();
-    assert!(
-        listed
-            .iter()
-            .any(|artifact| artifact["artifact_id"] == before["id"])
-    );
+    let listed = listed
+        .iter()
+        .find(|artifact| artifact["artifact_id"] == before["id"]);
+    let digest = sha256(b"what was made");
+    assert_eq!(listed.unwrap()["sha256"], json!(digest));
+    let (_, after) = api.post("/v1/artifacts", register_of(&task)).await;
+    assert_eq!(after["receipt_id"], Value::Null, "it came after the end");
+
+    // A stored content that changed is a verdict.
+    let (_, verdict) = api.post(&format!("{path}/verify"), json!({})).await;
+    assert_eq!(verdict["valid"], true, "{verdict}");
+    let other = domain::Blob {
+        digest,
+        bytes: b"what was not made".to_vec(),
+    };
+    server.store.put_blob(other).await.unwrap();
+    let (_, verdict) = api.post(&format!("{path}/verify"), json!({})).await;
+    assert_eq!(verdict["reason"], "material_mismatch", "{verdict}");
+}
+
+fn register_of(task: &Value) -> Value {
+    json!({"kind": "file", "mime_type": "text/plain", "visibility": "public", "task_id": task["id"]})
 }
 
 #[tokio::test]

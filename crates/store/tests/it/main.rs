@@ -12,6 +12,7 @@ mod home;
 mod offline;
 #[cfg(test)]
 mod opening;
+#[cfg(test)]
 mod receipts;
 #[cfg(test)]
 mod suite;
