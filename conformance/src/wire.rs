@@ -232,6 +232,10 @@ impl<'a> Call<'a> {
     /// Sends the request and reads the whole answer.
     pub(crate) async fn send(self) -> Result<Answer, Miss> {
         let (wire, label) = (self.wire, self.label());
+        // JSON of another type is fine for who asked for it.
+        let accepts = self.headers.iter();
+        let accepts = accepts.filter(|(name, _)| name.eq_ignore_ascii_case("accept"));
+        let accepts: Vec<String> = accepts.map(|(_, value)| value.clone()).collect();
         let sent = self.builder().timeout(wire.timeout).send().await;
         let answer = async {
             let response = sent?;
@@ -246,11 +250,12 @@ impl<'a> Call<'a> {
                     headers,
                     body: body.to_vec(),
                 };
-                wire.ledger().note_answer(
-                    &answer.label,
-                    answer.header("content-type"),
-                    &answer.body,
-                );
+                let mut content_type = answer.header("content-type");
+                if accepts.iter().any(|asked| content_type.starts_with(asked)) {
+                    content_type = "application/json";
+                }
+                wire.ledger()
+                    .note_answer(&answer.label, content_type, &answer.body);
                 Ok(answer)
             }
             Err(error) => fail(format!("an answer to {label}"), cause(&error)),

@@ -27,6 +27,10 @@ pub struct Operation {
     pub also: &'static [u16],
     /// What it gives.
     pub gives: Gives,
+    /// The media type of JSON that it gives.
+    pub media_type: &'static str,
+    /// Other media types, for those who ask for them.
+    pub on_request: &'static [&'static str],
     /// True when neither version nor credential is asked for.
     pub public: bool,
 }
@@ -81,8 +85,20 @@ impl Operation {
             status: 200,
             also: &[],
             gives,
+            media_type: "application/json",
+            on_request: &[],
             public: false,
         }
+    }
+
+    pub(super) const fn of_type(mut self, media_type: &'static str) -> Self {
+        self.media_type = media_type;
+        self
+    }
+
+    pub(super) const fn or_types(mut self, on_request: &'static [&'static str]) -> Self {
+        self.on_request = on_request;
+        self
     }
 
     pub(super) const fn query(mut self, query: &'static [&'static str]) -> Self {
@@ -160,18 +176,22 @@ impl Operation {
     }
 
     fn responses(&self) -> Value {
-        let content = match self.gives {
-            Gives::Json(name) => json!({"application/json": {"schema": reference(name)}}),
+        let mut content = match self.gives {
+            Gives::Json(name) => json!({self.media_type: {"schema": reference(name)}}),
             Gives::JsonAnyOf(names) => {
                 let schemas: Vec<Value> = names.iter().map(|name| reference(name)).collect();
-                json!({"application/json": {"schema": {"anyOf": schemas}}})
+                json!({self.media_type: {"schema": {"anyOf": schemas}}})
             }
-            Gives::AnyObject => json!({"application/json": {"schema": {"type": "object"}}}),
+            Gives::AnyObject => json!({self.media_type: {"schema": {"type": "object"}}}),
             Gives::Stream => json!({"text/event-stream": {"schema": reference("EventStream")}}),
             Gives::Bytes => json!({"application/octet-stream": {}, "*/*": {}}),
             Gives::PlainText => json!({"text/plain": {"schema": {"type": "string"}}}),
             Gives::Nothing => json!({}),
         };
+        if let Value::Object(content) = &mut content {
+            let others = self.on_request.iter();
+            content.extend(others.map(|name| ((*name).to_owned(), json!({}))));
+        }
         let mut success = json!({
             "description": "Carried out",
             "headers": {"x-request-id": {"schema": {"type": "string"}}},

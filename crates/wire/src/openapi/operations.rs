@@ -1,6 +1,7 @@
 //! Every operation: its method and path, what it takes and what it gives.
 
 use super::operation::{Body::*, Gives::*, Operation};
+use crate::receipt::{MEDIA_TYPE, MEDIA_TYPE_CBOR};
 
 /// Every operation of the contract, and those of the server itself.
 pub(super) const OPERATIONS: &[Operation] = &[
@@ -546,6 +547,7 @@ pub(super) const OPERATIONS: &[Operation] = &[
         "Receipts",
         Json("Receipt"),
     )
+    .or_types(&[MEDIA_TYPE, MEDIA_TYPE_CBOR])
     .query(&["view"]),
     Operation::new(
         "post",

@@ -61,6 +61,7 @@ pub(super) const OPERATIONS: &[Operation] = &[
         "Receipts",
         Json("KeySet"),
     )
+    .of_type("application/jwk-set+json")
     .open(),
     Operation::new(
         "get",
@@ -69,6 +70,7 @@ pub(super) const OPERATIONS: &[Operation] = &[
         "Receipts",
         AnyObject,
     )
+    .of_type("application/schema+json")
     .open(),
     Operation::new(
         "get",
