@@ -44,7 +44,6 @@ impl BreakingProxy {
         let http = reqwest::Client::builder()
             .no_proxy()
             .redirect(reqwest::redirect::Policy::none())
-            .pool_max_idle_per_host(0)
             .build()
             .map_err(io::Error::other)?;
         let route = Arc::new(Route {

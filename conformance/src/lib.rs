@@ -12,6 +12,7 @@
 //!     other_key: None,
 //!     restart: None,
 //!     timeout: std::time::Duration::from_secs(30),
+//!     skip: Vec::new(),
 //! };
 //! let report = suite.run(|outcome| eprintln!("{}", outcome.line())).await?;
 //! assert_eq!(report.failed(), 0);

@@ -118,26 +118,32 @@ pub struct Report {
 impl Report {
     /// Returns how many ids are `ok`.
     pub fn passed(&self) -> usize {
-        self.count(|verdict| matches!(verdict, Verdict::Ok { .. }))
+        self.passed_ids().len()
     }
 
     /// Returns how many ids are `FAIL`.
     pub fn failed(&self) -> usize {
-        self.count(|verdict| matches!(verdict, Verdict::Fail { .. }))
+        self.failed_ids().len()
     }
 
     /// Returns how many ids are `not covered`.
     pub fn not_covered(&self) -> usize {
-        self.count(|verdict| matches!(verdict, Verdict::NotCovered { .. }))
+        self.not_covered_ids().len()
     }
 
     /// Returns the ids that are `FAIL`, in registry order.
     pub fn failed_ids(&self) -> Vec<&'static str> {
-        let failed = self
-            .outcomes
-            .iter()
-            .filter(|outcome| matches!(outcome.verdict, Verdict::Fail { .. }));
-        failed.map(|outcome| outcome.id).collect()
+        self.ids(|verdict| matches!(verdict, Verdict::Fail { .. }))
+    }
+
+    /// Returns the ids that are `ok`, in registry order.
+    pub fn passed_ids(&self) -> Vec<&'static str> {
+        self.ids(|verdict| matches!(verdict, Verdict::Ok { .. }))
+    }
+
+    /// Returns the ids that are `not covered`, in registry order.
+    pub fn not_covered_ids(&self) -> Vec<&'static str> {
+        self.ids(|verdict| matches!(verdict, Verdict::NotCovered { .. }))
     }
 
     /// Returns the counts as one line of text without a line end.
@@ -160,11 +166,9 @@ impl Report {
         })
     }
 
-    fn count(&self, is: impl Fn(&Verdict) -> bool) -> usize {
-        self.outcomes
-            .iter()
-            .filter(|outcome| is(&outcome.verdict))
-            .count()
+    fn ids(&self, is: impl Fn(&Verdict) -> bool) -> Vec<&'static str> {
+        let found = self.outcomes.iter().filter(|outcome| is(&outcome.verdict));
+        found.map(|outcome| outcome.id).collect()
     }
 }
 
@@ -248,7 +252,9 @@ not covered  SUITE-26     -  a rule: no connector
     }
 
     #[test]
-    fn failed_ids_are_named() {
+    fn ids_are_named_by_verdict() {
+        assert_eq!(report().passed_ids(), ["AP-VER-01", "AP-EVT-06"]);
         assert_eq!(report().failed_ids(), ["AP-ENV-03"]);
+        assert_eq!(report().not_covered_ids(), ["SUITE-26"]);
     }
 }

@@ -14,6 +14,8 @@ use crate::wire::Wire;
 
 /// Statuses after which a task never changes.
 pub(crate) const TERMINAL: [&str; 3] = ["COMPLETED", "FAILED", "CANCELED"];
+/// Statuses in which a task may still move.
+const OPEN: [&str; 4] = ["SUBMITTED", "WORKING", "INPUT_REQUIRED", "AUTH_REQUIRED"];
 /// How long a task gets to reach a state.
 const PATIENCE: Duration = Duration::from_secs(10);
 
@@ -114,8 +116,8 @@ impl Wire {
         loop {
             let task = self.task(id).await?;
             let status = text(&task, "status");
-            if statuses.contains(&status) || TERMINAL.contains(&status) || Instant::now() > deadline
-            {
+            // A word that the protocol does not know is nothing to wait for either.
+            if statuses.contains(&status) || !OPEN.contains(&status) || Instant::now() > deadline {
                 return Ok(task);
             }
             sleep(Duration::from_millis(30)).await;

@@ -47,7 +47,7 @@ pub(crate) struct Wire {
     pub(crate) claims: Claims,
     /// The workspace in which checks work that do not need one of their own.
     pub(crate) home: String,
-    http: reqwest::Client,
+    http: Mutex<reqwest::Client>,
     ledger: Mutex<Ledger>,
     run: String,
     count: AtomicU64,
@@ -61,12 +61,7 @@ impl Wire {
         restart: Option<String>,
         timeout: Duration,
     ) -> reqwest::Result<Self> {
-        // Connections are not kept: a restart of the server must not surface as a reset of an unrelated request.
-        let http = reqwest::Client::builder()
-            .no_proxy()
-            .redirect(reqwest::redirect::Policy::none())
-            .pool_max_idle_per_host(0)
-            .build()?;
+        let http = Mutex::new(client()?);
         let since = SystemTime::now()
             .duration_since(UNIX_EPOCH)
             .unwrap_or_default();
@@ -136,7 +131,12 @@ impl Wire {
             .stdout(Stdio::null())
             .stderr(Stdio::null())
             .status();
-        match tokio::time::timeout(Duration::from_secs(60).max(self.timeout), run).await {
+        let ended = tokio::time::timeout(Duration::from_secs(60).max(self.timeout), run).await;
+        // Connections to the server that is gone must not surface as a reset of an unrelated request.
+        if let Ok(fresh) = client() {
+            *self.http.lock().unwrap_or_else(PoisonError::into_inner) = fresh;
+        }
+        match ended {
             Ok(Ok(status)) if status.success() => Ok(()),
             Ok(Ok(status)) => unseen(format!("the restart command ended with {status}")),
             Ok(Err(error)) => unseen(format!("the restart command did not start: {error}")),
@@ -306,10 +306,9 @@ impl<'a> Call<'a> {
     }
 
     fn builder(self) -> reqwest::RequestBuilder {
-        let mut builder = self
-            .wire
-            .http
-            .request(self.method, self.wire.address(&self.path));
+        let http = self.wire.http.lock();
+        let http = http.unwrap_or_else(PoisonError::into_inner).clone();
+        let mut builder = http.request(self.method, self.wire.address(&self.path));
         if let Some(key) = &self.key {
             builder = builder.header("Authorization", format!("Bearer {key}"));
         }
@@ -324,6 +323,13 @@ impl<'a> Call<'a> {
         }
         builder
     }
+}
+
+fn client() -> reqwest::Result<reqwest::Client> {
+    reqwest::Client::builder()
+        .no_proxy()
+        .redirect(reqwest::redirect::Policy::none())
+        .build()
 }
 
 fn cause(error: &reqwest::Error) -> String {

@@ -10,7 +10,6 @@ use domain::{ResourceKind, Role, SessionId, State, Status};
 use engine::port::{Performer, Store};
 use engine::workflow::{Registry, builtin};
 use engine::{
-    Authority,
     Answer, Caller, Engine, InputSpec, Limits, MessageSpec, NewSession, NewTask, Offline, Parts,
     Request, Settle,
 };
@@ -44,7 +43,7 @@ impl Log {
             spawn: Arc::new(TokioSpawn),
             performer,
             workflows: Registry::new(builtin()),
-            authority: Authority::with_one_key("load", "key_load", &[1; 32])?,
+            authority: engine::Authority::with_one_key("load", "key-1", &[1; 32])?,
             limits: limits(),
         })
         .await?;

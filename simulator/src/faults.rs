@@ -123,10 +123,7 @@ impl Store for FaultyStore {
         self.later(move |store| store.blob(digest))
     }
 
-    fn blob_as_stored(
-        &self,
-        digest: Digest,
-    ) -> BoxFuture<'_, Result<Option<Vec<u8>>, StoreFault>> {
+    fn blob_as_stored(&self, digest: Digest) -> BoxFuture<'_, Result<Option<Vec<u8>>, StoreFault>> {
         self.later(move |store| store.blob_as_stored(digest))
     }
 

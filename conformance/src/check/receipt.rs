@@ -45,7 +45,13 @@ const REQUIRED: [&str; 15] = [
     "final_artifacts",
     "chain",
 ];
-const OPTIONAL: [&str; 5] = ["approvals", "deltas", "redactions", "signatures", "metadata"];
+const OPTIONAL: [&str; 5] = [
+    "approvals",
+    "deltas",
+    "redactions",
+    "signatures",
+    "metadata",
+];
 const MEDIA_TYPE: &str = "application/vnd.harn.receipt+json";
 const CBOR: &str = "application/vnd.harn.receipt+cbor";
 /// Content that a receipt may carry itself.
@@ -110,9 +116,14 @@ async fn members(wire: &Wire) -> Checked {
         "every required member in the bare receipt",
         format!("no {}", missing.join(", ")),
     )?;
-    let known = |name: &&String| REQUIRED.contains(&name.as_str()) || OPTIONAL.contains(&name.as_str());
+    let known =
+        |name: &&String| REQUIRED.contains(&name.as_str()) || OPTIONAL.contains(&name.as_str());
     let extra: Vec<&String> = proof.bare.keys().filter(|name| !known(name)).collect();
-    need(extra.is_empty(), "no other top-level member", format!("{extra:?}"))?;
+    need(
+        extra.is_empty(),
+        "no other top-level member",
+        format!("{extra:?}"),
+    )?;
     need(
         text(&bare, "schema") == "receipt-2026-04-25",
         "`schema` `receipt-2026-04-25`",
@@ -232,7 +243,9 @@ async fn references(wire: &Wire) -> Checked {
     let path = format!("/v1/outcomes/{}", text(&proof.task, "outcome_id"));
     named("outcome", &wire.get(path).made("read an outcome").await?)?;
     let events = wire.task_events(&proof.task).await?;
-    let issued = events.iter().find(|event| text(event, "event") == "receipt.issued");
+    let issued = events
+        .iter()
+        .find(|event| text(event, "event") == "receipt.issued");
     match issued {
         Some(event) => named("event `receipt.issued`", event)?,
         None => return fail("an event `receipt.issued`", kinds(&events).join(", ")),
@@ -251,7 +264,8 @@ async fn references(wire: &Wire) -> Checked {
     let path = format!("/v1/artifacts/{}", text(&artifact, "id"));
     let artifact = wire.get(path).made("read an artifact").await?;
     need(
-        text(&artifact, "receipt_id") == text(&task, "receipt_id") && !text(&task, "receipt_id").is_empty(),
+        text(&artifact, "receipt_id") == text(&task, "receipt_id")
+            && !text(&task, "receipt_id").is_empty(),
         format!("`receipt_id` {} in the artifact", text(&task, "receipt_id")),
         show(&artifact),
     )
@@ -332,7 +346,10 @@ async fn tampered(wire: &Wire) -> Checked {
     let rooted = {
         let mut copy = proof.bare.clone();
         if let Some(Value::Object(chain)) = copy.get_mut("chain") {
-            chain.insert("merkle_root".to_owned(), json!(format!("sha256:{}", "0".repeat(64))));
+            chain.insert(
+                "merkle_root".to_owned(),
+                json!(format!("sha256:{}", "0".repeat(64))),
+            );
         }
         copy.insert("signatures".to_owned(), json!([]));
         let hash = computed(&copy)?;
@@ -343,16 +360,37 @@ async fn tampered(wire: &Wire) -> Checked {
     };
     let signed = at(&bare, "signatures.0").is_object();
     let mut cases = vec![
-        ("schema_invalid", changed("/lifecycle/final_state", json!("DONE"))),
-        ("receipt_hash_mismatch", changed("/lifecycle/final_state", json!("FAILED"))),
-        ("receipt_hash_mismatch", changed("/chain/previous_receipt_hash", json!(format!("sha256:{}", "1".repeat(64))))),
+        (
+            "schema_invalid",
+            changed("/lifecycle/final_state", json!("DONE")),
+        ),
+        (
+            "receipt_hash_mismatch",
+            changed("/lifecycle/final_state", json!("FAILED")),
+        ),
+        (
+            "receipt_hash_mismatch",
+            changed(
+                "/chain/previous_receipt_hash",
+                json!(format!("sha256:{}", "1".repeat(64))),
+            ),
+        ),
         ("merkle_batch_unknown", rooted),
     ];
     if signed {
         cases.extend([
-            ("key_unknown", changed("/signatures/0/key_id", json!("nobody"))),
-            ("algorithm_unsupported", changed("/signatures/0/algorithm", json!("none"))),
-            ("signature_invalid", changed("/signatures/0/signature", json!("base64:AAAA"))),
+            (
+                "key_unknown",
+                changed("/signatures/0/key_id", json!("nobody")),
+            ),
+            (
+                "algorithm_unsupported",
+                changed("/signatures/0/algorithm", json!("none")),
+            ),
+            (
+                "signature_invalid",
+                changed("/signatures/0/signature", json!("base64:AAAA")),
+            ),
         ]);
     }
     for (reason, receipt) in cases {
@@ -413,7 +451,9 @@ async fn materials(wire: &Wire) -> Checked {
         let referenced = !text(material, "uri").is_empty() && !text(material, "sha256").is_empty();
         let described = at(material, "metadata").is_object();
         need(
-            referenced || described || (!inline.is_empty() && inline.len() <= INLINE_BYTES_MAX * 4 / 3 + 4),
+            referenced
+                || described
+                || (!inline.is_empty() && inline.len() <= INLINE_BYTES_MAX * 4 / 3 + 4),
             "`uri` and `sha256`, or few bytes, in a material",
             show(material),
         )?;
@@ -448,7 +488,9 @@ async fn archive(wire: &Wire) -> Checked {
         return unseen("the server has no CBOR form");
     };
     need(
-        answer.header("content-type").contains("schema=receipt-2026-04-25"),
+        answer
+            .header("content-type")
+            .contains("schema=receipt-2026-04-25"),
         "the media type with its `schema`",
         answer.header("content-type"),
     )?;
@@ -458,7 +500,9 @@ async fn archive(wire: &Wire) -> Checked {
         .send()
         .await?;
     if verdict.status == 404 || verdict.status == 405 {
-        return all_but("the hash of the CBOR form: the server judges no receipts that are handed to it");
+        return all_but(
+            "the hash of the CBOR form: the server judges no receipts that are handed to it",
+        );
     }
     let verdict = verdict.value_of(&[200])?;
     need(
@@ -479,7 +523,10 @@ async fn events(wire: &Wire) -> Checked {
     )?;
     for (body, kind) in [
         (json!({}), "receipt.verified"),
-        (json!({"trust_anchor": "nobody"}), "receipt.verification_failed"),
+        (
+            json!({"trust_anchor": "nobody"}),
+            "receipt.verification_failed",
+        ),
     ] {
         wire.post(format!("/v1/receipts/{id}/verify"), &body)
             .made("verify a receipt")

@@ -100,6 +100,9 @@ pub(crate) struct ServeArgs {
     /// Private key (PEM) for HTTPS
     #[arg(long, value_name = "FILE", requires = "tls_cert")]
     pub(crate) tls_key: Option<PathBuf>,
+    /// UNSAFE: acknowledge what the disk does not have yet. Only so that tests can see the difference
+    #[arg(long, hide = true)]
+    pub(crate) unsafe_no_sync: bool,
 }
 
 /// The data directory of a command that works without a server.

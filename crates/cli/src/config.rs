@@ -431,6 +431,24 @@ mod tests {
     }
 
     #[test]
+    fn ap_sdk_02_the_default_address_is_on_loopback() {
+        let address: std::net::SocketAddr = Settings::default().listen.parse().unwrap();
+        assert!(address.ip().is_loopback());
+        assert_eq!(address.port(), 8080);
+    }
+
+    #[test]
+    fn ap_idem_03_answers_are_kept_for_a_day_or_longer() {
+        let window = |seconds: &str| with_variable("REPRISE_LIMITS_IDEMPOTENCY_WINDOW_S", seconds);
+        assert_eq!(
+            Settings::default().limits.idempotency_window_s,
+            Bounded(86_400)
+        );
+        assert!(window("86400").is_ok());
+        assert!(window("86399").is_err());
+    }
+
+    #[test]
     fn connectors_are_read_with_their_defaults() {
         let settings = with_file(
             "[[connectors]]\nid = \"connector_hook\"\nprovider = \"github\"\nevent_kinds = [\"push\"]\n\

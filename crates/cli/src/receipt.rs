@@ -151,7 +151,11 @@ fn show(args: &ShowArgs) -> anyhow::Result<Exit> {
     let (shown, bare, verdict) = if names_file(&args.receipt) {
         let handed = read_receipt(args.receipt.as_ref())?;
         let bare = handed.bytes;
-        (value_of(&bare)?, bare, "unverified; `receipt verify` tells".to_owned())
+        (
+            value_of(&bare)?,
+            bare,
+            "unverified; `receipt verify` tells".to_owned(),
+        )
     } else {
         let shown = crate::wait(online::receipt(&args.connection, &args.receipt))?;
         let bare = shown.pointer("/wire/payload").map(canon::jcs);
@@ -169,8 +173,10 @@ fn show(args: &ShowArgs) -> anyhow::Result<Exit> {
 }
 
 fn value_of(bytes: &[u8]) -> anyhow::Result<Value> {
-    canon::read(bytes, canon::Integers::Safe)
-        .or_hint("the receipt", "name a file that holds one receipt as JSON or CBOR")
+    canon::read(bytes, canon::Integers::Safe).or_hint(
+        "the receipt",
+        "name a file that holds one receipt as JSON or CBOR",
+    )
 }
 
 /// Prints what a person looks for first.
@@ -197,11 +203,34 @@ fn describe(out: &mut Output, receipt: &Value, verdict: &str) -> anyhow::Result<
     };
     let rows = [
         ("receipt", text("/receipt_id")),
-        ("subject", format!("{} {}", text("/subject/object"), text("/subject/id"))),
-        ("ended", format!("{} at {}", text("/lifecycle/final_state"), text("/lifecycle/completed_at"))),
-        ("issued", format!("{} by {}", text("/issued_at"), text("/issuer/id"))),
-        ("model", format!("{} {}", text("/model_route/chosen_model/provider"), text("/model_route/chosen_model/model"))),
-        ("cost", format!("{} {}", text("/cost/total"), text("/cost/currency"))),
+        (
+            "subject",
+            format!("{} {}", text("/subject/object"), text("/subject/id")),
+        ),
+        (
+            "ended",
+            format!(
+                "{} at {}",
+                text("/lifecycle/final_state"),
+                text("/lifecycle/completed_at")
+            ),
+        ),
+        (
+            "issued",
+            format!("{} by {}", text("/issued_at"), text("/issuer/id")),
+        ),
+        (
+            "model",
+            format!(
+                "{} {}",
+                text("/model_route/chosen_model/provider"),
+                text("/model_route/chosen_model/model")
+            ),
+        ),
+        (
+            "cost",
+            format!("{} {}", text("/cost/total"), text("/cost/currency")),
+        ),
         ("materials", count("/replay_input/materials").to_string()),
         ("artifacts", count("/final_artifacts").to_string()),
         ("approvals", count("/approvals").to_string()),

@@ -95,7 +95,10 @@ pub(crate) fn authority(directory: &Path, log: &str) -> anyhow::Result<Authority
     };
     if active.nbf.is_some_and(|first| now_seconds() < first) {
         return Err(Problem::new(
-            format!("the clock stands before the first second of signing key `{}`", active.key_id),
+            format!(
+                "the clock stands before the first second of signing key `{}`",
+                active.key_id
+            ),
             "set the clock; receipts signed before a key's time do not verify",
         )
         .into());
@@ -185,7 +188,12 @@ fn broken(file: &Path, problem: &str) -> anyhow::Error {
 fn seed(file: &Path, key: &Key) -> anyhow::Result<[u8; 32]> {
     let bytes = URL_SAFE_NO_PAD.decode(&key.seed).ok();
     let seed = bytes.and_then(|bytes| <[u8; 32]>::try_from(bytes).ok());
-    seed.ok_or_else(|| broken(file, &format!("the seed of `{}` is not 32 bytes", key.key_id)))
+    seed.ok_or_else(|| {
+        broken(
+            file,
+            &format!("the seed of `{}` is not 32 bytes", key.key_id),
+        )
+    })
 }
 
 fn public(file: &Path, keys: &Keys) -> anyhow::Result<KeySet> {

@@ -386,26 +386,26 @@ pub async fn newest_checkpoint(store: &dyn Store) -> Result<Option<String>, Refu
 }
 
 async fn checkpoint_in(store: &dyn Store, document: &Document) -> Result<String, Refused> {
-        let State::Batch(batch) = &document.state else {
-            return Err(Refused::Internal {
-                detail: "a batch that is none".to_owned(),
-            });
-        };
-        let text = |payload: &canon::Map<String, canon::Value>, member: &str| {
-            payload
-                .get(member)
-                .and_then(canon::Value::as_str)
-                .unwrap_or_default()
-                .to_owned()
-        };
-        let payload = crate::view::payload(store, batch.source).await?;
-        let mut checkpoint = text(&payload, "checkpoint");
-        for position in &batch.cosigned {
-            let payload = crate::view::payload(store, *position).await?;
-            checkpoint.push_str(&text(&payload, "line"));
-            checkpoint.push('\n');
-        }
-        Ok(checkpoint)
+    let State::Batch(batch) = &document.state else {
+        return Err(Refused::Internal {
+            detail: "a batch that is none".to_owned(),
+        });
+    };
+    let text = |payload: &canon::Map<String, canon::Value>, member: &str| {
+        payload
+            .get(member)
+            .and_then(canon::Value::as_str)
+            .unwrap_or_default()
+            .to_owned()
+    };
+    let payload = crate::view::payload(store, batch.source).await?;
+    let mut checkpoint = text(&payload, "checkpoint");
+    for position in &batch.cosigned {
+        let payload = crate::view::payload(store, *position).await?;
+        checkpoint.push_str(&text(&payload, "line"));
+        checkpoint.push('\n');
+    }
+    Ok(checkpoint)
 }
 
 fn frontier(tree: &Tree) -> Result<Frontier, Refused> {

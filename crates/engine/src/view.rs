@@ -4,8 +4,8 @@ use std::collections::BTreeMap;
 
 use canon::{Digest, Map, Value};
 use domain::{
-    Answer, BLOB_MEMBER, Document, Event, Position, ReceiptId, ResourceKind, Session, State, Status,
-    Visibility, WorkspaceId, blob_reference,
+    Answer, BLOB_MEMBER, Document, Event, Position, ReceiptId, ResourceKind, Session, State,
+    Status, Visibility, WorkspaceId, blob_reference,
 };
 
 use crate::caller::Caller;
@@ -158,14 +158,15 @@ impl Engine {
             State::Artifact(artifact) => {
                 let task = artifact.task_id.iter().map(|id| id.as_str().into());
                 let documents = self.shared.store.documents(task.collect()).await?;
-                let receipt_id = documents
-                    .into_iter()
-                    .flatten()
-                    .find_map(|task| match task.state {
-                        // What was registered after the end is not in the receipt.
-                        State::Task(state) if view.document.key <= task.tip => state.receipt_id,
-                        _ => None,
-                    });
+                let receipt_id =
+                    documents
+                        .into_iter()
+                        .flatten()
+                        .find_map(|task| match task.state {
+                            // What was registered after the end is not in the receipt.
+                            State::Task(state) if view.document.key <= task.tip => state.receipt_id,
+                            _ => None,
+                        });
                 Ok(Extra::Artifact { receipt_id })
             }
             State::Workspace(_)

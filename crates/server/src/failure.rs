@@ -172,3 +172,17 @@ impl From<Refused> for Failure {
         }
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn ap_evt_06_a_cursor_that_is_gone_is_410() {
+        let failure = Failure::from(Refused::CursorExpired);
+        assert_eq!(
+            (failure.status, failure.code.as_str()),
+            (410, "cursor_expired")
+        );
+    }
+}

@@ -195,7 +195,7 @@ mod tests {
             spawn: Arc::new(TokioSpawn),
             performer: Arc::new(Offline),
             workflows: Registry::new(builtin()),
-            authority: engine::Authority::with_one_key("harness", "key_1", &[1; 32]).unwrap(),
+            authority: engine::Authority::with_one_key("test", "key-1", &[1; 32]).unwrap(),
             limits: Limits {
                 batch_len_max: 1,
                 pending_commands_max: 16,
@@ -206,10 +206,10 @@ mod tests {
                 settle_window: second,
                 start_window: second,
                 idempotency_window: second,
-                leaf_interval: second,
-                head_leaves_max: 1,
-                head_interval: second,
-                receipt_window: second,
+                leaf_interval: Duration::from_secs(1),
+                head_leaves_max: 1_000,
+                head_interval: Duration::from_secs(60),
+                receipt_window: Duration::from_secs(2),
                 drain_window: second,
             },
         };

@@ -181,7 +181,9 @@ impl Audit {
             .prepare_cached("SELECT hash FROM tree_hashes WHERE level = ?1 AND idx = ?2")
             .and_then(|mut select| {
                 select
-                    .query_row((level, sql(index)), |row| Ok(Digest::from_bytes(row.get(0)?)))
+                    .query_row((level, sql(index)), |row| {
+                        Ok(Digest::from_bytes(row.get(0)?))
+                    })
                     .optional()
             });
         Ok(found.map_err(fault)?)

@@ -301,10 +301,7 @@ impl Store for SqliteStore {
         self.read(move |connection| blob::find(&directory, connection, &digest))
     }
 
-    fn blob_as_stored(
-        &self,
-        digest: Digest,
-    ) -> BoxFuture<'_, Result<Option<Vec<u8>>, StoreFault>> {
+    fn blob_as_stored(&self, digest: Digest) -> BoxFuture<'_, Result<Option<Vec<u8>>, StoreFault>> {
         let directory = Arc::clone(&self.directory);
         self.read(move |connection| blob::find_unchecked(&directory, connection, &digest))
     }

@@ -25,9 +25,8 @@ pub(crate) fn tree(connection: &Connection) -> Result<Tree, StoreFault> {
     let row = connection
         .prepare_cached(TREE)
         .and_then(|mut select| {
-            let read = |row: &rusqlite::Row<'_>| {
-                Ok((row.get(0)?, row.get::<_, Vec<u8>>(1)?, row.get(2)?))
-            };
+            let read =
+                |row: &rusqlite::Row<'_>| Ok((row.get(0)?, row.get::<_, Vec<u8>>(1)?, row.get(2)?));
             select.query_row([], read).optional()
         })
         .map_err(fault)?;
@@ -72,9 +71,8 @@ pub(crate) fn leaves(
     first: u64,
     count: usize,
 ) -> Result<Vec<(Position, Digest)>, StoreFault> {
-    let read = |row: &rusqlite::Row<'_>| {
-        Ok((Position(row.get(0)?), Digest::from_bytes(row.get(1)?)))
-    };
+    let read =
+        |row: &rusqlite::Row<'_>| Ok((Position(row.get(0)?), Digest::from_bytes(row.get(1)?)));
     connection
         .prepare_cached(LEAVES)
         .and_then(|mut select| {

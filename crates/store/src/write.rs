@@ -116,8 +116,8 @@ impl Writer {
             .as_micros()
             .max(self.published.now.load(Ordering::Relaxed));
         let directory = Arc::clone(&self.directory);
-        let (committed, events) =
-            self.transact(|connection, counters| turn(&directory, connection, counters, commit, now))?;
+        let (committed, events) = self
+            .transact(|connection, counters| turn(&directory, connection, counters, commit, now))?;
         self.published.now.store(now, Ordering::Relaxed);
         self.published
             .head
@@ -438,9 +438,7 @@ mod tests {
         let mut connection = connect(directory, Role::Writer { full_sync: false }).unwrap();
         prepare(directory, &mut connection).unwrap();
         let (checkpoints, _) = checkpoint::start(directory, &mut connection).unwrap();
-        Writer::new(directory, connection, checkpoints)
-            .unwrap()
-            .0
+        Writer::new(directory, connection, checkpoints).unwrap().0
     }
 
     fn commit(seal: engine::port::Seal) -> Commit {

@@ -35,10 +35,7 @@ pub fn document(version: &str, base_url: &str) -> Value {
     let mut schemas: Map<String, Value> = schemas::all()
         .map(|schema| (schema.name.to_owned(), schema.describe()))
         .collect();
-    schemas.insert(
-        receipts::DOCUMENT.to_owned(),
-        receipts::document_schema(),
-    );
+    schemas.insert(receipts::DOCUMENT.to_owned(), receipts::document_schema());
     json!({
         "openapi": "3.1.0",
         "info": {

@@ -98,6 +98,7 @@ impl Performer for Model {
             ok: true,
             value,
             provider_request_id: None,
+            model: None,
         }))
     }
 }

@@ -16,6 +16,7 @@ pub(crate) async fn run(args: ConformanceArgs) -> anyhow::Result<Exit> {
         other_key: args.other_key,
         restart: args.restart,
         timeout: Duration::from_secs(args.timeout),
+        skip: Vec::new(),
     };
     let bar = counter();
     let report = suite

@@ -6,6 +6,7 @@ use std::path::PathBuf;
 use std::pin::pin;
 
 use serde_json::{Map, Value, json};
+use store::Options;
 
 use crate::args::{Connection, DemoArgs};
 use crate::client::{
@@ -48,9 +49,9 @@ async fn host(data: PathBuf, once: bool, kept: bool) -> anyhow::Result<Exit> {
         ..Settings::default()
     };
     // The usual port when nobody has it, otherwise any. Another failure fails again, and is told then.
-    let server = match Server::start(&settings("127.0.0.1:8080")).await {
+    let server = match Server::start(&settings("127.0.0.1:8080"), Options::default()).await {
         Ok(server) => server,
-        Err(_) => Server::start(&settings("127.0.0.1:0")).await?,
+        Err(_) => Server::start(&settings("127.0.0.1:0"), Options::default()).await?,
     };
     let place = Place {
         url: server.url.clone(),
@@ -320,31 +321,54 @@ impl Guide<'_> {
             .get(&["v1", "tasks", &task.id, "receipts"], &[])
             .await?;
         let receipts = Page::read(&list)?.data;
-        let payload = receipts.first().and_then(|receipt| receipt.pointer("/wire/payload"));
+        let payload = receipts
+            .first()
+            .and_then(|receipt| receipt.pointer("/wire/payload"));
         let keys = self.client.get(&[".well-known", "jwks.json"], &[]).await?;
         let (Some(payload), Ok(keys)) = (payload, receipts::KeySet::from_jwks(&canon::jcs(&keys)))
         else {
             return Ok(());
         };
-        let text = |pointer: &str| payload.pointer(pointer).and_then(Value::as_str).unwrap_or("none");
+        let text = |pointer: &str| {
+            payload
+                .pointer(pointer)
+                .and_then(Value::as_str)
+                .unwrap_or("none")
+        };
         let mut rows = Table::default();
         let quiet = |text: &str| (text.to_owned(), Some(Paint::Quiet));
         rows.row([quiet("receipt"), (text("/receipt_id").to_owned(), None)]);
-        rows.row([quiet("of"), (format!("{} {}", text("/subject/id"), text("/lifecycle/final_state")), None)]);
-        rows.row([quiet("hash"), (text("/chain/receipt_hash").to_owned(), None)]);
-        rows.row([quiet("signed by"), (text("/signatures/0/key_id").to_owned(), None)]);
+        rows.row([
+            quiet("of"),
+            (
+                format!("{} {}", text("/subject/id"), text("/lifecycle/final_state")),
+                None,
+            ),
+        ]);
+        rows.row([
+            quiet("hash"),
+            (text("/chain/receipt_hash").to_owned(), None),
+        ]);
+        rows.row([
+            quiet("signed by"),
+            (text("/signatures/0/key_id").to_owned(), None),
+        ]);
         rows.print(&mut self.out, "   ")?;
         let bytes = canon::jcs(payload);
-        self.out.line("\n   verified from its bytes and the public keys alone:\n")?;
+        self.out
+            .line("\n   verified from its bytes and the public keys alone:\n")?;
         self.judge(&bytes, &keys)?;
         // One byte: a cost of nothing becomes a cost of one.
         let mut changed = bytes;
-        let place = changed.windows(9).position(|window| window == b"\"total\":0");
+        let place = changed
+            .windows(9)
+            .position(|window| window == b"\"total\":0");
         if let Some(byte) = place.and_then(|at| changed.get_mut(at + 8)) {
             *byte = b'1';
         }
-        self.out
-            .line("\n   the same receipt with one byte changed, `\"total\":0` to `\"total\":1`:\n")?;
+        self.out.line(
+            "\n   the same receipt with one byte changed, `\"total\":0` to `\"total\":1`:\n",
+        )?;
         self.judge(&changed, &keys)
     }
 

@@ -33,10 +33,17 @@ pub(crate) async fn run(args: ServeArgs) -> anyhow::Result<Exit> {
         Output::stdout().write(&config::print())?;
         return Ok(Exit::Ok);
     }
+    let options = Options {
+        full_sync: !args.unsafe_no_sync,
+        ..Options::default()
+    };
     let settings = settings(args)?;
     start_logs(&settings.log)?;
     let signals = Signals::new()?;
-    let server = Server::start(&settings).await?;
+    let server = Server::start(&settings, options).await?;
+    if !options.full_sync {
+        talk("unsafe: commits are not synced; a power cut loses what was acknowledged");
+    }
     if let FirstKey::Made(file) = &server.first_key {
         talk(format_args!(
             "made the first key, for all workspaces and scopes: {}",
@@ -108,11 +115,11 @@ pub(crate) struct Server {
 
 impl Server {
     /// Takes the data directory, the address and the key file, and starts working.
-    pub(crate) async fn start(settings: &Settings) -> anyhow::Result<Self> {
+    pub(crate) async fn start(settings: &Settings, options: Options) -> anyhow::Result<Self> {
         let config = translate::config(settings)?;
         let data = settings.data.as_path();
         // Blocks for as long as the disk takes; nothing else runs yet.
-        let store = SqliteStore::open(data, Options::default()).map_err(|error| {
+        let store = SqliteStore::open(data, options).map_err(|error| {
             let hint = error.hint();
             Problem::new(error.to_string(), hint)
         })?;

@@ -58,7 +58,10 @@ pub(crate) fn verify(request: &Request<'_>) -> anyhow::Result<Findings> {
     let head = match &checkpoint {
         Some(bytes) => check_checkpoint(bytes, keys.as_ref(), request.trust_anchor, &mut findings),
         None => {
-            findings.skip("checkpoint", "the bundle has none, because no head was sealed");
+            findings.skip(
+                "checkpoint",
+                "the bundle has none, because no head was sealed",
+            );
             None
         }
     };
@@ -69,7 +72,10 @@ pub(crate) fn verify(request: &Request<'_>) -> anyhow::Result<Findings> {
     manifest.compare("events.jsonl", events.sha256, &mut findings);
     manifest.count("events", events.count, &mut findings);
     let blobs = check_blobs(directory, &mut findings)?;
-    let stated = manifest.map.get("blobs").and_then(|blobs| blobs.get("count"));
+    let stated = manifest
+        .map
+        .get("blobs")
+        .and_then(|blobs| blobs.get("count"));
     let stated = stated.cloned().unwrap_or_default();
     findings.compare("blob count", "manifest_mismatch", stated, blobs);
     if request.keys.is_none() && request.trust_anchor.is_none() {
@@ -114,7 +120,10 @@ impl Manifest {
     }
 
     fn log(&self) -> &str {
-        self.map.get("log").and_then(Value::as_str).unwrap_or_default()
+        self.map
+            .get("log")
+            .and_then(Value::as_str)
+            .unwrap_or_default()
     }
 
     fn files(&self) -> impl Iterator<Item = (&str, &Value)> {
@@ -125,7 +134,9 @@ impl Manifest {
 
     fn compare(&self, name: &str, found: Digest, findings: &mut Findings) {
         let stated = self.files().find(|(known, _)| *known == name);
-        let stated = stated.and_then(|(_, digest)| digest.as_str()).unwrap_or("none");
+        let stated = stated
+            .and_then(|(_, digest)| digest.as_str())
+            .unwrap_or("none");
         findings.compare(format!("file {name}"), "manifest_mismatch", stated, found);
     }
 
@@ -244,7 +255,12 @@ fn check_receipts(
         }
         if !ended {
             bad += 1;
-            findings.fail(&name, "schema_invalid", None, Some("a line that is not ended".to_owned()));
+            findings.fail(
+                &name,
+                "schema_invalid",
+                None,
+                Some("a line that is not ended".to_owned()),
+            );
         }
         let step = match walk.step(line) {
             Ok(step) => step,
@@ -261,12 +277,23 @@ fn check_receipts(
         };
         if let Err(broken) = step.link {
             bad += 1;
-            let text = |hash: Option<Digest>| Some(hash.map_or("null".to_owned(), |hash| hash.to_string()));
+            let text = |hash: Option<Digest>| {
+                Some(hash.map_or("null".to_owned(), |hash| hash.to_string()))
+            };
             let name = format!("{name} {} chain", step.receipt.receipt_id);
-            findings.fail(name, broken.code.as_str(), text(broken.expected), text(broken.found));
+            findings.fail(
+                name,
+                broken.code.as_str(),
+                text(broken.expected),
+                text(broken.found),
+            );
         }
         if let Ok(leads) = serde_json::from_slice::<Leads>(line) {
-            let log = leads.replay_input.materials.iter().find(|material| material.kind == "event_log");
+            let log = leads
+                .replay_input
+                .materials
+                .iter()
+                .find(|material| material.kind == "event_log");
             let log = log.and_then(|log| Digest::parse(log.sha256.as_deref()?).ok());
             let entry = Covered {
                 receipt_id: step.receipt.receipt_id.clone().into_owned(),
@@ -274,7 +301,11 @@ fn check_receipts(
                 content: canon::sha256(line),
                 event_log: log,
             };
-            if covered.insert(leads.identifiers.task_id.clone(), entry).is_some() && !step.receipt.is_replay {
+            if covered
+                .insert(leads.identifiers.task_id.clone(), entry)
+                .is_some()
+                && !step.receipt.is_replay
+            {
                 bad += 1;
                 let found = Some(leads.identifiers.task_id);
                 findings.fail(&name, "receipt_duplicate", None, found);
@@ -293,7 +324,13 @@ fn check_receipts(
         None => false,
         Some(head) => {
             let found = root_at_head.map_or_else(
-                || format!("{} receipts, the checkpoint covers {}", walk.size(), head.size),
+                || {
+                    format!(
+                        "{} receipts, the checkpoint covers {}",
+                        walk.size(),
+                        head.size
+                    )
+                },
                 |root| root.to_string(),
             );
             let expected = head.root.to_string();
@@ -342,11 +379,18 @@ fn check_signatures(
             references: None,
         };
         let report = verify_receipt(line, &evidence);
-        let is_signed = report.checks.iter().any(|check| check.name.starts_with("signature/"));
+        let is_signed = report
+            .checks
+            .iter()
+            .any(|check| check.name.starts_with("signature/"));
         unsigned += u64::from(!is_signed);
         checked += u64::from(is_signed);
         let about = |name: &str| name.starts_with("signature/") || name == "anchor";
-        for check in report.checks.iter().filter(|check| !check.ok && about(&check.name)) {
+        for check in report
+            .checks
+            .iter()
+            .filter(|check| !check.ok && about(&check.name))
+        {
             bad += 1;
             let mut named = check.clone();
             named.name = format!("receipt {at} {}", check.name);
@@ -363,7 +407,9 @@ fn check_signatures(
         findings.pass(match (skipped, checked) {
             (0, _) => format!("signatures: {checked} checked"),
             (_, 0) => format!("signatures: {skipped} covered by the signed checkpoint"),
-            _ => format!("signatures: {skipped} covered by the signed checkpoint, {checked} checked"),
+            _ => {
+                format!("signatures: {skipped} covered by the signed checkpoint, {checked} checked")
+            }
         });
     }
     findings.set(
@@ -375,7 +421,8 @@ fn check_signatures(
 
 fn check_blobs(directory: &Path, findings: &mut Findings) -> anyhow::Result<u64> {
     let folder = directory.join("blobs");
-    let entries = std::fs::read_dir(&folder).or_hint(format_args!("`{}`", folder.display()), HINT)?;
+    let entries =
+        std::fs::read_dir(&folder).or_hint(format_args!("`{}`", folder.display()), HINT)?;
     let mut names: Vec<PathBuf> = Vec::new();
     for entry in entries {
         let entry = entry.or_hint(format_args!("`{}`", folder.display()), HINT)?;
@@ -390,7 +437,12 @@ fn check_blobs(directory: &Path, findings: &mut Findings) -> anyhow::Result<u64>
         if Digest::parse(&name) != Ok(found) {
             bad += 1;
             let expected = Some(name.clone().into_owned());
-            findings.fail(format!("blob {name}"), "blob_mismatch", expected, Some(found.hex()));
+            findings.fail(
+                format!("blob {name}"),
+                "blob_mismatch",
+                expected,
+                Some(found.hex()),
+            );
         }
     }
     if bad == 0 {
@@ -405,7 +457,11 @@ pub(crate) fn prove(directory: &Path, name: &str) -> anyhow::Result<Value> {
         true => {
             let handed = read_receipt(name.as_ref())?;
             let hint = "name a file that holds one receipt as JSON or CBOR";
-            Some(receipts::Receipt::read(&handed.bytes).or_hint(format_args!("`{name}`"), hint)?.hash())
+            Some(
+                receipts::Receipt::read(&handed.bytes)
+                    .or_hint(format_args!("`{name}`"), hint)?
+                    .hash(),
+            )
         }
         false => None,
     };
@@ -424,18 +480,27 @@ pub(crate) fn prove(directory: &Path, name: &str) -> anyhow::Result<Value> {
         && let Some((line, _)) = lines.next()?
     {
         let receipt = receipts::stream::check(line).or_hint("receipts.jsonl", HINT)?;
-        let is_task = || serde_json::from_slice::<Leads>(line).is_ok_and(|leads| leads.identifiers.task_id == name);
+        let is_task = || {
+            serde_json::from_slice::<Leads>(line)
+                .is_ok_and(|leads| leads.identifiers.task_id == name)
+        };
         let is_it = match wanted {
             Some(hash) => receipt.hash == hash,
             None => receipt.receipt_id == name || is_task(),
         };
         if is_it {
-            found = Some((frontier.size(), receipt.receipt_id.clone().into_owned(), receipt.hash));
+            found = Some((
+                frontier.size(),
+                receipt.receipt_id.clone().into_owned(),
+                receipt.hash,
+            ));
         }
         let (grown, kept) = merkle::append(frontier, merkle::leaf(&receipt.hash));
         frontier = grown;
         for hash in kept {
-            let tile = tree.entry((hash.level, hash.index / TILE_WIDTH)).or_default();
+            let tile = tree
+                .entry((hash.level, hash.index / TILE_WIDTH))
+                .or_default();
             tile.push(hash.hash);
         }
     }
@@ -446,7 +511,10 @@ pub(crate) fn prove(directory: &Path, name: &str) -> anyhow::Result<Value> {
     if frontier.size() < head.size {
         return Err(missing("the bundle has fewer receipts than its checkpoint covers").into());
     }
-    let read = |tile: tiles::Tile| tree.get(&(tile.level, tile.index)).map(|hashes| tiles::tile_bytes(hashes));
+    let read = |tile: tiles::Tile| {
+        tree.get(&(tile.level, tile.index))
+            .map(|hashes| tiles::tile_bytes(hashes))
+    };
     let path = tiles::inclusion(read, index, head.size).or_hint("the proof", HINT)?;
     Ok(json!({
         "object": "receipt_proof",

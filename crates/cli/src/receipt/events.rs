@@ -124,7 +124,10 @@ impl State {
         };
         if event.sequence != sequence || event.previous_event_id != previous {
             let text = |sequence: u64, id: Option<&str>| {
-                Some(format!("sequence {sequence} after {}", id.unwrap_or("none")))
+                Some(format!(
+                    "sequence {sequence} after {}",
+                    id.unwrap_or("none")
+                ))
             };
             let expected = text(sequence, previous.as_deref());
             let found = text(event.sequence, event.previous_event_id.as_deref());

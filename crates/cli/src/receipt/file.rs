@@ -39,7 +39,9 @@ pub(crate) fn read_file(path: &Path) -> anyhow::Result<Vec<u8>> {
     let hint = "name a readable file";
     let mut bytes = Vec::new();
     let read = if path == Path::new("-") {
-        std::io::stdin().take(FILE_BYTES_MAX + 1).read_to_end(&mut bytes)
+        std::io::stdin()
+            .take(FILE_BYTES_MAX + 1)
+            .read_to_end(&mut bytes)
     } else {
         let file = std::fs::File::open(path).or_hint(&what, hint)?;
         file.take(FILE_BYTES_MAX + 1).read_to_end(&mut bytes)
@@ -47,7 +49,11 @@ pub(crate) fn read_file(path: &Path) -> anyhow::Result<Vec<u8>> {
     read.or_hint(&what, hint)?;
     if bytes.len() as u64 > FILE_BYTES_MAX {
         let hint = "a receipt, a proof or a key set is smaller";
-        return Err(Problem::new(format!("{what} is longer than {FILE_BYTES_MAX} bytes"), hint).into());
+        return Err(Problem::new(
+            format!("{what} is longer than {FILE_BYTES_MAX} bytes"),
+            hint,
+        )
+        .into());
     }
     Ok(bytes)
 }
@@ -76,7 +82,11 @@ pub(crate) fn read_receipt(path: &Path) -> anyhow::Result<Handed> {
             wire::InputError::Invalid { param, message } => format!("`{param}` {message}"),
             wire::InputError::Unknown { param, .. } => format!("`{param}` is unknown"),
         };
-        Problem::new(format!("{what}: {message}"), "it was changed; ask its issuer for the original").answers_no()
+        Problem::new(
+            format!("{what}: {message}"),
+            "it was changed; ask its issuer for the original",
+        )
+        .answers_no()
     })?;
     Ok(Handed {
         bytes: canon::jcs(&Value::Object(bare)),

@@ -18,7 +18,9 @@ async fn receipt_id(client: &Client, name: &str) -> anyhow::Result<String> {
     }
     let list = client.get(&["v1", "tasks", name, "receipts"], &[]).await?;
     let receipts = Page::read(&list)?.data;
-    let first = receipts.first().and_then(|receipt| receipt.get("id")?.as_str());
+    let first = receipts
+        .first()
+        .and_then(|receipt| receipt.get("id")?.as_str());
     first.map(str::to_owned).ok_or_else(|| {
         let hint = "a task has a receipt once it has ended; `reprise task watch` follows it";
         Problem::new(format!("task `{name}` has no receipt yet"), hint)
@@ -36,14 +38,25 @@ pub(crate) async fn receipt(connection: &Connection, name: &str) -> anyhow::Resu
 
 /// Says what the last verification on the server found. A receipt nobody verified is unverified (AP-RCPT-05).
 pub(crate) fn last_verdict(receipt: &Value) -> String {
-    let verdict = receipt.get("verification").filter(|value| value.is_object());
+    let verdict = receipt
+        .get("verification")
+        .filter(|value| value.is_object());
     let Some(verdict) = verdict else {
         return "unverified; `receipt verify` tells".to_owned();
     };
-    let text = |name: &str| verdict.get(name).and_then(Value::as_str).unwrap_or("unknown");
+    let text = |name: &str| {
+        verdict
+            .get(name)
+            .and_then(Value::as_str)
+            .unwrap_or("unknown")
+    };
     match verdict.get("valid") {
         Some(Value::Bool(true)) => format!("valid when checked at {}", text("checked_at")),
-        _ => format!("INVALID ({}) when checked at {}", text("reason"), text("checked_at")),
+        _ => format!(
+            "INVALID ({}) when checked at {}",
+            text("reason"),
+            text("checked_at")
+        ),
     }
 }
 
@@ -60,7 +73,9 @@ pub(crate) async fn verify(
         body: options,
         key: &key,
     };
-    let verdict = client.post(&["v1", "receipts", &id, "verify"], write).await?;
+    let verdict = client
+        .post(&["v1", "receipts", &id, "verify"], write)
+        .await?;
     Ok(Findings::of_verdict(&verdict))
 }
 

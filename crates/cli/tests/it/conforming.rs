@@ -32,6 +32,19 @@ fn our_own_server_conforms() {
     let said = judge("agent_card");
     assert_eq!(failures(&said), Vec::<String>::new());
     assert_eq!(said.code, 0, "{}", said.stderr);
+    // Receipts are claimed: each of their requirements was seen to hold, the one about clients apart.
+    let report: serde_json::Value = serde_json::from_str(&said.stdout).unwrap();
+    let outcomes = report["outcomes"].as_array().unwrap().iter();
+    let of_receipts = outcomes.filter(|outcome| {
+        let id = outcome["id"].as_str().unwrap();
+        id.starts_with("AP-RCPT-") && id != "AP-RCPT-05" || ["SUITE-22", "SUITE-23"].contains(&id)
+    });
+    let mut seen = 0;
+    for outcome in of_receipts {
+        assert_eq!(outcome["verdict"], "ok", "{outcome}");
+        seen += 1;
+    }
+    assert_eq!(seen, 15);
 }
 
 /// C-01: no card satisfies both the contract and the published suite; by default ours follows the contract.

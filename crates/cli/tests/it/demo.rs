@@ -70,6 +70,7 @@ fn told(text: &str) -> String {
                 _ if word.starts_with("http://127.0.0.1:") => "URL".to_owned(),
                 _ if word.contains("/reprise-demo-") => "DIRECTORY".to_owned(),
                 _ if word.ends_with("/reprise") => "reprise".to_owned(),
+                _ if word.starts_with("sha256:") => "sha256:HASH".to_owned(),
                 _ => match word.rsplit_once('_') {
                     Some((prefix, body))
                         if body.len() >= 16 && body.bytes().all(|b| b.is_ascii_hexdigit()) =>

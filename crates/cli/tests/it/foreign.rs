@@ -121,3 +121,28 @@ fn words_of_a_server_do_not_drive_the_terminal() {
     assert_eq!(said.stderr.lines().count(), 2, "{said:?}");
     assert!(!said.stderr.contains('\u{1b}'), "{said:?}");
 }
+
+#[test]
+fn ap_card_06_no_command_asks_for_a_card_or_follows_one() {
+    let world = World::new();
+    let session = json!({"object": "session", "id": "session_1"});
+    let (url, asked) = stranger(vec![
+        Some((201, session)),
+        Some((202, task("WORKING"))),
+        Some((200, task("WORKING"))),
+        Some((200, json!({"object": "list", "data": []}))),
+        Some((200, task("CANCELED"))),
+    ]);
+    for command in [
+        &["submit", "Hello"][..],
+        &["get", "task_1"],
+        &["list"],
+        &["cancel", "task_1"],
+    ] {
+        let to = ["--url", &url, "--key", "rpk_x"];
+        world.run(&[&["task"], command, &to].concat());
+    }
+    let lines: Vec<String> = asked.iter().take(5).map(|asked| asked.line).collect();
+    assert_eq!(lines.len(), 5);
+    assert!(!lines.iter().any(|line| line.contains("card")), "{lines:?}");
+}

@@ -2,7 +2,7 @@
 
 use crate::world::World;
 
-const COMMANDS: [&[&str]; 17] = [
+const COMMANDS: [&[&str]; 23] = [
     &[],
     &["demo"],
     &["serve"],
@@ -19,6 +19,12 @@ const COMMANDS: [&[&str]; 17] = [
     &["task", "cancel"],
     &["log"],
     &["log", "verify"],
+    &["receipt"],
+    &["receipt", "show"],
+    &["receipt", "verify"],
+    &["receipt", "proof"],
+    &["receipt", "rotate-key"],
+    &["canonicalize"],
     &["conformance"],
 ];
 

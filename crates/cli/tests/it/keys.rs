@@ -1,5 +1,6 @@
 //! `reprise key` beside a running server.
 
+use std::path::{Path, PathBuf};
 use std::time::{Duration, Instant};
 
 use crate::world::World;
@@ -108,4 +109,43 @@ fn wrong_words_are_errors_with_a_hint() {
     }
     let texts: Vec<String> = texts.into_iter().map(|said| said.stderr).collect();
     insta::assert_snapshot!(texts.join("\n"));
+}
+
+/// What holds the text of a key below a folder.
+fn holders(folder: &Path, key: &str) -> Vec<PathBuf> {
+    let mut found = Vec::new();
+    for entry in std::fs::read_dir(folder).unwrap() {
+        let path = entry.unwrap().path();
+        if path.is_dir() {
+            found.extend(holders(&path, key));
+            continue;
+        }
+        let bytes = std::fs::read(&path).unwrap();
+        if bytes
+            .windows(key.len())
+            .any(|window| window == key.as_bytes())
+        {
+            found.push(path);
+        }
+    }
+    found
+}
+
+#[test]
+fn ap_auth_04_only_digests_of_keys_are_stored() {
+    let world = World::new();
+    let server = world.serve();
+    let made = world.ok(&["key", "create", "--actor", "ci"]);
+    let key = made.trim();
+    world.ok(&["task", "submit", &format!("my key is {key}"), "--key", key]);
+    let first = std::fs::read_to_string(world.data().join("api-key")).unwrap();
+    let check = |when: &str| {
+        assert_eq!(holders(&world.data(), key), [] as [PathBuf; 0], "{when}");
+        // The first key is handed over in a file of its own, and is nowhere else.
+        let only = [world.data().join("api-key")];
+        assert_eq!(holders(&world.data(), first.trim()), only, "{when}");
+    };
+    check("while the server runs");
+    server.stop();
+    check("after it stopped");
 }

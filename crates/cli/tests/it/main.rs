@@ -14,6 +14,7 @@ mod help;
 mod keys;
 #[cfg(test)]
 mod logs;
+#[cfg(test)]
 mod receipts;
 #[cfg(test)]
 mod serving;

@@ -4,9 +4,9 @@
 use canon::{Map, sha256};
 use domain::{
     AdvanceTask, Answer, AnswerRequest, Ask, CancelTask, Command, Document, EffectIntent,
-    EffectResult, EventName, InterruptTask, Links, MessageId, Move, NewMessage, Order, OutcomeId,
-    Permission, PermissionId, Position, RequestReply, Role, Scratch, Session, SessionId, State,
-    Status, Task, TaskId, Timestamp, WorkspaceId, decide, seal,
+    EffectResult, EndIds, EventName, InterruptTask, Links, MessageId, Move, NewMessage, Order,
+    OutcomeId, Permission, PermissionId, Position, ReceiptId, RequestReply, Role, Scratch, Session,
+    SessionId, State, Status, Task, TaskId, Timestamp, WorkspaceId, decide, seal,
 };
 
 fn document(key: u64, id: &str, state: State) -> Document {
@@ -92,9 +92,17 @@ fn task(session_id: &SessionId, status: Status) -> Task {
         "completed_at": null,
         "canceled_at": null,
         "outcome_id": null,
+        "receipt_id": null,
         "failure": null,
     });
     serde_json::from_value(json).unwrap()
+}
+
+fn ids() -> EndIds {
+    EndIds {
+        outcome_id: OutcomeId::from_body("1"),
+        receipt_id: ReceiptId::from_body("1"),
+    }
 }
 
 fn message() -> NewMessage {
@@ -158,6 +166,7 @@ fn orders() -> Vec<(&'static str, Order)> {
                 ok: true,
                 value: canon::Value::Null,
                 provider_request_id: None,
+                model: None,
             })),
         ),
         ("ask for input", ask(Ask::Input)),
@@ -166,7 +175,7 @@ fn orders() -> Vec<(&'static str, Order)> {
         (
             "complete",
             advance(Move::Complete {
-                outcome_id: OutcomeId::from_body("1"),
+                ids: ids(),
                 summary: "s".to_owned(),
                 messages: vec![],
             }),
@@ -174,7 +183,7 @@ fn orders() -> Vec<(&'static str, Order)> {
         (
             "fail",
             advance(Move::Fail {
-                outcome_id: OutcomeId::from_body("1"),
+                ids: ids(),
                 code: "c".to_owned(),
                 message: "m".to_owned(),
                 details: Map::new(),
@@ -184,7 +193,7 @@ fn orders() -> Vec<(&'static str, Order)> {
             "cancel",
             Order::CancelTask(CancelTask {
                 id: id.clone(),
-                outcome_id: OutcomeId::from_body("1"),
+                ids: ids(),
                 reason: None,
             }),
         ),

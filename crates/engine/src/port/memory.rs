@@ -196,10 +196,7 @@ impl Store for MemoryStore {
         ready(Ok(self.lock().blobs.get(&digest).cloned()))
     }
 
-    fn blob_as_stored(
-        &self,
-        digest: Digest,
-    ) -> BoxFuture<'_, Result<Option<Vec<u8>>, StoreFault>> {
+    fn blob_as_stored(&self, digest: Digest) -> BoxFuture<'_, Result<Option<Vec<u8>>, StoreFault>> {
         self.blob(digest)
     }
 
@@ -331,11 +328,11 @@ impl Inner {
         let turn = (commit.seal)(first).map_err(CommitError::Impossible)?;
         // Every check comes before the first change: a refused commit changes nothing.
         self.claims.retain(|_, claim| claim.expires_at > commit.now);
-        let mut claims = BTreeSet::new();
+        let mut scopes = BTreeSet::new();
         if turn
             .claims
             .iter()
-            .any(|claim| self.claims.contains_key(&claim.scope) || !claims.insert(claim.scope))
+            .any(|claim| self.claims.contains_key(&claim.scope) || !scopes.insert(claim.scope))
         {
             return Err(CommitError::Conflict);
         }

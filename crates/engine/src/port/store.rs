@@ -67,10 +67,7 @@ pub trait Store: Send + Sync + fmt::Debug + 'static {
     fn blob(&self, digest: Digest) -> BoxFuture<'_, Result<Option<Vec<u8>>, StoreFault>>;
 
     /// Reads what is stored under a digest, whether it hashes to it or not: for verdicts on damaged content.
-    fn blob_as_stored(
-        &self,
-        digest: Digest,
-    ) -> BoxFuture<'_, Result<Option<Vec<u8>>, StoreFault>>;
+    fn blob_as_stored(&self, digest: Digest) -> BoxFuture<'_, Result<Option<Vec<u8>>, StoreFault>>;
 
     /// Makes every lease in the store this holder's, each with a new epoch. Only a process that holds the data
     /// directory may call this, and it does so before it works.

@@ -68,7 +68,9 @@ async fn tasks_of_one_session_that_finish_at_once_get_one_chain() {
     for number in 0..24 {
         let session = if number % 4 == 0 { &other } else { &session };
         let (engine, request) = (engine.clone(), task_request(session, "agent", "hello"));
-        running.push(tokio::spawn(async move { write(&engine, request).await.unwrap() }));
+        running.push(tokio::spawn(async move {
+            write(&engine, request).await.unwrap()
+        }));
     }
     for task in running {
         let id = TaskId::parse(&task.await.unwrap().view.document.id).unwrap();
@@ -92,7 +94,9 @@ async fn a_forked_session_goes_on_from_the_parents_last_receipt() {
     let engine = engine_on(store()).await;
     let session = new_session(&engine).await;
     for _ in 0..2 {
-        write(&engine, task_request(&session, "agent", "hello")).await.unwrap();
+        write(&engine, task_request(&session, "agent", "hello"))
+            .await
+            .unwrap();
     }
     let parent = receipts_of(&engine, &session).await;
     assert_chain(&parent, None);
@@ -105,9 +109,13 @@ async fn a_forked_session_goes_on_from_the_parents_last_receipt() {
     let fork = write(&engine, fork).await.unwrap().view.document.id;
     let fork = SessionId::parse(&fork).unwrap();
     // The parent goes on by itself.
-    write(&engine, task_request(&session, "agent", "hello")).await.unwrap();
+    write(&engine, task_request(&session, "agent", "hello"))
+        .await
+        .unwrap();
     for _ in 0..2 {
-        write(&engine, task_request(&fork, "agent", "hello")).await.unwrap();
+        write(&engine, task_request(&fork, "agent", "hello"))
+            .await
+            .unwrap();
     }
     let forked = receipts_of(&engine, &fork).await;
     assert_eq!(forked.len(), 2);
@@ -149,7 +157,9 @@ async fn a_clock_that_steps_back_breaks_no_chain() {
     .unwrap();
     let session = new_session(&engine).await;
     for _ in 0..3 {
-        let answer = write(&engine, task_request(&session, "agent", "hello")).await.unwrap();
+        let answer = write(&engine, task_request(&session, "agent", "hello"))
+            .await
+            .unwrap();
         let id = TaskId::parse(&answer.view.document.id).unwrap();
         reach(&engine, &id, Status::Completed).await;
     }
@@ -199,7 +209,12 @@ async fn every_flipped_byte_of_a_stored_receipt_is_seen() {
         assert!(!valid, "byte {at} {:?}: {details}", bytes[at] as char);
         reasons.insert(reason.unwrap());
     }
-    for code in ["schema_invalid", "receipt_hash_mismatch", "signature_invalid", "key_unknown"] {
+    for code in [
+        "schema_invalid",
+        "receipt_hash_mismatch",
+        "signature_invalid",
+        "key_unknown",
+    ] {
         assert!(reasons.contains(code), "{reasons:?}");
     }
     // What the hash does not cover is compared with the digest it is stored under.
@@ -207,7 +222,10 @@ async fn every_flipped_byte_of_a_stored_receipt_is_seen() {
     unsigned["signatures"] = Value::Array(Vec::new());
     replace(&store, content, canon::jcs(&Value::Object(unsigned))).await;
     let (valid, reason, _) = verdict(&engine, &id).await;
-    assert_eq!((valid, reason.as_deref()), (false, Some("content_mismatch")));
+    assert_eq!(
+        (valid, reason.as_deref()),
+        (false, Some("content_mismatch"))
+    );
     replace(&store, content, bytes).await;
     assert!(verdict(&engine, &id).await.0);
 }
@@ -218,7 +236,9 @@ async fn a_restart_reads_the_tree_and_hashes_nothing_again() {
     let engine = engine_on(Arc::clone(&store) as Arc<dyn Store>).await;
     let session = new_session(&engine).await;
     for _ in 0..5 {
-        write(&engine, task_request(&session, "agent", "hello")).await.unwrap();
+        write(&engine, task_request(&session, "agent", "hello"))
+            .await
+            .unwrap();
     }
     let (id, _) = receipts_of(&engine, &session).await.remove(0);
     let before = engine.receipt_proof(&Caller::system(), &id).await.unwrap();
@@ -228,14 +248,25 @@ async fn a_restart_reads_the_tree_and_hashes_nothing_again() {
     let store = Arc::new(store.reopened());
     let engine = engine_on(Arc::clone(&store) as Arc<dyn Store>).await;
     assert_eq!(store.tree().await.unwrap(), tree);
-    write(&engine, task_request(&session, "agent", "hello")).await.unwrap();
+    write(&engine, task_request(&session, "agent", "hello"))
+        .await
+        .unwrap();
     let receipts = receipts_of(&engine, &session).await;
     let (last, receipt) = receipts.last().unwrap();
     let proof = engine.receipt_proof(&Caller::system(), last).await.unwrap();
     assert_eq!(proof.leaf_index, 5);
     let leaf = merkle::leaf(&receipt.hash());
-    assert!(merkle::verify_inclusion(&leaf, 5, proof.size, &proof.path, &proof.root));
-    let path = engine.prove_consistency(before.size, proof.size).await.unwrap();
+    assert!(merkle::verify_inclusion(
+        &leaf,
+        5,
+        proof.size,
+        &proof.path,
+        &proof.root
+    ));
+    let path = engine
+        .prove_consistency(before.size, proof.size)
+        .await
+        .unwrap();
     assert!(merkle::verify_consistency(
         before.size,
         proof.size,

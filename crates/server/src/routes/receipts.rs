@@ -139,9 +139,11 @@ async fn verify(mut call: Call) -> Reply {
         .engine
         .verify_receipt(&call.caller, id, &request, idempotency)
         .await?;
-    let lost = || Failure::from(Refused::Internal {
-        detail: "a verification without its event".to_owned(),
-    });
+    let lost = || {
+        Failure::from(Refused::Internal {
+            detail: "a verification without its event".to_owned(),
+        })
+    };
     let event = answer.event.ok_or_else(lost)?;
     Ok(ok(&wired::verification(
         id,
@@ -159,7 +161,9 @@ async fn verify_foreign(mut call: Call) -> Reply {
     )?;
     call.idempotency(Value::Null)?;
     let bytes = call.bytes(call.app.config.body_bytes_max).await?;
-    let media_type = call.header(header::CONTENT_TYPE.as_str()).unwrap_or_default();
+    let media_type = call
+        .header(header::CONTENT_TYPE.as_str())
+        .unwrap_or_default();
     let name = media_type.split(';').next().unwrap_or_default().trim();
     let bytes = if name.eq_ignore_ascii_case(MEDIA_TYPE_CBOR) {
         let receipt = cbor::read(&bytes).map_err(|error| {

@@ -52,7 +52,11 @@ fn nothing(message: &str) -> Failure {
 
 async fn checkpoint(State(app): State<Arc<App>>) -> Reply {
     match app.engine.checkpoint().await? {
-        Some(text) => Ok(cached("text/plain; charset=utf-8", SHORT, text.into_bytes())),
+        Some(text) => Ok(cached(
+            "text/plain; charset=utf-8",
+            SHORT,
+            text.into_bytes(),
+        )),
         None => Err(nothing("no head is sealed yet")),
     }
 }

@@ -43,7 +43,8 @@ async fn ap_auth_03_a_credential_in_the_content_never_enters_the_log() {
     let server = Server::start().await;
     let api = server.client();
     let session = api.session().await;
-    let leak = json!({"role": "user", "content": format!("my key is {KEY}."), "metadata": {KEY: KEY}});
+    let leak =
+        json!({"role": "user", "content": format!("my key is {KEY}."), "metadata": {KEY: KEY}});
     // The same, with its first letter escaped: other bytes, the same text.
     let hidden = leak.to_string().replace("rk_", "\\u0072k_");
     let path = format!("/v1/sessions/{session}/messages");

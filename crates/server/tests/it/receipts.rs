@@ -47,7 +47,10 @@ async fn ap_rcpt_04_and_06_a_finished_task_refers_to_a_receipt_that_is_listed_an
     let receipt = id(&listed);
     assert_eq!(task["receipt_id"], *receipt);
     let (_, outcome) = api
-        .get(&format!("/v1/outcomes/{}", task["outcome_id"].as_str().unwrap()))
+        .get(&format!(
+            "/v1/outcomes/{}",
+            task["outcome_id"].as_str().unwrap()
+        ))
         .await;
     assert_eq!(outcome["receipt_id"], *receipt);
     let (status, read) = api.get(&format!("/v1/receipts/{receipt}")).await;
@@ -79,14 +82,19 @@ async fn ap_rcpt_04_an_artifact_of_the_task_names_the_receipt_unless_it_came_aft
     let (status, before) = api.post("/v1/artifacts", register("a")).await;
     assert_eq!(status, 201, "{before}");
     assert_eq!(before["receipt_id"], Value::Null);
-    api.post(&format!("/v1/tasks/{task}/cancel"), json!({})).await;
+    api.post(&format!("/v1/tasks/{task}/cancel"), json!({}))
+        .await;
     let task = api.wait_for(&task, "CANCELED").await;
     let (_, before) = api.get(&format!("/v1/artifacts/{}", id(&before))).await;
     assert_eq!(before["receipt_id"], task["receipt_id"]);
     let path = format!("/v1/receipts/{}", task["receipt_id"].as_str().unwrap());
     let (_, receipt) = api.get(&path).await;
     let listed = receipt["final_artifacts"].as_array().unwrap();
-    assert!(listed.iter().any(|artifact| artifact["artifact_id"] == before["id"]));
+    assert!(
+        listed
+            .iter()
+            .any(|artifact| artifact["artifact_id"] == before["id"])
+    );
 }
 
 #[tokio::test]
@@ -161,7 +169,11 @@ async fn ap_rcpt_07_and_12_a_verification_answers_200_and_is_recorded() {
         .collect();
     assert_eq!(
         kinds,
-        ["receipt.verified", "receipt.verification_failed", "receipt.verified"]
+        [
+            "receipt.verified",
+            "receipt.verification_failed",
+            "receipt.verified"
+        ]
     );
     for event in recorded {
         assert_eq!(event["task_id"], Value::Null, "the log of a task is sealed");
@@ -171,9 +183,16 @@ async fn ap_rcpt_07_and_12_a_verification_answers_200_and_is_recorded() {
         (json!({"at_time": "yesterday"}), "at_time"),
         (json!({"trust_anchor": 7}), "trust_anchor"),
     ] {
-        refused(&api.post(&verify, body).await, 400, "invalid_request", Some(param));
+        refused(
+            &api.post(&verify, body).await,
+            400,
+            "invalid_request",
+            Some(param),
+        );
     }
-    let got = api.post("/v1/receipts/receipt_none/verify", json!({})).await;
+    let got = api
+        .post("/v1/receipts/receipt_none/verify", json!({}))
+        .await;
     refused(&got, 404, "resource_not_found", None);
 }
 
@@ -255,7 +274,10 @@ async fn ap_rcpt_14_foreign_receipts_are_judged_in_every_form() {
         refused(&got, 400, "invalid_request", None);
     }
     let (status, verdict) = post(b"\xff\xff".to_vec(), json_type).await;
-    assert_eq!((status, &verdict["reason"]), (200, &json!("schema_invalid")));
+    assert_eq!(
+        (status, &verdict["reason"]),
+        (200, &json!("schema_invalid"))
+    );
     let deep = format!("{}1{}", "[".repeat(5_000), "]".repeat(5_000));
     let (_, verdict) = post(format!(r#"{{"metadata":{deep}}}"#).into_bytes(), json_type).await;
     assert_eq!(verdict["reason"], "schema_invalid");
@@ -276,14 +298,28 @@ async fn a_proof_leads_to_a_signed_head_and_heads_prove_each_other() {
     let (_, second) = finished(&api, session).await;
     let path = format!("/v1/receipts/{}/proof", id(&second));
     let (_, proof) = api.get(&path).await;
-    let path: Vec<Digest> = proof["path"].as_array().unwrap().iter().map(digest).collect();
+    let path: Vec<Digest> = proof["path"]
+        .as_array()
+        .unwrap()
+        .iter()
+        .map(digest)
+        .collect();
     let leaf = merkle::leaf(&digest(&proof["receipt_hash"]));
     let (index, size) = (proof["leaf_index"].as_u64(), proof["tree_size"].as_u64());
     let (index, size) = (index.unwrap(), size.unwrap());
-    assert!(merkle::verify_inclusion(&leaf, index, size, &path, &digest(&proof["root"])));
+    assert!(merkle::verify_inclusion(
+        &leaf,
+        index,
+        size,
+        &path,
+        &digest(&proof["root"])
+    ));
     let note = Note::read(proof["checkpoint"].as_str().unwrap().as_bytes()).unwrap();
     let checkpoint = Checkpoint::read(note.text()).unwrap();
-    assert_eq!((checkpoint.size, checkpoint.root), (size, digest(&proof["root"])));
+    assert_eq!(
+        (checkpoint.size, checkpoint.root),
+        (size, digest(&proof["root"]))
+    );
 
     let (_, list) = api.get("/v1/receipt-batches").await;
     let batches = list["data"].as_array().unwrap();
@@ -301,7 +337,12 @@ async fn a_proof_leads_to_a_signed_head_and_heads_prove_each_other() {
         let path = format!("/v1/receipt-batches/consistency?from={from}&to={to}");
         let (status, proof) = api.get(&path).await;
         assert_eq!(status, 200, "{proof}");
-        let path: Vec<Digest> = proof["path"].as_array().unwrap().iter().map(digest).collect();
+        let path: Vec<Digest> = proof["path"]
+            .as_array()
+            .unwrap()
+            .iter()
+            .map(digest)
+            .collect();
         let size = |batch: &Value| batch["size"].as_u64().unwrap();
         assert!(merkle::verify_consistency(
             size(first),
@@ -311,19 +352,33 @@ async fn a_proof_leads_to_a_signed_head_and_heads_prove_each_other() {
             &path
         ));
     }
-    for (query, param) in [("", "from"), ("?from=1", "to"), ("?from=1&to=99", "from"), ("?from=3&to=1", "from")] {
-        let got = api.get(&format!("/v1/receipt-batches/consistency{query}")).await;
+    for (query, param) in [
+        ("", "from"),
+        ("?from=1", "to"),
+        ("?from=1&to=99", "from"),
+        ("?from=3&to=1", "from"),
+    ] {
+        let got = api
+            .get(&format!("/v1/receipt-batches/consistency{query}"))
+            .await;
         refused(&got, 400, "invalid_request", Some(param));
     }
-    let got = api.get("/v1/receipt-batches/consistency?from=batch_x&to=1").await;
+    let got = api
+        .get("/v1/receipt-batches/consistency?from=batch_x&to=1")
+        .await;
     assert_eq!(got.0, 404);
 }
 
 #[tokio::test]
 async fn a_witness_signs_a_head_and_everyone_sees_it() {
     let (server, api, _, receipt) = started().await;
-    let (_, proof) = api.get(&format!("/v1/receipts/{}/proof", id(&receipt))).await;
-    let path = format!("/v1/receipt-batches/{}/cosignatures", proof["batch_id"].as_str().unwrap());
+    let (_, proof) = api
+        .get(&format!("/v1/receipts/{}/proof", id(&receipt)))
+        .await;
+    let path = format!(
+        "/v1/receipt-batches/{}/cosignatures",
+        proof["batch_id"].as_str().unwrap()
+    );
     let text = proof["checkpoint"].as_str().unwrap();
     let note = Note::read(text.as_bytes()).unwrap();
     // A witness signs the text under its own name.
@@ -336,19 +391,34 @@ async fn a_witness_signs_a_head_and_everyone_sees_it() {
     assert_eq!(batch["cosignatures"], json!([line]));
     let (_, again) = api.post(&path, json!({"line": line})).await;
     assert_eq!(again["cosignatures"], json!([line]), "once");
-    let served = server.client().http.get(format!("{}/tlog/checkpoint", server.url));
+    let served = server
+        .client()
+        .http
+        .get(format!("{}/tlog/checkpoint", server.url));
     let served = served.send().await.unwrap().bytes().await.unwrap();
     let served = Note::read(&served).unwrap();
-    assert!(served.signatures().contains(&SignatureLine::parse(&line).unwrap()));
+    assert!(
+        served
+            .signatures()
+            .contains(&SignatureLine::parse(&line).unwrap())
+    );
     let key = NoteKey::new("witness.example", KeyUse::Note, witness.public()).unwrap();
     served.verify(&key).unwrap();
     for body in [json!({}), json!({"line": "no line"}), json!({"line": 1})] {
         assert_eq!(api.post(&path, body).await.0, 400);
     }
-    let got = api.post("/v1/receipt-batches/batch_x/cosignatures", json!({"line": line})).await;
+    let got = api
+        .post(
+            "/v1/receipt-batches/batch_x/cosignatures",
+            json!({"line": line}),
+        )
+        .await;
     refused(&got, 404, "resource_not_found", None);
     server.add_key(key_of("reader", &["*:read"])).await;
-    let got = server.client_with("reader").post(&path, json!({"line": line})).await;
+    let got = server
+        .client_with("reader")
+        .post(&path, json!({"line": line}))
+        .await;
     refused(&got, 403, "permission_denied", None);
 }
 
@@ -363,9 +433,17 @@ async fn the_log_is_public_in_the_tile_layout() {
     let (_, last) = finished(&api, session).await;
     let (_, proof) = api.get(&format!("/v1/receipts/{}/proof", id(&last))).await;
     let open = async |path: &str| {
-        let response = api.http.get(format!("{}{path}", server.url)).send().await.unwrap();
+        let response = api
+            .http
+            .get(format!("{}{path}", server.url))
+            .send()
+            .await
+            .unwrap();
         let status = response.status().as_u16();
-        let cache = response.headers()["cache-control"].to_str().unwrap().to_owned();
+        let cache = response.headers()["cache-control"]
+            .to_str()
+            .unwrap()
+            .to_owned();
         (status, cache, response.bytes().await.unwrap().to_vec())
     };
     let (status, _, jwks) = open("/.well-known/jwks.json").await;
@@ -393,8 +471,18 @@ async fn the_log_is_public_in_the_tile_layout() {
         assert_eq!(&entry[..2], [0, 32]);
         Digest::from_bytes(entry[2..].try_into().unwrap())
     });
-    assert_eq!(hashes.next_back(), Some(digest(&last["chain"]["receipt_hash"])));
-    for path in ["/tlog/tile/0/000", "/tlog/tile/1/000", "/tlog/tile/0/0", "/tlog/tile/x", "/tlog/tile/0/000.p/0", "/tlog/tile/entries/001.p/1"] {
+    assert_eq!(
+        hashes.next_back(),
+        Some(digest(&last["chain"]["receipt_hash"]))
+    );
+    for path in [
+        "/tlog/tile/0/000",
+        "/tlog/tile/1/000",
+        "/tlog/tile/0/0",
+        "/tlog/tile/x",
+        "/tlog/tile/0/000.p/0",
+        "/tlog/tile/entries/001.p/1",
+    ] {
         assert_eq!(open(path).await.0, 404, "{path}");
     }
     let (status, _, schema) = open("/schemas/receipt-2026-04-25.schema.json").await;
@@ -406,20 +494,34 @@ async fn the_log_is_public_in_the_tile_layout() {
 async fn the_event_log_of_a_task_hashes_to_the_first_material() {
     let (server, api, task, receipt) = started().await;
     let material = &receipt["replay_input"]["materials"][0];
-    let name = material["uri"].as_str().unwrap().strip_prefix("artifact://").unwrap();
+    let name = material["uri"]
+        .as_str()
+        .unwrap()
+        .strip_prefix("artifact://")
+        .unwrap();
     assert_eq!(name, format!("event_log_{}", id(&task)));
-    let (status, media_type, log) = bytes(&api, &format!("/v1/artifacts/{name}/content"), None).await;
+    let (status, media_type, log) =
+        bytes(&api, &format!("/v1/artifacts/{name}/content"), None).await;
     assert_eq!((status, media_type.as_str()), (200, "application/jsonl"));
     assert_eq!(material["sha256"], json!(sha256(&log)));
-    let last = log.strip_suffix(b"\n").unwrap().rsplit(|byte| *byte == b'\n').next().unwrap();
+    let last = log
+        .strip_suffix(b"\n")
+        .unwrap()
+        .rsplit(|byte| *byte == b'\n')
+        .next()
+        .unwrap();
     let last: Value = serde_json::from_slice(last).unwrap();
     assert_eq!(last["event"], "task.status_changed");
     let waiting = id(&api.task(task["session_id"].as_str().unwrap(), "ask").await);
-    let got = api.get(&format!("/v1/artifacts/event_log_{waiting}/content")).await;
+    let got = api
+        .get(&format!("/v1/artifacts/event_log_{waiting}/content"))
+        .await;
     assert_eq!(got.1["error"]["details"]["reason"], "not_sealed");
     let got = api.get("/v1/artifacts/event_log_task_none/content").await;
     refused(&got, 404, "resource_not_found", None);
-    server.add_key(key("other", "bob", &["*"], Some(&["workspace_else"]))).await;
+    server
+        .add_key(key("other", "bob", &["*"], Some(&["workspace_else"])))
+        .await;
     let bob = server.client_with("other");
     for path in [
         format!("/v1/artifacts/{name}/content"),
@@ -429,9 +531,14 @@ async fn the_event_log_of_a_task_hashes_to_the_first_material() {
     ] {
         refused(&bob.get(&path).await, 404, "resource_not_found", None);
     }
-    server.add_key(key("scoped", "cy", &["tasks:read"], None)).await;
+    server
+        .add_key(key("scoped", "cy", &["tasks:read"], None))
+        .await;
     let cy = server.client_with("scoped");
-    for path in [format!("/v1/receipts/{}", id(&receipt)), format!("/v1/tasks/{}/receipts", id(&task))] {
+    for path in [
+        format!("/v1/receipts/{}", id(&receipt)),
+        format!("/v1/tasks/{}/receipts", id(&task)),
+    ] {
         assert_eq!(cy.get(&path).await.0, 403, "{path}");
     }
 }
@@ -444,7 +551,9 @@ async fn ap_rcpt_13_a_task_shows_its_receipt_as_soon_as_it_can_be_listed() {
     for _ in 0..10 {
         let request = api.request("POST", &format!("/v1/sessions/{session}/tasks"));
         let body = json!({"input": {"goal": "x"}, "metadata": {"workflow": "agent"}});
-        let (_, task) = api.send(request.header("Prefer", "respond-async").json(&body)).await;
+        let (_, task) = api
+            .send(request.header("Prefer", "respond-async").json(&body))
+            .await;
         let (_, list) = api.get(&format!("/v1/tasks/{}/receipts", id(&task))).await;
         assert_eq!(list["data"].as_array().unwrap().len(), 1, "{list}");
     }

@@ -91,7 +91,9 @@ async fn a_published_reader_accepts_checkpoint_tiles_and_proofs() {
     let api = server.client();
     let session = api.session().await;
     let mut receipts = run_tasks(&api, &session, 3).await;
-    let (_, _) = api.get(&format!("/v1/receipts/{}/proof", id(&receipts[2]))).await;
+    let (_, _) = api
+        .get(&format!("/v1/receipts/{}/proof", id(&receipts[2])))
+        .await;
     let old = checkpoint(&api).await;
     assert_eq!(old.size(), 3);
     receipts.extend(run_tasks(&api, &session, 260).await);
@@ -107,7 +109,9 @@ async fn a_published_reader_accepts_checkpoint_tiles_and_proofs() {
         let leaf = record_hash(Digest::parse(hash).unwrap().as_bytes());
         let theirs = prove_record(size, index as u64, &reader).unwrap();
         check_record(&theirs, size, root, index as u64, leaf).unwrap();
-        let (_, ours) = api.get(&format!("/v1/receipts/{}/proof", id(receipt))).await;
+        let (_, ours) = api
+            .get(&format!("/v1/receipts/{}/proof", id(receipt)))
+            .await;
         assert_eq!(ours["leaf_index"], index as u64);
         assert_eq!(ours["tree_size"], size);
         let ours = hashes(&ours["path"]);
@@ -118,7 +122,10 @@ async fn a_published_reader_accepts_checkpoint_tiles_and_proofs() {
     }
     let theirs = prove_tree(size, old.size(), &reader).unwrap();
     check_tree(&theirs, size, root, old.size(), *old.hash()).unwrap();
-    let path = format!("/v1/receipt-batches/consistency?from={}&to={size}", old.size());
+    let path = format!(
+        "/v1/receipt-batches/consistency?from={}&to={size}",
+        old.size()
+    );
     let (_, ours) = api.get(&path).await;
     assert_eq!(hashes(&ours["path"]), theirs);
     assert!(check_tree(&theirs, size, *old.hash(), old.size(), root).is_err());

@@ -56,9 +56,10 @@ impl Check<'_> {
             };
             let problem = match walk.step(&bytes) {
                 Err(refusal) => Some(refusal.to_string()),
-                Ok(step) if *step.receipt.receipt_id != *receipt.id => {
-                    Some(format!("its bytes are those of `{}`", step.receipt.receipt_id))
-                }
+                Ok(step) if *step.receipt.receipt_id != *receipt.id => Some(format!(
+                    "its bytes are those of `{}`",
+                    step.receipt.receipt_id
+                )),
                 Ok(step) if step.receipt.hash != receipt.hash => Some(format!(
                     "its hash is `{}`, the event that issued it says `{}`",
                     step.receipt.hash, receipt.hash
@@ -100,7 +101,9 @@ impl Check<'_> {
             for hash in kept {
                 if self.audit.tree_hash(hash.level, hash.index)? != Some(hash.hash) {
                     let (level, index) = (hash.level, hash.index);
-                    problem = Some(format!("hash {index} of level {level} is not that of its leaves"));
+                    problem = Some(format!(
+                        "hash {index} of level {level} is not that of its leaves"
+                    ));
                 }
             }
             if problem.is_some() {

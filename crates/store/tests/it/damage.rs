@@ -285,7 +285,15 @@ fn damaged_and_missing_blobs_are_named() {
     assert!(error.to_string().contains(&first.to_string()), "{error}");
     drop(store);
     let out = home.path().join("bundle");
-    assert!(store::export(home.path(), &out, store::Evidence::default(), &mut |_, _| {}).is_err());
+    assert!(
+        store::export(
+            home.path(),
+            &out,
+            store::Evidence::default(),
+            &mut |_, _| {}
+        )
+        .is_err()
+    );
     let left = fs::read_dir(home.path()).unwrap();
     let names = left.map(|file| file.unwrap().file_name().into_string().unwrap());
     assert!(names.into_iter().all(|name| !name.contains("bundle")));

@@ -47,7 +47,8 @@ fn an_export_holds_the_bytes_as_stored() {
     let mut told = Vec::new();
     let exported = store::export(&data, &out, evidence, &mut |done, of| {
         told.push((done, of));
-    }).unwrap();
+    })
+    .unwrap();
     let count = model.events().len() as u64;
     assert_eq!(told.last(), Some(&(count, count)));
 

@@ -1,5 +1,7 @@
 //! Receipts in the log: each change to bytes, chain, leaves and tree is named.
 
+#![expect(clippy::unwrap_used, reason = "tests")]
+
 use std::path::Path;
 
 use canon::Digest;
@@ -108,10 +110,7 @@ fn a_receipt_in_anothers_place_is_named() {
         let row = audit.events(domain::Position(second.0.key.0 - 1)).unwrap();
         String::from_utf8(row[0].bytes.to_vec()).unwrap()
     };
-    let changed = bytes.replace(
-        &second.1.content.to_string(),
-        &first.1.content.to_string(),
-    );
+    let changed = bytes.replace(&second.1.content.to_string(), &first.1.content.to_string());
     assert_ne!(changed, bytes);
     let connection = rusqlite::Connection::open(home.path().join("reprise.db")).unwrap();
     let checksum = store::EventRow::checksum_of(changed.as_bytes());
@@ -130,13 +129,19 @@ fn changed_leaves_hashes_and_peaks_are_named() {
     let size = receipts.len();
     let last = receipts[size - 1].0.key.0;
     let cases = [
-        ("UPDATE leaves SET hash = zeroblob(32) WHERE idx = 1", "leaf 1"),
+        (
+            "UPDATE leaves SET hash = zeroblob(32) WHERE idx = 1",
+            "leaf 1",
+        ),
         ("UPDATE leaves SET receipt = 999999 WHERE idx = 0", "leaf 0"),
         (
             "UPDATE tree_hashes SET hash = zeroblob(32) WHERE level = 0 AND idx = 1",
             "hash 1 of level 0",
         ),
-        ("DELETE FROM tree_hashes WHERE level = 0 AND idx = 0", "hash 0 of level 0"),
+        (
+            "DELETE FROM tree_hashes WHERE level = 0 AND idx = 0",
+            "hash 0 of level 0",
+        ),
         ("UPDATE tree SET peaks = zeroblob(length(peaks))", "peaks"),
         ("UPDATE tree SET last = last + 1", "last leaf"),
         ("UPDATE tree SET size = size + 1", "leaves for"),

@@ -16,8 +16,8 @@ use proptest::prelude::*;
 use serde_json::json;
 
 use super::wait;
-use crate::receipt::{Authority, Step as Sealing};
 use crate::port::{Commit, CommitError, Committed, Expected, SealedTurn, Store, StoredEvent};
+use crate::receipt::{Authority, Step as Sealing};
 
 /// What a log must hold after the commits made through it.
 #[derive(Debug, Clone)]

@@ -109,7 +109,13 @@ impl Grown {
     fn check(&self, store: &dyn Store) {
         assert_eq!(wait(store.tree()).unwrap(), self.tree());
         let hashes: Vec<Digest> = self.leaves.iter().map(|(_, hash)| *hash).collect();
-        for (first, count) in [(0, 1), (0, 1_000), (3, 256), (255, 2), (self.leaves.len(), 5)] {
+        for (first, count) in [
+            (0, 1),
+            (0, 1_000),
+            (3, 256),
+            (255, 2),
+            (self.leaves.len(), 5),
+        ] {
             let expected: Vec<Digest> = hashes.iter().skip(first).take(count).copied().collect();
             let found = wait(store.leaves(first as u64, count)).unwrap();
             assert_eq!(found, expected, "{count} from {first}");
@@ -121,7 +127,11 @@ impl Grown {
         }
         for level in 0..3 {
             let of_level = |(its, _, _): &&(u8, u64, Digest)| *its == level;
-            let own = self.hashes.iter().filter(of_level).map(|(_, _, hash)| *hash);
+            let own = self
+                .hashes
+                .iter()
+                .filter(of_level)
+                .map(|(_, _, hash)| *hash);
             let own: Vec<Digest> = own.collect();
             assert_eq!(wait(store.tree_hashes(level, 0, 5_000)).unwrap(), own);
             let some: Vec<Digest> = own.into_iter().skip(2).take(3).collect();

@@ -1,0 +1,51 @@
+//! The program under faults: the real binary, killed, traced, starved and stopped while clients talk to it.
+
+#[cfg(test)]
+mod client;
+#[cfg(test)]
+mod damage;
+#[cfg(test)]
+mod drain;
+#[cfg(test)]
+mod equal;
+#[cfg(test)]
+mod full_disk;
+#[cfg(test)]
+mod history;
+#[cfg(test)]
+mod host;
+#[cfg(test)]
+mod kills;
+#[cfg(test)]
+mod load;
+#[cfg(test)]
+mod second;
+#[cfg(test)]
+mod sse;
+#[cfg(test)]
+mod streams;
+#[cfg(test)]
+mod syncing;
+#[cfg(test)]
+mod trace;
+#[cfg(test)]
+#[expect(dead_code, reason = "the other test binary uses all of it")]
+#[path = "../it/world.rs"]
+mod world;
+
+#[test]
+fn no_file_of_this_folder_is_forgotten() {
+    let folder = concat!(env!("CARGO_MANIFEST_DIR"), "/tests/faults");
+    let listed = include_str!("main.rs");
+    for entry in std::fs::read_dir(folder).unwrap() {
+        let name = entry.unwrap().file_name().into_string().unwrap();
+        let Some(module) = name.strip_suffix(".rs") else {
+            continue;
+        };
+        let line = format!("\nmod {module};\n");
+        assert!(
+            module == "main" || listed.contains(&line),
+            "{name} is not listed"
+        );
+    }
+}

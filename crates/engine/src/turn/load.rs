@@ -1,0 +1,209 @@
+//! What a turn reads before it decides: the documents that commands name, claims, and the logs of Tasks that may end.
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::sync::Arc;
+
+use canon::Digest;
+use domain::{ChainId, Document, Documents, Move, Order, Position, Scratch, State, Timestamp};
+
+use super::plan::At;
+use super::{Cache, Item};
+use crate::engine::Shared;
+use crate::port::{ClaimScope, ReadEvents, Scope};
+use crate::refused::Refused;
+
+/// Stored events of Tasks that commands may end, by Task id.
+pub(super) type Histories = BTreeMap<Box<str>, Arc<[Arc<[u8]>]>>;
+
+/// Reads the logs of Tasks that may end in this turn: their receipts commit to them.
+pub(super) async fn load_histories(
+    shared: &Shared,
+    base: &Scratch,
+    batch: &[Item],
+) -> Result<Histories, Refused> {
+    let mut histories = Histories::new();
+    for id in batch.iter().filter_map(|item| may_end(&item.command.order)) {
+        let Some(document) = base.document(id) else {
+            continue;
+        };
+        if histories.contains_key(id) {
+            continue;
+        }
+        let mut events: Vec<Arc<[u8]>> = Vec::new();
+        let mut after = Position::START;
+        loop {
+            let query = ReadEvents {
+                scope: Scope::Task(document.key),
+                after,
+                limit: 512,
+            };
+            let page = shared.store.events(query).await?;
+            let Some(last) = page.last() else { break };
+            after = last.position;
+            events.extend(page.into_iter().map(|event| event.bytes));
+        }
+        histories.insert(id.into(), events.into());
+    }
+    Ok(histories)
+}
+
+/// Returns the Task that an order may end.
+fn may_end(order: &Order) -> Option<&str> {
+    match order {
+        Order::CancelTask(order) => Some(order.id.as_str()),
+        Order::AdvanceTask(order) => {
+            let ends = order
+                .moves
+                .iter()
+                .any(|step| matches!(step, Move::Complete { .. } | Move::Fail { .. }));
+            ends.then_some(order.id.as_str())
+        }
+        _ => None,
+    }
+}
+
+pub(super) async fn load_claims(
+    shared: &Shared,
+    batch: &[Item],
+    now: Timestamp,
+) -> Result<BTreeMap<ClaimScope, (Digest, At)>, Refused> {
+    let scopes: Vec<ClaimScope> = batch
+        .iter()
+        .filter_map(|item| Some(item.claim?.scope))
+        .collect();
+    if scopes.is_empty() {
+        return Ok(BTreeMap::new());
+    }
+    let claims = shared
+        .store
+        .claims(scopes)
+        .await?
+        .into_iter()
+        .flatten()
+        .filter(|claim| claim.expires_at > now);
+    Ok(claims
+        .map(|claim| (claim.scope, (claim.body, At::Known(claim.answer))))
+        .collect())
+}
+
+/// Loads the documents that commands name, and those that these belong to.
+pub(super) async fn load(
+    shared: &Shared,
+    cache: &Cache,
+    batch: &[Item],
+) -> Result<Scratch, Refused> {
+    let mut scratch = Scratch::default();
+    let mut seen = BTreeSet::new();
+    let mut wanted: Vec<Box<str>> = batch
+        .iter()
+        .flat_map(|item| named(&item.command.order))
+        .collect();
+    while !wanted.is_empty() {
+        let mut next = Vec::new();
+        let mut missing = Vec::new();
+        for id in wanted {
+            if !seen.insert(id.clone()) {
+                continue;
+            }
+            match cache.documents.get(&id) {
+                Some(document) => {
+                    next.extend(belongs_to(document));
+                    scratch.insert(document.clone());
+                }
+                None => missing.push(id),
+            }
+        }
+        if !missing.is_empty() {
+            for document in shared.store.documents(missing).await?.into_iter().flatten() {
+                next.extend(belongs_to(&document));
+                scratch.insert(document);
+            }
+        }
+        wanted = next;
+    }
+    Ok(scratch)
+}
+
+/// Returns the ids that deciding an order looks at, new resources excepted.
+fn named(order: &Order) -> Vec<Box<str>> {
+    fn some<'a>(ids: impl IntoIterator<Item = Option<&'a str>>) -> Vec<Box<str>> {
+        ids.into_iter().flatten().map(Into::into).collect()
+    }
+    match order {
+        // The local Workspace has a fixed id: creating it again must be seen.
+        Order::CreateWorkspace(order) => some([Some(order.id.as_str())]),
+        Order::UpdateWorkspace(order) => some([Some(order.id.as_str())]),
+        Order::CreateSession(order) => some([Some(order.workspace_id.as_str())]),
+        Order::UpdateSession(order) => some([Some(order.id.as_str())]),
+        Order::CloseSession(id) => some([Some(id.as_str())]),
+        Order::ForkSession(order) => some([
+            Some(order.parent.as_str()),
+            order.branch_id.as_ref().map(|id| id.as_str()),
+        ]),
+        Order::TruncateSession(order) => some([Some(order.id.as_str())]),
+        Order::AppendMessage(order) => some([Some(order.session_id.as_str())]),
+        Order::SubmitTask(order) => some([
+            Some(order.session_id.as_str()),
+            order.branch_id.as_ref().map(|id| id.as_str()),
+            order.parent_task_id.as_ref().map(|id| id.as_str()),
+        ]),
+        Order::CancelTask(order) => some([Some(order.id.as_str())]),
+        Order::InterruptTask(order) => some([Some(order.id.as_str())]),
+        Order::AnswerRequest(order) => some([Some(order.id.as_str())]),
+        Order::CreateBranch(order) => some([
+            Some(order.session_id.as_str()),
+            order.parent_branch_id.as_ref().map(|id| id.as_str()),
+            order.task_id.as_ref().map(|id| id.as_str()),
+        ]),
+        Order::RegisterArtifact(order) => some([
+            Some(order.workspace_id.as_str()),
+            order.session_id.as_ref().map(|id| id.as_str()),
+            order.task_id.as_ref().map(|id| id.as_str()),
+        ]),
+        Order::AttachContent(order) => some([Some(order.id.as_str())]),
+        Order::CreateVault(order) => some([order.workspace_id.as_ref().map(|id| id.as_str())]),
+        Order::AdvanceTask(order) => some([Some(order.id.as_str())]),
+        Order::RecordVerification(order) => some([Some(order.id.as_str())]),
+        Order::SealHead(_) => Vec::new(),
+        Order::CosignHead(order) => some([Some(order.id.as_str())]),
+    }
+}
+
+/// Returns the ids of the documents a document belongs to or waits for.
+fn belongs_to(document: &Document) -> Vec<Box<str>> {
+    let chain;
+    let ids: Vec<&str> = match &document.state {
+        State::Session(session) => vec![session.workspace_id.as_str()],
+        State::Task(task) => {
+            chain = ChainId::of(&task.session_id);
+            let mut ids = vec![
+                task.workspace_id.as_str(),
+                task.session_id.as_str(),
+                chain.as_str(),
+            ];
+            ids.extend(task.waits_for.as_ref().map(|id| id.as_str()));
+            ids
+        }
+        State::Permission(request) => {
+            vec![
+                request.task_id.as_str(),
+                request.session_id.as_str(),
+                request.workspace_id.as_str(),
+            ]
+        }
+        State::Artifact(artifact) => {
+            let mut ids = vec![artifact.workspace_id.as_str()];
+            ids.extend(artifact.session_id.as_ref().map(|id| id.as_str()));
+            ids
+        }
+        State::Receipt(receipt) => vec![receipt.session_id.as_str(), receipt.workspace_id.as_str()],
+        State::Workspace(_)
+        | State::Branch(_)
+        | State::Message(_)
+        | State::Outcome(_)
+        | State::Vault(_)
+        | State::Chain(_)
+        | State::Batch(_) => vec![],
+    };
+    ids.into_iter().map(Into::into).collect()
+}

@@ -1,0 +1,342 @@
+//! Deciding a turn: each command on a scratch copy, sealed at the positions it will most likely get.
+
+use std::collections::BTreeMap;
+use std::sync::{Arc, OnceLock};
+
+use canon::Digest;
+use domain::{
+    Blob, Decision, Document, Documents, EventName, ImpossibleEvent, Position, ResourceRef,
+    Scratch, Sealed, State, Timestamp, decide,
+};
+
+use super::load::{Histories, load, load_claims, load_histories};
+use super::{Cache, ClaimRequest, Item, Lease};
+use crate::engine::Shared;
+use crate::port::{Claim, ClaimScope, Commit, Expected, LeaseName, Seal, SealedTurn, StoredEvent};
+use crate::receipt::{Authority, Step};
+use crate::refused::Refused;
+
+/// What will be answered once the turn is committed.
+#[derive(Debug)]
+pub(super) enum Outcome {
+    Refused(Refused),
+    Done {
+        subject: ResourceRef,
+        answer: At,
+        changed: bool,
+    },
+}
+
+/// A position that may belong to the turn itself.
+#[derive(Debug, Clone, Copy)]
+pub(super) enum At {
+    /// Known already.
+    Known(Position),
+    /// The n-th event of this turn.
+    Offset(u64),
+}
+
+impl At {
+    pub(super) fn resolve(self, first: Position) -> Position {
+        match self {
+            At::Known(position) => position,
+            At::Offset(offset) => first.plus(offset),
+        }
+    }
+}
+
+/// A turn that is decided and ready to be committed.
+pub(super) struct Turn {
+    pub(super) outcomes: Vec<Outcome>,
+    /// Nothing to write when none.
+    pub(super) commit: Option<Commit>,
+    pub(super) is_written: bool,
+    pub(super) event_count: u64,
+    /// The documents as the commit left them, filled in when it seals.
+    pub(super) documents: Arc<OnceLock<Vec<Document>>>,
+}
+
+/// Reads what commands name, decides them all and returns what to commit.
+pub(super) async fn prepare(
+    shared: &Shared,
+    cache: &Cache,
+    batch: &[Item],
+) -> Result<Turn, Refused> {
+    let base = load(shared, cache, batch).await?;
+    let mut histories = load_histories(shared, &base, batch).await?;
+    let now = shared.clock.now();
+    let mut claimed = load_claims(shared, batch, now).await?;
+    let guess = shared.store.head().plus(1);
+    let mut scratch = base.clone();
+    let mut plan = Plan::new(shared, now);
+    let mut outcomes = Vec::with_capacity(batch.len());
+    for item in batch {
+        outcomes.push(plan.decide(&mut scratch, &mut claimed, &mut histories, item, guess)?);
+    }
+    let documents = Arc::new(OnceLock::new());
+    let event_count = plan.event_count;
+    let is_empty = event_count == 0 && plan.claims.is_empty();
+    let expiry_us = i64::try_from(shared.limits.idempotency_window.as_micros()).unwrap_or(i64::MAX);
+    plan.expires_at = Timestamp::from_micros(now.as_micros().saturating_add(expiry_us));
+    let commit = (!is_empty).then(|| Commit {
+        expected: expected(&base, &scratch),
+        fences: batch
+            .iter()
+            .filter_map(|item| match item.lease {
+                Lease::Hold(fence) => Some(fence),
+                Lease::None | Lease::Take(_) => None,
+            })
+            .collect(),
+        holder: shared.holder.clone(),
+        blobs: std::mem::take(&mut plan.blobs),
+        event_count,
+        now,
+        seal: plan.into_seal(base, scratch, guess, Arc::clone(&documents)),
+    });
+    Ok(Turn {
+        outcomes,
+        is_written: commit.is_some(),
+        commit,
+        event_count,
+        documents,
+    })
+}
+
+/// Everything decided so far in a turn.
+struct Plan {
+    log: EventName,
+    authority: Arc<Authority>,
+    now: Timestamp,
+    expires_at: Timestamp,
+    steps: Vec<Step>,
+    event_count: u64,
+    sealed: SealedSteps,
+    blobs: Vec<Blob>,
+    claims: Vec<(ClaimRequest, At)>,
+    leases_taken: Vec<LeaseName>,
+}
+
+/// Sealed events, and the receipts that sealing made.
+#[derive(Default)]
+struct SealedSteps {
+    events: Vec<Sealed>,
+    receipts: Vec<Blob>,
+}
+
+impl Plan {
+    fn new(shared: &Shared, now: Timestamp) -> Self {
+        Self {
+            log: shared.store.name().clone(),
+            authority: Arc::clone(&shared.authority),
+            now,
+            expires_at: now,
+            steps: Vec::new(),
+            event_count: 0,
+            sealed: SealedSteps::default(),
+            blobs: Vec::new(),
+            claims: Vec::new(),
+            leases_taken: Vec::new(),
+        }
+    }
+
+    fn decide(
+        &mut self,
+        scratch: &mut Scratch,
+        claimed: &mut BTreeMap<ClaimScope, (Digest, At)>,
+        histories: &mut Histories,
+        item: &Item,
+        guess: Position,
+    ) -> Result<Outcome, Refused> {
+        if let Some(claim) = item.claim
+            && let Some((body, answer)) = claimed.get(&claim.scope)
+        {
+            if *body != claim.body {
+                return Ok(Outcome::Refused(Refused::IdempotencyKeyReused));
+            }
+            // Whose resource it is stands in the event at that position.
+            let subject = ResourceRef::new("", "");
+            return Ok(Outcome::Done {
+                subject,
+                answer: *answer,
+                changed: false,
+            });
+        }
+        let Decision {
+            drafts,
+            blobs,
+            subject,
+            ends,
+        } = match decide(scratch, &item.command) {
+            Ok(decision) => decision,
+            Err(refusal) => return Ok(Outcome::Refused(Refused::Domain(refusal))),
+        };
+        let changed = !drafts.is_empty();
+        let about_subject = drafts
+            .iter()
+            .position(|draft| draft.resource == subject)
+            .unwrap_or(0);
+        let answer = if changed {
+            At::Offset(self.event_count + about_subject as u64)
+        } else {
+            At::Known(
+                scratch
+                    .document(&subject.id)
+                    .map_or(Position::START, |document| document.key),
+            )
+        };
+        let history = ends
+            .as_ref()
+            .and_then(|(task, _)| histories.remove(task.as_str()))
+            .unwrap_or_default();
+        let step = Step {
+            drafts,
+            ends,
+            history,
+        };
+        let first = guess.plus(self.event_count);
+        self.sealed
+            .add(&self.log, &self.authority, scratch, &step, first, self.now)
+            .map_err(|error| Refused::Internal {
+                detail: error.to_string(),
+            })?;
+        self.event_count += step.event_count();
+        self.steps.push(step);
+        self.blobs.extend(blobs);
+        if let Lease::Take(name) = item.lease {
+            self.leases_taken.push(name);
+        }
+        if let Some(claim) = item.claim {
+            claimed.insert(claim.scope, (claim.body, answer));
+            self.claims.push((claim, answer));
+        }
+        Ok(Outcome::Done {
+            subject,
+            answer,
+            changed,
+        })
+    }
+
+    /// Returns the closure that the store runs once it has reserved positions. Usually the guess was right and
+    /// everything is sealed already; on several nodes it may not be, and sealing is pure, so it is done again.
+    fn into_seal(
+        self,
+        base: Scratch,
+        sealed_scratch: Scratch,
+        guess: Position,
+        documents: Arc<OnceLock<Vec<Document>>>,
+    ) -> Seal {
+        Box::new(move |first| {
+            let (scratch, sealed) = if first == guess {
+                (sealed_scratch, self.sealed)
+            } else {
+                let mut scratch = base.clone();
+                let mut sealed = SealedSteps::default();
+                let mut offset = 0;
+                for step in &self.steps {
+                    sealed.add(
+                        &self.log,
+                        &self.authority,
+                        &mut scratch,
+                        step,
+                        first.plus(offset),
+                        self.now,
+                    )?;
+                    offset += step.event_count();
+                }
+                (scratch, sealed)
+            };
+            let changed: Vec<Document> = scratch
+                .iter()
+                .filter(|document| {
+                    base.document(&document.id)
+                        .is_none_or(|before| before.version != document.version)
+                })
+                .cloned()
+                .collect();
+            let released = changed
+                .iter()
+                .filter(|document| ends_work(document))
+                .map(|document| document.key);
+            let turn = SealedTurn {
+                leases_released: released.collect(),
+                events: sealed.events.into_iter().map(stored).collect(),
+                blobs: sealed.receipts,
+                claims: self
+                    .claims
+                    .iter()
+                    .map(|(claim, answer)| Claim {
+                        scope: claim.scope,
+                        body: claim.body,
+                        answer: answer.resolve(first),
+                        expires_at: self.expires_at,
+                    })
+                    .collect(),
+                leases_taken: self.leases_taken,
+                documents: changed.clone(),
+            };
+            // Filled once per commit; a second filling cannot happen.
+            let _ = documents.set(changed);
+            Ok(turn)
+        })
+    }
+}
+
+impl SealedSteps {
+    fn add(
+        &mut self,
+        log: &EventName,
+        authority: &Authority,
+        scratch: &mut Scratch,
+        step: &Step,
+        first: Position,
+        now: Timestamp,
+    ) -> Result<(), ImpossibleEvent> {
+        let (events, receipt) = step.seal(log, authority, scratch, &self.events, first, now)?;
+        self.events.extend(events);
+        self.receipts.extend(receipt);
+        Ok(())
+    }
+}
+
+/// True when no worker is on the Task any more.
+fn ends_work(document: &Document) -> bool {
+    match &document.state {
+        State::Task(task) => task.status.is_terminal() || task.status.is_waiting(),
+        State::Workspace(_)
+        | State::Session(_)
+        | State::Branch(_)
+        | State::Message(_)
+        | State::Artifact(_)
+        | State::Outcome(_)
+        | State::Permission(_)
+        | State::Vault(_)
+        | State::Receipt(_)
+        | State::Chain(_)
+        | State::Batch(_) => false,
+    }
+}
+
+fn stored(sealed: Sealed) -> StoredEvent {
+    StoredEvent {
+        position: sealed.position,
+        links: sealed.links,
+        resource: sealed.resource,
+        bytes: sealed.bytes.into(),
+    }
+}
+
+/// Every document that was read must be as it was; every document that is created must not exist.
+fn expected(base: &Scratch, changed: &Scratch) -> Vec<Expected> {
+    let read = base.iter().map(|document| Expected {
+        id: document.id.clone(),
+        version: document.version,
+    });
+    let created = changed
+        .iter()
+        .filter(|document| base.document(&document.id).is_none());
+    read.chain(created.map(|document| Expected {
+        id: document.id.clone(),
+        version: 0,
+    }))
+    .collect()
+}
