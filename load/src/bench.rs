@@ -5,6 +5,7 @@ mod commits;
 mod fanout;
 mod history;
 mod reads;
+mod sidecar;
 mod start;
 mod stored;
 mod tasks;
@@ -15,8 +16,8 @@ use crate::Bench;
 use crate::report::Report;
 
 /// The names, in the order they run.
-pub(crate) const NAMES: [&str; 8] = [
-    "append", "commits", "tasks", "reads", "fanout", "start", "stored", "history",
+pub(crate) const NAMES: [&str; 9] = [
+    "append", "commits", "tasks", "reads", "fanout", "start", "stored", "history", "sidecar",
 ];
 
 /// Runs one.
@@ -30,6 +31,7 @@ pub(crate) async fn run(name: &str, bench: &Bench, report: &mut Report) -> Resul
         "start" => start::run(bench, report).await,
         "stored" => stored::run(bench, report).await,
         "history" => history::run(bench, report).await,
+        "sidecar" => sidecar::run(bench, report).await,
         _ => bail!("`{name}` is no benchmark"),
     }
 }

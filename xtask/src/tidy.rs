@@ -39,7 +39,10 @@ const EDGES: &[(&str, &[&str])] = &[
         ],
     ),
     ("simulator", &["canon", "domain", "engine", "receipts"]),
-    ("load", &["canon", "domain", "engine", "server", "store"]),
+    (
+        "load",
+        &["canon", "domain", "engine", "server", "sidecar", "store"],
+    ),
     ("xtask", &[]),
 ];
 

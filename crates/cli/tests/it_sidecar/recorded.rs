@@ -8,7 +8,7 @@ use serde_json::{Value, json};
 use crate::world::{Ran, World, isolate};
 
 /// A server on a data directory inside the world, gone with the test.
-struct Server {
+pub(crate) struct Server {
     child: Child,
     url: String,
 }
@@ -21,12 +21,11 @@ impl Drop for Server {
 }
 
 impl Server {
-    fn start(world: &World) -> Self {
-        // Outside the repository, or every capture would call the checkout dirty.
-        std::fs::create_dir_all(world.at(".git/reprise")).unwrap();
+    /// Starts one and waits until it says where it listens.
+    pub(crate) fn start(world: &World, data: &str) -> Self {
         let mut command = Command::new(env!("CARGO_BIN_EXE_reprise"));
         let child = isolate(&mut command)
-            .args(["serve", "--listen", "127.0.0.1:0", "--data", DATA])
+            .args(["serve", "--listen", "127.0.0.1:0", "--data", data])
             .current_dir(world.path())
             .stdin(Stdio::null())
             .stdout(Stdio::null())
@@ -45,14 +44,15 @@ impl Server {
                 "the server ended"
             );
             std::thread::sleep(Duration::from_millis(20));
-            let address = std::fs::read_to_string(world.at(&format!("{DATA}/address")));
+            let address = std::fs::read_to_string(world.at(&format!("{data}/address")));
             server.url = address.unwrap_or_default().trim().to_owned();
         }
         server
     }
 }
 
-const DATA: &str = ".git/reprise/data";
+/// Where git does not look, or every capture would call the checkout dirty.
+const DATA: &str = ".git/reprise-data";
 
 /// Runs a task to its end and returns its id.
 fn task(world: &World, workflow: &str) -> String {
@@ -143,7 +143,7 @@ fn flip(document: &mut Value, pointer: &str, at: usize) {
 #[test]
 fn a_recorded_run_verifies_and_a_changed_byte_is_told_at_its_line() {
     let world = World::agent();
-    let server = Server::start(&world);
+    let server = Server::start(&world, DATA);
     // More than one leaf, so that there is a path to break, and a proof of another receipt in a smaller tree.
     let earlier = task(&world, "agent");
     recorded(&world, &earlier).expect(0);
@@ -290,7 +290,7 @@ fn a_run_without_a_receipt_leaves_no_sidecar() {
     let no_server = ["--task", "task_1", "--data", DATA];
     world.capture_agent(&no_server, &["touch", "ran"]).expect(2);
     assert!(!world.exists("ran"));
-    let server = Server::start(&world);
+    let server = Server::start(&world, DATA);
     world
         .capture_agent(&no_server, &["touch", "ran"])
         .expect(2)
@@ -324,7 +324,7 @@ fn a_run_without_a_receipt_leaves_no_sidecar() {
 #[test]
 fn ahd_blocks_take_the_models_of_a_recorded_run() {
     let world = World::framework();
-    let _server = Server::start(&world);
+    let _server = Server::start(&world, DATA);
     let id = task(&world, "agent");
     world
         .capture_eval(&["--task", &id, "--data", DATA], &["true"])
