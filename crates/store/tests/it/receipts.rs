@@ -1,7 +1,5 @@
 //! Receipts in the log: each change to bytes, chain, leaves and tree is named.
 
-#![expect(clippy::unwrap_used, reason = "tests")]
-
 use std::path::Path;
 
 use canon::Digest;
