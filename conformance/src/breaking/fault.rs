@@ -74,12 +74,6 @@ faults! {
     DigestPrefixed => ["AP-ART-02"],
     /// The task does not name its outcome.
     OutcomeIdMissing => ["AP-OUT-02"],
-    /// The task does not name its receipt.
-    ReceiptIdMissing => ["AP-RCPT-04"],
-    /// A receipt states another hash than its content has.
-    ReceiptHashWrong => ["AP-RCPT-02", "AP-RCPT-03", "AP-RCPT-08"],
-    /// A verification does not say when it was made.
-    VerificationTimeless => ["AP-RCPT-07", "SUITE-23"],
     /// `sequence` counts in twos.
     SequenceStretched => ["AP-EVT-03"],
     /// `sequence` is a string.
@@ -148,13 +142,7 @@ impl Fault {
         let binding = |id: &str| {
             rows().any(|row| row.id == id && matches!(row.level, Level::Must | Level::MustNot))
         };
-        // Four ids stand for whole sections.
-        if ids
-            .iter()
-            .any(|id| id.starts_with("AP-RCPT-") && binding(id))
-        {
-            ids.push("AP-CONF-01");
-        }
+        // Three ids stand for whole sections.
         if ids
             .iter()
             .any(|id| (id.starts_with("AP-REST-") || id.starts_with("AP-SSE-")) && binding(id))

@@ -219,21 +219,6 @@ fn by_value(fault: Fault, asked: &Sent, status: u16, value: &mut Value) {
         Fault::OutcomeIdMissing => each(value, "task", &mut |task| {
             drop(task.insert("outcome_id".to_owned(), Value::Null))
         }),
-        Fault::ReceiptIdMissing => each(value, "task", &mut |task| {
-            drop(task.insert("receipt_id".to_owned(), Value::Null))
-        }),
-        Fault::ReceiptHashWrong => each(value, "receipt", &mut |receipt| {
-            let chain = receipt
-                .get_mut("wire")
-                .and_then(|wire| wire.pointer_mut("/payload/chain"));
-            if let Some(chain) = chain {
-                let wrong = format!("sha256:{}", "0".repeat(64));
-                set(chain, "receipt_hash", json!(wrong));
-            }
-        }),
-        Fault::VerificationTimeless => each(value, "receipt_verification", &mut |verdict| {
-            drop(verdict.remove("checked_at"))
-        }),
         Fault::CancelledSpelling => each(value, "task", &mut |task| {
             if task.get("status") == Some(&json!("CANCELED")) {
                 task.insert("status".to_owned(), json!("CANCELLED"));
