@@ -45,5 +45,6 @@ mod json;
 #[cfg(feature = "test-util")]
 pub mod breaking;
 
+pub use registry::ids;
 pub use report::{Level, Outcome, Report, Verdict};
 pub use suite::{Suite, SuiteError};

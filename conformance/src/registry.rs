@@ -111,6 +111,11 @@ pub(crate) fn rows() -> impl Iterator<Item = &'static Row> {
     groups.into_iter().flatten()
 }
 
+/// Returns every id that a run judges, in report order.
+pub fn ids() -> impl Iterator<Item = &'static str> {
+    rows().map(|row| row.id)
+}
+
 #[cfg(test)]
 mod tests {
     use std::collections::BTreeSet;
