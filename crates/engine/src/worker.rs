@@ -209,6 +209,16 @@ impl Engine {
     /// Hands jobs to workers until a drain begins.
     pub(crate) async fn work(
         self,
+        jobs: mpsc::UnboundedReceiver<Job>,
+        recovered: Vec<(Document, Option<u64>)>,
+    ) {
+        self.hand_out(jobs, recovered).await;
+        // It held a permit while it waited for a job: a drain that counts them must hear that it came back.
+        self.shared.work.left.send_modify(|count| *count += 1);
+    }
+
+    async fn hand_out(
+        &self,
         mut jobs: mpsc::UnboundedReceiver<Job>,
         recovered: Vec<(Document, Option<u64>)>,
     ) {

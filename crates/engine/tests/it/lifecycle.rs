@@ -277,6 +277,24 @@ async fn a_drain_changes_no_state_and_refuses_new_work() {
 }
 
 #[tokio::test]
+async fn a_drain_with_nothing_to_wait_for_does_not_wait() {
+    let engine = engine_on(store()).await;
+    let (_, _, status) = submit(&engine, "agent").await;
+    assert_eq!(status, Status::Completed);
+    // Everything runs on this thread: whoever is ready gets its turn when this one yields.
+    let everybody_had_a_turn = async {
+        for _ in 0..100 {
+            tokio::task::yield_now().await;
+        }
+    };
+    tokio::select! {
+        biased;
+        () = engine.drain() => {}
+        () = everybody_had_a_turn => panic!("an idle engine waits for its drain window"),
+    }
+}
+
+#[tokio::test]
 async fn ap_idem_07_twenty_equal_submits_with_one_key_make_one_task() {
     let engine = engine_on(store()).await;
     let session = new_session(&engine).await;
