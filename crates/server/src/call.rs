@@ -188,6 +188,18 @@ impl Call {
     pub(crate) async fn bytes(&mut self, bytes_max: usize) -> Result<Bytes, Failure> {
         let body = self.body.get_mut().unwrap_or_else(PoisonError::into_inner);
         let mut body = std::mem::take(body);
+        let too_large = || {
+            let message = format!("the body is longer than {bytes_max} bytes");
+            Failure::new(Code::PayloadTooLarge, message).with("bytes_max", json!(bytes_max))
+        };
+        let read_max = bytes_max.saturating_add(OVERRUN_BYTES_MAX);
+        // A body that says itself that reading it to the end is hopeless is answered before it is sent.
+        let claimed = self
+            .header("content-length")
+            .and_then(|text| text.parse::<u64>().ok());
+        if claimed.is_some_and(|claimed| claimed > read_max as u64) {
+            return Err(too_large());
+        }
         let mut bytes = BytesMut::new();
         let mut length = 0;
         while let Some(frame) = body.frame().await {
@@ -200,16 +212,13 @@ impl Call {
                 bytes.extend_from_slice(&data);
             } else {
                 bytes.clear();
-                if length > bytes_max.saturating_add(OVERRUN_BYTES_MAX) {
+                if length > read_max {
                     break;
                 }
             }
         }
         if length > bytes_max {
-            let message = format!("the body is longer than {bytes_max} bytes");
-            return Err(
-                Failure::new(Code::PayloadTooLarge, message).with("bytes_max", json!(bytes_max))
-            );
+            return Err(too_large());
         }
         Ok(bytes.freeze())
     }
