@@ -5,6 +5,7 @@ mod commits;
 mod fanout;
 mod history;
 mod reads;
+mod receipts;
 mod sidecar;
 mod start;
 mod stored;
@@ -16,8 +17,9 @@ use crate::Bench;
 use crate::report::Report;
 
 /// The names, in the order they run.
-pub(crate) const NAMES: [&str; 9] = [
-    "append", "commits", "tasks", "reads", "fanout", "start", "stored", "history", "sidecar",
+pub(crate) const NAMES: [&str; 10] = [
+    "append", "commits", "tasks", "reads", "fanout", "start", "stored", "history", "receipts",
+    "sidecar",
 ];
 
 /// Runs one.
@@ -31,6 +33,7 @@ pub(crate) async fn run(name: &str, bench: &Bench, report: &mut Report) -> Resul
         "start" => start::run(bench, report).await,
         "stored" => stored::run(bench, report).await,
         "history" => history::run(bench, report).await,
+        "receipts" => receipts::run(bench, report).await,
         "sidecar" => sidecar::run(bench, report).await,
         _ => bail!("`{name}` is no benchmark"),
     }

@@ -73,8 +73,38 @@ impl Log {
         self.dispatch(request).await.map(drop)
     }
 
-    /// Runs a Task of the default agent to its end.
-    pub(crate) async fn task(&self, session: &SessionId, input: String) -> Result<()> {
+    /// Runs a Task to its end; returns the id and the bytes of its receipt.
+    pub(crate) async fn receipt_of_task(
+        &self,
+        session: &SessionId,
+        input: String,
+    ) -> Result<(String, Vec<u8>)> {
+        let task = self.task(session, input).await?;
+        let view = self
+            .engine
+            .get(&Caller::system(), ResourceKind::Task, &task)
+            .await?;
+        let id = match view.document.state {
+            State::Task(domain::Task {
+                receipt_id: Some(id),
+                ..
+            }) => id.to_string(),
+            _ => bail!("task `{task}` has no receipt"),
+        };
+        let form = self.engine.receipt(&Caller::system(), &id).await?;
+        Ok((id, form.bytes.context("a receipt without bytes")?))
+    }
+
+    /// Proves that a receipt is in the log.
+    pub(crate) async fn prove(&self, receipt: &str) -> Result<()> {
+        self.engine
+            .receipt_proof(&Caller::system(), receipt)
+            .await?;
+        Ok(())
+    }
+
+    /// Runs a Task of the default agent to its end; returns its id.
+    pub(crate) async fn task(&self, session: &SessionId, input: String) -> Result<Box<str>> {
         let request = Request::SubmitTask(NewTask {
             session_id: session.clone(),
             workspace_id: None,
@@ -91,7 +121,7 @@ impl Log {
                 .get(&Caller::system(), ResourceKind::Task, &id)
                 .await?;
             match view.document.state {
-                State::Task(task) if task.status == Status::Completed => return Ok(()),
+                State::Task(task) if task.status == Status::Completed => return Ok(id),
                 State::Task(task) if task.status.is_terminal() => {
                     bail!("task `{id}` ended as {:?}", task.status)
                 }

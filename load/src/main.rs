@@ -26,7 +26,7 @@ use crate::report::Report;
 const USAGE: &str = "\
 usage: load [--json] [--force] [--dir DIR] [NAME …]
 
-  NAME         append commits tasks reads fanout start stored history sidecar; all of them when none is named
+  NAME         append commits tasks reads fanout start stored history receipts sidecar; all of them when none is named
   --json       prints JSON instead of a table
   --force      gives a verdict however busy the machine is
   --dir DIR    the disk to measure; by default the one this program is on

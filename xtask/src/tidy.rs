@@ -41,7 +41,9 @@ const EDGES: &[(&str, &[&str])] = &[
     ("simulator", &["canon", "domain", "engine", "receipts"]),
     (
         "load",
-        &["canon", "domain", "engine", "server", "sidecar", "store"],
+        &[
+            "canon", "domain", "engine", "receipts", "server", "sidecar", "store",
+        ],
     ),
     ("xtask", &[]),
 ];
