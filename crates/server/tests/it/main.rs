@@ -18,7 +18,6 @@ mod events;
 mod fixture;
 mod idempotency;
 mod listening;
-mod logs;
 mod privacy;
 mod properties;
 mod receipts;

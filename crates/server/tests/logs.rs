@@ -1,4 +1,25 @@
 //! What is logged of a request, and what is not.
+//!
+//! A program of its own: whether a log line is made at all is cached for the whole process, by whichever thread
+//! reaches it first, so tests without a subscriber beside this one could turn its lines off.
+
+#![expect(
+    clippy::unwrap_used,
+    clippy::expect_used,
+    clippy::indexing_slicing,
+    clippy::panic,
+    clippy::print_stdout,
+    reason = "a test that meets what it does not expect stops"
+)]
+
+#[path = "it/contract.rs"]
+mod contract;
+#[path = "it/fixture.rs"]
+#[expect(
+    dead_code,
+    reason = "this program needs only a part of what the other tests share"
+)]
+mod fixture;
 
 use std::io::Write;
 use std::sync::{Arc, Mutex};
@@ -6,7 +27,7 @@ use std::sync::{Arc, Mutex};
 use serde_json::json;
 use tracing_subscriber::fmt::MakeWriter;
 
-use crate::fixture::{KEY, Server};
+use fixture::{KEY, Server};
 
 #[derive(Clone, Default)]
 struct Written(Arc<Mutex<Vec<u8>>>);
