@@ -82,6 +82,7 @@ kinds! {
     EffectRequested = "vendor.effect_requested",
     EffectRecorded = "vendor.effect_recorded",
     ReceiptChained = "vendor.receipt_chained",
+    TrustRecorded = "vendor.trust_recorded",
     TreeHeadSealed = "vendor.tree_head_sealed",
     TreeHeadCosigned = "vendor.tree_head_cosigned",
 }

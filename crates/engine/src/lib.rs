@@ -19,6 +19,7 @@ mod refused;
 mod request;
 mod secrets;
 mod stream;
+mod trust;
 mod turn;
 mod view;
 mod worker;

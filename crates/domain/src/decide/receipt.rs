@@ -40,12 +40,16 @@ pub fn issue_receipt(documents: &dyn Documents, actor: &str, issued: &Issued) ->
     };
     let place = Place::of_task(&issued.task_id, task);
     let chain_id = ChainId::of(&task.session_id);
-    let (previous, count) = match documents
+    let (previous, previous_id, count) = match documents
         .document(chain_id.as_str())
         .map(|document| &document.state)
     {
-        Some(State::Chain(chain)) => (Some(chain.receipt_hash), chain.count),
-        _ => (None, 0),
+        Some(State::Chain(chain)) => (
+            Some(chain.receipt_hash),
+            Some(&chain.receipt_id),
+            chain.count,
+        ),
+        _ => (None, None, 0),
     };
     desk.draft(
         Kind::ReceiptIssued,
@@ -55,6 +59,7 @@ pub fn issue_receipt(documents: &dyn Documents, actor: &str, issued: &Issued) ->
             "receipt_id": issued.receipt_id,
             "receipt_hash": issued.receipt_hash,
             "previous_receipt_hash": previous,
+            "previous_receipt_id": previous_id,
             "content_sha256": issued.content,
             "bytes": issued.bytes,
         }),
