@@ -14,7 +14,7 @@ use domain::{
 use receipts::{
     Approval, Budget, Decision, Determinism, End, EventLog, Failure, FinalArtifact, Identifiers,
     Issuer, Lifecycle, Material, MaterialContent, MaterialKind, Micros, ModelCall, ModelRef,
-    Quorum, Redaction, ReplayInput, SideEffects, Signer, TaskFacts, Tier, Trust, build_task,
+    Quorum, ReplayInput, SideEffects, Signer, TaskFacts, Tier, Trust, build_task_redacted,
     event_log_digest,
 };
 
@@ -121,7 +121,7 @@ impl Step {
             .collect();
         let facts = facts(scratch, authority, &document, receipt_id, &events, stamp)
             .map_err(|error| broken(error.to_string()))?;
-        let receipt = build_task(&facts)
+        let receipt = build_task_redacted(&facts, &secrets::looks_secret)
             .map_err(|error| broken(error.to_string()))?
             .signed(&authority.signer);
         let blob = Blob::new(receipt.bytes());
@@ -169,8 +169,7 @@ fn facts(
         Some(State::Chain(chain)) => Some(chain.receipt_hash),
         _ => None,
     };
-    let mut redactions = story.redactions;
-    let lifecycle = lifecycle(document, task, story.failure, stamp, &mut redactions);
+    let lifecycle = lifecycle(document, task, story.failure, stamp);
     let consumed = Budget {
         usd: Micros(
             story
@@ -230,7 +229,7 @@ fn facts(
         // Built-in workflows reach nothing outside: nothing was observed because there was nothing.
         side_effects: SideEffects::default(),
         final_artifacts: story.artifacts,
-        redactions,
+        redactions: Vec::new(),
         previous_receipt_hash: previous,
         merkle_root: None,
         metadata: Map::new(),
@@ -242,7 +241,6 @@ fn lifecycle(
     task: &Task,
     failure: Option<Failure>,
     stamp: Timestamp,
-    redactions: &mut Vec<Redaction>,
 ) -> Lifecycle {
     let end = match task.status {
         Status::Completed => End::Succeeded,
@@ -251,43 +249,17 @@ fn lifecycle(
         | Status::Submitted
         | Status::Working
         | Status::InputRequired
-        | Status::AuthRequired => End::Failed(redacted(failure, redactions)),
+        | Status::AuthRequired => End::Failed(failure.unwrap_or(Failure {
+            code: "failed".to_owned(),
+            message: "the task failed".to_owned(),
+            details: None,
+        })),
     };
     Lifecycle {
         created_at: Some(document.created_at.to_string()),
         started_at: task.started_at.map(|time| time.to_string()),
         completed_at: stamp.to_string(),
         end,
-    }
-}
-
-/// A failure comes from the outside as often as from us: what looks like a secret in it stays out of the proof.
-fn redacted(failure: Option<Failure>, redactions: &mut Vec<Redaction>) -> Failure {
-    let mut failure = failure.unwrap_or(Failure {
-        code: "failed".to_owned(),
-        message: "the task failed".to_owned(),
-        details: None,
-    });
-    if secrets::looks_secret(&failure.message) {
-        failure.message = "redacted".to_owned();
-        redactions.push(redaction("/lifecycle/failure/message"));
-    }
-    let leaks = |details: &Map<String, Value>| {
-        secrets::looks_secret(&Value::Object(details.clone()).to_string())
-    };
-    if failure.details.as_ref().is_some_and(leaks) {
-        failure.details = None;
-        redactions.push(redaction("/lifecycle/failure/details"));
-    }
-    failure
-}
-
-fn redaction(field: &str) -> Redaction {
-    // No proof hash: the digest of a short secret would reveal it (AP-PRIV-04).
-    Redaction {
-        field: field.to_owned(),
-        reason: "looks like a secret".to_owned(),
-        proof_hash: None,
     }
 }
 
@@ -305,7 +277,6 @@ struct Story {
     approvals: Vec<Approval>,
     artifacts: Vec<FinalArtifact>,
     failure: Option<Failure>,
-    redactions: Vec<Redaction>,
 }
 
 impl Story {

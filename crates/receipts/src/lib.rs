@@ -16,6 +16,7 @@ mod keys;
 pub mod merkle;
 pub mod note;
 mod receipt;
+mod redact;
 mod replay;
 mod shape;
 pub mod stream;
@@ -25,7 +26,7 @@ pub mod trust;
 pub mod verify;
 pub mod walk;
 
-pub use build::{BuildError, build_task, event_log_digest};
+pub use build::{BuildError, build_task, build_task_redacted, event_log_digest};
 pub use chain::Head;
 pub use facts::*;
 pub use format::FORMAT;
