@@ -1,7 +1,7 @@
 //! Commands: orders with everything in them that deciding needs, ids and salts included.
 
 use canon::{Digest, Map, Value};
-use serde::Serialize;
+use serde::{Deserialize, Serialize};
 
 use crate::{
     ArtifactId, ArtifactKind, Ask, BatchId, BranchId, BranchKind, MessageId, OutcomeId,
@@ -488,6 +488,41 @@ pub struct ModelUse {
     pub price_table: Option<String>,
 }
 
+/// What an effect was seen to do outside, by whoever performed it.
+#[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Observed {
+    /// Files that changed in the declared working folder.
+    pub fs_writes: Vec<FileChange>,
+    /// Hosts that our own clients contacted.
+    pub network_egress: Vec<Egress>,
+    /// Lists that cannot be told, such as `fs_writes`: their being empty says nothing.
+    pub not_observed: Vec<String>,
+}
+
+/// One changed file.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub struct FileChange {
+    /// The path inside the declared working folder.
+    pub path: String,
+    /// `create`, `modify` or `delete`.
+    pub operation: String,
+    /// Digest before; none when there was no such file.
+    pub before_sha256: Option<Digest>,
+    /// Digest after; none when there is no such file.
+    pub after_sha256: Option<Digest>,
+}
+
+/// One contacted host.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Egress {
+    /// The host name, never a whole address.
+    pub destination: String,
+    /// What for, such as `model` or `mcp`.
+    pub purpose: String,
+    /// How much was sent, if known.
+    pub bytes_sent: Option<u64>,
+}
+
 /// The result of an effect.
 #[derive(Debug, Clone, PartialEq)]
 pub struct EffectResult {
@@ -503,4 +538,6 @@ pub struct EffectResult {
     pub provider_request_id: Option<String>,
     /// For a model call: what was used.
     pub model: Option<ModelUse>,
+    /// What it was seen to do outside.
+    pub observed: Option<Observed>,
 }

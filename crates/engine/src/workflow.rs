@@ -78,13 +78,29 @@ pub struct Effect {
     pub kind: EffectKind,
     /// The request in canonical data.
     pub request: Value,
+    /// True when performing it twice does no harm, so that an unknown result may be asked for again.
+    pub repeatable: bool,
 }
 
 /// The kinds of effect.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum EffectKind {
-    /// A call of a language model.
+    /// A call of a language model: `{provider?, model?, messages, tools?, …}` in, a chat completion out.
     Model,
+    /// A call of a tool of an MCP server: `{server, tool, arguments}` in.
+    McpTool,
+    /// A run of a declared local command: `{tool, arguments}` in.
+    LocalTool,
+    /// A handle of a secret: `{name}` in, `{vault_id, version}` out. The value never leaves the executor.
+    Secret,
+    /// A reading of the clock: `{label}` in, a time out.
+    Time,
+    /// Random bytes: `{bytes}` in, hexadecimal text out.
+    Random,
+    /// A fact about the host: `{capability, …}` in.
+    Host,
+    /// What the Session remembers: its transcript before this Task.
+    Memory,
     /// Waits until the Task ends.
     Hold,
     /// A question or approval that somebody outside answers.
@@ -96,19 +112,30 @@ impl EffectKind {
     pub const fn record_kind(self) -> &'static str {
         match self {
             EffectKind::Model => "llm_provider_response",
-            EffectKind::Hold | EffectKind::Ask(_) => "host_fact",
-        }
-    }
-
-    /// True when performing it twice does no harm, so that an unknown result may be asked for again.
-    pub const fn is_repeatable(self) -> bool {
-        match self {
-            EffectKind::Model | EffectKind::Hold | EffectKind::Ask(_) => true,
+            EffectKind::McpTool => "mcp_tool_return",
+            EffectKind::LocalTool => "tool_result",
+            EffectKind::Secret => "secret_value",
+            EffectKind::Time => "time",
+            EffectKind::Random
+            | EffectKind::Host
+            | EffectKind::Memory
+            | EffectKind::Hold
+            | EffectKind::Ask(_) => "host_fact",
         }
     }
 }
 
 impl Effect {
+    /// An effect that may be performed again when its result is unknown.
+    pub fn repeatable(key: impl Into<String>, kind: EffectKind, request: Value) -> Self {
+        Self {
+            key: key.into(),
+            kind,
+            request,
+            repeatable: true,
+        }
+    }
+
     /// Returns the digest of the canonical request, which tells a repeated request from another one.
     pub fn request_digest(&self) -> Digest {
         sha256(&jcs(&self.request))

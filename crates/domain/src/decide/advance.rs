@@ -85,21 +85,20 @@ fn perform(
             );
         }
         Move::RecordEffect(result) => {
-            desk.draft(
-                Kind::EffectRecorded,
-                subject,
-                place,
-                json!({
-                    "effect_key": result.key,
-                    "kind": result.kind,
-                    "outcome": if result.ok { "ok" } else { "error" },
-                    "value_sha256": sha256(&jcs(&result.value)),
-                    "value": result.value,
-                    "visibility": "public",
-                    "provider_request_id": result.provider_request_id,
-                    "model": result.model,
-                }),
-            );
+            let mut payload = json!({
+                "effect_key": result.key,
+                "kind": result.kind,
+                "outcome": if result.ok { "ok" } else { "error" },
+                "value_sha256": sha256(&jcs(&result.value)),
+                "value": result.value,
+                "visibility": "public",
+                "provider_request_id": result.provider_request_id,
+                "model": result.model,
+            });
+            if let (Some(observed), Value::Object(payload)) = (&result.observed, &mut payload) {
+                payload.insert("side_effects".to_owned(), json!(observed));
+            }
+            desk.draft(Kind::EffectRecorded, subject, place, payload);
         }
         Move::Ask {
             request,

@@ -167,6 +167,7 @@ fn orders() -> Vec<(&'static str, Order)> {
                 value: canon::Value::Null,
                 provider_request_id: None,
                 model: None,
+                observed: None,
             })),
         ),
         ("ask for input", ask(Ask::Input)),

@@ -6,7 +6,8 @@ use std::pin::Pin;
 use std::time::Duration;
 
 use canon::Value;
-use domain::{ModelUse, Timestamp};
+use domain::{ModelUse, Observed, Timestamp};
+use tokio::sync::mpsc;
 
 use crate::workflow::Effect;
 
@@ -48,10 +49,58 @@ pub struct Performed {
     pub provider_request_id: Option<String>,
     /// For a model call: provider, model, tokens and cost.
     pub model: Option<ModelUse>,
+    /// What the effect was seen to do outside.
+    pub observed: Option<Observed>,
+}
+
+impl Performed {
+    /// A result of something that did nothing outside.
+    pub fn ok(value: Value) -> Self {
+        Self {
+            ok: true,
+            value,
+            provider_request_id: None,
+            model: None,
+            observed: None,
+        }
+    }
+
+    /// An error that the workflow gets to see: a stable word for programs, and why, for people.
+    pub fn error(code: &str, message: impl Into<String>) -> Self {
+        Self {
+            ok: false,
+            ..Self::ok(serde_json::json!({"code": code, "message": message.into()}))
+        }
+    }
+}
+
+/// Where a model call that streams puts pieces of its text as they come. They are shown, never relied on: the
+/// recorded answer is the whole one.
+#[derive(Debug, Clone)]
+pub struct Deltas(Option<mpsc::UnboundedSender<String>>);
+
+impl Deltas {
+    /// Nobody looks.
+    pub const fn none() -> Self {
+        Self(None)
+    }
+
+    /// Pieces go to a channel.
+    pub const fn to(sender: mpsc::UnboundedSender<String>) -> Self {
+        Self(Some(sender))
+    }
+
+    /// Shows a piece of text.
+    pub fn push(&self, text: impl Into<String>) {
+        if let Some(sender) = &self.0 {
+            // A reader that has left misses nothing it needs.
+            let _ = sender.send(text.into());
+        }
+    }
 }
 
 /// Performs effects. Called only after the intent is durable.
 pub trait Performer: Send + Sync + fmt::Debug + 'static {
     /// Performs one effect. Dropping the future cancels it.
-    fn perform(&self, effect: Effect) -> BoxFuture<'static, Performed>;
+    fn perform(&self, effect: Effect, deltas: Deltas) -> BoxFuture<'static, Performed>;
 }

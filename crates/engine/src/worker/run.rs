@@ -15,7 +15,7 @@ use futures_util::stream::FuturesUnordered;
 use serde_json::json;
 
 use crate::engine::Engine;
-use crate::port::{Fence, Performed, ReadEvents, Scope};
+use crate::port::{Deltas, Fence, Performed, ReadEvents, Scope};
 use crate::refused::Refused;
 use crate::turn::Lease;
 use crate::view;
@@ -235,9 +235,9 @@ impl<'a> Run<'a> {
                     key: effect.key.clone(),
                     kind: effect.kind.record_kind().to_owned(),
                     request_sha256: digest,
-                    repeatable: effect.kind.is_repeatable(),
+                    repeatable: effect.repeatable,
                 }));
-            } else if !effect.kind.is_repeatable() {
+            } else if !effect.repeatable {
                 let message = format!(
                     "the result of `{}` is unknown and it cannot be repeated",
                     effect.key
@@ -283,7 +283,7 @@ impl<'a> Run<'a> {
             .into_iter()
             .map(|(index, effect)| {
                 let (key, kind) = (effect.key.clone(), effect.kind);
-                let performed = performer.perform(effect);
+                let performed = performer.perform(effect, Deltas::none());
                 async move { (index, key, kind, performed.await) }
             })
             .collect();
@@ -293,6 +293,7 @@ impl<'a> Run<'a> {
                 value,
                 provider_request_id,
                 model,
+                observed,
             } = performed;
             self.moves.push(Move::RecordEffect(EffectResult {
                 key,
@@ -301,6 +302,7 @@ impl<'a> Run<'a> {
                 value: value.clone(),
                 provider_request_id,
                 model,
+                observed,
             }));
             if let Some(slot) = answers.get_mut(index) {
                 *slot = Some(EffectAnswer { ok, value });

@@ -61,11 +61,11 @@ impl Workflow for Agent {
     }
 
     fn begin(&self, input: &Value) -> Step {
-        request(Effect {
-            key: "llm:main:1".to_owned(),
-            kind: EffectKind::Model,
-            request: json!({"messages": [{"role": "user", "content": input}]}),
-        })
+        request(Effect::repeatable(
+            "llm:main:1",
+            EffectKind::Model,
+            json!({"messages": [{"role": "user", "content": input}]}),
+        ))
     }
 
     fn resume(&self, _state: &Value, results: &[EffectAnswer]) -> Step {
@@ -111,11 +111,11 @@ impl Workflow for AskOnce {
     }
 
     fn begin(&self, input: &Value) -> Step {
-        request(Effect {
-            key: "host:approval:1".to_owned(),
-            kind: EffectKind::Ask(Ask::Input),
-            request: json!({"question": "What should I know before I go on?", "about": input}),
-        })
+        request(Effect::repeatable(
+            "host:approval:1",
+            EffectKind::Ask(Ask::Input),
+            json!({"question": "What should I know before I go on?", "about": input}),
+        ))
     }
 
     fn resume(&self, _state: &Value, results: &[EffectAnswer]) -> Step {
@@ -150,11 +150,11 @@ impl Workflow for Approve {
     }
 
     fn begin(&self, input: &Value) -> Step {
-        request(Effect {
-            key: "host:approval:1".to_owned(),
-            kind: EffectKind::Ask(Ask::Approval),
-            request: json!({"reason": "The task wants to act on its input.", "action": {"name": "act", "input": input}}),
-        })
+        request(Effect::repeatable(
+            "host:approval:1",
+            EffectKind::Ask(Ask::Approval),
+            json!({"reason": "The task wants to act on its input.", "action": {"name": "act", "input": input}}),
+        ))
     }
 
     fn resume(&self, _state: &Value, results: &[EffectAnswer]) -> Step {
@@ -187,11 +187,11 @@ impl Workflow for Hold {
     }
 
     fn begin(&self, _input: &Value) -> Step {
-        request(Effect {
-            key: "host:hold:main:1".to_owned(),
-            kind: EffectKind::Hold,
-            request: json!({}),
-        })
+        request(Effect::repeatable(
+            "host:hold:main:1",
+            EffectKind::Hold,
+            json!({}),
+        ))
     }
 
     fn resume(&self, _state: &Value, _results: &[EffectAnswer]) -> Step {
