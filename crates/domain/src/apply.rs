@@ -7,9 +7,9 @@ use serde::de::DeserializeOwned;
 
 use crate::decide::task::withdrawn_digest;
 use crate::{
-    Answer, Artifact, Ask, Batch, Branch, BranchKind, Chain, Document, Dropped, Event, EventName,
-    Kind, Links, Message, Outcome, Permission, Position, Receipt, Session, SessionId, State,
-    Status, Task, TaskId, Vault, Workspace, WorkspaceId,
+    Answer, Artifact, ArtifactKind, Ask, Batch, Branch, BranchKind, Chain, Document, Dropped,
+    Event, EventName, Kind, Links, Message, Outcome, Permission, Position, Receipt, ReplayOf,
+    Session, SessionId, State, Status, Task, TaskId, Vault, Visibility, Workspace, WorkspaceId,
 };
 
 /// An event that cannot follow what is stored.
@@ -111,6 +111,12 @@ impl Fold<'_> {
             .map_err(|error| self.impossible(format!("payload member `{name}`: {error}")))
     }
 
+    fn inside<T: DeserializeOwned>(&self, value: &Value, name: &str) -> Result<T, ImpossibleEvent> {
+        let value = value.get(name).cloned().unwrap_or_default();
+        serde_json::from_value(value)
+            .map_err(|error| self.impossible(format!("payload member `replay.{name}`: {error}")))
+    }
+
     fn workspace(&self) -> Result<WorkspaceId, ImpossibleEvent> {
         self.event
             .workspace_id
@@ -190,7 +196,19 @@ impl Fold<'_> {
                 uri: self.member("uri")?,
                 visibility: self.member("visibility")?,
                 sha256: self.member("sha256")?,
-                bytes: None,
+                bytes: self.member("bytes")?,
+                workspace_id: self.workspace()?,
+                session_id: self.event.session_id.clone(),
+                task_id: self.member("task_id")?,
+                source: self.position,
+            }),
+            ("artifact", Kind::CheckpointCreated) => State::Artifact(Artifact {
+                kind: ArtifactKind::Snapshot,
+                mime_type: "application/json".to_owned(),
+                uri: None,
+                visibility: Visibility::ReceiptOnly,
+                sha256: self.member("state_sha256")?,
+                bytes: self.member("bytes")?,
                 workspace_id: self.workspace()?,
                 session_id: self.event.session_id.clone(),
                 task_id: self.member("task_id")?,
@@ -261,7 +279,18 @@ impl Fold<'_> {
                 .log
                 .position(&id)
                 .ok_or_else(|| self.impossible(format!("input event `{id}` is not of this log")))?,
-            None => self.position,
+            // A replay works on its source's input.
+            None => self
+                .member::<Option<Position>>("input_position")?
+                .unwrap_or(self.position),
+        };
+        let replay = match self.payload().get("replay") {
+            None => None,
+            Some(replay) => Some(ReplayOf {
+                source_task_id: self.inside(replay, "source_task_id")?,
+                request: self.inside(replay, "request_sha256")?,
+                ordinal: self.inside(replay, "ordinal")?,
+            }),
         };
         Ok(Task {
             session_id: self.session()?,
@@ -281,6 +310,7 @@ impl Fold<'_> {
             outcome_id: None,
             receipt_id: None,
             failure: None,
+            replay,
         })
     }
 
@@ -354,7 +384,7 @@ impl Fold<'_> {
     fn change_session(&self, kind: Kind, session: &mut Session) -> Result<(), ImpossibleEvent> {
         match kind {
             Kind::SessionMessageAppended => session.appended += 1,
-            Kind::SessionThreadForked => {}
+            Kind::SessionThreadForked | Kind::SessionReplayed => {}
             Kind::SessionClosed => session.closed = true,
             Kind::SessionUpdated => {
                 if self.payload().contains_key("summary") {
@@ -397,11 +427,23 @@ impl Fold<'_> {
         reason = "every other kind names other resources; the arm refuses"
     )]
     fn change_task(&self, kind: Kind, task: &mut Task) -> Result<(), ImpossibleEvent> {
+        if self.event.replay.is_some() {
+            return self.repeat(task);
+        }
         match kind {
             Kind::TaskStarted
             | Kind::UserCancelRequested
             | Kind::EffectRequested
             | Kind::EffectRecorded
+            | Kind::AgentToolUse
+            | Kind::AgentToolResult
+            | Kind::AgentMemoryRead
+            | Kind::ToolDenied
+            | Kind::ToolFailed
+            | Kind::MessageDelta
+            | Kind::ReplayStarted
+            | Kind::ReplayCompleted
+            | Kind::ReplayFailed
             | Kind::TaskCanceled
             | Kind::TaskCompleted
             | Kind::TaskFailed
@@ -414,7 +456,16 @@ impl Fold<'_> {
             Kind::TaskStarted
             | Kind::UserCancelRequested
             | Kind::EffectRequested
-            | Kind::EffectRecorded => Ok(()),
+            | Kind::EffectRecorded
+            | Kind::AgentToolUse
+            | Kind::AgentToolResult
+            | Kind::AgentMemoryRead
+            | Kind::ToolDenied
+            | Kind::ToolFailed
+            | Kind::MessageDelta
+            | Kind::ReplayStarted
+            | Kind::ReplayCompleted
+            | Kind::ReplayFailed => Ok(()),
             Kind::TaskInputRequired | Kind::TaskAuthRequired => {
                 let request = self.member("request_id")?;
                 // Asking the same again after a restart is no new request.
@@ -438,6 +489,17 @@ impl Fold<'_> {
             Kind::TaskStatusChanged => self.change_status(task),
             _ => Err(self.impossible("does not change a task".to_owned())),
         }
+    }
+
+    /// Whatever a replay repeats happens to nothing: it only stands in the replay's own log.
+    fn repeat(&self, task: &Task) -> Result<(), ImpossibleEvent> {
+        if task.status.is_terminal() {
+            return Err(self.impossible("the log of a finished task is sealed".to_owned()));
+        }
+        if task.replay.is_none() {
+            return Err(self.impossible("repeats an event in a task that is no replay".to_owned()));
+        }
+        Ok(())
     }
 
     fn change_status(&self, task: &mut Task) -> Result<(), ImpossibleEvent> {

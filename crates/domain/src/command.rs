@@ -1,11 +1,14 @@
 //! Commands: orders with everything in them that deciding needs, ids and salts included.
 
+use std::sync::Arc;
+
 use canon::{Digest, Map, Value};
 use serde::{Deserialize, Serialize};
 
 use crate::{
-    ArtifactId, ArtifactKind, Ask, BatchId, BranchId, BranchKind, MessageId, OutcomeId,
-    PermissionId, Position, ReceiptId, Role, SessionId, TaskId, VaultId, Visibility, WorkspaceId,
+    ArtifactId, ArtifactKind, Ask, BatchId, BranchId, BranchKind, Kind, MessageId, OutcomeId,
+    PermissionId, Position, ReceiptId, ReplayMark, Role, SessionId, Status, TaskId, VaultId,
+    Visibility, WorkspaceId,
 };
 
 /// An order and who gave it.
@@ -40,6 +43,8 @@ pub enum Order {
     AppendMessage(AppendMessage),
     /// Accepts a Task.
     SubmitTask(SubmitTask),
+    /// Accepts a replay of a finished Task.
+    SubmitReplay(SubmitReplay),
     /// Cancels a Task.
     CancelTask(CancelTask),
     /// Tells a running Task to stop its current step; the Task stays.
@@ -268,6 +273,33 @@ pub struct SubmitTask {
     pub metadata: Map<String, Value>,
 }
 
+/// See [`Order::SubmitReplay`].
+#[derive(Debug, Clone, PartialEq)]
+pub struct SubmitReplay {
+    /// Its id, which follows from the source's.
+    pub id: TaskId,
+    /// Which replay of the source it is, from 1.
+    pub ordinal: u64,
+    /// The Task to replay.
+    pub source: TaskId,
+    /// The Session it runs in.
+    pub session_id: SessionId,
+    /// The Branch it runs on.
+    pub branch_id: Option<BranchId>,
+    /// `exact`, `with_overrides` or `from_checkpoint`.
+    pub mode: String,
+    /// The structured input of the source; null when it works on a Message.
+    pub input: Value,
+    /// The persona the source ran under; null without one.
+    pub persona: Value,
+    /// The request as it was accepted. Kept beside the log: it may hold what is not public, though never a secret.
+    pub request: Value,
+    /// Random text that keeps the digest of the request from being guessed.
+    pub salt: String,
+    /// The caller's own members.
+    pub metadata: Map<String, Value>,
+}
+
 /// See [`Order::CancelTask`].
 #[derive(Debug, Clone, PartialEq)]
 pub struct CancelTask {
@@ -275,6 +307,8 @@ pub struct CancelTask {
     pub id: TaskId,
     /// The ids of what its end leaves.
     pub ids: EndIds,
+    /// The Receipt, when the Task is a replay.
+    pub receipt: Option<Arc<[u8]>>,
     /// Why, as given.
     pub reason: Option<String>,
 }
@@ -434,8 +468,39 @@ pub enum Move {
         /// The action to approve.
         action: Value,
     },
+    /// The workflow tells what it does: a tool it uses, a result it got.
+    Note {
+        /// What happened.
+        kind: Kind,
+        /// The facts.
+        payload: Map<String, Value>,
+    },
+    /// A piece of text that a model call has streamed.
+    Delta {
+        /// The model call.
+        effect_key: String,
+        /// Its number among the pieces of this call, from 0.
+        index: u64,
+        /// The text.
+        text: String,
+    },
+    /// The workflow stands at a boundary from which it can be restarted.
+    Checkpoint {
+        /// Its number in this Task, from 1.
+        number: u64,
+        /// The state, in canonical data.
+        state: Value,
+    },
     /// The agent says something.
     Say(NewMessage),
+    /// The workflow leaves an Artifact.
+    Produce(Product),
+    /// A replay begins.
+    StartReplay(Map<String, Value>),
+    /// A replay repeats an event of its source, or emits one that the source does not have.
+    Replay(Box<ReplayedEvent>),
+    /// A replay ends.
+    EndReplay(Box<EndReplay>),
     /// The Task ends well.
     Complete {
         /// The ids of what its end leaves.
@@ -458,6 +523,57 @@ pub enum Move {
     },
 }
 
+/// An Artifact that a workflow leaves.
+#[derive(Debug, Clone, PartialEq)]
+pub struct Product {
+    /// Its id.
+    pub id: ArtifactId,
+    /// What it is.
+    pub kind: ArtifactKind,
+    /// Its media type.
+    pub mime_type: String,
+    /// Its content.
+    pub bytes: Vec<u8>,
+}
+
+/// See [`Move::Replay`].
+#[derive(Debug, Clone, PartialEq)]
+pub struct ReplayedEvent {
+    /// What happened.
+    pub kind: Kind,
+    /// Who caused the event that it repeats.
+    pub actor: Option<String>,
+    /// The Artifact that it re-creates; everything else happens to the replay itself.
+    pub artifact: Option<ArtifactId>,
+    /// New content of that Artifact.
+    pub content: Option<Vec<u8>>,
+    /// The facts.
+    pub payload: Map<String, Value>,
+    /// Which event of the source it repeats.
+    pub mark: ReplayMark,
+}
+
+/// See [`Move::EndReplay`].
+#[derive(Debug, Clone, PartialEq)]
+pub struct EndReplay {
+    /// The ids of what its end leaves.
+    pub ids: EndIds,
+    /// How the Task ends.
+    pub status: Status,
+    /// True when the replay did what it was asked for, whatever the Task's end.
+    pub completed: bool,
+    /// The payload of `replay.completed` or `replay.failed`.
+    pub payload: Map<String, Value>,
+    /// One line for people.
+    pub summary: String,
+    /// The Messages of the result, whole: they are in no transcript.
+    pub messages: Value,
+    /// Why the Task failed, null otherwise.
+    pub failure: Value,
+    /// The Receipt, unsigned.
+    pub receipt: Arc<[u8]>,
+}
+
 /// The intent to perform an effect.
 #[derive(Debug, Clone, PartialEq)]
 pub struct EffectIntent {
@@ -469,10 +585,21 @@ pub struct EffectIntent {
     pub request_sha256: Digest,
     /// True when performing it twice does no harm.
     pub repeatable: bool,
+    /// The digests of a model request's messages, after those of an earlier request.
+    pub parts: Option<RequestParts>,
+}
+
+/// The messages of a model request by their digests. A transcript is not repeated every turn.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize)]
+pub struct RequestParts {
+    /// The effect whose whole list comes first.
+    pub base: Option<String>,
+    /// What comes after it.
+    pub added: Vec<Digest>,
 }
 
 /// What a model call used. Receipts and budgets are computed from it.
-#[derive(Debug, Clone, PartialEq, Eq, Serialize)]
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct ModelUse {
     /// Who serves the model.
     pub provider: String,

@@ -6,8 +6,11 @@
 mod advance;
 mod content;
 mod receipt;
+mod replay;
 mod session;
 pub(crate) mod task;
+
+use std::sync::Arc;
 
 use canon::{Map, Value};
 pub use receipt::{Issued, issue_receipt};
@@ -35,8 +38,19 @@ pub struct Decision {
     pub blobs: Vec<Blob>,
     /// The resource that answers the command.
     pub subject: ResourceRef,
-    /// The Task that these events end, and the id of the Receipt that must be issued with them.
-    pub ends: Option<(TaskId, ReceiptId)>,
+    /// The Task that these events end, and the Receipt that must be issued with them.
+    pub ends: Option<Ends>,
+}
+
+/// A Task that ends, and its Receipt to be.
+#[derive(Debug, Clone, PartialEq)]
+pub struct Ends {
+    /// The Task.
+    pub task_id: TaskId,
+    /// The Receipt's id.
+    pub receipt_id: ReceiptId,
+    /// The Receipt itself, unsigned, when it does not depend on the events of this commit: that of a replay.
+    pub receipt: Option<Arc<[u8]>>,
 }
 
 /// Decides a command.
@@ -61,6 +75,7 @@ pub fn decide(documents: &dyn Documents, command: &Command) -> Result<Decision, 
         Order::TruncateSession(order) => session::truncate(&mut desk, order),
         Order::AppendMessage(order) => session::append_message(&mut desk, order),
         Order::SubmitTask(order) => task::submit(&mut desk, order),
+        Order::SubmitReplay(order) => replay::submit(&mut desk, order),
         Order::CancelTask(order) => task::cancel(&mut desk, order),
         Order::InterruptTask(order) => task::interrupt(&mut desk, order),
         Order::AnswerRequest(order) => task::answer(&mut desk, order),
@@ -96,7 +111,7 @@ struct Desk<'a> {
     actor: &'a str,
     drafts: Vec<Draft>,
     blobs: Vec<Blob>,
-    ends: Option<(TaskId, ReceiptId)>,
+    ends: Option<Ends>,
 }
 
 /// What an event belongs to.
@@ -136,6 +151,7 @@ impl<'a> Desk<'a> {
             receipt_id: None,
             payload,
             sibling: None,
+            replay: None,
         });
         let last = self.drafts.len() - 1;
         #[expect(

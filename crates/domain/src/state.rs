@@ -261,6 +261,20 @@ pub struct Task {
     pub receipt_id: Option<ReceiptId>,
     /// Position of `task.failed`, which says why.
     pub failure: Option<Position>,
+    /// What it replays, when it is a replay.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub replay: Option<ReplayOf>,
+}
+
+/// What a replay Task replays.
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+pub struct ReplayOf {
+    /// The source.
+    pub source_task_id: TaskId,
+    /// The blob that holds the request.
+    pub request: Digest,
+    /// How many replays of the source there were before it, and itself.
+    pub ordinal: u64,
 }
 
 /// A marker of lineage.

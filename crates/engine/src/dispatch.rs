@@ -5,6 +5,7 @@
 //! back from the store. Equal requests with one key get equal answers because the answer is always rebuilt.
 
 mod order;
+mod replay;
 
 use std::time::Duration;
 
@@ -72,7 +73,7 @@ impl Engine {
             return Err(Refused::Draining);
         }
         caller.require(write_scope(&request))?;
-        let submits = matches!(request, Request::SubmitTask(_));
+        let submits = matches!(request, Request::SubmitTask(_) | Request::ReplayTask(_));
         let to_task = matches!(request, Request::SendTaskMessage { .. });
         let done = self
             .carry_out(caller, request, idempotency.as_ref())
@@ -277,6 +278,7 @@ fn write_scope(request: &Request) -> &'static str {
         | Request::AppendMessage { .. }
         | Request::CreateBranch { .. } => "sessions:write",
         Request::SubmitTask(_)
+        | Request::ReplayTask(_)
         | Request::CancelTask { .. }
         | Request::SendTaskMessage { .. }
         | Request::RespondPermission { .. } => "tasks:write",

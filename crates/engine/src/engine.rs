@@ -1,10 +1,12 @@
 //! Putting an engine together, starting and draining it.
 
+use std::collections::BTreeMap;
 use std::fmt;
-use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
-use domain::{BranchId, Command, CreateWorkspace, Order, WorkspaceId};
+use canon::Value;
+use domain::{BranchId, Command, CreateWorkspace, Order, TaskId, WorkspaceId};
 use tokio::sync::{mpsc, oneshot};
 
 use crate::limits::Limits;
@@ -61,6 +63,30 @@ pub(crate) struct Shared {
     /// Held while leaves are assigned or a head is sealed: both are done by one at a time.
     pub(crate) tree: tokio::sync::Mutex<()>,
     draining: AtomicBool,
+    /// Secrets that running replays were told, by Task. Never written anywhere.
+    replay_secrets: Mutex<BTreeMap<TaskId, BTreeMap<String, Value>>>,
+}
+
+impl Shared {
+    fn replay_secrets(&self) -> MutexGuard<'_, BTreeMap<TaskId, BTreeMap<String, Value>>> {
+        self.replay_secrets
+            .lock()
+            .unwrap_or_else(PoisonError::into_inner)
+    }
+
+    pub(crate) fn keep_secrets(&self, task: &TaskId, secrets: BTreeMap<String, Value>) {
+        if !secrets.is_empty() {
+            self.replay_secrets().insert(task.clone(), secrets);
+        }
+    }
+
+    pub(crate) fn secrets_of(&self, task: &TaskId) -> BTreeMap<String, Value> {
+        self.replay_secrets().get(task).cloned().unwrap_or_default()
+    }
+
+    pub(crate) fn forget_secrets(&self, task: &TaskId) {
+        self.replay_secrets().remove(task);
+    }
 }
 
 impl fmt::Debug for Engine {
@@ -104,6 +130,7 @@ impl Engine {
             work,
             tree: tokio::sync::Mutex::new(()),
             draining: AtomicBool::new(false),
+            replay_secrets: Mutex::default(),
         });
         shared
             .spawn

@@ -55,6 +55,8 @@ pub enum Request {
     },
     /// Submits a Task.
     SubmitTask(NewTask),
+    /// Replays a Task.
+    ReplayTask(ReplayTask),
     /// Cancels a Task.
     CancelTask {
         /// The Task.
@@ -164,6 +166,21 @@ pub struct NewTask {
     pub input: InputSpec,
     /// The caller's own members; `workflow` chooses the workflow.
     pub metadata: Map<String, Value>,
+}
+
+/// A replay to be.
+#[derive(Debug, Clone, PartialEq)]
+pub struct ReplayTask {
+    /// The Task to replay.
+    pub id: TaskId,
+    /// The request body of the replay contract.
+    pub body: Value,
+    /// True for a conformance run.
+    pub conformance: bool,
+    /// The Session to run in, when it is not the source's.
+    pub session_id: Option<SessionId>,
+    /// The Branch to run on; see [`crate::Engine::replay_branch`].
+    pub branch_id: Option<BranchId>,
 }
 
 /// The input of a Task to be.

@@ -31,7 +31,7 @@ pub use facts::*;
 pub use format::FORMAT;
 pub use keys::{ED25519, KeySet, KeySetError, PublicKey, Signer};
 pub use receipt::{ReadReceiptError, Receipt, StatedSignature};
-pub use replay::{build_replay, replay_artifact_id, replay_receipt_id, replay_task_id};
+pub use replay::{build_replay, delta_ids, replay_artifact_id, replay_receipt_id, replay_task_id};
 pub use shape::ShapeError;
 pub use time::parse as seconds_of;
 pub use verify::verify;

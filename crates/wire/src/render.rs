@@ -176,9 +176,9 @@ fn session(source: Source<'_>, state: &Session, extra: Extra) -> (Value, Value) 
 
 fn task(source: Source<'_>, state: &Task) -> (Value, Value) {
     // C-15: a Message without `object`, or the object that was given.
-    let input = if state.input == state.submitted {
+    let input = if source.payload(state.input, "parts").is_none() {
         source
-            .payload(state.submitted, "input")
+            .payload(state.input, "input")
             .cloned()
             .unwrap_or_else(|| json!({}))
     } else {
@@ -266,8 +266,20 @@ fn artifact(source: Source<'_>, state: &Artifact, extra: Extra) -> (Value, Value
 
 fn outcome(source: Source<'_>, state: &Outcome, extra: Extra) -> (Value, Value) {
     let messages = match extra {
-        Extra::Outcome { messages } => messages,
-        _ => Vec::new(),
+        Extra::Outcome { messages } if !messages.is_empty() => messages,
+        // A replay's Messages are in no transcript: its Outcome holds them whole.
+        _ => source
+            .payload(state.source, "messages")
+            .and_then(Value::as_array)
+            .map(|whole| {
+                let document = source.document;
+                whole
+                    .iter()
+                    .zip(1..)
+                    .map(|(message, number)| replayed_message(document, state, message, number))
+                    .collect()
+            })
+            .unwrap_or_default(),
     };
     let summary = source.payload(state.source, "summary");
     let members = json!({
@@ -285,6 +297,22 @@ fn outcome(source: Source<'_>, state: &Outcome, extra: Extra) -> (Value, Value) 
         "metrics": {},
     });
     (json!({}), members)
+}
+
+fn replayed_message(document: &Document, state: &Outcome, message: &Value, number: usize) -> Value {
+    let body = document.id.strip_prefix("outcome_").unwrap_or(&document.id);
+    json!({
+        "id": format!("message_{body}_{number}"),
+        "object": "message",
+        "created_at": document.created_at,
+        "updated_at": document.updated_at,
+        "metadata": {},
+        "workspace_id": state.workspace_id,
+        "session_id": state.session_id,
+        "task_id": state.task_id,
+        "role": message.get("role"),
+        "parts": message.get("parts"),
+    })
 }
 
 /// C-06: a Task that COMPLETED has an Outcome that SUCCEEDED.

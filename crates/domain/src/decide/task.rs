@@ -3,7 +3,7 @@
 use canon::{Digest, Value, jcs, sha256};
 use serde_json::json;
 
-use super::{Desk, Place};
+use super::{Desk, Ends, Place};
 use crate::{
     Answer, AnswerRequest, Ask, CancelTask, EndIds, InterruptTask, Kind, Permission, Refusal,
     RequestReply, ResourceRef, Status, SubmitTask, Task, TaskId, TaskInput,
@@ -103,10 +103,13 @@ pub(super) fn cancel(desk: &mut Desk<'_>, order: &CancelTask) -> Result<Resource
     let ending = Ending {
         status: Status::Canceled,
         summary,
-        messages: json!([]),
+        messages: Messages::Ids(json!([])),
         failure: Value::Null,
     };
     end(desk, &order.id, task.status, &order.ids, &place, ending);
+    if let Some(ends) = &mut desk.ends {
+        ends.receipt.clone_from(&order.receipt);
+    }
     Ok(subject)
 }
 
@@ -144,11 +147,19 @@ pub(super) fn withdraw(desk: &mut Desk<'_>, task: &Task, place: &Place) {
     }
 }
 
+/// The Messages of a result.
+pub(super) enum Messages {
+    /// By their ids: they are in the transcript.
+    Ids(Value),
+    /// Whole: they are nowhere else.
+    Whole(Value),
+}
+
 /// How a Task ends.
 pub(super) struct Ending {
     pub(super) status: Status,
     pub(super) summary: String,
-    pub(super) messages: Value,
+    pub(super) messages: Messages,
     pub(super) failure: Value,
 }
 
@@ -171,6 +182,10 @@ pub(super) fn end(
         | Status::InputRequired
         | Status::AuthRequired => Kind::TaskFailed,
     };
+    let (member, messages) = match ending.messages {
+        Messages::Ids(ids) => ("message_ids", ids),
+        Messages::Whole(messages) => ("messages", messages),
+    };
     desk.draft(
         Kind::OutcomeRecorded,
         ResourceRef::new("outcome", ids.outcome_id.as_str()),
@@ -180,7 +195,7 @@ pub(super) fn end(
             "receipt_id": ids.receipt_id,
             "status": ending.status,
             "summary": ending.summary,
-            "message_ids": ending.messages,
+            member: messages,
             "failure": ending.failure,
         }),
     );
@@ -191,7 +206,11 @@ pub(super) fn end(
         json!({"outcome_id": ids.outcome_id, "receipt_id": ids.receipt_id, "failure": ending.failure}),
     );
     change_status(desk, subject, place, from, ending.status, None);
-    desk.ends = Some((id.clone(), ids.receipt_id.clone()));
+    desk.ends = Some(Ends {
+        task_id: id.clone(),
+        receipt_id: ids.receipt_id.clone(),
+        receipt: None,
+    });
 }
 
 pub(super) fn change_status(

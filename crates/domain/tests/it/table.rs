@@ -156,6 +156,7 @@ fn orders() -> Vec<(&'static str, Order)> {
                 kind: "llm_provider_response".to_owned(),
                 request_sha256: sha256(b"r"),
                 repeatable: true,
+                parts: None,
             })),
         ),
         (
@@ -194,6 +195,7 @@ fn orders() -> Vec<(&'static str, Order)> {
             "cancel",
             Order::CancelTask(CancelTask {
                 id: id.clone(),
+                receipt: None,
                 ids: ids(),
                 reason: None,
             }),

@@ -95,12 +95,18 @@ impl Engine {
                 Ok((Some(workspace), Order::AppendMessage(order)))
             }
             Request::SubmitTask(spec) => self.build_task(caller, spec).await,
+            Request::ReplayTask(spec) => self.build_replay(caller, spec).await,
             Request::CancelTask { id, reason } => {
                 let (_, task) = self.visible_task(caller, id).await?;
-                let ids = self.end_ids();
+                let receipt = self.canceled_receipt(&task).await?;
+                let ids = match &receipt {
+                    Some(receipt) => self.replay_end_ids(receipt)?,
+                    None => self.end_ids(),
+                };
                 let order = domain::CancelTask {
                     id: id.clone(),
                     ids,
+                    receipt: receipt.map(|receipt| receipt.bytes().into()),
                     reason: reason.clone(),
                 };
                 Ok((Some(task.workspace_id), Order::CancelTask(order)))
@@ -483,7 +489,7 @@ impl Engine {
         Ok(self.visible_session(caller, id).await?.1.workspace_id)
     }
 
-    async fn visible_task(
+    pub(super) async fn visible_task(
         &self,
         caller: &Caller,
         id: &TaskId,

@@ -3,11 +3,11 @@
 use std::fmt;
 use std::future::Future;
 use std::pin::Pin;
+use std::sync::Arc;
 use std::time::Duration;
 
 use canon::Value;
 use domain::{ModelUse, Observed, Timestamp};
-use tokio::sync::mpsc;
 
 use crate::workflow::Effect;
 
@@ -76,8 +76,8 @@ impl Performed {
 
 /// Where a model call that streams puts pieces of its text as they come. They are shown, never relied on: the
 /// recorded answer is the whole one.
-#[derive(Debug, Clone)]
-pub struct Deltas(Option<mpsc::UnboundedSender<String>>);
+#[derive(Clone)]
+pub struct Deltas(Option<Arc<dyn Fn(String) + Send + Sync>>);
 
 impl Deltas {
     /// Nobody looks.
@@ -85,17 +85,22 @@ impl Deltas {
         Self(None)
     }
 
-    /// Pieces go to a channel.
-    pub const fn to(sender: mpsc::UnboundedSender<String>) -> Self {
-        Self(Some(sender))
+    /// Pieces go to a function that does not wait.
+    pub fn to(show: impl Fn(String) + Send + Sync + 'static) -> Self {
+        Self(Some(Arc::new(show)))
     }
 
     /// Shows a piece of text.
     pub fn push(&self, text: impl Into<String>) {
-        if let Some(sender) = &self.0 {
-            // A reader that has left misses nothing it needs.
-            let _ = sender.send(text.into());
+        if let Some(show) = &self.0 {
+            show(text.into());
         }
+    }
+}
+
+impl fmt::Debug for Deltas {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_tuple("Deltas").field(&self.0.is_some()).finish()
     }
 }
 

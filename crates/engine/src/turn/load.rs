@@ -50,7 +50,7 @@ pub(super) async fn load_histories(
 /// Returns the Task that an order may end.
 fn may_end(order: &Order) -> Option<&str> {
     match order {
-        Order::CancelTask(order) => Some(order.id.as_str()),
+        Order::CancelTask(order) => Some(order.id.as_str()).filter(|_| order.receipt.is_none()),
         Order::AdvanceTask(order) => {
             let ends = order
                 .moves
@@ -146,6 +146,13 @@ fn named(order: &Order) -> Vec<Box<str>> {
             Some(order.session_id.as_str()),
             order.branch_id.as_ref().map(|id| id.as_str()),
             order.parent_task_id.as_ref().map(|id| id.as_str()),
+        ]),
+        Order::SubmitReplay(order) => some([
+            Some(order.source.as_str()),
+            Some(order.session_id.as_str()),
+            // Its id follows from the source's: somebody may have been faster.
+            Some(order.id.as_str()),
+            order.branch_id.as_ref().map(|id| id.as_str()),
         ]),
         Order::CancelTask(order) => some([Some(order.id.as_str())]),
         Order::InterruptTask(order) => some([Some(order.id.as_str())]),

@@ -186,7 +186,8 @@ impl Plan {
         };
         let history = ends
             .as_ref()
-            .and_then(|(task, _)| histories.remove(task.as_str()))
+            .filter(|ends| ends.receipt.is_none())
+            .and_then(|ends| histories.remove(ends.task_id.as_str()))
             .unwrap_or_default();
         let step = Step {
             drafts,

@@ -83,6 +83,7 @@ fn task_state() -> Task {
         outcome_id: None,
         receipt_id: None,
         failure: None,
+        replay: None,
     }
 }
 

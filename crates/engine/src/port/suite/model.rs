@@ -139,9 +139,9 @@ impl Model {
             .iter()
             .map(|draft| draft.resource.id.clone())
             .collect();
-        if let Some((task, receipt)) = &decision.ends {
-            ids.insert(receipt.as_str().into());
-            let task = self.scratch.document(task.as_str());
+        if let Some(ends) = &decision.ends {
+            ids.insert(ends.receipt_id.as_str().into());
+            let task = self.scratch.document(ends.task_id.as_str());
             if let Some(State::Task(task)) = task.map(|document| &document.state) {
                 ids.insert(ChainId::of(&task.session_id).as_str().into());
             }
@@ -152,7 +152,7 @@ impl Model {
     /// The step of the engine that seals a decision, with its receipt.
     fn sealing(&self, decision: &Decision) -> Sealing {
         let ended = decision.ends.as_ref();
-        let task = ended.and_then(|(task, _)| self.scratch.document(task.as_str()));
+        let task = ended.and_then(|ends| self.scratch.document(ends.task_id.as_str()));
         let history = task.map(|task| {
             let events = self.events.iter();
             let own = events.filter(|event| event.links.task == Some(task.key));
@@ -346,6 +346,7 @@ impl Model {
                     outcome_id: OutcomeId::from_body(&self.body()),
                     receipt_id: domain::ReceiptId::from_body(&self.body()),
                 },
+                receipt: None,
                 reason: None,
             })),
             13 => {

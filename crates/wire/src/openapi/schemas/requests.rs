@@ -194,6 +194,12 @@ pub(in crate::openapi) const SCHEMAS: &[Schema] = &[
             opt("override", MapOf(&Ref("ReplayOverride"))),
             opt("checkpoint_id", OrNull(&Text)),
             opt("checkpoint_event_id", OrNull(&Text)),
+            opt(
+                "refresh",
+                List(&Words(&[
+                    "memory", "secrets", "host", "time", "model", "tools",
+                ])),
+            ),
             opt("reason", OrNull(&Text)),
             opt("metadata", Object),
         ]),
