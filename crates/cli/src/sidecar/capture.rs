@@ -254,6 +254,14 @@ fn plan(args: &CaptureArgs) -> anyhow::Result<Plan> {
     let written = outputs.iter().map(|output| &output.path).chain(&trace);
     ignored.extend(written.map(|path| tree.root().join(path)));
     let git = git::state(tree.root(), &ignored);
+    // Without git there is no commit; a repository that git refuses is somebody's mistake.
+    let in_repository = |root: &Path| root.ancestors().any(|above| above.join(".git").exists());
+    if git.is_none()
+        && in_repository(tree.root())
+        && let Some(said) = git::complaint(tree.root())
+    {
+        output::say(&format!("warning: no commit is recorded: {said}"));
+    }
     let known = build::Materials {
         tree: &tree,
         argv: &argv,

@@ -51,6 +51,20 @@ fn ask_line(directory: &Path, arguments: &[&str]) -> Option<String> {
     Some(line.trim_end_matches('\n').to_owned())
 }
 
+/// Returns what git says against a directory, or nothing when it can use it.
+pub(super) fn complaint(directory: &Path) -> Option<String> {
+    let output = match git(directory)
+        .args(["rev-parse", "--verify", "HEAD"])
+        .output()
+    {
+        Ok(output) if output.status.success() => return None,
+        Ok(output) => output,
+        Err(error) => return Some(format!("cannot run git: {error}")),
+    };
+    let said = String::from_utf8_lossy(&output.stderr);
+    Some(said.lines().next().unwrap_or("git fails").to_owned())
+}
+
 /// Returns the top directory of the repository.
 pub(super) fn top_level(directory: &Path) -> Option<PathBuf> {
     PathBuf::from(ask_line(directory, &["rev-parse", "--show-toplevel"])?)
@@ -150,8 +164,10 @@ impl AtCommit {
         let root = root
             .canonicalize()
             .with_context(|| format!("cannot read the root `{}`", root.display()))?;
-        let prefix = ask_line(&root, &["rev-parse", "--show-prefix"])
-            .with_context(|| format!("`{}` is not in a git repository", root.display()))?;
+        let prefix = ask_line(&root, &["rev-parse", "--show-prefix"]).with_context(|| {
+            let said = complaint(&root).unwrap_or_default();
+            format!("`{}` is not in a git repository: {said}", root.display())
+        })?;
         let commit = format!("{revision}^{{commit}}");
         let arguments = [
             "rev-parse",

@@ -451,7 +451,15 @@ fn spawn(
 
 fn fresh_directory(args: &RerunArgs) -> anyhow::Result<PathBuf> {
     match &args.worktree {
-        Some(directory) => std::path::absolute(directory).context("no current directory"),
+        Some(directory) => {
+            let mut inside = directory.read_dir().into_iter().flatten();
+            ensure!(
+                inside.next().is_none(),
+                "`{}` is not empty; --worktree names a new directory",
+                directory.display()
+            );
+            std::path::absolute(directory).context("no current directory")
+        }
         // Kept after the run: it holds the outputs.
         None => Ok(tempfile::Builder::new()
             .prefix("reprise-rerun-")

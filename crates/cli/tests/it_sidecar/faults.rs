@@ -358,6 +358,39 @@ fn a_directory_that_vanishes_during_the_run_is_a_fault() {
         .says("cannot write");
 }
 
+/// RB-CAP-02 says that a failing git means no commit; it does not say that nobody is told.
+#[test]
+fn a_repository_that_git_refuses_is_told() {
+    let world = World::agent();
+    let refused = [("GIT_TEST_ASSUME_DIFFERENT_OWNER", "1")];
+    let capture = [
+        "sidecar",
+        "capture",
+        "--kind",
+        "x",
+        "--sidecar",
+        "x.replay.json",
+        "--",
+        "true",
+    ];
+    world
+        .run_in(&world.path(), &capture, &refused)
+        .expect(0)
+        .says("warning: no commit is recorded: fatal: detected dubious ownership");
+    assert_eq!(world.json("x.replay.json")["tool"]["commit"], json!(null));
+    let verify = ["sidecar", "verify", "--at-commit=HEAD", "x.replay.json"];
+    world
+        .run_in(&world.path(), &verify, &refused)
+        .expect(2)
+        .says("detected dubious ownership");
+    let empty = World::empty();
+    empty.git(&["init", "-q"]);
+    empty
+        .run(&capture)
+        .expect(0)
+        .says("warning: no commit is recorded");
+}
+
 #[test]
 fn a_shallow_clone_says_what_is_missing() {
     let world = captured();

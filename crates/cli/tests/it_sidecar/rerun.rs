@@ -119,6 +119,9 @@ fn exec_runs_in_a_worktree_and_compares() {
     let sidecar: serde_json::Value = serde_json::from_str(&text).unwrap();
     assert_eq!(sidecar["parent"]["relation"], "rerun");
     assert_eq!(sidecar["parent"]["path"], "out/report.replay.json");
+    exec(&world, &[worktree.to_str().unwrap()])
+        .expect(2)
+        .says("is not empty; --worktree names a new directory");
     let verified = world
         .run(&["sidecar", "verify", "--outputs", new.to_str().unwrap()])
         .expect(0);
