@@ -141,3 +141,21 @@ fn a_rerun_does_not_carry_the_signature_on() {
     assert_eq!(again["parent"]["relation"], "rerun");
     assert!(again.get("signature").is_none(), "{again}");
 }
+
+/// Keys are given to see the run vouched for: a sidecar without a recording does not pass.
+#[test]
+fn keys_without_a_recording_are_a_no() {
+    let world = World::agent();
+    world.write(".git/keys.json", r#"{"keys":[]}"#);
+    world.capture_agent(&[], &["true"]).expect(0);
+    let verify = [
+        "sidecar",
+        "verify",
+        "--keys",
+        ".git/keys.json",
+        "out/report.md",
+    ];
+    world.run(&verify).expect(1).says(
+        "  FAIL  recording/receipt  `receipt`: not_recorded: the sidecar holds no recording\n",
+    );
+}
