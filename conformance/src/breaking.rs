@@ -4,7 +4,7 @@
 //! test can show that the runner notices that fault and nothing else. It is for tests on loopback: plain HTTP, no upgrade.
 
 mod fault;
-
+mod receipt;
 mod rewrite;
 
 use std::io;

@@ -2,6 +2,7 @@
 
 #![expect(clippy::print_stdout, reason = "a program for a terminal")]
 
+mod instructions;
 mod shell;
 mod soak;
 mod test;
@@ -17,6 +18,8 @@ usage: cargo xtask COMMAND
   tidy            crate edges, file headers, machine paths, test names in coverage tables
   soak [SEEDS]    more seeds of the simulator than the test command runs (default 20000)
   bench [NAME …]  the load program, in release; prints ratios in one run
+  bench instructions
+                  instructions of the operations behind proofs, each held against its limit (needs valgrind)
 ";
 
 fn main() -> ExitCode {
@@ -27,6 +30,7 @@ fn main() -> ExitCode {
             "check" => test::check(),
             "tidy" => tidy::run(),
             "soak" => soak::run(rest),
+            "bench" if *rest == ["instructions"] => instructions::run(),
             "bench" => soak::bench(rest),
             "help" | "--help" | "-h" => {
                 println!("{USAGE}");

@@ -8,7 +8,7 @@ use std::process::Command;
 
 use anyhow::Result;
 
-use crate::shell::{cargo, root, step};
+use crate::shell::{cargo, root, step, target};
 use crate::tidy;
 
 /// Format, lint and tidy.
@@ -48,9 +48,7 @@ pub(crate) fn run() -> Result<()> {
 /// Installs the programs that tests run from PyPI into a virtual environment under the target directory.
 fn python_tools() -> Result<PathBuf> {
     let requirements = root().join("xtask/requirements.txt");
-    let target =
-        std::env::var_os("CARGO_TARGET_DIR").map_or_else(|| root().join("target"), PathBuf::from);
-    let environment = target.join("python-tools");
+    let environment = target().join("python-tools");
     let bin = environment.join("bin");
     let stamp = environment.join("requirements.txt");
     if same(&requirements, &stamp) {

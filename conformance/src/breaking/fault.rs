@@ -130,6 +130,42 @@ faults! {
     StreamNeverEnds => ["AP-SSE-06", "AP-SSE-10"],
     /// History is marked as live.
     HistoryAsLive => ["AP-SSE-12"],
+    /// Receipts state another hash than theirs.
+    ReceiptHashWrong => ["AP-RCPT-03", "AP-RCPT-08"],
+    /// A member of receipts was changed after they were hashed.
+    ReceiptMemberAltered => ["AP-RCPT-03", "AP-RCPT-08"],
+    /// Receipts lack a required member.
+    ReceiptMemberMissing => ["AP-RCPT-01", "AP-RCPT-03", "AP-RCPT-08"],
+    /// The signature of receipts is another.
+    ReceiptSignatureWrong => ["AP-RCPT-08"],
+    /// Receipts name no predecessor.
+    ReceiptChainBroken => ["AP-RCPT-03"],
+    /// Proofs do not lead to their root.
+    InclusionPathWrong => ["AP-RCPT-08"],
+    /// Every receipt is called valid.
+    EveryReceiptValid => ["AP-RCPT-07", "AP-RCPT-08", "AP-RCPT-14"],
+    /// No receipt is called valid.
+    NoReceiptValid => ["AP-RCPT-07", "AP-RCPT-08", "AP-RCPT-11", "AP-RCPT-14"],
+    /// Verdicts do not say when.
+    CheckedAtMissing => ["AP-RCPT-07", "SUITE-23"],
+    /// Receipts do not say their format.
+    ReceiptFormatMissing => ["AP-RCPT-06", "SUITE-22"],
+    /// Tasks do not name their receipt.
+    TaskReceiptHidden => ["AP-RCPT-04"],
+    /// No receipt is listed.
+    ReceiptsListedLate => ["AP-LIFE-10", "AP-RCPT-13", "SUITE-22"],
+    /// Event lists lack verifications.
+    VerificationsSkipped => ["AP-RCPT-12"],
+    /// A redaction has no reason.
+    RedactionUnexplained => ["AP-RCPT-09"],
+    /// The digest of the event log is another.
+    MaterialDigestWrong => ["AP-RCPT-10"],
+    /// The bare receipt is not written canonically.
+    BareReceiptSpaced => ["AP-RCPT-02"],
+    /// The archive form has other content.
+    ArchiveDamaged => ["AP-RCPT-11"],
+    /// The media type of the archive form does not name its schema.
+    ArchiveUnnamed => ["AP-RCPT-11"],
 }
 
 impl Fault {
@@ -142,13 +178,16 @@ impl Fault {
         let binding = |id: &str| {
             rows().any(|row| row.id == id && matches!(row.level, Level::Must | Level::MustNot))
         };
+        let breaks = |section: &str| ids.iter().any(|id| id.starts_with(section) && binding(id));
         // Three ids stand for whole sections.
-        if ids
-            .iter()
-            .any(|id| (id.starts_with("AP-REST-") || id.starts_with("AP-SSE-")) && binding(id))
-        {
-            ids.extend(["AP-CARD-07", "AP-CONF-01", "AP-REST-06"]);
-        }
+        let derived: &[&str] = if breaks("AP-REST-") || breaks("AP-SSE-") {
+            &["AP-CARD-07", "AP-CONF-01", "AP-REST-06"]
+        } else if breaks("AP-RCPT-") {
+            &["AP-CONF-01"]
+        } else {
+            &[]
+        };
+        ids.extend(derived);
         ids.sort_unstable();
         ids
     }
@@ -174,5 +213,10 @@ mod tests {
             ["AP-CARD-07", "AP-CONF-01", "AP-REST-06", "AP-SSE-12"]
         );
         assert_eq!(Fault::FrameRepeated.fails(), ["AP-SSE-05"]);
+        assert_eq!(
+            Fault::ReceiptSignatureWrong.fails(),
+            ["AP-CONF-01", "AP-RCPT-08"]
+        );
+        assert_eq!(Fault::ArchiveDamaged.fails(), ["AP-RCPT-11"]);
     }
 }

@@ -8,7 +8,7 @@ use reqwest::Method;
 use reqwest::header::{AUTHORIZATION, HeaderMap, HeaderValue};
 use serde_json::{Map, Value, json};
 
-use super::Fault;
+use super::{Fault, receipt};
 use crate::json::{at, text};
 use crate::wire::{IDEMPOTENCY_KEY, VERSION, VERSION_HEADER};
 
@@ -91,7 +91,7 @@ pub(super) fn stream_head(fault: Fault, reply: &mut Reply) {
 
 /// Changes an answer.
 pub(super) fn answer(fault: Fault, asked: &Sent, reply: &mut Reply) {
-    if by_status(fault, asked, reply) {
+    if by_status(fault, asked, reply) || receipt::by_bytes(fault, reply) {
         return;
     }
     let Ok(mut value) = serde_json::from_slice::<Value>(&reply.body) else {
@@ -99,6 +99,7 @@ pub(super) fn answer(fault: Fault, asked: &Sent, reply: &mut Reply) {
     };
     let before = value.clone();
     by_value(fault, asked, reply.status, &mut value);
+    receipt::by_value(fault, asked, &mut value);
     if value != before {
         reply.body = value.to_string().into_bytes();
     }
@@ -314,14 +315,14 @@ fn set(value: &mut Value, name: &str, member: Value) {
     }
 }
 
-fn skip(value: &mut Value, unwanted: impl Fn(&Value) -> bool) {
+pub(super) fn skip(value: &mut Value, unwanted: impl Fn(&Value) -> bool) {
     if let Some(items) = value.get_mut("data").and_then(Value::as_array_mut) {
         items.retain(|item| !unwanted(item));
     }
 }
 
 /// Changes every resource of a kind, however deep.
-fn each(value: &mut Value, kind: &str, change: &mut dyn FnMut(&mut Map<String, Value>)) {
+pub(super) fn each(value: &mut Value, kind: &str, change: &mut dyn FnMut(&mut Map<String, Value>)) {
     match value {
         Value::Array(items) => items.iter_mut().for_each(|item| each(item, kind, change)),
         Value::Object(members) => {

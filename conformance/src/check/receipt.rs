@@ -167,7 +167,7 @@ fn written(value: &Value) -> Result<Vec<u8>, Miss> {
 }
 
 /// Returns the hash of a receipt, computed from its members.
-fn computed(bare: &Map<String, Value>) -> Result<String, Miss> {
+pub(crate) fn computed(bare: &Map<String, Value>) -> Result<String, Miss> {
     let mut bare = bare.clone();
     bare.remove("signatures");
     if let Some(Value::Object(chain)) = bare.get_mut("chain") {
@@ -401,11 +401,72 @@ async fn tampered(wire: &Wire) -> Checked {
             show(&verdict),
         )?;
     }
+    included(wire, &proof).await?;
     if signed {
         Ok(())
     } else {
         all_but("signatures: the receipt has none")
     }
+}
+
+/// Follows the proof that a receipt is in the server's log, where the server gives one. The contract does not name it.
+async fn included(wire: &Wire, proof: &Proof) -> Checked {
+    let path = format!("/v1/receipts/{}/proof", text(&proof.resource, "id"));
+    let answer = wire.get(path).send().await?;
+    if answer.status == 404 || answer.status == 405 {
+        return Ok(());
+    }
+    let found = answer.value_of(&[200])?;
+    let stated = text(&found, "root");
+    let root = root_of(
+        text(&Value::Object(proof.bare.clone()), "chain.receipt_hash"),
+        &found,
+    );
+    need(
+        root.as_deref() == Some(stated),
+        format!("a path that leads from the receipt to the root {stated}"),
+        show(&found),
+    )
+}
+
+/// Returns the root that an inclusion path (RFC 9162, 2.1.3.2) leads to.
+fn root_of(receipt_hash: &str, proof: &Value) -> Option<String> {
+    let mut index = at(proof, "leaf_index").as_u64()?;
+    let mut last = at(proof, "tree_size").as_u64()?.checked_sub(1)?;
+    let node = |left: &[u8], right: &[u8]| {
+        let hash = Sha256::new().chain_update([1]).chain_update(left);
+        hash.chain_update(right).finalize().to_vec()
+    };
+    let leaf = Sha256::new().chain_update([0]);
+    let mut hash = leaf
+        .chain_update(bytes_of(receipt_hash)?)
+        .finalize()
+        .to_vec();
+    for sibling in at(proof, "path").as_array()? {
+        let sibling = bytes_of(sibling.as_str()?)?;
+        if last == 0 {
+            return None;
+        }
+        if index % 2 == 1 || index == last {
+            hash = node(&sibling, &hash);
+            while index % 2 == 0 && index != 0 {
+                (index, last) = (index / 2, last / 2);
+            }
+        } else {
+            hash = node(&hash, &sibling);
+        }
+        (index, last) = (index / 2, last / 2);
+    }
+    let hex: String = hash.iter().map(|byte| format!("{byte:02x}")).collect();
+    (last == 0).then(|| format!("sha256:{hex}"))
+}
+
+fn bytes_of(digest: &str) -> Option<Vec<u8>> {
+    let hex = digest
+        .strip_prefix("sha256:")
+        .filter(|hex| hex.len() == 64)?;
+    let digits = (0..32).map(|at| u8::from_str_radix(hex.get(2 * at..2 * at + 2)?, 16).ok());
+    digits.collect()
 }
 
 async fn redacted(wire: &Wire) -> Checked {
@@ -581,4 +642,40 @@ async fn unknown_members(wire: &Wire) -> Checked {
         "`valid` false, `reason` schema_invalid",
         show(&verdict),
     )
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// Three leaves, all paths by hand: the third stands alone on its level.
+    #[test]
+    fn a_path_leads_to_the_root_of_its_own_leaf_only() {
+        let hex = |bytes: &[u8]| {
+            let hex: String = bytes.iter().map(|byte| format!("{byte:02x}")).collect();
+            format!("sha256:{hex}")
+        };
+        let node = |left: &[u8], right: &[u8]| Sha256::digest([&[1][..], left, right].concat());
+        let receipts: Vec<String> = (0..3).map(|n| hex(&Sha256::digest([n]))).collect();
+        let leaf = |n: u8| Sha256::digest([&[0][..], &Sha256::digest([n])].concat());
+        let (a, b, c) = (leaf(0), leaf(1), leaf(2));
+        let ab = node(&a, &b);
+        let root = hex(&node(&ab, &c));
+        let paths = [
+            vec![hex(&b), hex(&c)],
+            vec![hex(&a), hex(&c)],
+            vec![hex(&ab)],
+        ];
+        for (index, path) in paths.iter().enumerate() {
+            let proof = json!({"leaf_index": index, "tree_size": 3, "path": path});
+            for (other, receipt) in receipts.iter().enumerate() {
+                let leads = root_of(receipt, &proof).as_ref() == Some(&root);
+                assert_eq!(leads, other == index, "{index} {other}");
+            }
+            let short = json!({"leaf_index": index, "tree_size": 3, "path": []});
+            assert_eq!(root_of(&receipts[index], &short), None);
+            let long = json!({"leaf_index": 0, "tree_size": 1, "path": path});
+            assert_eq!(root_of(&receipts[0], &long), None);
+        }
+    }
 }

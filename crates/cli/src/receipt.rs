@@ -8,6 +8,7 @@ mod events;
 mod file;
 mod online;
 mod report;
+mod trust;
 
 use std::path::PathBuf;
 
@@ -47,6 +48,13 @@ pub(crate) enum Command {
         reprise receipt proof receipt.json --bundle backup-2026-11-15 > proof.json"
     )]
     Proof(ProofArgs),
+    /// Show who let an agent do what, and check that chain of decisions
+    #[command(
+        after_help = "With an id the server is asked. With a file nothing but files is read.\n\n\
+        Examples:\n  reprise receipt trust task_0123\n  reprise receipt trust session_0123 --json > trust.json\n  \
+        reprise receipt trust trust.json --keys jwks.json --receipt receipt.json"
+    )]
+    Trust(TrustArgs),
     /// Sign with a new key from now on; the old one stays published with its end
     #[command(
         after_help = "Stop the server first: it holds its key until it ends.\n\nExample:\n  reprise receipt rotate-key"
@@ -121,6 +129,24 @@ pub(crate) struct ProofArgs {
     connection: Connection,
 }
 
+/// `reprise receipt trust`
+#[derive(Debug, clap::Args)]
+pub(crate) struct TrustArgs {
+    /// A session's id, a task's id, or a file
+    chain: String,
+    /// The public keys (JSON Web Key Set) to trust [default: the server's]
+    #[arg(long, value_name = "FILE")]
+    keys: Option<PathBuf>,
+    /// A receipt whose approvals must be in the chain
+    #[arg(long, value_name = "FILE")]
+    receipt: Option<PathBuf>,
+    /// Print the chain as JSON (`opentrustgraph-chain/v0`)
+    #[arg(long)]
+    json: bool,
+    #[command(flatten)]
+    connection: Connection,
+}
+
 /// `reprise receipt rotate-key`
 #[derive(Debug, clap::Args)]
 pub(crate) struct RotateArgs {
@@ -137,6 +163,13 @@ pub(crate) fn run(command: Command) -> anyhow::Result<Exit> {
         Command::Show(args) => show(&args),
         Command::Verify(args) => verify(&args),
         Command::Proof(args) => proof(&args),
+        Command::Trust(args) => trust::run(&trust::Request {
+            name: &args.chain,
+            keys: args.keys.as_deref(),
+            receipt: args.receipt.as_deref(),
+            json: args.json,
+            connection: &args.connection,
+        }),
         Command::RotateKey(args) => rotate(&args),
     }
 }

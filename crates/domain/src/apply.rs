@@ -9,7 +9,8 @@ use crate::decide::task::withdrawn_digest;
 use crate::{
     Answer, Artifact, ArtifactKind, Ask, Batch, Branch, BranchKind, Chain, Document, Dropped,
     Event, EventName, Kind, Links, Message, Outcome, Permission, Position, Receipt, ReplayOf,
-    Session, SessionId, State, Status, Task, TaskId, Vault, Visibility, Workspace, WorkspaceId,
+    Session, SessionId, State, Status, Task, TaskId, TrustChain, Vault, Visibility, Workspace,
+    WorkspaceId,
 };
 
 /// An event that cannot follow what is stored.
@@ -233,6 +234,7 @@ impl Fold<'_> {
                         Ask::Approval
                     },
                     effect_key: self.member("effect_key")?,
+                    action: self.member("action_name")?,
                     asked: self.position,
                     answer: Answer::Pending,
                 })
@@ -250,6 +252,7 @@ impl Fold<'_> {
                 receipt_hash: self.member("receipt_hash")?,
                 content: self.member("content_sha256")?,
                 previous: self.member("previous_receipt_hash")?,
+                previous_id: self.member("previous_receipt_id")?,
                 verified: None,
             }),
             ("receipt_chain", Kind::ReceiptChained) => State::Chain(self.chained()?),
@@ -259,6 +262,7 @@ impl Fold<'_> {
                 source: self.position,
                 cosigned: Vec::new(),
             }),
+            ("trust_chain", Kind::TrustRecorded) => State::TrustChain(self.trusted()?),
             (object, _) => return Err(self.impossible(format!("does not create a {object}"))),
         };
         Ok(state)
@@ -270,6 +274,17 @@ impl Fold<'_> {
             receipt_id: self.member("receipt_id")?,
             receipt_hash: self.member("receipt_hash")?,
             count: self.member("count")?,
+        })
+    }
+
+    fn trusted(&self) -> Result<TrustChain, ImpossibleEvent> {
+        let record: Map<String, Value> = self.member("record")?;
+        let hash = record.get("entry_hash").and_then(Value::as_str);
+        let hash = hash.and_then(|text| Digest::parse(text).ok());
+        Ok(TrustChain {
+            session_id: self.session()?,
+            entry_hash: hash.ok_or_else(|| self.impossible("no entry_hash".to_owned()))?,
+            count: self.event.sequence,
         })
     }
 
@@ -334,6 +349,10 @@ impl Fold<'_> {
                 *chain = self.chained()?;
                 Ok(())
             }
+            State::TrustChain(chain) if kind == Kind::TrustRecorded => {
+                *chain = self.trusted()?;
+                Ok(())
+            }
             State::Batch(batch) if kind == Kind::TreeHeadCosigned => {
                 batch.cosigned.push(self.position);
                 Ok(())
@@ -344,7 +363,10 @@ impl Fold<'_> {
             | State::Vault(_)
             | State::Receipt(_)
             | State::Chain(_)
-            | State::Batch(_) => Err(self.impossible("this resource never changes".to_owned())),
+            | State::Batch(_)
+            | State::TrustChain(_) => {
+                Err(self.impossible("this resource never changes".to_owned()))
+            }
         }
     }
 

@@ -113,9 +113,18 @@ id! {
     ChainId = "chain", "receipt_chain";
     /// Names a sealed head of the receipt log.
     BatchId = "batch", "receipt_batch";
+    /// Names the chain of a Session's trust records.
+    TrustChainId = "trust", "trust_chain";
 }
 
 impl ChainId {
+    /// The chain of a Session.
+    pub fn of(session: &SessionId) -> Self {
+        Self::from_body(session.as_str())
+    }
+}
+
+impl TrustChainId {
     /// The chain of a Session.
     pub fn of(session: &SessionId) -> Self {
         Self::from_body(session.as_str())

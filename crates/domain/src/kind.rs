@@ -93,6 +93,7 @@ kinds! {
     MessageDelta = "vendor.message_delta",
     CheckpointCreated = "vendor.checkpoint_created",
     ReceiptChained = "vendor.receipt_chained",
+    TrustRecorded = "vendor.trust_recorded",
     TreeHeadSealed = "vendor.tree_head_sealed",
     TreeHeadCosigned = "vendor.tree_head_cosigned",
 }

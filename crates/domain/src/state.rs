@@ -38,11 +38,13 @@ pub enum ResourceKind {
     Chain,
     /// Sealed heads of the receipt log.
     Batch,
+    /// Chains of trust records, one per Session.
+    TrustChain,
 }
 
 impl ResourceKind {
     /// Every kind. The index of a kind in this list is its number in stored data: only append.
-    pub const ALL: [ResourceKind; 12] = [
+    pub const ALL: [ResourceKind; 13] = [
         ResourceKind::Workspace,
         ResourceKind::Session,
         ResourceKind::Task,
@@ -55,6 +57,7 @@ impl ResourceKind {
         ResourceKind::Receipt,
         ResourceKind::Chain,
         ResourceKind::Batch,
+        ResourceKind::TrustChain,
     ];
 
     /// Returns the value of `object`.
@@ -72,6 +75,7 @@ impl ResourceKind {
             ResourceKind::Receipt => ReceiptId::OBJECT,
             ResourceKind::Chain => crate::ChainId::OBJECT,
             ResourceKind::Batch => crate::BatchId::OBJECT,
+            ResourceKind::TrustChain => crate::TrustChainId::OBJECT,
         }
     }
 
@@ -111,6 +115,8 @@ pub enum State {
     /// A sealed head of the receipt log.
     #[serde(rename = "receipt_batch")]
     Batch(Batch),
+    /// The chain of a Session's trust records.
+    TrustChain(TrustChain),
 }
 
 impl State {
@@ -129,6 +135,7 @@ impl State {
             State::Receipt(_) => ResourceKind::Receipt,
             State::Chain(_) => ResourceKind::Chain,
             State::Batch(_) => ResourceKind::Batch,
+            State::TrustChain(_) => ResourceKind::TrustChain,
         }
     }
 
@@ -147,7 +154,8 @@ impl State {
             | State::Vault(_)
             | State::Receipt(_)
             | State::Chain(_)
-            | State::Batch(_) => false,
+            | State::Batch(_)
+            | State::TrustChain(_) => false,
         }
     }
 }
@@ -463,6 +471,9 @@ pub struct Permission {
     pub ask: Ask,
     /// The effect whose result the answer is.
     pub effect_key: String,
+    /// What the action is called; none when the request names none.
+    #[serde(default)]
+    pub action: Option<String>,
     /// Position of the event that asked.
     pub asked: Position,
     /// What was answered.
@@ -526,6 +537,9 @@ pub struct Receipt {
     pub content: Digest,
     /// The hash of its predecessor in the Session's chain.
     pub previous: Option<Digest>,
+    /// The predecessor itself.
+    #[serde(default)]
+    pub previous_id: Option<ReceiptId>,
     /// Position of the last verification.
     pub verified: Option<Position>,
 }
@@ -554,6 +568,17 @@ pub struct Batch {
     pub source: Position,
     /// Positions of the events that hold witnesses' signatures.
     pub cosigned: Vec<Position>,
+}
+
+/// The newest trust record of a Session, so that the next one can name it. The records are its events.
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+pub struct TrustChain {
+    /// The Session.
+    pub session_id: SessionId,
+    /// The hash of its newest record.
+    pub entry_hash: Digest,
+    /// How many there are.
+    pub count: u64,
 }
 
 /// A named place for secrets. Holds none itself.

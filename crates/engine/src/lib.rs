@@ -20,6 +20,7 @@ pub mod replay;
 mod request;
 mod secrets;
 mod stream;
+mod trust;
 mod turn;
 mod view;
 mod worker;

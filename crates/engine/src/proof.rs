@@ -236,7 +236,7 @@ impl Engine {
         let references = self.references(bytes.unwrap_or_default()).await?;
         let evidence = Evidence {
             form: Form::Canonical,
-            predecessor: match self.predecessor(document, receipt).await? {
+            predecessor: match self.predecessor(receipt).await? {
                 Some(hash) => Predecessor::Hash(hash),
                 None => Predecessor::Absent,
             },
@@ -304,63 +304,24 @@ impl Engine {
     }
 
     /// Returns the hash of the receipt before this one in its Session's chain; for the first of a fork, of the
-    /// parent's last.
-    async fn predecessor(
-        &self,
-        document: &Document,
-        receipt: &Receipt,
-    ) -> Result<Option<Digest>, Refused> {
-        let Some(session) = document.links.session else {
-            return Ok(None);
+    /// parent's last. Its id was stored at issue, when the head of the chain was locked.
+    async fn predecessor(&self, receipt: &Receipt) -> Result<Option<Digest>, Refused> {
+        let Some(id) = &receipt.previous_id else {
+            // Receipts from before ids were stored have the hash alone.
+            return Ok(receipt.previous);
         };
-        let mut after = Position::START;
-        let mut previous = None;
-        loop {
-            let query = ListQuery {
-                kind: ResourceKind::Receipt,
-                scope: Scope::Session(session),
-                open_only: false,
-                after,
-                limit: 500,
-            };
-            let page = self.shared.store.list(query).await?;
-            let Some(last) = page.last() else { break };
-            after = last.key;
-            for other in page.iter().take_while(|other| other.key < document.key) {
-                if let State::Receipt(other) = &other.state {
-                    previous = Some(other.receipt_hash);
-                }
-            }
-            if after >= document.key {
-                break;
-            }
-        }
-        if previous.is_none() {
-            previous = self.inherited(receipt).await?;
-        }
-        Ok(previous)
-    }
-
-    /// Returns the hash that a forked Session's chain began with.
-    async fn inherited(&self, receipt: &Receipt) -> Result<Option<Digest>, Refused> {
-        let id = domain::ChainId::of(&receipt.session_id);
-        let chain = self
+        let found = self
             .shared
             .store
             .documents(vec![id.as_str().into()])
-            .await?
+            .await?;
+        Ok(found
             .into_iter()
             .flatten()
-            .next();
-        let Some(chain) = chain else { return Ok(None) };
-        let first = crate::view::payload(&*self.shared.store, chain.key).await?;
-        // The first link of a fork counts no receipt of its own.
-        let inherits = first.get("count").and_then(Value::as_u64) == Some(0);
-        let hash = first
-            .get("receipt_hash")
-            .and_then(Value::as_str)
-            .and_then(|text| Digest::parse(text).ok());
-        Ok(hash.filter(|_| inherits))
+            .find_map(|document| match document.state {
+                State::Receipt(before) => Some(before.receipt_hash),
+                _ => None,
+            }))
     }
 
     /// Finds out what became of the things a receipt points to.

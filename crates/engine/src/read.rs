@@ -70,7 +70,10 @@ pub(crate) fn read_scope(kind: ResourceKind) -> &'static str {
         ResourceKind::Task | ResourceKind::Outcome | ResourceKind::Permission => "tasks:read",
         ResourceKind::Artifact => "artifacts:read",
         ResourceKind::Vault => "vaults:read",
-        ResourceKind::Receipt | ResourceKind::Chain | ResourceKind::Batch => "receipts:read",
+        ResourceKind::Receipt
+        | ResourceKind::Chain
+        | ResourceKind::Batch
+        | ResourceKind::TrustChain => "receipts:read",
     }
 }
 
@@ -88,7 +91,7 @@ pub(crate) fn workspace_of(document: &Document) -> Option<WorkspaceId> {
         State::Permission(request) => Some(request.workspace_id.clone()),
         State::Vault(vault) => vault.workspace_id.clone(),
         State::Receipt(receipt) => Some(receipt.workspace_id.clone()),
-        State::Chain(_) | State::Batch(_) => None,
+        State::Chain(_) | State::Batch(_) | State::TrustChain(_) => None,
     }
 }
 

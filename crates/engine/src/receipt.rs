@@ -15,11 +15,11 @@ use domain::{
 use receipts::{
     Approval, Budget, Decision, Determinism, End, EventLog, Failure, FileOperation, FileWrite,
     FinalArtifact, Identifiers, Issuer, Lifecycle, Material, MaterialContent, MaterialKind, Micros,
-    ModelCall, ModelRef, NetworkEgress, Receipt, Redaction, ReplayInput, SideEffects, Signer,
-    TaskFacts, Tier, ToolCall, ToolStatus, Trust, build_task, event_log_digest,
+    ModelCall, ModelRef, NetworkEgress, Quorum, Receipt, Redaction, ReplayInput, SideEffects,
+    Signer, TaskFacts, Tier, ToolCall, ToolStatus, Trust, build_task, event_log_digest,
 };
 
-use crate::secrets;
+use crate::{secrets, trust};
 
 /// How many events a receipt adds to the commit that ends a Task: its issue, and its place in the Session's chain.
 const RECEIPT_EVENTS: u64 = 2;
@@ -98,7 +98,12 @@ impl Step {
         first: Position,
         stamp: Timestamp,
     ) -> Result<(Vec<Sealed>, Option<Blob>), ImpossibleEvent> {
-        let mut sealed = seal(log, scratch, &self.drafts, first, stamp)?;
+        let mut sealed = Vec::with_capacity(self.drafts.len());
+        for (index, draft) in (0..).zip(&self.drafts) {
+            let draft = trust::complete(draft, scratch, authority, stamp)?;
+            let drafts = std::slice::from_ref(draft.as_ref());
+            sealed.extend(seal(log, scratch, drafts, first.plus(index), stamp)?);
+        }
         let Some(Ends {
             task_id,
             receipt_id,
@@ -366,6 +371,16 @@ impl Story {
                 ));
             }
             Ok(Kind::RequestWithdrawn) => self.approvals.push(approval(&event, Decision::Canceled)),
+            Ok(Kind::TrustRecorded) => self.evidence(&event),
+            Ok(Kind::ArtifactUpdated) => {
+                let known = self
+                    .artifacts
+                    .iter_mut()
+                    .find(|artifact| *artifact.artifact_id == *event.resource.id);
+                if let Some(artifact) = known {
+                    artifact.sha256 = text("sha256").and_then(|digest| Digest::parse(digest).ok());
+                }
+            }
             Ok(Kind::ArtifactCreated) => self.artifacts.push(FinalArtifact {
                 artifact_id: event.resource.id.to_string(),
                 kind: text("kind").unwrap_or("other").to_owned(),
@@ -389,6 +404,29 @@ impl Story {
             }
             _ => {}
         }
+    }
+
+    /// Ties a decision to its trust record, which follows it in the log.
+    fn evidence(&mut self, event: &Event) {
+        let text = |member: &str| event.payload.get(member).and_then(Value::as_str);
+        let request = text("request_id");
+        let decided = self
+            .approvals
+            .iter_mut()
+            .rfind(|approval| approval.approval_id.as_deref() == request);
+        let Some(approval) = decided else { return };
+        let hash = event
+            .payload
+            .get("record")
+            .and_then(|record| record.get("entry_hash")?.as_str());
+        approval.evidence_hash = hash.and_then(|hash| Digest::parse(hash).ok());
+        if let Some(action) = text("action") {
+            action.clone_into(&mut approval.action);
+        }
+        approval.quorum = Some(Quorum {
+            required: 1,
+            satisfied: u64::from(approval.decision == Decision::Approved),
+        });
     }
 
     fn effect(&mut self, event: &Event) {

@@ -177,7 +177,8 @@ impl Engine {
             | State::Vault(_)
             | State::Receipt(_)
             | State::Chain(_)
-            | State::Batch(_) => Ok(Extra::None),
+            | State::Batch(_)
+            | State::TrustChain(_) => Ok(Extra::None),
         }
     }
 
@@ -320,7 +321,7 @@ fn content_positions(document: &Document) -> Vec<Position> {
         }
         State::Vault(vault) => vec![vault.metadata],
         State::Receipt(receipt) => receipt.verified.into_iter().collect(),
-        State::Chain(_) => Vec::new(),
+        State::Chain(_) | State::TrustChain(_) => Vec::new(),
         State::Batch(batch) => std::iter::once(batch.source)
             .chain(batch.cosigned.iter().copied())
             .collect(),

@@ -85,6 +85,10 @@ pub fn resource(source: Source<'_>, extra: Extra) -> Value {
         // A reader of receipts has their bytes and calls `receipt` instead.
         State::Receipt(_) => return receipt::receipt(source, None),
         State::Chain(state) => chain(state),
+        State::TrustChain(state) => {
+            let members = json!({"entry_hash": state.entry_hash, "count": state.count});
+            (json!({}), members)
+        }
         State::Batch(state) => receipt::batch(source, state),
     };
     let document = source.document;

@@ -1,10 +1,13 @@
-//! The events of a bundle: their order, their links, and the logs that receipts commit to.
+//! The events of a bundle: their order, their links, the chains of trust records in them, and the logs that receipts
+//! commit to.
 
 use std::collections::BTreeMap;
 use std::path::Path;
 
-use canon::{Digest, Integers, Value};
+use canon::{Digest, Integers, Map, Value};
 use domain::{Event, EventName, Kind};
+use receipts::Head;
+use receipts::trust::follows;
 use sha2::{Digest as _, Sha256};
 
 use super::bundle::Lines;
@@ -39,6 +42,8 @@ struct State {
     resources: BTreeMap<Box<str>, (u64, Box<str>)>,
     logs: BTreeMap<String, Log>,
     issued: BTreeMap<String, String>,
+    /// The heads of trust chains.
+    trust: BTreeMap<Box<str>, Head>,
     last: u64,
     problems: Vec<(String, &'static str, Option<String>, Option<String>)>,
 }
@@ -133,8 +138,27 @@ impl State {
             let found = text(event.sequence, event.previous_event_id.as_deref());
             self.problem(label, "event_link", expected, found);
         }
+        if event.kind() == Ok(Kind::TrustRecorded) {
+            self.trusted(label, event);
+        }
         if let Some(task) = &event.task_id {
             self.of_task(label, task.as_str(), event, line, receipts);
+        }
+    }
+
+    fn trusted(&mut self, label: &str, event: &Event) {
+        let id = &event.resource.id;
+        let head = self.trust.get(id).copied().unwrap_or(Head::EMPTY);
+        let none = Map::new();
+        let record = event.payload.get("record").and_then(Value::as_object);
+        match follows(&head, record.unwrap_or(&none)) {
+            Ok(next) => {
+                self.trust.insert(id.clone(), next);
+            }
+            Err(refusal) => {
+                let found = Some(refusal.to_string());
+                self.problem(label, refusal.fault().as_str(), None, found);
+            }
         }
     }
 

@@ -85,3 +85,19 @@ pub(crate) async fn proof(connection: &Connection, name: &str) -> anyhow::Result
     let id = receipt_id(&client, name).await?;
     client.get(&["v1", "receipts", &id, "proof"], &[]).await
 }
+
+/// Reads the trust records of a session, or of a task's session, and the server's keys.
+pub(crate) async fn trust(connection: &Connection, name: &str) -> anyhow::Result<(Value, Value)> {
+    let client = client(connection)?;
+    let mut session = name.to_owned();
+    if name.starts_with("task_") {
+        let task = client.get(&["v1", "tasks", name], &[]).await?;
+        let of_task = task.get("session_id").and_then(Value::as_str);
+        session = of_task.unwrap_or_default().to_owned();
+    }
+    let export = client
+        .get(&["v1", "sessions", &session, "trust-chain"], &[])
+        .await?;
+    let keys = client.get(&[".well-known", "jwks.json"], &[]).await?;
+    Ok((export, keys))
+}

@@ -2,7 +2,7 @@
 
 use crate::world::World;
 
-const COMMANDS: [&[&str]; 23] = [
+const COMMANDS: [&[&str]; 24] = [
     &[],
     &["demo"],
     &["serve"],
@@ -23,6 +23,7 @@ const COMMANDS: [&[&str]; 23] = [
     &["receipt", "show"],
     &["receipt", "verify"],
     &["receipt", "proof"],
+    &["receipt", "trust"],
     &["receipt", "rotate-key"],
     &["canonicalize"],
     &["conformance"],

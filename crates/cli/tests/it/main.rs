@@ -1,6 +1,8 @@
 //! The program from outside: the real binary, real directories, a real server on loopback.
 
 #[cfg(test)]
+mod canonicalize;
+#[cfg(test)]
 mod configuring;
 #[cfg(test)]
 mod conforming;
@@ -30,16 +32,20 @@ mod world;
 #[test]
 fn no_file_of_this_folder_is_forgotten() {
     let folder = concat!(env!("CARGO_MANIFEST_DIR"), "/tests/it");
-    let listed = include_str!("main.rs");
-    for entry in std::fs::read_dir(folder).unwrap() {
-        let name = entry.unwrap().file_name().into_string().unwrap();
-        let Some(module) = name.strip_suffix(".rs") else {
-            continue;
-        };
-        let line = format!("\nmod {module};\n");
-        assert!(
-            module == "main" || listed.contains(&line),
-            "{name} is not listed"
-        );
+    for (folder, listed) in [
+        (folder.to_owned(), include_str!("main.rs")),
+        (format!("{folder}/receipts"), include_str!("receipts.rs")),
+    ] {
+        for entry in std::fs::read_dir(folder).unwrap() {
+            let name = entry.unwrap().file_name().into_string().unwrap();
+            let Some(module) = name.strip_suffix(".rs") else {
+                continue;
+            };
+            let line = format!("\nmod {module};\n");
+            assert!(
+                module == "main" || listed.contains(&line),
+                "{name} is not listed"
+            );
+        }
     }
 }

@@ -131,6 +131,7 @@ fn perform(
                     json!({
                         "request_id": request,
                         "effect_key": effect_key,
+                        "action_name": action.get("name").and_then(Value::as_str).filter(|name| !name.is_empty()),
                         "request": request_body,
                         "action": action,
                     }),

@@ -191,10 +191,13 @@ pub(super) fn attach(desk: &mut Desk<'_>, order: &AttachContent) -> Result<Resou
         });
     }
     if artifact.bytes.is_none() {
+        // Content that arrives while the Task runs is part of its log, so that its receipt states the digest.
+        let owner = artifact.task_id.as_ref();
+        let running = owner.filter(|id| desk.task(id).is_ok_and(|task| !task.status.is_terminal()));
         let place = Place {
             workspace_id: Some(artifact.workspace_id.clone()),
             session_id: artifact.session_id.clone(),
-            task_id: None,
+            task_id: running.cloned(),
         };
         desk.draft(
             Kind::ArtifactUpdated,

@@ -44,14 +44,28 @@ pub fn issue_receipt(documents: &dyn Documents, actor: &str, issued: &Issued) ->
     };
     let place = Place::of_task(&issued.task_id, task);
     let chain_id = ChainId::of(&task.session_id);
-    let (previous, count) = match documents
+    let (previous, previous_id, count) = match documents
         .document(chain_id.as_str())
         .map(|document| &document.state)
     {
-        Some(State::Chain(chain)) => (Some(chain.receipt_hash), chain.count),
-        _ => (None, 0),
+        Some(State::Chain(chain)) => (
+            Some(chain.receipt_hash),
+            Some(&chain.receipt_id),
+            chain.count,
+        ),
+        _ => (None, None, 0),
     };
-    let previous = issued.source.unwrap_or(previous);
+    let (previous, previous_id) = match issued.source {
+        None => (previous, previous_id),
+        Some(source) => {
+            let replayed = task.replay.as_ref().map(|replay| &replay.source_task_id);
+            let source_task = replayed.and_then(|id| desk.task(id).ok());
+            (
+                source,
+                source_task.and_then(|task| task.receipt_id.as_ref()),
+            )
+        }
+    };
     desk.draft(
         Kind::ReceiptIssued,
         ResourceRef::new("receipt", issued.receipt_id.as_str()),
@@ -60,6 +74,7 @@ pub fn issue_receipt(documents: &dyn Documents, actor: &str, issued: &Issued) ->
             "receipt_id": issued.receipt_id,
             "receipt_hash": issued.receipt_hash,
             "previous_receipt_hash": previous,
+            "previous_receipt_id": previous_id,
             "content_sha256": issued.content,
             "bytes": issued.bytes,
         }),

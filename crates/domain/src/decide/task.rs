@@ -5,8 +5,8 @@ use serde_json::json;
 
 use super::{Desk, Ends, Place};
 use crate::{
-    Answer, AnswerRequest, Ask, CancelTask, EndIds, InterruptTask, Kind, Permission, Refusal,
-    RequestReply, ResourceRef, Status, SubmitTask, Task, TaskId, TaskInput,
+    Answer, AnswerRequest, Ask, CancelTask, EndIds, InterruptTask, Kind, Permission, PermissionId,
+    Refusal, RequestReply, ResourceRef, Status, SubmitTask, Task, TaskId, TaskInput, TrustChainId,
 };
 
 pub(super) fn submit(desk: &mut Desk<'_>, order: &SubmitTask) -> Result<ResourceRef, Refusal> {
@@ -144,7 +144,38 @@ pub(super) fn withdraw(desk: &mut Desk<'_>, task: &Task, place: &Place) {
             place,
             json!({"reason": "the task ended"}),
         );
+        if let Ok(known) = desk.permission(request.as_str()) {
+            record_trust(desk, request, known, task, place, "canceled");
+        }
     }
+}
+
+/// Drafts the record of a decision. Sealing adds the member `record`: it needs the time, the key and the head of the
+/// chain.
+fn record_trust(
+    desk: &mut Desk<'_>,
+    id: &PermissionId,
+    request: &Permission,
+    task: &Task,
+    place: &Place,
+    decision: &str,
+) {
+    let asked = match request.ask {
+        Ask::Input => "input",
+        Ask::Approval => "approval",
+    };
+    let chain = TrustChainId::of(&task.session_id);
+    desk.draft(
+        Kind::TrustRecorded,
+        ResourceRef::new(TrustChainId::OBJECT, chain.as_str()),
+        place,
+        json!({
+            "request_id": id,
+            "agent": task.workflow,
+            "action": request.action.as_deref().unwrap_or(asked),
+            "decision": decision,
+        }),
+    );
 }
 
 /// The Messages of a result.
@@ -301,6 +332,8 @@ pub(super) fn answer(desk: &mut Desk<'_>, order: &AnswerRequest) -> Result<Resou
         Ask::Approval => Kind::UserToolConfirmation,
     };
     desk.draft(kind, subject.clone(), &place, payload);
+    let decision = if approved { "approved" } else { "denied" };
+    record_trust(desk, &order.id, request, task, &place, decision);
     if request.ask == Ask::Approval {
         let kind = if approved {
             Kind::ToolApproved

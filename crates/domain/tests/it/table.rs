@@ -3,10 +3,10 @@
 
 use canon::{Map, sha256};
 use domain::{
-    AdvanceTask, Answer, AnswerRequest, Ask, CancelTask, Command, Document, EffectIntent,
-    EffectResult, EndIds, EventName, InterruptTask, Links, MessageId, Move, NewMessage, Order,
-    OutcomeId, Permission, PermissionId, Position, ReceiptId, RequestReply, Role, Scratch, Session,
-    SessionId, State, Status, Task, TaskId, Timestamp, WorkspaceId, decide, seal,
+    AdvanceTask, Answer, AnswerRequest, Ask, CancelTask, Command, Document, Draft, EffectIntent,
+    EffectResult, EndIds, EventName, InterruptTask, Kind, Links, MessageId, Move, NewMessage,
+    Order, OutcomeId, Permission, PermissionId, Position, ReceiptId, RequestReply, Role, Scratch,
+    Session, SessionId, State, Status, Task, TaskId, Timestamp, WorkspaceId, decide, seal,
 };
 
 fn document(key: u64, id: &str, state: State) -> Document {
@@ -68,6 +68,7 @@ fn world(status: Status) -> Scratch {
             workspace_id: WorkspaceId::local(),
             ask,
             effect_key: "host:approval:1".to_owned(),
+            action: None,
             asked: Position(3),
             answer: Answer::Pending,
         }),
@@ -213,6 +214,17 @@ fn orders() -> Vec<(&'static str, Order)> {
     ]
 }
 
+/// Puts in what only sealing knows of the record of a decision.
+fn completed(mut drafts: Vec<Draft>) -> Vec<Draft> {
+    for draft in &mut drafts {
+        if draft.kind == Kind::TrustRecorded {
+            let record = serde_json::json!({"entry_hash": sha256(b"record")});
+            draft.payload.insert("record".to_owned(), record);
+        }
+    }
+    drafts
+}
+
 fn outcome(status: Status, order: Order) -> String {
     let mut scratch = world(status);
     let command = Command {
@@ -233,7 +245,7 @@ fn outcome(status: Status, order: Order) -> String {
     seal(
         &EventName::new("testlog1"),
         &mut scratch,
-        &decision.drafts,
+        &completed(decision.drafts),
         Position(10),
         Timestamp::from_micros(1),
     )
@@ -271,7 +283,7 @@ fn asking_again_what_was_answered_meanwhile_sends_the_worker_back_to_the_log() {
     seal(
         &log,
         &mut scratch,
-        &answered.drafts,
+        &completed(answered.drafts),
         Position(10),
         Timestamp::from_micros(1),
     )

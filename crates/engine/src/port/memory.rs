@@ -66,6 +66,15 @@ impl MemoryStore {
         }
     }
 
+    /// Replaces or removes a document behind the log's back, as damage does.
+    pub fn damage(&self, id: &str, document: Option<Document>) {
+        let documents = &mut self.lock().documents;
+        match document {
+            Some(document) => documents.insert(id.into(), document),
+            None => documents.remove(id),
+        };
+    }
+
     fn lock(&self) -> MutexGuard<'_, Inner> {
         // Checks come before changes, so that a panic cannot leave the maps half changed.
         self.inner.lock().unwrap_or_else(PoisonError::into_inner)

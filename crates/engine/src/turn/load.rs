@@ -4,7 +4,9 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 
 use canon::Digest;
-use domain::{ChainId, Document, Documents, Move, Order, Position, Scratch, State, Timestamp};
+use domain::{
+    ChainId, Document, Documents, Move, Order, Position, Scratch, State, Timestamp, TrustChainId,
+};
 
 use super::plan::At;
 use super::{Cache, Item};
@@ -178,16 +180,24 @@ fn named(order: &Order) -> Vec<Box<str>> {
 
 /// Returns the ids of the documents a document belongs to or waits for.
 fn belongs_to(document: &Document) -> Vec<Box<str>> {
-    let chain;
+    let (chain, trust);
     let ids: Vec<&str> = match &document.state {
         State::Session(session) => vec![session.workspace_id.as_str()],
         State::Task(task) => {
             chain = ChainId::of(&task.session_id);
+            trust = TrustChainId::of(&task.session_id);
             let mut ids = vec![
                 task.workspace_id.as_str(),
                 task.session_id.as_str(),
                 chain.as_str(),
+                trust.as_str(),
             ];
+            // The receipt of a replay hangs off its source's.
+            ids.extend(
+                task.replay
+                    .as_ref()
+                    .map(|replay| replay.source_task_id.as_str()),
+            );
             ids.extend(task.waits_for.as_ref().map(|id| id.as_str()));
             ids
         }
@@ -201,6 +211,7 @@ fn belongs_to(document: &Document) -> Vec<Box<str>> {
         State::Artifact(artifact) => {
             let mut ids = vec![artifact.workspace_id.as_str()];
             ids.extend(artifact.session_id.as_ref().map(|id| id.as_str()));
+            ids.extend(artifact.task_id.as_ref().map(|id| id.as_str()));
             ids
         }
         State::Receipt(receipt) => vec![receipt.session_id.as_str(), receipt.workspace_id.as_str()],
@@ -210,7 +221,8 @@ fn belongs_to(document: &Document) -> Vec<Box<str>> {
         | State::Outcome(_)
         | State::Vault(_)
         | State::Chain(_)
-        | State::Batch(_) => vec![],
+        | State::Batch(_)
+        | State::TrustChain(_) => vec![],
     };
     ids.into_iter().map(Into::into).collect()
 }

@@ -313,7 +313,8 @@ fn ends_work(document: &Document) -> bool {
         | State::Vault(_)
         | State::Receipt(_)
         | State::Chain(_)
-        | State::Batch(_) => false,
+        | State::Batch(_)
+        | State::TrustChain(_) => false,
     }
 }
 

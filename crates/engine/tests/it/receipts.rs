@@ -5,7 +5,7 @@ use std::sync::atomic::{AtomicI64, Ordering};
 use std::time::Duration;
 
 use canon::{Digest, Map, Value};
-use domain::{Blob, ResourceKind, SessionId, State, Status, TaskId, Timestamp};
+use domain::{Blob, Document, ResourceKind, SessionId, State, Status, TaskId, Timestamp};
 use engine::port::{BoxFuture, Clock, MemoryStore, Store};
 use engine::workflow::{Registry, builtin};
 use engine::{Answer, Caller, Engine, ListRequest, Offline, Parts, Request, VerifyRequest};
@@ -291,4 +291,50 @@ async fn a_receipt_that_got_no_leaf_before_the_crash_gets_it_after() {
     assert_eq!(proof.leaf_index, 0);
     assert_eq!(proof.receipt_hash, receipt.hash());
     assert_eq!(store.leaves(0, 100).await.unwrap(), [receipt.hash()]);
+}
+
+fn change(document: &mut Document, what: impl FnOnce(&mut domain::Receipt)) {
+    match &mut document.state {
+        State::Receipt(receipt) => what(receipt),
+        other => panic!("{other:?}"),
+    }
+}
+
+#[tokio::test]
+async fn the_predecessor_is_looked_up_by_its_id_and_its_loss_and_change_are_told_apart() {
+    let store = store();
+    let engine = engine_on(Arc::clone(&store) as Arc<dyn Store>).await;
+    let session = new_session(&engine).await;
+    for _ in 0..3 {
+        write(&engine, task_request(&session, "agent", "hello"))
+            .await
+            .unwrap();
+    }
+    let receipts = receipts_of(&engine, &session).await;
+    let (before, id) = (receipts[1].0.clone(), receipts[2].0.clone());
+    let document = |id: &str| store.documents(vec![id.into()]);
+    let found = document(&id).await.unwrap().remove(0).unwrap();
+    let State::Receipt(state) = &found.state else {
+        panic!("{found:?}")
+    };
+    let previous = state.previous_id.as_ref().map(ToString::to_string);
+    assert_eq!(previous, Some(before.clone()));
+    assert!(verdict(&engine, &id).await.0);
+
+    // Another hash than the one named.
+    let mut changed = document(&before).await.unwrap().remove(0).unwrap();
+    let sound = changed.clone();
+    change(&mut changed, |receipt| {
+        receipt.receipt_hash = canon::sha256(b"another");
+    });
+    store.damage(&before, Some(changed));
+    let (valid, reason, _) = verdict(&engine, &id).await;
+    assert_eq!((valid, reason.as_deref()), (false, Some("chain_mismatch")));
+    // Gone.
+    store.damage(&before, None);
+    let (valid, reason, _) = verdict(&engine, &id).await;
+    let expected = (false, Some("previous_receipt_missing"));
+    assert_eq!((valid, reason.as_deref()), expected);
+    store.damage(&before, Some(sound));
+    assert!(verdict(&engine, &id).await.0);
 }

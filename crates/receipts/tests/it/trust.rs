@@ -2,10 +2,10 @@
 
 use canon::{Digest, Map, Value, jcs};
 use receipts::{
-    Head, Micros, Tier,
+    Head, KeySet, Micros, PublicKey, Signer, Tier,
     trust::{
         ApprovalEvidence, ExportHeader, ReviewerSignature, TrustFacts, TrustFault, TrustOutcome,
-        TrustRecord, entry_hash, export, verify_export,
+        TrustRecord, entry_hash, export, verify_export, verify_signatures,
     },
 };
 use serde_json::json;
@@ -231,4 +231,91 @@ fn a_record_without_its_required_approval_is_not_made() {
     let mut empty = facts(Tier::Suggest, false);
     empty.agent.clear();
     assert!(TrustRecord::build(&empty, &Head::EMPTY).is_err());
+}
+
+/// A decision that somebody is asked for, without any signature yet.
+fn asked(outcome: TrustOutcome) -> TrustFacts {
+    let mut facts = facts(Tier::ActWithApproval, true);
+    facts.outcome = outcome;
+    facts.approval = Some(ApprovalEvidence {
+        quorum: 1,
+        signatures: Vec::new(),
+    });
+    facts
+}
+
+fn keys(expires: Option<i64>) -> KeySet {
+    let signer = Signer::new("key_1", &[7; 32]);
+    KeySet::new(vec![PublicKey {
+        key_id: "key_1".to_owned(),
+        bytes: signer.public(),
+        not_before: None,
+        expires,
+    }])
+    .unwrap()
+}
+
+#[test]
+fn a_signed_decision_verifies_with_the_key_and_with_no_other() {
+    let signer = Signer::new("key_1", &[7; 32]);
+    let mut head = Head::EMPTY;
+    let records = [TrustOutcome::Success, TrustOutcome::Denied].map(|outcome| {
+        let record = TrustRecord::signed(&asked(outcome), &head, &signer).unwrap();
+        head = head.advanced(record.entry_hash());
+        record
+    });
+    let bytes = export(&header(), &records);
+    assert_eq!(verify_export(&bytes), Ok(head));
+    assert_eq!(verify_signatures(&bytes, &keys(None)), Ok(2));
+    // What was stored is exported as it is.
+    let stored = records.map(|record| TrustRecord::stored(record.as_map().clone()));
+    assert_eq!(export(&header(), &stored), bytes);
+
+    type Change<'a> = &'a dyn Fn(&mut Value);
+    let of_first = "/records/0/metadata/approval/signatures/0";
+    let set = |document: &mut Value, member: &str, value: Value| {
+        *document
+            .pointer_mut(&format!("{of_first}/{member}"))
+            .unwrap() = value;
+    };
+    let changes: [(TrustFault, Change); 6] = [
+        (TrustFault::AlgorithmUnsupported, &|d| {
+            set(d, "algorithm", json!("none"))
+        }),
+        (TrustFault::KeyUnknown, &|d| {
+            set(d, "key_id", json!("key_2"))
+        }),
+        (TrustFault::SignatureInvalid, &|d| {
+            set(d, "signature", json!("base64:AAAA"))
+        }),
+        (TrustFault::SignatureInvalid, &|d| {
+            set(d, "reviewer", json!("mallory"))
+        }),
+        (TrustFault::SignatureInvalid, &|d| {
+            d["records"][0]["approver"] = json!("mallory");
+            set(d, "reviewer", json!("mallory"));
+        }),
+        (TrustFault::SignatureInvalid, &|d| {
+            d["records"][0]["action"] = json!("file.delete")
+        }),
+    ];
+    for (expected, change) in changes {
+        let mut changed: Value = serde_json::from_slice(&bytes).unwrap();
+        change(&mut changed);
+        let refusal = verify_signatures(&jcs(&changed), &keys(None)).unwrap_err();
+        assert_eq!((refusal.fault(), refusal.record()), (expected, Some(0)));
+    }
+    let late = verify_signatures(&bytes, &keys(Some(0))).unwrap_err();
+    assert_eq!(late.fault(), TrustFault::KeyNotValidAtTime);
+}
+
+#[test]
+fn nobody_is_signed_for_who_did_not_decide() {
+    let signer = Signer::new("key_1", &[7; 32]);
+    let mut withdrawn = asked(TrustOutcome::Failure);
+    withdrawn.approver = None;
+    assert!(TrustRecord::signed(&withdrawn, &Head::EMPTY, &signer).is_err());
+    let record = TrustRecord::build(&withdrawn, &Head::EMPTY).unwrap();
+    let bytes = export(&header(), &[record]);
+    assert_eq!(verify_signatures(&bytes, &KeySet::default()), Ok(0));
 }

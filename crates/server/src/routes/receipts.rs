@@ -1,4 +1,4 @@
-//! Receipts: reading, verifying, proving; sealed heads of the log and the signatures of witnesses.
+//! Receipts: reading, verifying, proving; sealed heads of the log and the signatures of witnesses; trust records.
 
 use axum::http::{HeaderName, header};
 use axum::response::{IntoResponse, Response};
@@ -12,7 +12,7 @@ use wire::receipt::{self as wired, MEDIA_TYPE, MEDIA_TYPE_CBOR};
 use wire::render::Source;
 
 use super::Routes;
-use crate::call::{Call, ok};
+use crate::call::{Call, json_bytes, ok};
 use crate::failure::{Failure, Reply};
 use crate::render;
 use crate::world::SystemClock;
@@ -28,6 +28,7 @@ pub(super) fn routes(routes: Routes) -> Routes {
         .get("/v1/receipt-batches/consistency", consistency)
         .get("/v1/receipt-batches/{batch_id}", batch)
         .post("/v1/receipt-batches/{batch_id}/cosignatures", cosign)
+        .get("/v1/sessions/{session_id}/trust-chain", trust_chain)
 }
 
 fn superset(form: &ReceiptForm) -> Value {
@@ -256,4 +257,12 @@ async fn cosign(mut call: Call) -> Reply {
         .await?;
     let view = engine.get(&call.caller, ResourceKind::Batch, id).await?;
     Ok(ok(&render::view(&call.app, &view)))
+}
+
+async fn trust_chain(call: Call) -> Reply {
+    let engine = &call.app.engine;
+    let export = engine
+        .trust_chain(&call.caller, call.param("session_id"))
+        .await?;
+    Ok(json_bytes(export))
 }

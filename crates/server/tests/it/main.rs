@@ -25,6 +25,7 @@ mod sessions;
 mod sse;
 mod tasks;
 mod tls;
+mod trust;
 mod witness;
 mod workspaces;
 

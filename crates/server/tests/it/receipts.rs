@@ -78,8 +78,7 @@ async fn ap_rcpt_04_an_artifact_of_the_task_names_the_receipt_unless_it_came_aft
     api.wait_for(&task, "INPUT_REQUIRED").await;
     let register = |name: &str| {
         json!({"kind": "file", "mime_type": "text/plain", "visibility": "public", "task_id": task,
-               "session_id": session, "workspace_id": "workspace_local", "uri": format!("file:///{name}"),
-               "sha256": sha256(b"what was made").hex()})
+               "session_id": session, "workspace_id": "workspace_local", "uri": format!("file:///{name}")})
     };
     let (status, before) = api.post("/v1/artifacts", register("a")).await;
     assert_eq!(status, 201, "{before}");
@@ -88,6 +87,7 @@ async fn ap_rcpt_04_an_artifact_of_the_task_names_the_receipt_unless_it_came_aft
     let upload = api.request("PUT", &content).body("what was made");
     let (status, _) = api.send(upload).await;
     assert_eq!(status, 200);
+    let (_, empty) = api.post("/v1/artifacts", register("b")).await;
     api.post(&format!("/v1/tasks/{task}/cancel"), json!({}))
         .await;
     let task = api.wait_for(&task, "CANCELED").await;
@@ -100,7 +100,16 @@ async fn ap_rcpt_04_an_artifact_of_the_task_names_the_receipt_unless_it_came_aft
         .iter()
         .find(|artifact| artifact["artifact_id"] == before["id"]);
     let digest = sha256(b"what was made");
-    assert_eq!(listed.unwrap()["sha256"], json!(digest));
+    assert_eq!(
+        listed.unwrap()["sha256"],
+        json!(digest),
+        "of what was uploaded"
+    );
+    // What comes after the end changes neither the sealed log nor the receipt.
+    let content = format!("/v1/artifacts/{}/content", id(&empty));
+    let (status, _) = api.send(api.request("PUT", &content).body("late")).await;
+    assert_eq!(status, 200);
+    assert_eq!(api.get(&path).await.1, receipt);
     let (_, after) = api.post("/v1/artifacts", register_of(&task)).await;
     assert_eq!(after["receipt_id"], Value::Null, "it came after the end");
 

@@ -56,6 +56,13 @@ pub(super) const OPERATIONS: &[Operation] = &[
     .takes(Required("CosignRequest")),
     Operation::new(
         "get",
+        "/v1/sessions/{session_id}/trust-chain",
+        "getTrustChain",
+        "Receipts",
+        Json("TrustChainExport"),
+    ),
+    Operation::new(
+        "get",
         "/.well-known/jwks.json",
         "getReceiptKeys",
         "Receipts",
@@ -179,6 +186,14 @@ pub(super) const SCHEMAS: &[Schema] = &[
             req("from", Count),
             req("to", Count),
             req("path", List(&Matching(DIGEST))),
+        ]),
+    },
+    Schema {
+        name: "TrustChainExport",
+        shape: Plain(&[
+            req("schema", Words(&["opentrustgraph-chain/v0"])),
+            req("chain", Object),
+            req("records", List(&Object)),
         ]),
     },
     Schema {

@@ -22,6 +22,7 @@ fn document(verified: Option<Position>) -> Document {
             receipt_hash: canon::sha256(b"hash"),
             content: canon::sha256(b"content"),
             previous: None,
+            previous_id: None,
             verified,
         }),
     }

@@ -321,6 +321,7 @@ fn ap_prm_01_a_permission_request_shows_what_was_asked_and_answered() {
             workspace_id: WorkspaceId::local(),
             ask: Ask::Approval,
             effect_key: "host:approval:1".to_owned(),
+            action: None,
             asked: Position(1),
             answer,
         })
