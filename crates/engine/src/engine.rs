@@ -14,7 +14,7 @@ use crate::metrics::Metrics;
 use crate::port::{Clock, Commit, Ids, Performer, SealedTurn, Spawn, Store};
 use crate::receipt::Authority;
 use crate::refused::Refused;
-use crate::turn::{self, ClaimRequest, Done, Item, Lease};
+use crate::turn::{self, Cache, ClaimRequest, Done, Item, Lease};
 use crate::worker::Work;
 use crate::workflow::Registry;
 
@@ -58,6 +58,8 @@ pub(crate) struct Shared {
     pub(crate) limits: Limits,
     pub(crate) metrics: Metrics,
     pub(crate) work: Work,
+    /// What the last turns saw.
+    pub(crate) cache: Cache,
     /// Who takes leases: this process.
     pub(crate) holder: Box<str>,
     /// Held while leaves are assigned or a head is sealed: both are done by one at a time.
@@ -128,6 +130,7 @@ impl Engine {
             limits,
             metrics: Metrics::default(),
             work,
+            cache: Cache::default(),
             tree: tokio::sync::Mutex::new(()),
             draining: AtomicBool::new(false),
             replay_secrets: Mutex::default(),

@@ -10,6 +10,7 @@ use crate::caller::Caller;
 use crate::engine::Engine;
 use crate::port::{ListQuery, ReadEvents, Scope, StoredEvent};
 use crate::refused::Refused;
+use crate::turn::Written;
 use crate::view::View;
 
 /// A list to read.
@@ -108,11 +109,16 @@ impl Engine {
     ) -> Result<View, Refused> {
         caller.require(read_scope(kind))?;
         let document = self.visible(caller, kind, id).await?;
-        self.view(caller, document).await
+        self.view(caller, document, &Written::default()).await
     }
 
-    pub(crate) async fn view(&self, caller: &Caller, document: Document) -> Result<View, Refused> {
-        let views = self.views(caller, vec![document]).await?;
+    pub(crate) async fn view(
+        &self,
+        caller: &Caller,
+        document: Document,
+        written: &Written,
+    ) -> Result<View, Refused> {
+        let views = self.views(caller, vec![document], written).await?;
         views.into_iter().next().ok_or(Refused::Internal {
             detail: "no view of a document".to_owned(),
         })
@@ -153,7 +159,7 @@ impl Engine {
         Ok(document)
     }
 
-    async fn document(&self, id: &str) -> Result<Option<Document>, Refused> {
+    pub(crate) async fn document(&self, id: &str) -> Result<Option<Document>, Refused> {
         Ok(self
             .shared
             .store
@@ -206,7 +212,7 @@ impl Engine {
             .filter(|_| has_more)
             .map(|document| document.key);
         Ok(Page {
-            views: self.views(caller, documents).await?,
+            views: self.views(caller, documents, &Written::default()).await?,
             next,
         })
     }

@@ -453,7 +453,7 @@ impl Engine {
         param: &'static str,
     ) -> Result<(), Refused> {
         let Some(id) = id else { return Ok(()) };
-        match self.visible(caller, kind, id).await {
+        match self.belonging(caller, kind, id).await {
             Ok(_) => Ok(()),
             Err(Refused::Domain(Refusal::NotFound { object, .. })) => {
                 Err(Refused::Domain(Refusal::NotFound {
@@ -486,7 +486,30 @@ impl Engine {
         caller: &Caller,
         id: &SessionId,
     ) -> Result<WorkspaceId, Refused> {
-        Ok(self.visible_session(caller, id).await?.1.workspace_id)
+        let kind = ResourceKind::Session;
+        let workspace = self.belonging(caller, kind, id.as_str()).await?;
+        workspace.ok_or_else(|| Refused::Internal {
+            detail: "a session of no workspace".to_owned(),
+        })
+    }
+
+    /// Returns the Workspace of a resource that the caller may see. Whose it is never changes, so what a turn
+    /// remembers is as good as the store.
+    async fn belonging(
+        &self,
+        caller: &Caller,
+        kind: ResourceKind,
+        id: &str,
+    ) -> Result<Option<WorkspaceId>, Refused> {
+        if let Some(document) = self.shared.cache.document(id)
+            && document.state.kind() == kind
+            && let Some(workspace) = workspace_of(&document)
+            && caller.sees(Some(&workspace))
+        {
+            return Ok(Some(workspace));
+        }
+        let document = self.visible(caller, kind, id).await?;
+        Ok(workspace_of(&document))
     }
 
     pub(super) async fn visible_task(

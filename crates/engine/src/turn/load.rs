@@ -8,8 +8,8 @@ use domain::{
     ChainId, Document, Documents, Move, Order, Position, Scratch, State, Timestamp, TrustChainId,
 };
 
+use super::Item;
 use super::plan::At;
-use super::{Cache, Item};
 use crate::engine::Shared;
 use crate::port::{ClaimScope, ReadEvents, Scope};
 use crate::refused::Refused;
@@ -89,11 +89,7 @@ pub(super) async fn load_claims(
 }
 
 /// Loads the documents that commands name, and those that these belong to.
-pub(super) async fn load(
-    shared: &Shared,
-    cache: &Cache,
-    batch: &[Item],
-) -> Result<Scratch, Refused> {
+pub(super) async fn load(shared: &Shared, batch: &[Item]) -> Result<Scratch, Refused> {
     let mut scratch = Scratch::default();
     let mut seen = BTreeSet::new();
     let mut wanted: Vec<Box<str>> = batch
@@ -107,16 +103,19 @@ pub(super) async fn load(
             if !seen.insert(id.clone()) {
                 continue;
             }
-            match cache.documents.get(&id) {
+            match shared.cache.document(&id) {
                 Some(document) => {
-                    next.extend(belongs_to(document));
-                    scratch.insert(document.clone());
+                    next.extend(belongs_to(&document));
+                    scratch.insert(document);
                 }
                 None => missing.push(id),
             }
         }
         if !missing.is_empty() {
-            for document in shared.store.documents(missing).await?.into_iter().flatten() {
+            let found = shared.store.documents(missing).await?;
+            let found: Vec<Document> = found.into_iter().flatten().collect();
+            shared.cache.insert(&found);
+            for document in found {
                 next.extend(belongs_to(&document));
                 scratch.insert(document);
             }
