@@ -37,6 +37,8 @@ pub enum Order {
     CloseSession(SessionId),
     /// Copies a Session's Messages into a new Session.
     ForkSession(ForkSession),
+    /// Notes that a Session repeats another one.
+    RecordSessionReplay(RecordSessionReplay),
     /// Drops a Session's later Messages.
     TruncateSession(TruncateSession),
     /// Appends a Message to a Session.
@@ -207,12 +209,23 @@ pub struct ForkSession {
     pub at_event_id: Option<String>,
     /// The Branch the fork lives on.
     pub branch_id: Option<BranchId>,
+    /// The Branch to make for it instead.
+    pub new_branch: Option<BranchId>,
     /// The parent's last Receipt at the fork point.
     pub chain: Option<(ReceiptId, Digest)>,
     /// What to copy, in order.
     pub messages: Vec<MessageCopy>,
     /// The caller's own members.
     pub metadata: Map<String, Value>,
+}
+
+/// See [`Order::RecordSessionReplay`].
+#[derive(Debug, Clone, PartialEq)]
+pub struct RecordSessionReplay {
+    /// The Session that repeats.
+    pub id: SessionId,
+    /// What it repeats and how far it came.
+    pub payload: Map<String, Value>,
 }
 
 /// See [`Order::TruncateSession`].
@@ -284,8 +297,8 @@ pub struct SubmitReplay {
     pub source: TaskId,
     /// The Session it runs in.
     pub session_id: SessionId,
-    /// The Branch it runs on.
-    pub branch_id: Option<BranchId>,
+    /// The Branch to make for it, when it must not run on its Session's.
+    pub new_branch: Option<BranchId>,
     /// `exact`, `with_overrides` or `from_checkpoint`.
     pub mode: String,
     /// The structured input of the source; null when it works on a Message.

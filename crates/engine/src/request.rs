@@ -57,6 +57,8 @@ pub enum Request {
     SubmitTask(NewTask),
     /// Replays a Task.
     ReplayTask(ReplayTask),
+    /// Replays a Session.
+    ReplaySession(ReplaySession),
     /// Cancels a Task.
     CancelTask {
         /// The Task.
@@ -179,8 +181,17 @@ pub struct ReplayTask {
     pub conformance: bool,
     /// The Session to run in, when it is not the source's.
     pub session_id: Option<SessionId>,
-    /// The Branch to run on; see [`crate::Engine::replay_branch`].
-    pub branch_id: Option<BranchId>,
+}
+
+/// A replay of a Session to be.
+#[derive(Debug, Clone, PartialEq)]
+pub struct ReplaySession {
+    /// The Session to replay.
+    pub id: SessionId,
+    /// The request body: as for a Task, with overrides under `<task id>/<key>`.
+    pub body: Value,
+    /// True for a conformance run.
+    pub conformance: bool,
 }
 
 /// The input of a Task to be.

@@ -6,6 +6,7 @@
 use canon::jcs;
 use serde_json::{Value, json};
 
+use super::content::line_of;
 use super::task::{Ending, Messages, end};
 use super::{Desk, Place};
 use crate::{
@@ -45,7 +46,7 @@ pub(super) fn submit(desk: &mut Desk<'_>, order: &SubmitReplay) -> Result<Resour
     let subject = ResourceRef::new(TaskId::OBJECT, order.id.as_str());
     let mut payload = json!({
         "workflow": source.workflow,
-        "branch_id": order.branch_id,
+        "branch_id": order.new_branch,
         "parent_task_id": order.source,
         "metadata": metadata,
         "input_position": source.input,
@@ -64,6 +65,22 @@ pub(super) fn submit(desk: &mut Desk<'_>, order: &SubmitReplay) -> Result<Resour
         });
     }
     desk.draft(Kind::TaskSubmitted, subject.clone(), &place, payload);
+    if let Some(branch) = &order.new_branch {
+        let payload = json!({
+            "kind": "task",
+            "base_ref": order.source,
+            "parent_branch_id": line_of(desk, session)?,
+            "task_id": order.source,
+            "metadata": {},
+        });
+        // Not of the Task's own log: a Branch outlives it.
+        let place = Place {
+            task_id: None,
+            ..place
+        };
+        let branch = ResourceRef::new("branch", branch.as_str());
+        desk.draft(Kind::BranchCreated, branch, &place, payload);
+    }
     desk.blobs.push(request);
     Ok(subject)
 }

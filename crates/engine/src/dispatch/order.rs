@@ -96,6 +96,7 @@ impl Engine {
             }
             Request::SubmitTask(spec) => self.build_task(caller, spec).await,
             Request::ReplayTask(spec) => self.build_replay(caller, spec).await,
+            Request::ReplaySession(spec) => self.build_session_replay(caller, spec).await,
             Request::CancelTask { id, reason } => {
                 let (_, task) = self.visible_task(caller, id).await?;
                 let receipt = self.canceled_receipt(&task).await?;
@@ -465,7 +466,7 @@ impl Engine {
         }
     }
 
-    async fn visible_session(
+    pub(super) async fn visible_session(
         &self,
         caller: &Caller,
         id: &SessionId,
@@ -598,6 +599,7 @@ impl Engine {
             id: SessionId::from_body(&self.shared.ids.body()),
             at_event_id: at_event_id.map(str::to_owned),
             branch_id: branch_id.cloned(),
+            new_branch: None,
             chain: self.chain_at(document.key, until).await?,
             messages,
             metadata: canon::Map::new(),

@@ -141,6 +141,7 @@ fn named(order: &Order) -> Vec<Box<str>> {
             Some(order.parent.as_str()),
             order.branch_id.as_ref().map(|id| id.as_str()),
         ]),
+        Order::RecordSessionReplay(order) => some([Some(order.id.as_str())]),
         Order::TruncateSession(order) => some([Some(order.id.as_str())]),
         Order::AppendMessage(order) => some([Some(order.session_id.as_str())]),
         Order::SubmitTask(order) => some([
@@ -153,7 +154,6 @@ fn named(order: &Order) -> Vec<Box<str>> {
             Some(order.session_id.as_str()),
             // Its id follows from the source's: somebody may have been faster.
             Some(order.id.as_str()),
-            order.branch_id.as_ref().map(|id| id.as_str()),
         ]),
         Order::CancelTask(order) => some([Some(order.id.as_str())]),
         Order::InterruptTask(order) => some([Some(order.id.as_str())]),
