@@ -8,8 +8,8 @@ use serde::de::DeserializeOwned;
 use crate::decide::task::withdrawn_digest;
 use crate::{
     Answer, Artifact, Ask, Batch, Branch, BranchKind, Chain, Document, Dropped, Event, EventName,
-    Kind, Links, Message, Outcome, Permission, Position, Receipt, Session, SessionId, State,
-    Status, Task, TaskId, Vault, Workspace, WorkspaceId,
+    Kind, Links, Message, Outcome, Permission, Persona, Position, Receipt, Session, SessionId,
+    State, Status, Task, TaskId, TaskPersona, Vault, Workspace, WorkspaceId,
 };
 
 /// An event that cannot follow what is stored.
@@ -153,7 +153,7 @@ impl Fold<'_> {
                 parent_session_id: self.member("parent_session_id")?,
                 branch_id: self.member("branch_id")?,
                 mode_id: self.member("mode_id")?,
-                persona_id: None,
+                persona_id: self.member("persona_id")?,
                 model_policy: self.member("model_policy")?,
                 summary: None,
                 metadata: self.position,
@@ -241,6 +241,7 @@ impl Fold<'_> {
                 source: self.position,
                 cosigned: Vec::new(),
             }),
+            ("persona", Kind::PersonaCreated) => State::Persona(self.persona()?),
             (object, _) => return Err(self.impossible(format!("does not create a {object}"))),
         };
         Ok(state)
@@ -253,6 +254,27 @@ impl Fold<'_> {
             receipt_hash: self.member("receipt_hash")?,
             count: self.member("count")?,
         })
+    }
+
+    fn persona(&self) -> Result<Persona, ImpossibleEvent> {
+        Ok(Persona {
+            name: self.member("name")?,
+            version: self.member("version")?,
+            content: self.member("content_sha256")?,
+            source: self.position,
+        })
+    }
+
+    fn task_persona(&self) -> Result<Option<TaskPersona>, ImpossibleEvent> {
+        let Some(id) = self.member("persona_id")? else {
+            return Ok(None);
+        };
+        Ok(Some(TaskPersona {
+            id,
+            version: self.member("persona_version")?,
+            autonomy_tier: self.member("autonomy_tier")?,
+            receipt_policy: self.member("receipt_policy")?,
+        }))
     }
 
     fn submitted(&self) -> Result<Task, ImpossibleEvent> {
@@ -269,6 +291,7 @@ impl Fold<'_> {
             status: Status::Submitted,
             created_by: self.actor(),
             workflow: self.member("workflow")?,
+            persona: self.task_persona()?,
             branch_id: self.member("branch_id")?,
             parent_task_id: self.member("parent_task_id")?,
             submitted: self.position,
@@ -308,13 +331,18 @@ impl Fold<'_> {
                 batch.cosigned.push(self.position);
                 Ok(())
             }
+            State::Persona(persona) if kind == Kind::PersonaUpdated => {
+                *persona = self.persona()?;
+                Ok(())
+            }
             State::Branch(_)
             | State::Message(_)
             | State::Outcome(_)
             | State::Vault(_)
             | State::Receipt(_)
             | State::Chain(_)
-            | State::Batch(_) => Err(self.impossible("this resource never changes".to_owned())),
+            | State::Batch(_)
+            | State::Persona(_) => Err(self.impossible("this resource never changes".to_owned())),
         }
     }
 

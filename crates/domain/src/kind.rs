@@ -84,6 +84,8 @@ kinds! {
     ReceiptChained = "vendor.receipt_chained",
     TreeHeadSealed = "vendor.tree_head_sealed",
     TreeHeadCosigned = "vendor.tree_head_cosigned",
+    PersonaCreated = "vendor.persona_created",
+    PersonaUpdated = "vendor.persona_updated",
 }
 
 impl fmt::Display for Kind {

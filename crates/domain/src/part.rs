@@ -252,8 +252,8 @@ pub(crate) fn hide_private_parts(parts: Vec<Value>, salt: &str) -> (Vec<Value>, 
 }
 
 /// Payload members that hold callers' or effects' content. Folding never looks into them, so they may move.
-const CONTENT: [&str; 8] = [
-    "parts", "metadata", "input", "value", "answer", "remarks", "request", "action",
+const CONTENT: [&str; 9] = [
+    "parts", "metadata", "input", "value", "answer", "remarks", "request", "action", "persona",
 ];
 
 /// Moves the largest content members of a payload into blobs until its canonical form fits an event.

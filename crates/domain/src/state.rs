@@ -7,8 +7,8 @@ use canon::{Digest, Value};
 use serde::{Deserialize, Serialize};
 
 use crate::{
-    BranchId, MessageId, OutcomeId, PermissionId, Position, ReceiptId, Role, SessionId, Status,
-    TaskId, Timestamp, Visibility, WorkspaceId,
+    BranchId, MessageId, OutcomeId, PermissionId, PersonaId, Position, ReceiptId, Role, SessionId,
+    Status, TaskId, TaskPersona, Timestamp, Visibility, WorkspaceId,
 };
 
 /// The kinds of resource that have documents.
@@ -38,11 +38,13 @@ pub enum ResourceKind {
     Chain,
     /// Sealed heads of the receipt log.
     Batch,
+    /// Personas.
+    Persona,
 }
 
 impl ResourceKind {
     /// Every kind. The index of a kind in this list is its number in stored data: only append.
-    pub const ALL: [ResourceKind; 12] = [
+    pub const ALL: [ResourceKind; 13] = [
         ResourceKind::Workspace,
         ResourceKind::Session,
         ResourceKind::Task,
@@ -55,6 +57,7 @@ impl ResourceKind {
         ResourceKind::Receipt,
         ResourceKind::Chain,
         ResourceKind::Batch,
+        ResourceKind::Persona,
     ];
 
     /// Returns the value of `object`.
@@ -72,6 +75,7 @@ impl ResourceKind {
             ResourceKind::Receipt => ReceiptId::OBJECT,
             ResourceKind::Chain => crate::ChainId::OBJECT,
             ResourceKind::Batch => crate::BatchId::OBJECT,
+            ResourceKind::Persona => PersonaId::OBJECT,
         }
     }
 
@@ -111,6 +115,8 @@ pub enum State {
     /// A sealed head of the receipt log.
     #[serde(rename = "receipt_batch")]
     Batch(Batch),
+    /// A Persona.
+    Persona(Persona),
 }
 
 impl State {
@@ -129,6 +135,7 @@ impl State {
             State::Receipt(_) => ResourceKind::Receipt,
             State::Chain(_) => ResourceKind::Chain,
             State::Batch(_) => ResourceKind::Batch,
+            State::Persona(_) => ResourceKind::Persona,
         }
     }
 
@@ -147,7 +154,8 @@ impl State {
             | State::Vault(_)
             | State::Receipt(_)
             | State::Chain(_)
-            | State::Batch(_) => false,
+            | State::Batch(_)
+            | State::Persona(_) => false,
         }
     }
 }
@@ -182,8 +190,8 @@ pub struct Session {
     pub branch_id: Option<BranchId>,
     /// The mode asked for at creation.
     pub mode_id: Option<String>,
-    /// The persona asked for at creation.
-    pub persona_id: Option<String>,
+    /// The Persona whose Tasks it takes unless they name another.
+    pub persona_id: Option<PersonaId>,
     /// Provider and model preferences, as given.
     pub model_policy: Option<Value>,
     /// The caller's summary.
@@ -237,6 +245,9 @@ pub struct Task {
     pub created_by: String,
     /// The registered name of the workflow that runs it.
     pub workflow: String,
+    /// The Persona it runs under, as that was when the Task was submitted.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub persona: Option<TaskPersona>,
     /// Its branch.
     pub branch_id: Option<BranchId>,
     /// The Task it came from.
@@ -553,4 +564,17 @@ pub struct Vault {
     pub capabilities: Vec<String>,
     /// Position of the event that holds the caller's own members.
     pub metadata: Position,
+}
+
+/// The definition of an agent. What it says is in the event at `source`.
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+pub struct Persona {
+    /// Its name.
+    pub name: String,
+    /// Its version.
+    pub version: String,
+    /// Digest of all that it says, to tell a repetition from another definition.
+    pub content: Digest,
+    /// Position of the event that holds the definition and the caller's own members.
+    pub source: Position,
 }

@@ -5,6 +5,7 @@
 //! back from the store. Equal requests with one key get equal answers because the answer is always rebuilt.
 
 mod order;
+mod persona;
 
 use std::time::Duration;
 
@@ -282,5 +283,6 @@ fn write_scope(request: &Request) -> &'static str {
         | Request::RespondPermission { .. } => "tasks:write",
         Request::RegisterArtifact(_) | Request::UploadContent { .. } => "artifacts:write",
         Request::CreateVault { .. } => "vaults:write",
+        Request::CreatePersona(_) | Request::UpdatePersona { .. } => "personas:write",
     }
 }

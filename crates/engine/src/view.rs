@@ -177,7 +177,8 @@ impl Engine {
             | State::Vault(_)
             | State::Receipt(_)
             | State::Chain(_)
-            | State::Batch(_) => Ok(Extra::None),
+            | State::Batch(_)
+            | State::Persona(_) => Ok(Extra::None),
         }
     }
 
@@ -319,6 +320,7 @@ fn content_positions(document: &Document) -> Vec<Position> {
             positions
         }
         State::Vault(vault) => vec![vault.metadata],
+        State::Persona(persona) => vec![persona.source],
         State::Receipt(receipt) => receipt.verified.into_iter().collect(),
         State::Chain(_) => Vec::new(),
         State::Batch(batch) => std::iter::once(batch.source)

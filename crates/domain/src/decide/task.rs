@@ -5,8 +5,8 @@ use serde_json::json;
 
 use super::{Desk, Place};
 use crate::{
-    Answer, AnswerRequest, Ask, CancelTask, EndIds, InterruptTask, Kind, Permission, Refusal,
-    RequestReply, ResourceRef, Status, SubmitTask, Task, TaskId, TaskInput,
+    Answer, AnswerRequest, Ask, CancelTask, EndIds, InterruptTask, Kind, Permission, ReceiptPolicy,
+    Refusal, RequestReply, ResourceRef, Status, SubmitTask, Task, TaskId, TaskInput,
 };
 
 pub(super) fn submit(desk: &mut Desk<'_>, order: &SubmitTask) -> Result<ResourceRef, Refusal> {
@@ -44,6 +44,14 @@ pub(super) fn submit(desk: &mut Desk<'_>, order: &SubmitTask) -> Result<Resource
         "parent_task_id": order.parent_task_id,
         "metadata": order.metadata,
     });
+    if let (Some(persona), Value::Object(payload)) = (&order.persona, &mut payload) {
+        // What the Task's document needs stands beside the copy, which may move into a blob.
+        payload.insert("persona_id".to_owned(), json!(persona.id));
+        payload.insert("persona_version".to_owned(), json!(persona.version));
+        payload.insert("autonomy_tier".to_owned(), json!(persona.autonomy_tier));
+        payload.insert("receipt_policy".to_owned(), json!(persona.receipt_policy));
+        payload.insert("persona".to_owned(), json!(persona));
+    }
     match &order.input {
         TaskInput::Object(input) => {
             if let Value::Object(payload) = &mut payload {
@@ -171,13 +179,19 @@ pub(super) fn end(
         | Status::InputRequired
         | Status::AuthRequired => Kind::TaskFailed,
     };
+    // AP-PERS-05: under this policy nothing is issued, so nothing may name a Receipt.
+    let without = desk.task(id).is_ok_and(|task| {
+        let persona = task.persona.as_ref();
+        persona.is_some_and(|persona| persona.receipt_policy == ReceiptPolicy::Disabled)
+    });
+    let receipt_id = (!without).then(|| ids.receipt_id.clone());
     desk.draft(
         Kind::OutcomeRecorded,
         ResourceRef::new("outcome", ids.outcome_id.as_str()),
         place,
         json!({
             "outcome_id": ids.outcome_id,
-            "receipt_id": ids.receipt_id,
+            "receipt_id": receipt_id,
             "status": ending.status,
             "summary": ending.summary,
             "message_ids": ending.messages,
@@ -188,10 +202,10 @@ pub(super) fn end(
         kind,
         subject.clone(),
         place,
-        json!({"outcome_id": ids.outcome_id, "receipt_id": ids.receipt_id, "failure": ending.failure}),
+        json!({"outcome_id": ids.outcome_id, "receipt_id": receipt_id, "failure": ending.failure}),
     );
     change_status(desk, subject, place, from, ending.status, None);
-    desk.ends = Some((id.clone(), ids.receipt_id.clone()));
+    desk.ends = receipt_id.map(|receipt_id| (id.clone(), receipt_id));
 }
 
 pub(super) fn change_status(

@@ -166,6 +166,9 @@ fn named(order: &Order) -> Vec<Box<str>> {
         Order::RecordVerification(order) => some([Some(order.id.as_str())]),
         Order::SealHead(_) => Vec::new(),
         Order::CosignHead(order) => some([Some(order.id.as_str())]),
+        // Its id follows from its name and version: defining it again must be seen.
+        Order::CreatePersona(order) => some([Some(order.id().as_str())]),
+        Order::UpdatePersona(order) => some([Some(order.id.as_str())]),
     }
 }
 
@@ -203,7 +206,8 @@ fn belongs_to(document: &Document) -> Vec<Box<str>> {
         | State::Outcome(_)
         | State::Vault(_)
         | State::Chain(_)
-        | State::Batch(_) => vec![],
+        | State::Batch(_)
+        | State::Persona(_) => vec![],
     };
     ids.into_iter().map(Into::into).collect()
 }

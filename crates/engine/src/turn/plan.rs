@@ -312,7 +312,8 @@ fn ends_work(document: &Document) -> bool {
         | State::Vault(_)
         | State::Receipt(_)
         | State::Chain(_)
-        | State::Batch(_) => false,
+        | State::Batch(_)
+        | State::Persona(_) => false,
     }
 }
 
