@@ -15,6 +15,8 @@ mod keys;
 #[cfg(test)]
 mod logs;
 #[cfg(test)]
+mod personas;
+#[cfg(test)]
 mod receipts;
 #[cfg(test)]
 mod serving;
