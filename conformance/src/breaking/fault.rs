@@ -130,6 +130,14 @@ faults! {
     StreamNeverEnds => ["AP-SSE-06", "AP-SSE-10"],
     /// History is marked as live.
     HistoryAsLive => ["AP-SSE-12"],
+    /// Personas do not say how far they may go.
+    PersonaTierMissing => ["AP-PERS-01"],
+    /// A persona that is read again has lost its tools.
+    PersonaToolsForgotten => ["AP-PERS-02"],
+    /// A task names a receipt although its persona leaves none.
+    ReceiptInvented => ["AP-PERS-05"],
+    /// A persona that is not there makes a bad request.
+    UnknownPersonaIsBadRequest => ["AP-PERS-07"],
 }
 
 impl Fault {
