@@ -7,8 +7,8 @@ use serde::{Deserialize, Serialize};
 
 use crate::{
     ArtifactId, ArtifactKind, Ask, BatchId, BranchId, BranchKind, Kind, MessageId, OutcomeId,
-    PermissionId, Position, ReceiptId, ReplayMark, Role, SessionId, Status, TaskId, VaultId,
-    Visibility, WorkspaceId,
+    PermissionId, PersonaId, PersonaSnapshot, PersonaSpec, Position, ReceiptId, ReplayMark, Role,
+    SessionId, Status, TaskId, VaultId, Visibility, WorkspaceId,
 };
 
 /// An order and who gave it.
@@ -69,6 +69,39 @@ pub enum Order {
     SealHead(SealHead),
     /// Adds a witness's signature to a head.
     CosignHead(CosignHead),
+    /// Defines a Persona.
+    CreatePersona(CreatePersona),
+    /// Changes what may be changed of a Persona.
+    UpdatePersona(UpdatePersona),
+}
+
+/// See [`Order::CreatePersona`]. Its id follows from its name and version.
+#[derive(Debug, Clone, PartialEq)]
+pub struct CreatePersona {
+    /// The definition.
+    pub persona: PersonaSpec,
+    /// The caller's own members.
+    pub metadata: Map<String, Value>,
+}
+
+impl CreatePersona {
+    /// Returns the id that follows from name and version.
+    pub fn id(&self) -> PersonaId {
+        PersonaId::of(&self.persona.name, &self.persona.version)
+    }
+}
+
+/// See [`Order::UpdatePersona`].
+#[derive(Debug, Clone, PartialEq)]
+pub struct UpdatePersona {
+    /// The Persona.
+    pub id: PersonaId,
+    /// The version of its document that the change was made on.
+    pub document_version: u64,
+    /// The whole definition after the change.
+    pub persona: PersonaSpec,
+    /// The caller's own members after the change.
+    pub metadata: Map<String, Value>,
 }
 
 /// See [`Order::RecordVerification`].
@@ -162,6 +195,8 @@ pub struct CreateSession {
     pub workspace_id: WorkspaceId,
     /// The mode, as given.
     pub mode_id: Option<String>,
+    /// The Persona of its Tasks, which was seen to exist: Personas are never removed.
+    pub persona_id: Option<PersonaId>,
     /// Provider and model preferences, as given.
     pub model_policy: Option<Value>,
     /// The first Messages, in order.
@@ -280,6 +315,8 @@ pub struct SubmitTask {
     pub parent_task_id: Option<TaskId>,
     /// The registered name of its workflow.
     pub workflow: String,
+    /// The Persona it runs under, as that is now.
+    pub persona: Option<PersonaSnapshot>,
     /// What it works on.
     pub input: TaskInput,
     /// The caller's own members.

@@ -6,6 +6,7 @@
 //! because the answer is always rebuilt.
 
 mod order;
+mod persona;
 mod replay;
 mod session_replay;
 
@@ -307,5 +308,6 @@ fn write_scope(request: &Request) -> &'static str {
         | Request::RespondPermission { .. } => "tasks:write",
         Request::RegisterArtifact(_) | Request::UploadContent { .. } => "artifacts:write",
         Request::CreateVault { .. } => "vaults:write",
+        Request::CreatePersona(_) | Request::UpdatePersona { .. } => "personas:write",
     }
 }

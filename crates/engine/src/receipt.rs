@@ -8,9 +8,9 @@ use std::sync::Arc;
 
 use canon::{Digest, Map, Value, jcs, sha256};
 use domain::{
-    Blob, ChainId, Document, Documents, Draft, Ends, Event, EventName, ImpossibleEvent, Issued,
-    Kind, Observed, Position, ReceiptId, Scratch, Sealed, State, Status, Task, TaskId, Timestamp,
-    issue_receipt, seal,
+    AutonomyTier, Blob, ChainId, Document, Documents, Draft, Ends, Event, EventName,
+    ImpossibleEvent, Issued, Kind, Observed, Position, ReceiptId, Scratch, Sealed, State, Status,
+    Task, TaskId, TaskPersona, Timestamp, issue_receipt, seal,
 };
 use receipts::{
     Approval, Budget, Decision, Determinism, End, EventLog, Failure, FileOperation, FileWrite,
@@ -229,7 +229,7 @@ fn facts(
         issued_at: stamp.to_string(),
         identifiers: Identifiers {
             tenant_id: None,
-            persona_ref: None,
+            persona_ref: task.persona.as_ref().map(TaskPersona::reference),
             workspace_ref: task.workspace_id.to_string(),
             session_id: task.session_id.to_string(),
             task_id: document.id.to_string(),
@@ -238,12 +238,7 @@ fn facts(
         },
         lifecycle,
         approvals: story.approvals,
-        // A Task without a persona has no tier of its own (C-46).
-        trust: Trust {
-            start_tier: Tier::ActAuto,
-            end_tier: Tier::ActAuto,
-            policy_ref: Some("none".to_owned()),
-        },
+        trust: trust(task.persona.as_ref()),
         limit: None,
         consumed,
         replay_input: ReplayInput {
@@ -266,6 +261,22 @@ fn facts(
         merkle_root: None,
         metadata: Map::new(),
     })
+}
+
+/// The tier is the Persona's, from start to end. A Task without one has no tier of its own (C-46).
+fn trust(persona: Option<&TaskPersona>) -> Trust {
+    let tier = match persona.map(|persona| persona.autonomy_tier) {
+        Some(AutonomyTier::Shadow) => Tier::Shadow,
+        Some(AutonomyTier::Suggest) => Tier::Suggest,
+        Some(AutonomyTier::ActWithApproval) => Tier::ActWithApproval,
+        Some(AutonomyTier::ActAuto) | None => Tier::ActAuto,
+    };
+    let policy_ref = persona.map_or_else(|| "none".to_owned(), TaskPersona::reference);
+    Trust {
+        start_tier: tier,
+        end_tier: tier,
+        policy_ref: Some(policy_ref),
+    }
 }
 
 fn lifecycle(

@@ -2,8 +2,8 @@
 
 use canon::{Digest, Map, Value};
 use domain::{
-    ArtifactId, ArtifactKind, BranchId, BranchKind, PermissionId, Role, SessionId, TaskId,
-    Visibility, WorkspaceId,
+    ArtifactId, ArtifactKind, BranchId, BranchKind, PermissionId, PersonaChange, PersonaId, Role,
+    SessionId, TaskId, Visibility, WorkspaceId,
 };
 
 /// A write.
@@ -120,6 +120,15 @@ pub enum Request {
         capabilities: Vec<String>,
         /// The caller's own members.
         metadata: Map<String, Value>,
+    },
+    /// Defines a Persona.
+    CreatePersona(Box<domain::CreatePersona>),
+    /// Changes a Persona.
+    UpdatePersona {
+        /// The Persona.
+        id: PersonaId,
+        /// The change.
+        change: PersonaChange,
     },
 }
 

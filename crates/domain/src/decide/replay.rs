@@ -63,6 +63,12 @@ pub(super) fn submit(desk: &mut Desk<'_>, order: &SubmitReplay) -> Result<Resour
         payload.retain(|name, value| {
             !(value.is_null() && ["input", "persona"].contains(&name.as_str()))
         });
+        if let Some(persona) = &source.persona {
+            payload.insert("persona_id".to_owned(), json!(persona.id));
+            payload.insert("persona_version".to_owned(), json!(persona.version));
+            payload.insert("autonomy_tier".to_owned(), json!(persona.autonomy_tier));
+            payload.insert("receipt_policy".to_owned(), json!(persona.receipt_policy));
+        }
     }
     desk.draft(Kind::TaskSubmitted, subject.clone(), &place, payload);
     if let Some(branch) = &order.new_branch {

@@ -24,6 +24,7 @@ pub(super) fn create(desk: &mut Desk<'_>, order: &CreateSession) -> Result<Resou
         json!({
             "workspace_id": order.workspace_id,
             "mode_id": order.mode_id,
+            "persona_id": order.persona_id,
             "model_policy": order.model_policy,
             "metadata": order.metadata,
         }),
@@ -118,6 +119,7 @@ pub(super) fn fork(desk: &mut Desk<'_>, order: &ForkSession) -> Result<ResourceR
         json!({
             "workspace_id": parent.workspace_id,
             "mode_id": parent.mode_id,
+            "persona_id": parent.persona_id,
             "model_policy": parent.model_policy,
             "parent_session_id": order.parent,
             "root_session_id": root,

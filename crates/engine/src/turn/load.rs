@@ -174,6 +174,9 @@ fn named(order: &Order) -> Vec<Box<str>> {
         Order::RecordVerification(order) => some([Some(order.id.as_str())]),
         Order::SealHead(_) => Vec::new(),
         Order::CosignHead(order) => some([Some(order.id.as_str())]),
+        // Its id follows from its name and version: defining it again must be seen.
+        Order::CreatePersona(order) => some([Some(order.id().as_str())]),
+        Order::UpdatePersona(order) => some([Some(order.id.as_str())]),
     }
 }
 
@@ -221,7 +224,8 @@ fn belongs_to(document: &Document) -> Vec<Box<str>> {
         | State::Vault(_)
         | State::Chain(_)
         | State::Batch(_)
-        | State::TrustChain(_) => vec![],
+        | State::TrustChain(_)
+        | State::Persona(_) => vec![],
     };
     ids.into_iter().map(Into::into).collect()
 }
