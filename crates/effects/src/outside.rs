@@ -1,0 +1,142 @@
+//! The performer: sends each effect to whoever can perform it, and scrubs what comes back.
+
+use std::fmt;
+use std::sync::Arc;
+use std::time::Duration;
+
+use canon::Value;
+use engine::Offline;
+use engine::port::{BoxFuture, Deltas, Performed, Performer};
+use engine::workflow::{Effect, EffectKind};
+use serde_json::json;
+
+use crate::config::{Config, ConfigError};
+use crate::provider::{Choice, Providers};
+use crate::secrets::Secrets;
+use crate::tool::Tools;
+use crate::vault::Vault;
+
+/// How long a connection may take to open.
+const CONNECT_TIMEOUT: Duration = Duration::from_secs(10);
+
+/// The outside of one configuration. Clones share their connections and processes.
+#[derive(Clone)]
+pub struct Outside(Arc<Inner>);
+
+struct Inner {
+    providers: Providers,
+    tools: Tools,
+    secrets: Secrets,
+    host_env: Vec<String>,
+}
+
+impl fmt::Debug for Outside {
+    fn fmt(&self, formatter: &mut fmt::Formatter<'_>) -> fmt::Result {
+        formatter
+            .debug_struct("Outside")
+            .field("providers", &self.0.providers)
+            .finish_non_exhaustive()
+    }
+}
+
+impl Outside {
+    /// Checks a configuration and makes it ready. Nothing is contacted or started yet.
+    ///
+    /// # Errors
+    /// Names the part of the configuration that cannot work.
+    pub fn new(config: Config, vault: Option<Vault>) -> Result<Self, ConfigError> {
+        let client = reqwest::Client::builder()
+            .connect_timeout(CONNECT_TIMEOUT)
+            // A redirected call would carry its key to a host that nobody configured.
+            .redirect(reqwest::redirect::Policy::none())
+            .build()
+            .map_err(|error| ConfigError::new("HTTP client", error.to_string()))?;
+        Ok(Self(Arc::new(Inner {
+            providers: Providers::new(&config, client)?,
+            tools: Tools::new(config.tools)?,
+            secrets: Secrets::new(vault),
+            host_env: config.host_env,
+        })))
+    }
+}
+
+impl Performer for Outside {
+    fn perform(&self, effect: Effect, deltas: Deltas) -> BoxFuture<'static, Performed> {
+        let inner = Arc::clone(&self.0);
+        match effect.kind {
+            EffectKind::Model => match inner.providers.choose(&effect.request) {
+                Choice::Offline => Offline.perform(effect, deltas),
+                Choice::Unknown(id) => Box::pin(std::future::ready(Choice::unknown(&id))),
+                Choice::Call(call) => Box::pin(async move {
+                    let scrubber = inner.secrets.scrubber();
+                    call.perform(&effect, &deltas, &inner.secrets, &scrubber)
+                        .await
+                }),
+            },
+            EffectKind::Secret => Box::pin(async move { inner.secrets.handle(&effect.request) }),
+            EffectKind::Host => Box::pin(async move { inner.host(&effect.request) }),
+            EffectKind::LocalTool => {
+                Box::pin(async move { inner.tools.perform(&effect.request, &inner.secrets).await })
+            }
+            EffectKind::McpTool
+            | EffectKind::Time
+            | EffectKind::Random
+            | EffectKind::Memory
+            | EffectKind::Hold
+            | EffectKind::Ask(_) => Offline.perform(effect, deltas),
+        }
+    }
+}
+
+impl Inner {
+    fn host(&self, request: &Value) -> Performed {
+        let text = |member: &str| {
+            request
+                .get(member)
+                .and_then(Value::as_str)
+                .unwrap_or_default()
+        };
+        match text("capability") {
+            "env" => self.environment(text("name")),
+            "tools" => self.tools(request.get("names")),
+            other => Performed::error(
+                "capability_unknown",
+                format!("there is no host fact `{other}`"),
+            ),
+        }
+    }
+
+    fn tools(&self, names: Option<&Value>) -> Performed {
+        let names = names.and_then(Value::as_array);
+        let names = names.map(|names| names.iter().filter_map(Value::as_str).collect::<Vec<_>>());
+        let mut tools = Vec::new();
+        for tool in self.tools.iter() {
+            let config = &tool.config;
+            let asked = |names: &Vec<&str>| names.contains(&config.name.as_str());
+            if names.as_ref().is_none_or(asked) {
+                tools.push(json!({
+                    "name": config.name, "description": config.description,
+                    "parameters": config.parameters, "via": "local", "tool": config.name,
+                    "repeatable": config.repeatable,
+                }));
+            }
+        }
+        let unknown = |name: &&&str| self.tools.find(name).is_none();
+        if let Some(name) = names.iter().flatten().find(unknown) {
+            return Performed::error("tool_unknown", format!("no tool `{name}` is declared"));
+        }
+        Performed::ok(json!({"tools": tools}))
+    }
+
+    fn environment(&self, name: &str) -> Performed {
+        if !self.host_env.iter().any(|allowed| allowed == name) {
+            return Performed::error(
+                "env_not_allowed",
+                format!("`{name}` is not in `host_env` of the configuration"),
+            );
+        }
+        let value = std::env::var(name).ok();
+        let value = value.map(|value| self.secrets.scrubber().text(&value));
+        Performed::ok(json!({"name": name, "value": value}))
+    }
+}
