@@ -19,6 +19,8 @@ pub struct Config {
     pub prices: Option<PriceTable>,
     /// Local commands that models may call.
     pub tools: Vec<ToolConfig>,
+    /// MCP servers whose tools models may call.
+    pub mcp_servers: Vec<McpServerConfig>,
     /// Names of environment variables that a workflow may read as host facts.
     pub host_env: Vec<String>,
 }
@@ -187,6 +189,53 @@ const fn observed_files_max() -> usize {
 }
 const fn observed_bytes_max() -> u64 {
     64 * 1024 * 1024
+}
+
+/// An MCP server: a program that is started, or an address.
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct McpServerConfig {
+    /// Its name; models see its tools as `id__tool`.
+    pub id: String,
+    /// The program and its arguments, to speak over its input and output. Either this or `url`.
+    pub command: Option<Vec<String>>,
+    /// The address, to speak over HTTP. Either this or `command`.
+    pub url: Option<String>,
+    /// Where the program runs.
+    pub folder: Option<PathBuf>,
+    /// Variables of this process that the program gets.
+    #[serde(default = "path_and_home")]
+    pub env: Vec<String>,
+    /// Variables of the program that hold secrets of the vault.
+    #[serde(default)]
+    pub secrets: BTreeMap<String, SecretRef>,
+    /// Headers of each request.
+    #[serde(default)]
+    pub headers: BTreeMap<String, String>,
+    /// Headers of each request that hold secrets of the vault.
+    #[serde(default)]
+    pub secret_headers: BTreeMap<String, SecretRef>,
+    /// The key that is sent as bearer token.
+    pub bearer: Option<ApiKey>,
+    /// How long one call may take. A program that takes longer is killed.
+    #[serde(default = "tool_timeout_ms")]
+    pub timeout_ms: u64,
+    /// How long it may take until the server is ready.
+    #[serde(default = "start_timeout_ms")]
+    pub start_timeout_ms: u64,
+    /// The longest message of the server.
+    #[serde(default = "message_bytes_max")]
+    pub output_bytes_max: usize,
+}
+
+fn path_and_home() -> Vec<String> {
+    vec!["PATH".to_owned(), "HOME".to_owned()]
+}
+const fn start_timeout_ms() -> u64 {
+    30_000
+}
+const fn message_bytes_max() -> usize {
+    1024 * 1024
 }
 
 /// A dated list of prices.

@@ -35,7 +35,9 @@
 //!     delay_ms: 50                        # waits first; none when left out
 //! ```
 
+mod catalog;
 mod config;
+mod mcp;
 mod outside;
 mod prices;
 mod provider;
@@ -44,9 +46,10 @@ mod secrets;
 mod tool;
 mod vault;
 
+pub use catalog::{CatalogError, CatalogTool, Via};
 pub use config::{
-    ApiKey, Config, ConfigError, Price, PriceTable, ProviderConfig, ProviderKind, SecretRef, Stdin,
-    ToolConfig,
+    ApiKey, Config, ConfigError, McpServerConfig, Price, PriceTable, ProviderConfig, ProviderKind,
+    SecretRef, Stdin, ToolConfig,
 };
 pub use outside::Outside;
 pub use vault::{SecretHandle, Vault, VaultError};

@@ -10,7 +10,9 @@ use engine::port::{BoxFuture, Deltas, Performed, Performer};
 use engine::workflow::{Effect, EffectKind};
 use serde_json::json;
 
+use crate::catalog::{self, CatalogError, CatalogTool};
 use crate::config::{Config, ConfigError};
+use crate::mcp::Servers;
 use crate::provider::{Choice, Providers};
 use crate::secrets::Secrets;
 use crate::tool::Tools;
@@ -26,6 +28,7 @@ pub struct Outside(Arc<Inner>);
 struct Inner {
     providers: Providers,
     tools: Tools,
+    servers: Servers,
     secrets: Secrets,
     host_env: Vec<String>,
 }
@@ -51,12 +54,30 @@ impl Outside {
             .redirect(reqwest::redirect::Policy::none())
             .build()
             .map_err(|error| ConfigError::new("HTTP client", error.to_string()))?;
+        let tools = Tools::new(config.tools.clone())?;
+        let servers = Servers::new(config.mcp_servers.clone(), &client)?;
+        catalog::check(&tools, &servers)?;
         Ok(Self(Arc::new(Inner {
             providers: Providers::new(&config, client)?,
-            tools: Tools::new(config.tools)?,
+            tools,
+            servers,
             secrets: Secrets::new(vault),
             host_env: config.host_env,
         })))
+    }
+
+    /// Returns all tools that models may call, by name. Starts and contacts the MCP servers that it must ask.
+    ///
+    /// # Errors
+    /// Names the server that does not answer.
+    pub async fn tool_catalog(&self) -> Result<Vec<CatalogTool>, CatalogError> {
+        let inner = &self.0;
+        catalog::list(&inner.tools, &inner.servers, None, &inner.secrets).await
+    }
+
+    /// Ends all processes that were started for MCP servers. A later effect would start them again.
+    pub async fn shutdown(&self) {
+        self.0.servers.shutdown().await;
     }
 }
 
@@ -74,12 +95,16 @@ impl Performer for Outside {
                 }),
             },
             EffectKind::Secret => Box::pin(async move { inner.secrets.handle(&effect.request) }),
-            EffectKind::Host => Box::pin(async move { inner.host(&effect.request) }),
+            EffectKind::Host => Box::pin(async move { inner.host(&effect.request).await }),
             EffectKind::LocalTool => {
                 Box::pin(async move { inner.tools.perform(&effect.request, &inner.secrets).await })
             }
-            EffectKind::McpTool
-            | EffectKind::Time
+            EffectKind::McpTool => {
+                Box::pin(
+                    async move { inner.servers.perform(&effect.request, &inner.secrets).await },
+                )
+            }
+            EffectKind::Time
             | EffectKind::Random
             | EffectKind::Memory
             | EffectKind::Hold
@@ -89,7 +114,7 @@ impl Performer for Outside {
 }
 
 impl Inner {
-    fn host(&self, request: &Value) -> Performed {
+    async fn host(&self, request: &Value) -> Performed {
         let text = |member: &str| {
             request
                 .get(member)
@@ -98,7 +123,7 @@ impl Inner {
         };
         match text("capability") {
             "env" => self.environment(text("name")),
-            "tools" => self.tools(request.get("names")),
+            "tools" => self.tools(request.get("names")).await,
             other => Performed::error(
                 "capability_unknown",
                 format!("there is no host fact `{other}`"),
@@ -106,26 +131,24 @@ impl Inner {
         }
     }
 
-    fn tools(&self, names: Option<&Value>) -> Performed {
-        let names = names.and_then(Value::as_array);
-        let names = names.map(|names| names.iter().filter_map(Value::as_str).collect::<Vec<_>>());
-        let mut tools = Vec::new();
-        for tool in self.tools.iter() {
-            let config = &tool.config;
-            let asked = |names: &Vec<&str>| names.contains(&config.name.as_str());
-            if names.as_ref().is_none_or(asked) {
-                tools.push(json!({
-                    "name": config.name, "description": config.description,
-                    "parameters": config.parameters, "via": "local", "tool": config.name,
-                    "repeatable": config.repeatable,
-                }));
+    async fn tools(&self, names: Option<&Value>) -> Performed {
+        let names = match names {
+            None | Some(Value::Null) => None,
+            Some(names) => {
+                let texts = names
+                    .as_array()
+                    .and_then(|names| names.iter().map(Value::as_str).collect());
+                let Some(texts) = texts else {
+                    return Performed::error("tool_unknown", "`names` is no list of names");
+                };
+                Some::<Vec<&str>>(texts)
             }
+        };
+        let listed = catalog::list(&self.tools, &self.servers, names.as_deref(), &self.secrets);
+        match listed.await {
+            Ok(tools) => Performed::ok(json!({"tools": tools})),
+            Err(error) => Performed::error(error.code, error.message),
         }
-        let unknown = |name: &&&str| self.tools.find(name).is_none();
-        if let Some(name) = names.iter().flatten().find(unknown) {
-            return Performed::error("tool_unknown", format!("no tool `{name}` is declared"));
-        }
-        Performed::ok(json!({"tools": tools}))
     }
 
     fn environment(&self, name: &str) -> Performed {

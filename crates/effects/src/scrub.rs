@@ -55,6 +55,11 @@ impl Scrubber {
         }
     }
 
+    /// Scrubs somebody else's words and keeps their beginning. Cutting first would leave halves of values.
+    pub(crate) fn capped(&self, text: &str, chars_max: usize) -> String {
+        self.text(text).chars().take(chars_max).collect()
+    }
+
     pub(crate) fn bytes(&self, bytes: &[u8]) -> Vec<u8> {
         match &self.finder {
             Some(finder) => finder.replace_all_bytes(bytes, &self.markers),

@@ -19,6 +19,12 @@ pub(crate) enum SecretError {
     NoVault(String),
     #[error("there is no vault `{0}`")]
     OtherVault(String),
+    #[error("version {wanted} of secret `{name}` is gone; the vault has version {found}")]
+    OtherVersion {
+        name: String,
+        wanted: u64,
+        found: u64,
+    },
     #[error("environment variable `{0}` is not set, or too short for a secret")]
     NoVariable(String),
     #[error(transparent)]
@@ -54,6 +60,20 @@ impl Secrets {
     pub(crate) fn value(&self, secret: &SecretRef) -> Result<SecretString, SecretError> {
         let (vault_id, name) = secret.parts();
         Ok(self.find(vault_id, name)?.0)
+    }
+
+    /// Returns the value that a handle means.
+    pub(crate) fn value_of(&self, handle: &SecretHandle) -> Result<SecretString, SecretError> {
+        let (value, found) = self.find(Some(&handle.vault_id), &handle.name)?;
+        if found.version != handle.version {
+            // The record names the version that was used. Using another one would make it untrue.
+            return Err(SecretError::OtherVersion {
+                name: handle.name.clone(),
+                wanted: handle.version,
+                found: found.version,
+            });
+        }
+        Ok(value)
     }
 
     /// Returns a key from where the configuration says it is.

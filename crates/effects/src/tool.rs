@@ -21,6 +21,7 @@ use tokio::sync::Mutex;
 use crate::config::{ConfigError, Stdin, ToolConfig, check_ids};
 use crate::scrub::Scrubber;
 use crate::secrets::{Secrets, environment};
+pub(crate) use process::Group;
 use process::{Captured, Ended, Order};
 
 /// How much of a complaint about arguments is repeated.
@@ -172,9 +173,9 @@ impl Tool {
         let (Value::Object(members), None) = (arguments, &complaint) else {
             let said =
                 complaint.map_or_else(|| "not an object".to_owned(), |error| error.to_string());
-            let said: String = said.chars().take(COMPLAINT_CHARS_MAX).collect();
+            let said = scrubber.capped(&said, COMPLAINT_CHARS_MAX);
             let message = format!("arguments of `{name}`: {said}");
-            return Performed::error("tool_arguments_invalid", scrubber.text(&message));
+            return Performed::error("tool_arguments_invalid", message);
         };
         let hidden = match environment(secrets, &config.secrets) {
             Ok(hidden) => hidden,

@@ -19,8 +19,8 @@ use crate::scrub::{Pieces, Scrubber};
 pub(crate) const RESPONSE_BYTES_MAX: usize = 16 * 1024 * 1024;
 /// How much of an error's body is read.
 const ERROR_BYTES_MAX: usize = 16 * 1024;
-/// How much of a provider's own words is repeated.
-const TOLD_CHARS_MAX: usize = 200;
+/// How long a message is, a provider's own words included.
+const MESSAGE_CHARS_MAX: usize = 250;
 /// The longest wait between two attempts; a provider that asks for more gets none.
 const WAIT_MS_MAX: u64 = 30_000;
 /// Headers in which providers name an exchange.
@@ -103,14 +103,13 @@ impl Failure {
             None if is(&["invalid_request_error"]) => ("provider_refused", false),
             None => ("provider_error", false),
         };
-        let said: String = word("message").chars().take(TOLD_CHARS_MAX).collect();
         let mut message = match status {
             Some(status) => format!("the provider answered {status}"),
             None => "the provider broke off with an error".to_owned(),
         };
-        if !said.is_empty() {
+        if !word("message").is_empty() {
             message.push_str(": ");
-            message.push_str(&said);
+            message.push_str(word("message"));
         }
         Self {
             status,
@@ -120,7 +119,8 @@ impl Failure {
     }
 
     pub(super) fn performed(self, provider: &str, attempts: u32, scrubber: &Scrubber) -> Performed {
-        let message = scrubber.text(&format!("provider `{provider}`: {}", self.message));
+        let message = scrubber.capped(&self.message, MESSAGE_CHARS_MAX);
+        let message = format!("provider `{provider}`: {message}");
         let mut performed = Self { message, ..self }.into_performed();
         if let Some(members) = performed.value.as_object_mut() {
             members.insert("attempts".to_owned(), attempts.into());

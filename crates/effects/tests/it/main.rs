@@ -5,12 +5,16 @@
     clippy::expect_used,
     clippy::indexing_slicing,
     clippy::panic,
+    clippy::print_stdout,
     reason = "a test that meets what it does not expect stops"
 )]
 
 mod anthropic;
 mod failures;
 mod fixture;
+mod mcp;
+mod mcp_everything;
+mod mcp_http;
 mod openai;
 mod providers;
 mod tools;
