@@ -202,3 +202,25 @@ pub(crate) fn assert_error(performed: &Performed, code: &str) {
     assert_eq!(performed.value["code"], code, "{performed:?}");
     assert!(performed.model.is_none());
 }
+
+/// Waits until a process has ended; one that only nobody has collected yet has.
+pub(crate) async fn is_gone(process: &str) -> bool {
+    let file = std::path::Path::new("/proc")
+        .join(process.trim())
+        .join("stat");
+    let began = std::time::Instant::now();
+    while let Ok(text) = std::fs::read_to_string(&file) {
+        let state = text
+            .rsplit(") ")
+            .next()
+            .and_then(|rest| rest.chars().next());
+        if state == Some('Z') {
+            break;
+        }
+        if began.elapsed() > std::time::Duration::from_secs(5) {
+            return false;
+        }
+        tokio::time::sleep(std::time::Duration::from_millis(10)).await;
+    }
+    true
+}

@@ -8,7 +8,7 @@ use engine::port::Performed;
 use engine::workflow::EffectKind;
 use serde_json::{Value, json};
 
-use crate::fixture::{assert_error, config, outside, outside_with, perform, vault};
+use crate::fixture::{assert_error, config, is_gone, outside, outside_with, perform, vault};
 
 fn faulty(more: &str) -> String {
     let script = Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/mcp/faulty.py");
@@ -30,17 +30,6 @@ fn text(performed: &Performed) -> &str {
 
 async fn pid(outside: &Outside) -> String {
     text(&call(outside, "pid", json!({})).await).to_owned()
-}
-
-async fn is_gone(process: &str) -> bool {
-    let began = Instant::now();
-    while Path::new("/proc").join(process).exists() {
-        if began.elapsed() > Duration::from_secs(5) {
-            return false;
-        }
-        tokio::time::sleep(Duration::from_millis(10)).await;
-    }
-    true
 }
 
 #[tokio::test]

@@ -8,7 +8,7 @@ use engine::port::Performed;
 use engine::workflow::EffectKind;
 use serde_json::{Value, json};
 
-use crate::fixture::{assert_error, config, outside, outside_with, perform, vault};
+use crate::fixture::{assert_error, config, is_gone, outside, outside_with, perform, vault};
 
 fn shell(more: &str) -> String {
     // The shell is the tool here; it is named in the configuration, never put in between.
@@ -28,18 +28,6 @@ fn with(more: &str) -> String {
 async fn run(outside: &Outside, script: &str) -> Performed {
     let request = json!({"tool": "run", "arguments": {"script": script}});
     perform(outside, EffectKind::LocalTool, request).await
-}
-
-/// Waits until a process is gone.
-fn is_gone(process: &str) -> bool {
-    let began = Instant::now();
-    while Path::new("/proc").join(process.trim()).exists() {
-        if began.elapsed() > Duration::from_secs(5) {
-            return false;
-        }
-        std::thread::sleep(Duration::from_millis(10));
-    }
-    true
 }
 
 #[tokio::test]
@@ -135,7 +123,7 @@ async fn a_command_that_hangs_is_killed_with_all_it_started() {
     assert_eq!(paths, ["child", "own"]);
     for file in ["child", "own"] {
         let process = std::fs::read_to_string(folder.path().join(file)).unwrap();
-        assert!(is_gone(&process), "{file} {process}");
+        assert!(is_gone(&process).await, "{file} {process}");
     }
 }
 
@@ -156,7 +144,7 @@ async fn a_cancelled_command_is_killed_with_all_it_started() {
     }
     for file in ["child", "own"] {
         let process = std::fs::read_to_string(folder.path().join(file)).unwrap();
-        assert!(is_gone(&process), "{file} {process}");
+        assert!(is_gone(&process).await, "{file} {process}");
     }
 }
 
@@ -166,7 +154,7 @@ async fn a_command_that_ends_leaves_nothing_running() {
     // The child holds the output open; its parent does not wait for it.
     let performed = run(&outside, "sleep 60 & echo $!").await;
     assert!(performed.ok, "{performed:?}");
-    assert!(is_gone(performed.value["stdout"].as_str().unwrap()));
+    assert!(is_gone(performed.value["stdout"].as_str().unwrap()).await);
 }
 
 #[tokio::test]
