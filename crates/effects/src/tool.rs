@@ -36,8 +36,8 @@ pub(crate) struct Tools(BTreeMap<String, Arc<Tool>>);
 pub(crate) struct Tool {
     pub(crate) config: ToolConfig,
     validator: Validator,
-    /// Held while it runs: what changes in a folder can only be told of one command at a time.
-    turn: Arc<Mutex<()>>,
+    /// Held while it runs in a folder: what changes there can only be told of one command at a time.
+    turn: Option<Arc<Mutex<()>>>,
 }
 
 impl Tools {
@@ -54,7 +54,7 @@ impl Tools {
                     .map_err(|error| ConfigError::new(place, format!("`folder`: {error}")))?;
             }
             let tool = Tool {
-                turn: turns.remove(&config.name).unwrap_or_default(),
+                turn: turns.remove(&config.name),
                 validator,
                 config,
             };
@@ -202,7 +202,10 @@ impl Tool {
     }
 
     async fn run(&self, order: Order) -> (Ended, Observed) {
-        let _turn = self.turn.lock().await;
+        let _turn = match &self.turn {
+            Some(turn) => Some(turn.lock().await),
+            None => None,
+        };
         let before = self.look().await;
         let ended = process::run(order).await;
         let mut observed = Observed {

@@ -1,6 +1,5 @@
 //! Local commands as real processes.
 
-use std::path::Path;
 use std::time::{Duration, Instant};
 
 use effects::Outside;
@@ -247,19 +246,39 @@ async fn a_folder_too_large_to_look_at_is_not_observed() {
     }
 }
 
-/// What one command does is not told of another one in the same folder.
+/// What one command does is not told of another one in the same folder, or in one around it.
 #[tokio::test]
-async fn commands_in_one_folder_take_turns() {
+async fn commands_in_one_folder_take_turns_and_others_do_not_wait() {
     let folder = tempfile::tempdir().unwrap();
-    let outside = outside(&with(&format!("folder = \"{}\"", folder.path().display())));
-    let one = run(&outside, "sleep 0.2; touch one; sleep 0.2");
-    let two = run(&outside, "sleep 0.2; touch two; sleep 0.2");
-    let (one, two) = tokio::join!(one, two);
-    for (performed, name) in [(one, "one"), (two, "two")] {
+    std::fs::create_dir(folder.path().join("inner")).unwrap();
+    let tool = |name: &str, place: &str| {
+        let text = with(&format!("folder = \"{}{place}\"", folder.path().display()));
+        text.replacen("\"run\"", &format!("\"{name}\""), 1)
+    };
+    let text = tool("around", "") + &tool("inside", "/inner") + &shell("");
+    let outside = outside(&text);
+    let call = |tool: &str, script: &str| {
+        let request = json!({"tool": tool, "arguments": {"script": script}});
+        perform(&outside, EffectKind::LocalTool, request)
+    };
+    let around = call("around", "sleep 0.2; touch one; sleep 0.2");
+    let inside = call("inside", "sleep 0.2; touch two; sleep 0.2");
+    let (around, inside) = tokio::join!(around, inside);
+    for (performed, name) in [(around, "one"), (inside, "two")] {
         let writes = performed.observed.unwrap().fs_writes;
         let paths: Vec<&str> = writes.iter().map(|change| change.path.as_str()).collect();
         assert_eq!(paths, [name]);
     }
+    // Each waits for the other's file, so they end only when they run side by side.
+    let meet = |own: &str, other: &str| {
+        format!(
+            "cd {}; touch {own}; until [ -e {other} ]; do sleep 0.01; done",
+            folder.path().display()
+        )
+    };
+    let (here, there) = (meet("a", "b"), meet("b", "a"));
+    let (one, two) = tokio::join!(call("run", &here), call("run", &there));
+    assert!(one.ok && two.ok, "{one:?} {two:?}");
 }
 
 /// AP-PRIV-02: the command gets the value, the record does not, in whatever spelling.
