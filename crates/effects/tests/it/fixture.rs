@@ -152,16 +152,25 @@ pub(crate) fn vault(secrets: &[(&str, &str)]) -> (tempfile::TempDir, Vault) {
     (folder, vault)
 }
 
+pub(crate) fn effect(key: &str, kind: EffectKind, request: Value) -> Effect {
+    Effect {
+        key: key.to_owned(),
+        kind,
+        request,
+        repeatable: true,
+    }
+}
+
 pub(crate) async fn perform(outside: &Outside, kind: EffectKind, request: Value) -> Performed {
-    let effect = Effect::repeatable("llm:main:1", kind, request);
+    let effect = effect("llm:main:1", kind, request);
     outside.perform(effect, Deltas::none()).await
 }
 
 /// Asks a model and returns the result with the pieces that were shown.
 pub(crate) async fn ask(outside: &Outside, request: Value) -> (Performed, Vec<String>) {
     let (sender, mut receiver) = tokio::sync::mpsc::unbounded_channel();
-    let effect = Effect::repeatable("llm:main:1", EffectKind::Model, request);
-    let performed = outside.perform(effect, Deltas::to(sender)).await;
+    let effect = effect("llm:main:1", EffectKind::Model, request);
+    let performed = outside.perform(effect, Deltas::to(move |piece| drop(sender.send(piece)))).await;
     let mut pieces = Vec::new();
     while let Some(piece) = receiver.recv().await {
         pieces.push(piece);

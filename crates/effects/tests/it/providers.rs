@@ -91,7 +91,7 @@ async fn a_script_answers_by_key_and_by_what_was_said() {
     );
     assert_eq!(used.cost_micros, Some(0));
 
-    let effect = Effect::repeatable("llm:main:2", EffectKind::Model, says("how is the weather?"));
+    let effect = effect("llm:main:2", EffectKind::Model, says("how is the weather?"));
     let performed = outside.perform(effect, Deltas::none()).await;
     assert_eq!(
         performed.value["choices"][0]["message"]["content"],
