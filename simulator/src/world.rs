@@ -11,7 +11,8 @@ use std::time::Duration;
 use domain::{Event, Timestamp};
 use engine::Offline;
 use engine::port::{
-    BoxFuture, Clock, Ids, MemoryStore, Performed, Performer, ReadEvents, Scope, Spawn, Store,
+    BoxFuture, Clock, Deltas, Ids, MemoryStore, Performed, Performer, ReadEvents, Scope, Spawn,
+    Store,
 };
 use engine::workflow::{Effect, EffectKind};
 
@@ -194,7 +195,7 @@ pub(crate) struct SimPerformer {
 }
 
 impl Performer for SimPerformer {
-    fn perform(&self, effect: Effect) -> BoxFuture<'static, Performed> {
+    fn perform(&self, effect: Effect, deltas: Deltas) -> BoxFuture<'static, Performed> {
         let this = self.clone();
         Box::pin(async move {
             if !this.is_intended(&effect).await {
@@ -208,15 +209,9 @@ impl Performer for SimPerformer {
                     .await;
             }
             if effect.kind == EffectKind::Model && this.dice.one_in(12) {
-                let value = serde_json::json!({"message": "the provider answered 500"});
-                return Performed {
-                    ok: false,
-                    value,
-                    provider_request_id: None,
-                    model: None,
-                };
+                return Performed::error("provider_error", "the provider answered 500");
             }
-            Offline.perform(effect).await
+            Offline.perform(effect, deltas).await
         })
     }
 }

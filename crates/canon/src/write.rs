@@ -49,7 +49,7 @@ pub fn append(out: &mut Vec<u8>, value: &Value, profile: Profile) {
         }
         Value::Object(map) => {
             let mut members: Vec<(&String, &Value)> = map.iter().collect();
-            members.sort_by(|(a, _), (b, _)| compare(a, b, profile));
+            members.sort_by(|(a, _), (b, _)| profile.compare_names(a, b));
             out.push(b'{');
             for (index, (name, member)) in members.into_iter().enumerate() {
                 if index > 0 {
@@ -66,12 +66,19 @@ pub fn append(out: &mut Vec<u8>, value: &Value, profile: Profile) {
 
 /// Returns a finite double in ECMAScript's shortest notation; others as `null`.
 pub fn number(value: f64) -> String {
+    let mut out = Vec::new();
+    append_number(&mut out, value);
+    String::from_utf8(out).unwrap_or_default()
+}
+
+/// Appends what [`number`] returns.
+pub fn append_number(out: &mut Vec<u8>, value: f64) {
     if !value.is_finite() {
-        return "null".to_owned();
+        return out.extend_from_slice(b"null");
     }
     // Negative zero has no sign in either profile.
     let value = if value == 0.0 { 0.0 } else { value };
-    ryu_js::Buffer::new().format_finite(value).to_owned()
+    out.extend_from_slice(ryu_js::Buffer::new().format_finite(value).as_bytes());
 }
 
 fn push_number(out: &mut Vec<u8>, value: &Number) {
@@ -82,7 +89,7 @@ fn push_number(out: &mut Vec<u8>, value: &Number) {
     {
         out.extend_from_slice(integer.to_string().as_bytes());
     } else if let Some(double) = value.as_f64() {
-        out.extend_from_slice(number(double).as_bytes());
+        append_number(out, double);
     }
 }
 
@@ -116,24 +123,40 @@ pub fn append_string(out: &mut Vec<u8>, text: &str) {
     out.push(b'"');
 }
 
-fn compare(a: &str, b: &str, profile: Profile) -> Ordering {
-    let by_code_units = || a.encode_utf16().cmp(b.encode_utf16());
-    match profile {
-        Profile::Jcs if a.is_ascii() && b.is_ascii() => a.cmp(b),
-        Profile::Jcs => by_code_units(),
-        Profile::AhdJs1 => match (array_index(a), array_index(b)) {
-            (Some(a), Some(b)) => a.cmp(&b),
-            (Some(_), None) => Ordering::Less,
-            (None, Some(_)) => Ordering::Greater,
-            (None, None) => by_code_units(),
-        },
+impl Profile {
+    /// Returns the order of two member names.
+    pub fn compare_names(self, a: &str, b: &str) -> Ordering {
+        match self {
+            Self::Jcs => by_code_units(a, b),
+            Self::AhdJs1 => match (array_index(a), array_index(b)) {
+                (Some(a), Some(b)) => a.cmp(&b),
+                (Some(_), None) => Ordering::Less,
+                (None, Some(_)) => Ordering::Greater,
+                (None, None) => by_code_units(a, b),
+            },
+        }
+    }
+}
+
+/// Compares texts by UTF-16 code units, on their UTF-8 bytes.
+fn by_code_units(a: &str, b: &str) -> Ordering {
+    // The first byte that differs decides, as in code-point order, unless it leads a supplementary character
+    // (from F0): its surrogates are below U+E000 to U+FFFF, which EE and EF lead.
+    let rank = |byte: u8| match byte {
+        0xee | 0xef => u16::from(byte) + 0x10,
+        _ => u16::from(byte),
+    };
+    let differ = a.bytes().zip(b.bytes()).find(|(a, b)| a != b);
+    match differ {
+        Some((a, b)) => rank(a).cmp(&rank(b)),
+        None => a.len().cmp(&b.len()),
     }
 }
 
 /// Returns the value of a name that JavaScript treats as an array index.
 fn array_index(name: &str) -> Option<u32> {
     const ARRAY_INDEX_MAX: u32 = u32::MAX - 1;
-    let canonical = name == "0" || (!name.starts_with('0') && !name.is_empty());
+    let canonical = name == "0" || name.starts_with(|first| matches!(first, '1'..='9'));
     if !canonical || !name.bytes().all(|byte| byte.is_ascii_digit()) {
         return None;
     }
@@ -239,6 +262,15 @@ mod tests {
     }
 
     proptest! {
+        #[test]
+        fn names_are_in_the_order_of_their_code_units(
+            a in "[aé\u{d7ff}\u{e000}\u{ffff}\u{10000}\u{10ffff}]{0,3}",
+            b in "[aé\u{d7ff}\u{e000}\u{ffff}\u{10000}\u{10ffff}]{0,3}",
+        ) {
+            let oracle = a.encode_utf16().cmp(b.encode_utf16());
+            prop_assert_eq!(Profile::Jcs.compare_names(&a, &b), oracle);
+        }
+
         #[test]
         fn the_writer_equals_an_independent_one(value in any_value()) {
             let oracle = serde_json_canonicalizer::to_vec(&value).unwrap();

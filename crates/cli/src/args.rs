@@ -6,7 +6,7 @@ use std::path::PathBuf;
 
 use clap::{Args, Parser, Subcommand};
 
-use crate::{receipt, sidecar};
+use crate::{persona, receipt, sidecar};
 
 /// The flight recorder for AI agents: run them under contract, replay any run, prove what happened.
 #[derive(Debug, Parser)]
@@ -37,6 +37,9 @@ pub(crate) enum Command {
     /// Submit tasks, follow them, answer and cancel them
     #[command(subcommand)]
     Task(TaskCommand),
+    /// Define agents from files, list and show them
+    #[command(subcommand)]
+    Persona(persona::Command),
     /// Check, rebuild and export the event log
     #[command(subcommand)]
     Log(LogCommand),
@@ -209,6 +212,7 @@ pub(crate) enum TaskCommand {
         Examples:\n  reprise task submit 'Summarise the incident' --watch\n  \
         reprise task submit - < prompt.txt\n  \
         reprise task submit 'Deploy' --workflow approve --metadata ticket=OPS-7\n  \
+        reprise task submit 'Review the last commit' --persona reviewer\n  \
         reprise task submit --json-input input.json --session session_0123"
     )]
     Submit(TaskSubmitArgs),
@@ -243,9 +247,12 @@ pub(crate) struct TaskSubmitArgs {
     /// What to do; `-` reads it from stdin
     #[arg(required_unless_present = "json_input", conflicts_with = "json_input")]
     pub(crate) text: Option<String>,
-    /// The workflow to run [default: the server's, agent]
+    /// The workflow to run [default: the persona's, else agent]
     #[arg(long, value_name = "NAME")]
     pub(crate) workflow: Option<String>,
+    /// The persona to run under: its id, its name, or NAME@VERSION [default: the session's]
+    #[arg(long, value_name = "PERSONA")]
+    pub(crate) persona: Option<String>,
     /// The session to submit to [default: a new one]
     #[arg(long, value_name = "ID")]
     pub(crate) session: Option<String>,

@@ -8,6 +8,7 @@ mod command;
 mod config;
 mod exit;
 mod output;
+mod persona;
 mod receipt;
 mod sidecar;
 mod signing;
@@ -44,6 +45,7 @@ fn run(command: Command) -> anyhow::Result<ExitCode> {
         Command::Serve(args) => wait(command::serve::run(args)),
         Command::Key(key) => wait(command::key::run(key)),
         Command::Task(task) => wait(command::task::run(task)),
+        Command::Persona(persona) => wait(persona::run(persona)),
         Command::Log(log) => command::log::run(log),
         Command::Receipt(receipt) => receipt::run(receipt),
         Command::Canonicalize(args) => command::canonicalize::run(&args),

@@ -38,7 +38,7 @@ enum Command {
     Capture(Box<capture::CaptureArgs>),
     /// Check that the inputs on disk are the inputs the run used.
     #[command(after_help = verify::EXAMPLES)]
-    Verify(VerifyArgs),
+    Verify(Box<VerifyArgs>),
     /// Print, or with --exec perform, the steps that run the command again.
     #[command(after_help = rerun::EXAMPLES)]
     Rerun(rerun::RerunArgs),
@@ -53,7 +53,7 @@ enum Command {
 impl From<VerifyArgs> for Args {
     fn from(args: VerifyArgs) -> Self {
         Self {
-            command: Command::Verify(args),
+            command: Command::Verify(Box::new(args)),
         }
     }
 }

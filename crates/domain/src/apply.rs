@@ -7,9 +7,10 @@ use serde::de::DeserializeOwned;
 
 use crate::decide::task::withdrawn_digest;
 use crate::{
-    Answer, Artifact, Ask, Batch, Branch, BranchKind, Chain, Document, Dropped, Event, EventName,
-    Kind, Links, Message, Outcome, Permission, Position, Receipt, Session, SessionId, State,
-    Status, Task, TaskId, TrustChain, Vault, Workspace, WorkspaceId,
+    Answer, Artifact, ArtifactKind, Ask, Batch, Branch, BranchKind, Chain, Document, Dropped,
+    Event, EventName, Kind, Links, Message, Outcome, Permission, Persona, Position, Receipt,
+    ReplayOf, Session, SessionId, State, Status, Task, TaskId, TaskPersona, TrustChain, Vault,
+    Visibility, Workspace, WorkspaceId,
 };
 
 /// An event that cannot follow what is stored.
@@ -111,6 +112,12 @@ impl Fold<'_> {
             .map_err(|error| self.impossible(format!("payload member `{name}`: {error}")))
     }
 
+    fn inside<T: DeserializeOwned>(&self, value: &Value, name: &str) -> Result<T, ImpossibleEvent> {
+        let value = value.get(name).cloned().unwrap_or_default();
+        serde_json::from_value(value)
+            .map_err(|error| self.impossible(format!("payload member `replay.{name}`: {error}")))
+    }
+
     fn workspace(&self) -> Result<WorkspaceId, ImpossibleEvent> {
         self.event
             .workspace_id
@@ -153,7 +160,7 @@ impl Fold<'_> {
                 parent_session_id: self.member("parent_session_id")?,
                 branch_id: self.member("branch_id")?,
                 mode_id: self.member("mode_id")?,
-                persona_id: None,
+                persona_id: self.member("persona_id")?,
                 model_policy: self.member("model_policy")?,
                 summary: None,
                 metadata: self.position,
@@ -190,7 +197,19 @@ impl Fold<'_> {
                 uri: self.member("uri")?,
                 visibility: self.member("visibility")?,
                 sha256: self.member("sha256")?,
-                bytes: None,
+                bytes: self.member("bytes")?,
+                workspace_id: self.workspace()?,
+                session_id: self.event.session_id.clone(),
+                task_id: self.member("task_id")?,
+                source: self.position,
+            }),
+            ("artifact", Kind::CheckpointCreated) => State::Artifact(Artifact {
+                kind: ArtifactKind::Snapshot,
+                mime_type: "application/json".to_owned(),
+                uri: None,
+                visibility: Visibility::ReceiptOnly,
+                sha256: self.member("state_sha256")?,
+                bytes: self.member("bytes")?,
                 workspace_id: self.workspace()?,
                 session_id: self.event.session_id.clone(),
                 task_id: self.member("task_id")?,
@@ -244,6 +263,7 @@ impl Fold<'_> {
                 cosigned: Vec::new(),
             }),
             ("trust_chain", Kind::TrustRecorded) => State::TrustChain(self.trusted()?),
+            ("persona", Kind::PersonaCreated) => State::Persona(self.persona()?),
             (object, _) => return Err(self.impossible(format!("does not create a {object}"))),
         };
         Ok(state)
@@ -269,13 +289,45 @@ impl Fold<'_> {
         })
     }
 
+    fn persona(&self) -> Result<Persona, ImpossibleEvent> {
+        Ok(Persona {
+            name: self.member("name")?,
+            version: self.member("version")?,
+            content: self.member("content_sha256")?,
+            source: self.position,
+        })
+    }
+
+    fn task_persona(&self) -> Result<Option<TaskPersona>, ImpossibleEvent> {
+        let Some(id) = self.member("persona_id")? else {
+            return Ok(None);
+        };
+        Ok(Some(TaskPersona {
+            id,
+            version: self.member("persona_version")?,
+            autonomy_tier: self.member("autonomy_tier")?,
+            receipt_policy: self.member("receipt_policy")?,
+        }))
+    }
+
     fn submitted(&self) -> Result<Task, ImpossibleEvent> {
         let input = match self.member::<Option<String>>("input_event_id")? {
             Some(id) => self
                 .log
                 .position(&id)
                 .ok_or_else(|| self.impossible(format!("input event `{id}` is not of this log")))?,
-            None => self.position,
+            // A replay works on its source's input.
+            None => self
+                .member::<Option<Position>>("input_position")?
+                .unwrap_or(self.position),
+        };
+        let replay = match self.payload().get("replay") {
+            None => None,
+            Some(replay) => Some(ReplayOf {
+                source_task_id: self.inside(replay, "source_task_id")?,
+                request: self.inside(replay, "request_sha256")?,
+                ordinal: self.inside(replay, "ordinal")?,
+            }),
         };
         Ok(Task {
             session_id: self.session()?,
@@ -283,6 +335,7 @@ impl Fold<'_> {
             status: Status::Submitted,
             created_by: self.actor(),
             workflow: self.member("workflow")?,
+            persona: self.task_persona()?,
             branch_id: self.member("branch_id")?,
             parent_task_id: self.member("parent_task_id")?,
             submitted: self.position,
@@ -295,6 +348,7 @@ impl Fold<'_> {
             outcome_id: None,
             receipt_id: None,
             failure: None,
+            replay,
         })
     }
 
@@ -326,6 +380,10 @@ impl Fold<'_> {
                 batch.cosigned.push(self.position);
                 Ok(())
             }
+            State::Persona(persona) if kind == Kind::PersonaUpdated => {
+                *persona = self.persona()?;
+                Ok(())
+            }
             State::Branch(_)
             | State::Message(_)
             | State::Outcome(_)
@@ -333,9 +391,8 @@ impl Fold<'_> {
             | State::Receipt(_)
             | State::Chain(_)
             | State::Batch(_)
-            | State::TrustChain(_) => {
-                Err(self.impossible("this resource never changes".to_owned()))
-            }
+            | State::TrustChain(_)
+            | State::Persona(_) => Err(self.impossible("this resource never changes".to_owned())),
         }
     }
 
@@ -375,7 +432,7 @@ impl Fold<'_> {
     fn change_session(&self, kind: Kind, session: &mut Session) -> Result<(), ImpossibleEvent> {
         match kind {
             Kind::SessionMessageAppended => session.appended += 1,
-            Kind::SessionThreadForked => {}
+            Kind::SessionThreadForked | Kind::SessionReplayed => {}
             Kind::SessionClosed => session.closed = true,
             Kind::SessionUpdated => {
                 if self.payload().contains_key("summary") {
@@ -418,11 +475,23 @@ impl Fold<'_> {
         reason = "every other kind names other resources; the arm refuses"
     )]
     fn change_task(&self, kind: Kind, task: &mut Task) -> Result<(), ImpossibleEvent> {
+        if self.event.replay.is_some() {
+            return self.repeat(task);
+        }
         match kind {
             Kind::TaskStarted
             | Kind::UserCancelRequested
             | Kind::EffectRequested
             | Kind::EffectRecorded
+            | Kind::AgentToolUse
+            | Kind::AgentToolResult
+            | Kind::AgentMemoryRead
+            | Kind::ToolDenied
+            | Kind::ToolFailed
+            | Kind::MessageDelta
+            | Kind::ReplayStarted
+            | Kind::ReplayCompleted
+            | Kind::ReplayFailed
             | Kind::TaskCanceled
             | Kind::TaskCompleted
             | Kind::TaskFailed
@@ -435,7 +504,16 @@ impl Fold<'_> {
             Kind::TaskStarted
             | Kind::UserCancelRequested
             | Kind::EffectRequested
-            | Kind::EffectRecorded => Ok(()),
+            | Kind::EffectRecorded
+            | Kind::AgentToolUse
+            | Kind::AgentToolResult
+            | Kind::AgentMemoryRead
+            | Kind::ToolDenied
+            | Kind::ToolFailed
+            | Kind::MessageDelta
+            | Kind::ReplayStarted
+            | Kind::ReplayCompleted
+            | Kind::ReplayFailed => Ok(()),
             Kind::TaskInputRequired | Kind::TaskAuthRequired => {
                 let request = self.member("request_id")?;
                 // Asking the same again after a restart is no new request.
@@ -459,6 +537,17 @@ impl Fold<'_> {
             Kind::TaskStatusChanged => self.change_status(task),
             _ => Err(self.impossible("does not change a task".to_owned())),
         }
+    }
+
+    /// Whatever a replay repeats happens to nothing: it only stands in the replay's own log.
+    fn repeat(&self, task: &Task) -> Result<(), ImpossibleEvent> {
+        if task.status.is_terminal() {
+            return Err(self.impossible("the log of a finished task is sealed".to_owned()));
+        }
+        if task.replay.is_none() {
+            return Err(self.impossible("repeats an event in a task that is no replay".to_owned()));
+        }
+        Ok(())
     }
 
     fn change_status(&self, task: &mut Task) -> Result<(), ImpossibleEvent> {

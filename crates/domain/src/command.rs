@@ -1,11 +1,14 @@
 //! Commands: orders with everything in them that deciding needs, ids and salts included.
 
+use std::sync::Arc;
+
 use canon::{Digest, Map, Value};
-use serde::Serialize;
+use serde::{Deserialize, Serialize};
 
 use crate::{
-    ArtifactId, ArtifactKind, Ask, BatchId, BranchId, BranchKind, MessageId, OutcomeId,
-    PermissionId, Position, ReceiptId, Role, SessionId, TaskId, VaultId, Visibility, WorkspaceId,
+    ArtifactId, ArtifactKind, Ask, BatchId, BranchId, BranchKind, Kind, MessageId, OutcomeId,
+    PermissionId, PersonaId, PersonaSnapshot, PersonaSpec, Position, ReceiptId, ReplayMark, Role,
+    SessionId, Status, TaskId, VaultId, Visibility, WorkspaceId,
 };
 
 /// An order and who gave it.
@@ -34,12 +37,16 @@ pub enum Order {
     CloseSession(SessionId),
     /// Copies a Session's Messages into a new Session.
     ForkSession(ForkSession),
+    /// Notes that a Session repeats another one.
+    RecordSessionReplay(RecordSessionReplay),
     /// Drops a Session's later Messages.
     TruncateSession(TruncateSession),
     /// Appends a Message to a Session.
     AppendMessage(AppendMessage),
     /// Accepts a Task.
     SubmitTask(SubmitTask),
+    /// Accepts a replay of a finished Task.
+    SubmitReplay(SubmitReplay),
     /// Cancels a Task.
     CancelTask(CancelTask),
     /// Tells a running Task to stop its current step; the Task stays.
@@ -62,6 +69,39 @@ pub enum Order {
     SealHead(SealHead),
     /// Adds a witness's signature to a head.
     CosignHead(CosignHead),
+    /// Defines a Persona.
+    CreatePersona(CreatePersona),
+    /// Changes what may be changed of a Persona.
+    UpdatePersona(UpdatePersona),
+}
+
+/// See [`Order::CreatePersona`]. Its id follows from its name and version.
+#[derive(Debug, Clone, PartialEq)]
+pub struct CreatePersona {
+    /// The definition.
+    pub persona: PersonaSpec,
+    /// The caller's own members.
+    pub metadata: Map<String, Value>,
+}
+
+impl CreatePersona {
+    /// Returns the id that follows from name and version.
+    pub fn id(&self) -> PersonaId {
+        PersonaId::of(&self.persona.name, &self.persona.version)
+    }
+}
+
+/// See [`Order::UpdatePersona`].
+#[derive(Debug, Clone, PartialEq)]
+pub struct UpdatePersona {
+    /// The Persona.
+    pub id: PersonaId,
+    /// The version of its document that the change was made on.
+    pub document_version: u64,
+    /// The whole definition after the change.
+    pub persona: PersonaSpec,
+    /// The caller's own members after the change.
+    pub metadata: Map<String, Value>,
 }
 
 /// See [`Order::RecordVerification`].
@@ -155,6 +195,8 @@ pub struct CreateSession {
     pub workspace_id: WorkspaceId,
     /// The mode, as given.
     pub mode_id: Option<String>,
+    /// The Persona of its Tasks, which was seen to exist: Personas are never removed.
+    pub persona_id: Option<PersonaId>,
     /// Provider and model preferences, as given.
     pub model_policy: Option<Value>,
     /// The first Messages, in order.
@@ -202,12 +244,23 @@ pub struct ForkSession {
     pub at_event_id: Option<String>,
     /// The Branch the fork lives on.
     pub branch_id: Option<BranchId>,
+    /// The Branch to make for it instead.
+    pub new_branch: Option<BranchId>,
     /// The parent's last Receipt at the fork point.
     pub chain: Option<(ReceiptId, Digest)>,
     /// What to copy, in order.
     pub messages: Vec<MessageCopy>,
     /// The caller's own members.
     pub metadata: Map<String, Value>,
+}
+
+/// See [`Order::RecordSessionReplay`].
+#[derive(Debug, Clone, PartialEq)]
+pub struct RecordSessionReplay {
+    /// The Session that repeats.
+    pub id: SessionId,
+    /// What it repeats and how far it came.
+    pub payload: Map<String, Value>,
 }
 
 /// See [`Order::TruncateSession`].
@@ -262,8 +315,37 @@ pub struct SubmitTask {
     pub parent_task_id: Option<TaskId>,
     /// The registered name of its workflow.
     pub workflow: String,
+    /// The Persona it runs under, as that is now.
+    pub persona: Option<PersonaSnapshot>,
     /// What it works on.
     pub input: TaskInput,
+    /// The caller's own members.
+    pub metadata: Map<String, Value>,
+}
+
+/// See [`Order::SubmitReplay`].
+#[derive(Debug, Clone, PartialEq)]
+pub struct SubmitReplay {
+    /// Its id, which follows from the source's.
+    pub id: TaskId,
+    /// Which replay of the source it is, from 1.
+    pub ordinal: u64,
+    /// The Task to replay.
+    pub source: TaskId,
+    /// The Session it runs in.
+    pub session_id: SessionId,
+    /// The Branch to make for it, when it must not run on its Session's.
+    pub new_branch: Option<BranchId>,
+    /// `exact`, `with_overrides` or `from_checkpoint`.
+    pub mode: String,
+    /// The structured input of the source; null when it works on a Message.
+    pub input: Value,
+    /// The persona the source ran under; null without one.
+    pub persona: Value,
+    /// The request as it was accepted. Kept beside the log: it may hold what is not public, though never a secret.
+    pub request: Value,
+    /// Random text that keeps the digest of the request from being guessed.
+    pub salt: String,
     /// The caller's own members.
     pub metadata: Map<String, Value>,
 }
@@ -275,6 +357,8 @@ pub struct CancelTask {
     pub id: TaskId,
     /// The ids of what its end leaves.
     pub ids: EndIds,
+    /// The Receipt, when the Task is a replay.
+    pub receipt: Option<Arc<[u8]>>,
     /// Why, as given.
     pub reason: Option<String>,
 }
@@ -434,8 +518,39 @@ pub enum Move {
         /// The action to approve.
         action: Value,
     },
+    /// The workflow tells what it does: a tool it uses, a result it got.
+    Note {
+        /// What happened.
+        kind: Kind,
+        /// The facts.
+        payload: Map<String, Value>,
+    },
+    /// A piece of text that a model call has streamed.
+    Delta {
+        /// The model call.
+        effect_key: String,
+        /// Its number among the pieces of this call, from 0.
+        index: u64,
+        /// The text.
+        text: String,
+    },
+    /// The workflow stands at a boundary from which it can be restarted.
+    Checkpoint {
+        /// Its number in this Task, from 1.
+        number: u64,
+        /// The state, in canonical data.
+        state: Value,
+    },
     /// The agent says something.
     Say(NewMessage),
+    /// The workflow leaves an Artifact.
+    Produce(Product),
+    /// A replay begins.
+    StartReplay(Map<String, Value>),
+    /// A replay repeats an event of its source, or emits one that the source does not have.
+    Replay(Box<ReplayedEvent>),
+    /// A replay ends.
+    EndReplay(Box<EndReplay>),
     /// The Task ends well.
     Complete {
         /// The ids of what its end leaves.
@@ -458,6 +573,57 @@ pub enum Move {
     },
 }
 
+/// An Artifact that a workflow leaves.
+#[derive(Debug, Clone, PartialEq)]
+pub struct Product {
+    /// Its id.
+    pub id: ArtifactId,
+    /// What it is.
+    pub kind: ArtifactKind,
+    /// Its media type.
+    pub mime_type: String,
+    /// Its content.
+    pub bytes: Vec<u8>,
+}
+
+/// See [`Move::Replay`].
+#[derive(Debug, Clone, PartialEq)]
+pub struct ReplayedEvent {
+    /// What happened.
+    pub kind: Kind,
+    /// Who caused the event that it repeats.
+    pub actor: Option<String>,
+    /// The Artifact that it re-creates; everything else happens to the replay itself.
+    pub artifact: Option<ArtifactId>,
+    /// New content of that Artifact.
+    pub content: Option<Vec<u8>>,
+    /// The facts.
+    pub payload: Map<String, Value>,
+    /// Which event of the source it repeats.
+    pub mark: ReplayMark,
+}
+
+/// See [`Move::EndReplay`].
+#[derive(Debug, Clone, PartialEq)]
+pub struct EndReplay {
+    /// The ids of what its end leaves.
+    pub ids: EndIds,
+    /// How the Task ends.
+    pub status: Status,
+    /// True when the replay did what it was asked for, whatever the Task's end.
+    pub completed: bool,
+    /// The payload of `replay.completed` or `replay.failed`.
+    pub payload: Map<String, Value>,
+    /// One line for people.
+    pub summary: String,
+    /// The Messages of the result, whole: they are in no transcript.
+    pub messages: Value,
+    /// Why the Task failed, null otherwise.
+    pub failure: Value,
+    /// The Receipt, unsigned.
+    pub receipt: Arc<[u8]>,
+}
+
 /// The intent to perform an effect.
 #[derive(Debug, Clone, PartialEq)]
 pub struct EffectIntent {
@@ -469,10 +635,21 @@ pub struct EffectIntent {
     pub request_sha256: Digest,
     /// True when performing it twice does no harm.
     pub repeatable: bool,
+    /// The digests of a model request's messages, after those of an earlier request.
+    pub parts: Option<RequestParts>,
+}
+
+/// The messages of a model request by their digests. A transcript is not repeated every turn.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize)]
+pub struct RequestParts {
+    /// The effect whose whole list comes first.
+    pub base: Option<String>,
+    /// What comes after it.
+    pub added: Vec<Digest>,
 }
 
 /// What a model call used. Receipts and budgets are computed from it.
-#[derive(Debug, Clone, PartialEq, Eq, Serialize)]
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct ModelUse {
     /// Who serves the model.
     pub provider: String,
@@ -486,6 +663,41 @@ pub struct ModelUse {
     pub cost_micros: Option<u64>,
     /// The price table that was used.
     pub price_table: Option<String>,
+}
+
+/// What an effect was seen to do outside, by whoever performed it.
+#[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Observed {
+    /// Files that changed in the declared working folder.
+    pub fs_writes: Vec<FileChange>,
+    /// Hosts that our own clients contacted.
+    pub network_egress: Vec<Egress>,
+    /// Lists that cannot be told, such as `fs_writes`: their being empty says nothing.
+    pub not_observed: Vec<String>,
+}
+
+/// One changed file.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub struct FileChange {
+    /// The path inside the declared working folder.
+    pub path: String,
+    /// `create`, `modify` or `delete`.
+    pub operation: String,
+    /// Digest before; none when there was no such file.
+    pub before_sha256: Option<Digest>,
+    /// Digest after; none when there is no such file.
+    pub after_sha256: Option<Digest>,
+}
+
+/// One contacted host.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Egress {
+    /// The host name, never a whole address.
+    pub destination: String,
+    /// What for, such as `model` or `mcp`.
+    pub purpose: String,
+    /// How much was sent, if known.
+    pub bytes_sent: Option<u64>,
 }
 
 /// The result of an effect.
@@ -503,4 +715,6 @@ pub struct EffectResult {
     pub provider_request_id: Option<String>,
     /// For a model call: what was used.
     pub model: Option<ModelUse>,
+    /// What it was seen to do outside.
+    pub observed: Option<Observed>,
 }

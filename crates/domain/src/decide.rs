@@ -5,9 +5,13 @@
 
 mod advance;
 mod content;
+mod persona;
 mod receipt;
+mod replay;
 mod session;
 pub(crate) mod task;
+
+use std::sync::Arc;
 
 use canon::{Map, Value};
 pub use receipt::{Issued, issue_receipt};
@@ -35,8 +39,20 @@ pub struct Decision {
     pub blobs: Vec<Blob>,
     /// The resource that answers the command.
     pub subject: ResourceRef,
-    /// The Task that these events end, and the id of the Receipt that must be issued with them.
-    pub ends: Option<(TaskId, ReceiptId)>,
+    /// The Task that these events end, and the Receipt that must be issued with them; none also when the Task's
+    /// Persona wants no Receipt.
+    pub ends: Option<Ends>,
+}
+
+/// A Task that ends, and its Receipt to be.
+#[derive(Debug, Clone, PartialEq)]
+pub struct Ends {
+    /// The Task.
+    pub task_id: TaskId,
+    /// The Receipt's id.
+    pub receipt_id: ReceiptId,
+    /// The Receipt itself, unsigned, when it does not depend on the events of this commit: that of a replay.
+    pub receipt: Option<Arc<[u8]>>,
 }
 
 /// Decides a command.
@@ -58,9 +74,11 @@ pub fn decide(documents: &dyn Documents, command: &Command) -> Result<Decision, 
         Order::UpdateSession(order) => session::update(&mut desk, order),
         Order::CloseSession(id) => session::close(&mut desk, id),
         Order::ForkSession(order) => session::fork(&mut desk, order),
+        Order::RecordSessionReplay(order) => session::replayed(&mut desk, order),
         Order::TruncateSession(order) => session::truncate(&mut desk, order),
         Order::AppendMessage(order) => session::append_message(&mut desk, order),
         Order::SubmitTask(order) => task::submit(&mut desk, order),
+        Order::SubmitReplay(order) => replay::submit(&mut desk, order),
         Order::CancelTask(order) => task::cancel(&mut desk, order),
         Order::InterruptTask(order) => task::interrupt(&mut desk, order),
         Order::AnswerRequest(order) => task::answer(&mut desk, order),
@@ -72,6 +90,8 @@ pub fn decide(documents: &dyn Documents, command: &Command) -> Result<Decision, 
         Order::RecordVerification(order) => receipt::record_verification(&mut desk, order),
         Order::SealHead(order) => receipt::seal_head(&mut desk, order),
         Order::CosignHead(order) => receipt::cosign(&mut desk, order),
+        Order::CreatePersona(order) => persona::create(&mut desk, order),
+        Order::UpdatePersona(order) => persona::update(&mut desk, order),
     }?;
     let Desk {
         mut drafts,
@@ -96,7 +116,7 @@ struct Desk<'a> {
     actor: &'a str,
     drafts: Vec<Draft>,
     blobs: Vec<Blob>,
-    ends: Option<(TaskId, ReceiptId)>,
+    ends: Option<Ends>,
 }
 
 /// What an event belongs to.
@@ -136,6 +156,7 @@ impl<'a> Desk<'a> {
             receipt_id: None,
             payload,
             sibling: None,
+            replay: None,
         });
         let last = self.drafts.len() - 1;
         #[expect(

@@ -85,6 +85,29 @@ pub struct Draft {
     /// A payload member that names a sibling draft, by its distance (the next draft is 1): sealing fills in that
     /// event's id.
     pub sibling: Option<(&'static str, u64)>,
+    /// Where it comes from, when a replay emits it.
+    pub replay: Option<Box<ReplayMark>>,
+}
+
+/// Says which event of a source Task an event of its replay repeats.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub struct ReplayMark {
+    /// `exact`, `with_overrides` or `from_checkpoint`.
+    pub mode: String,
+    /// The event it repeats; none when the replay left its record.
+    pub original_event_id: Option<Box<str>>,
+    /// The override that produced it.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub override_key: Option<String>,
+    /// The delta of the receipt that accounts for it.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub receipt_delta_id: Option<String>,
+    /// The last event of the source that had been consumed; none before the first.
+    pub replay_cursor: Option<Box<str>>,
+    /// The replay.
+    pub replay_task_id: TaskId,
+    /// What it replays.
+    pub source_task_id: TaskId,
 }
 
 /// An event as stored.
@@ -117,6 +140,9 @@ pub struct Event {
     pub previous_event_id: Option<Box<str>>,
     /// The Receipt it is about.
     pub receipt_id: Option<ReceiptId>,
+    /// Where it comes from: only events that a replay emits carry it, with `replayed`.
+    #[serde(default)]
+    pub replay: Option<Box<ReplayMark>>,
 }
 
 /// Stored bytes that are not an event.
@@ -144,10 +170,6 @@ impl Event {
     pub fn to_bytes(&self) -> Vec<u8> {
         let mut out = Vec::with_capacity(512);
         let time = self.created_at.to_string();
-        let optional = |out: &mut Vec<u8>, text: Option<&str>| match text {
-            Some(text) => append_string(out, text),
-            None => out.extend_from_slice(b"null"),
-        };
         out.extend_from_slice(b"{\"actor\":");
         optional(&mut out, self.actor.as_deref());
         out.extend_from_slice(b",\"created_at\":");
@@ -164,6 +186,11 @@ impl Event {
         optional(&mut out, self.previous_event_id.as_deref());
         out.extend_from_slice(b",\"receipt_id\":");
         optional(&mut out, self.receipt_id.as_ref().map(ReceiptId::as_str));
+        if let Some(mark) = &self.replay {
+            out.extend_from_slice(b",\"replay\":");
+            append_mark(&mut out, mark);
+            out.extend_from_slice(b",\"replayed\":true");
+        }
         out.extend_from_slice(b",\"resource\":{\"id\":");
         append_string(&mut out, &self.resource.id);
         out.extend_from_slice(b",\"object\":");
@@ -192,6 +219,35 @@ impl Event {
     pub fn kind(&self) -> Result<Kind, crate::UnknownKind> {
         Kind::parse(&self.kind)
     }
+}
+
+fn optional(out: &mut Vec<u8>, text: Option<&str>) {
+    match text {
+        Some(text) => append_string(out, text),
+        None => out.extend_from_slice(b"null"),
+    }
+}
+
+fn append_mark(out: &mut Vec<u8>, mark: &ReplayMark) {
+    out.extend_from_slice(b"{\"mode\":");
+    append_string(out, &mark.mode);
+    out.extend_from_slice(b",\"original_event_id\":");
+    optional(out, mark.original_event_id.as_deref());
+    if let Some(key) = &mark.override_key {
+        out.extend_from_slice(b",\"override_key\":");
+        append_string(out, key);
+    }
+    if let Some(delta) = &mark.receipt_delta_id {
+        out.extend_from_slice(b",\"receipt_delta_id\":");
+        append_string(out, delta);
+    }
+    out.extend_from_slice(b",\"replay_cursor\":");
+    optional(out, mark.replay_cursor.as_deref());
+    out.extend_from_slice(b",\"replay_task_id\":");
+    append_string(out, mark.replay_task_id.as_str());
+    out.extend_from_slice(b",\"source_task_id\":");
+    append_string(out, mark.source_task_id.as_str());
+    out.push(b'}');
 }
 
 fn append_object(out: &mut Vec<u8>, map: &Map<String, Value>) {
@@ -236,7 +292,17 @@ mod tests {
         #[test]
         fn stored_bytes_are_canonical_and_read_back(
             text in any::<String>(), sequence in 1u64..1 << 53, micros in 0i64..4_000_000_000_000_000, actor in any::<Option<String>>(),
+            mark in proptest::option::of((any::<Option<String>>(), any::<bool>())),
         ) {
+            let replay = mark.map(|(key, matched)| Box::new(ReplayMark {
+                mode: "exact".to_owned(),
+                original_event_id: matched.then(|| "event_x_1".into()),
+                override_key: key.clone(),
+                receipt_delta_id: key,
+                replay_cursor: matched.then(|| "event_x_1".into()),
+                replay_task_id: TaskId::from_body("replay_1"),
+                source_task_id: TaskId::from_body("1"),
+            }));
             let event = Event {
                 id: "event_ab12cd34_0000000000000001".into(),
                 kind: "user.message".into(),
@@ -251,6 +317,7 @@ mod tests {
                 idempotency_key: Some(text.clone()),
                 previous_event_id: None,
                 receipt_id: None,
+                replay,
             };
             let bytes = event.to_bytes();
             let value = read(&bytes, Integers::Safe).unwrap();

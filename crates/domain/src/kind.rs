@@ -49,6 +49,9 @@ kinds! {
     UserToolConfirmation = "user.tool_confirmation",
     UserCancelRequested = "user.cancel_requested",
     AgentMessage = "agent.message",
+    AgentToolUse = "agent.tool_use",
+    AgentToolResult = "agent.tool_result",
+    AgentMemoryRead = "agent.memory_read",
     TaskSubmitted = "task.submitted",
     TaskStarted = "task.started",
     TaskInputRequired = "task.input_required",
@@ -62,15 +65,21 @@ kinds! {
     SessionMessageAppended = "session.message_appended",
     SessionTruncated = "session.truncated",
     SessionThreadForked = "session.thread_forked",
+    SessionReplayed = "session.replayed",
     BranchCreated = "branch.created",
     ArtifactCreated = "artifact.created",
     ArtifactUpdated = "artifact.updated",
     ToolApprovalRequired = "tool.approval_required",
     ToolApproved = "tool.approved",
     ToolDenied = "tool.denied",
+    ToolFailed = "tool.failed",
     ReceiptIssued = "receipt.issued",
     ReceiptVerified = "receipt.verified",
     ReceiptVerificationFailed = "receipt.verification_failed",
+    ReplayStarted = "replay.started",
+    ReplayEventReplayed = "replay.event_replayed",
+    ReplayCompleted = "replay.completed",
+    ReplayFailed = "replay.failed",
     WorkspaceCreated = "vendor.workspace_created",
     WorkspaceUpdated = "vendor.workspace_updated",
     SessionUpdated = "vendor.session_updated",
@@ -81,10 +90,14 @@ kinds! {
     OutcomeRecorded = "vendor.outcome_recorded",
     EffectRequested = "vendor.effect_requested",
     EffectRecorded = "vendor.effect_recorded",
+    MessageDelta = "vendor.message_delta",
+    CheckpointCreated = "vendor.checkpoint_created",
     ReceiptChained = "vendor.receipt_chained",
     TrustRecorded = "vendor.trust_recorded",
     TreeHeadSealed = "vendor.tree_head_sealed",
     TreeHeadCosigned = "vendor.tree_head_cosigned",
+    PersonaCreated = "vendor.persona_created",
+    PersonaUpdated = "vendor.persona_updated",
 }
 
 impl fmt::Display for Kind {
@@ -104,7 +117,7 @@ mod tests {
             let group = kind.as_str().split('.').next().unwrap();
             let known = [
                 "user", "agent", "task", "session", "branch", "artifact", "tool", "receipt",
-                "vendor",
+                "replay", "vendor",
             ];
             assert!(known.contains(&group), "{kind}");
         }

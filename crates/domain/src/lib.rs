@@ -16,6 +16,7 @@ mod id;
 mod kind;
 mod lifecycle;
 mod part;
+mod persona;
 mod refusal;
 mod seal;
 mod state;
@@ -23,9 +24,9 @@ mod time;
 
 pub use apply::{ImpossibleEvent, apply};
 pub use command::*;
-pub use decide::{Decision, Documents, Issued, decide, issue_receipt, public_text};
+pub use decide::{Decision, Documents, Ends, Issued, decide, issue_receipt, public_text};
 pub use document::{Document, Links, Position};
-pub use event::{Draft, Event, EventName, ParseEventError, ResourceRef};
+pub use event::{Draft, Event, EventName, ParseEventError, ReplayMark, ResourceRef};
 pub use id::*;
 pub use kind::{Kind, UnknownKind};
 pub use lifecycle::{Status, StatusChange};
@@ -33,6 +34,7 @@ pub use part::{
     BLOB_MEMBER, Blob, INLINE_BYTES_MAX, PartError, Role, Visibility, blob_reference, check_parts,
     externalize,
 };
+pub use persona::*;
 pub use refusal::Refusal;
 pub use seal::{Scratch, Sealed, seal};
 pub use state::*;

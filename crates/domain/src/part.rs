@@ -252,8 +252,20 @@ pub(crate) fn hide_private_parts(parts: Vec<Value>, salt: &str) -> (Vec<Value>, 
 }
 
 /// Payload members that hold callers' or effects' content. Folding never looks into them, so they may move.
-const CONTENT: [&str; 8] = [
-    "parts", "metadata", "input", "value", "answer", "remarks", "request", "action",
+const CONTENT: [&str; 13] = [
+    "parts",
+    "metadata",
+    "input",
+    "output",
+    "value",
+    "answer",
+    "remarks",
+    "request",
+    "request_parts",
+    "action",
+    "persona",
+    "messages",
+    "text",
 ];
 
 /// Moves the largest content members of a payload into blobs until its canonical form fits an event.
@@ -272,7 +284,11 @@ pub fn externalize(mut payload: Map<String, Value>) -> (Map<String, Value>, Vec<
     }
     sizes.retain(|(_, name)| CONTENT.contains(&name.as_str()));
     sizes.sort_by(|a, b| b.cmp(a));
-    let mut listed = Map::new();
+    // A payload that is repeated from another event may have members in blobs already.
+    let mut listed = match payload.remove(BLOB_MEMBER) {
+        Some(Value::Object(listed)) => listed,
+        _ => Map::new(),
+    };
     for (size, name) in sizes {
         // A descriptor takes about 120 bytes: moving less than that would gain nothing.
         if total <= INLINE_BYTES_MAX || size < 160 {

@@ -82,6 +82,7 @@ pub fn seal(
             actor: draft.actor.clone(),
             idempotency_key: draft.idempotency_key.clone(),
             receipt_id: draft.receipt_id.clone(),
+            replay: draft.replay.clone(),
             previous_event_id: document
                 .as_ref()
                 .map(|document| log.id(document.tip).into()),

@@ -1,26 +1,31 @@
 //! Dispatch: from an authenticated caller's request to a durable answer.
 //!
 //! Below every transport and above every turn. Checks scopes and Workspaces, digests the idempotency key, makes
-//! ids, builds the command, waits for its turn and, after a submit, for the settle window; then reads the answer
-//! back from the store. Equal requests with one key get equal answers because the answer is always rebuilt.
+//! ids, builds the command, waits for its turn and, after a submit, for the settle window; then builds the answer
+//! from what the turn wrote, or from the store when it wrote nothing. Equal requests with one key get equal answers
+//! because the answer is always rebuilt.
 
 mod order;
+mod persona;
+mod replay;
+mod session_replay;
 
 use std::time::Duration;
 
 use canon::{Digest, Value, jcs};
 use domain::{
-    Command, Event, MessageId, Position, Refusal, ResourceRef, State, Status, WorkspaceId,
+    Command, Event, MessageId, Position, Refusal, ResourceRef, SessionId, State, Status,
+    WorkspaceId,
 };
 use hmac::{Hmac, KeyInit, Mac};
 use sha2::Sha256;
 
 use crate::caller::Caller;
 use crate::engine::Engine;
-use crate::port::ClaimScope;
+use crate::port::{ClaimScope, StoredEvent};
 use crate::refused::Refused;
 use crate::request::Request;
-use crate::turn::{ClaimRequest, Done, Lease};
+use crate::turn::{ClaimRequest, Done, Lease, Written};
 use crate::view::View;
 
 /// An idempotency key with what it is scoped to besides actor and Workspace.
@@ -72,23 +77,39 @@ impl Engine {
             return Err(Refused::Draining);
         }
         caller.require(write_scope(&request))?;
-        let submits = matches!(request, Request::SubmitTask(_));
+        let submits = matches!(request, Request::SubmitTask(_) | Request::ReplayTask(_));
         let to_task = matches!(request, Request::SendTaskMessage { .. });
+        let session_replay = match &request {
+            Request::ReplaySession(replay) => Some(replay.clone()),
+            _ => None,
+        };
         let done = self
             .carry_out(caller, request, idempotency.as_ref())
             .await?;
-        let event = self.event_at(done.answer).await?;
+        let event = match done.written.event(done.answer) {
+            Some(stored) => Some(parse(stored)?),
+            None => self.event_at(done.answer).await?,
+        };
         let subject = match &event {
             Some(event) if !done.changed && done.subject.id.is_empty() => event.resource.clone(),
             _ => done.subject.clone(),
         };
+        if let (Some(replay), true, Ok(fork)) =
+            (session_replay, done.changed, SessionId::parse(&subject.id))
+        {
+            self.begin_session_replay(caller, replay, fork);
+        }
+        // A Task that was submitted has gone on since.
+        let mut written = done.written;
         if submits {
             self.settle(&subject.id, settle).await?;
+            written = Written::default();
         }
         let view = if to_task {
-            self.message_of(caller, &subject, event.as_ref()).await?
+            self.message_of(caller, &subject, event.as_ref(), &written)
+                .await?
         } else {
-            self.answer_view(caller, &subject).await?
+            self.answer_view(caller, &subject, &written).await?
         };
         Ok(Answer {
             view,
@@ -106,27 +127,23 @@ impl Engine {
             .into_iter()
             .flatten()
             .next();
-        stored
-            .map(|stored| Event::parse(&stored.bytes))
-            .transpose()
-            .map_err(|error| Refused::Internal {
-                detail: error.to_string(),
-            })
+        stored.as_ref().map(parse).transpose()
     }
 
-    async fn answer_view(&self, caller: &Caller, subject: &ResourceRef) -> Result<View, Refused> {
-        let document = self
-            .shared
-            .store
-            .documents(vec![subject.id.clone()])
-            .await?
-            .into_iter()
-            .flatten()
-            .next();
+    async fn answer_view(
+        &self,
+        caller: &Caller,
+        subject: &ResourceRef,
+        written: &Written,
+    ) -> Result<View, Refused> {
+        let document = match written.document(&subject.id) {
+            Some(document) => Some(document.clone()),
+            None => self.document(&subject.id).await?,
+        };
         let document = document.ok_or_else(|| Refused::Internal {
             detail: format!("`{}` was ordered and is not there", subject.id),
         })?;
-        self.view(caller, document).await
+        self.view(caller, document, written).await
     }
 
     /// A Message sent to a Task answers with the Message, whatever resource it went to.
@@ -135,9 +152,10 @@ impl Engine {
         caller: &Caller,
         subject: &ResourceRef,
         event: Option<&Event>,
+        written: &Written,
     ) -> Result<View, Refused> {
         if &*subject.object == MessageId::OBJECT {
-            return self.answer_view(caller, subject).await;
+            return self.answer_view(caller, subject, written).await;
         }
         let mut id = event
             .and_then(|event| event.payload.get("message_id"))
@@ -145,7 +163,7 @@ impl Engine {
             .map(str::to_owned);
         if id.is_none() {
             // Nothing changed: the request was answered before, and its answering event names the Message.
-            let request = self.answer_view(caller, subject).await?;
+            let request = self.answer_view(caller, subject, written).await?;
             id = request
                 .payloads
                 .values()
@@ -154,10 +172,10 @@ impl Engine {
         }
         match id {
             Some(id) => {
-                self.answer_view(caller, &ResourceRef::new(MessageId::OBJECT, &id))
-                    .await
+                let message = ResourceRef::new(MessageId::OBJECT, &id);
+                self.answer_view(caller, &message, written).await
             }
-            None => self.answer_view(caller, subject).await,
+            None => self.answer_view(caller, subject, written).await,
         }
     }
 
@@ -266,6 +284,12 @@ impl Engine {
     pub const RETRY_AFTER: Duration = Duration::from_secs(1);
 }
 
+fn parse(stored: &StoredEvent) -> Result<Event, Refused> {
+    Event::parse(&stored.bytes).map_err(|error| Refused::Internal {
+        detail: error.to_string(),
+    })
+}
+
 fn write_scope(request: &Request) -> &'static str {
     match request {
         Request::CreateWorkspace { .. } | Request::UpdateWorkspace(_) => "workspaces:write",
@@ -277,10 +301,13 @@ fn write_scope(request: &Request) -> &'static str {
         | Request::AppendMessage { .. }
         | Request::CreateBranch { .. } => "sessions:write",
         Request::SubmitTask(_)
+        | Request::ReplayTask(_)
+        | Request::ReplaySession(_)
         | Request::CancelTask { .. }
         | Request::SendTaskMessage { .. }
         | Request::RespondPermission { .. } => "tasks:write",
         Request::RegisterArtifact(_) | Request::UploadContent { .. } => "artifacts:write",
         Request::CreateVault { .. } => "vaults:write",
+        Request::CreatePersona(_) | Request::UpdatePersona { .. } => "personas:write",
     }
 }

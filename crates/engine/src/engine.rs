@@ -1,10 +1,12 @@
 //! Putting an engine together, starting and draining it.
 
+use std::collections::BTreeMap;
 use std::fmt;
-use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
-use domain::{BranchId, Command, CreateWorkspace, Order, WorkspaceId};
+use canon::Value;
+use domain::{BranchId, Command, CreateWorkspace, Order, TaskId, WorkspaceId};
 use tokio::sync::{mpsc, oneshot};
 
 use crate::limits::Limits;
@@ -12,7 +14,7 @@ use crate::metrics::Metrics;
 use crate::port::{Clock, Commit, Ids, Performer, SealedTurn, Spawn, Store};
 use crate::receipt::Authority;
 use crate::refused::Refused;
-use crate::turn::{self, ClaimRequest, Done, Item, Lease};
+use crate::turn::{self, Cache, ClaimRequest, Done, Item, Lease};
 use crate::worker::Work;
 use crate::workflow::Registry;
 
@@ -56,11 +58,37 @@ pub(crate) struct Shared {
     pub(crate) limits: Limits,
     pub(crate) metrics: Metrics,
     pub(crate) work: Work,
+    /// What the last turns saw.
+    pub(crate) cache: Cache,
     /// Who takes leases: this process.
     pub(crate) holder: Box<str>,
     /// Held while leaves are assigned or a head is sealed: both are done by one at a time.
     pub(crate) tree: tokio::sync::Mutex<()>,
     draining: AtomicBool,
+    /// Secrets that running replays were told, by Task. Never written anywhere.
+    replay_secrets: Mutex<BTreeMap<TaskId, BTreeMap<String, Value>>>,
+}
+
+impl Shared {
+    fn replay_secrets(&self) -> MutexGuard<'_, BTreeMap<TaskId, BTreeMap<String, Value>>> {
+        self.replay_secrets
+            .lock()
+            .unwrap_or_else(PoisonError::into_inner)
+    }
+
+    pub(crate) fn keep_secrets(&self, task: &TaskId, secrets: BTreeMap<String, Value>) {
+        if !secrets.is_empty() {
+            self.replay_secrets().insert(task.clone(), secrets);
+        }
+    }
+
+    pub(crate) fn secrets_of(&self, task: &TaskId) -> BTreeMap<String, Value> {
+        self.replay_secrets().get(task).cloned().unwrap_or_default()
+    }
+
+    pub(crate) fn forget_secrets(&self, task: &TaskId) {
+        self.replay_secrets().remove(task);
+    }
 }
 
 impl fmt::Debug for Engine {
@@ -102,8 +130,10 @@ impl Engine {
             limits,
             metrics: Metrics::default(),
             work,
+            cache: Cache::default(),
             tree: tokio::sync::Mutex::new(()),
             draining: AtomicBool::new(false),
+            replay_secrets: Mutex::default(),
         });
         shared
             .spawn

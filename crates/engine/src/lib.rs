@@ -16,6 +16,7 @@ mod proof;
 mod read;
 mod receipt;
 mod refused;
+pub mod replay;
 mod request;
 mod secrets;
 mod stream;

@@ -4,7 +4,7 @@ use canon::Value;
 use domain::ModelUse;
 use serde_json::json;
 
-use crate::port::{BoxFuture, Performed, Performer};
+use crate::port::{BoxFuture, Deltas, Performed, Performer};
 use crate::workflow::{Effect, EffectKind};
 
 /// Answers model calls from the request alone, so that a fresh server does something useful without any key.
@@ -12,16 +12,24 @@ use crate::workflow::{Effect, EffectKind};
 pub struct Offline;
 
 impl Performer for Offline {
-    fn perform(&self, effect: Effect) -> BoxFuture<'static, Performed> {
+    fn perform(&self, effect: Effect, _deltas: Deltas) -> BoxFuture<'static, Performed> {
         match effect.kind {
             EffectKind::Model => Box::pin(std::future::ready(answer(&effect))),
             EffectKind::Hold => Box::pin(std::future::pending()),
-            EffectKind::Ask(_) => Box::pin(std::future::ready(Performed {
-                ok: false,
-                value: json!({"message": "only people answer questions"}),
-                provider_request_id: None,
-                model: None,
-            })),
+            EffectKind::McpTool
+            | EffectKind::LocalTool
+            | EffectKind::Secret
+            | EffectKind::Host
+            | EffectKind::Time
+            | EffectKind::Random
+            | EffectKind::Memory
+            | EffectKind::Ask(_) => Box::pin(std::future::ready(Performed::error(
+                "not_available",
+                format!(
+                    "`{}` needs something outside, and this program was started without",
+                    effect.key
+                ),
+            ))),
         }
     }
 }
@@ -52,9 +60,6 @@ fn answer(effect: &Effect) -> Performed {
         "usage": {"prompt_tokens": 0, "completion_tokens": 0, "total_tokens": 0},
     });
     Performed {
-        ok: true,
-        value,
-        provider_request_id: None,
         // Its price is known: it costs nothing.
         model: Some(ModelUse {
             provider: "offline".to_owned(),
@@ -64,5 +69,6 @@ fn answer(effect: &Effect) -> Performed {
             cost_micros: Some(0),
             price_table: None,
         }),
+        ..Performed::ok(value)
     }
 }

@@ -15,4 +15,4 @@ pub use store::{
     ListQuery, News, ReadEvents, Scope, Seal, SealedTurn, Store, StoreFault, StoredEvent, Tree,
     TreeAppend,
 };
-pub use world::{BoxFuture, Clock, Ids, Performed, Performer, Spawn};
+pub use world::{BoxFuture, Clock, Deltas, Ids, Performed, Performer, Spawn};

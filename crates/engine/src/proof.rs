@@ -20,7 +20,7 @@ use crate::log_tree::{Proof, Unproven};
 use crate::port::{ListQuery, Scope};
 use crate::read::{ListRequest, Page};
 use crate::refused::Refused;
-use crate::turn::Lease;
+use crate::turn::{Lease, Written};
 use crate::view::View;
 
 /// What a caller asks of a verification.
@@ -205,7 +205,7 @@ impl Engine {
             .next()
             .unwrap_or(view.document);
         Ok(Answer {
-            view: self.view(caller, document).await?,
+            view: self.view(caller, document, &Written::default()).await?,
             event,
             changed: done.changed,
         })

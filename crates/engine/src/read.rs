@@ -10,6 +10,7 @@ use crate::caller::Caller;
 use crate::engine::Engine;
 use crate::port::{ListQuery, ReadEvents, Scope, StoredEvent};
 use crate::refused::Refused;
+use crate::turn::Written;
 use crate::view::View;
 
 /// A list to read.
@@ -74,6 +75,7 @@ pub(crate) fn read_scope(kind: ResourceKind) -> &'static str {
         | ResourceKind::Chain
         | ResourceKind::Batch
         | ResourceKind::TrustChain => "receipts:read",
+        ResourceKind::Persona => "personas:read",
     }
 }
 
@@ -91,7 +93,7 @@ pub(crate) fn workspace_of(document: &Document) -> Option<WorkspaceId> {
         State::Permission(request) => Some(request.workspace_id.clone()),
         State::Vault(vault) => vault.workspace_id.clone(),
         State::Receipt(receipt) => Some(receipt.workspace_id.clone()),
-        State::Chain(_) | State::Batch(_) | State::TrustChain(_) => None,
+        State::Chain(_) | State::Batch(_) | State::TrustChain(_) | State::Persona(_) => None,
     }
 }
 
@@ -108,11 +110,16 @@ impl Engine {
     ) -> Result<View, Refused> {
         caller.require(read_scope(kind))?;
         let document = self.visible(caller, kind, id).await?;
-        self.view(caller, document).await
+        self.view(caller, document, &Written::default()).await
     }
 
-    pub(crate) async fn view(&self, caller: &Caller, document: Document) -> Result<View, Refused> {
-        let views = self.views(caller, vec![document]).await?;
+    pub(crate) async fn view(
+        &self,
+        caller: &Caller,
+        document: Document,
+        written: &Written,
+    ) -> Result<View, Refused> {
+        let views = self.views(caller, vec![document], written).await?;
         views.into_iter().next().ok_or(Refused::Internal {
             detail: "no view of a document".to_owned(),
         })
@@ -147,13 +154,14 @@ impl Engine {
             {
                 return Err(unknown());
             }
-        } else if !caller.sees(workspace_of(&document).as_ref()) {
+        } else if kind != ResourceKind::Persona && !caller.sees(workspace_of(&document).as_ref()) {
+            // Personas are global: whoever may run Tasks must see what they can run under.
             return Err(unknown());
         }
         Ok(document)
     }
 
-    async fn document(&self, id: &str) -> Result<Option<Document>, Refused> {
+    pub(crate) async fn document(&self, id: &str) -> Result<Option<Document>, Refused> {
         Ok(self
             .shared
             .store
@@ -170,14 +178,17 @@ impl Engine {
     /// The caller lacks the scope; a named filter does not exist; the store failed.
     pub async fn list(&self, caller: &Caller, request: ListRequest) -> Result<Page, Refused> {
         caller.require(read_scope(request.kind))?;
-        let scopes = self
-            .scopes(
+        let scopes = if request.kind == ResourceKind::Persona {
+            vec![Scope::All]
+        } else {
+            self.scopes(
                 caller,
                 request.workspace_id.as_deref(),
                 request.session_id.as_deref(),
                 request.task_id.as_deref(),
             )
-            .await?;
+            .await?
+        };
         let mut documents = Vec::new();
         for scope in scopes {
             let query = ListQuery {
@@ -206,7 +217,7 @@ impl Engine {
             .filter(|_| has_more)
             .map(|document| document.key);
         Ok(Page {
-            views: self.views(caller, documents).await?,
+            views: self.views(caller, documents, &Written::default()).await?,
             next,
         })
     }

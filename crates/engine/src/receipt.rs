@@ -3,25 +3,29 @@
 //! Runs where a turn is sealed, because the receipt covers the very events of its commit. Pure: signing Ed25519 is
 //! deterministic, so sealing twice gives the same bytes.
 
+use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 
-use canon::{Digest, Map, Value};
+use canon::{Digest, Map, Value, jcs, sha256};
 use domain::{
-    Blob, ChainId, Document, Documents, Draft, Event, EventName, ImpossibleEvent, Issued, Kind,
-    Position, ReceiptId, Scratch, Sealed, State, Status, Task, TaskId, Timestamp, issue_receipt,
-    seal,
+    AutonomyTier, Blob, ChainId, Document, Documents, Draft, Ends, Event, EventName,
+    ImpossibleEvent, Issued, Kind, Observed, Position, ReceiptId, Scratch, Sealed, State, Status,
+    Task, TaskId, TaskPersona, Timestamp, issue_receipt, seal,
 };
 use receipts::{
-    Approval, Budget, Decision, Determinism, End, EventLog, Failure, FinalArtifact, Identifiers,
-    Issuer, Lifecycle, Material, MaterialContent, MaterialKind, Micros, ModelCall, ModelRef,
-    Quorum, ReplayInput, SideEffects, Signer, TaskFacts, Tier, Trust, build_task_redacted,
-    event_log_digest,
+    Approval, Budget, Decision, Determinism, End, EventLog, Failure, FileOperation, FileWrite,
+    FinalArtifact, Identifiers, Issuer, Lifecycle, Material, MaterialContent, MaterialKind, Micros,
+    ModelCall, ModelRef, NetworkEgress, Quorum, Receipt, Redaction, ReplayInput, SideEffects,
+    Signer, TaskFacts, Tier, ToolCall, ToolStatus, Trust, build_task, event_log_digest,
 };
 
 use crate::{secrets, trust};
 
-/// How many events a receipt adds to the commit that ends a Task.
-pub(crate) const RECEIPT_EVENTS: u64 = 2;
+/// How many events a receipt adds to the commit that ends a Task: its issue, and its place in the Session's chain.
+const RECEIPT_EVENTS: u64 = 2;
+
+/// A replay's receipt hangs off its source and leaves the chain alone.
+const REPLAY_RECEIPT_EVENTS: u64 = 1;
 
 /// Who signs receipts.
 #[derive(Debug, Clone)]
@@ -69,17 +73,17 @@ impl Authority {
 #[derive(Debug, Clone)]
 pub(crate) struct Step {
     pub(crate) drafts: Vec<Draft>,
-    pub(crate) ends: Option<(TaskId, ReceiptId)>,
+    pub(crate) ends: Option<Ends>,
     /// Stored bytes of the ended Task's earlier events.
     pub(crate) history: Arc<[Arc<[u8]>]>,
 }
 
 impl Step {
     pub(crate) fn event_count(&self) -> u64 {
-        let receipt = if self.ends.is_some() {
-            RECEIPT_EVENTS
-        } else {
-            0
+        let receipt = match &self.ends {
+            Some(ends) if ends.receipt.is_some() => REPLAY_RECEIPT_EVENTS,
+            Some(_) => RECEIPT_EVENTS,
+            None => 0,
         };
         self.drafts.len() as u64 + receipt
     }
@@ -100,12 +104,27 @@ impl Step {
             let drafts = std::slice::from_ref(draft.as_ref());
             sealed.extend(seal(log, scratch, drafts, first.plus(index), stamp)?);
         }
-        let Some((task_id, receipt_id)) = &self.ends else {
+        let Some(Ends {
+            task_id,
+            receipt_id,
+            receipt: prepared,
+        }) = &self.ends
+        else {
             return Ok((sealed, None));
         };
         let broken = |problem: String| {
             ImpossibleEvent::new(receipt_id.as_str(), Kind::ReceiptIssued, problem)
         };
+        if let Some(prepared) = prepared {
+            let receipt = Receipt::read(prepared)
+                .map_err(|error| broken(error.to_string()))?
+                .signed(&authority.signer);
+            let source = Some(receipt.previous_hash());
+            let (issued, blob) = issue(scratch, task_id, receipt_id, &receipt, source);
+            let first = first.plus(self.drafts.len() as u64);
+            sealed.extend(seal(log, scratch, &issued, first, stamp)?);
+            return Ok((sealed, Some(blob)));
+        }
         let Some(document) = scratch.document(task_id.as_str()).cloned() else {
             return Err(broken(format!("no task `{task_id}`")));
         };
@@ -121,27 +140,35 @@ impl Step {
             .collect();
         let facts = facts(scratch, authority, &document, receipt_id, &events, stamp)
             .map_err(|error| broken(error.to_string()))?;
-        let receipt = build_task_redacted(&facts, &secrets::looks_secret)
+        let receipt = build_task(&facts)
+            .and_then(|receipt| receipt.redacted(&secrets::looks_secret))
             .map_err(|error| broken(error.to_string()))?
             .signed(&authority.signer);
-        let blob = Blob::new(receipt.bytes());
-        let issued = Issued {
-            receipt_id: receipt_id.clone(),
-            task_id: task_id.clone(),
-            receipt_hash: receipt.hash(),
-            content: blob.digest,
-            bytes: blob.bytes.len() as u64,
-        };
-        let drafts = issue_receipt(scratch, "system", &issued);
-        sealed.extend(seal(
-            log,
-            scratch,
-            &drafts,
-            first.plus(self.drafts.len() as u64),
-            stamp,
-        )?);
+        let (drafts, blob) = issue(scratch, task_id, receipt_id, &receipt, None);
+        let first = first.plus(self.drafts.len() as u64);
+        sealed.extend(seal(log, scratch, &drafts, first, stamp)?);
         Ok((sealed, Some(blob)))
     }
+}
+
+/// Drafts the events of a signed receipt, and its bytes.
+fn issue(
+    scratch: &Scratch,
+    task_id: &TaskId,
+    receipt_id: &ReceiptId,
+    receipt: &Receipt,
+    source: Option<Option<Digest>>,
+) -> (Vec<Draft>, Blob) {
+    let blob = Blob::new(receipt.bytes());
+    let issued = Issued {
+        receipt_id: receipt_id.clone(),
+        task_id: task_id.clone(),
+        receipt_hash: receipt.hash(),
+        content: blob.digest,
+        bytes: blob.bytes.len() as u64,
+        source,
+    };
+    (issue_receipt(scratch, "system", &issued), blob)
 }
 
 /// What the log of a Task says, collected.
@@ -169,6 +196,13 @@ fn facts(
         Some(State::Chain(chain)) => Some(chain.receipt_hash),
         _ => None,
     };
+    // An empty list would say that nothing happened; what nobody saw is named.
+    let redactions = story.not_observed.iter().map(|list| Redaction {
+        field: format!("/side_effects/{list}"),
+        reason: "not_observed".to_owned(),
+        proof_hash: None,
+    });
+    let redactions = redactions.collect();
     let lifecycle = lifecycle(document, task, story.failure, stamp);
     let consumed = Budget {
         usd: Micros(
@@ -181,7 +215,7 @@ fn facts(
         ),
         input_tokens: story.calls.iter().map(|call| call.input_tokens).sum(),
         output_tokens: story.calls.iter().map(|call| call.output_tokens).sum(),
-        tool_calls: 0,
+        tool_calls: story.side_effects.tool_calls.len() as u64,
         wall_time_ms: wall_time_ms(task, stamp),
     };
     let log_id = format!("event_log_{}", document.id);
@@ -196,7 +230,7 @@ fn facts(
         issued_at: stamp.to_string(),
         identifiers: Identifiers {
             tenant_id: None,
-            persona_ref: None,
+            persona_ref: task.persona.as_ref().map(TaskPersona::reference),
             workspace_ref: task.workspace_id.to_string(),
             session_id: task.session_id.to_string(),
             task_id: document.id.to_string(),
@@ -205,12 +239,7 @@ fn facts(
         },
         lifecycle,
         approvals: story.approvals,
-        // A Task without a persona has no tier of its own (C-46).
-        trust: Trust {
-            start_tier: Tier::ActAuto,
-            end_tier: Tier::ActAuto,
-            policy_ref: Some("none".to_owned()),
-        },
+        trust: trust(task.persona.as_ref()),
         limit: None,
         consumed,
         replay_input: ReplayInput {
@@ -226,14 +255,29 @@ fn facts(
         alternatives: Vec::new(),
         route_policy_reason: "the only model this server offers".to_owned(),
         currency: "USD".to_owned(),
-        // Built-in workflows reach nothing outside: nothing was observed because there was nothing.
-        side_effects: SideEffects::default(),
+        side_effects: story.side_effects,
         final_artifacts: story.artifacts,
-        redactions: Vec::new(),
+        redactions,
         previous_receipt_hash: previous,
         merkle_root: None,
         metadata: Map::new(),
     })
+}
+
+/// The tier is the Persona's, from start to end. A Task without one has no tier of its own (C-46).
+fn trust(persona: Option<&TaskPersona>) -> Trust {
+    let tier = match persona.map(|persona| persona.autonomy_tier) {
+        Some(AutonomyTier::Shadow) => Tier::Shadow,
+        Some(AutonomyTier::Suggest) => Tier::Suggest,
+        Some(AutonomyTier::ActWithApproval) => Tier::ActWithApproval,
+        Some(AutonomyTier::ActAuto) | None => Tier::ActAuto,
+    };
+    let policy_ref = persona.map_or_else(|| "none".to_owned(), TaskPersona::reference);
+    Trust {
+        start_tier: tier,
+        end_tier: tier,
+        policy_ref: Some(policy_ref),
+    }
 }
 
 fn lifecycle(
@@ -277,6 +321,11 @@ struct Story {
     approvals: Vec<Approval>,
     artifacts: Vec<FinalArtifact>,
     failure: Option<Failure>,
+    side_effects: SideEffects,
+    /// Names and arguments of tool calls, until their results come.
+    tools: BTreeMap<String, (String, String, Option<Digest>)>,
+    /// Lists of side effects that somebody could not observe.
+    not_observed: BTreeSet<String>,
 }
 
 impl Story {
@@ -284,6 +333,16 @@ impl Story {
         let text = |member: &str| event.payload.get(member).and_then(Value::as_str);
         match event.kind() {
             Ok(Kind::EffectRecorded) => self.effect(&event),
+            Ok(Kind::AgentToolUse) => {
+                if let Some(key) = text("effect_key") {
+                    let call = (
+                        text("name").unwrap_or("unknown").to_owned(),
+                        text("tool_call_id").unwrap_or(key).to_owned(),
+                        event.payload.get("input").map(|input| sha256(&jcs(input))),
+                    );
+                    self.tools.insert(key.to_owned(), call);
+                }
+            }
             Ok(Kind::UserToolConfirmation | Kind::UserInputSubmitted) => {
                 let approved = event.payload.get("approved") == Some(&Value::Bool(true));
                 self.approvals.push(approval(
@@ -381,6 +440,59 @@ impl Story {
         if kind == MaterialKind::LlmProviderResponse && text("outcome") == "ok" {
             self.call(event);
         }
+        if matches!(text("kind"), "mcp_tool_return" | "tool_result") {
+            self.tool(event);
+        }
+        self.observed(event);
+    }
+
+    fn tool(&mut self, event: &Event) {
+        let text = |member: &str| event.payload.get(member).and_then(Value::as_str);
+        let key = text("effect_key").unwrap_or_default();
+        let (tool, call_id, input_hash) = self
+            .tools
+            .remove(key)
+            .unwrap_or_else(|| (key.to_owned(), key.to_owned(), None));
+        self.side_effects.tool_calls.push(ToolCall {
+            tool,
+            call_id,
+            status: if text("outcome") == Some("ok") {
+                ToolStatus::Succeeded
+            } else {
+                ToolStatus::Failed
+            },
+            input_hash,
+            output_hash: text("value_sha256").and_then(|digest| Digest::parse(digest).ok()),
+        });
+    }
+
+    fn observed(&mut self, event: &Event) {
+        let observed = event
+            .payload
+            .get("side_effects")
+            .and_then(|observed| serde_json::from_value::<Observed>(observed.clone()).ok());
+        let Some(observed) = observed else { return };
+        let writes = observed.fs_writes.into_iter().map(|change| FileWrite {
+            path: change.path,
+            operation: match change.operation.as_str() {
+                "create" => FileOperation::Create,
+                "delete" => FileOperation::Delete,
+                _ => FileOperation::Modify,
+            },
+            before_sha256: change.before_sha256,
+            after_sha256: change.after_sha256,
+        });
+        self.side_effects.fs_writes.extend(writes);
+        let egress = observed
+            .network_egress
+            .into_iter()
+            .map(|egress| NetworkEgress {
+                destination: egress.destination,
+                purpose: egress.purpose,
+                bytes_sent: egress.bytes_sent,
+            });
+        self.side_effects.network_egress.extend(egress);
+        self.not_observed.extend(observed.not_observed);
     }
 
     fn call(&mut self, event: &Event) {

@@ -10,6 +10,9 @@ pub enum Refused {
     /// The domain says no.
     #[error(transparent)]
     Domain(#[from] Refusal),
+    /// A replay is asked for in a way that cannot be accepted.
+    #[error(transparent)]
+    Replay(Box<crate::replay::RequestError>),
     /// The caller lacks a scope.
     #[error("this needs the scope `{scope}`")]
     PermissionDenied {

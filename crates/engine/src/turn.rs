@@ -7,21 +7,23 @@
 //! Invariant: no answer leaves before the commit that it depends on, refusals included, because a refusal may rest
 //! on a neighbour's change.
 
+mod cache;
 mod load;
 mod plan;
 
-use std::collections::BTreeMap;
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
 use std::time::Duration;
 
 use canon::Digest;
-use domain::{Command, Document, Position, Refusal, ResourceRef};
+use domain::{Command, Position, Refusal, ResourceRef};
 use tokio::sync::{mpsc, oneshot};
 
 use crate::engine::Shared;
 use crate::port::{ClaimScope, CommitError, Committed, Fence, LeaseName};
 use crate::refused::Refused;
+pub(crate) use cache::Cache;
+pub(crate) use plan::Written;
 use plan::{Outcome, prepare};
 
 /// A command on its way into a turn.
@@ -62,46 +64,30 @@ pub(crate) struct Done {
     pub(crate) changed: bool,
     /// The epoch of the lease taken.
     pub(crate) epoch: Option<u64>,
+    /// What its commit wrote, its neighbours' part included: an answer need not read it back.
+    pub(crate) written: Written,
 }
 
 /// Takes turns until every sender is gone.
 pub(crate) async fn run(shared: Arc<Shared>, mut items: mpsc::Receiver<Item>) {
-    let mut cache = Cache::default();
     let mut batch = Vec::new();
     while items
         .recv_many(&mut batch, shared.limits.batch_len_max)
         .await
         > 0
     {
-        take(&shared, &mut cache, std::mem::take(&mut batch)).await;
+        take(&shared, std::mem::take(&mut batch)).await;
     }
 }
 
-/// Documents known from the last turns. What it says is checked by version at every commit.
-#[derive(Debug, Default)]
-struct Cache {
-    documents: BTreeMap<Box<str>, Document>,
-}
-
-impl Cache {
-    const LEN_MAX: usize = 8_192;
-
-    fn insert(&mut self, document: Document) {
-        if self.documents.len() >= Self::LEN_MAX {
-            self.documents.clear();
-        }
-        self.documents.insert(document.id.clone(), document);
-    }
-}
-
-async fn take(shared: &Arc<Shared>, cache: &mut Cache, mut batch: Vec<Item>) {
+async fn take(shared: &Arc<Shared>, mut batch: Vec<Item>) {
     let began = shared.clock.now();
     loop {
-        let turn = match prepare(shared, cache, &batch).await {
+        let turn = match prepare(shared, &batch).await {
             Ok(turn) => turn,
             Err(refused) => return refuse_all(shared, batch, &refused),
         };
-        let documents = Arc::clone(&turn.documents);
+        let written = turn.written.clone();
         let committed = match turn.commit {
             Some(commit) => shared.store.commit(commit).await,
             None => Ok(Committed {
@@ -111,10 +97,8 @@ async fn take(shared: &Arc<Shared>, cache: &mut Cache, mut batch: Vec<Item>) {
         };
         match committed {
             Ok(committed) => {
-                let changed = documents.get().map(Vec::as_slice).unwrap_or_default();
-                for document in changed {
-                    cache.insert(document.clone());
-                }
+                let changed = written.documents();
+                shared.cache.insert(changed);
                 shared.metrics.turns.fetch_add(1, Ordering::Relaxed);
                 shared
                     .metrics
@@ -134,11 +118,11 @@ async fn take(shared: &Arc<Shared>, cache: &mut Cache, mut batch: Vec<Item>) {
                 // Workers learn of the change before clients do, so that a client that acts on the answer finds
                 // its Task queued.
                 shared.work.after_commit(changed);
-                return answer_all(shared, batch, turn.outcomes, &committed);
+                return answer_all(shared, batch, turn.outcomes, &committed, &written);
             }
             Err(CommitError::Conflict) => {
                 shared.metrics.conflicts.fetch_add(1, Ordering::Relaxed);
-                cache.documents.clear();
+                shared.cache.clear();
             }
             Err(CommitError::Fenced(lease)) => {
                 let (fenced, rest): (Vec<_>, Vec<_>) =
@@ -164,7 +148,7 @@ async fn take(shared: &Arc<Shared>, cache: &mut Cache, mut batch: Vec<Item>) {
                 batch = rest;
             }
             Err(CommitError::Impossible(error)) => {
-                cache.documents.clear();
+                shared.cache.clear();
                 return refuse_all(
                     shared,
                     batch,
@@ -174,7 +158,7 @@ async fn take(shared: &Arc<Shared>, cache: &mut Cache, mut batch: Vec<Item>) {
                 );
             }
             Err(CommitError::Fault(fault)) => {
-                cache.documents.clear();
+                shared.cache.clear();
                 return refuse_all(shared, batch, &Refused::from(fault));
             }
         }
@@ -193,7 +177,13 @@ fn refuse_all(shared: &Shared, batch: Vec<Item>, refused: &Refused) {
     }
 }
 
-fn answer_all(shared: &Shared, batch: Vec<Item>, outcomes: Vec<Outcome>, committed: &Committed) {
+fn answer_all(
+    shared: &Shared,
+    batch: Vec<Item>,
+    outcomes: Vec<Outcome>,
+    committed: &Committed,
+    written: &Written,
+) {
     for (item, outcome) in batch.into_iter().zip(outcomes) {
         shared.metrics.commands.fetch_add(1, Ordering::Relaxed);
         let answer = match outcome {
@@ -219,6 +209,7 @@ fn answer_all(shared: &Shared, batch: Vec<Item>, outcomes: Vec<Outcome>, committ
                     answer: answer.resolve(committed.first),
                     changed,
                     epoch,
+                    written: written.clone(),
                 })
             }
         };

@@ -12,6 +12,7 @@ use crate::caller::Caller;
 use crate::engine::Engine;
 use crate::port::{ListQuery, Scope, Store};
 use crate::refused::Refused;
+use crate::turn::Written;
 
 /// A resource with its content.
 #[derive(Debug, Clone, PartialEq)]
@@ -74,22 +75,30 @@ impl View {
 }
 
 impl Engine {
-    /// Fills in what documents point to.
+    /// Fills in what documents point to: from what a commit just wrote where it is there, else from the store.
     pub(crate) async fn views(
         &self,
         caller: &Caller,
         documents: Vec<Document>,
+        written: &Written,
     ) -> Result<Vec<View>, Refused> {
-        let wanted: Vec<Position> = documents.iter().flat_map(content_positions).collect();
-        let stored = self.shared.store.events_at(wanted.clone()).await?;
+        let mut contents = BTreeMap::new();
+        let mut wanted = Vec::new();
+        for position in documents.iter().flat_map(content_positions) {
+            match written.event(position) {
+                Some(event) => drop(contents.insert(position, event.clone())),
+                None => wanted.push(position),
+            }
+        }
+        if !wanted.is_empty() {
+            let stored = self.shared.store.events_at(wanted).await?;
+            let stored = stored.into_iter().flatten();
+            contents.extend(stored.map(|event| (event.position, event)));
+        }
         let mut payloads = BTreeMap::new();
         // A Message is read from an event of its own Workspace: copies never leave it.
         let mut workspaces = BTreeMap::new();
-        for (position, stored) in wanted.into_iter().zip(stored) {
-            let Some(stored) = stored else { continue };
-            if payloads.contains_key(&position) {
-                continue;
-            }
+        for (position, stored) in contents {
             let event = Event::parse(&stored.bytes).map_err(|error| Refused::Internal {
                 detail: error.to_string(),
             })?;
@@ -152,7 +161,7 @@ impl Engine {
                     .into_iter()
                     .flatten()
                     .collect();
-                let messages = Box::pin(self.views(caller, documents)).await?;
+                let messages = Box::pin(self.views(caller, documents, &Written::default())).await?;
                 Ok(Extra::Outcome { messages })
             }
             State::Artifact(artifact) => {
@@ -178,7 +187,8 @@ impl Engine {
             | State::Receipt(_)
             | State::Chain(_)
             | State::Batch(_)
-            | State::TrustChain(_) => Ok(Extra::None),
+            | State::TrustChain(_)
+            | State::Persona(_) => Ok(Extra::None),
         }
     }
 
@@ -320,6 +330,7 @@ fn content_positions(document: &Document) -> Vec<Position> {
             positions
         }
         State::Vault(vault) => vec![vault.metadata],
+        State::Persona(persona) => vec![persona.source],
         State::Receipt(receipt) => receipt.verified.into_iter().collect(),
         State::Chain(_) | State::TrustChain(_) => Vec::new(),
         State::Batch(batch) => std::iter::once(batch.source)

@@ -1,5 +1,7 @@
 //! Working on Tasks: a queue, a pool, recovery. What a worker does with one Task is in `run`.
 
+mod perform;
+mod replay;
 mod run;
 
 use std::collections::BTreeMap;

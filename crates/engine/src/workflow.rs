@@ -4,18 +4,21 @@
 //! results were performed a moment ago, read from the log after a crash, or come from a replay, the workflow
 //! cannot tell.
 
+mod agent;
 mod builtin;
+mod transcript;
 
 use std::collections::BTreeMap;
 use std::fmt;
 use std::sync::Arc;
 
-use canon::{Digest, Value, jcs, sha256};
-use domain::Ask;
+use canon::{Digest, Map, Value, jcs, sha256};
+use domain::{ArtifactKind, Ask, Kind, ModelUse};
 
 pub use builtin::builtin;
+pub use transcript::Transcript;
 
-/// A registered state machine.
+/// A registered kind of work.
 pub trait Workflow: Send + Sync + fmt::Debug + 'static {
     /// The name under which Tasks ask for it.
     fn name(&self) -> &'static str;
@@ -36,55 +39,212 @@ pub trait Workflow: Send + Sync + fmt::Debug + 'static {
         serde_json::json!({"type": "string", "description": "the text of the agent's message"})
     }
 
-    /// Returns the first step for an input.
-    fn begin(&self, input: &Value) -> Step;
+    /// Returns the machine that works on an input, before its first step.
+    fn begin(&self, start: &Start) -> Box<dyn Machine>;
 
-    /// Returns the next step, given the results of every effect of the last one in the order of its requests.
-    fn resume(&self, state: &Value, results: &[EffectAnswer]) -> Step;
+    /// Returns the machine as it stood at a checkpoint: its first step repeats the request that followed.
+    ///
+    /// # Errors
+    /// The state is none of this workflow's.
+    fn restore(
+        &self,
+        _start: &Start,
+        _state: &Value,
+        _past: &Answers,
+    ) -> Result<Box<dyn Machine>, String> {
+        Err(format!("workflow `{}` keeps no checkpoints", self.name()))
+    }
 }
+
+/// A run of a workflow. A pure function of its start and the results it is given, in whatever way they came.
+pub trait Machine: Send {
+    /// Takes the results of every effect of the last step, in the order of its requests, and returns the next step.
+    fn step(&mut self, results: &[EffectAnswer]) -> Step;
+
+    /// Returns the state of a machine that stands at a checkpoint.
+    fn state(&self) -> Value {
+        Value::Null
+    }
+}
+
+/// What a Task starts from.
+#[derive(Debug, Clone, Default, PartialEq)]
+pub struct Start {
+    /// The public text of a Message, or the structured value.
+    pub input: Value,
+    /// The persona it runs under, as it was when the Task was submitted.
+    pub persona: Option<Value>,
+}
+
+impl Start {
+    /// Reads it from the payload of `task.submitted` and, when the input is a Message, of that Message's event.
+    pub fn read(submitted: &Map<String, Value>, message: Option<&Map<String, Value>>) -> Self {
+        let holder = message.unwrap_or(submitted);
+        let input = match holder.get("parts").and_then(Value::as_array) {
+            Some(parts) => domain::public_text(parts).into(),
+            None => holder.get("input").cloned().unwrap_or_default(),
+        };
+        Self {
+            input,
+            persona: submitted
+                .get("persona")
+                .filter(|persona| !persona.is_null())
+                .cloned(),
+        }
+    }
+}
+
+/// Results of effects, by key.
+pub type Answers = BTreeMap<String, EffectAnswer>;
 
 /// What a workflow wants next.
 #[derive(Debug, Clone, PartialEq)]
 pub enum Step {
-    /// Perform these effects, then resume with this state.
+    /// Perform these effects.
     Request {
-        /// The state to resume with.
-        state: Value,
-        /// What to perform.
-        effects: Vec<Effect>,
+        /// What to tell first.
+        notes: Vec<Note>,
+        /// True at a turn boundary: nothing runs, and the state is worth keeping.
+        checkpoint: bool,
+        /// What to perform; never empty.
+        effects: Vec<Wanted>,
     },
     /// The work is done.
     Done {
+        /// What to tell first.
+        notes: Vec<Note>,
         /// What the agent says.
         text: String,
         /// One line for people.
         summary: String,
+        /// What it leaves besides.
+        products: Vec<Produced>,
     },
     /// The work cannot be done.
     Failed {
+        /// What to tell first.
+        notes: Vec<Note>,
         /// A stable word for programs.
         code: String,
         /// Why, for people.
         message: String,
+        /// More facts.
+        details: Map<String, Value>,
     },
 }
 
-/// An effect: something outside the workflow whose result is recorded.
+/// Something a workflow tells: an event of the Task that changes nothing.
+#[derive(Debug, Clone, PartialEq)]
+pub struct Note {
+    /// What happened.
+    pub kind: Kind,
+    /// The facts.
+    pub payload: Map<String, Value>,
+}
+
+/// An Artifact that a workflow leaves.
+#[derive(Debug, Clone, PartialEq)]
+pub struct Produced {
+    /// What it is.
+    pub kind: ArtifactKind,
+    /// Its media type.
+    pub mime_type: &'static str,
+    /// Its content.
+    pub bytes: Vec<u8>,
+}
+
+/// An effect that a workflow asks for.
+#[derive(Debug, Clone, PartialEq)]
+pub struct Wanted {
+    /// Its stable key, such as `llm:main:1`: the same in every run of the same workflow on the same input.
+    pub key: String,
+    /// What it is.
+    pub kind: EffectKind,
+    /// The request, without the messages of a model call.
+    pub request: Value,
+    /// The messages of a model call.
+    pub messages: Option<Transcript>,
+    /// True when performing it twice does no harm, so that an unknown result may be asked for again.
+    pub repeatable: bool,
+}
+
+impl Wanted {
+    /// An effect that may be performed again when its result is unknown.
+    pub fn repeatable(key: impl Into<String>, kind: EffectKind, request: Value) -> Self {
+        Self {
+            key: key.into(),
+            kind,
+            request,
+            messages: None,
+            repeatable: true,
+        }
+    }
+
+    /// Returns the digest of the request, which tells a repeated request from another one: that of its canonical
+    /// form, where the messages of a model call are told by their number and the head of their chain.
+    pub fn request_digest(&self) -> Digest {
+        match &self.messages {
+            None => sha256(&jcs(&self.request)),
+            Some(messages) => digest_with(&self.request, messages.len(), messages.head()),
+        }
+    }
+
+    /// Returns the effect with its whole request, to be performed.
+    pub fn into_effect(self) -> Effect {
+        let mut request = self.request;
+        if let (Some(messages), Value::Object(request)) = (&self.messages, &mut request) {
+            request.insert("messages".to_owned(), messages.to_value());
+        }
+        Effect {
+            key: self.key,
+            kind: self.kind,
+            request,
+            repeatable: self.repeatable,
+        }
+    }
+}
+
+fn digest_with(request: &Value, count: u64, head: Digest) -> Digest {
+    let mut request = request.clone();
+    if let Value::Object(request) = &mut request {
+        let messages = serde_json::json!({"count": count, "sha256": head});
+        request.insert("messages".to_owned(), messages);
+    }
+    sha256(&jcs(&request))
+}
+
+/// An effect as it is performed: something outside the workflow whose result is recorded.
 #[derive(Debug, Clone, PartialEq)]
 pub struct Effect {
     /// Its stable key, such as `llm:main:1`: the same in every run of the same workflow on the same input.
     pub key: String,
     /// What it is.
     pub kind: EffectKind,
-    /// The request in canonical data.
+    /// The whole request in canonical data.
     pub request: Value,
+    /// True when performing it twice does no harm, so that an unknown result may be asked for again.
+    pub repeatable: bool,
 }
 
 /// The kinds of effect.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum EffectKind {
-    /// A call of a language model.
+    /// A call of a language model: `{provider?, model?, messages, tools?, …}` in, a chat completion out.
     Model,
+    /// A call of a tool of an MCP server: `{server, tool, arguments}` in.
+    McpTool,
+    /// A run of a declared local command: `{tool, arguments}` in.
+    LocalTool,
+    /// A handle of a secret: `{name}` in, `{vault_id, version}` out. The value never leaves the executor.
+    Secret,
+    /// A reading of the clock: `{label}` in, a time out.
+    Time,
+    /// Random bytes: `{bytes}` in, hexadecimal text out.
+    Random,
+    /// A fact about the host: `{capability, …}` in.
+    Host,
+    /// What the Session remembers: its transcript before this Task.
+    Memory,
     /// Waits until the Task ends.
     Hold,
     /// A question or approval that somebody outside answers.
@@ -96,22 +256,29 @@ impl EffectKind {
     pub const fn record_kind(self) -> &'static str {
         match self {
             EffectKind::Model => "llm_provider_response",
-            EffectKind::Hold | EffectKind::Ask(_) => "host_fact",
-        }
-    }
-
-    /// True when performing it twice does no harm, so that an unknown result may be asked for again.
-    pub const fn is_repeatable(self) -> bool {
-        match self {
-            EffectKind::Model | EffectKind::Hold | EffectKind::Ask(_) => true,
+            EffectKind::McpTool => "mcp_tool_return",
+            EffectKind::LocalTool => "tool_result",
+            EffectKind::Secret => "secret_value",
+            EffectKind::Time => "time",
+            EffectKind::Random
+            | EffectKind::Host
+            | EffectKind::Memory
+            | EffectKind::Hold
+            | EffectKind::Ask(_) => "host_fact",
         }
     }
 }
 
 impl Effect {
-    /// Returns the digest of the canonical request, which tells a repeated request from another one.
+    /// Returns the digest of the request, the same as [`Wanted::request_digest`] gave.
     pub fn request_digest(&self) -> Digest {
-        sha256(&jcs(&self.request))
+        match self.request.get("messages").and_then(Value::as_array) {
+            Some(messages) if self.kind == EffectKind::Model => {
+                let transcript: Transcript = messages.iter().cloned().collect();
+                digest_with(&self.request, transcript.len(), transcript.head())
+            }
+            _ => sha256(&jcs(&self.request)),
+        }
     }
 }
 
@@ -122,6 +289,8 @@ pub struct EffectAnswer {
     pub ok: bool,
     /// The result or the error.
     pub value: Value,
+    /// For a model call: what was used.
+    pub model: Option<ModelUse>,
 }
 
 /// The workflows a server offers, by name.

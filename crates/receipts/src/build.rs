@@ -15,7 +15,6 @@ use crate::{
     },
     format::FORMAT,
     receipt::{self, ReadReceiptError, Receipt},
-    redact::redact,
     shape::push_step,
 };
 
@@ -35,28 +34,10 @@ pub enum BuildError {
 /// # Errors
 /// A fact cannot be said in the format.
 pub fn build_task(facts: &TaskFacts) -> Result<Receipt, BuildError> {
-    seal(&mut task(facts)?)
-}
-
-/// Builds the receipt of a finished task, unsigned, without the texts that hold a secret. What was left out stands in
-/// `redactions`.
-///
-/// # Errors
-/// A fact cannot be said in the format.
-pub fn build_task_redacted(
-    facts: &TaskFacts,
-    is_secret: &dyn Fn(&str) -> bool,
-) -> Result<Receipt, BuildError> {
-    let mut map = task(facts)?;
-    redact(&mut map, is_secret);
-    seal(&mut map)
-}
-
-fn task(facts: &TaskFacts) -> Result<Map<String, Value>, BuildError> {
     let mut redactions = facts.redactions.clone();
     let cost = cost(&facts.currency, &facts.model_calls, &mut redactions)?;
     let limit = facts.limit.as_ref().map(limit).transpose()?;
-    Ok(object([
+    let mut map = object([
         ("schema", text(FORMAT)),
         ("receipt_id", text(&facts.receipt_id)),
         ("subject", subject("task", &facts.identifiers.task_id)),
@@ -94,7 +75,8 @@ fn task(facts: &TaskFacts) -> Result<Map<String, Value>, BuildError> {
         ("redactions", list(&redactions, redaction)),
         ("signatures", some_list(Vec::new())),
         ("metadata", some(facts.metadata.clone())),
-    ]))
+    ]);
+    seal(&mut map)
 }
 
 /// Returns the digest of an event log: over each event's canonical bytes and a line feed, in order.

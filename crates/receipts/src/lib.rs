@@ -26,13 +26,13 @@ pub mod trust;
 pub mod verify;
 pub mod walk;
 
-pub use build::{BuildError, build_task, build_task_redacted, event_log_digest};
+pub use build::{BuildError, build_task, event_log_digest};
 pub use chain::Head;
 pub use facts::*;
 pub use format::FORMAT;
 pub use keys::{ED25519, KeySet, KeySetError, PublicKey, Signer};
 pub use receipt::{ReadReceiptError, Receipt, StatedSignature};
-pub use replay::{build_replay, replay_artifact_id, replay_receipt_id, replay_task_id};
+pub use replay::{build_replay, delta_ids, replay_artifact_id, replay_receipt_id, replay_task_id};
 pub use shape::ShapeError;
 pub use time::parse as seconds_of;
 pub use verify::verify;

@@ -2,31 +2,45 @@
 //!
 //! Knows every text of the document, not what a secret looks like: that is for the caller to say.
 
-use canon::{Map, Value};
+use canon::Value;
 
 use crate::{
-    build::{object, text},
+    build::{self, BuildError, object, text},
+    receipt::Receipt,
     shape::push_step,
 };
 
 const REPLACEMENT: &str = "redacted";
 const REASON: &str = "looks like a secret";
 
-/// Replaces every text that holds a secret and names its place in `redactions`, without any digest of it: that of a
-/// short secret would betray it. An object with a secret as a member's name is emptied.
-pub(crate) fn redact(map: &mut Map<String, Value>, is_secret: &dyn Fn(&str) -> bool) {
-    let mut places = Vec::new();
-    for (name, value) in map.iter_mut() {
-        let mut pointer = String::new();
-        push_step(&mut pointer, name);
-        walk(value, &pointer, is_secret, &mut places);
-    }
-    let entries = places.iter().map(|place| {
-        let entry = object([("field", text(place)), ("reason", text(REASON))]);
-        Value::Object(entry)
-    });
-    if let Some(Value::Array(list)) = map.get_mut("redactions") {
-        list.extend(entries);
+impl Receipt {
+    /// Returns an unsigned receipt without the texts that hold a secret. Each place is named in `redactions`, without
+    /// any digest: that of a short secret would betray it. An object with a secret as a member's name is emptied.
+    ///
+    /// # Errors
+    /// What is left does not fit the format.
+    pub fn redacted(self, is_secret: &dyn Fn(&str) -> bool) -> Result<Self, BuildError> {
+        let mut map = self.as_map().clone();
+        let mut places = Vec::new();
+        for (name, value) in &mut map {
+            let mut pointer = String::new();
+            push_step(&mut pointer, name);
+            walk(value, &pointer, is_secret, &mut places);
+        }
+        if places.is_empty() {
+            return Ok(self);
+        }
+        let entries = places.iter().map(|place| {
+            let entry = object([("field", text(place)), ("reason", text(REASON))]);
+            Value::Object(entry)
+        });
+        let list = map
+            .entry("redactions")
+            .or_insert_with(|| Value::Array(Vec::new()));
+        if let Value::Array(list) = list {
+            list.extend(entries);
+        }
+        build::seal(&mut map)
     }
 }
 

@@ -149,6 +149,14 @@ fn deltas(applied: &[Applied]) -> Vec<Value> {
         .collect()
 }
 
+/// Returns the ids of the deltas of overrides, given their keys in order.
+pub fn delta_ids<'a>(keys: impl IntoIterator<Item = &'a str>) -> Vec<String> {
+    let mut taken = BTreeSet::new();
+    keys.into_iter()
+        .map(|key| delta_id(key, &mut taken))
+        .collect()
+}
+
 fn delta(applied: &Applied, id: String) -> Map<String, Value> {
     // Not even the digest of a secret leaves: a short secret can be guessed from it.
     let is_secret = applied.key.starts_with("secret:");

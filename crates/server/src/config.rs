@@ -24,6 +24,8 @@ pub struct Config {
     pub card_object: String,
     /// Connectors to show.
     pub connectors: Vec<Connector>,
+    /// Fixes what replay receipts say of their issuer, and echoes placeholders (B9): for conformance runs.
+    pub replay_conformance: bool,
     /// The largest JSON body.
     pub body_bytes_max: usize,
     /// The largest uploaded content of an Artifact.
@@ -69,6 +71,7 @@ impl Config {
             allow_plain_http: false,
             public_url: None,
             card_object: CARD_OBJECT.to_owned(),
+            replay_conformance: false,
             connectors: Vec::new(),
             body_bytes_max: 1024 * 1024,
             artifact_bytes_max: 64 * 1024 * 1024,

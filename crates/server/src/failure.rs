@@ -8,6 +8,7 @@ use axum::response::{IntoResponse, Response};
 use canon::{Map, Value};
 use domain::Refusal;
 use engine::Refused;
+use engine::replay::RequestError;
 use serde_json::json;
 use wire::{Code, InputError};
 
@@ -148,6 +149,7 @@ impl From<Refused> for Failure {
         let message = refused.to_string();
         match refused {
             Refused::Domain(refusal) => refusal.into(),
+            Refused::Replay(error) => from_replay(*error, message),
             Refused::PermissionDenied { scope } => Failure::new(Code::PermissionDenied, message)
                 .with("rule", json!("scope"))
                 .with("required_scopes", json!([scope])),
@@ -169,6 +171,33 @@ impl From<Refused> for Failure {
                 .with("reason", json!("disk_full"))
                 .retry_after(60),
             Refused::Internal { detail } => Failure::internal(detail),
+        }
+    }
+}
+
+fn from_replay(error: RequestError, message: String) -> Failure {
+    match error {
+        RequestError::Invalid { param, details, .. } => {
+            let mut failure = Failure::invalid(param, message);
+            failure.details = details;
+            failure
+        }
+        RequestError::NotFound { param, .. } => {
+            let mut failure = Failure::new(Code::ResourceNotFound, message);
+            failure.param = Some(param);
+            failure
+        }
+        RequestError::DigestMismatch { key, expected } => {
+            let mut failure = Failure::new(Code::PolicyViolation, message)
+                .with("reason", json!("digest_mismatch"))
+                .with("expected", json!(expected));
+            failure.param = Some(format!("override.{key}.sha256"));
+            failure
+        }
+        RequestError::TooLarge { param } => {
+            let mut failure = Failure::new(Code::PayloadTooLarge, message);
+            failure.param = Some(param);
+            failure
         }
     }
 }

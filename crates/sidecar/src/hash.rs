@@ -9,7 +9,7 @@ use canon::{Digest, Value};
 use serde::{Deserialize, Serialize};
 use sha2::{Digest as _, Sha256};
 
-use crate::yaml::{Limits, NonFinite, YamlError, read_yaml};
+use crate::yaml::{Limits, YamlError, read_yaml};
 
 /// How an artifact is hashed.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
@@ -94,12 +94,7 @@ impl fmt::Debug for RawHasher {
 /// # Errors
 /// The input is refused by [`read_yaml`].
 pub fn canonical_text(bytes: &[u8], profile: Profile) -> Result<Vec<u8>, YamlError> {
-    let (non_finite, order) = match profile {
-        Profile::Jcs1 => (NonFinite::Refuse, canon::Profile::Jcs),
-        Profile::AhdJs1 => (NonFinite::Null, canon::Profile::AhdJs1),
-    };
-    let value = read_yaml(bytes, non_finite, Limits::STANDARD)?;
-    Ok(canon::canonical(&value, order))
+    read_yaml(bytes, profile, Limits::STANDARD).map(|text| text.to_vec())
 }
 
 /// Returns the canonical-json hash of a structured input.
@@ -107,7 +102,7 @@ pub fn canonical_text(bytes: &[u8], profile: Profile) -> Result<Vec<u8>, YamlErr
 /// # Errors
 /// The input is refused by [`read_yaml`].
 pub fn canonical_hash(bytes: &[u8], profile: Profile) -> Result<Digest, YamlError> {
-    canonical_text(bytes, profile).map(|text| canon::sha256(&text))
+    read_yaml(bytes, profile, Limits::STANDARD).map(|text| text.digest())
 }
 
 /// Returns the listing whose bytes mode tree hashes: one line per file, by the path's UTF-8 bytes.

@@ -29,5 +29,7 @@ pub use report::{ReportError, render, strip};
 pub use secrets::{Secret, find_secrets, is_secret_variable, looks_secret, redact, redacted_name};
 pub use shape::{AHD_KINDS, Problem, Shape, check_ahd, check_general, is_utc_time};
 pub use shell::shell_line;
-pub use verify::{Check, Outcome, Reason, Verification, VerifyOptions, verify};
-pub use yaml::{Limits, NonFinite, YamlError, YamlRefusal, read_yaml};
+pub use verify::{
+    AgentFiles, Check, DOCUMENT_BYTES_MAX, Outcome, Reason, Verification, VerifyOptions, verify,
+};
+pub use yaml::{CanonicalText, Limits, YamlError, YamlRefusal, read_yaml};

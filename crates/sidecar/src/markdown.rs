@@ -37,6 +37,11 @@ pub fn shell_block(sidecar: &Sidecar) -> String {
         }
         None => format!(": install {} {}\n", word(name), word(version)),
     };
+    if let Sidecar::General(general) = sidecar
+        && let Some(cwd) = general.cwd.as_deref().filter(|cwd| *cwd != ".")
+    {
+        text.push_str(&format!("cd {}\n", word(cwd)));
+    }
     if sidecar.argv().is_empty() {
         text.push_str(": the command was not recorded\n");
     } else {

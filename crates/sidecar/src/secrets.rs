@@ -42,6 +42,8 @@ pub fn find_secrets(argv: &[String]) -> Vec<Secret> {
             }
         } else if let Some((kind, start)) = key_by_form(argument) {
             push(kind.to_owned(), start);
+        } else if let Some((label, start)) = header(argument) {
+            push(label, start);
         }
     }
     found
@@ -90,6 +92,16 @@ pub fn looks_secret(value: &str) -> bool {
 /// Says whether a variable or flag of this name holds a credential.
 pub fn is_secret_variable(name: &str) -> bool {
     is_secret_name(&label(name))
+}
+
+/// Returns the name and the place of the value of `Name: value` where the name is that of a credential.
+fn header(argument: &str) -> Option<(String, usize)> {
+    let (name, value) = argument.split_once(": ")?;
+    let word = |char: char| char.is_ascii_alphanumeric() || "-_".contains(char);
+    let label = label(name);
+    let secret = label == "authorization" || label == "cookie" || is_secret_name(&label);
+    (name.chars().all(word) && secret && !value.trim().is_empty())
+        .then_some((label, name.len() + 2))
 }
 
 fn label(name: &str) -> String {
@@ -226,6 +238,20 @@ mod tests {
         check(
             &["x", "postgres://u:pw@h/d"],
             &["x", "postgres://u:<redacted:url-password>"],
+        );
+        check(
+            &["curl", "-H", "X-Api-Key: a1", "-H", "Accept: a1"],
+            &[
+                "curl",
+                "-H",
+                "X-Api-Key: <redacted:x-api-key>",
+                "-H",
+                "Accept: a1",
+            ],
+        );
+        check(
+            &["curl", "-H", "Authorization: token a1"],
+            &["curl", "-H", "Authorization: <redacted:authorization>"],
         );
     }
 

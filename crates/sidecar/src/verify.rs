@@ -3,6 +3,8 @@
 //! Every check runs; the first failure hides none. Compares hashes and nothing else: no network, no
 //! model call, no commit.
 
+mod agent;
+
 use canon::{Digest, Integers};
 use serde::Serialize;
 
@@ -11,6 +13,8 @@ use crate::files::{Content, FileError, Files, Resolved, resolve};
 use crate::hash::{Mode, Profile, canonical_hash, sidecar_hash, tree_hash};
 use crate::report;
 use crate::yaml::{Limits, YamlError, YamlRefusal};
+
+pub use agent::AgentFiles;
 
 /// The answer of one check.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize)]
@@ -44,6 +48,7 @@ pub enum Reason {
     InvalidProof,
     NotInLog,
     InvalidCheckpoint,
+    NotRecorded,
     NotSigned,
     KeyUnknown,
     SignatureInvalid,
@@ -67,6 +72,7 @@ impl Reason {
             Self::InvalidProof => "invalid_proof",
             Self::NotInLog => "not_in_log",
             Self::InvalidCheckpoint => "invalid_checkpoint",
+            Self::NotRecorded => "not_recorded",
             Self::NotSigned => "not_signed",
             Self::KeyUnknown => "key_unknown",
             Self::SignatureInvalid => "signature_invalid",
@@ -78,8 +84,8 @@ impl Reason {
 /// One compared hash, or one checked signature.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize)]
 pub struct Check {
-    /// Which one: `token`, `brief`, `inputs/0`, `outputs/0`, `report`, `trace`, `parent`, `agent`; from a caller
-    /// that judges them also `recording/…` and `signature`.
+    /// Which one: `token`, `brief`, `inputs/0`, `outputs/0`, `report`, `trace`, `parent`, `agent`, `agent/tools/0`,
+    /// `agent/policy`; from a caller that judges them also `recording/…` and `signature`.
     pub field: String,
     /// The recorded path, or the name of what was checked.
     pub path: String,
@@ -108,8 +114,10 @@ pub struct Check {
 pub struct VerifyOptions {
     /// Also check outputs and the report.
     pub outputs: bool,
-    /// The agent's configuration, to be compared with its recorded hash.
-    pub agent: Option<Vec<u8>>,
+    /// The files are those from before the run: what it wrote cannot be among them and is not looked for.
+    pub before_run: bool,
+    /// What defines the agent, as far as it is to be compared.
+    pub agent: AgentFiles,
 }
 
 /// The outcome of a verification.
@@ -131,7 +139,7 @@ impl Verification {
 }
 
 /// Largest report or parent sidecar that is read.
-const DOCUMENT_BYTES_MAX: u64 = 64 << 20;
+pub const DOCUMENT_BYTES_MAX: u64 = 64 << 20;
 
 /// Verifies a sidecar against files.
 pub fn verify(read: &ReadSidecar, files: &dyn Files, options: &VerifyOptions) -> Verification {
@@ -147,7 +155,7 @@ pub fn verify(read: &ReadSidecar, files: &dyn Files, options: &VerifyOptions) ->
         warnings.push("backfilled".to_owned());
     }
     let checks = match &read.sidecar {
-        Sidecar::Ahd(ahd) => ahd_checks(ahd, files),
+        Sidecar::Ahd(ahd) => ahd_checks(ahd, files, options),
         Sidecar::General(general) => general_checks(general, files, options),
     };
     for check in checks.iter().filter(|check| check.relocated_to.is_some()) {
@@ -156,7 +164,7 @@ pub fn verify(read: &ReadSidecar, files: &dyn Files, options: &VerifyOptions) ->
     Verification { checks, warnings }
 }
 
-fn ahd_checks(ahd: &Ahd, files: &dyn Files) -> Vec<Check> {
+fn ahd_checks(ahd: &Ahd, files: &dyn Files, options: &VerifyOptions) -> Vec<Check> {
     let HashedFile { path, hash } = &ahd.token;
     let token = check("token", path, *hash, files, |found| {
         structured(found, files, Profile::AhdJs1)
@@ -166,7 +174,8 @@ fn ahd_checks(ahd: &Ahd, files: &dyn Files) -> Vec<Check> {
             either(&read_kept(found, files)?, *hash, Profile::AhdJs1)
         })
     });
-    std::iter::once(token).chain(brief).collect()
+    let agent = agent::checks(None, &options.agent, Profile::AhdJs1);
+    std::iter::once(token).chain(brief).chain(agent).collect()
 }
 
 fn general_checks(general: &General, files: &dyn Files, options: &VerifyOptions) -> Vec<Check> {
@@ -175,12 +184,12 @@ fn general_checks(general: &General, files: &dyn Files, options: &VerifyOptions)
     for (index, input) in general.inputs.iter().enumerate() {
         checks.push(artifact(&format!("inputs/{index}"), input, profile, files));
     }
-    if let Some(trace) = &general.trace
-        && let Some(path) = &trace.path
-    {
-        checks.push(check("trace", path, trace.hash, files, |found| {
-            raw(found, files)
-        }));
+    if let Some(trace) = &general.trace {
+        checks.push(match &trace.path {
+            Some(path) if options.before_run => written_later("trace", path, trace.hash),
+            Some(path) => check("trace", path, trace.hash, files, |found| raw(found, files)),
+            None => unchecked("trace", "trace", trace.hash, "its path is not recorded"),
+        });
     }
     if let Some(parent) = &general.parent
         && let Some(path) = &parent.path
@@ -193,26 +202,29 @@ fn general_checks(general: &General, files: &dyn Files, options: &VerifyOptions)
             Ok((sidecar_hash(&document), None))
         }));
     }
-    if let (Some(config), Some(agent)) = (&options.agent, &general.agent)
-        && let Some(hash) = agent.config_hash
-    {
-        let content = Content {
-            digest: canon::sha256(config),
-            len: config.len() as u64,
-            bytes: Some(config.clone()),
-        };
-        let outcome = either(&content, hash, profile);
-        checks.push(judge("agent", &agent.name, None, hash, outcome));
-    }
+    checks.extend(agent::checks(
+        general.agent.as_ref(),
+        &options.agent,
+        profile,
+    ));
     if options.outputs {
         for (index, output) in general.outputs.iter().flatten().enumerate() {
-            let mut check = artifact(&format!("outputs/{index}"), output, profile, files);
+            let field = format!("outputs/{index}");
+            if options.before_run {
+                checks.push(written_later(&field, &output.path, output.hash));
+                continue;
+            }
+            let mut check = artifact(&field, output, profile, files);
             if check.reason == Some(Reason::HashMismatch) && output.stable != Some(true) {
                 check.result = Outcome::Note;
             }
             checks.push(check);
         }
-        if let Some(report) = &general.report {
+        if let Some(report) = &general.report
+            && options.before_run
+        {
+            checks.push(written_later("report", &report.path, report.hash));
+        } else if let Some(report) = &general.report {
             checks.push(check("report", &report.path, report.hash, files, |found| {
                 let content = kept(files.read(&found.path, DOCUMENT_BYTES_MAX)?)?;
                 let stripped = report::strip(&content)
@@ -236,6 +248,25 @@ fn artifact(field: &str, recorded: &Artifact, profile: Profile, files: &dyn File
             Mode::Tree => Ok((tree_hash(&files.tree(&found.path)?), None)),
         },
     )
+}
+
+fn written_later(field: &str, path: &str, expected: Digest) -> Check {
+    unchecked(field, path, expected, "the run wrote it later")
+}
+
+/// Returns the note on something that cannot be looked at.
+fn unchecked(field: &str, path: &str, expected: Digest, detail: &str) -> Check {
+    Check {
+        field: field.to_owned(),
+        path: path.to_owned(),
+        relocated_to: None,
+        result: Outcome::Note,
+        reason: Some(Reason::NotChecked),
+        detail: Some(detail.to_owned()),
+        matched: None,
+        expected: Some(expected),
+        actual: None,
+    }
 }
 
 /// The hash of what is there, and the mode it was taken by where the sidecar does not say.

@@ -1,33 +1,29 @@
-//! The reader of structured inputs: YAML 1.2 core schema (and so JSON) to one JSON value.
+//! The reader of structured inputs: YAML 1.2 core schema (and so JSON) to one canonical text.
 //!
 //! Works on parser events and resolves scalars, keys, tags and aliases itself, because the recorded
 //! hashes depend on each of these choices. What the reference stack hashes with loss is refused here
 //! and never guessed: the caller gets an error, not another hash.
 //!
-//! Owns no file and no hash. Every size is bounded by [`Limits`].
+//! Owns no file. Every size is bounded by [`Limits`].
 
-mod build;
+mod members;
 mod scalar;
 mod source;
+mod text;
+#[cfg(test)]
+mod tree;
+mod write;
 
 use std::borrow::Cow;
 
-use canon::Value;
 use saphyr_parser::{Event, Marker, Parser, ScalarStyle, ScanError, Tag};
 
-use build::{Anchor, Builder, Key};
+use crate::hash::Profile;
 use scalar::Explicit;
+use write::Writer;
 
 pub(crate) use scalar::{Resolved, resolve as resolve_plain};
-
-/// What to do with infinities and NaN, which no JSON value can hold.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum NonFinite {
-    /// Read them as null, as `ahd-js-1` writes them.
-    Null,
-    /// Refuse them, as `jcs-1` does.
-    Refuse,
-}
+pub use text::CanonicalText;
 
 /// Bounds of one read.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -92,17 +88,50 @@ impl YamlError {
 /// # Errors
 /// Not UTF-8, not YAML, several documents, a duplicate key, a construct that cannot be hashed without
 /// loss, or a limit: see [`YamlRefusal`].
-pub fn read_yaml(bytes: &[u8], non_finite: NonFinite, limits: Limits) -> Result<Value, YamlError> {
+pub fn read_yaml(
+    bytes: &[u8],
+    profile: Profile,
+    limits: Limits,
+) -> Result<CanonicalText, YamlError> {
+    let order = match profile {
+        Profile::Jcs1 => canon::Profile::Jcs,
+        Profile::AhdJs1 => canon::Profile::AhdJs1,
+    };
+    let mut writer = Writer::new(order, limits);
+    walk(bytes, profile, limits, |item, line| writer.take(item, line))?;
+    Ok(writer.finish())
+}
+
+/// What an event means to a value.
+#[derive(Debug)]
+enum Item<'a> {
+    Scalar {
+        resolved: Resolved,
+        text: Cow<'a, str>,
+        anchor: usize,
+    },
+    Alias(usize),
+    OpenSequence(usize),
+    OpenMapping(usize),
+    Close,
+}
+
+/// Passes on the one document of a text, item by item with its line. Anchors count from 1; 0 is none.
+fn walk(
+    bytes: &[u8],
+    profile: Profile,
+    limits: Limits,
+    mut pass: impl FnMut(Item<'_>, usize) -> Result<(), YamlError>,
+) -> Result<(), YamlError> {
     let source = source::prepare(bytes, limits.input_bytes_max)?;
-    let mut builder = Builder::new(limits);
     let mut documents = 0;
     let mut last_style = ScalarStyle::Plain;
     let mut blank_tail = false;
     for event in Parser::new_from_str(source.text()) {
         let (event, span) = event.map_err(|error| refuse_scan(&error))?;
         let at = span.start;
-        match event {
-            Event::Nothing | Event::StreamStart | Event::StreamEnd | Event::DocumentEnd => {}
+        let item = match event {
+            Event::Nothing | Event::StreamStart | Event::StreamEnd | Event::DocumentEnd => continue,
             Event::DocumentStart(_) => {
                 documents += 1;
                 if documents > 1 {
@@ -112,35 +141,32 @@ pub fn read_yaml(bytes: &[u8], non_finite: NonFinite, limits: Limits) -> Result<
                         at.line(),
                     ));
                 }
+                continue;
             }
-            Event::Alias(id) => builder.alias(id, at.line())?,
+            Event::Alias(id) => Item::Alias(id),
             Event::Scalar(text, style, anchor, tag) => {
                 last_style = style;
                 blank_tail |= ends_in_blank_line(&text, style);
                 let text = source.restore(text, style == ScalarStyle::DoubleQuoted);
                 let resolved = resolve(&text, style, tag.as_deref(), at)?;
-                check_number(resolved, &text, non_finite, at)?;
-                let anchor = (anchor > 0).then(|| Anchor {
-                    id: anchor,
-                    key: key_of(resolved, Cow::Borrowed(&*text)).name,
-                    value: value_of(resolved, Cow::Borrowed(&*text)),
-                });
-                if builder.wants_key() {
-                    builder.key(key_of(resolved, text), anchor, at.line())?;
-                } else {
-                    builder.scalar(value_of(resolved, text), anchor, at.line())?;
+                check_number(resolved, &text, profile, at)?;
+                Item::Scalar {
+                    resolved,
+                    text,
+                    anchor,
                 }
             }
             Event::SequenceStart(anchor, tag) => {
                 expect_tag(tag.as_deref(), "seq", at)?;
-                builder.open_sequence(anchor, at.line())?;
+                Item::OpenSequence(anchor)
             }
             Event::MappingStart(anchor, tag) => {
                 expect_tag(tag.as_deref(), "map", at)?;
-                builder.open_mapping(anchor, at.line())?;
+                Item::OpenMapping(anchor)
             }
-            Event::SequenceEnd | Event::MappingEnd => builder.close(at.line())?,
-        }
+            Event::SequenceEnd | Event::MappingEnd => Item::Close,
+        };
+        pass(item, at.line())?;
     }
     // What such lines add to a block scalar differs between readers.
     let block = matches!(last_style, ScalarStyle::Literal | ScalarStyle::Folded);
@@ -151,7 +177,7 @@ pub fn read_yaml(bytes: &[u8], non_finite: NonFinite, limits: Limits) -> Result<
             0,
         ));
     }
-    Ok(builder.finish())
+    Ok(())
 }
 
 fn ends_in_blank_line(text: &str, style: ScalarStyle) -> bool {
@@ -165,6 +191,9 @@ fn refuse_scan(error: &ScanError) -> YamlError {
     // The parser knows no surrogate escapes; whole pairs were joined before it saw the text.
     let refusal = if error.info().contains("invalid Unicode character escape") {
         YamlRefusal::Unsupported
+    } else if error.info() == "recursion limit exceeded" {
+        // Flow collections are scanned whole, so its own limit of depth comes before ours.
+        YamlRefusal::TooLarge
     } else {
         YamlRefusal::Syntax
     };
@@ -223,7 +252,7 @@ fn unsupported_tag(tag: &Tag, at: Marker) -> YamlError {
 fn check_number(
     resolved: Resolved,
     text: &str,
-    non_finite: NonFinite,
+    profile: Profile,
     at: Marker,
 ) -> Result<(), YamlError> {
     let Resolved::Number(number) = resolved else {
@@ -231,7 +260,7 @@ fn check_number(
     };
     let message = if number.is_infinite() && text.bytes().any(|byte| byte.is_ascii_digit()) {
         "number beyond a double"
-    } else if !number.is_finite() && non_finite == NonFinite::Refuse {
+    } else if !number.is_finite() && profile == Profile::Jcs1 {
         "number without a JSON form"
     } else {
         return Ok(());
@@ -242,23 +271,4 @@ fn check_number(
         format!("{message}: `{shown}`"),
         at.line(),
     ))
-}
-
-fn key_of(resolved: Resolved, text: Cow<'_, str>) -> Key {
-    let (name, derived) = match resolved {
-        Resolved::Null => (String::new(), true),
-        Resolved::Bool(value) => (value.to_string(), true),
-        Resolved::Number(number) => (scalar::number_key(number), true),
-        Resolved::Text => (text.into_owned(), false),
-    };
-    Key { name, derived }
-}
-
-fn value_of(resolved: Resolved, text: Cow<'_, str>) -> Value {
-    match resolved {
-        Resolved::Null => Value::Null,
-        Resolved::Bool(value) => Value::Bool(value),
-        Resolved::Number(number) => scalar::number_value(number),
-        Resolved::Text => Value::String(text.into_owned()),
-    }
 }

@@ -81,6 +81,7 @@ pub(crate) fn reseal(
         receipt_id: event.receipt_id.clone(),
         payload: event.payload.clone(),
         sibling: None,
+        replay: event.replay.clone(),
     };
     let mut sealed = seal(log, scratch, &[draft], position, event.created_at)
         .map_err(|error| error.to_string())?;

@@ -13,6 +13,8 @@ use domain::{
 };
 use serde_json::json;
 
+mod persona;
+
 use crate::receipt;
 
 /// A document and the payloads of the events it points to.
@@ -90,6 +92,7 @@ pub fn resource(source: Source<'_>, extra: Extra) -> Value {
             (json!({}), members)
         }
         State::Batch(state) => receipt::batch(source, state),
+        State::Persona(state) => persona::persona(source, state),
     };
     let document = source.document;
     let envelope = Envelope {
@@ -180,9 +183,9 @@ fn session(source: Source<'_>, state: &Session, extra: Extra) -> (Value, Value) 
 
 fn task(source: Source<'_>, state: &Task) -> (Value, Value) {
     // C-15: a Message without `object`, or the object that was given.
-    let input = if state.input == state.submitted {
+    let input = if source.payload(state.input, "parts").is_none() {
         source
-            .payload(state.submitted, "input")
+            .payload(state.input, "input")
             .cloned()
             .unwrap_or_else(|| json!({}))
     } else {
@@ -203,7 +206,7 @@ fn task(source: Source<'_>, state: &Task) -> (Value, Value) {
         "status": state.status.as_str(),
         "input": input,
         "created_by": state.created_by,
-        "persona_id": null,
+        "persona_id": state.persona.as_ref().map(|persona| &persona.id),
         "branch_id": state.branch_id,
         "parent_task_id": state.parent_task_id,
         "assigned_agent_id": null,
@@ -270,8 +273,20 @@ fn artifact(source: Source<'_>, state: &Artifact, extra: Extra) -> (Value, Value
 
 fn outcome(source: Source<'_>, state: &Outcome, extra: Extra) -> (Value, Value) {
     let messages = match extra {
-        Extra::Outcome { messages } => messages,
-        _ => Vec::new(),
+        Extra::Outcome { messages } if !messages.is_empty() => messages,
+        // A replay's Messages are in no transcript: its Outcome holds them whole.
+        _ => source
+            .payload(state.source, "messages")
+            .and_then(Value::as_array)
+            .map(|whole| {
+                let document = source.document;
+                whole
+                    .iter()
+                    .zip(1..)
+                    .map(|(message, number)| replayed_message(document, state, message, number))
+                    .collect()
+            })
+            .unwrap_or_default(),
     };
     let summary = source.payload(state.source, "summary");
     let members = json!({
@@ -289,6 +304,22 @@ fn outcome(source: Source<'_>, state: &Outcome, extra: Extra) -> (Value, Value) 
         "metrics": {},
     });
     (json!({}), members)
+}
+
+fn replayed_message(document: &Document, state: &Outcome, message: &Value, number: usize) -> Value {
+    let body = document.id.strip_prefix("outcome_").unwrap_or(&document.id);
+    json!({
+        "id": format!("message_{body}_{number}"),
+        "object": "message",
+        "created_at": document.created_at,
+        "updated_at": document.updated_at,
+        "metadata": {},
+        "workspace_id": state.workspace_id,
+        "session_id": state.session_id,
+        "task_id": state.task_id,
+        "role": message.get("role"),
+        "parts": message.get("parts"),
+    })
 }
 
 /// C-06: a Task that COMPLETED has an Outcome that SUCCEEDED.

@@ -6,7 +6,7 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 
 use anyhow::Result;
-use engine::port::{BoxFuture, Performed, Performer};
+use engine::port::{BoxFuture, Deltas, Performed, Performer};
 use engine::workflow::Effect;
 use fastrand::Rng;
 use serde_json::json;
@@ -85,7 +85,7 @@ struct Model {
 }
 
 impl Performer for Model {
-    fn perform(&self, _effect: Effect) -> BoxFuture<'static, Performed> {
+    fn perform(&self, _effect: Effect, _deltas: Deltas) -> BoxFuture<'static, Performed> {
         let call = self.calls.fetch_add(1, Ordering::Relaxed);
         let mut rng = Rng::with_seed(1_000 + call);
         let content = payload(&mut rng);
@@ -94,11 +94,6 @@ impl Performer for Model {
         });
         let bytes = canon::jcs(&value).len() as u64;
         self.answered_bytes.fetch_add(bytes, Ordering::Relaxed);
-        Box::pin(std::future::ready(Performed {
-            ok: true,
-            value,
-            provider_request_id: None,
-            model: None,
-        }))
+        Box::pin(std::future::ready(Performed::ok(value)))
     }
 }

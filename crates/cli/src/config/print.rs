@@ -75,6 +75,11 @@ pub(super) const KEYS: &[Key] = &[
     ),
     key(
         "",
+        "replay_conformance",
+        "Give replay receipts the issuer of the conformance fixture and echo placeholder digests; for conformance runs.",
+    ),
+    key(
+        "",
         "connectors",
         "Connectors that the API lists; see the example at the end.",
     ),

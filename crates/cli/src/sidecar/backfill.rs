@@ -7,13 +7,13 @@ use std::path::PathBuf;
 use std::process::ExitCode;
 
 use ::sidecar::{
-    Ahd, Conditions, Files, HashedFile, Limits, Profile, SCHEMA_VERSION, Sidecar, canonical_hash,
-    is_utc_time,
+    Ahd, AhdSampling, Conditions, Files, HashedFile, Limits, Profile, SCHEMA_VERSION, Sidecar,
+    canonical_hash, is_utc_time,
 };
 use anyhow::{Context as _, bail, ensure};
 use canon::{Integers, Number};
 
-use super::facts::{FactArgs, RequestIds};
+use super::facts::ModelArgs;
 use super::files::WorkingTree;
 use super::git::{self, AtCommit};
 use super::hashing::below_root;
@@ -51,15 +51,11 @@ pub(super) struct BackfillArgs {
     #[arg(long, value_name = "DIR")]
     root: Option<PathBuf>,
     #[command(flatten)]
-    facts: FactArgs,
+    known: ModelArgs,
 }
 
 /// Runs the subcommand: every report is tried, one refusal makes the exit status 2.
 pub(super) fn run(args: &BackfillArgs) -> anyhow::Result<ExitCode> {
-    ensure!(
-        !args.facts.has_unrecorded(),
-        "a backfilled block holds no temperature, no seed and no request ids"
-    );
     let mut refused = false;
     for report in &args.reports {
         let pair = Pair::of(report);
@@ -135,8 +131,13 @@ fn backfill(args: &BackfillArgs, pair: &Pair) -> anyhow::Result<()> {
         argv: Vec::new(),
         token,
         brief,
-        sampling: args.facts.ahd_sampling()?,
-        models: args.facts.ahd_models(RequestIds::Pending)?,
+        // What was not recorded then is not known now (section 8).
+        sampling: AhdSampling {
+            n: args.known.samples()?,
+            temperature: None,
+            seed: None,
+        },
+        models: args.known.ahd_models()?,
         conditions,
         backfilled: Some(true),
     };

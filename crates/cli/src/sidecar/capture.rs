@@ -4,18 +4,20 @@
 //! and leaves no sidecar. Everything is checked and written under temporary names before anything is
 //! put in place, the sidecar last: where there is a sidecar, the capture was whole.
 
+mod agent;
 mod build;
+mod trace;
 
 use std::fs;
 use std::path::{Path, PathBuf};
 use std::process::{Command, ExitCode, ExitStatus};
 
-use ::sidecar::{AHD_KINDS, Artifact, Mode, Profile, Sidecar};
+use ::sidecar::{AHD_KINDS, Artifact, DOCUMENT_BYTES_MAX, Mode, Profile, Sidecar};
 use anyhow::{Context as _, bail, ensure};
 use ed25519_dalek::SigningKey;
 
 use super::facts::{FactArgs, GeneralSamplingArgs, now};
-use super::files::WorkingTree;
+use super::files::{WorkingTree, read_file};
 use super::hashing::{Wanted, artifact, below_root, mode_of};
 use super::locate::{self, Pair, directory_of};
 use super::recording::RecordingArgs;
@@ -40,7 +42,14 @@ Examples:
     reprise sidecar capture --kind agent-run --no-run --argv-json argv.json \\
       --invoked-at 2026-01-02T03:04:05Z --input prompt=prompts/task.md --report out/report.md
 
-  The same, with the receipt of the task that a server recorded, and signed:
+  What defines the agent, and the recording that it writes:
+    reprise sidecar capture --kind agent-run --report out/report.md --input prompt=prompts/task.md \
+      --agent-name scout --agent-config agent.yml --agent-policy policy.cedar \
+      --agent-tool read=tools/read.json --agent-tool search=tools/search.json \
+      --trace out/trace.jsonl --trace-format jsonl --trace-events lines --trace-session s-17 \
+      -- python agent.py prompts/task.md
+
+  With the receipt of the task that a server recorded, and signed:
     reprise sidecar capture … --task task_0123 --sign sidecar.key
 
 Exit status: that of COMMAND; 2 when the capture itself failed, and then there is no sidecar.";
@@ -80,6 +89,17 @@ pub(super) struct CaptureArgs {
     /// Start of a described run, UTC with Z.
     #[arg(long, value_name = "TIME", requires = "no_run")]
     invoked_at: Option<String>,
+    /// End of a described run, UTC with Z (not AHD kinds).
+    #[arg(long, value_name = "TIME", requires = "no_run")]
+    finished_at: Option<String>,
+    /// Exit status of a described run (not AHD kinds).
+    #[arg(
+        long,
+        value_name = "STATUS",
+        requires = "no_run",
+        allow_negative_numbers = true
+    )]
+    exit_code: Option<i32>,
     /// Write the sidecar even though the command holds what looks like a credential (AHD kinds).
     #[arg(long)]
     allow_secrets_in_argv: bool,
@@ -94,6 +114,10 @@ pub(super) struct CaptureArgs {
     ahd: build::AhdArgs,
     #[command(flatten)]
     general: build::GeneralArgs,
+    #[command(flatten)]
+    agent: agent::AgentArgs,
+    #[command(flatten)]
+    trace: trace::TraceArgs,
     #[command(flatten)]
     sampling: GeneralSamplingArgs,
     /// The command and its arguments, executed as given and without a shell.
@@ -208,13 +232,21 @@ fn plan(args: &CaptureArgs) -> anyhow::Result<Plan> {
         );
     }
     let inputs = build::inputs(args, &tree, ahd)?;
+    if inputs.is_empty() {
+        output::say("warning: no --input is given: a reader will have nothing to verify");
+    }
     let outputs = outputs(args, &tree)?;
     let mut ignored = vec![absolute(&sidecar)?];
     for path in args.report.iter() {
         ignored.push(absolute(path)?);
     }
+    let trace = args.trace.path(&tree)?;
+    if !ahd && let Some(report) = &args.report {
+        below_root(&tree, report)?;
+    }
     let hashed = inputs.iter().map(|input| &input.artifact.path);
-    for path in hashed.chain(outputs.iter().map(|output| &output.path)) {
+    let written = outputs.iter().map(|output| &output.path).chain(&trace);
+    for path in hashed.chain(written) {
         let place = tree.root().join(path);
         let own = ignored.iter().any(|written| written.starts_with(&place));
         ensure!(
@@ -222,8 +254,17 @@ fn plan(args: &CaptureArgs) -> anyhow::Result<Plan> {
             "`{path}` holds the report or the sidecar, which are written after it is hashed"
         );
     }
-    ignored.extend(outputs.iter().map(|output| tree.root().join(&output.path)));
+    let written = outputs.iter().map(|output| &output.path).chain(&trace);
+    ignored.extend(written.map(|path| tree.root().join(path)));
     let git = git::state(tree.root(), &ignored);
+    // Without git there is no commit; a repository that git refuses is somebody's mistake.
+    let in_repository = |root: &Path| root.ancestors().any(|above| above.join(".git").exists());
+    if git.is_none()
+        && in_repository(tree.root())
+        && let Some(said) = git::complaint(tree.root())
+    {
+        output::say(&format!("warning: no commit is recorded: {said}"));
+    }
     let known = build::Materials {
         tree: &tree,
         argv: &argv,
@@ -337,7 +378,12 @@ pub(super) struct Report {
 impl Report {
     fn read(path: &Path) -> anyhow::Result<Self> {
         let doing = || format!("cannot use the report `{}`", path.display());
-        let bytes = fs::read(path).with_context(doing)?;
+        let content = read_file(path, DOCUMENT_BYTES_MAX).with_context(doing)?;
+        let bytes = content.bytes.with_context(|| {
+            let len = content.len;
+            format!("{len} bytes, more than {DOCUMENT_BYTES_MAX} for a report")
+        });
+        let bytes = bytes.with_context(doing)?;
         let stripped = ::sidecar::strip(&bytes).with_context(doing)?;
         Ok(Self {
             path: path.to_owned(),

@@ -3,24 +3,32 @@
 use std::fs;
 use std::path::{Path, PathBuf};
 
-use ::sidecar::{AhdModel, AhdSampling, Conditions, Model, Sampling};
+use ::sidecar::{AhdModel, AhdSampling, Conditions, Model, Sampling, looks_secret};
 use anyhow::{Context as _, bail, ensure};
 use canon::{Integers, Number, Value};
+
+/// Models and how often each was asked.
+#[derive(Debug, clap::Args)]
+#[command(next_help_heading = "Models and sampling")]
+pub(super) struct ModelArgs {
+    /// A model: id=…,provider=…[,reported=…][,endpoint=…][,calls=N][,tokens-in=N][,tokens-out=N].
+    #[arg(long = "model", value_name = "FACTS", value_parser = parse_model)]
+    models: Vec<Model>,
+    /// Samples per cell.
+    #[arg(long, value_parser = clap::value_parser!(u64).range(1..))]
+    n: Option<u64>,
+}
 
 /// Models and how they were sampled.
 #[derive(Debug, clap::Args)]
 #[command(next_help_heading = "Models and sampling")]
 pub(super) struct FactArgs {
-    /// A model: id=…,provider=…[,reported=…][,endpoint=…][,calls=N][,tokens-in=N][,tokens-out=N].
-    #[arg(long = "model", value_name = "FACTS", value_parser = parse_model)]
-    models: Vec<Model>,
+    #[command(flatten)]
+    known: ModelArgs,
     /// Provider request ids: a JSON object from model id to list, a JSON list, or one id per line
     /// (the last two with exactly one --model).
     #[arg(long, value_name = "FILE")]
     request_ids: Option<PathBuf>,
-    /// Samples per cell.
-    #[arg(long, value_parser = clap::value_parser!(u64).range(1..))]
-    n: Option<u64>,
     /// Temperature, when one was set.
     #[arg(long, allow_negative_numbers = true)]
     temperature: Option<f64>,
@@ -91,6 +99,9 @@ fn parse_model(text: &str) -> Result<Model, String> {
                 .reported_ids
                 .get_or_insert_default()
                 .push(value.to_owned()),
+            "endpoint" if looks_secret(value) => {
+                return Err("the endpoint holds what looks like a credential".to_owned());
+            }
             "endpoint" => model.endpoint = Some(value.to_owned()),
             "calls" => model.calls = count()?,
             "tokens-in" => model.tokens_in = count()?,
@@ -111,10 +122,22 @@ pub(super) enum RequestIds {
     Attached,
 }
 
+impl ModelArgs {
+    /// Returns the models in the form of AHD blocks, which know ids only.
+    pub(super) fn ahd_models(&self) -> anyhow::Result<Vec<AhdModel>> {
+        as_ahd(self.models.clone())
+    }
+
+    /// Returns the number of samples, which AHD blocks must hold.
+    pub(super) fn samples(&self) -> anyhow::Result<Number> {
+        self.n.map(Number::from).context("this kind needs --n")
+    }
+}
+
 impl FactArgs {
     /// Returns the models, with their request ids when those are there.
     pub(super) fn models(&self, ids: RequestIds) -> anyhow::Result<Vec<Model>> {
-        let mut models = self.models.clone();
+        let mut models = self.known.models.clone();
         if let Some(path) = &self.request_ids
             && ids == RequestIds::Attached
         {
@@ -124,32 +147,15 @@ impl FactArgs {
         Ok(models)
     }
 
-    /// Returns the models in the form of AHD blocks, which know ids only.
+    /// Returns the same in the form of AHD blocks.
     pub(super) fn ahd_models(&self, ids: RequestIds) -> anyhow::Result<Vec<AhdModel>> {
-        let models = self.models(ids)?;
-        let plain = |model: &Model| {
-            model.reported_ids.is_none()
-                && model.endpoint.is_none()
-                && model.calls.is_none()
-                && model.tokens_in.is_none()
-                && model.tokens_out.is_none()
-        };
-        ensure!(
-            models.iter().all(plain),
-            "blocks of this kind record id and provider of a model, nothing more"
-        );
-        let convert = |model: Model| AhdModel {
-            id: model.id,
-            provider: model.provider,
-            provider_request_ids: model.provider_request_ids,
-        };
-        Ok(models.into_iter().map(convert).collect())
+        as_ahd(self.models(ids)?)
     }
 
     /// Returns the sampling of an AHD block.
     pub(super) fn ahd_sampling(&self) -> anyhow::Result<AhdSampling> {
         Ok(AhdSampling {
-            n: Number::from(self.n.context("this kind needs --n")?),
+            n: self.known.samples()?,
             temperature: self.temperature()?,
             seed: self.seed.map(Number::from),
         })
@@ -160,7 +166,7 @@ impl FactArgs {
         let seeds = (!more.sample_seed.is_empty())
             .then(|| more.sample_seed.iter().copied().map(Number::from).collect());
         let sampling = Sampling {
-            n: self.n.map(Number::from),
+            n: self.known.n.map(Number::from),
             temperature: self.temperature()?,
             top_p: finite("--top-p", more.top_p)?,
             max_tokens: more.max_tokens.map(Number::from),
@@ -175,11 +181,6 @@ impl FactArgs {
         finite("--temperature", self.temperature)
     }
 
-    /// Says whether a flag was given that a backfilled block cannot hold.
-    pub(super) fn has_unrecorded(&self) -> bool {
-        self.temperature.is_some() || self.seed.is_some() || self.request_ids.is_some()
-    }
-
     /// Returns the conditions as given.
     pub(super) fn conditions(&self) -> Conditions {
         Conditions {
@@ -187,6 +188,26 @@ impl FactArgs {
             effective: self.condition_effective.clone(),
         }
     }
+}
+
+fn as_ahd(models: Vec<Model>) -> anyhow::Result<Vec<AhdModel>> {
+    let plain = |model: &Model| {
+        model.reported_ids.is_none()
+            && model.endpoint.is_none()
+            && model.calls.is_none()
+            && model.tokens_in.is_none()
+            && model.tokens_out.is_none()
+    };
+    ensure!(
+        models.iter().all(plain),
+        "blocks of this kind record id and provider of a model, nothing more"
+    );
+    let convert = |model: Model| AhdModel {
+        id: model.id,
+        provider: model.provider,
+        provider_request_ids: model.provider_request_ids,
+    };
+    Ok(models.into_iter().map(convert).collect())
 }
 
 fn finite(flag: &str, value: Option<f64>) -> anyhow::Result<Option<Number>> {

@@ -6,7 +6,7 @@ use std::fs::{self, File, Metadata};
 use std::io::{self, Read as _};
 use std::path::{Path, PathBuf};
 
-use ::sidecar::{Content, FileError, Files, RawHasher, normalise};
+use ::sidecar::{Content, FileError, Files, Limits, RawHasher, normalise};
 use anyhow::Context as _;
 use canon::Digest;
 
@@ -133,6 +133,28 @@ pub(super) fn read_file(path: &Path, keep_bytes_max: u64) -> Result<Content, Fil
         digest,
         len,
         bytes: kept,
+    })
+}
+
+/// Reads a file of moderate size that the user named, from wherever it is; a pipe will do.
+pub(super) fn read_named(path: &Path) -> anyhow::Result<Content> {
+    const NAMED_BYTES_MAX: u64 = Limits::STANDARD.input_bytes_max as u64;
+    let doing = || format!("cannot read `{}`", path.display());
+    let file = File::open(path).with_context(doing)?;
+    let mut bytes = Vec::new();
+    file.take(NAMED_BYTES_MAX + 1)
+        .read_to_end(&mut bytes)
+        .with_context(doing)?;
+    let len = bytes.len() as u64;
+    anyhow::ensure!(
+        len <= NAMED_BYTES_MAX,
+        "`{}` has more than {NAMED_BYTES_MAX} bytes",
+        path.display()
+    );
+    Ok(Content {
+        digest: canon::sha256(&bytes),
+        len,
+        bytes: Some(bytes),
     })
 }
 

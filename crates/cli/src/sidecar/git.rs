@@ -7,14 +7,29 @@ use std::io::Read as _;
 use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
 
-use ::sidecar::{Content, FileError, Files, RawHasher};
+use ::sidecar::{Content, FileError, Files, RawHasher, is_absolute, normalise};
 use anyhow::{Context as _, bail};
 use canon::Digest;
 
 use super::files::relative_to;
 
+/// What git sets for its hooks, and what would turn it to another repository than the directory's.
+const REPOSITORY_VARIABLES: [&str; 8] = [
+    "GIT_DIR",
+    "GIT_WORK_TREE",
+    "GIT_COMMON_DIR",
+    "GIT_INDEX_FILE",
+    "GIT_OBJECT_DIRECTORY",
+    "GIT_ALTERNATE_OBJECT_DIRECTORIES",
+    "GIT_NAMESPACE",
+    "GIT_PREFIX",
+];
+
 fn git(directory: &Path) -> Command {
     let mut command = Command::new("git");
+    for name in REPOSITORY_VARIABLES {
+        command.env_remove(name);
+    }
     command
         .arg("-C")
         .arg(directory)
@@ -34,6 +49,20 @@ fn ask<S: AsRef<OsStr>>(directory: &Path, arguments: &[S]) -> Option<Vec<u8>> {
 fn ask_line(directory: &Path, arguments: &[&str]) -> Option<String> {
     let line = String::from_utf8(ask(directory, arguments)?).ok()?;
     Some(line.trim_end_matches('\n').to_owned())
+}
+
+/// Returns what git says against a directory, or nothing when it can use it.
+pub(super) fn complaint(directory: &Path) -> Option<String> {
+    let output = match git(directory)
+        .args(["rev-parse", "--verify", "HEAD"])
+        .output()
+    {
+        Ok(output) if output.status.success() => return None,
+        Ok(output) => output,
+        Err(error) => return Some(format!("cannot run git: {error}")),
+    };
+    let said = String::from_utf8_lossy(&output.stderr);
+    Some(said.lines().next().unwrap_or("git fails").to_owned())
 }
 
 /// Returns the top directory of the repository.
@@ -135,8 +164,10 @@ impl AtCommit {
         let root = root
             .canonicalize()
             .with_context(|| format!("cannot read the root `{}`", root.display()))?;
-        let prefix = ask_line(&root, &["rev-parse", "--show-prefix"])
-            .with_context(|| format!("`{}` is not in a git repository", root.display()))?;
+        let prefix = ask_line(&root, &["rev-parse", "--show-prefix"]).with_context(|| {
+            let said = complaint(&root).unwrap_or_default();
+            format!("`{}` is not in a git repository: {said}", root.display())
+        })?;
         let commit = format!("{revision}^{{commit}}");
         let arguments = [
             "rev-parse",
@@ -166,7 +197,7 @@ impl AtCommit {
     }
 
     /// Lists entries as mode, object and path below the root.
-    fn entries(&self, path: &str, recursive: bool) -> Vec<(String, String, String)> {
+    fn entries(&self, path: &str, recursive: bool) -> Vec<Entry> {
         let full = format!("{}{path}", self.prefix);
         let mut arguments = vec!["ls-tree", "-z", "--full-tree"];
         if recursive {
@@ -228,35 +259,80 @@ impl AtCommit {
     }
 }
 
+/// A name in a commit: its mode, its object and its path below the root.
+type Entry = (String, String, String);
+
+impl AtCommit {
+    /// Finds what a path names, following symbolic links as the working tree does.
+    fn locate(&self, path: &str) -> Result<Entry, FileError> {
+        const LINKS_MAX: usize = 40;
+        let mut path = path.to_owned();
+        for _ in 0..LINKS_MAX {
+            match self.entry(&path) {
+                Some(entry) if !is_link(&entry.0) => return Ok(entry),
+                _ => path = self.past_first_link(&path)?,
+            }
+        }
+        Err(FileError::Unreadable("too many symbolic links".to_owned()))
+    }
+
+    fn entry(&self, path: &str) -> Option<Entry> {
+        let entries = self.entries(path, false);
+        entries.into_iter().find(|(_, _, found)| found == path)
+    }
+
+    /// Returns a path with its first link replaced by what it leads to.
+    fn past_first_link(&self, path: &str) -> Result<String, FileError> {
+        const TARGET_BYTES_MAX: u64 = 4096;
+        let ends = path.match_indices('/').map(|(at, _)| at);
+        for end in ends.chain([path.len()]) {
+            let (head, rest) = path.split_at_checked(end).unwrap_or((path, ""));
+            let Some((mode, object, _)) = self.entry(head) else {
+                return Err(FileError::Missing);
+            };
+            if !is_link(&mode) {
+                continue;
+            }
+            let target = self.blob(&object, TARGET_BYTES_MAX)?.bytes;
+            let target = target.and_then(|bytes| String::from_utf8(bytes).ok());
+            let target = target.ok_or(FileError::Missing)?;
+            if is_absolute(&target) {
+                return Err(FileError::OutsideRoot);
+            }
+            let parent = head.rsplit_once('/').map_or("", |(parent, _)| parent);
+            return normalise(&format!("{parent}/{target}{rest}")).ok_or(FileError::OutsideRoot);
+        }
+        Err(FileError::Missing)
+    }
+}
+
 fn is_regular(mode: &str) -> bool {
     mode.starts_with("100")
 }
 
+fn is_link(mode: &str) -> bool {
+    mode == "120000"
+}
+
 impl Files for AtCommit {
     fn read(&self, path: &str, keep_bytes_max: u64) -> Result<Content, FileError> {
-        let entries = self.entries(path, false);
-        let Some((mode, object, _)) = entries.iter().find(|(_, _, found)| found == path) else {
-            return Err(FileError::Missing);
-        };
-        if !is_regular(mode) {
+        let (mode, object, _) = self.locate(path)?;
+        if !is_regular(&mode) {
             return Err(FileError::Unreadable(
                 "not a regular file in git".to_owned(),
             ));
         }
-        self.blob(object, keep_bytes_max)
+        self.blob(&object, keep_bytes_max)
     }
 
     fn is_file(&self, path: &str) -> bool {
-        self.entries(path, false)
-            .iter()
-            .any(|(mode, _, found)| found == path && is_regular(mode))
+        self.locate(path).is_ok_and(|(mode, ..)| is_regular(&mode))
     }
 
     fn tree(&self, path: &str) -> Result<Vec<(String, Digest)>, FileError> {
-        let prefix = if path.is_empty() {
-            String::new()
-        } else {
-            format!("{path}/")
+        let prefix = match path {
+            "" => String::new(),
+            path => format!("{}/", self.locate(path)?.2),
         };
         let entries = self.entries(&prefix, true);
         if entries.is_empty() {

@@ -38,6 +38,33 @@ impl Wanted {
     }
 }
 
+/// A file with a name of its own: `NAME=FILE`.
+#[derive(Debug, Clone)]
+pub(super) struct NamedFile {
+    pub(super) name: String,
+    pub(super) path: PathBuf,
+}
+
+impl NamedFile {
+    /// Reads `NAME=FILE`.
+    pub(super) fn parse(text: &str) -> Result<Self, String> {
+        let (name, path) = text
+            .split_once('=')
+            .filter(|(name, path)| !name.is_empty() && !path.is_empty())
+            .ok_or("expected NAME=FILE")?;
+        Ok(Self {
+            name: name.to_owned(),
+            path: PathBuf::from(path),
+        })
+    }
+}
+
+/// Says whether a file of this name is hashed by its value where nobody says how.
+pub(super) fn is_structured(path: &Path) -> bool {
+    let extension = path.extension().and_then(|extension| extension.to_str());
+    extension.is_some_and(|extension| ["yml", "yaml", "json"].contains(&extension))
+}
+
 /// Returns a path given on the command line relative to the root, with `/` (RB-CAP-04).
 pub(super) fn below_root(tree: &WorkingTree, path: &Path) -> anyhow::Result<String> {
     let outside = || {

@@ -1,6 +1,12 @@
 //! What the user sees: text, JSON and JUnit of a verification.
+//!
+//! A sidecar comes from strangers. What it says is shown without line breaks and control characters, so that it can
+//! forge no line and steer no terminal.
 
-use std::io::Write as _;
+mod facts;
+
+use std::borrow::Cow;
+use std::io::{self, Write as _};
 use std::path::{Path, PathBuf};
 
 use ::sidecar::{Check, Outcome, Reason, Sidecar, Verification};
@@ -12,14 +18,41 @@ use super::write::Prepared;
 
 /// Talks to the user, beside the data.
 pub(super) fn say(line: &str) {
-    let _ = writeln!(std::io::stderr(), "{line}");
+    let _ = writeln!(io::stderr(), "{line}");
 }
 
-/// Prints data.
+/// Returns a text as it may be shown: on one line, control characters escaped.
+pub(super) fn shown(text: &str) -> Cow<'_, str> {
+    // Beside the controls, what breaks a line or turns the direction of writing in some viewers.
+    let hidden = |char: char| {
+        char.is_control()
+            || matches!(
+                char,
+                '\u{2028}' | '\u{2029}' | '\u{200e}' | '\u{200f}' | '\u{feff}'
+            )
+            || matches!(char, '\u{202a}'..='\u{202e}' | '\u{2066}'..='\u{2069}')
+    };
+    if !text.contains(hidden) {
+        return Cow::Borrowed(text);
+    }
+    let mut out = String::with_capacity(text.len() + 8);
+    for char in text.chars() {
+        if hidden(char) {
+            out.extend(char.escape_default());
+        } else {
+            out.push(char);
+        }
+    }
+    Cow::Owned(out)
+}
+
+/// Prints data. Nobody reading on does not change the answer, which is the exit status.
 pub(super) fn print(text: &str) -> anyhow::Result<()> {
-    std::io::stdout()
-        .write_all(text.as_bytes())
-        .context("cannot write to standard output")
+    let mut out = io::stdout().lock();
+    match out.write_all(text.as_bytes()).and_then(|()| out.flush()) {
+        Err(error) if error.kind() == io::ErrorKind::BrokenPipe => Ok(()),
+        outcome => outcome.context("cannot write to standard output"),
+    }
 }
 
 /// Prints a value as one JSON document.
@@ -61,19 +94,28 @@ pub(super) fn text(
 ) -> String {
     let (name, version) = sidecar.tool();
     let dirty = if sidecar.dirty() { " (dirty)" } else { "" };
-    let mut text = format!(
-        "report   {}\nsidecar  {}\nkind     {}\ntool     {name} {version}\ncommit   {}{dirty}\ntime     {}\n\n",
-        report.display(),
-        path.display(),
-        sidecar.kind(),
-        sidecar.commit().unwrap_or("none"),
-        sidecar.invoked_at(),
-    );
+    let commit = sidecar.commit().unwrap_or("none");
+    let mut lines = vec![
+        ("report", report.display().to_string()),
+        ("sidecar", path.display().to_string()),
+        ("kind", sidecar.kind().to_owned()),
+        ("tool", format!("{name} {version}")),
+        ("commit", format!("{commit}{dirty}")),
+        ("time", sidecar.invoked_at().to_owned()),
+    ];
+    if let Sidecar::General(general) = sidecar {
+        lines.extend(facts::lines(general));
+    }
+    let mut text = String::new();
+    for (name, value) in lines {
+        text.push_str(&format!("{name:<9}{}\n", shown(&value)));
+    }
+    text.push('\n');
     for check in &verification.checks {
         text.push_str(&check_lines(check));
     }
     for warning in &verification.warnings {
-        text.push_str(&format!("  warning: {warning}\n"));
+        text.push_str(&format!("  warning: {}\n", shown(warning)));
     }
     let failed = count(verification, Outcome::Fail);
     let verdict = match failed {
@@ -115,9 +157,9 @@ pub(super) fn check_lines(check: &Check) -> String {
 }
 
 fn phrase(check: &Check) -> String {
-    let mut phrase = format!("`{}`", check.path);
+    let mut phrase = format!("`{}`", shown(&check.path));
     if let Some(found) = &check.relocated_to {
-        phrase.push_str(&format!(" found at `{found}`"));
+        phrase.push_str(&format!(" found at `{}`", shown(found)));
     }
     if let Some(mode) = check.matched {
         phrase.push_str(&format!(" agrees by {mode}"));
@@ -126,7 +168,7 @@ fn phrase(check: &Check) -> String {
         phrase.push_str(&format!(": {}", reason.name()));
     }
     if let Some(detail) = &check.detail {
-        phrase.push_str(&format!(": {detail}"));
+        phrase.push_str(&format!(": {}", shown(detail)));
     }
     phrase
 }
@@ -163,4 +205,18 @@ pub(super) fn write_junit(path: &Path, outlook: &Outlook) -> anyhow::Result<()> 
     let mut report = Report::new("reprise sidecar verify");
     report.add_test_suite(suite);
     Prepared::new(path, report.to_string()?.as_bytes())?.commit()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn nothing_that_is_shown_breaks_its_line() {
+        assert_eq!(shown("tokens/a b é.yml"), "tokens/a b é.yml");
+        assert_eq!(
+            shown("a\n  ok    token\u{1b}[2K\u{202e}x"),
+            "a\\n  ok    token\\u{1b}[2K\\u{202e}x"
+        );
+    }
 }

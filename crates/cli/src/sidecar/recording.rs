@@ -13,7 +13,7 @@ use crate::args::Connection;
 use crate::client::{Client, Event, Page, Target};
 use crate::exit::Problem;
 
-pub(super) use check::checks;
+pub(super) use check::{checks, missing};
 
 /// Which recorded run is meant, and where its recorder is.
 #[derive(Debug, clap::Args)]

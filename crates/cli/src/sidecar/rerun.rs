@@ -11,17 +11,17 @@ use std::path::{Path, PathBuf};
 use std::process::{Command, ExitCode, ExitStatus, Stdio};
 
 use ::sidecar::{
-    Artifact, General, Mode, Outcome, Parent, Profile, ReadSidecar, Sidecar, VerifyOptions,
-    shell_line, sidecar_hash, verify,
+    Agent, AgentFiles, Artifact, Check, General, Mode, Outcome, Parent, Profile, ReadSidecar,
+    Sidecar, VerifyOptions, shell_line, sidecar_hash, verify,
 };
 use anyhow::{Context as _, anyhow, bail, ensure};
 use canon::Number;
 use serde::Serialize;
 
 use self::command::Substitution;
-use self::compare::{Comparison, Relation};
+use self::compare::{Again, Comparison, Here, Relation};
 use super::capture::unchanged;
-use super::facts::{node_platform, now};
+use super::facts::now;
 use super::files::WorkingTree;
 use super::git::{self, AtCommit};
 use super::hashing::{artifact, below_root};
@@ -79,6 +79,8 @@ struct Outcomes {
     executed: bool,
     steps: Vec<String>,
     warnings: Vec<String>,
+    /// Checks that stop a rerun.
+    failed: Vec<Check>,
     #[serde(skip_serializing_if = "Vec::is_empty")]
     substitutions: Vec<Substitution>,
     #[serde(skip_serializing_if = "Option::is_none")]
@@ -100,22 +102,32 @@ pub(super) fn run(args: &RerunArgs) -> anyhow::Result<ExitCode> {
         bail!("not rerunnable: the command was not recorded");
     }
     let place = Place::find(args, &tree, &read.sidecar)?;
-    let Some(checked) = check_inputs(args, &place, &tree, &read) else {
-        return Ok(ExitCode::from(1));
-    };
+    let checked = check_inputs(args, &place, &tree, &read);
+    let stopped = !checked.failed.is_empty() && !args.force;
     let mut outcomes = Outcomes {
         sidecar: pair.sidecar.clone(),
         executed: false,
         steps: steps(&read.sidecar, &place),
         warnings: checked.warnings,
+        failed: checked.failed,
         substitutions: Vec::new(),
         worktree: None,
         new_sidecar: None,
         exit_code: None,
         comparison: Vec::new(),
     };
+    for check in &outcomes.failed {
+        say(output::check_lines(check).trim_end());
+    }
+    if stopped {
+        say("drift: not run again; --force goes on");
+        if args.json {
+            output::print_json(&outcomes)?;
+        }
+        return Ok(ExitCode::from(1));
+    }
     for warning in &outcomes.warnings {
-        say(&format!("warning: {warning}"));
+        say(&format!("warning: {}", output::shown(warning)));
     }
     if args.exec {
         let recorded = match &read.sidecar {
@@ -188,52 +200,50 @@ impl Place {
 /// What verifying told.
 struct Checked {
     warnings: Vec<String>,
+    failed: Vec<Check>,
     /// How an AHD block's brief agrees, which the block itself does not say.
     brief_mode: Mode,
 }
 
-/// Verifies first (RB-RUN-03). Nothing when drift stops the rerun.
+/// Verifies first (RB-RUN-03).
 fn check_inputs(
     args: &RerunArgs,
     place: &Place,
     tree: &WorkingTree,
     read: &ReadSidecar,
-) -> Option<Checked> {
+) -> Checked {
     let options = VerifyOptions {
         outputs: false,
-        agent: None,
+        before_run: true,
+        agent: AgentFiles::default(),
     };
     let verification = match place {
         Place::Commit { files, .. } => verify(read, files, &options),
         Place::Directory(files) => verify(read, files, &options),
         Place::Nowhere { .. } => verify(read, tree, &options),
     };
-    let mut warnings = verification.warnings.clone();
-    if !verification.clean() {
-        for check in &verification.checks {
-            if check.result == Outcome::Fail {
-                say(output::check_lines(check).trim_end());
-            }
-        }
-        if !args.force {
-            say("drift: not run again; --force goes on");
-            return None;
-        }
+    let brief_mode = verification.checks.iter().find_map(|check| check.matched);
+    let mut warnings = verification.warnings;
+    let mut failed = verification.checks;
+    failed.retain(|check| check.result == Outcome::Fail);
+    if !failed.is_empty() && args.force {
         warnings.push("drift".to_owned());
     }
     if read.sidecar.dirty() {
         warnings.push("the checkout was dirty: the commit is not exactly what ran".to_owned());
     }
-    let brief_mode = verification.checks.iter().find_map(|check| check.matched);
-    Some(Checked {
+    Checked {
         warnings,
+        failed,
         brief_mode: brief_mode.unwrap_or(Mode::CanonicalJson),
-    })
+    }
 }
 
 /// The steps as shell lines, to be read (RB-RUN-01).
 fn steps(sidecar: &Sidecar, place: &Place) -> Vec<String> {
     let (name, version) = sidecar.tool();
+    // Whoever reads the steps may paste them into a shell.
+    let tool = shell_line(&[name.to_owned(), version.to_owned()]);
     let mut steps = Vec::new();
     let commit = match place {
         Place::Commit { files, .. } => Some(files.commit()),
@@ -244,11 +254,9 @@ fn steps(sidecar: &Sidecar, place: &Place) -> Vec<String> {
         Some(commit) => {
             steps.push(format!("git worktree add --detach DIR {commit}"));
             steps.push("cd DIR".to_owned());
-            steps.push(format!(
-                ": build {name} {version} here, as its documentation says"
-            ));
+            steps.push(format!(": build {tool} here, as its documentation says"));
         }
-        None => steps.push(format!(": install {name} {version}")),
+        None => steps.push(format!(": install {tool}")),
     }
     if let Sidecar::General(general) = sidecar {
         if let Some(cwd) = general.cwd.as_deref().filter(|cwd| *cwd != ".") {
@@ -299,7 +307,8 @@ fn perform(
     outcomes.worktree = Some(worktree);
     let (argv, substitutions) = command::localise(&supplied, tree.root(), &root);
     for Substitution { from, to, .. } in &substitutions {
-        say(&format!("substituted `{to}` for `{from}`"));
+        let line = format!("substituted `{to}` for `{from}`");
+        say(&output::shown(&line));
     }
     outcomes.substitutions = substitutions;
     let profile = recorded.profile.unwrap_or(Profile::Jcs1);
@@ -315,18 +324,21 @@ fn perform(
         recorded.outputs.as_deref().unwrap_or_default(),
         profile,
     )?;
+    let here = Here::look();
     outcomes.comparison = compare::compare(
         &recorded,
-        &inputs,
-        &outputs,
-        &node_platform(),
-        status.code(),
+        &Again {
+            here: &here,
+            inputs: &inputs,
+            outputs: &outputs,
+            exit_code: status.code(),
+        },
     );
     let renewed = General {
         invoked_at,
         finished_at: Some(finished_at),
         exit_code: status.code().map(Number::from),
-        platform: node_platform(),
+        platform: here.platform.clone(),
         inputs,
         outputs: (!outputs.is_empty()).then_some(outputs),
         report: None,
@@ -338,8 +350,18 @@ fn perform(
             .map(|models| models.into_iter().map(compare::unreported).collect()),
         tool: ::sidecar::Tool {
             dirty: recorded.tool.commit.as_ref().map(|_| false),
+            binary_hash: None,
             ..recorded.tool
         },
+        // Nobody looked at these again: the new sidecar says only what is known of this run.
+        runtime: None,
+        agent: recorded.agent.map(|agent| Agent {
+            config_hash: None,
+            tools: None,
+            policy_hash: None,
+            ..agent
+        }),
+        environment: here.environment(recorded.environment),
         parent: Some(Parent {
             path: below_root(tree, &pair.sidecar).ok(),
             hash: sidecar_hash(&read.document),
@@ -429,7 +451,15 @@ fn spawn(
 
 fn fresh_directory(args: &RerunArgs) -> anyhow::Result<PathBuf> {
     match &args.worktree {
-        Some(directory) => std::path::absolute(directory).context("no current directory"),
+        Some(directory) => {
+            let mut inside = directory.read_dir().into_iter().flatten();
+            ensure!(
+                inside.next().is_none(),
+                "`{}` is not empty; --worktree names a new directory",
+                directory.display()
+            );
+            std::path::absolute(directory).context("no current directory")
+        }
         // Kept after the run: it holds the outputs.
         None => Ok(tempfile::Builder::new()
             .prefix("reprise-rerun-")
@@ -443,6 +473,15 @@ fn remove(root: &WorkingTree, path: &str) -> anyhow::Result<()> {
     let path = ::sidecar::normalise(path).context("an output is outside the root")?;
     ensure!(!path.is_empty(), "an output is the root itself");
     let target = root.root().join(&path);
+    // A link on the way must not lead to files that are not of this run.
+    let parent = match directory_of(&target).canonicalize() {
+        Ok(parent) => parent,
+        Err(_) => return Ok(()),
+    };
+    ensure!(
+        parent.starts_with(root.root()),
+        "output `{path}` leads out of the worktree, where nothing is removed"
+    );
     let outcome = match target.symlink_metadata() {
         Err(_) => Ok(()),
         Ok(metadata) if metadata.is_dir() => fs::remove_dir_all(&target),
@@ -472,7 +511,8 @@ fn text(outcomes: &Outcomes) -> String {
     }
     let mut text = String::new();
     for line in &outcomes.comparison {
-        text.push_str(&format!("  {:<22}{}\n", line.result.phrase(), line.subject));
+        let subject = output::shown(&line.subject);
+        text.push_str(&format!("  {:<22}{subject}\n", line.result.phrase()));
     }
     let shown = |name: &str, path: &Option<PathBuf>| match path {
         Some(path) => format!("{name} {}\n", path.display()),

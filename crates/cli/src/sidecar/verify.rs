@@ -3,13 +3,16 @@
 use std::path::{Path, PathBuf};
 use std::process::ExitCode;
 
-use ::sidecar::{FileError, Files, ReadSidecar, Sidecar, VerifyOptions, read_sidecar, verify};
+use ::sidecar::{
+    AgentFiles, FileError, Files, ReadSidecar, Sidecar, VerifyOptions, read_sidecar, verify,
+};
 use anyhow::Context as _;
 use ed25519_dalek::VerifyingKey;
 use receipts::KeySet;
 
-use super::files::{WorkingTree, read_file};
+use super::files::{WorkingTree, read_file, read_named};
 use super::git::AtCommit;
+use super::hashing::NamedFile;
 use super::locate::{self, Pair, directory_of};
 use super::output::{self, Outlook, Verdict};
 use super::{recording, signature};
@@ -20,6 +23,7 @@ Examples:
   reprise sidecar verify --at-commit docs/evals/2026-04-22-swiss-n30.md
   reprise sidecar verify --outputs --json out/report.replay.json
   reprise sidecar verify --junit replay.xml docs/evals/run.md
+  reprise sidecar verify --agent agent.yml --agent-tool read=tools/read.json out/report.md
   reprise sidecar verify --keys jwks.json --key \"$(cat sidecar.pub)\" out/report.md
 
 Exit status: 0 clean, 1 drift (at least one FAIL), 2 no verdict.
@@ -47,9 +51,16 @@ pub(crate) struct VerifyArgs {
     /// Also compare the agent's configuration with its recorded hash (general sidecars).
     #[arg(long, value_name = "FILE")]
     agent: Option<PathBuf>,
+    /// Also compare the schema of one of the agent's tools with its recorded hash; repeat for more.
+    #[arg(long = "agent-tool", value_name = "NAME=FILE", value_parser = NamedFile::parse)]
+    agent_tools: Vec<NamedFile>,
+    /// Also compare the agent's policy with its recorded hash.
+    #[arg(long, value_name = "FILE")]
+    agent_policy: Option<PathBuf>,
     /// Also check the sidecar's own signature against this public key.
-    #[arg(long, value_name = "PUBLICKEY", value_parser = signature::parse_public)]
-    key: Option<VerifyingKey>,
+    // Read later: a value that clap refuses is printed, and it may be the seed by mistake.
+    #[arg(long, value_name = "PUBLICKEY")]
+    key: Option<String>,
     /// Check the signatures of a recorded run against the keys of its server, a JWKS file.
     #[arg(long, value_name = "JWKS")]
     keys: Option<PathBuf>,
@@ -82,6 +93,8 @@ impl NoVerdict {
 
 /// Runs the subcommand.
 pub(super) fn run(args: &VerifyArgs) -> anyhow::Result<ExitCode> {
+    let key = args.key.as_deref().map(signature::parse_public);
+    let key = key.transpose()?;
     let pair = Pair::of(&args.argument);
     let mut outlook = Outlook {
         report: pair.report.clone(),
@@ -95,12 +108,12 @@ pub(super) fn run(args: &VerifyArgs) -> anyhow::Result<ExitCode> {
         checks: Vec::new(),
     };
     let mut text = String::new();
-    match judge(args, &pair, &mut outlook) {
+    match judge(args, key.as_ref(), &pair, &mut outlook) {
         Ok(read) => {
             text = read;
         }
         Err(NoVerdict { code, message }) => {
-            output::say(&format!("error: {code}: {message}"));
+            output::say(&format!("error: {code}: {}", output::shown(&message)));
             outlook.error = Some(code);
             outlook.message = Some(message);
         }
@@ -121,7 +134,12 @@ pub(super) fn run(args: &VerifyArgs) -> anyhow::Result<ExitCode> {
 }
 
 /// Fills the outcome and returns its text form.
-fn judge(args: &VerifyArgs, pair: &Pair, outlook: &mut Outlook) -> Result<String, NoVerdict> {
+fn judge(
+    args: &VerifyArgs,
+    key: Option<&VerifyingKey>,
+    pair: &Pair,
+    outlook: &mut Outlook,
+) -> Result<String, NoVerdict> {
     let read = read_pair(pair, args.strict)?;
     outlook.kind = Some(read.sidecar.kind().to_owned());
     let root = root_of(args.root.as_deref(), pair, &read.sidecar)?;
@@ -130,28 +148,28 @@ fn judge(args: &VerifyArgs, pair: &Pair, outlook: &mut Outlook) -> Result<String
         Some(revision) => Box::new(open_commit(&root, revision, &read.sidecar)?),
     };
     outlook.root = Some(root.canonicalize().unwrap_or(root));
-    let agent = match &args.agent {
-        Some(path) => {
-            let unreadable = |error| {
-                NoVerdict::new("unreadable_agent", format!("`{}`: {error}", path.display()))
-            };
-            Some(std::fs::read(path).map_err(unreadable)?)
-        }
-        None => None,
-    };
     let options = VerifyOptions {
         outputs: args.outputs,
-        agent,
+        // The recorded commit is what the run started from.
+        before_run: args.at_commit.as_deref() == Some(""),
+        agent: agent_files(args).map_err(unreadable_agent)?,
     };
     let keys = args.keys.as_deref().map(read_keys).transpose()?;
     let mut verification = verify(&read, files.as_ref(), &options);
-    if let Sidecar::General(general) = &read.sidecar
-        && let Some(recorded) = &general.recording
-    {
-        let checks = recording::checks(recorded, keys.as_ref());
-        verification.checks.extend(checks);
+    let recorded = match &read.sidecar {
+        Sidecar::General(general) => general.recording.as_ref(),
+        Sidecar::Ahd(_) => None,
+    };
+    match recorded {
+        Some(recorded) => {
+            let checks = recording::checks(recorded, keys.as_ref());
+            verification.checks.extend(checks);
+        }
+        // Keys are given to see the run vouched for.
+        None if keys.is_some() => verification.checks.push(recording::missing()),
+        None => {}
     }
-    let signature = signature::check(&read, args.key.as_ref());
+    let signature = signature::check(&read, key);
     verification.checks.extend(signature);
     outlook.verdict = if verification.clean() {
         Verdict::Clean
@@ -162,6 +180,21 @@ fn judge(args: &VerifyArgs, pair: &Pair, outlook: &mut Outlook) -> Result<String
     outlook.warnings = verification.warnings;
     outlook.checks = verification.checks;
     Ok(text)
+}
+
+fn agent_files(args: &VerifyArgs) -> anyhow::Result<AgentFiles> {
+    let tools = args.agent_tools.iter();
+    Ok(AgentFiles {
+        config: args.agent.as_deref().map(read_named).transpose()?,
+        tools: tools
+            .map(|NamedFile { name, path }| Ok((name.clone(), read_named(path)?)))
+            .collect::<anyhow::Result<_>>()?,
+        policy: args.agent_policy.as_deref().map(read_named).transpose()?,
+    })
+}
+
+fn unreadable_agent(error: anyhow::Error) -> NoVerdict {
+    NoVerdict::new("unreadable_agent", format!("{error:#}"))
 }
 
 fn read_keys(path: &Path) -> Result<KeySet, NoVerdict> {

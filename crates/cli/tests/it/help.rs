@@ -2,7 +2,7 @@
 
 use crate::world::World;
 
-const COMMANDS: [&[&str]; 24] = [
+const COMMANDS: [&[&str]; 28] = [
     &[],
     &["demo"],
     &["serve"],
@@ -17,6 +17,10 @@ const COMMANDS: [&[&str]; 24] = [
     &["task", "watch"],
     &["task", "answer"],
     &["task", "cancel"],
+    &["persona"],
+    &["persona", "apply"],
+    &["persona", "list"],
+    &["persona", "show"],
     &["log"],
     &["log", "verify"],
     &["receipt"],

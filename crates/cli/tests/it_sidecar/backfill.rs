@@ -93,9 +93,17 @@ fn what_cannot_be_known_is_refused() {
         &["--invoked-at", "2026-04-22T00:00:00Z", "docs/undated.md"],
     )
     .expect(0);
-    backfill(&world, &["--seed", "1", "docs/report.md"])
-        .expect(2)
-        .says("no seed");
+    // Nobody recorded these then, so there is no flag for them.
+    for flag in [
+        "--seed",
+        "--temperature",
+        "--request-ids",
+        "--condition-requested",
+    ] {
+        backfill(&world, &[flag, "1", "docs/report.md"])
+            .expect(2)
+            .says(&format!("unexpected argument `{flag}`"));
+    }
     world.git(&["rm", "-q", "tokens/demo.yml"]);
     world.write("docs/report.md", "# R 2026-04-22T10:24:18Z\n");
     world.commit_all();

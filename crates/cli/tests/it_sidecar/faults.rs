@@ -279,6 +279,48 @@ fn reports_that_cannot_take_a_block_leave_no_sidecar() {
     );
 }
 
+/// A report that verify could not read again is not recorded; a pipe is not waited for.
+#[cfg(unix)]
+#[test]
+fn reports_that_are_no_moderate_files_are_refused() {
+    let world = World::agent();
+    let report = OpenOptions::new()
+        .write(true)
+        .open(world.at("out/report.md"))
+        .unwrap();
+    report.set_len(65 << 20).unwrap();
+    world
+        .capture_agent(&[], &["true"])
+        .expect(2)
+        .says("for a report");
+    fs::remove_file(world.at("out/report.md")).unwrap();
+    world
+        .capture_agent(&[], &["mkfifo", "out/report.md"])
+        .expect(2)
+        .says("cannot use the report `out/report.md`: not a regular file");
+    assert!(!world.exists("out/report.replay.json"));
+    // A place outside the root is told before anything runs.
+    let outside = World::empty().with("r.md", "# R\n");
+    let report = outside.at("r.md");
+    world
+        .run(&[
+            "sidecar",
+            "capture",
+            "--kind",
+            "agent-run",
+            "--root",
+            ".",
+            "--report",
+            report.to_str().unwrap(),
+            "--",
+            "touch",
+            "ran",
+        ])
+        .expect(2)
+        .says("is outside the root");
+    assert!(!world.exists("ran"));
+}
+
 /// A crash in the middle of capture: the program is killed while the command runs.
 #[cfg(unix)]
 #[test]
@@ -314,6 +356,39 @@ fn a_directory_that_vanishes_during_the_run_is_a_fault() {
         ])
         .expect(2)
         .says("cannot write");
+}
+
+/// RB-CAP-02 says that a failing git means no commit; it does not say that nobody is told.
+#[test]
+fn a_repository_that_git_refuses_is_told() {
+    let world = World::agent();
+    let refused = [("GIT_TEST_ASSUME_DIFFERENT_OWNER", "1")];
+    let capture = [
+        "sidecar",
+        "capture",
+        "--kind",
+        "x",
+        "--sidecar",
+        "x.replay.json",
+        "--",
+        "true",
+    ];
+    world
+        .run_in(&world.path(), &capture, &refused)
+        .expect(0)
+        .says("warning: no commit is recorded: fatal: detected dubious ownership");
+    assert_eq!(world.json("x.replay.json")["tool"]["commit"], json!(null));
+    let verify = ["sidecar", "verify", "--at-commit=HEAD", "x.replay.json"];
+    world
+        .run_in(&world.path(), &verify, &refused)
+        .expect(2)
+        .says("detected dubious ownership");
+    let empty = World::empty();
+    empty.git(&["init", "-q"]);
+    empty
+        .run(&capture)
+        .expect(0)
+        .says("warning: no commit is recorded");
 }
 
 #[test]
@@ -357,16 +432,21 @@ fn a_shallow_clone_says_what_is_missing() {
         .says("the clone is shallow");
 }
 
+/// A pipe that nobody reads is no panic, and no verdict either.
 #[test]
-fn a_closed_pipe_is_no_panic() {
+fn a_closed_pipe_does_not_change_the_verdict() {
     let world = captured();
     let program = env!("CARGO_BIN_EXE_reprise");
-    let script = format!("'{program}' sidecar verify docs/report.md | true");
-    let output = std::process::Command::new("sh")
-        .args(["-c", &script])
-        .current_dir(world.path())
-        .output()
-        .unwrap();
-    let err = String::from_utf8_lossy(&output.stderr);
-    assert!(!err.contains("panicked"), "{err}");
+    let script = format!("{{ '{program}' sidecar verify docs/report.md; echo $? >&2; }} | true");
+    let status = || {
+        let output = std::process::Command::new("sh")
+            .args(["-c", &script])
+            .current_dir(world.path())
+            .output()
+            .unwrap();
+        String::from_utf8_lossy(&output.stderr).into_owned()
+    };
+    assert_eq!(status(), "0\n");
+    world.write("tokens/demo.yml", "id: other\n");
+    assert_eq!(status(), "1\n");
 }

@@ -9,6 +9,8 @@ mod capture;
 #[cfg(test)]
 mod docs;
 #[cfg(test)]
+mod facts;
+#[cfg(test)]
 mod faults;
 #[cfg(test)]
 mod recorded;

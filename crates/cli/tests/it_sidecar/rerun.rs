@@ -119,6 +119,9 @@ fn exec_runs_in_a_worktree_and_compares() {
     let sidecar: serde_json::Value = serde_json::from_str(&text).unwrap();
     assert_eq!(sidecar["parent"]["relation"], "rerun");
     assert_eq!(sidecar["parent"]["path"], "out/report.replay.json");
+    exec(&world, &[worktree.to_str().unwrap()])
+        .expect(2)
+        .says("is not empty; --worktree names a new directory");
     let verified = world
         .run(&["sidecar", "verify", "--outputs", new.to_str().unwrap()])
         .expect(0);
@@ -165,6 +168,11 @@ fn drift_stops_a_rerun_unless_forced() {
         "{}",
         ran.err
     );
+    let told = world.run(&["sidecar", "rerun", "--json", "out/report.md"]);
+    let told = told.expect(1).json();
+    assert_eq!(told["executed"], false);
+    assert_eq!(told["failed"][0]["field"], "inputs/0");
+    assert_eq!(told["failed"][0]["reason"], "hash_mismatch");
     let ran = world
         .run(&["sidecar", "rerun", "--force", "out/report.md"])
         .expect(0);
@@ -453,4 +461,103 @@ fn a_markdown_brief_is_imported_by_its_bytes() {
     let sidecar: serde_json::Value =
         serde_json::from_str(&std::fs::read_to_string(&new).unwrap()).unwrap();
     assert_eq!(sidecar["inputs"][1]["mode"], "raw-bytes");
+}
+
+/// Section 10.2: the environment is compared by rerun; the new sidecar says nothing that nobody looked at.
+#[test]
+fn the_environment_is_compared_and_not_assumed() {
+    let world = World::agent();
+    let image = format!("img@sha256:{}", "a".repeat(64));
+    let facts = [
+        "--env",
+        "LANG_TAG",
+        "--timezone",
+        "Europe/Berlin",
+        "--locale",
+        "C",
+        "--container-image",
+        &image,
+        "--network",
+        "none",
+        "--runtime",
+        "sh=5",
+        "--agent-name",
+        "a",
+        "--agent-config",
+        "agent.yml",
+    ];
+    let arguments = [
+        &[
+            "sidecar",
+            "capture",
+            "--kind",
+            "agent-run",
+            "--report",
+            "out/report.md",
+        ][..],
+        &["--input", "prompt=prompts/task.md"],
+        &facts,
+        &["--", "true"],
+    ]
+    .concat();
+    let env = [("LANG_TAG", "de")];
+    world.run_in(&world.path(), &arguments, &env).expect(0);
+    world.commit_all();
+    let place = World::empty();
+    let worktree = place.at("w");
+    let arguments = [
+        "sidecar",
+        "rerun",
+        "--exec",
+        "--worktree",
+        worktree.to_str().unwrap(),
+        "out/report.md",
+    ];
+    let env = [("TZ", "UTC"), ("LC_ALL", "C"), ("LANG", "xx")];
+    let ran = world.run_in(&world.path(), &arguments, &env).expect(0);
+    for line in [
+        "  same                  environment LANG_TAG\n",
+        "  changed               time zone Europe/Berlin\n",
+        "  same                  locale C\n",
+        &format!("  not known             container image {image}\n"),
+        "  not known             network none\n",
+        "  not known             runtime sh 5\n",
+    ] {
+        assert!(ran.out.contains(line), "no {line} in {}", ran.out);
+    }
+    let new = std::fs::read_to_string(worktree.join("out/report.rerun.replay.json")).unwrap();
+    let new: serde_json::Value = serde_json::from_str(&new).unwrap();
+    assert_eq!(
+        new["environment"],
+        json!({"env": {"LANG_TAG": "de"}, "timezone": "UTC", "locale": "C"})
+    );
+    assert_eq!(new["agent"], json!({"name": "a"}));
+    assert_eq!(new.get("runtime"), None);
+}
+
+/// What lies behind a link is not of the run, and is not removed before it.
+#[cfg(unix)]
+#[test]
+fn outputs_behind_a_link_out_of_the_worktree_are_left_alone() {
+    let results = World::empty().with("answer.txt", "precious");
+    let world = World::agent();
+    world
+        .capture_agent(
+            &["--output", "answer=res/answer.txt"],
+            &["sh", "-c", "mkdir res; echo > res/answer.txt"],
+        )
+        .expect(0);
+    // The commit that is rerun holds a link where the outputs were.
+    std::fs::remove_dir_all(world.at("res")).unwrap();
+    std::os::unix::fs::symlink(results.path(), world.at("res")).unwrap();
+    let commit = world.commit_all();
+    let mut sidecar = world.json("out/report.replay.json");
+    sidecar["tool"]["commit"] = json!(commit);
+    world.write("out/report.replay.json", sidecar.to_string());
+    let place = World::empty();
+    let worktree = place.at("w");
+    exec(&world, &[worktree.to_str().unwrap()])
+        .expect(2)
+        .says("output `res/answer.txt` leads out of the worktree");
+    assert_eq!(results.read("answer.txt"), "precious");
 }

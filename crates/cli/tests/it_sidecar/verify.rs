@@ -158,6 +158,69 @@ fn at_commit_checks_trees_and_refuses_links_in_git() {
     }
 }
 
+/// RB-VER-05 at a commit: links are followed as in the working tree, and not out of the root.
+#[cfg(unix)]
+#[test]
+fn at_commit_follows_links_inside_the_root() {
+    use std::os::unix::fs::symlink;
+    let world = World::framework();
+    world.write("real/deep/demo.yml", "id: demo\npalette: [black, white]\n");
+    std::fs::remove_dir_all(world.at("tokens")).unwrap();
+    symlink("real", world.at("tokens")).unwrap();
+    symlink("./deep/../deep/demo.yml", world.at("real/demo.yml")).unwrap();
+    world.write("loop/x", "");
+    symlink("b", world.at("loop/a")).unwrap();
+    symlink("a", world.at("loop/b")).unwrap();
+    symlink("/etc", world.at("etc")).unwrap();
+    symlink("../outside", world.at("up")).unwrap();
+    world.commit_all();
+    world.capture_eval(&[], &["true"]).expect(0);
+    std::fs::remove_file(world.at("tokens")).unwrap();
+    let verify = |path: &str| {
+        let text = world.read("docs/report.replay.json");
+        world.write("docs/x.replay.json", text.replace("tokens/demo.yml", path));
+        let ran = world.run(&["sidecar", "verify", "--at-commit", "--json", "docs/x.md"]);
+        ran.json()["checks"][0]["reason"].clone()
+    };
+    assert_eq!(verify("tokens/demo.yml"), json!(null));
+    assert_eq!(verify("tokens/gone.yml"), "file_missing");
+    assert_eq!(verify("loop/a"), "unreadable");
+    assert_eq!(verify("etc/passwd"), "path_outside_root");
+    assert_eq!(verify("up/x.yml"), "path_outside_root");
+    assert_eq!(verify("tokens/deep"), "unreadable");
+}
+
+/// Hooks of git run with variables that name their own repository.
+#[test]
+fn the_repository_is_that_of_the_root_and_not_of_the_caller() {
+    let other = World::agent();
+    let world = World::framework();
+    let git = other.at(".git");
+    let hook = [
+        ("GIT_DIR", git.to_str().unwrap()),
+        ("GIT_WORK_TREE", "/"),
+        ("GIT_INDEX_FILE", "/x"),
+    ];
+    world.capture_eval(&[], &["true"]).expect(0);
+    let verify = ["sidecar", "verify", "--at-commit", "docs/report.md"];
+    world.run_in(&world.path(), &verify, &hook).expect(0);
+    let capture = [
+        "sidecar",
+        "capture",
+        "--kind",
+        "x",
+        "--sidecar",
+        "x.replay.json",
+        "--input",
+        "p=package.json",
+        "--",
+        "true",
+    ];
+    world.run_in(&world.path(), &capture, &hook).expect(0);
+    let commit = world.git(&["rev-parse", "HEAD"]);
+    assert_eq!(world.json("x.replay.json")["tool"]["commit"], commit);
+}
+
 #[test]
 fn junit_has_a_case_per_check_and_an_error_without_verdict() {
     let world = World::framework();

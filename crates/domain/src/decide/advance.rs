@@ -3,9 +3,13 @@
 use canon::{jcs, sha256};
 use serde_json::{Value, json};
 
-use super::task::{Ending, change_status, end, withdraw};
+use super::replay;
+use super::task::{Ending, Messages, change_status, end, withdraw};
 use super::{Desk, Place};
-use crate::{AdvanceTask, Answer, Ask, Kind, Move, Refusal, ResourceRef, Status, Task};
+use crate::{
+    AdvanceTask, Answer, ArtifactId, Ask, Blob, Kind, Move, Product, Refusal, ResourceRef, Status,
+    Task, TaskId, Visibility,
+};
 
 pub(super) fn advance(desk: &mut Desk<'_>, order: &AdvanceTask) -> Result<ResourceRef, Refusal> {
     let task = desk.task(&order.id)?;
@@ -35,11 +39,18 @@ fn target(step: &Move, from: Status) -> Option<Status> {
         Move::Start { .. } => (from == Status::Submitted).then_some(Status::Working),
         Move::Recover => from.is_waiting().then_some(Status::Working),
         // While a Task waits nothing else may happen to it.
-        Move::RequestEffect(_) | Move::RecordEffect(_) | Move::Say(_) => {
-            working.then_some(Status::Working)
-        }
+        Move::RequestEffect(_)
+        | Move::RecordEffect(_)
+        | Move::Note { .. }
+        | Move::Delta { .. }
+        | Move::Checkpoint { .. }
+        | Move::Produce(_)
+        | Move::StartReplay(_)
+        | Move::Replay(_)
+        | Move::Say(_) => working.then_some(Status::Working),
         Move::Ask { ask, .. } => working.then_some(ask.status()),
         Move::Complete { .. } => working.then_some(Status::Completed),
+        Move::EndReplay(end) => working.then_some(end.status),
         Move::Fail { .. } => from.allows(Status::Failed).then_some(Status::Failed),
     }
 }
@@ -72,34 +83,32 @@ fn perform(
             Some("recovered"),
         ),
         Move::RequestEffect(intent) => {
-            desk.draft(
-                Kind::EffectRequested,
-                subject,
-                place,
-                json!({
-                    "effect_key": intent.key,
-                    "kind": intent.kind,
-                    "request_sha256": intent.request_sha256,
-                    "repeatable": intent.repeatable,
-                }),
-            );
+            let mut payload = json!({
+                "effect_key": intent.key,
+                "kind": intent.kind,
+                "request_sha256": intent.request_sha256,
+                "repeatable": intent.repeatable,
+            });
+            if let (Some(parts), Value::Object(payload)) = (&intent.parts, &mut payload) {
+                payload.insert("request_parts".to_owned(), json!(parts));
+            }
+            desk.draft(Kind::EffectRequested, subject, place, payload);
         }
         Move::RecordEffect(result) => {
-            desk.draft(
-                Kind::EffectRecorded,
-                subject,
-                place,
-                json!({
-                    "effect_key": result.key,
-                    "kind": result.kind,
-                    "outcome": if result.ok { "ok" } else { "error" },
-                    "value_sha256": sha256(&jcs(&result.value)),
-                    "value": result.value,
-                    "visibility": "public",
-                    "provider_request_id": result.provider_request_id,
-                    "model": result.model,
-                }),
-            );
+            let mut payload = json!({
+                "effect_key": result.key,
+                "kind": result.kind,
+                "outcome": if result.ok { "ok" } else { "error" },
+                "value_sha256": sha256(&jcs(&result.value)),
+                "value": result.value,
+                "visibility": "public",
+                "provider_request_id": result.provider_request_id,
+                "model": result.model,
+            });
+            if let (Some(observed), Value::Object(payload)) = (&result.observed, &mut payload) {
+                payload.insert("side_effects".to_owned(), json!(observed));
+            }
+            desk.draft(Kind::EffectRecorded, subject, place, payload);
         }
         Move::Ask {
             request,
@@ -136,6 +145,28 @@ fn perform(
             );
             change_status(desk, subject, place, status, ask.status(), None);
         }
+        Move::Note { kind, payload } => {
+            desk.draft(*kind, subject, place, payload.clone().into());
+        }
+        Move::Delta {
+            effect_key,
+            index,
+            text,
+        } => {
+            desk.draft(
+                Kind::MessageDelta,
+                subject,
+                place,
+                json!({"effect_key": effect_key, "index": index, "text": text}),
+            );
+        }
+        Move::Checkpoint { number, state } => checkpoint(desk, &order.id, place, *number, state),
+        Move::Produce(product) => produce(desk, &order.id, place, product),
+        Move::StartReplay(payload) => {
+            desk.draft(Kind::ReplayStarted, subject, place, payload.clone().into());
+        }
+        Move::Replay(event) => replay::emit(desk, &order.id, place, event),
+        Move::EndReplay(ending) => replay::end_replay(desk, order, place, status, ending),
         Move::Say(message) => desk.message(message, &task.session_id, place),
         Move::Complete {
             ids,
@@ -145,7 +176,7 @@ fn perform(
             let ending = Ending {
                 status: Status::Completed,
                 summary: summary.clone(),
-                messages: json!(messages),
+                messages: Messages::Ids(json!(messages)),
                 failure: Value::Null,
             };
             end(desk, &order.id, status, ids, place, ending);
@@ -160,10 +191,51 @@ fn perform(
             let ending = Ending {
                 status: Status::Failed,
                 summary: message.clone(),
-                messages: json!([]),
+                messages: Messages::Ids(json!([])),
                 failure: json!({"code": code, "message": message, "details": details}),
             };
             end(desk, &order.id, status, ids, place, ending);
         }
     }
+}
+
+/// Drafts a checkpoint: the Artifact that holds the state, which is also what says that it exists.
+fn checkpoint(desk: &mut Desk<'_>, task: &TaskId, place: &Place, number: u64, state: &Value) {
+    let body = task.as_str().strip_prefix("task_").unwrap_or_default();
+    let id = format!("checkpoint_{body}_{number}");
+    let artifact = ArtifactId::from_body(&id);
+    let blob = Blob::new(jcs(state));
+    desk.draft(
+        Kind::CheckpointCreated,
+        ResourceRef::new(ArtifactId::OBJECT, artifact.as_str()),
+        place,
+        json!({
+            "checkpoint_id": id,
+            "artifact_id": artifact,
+            "state_sha256": blob.digest,
+            "bytes": blob.bytes.len(),
+            "task_id": task,
+        }),
+    );
+    desk.blobs.push(blob);
+}
+
+fn produce(desk: &mut Desk<'_>, task: &TaskId, place: &Place, product: &Product) {
+    let blob = Blob::new(product.bytes.clone());
+    desk.draft(
+        Kind::ArtifactCreated,
+        ResourceRef::new(ArtifactId::OBJECT, product.id.as_str()),
+        place,
+        json!({
+            "kind": product.kind,
+            "mime_type": product.mime_type,
+            "uri": null,
+            "visibility": Visibility::Public,
+            "sha256": blob.digest,
+            "bytes": blob.bytes.len(),
+            "task_id": task,
+            "metadata": {},
+        }),
+    );
+    desk.blobs.push(blob);
 }

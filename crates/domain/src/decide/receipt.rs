@@ -24,9 +24,13 @@ pub struct Issued {
     pub content: Digest,
     /// Their length.
     pub bytes: u64,
+    /// For a replay's Receipt, which hangs off its source and leaves the Session's chain alone: the hash of the
+    /// source's Receipt.
+    pub source: Option<Option<Digest>>,
 }
 
-/// Drafts the events of a new Receipt: always two, so that positions can be reserved before it exists.
+/// Drafts the events of a new Receipt: two, or one for a replay's, so that positions can be reserved before it
+/// exists.
 pub fn issue_receipt(documents: &dyn Documents, actor: &str, issued: &Issued) -> Vec<Draft> {
     let mut desk = Desk {
         documents,
@@ -51,6 +55,17 @@ pub fn issue_receipt(documents: &dyn Documents, actor: &str, issued: &Issued) ->
         ),
         _ => (None, None, 0),
     };
+    let (previous, previous_id) = match issued.source {
+        None => (previous, previous_id),
+        Some(source) => {
+            let replayed = task.replay.as_ref().map(|replay| &replay.source_task_id);
+            let source_task = replayed.and_then(|id| desk.task(id).ok());
+            (
+                source,
+                source_task.and_then(|task| task.receipt_id.as_ref()),
+            )
+        }
+    };
     desk.draft(
         Kind::ReceiptIssued,
         ResourceRef::new("receipt", issued.receipt_id.as_str()),
@@ -65,6 +80,9 @@ pub fn issue_receipt(documents: &dyn Documents, actor: &str, issued: &Issued) ->
         }),
     )
     .receipt_id = Some(issued.receipt_id.clone());
+    if issued.source.is_some() {
+        return desk.drafts;
+    }
     // The Task's log ends with its receipt; the chain belongs to the Session.
     let place = Place {
         task_id: None,

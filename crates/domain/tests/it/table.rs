@@ -157,6 +157,7 @@ fn orders() -> Vec<(&'static str, Order)> {
                 kind: "llm_provider_response".to_owned(),
                 request_sha256: sha256(b"r"),
                 repeatable: true,
+                parts: None,
             })),
         ),
         (
@@ -168,6 +169,7 @@ fn orders() -> Vec<(&'static str, Order)> {
                 value: canon::Value::Null,
                 provider_request_id: None,
                 model: None,
+                observed: None,
             })),
         ),
         ("ask for input", ask(Ask::Input)),
@@ -194,6 +196,7 @@ fn orders() -> Vec<(&'static str, Order)> {
             "cancel",
             Order::CancelTask(CancelTask {
                 id: id.clone(),
+                receipt: None,
                 ids: ids(),
                 reason: None,
             }),

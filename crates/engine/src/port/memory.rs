@@ -5,6 +5,7 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::fmt;
+use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Mutex, MutexGuard, PoisonError};
 
 use canon::Digest;
@@ -25,6 +26,7 @@ pub struct MemoryStore {
     secret: [u8; 32],
     inner: Mutex<Inner>,
     news: broadcast::Sender<News>,
+    reads: AtomicU64,
 }
 
 #[derive(Default, Clone)]
@@ -51,6 +53,7 @@ impl MemoryStore {
             secret,
             inner: Mutex::default(),
             news,
+            reads: AtomicU64::new(0),
         }
     }
 
@@ -63,6 +66,7 @@ impl MemoryStore {
             secret: self.secret,
             inner: Mutex::new(self.lock().clone()),
             news,
+            reads: AtomicU64::new(0),
         }
     }
 
@@ -73,6 +77,16 @@ impl MemoryStore {
             Some(document) => documents.insert(id.into(), document),
             None => documents.remove(id),
         };
+    }
+
+    /// Returns how often documents or events were read: a store on a disk answers each from another thread.
+    pub fn reads(&self) -> u64 {
+        self.reads.load(Ordering::Relaxed)
+    }
+
+    fn read(&self) -> MutexGuard<'_, Inner> {
+        self.reads.fetch_add(1, Ordering::Relaxed);
+        self.lock()
     }
 
     fn lock(&self) -> MutexGuard<'_, Inner> {
@@ -114,7 +128,7 @@ impl Store for MemoryStore {
         &self,
         ids: Vec<Box<str>>,
     ) -> BoxFuture<'_, Result<Vec<Option<Document>>, StoreFault>> {
-        let inner = self.lock();
+        let inner = self.read();
         ready(Ok(ids
             .iter()
             .map(|id| inner.documents.get(id).cloned())
@@ -123,7 +137,7 @@ impl Store for MemoryStore {
 
     fn list(&self, query: ListQuery) -> BoxFuture<'_, Result<Vec<Document>, StoreFault>> {
         let mut found: Vec<Document> = self
-            .lock()
+            .read()
             .documents
             .values()
             .filter(|document| {
@@ -141,7 +155,7 @@ impl Store for MemoryStore {
 
     fn events(&self, query: ReadEvents) -> BoxFuture<'_, Result<Vec<StoredEvent>, StoreFault>> {
         let found = self
-            .lock()
+            .read()
             .events
             .range(query.after.plus(1)..)
             .map(|(_, event)| event)
@@ -156,7 +170,7 @@ impl Store for MemoryStore {
         &self,
         positions: Vec<Position>,
     ) -> BoxFuture<'_, Result<Vec<Option<StoredEvent>>, StoreFault>> {
-        let inner = self.lock();
+        let inner = self.read();
         ready(Ok(positions
             .iter()
             .map(|position| inner.events.get(position).cloned())
@@ -164,7 +178,7 @@ impl Store for MemoryStore {
     }
 
     fn last_event(&self, scope: Scope) -> BoxFuture<'_, Result<Option<Position>, StoreFault>> {
-        let inner = self.lock();
+        let inner = self.read();
         let last = inner
             .events
             .values()

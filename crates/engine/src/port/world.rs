@@ -3,10 +3,11 @@
 use std::fmt;
 use std::future::Future;
 use std::pin::Pin;
+use std::sync::Arc;
 use std::time::Duration;
 
 use canon::Value;
-use domain::{ModelUse, Timestamp};
+use domain::{ModelUse, Observed, Timestamp};
 
 use crate::workflow::Effect;
 
@@ -48,10 +49,63 @@ pub struct Performed {
     pub provider_request_id: Option<String>,
     /// For a model call: provider, model, tokens and cost.
     pub model: Option<ModelUse>,
+    /// What the effect was seen to do outside.
+    pub observed: Option<Observed>,
+}
+
+impl Performed {
+    /// A result of something that did nothing outside.
+    pub fn ok(value: Value) -> Self {
+        Self {
+            ok: true,
+            value,
+            provider_request_id: None,
+            model: None,
+            observed: None,
+        }
+    }
+
+    /// An error that the workflow gets to see: a stable word for programs, and why, for people.
+    pub fn error(code: &str, message: impl Into<String>) -> Self {
+        Self {
+            ok: false,
+            ..Self::ok(serde_json::json!({"code": code, "message": message.into()}))
+        }
+    }
+}
+
+/// Where a model call that streams puts pieces of its text as they come. They are shown, never relied on: the
+/// recorded answer is the whole one.
+#[derive(Clone)]
+pub struct Deltas(Option<Arc<dyn Fn(String) + Send + Sync>>);
+
+impl Deltas {
+    /// Nobody looks.
+    pub const fn none() -> Self {
+        Self(None)
+    }
+
+    /// Pieces go to a function that does not wait.
+    pub fn to(show: impl Fn(String) + Send + Sync + 'static) -> Self {
+        Self(Some(Arc::new(show)))
+    }
+
+    /// Shows a piece of text.
+    pub fn push(&self, text: impl Into<String>) {
+        if let Some(show) = &self.0 {
+            show(text.into());
+        }
+    }
+}
+
+impl fmt::Debug for Deltas {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_tuple("Deltas").field(&self.0.is_some()).finish()
+    }
 }
 
 /// Performs effects. Called only after the intent is durable.
 pub trait Performer: Send + Sync + fmt::Debug + 'static {
     /// Performs one effect. Dropping the future cancels it.
-    fn perform(&self, effect: Effect) -> BoxFuture<'static, Performed>;
+    fn perform(&self, effect: Effect, deltas: Deltas) -> BoxFuture<'static, Performed>;
 }

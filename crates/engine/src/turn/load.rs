@@ -8,8 +8,8 @@ use domain::{
     ChainId, Document, Documents, Move, Order, Position, Scratch, State, Timestamp, TrustChainId,
 };
 
+use super::Item;
 use super::plan::At;
-use super::{Cache, Item};
 use crate::engine::Shared;
 use crate::port::{ClaimScope, ReadEvents, Scope};
 use crate::refused::Refused;
@@ -52,7 +52,7 @@ pub(super) async fn load_histories(
 /// Returns the Task that an order may end.
 fn may_end(order: &Order) -> Option<&str> {
     match order {
-        Order::CancelTask(order) => Some(order.id.as_str()),
+        Order::CancelTask(order) => Some(order.id.as_str()).filter(|_| order.receipt.is_none()),
         Order::AdvanceTask(order) => {
             let ends = order
                 .moves
@@ -89,11 +89,7 @@ pub(super) async fn load_claims(
 }
 
 /// Loads the documents that commands name, and those that these belong to.
-pub(super) async fn load(
-    shared: &Shared,
-    cache: &Cache,
-    batch: &[Item],
-) -> Result<Scratch, Refused> {
+pub(super) async fn load(shared: &Shared, batch: &[Item]) -> Result<Scratch, Refused> {
     let mut scratch = Scratch::default();
     let mut seen = BTreeSet::new();
     let mut wanted: Vec<Box<str>> = batch
@@ -107,16 +103,19 @@ pub(super) async fn load(
             if !seen.insert(id.clone()) {
                 continue;
             }
-            match cache.documents.get(&id) {
+            match shared.cache.document(&id) {
                 Some(document) => {
-                    next.extend(belongs_to(document));
-                    scratch.insert(document.clone());
+                    next.extend(belongs_to(&document));
+                    scratch.insert(document);
                 }
                 None => missing.push(id),
             }
         }
         if !missing.is_empty() {
-            for document in shared.store.documents(missing).await?.into_iter().flatten() {
+            let found = shared.store.documents(missing).await?;
+            let found: Vec<Document> = found.into_iter().flatten().collect();
+            shared.cache.insert(&found);
+            for document in found {
                 next.extend(belongs_to(&document));
                 scratch.insert(document);
             }
@@ -142,12 +141,19 @@ fn named(order: &Order) -> Vec<Box<str>> {
             Some(order.parent.as_str()),
             order.branch_id.as_ref().map(|id| id.as_str()),
         ]),
+        Order::RecordSessionReplay(order) => some([Some(order.id.as_str())]),
         Order::TruncateSession(order) => some([Some(order.id.as_str())]),
         Order::AppendMessage(order) => some([Some(order.session_id.as_str())]),
         Order::SubmitTask(order) => some([
             Some(order.session_id.as_str()),
             order.branch_id.as_ref().map(|id| id.as_str()),
             order.parent_task_id.as_ref().map(|id| id.as_str()),
+        ]),
+        Order::SubmitReplay(order) => some([
+            Some(order.source.as_str()),
+            Some(order.session_id.as_str()),
+            // Its id follows from the source's: somebody may have been faster.
+            Some(order.id.as_str()),
         ]),
         Order::CancelTask(order) => some([Some(order.id.as_str())]),
         Order::InterruptTask(order) => some([Some(order.id.as_str())]),
@@ -168,6 +174,9 @@ fn named(order: &Order) -> Vec<Box<str>> {
         Order::RecordVerification(order) => some([Some(order.id.as_str())]),
         Order::SealHead(_) => Vec::new(),
         Order::CosignHead(order) => some([Some(order.id.as_str())]),
+        // Its id follows from its name and version: defining it again must be seen.
+        Order::CreatePersona(order) => some([Some(order.id().as_str())]),
+        Order::UpdatePersona(order) => some([Some(order.id.as_str())]),
     }
 }
 
@@ -185,6 +194,12 @@ fn belongs_to(document: &Document) -> Vec<Box<str>> {
                 chain.as_str(),
                 trust.as_str(),
             ];
+            // The receipt of a replay hangs off its source's.
+            ids.extend(
+                task.replay
+                    .as_ref()
+                    .map(|replay| replay.source_task_id.as_str()),
+            );
             ids.extend(task.waits_for.as_ref().map(|id| id.as_str()));
             ids
         }
@@ -209,7 +224,8 @@ fn belongs_to(document: &Document) -> Vec<Box<str>> {
         | State::Vault(_)
         | State::Chain(_)
         | State::Batch(_)
-        | State::TrustChain(_) => vec![],
+        | State::TrustChain(_)
+        | State::Persona(_) => vec![],
     };
     ids.into_iter().map(Into::into).collect()
 }

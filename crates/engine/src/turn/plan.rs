@@ -10,7 +10,7 @@ use domain::{
 };
 
 use super::load::{Histories, load, load_claims, load_histories};
-use super::{Cache, ClaimRequest, Item, Lease};
+use super::{ClaimRequest, Item, Lease};
 use crate::engine::Shared;
 use crate::port::{Claim, ClaimScope, Commit, Expected, LeaseName, Seal, SealedTurn, StoredEvent};
 use crate::receipt::{Authority, Step};
@@ -52,17 +52,35 @@ pub(super) struct Turn {
     pub(super) commit: Option<Commit>,
     pub(super) is_written: bool,
     pub(super) event_count: u64,
-    /// The documents as the commit left them, filled in when it seals.
-    pub(super) documents: Arc<OnceLock<Vec<Document>>>,
+    /// Filled in when the commit seals.
+    pub(super) written: Written,
+}
+
+/// What a commit writes: its events, and the documents as it leaves them. Empty until it seals. Clones share it.
+#[derive(Debug, Clone, Default)]
+pub(crate) struct Written(Arc<OnceLock<(Vec<StoredEvent>, Vec<Document>)>>);
+
+impl Written {
+    /// Returns the event at a position, when the commit wrote it.
+    pub(crate) fn event(&self, position: Position) -> Option<&StoredEvent> {
+        let (events, _) = self.0.get()?;
+        let offset = position.0.checked_sub(events.first()?.position.0)?;
+        events.get(usize::try_from(offset).ok()?)
+    }
+
+    /// Returns a document, when the commit wrote it.
+    pub(crate) fn document(&self, id: &str) -> Option<&Document> {
+        self.documents().iter().find(|document| &*document.id == id)
+    }
+
+    pub(super) fn documents(&self) -> &[Document] {
+        self.0.get().map_or(&[], |(_, documents)| documents)
+    }
 }
 
 /// Reads what commands name, decides them all and returns what to commit.
-pub(super) async fn prepare(
-    shared: &Shared,
-    cache: &Cache,
-    batch: &[Item],
-) -> Result<Turn, Refused> {
-    let base = load(shared, cache, batch).await?;
+pub(super) async fn prepare(shared: &Shared, batch: &[Item]) -> Result<Turn, Refused> {
+    let base = load(shared, batch).await?;
     let mut histories = load_histories(shared, &base, batch).await?;
     let now = shared.clock.now();
     let mut claimed = load_claims(shared, batch, now).await?;
@@ -73,7 +91,7 @@ pub(super) async fn prepare(
     for item in batch {
         outcomes.push(plan.decide(&mut scratch, &mut claimed, &mut histories, item, guess)?);
     }
-    let documents = Arc::new(OnceLock::new());
+    let written = Written::default();
     let event_count = plan.event_count;
     let is_empty = event_count == 0 && plan.claims.is_empty();
     let expiry_us = i64::try_from(shared.limits.idempotency_window.as_micros()).unwrap_or(i64::MAX);
@@ -91,14 +109,14 @@ pub(super) async fn prepare(
         blobs: std::mem::take(&mut plan.blobs),
         event_count,
         now,
-        seal: plan.into_seal(base, scratch, guess, Arc::clone(&documents)),
+        seal: plan.into_seal(base, scratch, guess, written.clone()),
     });
     Ok(Turn {
         outcomes,
         is_written: commit.is_some(),
         commit,
         event_count,
-        documents,
+        written,
     })
 }
 
@@ -186,7 +204,8 @@ impl Plan {
         };
         let history = ends
             .as_ref()
-            .and_then(|(task, _)| histories.remove(task.as_str()))
+            .filter(|ends| ends.receipt.is_none())
+            .and_then(|ends| histories.remove(ends.task_id.as_str()))
             .unwrap_or_default();
         let step = Step {
             drafts,
@@ -223,7 +242,7 @@ impl Plan {
         base: Scratch,
         sealed_scratch: Scratch,
         guess: Position,
-        documents: Arc<OnceLock<Vec<Document>>>,
+        written: Written,
     ) -> Seal {
         Box::new(move |first| {
             let (scratch, sealed) = if first == guess {
@@ -257,9 +276,10 @@ impl Plan {
                 .iter()
                 .filter(|document| ends_work(document))
                 .map(|document| document.key);
+            let events: Vec<StoredEvent> = sealed.events.into_iter().map(stored).collect();
             let turn = SealedTurn {
                 leases_released: released.collect(),
-                events: sealed.events.into_iter().map(stored).collect(),
+                events: events.clone(),
                 blobs: sealed.receipts,
                 claims: self
                     .claims
@@ -275,7 +295,7 @@ impl Plan {
                 documents: changed.clone(),
             };
             // Filled once per commit; a second filling cannot happen.
-            let _ = documents.set(changed);
+            let _ = written.0.set((events, changed));
             Ok(turn)
         })
     }
@@ -313,7 +333,8 @@ fn ends_work(document: &Document) -> bool {
         | State::Receipt(_)
         | State::Chain(_)
         | State::Batch(_)
-        | State::TrustChain(_) => false,
+        | State::TrustChain(_)
+        | State::Persona(_) => false,
     }
 }
 

@@ -7,19 +7,19 @@ use std::collections::BTreeMap;
 
 use canon::{Digest, Map, Value};
 use domain::{
-    AdvanceTask, Command, EffectIntent, EffectResult, Event, Kind, Move, NewMessage, PermissionId,
-    Position, Role, State, Status, Task, TaskId,
+    AdvanceTask, ArtifactId, Command, EffectIntent, Event, Kind, Move, NewMessage, PermissionId,
+    Position, Product, RequestParts, Role, State, Status, Task, TaskId,
 };
-use futures_util::StreamExt;
-use futures_util::stream::FuturesUnordered;
 use serde_json::json;
 
 use crate::engine::Engine;
-use crate::port::{Fence, Performed, ReadEvents, Scope};
+use crate::port::{Fence, ReadEvents, Scope};
 use crate::refused::Refused;
 use crate::turn::Lease;
 use crate::view;
-use crate::workflow::{self, Effect, EffectAnswer, EffectKind, Step};
+use crate::workflow::{
+    self, Answers, EffectAnswer, EffectKind, Note, Produced, Start, Step, Transcript, Wanted,
+};
 
 /// How an attempt at a Task ended.
 pub(super) enum Ended {
@@ -31,19 +31,22 @@ pub(super) enum Ended {
 
 /// One attempt at a Task.
 pub(super) struct Run<'a> {
-    engine: &'a Engine,
-    key: Position,
-    id: TaskId,
+    pub(super) engine: &'a Engine,
+    pub(super) key: Position,
+    pub(super) id: TaskId,
     /// The epoch of the Task's lease, once it is held.
     pub(super) epoch: Option<u64>,
-    moves: Vec<Move>,
+    pub(super) moves: Vec<Move>,
+    /// The last model request: the next one usually goes on from it.
+    last_request: Option<(String, Transcript)>,
+    checkpoints: u64,
 }
 
 /// The effects a Task's log holds.
 #[derive(Default)]
 struct Record {
     requested: BTreeMap<String, Digest>,
-    recorded: BTreeMap<String, EffectAnswer>,
+    recorded: Answers,
     workflow: Option<Digest>,
 }
 
@@ -55,6 +58,8 @@ impl<'a> Run<'a> {
             id,
             epoch,
             moves: Vec::new(),
+            last_request: None,
+            checkpoints: 0,
         }
     }
 
@@ -66,7 +71,12 @@ impl<'a> Run<'a> {
         if task.status.is_waiting() || task.status.is_terminal() {
             return Ok(Ended::NothingToDo);
         }
-        self.advance(&task).await.map(|()| Ended::Flushed)
+        if let Some(of) = task.replay.clone() {
+            self.replay(&task, &of).await?;
+        } else {
+            self.advance(&task).await?;
+        }
+        Ok(Ended::Flushed)
     }
 
     async fn advance(&mut self, task: &Task) -> Result<(), Refused> {
@@ -96,25 +106,66 @@ impl<'a> Run<'a> {
             );
             return self.fail("workflow_changed", message, Map::new()).await;
         }
-        let input = self.input(task).await?;
-        let mut step = workflow.begin(&input);
+        let start = start_of(self.engine, task).await?;
+        let mut machine = workflow.begin(&start);
+        let mut step = machine.step(&[]);
         loop {
             match step {
-                Step::Request { state, effects } => {
+                Step::Request {
+                    notes,
+                    checkpoint,
+                    effects,
+                } => {
+                    self.checkpoints += u64::from(checkpoint);
+                    // What a step tells is committed with its first intent: either both are in the log or neither.
+                    let is_new = effects
+                        .iter()
+                        .all(|effect| !record.requested.contains_key(&effect.key));
+                    if is_new {
+                        self.tell(notes);
+                        if checkpoint {
+                            self.moves.push(Move::Checkpoint {
+                                number: self.checkpoints,
+                                state: machine.state(),
+                            });
+                        }
+                    }
                     let Some(answers) = self.effects(task, &record, effects).await? else {
                         return Ok(());
                     };
-                    step = workflow.resume(&state, &answers);
+                    step = machine.step(&answers);
                 }
-                Step::Done { text, summary } => return self.complete(text, summary).await,
-                Step::Failed { code, message } => {
-                    return self.fail(&code, message, Map::new()).await;
+                Step::Done {
+                    notes,
+                    text,
+                    summary,
+                    products,
+                } => {
+                    self.tell(notes);
+                    return self.complete(text, summary, products).await;
+                }
+                Step::Failed {
+                    notes,
+                    code,
+                    message,
+                    details,
+                } => {
+                    self.tell(notes);
+                    return self.fail(&code, message, details).await;
                 }
             }
         }
     }
 
-    async fn load(&self) -> Result<Option<Task>, Refused> {
+    fn tell(&mut self, notes: Vec<Note>) {
+        self.moves.extend(
+            notes
+                .into_iter()
+                .map(|Note { kind, payload }| Move::Note { kind, payload }),
+        );
+    }
+
+    pub(super) async fn load(&self) -> Result<Option<Task>, Refused> {
         let documents = self
             .engine
             .shared
@@ -180,27 +231,17 @@ impl<'a> Run<'a> {
                 view::resolve_blobs(&*self.engine.shared.store, &mut event.payload).await?;
                 let ok = event.payload.get("outcome").and_then(Value::as_str) == Some("ok");
                 let value = event.payload.get("value").cloned().unwrap_or_default();
+                let model = event
+                    .payload
+                    .get("model")
+                    .and_then(|model| serde_json::from_value(model.clone()).ok());
                 record
                     .recorded
-                    .insert(key(event), EffectAnswer { ok, value });
+                    .insert(key(event), EffectAnswer { ok, value, model });
             }
             _ => {}
         }
         Ok(())
-    }
-
-    /// Returns what the workflow may see of the input: the public text of a Message, or the structured value.
-    async fn input(&self, task: &Task) -> Result<Value, Refused> {
-        let payload = view::payload(&*self.engine.shared.store, task.input).await?;
-        if task.input == task.submitted {
-            return Ok(payload.get("input").cloned().unwrap_or_default());
-        }
-        let parts = payload
-            .get("parts")
-            .and_then(Value::as_array)
-            .map(Vec::as_slice)
-            .unwrap_or_default();
-        Ok(domain::public_text(parts).into())
     }
 
     /// Returns the results of effects, or none when the Task now waits for somebody.
@@ -208,12 +249,13 @@ impl<'a> Run<'a> {
         &mut self,
         task: &Task,
         record: &Record,
-        effects: Vec<Effect>,
+        effects: Vec<Wanted>,
     ) -> Result<Option<Vec<EffectAnswer>>, Refused> {
         let mut answers: Vec<Option<EffectAnswer>> = vec![None; effects.len()];
         let mut to_perform = Vec::new();
         for (index, (effect, slot)) in effects.into_iter().zip(&mut answers).enumerate() {
             let digest = effect.request_digest();
+            let parts = self.request_parts(&effect);
             let requested = record.requested.get(&effect.key);
             if requested.is_some_and(|recorded| *recorded != digest) {
                 let message = format!(
@@ -235,9 +277,10 @@ impl<'a> Run<'a> {
                     key: effect.key.clone(),
                     kind: effect.kind.record_kind().to_owned(),
                     request_sha256: digest,
-                    repeatable: effect.kind.is_repeatable(),
+                    repeatable: effect.repeatable,
+                    parts,
                 }));
-            } else if !effect.kind.is_repeatable() {
+            } else if !effect.repeatable {
                 let message = format!(
                     "the result of `{}` is unknown and it cannot be repeated",
                     effect.key
@@ -264,7 +307,7 @@ impl<'a> Run<'a> {
                 self.flush().await?;
                 return Ok(None);
             }
-            to_perform.push((index, effect));
+            to_perform.push((index, effect.into_effect()));
         }
         if !to_perform.is_empty() {
             self.flush().await?;
@@ -273,48 +316,36 @@ impl<'a> Run<'a> {
         Ok(Some(answers.into_iter().flatten().collect()))
     }
 
-    async fn perform(
-        &mut self,
-        effects: Vec<(usize, Effect)>,
-        answers: &mut [Option<EffectAnswer>],
-    ) -> Result<(), Refused> {
-        let performer = &self.engine.shared.performer;
-        let mut running: FuturesUnordered<_> = effects
-            .into_iter()
-            .map(|(index, effect)| {
-                let (key, kind) = (effect.key.clone(), effect.kind);
-                let performed = performer.perform(effect);
-                async move { (index, key, kind, performed.await) }
-            })
-            .collect();
-        while let Some((index, key, kind, performed)) = running.next().await {
-            let Performed {
-                ok,
-                value,
-                provider_request_id,
-                model,
-            } = performed;
-            self.moves.push(Move::RecordEffect(EffectResult {
-                key,
-                kind: kind.record_kind().to_owned(),
-                ok,
-                value: value.clone(),
-                provider_request_id,
-                model,
-            }));
-            if let Some(slot) = answers.get_mut(index) {
-                *slot = Some(EffectAnswer { ok, value });
-            }
-            // The last result travels with what the workflow does next.
-            if !running.is_empty() {
-                self.flush().await?;
-            }
-        }
-        Ok(())
+    /// Tells a model request's messages by their digests, after those of the request before it.
+    fn request_parts(&mut self, effect: &Wanted) -> Option<RequestParts> {
+        let messages = effect.messages.as_ref()?;
+        let since = self.last_request.as_ref().and_then(|(key, earlier)| {
+            let added = messages.added_since(earlier)?;
+            Some((Some(key.clone()), added))
+        });
+        let (base, added) = match since {
+            Some(since) => since,
+            None => (None, messages.added_since(&Transcript::default())?),
+        };
+        self.last_request = Some((effect.key.clone(), messages.clone()));
+        Some(RequestParts { base, added })
     }
 
-    async fn complete(&mut self, text: String, summary: String) -> Result<(), Refused> {
+    async fn complete(
+        &mut self,
+        text: String,
+        summary: String,
+        products: Vec<Produced>,
+    ) -> Result<(), Refused> {
         let ids = &self.engine.shared.ids;
+        for produced in products {
+            self.moves.push(Move::Produce(Product {
+                id: ArtifactId::from_body(&ids.body()),
+                kind: produced.kind,
+                mime_type: produced.mime_type.to_owned(),
+                bytes: produced.bytes,
+            }));
+        }
         let message = NewMessage {
             id: domain::MessageId::from_body(&ids.body()),
             salt: ids.salt(),
@@ -333,7 +364,7 @@ impl<'a> Run<'a> {
         self.flush().await
     }
 
-    async fn fail(
+    pub(super) async fn fail(
         &mut self,
         code: &str,
         message: String,
@@ -343,7 +374,7 @@ impl<'a> Run<'a> {
         self.moves.retain(|step| {
             matches!(
                 step,
-                Move::Start { .. } | Move::Recover | Move::RecordEffect(_)
+                Move::Start { .. } | Move::Recover | Move::RecordEffect(_) | Move::Note { .. }
             )
         });
         let ids = self.engine.end_ids();
@@ -357,7 +388,7 @@ impl<'a> Run<'a> {
     }
 
     /// Commits what has collected. Nothing is performed before this returns.
-    async fn flush(&mut self) -> Result<(), Refused> {
+    pub(super) async fn flush(&mut self) -> Result<(), Refused> {
         if self.moves.is_empty() {
             return Ok(());
         }
@@ -383,6 +414,18 @@ impl<'a> Run<'a> {
         }
         Ok(())
     }
+}
+
+/// Returns what a Task's workflow starts from.
+pub(super) async fn start_of(engine: &Engine, task: &Task) -> Result<Start, Refused> {
+    let store = &*engine.shared.store;
+    let submitted = view::payload(store, task.submitted).await?;
+    let given = if task.input == task.submitted {
+        None
+    } else {
+        Some(view::payload(store, task.input).await?)
+    };
+    Ok(Start::read(&submitted, given.as_ref()))
 }
 
 fn details<const N: usize>(members: [(&str, &str); N]) -> Map<String, Value> {

@@ -1,12 +1,15 @@
-//! The built-in workflows: between them every state of a Task can be reached by a client.
+//! The small built-in workflows: with the agent, every state of a Task can be reached by a client.
 
 use std::sync::Arc;
 
-use canon::Value;
-use domain::Ask;
+use canon::{Map, Value, jcs};
+use domain::{ArtifactKind, Ask};
 use serde_json::json;
 
-use super::{Effect, EffectAnswer, EffectKind, Step, Workflow};
+use super::agent::Agent;
+use super::{
+    EffectAnswer, EffectKind, Machine, Produced, Start, Step, Transcript, Wanted, Workflow,
+};
 
 /// Returns the built-in workflows.
 pub fn builtin() -> Vec<Arc<dyn Workflow>> {
@@ -15,81 +18,60 @@ pub fn builtin() -> Vec<Arc<dyn Workflow>> {
         Arc::new(AskOnce),
         Arc::new(Approve),
         Arc::new(Hold),
+        Arc::new(ReplayFixture),
     ]
 }
 
-fn request(effect: Effect) -> Step {
-    Step::Request {
-        state: Value::Null,
-        effects: vec![effect],
+/// A machine that asks once and then ends.
+struct Once<End> {
+    effects: Vec<Wanted>,
+    end: End,
+}
+
+impl<End: FnMut(&[EffectAnswer]) -> Step + Send> Machine for Once<End> {
+    fn step(&mut self, results: &[EffectAnswer]) -> Step {
+        if self.effects.is_empty() {
+            return (self.end)(results);
+        }
+        Step::Request {
+            notes: Vec::new(),
+            checkpoint: false,
+            effects: std::mem::take(&mut self.effects),
+        }
     }
 }
 
-fn done(text: String) -> Step {
-    let summary = text
-        .lines()
+fn once(
+    effects: Vec<Wanted>,
+    end: impl FnMut(&[EffectAnswer]) -> Step + Send + 'static,
+) -> Box<dyn Machine> {
+    Box::new(Once { effects, end })
+}
+
+pub(super) fn one_line(text: &str) -> String {
+    text.lines()
         .next()
         .unwrap_or_default()
         .chars()
         .take(200)
-        .collect();
-    Step::Done { text, summary }
+        .collect()
 }
 
-fn failed(code: &str, message: impl Into<String>) -> Step {
+pub(super) fn done(text: String) -> Step {
+    Step::Done {
+        notes: Vec::new(),
+        summary: one_line(&text),
+        text,
+        products: Vec::new(),
+    }
+}
+
+pub(super) fn failed(code: &str, message: impl Into<String>) -> Step {
     Step::Failed {
+        notes: Vec::new(),
         code: code.to_owned(),
         message: message.into(),
-    }
-}
-
-/// One model call, `llm:main:1`, whose answer is the agent's answer.
-#[derive(Debug)]
-struct Agent;
-
-impl Workflow for Agent {
-    fn name(&self) -> &'static str {
-        "agent"
-    }
-
-    fn version(&self) -> &'static str {
-        "1"
-    }
-
-    fn description(&self) -> &'static str {
-        "Makes one model call with the task's input and answers with its content."
-    }
-
-    fn begin(&self, input: &Value) -> Step {
-        request(Effect {
-            key: "llm:main:1".to_owned(),
-            kind: EffectKind::Model,
-            request: json!({"messages": [{"role": "user", "content": input}]}),
-        })
-    }
-
-    fn resume(&self, _state: &Value, results: &[EffectAnswer]) -> Step {
-        let Some(EffectAnswer { ok, value }) = results.first() else {
-            return failed("model_call_failed", "the model gave no answer");
-        };
-        if !ok {
-            let message = value
-                .get("message")
-                .and_then(Value::as_str)
-                .unwrap_or("the model call failed");
-            return failed("model_call_failed", message);
-        }
-        // The common chat-completion shape.
-        match value
-            .pointer("/choices/0/message/content")
-            .and_then(Value::as_str)
-        {
-            Some(content) => done(content.to_owned()),
-            None => failed(
-                "model_answer_unreadable",
-                "the model's answer has no `choices[0].message.content`",
-            ),
-        }
+        details: Map::new(),
     }
 }
 
@@ -110,25 +92,22 @@ impl Workflow for AskOnce {
         "Asks for input (INPUT_REQUIRED) and answers with what it was told."
     }
 
-    fn begin(&self, input: &Value) -> Step {
-        request(Effect {
-            key: "host:approval:1".to_owned(),
-            kind: EffectKind::Ask(Ask::Input),
-            request: json!({"question": "What should I know before I go on?", "about": input}),
+    fn begin(&self, start: &Start) -> Box<dyn Machine> {
+        let request =
+            json!({"question": "What should I know before I go on?", "about": start.input});
+        let effect = Wanted::repeatable("host:approval:1", EffectKind::Ask(Ask::Input), request);
+        once(vec![effect], |results| {
+            let answer = results.first().map(|answer| &answer.value);
+            if answer.and_then(|value| value.get("approved")) == Some(&Value::Bool(false)) {
+                return failed("input_refused", "the question was declined");
+            }
+            let text = answer.and_then(|value| value.get("text").or_else(|| value.get("answer")));
+            match text {
+                Some(Value::String(text)) => done(format!("You told me: {text}")),
+                Some(other) => done(format!("You told me: {other}")),
+                None => done("You let me go on.".to_owned()),
+            }
         })
-    }
-
-    fn resume(&self, _state: &Value, results: &[EffectAnswer]) -> Step {
-        let answer = results.first().map(|answer| &answer.value);
-        if answer.and_then(|value| value.get("approved")) == Some(&Value::Bool(false)) {
-            return failed("input_refused", "the question was declined");
-        }
-        let text = answer.and_then(|value| value.get("text").or_else(|| value.get("answer")));
-        match text {
-            Some(Value::String(text)) => done(format!("You told me: {text}")),
-            Some(other) => done(format!("You told me: {other}")),
-            None => done("You let me go on.".to_owned()),
-        }
     }
 }
 
@@ -149,23 +128,19 @@ impl Workflow for Approve {
         "Asks for approval (AUTH_REQUIRED) and reports the decision; a denial fails the task."
     }
 
-    fn begin(&self, input: &Value) -> Step {
-        request(Effect {
-            key: "host:approval:1".to_owned(),
-            kind: EffectKind::Ask(Ask::Approval),
-            request: json!({"reason": "The task wants to act on its input.", "action": {"name": "act", "input": input}}),
+    fn begin(&self, start: &Start) -> Box<dyn Machine> {
+        let request = json!({"reason": "The task wants to act on its input.", "action": {"name": "act", "input": start.input}});
+        let effect = Wanted::repeatable("host:approval:1", EffectKind::Ask(Ask::Approval), request);
+        once(vec![effect], |results| {
+            let approved = results
+                .first()
+                .and_then(|answer| answer.value.get("approved"))
+                .and_then(Value::as_bool);
+            match approved {
+                Some(true) => done("Approved; the action was carried out.".to_owned()),
+                Some(false) | None => failed("approval_denied", "the action was denied"),
+            }
         })
-    }
-
-    fn resume(&self, _state: &Value, results: &[EffectAnswer]) -> Step {
-        let approved = results
-            .first()
-            .and_then(|answer| answer.value.get("approved"))
-            .and_then(Value::as_bool);
-        match approved {
-            Some(true) => done("Approved; the action was carried out.".to_owned()),
-            Some(false) | None => failed("approval_denied", "the action was denied"),
-        }
     }
 }
 
@@ -186,15 +161,54 @@ impl Workflow for Hold {
         "Stays WORKING until it is canceled."
     }
 
-    fn begin(&self, _input: &Value) -> Step {
-        request(Effect {
-            key: "host:hold:main:1".to_owned(),
-            kind: EffectKind::Hold,
-            request: json!({}),
-        })
+    fn begin(&self, _start: &Start) -> Box<dyn Machine> {
+        let effect = Wanted::repeatable("host:hold:main:1", EffectKind::Hold, json!({}));
+        once(vec![effect], |_| done("Released.".to_owned()))
+    }
+}
+
+/// The module of the replay contract's fixture, with the effects that its server makes around it (C-39).
+#[derive(Debug)]
+struct ReplayFixture;
+
+impl Workflow for ReplayFixture {
+    fn name(&self) -> &'static str {
+        "replay-fixture"
     }
 
-    fn resume(&self, _state: &Value, _results: &[EffectAnswer]) -> Step {
-        done("Released.".to_owned())
+    fn version(&self) -> &'static str {
+        "1"
+    }
+
+    fn description(&self) -> &'static str {
+        "Makes one model call and leaves a data set with its input's message and a verdict: the replay fixture."
+    }
+
+    fn begin(&self, start: &Start) -> Box<dyn Machine> {
+        let message = start
+            .input
+            .get("message")
+            .and_then(Value::as_str)
+            .unwrap_or_default()
+            .to_owned();
+        let content = json!({"role": "user", "content": message});
+        let effect = Wanted {
+            messages: Some(Transcript::from_iter([content])),
+            ..Wanted::repeatable("llm:main:1", EffectKind::Model, json!({}))
+        };
+        once(vec![effect], move |_| {
+            let output = json!({"message": message, "verdict": "approved"});
+            let bytes = jcs(&output);
+            Step::Done {
+                notes: Vec::new(),
+                text: output.to_string(),
+                summary: "approved".to_owned(),
+                products: vec![Produced {
+                    kind: ArtifactKind::Dataset,
+                    mime_type: "application/json",
+                    bytes,
+                }],
+            }
+        })
     }
 }

@@ -7,7 +7,7 @@ use std::time::Duration;
 use canon::{Digest, Map, Value};
 use domain::{Blob, Document, ResourceKind, SessionId, State, Status, TaskId, Timestamp};
 use engine::port::{BoxFuture, Clock, MemoryStore, Store};
-use engine::workflow::{EffectAnswer, Registry, Step, Workflow, builtin};
+use engine::workflow::{EffectAnswer, Machine, Registry, Start, Step, Workflow, builtin};
 use engine::{Answer, Caller, Engine, ListRequest, Offline, Parts, Request, VerifyRequest};
 use receipts::Receipt;
 use receipts::merkle;
@@ -356,15 +356,21 @@ impl Workflow for Leaky {
         "Fails with a credential in its message."
     }
 
-    fn begin(&self, _: &Value) -> Step {
+    fn begin(&self, _: &Start) -> Box<dyn Machine> {
+        Box::new(Fails)
+    }
+}
+
+struct Fails;
+
+impl Machine for Fails {
+    fn step(&mut self, _: &[EffectAnswer]) -> Step {
         Step::Failed {
+            notes: Vec::new(),
             code: "refused".to_owned(),
             message: "the tool said: Bearer abcdefgh12345678".to_owned(),
+            details: Map::new(),
         }
-    }
-
-    fn resume(&self, _: &Value, _: &[EffectAnswer]) -> Step {
-        self.begin(&Value::Null)
     }
 }
 

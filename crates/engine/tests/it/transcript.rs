@@ -1,11 +1,14 @@
 //! Messages of a Session: order, truncation, forks, private and large parts.
 
+use std::sync::Arc;
+use std::time::Duration;
+
 use canon::Map;
 use domain::{Event, Position, ResourceKind, Role, SessionId, State};
 use engine::{Caller, Engine, MessageSpec, Request};
 use serde_json::{Value, json};
 
-use crate::support::{engine_on, new_session, store, text, write};
+use crate::support::{engine_on, engine_with, new_session, store, text, write};
 
 async fn append(engine: &Engine, session: &SessionId, words: &str) -> String {
     let request = Request::AppendMessage {
@@ -208,4 +211,33 @@ async fn large_parts_leave_the_event_and_come_back_on_read() {
     assert!(event.bytes.len() < 1_500, "{}", event.bytes.len());
     let event = Event::parse(&event.bytes).unwrap();
     assert!(event.payload.contains_key("blobs"));
+}
+
+/// Every read is a trip to another thread and back: an append that is alone makes none, before or after its commit.
+#[tokio::test]
+async fn an_answer_is_what_a_reader_finds_and_is_not_read_back() {
+    let quiet = |limits: &mut engine::Limits| limits.leaf_interval = Duration::from_secs(3_600);
+    let first = store();
+    let session = new_session(&engine_on(first.clone()).await).await;
+    let store = Arc::new(first.reopened());
+    let engine = engine_with(store.clone(), quiet).await;
+    // Whoever comes first finds nothing known.
+    append(&engine, &session, "a").await;
+    let reads = store.reads();
+    let request = Request::AppendMessage {
+        session_id: session.clone(),
+        message: text("b"),
+    };
+    let answer = write(&engine, request).await.unwrap();
+    assert_eq!(store.reads(), reads);
+    let read = engine
+        .get(
+            &Caller::system(),
+            ResourceKind::Message,
+            &answer.view.document.id,
+        )
+        .await
+        .unwrap();
+    assert_eq!(answer.view, read);
+    assert!(store.reads() > reads);
 }

@@ -400,7 +400,7 @@ fn planted_secrets_stay_out_wherever_they_stand() {
     let plain = built(|_| {});
     let is_secret = |text: &str| text.contains(CANARY);
     let facts = task_facts();
-    let same = build_task_redacted(&facts, &is_secret).unwrap();
+    let same = build_task(&facts).unwrap().redacted(&is_secret).unwrap();
     assert_eq!(same.as_map(), &plain, "nothing to leave out");
 
     let leak = || format!("before {CANARY} after");
@@ -418,7 +418,7 @@ fn planted_secrets_stay_out_wherever_they_stand() {
         message: leak(),
         details: Some(Map::from_iter([("header".to_owned(), json!(leak()))])),
     });
-    let receipt = build_task_redacted(&facts, &is_secret).unwrap();
+    let receipt = build_task(&facts).unwrap().redacted(&is_secret).unwrap();
     let text = String::from_utf8(receipt.bytes()).unwrap();
     assert!(!text.contains(CANARY), "{text}");
     assert_eq!(receipt.stated_hash(), Some(receipt.hash()));
@@ -440,4 +440,16 @@ fn planted_secrets_stay_out_wherever_they_stand() {
             "a digest would betray it"
         );
     }
+    let mut facts = replay_facts();
+    facts.lifecycle.end = End::Failed(Failure {
+        code: "leaked".to_owned(),
+        message: leak(),
+        details: None,
+    });
+    let replay = build_replay(&facts).unwrap().redacted(&is_secret).unwrap();
+    assert!(!String::from_utf8(replay.bytes()).unwrap().contains(CANARY));
+    assert_eq!(
+        replay.as_map().len(),
+        build_replay(&facts).unwrap().as_map().len()
+    );
 }

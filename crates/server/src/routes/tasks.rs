@@ -3,7 +3,7 @@
 use axum::http::StatusCode;
 use canon::Value;
 use domain::{ResourceKind, SessionId, TaskId};
-use engine::{InputSpec, NewTask, Request, TaskMessageKind};
+use engine::{InputSpec, NewTask, ReplayTask, Request, TaskMessageKind};
 use wire::decode::{self, Input};
 
 use super::Routes;
@@ -106,11 +106,16 @@ async fn send_message(mut call: Call) -> Reply {
 }
 
 async fn replay(mut call: Call) -> Reply {
-    call.caller.require("tasks:write")?;
-    call.must_see(ResourceKind::Task, "task_id").await?;
-    call.json().await?;
-    call.idempotency(Value::Null)?;
-    Err(Failure::not_available("replay"))
+    let id = task_id(&call)?;
+    let body = call.json().await?;
+    let replay = ReplayTask {
+        id,
+        body: Value::Object(body.clone()),
+        conformance: call.app.config.replay_conformance,
+        session_id: None,
+    };
+    call.write(Request::ReplayTask(replay), body, StatusCode::ACCEPTED)
+        .await
 }
 
 async fn outcomes(call: Call) -> Reply {

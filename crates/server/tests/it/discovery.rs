@@ -115,7 +115,7 @@ async fn ap_skill_01_02_skills_are_the_registered_workflows() {
         .iter()
         .map(|skill| skill["name"].as_str().unwrap())
         .collect();
-    assert_eq!(names, ["agent", "approve", "ask", "hold"]);
+    assert_eq!(names, ["agent", "approve", "ask", "hold", "replay-fixture"]);
     let (_, skill) = api.get("/v1/skills/skill_agent").await;
     let declared = server
         .engine
@@ -207,7 +207,6 @@ async fn empty_families_have_lists_unknown_ids_and_no_writes() {
     let server = Server::start().await;
     let api = server.client();
     for path in [
-        "/v1/personas",
         "/v1/memories",
         "/v1/quotas",
         "/v1/tools",
@@ -221,7 +220,6 @@ async fn empty_families_have_lists_unknown_ids_and_no_writes() {
         assert_eq!(list["page"]["has_more"], false, "{path}");
     }
     for path in [
-        "/v1/personas/p",
         "/v1/memories/m",
         "/v1/quotas/q",
         "/v1/tools/t",
@@ -230,15 +228,11 @@ async fn empty_families_have_lists_unknown_ids_and_no_writes() {
         refused(&api.get(path).await, 404, "resource_not_found", None);
     }
     let session = api.session().await;
-    let task = api.task(&session, "agent").await;
-    let task = task["id"].as_str().unwrap();
     let writes = [
-        ("POST", "/v1/personas".to_owned(), json!({})),
         ("POST", "/v1/memories".to_owned(), json!({})),
         ("PUT", "/v1/permissions/policy".to_owned(), json!({})),
         ("POST", "/v1/permissions/rules".to_owned(), json!({})),
         ("POST", "/v1/permissions/check".to_owned(), json!({})),
-        ("POST", format!("/v1/tasks/{task}/replay"), json!({})),
         (
             "POST",
             format!("/v1/sessions/{session}/attach"),

@@ -2,8 +2,6 @@
 //!
 //! Knows nothing of documents, keys or tags beyond their names.
 
-use canon::{Number, Value};
-
 /// The meaning of a scalar; `Text` stands for the scalar's own characters.
 #[derive(Debug, Clone, Copy, PartialEq)]
 pub(crate) enum Resolved {
@@ -138,16 +136,6 @@ fn power_of_two_radix(digits: &str, bits: u32) -> Option<f64> {
     let head = (mantissa | u64::from(sticky)) as f64;
     let scale = 2_f64.powi(dropped_digits.saturating_mul(bits.cast_signed()));
     Some(head * scale)
-}
-
-/// Returns a number as a JSON value; infinities and NaN as null.
-pub(super) fn number_value(number: f64) -> Value {
-    const EXACT: f64 = 9_007_199_254_740_992.0;
-    if number.fract() == 0.0 && number.abs() <= EXACT {
-        // Integers are kept as such: the canonical writer has a short path for them.
-        return Value::Number(Number::from(number as i64));
-    }
-    Number::from_f64(number).map_or(Value::Null, Value::Number)
 }
 
 /// Returns a number as JavaScript writes it when it becomes a member name.

@@ -40,16 +40,14 @@ pub(super) fn prepare(bytes: &[u8], bytes_max: usize) -> Result<Source<'_>, Yaml
         return Err(unsupported("a NUL character", at));
     }
     // A carriage return alone is a line break to YAML and a character to the reference.
-    let lone = bytes
-        .iter()
-        .enumerate()
-        .find(|(at, byte)| **byte == b'\r' && bytes.get(at + 1) != Some(&b'\n'));
-    if let Some((at, _)) = lone {
+    let mut returns = text.match_indices('\r');
+    if let Some((at, _)) = returns.find(|(at, _)| bytes.get(at + 1) != Some(&b'\n')) {
         return Err(unsupported("a carriage return without a line feed", at));
     }
     // The parser skips a byte order mark at the start of any line; the reference only the first.
     let text = text.strip_prefix(MARK).unwrap_or(text);
-    if text.starts_with(MARK) || text.contains("\n\u{feff}") {
+    let starts_line = |at: usize| at == 0 || text.as_bytes().get(at - 1) == Some(&b'\n');
+    if text.match_indices(MARK).any(|(at, _)| starts_line(at)) {
         return Err(unsupported("a byte order mark after the start", 0));
     }
     refuse_other_versions(text)?;
@@ -186,7 +184,6 @@ fn private_characters(text: &str) -> BTreeSet<char> {
 
 /// Returns where a high surrogate escape is followed by a low one.
 fn surrogate_pairs(text: &str) -> Vec<usize> {
-    let bytes = text.as_bytes();
     let unit = |at: usize| -> Option<u16> {
         let escape = text.get(at..at + 6)?.strip_prefix("\\u")?;
         escape
@@ -196,19 +193,17 @@ fn surrogate_pairs(text: &str) -> Vec<usize> {
     };
     let mut pairs = Vec::new();
     let mut at = 0;
-    while let Some(byte) = bytes.get(at) {
-        if *byte != b'\\' {
-            at += 1;
-            continue;
-        }
+    while let Some(backslash) = text.get(at..).and_then(|rest| rest.find('\\')) {
+        at += backslash;
         let high = unit(at).is_some_and(|unit| (0xd800..0xdc00).contains(&unit));
         let low = unit(at + 6).is_some_and(|unit| (0xdc00..0xe000).contains(&unit));
         if high && low {
             pairs.push(at);
             at += PAIR_LEN;
         } else {
-            // Two bytes: the second half of `\\` starts no escape.
-            at += 2;
+            // With what follows it: the second half of `\\` starts no escape.
+            let next = text.get(at + 1..).and_then(|rest| rest.chars().next());
+            at += 1 + next.map_or(0, char::len_utf8);
         }
     }
     pairs

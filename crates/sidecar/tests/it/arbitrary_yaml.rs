@@ -4,10 +4,11 @@ use std::time::{Duration, Instant};
 
 use canon::{Integers, Value};
 use proptest::prelude::*;
-use sidecar::{Limits, NonFinite, Profile, YamlRefusal, canonical_text, read_yaml};
+use sidecar::{Limits, Profile, YamlRefusal, canonical_text, read_yaml};
 
 fn read(text: &[u8]) -> Result<Value, YamlRefusal> {
-    read_yaml(text, NonFinite::Null, Limits::STANDARD).map_err(|error| error.refusal())
+    let text = canonical_text(text, Profile::AhdJs1).map_err(|error| error.refusal())?;
+    Ok(serde_json::from_slice(&text).unwrap())
 }
 
 /// Pieces that YAML gives a meaning to, so that random texts reach the parser's corners.
@@ -90,10 +91,12 @@ proptest! {
         let _ = read(&bytes);
     }
 
-    /// A canonical text is JSON; read again through YAML it must give itself.
+    /// A canonical text is JSON, written the same from its value; read again through YAML it must give itself.
     #[test]
     fn what_was_read_reads_back_to_the_same_text(text in yaml_shaped()) {
         if let Ok(once) = canonical_text(text.as_bytes(), Profile::AhdJs1) {
+            let value = canon::read(&once, Integers::Doubles).unwrap();
+            prop_assert_eq!(&canon::canonical(&value, canon::Profile::AhdJs1), &once);
             prop_assert_eq!(canonical_text(&once, Profile::AhdJs1), Ok(once));
         }
     }
@@ -187,13 +190,21 @@ fn hostile_texts_end_quickly() {
         "!".repeat(many),
         "&".repeat(many),
         format!("{}a", "!!str ".repeat(many)),
+        // Out of order on every level, around as much text as can be had.
+        format!(
+            "a: &a \"{}\"\nb: {}[{}]{}\n",
+            "\\x01".repeat(40_000),
+            "{b: ".repeat(190),
+            "*a,".repeat(90),
+            ", a: 1}".repeat(190)
+        ),
         (0..2_000)
             .map(|n| format!("{}k:\n", " ".repeat(n)))
             .collect::<String>(),
     ];
     for text in texts {
         let start = Instant::now();
-        let outcome = read(text.as_bytes());
+        let outcome = canonical_text(text.as_bytes(), Profile::AhdJs1);
         let took = start.elapsed();
         let head: String = text.chars().take(30).collect();
         assert!(
@@ -213,7 +224,9 @@ fn limits_are_typed_refusals() {
         expanded_bytes_max: 6,
     };
     let read = |text: &str| {
-        read_yaml(text.as_bytes(), NonFinite::Null, limits).map_err(|error| error.refusal())
+        let read = read_yaml(text.as_bytes(), Profile::AhdJs1, limits);
+        read.map(|text| text.to_vec())
+            .map_err(|error| error.refusal())
     };
     assert!(read("[[a]]").is_ok());
     for text in [
@@ -261,6 +274,12 @@ fn refusals_say_which_kind_they_are() {
         assert_eq!(read(text.as_bytes()), Err(refusal), "{text:?}");
     }
     assert_eq!(read(b"a: \xff\n"), Err(YamlRefusal::Syntax));
+    for deep in [201, 300, 10_000] {
+        let text = "[".repeat(deep) + &"]".repeat(deep);
+        assert_eq!(read(text.as_bytes()), Err(YamlRefusal::TooLarge), "{deep}");
+        let text = "- ".repeat(deep);
+        assert_eq!(read(text.as_bytes()), Err(YamlRefusal::TooLarge), "{deep}");
+    }
 }
 
 #[test]
@@ -273,6 +292,7 @@ fn surrogate_escapes_count_only_in_double_quotes() {
         "\"\\uD83D\\uDE00\": &x\\uD83D\\uDE00 1\n",
         "f: *x\\uD83D\\uDE00\n",
         "g: \"\\uE001\\uD83D\\uDE00\\U0000E002\"\n",
+        "h: [\\é, \"\\uD83D\\uDE00\"]\n",
     );
     let value = read(text.as_bytes()).unwrap();
     assert_eq!(value["a"], "😀\\uD83D");
@@ -282,6 +302,7 @@ fn surrogate_escapes_count_only_in_double_quotes() {
     assert_eq!(value["😀"], 1);
     assert_eq!(value["f"], 1);
     assert_eq!(value["g"], "\u{e001}😀\u{e002}");
+    assert_eq!(value["h"][1], "😀");
 }
 
 #[test]

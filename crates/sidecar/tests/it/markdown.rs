@@ -3,8 +3,8 @@
 use canon::Value;
 use proptest::prelude::*;
 use sidecar::{
-    Ahd, General, Limits, Mode, NonFinite, Sidecar, read_sidecar, read_yaml, shell_block,
-    shell_line, yaml_block,
+    Ahd, General, Mode, Profile, Sidecar, canonical_text, read_sidecar, shell_block, shell_line,
+    yaml_block,
 };
 
 use crate::vectors::group;
@@ -116,8 +116,9 @@ proptest! {
             Sidecar::Ahd(Box::new(block)),
         ] {
             let text = yaml_block(&sidecar);
-            let value = read_yaml(inner(&text).as_bytes(), NonFinite::Refuse, Limits::STANDARD)
+            let value = canonical_text(inner(&text).as_bytes(), Profile::Jcs1)
                 .unwrap_or_else(|error| panic!("{error}\n{text}"));
+            let value: Value = serde_json::from_slice(&value).unwrap();
             prop_assert_eq!(&value["platform"], &texts[2]);
             prop_assert_eq!(&value["models"][0]["id"], &texts[4]);
             prop_assert_eq!(&value["models"][0]["provider"], &texts[5]);

@@ -5,8 +5,8 @@ use std::collections::BTreeMap;
 use canon::{Digest, Value};
 use serde_json::json;
 use sidecar::{
-    Content, FileError, Files, Verification, VerifyOptions, read_sidecar, sidecar_hash, tree_hash,
-    verify,
+    AgentFiles, Content, FileError, Files, Verification, VerifyOptions, read_sidecar, sidecar_hash,
+    tree_hash, verify,
 };
 
 use crate::vectors::{Vector, group};
@@ -53,14 +53,28 @@ impl Files for Memory {
     }
 }
 
+const NO_AGENT: AgentFiles = AgentFiles {
+    config: None,
+    tools: Vec::new(),
+    policy: None,
+};
+
 const INPUTS: VerifyOptions = VerifyOptions {
     outputs: false,
-    agent: None,
+    before_run: false,
+    agent: NO_AGENT,
 };
 
 const ALL: VerifyOptions = VerifyOptions {
     outputs: true,
-    agent: None,
+    before_run: false,
+    agent: NO_AGENT,
+};
+
+const ALL_BEFORE: VerifyOptions = VerifyOptions {
+    outputs: true,
+    before_run: true,
+    agent: NO_AGENT,
 };
 
 fn memory(vector: &Vector) -> Memory {
@@ -212,11 +226,83 @@ fn general_sidecars_check_each_artifact_by_its_mode() {
         "Ok inputs/0, Ok inputs/1, Ok inputs/2, Ok trace, Ok parent, Ok outputs/0, Note outputs/1, Ok report"
     );
     assert!(run(&document, &ALL).0);
+    assert_eq!(
+        run(&document, &ALL_BEFORE),
+        (true, "Ok inputs/0, Ok inputs/1, Ok inputs/2, Note trace, Ok parent, Note outputs/0, Note outputs/1, Note report".to_owned())
+    );
     document["outputs"][1]["stable"] = json!(true);
     document["inputs"][1]["hash"] = json!(hash("x"));
     document["parent"]["path"] = json!("gone.replay.json");
     assert_eq!(
         run(&document, &ALL),
         (false, "Ok inputs/0, Fail inputs/1, Ok inputs/2, Ok trace, Ok outputs/0, Fail outputs/1, Ok report".to_owned())
+    );
+}
+
+/// Section 10.2: what defines the agent is compared with the files named, and fails when it was not recorded.
+#[test]
+fn agents_are_compared_by_what_defines_them() {
+    let hash = |text: &str| canon::sha256(text.as_bytes()).to_string();
+    let mut document = json!({
+        "schema_version": 1, "kind": "agent-run",
+        "tool": {"name": "t", "version": "1", "commit": null, "dirty": null},
+        "platform": "p", "invoked_at": "2026-01-02T03:04:05Z", "argv": ["a"], "inputs": [],
+        "agent": {
+            "name": "demo", "config_hash": hash(r#"{"a":1}"#), "policy_hash": hash("permit;"),
+            "tools": [
+                {"name": "read", "schema_hash": hash("{}")},
+                {"name": "write", "schema_hash": hash(r#"{"type":"object"}"#)},
+            ],
+        },
+        "trace": {"hash": hash("x")},
+    });
+    let content = |text: &str| Content {
+        digest: canon::sha256(text.as_bytes()),
+        len: text.len() as u64,
+        bytes: Some(text.as_bytes().to_vec()),
+    };
+    let tool = |name: &str, text: &str| (name.to_owned(), content(text));
+    let options = VerifyOptions {
+        agent: AgentFiles {
+            config: Some(content("a: 1 # one")),
+            tools: vec![
+                tool("write", "type: object"),
+                tool("read", "{ }"),
+                tool("run", "{}"),
+            ],
+            policy: Some(content("permit;")),
+        },
+        ..INPUTS
+    };
+    let run = |document: &Value| {
+        let read = read_sidecar(document.to_string().as_bytes(), true).unwrap();
+        let checks = verify(&read, &Memory::default(), &options).checks;
+        let line = |check: &sidecar::Check| {
+            let reason = check.reason.map_or("", |reason| reason.name());
+            format!("{:?} {} {reason}", check.result, check.field)
+        };
+        checks.iter().map(line).collect::<Vec<_>>()
+    };
+    assert_eq!(
+        run(&document),
+        [
+            "Note trace not_checked",
+            "Ok agent ",
+            "Ok agent/tools/1 ",
+            "Ok agent/tools/0 ",
+            "Fail agent/tools not_recorded",
+            "Ok agent/policy ",
+        ]
+    );
+    document["agent"]["policy_hash"] = json!(hash("forbid;"));
+    document["agent"]["tools"][0]["schema_hash"] = json!(hash("[]"));
+    let lines = run(&document);
+    assert_eq!(lines[3], "Fail agent/tools/0 hash_mismatch");
+    assert_eq!(lines[5], "Fail agent/policy hash_mismatch");
+    document.as_object_mut().unwrap().remove("agent");
+    let lines = run(&document);
+    assert!(
+        lines[1..].iter().all(|line| line.ends_with("not_recorded")),
+        "{lines:?}"
     );
 }

@@ -423,6 +423,15 @@ pub(super) const OPERATIONS: &[Operation] = &[
     .takes(Required("PermissionCheckRequest")),
     Operation::new(
         "post",
+        "/v1/sessions/{session_id}/replay",
+        "replaySession",
+        "Sessions",
+        Json("Session"),
+    )
+    .takes(Optional("ReplayTaskRequest"))
+    .with_status(202),
+    Operation::new(
+        "post",
         "/v1/tasks/{task_id}/replay",
         "replayTask",
         "Tasks",

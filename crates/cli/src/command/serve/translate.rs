@@ -35,6 +35,7 @@ pub(super) fn config(settings: &Settings) -> anyhow::Result<Config> {
             CardObject::HarnAgentCard => "harn_agent_card".to_owned(),
             CardObject::AgentCard => "agent_card".to_owned(),
         },
+        replay_conformance: settings.replay_conformance,
         connectors: connectors.collect::<anyhow::Result<_>>()?,
         body_bytes_max: limits.body_bytes_max.count(),
         artifact_bytes_max: limits.artifact_bytes_max.count(),

@@ -4,16 +4,16 @@ use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
 
 use ::sidecar::{
-    Agent, Ahd, Artifact, Environment, General, HashedFile, Mode, Parent, Profile, Runtime,
-    SCHEMA_VERSION, Sidecar, Tool, Trace, canonical_hash, is_secret_variable, looks_secret,
-    read_sidecar, redact, sidecar_hash,
+    Ahd, Artifact, Environment, General, HashedFile, Mode, Parent, Profile, Runtime,
+    SCHEMA_VERSION, Sidecar, Tool, is_secret_variable, looks_secret, read_sidecar, redact,
+    sidecar_hash,
 };
 use anyhow::{Context as _, bail, ensure};
-use canon::Number;
+use canon::{Digest, Number};
 
 use super::super::facts::{RequestIds, node_platform};
 use super::super::files::{WorkingTree, read_file};
-use super::super::hashing::{Wanted, artifact, below_root, mode_of};
+use super::super::hashing::{Wanted, artifact, below_root, is_structured, mode_of};
 use super::super::locate::package_manifest;
 use super::super::signature;
 use super::{CaptureArgs, Input, Plan, Ran, Report, hash_outputs};
@@ -57,24 +57,18 @@ pub(super) struct GeneralArgs {
     /// Version of the tool [default: unknown].
     #[arg(long, value_name = "VERSION")]
     tool_version: Option<String>,
+    /// Where the tool's source is.
+    #[arg(long, value_name = "URL")]
+    tool_repository: Option<String>,
+    /// The program that ran; its hash is recorded.
+    #[arg(long, value_name = "FILE")]
+    tool_binary: Option<PathBuf>,
     /// Interpreter of the run, for example node=v22.22.2.
     #[arg(long, value_name = "NAME=VERSION")]
     runtime: Option<String>,
     /// The caller's own name for the run.
     #[arg(long, value_name = "ID")]
     run_id: Option<String>,
-    /// A recording of the run.
-    #[arg(long, value_name = "FILE")]
-    trace: Option<PathBuf>,
-    /// Name of the agent.
-    #[arg(long, value_name = "NAME")]
-    agent_name: Option<String>,
-    /// Version of the agent.
-    #[arg(long, value_name = "VERSION", requires = "agent_name")]
-    agent_version: Option<String>,
-    /// Configuration of the agent, a structured file; its hash is recorded.
-    #[arg(long, value_name = "FILE", requires = "agent_name")]
-    agent_config: Option<PathBuf>,
     /// An environment variable to record with its value; repeat for more.
     #[arg(long = "env", value_name = "NAME")]
     variables: Vec<String>,
@@ -116,9 +110,9 @@ pub(super) fn refuse_foreign_flags(args: &CaptureArgs, ahd: bool) -> anyhow::Res
         || [
             &general.tool_name,
             &general.tool_version,
+            &general.tool_repository,
             &general.runtime,
             &general.run_id,
-            &general.agent_name,
             &general.timezone,
             &general.locale,
             &general.container_image,
@@ -126,8 +120,12 @@ pub(super) fn refuse_foreign_flags(args: &CaptureArgs, ahd: bool) -> anyhow::Res
         ]
         .iter()
         .any(|flag| flag.is_some())
-        || general.trace.is_some()
+        || general.tool_binary.is_some()
         || general.parent.is_some()
+        || !args.agent.is_empty()
+        || !args.trace.is_empty()
+        || args.finished_at.is_some()
+        || args.exit_code.is_some()
         || args.sign.is_some();
     ensure!(
         !foreign,
@@ -163,11 +161,7 @@ pub(super) fn inputs(
     let token = below_root(tree, token)?;
     let mut inputs = vec![hash("token", &token, Mode::CanonicalJson, Profile::AhdJs1)?];
     if let Some(brief) = &args.ahd.brief {
-        let structured = brief
-            .extension()
-            .and_then(|extension| extension.to_str())
-            .is_some_and(|extension| ["yml", "yaml", "json"].contains(&extension));
-        let mode = if structured {
+        let mode = if is_structured(brief) {
             Mode::CanonicalJson
         } else {
             Mode::RawBytes
@@ -228,20 +222,29 @@ pub(super) fn complete(
             let recorded = args.recorded.read(true)?;
             let models = recorded.join(args.facts.models(RequestIds::Attached)?);
             let outputs = hash_outputs(plan, Profile::Jcs1)?;
-            let trace = args.general.trace.as_ref();
+            let agent = args.agent.agent()?;
+            ensure!(
+                agent == general.agent,
+                "what defines the agent changed while the command ran"
+            );
+            ensure!(
+                binary_hash(&args.general)? == general.tool.binary_hash,
+                "the program given with --tool-binary changed while the command ran"
+            );
             let general = General {
                 invoked_at: ran.invoked_at.clone(),
-                finished_at: ran.finished_at.clone(),
+                finished_at: ran.finished_at.clone().or(general.finished_at),
                 exit_code: ran
                     .status
                     .and_then(|status| status.code())
-                    .map(Number::from),
+                    .map(Number::from)
+                    .or(general.exit_code),
                 outputs: (!outputs.is_empty()).then_some(outputs),
                 report: report
                     .map(|report| hashed_report(plan, report))
                     .transpose()?,
                 models: (!models.is_empty()).then_some(models),
-                trace: trace.map(|path| hashed_trace(plan, path)).transpose()?,
+                trace: args.trace.trace(&plan.tree)?,
                 recording: recorded.recording,
                 ..*general
             };
@@ -318,6 +321,11 @@ fn node_version() -> Option<String> {
 fn general_draft(args: &CaptureArgs, known: &Materials<'_>) -> anyhow::Result<General> {
     let flags = &args.general;
     let (argv, redactions) = redact(known.argv);
+    let repository = flags.tool_repository.as_deref();
+    ensure!(
+        !repository.is_some_and(looks_secret),
+        "--tool-repository holds what looks like a credential, which a sidecar must not publish"
+    );
     let models = args.facts.models(RequestIds::Pending)?;
     let conditions = args.facts.conditions();
     let command_name = || {
@@ -338,8 +346,8 @@ fn general_draft(args: &CaptureArgs, known: &Materials<'_>) -> anyhow::Result<Ge
                 .unwrap_or_else(|| "unknown".to_owned()),
             commit: known.git.map(|(commit, _)| commit.clone()),
             dirty: known.git.map(|(_, dirty)| *dirty),
-            repository: None,
-            binary_hash: None,
+            repository: flags.tool_repository.clone(),
+            binary_hash: binary_hash(flags)?,
         },
         runtime: flags.runtime.as_deref().map(runtime).transpose()?,
         platform: node_platform(),
@@ -347,8 +355,8 @@ fn general_draft(args: &CaptureArgs, known: &Materials<'_>) -> anyhow::Result<Ge
             .invoked_at
             .clone()
             .unwrap_or_else(|| NOT_STARTED.to_owned()),
-        finished_at: None,
-        exit_code: None,
+        finished_at: args.finished_at.clone(),
+        exit_code: args.exit_code.map(Number::from),
         argv,
         cwd: (!args.no_run).then(|| cwd(known.tree)).flatten(),
         inputs: known
@@ -362,7 +370,7 @@ fn general_draft(args: &CaptureArgs, known: &Materials<'_>) -> anyhow::Result<Ge
         models: (!models.is_empty()).then_some(models),
         conditions: (!conditions.requested.is_empty() || !conditions.effective.is_empty())
             .then_some(conditions),
-        agent: agent(flags)?,
+        agent: args.agent.agent()?,
         trace: None,
         environment: environment(flags)?,
         redactions: (!redactions.is_empty()).then_some(redactions),
@@ -404,37 +412,13 @@ fn hashed_report(plan: &Plan, report: &Report) -> anyhow::Result<Artifact> {
     })
 }
 
-fn agent(flags: &GeneralArgs) -> anyhow::Result<Option<Agent>> {
-    let Some(name) = &flags.agent_name else {
+fn binary_hash(flags: &GeneralArgs) -> anyhow::Result<Option<Digest>> {
+    let Some(path) = &flags.tool_binary else {
         return Ok(None);
     };
-    let config_hash = match &flags.agent_config {
-        Some(path) => {
-            let doing = || format!("cannot hash `{}`", path.display());
-            let bytes = std::fs::read(path).with_context(doing)?;
-            Some(canonical_hash(&bytes, Profile::Jcs1).with_context(doing)?)
-        }
-        None => None,
-    };
-    Ok(Some(Agent {
-        name: name.clone(),
-        version: flags.agent_version.clone(),
-        config_hash,
-        tools: None,
-        policy_hash: None,
-    }))
-}
-
-fn hashed_trace(plan: &Plan, path: &Path) -> anyhow::Result<Trace> {
-    let path = below_root(&plan.tree, path)?;
-    let hashed = artifact(&plan.tree, "trace", &path, Mode::RawBytes, Profile::Jcs1)?;
-    Ok(Trace {
-        path: Some(path),
-        hash: hashed.hash,
-        events: None,
-        session_id: None,
-        format: None,
-    })
+    let content =
+        read_file(path, 0).with_context(|| format!("cannot hash `{}`", path.display()))?;
+    Ok(Some(content.digest))
 }
 
 fn environment(flags: &GeneralArgs) -> anyhow::Result<Option<Environment>> {

@@ -39,6 +39,12 @@ pub(in super::super) fn checks(recording: &Recording, keys: Option<&KeySet>) -> 
     ]
 }
 
+/// Returns the line of a sidecar without a recording, for somebody who has the keys to check one.
+pub(in super::super) fn missing() -> Check {
+    let answer = fail(Reason::NotRecorded, "the sidecar holds no recording");
+    line("receipt", "receipt", answer)
+}
+
 /// The answer to one line.
 struct Answer {
     result: Outcome,

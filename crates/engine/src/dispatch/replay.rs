@@ -1,0 +1,177 @@
+//! Accepting a replay: everything that can be told before it runs is told here.
+
+use std::collections::BTreeMap;
+
+use canon::{Map, Value};
+use domain::{BranchId, Order, Refusal, ResourceKind, State, Task, TaskId, WorkspaceId};
+
+use crate::caller::Caller;
+use crate::engine::Engine;
+use crate::refused::Refused;
+use crate::replay::{self, Refresh, Replayed, Source, Spec};
+use crate::request::ReplayTask;
+use crate::view;
+
+impl Engine {
+    pub(super) async fn build_replay(
+        &self,
+        caller: &Caller,
+        request: &ReplayTask,
+    ) -> Result<(Option<WorkspaceId>, Order), Refused> {
+        let (_, task) = self.visible_task(caller, &request.id).await?;
+        if !task.status.is_terminal() {
+            return Err(Refused::Domain(Refusal::Conflict {
+                reason: "source_not_finished",
+                message: format!(
+                    "only a finished task can be replayed; this one is {}",
+                    task.status.as_str()
+                ),
+                status: Some(task.status),
+            }));
+        }
+        if self.shared.work.active_count() >= self.shared.limits.open_tasks_max {
+            return Err(Refused::Busy {
+                what: "open_tasks_max",
+            });
+        }
+        let source = match self.source(&request.id).await? {
+            Ok(source) => source,
+            // Nothing that was ever readable is unreadable now but what retention took.
+            Err(_) => return Err(Refused::CursorExpired),
+        };
+        let (spec, secrets) = self.read_spec(caller, request, &source).await?;
+        if !secrets.is_empty() {
+            caller.require("vaults:write")?;
+        }
+        let ordinal = self.next_ordinal(&request.id).await?;
+        let id = replay_id(&request.id, ordinal)?;
+        let session_id = match &request.session_id {
+            Some(session) => session.clone(),
+            None => task.session_id.clone(),
+        };
+        let (input, persona) = self.given_to(&task).await?;
+        let mode = spec.mode.as_str().to_owned();
+        // A run that goes on live, or that its persona isolates, gets a line of its own.
+        let goes_live =
+            spec.refresh.contains(&Refresh::Model) || spec.refresh.contains(&Refresh::Tools);
+        let isolated = persona.get("isolated_replay") == Some(&Value::Bool(true));
+        let new_branch =
+            (goes_live || isolated).then(|| BranchId::from_body(&self.shared.ids.body()));
+        let order = domain::SubmitReplay {
+            id: id.clone(),
+            ordinal,
+            source: request.id.clone(),
+            session_id,
+            new_branch,
+            mode,
+            input,
+            persona,
+            request: serde_json::to_value(&spec).map_err(|error| Refused::Internal {
+                detail: error.to_string(),
+            })?,
+            salt: self.shared.ids.salt(),
+            metadata: metadata(&request.body),
+        };
+        // Known before the Task is: its worker may begin at once.
+        self.shared.keep_secrets(&id, secrets);
+        Ok((Some(task.workspace_id), Order::SubmitReplay(order)))
+    }
+
+    async fn read_spec(
+        &self,
+        caller: &Caller,
+        request: &ReplayTask,
+        source: &Source,
+    ) -> Result<(Spec, BTreeMap<String, Value>), Refused> {
+        let mut artifacts = BTreeMap::new();
+        for id in replay::artifacts_named(&request.body) {
+            // What cannot be read is as good as not there; the request says which one it was.
+            let document = self.visible(caller, ResourceKind::Artifact, &id).await;
+            let digest = match document.map(|document| document.state) {
+                Ok(State::Artifact(artifact)) => {
+                    artifact.sha256.filter(|_| artifact.bytes.is_some())
+                }
+                Ok(_) | Err(Refused::Domain(_)) => None,
+                Err(fault) => return Err(fault),
+            };
+            let Some(digest) = digest else { continue };
+            if let Some(bytes) = self.shared.store.blob(digest).await? {
+                artifacts.insert(id, bytes.to_vec());
+            }
+        }
+        replay::read(&request.body, source, &artifacts, request.conformance)
+            .map_err(|error| Refused::Replay(Box::new(error)))
+    }
+
+    /// Finds the number of the next replay of a Task. They are given without holes, so that looking at a few is enough.
+    async fn next_ordinal(&self, source: &TaskId) -> Result<u64, Refused> {
+        let mut free = 1;
+        while self.is_taken(source, free).await? {
+            free *= 2;
+        }
+        let mut taken = free / 2;
+        while free - taken > 1 {
+            let middle = taken + (free - taken) / 2;
+            if self.is_taken(source, middle).await? {
+                taken = middle;
+            } else {
+                free = middle;
+            }
+        }
+        Ok(free)
+    }
+
+    async fn is_taken(&self, source: &TaskId, ordinal: u64) -> Result<bool, Refused> {
+        let id = replay_id(source, ordinal)?;
+        let found = self
+            .shared
+            .store
+            .documents(vec![id.as_str().into()])
+            .await?;
+        Ok(found.into_iter().flatten().next().is_some())
+    }
+
+    /// Returns the structured input and the persona that a Task was given.
+    async fn given_to(&self, task: &Task) -> Result<(Value, Value), Refused> {
+        let mut submitted = view::payload(&*self.shared.store, task.submitted).await?;
+        let mut take = |name: &str| submitted.remove(name).unwrap_or_default();
+        Ok((take("input"), take("persona")))
+    }
+
+    /// Returns what a replay that is canceled leaves as its receipt.
+    pub(super) async fn canceled_receipt(
+        &self,
+        task: &Task,
+    ) -> Result<Option<receipts::Receipt>, Refused> {
+        let Some(of) = &task.replay else {
+            return Ok(None);
+        };
+        let spec = self.replay_spec(of).await?;
+        let Ok(source) = self.source(&of.source_task_id).await? else {
+            return Ok(None);
+        };
+        let replayed = Replayed::canceled(&spec);
+        self.replay_receipt(&source, &spec, &replayed, of).map(Some)
+    }
+}
+
+fn replay_id(source: &TaskId, ordinal: u64) -> Result<TaskId, Refused> {
+    TaskId::parse(&receipts::replay_task_id(source.as_str(), ordinal)).map_err(|_| {
+        Refused::Domain(Refusal::Policy {
+            reason: "id_too_long",
+            message: "this replay of a replay of a replay would need too long an id".to_owned(),
+        })
+    })
+}
+
+/// Returns the caller's own members, with the reason of the request.
+fn metadata(body: &Value) -> Map<String, Value> {
+    let mut metadata = match body.get("metadata") {
+        Some(Value::Object(metadata)) => metadata.clone(),
+        _ => Map::new(),
+    };
+    if let Some(reason) = body.get("reason").filter(|reason| reason.is_string()) {
+        metadata.insert("reason".to_owned(), reason.clone());
+    }
+    metadata
+}

@@ -1,0 +1,57 @@
+//! Replay: the same workflow over a recorded run, exactly or with answers changed, without touching the outside.
+//!
+//! Pure: a source (its sealed log, its receipt, the blobs these name) and a request give the events, the end and the
+//! receipt of the replay. The server writes them; the offline command prints them; both get the same bytes.
+
+mod failure;
+mod outcome;
+mod proof;
+mod request;
+mod run;
+mod source;
+
+pub use failure::{Divergence, Failure, Unavailable};
+pub use outcome::{Emission, End, Replayed};
+pub use proof::{CONFORMANCE_ISSUER, Issuing, receipt};
+pub use request::{Given, Mode, Override, Refresh, RequestError, Spec, artifacts_named, read};
+pub use run::{Progress, run};
+pub use source::{ReadSourceError, Source, blobs_named};
+
+use serde_json::json;
+
+use canon::{Map, Value};
+
+/// Returns the payload of `replay.started`.
+pub fn started(source: &Source, spec: &Spec) -> Map<String, Value> {
+    let unmatched: Vec<&String> = spec
+        .overrides
+        .keys()
+        .filter(|key| !source.knows(key))
+        .collect();
+    let mut payload = json!({
+        "source_task_id": source.task_id,
+        "mode": spec.mode,
+        "override_keys": spec.overrides.keys().collect::<Vec<_>>(),
+    });
+    if let Value::Object(payload) = &mut payload {
+        if let Some(checkpoint) = &spec.checkpoint {
+            payload.insert("checkpoint_id".to_owned(), json!(checkpoint));
+        }
+        if !unmatched.is_empty() {
+            payload.insert("unmatched_keys".to_owned(), json!(unmatched));
+        }
+        if !spec.event_id_unmatched.is_empty() {
+            payload.insert(
+                "event_id_unmatched".to_owned(),
+                json!(spec.event_id_unmatched),
+            );
+        }
+        if !spec.refresh.is_empty() {
+            payload.insert("refresh".to_owned(), json!(spec.refresh));
+        }
+    }
+    match payload {
+        Value::Object(payload) => payload,
+        _ => Map::new(),
+    }
+}

@@ -1,0 +1,209 @@
+//! What a replay comes to: the events it emits and how it ends.
+
+use canon::{Digest, Map, Value};
+use domain::{ArtifactId, Kind, ReplayMark, ReplayedEvent, Status, TaskId};
+use receipts::Applied;
+use serde_json::json;
+
+use super::failure::{Failure, Unavailable};
+use super::request::Spec;
+use super::source::Source;
+
+/// One event of a replay, in the order of emission.
+#[derive(Debug, Clone, PartialEq)]
+pub struct Emission {
+    /// What happened.
+    pub kind: Kind,
+    /// The event of the source that it repeats.
+    pub original: Option<usize>,
+    /// The last event of the source that had been consumed.
+    pub cursor: Option<usize>,
+    /// Its own facts; none when they are the source's.
+    pub payload: Option<Map<String, Value>>,
+    /// The override that produced it.
+    pub override_key: Option<String>,
+    /// The Artifact that it makes again: its number, from 1.
+    pub artifact: Option<u64>,
+    /// The content of that Artifact, when it is not the source's.
+    pub content: Option<Vec<u8>>,
+}
+
+/// How a replayed run ended.
+#[derive(Debug, Clone, PartialEq)]
+pub struct End {
+    /// The state of the replay Task.
+    pub status: Status,
+    /// What the agent said.
+    pub text: Option<String>,
+    /// One line for people.
+    pub summary: String,
+    /// Why the Task failed, as it stands in events; null otherwise.
+    pub failure: Value,
+    /// Why the replay itself failed.
+    pub broken: Option<Failure>,
+}
+
+/// An Artifact of the replayed result.
+#[derive(Debug, Clone, PartialEq)]
+pub struct FinalArtifact {
+    /// What it is.
+    pub kind: String,
+    /// Digest of its content.
+    pub sha256: Option<Digest>,
+}
+
+/// A replay, computed.
+#[derive(Debug, Clone, PartialEq)]
+pub struct Replayed {
+    /// Its events, without those of its own lifecycle.
+    pub emissions: Vec<Emission>,
+    /// Its end.
+    pub end: End,
+    /// The overrides that were delivered, by key.
+    pub applied: Vec<Applied>,
+    /// The keys of the others.
+    pub unused: Vec<String>,
+    /// The effects that were used from the record, by the position of the record in the source.
+    pub reused: Vec<usize>,
+    /// The Artifacts of the result, in order.
+    pub artifacts: Vec<FinalArtifact>,
+    /// True when it ended as the source did, with the same words.
+    pub result_equal: bool,
+    /// True when something was read or performed anew.
+    pub refreshed: bool,
+    /// The last event of the source that was consumed.
+    pub cursor: Option<usize>,
+}
+
+impl Replayed {
+    /// A replay that somebody stopped: what it had come to is not told.
+    pub fn canceled(spec: &Spec) -> Self {
+        Self {
+            emissions: Vec::new(),
+            end: End {
+                status: Status::Canceled,
+                text: None,
+                summary: String::new(),
+                failure: Value::Null,
+                broken: None,
+            },
+            applied: Vec::new(),
+            unused: spec.overrides.keys().cloned().collect(),
+            reused: Vec::new(),
+            artifacts: Vec::new(),
+            result_equal: false,
+            refreshed: !spec.refresh.is_empty(),
+            cursor: None,
+        }
+    }
+
+    /// Returns an emission as the domain writes it.
+    pub fn event(
+        &self,
+        source: &Source,
+        emission: &Emission,
+        replay_task_id: &TaskId,
+        mode: &str,
+    ) -> ReplayedEvent {
+        let id = |index: usize| source.event(index).map(|event| event.id.clone());
+        let mut payload = match (&emission.payload, emission.original) {
+            (Some(payload), _) => payload.clone(),
+            (None, Some(index)) => source
+                .event(index)
+                .map(|event| event.payload.clone())
+                .unwrap_or_default(),
+            (None, None) => Map::new(),
+        };
+        let actor = emission
+            .original
+            .and_then(|index| source.event(index))
+            .and_then(|event| event.actor.clone());
+        if emission.artifact.is_some() {
+            payload.insert("task_id".to_owned(), json!(replay_task_id));
+        }
+        ReplayedEvent {
+            kind: emission.kind,
+            actor,
+            content: emission.content.clone(),
+            artifact: emission.artifact.map(|number| {
+                let id = receipts::replay_artifact_id(replay_task_id.as_str(), number);
+                let body = id.strip_prefix("artifact_").unwrap_or(&id);
+                ArtifactId::from_body(body)
+            }),
+            payload,
+            mark: ReplayMark {
+                mode: mode.to_owned(),
+                original_event_id: emission.original.and_then(id),
+                override_key: emission.override_key.clone(),
+                receipt_delta_id: emission
+                    .override_key
+                    .as_deref()
+                    .and_then(|key| self.delta_id(key)),
+                replay_cursor: emission.cursor.and_then(id),
+                replay_task_id: replay_task_id.clone(),
+                source_task_id: source.task_id.clone(),
+            },
+        }
+    }
+
+    /// Returns the failed end of a run that performed something whose result nobody knows.
+    pub fn without_result_of(&self, key: &str) -> Self {
+        let failure = Failure::Unavailable {
+            first: Box::new(Unavailable {
+                what: "host",
+                id: None,
+                key: Some(key.to_owned()),
+                event_id: None,
+                sequence: None,
+                reason: "not_recorded",
+            }),
+            also: 0,
+        };
+        let end = End {
+            status: Status::Failed,
+            text: None,
+            summary: failure.message(),
+            failure: json!({"code": failure.code(), "message": failure.message(), "details": failure.details(None)}),
+            broken: Some(failure),
+        };
+        Self {
+            end,
+            ..self.clone()
+        }
+    }
+
+    fn delta_id(&self, key: &str) -> Option<String> {
+        let mut keys: Vec<&str> = self
+            .applied
+            .iter()
+            .map(|applied| applied.key.as_str())
+            .collect();
+        keys.sort_unstable();
+        let place = keys.iter().position(|applied| *applied == key)?;
+        receipts::delta_ids(keys).into_iter().nth(place)
+    }
+
+    /// Returns the payload of `replay.completed` or `replay.failed`.
+    pub fn ended(&self, source: &Source) -> Map<String, Value> {
+        let cursor = self.cursor.and_then(|index| source.event(index));
+        let payload = match &self.end.broken {
+            None => json!({
+                "source_task_id": source.task_id,
+                "events_replayed": self.emissions.len(),
+                "overrides_applied": self.applied.iter().map(|applied| &applied.key).collect::<Vec<_>>(),
+                "overrides_unused": self.unused,
+                "result_equal": self.result_equal,
+            }),
+            Some(failure) => json!({
+                "source_task_id": source.task_id,
+                "code": failure.code(),
+                "message": failure.message(),
+                "details": failure.details(cursor.map(|event| &*event.id)),
+            }),
+        };
+        match payload {
+            Value::Object(payload) => payload,
+            _ => Map::new(),
+        }
+    }
+}

@@ -1,0 +1,227 @@
+//! Performing the effects of one step: all at once, each recorded as it ends.
+//!
+//! Time, randomness and what the Session remembers come from the engine's own ports; the rest is the performer's.
+//! Pieces of streamed text are shown while a model call runs, not more often than a reader can follow.
+
+use std::time::Duration;
+
+use canon::{Value, sha256};
+use domain::{EffectResult, Move, Position, State};
+use futures_util::StreamExt;
+use futures_util::stream::FuturesUnordered;
+use serde_json::json;
+use tokio::sync::mpsc;
+
+use super::run::Run;
+use crate::port::{BoxFuture, Deltas, Performed};
+use crate::refused::Refused;
+use crate::view;
+use crate::workflow::{Effect, EffectAnswer, EffectKind};
+
+/// How often pieces of streamed text are committed, per call.
+const DELTA_INTERVAL: Duration = Duration::from_millis(100);
+
+/// Messages that an agent remembers of its Session, the newest.
+const MEMORY_MESSAGES_MAX: usize = 200;
+
+/// Text that a model call has streamed and nobody has seen yet.
+struct Stream {
+    effect_key: String,
+    index: u64,
+    text: String,
+}
+
+impl Run<'_> {
+    pub(super) async fn perform(
+        &mut self,
+        effects: Vec<(usize, Effect)>,
+        answers: &mut [Option<EffectAnswer>],
+    ) -> Result<(), Refused> {
+        let (sender, mut pieces) = mpsc::unbounded_channel::<(usize, String)>();
+        let mut streams: Vec<Stream> = Vec::new();
+        let mut running: FuturesUnordered<_> = FuturesUnordered::new();
+        for (index, effect) in effects {
+            let (key, kind) = (effect.key.clone(), effect.kind);
+            let stream = streams.len();
+            streams.push(Stream {
+                effect_key: key.clone(),
+                index: 0,
+                text: String::new(),
+            });
+            let performed = self.one(effect, stream, &sender).await?;
+            running.push(async move { (index, stream, key, kind, performed.await) });
+        }
+        drop(sender);
+        let clock = std::sync::Arc::clone(&self.engine.shared.clock);
+        let mut pause: Option<BoxFuture<'static, ()>> = None;
+        loop {
+            let waited = async {
+                match &mut pause {
+                    Some(pause) => pause.await,
+                    None => std::future::pending().await,
+                }
+            };
+            tokio::select! {
+                biased;
+                ended = running.next() => {
+                    let Some((index, stream, key, kind, performed)) = ended else { return Ok(()) };
+                    while let Ok((stream, text)) = pieces.try_recv() {
+                        collect(&mut streams, stream, &text);
+                    }
+                    self.show(streams.get_mut(stream).into_iter());
+                    self.recorded(index, key, kind, performed, answers);
+                    // The last result travels with what the workflow does next.
+                    if !running.is_empty() {
+                        self.flush().await?;
+                    }
+                }
+                piece = pieces.recv(), if !pieces.is_closed() || !pieces.is_empty() => {
+                    if let Some((stream, text)) = piece {
+                        collect(&mut streams, stream, &text);
+                        if pause.is_none() {
+                            pause = Some(clock.sleep(DELTA_INTERVAL));
+                        }
+                    }
+                }
+                () = waited => {
+                    pause = None;
+                    self.show(streams.iter_mut());
+                    self.flush().await?;
+                }
+            }
+        }
+    }
+
+    fn show<'s>(&mut self, streams: impl Iterator<Item = &'s mut Stream>) {
+        for stream in streams.filter(|stream| !stream.text.is_empty()) {
+            self.moves.push(Move::Delta {
+                effect_key: stream.effect_key.clone(),
+                index: stream.index,
+                text: std::mem::take(&mut stream.text),
+            });
+            stream.index += 1;
+        }
+    }
+
+    fn recorded(
+        &mut self,
+        index: usize,
+        key: String,
+        kind: EffectKind,
+        performed: Performed,
+        answers: &mut [Option<EffectAnswer>],
+    ) {
+        let Performed {
+            ok,
+            value,
+            provider_request_id,
+            model,
+            observed,
+        } = performed;
+        self.moves.push(Move::RecordEffect(EffectResult {
+            key,
+            kind: kind.record_kind().to_owned(),
+            ok,
+            value: value.clone(),
+            provider_request_id,
+            model: model.clone(),
+            observed,
+        }));
+        if let Some(slot) = answers.get_mut(index) {
+            *slot = Some(EffectAnswer { ok, value, model });
+        }
+    }
+
+    /// Starts one effect.
+    async fn one(
+        &self,
+        effect: Effect,
+        stream: usize,
+        pieces: &mpsc::UnboundedSender<(usize, String)>,
+    ) -> Result<BoxFuture<'static, Performed>, Refused> {
+        let shared = &self.engine.shared;
+        let value = match effect.kind {
+            EffectKind::Time => json!(shared.clock.now()),
+            EffectKind::Random => {
+                // Hashed, so that nothing tells how the source makes its text.
+                json!({"hex": sha256(shared.ids.salt().as_bytes()).hex()})
+            }
+            EffectKind::Memory => self.memory().await?,
+            EffectKind::Model => {
+                let pieces = pieces.clone();
+                let deltas = Deltas::to(move |text| drop(pieces.send((stream, text))));
+                return Ok(shared.performer.perform(effect, deltas));
+            }
+            EffectKind::McpTool
+            | EffectKind::LocalTool
+            | EffectKind::Secret
+            | EffectKind::Host
+            | EffectKind::Hold
+            | EffectKind::Ask(_) => return Ok(shared.performer.perform(effect, Deltas::none())),
+        };
+        Ok(Box::pin(std::future::ready(Performed::ok(value))))
+    }
+
+    /// Returns the newest Messages of the Session before this Task, as a model reads them.
+    async fn memory(&self) -> Result<Value, Refused> {
+        let store = &*self.engine.shared.store;
+        let Some(task) = self.load().await? else {
+            return Ok(json!({"messages": []}));
+        };
+        let session = store
+            .documents(vec![task.session_id.as_str().into()])
+            .await?;
+        let Some(session) = session.into_iter().flatten().next() else {
+            return Ok(json!({"messages": []}));
+        };
+        let State::Session(state) = &session.state else {
+            return Ok(json!({"messages": []}));
+        };
+        let mut after = Position::START;
+        let mut newest = std::collections::VecDeque::new();
+        loop {
+            let page = self
+                .engine
+                .transcript_documents(session.key, state, after, 500)
+                .await?;
+            let Some(last) = page.last() else { break };
+            after = last.key;
+            for message in page
+                .into_iter()
+                .filter(|message| message.key < task.submitted)
+            {
+                if newest.len() == MEMORY_MESSAGES_MAX {
+                    newest.pop_front();
+                }
+                newest.push_back(message);
+            }
+            if after >= task.submitted {
+                break;
+            }
+        }
+        let mut messages = Vec::with_capacity(newest.len());
+        for message in newest {
+            let State::Message(message) = message.state else {
+                continue;
+            };
+            let payload = view::payload(store, message.source).await?;
+            let parts = payload
+                .get("parts")
+                .and_then(Value::as_array)
+                .map(Vec::as_slice)
+                .unwrap_or_default();
+            let role = match message.role {
+                domain::Role::Agent => "assistant",
+                other => other.as_str(),
+            };
+            messages.push(json!({"role": role, "content": domain::public_text(parts)}));
+        }
+        Ok(json!({"messages": messages}))
+    }
+}
+
+fn collect(streams: &mut [Stream], stream: usize, text: &str) {
+    if let Some(stream) = streams.get_mut(stream) {
+        stream.text.push_str(text);
+    }
+}

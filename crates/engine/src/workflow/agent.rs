@@ -1,0 +1,507 @@
+//! The built-in agent: a model that may use tools, until it answers.
+//!
+//! Without a persona it makes one model call and answers with its content. A persona gives it a system prompt, a model,
+//! tools, limits and a tier of autonomy. Everything it learns comes as results of effects; what it does with them is
+//! decided here and nowhere else, so that a replay decides the same.
+
+mod persona;
+mod tools;
+
+use canon::{Map, Value};
+use domain::{Ask, Kind};
+use serde_json::json;
+
+use super::builtin::{done, failed, one_line};
+use super::{
+    Answers, EffectAnswer, EffectKind, Machine, Note, Start, Step, Transcript, Wanted, Workflow,
+};
+use persona::Persona;
+use tools::{Call, Catalog, Counters};
+
+/// The workflow `agent`.
+#[derive(Debug)]
+pub(super) struct Agent;
+
+impl Workflow for Agent {
+    fn name(&self) -> &'static str {
+        "agent"
+    }
+
+    fn version(&self) -> &'static str {
+        "2"
+    }
+
+    fn description(&self) -> &'static str {
+        "Answers with a model, which may use the tools of the task's persona on the way."
+    }
+
+    fn begin(&self, start: &Start) -> Box<dyn Machine> {
+        Box::new(Loop::new(start))
+    }
+
+    fn restore(
+        &self,
+        start: &Start,
+        state: &Value,
+        past: &Answers,
+    ) -> Result<Box<dyn Machine>, String> {
+        let number = |name: &str| state.get(name).and_then(Value::as_u64);
+        let turn = number("turn").ok_or("the state has no number `turn`")?;
+        let mut machine = Loop::new(start);
+        match state.get("system_prompt") {
+            Some(Value::String(prompt)) => machine.persona.system_prompt = Some(prompt.clone()),
+            Some(Value::Null) | None => machine.persona.system_prompt = None,
+            Some(_) => return Err("`system_prompt` is neither text nor null".to_owned()),
+        }
+        if let Some(Value::String(tier)) = state.get("autonomy_tier") {
+            machine.persona.autonomy_tier.clone_from(tier);
+        }
+        // The machine goes over what it was told before the boundary; nothing is asked for again.
+        let mut step = machine.step(&[]);
+        loop {
+            match step {
+                Step::Request { effects, .. }
+                    if machine.turn < turn || machine.waits_for_tools() =>
+                {
+                    let mut answers = Vec::with_capacity(effects.len());
+                    for effect in &effects {
+                        match past.get(&effect.key) {
+                            Some(answer) => answers.push(answer.clone()),
+                            None => {
+                                return Err(format!(
+                                    "`{}` lies before the boundary and has no record",
+                                    effect.key
+                                ));
+                            }
+                        }
+                    }
+                    step = machine.step(&answers);
+                }
+                Step::Request { .. } => break,
+                Step::Done { .. } | Step::Failed { .. } => {
+                    return Err(format!("the run ends before turn {turn}"));
+                }
+            }
+        }
+        machine.resumes = true;
+        for (name, slot) in [
+            ("tokens", &mut machine.used.tokens),
+            ("cost_micros", &mut machine.used.cost_micros),
+            ("tool_calls", &mut machine.used.tool_calls),
+        ] {
+            if let Some(number) = state
+                .pointer(&format!("/used/{name}"))
+                .and_then(Value::as_u64)
+            {
+                *slot = number;
+            }
+        }
+        Ok(Box::new(machine))
+    }
+}
+
+/// What the machine waits for.
+#[derive(Debug)]
+enum Waits {
+    /// Nothing yet.
+    Start,
+    /// The list of tools, and what the Session remembers.
+    Surroundings,
+    /// Handles of the secrets that tools need.
+    Secrets,
+    /// The model.
+    Model,
+    /// A decision about the call at this place.
+    Approval(usize),
+    /// Tools.
+    Tools,
+}
+
+#[derive(Debug, Default)]
+struct Used {
+    tokens: u64,
+    cost_micros: u64,
+    tool_calls: u64,
+}
+
+/// A run of the agent.
+#[derive(Debug)]
+struct Loop {
+    persona: Persona,
+    input: String,
+    waits: Waits,
+    /// Model calls asked for so far.
+    turn: u64,
+    transcript: Transcript,
+    catalog: Catalog,
+    counters: Counters,
+    used: Used,
+    /// The tool calls of the last answer.
+    calls: Vec<Call>,
+    /// True for the first step after a restore, which repeats the last request.
+    resumes: bool,
+}
+
+impl Loop {
+    fn new(start: &Start) -> Self {
+        let input = match &start.input {
+            Value::String(text) => text.clone(),
+            other => other.to_string(),
+        };
+        Self {
+            persona: Persona::read(start.persona.as_ref()),
+            input,
+            waits: Waits::Start,
+            turn: 0,
+            transcript: Transcript::default(),
+            catalog: Catalog::default(),
+            counters: Counters::default(),
+            used: Used::default(),
+            calls: Vec::new(),
+            resumes: false,
+        }
+    }
+
+    fn waits_for_tools(&self) -> bool {
+        !matches!(self.waits, Waits::Model)
+    }
+
+    /// Asks for what the agent must know before it can begin.
+    fn begin(&mut self) -> Step {
+        let mut effects = Vec::new();
+        if !self.persona.tools.is_empty() {
+            let request = json!({"capability": "tools", "names": self.persona.tools});
+            effects.push(Wanted::repeatable(
+                "host:tools:main:1",
+                EffectKind::Host,
+                request,
+            ));
+        }
+        if self.persona.remembers {
+            let request = json!({"scope": "session"});
+            effects.push(Wanted::repeatable(
+                "host:memory.read:main:1",
+                EffectKind::Memory,
+                request,
+            ));
+        }
+        if effects.is_empty() {
+            return self.open(&[], Vec::new());
+        }
+        self.waits = Waits::Surroundings;
+        Step::Request {
+            notes: Vec::new(),
+            checkpoint: false,
+            effects,
+        }
+    }
+
+    fn surroundings(&mut self, results: &[EffectAnswer]) -> Step {
+        if let Some(refused) = results.iter().find(|answer| !answer.ok) {
+            return broken(
+                "surroundings_unavailable",
+                "what the agent needs to begin is not there",
+                &refused.value,
+            );
+        }
+        let mut results = results.iter();
+        if !self.persona.tools.is_empty() {
+            let listed = results.next().map(|answer| &answer.value);
+            self.catalog = Catalog::read(listed.unwrap_or(&Value::Null));
+        }
+        let remembered: Vec<Value> = results
+            .next()
+            .and_then(|answer| answer.value.get("messages"))
+            .and_then(Value::as_array)
+            .cloned()
+            .unwrap_or_default();
+        let notes = if self.persona.remembers {
+            vec![note(
+                Kind::AgentMemoryRead,
+                json!({"effect_key": "host:memory.read:main:1", "count": remembered.len()}),
+            )]
+        } else {
+            Vec::new()
+        };
+        self.open(&remembered, notes)
+    }
+
+    /// Puts the first messages together. Everything is known now but the secrets' handles.
+    fn open(&mut self, remembered: &[Value], notes: Vec<Note>) -> Step {
+        if let Some(prompt) = &self.persona.system_prompt {
+            self.transcript
+                .push(json!({"role": "system", "content": prompt}));
+        }
+        for message in remembered {
+            self.transcript.push(message.clone());
+        }
+        self.transcript
+            .push(json!({"role": "user", "content": self.input}));
+        let secrets = self.catalog.secrets();
+        if secrets.is_empty() {
+            return self.ask_model(notes);
+        }
+        self.waits = Waits::Secrets;
+        let effects = secrets
+            .iter()
+            .map(|name| {
+                Wanted::repeatable(
+                    format!("secret:{name}"),
+                    EffectKind::Secret,
+                    json!({"name": name}),
+                )
+            })
+            .collect();
+        Step::Request {
+            notes,
+            checkpoint: false,
+            effects,
+        }
+    }
+
+    /// Asks the model, unless a limit says no.
+    fn ask_model(&mut self, notes: Vec<Note>) -> Step {
+        if let Some((limit, message)) = self.persona.exceeded(self.turn, &self.used) {
+            return Step::Failed {
+                notes,
+                code: "limit_exceeded".to_owned(),
+                message,
+                details: members(json!({"limit": limit})),
+            };
+        }
+        self.turn += 1;
+        self.model_request(notes)
+    }
+
+    fn model_request(&mut self, notes: Vec<Note>) -> Step {
+        self.waits = Waits::Model;
+        let mut request = self.persona.model.clone();
+        if !self.catalog.is_empty() {
+            request.insert("tools".to_owned(), self.catalog.for_model());
+        }
+        let effect = Wanted {
+            key: format!("llm:main:{}", self.turn),
+            kind: EffectKind::Model,
+            request: Value::Object(request),
+            messages: Some(self.transcript.clone()),
+            repeatable: true,
+        };
+        Step::Request {
+            notes,
+            // The first call has nothing before it that would be worth keeping.
+            checkpoint: self.turn > 1,
+            effects: vec![effect],
+        }
+    }
+
+    fn answered(&mut self, answer: &EffectAnswer) -> Step {
+        if !answer.ok {
+            return broken("model_call_failed", "the model call failed", &answer.value);
+        }
+        if let Err(failed) = self.account(answer) {
+            return failed;
+        }
+        // The common chat-completion shape.
+        let Some(message) = answer.value.pointer("/choices/0/message") else {
+            return failed(
+                "model_answer_unreadable",
+                "the model's answer has no `choices[0].message`",
+            );
+        };
+        let calls = message
+            .get("tool_calls")
+            .and_then(Value::as_array)
+            .map(Vec::as_slice)
+            .unwrap_or_default();
+        if calls.is_empty() {
+            return match message.get("content").and_then(Value::as_str) {
+                Some(content) => done(content.to_owned()),
+                None => failed(
+                    "model_answer_unreadable",
+                    "the model's answer has no `choices[0].message.content`",
+                ),
+            };
+        }
+        let mut said = json!({"role": "assistant", "tool_calls": calls});
+        if let (Value::Object(said), Some(content)) = (&mut said, message.get("content")) {
+            said.insert("content".to_owned(), content.clone());
+        }
+        self.transcript.push(said);
+        self.calls = calls
+            .iter()
+            .map(|call| Call::read(call, &self.catalog, &self.persona, &mut self.counters))
+            .collect();
+        self.used.tool_calls += self.calls.len() as u64;
+        self.ask_approval(0)
+    }
+
+    /// Counts what a call used. A limit on cost cannot be kept when the price is not known.
+    fn account(&mut self, answer: &EffectAnswer) -> Result<(), Step> {
+        let Some(used) = &answer.model else {
+            return Ok(());
+        };
+        self.used.tokens += used.input_tokens + used.output_tokens;
+        match used.cost_micros {
+            Some(cost) => self.used.cost_micros += cost,
+            None if self.persona.limits_cost() => {
+                return Err(failed(
+                    "price_unknown",
+                    format!(
+                        "the persona limits cost, and the price of `{}` is not known",
+                        used.model
+                    ),
+                ));
+            }
+            None => {}
+        }
+        Ok(())
+    }
+
+    /// Asks about the next call from a place on that needs somebody's consent; calls the tools when none does.
+    fn ask_approval(&mut self, from: usize) -> Step {
+        let next = self
+            .calls
+            .iter()
+            .enumerate()
+            .skip(from)
+            .find(|(_, call)| call.needs_approval());
+        let Some((place, call)) = next else {
+            return self.use_tools();
+        };
+        self.counters.approvals += 1;
+        let request = json!({
+            "reason": format!("The agent wants to use `{}`.", call.name),
+            "action": {"name": call.name, "input": call.arguments},
+        });
+        let effect = Wanted::repeatable(
+            format!("host:approval:{}", self.counters.approvals),
+            EffectKind::Ask(Ask::Approval),
+            request,
+        );
+        self.waits = Waits::Approval(place);
+        Step::Request {
+            notes: Vec::new(),
+            checkpoint: false,
+            effects: vec![effect],
+        }
+    }
+
+    fn approval_answered(&mut self, place: usize, results: &[EffectAnswer]) -> Step {
+        let approved = results
+            .first()
+            .and_then(|answer| answer.value.get("approved"))
+            .and_then(Value::as_bool)
+            .unwrap_or(false);
+        if !approved && let Some(call) = self.calls.get_mut(place) {
+            call.deny("the use of this tool was denied");
+        }
+        self.ask_approval(place + 1)
+    }
+
+    fn use_tools(&mut self) -> Step {
+        let notes: Vec<Note> = self.calls.iter().flat_map(Call::use_notes).collect();
+        let effects: Vec<Wanted> = self.calls.iter().filter_map(Call::wanted).collect();
+        if effects.is_empty() {
+            return self.after_tools(&[], notes);
+        }
+        self.waits = Waits::Tools;
+        Step::Request {
+            notes,
+            checkpoint: false,
+            effects,
+        }
+    }
+
+    /// Tells the model what its tools gave.
+    fn after_tools(&mut self, results: &[EffectAnswer], mut notes: Vec<Note>) -> Step {
+        let mut results = results.iter();
+        for call in &self.calls {
+            let result = if call.is_performed() {
+                results.next()
+            } else {
+                None
+            };
+            let (output, text, ok) = call.outcome(result);
+            notes.extend(call.result_notes(&output, ok));
+            self.transcript
+                .push(json!({"role": "tool", "tool_call_id": call.id, "content": text}));
+        }
+        self.calls.clear();
+        self.ask_model(notes)
+    }
+}
+
+impl Machine for Loop {
+    fn step(&mut self, results: &[EffectAnswer]) -> Step {
+        if std::mem::take(&mut self.resumes) {
+            return self.model_request(Vec::new());
+        }
+        match self.waits {
+            Waits::Start => self.begin(),
+            Waits::Surroundings => self.surroundings(results),
+            Waits::Secrets => match results.iter().find(|answer| !answer.ok) {
+                Some(refused) => broken(
+                    "secret_unavailable",
+                    "a secret that a tool needs is not there",
+                    &refused.value,
+                ),
+                None => self.ask_model(Vec::new()),
+            },
+            Waits::Model => match results.first() {
+                Some(answer) => self.answered(answer),
+                None => failed("model_call_failed", "the model gave no answer"),
+            },
+            Waits::Approval(place) => self.approval_answered(place, results),
+            Waits::Tools => self.after_tools(results, Vec::new()),
+        }
+    }
+
+    fn state(&self) -> Value {
+        json!({
+            "turn": self.turn,
+            "system_prompt": self.persona.system_prompt,
+            "autonomy_tier": self.persona.autonomy_tier,
+            "used": {
+                "tokens": self.used.tokens,
+                "cost_micros": self.used.cost_micros,
+                "tool_calls": self.used.tool_calls,
+            },
+            "transcript": {"count": self.transcript.len(), "sha256": self.transcript.head()},
+            "ordinals": self.counters.to_value(),
+        })
+    }
+}
+
+/// A failure that an effect brought about, with what it said.
+fn broken(code: &str, what: &str, error: &Value) -> Step {
+    let message = match error.get("message").and_then(Value::as_str) {
+        Some(message) => message.to_owned(),
+        None => what.to_owned(),
+    };
+    let mut details = Map::new();
+    if error.get("code").is_some() {
+        details.insert("error".to_owned(), error.clone());
+    }
+    Step::Failed {
+        notes: Vec::new(),
+        code: code.to_owned(),
+        message: one_line(&message),
+        details,
+    }
+}
+
+fn note(kind: Kind, payload: Value) -> Note {
+    Note {
+        kind,
+        payload: members(payload),
+    }
+}
+
+fn members(value: Value) -> Map<String, Value> {
+    match value {
+        Value::Object(map) => map,
+        Value::Null | Value::Bool(_) | Value::Number(_) | Value::String(_) | Value::Array(_) => {
+            Map::new()
+        }
+    }
+}

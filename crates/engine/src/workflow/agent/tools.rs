@@ -1,0 +1,335 @@
+//! The tools an agent may use, and one use of each.
+
+use std::collections::BTreeMap;
+
+use canon::{Map, Value};
+use domain::Kind;
+use serde_json::json;
+
+use super::super::{EffectAnswer, EffectKind, Note, Wanted};
+use super::note;
+use super::persona::Persona;
+
+/// The tools on offer, by the name the model knows.
+#[derive(Debug, Default)]
+pub(super) struct Catalog {
+    tools: BTreeMap<String, Tool>,
+}
+
+#[derive(Debug)]
+struct Tool {
+    definition: Value,
+    /// The MCP server, for one of its tools.
+    server: Option<String>,
+    /// The name at its executor.
+    name: String,
+    repeatable: bool,
+    secrets: Vec<String>,
+}
+
+impl Catalog {
+    /// Reads the recorded list of tools.
+    pub(super) fn read(listed: &Value) -> Self {
+        let listed = listed
+            .get("tools")
+            .and_then(Value::as_array)
+            .map(Vec::as_slice)
+            .unwrap_or_default();
+        let tools = listed.iter().filter_map(|tool| {
+            let text = |name: &str| tool.get(name).and_then(Value::as_str);
+            let name = text("name")?;
+            let secrets = tool
+                .get("secrets")
+                .and_then(Value::as_array)
+                .map(|names| names.iter().filter_map(Value::as_str).map(str::to_owned).collect())
+                .unwrap_or_default();
+            let definition = json!({
+                "type": "function",
+                "function": {
+                    "name": name,
+                    "description": text("description").unwrap_or_default(),
+                    "parameters": tool.get("parameters").cloned().unwrap_or_else(|| json!({"type": "object"})),
+                },
+            });
+            let tool = Tool {
+                definition,
+                server: text("server").map(str::to_owned),
+                name: text("tool").unwrap_or(name).to_owned(),
+                repeatable: tool.get("repeatable").and_then(Value::as_bool).unwrap_or(false),
+                secrets,
+            };
+            Some((name.to_owned(), tool))
+        });
+        Self {
+            tools: tools.collect(),
+        }
+    }
+
+    pub(super) fn is_empty(&self) -> bool {
+        self.tools.is_empty()
+    }
+
+    /// Returns the tools as a model request states them.
+    pub(super) fn for_model(&self) -> Value {
+        self.tools
+            .values()
+            .map(|tool| tool.definition.clone())
+            .collect()
+    }
+
+    /// Returns the names of the secrets that tools need, each once.
+    pub(super) fn secrets(&self) -> Vec<&str> {
+        let mut names: Vec<&str> = self
+            .tools
+            .values()
+            .flat_map(|tool| tool.secrets.iter().map(String::as_str))
+            .collect();
+        names.sort_unstable();
+        names.dedup();
+        names
+    }
+}
+
+/// How often each kind of effect was asked for: the numbers in keys.
+#[derive(Debug, Default)]
+pub(super) struct Counters {
+    tools: BTreeMap<String, u64>,
+    pub(super) approvals: u64,
+}
+
+impl Counters {
+    fn next(&mut self, prefix: &str) -> String {
+        let count = self.tools.entry(prefix.to_owned()).or_default();
+        *count += 1;
+        format!("{prefix}:main:{count}")
+    }
+
+    pub(super) fn to_value(&self) -> Value {
+        json!({"tools": self.tools, "approvals": self.approvals})
+    }
+}
+
+/// One tool call of a model's answer.
+#[derive(Debug)]
+pub(super) struct Call {
+    pub(super) id: String,
+    /// The name the model used.
+    pub(super) name: String,
+    pub(super) arguments: Value,
+    fate: Fate,
+}
+
+/// What becomes of a call.
+#[derive(Debug)]
+enum Fate {
+    /// It is performed, perhaps after somebody consented.
+    Performed { effect: Box<Wanted>, asks: bool },
+    /// It is not performed, and the model is told why.
+    Refused { denied: bool, why: String },
+}
+
+impl Call {
+    /// Reads a call, finds its tool and judges it by the persona's tier.
+    pub(super) fn read(
+        call: &Value,
+        catalog: &Catalog,
+        persona: &Persona,
+        counters: &mut Counters,
+    ) -> Self {
+        let text = |pointer: &str| {
+            call.pointer(pointer)
+                .and_then(Value::as_str)
+                .unwrap_or_default()
+        };
+        let (id, name) = (text("/id").to_owned(), text("/function/name").to_owned());
+        let given = text("/function/arguments");
+        let refused = |why: String, arguments: Value| Self {
+            id: id.clone(),
+            name: name.clone(),
+            arguments,
+            fate: Fate::Refused { denied: false, why },
+        };
+        let arguments =
+            match serde_json::from_str::<Value>(if given.trim().is_empty() { "{}" } else { given })
+            {
+                Ok(Value::Object(arguments)) => Value::Object(arguments),
+                Ok(_) => {
+                    return refused("the arguments are no JSON object".to_owned(), given.into());
+                }
+                Err(error) => {
+                    return refused(format!("the arguments are no JSON: {error}"), given.into());
+                }
+            };
+        let Some(tool) = catalog.tools.get(&name) else {
+            return refused(format!("there is no tool `{name}`"), arguments);
+        };
+        let may_act = match persona.autonomy_tier.as_str() {
+            "shadow" | "suggest" => tool.repeatable,
+            _ => true,
+        };
+        if !may_act {
+            let why = format!(
+                "the tier `{}` does not let the agent use tools that change something",
+                persona.autonomy_tier
+            );
+            return Self {
+                id: id.clone(),
+                name: name.clone(),
+                arguments,
+                fate: Fate::Refused { denied: true, why },
+            };
+        }
+        let asks = persona.autonomy_tier == "act_with_approval" && !tool.repeatable;
+        let (prefix, kind, mut request) = match &tool.server {
+            Some(server) => (
+                format!("mcp:{}", encode(server)),
+                EffectKind::McpTool,
+                json!({"server": server, "tool": tool.name, "arguments": arguments}),
+            ),
+            None => (
+                format!("host:tool.{}", encode(&tool.name)),
+                EffectKind::LocalTool,
+                json!({"tool": tool.name, "arguments": arguments}),
+            ),
+        };
+        if let (false, Value::Object(request)) = (tool.secrets.is_empty(), &mut request) {
+            request.insert("secrets".to_owned(), json!(tool.secrets));
+        }
+        let effect = Wanted {
+            key: counters.next(&prefix),
+            kind,
+            request,
+            messages: None,
+            repeatable: tool.repeatable,
+        };
+        Self {
+            id,
+            name,
+            arguments,
+            fate: Fate::Performed {
+                effect: Box::new(effect),
+                asks,
+            },
+        }
+    }
+
+    pub(super) fn needs_approval(&self) -> bool {
+        matches!(self.fate, Fate::Performed { asks: true, .. })
+    }
+
+    pub(super) fn deny(&mut self, why: &str) {
+        self.fate = Fate::Refused {
+            denied: true,
+            why: why.to_owned(),
+        };
+    }
+
+    pub(super) fn is_performed(&self) -> bool {
+        matches!(self.fate, Fate::Performed { .. })
+    }
+
+    pub(super) fn wanted(&self) -> Option<Wanted> {
+        match &self.fate {
+            Fate::Performed { effect, .. } => Some((**effect).clone()),
+            Fate::Refused { .. } => None,
+        }
+    }
+
+    fn effect_key(&self) -> Option<&str> {
+        match &self.fate {
+            Fate::Performed { effect, .. } => Some(&effect.key),
+            Fate::Refused { .. } => None,
+        }
+    }
+
+    /// Says that the agent uses the tool, or was not let.
+    pub(super) fn use_notes(&self) -> Vec<Note> {
+        let used = note(
+            Kind::AgentToolUse,
+            json!({
+                "tool_call_id": self.id,
+                "name": self.name,
+                "input": self.arguments,
+                "effect_key": self.effect_key(),
+            }),
+        );
+        match &self.fate {
+            Fate::Refused { denied: true, why } => {
+                let denied = json!({"tool_call_id": self.id, "name": self.name, "reason": why});
+                vec![used, note(Kind::ToolDenied, denied)]
+            }
+            Fate::Refused { denied: false, .. } | Fate::Performed { .. } => vec![used],
+        }
+    }
+
+    /// Says what the tool gave.
+    pub(super) fn result_notes(&self, output: &Value, ok: bool) -> Vec<Note> {
+        let mut payload = Map::new();
+        payload.insert("tool_call_id".to_owned(), self.id.as_str().into());
+        payload.insert("name".to_owned(), self.name.as_str().into());
+        payload.insert("status".to_owned(), if ok { "ok" } else { "error" }.into());
+        if let Some(key) = self.effect_key() {
+            payload.insert("effect_key".to_owned(), key.into());
+        }
+        let mut notes = Vec::new();
+        if !ok {
+            notes.push(Note {
+                kind: Kind::ToolFailed,
+                payload: payload.clone(),
+            });
+        }
+        payload.insert("output".to_owned(), output.clone());
+        notes.push(Note {
+            kind: Kind::AgentToolResult,
+            payload,
+        });
+        notes
+    }
+
+    /// Returns the output, what the model reads of it, and whether it went well.
+    pub(super) fn outcome(&self, result: Option<&EffectAnswer>) -> (Value, String, bool) {
+        match (&self.fate, result) {
+            (Fate::Refused { why, .. }, _) => (json!({"message": why}), why.clone(), false),
+            (Fate::Performed { .. }, None) => {
+                let why = "the tool gave no result".to_owned();
+                (json!({"message": why}), why, false)
+            }
+            (Fate::Performed { .. }, Some(answer)) => {
+                let failed_itself = answer.value.get("isError") == Some(&Value::Bool(true));
+                (
+                    answer.value.clone(),
+                    readable(&answer.value),
+                    answer.ok && !failed_itself,
+                )
+            }
+        }
+    }
+}
+
+/// Returns what a model reads of a tool's output: the text of MCP content, or the value as JSON.
+fn readable(value: &Value) -> String {
+    let content = value.get("content").and_then(Value::as_array);
+    let texts: Option<Vec<&str>> = content.map(|parts| {
+        parts
+            .iter()
+            .filter_map(|part| part.get("text").and_then(Value::as_str))
+            .collect()
+    });
+    match texts {
+        Some(texts) if !texts.is_empty() => texts.join("\n"),
+        _ => value.to_string(),
+    }
+}
+
+/// Writes a name as a part of a key: `:` only separates, everything unusual is percent-encoded.
+fn encode(name: &str) -> String {
+    let mut encoded = String::with_capacity(name.len());
+    for byte in name.bytes() {
+        if byte.is_ascii_alphanumeric() || matches!(byte, b'_' | b'.' | b'/' | b'-') {
+            encoded.push(char::from(byte));
+        } else {
+            encoded.push_str(&format!("%{byte:02X}"));
+        }
+    }
+    encoded
+}
