@@ -101,10 +101,6 @@ fn npm_tools() -> Result<PathBuf> {
     Ok(bin)
 }
 
-fn target() -> PathBuf {
-    std::env::var_os("CARGO_TARGET_DIR").map_or_else(|| root().join("target"), PathBuf::from)
-}
-
 fn same(one: &Path, other: &Path) -> bool {
     match (std::fs::read(one), std::fs::read(other)) {
         (Ok(one), Ok(other)) => one == other,

@@ -170,7 +170,9 @@ pub(crate) async fn perform(outside: &Outside, kind: EffectKind, request: Value)
 pub(crate) async fn ask(outside: &Outside, request: Value) -> (Performed, Vec<String>) {
     let (sender, mut receiver) = tokio::sync::mpsc::unbounded_channel();
     let effect = effect("llm:main:1", EffectKind::Model, request);
-    let performed = outside.perform(effect, Deltas::to(move |piece| drop(sender.send(piece)))).await;
+    let performed = outside
+        .perform(effect, Deltas::to(move |piece| drop(sender.send(piece))))
+        .await;
     let mut pieces = Vec::new();
     while let Some(piece) = receiver.recv().await {
         pieces.push(piece);

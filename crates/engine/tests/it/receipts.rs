@@ -149,6 +149,7 @@ async fn a_clock_that_steps_back_breaks_no_chain() {
         ids: Arc::new(CountedIds),
         spawn: Arc::new(TokioSpawn),
         performer: Arc::new(Offline),
+        secrets: None,
         workflows: Registry::new(builtin()),
         authority: engine::Authority::with_one_key("reprise-test", "key-1", &[1; 32]).unwrap(),
         limits: limits(),
