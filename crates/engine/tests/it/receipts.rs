@@ -385,6 +385,7 @@ async fn ap_rcpt_09_a_planted_secret_is_not_in_the_receipt() {
         ids: Arc::new(CountedIds),
         spawn: Arc::new(TokioSpawn),
         performer: Arc::new(Offline),
+        secrets: None,
         workflows: Registry::new(workflows),
         authority: engine::Authority::with_one_key("reprise-test", "key-1", &[1; 32]).unwrap(),
         limits: limits(),
