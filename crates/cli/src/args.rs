@@ -6,7 +6,7 @@ use std::path::PathBuf;
 
 use clap::{Args, Parser, Subcommand};
 
-use crate::{persona, receipt, sidecar};
+use crate::{persona, receipt, sidecar, vault};
 
 /// The flight recorder for AI agents: run them under contract, replay any run, prove what happened.
 #[derive(Debug, Parser)]
@@ -40,6 +40,9 @@ pub(crate) enum Command {
     /// Define agents from files, list and show them
     #[command(subcommand)]
     Persona(persona::Command),
+    /// Keep secrets for tools and providers, list and forget them
+    #[command(subcommand)]
+    Vault(vault::Command),
     /// Check, rebuild and export the event log
     #[command(subcommand)]
     Log(LogCommand),

@@ -12,6 +12,7 @@ mod persona;
 mod receipt;
 mod sidecar;
 mod signing;
+mod vault;
 
 use std::io;
 use std::process::ExitCode;
@@ -46,6 +47,7 @@ fn run(command: Command) -> anyhow::Result<ExitCode> {
         Command::Key(key) => wait(command::key::run(key)),
         Command::Task(task) => wait(command::task::run(task)),
         Command::Persona(persona) => wait(persona::run(persona)),
+        Command::Vault(vault) => vault::run(vault),
         Command::Log(log) => command::log::run(log),
         Command::Receipt(receipt) => receipt::run(receipt),
         Command::Canonicalize(args) => command::canonicalize::run(&args),

@@ -5,7 +5,7 @@ use std::collections::BTreeMap;
 use canon::{Value, sha256};
 use serde::Serialize;
 
-use crate::config::{ConfigError, is_tool_name};
+use crate::config::{ConfigError, SecretRef, is_tool_name};
 use crate::mcp::{SEPARATOR, Server, Servers};
 use crate::secrets::Secrets;
 use crate::tool::{Tool, Tools};
@@ -33,6 +33,9 @@ pub struct CatalogTool {
     pub tool: String,
     /// True when calling it twice does no harm.
     pub repeatable: bool,
+    /// The names of the secrets that it is given.
+    #[serde(skip_serializing_if = "Vec::is_empty")]
+    pub secrets: Vec<String>,
 }
 
 /// Who runs a tool.
@@ -148,7 +151,16 @@ fn local(tool: &Tool) -> CatalogTool {
         server: None,
         tool: config.name.clone(),
         repeatable: config.repeatable,
+        secrets: names(config.secrets.values()),
     }
+}
+
+/// The names of secrets, each once. One of another vault keeps that vault's name before it.
+fn names<'a>(secrets: impl Iterator<Item = &'a SecretRef>) -> Vec<String> {
+    let mut names: Vec<String> = secrets.map(|secret| secret.0.clone()).collect();
+    names.sort_unstable();
+    names.dedup();
+    names
 }
 
 async fn offered(server: &Server, secrets: &Secrets) -> Result<Vec<CatalogTool>, CatalogError> {
@@ -171,6 +183,7 @@ async fn offered(server: &Server, secrets: &Secrets) -> Result<Vec<CatalogTool>,
                 hints.read_only_hint == Some(true) || hints.idempotent_hint == Some(true)
             }),
             tool: tool.name.into_owned(),
+            secrets: names(server.secrets()),
         })
         .collect())
 }

@@ -33,7 +33,7 @@ use serde_json::json;
 use tokio::sync::Mutex;
 use tokio::time::timeout;
 
-use crate::config::{ConfigError, McpServerConfig, check_ids};
+use crate::config::{ConfigError, McpServerConfig, SecretRef, check_ids};
 use crate::scrub::Scrubber;
 use crate::secrets::{SecretError, Secrets, environment};
 use crate::vault::SecretHandle;
@@ -184,6 +184,14 @@ fn check(config: &McpServerConfig) -> Result<Option<String>, String> {
 impl Server {
     pub(crate) fn id(&self) -> &str {
         &self.config.id
+    }
+
+    /// The secrets that its process or its address is given.
+    pub(crate) fn secrets(&self) -> impl Iterator<Item = &SecretRef> {
+        self.config
+            .secrets
+            .values()
+            .chain(self.config.secret_headers.values())
     }
 
     fn observed(&self) -> Observed {

@@ -15,6 +15,7 @@ use std::path::{Path, PathBuf};
 
 use aes_gcm::aead::{Aead, KeyInit, Payload};
 use aes_gcm::{Aes256Gcm, Nonce};
+use engine::port::{KeepSecretError, SecretKeeper};
 use secrecy::{ExposeSecret, SecretString};
 use serde::{Deserialize, Serialize};
 use zeroize::Zeroizing;
@@ -115,6 +116,39 @@ impl std::fmt::Debug for Vault {
             .field("folder", &self.folder)
             .field("id", &self.id)
             .finish_non_exhaustive()
+    }
+}
+
+impl SecretKeeper for Vault {
+    fn put(&self, name: &str, value: &str) -> Result<u64, KeepSecretError> {
+        let kept = Vault::put(self, name, &SecretString::from(value));
+        Ok(kept.map_err(not_kept)?.version)
+    }
+
+    fn names(&self) -> Result<Vec<(String, u64)>, KeepSecretError> {
+        let all = self.list().map_err(not_kept)?;
+        // A damaged record is told by whoever needs it.
+        Ok(all
+            .into_iter()
+            .flatten()
+            .map(|handle| (handle.name, handle.version))
+            .collect())
+    }
+
+    fn delete(&self, name: &str) -> Result<(), KeepSecretError> {
+        match Vault::delete(self, name) {
+            Ok(()) | Err(VaultError::Unknown(_)) => Ok(()),
+            Err(error) => Err(not_kept(error)),
+        }
+    }
+}
+
+fn not_kept(error: VaultError) -> KeepSecretError {
+    match error {
+        VaultError::BadName(_) | VaultError::BadValue => {
+            KeepSecretError::Refused(error.to_string())
+        }
+        other => KeepSecretError::Failed(other.to_string()),
     }
 }
 

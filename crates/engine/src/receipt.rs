@@ -253,7 +253,7 @@ fn facts(
         },
         model_calls: story.calls,
         alternatives: Vec::new(),
-        route_policy_reason: "the only model this server offers".to_owned(),
+        route_policy_reason: "the model that the persona or the server names".to_owned(),
         currency: "USD".to_owned(),
         side_effects: story.side_effects,
         final_artifacts: story.artifacts,

@@ -2,7 +2,7 @@
 
 use crate::world::World;
 
-const COMMANDS: [&[&str]; 28] = [
+const COMMANDS: [&[&str]; 32] = [
     &[],
     &["demo"],
     &["serve"],
@@ -30,6 +30,10 @@ const COMMANDS: [&[&str]; 28] = [
     &["receipt", "trust"],
     &["receipt", "rotate-key"],
     &["canonicalize"],
+    &["vault"],
+    &["vault", "set"],
+    &["vault", "list"],
+    &["vault", "delete"],
     &["conformance"],
 ];
 

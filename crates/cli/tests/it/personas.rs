@@ -14,7 +14,7 @@ receipt_policy: required
 system_prompt: |
   You review changes.
   Be brief.
-tools: [git.diff]
+tools: []
 limits: {steps_max: 8}
 ";
 
@@ -38,7 +38,7 @@ fn a_persona_is_applied_listed_shown_and_run() {
     assert_eq!(again["id"], id);
     let toml = "name = 'reviewer'\nversion = '1'\nentry_workflow = 'ask'\ndescription = 'Reviews a change'\n\
         autonomy_tier = 'suggest'\nreceipt_policy = 'required'\nsystem_prompt = \"You review changes.\\nBe brief.\\n\"\n\
-        tools = ['git.diff']\nlimits = {steps_max = 8}\n";
+        tools = []\nlimits = {steps_max = 8}\n";
     write(&world, "reviewer.toml", toml);
     let again = world.json(&["persona", "apply", "reviewer.toml", "--json"]);
     assert_eq!(again["id"], id);
@@ -66,7 +66,7 @@ fn a_persona_is_applied_listed_shown_and_run() {
         assert_eq!(shown["version"], version, "{words}");
     }
     let shown = world.ok(&["persona", "show", "reviewer@1"]);
-    for word in [id, "reviewer", "git.diff", "suggest", "Be brief."] {
+    for word in [id, "reviewer", "suggest", "Be brief."] {
         assert!(shown.contains(word), "{shown}");
     }
 

@@ -2,10 +2,12 @@
 
 use effects::Outside;
 use engine::port::{Deltas, Performer};
-use engine::workflow::{Effect, EffectKind};
+use engine::workflow::EffectKind;
 use serde_json::{Value, json};
 
-use crate::fixture::{ask, assert_error, config, hello, outside, outside_with, perform, vault};
+use crate::fixture::{
+    ask, assert_error, config, effect, hello, outside, outside_with, perform, vault,
+};
 
 fn scripted(text: &str) -> (tempfile::TempDir, Outside) {
     let folder = tempfile::tempdir().unwrap();
@@ -91,8 +93,8 @@ async fn a_script_answers_by_key_and_by_what_was_said() {
     );
     assert_eq!(used.cost_micros, Some(0));
 
-    let effect = effect("llm:main:2", EffectKind::Model, says("how is the weather?"));
-    let performed = outside.perform(effect, Deltas::none()).await;
+    let asked = effect("llm:main:2", EffectKind::Model, says("how is the weather?"));
+    let performed = outside.perform(asked, Deltas::none()).await;
     assert_eq!(
         performed.value["choices"][0]["message"]["content"],
         "It rains."

@@ -169,7 +169,10 @@ fn named(order: &Order) -> Vec<Box<str>> {
             order.task_id.as_ref().map(|id| id.as_str()),
         ]),
         Order::AttachContent(order) => some([Some(order.id.as_str())]),
-        Order::CreateVault(order) => some([order.workspace_id.as_ref().map(|id| id.as_str())]),
+        Order::CreateVault(order) => some([
+            Some(order.id.as_str()),
+            order.workspace_id.as_ref().map(|id| id.as_str()),
+        ]),
         Order::AdvanceTask(order) => some([Some(order.id.as_str())]),
         Order::RecordVerification(order) => some([Some(order.id.as_str())]),
         Order::SealHead(_) => Vec::new(),

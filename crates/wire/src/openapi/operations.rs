@@ -606,6 +606,23 @@ pub(super) const OPERATIONS: &[Operation] = &[
         Json("VaultList"),
     )
     .query(&["workspace_id", "limit", "cursor"]),
+    Operation::new(
+        "put",
+        "/v1/vaults/{vault_id}/secrets/{name}",
+        "putSecret",
+        "Vaults",
+        Nothing,
+    )
+    .takes(Required("PutSecretRequest"))
+    .with_status(204),
+    Operation::new(
+        "delete",
+        "/v1/vaults/{vault_id}/secrets/{name}",
+        "deleteSecret",
+        "Vaults",
+        Nothing,
+    )
+    .with_status(204),
     Operation::new("post", "/v1/vaults", "createVault", "Vaults", Json("Vault"))
         .takes(Required("CreateVaultRequest"))
         .with_status(201),

@@ -209,6 +209,10 @@ pub(in crate::openapi) const SCHEMAS: &[Schema] = &[
         ]),
     },
     Schema {
+        name: "PutSecretRequest",
+        shape: Plain(&[req("value", TextMax(65_536))]),
+    },
+    Schema {
         name: "ReplayTaskRequest",
         shape: Plain(&[
             opt("mode", Ref("ReplayMode")),
