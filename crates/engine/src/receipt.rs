@@ -304,7 +304,7 @@ fn lifecycle(
 }
 
 /// A failure comes from the outside as often as from us: what looks like a secret in it stays out of the proof.
-fn redacted(failure: Option<Failure>, redactions: &mut Vec<Redaction>) -> Failure {
+pub(crate) fn redacted(failure: Option<Failure>, redactions: &mut Vec<Redaction>) -> Failure {
     let mut failure = failure.unwrap_or(Failure {
         code: "failed".to_owned(),
         message: "the task failed".to_owned(),

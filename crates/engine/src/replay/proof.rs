@@ -80,6 +80,12 @@ pub fn receipt(
         completed_at: completed_at.unwrap_or_default(),
         end: end(replayed),
     };
+    let mut redactions = Vec::new();
+    let mut lifecycle = lifecycle;
+    if let End::Failed(failure) = lifecycle.end {
+        // As in the receipt of the source.
+        lifecycle.end = End::Failed(crate::receipt::redacted(Some(failure), &mut redactions));
+    }
     let event_log = EventLog {
         id: format!("event_log_{}", source.task_id),
         uri: format!("artifact://event_log_{}", source.task_id),
@@ -139,7 +145,7 @@ pub fn receipt(
             })
             .collect(),
         applied: replayed.applied.clone(),
-        redactions: Vec::new(),
+        redactions,
         source_receipt_hash: source.receipt.as_ref().map(Receipt::hash),
         source: text.to_owned(),
         source_task_id: source.task_id.to_string(),
