@@ -399,7 +399,7 @@ pub(crate) struct LogExportArgs {
 #[derive(Debug, Args)]
 #[command(
     after_help = "Refuses what a canonical form would silently change: duplicate members, lone surrogates, bytes that\n\
-    are not UTF-8, integers outside ±(2^53−1). Writes no line feed at the end.\n\
+    are not UTF-8, integers that a double cannot hold. Writes no line feed at the end.\n\
     ahd-js-1 reads JSON and YAML as replay blocks do: every number is a double, and what has no lossless form is refused.\n\n\
     Examples:\n  reprise canonicalize < receipt.json | sha256sum\n  reprise canonicalize --profile ahd-js-1 < block.json"
 )]

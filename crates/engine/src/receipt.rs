@@ -141,6 +141,7 @@ impl Step {
         let facts = facts(scratch, authority, &document, receipt_id, &events, stamp)
             .map_err(|error| broken(error.to_string()))?;
         let receipt = build_task(&facts)
+            .and_then(|receipt| receipt.redacted(&secrets::looks_secret))
             .map_err(|error| broken(error.to_string()))?
             .signed(&authority.signer);
         let (drafts, blob) = issue(scratch, task_id, receipt_id, &receipt, None);
@@ -195,14 +196,14 @@ fn facts(
         Some(State::Chain(chain)) => Some(chain.receipt_hash),
         _ => None,
     };
-    let mut redactions = story.redactions;
     // An empty list would say that nothing happened; what nobody saw is named.
-    redactions.extend(story.not_observed.iter().map(|list| Redaction {
+    let redactions = story.not_observed.iter().map(|list| Redaction {
         field: format!("/side_effects/{list}"),
         reason: "not_observed".to_owned(),
         proof_hash: None,
-    }));
-    let lifecycle = lifecycle(document, task, story.failure, stamp, &mut redactions);
+    });
+    let redactions = redactions.collect();
+    let lifecycle = lifecycle(document, task, story.failure, stamp);
     let consumed = Budget {
         usd: Micros(
             story
@@ -284,7 +285,6 @@ fn lifecycle(
     task: &Task,
     failure: Option<Failure>,
     stamp: Timestamp,
-    redactions: &mut Vec<Redaction>,
 ) -> Lifecycle {
     let end = match task.status {
         Status::Completed => End::Succeeded,
@@ -293,43 +293,17 @@ fn lifecycle(
         | Status::Submitted
         | Status::Working
         | Status::InputRequired
-        | Status::AuthRequired => End::Failed(redacted(failure, redactions)),
+        | Status::AuthRequired => End::Failed(failure.unwrap_or(Failure {
+            code: "failed".to_owned(),
+            message: "the task failed".to_owned(),
+            details: None,
+        })),
     };
     Lifecycle {
         created_at: Some(document.created_at.to_string()),
         started_at: task.started_at.map(|time| time.to_string()),
         completed_at: stamp.to_string(),
         end,
-    }
-}
-
-/// A failure comes from the outside as often as from us: what looks like a secret in it stays out of the proof.
-pub(crate) fn redacted(failure: Option<Failure>, redactions: &mut Vec<Redaction>) -> Failure {
-    let mut failure = failure.unwrap_or(Failure {
-        code: "failed".to_owned(),
-        message: "the task failed".to_owned(),
-        details: None,
-    });
-    if secrets::looks_secret(&failure.message) {
-        failure.message = "redacted".to_owned();
-        redactions.push(redaction("/lifecycle/failure/message"));
-    }
-    let leaks = |details: &Map<String, Value>| {
-        secrets::looks_secret(&Value::Object(details.clone()).to_string())
-    };
-    if failure.details.as_ref().is_some_and(leaks) {
-        failure.details = None;
-        redactions.push(redaction("/lifecycle/failure/details"));
-    }
-    failure
-}
-
-fn redaction(field: &str) -> Redaction {
-    // No proof hash: the digest of a short secret would reveal it (AP-PRIV-04).
-    Redaction {
-        field: field.to_owned(),
-        reason: "looks like a secret".to_owned(),
-        proof_hash: None,
     }
 }
 
@@ -347,7 +321,6 @@ struct Story {
     approvals: Vec<Approval>,
     artifacts: Vec<FinalArtifact>,
     failure: Option<Failure>,
-    redactions: Vec<Redaction>,
     side_effects: SideEffects,
     /// Names and arguments of tool calls, until their results come.
     tools: BTreeMap<String, (String, String, Option<Digest>)>,

@@ -128,7 +128,7 @@ pub fn discovery() -> Value {
             "sse": true,
             "websocket": false,
             "receipts": true,
-            "replay": false,
+            "replay": true,
         },
         "retention": {"days": null},
     })
@@ -348,7 +348,7 @@ mod tests {
         assert_eq!(discovery["current_version"], PROTOCOL_VERSION);
         assert_eq!(
             discovery["capabilities"],
-            json!({"rest": true, "sse": true, "websocket": false, "receipts": true, "replay": false})
+            json!({"rest": true, "sse": true, "websocket": false, "receipts": true, "replay": true})
         );
         assert_eq!(discovery["retention"], json!({"days": null}));
     }

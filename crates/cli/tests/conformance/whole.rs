@@ -47,7 +47,6 @@ const NOT_COVERED: &[&str] = &[
     "AP-SDK-10",
     "AP-SDK-11",
     "AP-WSK-",
-    "SUITE-20",
 ];
 /// Ids of a group that is not covered otherwise.
 const COVERED: &[&str] = &["AP-RPL-23"];

@@ -7,7 +7,7 @@ use super::{Desk, Ends, Place};
 use crate::{
     Answer, AnswerRequest, Ask, CancelTask, EndIds, InterruptTask, Kind, Permission, PermissionId,
     ReceiptPolicy, Refusal, RequestReply, ResourceRef, Status, SubmitTask, Task, TaskId, TaskInput,
-    TrustChainId,
+    TaskPersona, TrustChainId,
 };
 
 pub(super) fn submit(desk: &mut Desk<'_>, order: &SubmitTask) -> Result<ResourceRef, Refusal> {
@@ -180,7 +180,7 @@ fn record_trust(
         place,
         json!({
             "request_id": id,
-            "agent": task.workflow,
+            "agent": task.persona.as_ref().map_or_else(|| task.workflow.clone(), TaskPersona::reference),
             "action": request.action.as_deref().unwrap_or(asked),
             "decision": decision,
         }),

@@ -11,6 +11,7 @@ use receipts::{
 use super::outcome::Replayed;
 use super::request::Spec;
 use super::source::Source;
+use crate::secrets;
 
 /// The issuer of a conformance run, its name, and the `source` text of its receipts.
 pub const CONFORMANCE_ISSUER: (&str, &str, &str) = (
@@ -80,18 +81,12 @@ pub fn receipt(
         completed_at: completed_at.unwrap_or_default(),
         end: end(replayed),
     };
-    let mut redactions = Vec::new();
-    let mut lifecycle = lifecycle;
-    if let End::Failed(failure) = lifecycle.end {
-        // As in the receipt of the source.
-        lifecycle.end = End::Failed(crate::receipt::redacted(Some(failure), &mut redactions));
-    }
     let event_log = EventLog {
         id: format!("event_log_{}", source.task_id),
         uri: format!("artifact://event_log_{}", source.task_id),
         sha256: source.log_sha256,
     };
-    build_replay(&ReplayFacts {
+    let receipt = build_replay(&ReplayFacts {
         receipt_id,
         issuer: Issuer {
             id: issuer_id,
@@ -145,12 +140,13 @@ pub fn receipt(
             })
             .collect(),
         applied: replayed.applied.clone(),
-        redactions,
+        redactions: Vec::new(),
         source_receipt_hash: source.receipt.as_ref().map(Receipt::hash),
         source: text.to_owned(),
         source_task_id: source.task_id.to_string(),
         replay_mode: spec.mode.as_str().to_owned(),
-    })
+    })?;
+    receipt.redacted(&secrets::looks_secret)
 }
 
 /// The members of the source's receipt.

@@ -2,20 +2,22 @@
 //!
 //! Since the computation is pure, a process that takes over computes it again and leaves out what is written already.
 
-use std::collections::{BTreeMap, BTreeSet};
+mod earlier;
+
+use std::collections::BTreeMap;
 use std::sync::Arc;
 
 use canon::{Digest, Value};
 use domain::{
-    EffectResult, EndIds, EndReplay, Event, Kind, Move, OutcomeId, ReceiptId, ReplayOf, Status,
-    Task, TaskId,
+    EffectResult, EndIds, EndReplay, Move, OutcomeId, ReceiptId, ReplayOf, Status, Task, TaskId,
 };
 use serde_json::json;
 
 use super::run::Run;
 use crate::refused::Refused;
 use crate::replay::{self, Failure, Issuing, Progress, Replayed, Source, Spec};
-use crate::workflow::{Answers, EffectAnswer, Wanted};
+use crate::workflow::{EffectAnswer, Wanted};
+use earlier::Earlier;
 
 /// Events of a replay that one commit takes, so that other clients need not wait for long.
 const PIECE_LEN: usize = 128;
@@ -28,9 +30,15 @@ impl Run<'_> {
             Err(failure) => return self.cannot_begin(task, of, &spec, &failure).await,
         };
         let secrets = self.engine.shared.secrets_under(&salt);
-        let mut live = self.performed_anew().await?;
-        let unknown = self.without_result().await?;
-        let mut written = self.written().await?;
+        // A replay that has not begun has written nothing.
+        let Earlier {
+            mut written,
+            mut live,
+            unknown,
+        } = match task.status {
+            Status::Submitted => Earlier::default(),
+            _ => self.earlier().await?,
+        };
         if task.status == Status::Submitted {
             let (_, digest) = source.workflow();
             self.moves.push(Move::Start {
@@ -107,73 +115,6 @@ impl Run<'_> {
                 detail: "an effect was performed and left no result".to_owned(),
             }),
         }
-    }
-
-    async fn own_events(&self) -> Result<Vec<Event>, Refused> {
-        let stored = self.engine.task_log(self.key).await?;
-        stored
-            .iter()
-            .map(|bytes| {
-                Event::parse(bytes).map_err(|error| Refused::Internal {
-                    detail: error.to_string(),
-                })
-            })
-            .collect()
-    }
-
-    /// Returns how many events of the computed run are in the log. Pieces of live text are none of them.
-    async fn written(&self) -> Result<usize, Refused> {
-        let events = self.own_events().await?;
-        let is_computed = |event: &&Event| {
-            event.replay.as_ref().is_some_and(|mark| {
-                mark.original_event_id.is_some() || event.kind() != Ok(Kind::MessageDelta)
-            })
-        };
-        Ok(events.iter().filter(is_computed).count())
-    }
-
-    /// Returns the effects that an earlier attempt meant to perform and told no result of.
-    async fn without_result(&self) -> Result<BTreeSet<String>, Refused> {
-        let mut keys = BTreeSet::new();
-        for event in self.own_events().await? {
-            let Some(key) = event.payload.get("effect_key").and_then(Value::as_str) else {
-                continue;
-            };
-            match event.kind() {
-                Ok(Kind::EffectRequested) => {
-                    keys.insert(key.to_owned());
-                }
-                Ok(Kind::EffectRecorded) => {
-                    keys.remove(key);
-                }
-                _ => {}
-            }
-        }
-        Ok(keys)
-    }
-
-    /// Returns what an earlier attempt performed anew.
-    async fn performed_anew(&self) -> Result<Answers, Refused> {
-        let mut answers = BTreeMap::new();
-        for mut event in self.own_events().await? {
-            let is_anew =
-                event.payload.get("replay_note").and_then(Value::as_str) == Some("refreshed");
-            if event.kind() != Ok(Kind::EffectRecorded) || !is_anew {
-                continue;
-            }
-            crate::view::resolve_blobs(&*self.engine.shared.store, &mut event.payload).await?;
-            let member = |name: &str| event.payload.get(name).cloned().unwrap_or_default();
-            let Value::String(key) = member("effect_key") else {
-                continue;
-            };
-            let answer = EffectAnswer {
-                ok: member("outcome") == json!("ok"),
-                value: member("value"),
-                model: serde_json::from_value(member("model")).ok(),
-            };
-            answers.insert(key, answer);
-        }
-        Ok(answers)
     }
 
     async fn end_replay(

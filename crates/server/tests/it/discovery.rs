@@ -70,7 +70,7 @@ async fn ap_ver_05_discovery() {
     assert_eq!(discovery["supported_versions"], json!([VERSION]));
     assert_eq!(
         discovery["capabilities"],
-        json!({"rest": true, "sse": true, "websocket": false, "receipts": true, "replay": false})
+        json!({"rest": true, "sse": true, "websocket": false, "receipts": true, "replay": true})
     );
 }
 
