@@ -14,7 +14,7 @@ use std::time::Duration;
 
 use canon::{Digest, Value, jcs};
 use domain::{
-    Command, Event, MessageId, Position, Refusal, ResourceRef, SessionId, State, Status,
+    Command, Event, MessageId, Order, Position, Refusal, ResourceRef, SessionId, State, Status,
     WorkspaceId,
 };
 use hmac::{Hmac, KeyInit, Mac};
@@ -190,13 +190,21 @@ impl Engine {
         let mut tries = 0;
         loop {
             let (workspace, order) = self.build(caller, &request).await?;
+            let salt = match &order {
+                Order::SubmitReplay(order) => Some(order.salt.clone()),
+                _ => None,
+            };
             let command = Command {
                 actor: caller.actor.clone(),
                 idempotency_key: idempotency.map(|idempotency| idempotency.key.clone()),
                 order,
             };
             let claim = idempotency.map(|given| self.claim(caller, workspace.as_ref(), given));
-            match self.order(command, claim, Lease::None).await {
+            let done = self.order(command, claim, Lease::None).await;
+            if let (Some(salt), Err(_) | Ok(Done { changed: false, .. })) = (&salt, &done) {
+                self.shared.forget_secrets(salt);
+            }
+            match done {
                 Err(Refused::Domain(Refusal::Stale)) if tries < STALE_TRIES => tries += 1,
                 Err(Refused::Domain(Refusal::Stale)) => {
                     return Err(Refused::Busy { what: "session" });

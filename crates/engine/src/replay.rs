@@ -11,7 +11,7 @@ mod run;
 mod source;
 
 pub use failure::{Divergence, Failure, Unavailable};
-pub use outcome::{Emission, End, Replayed};
+pub use outcome::{Emission, End, Replayed, broken};
 pub use proof::{CONFORMANCE_ISSUER, Issuing, receipt};
 pub use request::{Given, Mode, Override, Refresh, RequestError, Spec, artifacts_named, read};
 pub use run::{Progress, run};
@@ -20,25 +20,32 @@ pub use source::{ReadSourceError, Source, blobs_named};
 use serde_json::json;
 
 use canon::{Map, Value};
+use domain::TaskId;
 
 /// Returns the payload of `replay.started`.
 pub fn started(source: &Source, spec: &Spec) -> Map<String, Value> {
+    let mut payload = announced(&source.task_id, spec);
     let unmatched: Vec<&String> = spec
         .overrides
         .keys()
         .filter(|key| !source.knows(key))
         .collect();
+    if !unmatched.is_empty() {
+        payload.insert("unmatched_keys".to_owned(), json!(unmatched));
+    }
+    payload
+}
+
+/// Returns what can be said of a replay without its source.
+pub fn announced(source: &TaskId, spec: &Spec) -> Map<String, Value> {
     let mut payload = json!({
-        "source_task_id": source.task_id,
+        "source_task_id": source,
         "mode": spec.mode,
         "override_keys": spec.overrides.keys().collect::<Vec<_>>(),
     });
     if let Value::Object(payload) = &mut payload {
         if let Some(checkpoint) = &spec.checkpoint {
             payload.insert("checkpoint_id".to_owned(), json!(checkpoint));
-        }
-        if !unmatched.is_empty() {
-            payload.insert("unmatched_keys".to_owned(), json!(unmatched));
         }
         if !spec.event_id_unmatched.is_empty() {
             payload.insert(

@@ -41,7 +41,12 @@ pub struct Source {
     blobs: BTreeMap<Digest, Vec<u8>>,
     /// The request, when the source is a replay itself: it holds values that events only describe.
     inherited: Option<Spec>,
+    /// The Receipt that there should be, and what is wrong with it.
+    lacking: Option<(String, &'static str)>,
 }
+
+/// The times that the server itself reads around a workflow.
+const LIFECYCLE_KEYS: [&str; 3] = ["time:created_at", "time:started_at", "time:completed_at"];
 
 /// Returns the digests of everything a log keeps beside itself.
 ///
@@ -144,7 +149,15 @@ impl Source {
             effects,
             blobs,
             inherited,
+            lacking: None,
         })
+    }
+
+    /// Says that the Task has a Receipt which cannot be read, and why.
+    #[must_use]
+    pub fn lacking_receipt(mut self, id: String, reason: &'static str) -> Self {
+        self.lacking = Some((id, reason));
+        self
     }
 
     /// Returns the events of the log.
@@ -200,6 +213,13 @@ impl Source {
         }
     }
 
+    /// Returns the key of the reading of the clock that an event tells.
+    pub(super) fn lifecycle_key(&self, index: usize) -> Option<&'static str> {
+        LIFECYCLE_KEYS
+            .into_iter()
+            .find(|key| self.lifecycle_event(key) == Some(index))
+    }
+
     fn own(&self, kind: Kind) -> Option<usize> {
         (0..self.len()).find(|index| {
             self.kind(*index) == Some(kind)
@@ -235,15 +255,17 @@ impl Source {
         self.events
             .iter()
             .zip(&self.kinds)
-            .find_map(|(event, kind)| {
+            .enumerate()
+            .find_map(|(index, (event, kind))| {
                 let text = |pointer: &str| event.payload.get(pointer).and_then(Value::as_str);
                 let key = text("effect_key")?;
                 let call_id = match kind {
                     Kind::AgentToolUse => text("tool_call_id")?,
                     Kind::EffectRecorded if key.starts_with("llm:") => {
-                        let own = event.payload.get("value").and_then(|value| value.get("id"));
-                        let ids = [text("provider_request_id"), own.and_then(Value::as_str)];
                         let id = alias.strip_prefix("llm:")?;
+                        let own = self.answer(index);
+                        let own = own.as_ref().and_then(|answer| answer.value.get("id"));
+                        let ids = [text("provider_request_id"), own.and_then(Value::as_str)];
                         return ids.contains(&Some(id)).then(|| key.to_owned());
                     }
                     _ => return None,
@@ -254,8 +276,32 @@ impl Source {
             })
     }
 
+    /// True for an event of a replay whose payload came from a request: no workflow would say it again.
+    pub(super) fn is_substituted(&self, index: usize) -> bool {
+        self.substituted_by(index)
+            .is_some_and(|key| key.starts_with("event:"))
+    }
+
+    fn substituted_by(&self, index: usize) -> Option<&str> {
+        let mark = self.events.get(index)?.replay.as_ref()?;
+        mark.override_key.as_deref()
+    }
+
+    /// Returns the payload that the request of this replay gave an event, which may not be public.
+    fn substitute(&self, index: usize) -> Option<&Map<String, Value>> {
+        let key = self.substituted_by(index)?;
+        let given = self.inherited.as_ref()?.overrides.get(key)?;
+        given
+            .inline()
+            .filter(|_| key.starts_with("event:"))?
+            .as_object()
+    }
+
     /// Returns the payload of an event with its blobs filled in.
     pub(super) fn payload(&self, index: usize) -> Map<String, Value> {
+        if let Some(given) = self.substitute(index) {
+            return given.clone();
+        }
         let Some(event) = self.events.get(index) else {
             return Map::new();
         };
@@ -280,9 +326,12 @@ impl Source {
         self.blobs.get(&digest).map(Vec::as_slice)
     }
 
-    /// Returns the recorded answer at a place.
+    /// Returns the recorded answer at a place; none when it is told by its digest alone.
     pub(super) fn answer(&self, index: usize) -> Option<EffectAnswer> {
         let event = self.events.get(index)?;
+        if let Some(given) = self.substitute(index) {
+            return Some(answer_in(given));
+        }
         let value = match event.payload.get("value") {
             Some(value) => value.clone(),
             None => match self.blob_value(event, "value") {
@@ -291,8 +340,7 @@ impl Source {
                 None => self
                     .inherited
                     .as_ref()
-                    .and_then(|spec| spec.overrides.get(self.key_of(index)?)?.inline().cloned())
-                    .unwrap_or_default(),
+                    .and_then(|spec| spec.overrides.get(self.key_of(index)?)?.inline().cloned())?,
             },
         };
         Some(EffectAnswer {
@@ -307,19 +355,53 @@ impl Source {
     }
 
     /// Returns the answers that were recorded before a place.
-    pub(super) fn answers_before(&self, index: usize) -> Answers {
-        self.effects
+    ///
+    /// # Errors
+    /// One of them is not told.
+    pub(super) fn answers_before(&self, index: usize) -> Result<Answers, Failure> {
+        let mut recorded: Vec<(usize, &String)> = self
+            .effects
             .iter()
-            .filter_map(|(key, places)| {
-                let recorded = places.recorded.filter(|recorded| *recorded < index)?;
-                Some((key.clone(), self.answer(recorded)?))
+            .filter_map(|(key, places)| Some((places.recorded?, key)))
+            .filter(|(place, _)| *place < index)
+            .collect();
+        recorded.sort_unstable();
+        recorded
+            .into_iter()
+            .map(|(place, key)| match self.answer(place) {
+                Some(answer) => Ok((key.clone(), answer)),
+                None => Err(self.redacted(place)),
             })
             .collect()
     }
 
+    /// Says that the answer at a place was never told to the log.
+    pub(super) fn redacted(&self, place: usize) -> Failure {
+        let first = Unavailable {
+            what: "host",
+            id: None,
+            key: self.key_of(place).map(str::to_owned),
+            event_id: self.events.get(place).map(|event| event.id.to_string()),
+            sequence: Some(place as u64 + 1),
+            reason: "redacted",
+        };
+        Failure::Unavailable {
+            first: Box::new(first),
+            also: 0,
+        }
+    }
+
     /// Returns what the workflow starts from, and the place of the event that holds the input.
     pub(super) fn start(&self, payload_of: impl Fn(usize) -> Map<String, Value>) -> (Start, usize) {
-        let submitted = payload_of(0);
+        // A replay tells in its own log what it was given instead of its source's beginning.
+        let given = (0..self.len())
+            .find(|index| {
+                self.event(*index)
+                    .is_some_and(|event| event.replay.is_some())
+            })
+            .filter(|index| self.kind(*index) == Some(Kind::ReplayEventReplayed))
+            .filter(|index| self.substitute(*index).is_some());
+        let submitted = payload_of(given.unwrap_or(0));
         let message = if submitted.contains_key("input") {
             None
         } else {
@@ -358,6 +440,20 @@ impl Source {
     /// Checks everything the log needs before anything is run: its digest in the receipt, and every blob from a place
     /// on, so that the first thing missing is told by its place and not by luck.
     pub(super) fn check(&self, from: usize) -> Option<Failure> {
+        if let Some((id, reason)) = &self.lacking {
+            let first = Unavailable {
+                what: "receipt",
+                id: Some(id.clone()),
+                key: None,
+                event_id: None,
+                sequence: None,
+                reason,
+            };
+            return Some(Failure::Unavailable {
+                first: Box::new(first),
+                also: 0,
+            });
+        }
         let stated = self.receipt.as_ref().and_then(stated_log_digest);
         if stated.is_some_and(|stated| stated != self.log_sha256) {
             let first = Unavailable {
@@ -377,7 +473,8 @@ impl Source {
             .events
             .iter()
             .enumerate()
-            .filter(|(index, event)| *index >= from || holds_input(event))
+            // To restore a boundary, the workflow goes over what it was told before.
+            .filter(|(index, event)| *index >= from || is_needed_again(event))
             .flat_map(|(index, event)| {
                 named_by(event)
                     .into_iter()
@@ -412,8 +509,20 @@ impl Source {
     }
 }
 
-fn holds_input(event: &Event) -> bool {
-    matches!(event.kind(), Ok(Kind::TaskSubmitted | Kind::UserMessage))
+/// Returns the answer that the payload of a record holds.
+pub(super) fn answer_in(payload: &Map<String, Value>) -> EffectAnswer {
+    EffectAnswer {
+        ok: payload.get("outcome").and_then(Value::as_str) != Some("error"),
+        value: payload.get("value").cloned().unwrap_or_default(),
+        model: None,
+    }
+}
+
+fn is_needed_again(event: &Event) -> bool {
+    matches!(
+        event.kind(),
+        Ok(Kind::TaskSubmitted | Kind::UserMessage | Kind::EffectRecorded)
+    )
 }
 
 /// Returns the digest of the event log that a receipt states.

@@ -24,10 +24,12 @@ const PIECE_LEN: usize = 128;
 
 impl Run<'_> {
     pub(super) async fn replay(&mut self, task: &Task, of: &ReplayOf) -> Result<(), Refused> {
-        let (source, spec, secrets) = match self.engine.replay_inputs(&self.id, of).await? {
-            Ok(inputs) => inputs,
-            Err(failure) => return self.cannot_begin(task, failure).await,
+        let (spec, salt) = self.engine.replay_request(of).await?;
+        let source = match self.engine.source(&of.source_task_id).await? {
+            Ok(source) => source,
+            Err(failure) => return self.cannot_begin(task, of, &spec, &failure).await,
         };
+        let secrets = self.engine.shared.secrets_under(&salt);
         // A replay that has not begun has written nothing.
         let Earlier {
             mut written,
@@ -58,18 +60,17 @@ impl Run<'_> {
                     self.write(&source, &spec, &replayed, &mut written).await?;
                     return self.end_replay(&source, &spec, &replayed, of).await;
                 }
-                Progress::Needs { so_far, effects } => {
+                Progress::Needs { so_far, effect } => {
                     self.write(&source, &spec, &so_far, &mut written).await?;
                     self.flush().await?;
-                    for effect in effects {
-                        if !effect.repeatable && unknown.contains(&effect.key) {
-                            let replayed = so_far.without_result_of(&effect.key);
-                            return self.end_replay(&source, &spec, &replayed, of).await;
-                        }
-                        let key = effect.key.clone();
-                        let answer = self.perform_anew(effect).await?;
-                        live.insert(key, answer);
+                    if !effect.repeatable && unknown.contains(&effect.key) {
+                        let replayed = so_far.without_result_of(&effect.key);
+                        return self.end_replay(&source, &spec, &replayed, of).await;
                     }
+                    self.streams_as = Some(so_far.mark(&source, &self.id, spec.mode.as_str()));
+                    let key = effect.key.clone();
+                    let answer = self.perform_anew(*effect).await?;
+                    live.insert(key, answer);
                 }
             }
         }
@@ -139,23 +140,43 @@ impl Run<'_> {
             summary: replayed.end.summary.clone(),
             messages,
             failure: replayed.end.failure.clone(),
-            receipt: receipt.bytes().into(),
+            receipt: Some(receipt.bytes().into()),
         })));
-        self.flush().await?;
-        self.engine.shared.forget_secrets(&self.id);
-        Ok(())
+        self.flush().await
     }
 
     /// Fails a replay whose source cannot even be read.
-    async fn cannot_begin(&mut self, task: &Task, failure: Failure) -> Result<(), Refused> {
+    async fn cannot_begin(
+        &mut self,
+        task: &Task,
+        of: &ReplayOf,
+        spec: &Spec,
+        failure: &Failure,
+    ) -> Result<(), Refused> {
         if task.status == Status::Submitted {
             self.moves.push(Move::Start {
                 workflow_digest: canon::sha256(b""),
             });
+            self.moves.push(Move::StartReplay(replay::announced(
+                &of.source_task_id,
+                spec,
+            )));
         }
-        // Without a readable log there is nothing that a replay's own receipt could be computed from.
-        let details = failure.details(None);
-        self.fail(failure.code(), failure.message(), details).await
+        let payload = replay::broken(&of.source_task_id, failure, None);
+        let mut described = payload.clone();
+        described.remove("source_task_id");
+        self.moves.push(Move::EndReplay(Box::new(EndReplay {
+            ids: self.engine.end_ids(),
+            status: Status::Failed,
+            completed: false,
+            payload,
+            summary: failure.message(),
+            messages: json!([]),
+            failure: Value::Object(described),
+            // Without a readable log there is nothing that a replay's own receipt could be computed from.
+            receipt: None,
+        })));
+        self.flush().await
     }
 }
 
@@ -190,23 +211,8 @@ impl crate::Engine {
         })
     }
 
-    /// Reads what a replay works on: its source, its request, and the secrets it was told.
-    pub(crate) async fn replay_inputs(
-        &self,
-        id: &TaskId,
-        of: &ReplayOf,
-    ) -> Result<Result<(Source, Spec, BTreeMap<String, Value>), Failure>, Refused> {
-        let spec = self.replay_spec(of).await?;
-        let source = match self.source(&of.source_task_id).await? {
-            Ok(source) => source,
-            Err(failure) => return Ok(Err(failure)),
-        };
-        let secrets = self.shared.secrets_of(id);
-        Ok(Ok((source, spec, secrets)))
-    }
-
-    /// Reads an accepted request, with the Artifacts it takes values from.
-    pub(crate) async fn replay_spec(&self, of: &ReplayOf) -> Result<Spec, Refused> {
+    /// Reads an accepted request, with the Artifacts it takes values from, and its salt.
+    pub(crate) async fn replay_request(&self, of: &ReplayOf) -> Result<(Spec, String), Refused> {
         let broken = |detail: String| Refused::Internal { detail };
         let bytes = self.shared.store.blob(of.request).await?;
         let bytes = bytes.ok_or_else(|| broken("the request of a replay is gone".to_owned()))?;
@@ -215,6 +221,10 @@ impl crate::Engine {
         let request = stored
             .get_mut("request")
             .map(Value::take)
+            .unwrap_or_default();
+        let salt = stored
+            .get("salt")
+            .and_then(Value::as_str)
             .unwrap_or_default();
         let mut spec: Spec =
             serde_json::from_value(request).map_err(|error| broken(error.to_string()))?;
@@ -226,7 +236,7 @@ impl crate::Engine {
                     .and_then(|bytes| serde_json::from_slice(&bytes).ok());
             }
         }
-        Ok(spec)
+        Ok((spec, salt.to_owned()))
     }
 
     /// Reads the sealed log of a Task with everything it keeps beside itself.
@@ -241,9 +251,12 @@ impl crate::Engine {
             return Ok(Err(gone("event", id.as_str(), "missing")));
         };
         let events = self.task_log(key).await?;
-        let receipt = match &task.receipt_id {
-            None => None,
-            Some(receipt) => self.receipt_of(receipt).await?,
+        let (receipt, lacking) = match &task.receipt_id {
+            None => (None, None),
+            Some(id) => match self.receipt_of(id).await? {
+                Ok(receipt) => (Some(receipt), None),
+                Err(reason) => (None, Some((id.to_string(), reason))),
+            },
         };
         let corrupt = |_| gone("event", id.as_str(), "log_corrupt");
         let named: Vec<Digest> = match replay::blobs_named(&events).map_err(corrupt) {
@@ -258,13 +271,22 @@ impl crate::Engine {
         }
         let inherited = match &task.replay {
             None => None,
-            Some(of) => Some(self.replay_spec(of).await?),
+            Some(of) => Some(self.replay_request(of).await?.0),
         };
-        Ok(Source::read(&events, blobs, receipt, inherited)
+        let source = Source::read(&events, blobs, receipt, inherited);
+        Ok(source
+            .map(|source| match lacking {
+                Some((id, reason)) => source.lacking_receipt(id, reason),
+                None => source,
+            })
             .map_err(|_| gone("event", id.as_str(), "log_corrupt")))
     }
 
-    async fn receipt_of(&self, id: &ReceiptId) -> Result<Option<receipts::Receipt>, Refused> {
+    /// Reads a Receipt; what is wrong with it otherwise.
+    async fn receipt_of(
+        &self,
+        id: &ReceiptId,
+    ) -> Result<Result<receipts::Receipt, &'static str>, Refused> {
         let documents = self
             .shared
             .store
@@ -278,10 +300,15 @@ impl crate::Engine {
                 _ => None,
             });
         let Some(content) = content else {
-            return Ok(None);
+            return Ok(Err("missing"));
         };
-        let bytes = self.shared.store.blob(content).await?;
-        Ok(bytes.and_then(|bytes| receipts::Receipt::read(&bytes).ok()))
+        let Some(bytes) = self.shared.store.blob(content).await? else {
+            return Ok(Err("missing"));
+        };
+        if canon::sha256(&bytes) != content {
+            return Ok(Err("hash_mismatch"));
+        }
+        Ok(receipts::Receipt::read(&bytes).map_err(|_| "hash_mismatch"))
     }
 
     /// Reads the stored events of a Task.

@@ -40,6 +40,8 @@ pub(super) struct Run<'a> {
     /// The last model request: the next one usually goes on from it.
     last_request: Option<(String, Transcript)>,
     checkpoints: u64,
+    /// How pieces of streamed text are marked, when a replay goes on live.
+    pub(super) streams_as: Option<domain::ReplayMark>,
 }
 
 /// The effects a Task's log holds.
@@ -60,6 +62,7 @@ impl<'a> Run<'a> {
             moves: Vec::new(),
             last_request: None,
             checkpoints: 0,
+            streams_as: None,
         }
     }
 
