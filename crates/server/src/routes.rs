@@ -11,6 +11,7 @@ mod messages;
 mod operation;
 mod permissions;
 mod receipts;
+mod records;
 mod sessions;
 mod tasks;
 mod tlog;
@@ -106,6 +107,7 @@ fn guarded() -> Routes {
         vaults::routes,
         permissions::routes,
         receipts::routes,
+        records::routes,
         absent::routes,
     ]
     .into_iter()

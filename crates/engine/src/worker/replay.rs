@@ -5,7 +5,7 @@
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 
-use canon::{Digest, Value};
+use canon::Value;
 use domain::{
     EffectResult, EndIds, EndReplay, Event, Kind, Move, OutcomeId, ReceiptId, ReplayOf, Status,
     Task, TaskId,
@@ -13,6 +13,7 @@ use domain::{
 use serde_json::json;
 
 use super::run::Run;
+use crate::record::unreadable;
 use crate::refused::Refused;
 use crate::replay::{self, Failure, Issuing, Progress, Replayed, Source, Spec};
 use crate::workflow::{Answers, EffectAnswer, Wanted};
@@ -284,40 +285,17 @@ impl crate::Engine {
 
     /// Reads the sealed log of a Task with everything it keeps beside itself.
     pub(crate) async fn source(&self, id: &TaskId) -> Result<Result<Source, Failure>, Refused> {
-        let store = &self.shared.store;
-        let documents = store.documents(vec![id.as_str().into()]).await?;
-        let document = documents.into_iter().flatten().next();
-        let Some((key, task)) = document.and_then(|document| match document.state {
-            domain::State::Task(task) => Some((document.key, task)),
-            _ => None,
-        }) else {
-            return Ok(Err(gone("event", id.as_str(), "missing")));
-        };
-        let events = self.task_log(key).await?;
-        let receipt = match &task.receipt_id {
-            None => None,
-            Some(receipt) => self.receipt_of(receipt).await?,
-        };
-        let corrupt = |_| gone("event", id.as_str(), "log_corrupt");
-        let named: Vec<Digest> = match replay::blobs_named(&events).map_err(corrupt) {
-            Ok(named) => named,
-            Err(failure) => return Ok(Err(failure)),
-        };
-        let mut blobs = BTreeMap::new();
-        for digest in named {
-            if let Some(bytes) = store.blob(digest).await? {
-                blobs.insert(digest, bytes.to_vec());
-            }
-        }
-        let inherited = match &task.replay {
-            None => None,
-            Some(of) => Some(self.replay_spec(of).await?),
-        };
-        Ok(Source::read(&events, blobs, receipt, inherited)
-            .map_err(|_| gone("event", id.as_str(), "log_corrupt")))
+        let record = self.record(id).await?;
+        Ok(record.and_then(|record| {
+            let source = record.into_source();
+            source.map_err(|_| unreadable(id, "log_corrupt"))
+        }))
     }
 
-    async fn receipt_of(&self, id: &ReceiptId) -> Result<Option<receipts::Receipt>, Refused> {
+    pub(crate) async fn receipt_of(
+        &self,
+        id: &ReceiptId,
+    ) -> Result<Option<receipts::Receipt>, Refused> {
         let documents = self
             .shared
             .store
@@ -354,19 +332,5 @@ impl crate::Engine {
             after = last.position;
             events.extend(page.into_iter().map(|event| event.bytes));
         }
-    }
-}
-
-fn gone(what: &'static str, id: &str, reason: &'static str) -> Failure {
-    Failure::Unavailable {
-        first: Box::new(replay::Unavailable {
-            what,
-            id: Some(id.to_owned()),
-            key: None,
-            event_id: None,
-            sequence: None,
-            reason,
-        }),
-        also: 0,
     }
 }

@@ -10,6 +10,7 @@
 
 mod lifecycle;
 mod receipts;
+mod records;
 mod support;
 mod transcript;
 

@@ -21,6 +21,7 @@ mod listening;
 mod privacy;
 mod properties;
 mod receipts;
+mod records;
 mod sessions;
 mod sse;
 mod tasks;
