@@ -2,7 +2,7 @@
 
 use crate::world::World;
 
-const COMMANDS: [&[&str]; 24] = [
+const COMMANDS: [&[&str]; 27] = [
     &[],
     &["demo"],
     &["serve"],
@@ -16,7 +16,10 @@ const COMMANDS: [&[&str]; 24] = [
     &["task", "list"],
     &["task", "watch"],
     &["task", "answer"],
+    &["task", "export"],
     &["task", "cancel"],
+    &["replay"],
+    &["diff"],
     &["log"],
     &["log", "verify"],
     &["receipt"],
