@@ -49,6 +49,8 @@ pub(crate) mod receipt;
 
 pub(crate) mod sdk;
 
+pub(crate) mod persona;
+
 pub(crate) mod beyond;
 
 pub(crate) mod published;

@@ -79,7 +79,7 @@ pub(crate) mod level {
 
 /// Returns all rows in report order.
 pub(crate) fn rows() -> impl Iterator<Item = &'static Row> {
-    let groups: [&'static [Row]; 27] = [
+    let groups: [&'static [Row]; 28] = [
         check::version::ROWS,
         check::envelope::ROWS,
         check::workspace::ROWS,
@@ -102,6 +102,7 @@ pub(crate) fn rows() -> impl Iterator<Item = &'static Row> {
         check::error::ROWS,
         check::privacy::ROWS,
         check::sdk::ROWS,
+        check::persona::ROWS,
         check::beyond::ROWS,
         check::receipt::ROWS,
         check::beyond::REPLAYS,

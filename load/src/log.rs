@@ -42,6 +42,7 @@ impl Log {
             ids: Arc::new(RandomIds),
             spawn: Arc::new(TokioSpawn),
             performer,
+            secrets: None,
             workflows: Registry::new(builtin()),
             authority: engine::Authority::with_one_key("load", "key-1", &[1; 32])?,
             limits: limits(),

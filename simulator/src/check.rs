@@ -62,7 +62,9 @@ async fn fold(
     {
         return Err(format!("event `{}` follows the end of its task", event.id));
     }
-    for member in ["parts", "metadata", "input", "value", "answer", "request"] {
+    for member in [
+        "parts", "metadata", "input", "value", "answer", "request", "persona",
+    ] {
         if let Some(digest) = blob_reference(&event.payload, member) {
             let bytes = store
                 .blob(digest)

@@ -71,6 +71,7 @@ pub fn run(seed: u64) -> Result<Report, String> {
             ids: Arc::new(ids.clone()),
             spawn: Arc::new(SimSpawn(Arc::clone(&executor.inbox))),
             performer: Arc::new(performer),
+            secrets: None,
             workflows: Registry::new(builtin()),
             authority: Authority::with_one_key("simulated", "key-1", &[1; 32])
                 .map_err(|error| error.to_string())?,

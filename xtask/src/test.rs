@@ -42,6 +42,15 @@ pub(crate) fn run() -> Result<()> {
             tests.env("REPRISE_TEST_PYTHON_SKIP", format!("{reason:#}"));
         }
     }
+    match npm_tools() {
+        Ok(bin) => {
+            tests.env("REPRISE_TEST_NPM_BIN", bin);
+        }
+        Err(reason) => {
+            eprintln!("    skipped: tests with programs from npm, because {reason:#}");
+            tests.env("REPRISE_TEST_NPM_SKIP", format!("{reason:#}"));
+        }
+    }
     step("tests", &mut tests)
 }
 
@@ -70,6 +79,25 @@ fn python_tools() -> Result<PathBuf> {
     .arg(&requirements);
     step("install: programs from PyPI", &mut pip)?;
     std::fs::copy(&requirements, &stamp)?;
+    Ok(bin)
+}
+
+/// Installs the programs that tests run from npm under the target directory.
+fn npm_tools() -> Result<PathBuf> {
+    let wanted = root().join("xtask/package.json");
+    let folder = target().join("npm-tools");
+    let bin = folder.join("node_modules/.bin");
+    let stamp = folder.join("installed.json");
+    if same(&wanted, &stamp) {
+        return Ok(bin);
+    }
+    std::fs::create_dir_all(&folder)?;
+    std::fs::copy(&wanted, folder.join("package.json"))?;
+    let mut npm = Command::new("npm");
+    npm.args(["install", "--no-audit", "--no-fund", "--ignore-scripts"])
+        .current_dir(&folder);
+    step("install: programs from npm", &mut npm)?;
+    std::fs::copy(&wanted, &stamp)?;
     Ok(bin)
 }
 

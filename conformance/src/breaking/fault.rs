@@ -166,6 +166,14 @@ faults! {
     ArchiveDamaged => ["AP-RCPT-11"],
     /// The media type of the archive form does not name its schema.
     ArchiveUnnamed => ["AP-RCPT-11"],
+    /// Personas do not say how far they may go.
+    PersonaTierMissing => ["AP-PERS-01"],
+    /// A persona that is read again has lost its tools.
+    PersonaToolsForgotten => ["AP-PERS-02"],
+    /// A task names a receipt although its persona leaves none.
+    ReceiptInvented => ["AP-PERS-05"],
+    /// A persona that is not there makes a bad request.
+    UnknownPersonaIsBadRequest => ["AP-PERS-07"],
 }
 
 impl Fault {

@@ -170,6 +170,9 @@ fn by_status(fault: Fault, asked: &Sent, reply: &mut Reply) -> bool {
                 "something went wrong",
             );
         }
+        Fault::UnknownPersonaIsBadRequest if text(&original, "error.param") == "persona_id" => {
+            *reply = json_reply(400, "invalid_request", "request_error", "no such persona");
+        }
         Fault::JsonAsText if asked.path == "/v1/outcomes" => {
             reply.content_type = "text/plain".to_owned()
         }
@@ -286,6 +289,20 @@ fn by_value(fault: Fault, asked: &Sent, status: u16, value: &mut Value) {
             {
                 let kind = json!(format!("custom.{kind}"));
                 event.insert("event".to_owned(), kind);
+            }
+        }),
+        Fault::PersonaTierMissing => each(value, "persona", &mut |persona| {
+            drop(persona.remove("autonomy_tier"))
+        }),
+        Fault::PersonaToolsForgotten if asked.method == Method::GET => {
+            each(value, "persona", &mut |persona| {
+                drop(persona.insert("tools".to_owned(), json!([])))
+            });
+        }
+        Fault::ReceiptInvented => each(value, "task", &mut |task| {
+            let ended = task.get("outcome_id").is_some_and(Value::is_string);
+            if ended && task.get("receipt_id") == Some(&Value::Null) {
+                task.insert("receipt_id".to_owned(), json!("receipt_invented"));
             }
         }),
         Fault::PageMissing if text(value, "object") == "list" => {

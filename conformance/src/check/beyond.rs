@@ -1,23 +1,15 @@
-//! Groups without checks of their own: personas, WebSocket, OAuth, replay, and the claim of a level.
+//! Groups without checks of their own: WebSocket, OAuth, replay, and the claim of a level.
 
 use crate::miss::Checked;
 use crate::registry::{Check, Row, row};
 use crate::report::Outcome;
 use crate::wire::Claims;
 
-const PERSONA: Check = Check::Elsewhere("this runner does not check persona policy yet");
 const ISSUER: Check = Check::Elsewhere("the server names no token issuer this runner could use");
 const SOCKET: Check = Check::Claimed("websocket");
 const REPLAY: Check = Check::Claimed("replay");
 
 pub(crate) const ROWS: &[Row] = &[
-    row!("AP-PERS-01", M, "a persona has its required members", = PERSONA),
-    row!("AP-PERS-02", O, "a persona keeps its optional members", = PERSONA),
-    row!("AP-PERS-03", M, "capability policy is enforced", = PERSONA),
-    row!("AP-PERS-04", M, "autonomy is enforced", = PERSONA),
-    row!("AP-PERS-05", M, "receipt policy is enforced", = PERSONA),
-    row!("AP-PERS-06", M, "quota policy is enforced", = PERSONA),
-    row!("AP-PERS-07", M, "an unknown persona is refused", = PERSONA),
     row!("AP-WSK-01", M, "WebSocket uses TLS except on loopback", = SOCKET),
     row!("AP-WSK-02", M, "frames are JSON objects", = SOCKET),
     row!("AP-WSK-03", M, "clients send user messages", = SOCKET),

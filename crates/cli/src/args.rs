@@ -7,7 +7,7 @@ use std::path::PathBuf;
 use clap::{Args, Parser, Subcommand};
 
 use crate::command::{diff, replay};
-use crate::{receipt, sidecar};
+use crate::{persona, receipt, sidecar, vault};
 
 /// The flight recorder for AI agents: run them under contract, replay any run, prove what happened.
 #[derive(Debug, Parser)]
@@ -44,6 +44,12 @@ pub(crate) enum Command {
     /// Show where two runs part
     #[command(after_help = diff::EXAMPLES)]
     Diff(diff::DiffArgs),
+    /// Define agents from files, list and show them
+    #[command(subcommand)]
+    Persona(persona::Command),
+    /// Keep secrets for tools and providers, list and forget them
+    #[command(subcommand)]
+    Vault(vault::Command),
     /// Check, rebuild and export the event log
     #[command(subcommand)]
     Log(LogCommand),
@@ -216,6 +222,7 @@ pub(crate) enum TaskCommand {
         Examples:\n  reprise task submit 'Summarise the incident' --watch\n  \
         reprise task submit - < prompt.txt\n  \
         reprise task submit 'Deploy' --workflow approve --metadata ticket=OPS-7\n  \
+        reprise task submit 'Review the last commit' --persona reviewer\n  \
         reprise task submit --json-input input.json --session session_0123"
     )]
     Submit(TaskSubmitArgs),
@@ -256,9 +263,12 @@ pub(crate) struct TaskSubmitArgs {
     /// What to do; `-` reads it from stdin
     #[arg(required_unless_present = "json_input", conflicts_with = "json_input")]
     pub(crate) text: Option<String>,
-    /// The workflow to run [default: the server's, agent]
+    /// The workflow to run [default: the persona's, else agent]
     #[arg(long, value_name = "NAME")]
     pub(crate) workflow: Option<String>,
+    /// The persona to run under: its id, its name, or NAME@VERSION [default: the session's]
+    #[arg(long, value_name = "PERSONA")]
+    pub(crate) persona: Option<String>,
     /// The session to submit to [default: a new one]
     #[arg(long, value_name = "ID")]
     pub(crate) session: Option<String>,
@@ -413,7 +423,7 @@ pub(crate) struct LogExportArgs {
 #[derive(Debug, Args)]
 #[command(
     after_help = "Refuses what a canonical form would silently change: duplicate members, lone surrogates, bytes that\n\
-    are not UTF-8, integers outside ±(2^53−1). Writes no line feed at the end.\n\
+    are not UTF-8, integers that a double cannot hold. Writes no line feed at the end.\n\
     ahd-js-1 reads JSON and YAML as replay blocks do: every number is a double, and what has no lossless form is refused.\n\n\
     Examples:\n  reprise canonicalize < receipt.json | sha256sum\n  reprise canonicalize --profile ahd-js-1 < block.json"
 )]

@@ -273,11 +273,19 @@ impl Client {
     /// Turns an error answer into words.
     async fn refusal(&self, response: Response) -> anyhow::Error {
         let status = response.status();
+        let about_personas = response.url().path().contains("/v1/personas");
         let bytes = self.body(response).await.unwrap_or_default();
         let value: Value = serde_json::from_slice(&bytes).unwrap_or_default();
         let member = |name: &str| value.pointer(name).and_then(Value::as_str);
         match (member("/error/code"), member("/error/message")) {
-            (Some(code), Some(message)) => refusal(code, message, member("/error/param")).into(),
+            (Some(code), Some(message)) => {
+                let param = member("/error/param");
+                if about_personas || param == Some("persona_id") {
+                    persona_refusal(code, message, param).into()
+                } else {
+                    refusal(code, message, param).into()
+                }
+            }
             _ => Problem::new(
                 format!(
                     "`{}` answered {status}: {}",
@@ -313,12 +321,32 @@ fn may_pass(status: StatusCode) -> bool {
     )
 }
 
-/// Returns a refusal with advice.
-fn refusal(code: &str, message: &str, param: Option<&str>) -> Problem {
+fn refusal_text(code: &str, message: &str, param: Option<&str>) -> String {
     let place = param
         .map(|param| format!(", `{param}`"))
         .unwrap_or_default();
-    let text = format!("{message} ({code}{place})");
+    format!("{message} ({code}{place})")
+}
+
+/// Returns a refusal with advice, where it is about a persona.
+fn persona_refusal(code: &str, message: &str, param: Option<&str>) -> Problem {
+    let text = refusal_text(code, message, param);
+    match code {
+        "resource_not_found" => {
+            Problem::new(text, "`reprise persona list` shows the personas there are")
+        }
+        "conflict" => Problem::new(
+            text,
+            "give the file another `version`; `reprise persona show NAME@VERSION` shows what is there",
+        )
+        .answers_no(),
+        _ => refusal(code, message, param),
+    }
+}
+
+/// Returns a refusal with advice.
+fn refusal(code: &str, message: &str, param: Option<&str>) -> Problem {
+    let text = refusal_text(code, message, param);
     match code {
         "unauthenticated" => Problem::new(
             text,

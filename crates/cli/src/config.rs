@@ -12,6 +12,8 @@ use std::path::{Path, PathBuf};
 use serde::{Deserialize, Serialize};
 use toml::{Table, Value};
 
+use effects::{McpServerConfig, PriceTable, ProviderConfig, ToolConfig};
+
 use crate::exit::Problem;
 
 pub(crate) use print::print;
@@ -28,6 +30,12 @@ pub(crate) struct Settings {
     pub(crate) card_object: CardObject,
     pub(crate) replay_conformance: bool,
     pub(crate) connectors: Vec<Connector>,
+    pub(crate) providers: Vec<ProviderConfig>,
+    pub(crate) tools: Vec<ToolConfig>,
+    pub(crate) mcp_servers: Vec<McpServerConfig>,
+    pub(crate) host_env: Vec<String>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub(crate) prices: Option<PriceTable>,
     pub(crate) log: Log,
     pub(crate) tls: Tls,
     pub(crate) limits: Limits,
@@ -135,6 +143,11 @@ impl Default for Settings {
             card_object: CardObject::HarnAgentCard,
             replay_conformance: false,
             connectors: Vec::new(),
+            providers: Vec::new(),
+            tools: Vec::new(),
+            mcp_servers: Vec::new(),
+            host_env: Vec::new(),
+            prices: None,
             log: Log::default(),
             tls: Tls::default(),
             limits: Limits::default(),

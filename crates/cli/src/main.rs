@@ -8,9 +8,11 @@ mod command;
 mod config;
 mod exit;
 mod output;
+mod persona;
 mod receipt;
 mod sidecar;
 mod signing;
+mod vault;
 
 use std::io;
 use std::process::ExitCode;
@@ -46,6 +48,8 @@ fn run(command: Command) -> anyhow::Result<ExitCode> {
         Command::Task(task) => wait(command::task::run(task)),
         Command::Replay(args) => command::replay::run(&args),
         Command::Diff(args) => command::diff::run(&args),
+        Command::Persona(persona) => wait(persona::run(persona)),
+        Command::Vault(vault) => vault::run(vault),
         Command::Log(log) => command::log::run(log),
         Command::Receipt(receipt) => receipt::run(receipt),
         Command::Canonicalize(args) => command::canonicalize::run(&args),

@@ -8,9 +8,9 @@ use serde::de::DeserializeOwned;
 use crate::decide::task::withdrawn_digest;
 use crate::{
     Answer, Artifact, ArtifactKind, Ask, Batch, Branch, BranchKind, Chain, Document, Dropped,
-    Event, EventName, Kind, Links, Message, Outcome, Permission, Position, Receipt, ReplayOf,
-    Session, SessionId, State, Status, Task, TaskId, TrustChain, Vault, Visibility, Workspace,
-    WorkspaceId,
+    Event, EventName, Kind, Links, Message, Outcome, Permission, Persona, Position, Receipt,
+    ReplayOf, Session, SessionId, State, Status, Task, TaskId, TaskPersona, TrustChain, Vault,
+    Visibility, Workspace, WorkspaceId,
 };
 
 /// An event that cannot follow what is stored.
@@ -160,7 +160,7 @@ impl Fold<'_> {
                 parent_session_id: self.member("parent_session_id")?,
                 branch_id: self.member("branch_id")?,
                 mode_id: self.member("mode_id")?,
-                persona_id: None,
+                persona_id: self.member("persona_id")?,
                 model_policy: self.member("model_policy")?,
                 summary: None,
                 metadata: self.position,
@@ -263,6 +263,7 @@ impl Fold<'_> {
                 cosigned: Vec::new(),
             }),
             ("trust_chain", Kind::TrustRecorded) => State::TrustChain(self.trusted()?),
+            ("persona", Kind::PersonaCreated) => State::Persona(self.persona()?),
             (object, _) => return Err(self.impossible(format!("does not create a {object}"))),
         };
         Ok(state)
@@ -286,6 +287,27 @@ impl Fold<'_> {
             entry_hash: hash.ok_or_else(|| self.impossible("no entry_hash".to_owned()))?,
             count: self.event.sequence,
         })
+    }
+
+    fn persona(&self) -> Result<Persona, ImpossibleEvent> {
+        Ok(Persona {
+            name: self.member("name")?,
+            version: self.member("version")?,
+            content: self.member("content_sha256")?,
+            source: self.position,
+        })
+    }
+
+    fn task_persona(&self) -> Result<Option<TaskPersona>, ImpossibleEvent> {
+        let Some(id) = self.member("persona_id")? else {
+            return Ok(None);
+        };
+        Ok(Some(TaskPersona {
+            id,
+            version: self.member("persona_version")?,
+            autonomy_tier: self.member("autonomy_tier")?,
+            receipt_policy: self.member("receipt_policy")?,
+        }))
     }
 
     fn submitted(&self) -> Result<Task, ImpossibleEvent> {
@@ -313,6 +335,7 @@ impl Fold<'_> {
             status: Status::Submitted,
             created_by: self.actor(),
             workflow: self.member("workflow")?,
+            persona: self.task_persona()?,
             branch_id: self.member("branch_id")?,
             parent_task_id: self.member("parent_task_id")?,
             submitted: self.position,
@@ -357,6 +380,10 @@ impl Fold<'_> {
                 batch.cosigned.push(self.position);
                 Ok(())
             }
+            State::Persona(persona) if kind == Kind::PersonaUpdated => {
+                *persona = self.persona()?;
+                Ok(())
+            }
             State::Branch(_)
             | State::Message(_)
             | State::Outcome(_)
@@ -364,9 +391,8 @@ impl Fold<'_> {
             | State::Receipt(_)
             | State::Chain(_)
             | State::Batch(_)
-            | State::TrustChain(_) => {
-                Err(self.impossible("this resource never changes".to_owned()))
-            }
+            | State::TrustChain(_)
+            | State::Persona(_) => Err(self.impossible("this resource never changes".to_owned())),
         }
     }
 

@@ -7,8 +7,8 @@ use serde::{Deserialize, Serialize};
 
 use crate::{
     ArtifactId, ArtifactKind, Ask, BatchId, BranchId, BranchKind, Kind, MessageId, OutcomeId,
-    PermissionId, Position, ReceiptId, ReplayMark, Role, SessionId, Status, TaskId, VaultId,
-    Visibility, WorkspaceId,
+    PermissionId, PersonaId, PersonaSnapshot, PersonaSpec, Position, ReceiptId, ReplayMark, Role,
+    SessionId, Status, TaskId, VaultId, Visibility, WorkspaceId,
 };
 
 /// An order and who gave it.
@@ -37,6 +37,8 @@ pub enum Order {
     CloseSession(SessionId),
     /// Copies a Session's Messages into a new Session.
     ForkSession(ForkSession),
+    /// Notes that a Session repeats another one.
+    RecordSessionReplay(RecordSessionReplay),
     /// Drops a Session's later Messages.
     TruncateSession(TruncateSession),
     /// Appends a Message to a Session.
@@ -67,6 +69,39 @@ pub enum Order {
     SealHead(SealHead),
     /// Adds a witness's signature to a head.
     CosignHead(CosignHead),
+    /// Defines a Persona.
+    CreatePersona(CreatePersona),
+    /// Changes what may be changed of a Persona.
+    UpdatePersona(UpdatePersona),
+}
+
+/// See [`Order::CreatePersona`]. Its id follows from its name and version.
+#[derive(Debug, Clone, PartialEq)]
+pub struct CreatePersona {
+    /// The definition.
+    pub persona: PersonaSpec,
+    /// The caller's own members.
+    pub metadata: Map<String, Value>,
+}
+
+impl CreatePersona {
+    /// Returns the id that follows from name and version.
+    pub fn id(&self) -> PersonaId {
+        PersonaId::of(&self.persona.name, &self.persona.version)
+    }
+}
+
+/// See [`Order::UpdatePersona`].
+#[derive(Debug, Clone, PartialEq)]
+pub struct UpdatePersona {
+    /// The Persona.
+    pub id: PersonaId,
+    /// The version of its document that the change was made on.
+    pub document_version: u64,
+    /// The whole definition after the change.
+    pub persona: PersonaSpec,
+    /// The caller's own members after the change.
+    pub metadata: Map<String, Value>,
 }
 
 /// See [`Order::RecordVerification`].
@@ -160,6 +195,8 @@ pub struct CreateSession {
     pub workspace_id: WorkspaceId,
     /// The mode, as given.
     pub mode_id: Option<String>,
+    /// The Persona of its Tasks, which was seen to exist: Personas are never removed.
+    pub persona_id: Option<PersonaId>,
     /// Provider and model preferences, as given.
     pub model_policy: Option<Value>,
     /// The first Messages, in order.
@@ -207,12 +244,23 @@ pub struct ForkSession {
     pub at_event_id: Option<String>,
     /// The Branch the fork lives on.
     pub branch_id: Option<BranchId>,
+    /// The Branch to make for it instead.
+    pub new_branch: Option<BranchId>,
     /// The parent's last Receipt at the fork point.
     pub chain: Option<(ReceiptId, Digest)>,
     /// What to copy, in order.
     pub messages: Vec<MessageCopy>,
     /// The caller's own members.
     pub metadata: Map<String, Value>,
+}
+
+/// See [`Order::RecordSessionReplay`].
+#[derive(Debug, Clone, PartialEq)]
+pub struct RecordSessionReplay {
+    /// The Session that repeats.
+    pub id: SessionId,
+    /// What it repeats and how far it came.
+    pub payload: Map<String, Value>,
 }
 
 /// See [`Order::TruncateSession`].
@@ -267,6 +315,8 @@ pub struct SubmitTask {
     pub parent_task_id: Option<TaskId>,
     /// The registered name of its workflow.
     pub workflow: String,
+    /// The Persona it runs under, as that is now.
+    pub persona: Option<PersonaSnapshot>,
     /// What it works on.
     pub input: TaskInput,
     /// The caller's own members.
@@ -284,8 +334,8 @@ pub struct SubmitReplay {
     pub source: TaskId,
     /// The Session it runs in.
     pub session_id: SessionId,
-    /// The Branch it runs on.
-    pub branch_id: Option<BranchId>,
+    /// The Branch to make for it, when it must not run on its Session's.
+    pub new_branch: Option<BranchId>,
     /// `exact`, `with_overrides` or `from_checkpoint`.
     pub mode: String,
     /// The structured input of the source; null when it works on a Message.

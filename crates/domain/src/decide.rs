@@ -5,6 +5,7 @@
 
 mod advance;
 mod content;
+mod persona;
 mod receipt;
 mod replay;
 mod session;
@@ -38,7 +39,8 @@ pub struct Decision {
     pub blobs: Vec<Blob>,
     /// The resource that answers the command.
     pub subject: ResourceRef,
-    /// The Task that these events end, and the Receipt that must be issued with them.
+    /// The Task that these events end, and the Receipt that must be issued with them; none also when the Task's
+    /// Persona wants no Receipt.
     pub ends: Option<Ends>,
 }
 
@@ -72,6 +74,7 @@ pub fn decide(documents: &dyn Documents, command: &Command) -> Result<Decision, 
         Order::UpdateSession(order) => session::update(&mut desk, order),
         Order::CloseSession(id) => session::close(&mut desk, id),
         Order::ForkSession(order) => session::fork(&mut desk, order),
+        Order::RecordSessionReplay(order) => session::replayed(&mut desk, order),
         Order::TruncateSession(order) => session::truncate(&mut desk, order),
         Order::AppendMessage(order) => session::append_message(&mut desk, order),
         Order::SubmitTask(order) => task::submit(&mut desk, order),
@@ -87,6 +90,8 @@ pub fn decide(documents: &dyn Documents, command: &Command) -> Result<Decision, 
         Order::RecordVerification(order) => receipt::record_verification(&mut desk, order),
         Order::SealHead(order) => receipt::seal_head(&mut desk, order),
         Order::CosignHead(order) => receipt::cosign(&mut desk, order),
+        Order::CreatePersona(order) => persona::create(&mut desk, order),
+        Order::UpdatePersona(order) => persona::update(&mut desk, order),
     }?;
     let Desk {
         mut drafts,

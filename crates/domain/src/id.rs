@@ -115,6 +115,18 @@ id! {
     BatchId = "batch", "receipt_batch";
     /// Names the chain of a Session's trust records.
     TrustChainId = "trust", "trust_chain";
+    /// Names a Persona.
+    PersonaId = "persona", "persona";
+}
+
+impl PersonaId {
+    /// The Persona of a name and a version: who knows both finds it without a search.
+    pub fn of(name: &str, version: &str) -> Self {
+        let digest = canon::sha256(&canon::jcs(&serde_json::json!([name, version])));
+        // 128 bits are enough that nobody finds two definitions with one id.
+        let body: String = digest.hex().chars().take(32).collect();
+        Self::from_body(&body)
+    }
 }
 
 impl ChainId {
@@ -162,5 +174,15 @@ mod tests {
     fn ap_env_08_bodies_make_url_safe_ids() {
         assert_eq!(SessionId::from_body("0a").as_str(), "session_0a");
         assert_eq!(WorkspaceId::local().as_str(), "workspace_local");
+    }
+
+    #[test]
+    fn a_persona_is_found_by_name_and_version() {
+        let id = PersonaId::of("reviewer", "1");
+        assert_eq!(id, PersonaId::of("reviewer", "1"));
+        assert_eq!(PersonaId::parse(id.as_str()).as_ref(), Ok(&id));
+        for (name, version) in [("reviewer", "2"), ("reviewer1", ""), ("", "reviewer1")] {
+            assert_ne!(PersonaId::of(name, version), id, "{name} {version}");
+        }
     }
 }

@@ -96,6 +96,8 @@ kinds! {
     TrustRecorded = "vendor.trust_recorded",
     TreeHeadSealed = "vendor.tree_head_sealed",
     TreeHeadCosigned = "vendor.tree_head_cosigned",
+    PersonaCreated = "vendor.persona_created",
+    PersonaUpdated = "vendor.persona_updated",
 }
 
 impl fmt::Display for Kind {

@@ -16,6 +16,7 @@ mod id;
 mod kind;
 mod lifecycle;
 mod part;
+mod persona;
 mod refusal;
 mod seal;
 mod state;
@@ -33,6 +34,7 @@ pub use part::{
     BLOB_MEMBER, Blob, INLINE_BYTES_MAX, PartError, Role, Visibility, blob_reference, check_parts,
     externalize,
 };
+pub use persona::*;
 pub use refusal::Refusal;
 pub use seal::{Scratch, Sealed, seal};
 pub use state::*;

@@ -7,8 +7,8 @@ use canon::{Digest, Value};
 use serde::{Deserialize, Serialize};
 
 use crate::{
-    BranchId, MessageId, OutcomeId, PermissionId, Position, ReceiptId, Role, SessionId, Status,
-    TaskId, Timestamp, Visibility, WorkspaceId,
+    BranchId, MessageId, OutcomeId, PermissionId, PersonaId, Position, ReceiptId, Role, SessionId,
+    Status, TaskId, TaskPersona, Timestamp, Visibility, WorkspaceId,
 };
 
 /// The kinds of resource that have documents.
@@ -40,11 +40,13 @@ pub enum ResourceKind {
     Batch,
     /// Chains of trust records, one per Session.
     TrustChain,
+    /// Personas.
+    Persona,
 }
 
 impl ResourceKind {
     /// Every kind. The index of a kind in this list is its number in stored data: only append.
-    pub const ALL: [ResourceKind; 13] = [
+    pub const ALL: [ResourceKind; 14] = [
         ResourceKind::Workspace,
         ResourceKind::Session,
         ResourceKind::Task,
@@ -58,6 +60,7 @@ impl ResourceKind {
         ResourceKind::Chain,
         ResourceKind::Batch,
         ResourceKind::TrustChain,
+        ResourceKind::Persona,
     ];
 
     /// Returns the value of `object`.
@@ -76,6 +79,7 @@ impl ResourceKind {
             ResourceKind::Chain => crate::ChainId::OBJECT,
             ResourceKind::Batch => crate::BatchId::OBJECT,
             ResourceKind::TrustChain => crate::TrustChainId::OBJECT,
+            ResourceKind::Persona => PersonaId::OBJECT,
         }
     }
 
@@ -117,6 +121,8 @@ pub enum State {
     Batch(Batch),
     /// The chain of a Session's trust records.
     TrustChain(TrustChain),
+    /// A Persona.
+    Persona(Persona),
 }
 
 impl State {
@@ -136,6 +142,7 @@ impl State {
             State::Chain(_) => ResourceKind::Chain,
             State::Batch(_) => ResourceKind::Batch,
             State::TrustChain(_) => ResourceKind::TrustChain,
+            State::Persona(_) => ResourceKind::Persona,
         }
     }
 
@@ -155,7 +162,8 @@ impl State {
             | State::Receipt(_)
             | State::Chain(_)
             | State::Batch(_)
-            | State::TrustChain(_) => false,
+            | State::TrustChain(_)
+            | State::Persona(_) => false,
         }
     }
 }
@@ -190,8 +198,8 @@ pub struct Session {
     pub branch_id: Option<BranchId>,
     /// The mode asked for at creation.
     pub mode_id: Option<String>,
-    /// The persona asked for at creation.
-    pub persona_id: Option<String>,
+    /// The Persona whose Tasks it takes unless they name another.
+    pub persona_id: Option<PersonaId>,
     /// Provider and model preferences, as given.
     pub model_policy: Option<Value>,
     /// The caller's summary.
@@ -245,6 +253,9 @@ pub struct Task {
     pub created_by: String,
     /// The registered name of the workflow that runs it.
     pub workflow: String,
+    /// The Persona it runs under, as that was when the Task was submitted.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub persona: Option<TaskPersona>,
     /// Its branch.
     pub branch_id: Option<BranchId>,
     /// The Task it came from.
@@ -592,4 +603,17 @@ pub struct Vault {
     pub capabilities: Vec<String>,
     /// Position of the event that holds the caller's own members.
     pub metadata: Position,
+}
+
+/// The definition of an agent. What it says is in the event at `source`.
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+pub struct Persona {
+    /// Its name.
+    pub name: String,
+    /// Its version.
+    pub version: String,
+    /// Digest of all that it says, to tell a repetition from another definition.
+    pub content: Digest,
+    /// Position of the event that holds the definition and the caller's own members.
+    pub source: Position,
 }

@@ -6,7 +6,7 @@ use crate::Refused;
 use crate::port::ApiKey;
 
 /// What an API key can be allowed to do. `*` stands for all, `*:read` for everything that ends in `:read`.
-pub const SCOPES: [&str; 16] = [
+pub const SCOPES: [&str; 18] = [
     "workspaces:read",
     "workspaces:write",
     "sessions:read",
@@ -18,6 +18,8 @@ pub const SCOPES: [&str; 16] = [
     "artifacts:write",
     "vaults:read",
     "vaults:write",
+    "personas:read",
+    "personas:write",
     "connectors:read",
     "skills:read",
     "receipts:read",

@@ -6,13 +6,16 @@
 //! because the answer is always rebuilt.
 
 mod order;
+mod persona;
 mod replay;
+mod session_replay;
 
 use std::time::Duration;
 
 use canon::{Digest, Value, jcs};
 use domain::{
-    Command, Event, MessageId, Position, Refusal, ResourceRef, State, Status, WorkspaceId,
+    Command, Event, MessageId, Position, Refusal, ResourceRef, SessionId, State, Status,
+    WorkspaceId,
 };
 use hmac::{Hmac, KeyInit, Mac};
 use sha2::Sha256;
@@ -76,6 +79,10 @@ impl Engine {
         caller.require(write_scope(&request))?;
         let submits = matches!(request, Request::SubmitTask(_) | Request::ReplayTask(_));
         let to_task = matches!(request, Request::SendTaskMessage { .. });
+        let session_replay = match &request {
+            Request::ReplaySession(replay) => Some(replay.clone()),
+            _ => None,
+        };
         let done = self
             .carry_out(caller, request, idempotency.as_ref())
             .await?;
@@ -87,6 +94,11 @@ impl Engine {
             Some(event) if !done.changed && done.subject.id.is_empty() => event.resource.clone(),
             _ => done.subject.clone(),
         };
+        if let (Some(replay), true, Ok(fork)) =
+            (session_replay, done.changed, SessionId::parse(&subject.id))
+        {
+            self.begin_session_replay(caller, replay, fork);
+        }
         // A Task that was submitted has gone on since.
         let mut written = done.written;
         if submits {
@@ -290,10 +302,12 @@ fn write_scope(request: &Request) -> &'static str {
         | Request::CreateBranch { .. } => "sessions:write",
         Request::SubmitTask(_)
         | Request::ReplayTask(_)
+        | Request::ReplaySession(_)
         | Request::CancelTask { .. }
         | Request::SendTaskMessage { .. }
         | Request::RespondPermission { .. } => "tasks:write",
         Request::RegisterArtifact(_) | Request::UploadContent { .. } => "artifacts:write",
         Request::CreateVault { .. } => "vaults:write",
+        Request::CreatePersona(_) | Request::UpdatePersona { .. } => "personas:write",
     }
 }

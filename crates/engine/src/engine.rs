@@ -11,7 +11,7 @@ use tokio::sync::{mpsc, oneshot};
 
 use crate::limits::Limits;
 use crate::metrics::Metrics;
-use crate::port::{Clock, Commit, Ids, Performer, SealedTurn, Spawn, Store};
+use crate::port::{Clock, Commit, Ids, Performer, SealedTurn, SecretKeeper, Spawn, Store};
 use crate::receipt::Authority;
 use crate::refused::Refused;
 use crate::turn::{self, Cache, ClaimRequest, Done, Item, Lease};
@@ -31,6 +31,8 @@ pub struct Parts {
     pub spawn: Arc<dyn Spawn>,
     /// The outside.
     pub performer: Arc<dyn Performer>,
+    /// Where secrets are kept; none when this program keeps none.
+    pub secrets: Option<Arc<dyn SecretKeeper>>,
     /// The workflows on offer.
     pub workflows: Registry,
     /// Who signs receipts.
@@ -53,6 +55,7 @@ pub(crate) struct Shared {
     pub(crate) ids: Arc<dyn Ids>,
     pub(crate) spawn: Arc<dyn Spawn>,
     pub(crate) performer: Arc<dyn Performer>,
+    pub(crate) secrets: Option<Arc<dyn SecretKeeper>>,
     pub(crate) workflows: Registry,
     pub(crate) authority: Arc<Authority>,
     pub(crate) limits: Limits,
@@ -112,6 +115,7 @@ impl Engine {
             ids,
             spawn,
             performer,
+            secrets,
             workflows,
             authority,
             limits,
@@ -125,6 +129,7 @@ impl Engine {
             ids,
             spawn,
             performer,
+            secrets,
             workflows,
             authority: Arc::new(authority),
             limits,

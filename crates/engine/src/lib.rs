@@ -23,6 +23,7 @@ mod secrets;
 mod stream;
 mod trust;
 mod turn;
+mod vault;
 mod view;
 mod worker;
 pub mod workflow;

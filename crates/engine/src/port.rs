@@ -15,4 +15,6 @@ pub use store::{
     ListQuery, News, ReadEvents, Scope, Seal, SealedTurn, Store, StoreFault, StoredEvent, Tree,
     TreeAppend,
 };
-pub use world::{BoxFuture, Clock, Deltas, Ids, Performed, Performer, Spawn};
+pub use world::{
+    BoxFuture, Clock, Deltas, Ids, KeepSecretError, Performed, Performer, SecretKeeper, Spawn,
+};

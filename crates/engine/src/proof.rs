@@ -260,7 +260,7 @@ impl Engine {
                 name: "inclusion".to_owned(),
                 ok: false,
                 code: Some(Code::MerkleMismatch),
-                expected: None,
+                expected: Some("a proof from the log's own tiles".to_owned()),
                 found: Some(problem),
             });
         }
@@ -472,7 +472,10 @@ fn check_content(receipt: &Receipt, bytes: Option<&[u8]>) -> Check {
         ok,
         code: (!ok).then_some(Code::ContentMismatch),
         expected: (!ok).then(|| receipt.content.to_string()),
-        found: found.filter(|_| !ok).map(|digest| digest.to_string()),
+        found: (!ok).then(|| match found {
+            Some(digest) => digest.to_string(),
+            None => "nothing".to_owned(),
+        }),
     }
 }
 

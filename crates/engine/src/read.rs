@@ -75,6 +75,7 @@ pub(crate) fn read_scope(kind: ResourceKind) -> &'static str {
         | ResourceKind::Chain
         | ResourceKind::Batch
         | ResourceKind::TrustChain => "receipts:read",
+        ResourceKind::Persona => "personas:read",
     }
 }
 
@@ -92,7 +93,7 @@ pub(crate) fn workspace_of(document: &Document) -> Option<WorkspaceId> {
         State::Permission(request) => Some(request.workspace_id.clone()),
         State::Vault(vault) => vault.workspace_id.clone(),
         State::Receipt(receipt) => Some(receipt.workspace_id.clone()),
-        State::Chain(_) | State::Batch(_) | State::TrustChain(_) => None,
+        State::Chain(_) | State::Batch(_) | State::TrustChain(_) | State::Persona(_) => None,
     }
 }
 
@@ -153,7 +154,8 @@ impl Engine {
             {
                 return Err(unknown());
             }
-        } else if !caller.sees(workspace_of(&document).as_ref()) {
+        } else if kind != ResourceKind::Persona && !caller.sees(workspace_of(&document).as_ref()) {
+            // Personas are global: whoever may run Tasks must see what they can run under.
             return Err(unknown());
         }
         Ok(document)
@@ -176,14 +178,17 @@ impl Engine {
     /// The caller lacks the scope; a named filter does not exist; the store failed.
     pub async fn list(&self, caller: &Caller, request: ListRequest) -> Result<Page, Refused> {
         caller.require(read_scope(request.kind))?;
-        let scopes = self
-            .scopes(
+        let scopes = if request.kind == ResourceKind::Persona {
+            vec![Scope::All]
+        } else {
+            self.scopes(
                 caller,
                 request.workspace_id.as_deref(),
                 request.session_id.as_deref(),
                 request.task_id.as_deref(),
             )
-            .await?;
+            .await?
+        };
         let mut documents = Vec::new();
         for scope in scopes {
             let query = ListQuery {

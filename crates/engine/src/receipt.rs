@@ -8,9 +8,9 @@ use std::sync::Arc;
 
 use canon::{Digest, Map, Value, jcs, sha256};
 use domain::{
-    Blob, ChainId, Document, Documents, Draft, Ends, Event, EventName, ImpossibleEvent, Issued,
-    Kind, Observed, Position, ReceiptId, Scratch, Sealed, State, Status, Task, TaskId, Timestamp,
-    issue_receipt, seal,
+    AutonomyTier, Blob, ChainId, Document, Documents, Draft, Ends, Event, EventName,
+    ImpossibleEvent, Issued, Kind, Observed, Position, ReceiptId, Scratch, Sealed, State, Status,
+    Task, TaskId, TaskPersona, Timestamp, issue_receipt, seal,
 };
 use receipts::{
     Approval, Budget, Decision, Determinism, End, EventLog, Failure, FileOperation, FileWrite,
@@ -141,6 +141,7 @@ impl Step {
         let facts = facts(scratch, authority, &document, receipt_id, &events, stamp)
             .map_err(|error| broken(error.to_string()))?;
         let receipt = build_task(&facts)
+            .and_then(|receipt| receipt.redacted(&secrets::looks_secret))
             .map_err(|error| broken(error.to_string()))?
             .signed(&authority.signer);
         let (drafts, blob) = issue(scratch, task_id, receipt_id, &receipt, None);
@@ -195,14 +196,14 @@ fn facts(
         Some(State::Chain(chain)) => Some(chain.receipt_hash),
         _ => None,
     };
-    let mut redactions = story.redactions;
     // An empty list would say that nothing happened; what nobody saw is named.
-    redactions.extend(story.not_observed.iter().map(|list| Redaction {
+    let redactions = story.not_observed.iter().map(|list| Redaction {
         field: format!("/side_effects/{list}"),
         reason: "not_observed".to_owned(),
         proof_hash: None,
-    }));
-    let lifecycle = lifecycle(document, task, story.failure, stamp, &mut redactions);
+    });
+    let redactions = redactions.collect();
+    let lifecycle = lifecycle(document, task, story.failure, stamp);
     let consumed = Budget {
         usd: Micros(
             story
@@ -229,7 +230,7 @@ fn facts(
         issued_at: stamp.to_string(),
         identifiers: Identifiers {
             tenant_id: None,
-            persona_ref: None,
+            persona_ref: task.persona.as_ref().map(TaskPersona::reference),
             workspace_ref: task.workspace_id.to_string(),
             session_id: task.session_id.to_string(),
             task_id: document.id.to_string(),
@@ -238,12 +239,7 @@ fn facts(
         },
         lifecycle,
         approvals: story.approvals,
-        // A Task without a persona has no tier of its own (C-46).
-        trust: Trust {
-            start_tier: Tier::ActAuto,
-            end_tier: Tier::ActAuto,
-            policy_ref: Some("none".to_owned()),
-        },
+        trust: trust(task.persona.as_ref()),
         limit: None,
         consumed,
         replay_input: ReplayInput {
@@ -257,7 +253,7 @@ fn facts(
         },
         model_calls: story.calls,
         alternatives: Vec::new(),
-        route_policy_reason: "the only model this server offers".to_owned(),
+        route_policy_reason: "the model that the persona or the server names".to_owned(),
         currency: "USD".to_owned(),
         side_effects: story.side_effects,
         final_artifacts: story.artifacts,
@@ -268,12 +264,27 @@ fn facts(
     })
 }
 
+/// The tier is the Persona's, from start to end. A Task without one has no tier of its own (C-46).
+fn trust(persona: Option<&TaskPersona>) -> Trust {
+    let tier = match persona.map(|persona| persona.autonomy_tier) {
+        Some(AutonomyTier::Shadow) => Tier::Shadow,
+        Some(AutonomyTier::Suggest) => Tier::Suggest,
+        Some(AutonomyTier::ActWithApproval) => Tier::ActWithApproval,
+        Some(AutonomyTier::ActAuto) | None => Tier::ActAuto,
+    };
+    let policy_ref = persona.map_or_else(|| "none".to_owned(), TaskPersona::reference);
+    Trust {
+        start_tier: tier,
+        end_tier: tier,
+        policy_ref: Some(policy_ref),
+    }
+}
+
 fn lifecycle(
     document: &Document,
     task: &Task,
     failure: Option<Failure>,
     stamp: Timestamp,
-    redactions: &mut Vec<Redaction>,
 ) -> Lifecycle {
     let end = match task.status {
         Status::Completed => End::Succeeded,
@@ -282,43 +293,17 @@ fn lifecycle(
         | Status::Submitted
         | Status::Working
         | Status::InputRequired
-        | Status::AuthRequired => End::Failed(redacted(failure, redactions)),
+        | Status::AuthRequired => End::Failed(failure.unwrap_or(Failure {
+            code: "failed".to_owned(),
+            message: "the task failed".to_owned(),
+            details: None,
+        })),
     };
     Lifecycle {
         created_at: Some(document.created_at.to_string()),
         started_at: task.started_at.map(|time| time.to_string()),
         completed_at: stamp.to_string(),
         end,
-    }
-}
-
-/// A failure comes from the outside as often as from us: what looks like a secret in it stays out of the proof.
-fn redacted(failure: Option<Failure>, redactions: &mut Vec<Redaction>) -> Failure {
-    let mut failure = failure.unwrap_or(Failure {
-        code: "failed".to_owned(),
-        message: "the task failed".to_owned(),
-        details: None,
-    });
-    if secrets::looks_secret(&failure.message) {
-        failure.message = "redacted".to_owned();
-        redactions.push(redaction("/lifecycle/failure/message"));
-    }
-    let leaks = |details: &Map<String, Value>| {
-        secrets::looks_secret(&Value::Object(details.clone()).to_string())
-    };
-    if failure.details.as_ref().is_some_and(leaks) {
-        failure.details = None;
-        redactions.push(redaction("/lifecycle/failure/details"));
-    }
-    failure
-}
-
-fn redaction(field: &str) -> Redaction {
-    // No proof hash: the digest of a short secret would reveal it (AP-PRIV-04).
-    Redaction {
-        field: field.to_owned(),
-        reason: "looks like a secret".to_owned(),
-        proof_hash: None,
     }
 }
 
@@ -336,7 +321,6 @@ struct Story {
     approvals: Vec<Approval>,
     artifacts: Vec<FinalArtifact>,
     failure: Option<Failure>,
-    redactions: Vec<Redaction>,
     side_effects: SideEffects,
     /// Names and arguments of tool calls, until their results come.
     tools: BTreeMap<String, (String, String, Option<Digest>)>,

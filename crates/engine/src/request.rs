@@ -2,8 +2,8 @@
 
 use canon::{Digest, Map, Value};
 use domain::{
-    ArtifactId, ArtifactKind, BranchId, BranchKind, PermissionId, Role, SessionId, TaskId,
-    Visibility, WorkspaceId,
+    ArtifactId, ArtifactKind, BranchId, BranchKind, PermissionId, PersonaChange, PersonaId, Role,
+    SessionId, TaskId, Visibility, WorkspaceId,
 };
 
 /// A write.
@@ -57,6 +57,8 @@ pub enum Request {
     SubmitTask(NewTask),
     /// Replays a Task.
     ReplayTask(ReplayTask),
+    /// Replays a Session.
+    ReplaySession(ReplaySession),
     /// Cancels a Task.
     CancelTask {
         /// The Task.
@@ -119,6 +121,15 @@ pub enum Request {
         /// The caller's own members.
         metadata: Map<String, Value>,
     },
+    /// Defines a Persona.
+    CreatePersona(Box<domain::CreatePersona>),
+    /// Changes a Persona.
+    UpdatePersona {
+        /// The Persona.
+        id: PersonaId,
+        /// The change.
+        change: PersonaChange,
+    },
 }
 
 /// A Message to be.
@@ -179,8 +190,17 @@ pub struct ReplayTask {
     pub conformance: bool,
     /// The Session to run in, when it is not the source's.
     pub session_id: Option<SessionId>,
-    /// The Branch to run on; see [`crate::Engine::replay_branch`].
-    pub branch_id: Option<BranchId>,
+}
+
+/// A replay of a Session to be.
+#[derive(Debug, Clone, PartialEq)]
+pub struct ReplaySession {
+    /// The Session to replay.
+    pub id: SessionId,
+    /// The request body: as for a Task, with overrides under `<task id>/<key>`.
+    pub body: Value,
+    /// True for a conformance run.
+    pub conformance: bool,
 }
 
 /// The input of a Task to be.

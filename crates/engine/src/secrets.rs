@@ -23,6 +23,11 @@ const SHAPES: [(&str, usize); 12] = [
 pub(crate) fn looks_secret(text: &str) -> bool {
     SHAPES.iter().any(|(prefix, length)| {
         text.match_indices(prefix).any(|(at, _)| {
+            // `task-…` is no `sk-…`.
+            let before = text.get(..at).unwrap_or_default();
+            if before.ends_with(|character: char| character.is_alphanumeric()) {
+                return false;
+            }
             let rest = text.get(at + prefix.len()..).unwrap_or_default();
             rest.chars()
                 .take_while(|character| !character.is_whitespace() && *character != '"')
@@ -41,6 +46,7 @@ mod tests {
         for text in [
             "failed with rpk_0123456789abcdef0123",
             "-----BEGIN PRIVATE KEY-----",
+            "(sk-abcdefghijklmnop1234)",
             "header was Authorization: Bearer abcdefgh12345678",
             "key sk-abcdefghijklmnop1234",
             r#"{"token":"eyJhbGciOiJIUzI1NiIsInR5cCI6"}"#,
@@ -51,6 +57,8 @@ mod tests {
             "the bearer of news",
             "ask-me",
             "sk-short",
+            "task-0123456789abcdef0123",
+            "the desk-operator-of-building-seven",
             "rpk_",
             "AKIA",
             "",

@@ -187,7 +187,8 @@ impl Engine {
             | State::Receipt(_)
             | State::Chain(_)
             | State::Batch(_)
-            | State::TrustChain(_) => Ok(Extra::None),
+            | State::TrustChain(_)
+            | State::Persona(_) => Ok(Extra::None),
         }
     }
 
@@ -329,6 +330,7 @@ fn content_positions(document: &Document) -> Vec<Position> {
             positions
         }
         State::Vault(vault) => vec![vault.metadata],
+        State::Persona(persona) => vec![persona.source],
         State::Receipt(receipt) => receipt.verified.into_iter().collect(),
         State::Chain(_) | State::TrustChain(_) => Vec::new(),
         State::Batch(batch) => std::iter::once(batch.source)

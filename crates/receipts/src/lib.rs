@@ -16,6 +16,7 @@ mod keys;
 pub mod merkle;
 pub mod note;
 mod receipt;
+mod redact;
 mod replay;
 mod shape;
 pub mod stream;

@@ -112,14 +112,19 @@ pub fn verify_inclusion(
     path: &[Digest],
     root: &Digest,
 ) -> bool {
+    inclusion_root(leaf, index, size, path) == Some(*root)
+}
+
+/// Returns the root that an inclusion path leads to; none when it is no path from this leaf in a tree of this size.
+pub fn inclusion_root(leaf: &Digest, index: u64, size: u64, path: &[Digest]) -> Option<Digest> {
     if index >= size {
-        return false;
+        return None;
     }
     let (mut at, mut last) = (index, size - 1);
     let mut hash = *leaf;
     for sibling in path {
         if last == 0 {
-            return false;
+            return None;
         }
         if at & 1 == 1 || at == last {
             hash = node(sibling, &hash);
@@ -130,7 +135,7 @@ pub fn verify_inclusion(
         at >>= 1;
         last >>= 1;
     }
-    last == 0 && hash == *root
+    (last == 0).then_some(hash)
 }
 
 /// Tells whether a proof shows the older tree to be the beginning of the newer one.

@@ -174,15 +174,15 @@ impl Report {
         &mut self,
         name: impl Into<String>,
         code: Code,
-        expected: Option<String>,
-        found: Option<String>,
+        expected: impl Into<String>,
+        found: impl Into<String>,
     ) {
         self.checks.push(Check {
             name: name.into(),
             ok: false,
             code: Some(code),
-            expected,
-            found,
+            expected: Some(expected.into()),
+            found: Some(found.into()),
         });
     }
 }
@@ -206,17 +206,24 @@ pub fn verify(bytes: &[u8], evidence: &Evidence<'_>) -> Report {
                     (error.problem().to_owned(), error.pointer().to_owned())
                 }
             };
-            report.fail("schema", Code::SchemaInvalid, Some(expected), Some(found));
+            report.fail("schema", Code::SchemaInvalid, expected, found);
             return report;
         }
     };
     report.receipt_id = Some(receipt.id().to_owned());
     report.pass("schema");
     if evidence.form == Form::Canonical {
-        if receipt.bytes() == bytes {
+        let canonical = receipt.bytes();
+        if canonical == bytes {
             report.pass("canonical");
         } else {
-            report.fail("canonical", Code::NotCanonical, None, None);
+            let (expected, found) = (sha256(&canonical), sha256(bytes));
+            report.fail(
+                "canonical",
+                Code::NotCanonical,
+                format!("bytes with digest {expected}"),
+                format!("bytes with digest {found}"),
+            );
         }
     }
     check_hash(&receipt, &mut report);
@@ -243,12 +250,8 @@ fn check_chain(receipt: &Receipt, predecessor: Predecessor, report: &mut Report)
     match predecessor {
         Predecessor::NotAsked => report.skipped.push("chain"),
         Predecessor::Absent if stated.is_some() => {
-            report.fail(
-                "chain",
-                Code::PreviousReceiptMissing,
-                words_of(stated),
-                None,
-            );
+            let expected = words_of(stated);
+            report.fail("chain", Code::PreviousReceiptMissing, expected, NOTHING);
         }
         Predecessor::Hash(hash) if stated != Some(hash) => {
             let expected = words_of(Some(hash));
@@ -270,9 +273,13 @@ fn check_merkle(receipt: &Receipt, evidence: &Evidence<'_>, report: &mut Report)
                 .is_some_and(|inclusion| size > inclusion.leaf_index)
         };
         match known.map(|batch| batch.size).min() {
-            None => report.fail("merkle_root", Code::MerkleBatchUnknown, None, found),
+            None => {
+                let expected = "the root of a known head";
+                report.fail("merkle_root", Code::MerkleBatchUnknown, expected, found);
+            }
             Some(size) if is_later(size) => {
-                report.fail("merkle_root", Code::MerkleMismatch, None, found);
+                let expected = "the root of a head from before the receipt";
+                report.fail("merkle_root", Code::MerkleMismatch, expected, found);
             }
             Some(_) => report.pass("merkle_root"),
         }
@@ -286,14 +293,20 @@ fn check_merkle(receipt: &Receipt, evidence: &Evidence<'_>, report: &mut Report)
                 path,
             } = inclusion;
             let leaf = merkle::leaf(&receipt.hash());
+            let reached = merkle::inclusion_root(&leaf, *leaf_index, *size, path);
             if !batches.contains(&inclusion.batch) {
                 let found = words_of(Some(*root));
-                report.fail("inclusion", Code::MerkleBatchUnknown, None, found);
-            } else if merkle::verify_inclusion(&leaf, *leaf_index, *size, path, root) {
+                let expected = "the root of a known head";
+                report.fail("inclusion", Code::MerkleBatchUnknown, expected, found);
+            } else if reached == Some(*root) {
                 report.pass("inclusion");
             } else {
                 let expected = words_of(Some(*root));
-                report.fail("inclusion", Code::MerkleMismatch, expected, None);
+                let found = reached.map_or_else(
+                    || "a path that leads to no root".to_owned(),
+                    |root| root.to_string(),
+                );
+                report.fail("inclusion", Code::MerkleMismatch, expected, found);
             }
         }
     }
@@ -317,20 +330,31 @@ fn check_signatures(receipt: &Receipt, evidence: &Evidence<'_>, report: &mut Rep
             }
             Err(SignatureFault::AlgorithmUnsupported) => (
                 Code::AlgorithmUnsupported,
-                Some(crate::keys::ED25519),
-                Some(stated.algorithm),
+                crate::keys::ED25519.to_owned(),
+                stated.algorithm,
             ),
-            Err(SignatureFault::KeyUnknown) => (Code::KeyUnknown, None, Some(stated.key_id)),
-            Err(SignatureFault::KeyNotValidAtTime) => (Code::KeyNotValidAtTime, None, Some(at)),
-            Err(SignatureFault::SignatureInvalid) => (Code::SignatureInvalid, None, None),
+            Err(SignatureFault::KeyUnknown) => (
+                Code::KeyUnknown,
+                "a key of the key set".to_owned(),
+                stated.key_id,
+            ),
+            Err(SignatureFault::KeyNotValidAtTime) => (
+                Code::KeyNotValidAtTime,
+                format!("a time at which `{}` was valid", stated.key_id),
+                at,
+            ),
+            Err(SignatureFault::SignatureInvalid) => (
+                Code::SignatureInvalid,
+                format!(
+                    "the signature of `{}` over {}",
+                    stated.key_id,
+                    receipt.hash()
+                ),
+                stated.signature,
+            ),
         };
         report.signatures = Signatures::Invalid;
-        report.fail(
-            name,
-            code,
-            expected.map(str::to_owned),
-            found.map(str::to_owned),
-        );
+        report.fail(name, code, expected, found);
     }
     if report.signatures != Signatures::Invalid && receipt.signatures().next().is_some() {
         report.signatures = Signatures::Valid;
@@ -339,8 +363,13 @@ fn check_signatures(receipt: &Receipt, evidence: &Evidence<'_>, report: &mut Rep
         None => report.skipped.push("anchor"),
         Some(_) if is_anchored => report.pass("anchor"),
         Some(anchor) => {
-            let expected = Some(anchor.to_owned());
-            report.fail("anchor", Code::UntrustedAnchor, expected, None);
+            let signers: Vec<&str> = receipt.signatures().map(|stated| stated.key_id).collect();
+            let found = match signers.as_slice() {
+                [] => "no signature".to_owned(),
+                signers => format!("signed by {}", signers.join(", ")),
+            };
+            let expected = format!("a valid signature by `{anchor}`");
+            report.fail("anchor", Code::UntrustedAnchor, expected, found);
         }
     }
 }
@@ -396,8 +425,8 @@ fn check_inline_materials(receipt: &Receipt, report: &mut Report) {
         if computed.as_deref() == Some(stated) {
             report.pass(name);
         } else {
-            let expected = Some(stated.to_owned());
-            report.fail(name, Code::MaterialMismatch, expected, computed);
+            let found = computed.unwrap_or_else(|| "no base64".to_owned());
+            report.fail(name, Code::MaterialMismatch, stated, found);
         }
     }
 }
@@ -410,8 +439,8 @@ fn check_references(receipt: &Receipt, found: Option<&References>, report: &mut 
     if found.subject_exists {
         report.pass("subject");
     } else {
-        let id = Some(receipt.subject_id().to_owned());
-        report.fail("subject", Code::SubjectMissing, id, None);
+        let id = receipt.subject_id();
+        report.fail("subject", Code::SubjectMissing, id, NOTHING);
     }
     let mut mismatches = 0;
     for reference in references(receipt) {
@@ -430,6 +459,9 @@ fn check_references(receipt: &Receipt, found: Option<&References>, report: &mut 
     }
 }
 
-fn words_of(digest: Option<Digest>) -> Option<String> {
-    Some(digest.map_or_else(|| "null".to_owned(), |digest| digest.to_string()))
+/// What is found where something is missing.
+const NOTHING: &str = "nothing";
+
+fn words_of(digest: Option<Digest>) -> String {
+    digest.map_or_else(|| "null".to_owned(), |digest| digest.to_string())
 }

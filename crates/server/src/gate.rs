@@ -194,6 +194,7 @@ mod tests {
             ids: Arc::new(RandomIds),
             spawn: Arc::new(TokioSpawn),
             performer: Arc::new(Offline),
+            secrets: None,
             workflows: Registry::new(builtin()),
             authority: engine::Authority::with_one_key("test", "key-1", &[1; 32]).unwrap(),
             limits: Limits {

@@ -10,6 +10,7 @@ mod events;
 mod messages;
 mod operation;
 mod permissions;
+mod personas;
 mod receipts;
 mod records;
 mod sessions;
@@ -105,6 +106,7 @@ fn guarded() -> Routes {
         events::routes,
         artifacts::routes,
         vaults::routes,
+        personas::routes,
         permissions::routes,
         receipts::routes,
         records::routes,

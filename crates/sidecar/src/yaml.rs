@@ -191,6 +191,9 @@ fn refuse_scan(error: &ScanError) -> YamlError {
     // The parser knows no surrogate escapes; whole pairs were joined before it saw the text.
     let refusal = if error.info().contains("invalid Unicode character escape") {
         YamlRefusal::Unsupported
+    } else if error.info() == "recursion limit exceeded" {
+        // Flow collections are scanned whole, so its own limit of depth comes before ours.
+        YamlRefusal::TooLarge
     } else {
         YamlRefusal::Syntax
     };

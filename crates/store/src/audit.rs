@@ -9,14 +9,15 @@ use std::path::{Path, PathBuf};
 
 use canon::Digest;
 use domain::{EventName, Position};
-use engine::port::{Scope, StoreFault, Tree};
+use engine::port::{StoreFault, StoredEvent, Tree};
 use rusqlite::{Connection, OptionalExtension};
 
 use crate::blob;
+use crate::block::Block;
 use crate::directory::{self, OpenError};
 use crate::fault::fault;
-use crate::read;
-use crate::row::{DocumentRow, EventRow, sql};
+use crate::row::{DocumentRow, sql};
+use crate::rows::Table;
 use crate::schema::{self, Role};
 use crate::tree;
 
@@ -50,6 +51,18 @@ impl AuditError {
     }
 }
 
+/// Events that cannot be read: they are stored together, and that is damaged.
+#[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
+#[error("events {} to {} cannot be read: their block is damaged ({problem})", first.0, last.0)]
+pub struct DamagedBlock {
+    /// The position of the first.
+    pub first: Position,
+    /// The position of the last.
+    pub last: Position,
+    /// What is wrong.
+    pub problem: String,
+}
+
 /// A whole log, open for reading.
 #[derive(Debug)]
 pub struct Audit {
@@ -71,7 +84,16 @@ impl Audit {
         // One transaction to the end: what is committed meanwhile stays out of sight.
         connection.execute_batch("BEGIN").map_err(fault)?;
         let meta = schema::meta(directory, &connection)?;
-        let head = read::last_event(&connection, Scope::All)?.unwrap_or(Position::START);
+        // A damaged block tells its place and not its length.
+        let head = match Table::Events.holding(&connection, u64::MAX)? {
+            None => Position::START,
+            Some(first) => {
+                let bytes = Table::Events.bytes(&connection, first)?.unwrap_or_default();
+                let block = Block::decode(Position(first), &bytes).unwrap_or_default();
+                let last = block.events.last();
+                last.map_or(Position(first), |event| event.position)
+            }
+        };
         Ok(Self {
             directory: directory.to_owned(),
             connection,
@@ -94,15 +116,35 @@ impl Audit {
     ///
     /// # Errors
     /// The database fails.
-    pub fn events(&self, after: Position) -> Result<Vec<EventRow>, AuditError> {
-        let columns = EventRow::COLUMNS;
-        let text =
-            format!("SELECT {columns} FROM events WHERE position > ?1 ORDER BY position LIMIT ?2");
-        let mut select = self.connection.prepare_cached(&text).map_err(fault)?;
-        let rows = select
-            .query_map((sql(after.0), CHUNK), EventRow::read)
-            .map_err(fault)?;
-        Ok(rows.collect::<rusqlite::Result<_>>().map_err(fault)?)
+    pub fn events(
+        &self,
+        after: Position,
+    ) -> Result<Vec<Result<StoredEvent, DamagedBlock>>, AuditError> {
+        let next = after.plus(1);
+        let start = Table::Events.holding(&self.connection, next.0)?;
+        let mut found: Vec<Result<StoredEvent, DamagedBlock>> = Vec::new();
+        let add = |first: Position, bytes: &[u8]| -> Result<bool, AuditError> {
+            // What is lost reaches to the block that follows.
+            if let Some(Err(before)) = found.last_mut() {
+                before.last = Position(first.0 - 1);
+            }
+            match Block::decode(first, bytes) {
+                Ok(block) => {
+                    let events = block.events.into_iter();
+                    found.extend(events.filter(|event| event.position >= next).map(Ok));
+                }
+                Err(problem) if first >= next => found.push(Err(DamagedBlock {
+                    first,
+                    last: self.head,
+                    problem,
+                })),
+                Err(_) => {}
+            }
+            // Not before it is known how far a damaged one reaches.
+            Ok(found.len() < CHUNK || matches!(found.last(), Some(Err(_))))
+        };
+        Table::Events.each(&self.connection, start.unwrap_or(next.0), add)?;
+        Ok(found)
     }
 
     /// Returns some documents after a key, ascending; none at the end.

@@ -1,4 +1,4 @@
-//! Blobs: small ones in the database, large ones as files named by their digest.
+//! Blobs: small ones in the database, in blocks, large ones as files named by their digest.
 //!
 //! A blob is content: whatever it is called by, its bytes must hash to the digest asked for.
 
@@ -13,7 +13,7 @@ use engine::port::StoreFault;
 use rusqlite::Connection;
 
 use crate::directory::{blobs, sync_directory, write_durably};
-use crate::fault::{fault, file_fault};
+use crate::fault::file_fault;
 use crate::read;
 
 /// The largest blob kept in the database, where it shares the sync of its commit.
@@ -27,17 +27,6 @@ fn place(directory: &Path, digest: &Digest) -> (PathBuf, String) {
     let name = digest.hex();
     let shelf: String = name.chars().take(2).collect();
     (blobs(directory).join(shelf), name)
-}
-
-/// Stores a small blob in the transaction under way.
-pub(crate) fn insert(connection: &Connection, blob: &Blob) -> Result<(), StoreFault> {
-    connection
-        .prepare_cached(
-            "INSERT INTO blobs(digest, bytes) VALUES (?1, ?2) ON CONFLICT(digest) DO NOTHING",
-        )
-        .and_then(|mut insert| insert.execute((blob.digest.as_bytes(), &blob.bytes)))
-        .map(drop)
-        .map_err(fault)
 }
 
 /// Writers of one blob take turns, by its digest: they share a temporary file, and a second one that cut it short

@@ -8,8 +8,9 @@ use std::path::{Path, PathBuf};
 
 /// The version of the data directory that this program writes.
 ///
-/// 1: the first.
-pub const FORMAT_VERSION: u32 = 1;
+/// 1: the first, never released. Each event was a row of its own.
+/// 2: events of a commit and its small blobs are compressed together, with dictionary 1.
+pub const FORMAT_VERSION: u32 = 2;
 
 const LOCK: &str = "lock";
 const FORMAT: &str = "format";
@@ -31,6 +32,14 @@ pub enum OpenError {
     /// A newer program wrote it.
     #[error("data directory `{}` has format {found}, this program knows up to {FORMAT_VERSION}", directory.display())]
     NewerFormat {
+        /// The directory.
+        directory: PathBuf,
+        /// Its format.
+        found: u32,
+    },
+    /// An older program wrote it, and there is no way from there to here.
+    #[error("data directory `{}` has format {found}, this program needs {FORMAT_VERSION}", directory.display())]
+    OlderFormat {
         /// The directory.
         directory: PathBuf,
         /// Its format.
@@ -75,6 +84,9 @@ impl OpenError {
             OpenError::NewerFormat { .. } => {
                 "run the newer program that wrote it; an older one would damage it"
             }
+            OpenError::OlderFormat { .. } => {
+                "it was never released: keep what you need with the `reprise log export` of the program that wrote it, then name a new directory"
+            }
             OpenError::NoLog { .. } => {
                 "name the directory that `reprise serve` uses; it makes one at its first start"
             }
@@ -84,6 +96,16 @@ impl OpenError {
             OpenError::Fault { .. } => {
                 "check that the disk works, has room, and lets this user write"
             }
+        }
+    }
+
+    /// Returns the refusal of a format that is not the one this program writes.
+    pub(crate) fn other_format(directory: &Path, found: u32) -> Self {
+        let directory = directory.to_owned();
+        if found > FORMAT_VERSION {
+            OpenError::NewerFormat { directory, found }
+        } else {
+            OpenError::OlderFormat { directory, found }
         }
     }
 
@@ -132,13 +154,8 @@ pub(crate) fn claim(directory: &Path) -> Result<Lock, OpenError> {
     write_pid(&mut file).map_err(fault)?;
     match read_format(directory)? {
         Some(FORMAT_VERSION) => {}
-        // Older formats will be backed up and migrated forward here; there is none yet.
-        Some(found) => {
-            return Err(OpenError::NewerFormat {
-                directory: directory.to_owned(),
-                found,
-            });
-        }
+        // Older formats will be backed up and migrated forward here; none was released yet.
+        Some(found) => return Err(OpenError::other_format(directory, found)),
         None => write_durably(directory, FORMAT, format!("{FORMAT_VERSION}\n").as_bytes())
             .map_err(fault)?,
     }
@@ -149,10 +166,7 @@ pub(crate) fn claim(directory: &Path) -> Result<Lock, OpenError> {
 pub(crate) fn check(directory: &Path) -> Result<(), OpenError> {
     match read_format(directory)? {
         Some(FORMAT_VERSION) if database(directory).exists() => Ok(()),
-        Some(found) if found != FORMAT_VERSION => Err(OpenError::NewerFormat {
-            directory: directory.to_owned(),
-            found,
-        }),
+        Some(found) if found != FORMAT_VERSION => Err(OpenError::other_format(directory, found)),
         Some(_) | None => Err(OpenError::NoLog {
             directory: directory.to_owned(),
         }),

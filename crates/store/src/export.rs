@@ -9,7 +9,8 @@
 //! blobs/<hex>     content by digest
 //! ```
 //!
-//! Event bytes and blobs go out as they are; a damaged blob stops the export, because its name would lie.
+//! Event bytes and blobs go out as they are; a damaged block of events stops the export, and so does a damaged blob,
+//! because its name would lie.
 
 use std::fs::{self, File};
 use std::io::{self, BufWriter, Write};
@@ -179,9 +180,12 @@ fn write_events(
     let mut after = Position::START;
     loop {
         let rows = audit.events(after)?;
-        let Some(last) = rows.last() else { break };
-        after = last.position;
-        for row in &rows {
+        if rows.is_empty() {
+            break;
+        }
+        for row in rows {
+            let row = row.map_err(|damaged| StoreFault::new(damaged.to_string()))?;
+            after = row.position;
             first.get_or_insert(row.position);
             lines.add(&row.bytes)?;
             issued.extend(issued_by(&row.bytes));

@@ -6,8 +6,7 @@ use std::fmt;
 
 use canon::{Digest, Integers, jcs, read};
 use domain::{Draft, Event, EventName, Position, Scratch, Sealed, seal};
-
-use crate::row::EventRow;
+use engine::port::StoredEvent;
 
 /// Something in a log that is not as it must be.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -47,10 +46,7 @@ impl fmt::Display for Problem {
 }
 
 /// Reads an event's bytes; says why they are none of this log at this position.
-pub(crate) fn read_event(log: &EventName, row: &EventRow) -> Result<Event, String> {
-    if EventRow::checksum_of(&row.bytes) != row.checksum {
-        return Err("its bytes are damaged: they have another checksum".to_owned());
-    }
+pub(crate) fn read_event(log: &EventName, row: &StoredEvent) -> Result<Event, String> {
     let value = read(&row.bytes, Integers::Safe).map_err(|error| error.to_string())?;
     if jcs(&value) != *row.bytes {
         return Err("its bytes are not canonical".to_owned());

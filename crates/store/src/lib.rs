@@ -4,7 +4,7 @@
 //! reprise-data/
 //!   lock         held by the one process that writes; names its pid
 //!   format       the version of everything here
-//!   reprise.db   events, documents, claims, leases, keys, small blobs
+//!   reprise.db   events and small blobs in compressed blocks, documents, claims, leases, keys
 //!   blobs/ab/…   large blobs, by digest
 //! ```
 //!
@@ -13,7 +13,9 @@
 
 mod audit;
 mod blob;
+mod block;
 mod checkpoint;
+mod codec;
 mod directory;
 mod export;
 mod fault;
@@ -22,17 +24,21 @@ mod read;
 mod readers;
 mod rebuild;
 mod row;
+mod rows;
 mod schema;
 mod sqlite;
+#[cfg(any(test, feature = "test-util"))]
+pub mod tamper;
 mod tree;
 mod verify;
 mod write;
 
-pub use audit::{Audit, AuditError};
+pub use audit::{Audit, AuditError, DamagedBlock};
+pub use block::Block;
 pub use directory::{FORMAT_VERSION, OpenError};
 pub use export::{Evidence, Exported, export};
 pub use fold::{Problem, What};
 pub use rebuild::{Rebuilt, rebuild};
-pub use row::{DocumentRow, EventRow, document_bytes};
+pub use row::{DocumentRow, document_bytes};
 pub use sqlite::{Options, SqliteStore};
 pub use verify::{Report, verify};

@@ -9,14 +9,19 @@ use engine::port::{
 };
 use rusqlite::{Connection, OptionalExtension, Row, params_from_iter};
 
+use crate::block::Block;
 use crate::fault::fault;
-use crate::row::{DocumentRow, EventRow, sql};
+use crate::row::{DocumentRow, id_bytes, sql};
+use crate::rows::Table;
 
-/// Reads several things as of one commit.
+/// Reads several things as of one commit, or as of the transaction under way.
 fn snapshot<T>(
     connection: &Connection,
     read: impl FnOnce(&Connection) -> Result<T, StoreFault>,
 ) -> Result<T, StoreFault> {
+    if !connection.is_autocommit() {
+        return read(connection);
+    }
     let transaction = connection.unchecked_transaction().map_err(fault)?;
     let value = read(&transaction)?;
     transaction.commit().map_err(fault)?;
@@ -35,7 +40,11 @@ pub(crate) fn documents(
 pub(crate) fn document(connection: &Connection, id: &str) -> Result<Option<Document>, StoreFault> {
     let row = connection
         .prepare_cached(&document_query())
-        .and_then(|mut select| select.query_row([id], DocumentRow::read).optional())
+        .and_then(|mut select| {
+            select
+                .query_row([id_bytes(id)], DocumentRow::read)
+                .optional()
+        })
         .map_err(fault)?;
     row.map(|row| row.document()).transpose()
 }
@@ -45,7 +54,7 @@ pub(crate) fn newest(
     kind: ResourceKind,
 ) -> Result<Option<Document>, StoreFault> {
     let row = connection
-        .prepare_cached(&newest_query())
+        .prepare_cached(&newest_query(kind))
         .and_then(|mut select| {
             select
                 .query_row([kind.number()], DocumentRow::read)
@@ -55,10 +64,15 @@ pub(crate) fn newest(
     row.map(|row| row.document()).transpose()
 }
 
-fn newest_query() -> String {
+fn newest_query(kind: ResourceKind) -> String {
+    // As in `list_query`.
+    let (index, bound) = match kind {
+        ResourceKind::Message => ("NOT INDEXED", ""),
+        _ => ("INDEXED BY documents_kind", " AND kind <> 4"),
+    };
     format!(
-        "SELECT {} FROM documents INDEXED BY documents_kind \
-         WHERE kind = ?1 AND key > 0 ORDER BY key DESC LIMIT 1",
+        "SELECT {} FROM documents {index} \
+         WHERE kind = ?1{bound} AND key > 0 ORDER BY key DESC LIMIT 1",
         DocumentRow::COLUMNS
     )
 }
@@ -78,7 +92,7 @@ pub(crate) fn list(connection: &Connection, query: ListQuery) -> Result<Vec<Docu
     ];
     let values = values.into_iter().chain(scope_key(query.scope));
     let mut select = connection
-        .prepare_cached(&list_query(query.scope, query.open_only))
+        .prepare_cached(&list_query(query))
         .map_err(fault)?;
     let rows = select
         .query_map(params_from_iter(values), DocumentRow::read)
@@ -86,18 +100,23 @@ pub(crate) fn list(connection: &Connection, query: ListQuery) -> Result<Vec<Docu
     rows.map(|row| row.map_err(fault)?.document()).collect()
 }
 
-fn list_query(scope: Scope, open_only: bool) -> String {
-    let column = scope_column(scope);
+fn list_query(query: ListQuery) -> String {
+    let column = scope_column(query.scope);
     let filter = column.map_or(String::new(), |column| format!(" AND {column} = ?4"));
-    // Open documents are few whatever their scope: one index finds them, the scope is checked on each.
-    let (index, open) = if open_only {
-        ("open", " AND open = 1")
-    } else {
-        (column.unwrap_or("kind"), "")
+    // Open documents are few whatever their scope: one index finds them, the scope is checked on each. Messages are
+    // in the indexes of what is narrow; nobody lists them more widely, and whoever did would walk all documents.
+    let is_wide = matches!(query.scope, Scope::All | Scope::Workspace(_));
+    let (index, bound) = match column {
+        _ if query.open_only => ("INDEXED BY documents_open".to_owned(), " AND open = 1"),
+        _ if is_wide && query.kind == ResourceKind::Message => ("NOT INDEXED".to_owned(), ""),
+        // The planner must see the condition of the index in the query to use it.
+        None => ("INDEXED BY documents_kind".to_owned(), " AND kind <> 4"),
+        Some(column) if is_wide => (format!("INDEXED BY documents_{column}"), " AND kind <> 4"),
+        Some(column) => (format!("INDEXED BY documents_{column}"), ""),
     };
     format!(
-        "SELECT {} FROM documents INDEXED BY documents_{index} \
-         WHERE kind = ?1 AND key > ?2{open}{filter} ORDER BY key LIMIT ?3",
+        "SELECT {} FROM documents {index} \
+         WHERE kind = ?1 AND key > ?2{bound}{filter} ORDER BY key LIMIT ?3",
         DocumentRow::COLUMNS
     )
 }
@@ -118,38 +137,42 @@ fn scope_key(scope: Scope) -> Option<i64> {
     }
 }
 
+/// Finds the blocks with events of a link, from the one on that may hold a position.
+const LINKED: &str = "SELECT first FROM event_links WHERE link = ?1 AND first >= \
+     ifnull((SELECT max(first) FROM event_links WHERE link = ?1 AND first <= ?2), 0) ORDER BY first";
+const LAST_LINKED: &str =
+    "SELECT first FROM event_links WHERE link = ?1 ORDER BY first DESC LIMIT 1";
+
 pub(crate) fn events(
     connection: &Connection,
     query: ReadEvents,
 ) -> Result<Vec<StoredEvent>, StoreFault> {
-    let values = [sql(query.after.0), sql(query.limit as u64)];
-    let values = values.into_iter().chain(scope_key(query.scope));
-    let mut select = connection
-        .prepare_cached(&events_query(query.scope))
-        .map_err(fault)?;
-    let rows = select
-        .query_map(params_from_iter(values), EventRow::read)
-        .map_err(fault)?;
-    rows.map(|row| row.map(EventRow::into_stored).map_err(fault))
-        .collect()
-}
-
-fn events_query(scope: Scope) -> String {
-    let (index, filter) = events_index(scope, "?3");
-    format!(
-        "SELECT {} FROM events {index} WHERE position > ?1{filter} ORDER BY position LIMIT ?2",
-        EventRow::COLUMNS
-    )
-}
-
-fn events_index(scope: Scope, parameter: &str) -> (String, String) {
-    match scope_column(scope) {
-        None => ("NOT INDEXED".to_owned(), String::new()),
-        Some(column) => (
-            format!("INDEXED BY events_{column}"),
-            format!(" AND {column} = {parameter}"),
-        ),
-    }
+    snapshot(connection, |connection| {
+        let next = query.after.0.saturating_add(1);
+        let mut found = Vec::new();
+        // False when there are enough.
+        let mut add = |first: Position, bytes: &[u8]| -> Result<bool, StoreFault> {
+            let events = decode(first, bytes)?.events.into_iter();
+            let fitting = events
+                .filter(|event| event.position.0 >= next && query.scope.contains(event.links));
+            found.extend(fitting.take(query.limit - found.len()));
+            Ok(found.len() < query.limit)
+        };
+        let Some(link) = scope_key(query.scope) else {
+            let start = Table::Events.holding(connection, next)?.unwrap_or(next);
+            Table::Events.each(connection, start, add)?;
+            return Ok(found);
+        };
+        let mut select = connection.prepare_cached(LINKED).map_err(fault)?;
+        let mut firsts = select.query([link, sql(next)]).map_err(fault)?;
+        while let Some(row) = firsts.next().map_err(fault)? {
+            let first = row.get(0).map_err(fault)?;
+            if !add(Position(first), &block_bytes(connection, first)?)? {
+                break;
+            }
+        }
+        Ok(found)
+    })
 }
 
 pub(crate) fn events_at(
@@ -157,45 +180,59 @@ pub(crate) fn events_at(
     positions: &[Position],
 ) -> Result<Vec<Option<StoredEvent>>, StoreFault> {
     snapshot(connection, |connection| {
-        let mut select = connection.prepare_cached(&event_query()).map_err(fault)?;
-        let mut read = |position: &Position| {
-            select
-                .query_row([sql(position.0)], EventRow::read)
-                .optional()
-                .map(|row| row.map(EventRow::into_stored))
-                .map_err(fault)
-        };
-        positions.iter().map(&mut read).collect()
+        let mut block = Block::default();
+        let mut found = Vec::with_capacity(positions.len());
+        for position in positions {
+            // What is read together was often written together.
+            if event_in(&block, *position).is_none()
+                && let Some(first) = Table::Events.holding(connection, position.0)?
+            {
+                block = decode(Position(first), &block_bytes(connection, first)?)?;
+            }
+            found.push(event_in(&block, *position).cloned());
+        }
+        Ok(found)
     })
 }
 
-fn event_query() -> String {
-    format!(
-        "SELECT {} FROM events WHERE position = ?1",
-        EventRow::COLUMNS
-    )
+fn event_in(block: &Block, position: Position) -> Option<&StoredEvent> {
+    let offset = position.0.checked_sub(block.events.first()?.position.0)?;
+    block.events.get(usize::try_from(offset).ok()?)
 }
 
 pub(crate) fn last_event(
     connection: &Connection,
     scope: Scope,
 ) -> Result<Option<Position>, StoreFault> {
-    connection
-        .prepare_cached(&last_event_query(scope))
-        .and_then(|mut select| {
-            select
-                .query_row(params_from_iter(scope_key(scope)), |row| row.get(0))
-                .optional()
-        })
-        .map(|position| position.map(Position))
-        .map_err(fault)
+    snapshot(connection, |connection| {
+        let first = match scope_key(scope) {
+            None => Table::Events.holding(connection, u64::MAX)?,
+            Some(link) => connection
+                .prepare_cached(LAST_LINKED)
+                .and_then(|mut select| select.query_row([link], |row| row.get(0)).optional())
+                .map_err(fault)?,
+        };
+        let Some(first) = first else { return Ok(None) };
+        let block = decode(Position(first), &block_bytes(connection, first)?)?;
+        let events = block.events.iter().rev();
+        Ok(events
+            .filter(|event| scope.contains(event.links))
+            .map(|event| event.position)
+            .next())
+    })
 }
 
-fn last_event_query(scope: Scope) -> String {
-    let (index, filter) = events_index(scope, "?1");
-    format!(
-        "SELECT position FROM events {index} WHERE position > 0{filter} ORDER BY position DESC LIMIT 1"
-    )
+fn block_bytes(connection: &Connection, first: u64) -> Result<Vec<u8>, StoreFault> {
+    Ok(Table::Events.bytes(connection, first)?.unwrap_or_default())
+}
+
+fn decode(first: Position, bytes: &[u8]) -> Result<Block, StoreFault> {
+    Block::decode(first, bytes).map_err(|problem| {
+        StoreFault::new(format!(
+            "the block of events from position {} on is damaged: {problem}; run `reprise log verify`",
+            first.0
+        ))
+    })
 }
 
 const CLAIM: &str = "SELECT body, answer, expires_at FROM claims WHERE scope = ?1";
@@ -226,21 +263,40 @@ pub(crate) fn claims(
     })
 }
 
-const BLOB: &str = "SELECT bytes FROM blobs WHERE digest = ?1";
+const BLOB: &str = "SELECT pack, block, number FROM blobs WHERE digest = ?1";
 
-/// Reads a small blob, unchecked.
+/// True when a small blob is stored.
+pub(crate) fn has_blob(connection: &Connection, digest: &Digest) -> rusqlite::Result<bool> {
+    connection.prepare_cached(BLOB)?.exists([digest.as_bytes()])
+}
+
+/// Reads a small blob, unchecked. Of a damaged block it returns the bytes of the block: they are what is stored.
 pub(crate) fn blob(
     connection: &Connection,
     digest: &Digest,
 ) -> Result<Option<Vec<u8>>, StoreFault> {
-    connection
-        .prepare_cached(BLOB)
-        .and_then(|mut select| {
-            select
-                .query_row([digest.as_bytes()], |row| row.get(0))
-                .optional()
-        })
-        .map_err(fault)
+    snapshot(connection, |connection| {
+        let read = |row: &Row<'_>| {
+            let table = if row.get(0)? {
+                Table::Packs
+            } else {
+                Table::Events
+            };
+            Ok((table, row.get(1)?, row.get::<_, usize>(2)?))
+        };
+        let place = connection
+            .prepare_cached(BLOB)
+            .and_then(|mut select| select.query_row([digest.as_bytes()], read).optional())
+            .map_err(fault)?;
+        let Some((table, block, number)) = place else {
+            return Ok(None);
+        };
+        let bytes = table.bytes(connection, block)?.unwrap_or_default();
+        let content = Block::decode(Position(block), &bytes)
+            .ok()
+            .and_then(|mut block| Some(std::mem::take(block.blobs.get_mut(number)?)));
+        Ok(Some(content.unwrap_or(bytes)))
+    })
 }
 
 const API_KEY: &str =
@@ -305,23 +361,33 @@ mod tests {
         ];
         let mut statements = vec![
             document_query(),
-            newest_query(),
+            newest_query(ResourceKind::Batch),
+            newest_query(ResourceKind::Message),
             tree::TREE.to_owned(),
             tree::LEAF_INDEX.to_owned(),
             tree::LEAVES.to_owned(),
             tree::TREE_HASHES.to_owned(),
-            event_query(),
+            LINKED.to_owned(),
+            LAST_LINKED.to_owned(),
             CLAIM.to_owned(),
             BLOB.to_owned(),
             API_KEY_BY_DIGEST.to_owned(),
         ];
+        for table in Table::ALL {
+            statements.extend([table.select().to_owned(), table.last().to_owned()]);
+        }
         for scope in scopes {
-            statements.extend([
-                events_query(scope),
-                last_event_query(scope),
-                list_query(scope, true),
-                list_query(scope, false),
-            ]);
+            for kind in [ResourceKind::Task, ResourceKind::Message] {
+                for open_only in [true, false] {
+                    statements.push(list_query(ListQuery {
+                        kind,
+                        scope,
+                        open_only,
+                        after: Position::START,
+                        limit: 1,
+                    }));
+                }
+            }
         }
         for statement in statements {
             let mut explain = connection
@@ -341,13 +407,15 @@ mod tests {
             let key = match index.and_then(|rest| rest.split(' ').next()) {
                 None => continue,
                 Some("documents_kind" | "documents_open") => "(kind=? AND rowid>?)".to_owned(),
-                Some(index) => match index.split_once('_').unwrap() {
-                    ("documents", scope) => format!("({scope}=? AND kind=? AND rowid>?)"),
-                    (_, scope) => format!("({scope}=? AND rowid>?)"),
-                },
+                Some(index) => {
+                    let scope = index.strip_prefix("documents_").unwrap();
+                    format!("({scope}=? AND kind=? AND rowid>?)")
+                }
             };
             assert!(plan.contains(&key), "{statement}\n{plan}");
-            let scoped = statement.contains("?4") && !statement.contains("open = 1");
+            let scoped = statement.contains("?4")
+                && statement.contains("documents_")
+                && !statement.contains("open = 1");
             assert!(!scoped || !plan.contains("documents_kind"), "{statement}");
         }
     }

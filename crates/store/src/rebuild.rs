@@ -6,12 +6,13 @@ use std::fs;
 use std::path::{Path, PathBuf};
 
 use domain::{Documents, Event, Position, Scratch};
+use engine::port::StoredEvent;
 use rusqlite::Connection;
 
 use crate::audit::{Audit, AuditError, documents};
 use crate::fault::fault;
 use crate::fold::{Problem, What, read_event, reseal};
-use crate::row::{DocumentRow, EventRow};
+use crate::row::DocumentRow;
 use crate::{read, schema};
 
 /// What was rebuilt and where it differs.
@@ -76,16 +77,20 @@ fn fold(
     let mut after = Position::START;
     loop {
         let rows = audit.events(after)?;
-        let Some(last) = rows.last() else {
+        if rows.is_empty() {
             return Ok(true);
-        };
-        after = last.position;
-        for row in &rows {
-            if let Err(problem) = fold_one(audit, aside, row)? {
-                let what = What::Event(row.position);
+        }
+        for row in rows {
+            let (position, folded) = match row {
+                Ok(row) => (row.position, fold_one(audit, aside, &row)?),
+                Err(damaged) => (damaged.first, Err(damaged.to_string())),
+            };
+            if let Err(problem) = folded {
+                let what = What::Event(position);
                 rebuilt.problems.push(Problem { what, problem });
                 return Ok(false);
             }
+            after = position;
             rebuilt.events += 1;
         }
         progress(rebuilt.events, audit.head().0);
@@ -95,7 +100,7 @@ fn fold(
 fn fold_one(
     audit: &Audit,
     aside: &Connection,
-    row: &EventRow,
+    row: &StoredEvent,
 ) -> Result<Result<(), String>, AuditError> {
     let event = match read_event(audit.name(), row) {
         Ok(event) => event,

@@ -1,14 +1,13 @@
-//! Events and documents as rows: what is stored, column by column, and back.
+//! Documents as rows: what is stored, column by column, and back.
 //!
 //! The same [`DocumentRow::of`] writes a document and checks one: what verification compares is what a commit
 //! would have stored.
 
-use std::sync::Arc;
-
-use canon::sha256;
 use domain::{Document, Links, Position, State, Timestamp};
-use engine::port::{StoreFault, StoredEvent};
+use engine::port::StoreFault;
 use rusqlite::{Row, ToSql};
+
+use crate::codec;
 
 /// A position as SQLite keeps it. Positions beyond its integers cannot exist.
 pub(crate) fn sql(number: u64) -> i64 {
@@ -23,53 +22,33 @@ fn link(row: &Row<'_>, column: usize) -> rusqlite::Result<Option<Position>> {
     Ok(row.get::<_, Option<u64>>(column)?.map(Position))
 }
 
-/// An event as stored.
-#[derive(Debug, Clone, PartialEq, Eq)]
-pub struct EventRow {
-    /// Where it stands.
-    pub position: Position,
-    /// Key of the resource it happened to.
-    pub resource: Position,
-    /// What it belongs to.
-    pub links: Links,
-    /// Tells decayed bytes; see [`EventRow::checksum_of`]. Proves nothing against people: receipts do that.
-    pub checksum: i64,
-    /// The stored bytes.
-    pub bytes: Arc<[u8]>,
+/// Between the prefix of an id and the bytes of its body. No text contains it.
+const ID_MARK: u8 = 0xff;
+const ID_BODY_BYTES: usize = 16;
+
+/// Returns the stored form of an id: `task_` and 32 hexadecimal digits become `task`, a mark and 16 bytes; any other
+/// id is its own text.
+pub(crate) fn id_bytes(id: &str) -> Vec<u8> {
+    if let Some((prefix, digits)) = id.rsplit_once('_')
+        && digits.len() == 2 * ID_BODY_BYTES
+        && digits
+            .bytes()
+            .all(|digit| matches!(digit, b'0'..=b'9' | b'a'..=b'f'))
+        && let Ok(body) = u128::from_str_radix(digits, 16)
+    {
+        return [prefix.as_bytes(), &[ID_MARK], &body.to_be_bytes()].concat();
+    }
+    id.as_bytes().to_vec()
 }
 
-impl EventRow {
-    pub(crate) const COLUMNS: &str =
-        "position, resource, workspace, session, task, checksum, bytes";
-
-    /// Returns the first eight bytes of the SHA-256 of an event's bytes.
-    pub fn checksum_of(bytes: &[u8]) -> i64 {
-        let [a, b, c, d, e, f, g, h, ..] = *sha256(bytes).as_bytes();
-        i64::from_be_bytes([a, b, c, d, e, f, g, h])
+fn id_text(stored: &[u8]) -> Box<str> {
+    if let Some((rest, body)) = stored.split_last_chunk::<ID_BODY_BYTES>()
+        && let Some((&ID_MARK, prefix)) = rest.split_last()
+    {
+        let prefix = String::from_utf8_lossy(prefix);
+        return format!("{prefix}_{:032x}", u128::from_be_bytes(*body)).into();
     }
-
-    pub(crate) fn read(row: &Row<'_>) -> rusqlite::Result<Self> {
-        Ok(Self {
-            position: Position(row.get(0)?),
-            resource: Position(row.get(1)?),
-            links: Links {
-                workspace: link(row, 2)?,
-                session: link(row, 3)?,
-                task: link(row, 4)?,
-            },
-            checksum: row.get(5)?,
-            bytes: row.get_ref(6)?.as_blob()?.into(),
-        })
-    }
-
-    pub(crate) fn into_stored(self) -> StoredEvent {
-        StoredEvent {
-            position: self.position,
-            links: self.links,
-            resource: self.resource,
-            bytes: self.bytes,
-        }
-    }
+    String::from_utf8_lossy(stored).into()
 }
 
 /// A document as stored.
@@ -178,7 +157,7 @@ impl DocumentRow {
     pub(crate) fn read(row: &Row<'_>) -> rusqlite::Result<Self> {
         Ok(Self {
             key: Position(row.get(0)?),
-            id: row.get::<_, String>(1)?.into(),
+            id: id_text(row.get_ref(1)?.as_blob()?),
             kind: row.get(2)?,
             version: row.get(3)?,
             tip: Position(row.get(4)?),
@@ -190,7 +169,11 @@ impl DocumentRow {
             open: row.get(8)?,
             created_at: row.get(9)?,
             updated_at: row.get(10)?,
-            body: row.get(11)?,
+            body: {
+                let stored = row.get_ref(11)?.as_blob()?;
+                // Damaged bytes are no state either: whoever needs one is told so, and verification goes on.
+                codec::decompress(stored).unwrap_or_else(|_| stored.to_vec())
+            },
         })
     }
 
@@ -206,9 +189,11 @@ impl DocumentRow {
              WHERE id = excluded.id",
         )?;
         let links = self.links;
+        let body = codec::compress(&self.body)
+            .map_err(|error| rusqlite::Error::ToSqlConversionFailure(error.into()))?;
         let values: [&dyn ToSql; 12] = [
             &sql(self.key.0),
-            &&*self.id,
+            &id_bytes(&self.id),
             &self.kind,
             &sql(self.version),
             &sql(self.tip.0),
@@ -218,8 +203,35 @@ impl DocumentRow {
             &self.open,
             &self.created_at,
             &self.updated_at,
-            &self.body,
+            &body,
         ];
         Ok(statement.execute(values)? == 1)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn ids_come_back() {
+        let packed = "chain_session_01a1df3c006b71e69ea20a83bb97dc88";
+        assert_eq!(id_bytes(packed).len(), "chain_session".len() + 17);
+        for id in [
+            packed,
+            "task_00000000000000000000000000000001",
+            "_00000000000000000000000000000001",
+            // Not as we write them: letters, length, case, sign.
+            "workspace_local",
+            "task_01a1df3c006b71e69ea20a83bb97dc8",
+            "task_01A1DF3C006B71E69EA20A83BB97DC88",
+            "task_+1a1df3c006b71e69ea20a83bb97dc88",
+            "task_01a1df3c006b71e69ea20a83bb97dc88_",
+            "01a1df3c006b71e69ea20a83bb97dc88",
+            "",
+            "\u{ff}0123456789abcdef",
+        ] {
+            assert_eq!(&*id_text(&id_bytes(id)), id);
+        }
     }
 }

@@ -83,7 +83,8 @@ impl SqliteStore {
         let meta = schema::meta(directory, &connection)?;
         let (checkpoints, checkpoint_thread) =
             checkpoint::start(directory, &mut connection).map_err(fault)?;
-        let (writer, published) = Writer::new(directory, connection, checkpoints).map_err(fault)?;
+        let (writer, published) = Writer::new(directory, connection, checkpoints)
+            .map_err(|problem| OpenError::fault(directory, problem))?;
         let (jobs, queue) = mpsc::channel::<Job>();
         let writer = thread::Builder::new()
             .name("store-write".to_owned())

@@ -11,10 +11,11 @@ use std::path::Path;
 
 use canon::{Digest, Value, sha256};
 use domain::{BLOB_MEMBER, Document, Documents, Event, Kind, Position, Scratch, Visibility};
+use engine::port::StoredEvent;
 
-use crate::audit::{Audit, AuditError};
+use crate::audit::{Audit, AuditError, DamagedBlock};
 use crate::fold::{Problem, What, read_event, reseal};
-use crate::row::{DocumentRow, EventRow};
+use crate::row::DocumentRow;
 
 /// What was checked and what is wrong.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
@@ -50,10 +51,20 @@ pub fn verify(directory: &Path, progress: &mut dyn FnMut(u64, u64)) -> Result<Re
     let mut after = Position::START;
     loop {
         let rows = audit.events(after)?;
-        let Some(last) = rows.last() else { break };
-        after = last.position;
-        for row in &rows {
-            check.event(row)?;
+        if rows.is_empty() {
+            break;
+        }
+        for row in rows {
+            match row {
+                Ok(row) => {
+                    after = row.position;
+                    check.event(&row)?;
+                }
+                Err(damaged) => {
+                    after = damaged.last;
+                    check.lose(damaged)?;
+                }
+            }
         }
         progress(check.report.events, audit.head().0);
     }
@@ -70,6 +81,8 @@ struct Check<'a> {
     ids: BTreeMap<Position, Box<str>>,
     /// Resources with a damaged event: their documents cannot be judged.
     damaged: BTreeSet<Position>,
+    /// Ranges of events that cannot be read, first and last.
+    lost: Vec<(Position, Position)>,
     references: BTreeMap<Digest, Position>,
     /// Blobs that hold the parts of a message, which refer to blobs in turn.
     parts: BTreeMap<Digest, Position>,
@@ -84,6 +97,7 @@ impl<'a> Check<'a> {
             scratch: Scratch::default(),
             ids: BTreeMap::new(),
             damaged: BTreeSet::new(),
+            lost: Vec::new(),
             references: BTreeMap::new(),
             parts: BTreeMap::new(),
             issued: Vec::new(),
@@ -94,7 +108,37 @@ impl<'a> Check<'a> {
         self.report.problems.push(Problem { what, problem });
     }
 
-    fn event(&mut self, row: &EventRow) -> Result<(), AuditError> {
+    /// Notes that the events of a block cannot be read.
+    fn lose(&mut self, block: DamagedBlock) -> Result<(), AuditError> {
+        self.lost.push((block.first, block.last));
+        self.report(What::Event(block.first), block.to_string());
+        // The stored documents stand in for those that the lost events created.
+        let mut after = Position(block.first.0.saturating_sub(1));
+        loop {
+            let rows = self.audit.documents(after)?;
+            let Some(last) = rows.last() else {
+                return Ok(());
+            };
+            after = last.key;
+            for row in &rows {
+                if row.key > block.last {
+                    return Ok(());
+                }
+                self.damaged.insert(row.key);
+                if let Ok(document) = row.document() {
+                    self.ids.insert(document.key, document.id.clone());
+                    self.scratch.insert(document);
+                }
+            }
+        }
+    }
+
+    fn is_lost(&self, position: Position) -> bool {
+        let mut ranges = self.lost.iter();
+        ranges.any(|(first, last)| (*first..=*last).contains(&position))
+    }
+
+    fn event(&mut self, row: &StoredEvent) -> Result<(), AuditError> {
         self.report.events += 1;
         match read_event(self.audit.name(), row) {
             Ok(event) => {
@@ -109,14 +153,22 @@ impl<'a> Check<'a> {
         }
     }
 
-    fn before(&self, row: &EventRow) -> Option<&Document> {
+    fn before(&self, row: &StoredEvent) -> Option<&Document> {
         let id = self.ids.get(&row.resource)?;
         self.scratch.document(id)
     }
 
-    fn fold(&mut self, event: &Event, row: &EventRow) -> Result<(), AuditError> {
+    fn fold(&mut self, event: &Event, row: &StoredEvent) -> Result<(), AuditError> {
         let log = self.audit.name();
         let what = || What::Event(row.position);
+        let previous = event.previous_event_id.as_deref();
+        if previous
+            .and_then(|id| log.position(id))
+            .is_some_and(|previous| self.is_lost(previous))
+        {
+            // What came between is lost: its resource cannot be judged any more.
+            return self.pass_over(row, event.sequence);
+        }
         let before = self.scratch.document(&event.resource.id).cloned();
         let follows = before.as_ref().map_or(1, |before| before.version + 1);
         if event.sequence != follows {
@@ -161,7 +213,7 @@ impl<'a> Check<'a> {
 
     /// Goes on behind an event that cannot be folded, so that one problem is reported once: what follows is
     /// checked against the place the event takes, and the document it would have changed is left unjudged.
-    fn pass_over(&mut self, row: &EventRow, version: u64) -> Result<(), AuditError> {
+    fn pass_over(&mut self, row: &StoredEvent, version: u64) -> Result<(), AuditError> {
         self.damaged.insert(row.resource);
         let before = match self.before(row) {
             Some(before) => Some(before.clone()),
@@ -237,7 +289,7 @@ impl<'a> Check<'a> {
             for row in rows {
                 self.report.documents += 1;
                 let folded = expected.remove(&row.key);
-                if self.damaged.contains(&row.key) {
+                if self.damaged.contains(&row.key) || self.is_lost(row.tip) {
                     continue;
                 }
                 let problem = match folded {

@@ -3,6 +3,7 @@
 //! Invariant: what was answered is committed, and what is committed was answered in order: head, news, answer,
 //! all after the commit. When it cannot know whether a commit happened, it writes nothing any more.
 
+use std::collections::BTreeSet;
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::path::Path;
 use std::sync::Arc;
@@ -10,16 +11,18 @@ use std::sync::atomic::{AtomicI64, AtomicU64, Ordering};
 
 use domain::{Blob, Position};
 use engine::port::{
-    ApiKey, Claim, Commit, CommitError, Committed, LeaseName, News, SealedTurn, StoreFault,
+    ApiKey, Claim, Commit, CommitError, Committed, LeaseName, News, Scope, SealedTurn, StoreFault,
     StoredEvent, TreeAppend,
 };
 use rusqlite::{Connection, ErrorCode, OptionalExtension};
 use tokio::sync::broadcast;
 
+use crate::block::Block;
 use crate::checkpoint::{self, Checkpoints};
-use crate::fault::{commit_fault, only_fault};
-use crate::row::{DocumentRow, EventRow, sql, sql_link};
-use crate::{blob, tree};
+use crate::fault::{commit_fault, fault, only_fault};
+use crate::row::{DocumentRow, id_bytes, sql};
+use crate::rows::{Room, Table};
+use crate::{blob, read, tree};
 
 /// How many commits a lagging subscriber may miss before it must read the log.
 const NEWS_LEN_MAX: usize = 1024;
@@ -52,21 +55,22 @@ impl Published {
 struct Counters {
     head: u64,
     epoch: u64,
+    pack: u64,
+    event_room: Room,
+    pack_room: Room,
 }
 
 impl Counters {
-    fn read(connection: &Connection) -> rusqlite::Result<Self> {
+    fn read(connection: &Connection) -> Result<Self, StoreFault> {
+        let epoch = "SELECT value FROM meta WHERE name = 'lease_epoch'";
         Ok(Self {
-            head: connection.query_row(
-                "SELECT ifnull(max(position), 0) FROM events",
-                [],
-                |row| row.get(0),
-            )?,
-            epoch: connection.query_row(
-                "SELECT value FROM meta WHERE name = 'lease_epoch'",
-                [],
-                |row| row.get(0),
-            )?,
+            head: read::last_event(connection, Scope::All)?.map_or(0, |last| last.0),
+            epoch: connection
+                .query_row(epoch, [], |row| row.get(0))
+                .map_err(fault)?,
+            pack: Table::Packs.holding(connection, u64::MAX)?.unwrap_or(0),
+            event_room: Room::default(),
+            pack_room: Room::default(),
         })
     }
 
@@ -95,7 +99,7 @@ impl Writer {
         directory: &Path,
         connection: Connection,
         checkpoints: Checkpoints,
-    ) -> rusqlite::Result<(Self, Arc<Published>)> {
+    ) -> Result<(Self, Arc<Published>), StoreFault> {
         let counters = Counters::read(&connection)?;
         let published = Arc::new(Published::new(Position(counters.head)));
         let writer = Self {
@@ -129,8 +133,11 @@ impl Writer {
 
     /// Stores a small blob by itself.
     pub(crate) fn put_blob(&mut self, blob: &Blob) -> Result<(), StoreFault> {
-        self.transact(|connection, _| blob::insert(connection, blob).map_err(CommitError::Fault))
-            .map_err(only_fault)
+        self.transact(|connection, counters| {
+            let new = new_blobs(connection, [blob]).map_err(commit_fault)?;
+            put_blocks(connection, counters, &[], new).map_err(commit_fault)
+        })
+        .map_err(only_fault)
     }
 
     /// Appends leaves to the receipt log's tree; false when it has another size than expected.
@@ -281,20 +288,15 @@ fn turn(
         .map_err(|_| bug("sealing a turn panicked"))?
         .map_err(CommitError::Impossible)?;
     check_positions(&turn, first, commit.event_count)?;
-    for blob in &commit.blobs {
-        blob::insert(connection, blob).map_err(CommitError::Fault)?;
-    }
-    for blob in &turn.blobs {
-        // Sealing made these just now: the large ones become files here, durable before the commit that names them.
-        let stored = if blob::is_small(blob) {
-            blob::insert(connection, blob)
-        } else {
-            blob::write_file(directory, blob)
-        };
-        stored.map_err(CommitError::Fault)?;
+    let (small, large): (Vec<&Blob>, Vec<&Blob>) =
+        turn.blobs.iter().partition(|blob| blob::is_small(blob));
+    for blob in large {
+        // Sealing made it just now: it becomes a file here, durable before the commit that names it.
+        blob::write_file(directory, blob).map_err(CommitError::Fault)?;
     }
     put_claims(connection, &turn.claims, now)?;
-    put_events(connection, &turn.events).map_err(commit_fault)?;
+    let new = new_blobs(connection, commit.blobs.iter().chain(small)).map_err(commit_fault)?;
+    put_blocks(connection, counters, &turn.events, new).map_err(commit_fault)?;
     for document in &turn.documents {
         match DocumentRow::of(document).put(connection) {
             Ok(true) => {}
@@ -331,7 +333,7 @@ fn check(connection: &Connection, commit: &Commit) -> Result<(), CommitError> {
         .map_err(commit_fault)?;
     for expected in &commit.expected {
         let version: Option<u64> = select
-            .query_row([&*expected.id], |row| row.get(0))
+            .query_row([id_bytes(&expected.id)], |row| row.get(0))
             .optional()
             .map_err(commit_fault)?;
         if version.unwrap_or(0) != expected.version {
@@ -398,21 +400,61 @@ fn put_claims(connection: &Connection, claims: &[Claim], now: i64) -> Result<(),
     Ok(())
 }
 
-fn put_events(connection: &Connection, events: &[StoredEvent]) -> rusqlite::Result<()> {
-    let mut insert = connection.prepare_cached(
-        "INSERT INTO events(position, resource, workspace, session, task, checksum, bytes) \
-         VALUES (?1, ?2, ?3, ?4, ?5, ?6, ?7)",
-    )?;
-    for event in events {
-        insert.execute((
-            sql(event.position.0),
-            sql(event.resource.0),
-            sql_link(event.links.workspace),
-            sql_link(event.links.session),
-            sql_link(event.links.task),
-            EventRow::checksum_of(&event.bytes),
-            &*event.bytes,
-        ))?;
+/// Returns the blobs that are not stored yet, each once.
+fn new_blobs<'a>(
+    connection: &Connection,
+    blobs: impl IntoIterator<Item = &'a Blob>,
+) -> rusqlite::Result<Vec<&'a Blob>> {
+    let mut seen = BTreeSet::new();
+    let mut new = Vec::new();
+    for blob in blobs {
+        if seen.insert(blob.digest) && !read::has_blob(connection, &blob.digest)? {
+            new.push(blob);
+        }
+    }
+    Ok(new)
+}
+
+/// Writes events and blobs that belong together.
+fn put_blocks(
+    connection: &Connection,
+    counters: &mut Counters,
+    events: &[StoredEvent],
+    blobs: Vec<&Blob>,
+) -> rusqlite::Result<()> {
+    let mut digests = blobs.iter().map(|blob| blob.digest);
+    let contents = blobs.iter().map(|blob| blob.bytes.clone()).collect();
+    for block in Block::divide(events, contents) {
+        let frame = block
+            .encode()
+            .map_err(|error| rusqlite::Error::ToSqlConversionFailure(error.into()))?;
+        let (table, number, room) = match block.events.first() {
+            Some(first) => (Table::Events, first.position.0, &mut counters.event_room),
+            None => {
+                counters.pack += 1;
+                (Table::Packs, counters.pack, &mut counters.pack_room)
+            }
+        };
+        table.append(connection, number, &frame, room)?;
+        let links: BTreeSet<Position> = block
+            .events
+            .iter()
+            .flat_map(|event| [event.links.workspace, event.links.session, event.links.task])
+            .flatten()
+            .collect();
+        let mut insert =
+            connection.prepare_cached("INSERT INTO event_links(link, first) VALUES (?1, ?2)")?;
+        for link in links {
+            insert.execute([sql(link.0), sql(number)])?;
+        }
+        let mut insert = connection.prepare_cached(
+            "INSERT INTO blobs(digest, pack, block, number) VALUES (?1, ?2, ?3, ?4)",
+        )?;
+        let numbered = digests.by_ref().take(block.blobs.len()).zip(0i64..);
+        for (digest, place) in numbered {
+            let in_pack = table == Table::Packs;
+            insert.execute((digest.as_bytes(), in_pack, sql(number), place))?;
+        }
     }
     Ok(())
 }

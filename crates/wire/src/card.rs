@@ -128,7 +128,7 @@ pub fn discovery() -> Value {
             "sse": true,
             "websocket": false,
             "receipts": true,
-            "replay": false,
+            "replay": true,
         },
         "retention": {"days": null},
     })
@@ -238,7 +238,12 @@ const DESCRIPTION: &str =
     "Runs agents under contract, records every event, and answers for what happened";
 
 /// Returns the card (AP-CARD). `object` is the configured discriminator (C-01).
-pub fn agent_card(about: About<'_>, object: &str, skills: &[Skill]) -> Value {
+pub fn agent_card(
+    about: About<'_>,
+    object: &str,
+    skills: &[Skill],
+    persona_ids: &[String],
+) -> Value {
     let interfaces = json!([
         {"transport": "rest", "url": format!("{}/v1", about.base_url)},
         {"transport": "sse", "url": format!("{}/v1/events/stream", about.base_url)},
@@ -258,7 +263,7 @@ pub fn agent_card(about: About<'_>, object: &str, skills: &[Skill]) -> Value {
         "interfaces": interfaces,
         "harn_interfaces": interfaces,
         "skills": skills,
-        "persona_ids": [],
+        "persona_ids": persona_ids,
         "capabilities": CAPABILITIES.map(|(id, _)| id),
         "auth_schemes": ["bearer"],
         "receipt_policy": "required",
@@ -320,7 +325,7 @@ mod tests {
 
     #[test]
     fn ap_card_03_the_names_of_the_nested_card_stay_inside() {
-        let card = agent_card(about(), "harn_agent_card", &[]);
+        let card = agent_card(about(), "harn_agent_card", &[], &[]);
         for name in [
             "supportedInterfaces",
             "preferredTransport",
@@ -343,7 +348,7 @@ mod tests {
         assert_eq!(discovery["current_version"], PROTOCOL_VERSION);
         assert_eq!(
             discovery["capabilities"],
-            json!({"rest": true, "sse": true, "websocket": false, "receipts": true, "replay": false})
+            json!({"rest": true, "sse": true, "websocket": false, "receipts": true, "replay": true})
         );
         assert_eq!(discovery["retention"], json!({"days": null}));
     }

@@ -5,6 +5,7 @@
 mod content;
 mod members;
 mod message;
+mod persona;
 mod task;
 
 pub use content::{
@@ -13,6 +14,7 @@ pub use content::{
 };
 pub use members::Members;
 pub use message::{MessageInput, TaskMessage, TaskMessageKind, append_message, task_message};
+pub use persona::{create_persona, update_persona};
 pub use task::{
     Input, NewSession, NewTask, Response, Truncation, cancel_task, create_session, fork_session,
     respond_permission, submit_task, truncate_session, update_session,
@@ -36,6 +38,10 @@ pub const METADATA_BYTES_MAX: usize = 16 * 1024;
 pub const PARTS_MAX: usize = 256;
 /// Items of a list of ids or names.
 pub const LIST_LEN_MAX: usize = 256;
+/// A persona's name, version and workflow.
+pub const NAME_BYTES_MAX: usize = 200;
+/// A persona's system prompt.
+pub const PROMPT_BYTES_MAX: usize = 128 * 1024;
 
 #[cfg(test)]
 mod tests;

@@ -13,6 +13,8 @@ use domain::{
 };
 use serde_json::json;
 
+mod persona;
+
 use crate::receipt;
 
 /// A document and the payloads of the events it points to.
@@ -90,6 +92,7 @@ pub fn resource(source: Source<'_>, extra: Extra) -> Value {
             (json!({}), members)
         }
         State::Batch(state) => receipt::batch(source, state),
+        State::Persona(state) => persona::persona(source, state),
     };
     let document = source.document;
     let envelope = Envelope {
@@ -203,7 +206,7 @@ fn task(source: Source<'_>, state: &Task) -> (Value, Value) {
         "status": state.status.as_str(),
         "input": input,
         "created_by": state.created_by,
-        "persona_id": null,
+        "persona_id": state.persona.as_ref().map(|persona| &persona.id),
         "branch_id": state.branch_id,
         "parent_task_id": state.parent_task_id,
         "assigned_agent_id": null,

@@ -170,7 +170,11 @@ impl Task {
     /// Returns the workflow it asked for.
     pub(crate) fn workflow(&self) -> &str {
         let named = self.raw.pointer("/metadata/workflow");
-        named.and_then(Value::as_str).unwrap_or("agent")
+        let otherwise = match self.raw.get("persona_id") {
+            Some(Value::String(_)) => "(the persona's)",
+            _ => "agent",
+        };
+        named.and_then(Value::as_str).unwrap_or(otherwise)
     }
 }
 

@@ -209,6 +209,7 @@ impl Guide<'_> {
         let task = NewTask {
             input: user_message(chapter.text),
             metadata,
+            persona: None,
             session: Some(self.session.clone()),
             workspace: None,
         };

@@ -8,9 +8,10 @@ use std::path::{Path, PathBuf};
 use std::str::FromStr;
 use std::sync::Arc;
 
+use effects::Outside;
 use engine::port::Store;
 use engine::workflow::{Registry, builtin};
-use engine::{Engine, Offline, Parts};
+use engine::{Engine, Parts};
 use server::world::{RandomIds, SystemClock, TokioSpawn};
 use server::{Bound, ServeError};
 use store::{Options, SqliteStore};
@@ -25,7 +26,7 @@ use crate::command::key::{FirstKey, ensure_first_key};
 use crate::config::{self, Flags, Log, LogFormat, Settings, Source};
 use crate::exit::{Exit, OrHint, Problem};
 use crate::output::{Output, talk};
-use crate::signing;
+use crate::{signing, vault};
 
 /// Runs the server until it is told to stop.
 pub(crate) async fn run(args: ServeArgs) -> anyhow::Result<Exit> {
@@ -106,6 +107,7 @@ fn start_logs(log: &Log) -> anyhow::Result<()> {
 pub(crate) struct Server {
     bound: Bound,
     engine: Engine,
+    outside: Outside,
     address_file: PathBuf,
     /// Where this machine reaches it.
     pub(crate) url: String,
@@ -135,12 +137,18 @@ impl Server {
         })?;
         let first_key = ensure_first_key(data, &*store).await?;
         let authority = signing::authority(data, store.name().log())?;
+        let vault = vault::open(data)?;
+        let outside = Outside::new(translate::outside(settings), Some(vault.clone())).or_hint(
+            "the configuration of providers and tools",
+            "see docs/agents.md",
+        )?;
         let engine = Engine::start(Parts {
             store,
             clock: Arc::new(SystemClock),
             ids: Arc::new(RandomIds),
             spawn: Arc::new(TokioSpawn),
-            performer: Arc::new(Offline),
+            performer: Arc::new(outside.clone()),
+            secrets: Some(Arc::new(vault)),
             workflows: Registry::new(builtin()),
             authority,
             limits: translate::limits(&settings.limits),
@@ -159,6 +167,7 @@ impl Server {
         Ok(Self {
             bound,
             engine,
+            outside,
             address_file,
             url,
             first_key,
@@ -168,6 +177,8 @@ impl Server {
     /// Answers until `stop`, then drains.
     pub(crate) async fn serve(self, stop: impl Future<Output = ()>) {
         self.bound.serve(self.engine, stop).await;
+        // Processes of MCP servers end with ours.
+        self.outside.shutdown().await;
         // A file that stays behind leads clients to a closed port, and they say so.
         let _ = std::fs::remove_file(&self.address_file);
     }

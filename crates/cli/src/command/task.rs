@@ -52,9 +52,14 @@ async fn submit(args: TaskSubmitArgs) -> anyhow::Result<Exit> {
     if let Some(workflow) = args.workflow {
         metadata.insert("workflow".to_owned(), Value::String(workflow));
     }
+    let persona = match &args.persona {
+        Some(words) => Some(crate::persona::resolve(&client, words).await?),
+        None => None,
+    };
     let task = NewTask {
         input,
         metadata,
+        persona,
         session: args.session,
         workspace: args.workspace,
     };
@@ -83,6 +88,8 @@ pub(crate) struct NewTask {
     pub(crate) input: Value,
     /// The caller's members.
     pub(crate) metadata: Map<String, Value>,
+    /// The persona, by id.
+    pub(crate) persona: Option<String>,
     /// The Session; a new one when none is given.
     pub(crate) session: Option<String>,
     /// The Workspace.
@@ -99,6 +106,9 @@ impl NewTask {
         let mut body = json!({"input": self.input, "metadata": self.metadata});
         if let (Some(workspace), Value::Object(body)) = (self.workspace, &mut body) {
             body.insert("workspace_id".to_owned(), Value::String(workspace));
+        }
+        if let (Some(persona), Value::Object(body)) = (self.persona, &mut body) {
+            body.insert("persona_id".to_owned(), Value::String(persona));
         }
         let path = ["v1", "sessions", &session, "tasks"];
         Task::read(client.post(&path, Write { body, key }).await?)
@@ -130,7 +140,7 @@ pub(crate) fn user_message(text: &str) -> Value {
     json!({"role": "user", "parts": [{"type": "text", "text": text, "visibility": "public"}]})
 }
 
-/// Reads a text; `-` is stdin.
+/// Reads a file, or stdin for `-`.
 pub(crate) fn read(file: &Path) -> anyhow::Result<String> {
     let mut text = String::new();
     let hint = "give a readable UTF-8 file of at most 64 MiB, or `-` for stdin";
@@ -192,6 +202,7 @@ fn details(task: &Task) -> anyhow::Result<()> {
         );
     }
     for name in [
+        "persona_id",
         "session_id",
         "workspace_id",
         "created_by",

@@ -19,7 +19,7 @@ pub(super) struct Key {
 impl Key {
     /// Returns the environment variable that sets it; lists have none.
     pub(super) fn variable(&self) -> Option<String> {
-        if self.name == "connectors" {
+        if LISTS.contains(&self.name) {
             return None;
         }
         let path = match self.section {
@@ -42,6 +42,15 @@ const fn key(section: &'static str, name: &'static str, comment: &'static str) -
         comment,
     }
 }
+
+/// Settings that are lists of tables: no variable can hold one.
+const LISTS: [&str; 5] = [
+    "connectors",
+    "providers",
+    "tools",
+    "mcp_servers",
+    "host_env",
+];
 
 /// The sections in the order of the file.
 pub(super) const SECTIONS: [&str; 3] = ["log", "tls", "limits"];
@@ -82,6 +91,18 @@ pub(super) const KEYS: &[Key] = &[
         "",
         "connectors",
         "Connectors that the API lists; see the example at the end.",
+    ),
+    key(
+        "",
+        "providers",
+        "Model providers; without one the built-in offline model answers. See docs/agents.md.",
+    ),
+    key("", "tools", "Local commands that agents may use."),
+    key("", "mcp_servers", "MCP servers whose tools agents may use."),
+    key(
+        "",
+        "host_env",
+        "Names of environment variables that workflows may read.",
     ),
     key(
         "log",

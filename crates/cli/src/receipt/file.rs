@@ -195,7 +195,8 @@ pub(crate) fn check_checkpoint(
     let (note, head) = match read {
         Ok(read) => read,
         Err(problem) => {
-            findings.fail("checkpoint", "checkpoint_invalid", None, Some(problem));
+            let expected = Some("a signed checkpoint".to_owned());
+            findings.fail("checkpoint", "checkpoint_invalid", expected, Some(problem));
             return None;
         }
     };
@@ -212,7 +213,10 @@ pub(crate) fn check_checkpoint(
     });
     if !signed {
         let expected = format!("a signature of `{}` by a given key", head.origin);
-        findings.fail("checkpoint", "signature_invalid", Some(expected), None);
+        let names = note.signatures().iter().map(|line| line.name().to_owned());
+        let names: Vec<String> = names.collect();
+        let found = Some(format!("signed by {}", names.join(", ")));
+        findings.fail("checkpoint", "signature_invalid", Some(expected), found);
         return None;
     }
     findings.pass("checkpoint");

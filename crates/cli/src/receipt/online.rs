@@ -21,12 +21,17 @@ async fn receipt_id(client: &Client, name: &str) -> anyhow::Result<String> {
     let first = receipts
         .first()
         .and_then(|receipt| receipt.get("id")?.as_str());
-    first.map(str::to_owned).ok_or_else(|| {
+    if let Some(id) = first {
+        return Ok(id.to_owned());
+    }
+    let problem = if client.task(name).await?.status.is_terminal() {
+        let hint = "a persona whose `receipt_policy` is `disabled` leaves none";
+        Problem::new(format!("task `{name}` ended without a receipt"), hint)
+    } else {
         let hint = "a task has a receipt once it has ended; `reprise task watch` follows it";
         Problem::new(format!("task `{name}` has no receipt yet"), hint)
-            .answers_no()
-            .into()
-    })
+    };
+    Err(problem.answers_no().into())
 }
 
 /// Reads a receipt.

@@ -232,6 +232,9 @@ fn plan(args: &CaptureArgs) -> anyhow::Result<Plan> {
         );
     }
     let inputs = build::inputs(args, &tree, ahd)?;
+    if inputs.is_empty() {
+        output::say("warning: no --input is given: a reader will have nothing to verify");
+    }
     let outputs = outputs(args, &tree)?;
     let mut ignored = vec![absolute(&sidecar)?];
     for path in args.report.iter() {

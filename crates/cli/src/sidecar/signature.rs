@@ -75,11 +75,18 @@ pub(super) fn read_seed(path: &Path) -> anyhow::Result<SigningKey> {
     Ok(SigningKey::from_bytes(&seed))
 }
 
-/// Reads a public key as `keygen` prints it.
-pub(super) fn parse_public(text: &str) -> Result<VerifyingKey, String> {
-    decode(text.trim(), PUBLIC_PREFIX)
+/// Reads a public key as `keygen` prints it. The text is never shown: it may be a seed.
+pub(super) fn parse_public(text: &str) -> anyhow::Result<VerifyingKey> {
+    let text = text.trim();
+    ensure!(
+        !text.starts_with(SEED_PREFIX),
+        "--key wants the public key that keygen printed; this is a seed, which nobody else should see"
+    );
+    decode(text, PUBLIC_PREFIX)
         .and_then(|bytes| VerifyingKey::from_bytes(&bytes).ok())
-        .ok_or_else(|| format!("a public key looks like `{PUBLIC_PREFIX}…`, as keygen prints it"))
+        .with_context(|| {
+            format!("--key wants a public key, `{PUBLIC_PREFIX}…`, as keygen prints it")
+        })
 }
 
 fn decode(text: &str, prefix: &str) -> Option<[u8; 32]> {

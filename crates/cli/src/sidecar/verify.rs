@@ -58,8 +58,9 @@ pub(crate) struct VerifyArgs {
     #[arg(long, value_name = "FILE")]
     agent_policy: Option<PathBuf>,
     /// Also check the sidecar's own signature against this public key.
-    #[arg(long, value_name = "PUBLICKEY", value_parser = signature::parse_public)]
-    key: Option<VerifyingKey>,
+    // Read later: a value that clap refuses is printed, and it may be the seed by mistake.
+    #[arg(long, value_name = "PUBLICKEY")]
+    key: Option<String>,
     /// Check the signatures of a recorded run against the keys of its server, a JWKS file.
     #[arg(long, value_name = "JWKS")]
     keys: Option<PathBuf>,
@@ -92,6 +93,8 @@ impl NoVerdict {
 
 /// Runs the subcommand.
 pub(super) fn run(args: &VerifyArgs) -> anyhow::Result<ExitCode> {
+    let key = args.key.as_deref().map(signature::parse_public);
+    let key = key.transpose()?;
     let pair = Pair::of(&args.argument);
     let mut outlook = Outlook {
         report: pair.report.clone(),
@@ -105,7 +108,7 @@ pub(super) fn run(args: &VerifyArgs) -> anyhow::Result<ExitCode> {
         checks: Vec::new(),
     };
     let mut text = String::new();
-    match judge(args, &pair, &mut outlook) {
+    match judge(args, key.as_ref(), &pair, &mut outlook) {
         Ok(read) => {
             text = read;
         }
@@ -131,7 +134,12 @@ pub(super) fn run(args: &VerifyArgs) -> anyhow::Result<ExitCode> {
 }
 
 /// Fills the outcome and returns its text form.
-fn judge(args: &VerifyArgs, pair: &Pair, outlook: &mut Outlook) -> Result<String, NoVerdict> {
+fn judge(
+    args: &VerifyArgs,
+    key: Option<&VerifyingKey>,
+    pair: &Pair,
+    outlook: &mut Outlook,
+) -> Result<String, NoVerdict> {
     let read = read_pair(pair, args.strict)?;
     outlook.kind = Some(read.sidecar.kind().to_owned());
     let root = root_of(args.root.as_deref(), pair, &read.sidecar)?;
@@ -161,7 +169,7 @@ fn judge(args: &VerifyArgs, pair: &Pair, outlook: &mut Outlook) -> Result<String
         None if keys.is_some() => verification.checks.push(recording::missing()),
         None => {}
     }
-    let signature = signature::check(&read, args.key.as_ref());
+    let signature = signature::check(&read, key);
     verification.checks.extend(signature);
     outlook.verdict = if verification.clean() {
         Verdict::Clean

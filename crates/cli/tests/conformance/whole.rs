@@ -38,14 +38,15 @@ const NOT_COVERED: &[&str] = &[
     "AP-CONN-03",
     "AP-MEM-",
     "AP-OAUTH-",
-    "AP-PERS-",
+    "AP-PERS-03",
+    "AP-PERS-04",
+    "AP-PERS-06",
     "AP-QUOTA-",
     "AP-RPL-",
     "AP-SDK-06",
     "AP-SDK-10",
     "AP-SDK-11",
     "AP-WSK-",
-    "SUITE-20",
 ];
 /// Ids of a group that is not covered otherwise.
 const COVERED: &[&str] = &["AP-RPL-23"];

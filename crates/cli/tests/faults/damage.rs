@@ -1,6 +1,7 @@
 //! One damaged document and one damaged event: the check names each of them, and nothing else.
 
-use rusqlite::Connection;
+use engine::port::StoredEvent;
+use store::tamper::Tamper;
 
 use crate::client::Ask;
 use crate::host::Host;
@@ -46,47 +47,36 @@ fn finds(host: &Host, problems: &[String]) {
     assert_eq!(host.world.run(&["log", "rebuild"]).code, 1);
 }
 
-fn database(host: &Host) -> Connection {
-    Connection::open(host.world.data().join("reprise.db")).unwrap()
+fn damage(host: &Host) -> Tamper {
+    Tamper::open(&host.world.data())
 }
 
-/// The position of a Session's last event.
-fn last_event(database: &Connection, session: &str) -> i64 {
-    let query = "SELECT max(position) FROM events WHERE resource = \
-                 (SELECT key FROM documents WHERE id = ?1)";
-    database
-        .query_row(query, [session], |row| row.get(0))
-        .unwrap()
-}
-
-fn execute(database: &Connection, statement: &str, parameters: impl rusqlite::Params) {
-    assert_eq!(database.execute(statement, parameters).unwrap(), 1);
+/// A Session's last event.
+fn last_event(damage: &Tamper, session: &str) -> StoredEvent {
+    let key = damage.key(session);
+    let mut events = damage.all_events();
+    events.retain(|event| event.resource == key);
+    events.pop().unwrap()
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn ap_evt_04_a_damaged_document_and_a_damaged_event_are_named() {
     let (host, [one, two]) = written().await;
-    let database = database(&host);
-    execute(
-        &database,
-        "UPDATE documents SET updated_at = updated_at + 1 WHERE id = ?1",
-        [&one],
-    );
+    let damage = damage(&host);
+    damage.set(&one, "updated_at = updated_at + 1");
     let document = format!("document `{one}`: differs from the fold of its events in ");
     finds(&host, std::slice::from_ref(&document));
-    let position = last_event(&database, &two);
-    // One letter of a member's name.
-    execute(
-        &database,
-        "UPDATE events SET bytes = CAST(replace(CAST(bytes AS TEXT), 'message_id', 'massage_id') AS BLOB) \
-         WHERE position = ?1",
-        [position],
-    );
+    let position = last_event(&damage, &two).position;
+    let block = damage.events(position);
+    damage.raw(position, |bytes| bytes[20] ^= 1);
+    let (first, last) = (block[0].position.0, block[block.len() - 1].position.0);
     finds(
         &host,
         &[
             document,
-            format!("event at position {position}: its bytes are damaged"),
+            format!(
+                "event at position {first}: events {first} to {last} cannot be read: their block is damaged"
+            ),
         ],
     );
 }
@@ -94,25 +84,17 @@ async fn ap_evt_04_a_damaged_document_and_a_damaged_event_are_named() {
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_document_of_garbage_and_an_event_in_the_place_of_another_are_named() {
     let (host, [one, two]) = written().await;
-    let database = database(&host);
-    execute(
-        &database,
-        "UPDATE documents SET body = x'ff00ff' WHERE id = ?1",
-        [&one],
-    );
-    let position = last_event(&database, &two);
+    let damage = damage(&host);
+    damage.set(&one, "body = x'ff00ff'");
+    let position = last_event(&damage, &two).position;
     // Whole and with the right checksum, but of another position.
-    execute(
-        &database,
-        "UPDATE events SET (bytes, checksum) = (SELECT bytes, checksum FROM events WHERE position = 1) \
-         WHERE position = ?1",
-        [position],
-    );
+    let other = damage.all_events().swap_remove(0);
+    damage.event(position, |event| event.bytes = other.bytes);
     finds(
         &host,
         &[
             format!("document `{one}`: "),
-            format!("event at position {position}: its id is `event_"),
+            format!("event at position {}: its id is `event_", position.0),
         ],
     );
 }
@@ -120,14 +102,9 @@ async fn a_document_of_garbage_and_an_event_in_the_place_of_another_are_named() 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_missing_document_and_a_missing_event_are_named() {
     let (host, [one, two]) = written().await;
-    let database = database(&host);
-    execute(&database, "DELETE FROM documents WHERE id = ?1", [&one]);
-    let position = last_event(&database, &two);
-    execute(
-        &database,
-        "DELETE FROM events WHERE position = ?1",
-        [position],
-    );
+    let damage = damage(&host);
+    damage.lose_document(&one);
+    damage.lose(last_event(&damage, &two).position);
     let said = host.world.run(&["log", "verify"]);
     assert_eq!(said.code, 1, "{said:?}");
     assert!(

@@ -51,8 +51,11 @@ fn refused(answer: &Answer) {
 
 /// Appends until there is no room; keeps what was acknowledged.
 async fn fill(api: &Api, session: &str, told: &mut Vec<Value>) {
-    let body = "x".repeat(3_000);
     for _ in 0..4_000 {
+        // Text that takes about as much room as it has letters.
+        let body: String = std::iter::repeat_with(fastrand::alphanumeric)
+            .take(3_000)
+            .collect();
         let said = format!("{} {body}", told.len());
         let answer = api.send(&Ask::message(session, &said)).await.unwrap();
         if answer.status == 201 {

@@ -2,7 +2,7 @@
 
 use crate::world::World;
 
-const COMMANDS: [&[&str]; 27] = [
+const COMMANDS: [&[&str]; 35] = [
     &[],
     &["demo"],
     &["serve"],
@@ -18,6 +18,10 @@ const COMMANDS: [&[&str]; 27] = [
     &["task", "answer"],
     &["task", "export"],
     &["task", "cancel"],
+    &["persona"],
+    &["persona", "apply"],
+    &["persona", "list"],
+    &["persona", "show"],
     &["replay"],
     &["diff"],
     &["log"],
@@ -29,6 +33,10 @@ const COMMANDS: [&[&str]; 27] = [
     &["receipt", "trust"],
     &["receipt", "rotate-key"],
     &["canonicalize"],
+    &["vault"],
+    &["vault", "set"],
+    &["vault", "list"],
+    &["vault", "delete"],
     &["conformance"],
 ];
 

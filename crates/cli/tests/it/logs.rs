@@ -1,5 +1,7 @@
 //! `reprise log` on a data directory that a server has written.
 
+use store::tamper::Tamper;
+
 use crate::world::World;
 
 fn written() -> World {
@@ -35,16 +37,15 @@ fn a_log_is_verified_folded_again_and_exported() {
 #[test]
 fn a_damaged_log_is_a_no_with_a_line_for_each_problem() {
     let world = written();
-    // One byte of one event's text, wherever the database put it.
-    let file = world.data().join("reprise.db");
-    let mut bytes = std::fs::read(&file).unwrap();
-    let needle = b"What should I know before I go on?";
-    let at = bytes
-        .windows(needle.len())
-        .position(|window| window == needle)
-        .unwrap();
-    bytes[at] = b'V';
-    std::fs::write(&file, bytes).unwrap();
+    // One byte of the block that holds one event.
+    let damage = Tamper::open(&world.data());
+    let needle = "What should I know before I go on?";
+    let events = damage.all_events();
+    let asked = events
+        .iter()
+        .find(|event| str::from_utf8(&event.bytes).unwrap().contains(needle));
+    damage.raw(asked.unwrap().position, |bytes| bytes[30] ^= 1);
+    drop(damage);
     let said = world.run(&["log", "verify"]);
     assert_eq!(said.code, 1, "{said:?}");
     assert!(said.stdout.starts_with("event at position "), "{said:?}");

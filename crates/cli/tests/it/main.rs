@@ -17,6 +17,8 @@ mod keys;
 #[cfg(test)]
 mod logs;
 #[cfg(test)]
+mod personas;
+#[cfg(test)]
 mod receipts;
 #[cfg(test)]
 mod replays;

@@ -10,8 +10,8 @@ mod trust;
 use std::fs;
 use std::path::PathBuf;
 
-use rusqlite::Connection;
 use serde_json::Value;
+use store::tamper::Tamper;
 
 use crate::world::{Said, Server, World};
 
@@ -79,8 +79,8 @@ impl Ran {
         (said, value)
     }
 
-    fn database(&self) -> Connection {
-        Connection::open(self.world.data().join("reprise.db")).unwrap()
+    fn damage(&self) -> Tamper {
+        Tamper::open(&self.world.data())
     }
 }
 

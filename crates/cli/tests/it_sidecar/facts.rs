@@ -330,7 +330,10 @@ fn a_described_run_says_how_it_ended() {
         .run(&arguments("later"))
         .expect(2)
         .says("/finished_at must be a UTC time");
-    world.run(&arguments("2026-01-02T04:04:05Z")).expect(0);
+    world
+        .run(&arguments("2026-01-02T04:04:05Z"))
+        .expect(0)
+        .says("warning: no --input is given");
     let sidecar = world.json("x.replay.json");
     assert_eq!(sidecar["finished_at"], "2026-01-02T04:04:05Z");
     assert_eq!(sidecar["exit_code"], -1);

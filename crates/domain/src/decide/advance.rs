@@ -216,7 +216,8 @@ fn checkpoint(desk: &mut Desk<'_>, task: &TaskId, place: &Place, number: u64, st
             "bytes": blob.bytes.len(),
             "task_id": task,
         }),
-    );
+    )
+    .sibling = Some(("event_id", 0));
     desk.blobs.push(blob);
 }
 

@@ -4,8 +4,8 @@ use serde_json::json;
 
 use super::{Desk, Place};
 use crate::{
-    AttachContent, CreateBranch, CreateVault, CreateWorkspace, Kind, Refusal, RegisterArtifact,
-    ResourceRef, UpdateWorkspace,
+    AttachContent, BranchId, CreateBranch, CreateVault, CreateWorkspace, Kind, Refusal,
+    RegisterArtifact, ResourceRef, Session, UpdateWorkspace,
 };
 
 pub(super) fn create_workspace(
@@ -89,14 +89,7 @@ pub(super) fn create_branch(
                 })?;
             parent.clone()
         }
-        // Lineage always ends at the Workspace's default branch (AP-BR-03).
-        None => match &session.branch_id {
-            Some(branch) => branch.clone(),
-            None => desk
-                .workspace(&session.workspace_id)?
-                .default_branch_id
-                .clone(),
-        },
+        None => line_of(desk, session)?,
     };
     if let Some(task) = &order.task_id {
         desk.task(task).map_err(|_| Refusal::NotFound {
@@ -118,6 +111,18 @@ pub(super) fn create_branch(
         }),
     );
     Ok(subject)
+}
+
+/// Returns the Branch that a new one of a Session leaves: lineage always ends at the Workspace's default branch
+/// (AP-BR-03).
+pub(super) fn line_of(desk: &Desk<'_>, session: &Session) -> Result<BranchId, Refusal> {
+    match &session.branch_id {
+        Some(branch) => Ok(branch.clone()),
+        None => Ok(desk
+            .workspace(&session.workspace_id)?
+            .default_branch_id
+            .clone()),
+    }
 }
 
 pub(super) fn register_artifact(
@@ -220,6 +225,10 @@ pub(super) fn create_vault(
         })?;
     }
     let subject = ResourceRef::new("vault", order.id.as_str());
+    // The local one has a fixed id: making it again changes nothing.
+    if desk.documents.document(order.id.as_str()).is_some() {
+        return Ok(subject);
+    }
     let place = Place {
         workspace_id: order.workspace_id.clone(),
         ..Place::default()

@@ -6,6 +6,7 @@
 use canon::jcs;
 use serde_json::{Value, json};
 
+use super::content::line_of;
 use super::task::{Ending, Messages, end};
 use super::{Desk, Place};
 use crate::{
@@ -45,7 +46,7 @@ pub(super) fn submit(desk: &mut Desk<'_>, order: &SubmitReplay) -> Result<Resour
     let subject = ResourceRef::new(TaskId::OBJECT, order.id.as_str());
     let mut payload = json!({
         "workflow": source.workflow,
-        "branch_id": order.branch_id,
+        "branch_id": order.new_branch,
         "parent_task_id": order.source,
         "metadata": metadata,
         "input_position": source.input,
@@ -62,8 +63,30 @@ pub(super) fn submit(desk: &mut Desk<'_>, order: &SubmitReplay) -> Result<Resour
         payload.retain(|name, value| {
             !(value.is_null() && ["input", "persona"].contains(&name.as_str()))
         });
+        if let Some(persona) = &source.persona {
+            payload.insert("persona_id".to_owned(), json!(persona.id));
+            payload.insert("persona_version".to_owned(), json!(persona.version));
+            payload.insert("autonomy_tier".to_owned(), json!(persona.autonomy_tier));
+            payload.insert("receipt_policy".to_owned(), json!(persona.receipt_policy));
+        }
     }
     desk.draft(Kind::TaskSubmitted, subject.clone(), &place, payload);
+    if let Some(branch) = &order.new_branch {
+        let payload = json!({
+            "kind": "task",
+            "base_ref": order.source,
+            "parent_branch_id": line_of(desk, session)?,
+            "task_id": order.source,
+            "metadata": {},
+        });
+        // Not of the Task's own log: a Branch outlives it.
+        let place = Place {
+            task_id: None,
+            ..place
+        };
+        let branch = ResourceRef::new("branch", branch.as_str());
+        desk.draft(Kind::BranchCreated, branch, &place, payload);
+    }
     desk.blobs.push(request);
     Ok(subject)
 }

@@ -2,10 +2,11 @@
 
 use serde_json::json;
 
+use super::content::line_of;
 use super::{Desk, Place};
 use crate::{
-    AppendMessage, ChainId, CreateSession, ForkSession, Kind, Refusal, ResourceRef, SessionId,
-    TruncateSession, UpdateSession,
+    AppendMessage, ChainId, CreateSession, ForkSession, Kind, RecordSessionReplay, Refusal,
+    ResourceRef, SessionId, TruncateSession, UpdateSession,
 };
 
 pub(super) fn create(desk: &mut Desk<'_>, order: &CreateSession) -> Result<ResourceRef, Refusal> {
@@ -23,6 +24,7 @@ pub(super) fn create(desk: &mut Desk<'_>, order: &CreateSession) -> Result<Resou
         json!({
             "workspace_id": order.workspace_id,
             "mode_id": order.mode_id,
+            "persona_id": order.persona_id,
             "model_policy": order.model_policy,
             "metadata": order.metadata,
         }),
@@ -84,6 +86,19 @@ pub(super) fn fork(desk: &mut Desk<'_>, order: &ForkSession) -> Result<ResourceR
                 param: Some("branch_id"),
             })?;
     }
+    if let Some(branch) = &order.new_branch {
+        let payload = json!({
+            "kind": "session",
+            "base_ref": order.parent,
+            "parent_branch_id": line_of(desk, parent)?,
+            "task_id": null,
+            "metadata": {},
+        });
+        let place = Place::of_session(&order.parent, parent);
+        let branch = ResourceRef::new("branch", branch.as_str());
+        desk.draft(Kind::BranchCreated, branch, &place, payload);
+    }
+    let branch_id = order.new_branch.as_ref().or(order.branch_id.as_ref());
     let subject = ResourceRef::new("session", order.id.as_str());
     let root = parent.root_session_id.as_ref().unwrap_or(&order.parent);
     desk.draft(
@@ -104,10 +119,11 @@ pub(super) fn fork(desk: &mut Desk<'_>, order: &ForkSession) -> Result<ResourceR
         json!({
             "workspace_id": parent.workspace_id,
             "mode_id": parent.mode_id,
+            "persona_id": parent.persona_id,
             "model_policy": parent.model_policy,
             "parent_session_id": order.parent,
             "root_session_id": root,
-            "branch_id": order.branch_id,
+            "branch_id": branch_id,
             "copied": order.messages.len(),
             "metadata": order.metadata,
         }),
@@ -129,6 +145,23 @@ pub(super) fn fork(desk: &mut Desk<'_>, order: &ForkSession) -> Result<ResourceR
             json!({"message_id": copy.id, "source_message_id": copy.of, "source_position": copy.source, "role": copy.role}),
         );
     }
+    Ok(subject)
+}
+
+/// Notes on a Session that it repeats another one, and how far that came.
+pub(super) fn replayed(
+    desk: &mut Desk<'_>,
+    order: &RecordSessionReplay,
+) -> Result<ResourceRef, Refusal> {
+    let (_, session) = desk.session(&order.id)?;
+    let subject = ResourceRef::new("session", order.id.as_str());
+    let place = Place::of_session(&order.id, session);
+    desk.draft(
+        Kind::SessionReplayed,
+        subject.clone(),
+        &place,
+        order.payload.clone().into(),
+    );
     Ok(subject)
 }
 

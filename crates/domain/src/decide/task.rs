@@ -6,7 +6,8 @@ use serde_json::json;
 use super::{Desk, Ends, Place};
 use crate::{
     Answer, AnswerRequest, Ask, CancelTask, EndIds, InterruptTask, Kind, Permission, PermissionId,
-    Refusal, RequestReply, ResourceRef, Status, SubmitTask, Task, TaskId, TaskInput, TrustChainId,
+    ReceiptPolicy, Refusal, RequestReply, ResourceRef, Status, SubmitTask, Task, TaskId, TaskInput,
+    TaskPersona, TrustChainId,
 };
 
 pub(super) fn submit(desk: &mut Desk<'_>, order: &SubmitTask) -> Result<ResourceRef, Refusal> {
@@ -44,6 +45,14 @@ pub(super) fn submit(desk: &mut Desk<'_>, order: &SubmitTask) -> Result<Resource
         "parent_task_id": order.parent_task_id,
         "metadata": order.metadata,
     });
+    if let (Some(persona), Value::Object(payload)) = (&order.persona, &mut payload) {
+        // What the Task's document needs stands beside the copy, which may move into a blob.
+        payload.insert("persona_id".to_owned(), json!(persona.id));
+        payload.insert("persona_version".to_owned(), json!(persona.version));
+        payload.insert("autonomy_tier".to_owned(), json!(persona.autonomy_tier));
+        payload.insert("receipt_policy".to_owned(), json!(persona.receipt_policy));
+        payload.insert("persona".to_owned(), json!(persona));
+    }
     match &order.input {
         TaskInput::Object(input) => {
             if let Value::Object(payload) = &mut payload {
@@ -171,7 +180,7 @@ fn record_trust(
         place,
         json!({
             "request_id": id,
-            "agent": task.workflow,
+            "agent": task.persona.as_ref().map_or_else(|| task.workflow.clone(), TaskPersona::reference),
             "action": request.action.as_deref().unwrap_or(asked),
             "decision": decision,
         }),
@@ -217,13 +226,19 @@ pub(super) fn end(
         Messages::Ids(ids) => ("message_ids", ids),
         Messages::Whole(messages) => ("messages", messages),
     };
+    // AP-PERS-05: under this policy nothing is issued, so nothing may name a Receipt.
+    let without = desk.task(id).is_ok_and(|task| {
+        let persona = task.persona.as_ref();
+        persona.is_some_and(|persona| persona.receipt_policy == ReceiptPolicy::Disabled)
+    });
+    let receipt_id = (!without).then(|| ids.receipt_id.clone());
     desk.draft(
         Kind::OutcomeRecorded,
         ResourceRef::new("outcome", ids.outcome_id.as_str()),
         place,
         json!({
             "outcome_id": ids.outcome_id,
-            "receipt_id": ids.receipt_id,
+            "receipt_id": receipt_id,
             "status": ending.status,
             "summary": ending.summary,
             member: messages,
@@ -234,12 +249,12 @@ pub(super) fn end(
         kind,
         subject.clone(),
         place,
-        json!({"outcome_id": ids.outcome_id, "receipt_id": ids.receipt_id, "failure": ending.failure}),
+        json!({"outcome_id": ids.outcome_id, "receipt_id": receipt_id, "failure": ending.failure}),
     );
     change_status(desk, subject, place, from, ending.status, None);
-    desk.ends = Some(Ends {
+    desk.ends = receipt_id.map(|receipt_id| Ends {
         task_id: id.clone(),
-        receipt_id: ids.receipt_id.clone(),
+        receipt_id,
         receipt: None,
     });
 }

@@ -3,8 +3,8 @@
 use canon::{Digest, Value};
 use domain::{
     ArtifactId, Blob, BranchId, Document, EndIds, MessageId, NewMessage, Order, Permission,
-    Position, ReceiptId, Refusal, RequestReply, ResourceKind, SessionId, State, Task, TaskId,
-    TaskInput, VaultId, WorkspaceId,
+    PersonaId, Position, ReceiptId, Refusal, RequestReply, ResourceKind, SessionId, State, Task,
+    TaskId, TaskInput, VaultId, WorkspaceId,
 };
 
 use crate::caller::Caller;
@@ -96,6 +96,7 @@ impl Engine {
             }
             Request::SubmitTask(spec) => self.build_task(caller, spec).await,
             Request::ReplayTask(spec) => self.build_replay(caller, spec).await,
+            Request::ReplaySession(spec) => self.build_session_replay(caller, spec).await,
             Request::CancelTask { id, reason } => {
                 let (_, task) = self.visible_task(caller, id).await?;
                 let receipt = self.canceled_receipt(&task).await?;
@@ -209,6 +210,10 @@ impl Engine {
                 };
                 Ok((workspace_id.clone(), Order::CreateVault(order)))
             }
+            Request::CreatePersona(order) => self.build_persona(caller, order),
+            Request::UpdatePersona { id, change } => {
+                self.build_persona_change(caller, id, change).await
+            }
         }
     }
 
@@ -217,7 +222,9 @@ impl Engine {
         caller: &Caller,
         spec: &NewSession,
     ) -> Result<(Option<WorkspaceId>, Order), Refused> {
-        refuse_persona(spec.persona_id.as_deref())?;
+        let persona = self
+            .persona_named(caller, spec.persona_id.as_deref())
+            .await?;
         let workspace_id = spec.workspace_id.clone().unwrap_or_else(WorkspaceId::local);
         self.must_see(
             caller,
@@ -230,6 +237,7 @@ impl Engine {
             id: SessionId::from_body(&self.shared.ids.body()),
             workspace_id: workspace_id.clone(),
             mode_id: spec.mode_id.clone(),
+            persona_id: persona.map(|persona| persona.id),
             model_policy: spec.model_policy.clone(),
             initial_messages: spec
                 .initial_messages
@@ -246,7 +254,6 @@ impl Engine {
         caller: &Caller,
         spec: &NewTask,
     ) -> Result<(Option<WorkspaceId>, Order), Refused> {
-        refuse_persona(spec.persona_id.as_deref())?;
         if self.shared.work.active_count() >= self.shared.limits.open_tasks_max {
             return Err(Refused::Busy {
                 what: "open_tasks_max",
@@ -255,7 +262,13 @@ impl Engine {
         let session = spec.session_id.as_str();
         self.must_see(caller, ResourceKind::Session, Some(session), "session_id")
             .await?;
-        let workspace = self.session_workspace(caller, &spec.session_id).await?;
+        let (_, session) = self.visible_session(caller, &spec.session_id).await?;
+        let workspace = session.workspace_id;
+        // Its own, or else the Session's.
+        let of_session = session.persona_id.as_ref().map(PersonaId::as_str);
+        let persona = self
+            .persona_named(caller, spec.persona_id.as_deref().or(of_session))
+            .await?;
         self.must_see(
             caller,
             ResourceKind::Branch,
@@ -271,7 +284,10 @@ impl Engine {
         )
         .await?;
         let workflow = match spec.metadata.get("workflow") {
-            None => "agent",
+            None => match &persona {
+                Some(persona) => self.entry_workflow(persona)?,
+                None => "agent",
+            },
             Some(Value::String(name)) if self.shared.workflows.find(name).is_some() => name,
             Some(_) => {
                 let known: Vec<&str> = self
@@ -298,6 +314,7 @@ impl Engine {
             branch_id: spec.branch_id.clone(),
             parent_task_id: spec.parent_task_id.clone(),
             workflow: workflow.to_owned(),
+            persona: persona.map(|known| known.spec.snapshot(known.id)),
             input,
             metadata: spec.metadata.clone(),
         };
@@ -465,7 +482,7 @@ impl Engine {
         }
     }
 
-    async fn visible_session(
+    pub(super) async fn visible_session(
         &self,
         caller: &Caller,
         id: &SessionId,
@@ -598,6 +615,7 @@ impl Engine {
             id: SessionId::from_body(&self.shared.ids.body()),
             at_event_id: at_event_id.map(str::to_owned),
             branch_id: branch_id.cloned(),
+            new_branch: None,
             chain: self.chain_at(document.key, until).await?,
             messages,
             metadata: canon::Map::new(),
@@ -674,17 +692,6 @@ impl Engine {
             left -= (page.len() as u64).min(left);
         }
         Ok((session.workspace_id, order))
-    }
-}
-
-/// There are no personas yet: whoever names one names nothing (AP-PERS-07).
-fn refuse_persona(id: Option<&str>) -> Result<(), Refused> {
-    match id {
-        None => Ok(()),
-        Some(_) => Err(Refused::Domain(Refusal::NotFound {
-            object: "persona",
-            param: Some("persona_id"),
-        })),
     }
 }
 

@@ -8,7 +8,7 @@ use domain::{BranchId, Order, Refusal, ResourceKind, State, Task, TaskId, Worksp
 use crate::caller::Caller;
 use crate::engine::Engine;
 use crate::refused::Refused;
-use crate::replay::{self, Replayed, Source, Spec};
+use crate::replay::{self, Refresh, Replayed, Source, Spec};
 use crate::request::ReplayTask;
 use crate::view;
 
@@ -51,12 +51,18 @@ impl Engine {
         };
         let (input, persona) = self.given_to(&task).await?;
         let mode = spec.mode.as_str().to_owned();
+        // A run that goes on live, or that its persona isolates, gets a line of its own.
+        let goes_live =
+            spec.refresh.contains(&Refresh::Model) || spec.refresh.contains(&Refresh::Tools);
+        let isolated = persona.get("isolated_replay") == Some(&Value::Bool(true));
+        let new_branch =
+            (goes_live || isolated).then(|| BranchId::from_body(&self.shared.ids.body()));
         let order = domain::SubmitReplay {
             id: id.clone(),
             ordinal,
             source: request.id.clone(),
             session_id,
-            branch_id: request.branch_id.clone(),
+            new_branch,
             mode,
             input,
             persona,
@@ -146,45 +152,6 @@ impl Engine {
         };
         let replayed = Replayed::canceled(&spec);
         self.replay_receipt(&source, &spec, &replayed, of).map(Some)
-    }
-
-    /// Returns the Branch that a replay needs: one that goes on live, or that its persona isolates, gets its own.
-    pub async fn replay_branch(
-        &self,
-        caller: &Caller,
-        request: &ReplayTask,
-    ) -> Result<Option<BranchId>, Refused> {
-        let (_, task) = self.visible_task(caller, &request.id).await?;
-        let (_, persona) = self.given_to(&task).await?;
-        let isolated = persona.get("isolated_replay") == Some(&Value::Bool(true));
-        let goes_live = request
-            .body
-            .get("refresh")
-            .and_then(Value::as_array)
-            .is_some_and(|words| {
-                words
-                    .iter()
-                    .any(|word| matches!(word.as_str(), Some("model" | "tools")))
-            });
-        if !isolated && !goes_live {
-            return Ok(None);
-        }
-        // Checked before anything is made: a request that is refused leaves nothing behind.
-        let source = self
-            .source(&request.id)
-            .await?
-            .map_err(|_| Refused::CursorExpired)?;
-        self.read_spec(caller, request, &source).await?;
-        let branch = crate::request::Request::CreateBranch {
-            session_id: task.session_id,
-            kind: domain::BranchKind::Task,
-            base_ref: request.id.to_string(),
-            parent_branch_id: None,
-            task_id: Some(request.id.clone()),
-            metadata: Map::new(),
-        };
-        let done = Box::pin(self.carry_out(caller, branch, None)).await?;
-        Ok(BranchId::parse(&done.subject.id).ok())
     }
 }
 

@@ -109,3 +109,35 @@ pub trait Performer: Send + Sync + fmt::Debug + 'static {
     /// Performs one effect. Dropping the future cancels it.
     fn perform(&self, effect: Effect, deltas: Deltas) -> BoxFuture<'static, Performed>;
 }
+
+/// Why a secret was not kept.
+#[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
+pub enum KeepSecretError {
+    /// The name or the value is not one that can be kept.
+    #[error("{0}")]
+    Refused(String),
+    /// It could not be written.
+    #[error("{0}")]
+    Failed(String),
+}
+
+/// Keeps secrets. Gives none back: only whoever performs effects can read them.
+pub trait SecretKeeper: Send + Sync + fmt::Debug + 'static {
+    /// Keeps a value under a name and returns its version.
+    ///
+    /// # Errors
+    /// It was not kept.
+    fn put(&self, name: &str, value: &str) -> Result<u64, KeepSecretError>;
+
+    /// Returns the names that are kept, with their versions.
+    ///
+    /// # Errors
+    /// They cannot be read.
+    fn names(&self) -> Result<Vec<(String, u64)>, KeepSecretError>;
+
+    /// Forgets a value. Forgetting what is not there is no error.
+    ///
+    /// # Errors
+    /// It could not be forgotten.
+    fn delete(&self, name: &str) -> Result<(), KeepSecretError>;
+}

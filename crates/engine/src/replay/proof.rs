@@ -11,6 +11,7 @@ use receipts::{
 use super::outcome::Replayed;
 use super::request::Spec;
 use super::source::Source;
+use crate::secrets;
 
 /// The issuer of a conformance run, its name, and the `source` text of its receipts.
 pub const CONFORMANCE_ISSUER: (&str, &str, &str) = (
@@ -85,7 +86,7 @@ pub fn receipt(
         uri: format!("artifact://event_log_{}", source.task_id),
         sha256: source.log_sha256,
     };
-    build_replay(&ReplayFacts {
+    let receipt = build_replay(&ReplayFacts {
         receipt_id,
         issuer: Issuer {
             id: issuer_id,
@@ -144,7 +145,8 @@ pub fn receipt(
         source: text.to_owned(),
         source_task_id: source.task_id.to_string(),
         replay_mode: spec.mode.as_str().to_owned(),
-    })
+    })?;
+    receipt.redacted(&secrets::looks_secret)
 }
 
 /// The members of the source's receipt.

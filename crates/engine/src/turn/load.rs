@@ -141,6 +141,7 @@ fn named(order: &Order) -> Vec<Box<str>> {
             Some(order.parent.as_str()),
             order.branch_id.as_ref().map(|id| id.as_str()),
         ]),
+        Order::RecordSessionReplay(order) => some([Some(order.id.as_str())]),
         Order::TruncateSession(order) => some([Some(order.id.as_str())]),
         Order::AppendMessage(order) => some([Some(order.session_id.as_str())]),
         Order::SubmitTask(order) => some([
@@ -153,7 +154,6 @@ fn named(order: &Order) -> Vec<Box<str>> {
             Some(order.session_id.as_str()),
             // Its id follows from the source's: somebody may have been faster.
             Some(order.id.as_str()),
-            order.branch_id.as_ref().map(|id| id.as_str()),
         ]),
         Order::CancelTask(order) => some([Some(order.id.as_str())]),
         Order::InterruptTask(order) => some([Some(order.id.as_str())]),
@@ -169,11 +169,17 @@ fn named(order: &Order) -> Vec<Box<str>> {
             order.task_id.as_ref().map(|id| id.as_str()),
         ]),
         Order::AttachContent(order) => some([Some(order.id.as_str())]),
-        Order::CreateVault(order) => some([order.workspace_id.as_ref().map(|id| id.as_str())]),
+        Order::CreateVault(order) => some([
+            Some(order.id.as_str()),
+            order.workspace_id.as_ref().map(|id| id.as_str()),
+        ]),
         Order::AdvanceTask(order) => some([Some(order.id.as_str())]),
         Order::RecordVerification(order) => some([Some(order.id.as_str())]),
         Order::SealHead(_) => Vec::new(),
         Order::CosignHead(order) => some([Some(order.id.as_str())]),
+        // Its id follows from its name and version: defining it again must be seen.
+        Order::CreatePersona(order) => some([Some(order.id().as_str())]),
+        Order::UpdatePersona(order) => some([Some(order.id.as_str())]),
     }
 }
 
@@ -221,7 +227,8 @@ fn belongs_to(document: &Document) -> Vec<Box<str>> {
         | State::Vault(_)
         | State::Chain(_)
         | State::Batch(_)
-        | State::TrustChain(_) => vec![],
+        | State::TrustChain(_)
+        | State::Persona(_) => vec![],
     };
     ids.into_iter().map(Into::into).collect()
 }

@@ -333,7 +333,8 @@ fn ends_work(document: &Document) -> bool {
         | State::Receipt(_)
         | State::Chain(_)
         | State::Batch(_)
-        | State::TrustChain(_) => false,
+        | State::TrustChain(_)
+        | State::Persona(_) => false,
     }
 }
 

@@ -7,7 +7,7 @@ use std::time::Duration;
 use canon::{Digest, Map, Value};
 use domain::{Blob, Document, ResourceKind, SessionId, State, Status, TaskId, Timestamp};
 use engine::port::{BoxFuture, Clock, MemoryStore, Store};
-use engine::workflow::{Registry, builtin};
+use engine::workflow::{EffectAnswer, Machine, Registry, Start, Step, Workflow, builtin};
 use engine::{Answer, Caller, Engine, ListRequest, Offline, Parts, Request, VerifyRequest};
 use receipts::Receipt;
 use receipts::merkle;
@@ -149,6 +149,7 @@ async fn a_clock_that_steps_back_breaks_no_chain() {
         ids: Arc::new(CountedIds),
         spawn: Arc::new(TokioSpawn),
         performer: Arc::new(Offline),
+        secrets: None,
         workflows: Registry::new(builtin()),
         authority: engine::Authority::with_one_key("reprise-test", "key-1", &[1; 32]).unwrap(),
         limits: limits(),
@@ -336,5 +337,74 @@ async fn the_predecessor_is_looked_up_by_its_id_and_its_loss_and_change_are_told
     let expected = (false, Some("previous_receipt_missing"));
     assert_eq!((valid, reason.as_deref()), expected);
     store.damage(&before, Some(sound));
+    assert!(verdict(&engine, &id).await.0);
+}
+
+/// Fails with whatever it was given.
+#[derive(Debug)]
+struct Leaky;
+
+impl Workflow for Leaky {
+    fn name(&self) -> &'static str {
+        "leaky"
+    }
+
+    fn version(&self) -> &'static str {
+        "1"
+    }
+
+    fn description(&self) -> &'static str {
+        "Fails with a credential in its message."
+    }
+
+    fn begin(&self, _: &Start) -> Box<dyn Machine> {
+        Box::new(Fails)
+    }
+}
+
+struct Fails;
+
+impl Machine for Fails {
+    fn step(&mut self, _: &[EffectAnswer]) -> Step {
+        Step::Failed {
+            notes: Vec::new(),
+            code: "refused".to_owned(),
+            message: "the tool said: Bearer abcdefgh12345678".to_owned(),
+            details: Map::new(),
+        }
+    }
+}
+
+#[tokio::test]
+async fn ap_rcpt_09_a_planted_secret_is_not_in_the_receipt() {
+    let mut workflows = builtin();
+    workflows.push(Arc::new(Leaky));
+    let engine = Engine::start(Parts {
+        store: store(),
+        clock: Arc::new(Backwards(AtomicI64::new(1_800_000_000_000_000))),
+        ids: Arc::new(CountedIds),
+        spawn: Arc::new(TokioSpawn),
+        performer: Arc::new(Offline),
+        secrets: None,
+        workflows: Registry::new(workflows),
+        authority: engine::Authority::with_one_key("reprise-test", "key-1", &[1; 32]).unwrap(),
+        limits: limits(),
+    })
+    .await
+    .unwrap();
+    let session = new_session(&engine).await;
+    let answer = write(&engine, task_request(&session, "leaky", "hello"))
+        .await
+        .unwrap();
+    let task = TaskId::parse(&answer.view.document.id).unwrap();
+    reach(&engine, &task, Status::Failed).await;
+    let (id, receipt) = receipts_of(&engine, &session).await.remove(0);
+    let text = String::from_utf8(receipt.bytes()).unwrap();
+    assert!(!text.contains("abcdefgh12345678"), "{text}");
+    let failure = &receipt.as_map()["lifecycle"]["failure"];
+    assert_eq!(failure["message"], "redacted");
+    assert_eq!(failure["code"], "refused");
+    let redaction = &receipt.as_map()["redactions"][0];
+    assert_eq!(redaction["field"], "/lifecycle/failure/message");
     assert!(verdict(&engine, &id).await.0);
 }

@@ -138,6 +138,7 @@ async fn engine() -> Engine {
         spawn: Arc::new(TokioSpawn),
         performer: Arc::new(Model),
         workflows: workflows(),
+        secrets: None,
         authority: Authority::with_one_key("reprise-test", "key-1", &[1; 32]).unwrap(),
         limits: limits(),
     })
@@ -167,7 +168,6 @@ async fn replayed(engine: &Engine, source: &TaskId, body: Value) -> TaskId {
         body,
         conformance: false,
         session_id: None,
-        branch_id: None,
     });
     let answer = engine
         .dispatch(&Caller::system(), request, None, Settle::Window)
@@ -631,7 +631,6 @@ async fn a_run_that_stopped_early_misses_the_rest() {
         body,
         conformance: false,
         session_id: None,
-        branch_id: None,
     });
     let answer = write(&engine, request).await.unwrap();
     let failed = TaskId::parse(&answer.view.document.id).unwrap();

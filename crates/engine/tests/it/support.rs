@@ -89,6 +89,7 @@ pub(crate) async fn engine_with(store: Arc<dyn Store>, change: impl FnOnce(&mut 
         ids: Arc::new(CountedIds),
         spawn: Arc::new(TokioSpawn),
         performer: Arc::new(Offline),
+        secrets: None,
         workflows: Registry::new(builtin()),
         authority: engine::Authority::with_one_key("reprise-test", "key-1", &[1; 32]).unwrap(),
         limits,

@@ -392,3 +392,64 @@ fn the_event_log_digest_ends_every_event_with_a_line_feed() {
     assert_eq!(event_log_digest(events), sha256(b"{\"a\":1}\n{}\n"));
     assert_eq!(event_log_digest([]), sha256(b""));
 }
+
+/// AP-RCPT-09: a secret planted anywhere in the facts is in no byte of the receipt, and its place is named.
+#[test]
+fn planted_secrets_stay_out_wherever_they_stand() {
+    const CANARY: &str = "canary-4711";
+    let plain = built(|_| {});
+    let is_secret = |text: &str| text.contains(CANARY);
+    let facts = task_facts();
+    let same = build_task(&facts).unwrap().redacted(&is_secret).unwrap();
+    assert_eq!(same.as_map(), &plain, "nothing to leave out");
+
+    let leak = || format!("before {CANARY} after");
+    let mut facts = task_facts();
+    facts.approvals[0].actor = leak();
+    facts.model_calls[0].model.provider = leak();
+    facts.side_effects.tool_calls[0].tool = leak();
+    facts.final_artifacts[0].kind = leak();
+    facts.metadata = Map::from_iter([
+        ("deep".to_owned(), json!([{"a/b": leak()}])),
+        ("named".to_owned(), json!({"x": {leak(): 1}})),
+    ]);
+    facts.lifecycle.end = End::Failed(Failure {
+        code: "leaked".to_owned(),
+        message: leak(),
+        details: Some(Map::from_iter([("header".to_owned(), json!(leak()))])),
+    });
+    let receipt = build_task(&facts).unwrap().redacted(&is_secret).unwrap();
+    let text = String::from_utf8(receipt.bytes()).unwrap();
+    assert!(!text.contains(CANARY), "{text}");
+    assert_eq!(receipt.stated_hash(), Some(receipt.hash()));
+    let redactions = receipt.as_map()["redactions"].as_array().unwrap();
+    for place in [
+        "/approvals/0/actor",
+        "/side_effects/tool_calls/0/tool",
+        "/final_artifacts/0/kind",
+        "/metadata/deep/0/a~1b",
+        "/metadata/named/x",
+        "/lifecycle/failure/message",
+        "/lifecycle/failure/details/header",
+    ] {
+        let named = redactions.iter().find(|entry| entry["field"] == place);
+        let named = named.unwrap_or_else(|| panic!("{place} in {redactions:?}"));
+        assert_eq!(named["reason"], "looks like a secret");
+        assert!(
+            named.get("proof_hash").is_none(),
+            "a digest would betray it"
+        );
+    }
+    let mut facts = replay_facts();
+    facts.lifecycle.end = End::Failed(Failure {
+        code: "leaked".to_owned(),
+        message: leak(),
+        details: None,
+    });
+    let replay = build_replay(&facts).unwrap().redacted(&is_secret).unwrap();
+    assert!(!String::from_utf8(replay.bytes()).unwrap().contains(CANARY));
+    assert_eq!(
+        replay.as_map().len(),
+        build_replay(&facts).unwrap().as_map().len()
+    );
+}

@@ -319,3 +319,32 @@ fn nobody_is_signed_for_who_did_not_decide() {
     let bytes = export(&header(), &[record]);
     assert_eq!(verify_signatures(&bytes, &KeySet::default()), Ok(0));
 }
+
+#[test]
+fn our_records_have_the_published_shape() {
+    let path = "opentrustgraph/v0/schemas/trust-record.v0.schema.json";
+    let Some(schema) = published_object(path) else {
+        return;
+    };
+    let schema = jsonschema::options()
+        .should_validate_formats(true)
+        .build(&Value::Object(schema))
+        .unwrap();
+    let signer = Signer::new("key_1", &[7; 32]);
+    let mut head = Head::EMPTY;
+    for outcome in [TrustOutcome::Success, TrustOutcome::Denied] {
+        let record = TrustRecord::signed(&asked(outcome), &head, &signer).unwrap();
+        head = head.advanced(record.entry_hash());
+        let record = Value::Object(record.as_map().clone());
+        assert!(schema.is_valid(&record), "{record}");
+        // It can tell: an approval that nobody signed for.
+        let mut unsigned = record.clone();
+        unsigned["metadata"]["approval"]["signatures"] = json!([]);
+        let needed = outcome == TrustOutcome::Success;
+        assert_eq!(schema.is_valid(&unsigned), !needed, "{unsigned}");
+    }
+    let mut withdrawn = asked(TrustOutcome::Failure);
+    withdrawn.approver = None;
+    let record = TrustRecord::build(&withdrawn, &head).unwrap();
+    assert!(schema.is_valid(&Value::Object(record.as_map().clone())));
+}

@@ -38,10 +38,18 @@ fn verify(bytes: &[u8]) -> Report {
 }
 
 /// The failed checks as name and code.
+/// The failed checks by name and code; each says what was expected and what was found.
 fn failures(report: &Report) -> Vec<(&str, &str)> {
     let failed = report.checks.iter().filter(|check| !check.ok);
     failed
-        .map(|check| (check.name.as_str(), check.code.unwrap().as_str()))
+        .map(|check| {
+            assert!(
+                check.expected.is_some() && check.found.is_some(),
+                "{check:?}"
+            );
+            assert_ne!(check.expected, check.found);
+            (check.name.as_str(), check.code.unwrap().as_str())
+        })
         .collect()
 }
 

@@ -1,4 +1,4 @@
-//! Families of which there is nothing yet: personas, memories, quotas, tools.
+//! Families of which there is nothing yet: memories, quotas, tools.
 //!
 //! Their lists are empty, no id names one of them, and a write says that it is not available. No path is missing:
 //! a client of the protocol gets an answer it can read (C-19).
@@ -9,10 +9,6 @@ use crate::failure::{Failure, Reply};
 
 pub(super) fn routes(routes: Routes) -> Routes {
     routes
-        .get("/v1/personas", none)
-        .post("/v1/personas", no_persona_written)
-        .get("/v1/personas/{persona_id}", no_persona)
-        .patch("/v1/personas/{persona_id}", no_persona_changed)
         .get("/v1/memories", none)
         .post("/v1/memories", no_memory_written)
         .get("/v1/memories/{memory_id}", no_memory)
@@ -31,19 +27,6 @@ async fn not_written(mut call: Call, what: &str) -> Reply {
     call.json().await?;
     call.idempotency(canon::Value::Null)?;
     Err(Failure::not_available(what))
-}
-
-async fn no_persona_written(call: Call) -> Reply {
-    not_written(call, "creating a persona").await
-}
-
-async fn no_persona(_: Call) -> Failure {
-    Failure::not_found("persona")
-}
-
-async fn no_persona_changed(mut call: Call) -> Reply {
-    call.json().await?;
-    Err(Failure::not_found("persona"))
 }
 
 async fn no_memory_written(call: Call) -> Reply {

@@ -12,6 +12,9 @@ use crate::app::{App, VERSION};
 use crate::call::{Call, json_bytes, ok};
 use crate::failure::{Failure, Reply};
 
+/// A card is for everybody and stays small; the list of Personas has them all.
+const CARD_PERSONAS_MAX: usize = 100;
+
 pub(super) fn open(routes: Routes) -> Routes {
     routes
         .get("/health", health)
@@ -48,12 +51,11 @@ async fn discovery() -> Response {
     ok(&card::discovery())
 }
 
-async fn agent_card(State(app): State<Arc<App>>) -> Response {
-    ok(&card::agent_card(
-        app.about(),
-        &app.config.card_object,
-        &app.skills(),
-    ))
+async fn agent_card(State(app): State<Arc<App>>) -> Reply {
+    let personas = app.engine.persona_ids(CARD_PERSONAS_MAX).await?;
+    let object = &app.config.card_object;
+    let card = card::agent_card(app.about(), object, &app.skills(), &personas);
+    Ok(ok(&card))
 }
 
 async fn runtime(_: Call) -> Response {

@@ -3,7 +3,7 @@
 use axum::http::StatusCode;
 use canon::Value;
 use domain::{ResourceKind, SessionId};
-use engine::{NewSession, Request};
+use engine::{NewSession, ReplaySession, Request};
 use wire::decode::{self, Members};
 
 use super::Routes;
@@ -21,6 +21,7 @@ pub(super) fn routes(routes: Routes) -> Routes {
         .post("/v1/sessions/{session_id}/close", close)
         .post("/v1/sessions/{session_id}/fork", fork)
         .post("/v1/sessions/{session_id}/truncate", truncate)
+        .post("/v1/sessions/{session_id}/replay", replay)
         .get("/v1/sessions/{session_id}/live-clients", live_clients)
         .post("/v1/sessions/{session_id}/attach", live_client)
         .post("/v1/sessions/{session_id}/takeover", live_client)
@@ -67,6 +68,20 @@ async fn close(mut call: Call) -> Reply {
     let request = Request::CloseSession(session_id(&call)?);
     let body = call.json().await?;
     call.write(request, body, StatusCode::OK).await
+}
+
+/// Replays a Session's Tasks in a fork of it (AP-RPL-24). The answer is the fork, which tells by `session.replayed` when
+/// it is done.
+async fn replay(mut call: Call) -> Reply {
+    let id = session_id(&call)?;
+    let body = call.json().await?;
+    let replay = ReplaySession {
+        id,
+        body: Value::Object(body.clone()),
+        conformance: call.app.config.replay_conformance,
+    };
+    call.write(Request::ReplaySession(replay), body, StatusCode::ACCEPTED)
+        .await
 }
 
 async fn fork(mut call: Call) -> Reply {

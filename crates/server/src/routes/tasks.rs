@@ -108,14 +108,12 @@ async fn send_message(mut call: Call) -> Reply {
 async fn replay(mut call: Call) -> Reply {
     let id = task_id(&call)?;
     let body = call.json().await?;
-    let mut replay = ReplayTask {
+    let replay = ReplayTask {
         id,
         body: Value::Object(body.clone()),
         conformance: call.app.config.replay_conformance,
         session_id: None,
-        branch_id: None,
     };
-    replay.branch_id = call.app.engine.replay_branch(&call.caller, &replay).await?;
     call.write(Request::ReplayTask(replay), body, StatusCode::ACCEPTED)
         .await
 }

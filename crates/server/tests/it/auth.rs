@@ -92,6 +92,11 @@ async fn ap_auth_02_ap_oauth_03_scopes_decide_and_say_what_is_missing() {
             json!({"provider": "e", "capabilities": []}),
             "vaults:write",
         ),
+        (
+            "/v1/personas".to_owned(),
+            crate::personas::body("scoped"),
+            "personas:write",
+        ),
     ];
     for (path, body, scope) in writes {
         let got = reader.post(&path, body).await;
@@ -106,6 +111,7 @@ async fn ap_auth_02_ap_oauth_03_scopes_decide_and_say_what_is_missing() {
         "/v1/events/stream",
         "/v1/artifacts",
         "/v1/vaults",
+        "/v1/personas",
         "/v1/skills",
         "/v1/connectors",
         "/v1/workspaces",

@@ -70,7 +70,7 @@ async fn ap_ver_05_discovery() {
     assert_eq!(discovery["supported_versions"], json!([VERSION]));
     assert_eq!(
         discovery["capabilities"],
-        json!({"rest": true, "sse": true, "websocket": false, "receipts": true, "replay": false})
+        json!({"rest": true, "sse": true, "websocket": false, "receipts": true, "replay": true})
     );
 }
 
@@ -207,7 +207,6 @@ async fn empty_families_have_lists_unknown_ids_and_no_writes() {
     let server = Server::start().await;
     let api = server.client();
     for path in [
-        "/v1/personas",
         "/v1/memories",
         "/v1/quotas",
         "/v1/tools",
@@ -221,7 +220,6 @@ async fn empty_families_have_lists_unknown_ids_and_no_writes() {
         assert_eq!(list["page"]["has_more"], false, "{path}");
     }
     for path in [
-        "/v1/personas/p",
         "/v1/memories/m",
         "/v1/quotas/q",
         "/v1/tools/t",
@@ -231,7 +229,6 @@ async fn empty_families_have_lists_unknown_ids_and_no_writes() {
     }
     let session = api.session().await;
     let writes = [
-        ("POST", "/v1/personas".to_owned(), json!({})),
         ("POST", "/v1/memories".to_owned(), json!({})),
         ("PUT", "/v1/permissions/policy".to_owned(), json!({})),
         ("POST", "/v1/permissions/rules".to_owned(), json!({})),

@@ -91,6 +91,7 @@ impl Server {
             ids: Arc::new(RandomIds),
             spawn: Arc::new(TokioSpawn),
             performer: Arc::new(Offline),
+            secrets: None,
             workflows: Registry::new(builtin()),
             authority: engine::Authority::with_one_key("harness_test", "key_test", &[9; 32])
                 .unwrap(),

@@ -69,7 +69,7 @@ async fn ap_idem_08_keys_have_1_to_255_characters_and_come_once() {
     for bad in ["", long.as_str(), "k\u{e9}"] {
         let got = api.post_with_key("/v1/sessions", bad, json!({})).await;
         refused(&got, 400, "invalid_request", Some("Idempotency-Key"));
-        let got = api.post_with_key("/v1/personas", bad, json!({})).await;
+        let got = api.post_with_key("/v1/memories", bad, json!({})).await;
         refused(&got, 400, "invalid_request", Some("Idempotency-Key"));
     }
     let twice = api

@@ -18,6 +18,7 @@ mod events;
 mod fixture;
 mod idempotency;
 mod listening;
+mod personas;
 mod privacy;
 mod properties;
 mod receipts;

@@ -25,6 +25,8 @@ fn any_json() -> impl Strategy<Value = Value> {
         "session_x",
         "task_x",
         "branch_local",
+        "suggest",
+        "required",
         "",
     ]);
     let leaf = prop_oneof![
@@ -73,6 +75,14 @@ fn any_json() -> impl Strategy<Value = Value> {
         "client_id",
         "path",
         "summary",
+        "persona_id",
+        "version",
+        "entry_workflow",
+        "description",
+        "autonomy_tier",
+        "receipt_policy",
+        "tools",
+        "limits",
     ]);
     leaf.prop_recursive(4, 32, 6, move |inner| {
         prop_oneof![
@@ -121,7 +131,9 @@ fn ap_rest_05_arbitrary_bodies_never_break_a_write() {
             .await;
         let body = json!({"kind": "file", "mime_type": "a/b", "visibility": "public"});
         let (_, artifact) = api.post("/v1/artifacts", body).await;
+        let (_, persona) = api.post("/v1/personas", crate::personas::body("p")).await;
         let ids = [
+            ("{persona_id}", id(&persona)),
             ("{session_id}", session),
             ("{task_id}", task),
             ("{request_id}", id(&requests["data"][0])),

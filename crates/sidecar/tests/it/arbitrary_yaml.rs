@@ -274,6 +274,12 @@ fn refusals_say_which_kind_they_are() {
         assert_eq!(read(text.as_bytes()), Err(refusal), "{text:?}");
     }
     assert_eq!(read(b"a: \xff\n"), Err(YamlRefusal::Syntax));
+    for deep in [201, 300, 10_000] {
+        let text = "[".repeat(deep) + &"]".repeat(deep);
+        assert_eq!(read(text.as_bytes()), Err(YamlRefusal::TooLarge), "{deep}");
+        let text = "- ".repeat(deep);
+        assert_eq!(read(text.as_bytes()), Err(YamlRefusal::TooLarge), "{deep}");
+    }
 }
 
 #[test]

@@ -52,7 +52,7 @@ fn a_full_database_refuses_commits_whole_and_reads_go_on() {
         };
         assert!(fault.is_full(), "{fault}");
     }
-    let fault = wait(store.put_blob(domain::Blob::new(vec![1; 100_000]))).unwrap_err();
+    let fault = wait(store.put_blob(domain::Blob::new(noise()))).unwrap_err();
     assert!(fault.is_full(), "{fault}");
     agrees(&store, &model);
     store.close();
@@ -118,4 +118,10 @@ fn a_full_disk_refuses_commits_until_there_is_room_again() {
     assert_eq!(report.problems, vec![]);
     assert_eq!(report.events, model.events().len() as u64);
     drop(disk);
+}
+
+/// Bytes that cannot be compressed.
+fn noise() -> Vec<u8> {
+    let digests = (0..3_125u32).map(|number| canon::sha256(&number.to_be_bytes()));
+    digests.flat_map(|digest| *digest.as_bytes()).collect()
 }

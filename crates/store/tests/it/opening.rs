@@ -1,6 +1,7 @@
 //! Who may open a directory, and what they may do.
 
 use std::fs;
+use std::sync::LazyLock;
 use std::time::{Duration, Instant};
 
 use engine::port::suite::{Model, agrees, wait};
@@ -32,20 +33,38 @@ fn a_second_server_is_refused_and_told_who_is_there() {
 fn a_newer_format_is_refused_with_advice() {
     let home = tempfile::tempdir().unwrap();
     open(home.path()).close();
-    fs::write(home.path().join("format"), "2\n").unwrap();
+    fs::write(home.path().join("format"), "3\n").unwrap();
     let refusals = [
         SqliteStore::open(home.path(), Options::default()).unwrap_err(),
         SqliteStore::open_reader(home.path()).unwrap_err(),
     ];
     for error in refusals {
         assert!(
-            matches!(error, OpenError::NewerFormat { found: 2, .. }),
+            matches!(error, OpenError::NewerFormat { found: 3, .. }),
             "{error:?}"
         );
         assert!(error.hint().contains("newer program"));
     }
-    fs::write(home.path().join("format"), "1\n").unwrap();
+    fs::write(home.path().join("format"), "2\n").unwrap();
     open(home.path()).close();
+}
+
+#[test]
+fn the_format_that_was_never_released_is_refused_with_advice() {
+    let home = tempfile::tempdir().unwrap();
+    open(home.path()).close();
+    fs::write(home.path().join("format"), "1\n").unwrap();
+    let refusals = [
+        SqliteStore::open(home.path(), Options::default()).unwrap_err(),
+        SqliteStore::open_reader(home.path()).unwrap_err(),
+    ];
+    for error in refusals {
+        assert!(
+            matches!(error, OpenError::OlderFormat { found: 1, .. }),
+            "{error:?}"
+        );
+        assert!(error.hint().contains("log export"));
+    }
 }
 
 #[test]
@@ -125,11 +144,16 @@ fn the_write_ahead_log_moves_into_the_database_while_the_store_is_open() {
     }
 }
 
-/// Content of a length. The store takes the caller's word for a digest, which saves hashing all this.
+/// Content that cannot be compressed. The store takes the caller's word for a digest, which saves making and hashing
+/// all this.
 fn blob(number: u32) -> domain::Blob {
+    static BYTES: LazyLock<Vec<u8>> = LazyLock::new(|| {
+        let digests = (0..3_125u32).map(|number| canon::sha256(&number.to_be_bytes()));
+        digests.flat_map(|digest| *digest.as_bytes()).collect()
+    });
     domain::Blob {
         digest: canon::sha256(&number.to_be_bytes()),
-        bytes: vec![0; 100_000],
+        bytes: BYTES.clone(),
     }
 }
 

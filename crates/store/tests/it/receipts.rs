@@ -8,6 +8,7 @@ use engine::port::suite::{Model, wait};
 use engine::port::{Store, Tree, TreeAppend};
 use receipts::merkle::{self, Frontier};
 use store::What;
+use store::tamper::Tamper;
 
 use crate::home::{filled, open, tamper, verify};
 
@@ -84,10 +85,8 @@ fn a_lost_or_damaged_receipt_is_named_once() {
     let receipts = with_tree(home.path(), 0);
     let digest = receipts[0].1.content;
     let at = format!("WHERE digest = {}", hex(&digest));
-    tamper(
-        home.path(),
-        &format!("UPDATE blobs SET bytes = substr(bytes, 2) {at}"),
-    );
+    let cut = |bytes: &mut Vec<u8>| bytes.truncate(bytes.len() - 1);
+    assert!(Tamper::open(home.path()).blob(&digest, cut));
     let found = problems(home.path());
     assert_eq!(found.len(), 1, "{found:?}");
     assert_eq!(found[0].0, What::Blob(digest));
@@ -103,18 +102,12 @@ fn a_receipt_in_anothers_place_is_named() {
     let receipts = with_tree(home.path(), 0);
     // An event that issues another receipt's bytes, with a checksum that fits, as a bug of ours would leave it.
     let (first, second) = (&receipts[0], &receipts[1]);
-    let bytes = {
-        let audit = store::Audit::open(home.path()).unwrap();
-        let row = audit.events(domain::Position(second.0.key.0 - 1)).unwrap();
-        String::from_utf8(row[0].bytes.to_vec()).unwrap()
-    };
-    let changed = bytes.replace(&second.1.content.to_string(), &first.1.content.to_string());
-    assert_ne!(changed, bytes);
-    let connection = rusqlite::Connection::open(home.path().join("reprise.db")).unwrap();
-    let checksum = store::EventRow::checksum_of(changed.as_bytes());
-    let sql = "UPDATE events SET bytes = ?2, checksum = ?3 WHERE position = ?1";
-    let values = (second.0.key.0, changed.as_bytes(), checksum);
-    assert_eq!(connection.execute(sql, values), Ok(1));
+    Tamper::open(home.path()).event(second.0.key, |event| {
+        let bytes = String::from_utf8(event.bytes.to_vec()).unwrap();
+        let changed = bytes.replace(&second.1.content.to_string(), &first.1.content.to_string());
+        assert_ne!(changed, bytes);
+        event.bytes = changed.into_bytes().into();
+    });
     let found = problems(home.path());
     let named = |found: &(What, String)| found.1.contains(&*first.0.id);
     assert!(found.iter().any(named), "{found:?}");

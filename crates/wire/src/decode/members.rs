@@ -141,7 +141,14 @@ impl<'a> Members<'a> {
 
     /// Reads an integer from 0 that must be there.
     pub fn required_count(&self, name: &str) -> Read<u64> {
-        let value = self.map.get(name).ok_or_else(|| self.missing(name))?;
+        self.count(name)?.ok_or_else(|| self.missing(name))
+    }
+
+    /// Reads an optional integer from 0.
+    pub fn count(&self, name: &str) -> Read<Option<u64>> {
+        let Some(value) = self.map.get(name) else {
+            return Ok(None);
+        };
         // 2.0 is the integer 2 in JSON.
         let whole = value.as_u64().or_else(|| {
             value
@@ -151,7 +158,9 @@ impl<'a> Members<'a> {
                 })
                 .map(|number| number as u64)
         });
-        whole.ok_or_else(|| self.wrong(name, "must be an integer from 0"))
+        whole
+            .map(Some)
+            .ok_or_else(|| self.wrong(name, "must be an integer from 0"))
     }
 
     /// Reads an optional object.
@@ -204,15 +213,20 @@ impl<'a> Members<'a> {
 
     /// Reads the caller's own members, when they are there.
     pub fn metadata_if_any(&self) -> Read<Option<Map<String, Value>>> {
-        let Some(metadata) = self.object("metadata")? else {
+        self.bounded_object("metadata")
+    }
+
+    /// Reads an optional object whose content is not looked at; it is as large as metadata may be.
+    pub(super) fn bounded_object(&self, name: &str) -> Read<Option<Map<String, Value>>> {
+        let Some(object) = self.object(name)? else {
             return Ok(None);
         };
-        let metadata = Value::Object(metadata.clone());
-        if jcs(&metadata).len() > METADATA_BYTES_MAX {
+        let object = Value::Object(object.clone());
+        if jcs(&object).len() > METADATA_BYTES_MAX {
             let message = format!("is longer than {METADATA_BYTES_MAX} bytes (metadata_bytes_max)");
-            return Err(self.wrong("metadata", &message));
+            return Err(self.wrong(name, &message));
         }
-        match metadata {
+        match object {
             Value::Object(map) => Ok(Some(map)),
             _ => Ok(None),
         }

@@ -423,6 +423,15 @@ pub(super) const OPERATIONS: &[Operation] = &[
     .takes(Required("PermissionCheckRequest")),
     Operation::new(
         "post",
+        "/v1/sessions/{session_id}/replay",
+        "replaySession",
+        "Sessions",
+        Json("Session"),
+    )
+    .takes(Optional("ReplayTaskRequest"))
+    .with_status(202),
+    Operation::new(
+        "post",
         "/v1/tasks/{task_id}/replay",
         "replayTask",
         "Tasks",
@@ -597,6 +606,23 @@ pub(super) const OPERATIONS: &[Operation] = &[
         Json("VaultList"),
     )
     .query(&["workspace_id", "limit", "cursor"]),
+    Operation::new(
+        "put",
+        "/v1/vaults/{vault_id}/secrets/{name}",
+        "putSecret",
+        "Vaults",
+        Nothing,
+    )
+    .takes(Required("PutSecretRequest"))
+    .with_status(204),
+    Operation::new(
+        "delete",
+        "/v1/vaults/{vault_id}/secrets/{name}",
+        "deleteSecret",
+        "Vaults",
+        Nothing,
+    )
+    .with_status(204),
     Operation::new("post", "/v1/vaults", "createVault", "Vaults", Json("Vault"))
         .takes(Required("CreateVaultRequest"))
         .with_status(201),

@@ -59,6 +59,8 @@ pub(super) enum Type {
     NonEmpty,
     /// At most so many bytes of UTF-8.
     TextMax(usize),
+    /// From 1 to so many bytes of UTF-8.
+    Name(usize),
     Matching(&'static str),
     Time,
     Words(&'static [&'static str]),
@@ -66,6 +68,8 @@ pub(super) enum Type {
     /// An integer from 0.
     Count,
     Number,
+    /// A number from one to another.
+    Between(u64, u64),
     Boolean,
     Object,
     Inline(&'static [Member]),
@@ -138,12 +142,16 @@ impl Type {
             Type::TextMax(bytes) => {
                 json!({"type": "string", "maxLength": bytes, "description": format!("At most {bytes} bytes of UTF-8")})
             }
+            Type::Name(bytes) => {
+                json!({"type": "string", "minLength": 1, "maxLength": bytes, "description": format!("From 1 to {bytes} bytes of UTF-8")})
+            }
             Type::Matching(pattern) => json!({"type": "string", "pattern": pattern}),
             Type::Time => json!({"type": "string", "format": "date-time"}),
             Type::Words(words) => json!({"type": "string", "enum": words}),
             Type::Exactly(number) => json!({"type": "integer", "enum": [number]}),
             Type::Count => json!({"type": "integer", "minimum": 0}),
             Type::Number => json!({"type": "number"}),
+            Type::Between(from, to) => json!({"type": "number", "minimum": from, "maximum": to}),
             Type::Boolean => json!({"type": "boolean"}),
             Type::Object => json!({"type": "object"}),
             Type::Inline(members) => object([members]),

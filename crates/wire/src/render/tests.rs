@@ -71,6 +71,7 @@ fn task_state() -> Task {
         status: Status::Working,
         created_by: "ann".to_owned(),
         workflow: "agent".to_owned(),
+        persona: None,
         branch_id: None,
         parent_task_id: None,
         submitted: Position(1),

@@ -110,3 +110,14 @@ fn connector(connector: &config::Connector) -> anyhow::Result<Connector> {
         metadata: object(&connector.metadata)?,
     })
 }
+
+/// Returns what the server may use outside.
+pub(super) fn outside(settings: &Settings) -> effects::Config {
+    effects::Config {
+        providers: settings.providers.clone(),
+        prices: settings.prices.clone(),
+        tools: settings.tools.clone(),
+        mcp_servers: settings.mcp_servers.clone(),
+        host_env: settings.host_env.clone(),
+    }
+}

@@ -12,22 +12,18 @@ fn rewrite(ran: &Ran, number: usize, from: &str, to: &str) -> Vec<u8> {
     let changed = bare.replacen(from, to, 1);
     assert_ne!(changed, bare, "{from}");
     let digest = canon::sha256(bare.as_bytes());
-    let sql = "UPDATE blobs SET bytes = ?2 WHERE digest = ?1";
-    let count = ran
-        .database()
-        .execute(sql, (digest.as_bytes(), changed.as_bytes()));
-    assert_eq!(count.unwrap(), 1);
+    assert!(
+        ran.damage()
+            .blob(&digest, |bytes| *bytes = changed.into_bytes())
+    );
     bare.into_bytes()
 }
 
 fn restore(ran: &Ran, bytes: &[u8]) {
     let digest = canon::sha256(bytes);
-    let sql = "UPDATE blobs SET bytes = ?2 WHERE digest = ?1";
-    assert_eq!(
-        ran.database()
-            .execute(sql, (digest.as_bytes(), bytes))
-            .unwrap(),
-        1
+    assert!(
+        ran.damage()
+            .blob(&digest, |stored| *stored = bytes.to_vec())
     );
 }
 
@@ -56,12 +52,10 @@ fn each_step_of_the_verification_sees_its_own_damage() {
     }
     assert_eq!(reason(1, &["--trust-anchor", "nobody"]), "untrusted_anchor");
     // The chain: the receipt before says something else, or is gone.
-    let change = |sql: &str| assert_eq!(ran.database().execute(sql, []).unwrap(), 1, "{sql}");
     let first = &ran.receipts[0];
     let swap = |from: &str, to: &str| {
-        change(&format!(
-            "UPDATE documents SET body = CAST(replace(CAST(body AS TEXT), '{from}', '{to}') AS BLOB) WHERE id = '{first}'"
-        ));
+        ran.damage()
+            .document(first, |text| *text = text.replace(from, to));
     };
     swap(
         "\"receipt_hash\":\"sha256:",
@@ -73,25 +67,26 @@ fn each_step_of_the_verification_sees_its_own_damage() {
         "\"receipt_hash\":\"sha256:",
     );
     assert_eq!(ran.verify(&[&ran.receipts[1]]).0.code, 0);
-    change(&format!(
-        "UPDATE documents SET id = 'receipt_gone' WHERE id = '{first}'"
-    ));
+    ran.damage().set(first, "id = CAST(x'ff' || id AS BLOB)");
     assert_eq!(reason(1, &[]), "previous_receipt_missing");
-    change(&format!(
-        "UPDATE documents SET id = '{first}' WHERE id = 'receipt_gone'"
-    ));
+    ran.damage().execute(
+        "UPDATE documents SET id = CAST(substr(id, 2) AS BLOB) WHERE substr(id, 1, 1) = x'ff'",
+    );
     assert_eq!(ran.verify(&[&ran.receipts[1]]).0.code, 0);
     // The tree.
-    change("UPDATE tree_hashes SET hash = zeroblob(32) WHERE level = 0 AND idx = 0");
+    ran.damage()
+        .execute("UPDATE tree_hashes SET hash = zeroblob(32) WHERE level = 0 AND idx = 0");
     assert_eq!(reason(1, &[]), "merkle_mismatch");
     assert_eq!(reason(2, &[]), "merkle_mismatch");
     // The events that the receipt commits to.
-    let task = &ran.tasks[0];
-    change(&format!(
-        "UPDATE events SET bytes = CAST(replace(CAST(bytes AS TEXT), 'offline', 'offlane') AS BLOB) \
-         WHERE position = (SELECT max(position) FROM events WHERE task = (SELECT key FROM documents WHERE id = '{task}') \
-         AND instr(CAST(bytes AS TEXT), 'offline') > 0)"
-    ));
+    let task = ran.damage().key(&ran.tasks[0]);
+    let text = |bytes: &[u8]| String::from_utf8(bytes.to_vec()).unwrap();
+    let mut events = ran.damage().all_events();
+    events.retain(|event| event.links.task == Some(task) && text(&event.bytes).contains("offline"));
+    ran.damage().event(events.pop().unwrap().position, |event| {
+        let changed = text(&event.bytes).replace("offline", "offlane");
+        event.bytes = changed.into_bytes().into();
+    });
     let (_, value) = ran.verify(&[&ran.receipts[0]]);
     let failed: Vec<&Value> = value["checks"]
         .as_array()

@@ -34,7 +34,7 @@ pub type Step = (u8, u8, u8);
 
 /// Generates things to do.
 pub fn steps(len_max: usize) -> impl Strategy<Value = Vec<Step>> {
-    prop::collection::vec((0u8..17, any::<u8>(), any::<u8>()), 1..len_max)
+    prop::collection::vec((0u8..19, any::<u8>(), any::<u8>()), 1..len_max)
 }
 
 impl Model {
@@ -268,6 +268,7 @@ impl Model {
             id: SessionId::from_body(&self.body()),
             workspace_id: WorkspaceId::parse(&workspace).ok()?,
             mode_id: None,
+            persona_id: None,
             model_policy: Some(json!({"temperature": 0.5})),
             initial_messages: vec![],
             metadata: Map::new(),
@@ -382,6 +383,26 @@ impl Model {
                 previous_root: None,
                 checkpoint: format!("suite/receipts\n{how}\n"),
             })),
+            17 => Some(Order::CreatePersona(domain::CreatePersona {
+                persona: persona(which, how),
+                metadata: Map::new(),
+            })),
+            18 => {
+                let id = self.pick(ResourceKind::Persona, which)?;
+                let known = self.scratch.document(&id)?;
+                let State::Persona(state) = &known.state else {
+                    return None;
+                };
+                let mut persona = persona(which, how);
+                persona.name.clone_from(&state.name);
+                persona.version.clone_from(&state.version);
+                Some(Order::UpdatePersona(domain::UpdatePersona {
+                    id: domain::PersonaId::parse(&id).ok()?,
+                    document_version: known.version,
+                    persona,
+                    metadata: Map::new(),
+                }))
+            }
             _ => {
                 let session = self.pick(ResourceKind::Session, which)?;
                 Some(Order::UpdateSession(UpdateSession {
@@ -408,6 +429,9 @@ impl Model {
             branch_id: None,
             parent_task_id: None,
             workflow: "echo".to_owned(),
+            persona: how.is_multiple_of(5).then(|| {
+                persona(which, how).snapshot(domain::PersonaId::of("suite", &which.to_string()))
+            }),
             input,
             metadata: Map::new(),
         }))
@@ -484,4 +508,20 @@ pub(super) fn bare(now: i64, turn: SealedTurn) -> Commit {
         now: Timestamp::from_micros(now),
         seal: Box::new(move |_: Position| Ok(turn)),
     }
+}
+
+/// A definition that moves into a blob as often as not, under each policy.
+fn persona(which: u8, how: u8) -> domain::PersonaSpec {
+    let policy = ["required", "optional", "disabled"][usize::from(how) % 3];
+    serde_json::from_value(json!({
+        "name": "suite",
+        "version": (which % 4).to_string(),
+        "entry_workflow": "echo",
+        "description": format!("persona {how}"),
+        "autonomy_tier": "suggest",
+        "receipt_policy": policy,
+        "system_prompt": "é".repeat(20 * usize::from(how)),
+        "model": {"temperature": f64::from(how) / 200.0},
+    }))
+    .expect("a persona")
 }

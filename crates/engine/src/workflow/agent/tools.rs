@@ -180,7 +180,7 @@ impl Call {
             };
         }
         let asks = persona.autonomy_tier == "act_with_approval" && !tool.repeatable;
-        let (prefix, kind, mut request) = match &tool.server {
+        let (prefix, kind, request) = match &tool.server {
             Some(server) => (
                 format!("mcp:{}", encode(server)),
                 EffectKind::McpTool,
@@ -192,9 +192,6 @@ impl Call {
                 json!({"tool": tool.name, "arguments": arguments}),
             ),
         };
-        if let (false, Value::Object(request)) = (tool.secrets.is_empty(), &mut request) {
-            request.insert("secrets".to_owned(), json!(tool.secrets));
-        }
         let effect = Wanted {
             key: counters.next(&prefix),
             kind,

@@ -1,29 +1,50 @@
 //! Request bodies.
 
+use domain::PersonaMemory;
+
 use super::super::schema::{Schema, Shape::*, Type::*, opt, req};
-use crate::decode::{SUMMARY_BYTES_MAX, TEXT_BYTES_MAX, URI_BYTES_MAX};
+use crate::decode::{
+    NAME_BYTES_MAX, PROMPT_BYTES_MAX, SUMMARY_BYTES_MAX, TEXT_BYTES_MAX, URI_BYTES_MAX,
+};
 
 pub(in crate::openapi) const SCHEMAS: &[Schema] = &[
     Schema {
         name: "CreatePersonaRequest",
         shape: Plain(&[
+            // Refused with 400: no module is run here.
             opt("module_ref", Text),
-            req("name", Text),
-            req("version", Text),
-            req("entry_workflow", Text),
-            req("description", Text),
+            req("name", Name(NAME_BYTES_MAX)),
+            req("version", Name(NAME_BYTES_MAX)),
+            req("entry_workflow", Name(NAME_BYTES_MAX)),
+            req("description", TextMax(SUMMARY_BYTES_MAX)),
             req("autonomy_tier", Ref("AutonomyTier")),
             req(
                 "receipt_policy",
                 Words(&["required", "optional", "disabled"]),
             ),
+            opt("tools", List(&Text)),
+            opt("capabilities", List(&Text)),
+            opt("triggers", List(&Object)),
+            opt("schedules", List(&Object)),
+            opt("handoffs", List(&Text)),
+            opt("context_packs", List(&Text)),
+            opt("evals", List(&Text)),
+            opt("owner", OrNull(&Text)),
+            opt("model_policy", Object),
+            opt("rollout_policy", Object),
+            opt("quota_id", OrNull(&Text)),
+            opt("system_prompt", OrNull(&TextMax(PROMPT_BYTES_MAX))),
+            opt("model", Ref("PersonaModel")),
+            opt("limits", Ref("PersonaLimits")),
+            opt("memory", Words(PersonaMemory::WORDS)),
+            opt("isolated_replay", Boolean),
             opt("metadata", Object),
         ]),
     },
     Schema {
         name: "UpdatePersonaRequest",
         shape: Plain(&[
-            opt("description", Text),
+            opt("description", TextMax(SUMMARY_BYTES_MAX)),
             opt(
                 "receipt_policy",
                 Words(&["required", "optional", "disabled"]),
@@ -186,6 +207,10 @@ pub(in crate::openapi) const SCHEMAS: &[Schema] = &[
             opt("reason", OrNull(&Text)),
             opt("requested_at", Time),
         ]),
+    },
+    Schema {
+        name: "PutSecretRequest",
+        shape: Plain(&[req("value", TextMax(65_536))]),
     },
     Schema {
         name: "ReplayTaskRequest",

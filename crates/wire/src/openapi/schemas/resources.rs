@@ -1,6 +1,9 @@
 //! Resources, their lists, and errors.
 
+use domain::PersonaMemory;
+
 use super::super::schema::{Schema, Shape::*, Type::*, opt, req};
+use crate::decode::NAME_BYTES_MAX;
 
 pub(in crate::openapi) const SCHEMAS: &[Schema] = &[
     Schema {
@@ -55,6 +58,29 @@ pub(in crate::openapi) const SCHEMAS: &[Schema] = &[
             opt("model_policy", Object),
             opt("rollout_policy", Object),
             opt("quota_id", OrNull(&Text)),
+            opt("system_prompt", OrNull(&Text)),
+            opt("model", Ref("PersonaModel")),
+            opt("limits", Ref("PersonaLimits")),
+            opt("memory", Words(PersonaMemory::WORDS)),
+            opt("isolated_replay", Boolean),
+        ]),
+    },
+    Schema {
+        name: "PersonaModel",
+        shape: Closed(&[
+            opt("provider", TextMax(NAME_BYTES_MAX)),
+            opt("model", TextMax(NAME_BYTES_MAX)),
+            opt("max_tokens", Count),
+            opt("temperature", Between(0, 2)),
+        ]),
+    },
+    Schema {
+        name: "PersonaLimits",
+        shape: Closed(&[
+            opt("steps_max", Count),
+            opt("tokens_max", Count),
+            opt("cost_micros_max", Count),
+            opt("tool_calls_max", Count),
         ]),
     },
     Schema {

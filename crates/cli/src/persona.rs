@@ -1,0 +1,268 @@
+//! `reprise persona`: define agents from files, list and show them; and what `--persona` of other commands means.
+
+mod file;
+
+use std::path::PathBuf;
+
+use clap::{Args, Subcommand};
+use domain::PersonaId;
+use serde_json::Value;
+
+use crate::args::Connection;
+use crate::client::{Client, Page, Target, Write, fresh_key};
+use crate::exit::{Exit, Problem};
+use crate::output::{Output, Paint, Table, shorten, talk};
+
+const EXAMPLE: &str = "\
+A file, here reviewer.yaml; the same members in TOML or JSON are as good:
+
+  name: reviewer
+  version: \"1\"
+  entry_workflow: agent
+  description: Reviews a change and says what it would do
+  autonomy_tier: suggest        # shadow, suggest, act_with_approval, act_auto
+  receipt_policy: required      # required, optional, disabled
+  system_prompt: |
+    You review changes. Be brief, name files and lines.
+  model: {provider: scripted, model: demo, temperature: 0}
+  tools: [git.diff]
+  limits: {steps_max: 8, tokens_max: 20000}
+
+A name and version are defined once: the same file again changes nothing, another content needs another version.
+
+Examples:
+  reprise persona apply reviewer.yaml
+  reprise task submit 'Review the last commit' --persona reviewer";
+
+/// `reprise persona`
+#[derive(Debug, Subcommand)]
+pub(crate) enum Command {
+    /// Define the persona of a file (YAML, TOML or JSON)
+    #[command(after_help = EXAMPLE)]
+    Apply(ApplyArgs),
+    /// List personas, oldest first
+    #[command(after_help = "Examples:\n  reprise persona list\n  reprise persona list --json")]
+    List(ListArgs),
+    /// Show a persona
+    #[command(
+        after_help = "A name means the version that was defined last.\n\nExamples:\n  \
+        reprise persona show reviewer\n  reprise persona show reviewer@1 --json\n  reprise persona show persona_0123"
+    )]
+    Show(ShowArgs),
+}
+
+/// `reprise persona apply`
+#[derive(Debug, Args)]
+pub(crate) struct ApplyArgs {
+    /// The file: .yaml, .yml, .toml or .json; `-` reads YAML from stdin
+    #[arg(value_name = "FILE")]
+    file: PathBuf,
+    /// Print JSON
+    #[arg(long)]
+    json: bool,
+    #[command(flatten)]
+    connection: Connection,
+}
+
+/// `reprise persona list`
+#[derive(Debug, Args)]
+pub(crate) struct ListArgs {
+    /// At most so many
+    #[arg(long, value_name = "N", default_value_t = 50, value_parser = clap::value_parser!(u32).range(1..=100_000))]
+    limit: u32,
+    /// Print JSON
+    #[arg(long)]
+    json: bool,
+    #[command(flatten)]
+    connection: Connection,
+}
+
+/// `reprise persona show`
+#[derive(Debug, Args)]
+pub(crate) struct ShowArgs {
+    /// Its id, its name, or NAME@VERSION
+    #[arg(value_name = "PERSONA")]
+    persona: String,
+    /// Print JSON
+    #[arg(long)]
+    json: bool,
+    #[command(flatten)]
+    connection: Connection,
+}
+
+/// Runs one of them.
+pub(crate) async fn run(command: Command) -> anyhow::Result<Exit> {
+    match command {
+        Command::Apply(args) => apply(args).await,
+        Command::List(args) => list(args).await,
+        Command::Show(args) => show(args).await,
+    }
+}
+
+async fn apply(args: ApplyArgs) -> anyhow::Result<Exit> {
+    let body = file::read(&args.file)?;
+    let client = Client::new(Target::find(&args.connection)?)?;
+    let key = fresh_key()?;
+    let made = client
+        .post(&["v1", "personas"], Write { body, key: &key })
+        .await?;
+    let mut out = Output::stdout();
+    if args.json {
+        out.json(&made)?;
+        return Ok(Exit::Ok);
+    }
+    let name = text(&made, "name");
+    out.line(format_args!(
+        "{}  {}@{}",
+        shorten(text(&made, "id"), 120),
+        shorten(name, 80),
+        shorten(text(&made, "version"), 80)
+    ))?;
+    talk(format_args!(
+        "to run it: reprise task submit TEXT --persona {}",
+        shorten(text(&made, "id"), 120)
+    ));
+    Ok(Exit::Ok)
+}
+
+async fn list(args: ListArgs) -> anyhow::Result<Exit> {
+    let client = Client::new(Target::find(&args.connection)?)?;
+    let wanted = args.limit as usize;
+    let mut pages = Pages::default();
+    let mut found: Vec<Value> = Vec::new();
+    while found.len() < wanted {
+        let Some(page) = pages.next(&client).await? else {
+            break;
+        };
+        found.extend(page);
+    }
+    let more = found.len() > wanted || pages.has_more();
+    found.truncate(wanted);
+    let mut out = Output::stdout();
+    if args.json {
+        out.json(&Value::Array(found))?;
+    } else if found.is_empty() {
+        talk("no personas; `reprise persona apply --help` shows how to define one");
+    } else {
+        let heading = ["PERSONA", "NAME", "VERSION", "WORKFLOW", "TIER", "RECEIPTS"];
+        let mut rows = Table::new(&heading);
+        for persona in &found {
+            let members = [
+                "id",
+                "name",
+                "version",
+                "entry_workflow",
+                "autonomy_tier",
+                "receipt_policy",
+            ];
+            rows.row(members.map(|member| (shorten(text(persona, member), 60), None)));
+        }
+        rows.print(&mut out, "")?;
+    }
+    if more {
+        talk(format_args!("there are more; raise --limit (now {wanted})"));
+    }
+    Ok(Exit::Ok)
+}
+
+async fn show(args: ShowArgs) -> anyhow::Result<Exit> {
+    let client = Client::new(Target::find(&args.connection)?)?;
+    let id = resolve(&client, &args.persona).await?;
+    let persona = client.get(&["v1", "personas", &id], &[]).await?;
+    let mut out = Output::stdout();
+    if args.json {
+        out.json(&persona)?;
+        return Ok(Exit::Ok);
+    }
+    let mut rows = Table::default();
+    let members = persona.as_object().into_iter().flatten();
+    let first = ["id", "name", "version", "description", "entry_workflow"];
+    let ordered = first
+        .into_iter()
+        .filter_map(|name| Some((name, persona.get(name)?)));
+    let rest = members
+        .map(|(name, value)| (name.as_str(), value))
+        .filter(|(name, _)| !first.contains(name) && !["object", "system_prompt"].contains(name));
+    for (name, value) in ordered.chain(rest) {
+        let value = match value {
+            Value::Null => continue,
+            Value::Array(items) if items.is_empty() => continue,
+            Value::Object(members) if members.is_empty() => continue,
+            Value::String(text) => text.clone(),
+            other => other.to_string(),
+        };
+        rows.row([
+            (name.to_owned(), Some(Paint::Quiet)),
+            (shorten(&value, 200), None),
+        ]);
+    }
+    rows.print(&mut out, "")?;
+    for line in text(&persona, "system_prompt").lines() {
+        out.line(format_args!("  {}", crate::output::printable(line)))?;
+    }
+    Ok(Exit::Ok)
+}
+
+/// Returns the id of what people call a persona: an id, `NAME@VERSION`, or a name, which means the version defined last.
+///
+/// # Errors
+/// No persona has that name.
+pub(crate) async fn resolve(client: &Client, words: &str) -> anyhow::Result<String> {
+    if let Ok(id) = PersonaId::parse(words) {
+        return Ok(id.to_string());
+    }
+    if let Some((name, version)) = words.rsplit_once('@') {
+        return Ok(PersonaId::of(name, version).to_string());
+    }
+    let mut pages = Pages::default();
+    let mut newest = None;
+    while let Some(page) = pages.next(client).await? {
+        let named = page
+            .into_iter()
+            .rfind(|persona| text(persona, "name") == words);
+        newest = named.or(newest);
+    }
+    match newest {
+        Some(persona) => Ok(text(&persona, "id").to_owned()),
+        None => Err(Problem::new(
+            format!("no persona is called `{}`", shorten(words, 80)),
+            "`reprise persona list` shows them; `reprise persona apply FILE` defines one",
+        )
+        .into()),
+    }
+}
+
+/// The list of personas, page by page.
+#[derive(Default)]
+struct Pages {
+    cursor: Option<String>,
+    ended: bool,
+}
+
+impl Pages {
+    async fn next(&mut self, client: &Client) -> anyhow::Result<Option<Vec<Value>>> {
+        if self.ended {
+            return Ok(None);
+        }
+        let mut query = vec![("limit", "200")];
+        if let Some(cursor) = &self.cursor {
+            query.push(("cursor", cursor));
+        }
+        let page = Page::read(&client.get(&["v1", "personas"], &query).await?)?;
+        // A server that gives nothing and promises more would be asked forever.
+        self.ended = page.next.is_none() || page.data.is_empty();
+        self.cursor = page.next;
+        Ok(Some(page.data))
+    }
+
+    fn has_more(&self) -> bool {
+        !self.ended
+    }
+}
+
+fn text<'a>(persona: &'a Value, member: &str) -> &'a str {
+    persona
+        .get(member)
+        .and_then(Value::as_str)
+        .unwrap_or_default()
+}

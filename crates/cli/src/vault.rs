@@ -1,0 +1,153 @@
+//! `reprise vault`: secrets for tools and providers, straight in the data directory, also beside a running server.
+//!
+//! A value goes in and never comes out again: there is no command that shows one.
+
+use std::io::Read;
+use std::path::Path;
+
+use clap::{Args, Subcommand};
+use effects::Vault;
+use serde_json::json;
+
+use crate::args::DataArgs;
+use crate::exit::{Exit, OrHint, Problem};
+use crate::output::{Output, Table, talk};
+
+/// The folder of the vault in a data directory, and the id under which the API knows it.
+const FOLDER: &str = "vault";
+const ID: &str = "vault_local";
+
+/// `reprise vault`
+#[derive(Debug, Subcommand)]
+pub(crate) enum Command {
+    /// Keep a secret; its value is read from stdin
+    #[command(
+        after_help = "The value never appears in a command line. A line end at its end is not part of it.\n\n\
+        Examples:\n  printf %s \"$TOKEN\" | reprise vault set tickets\n  reprise vault set openai < key.txt"
+    )]
+    Set(SetArgs),
+    /// List the names and versions of secrets; the values cannot be shown
+    #[command(after_help = "Examples:\n  reprise vault list\n  reprise vault list --json")]
+    List(ListArgs),
+    /// Forget a secret
+    #[command(after_help = "Example:\n  reprise vault delete tickets")]
+    Delete(DeleteArgs),
+}
+
+/// `reprise vault set`
+#[derive(Debug, Args)]
+pub(crate) struct SetArgs {
+    /// Its name, as tools and providers name it
+    #[arg(value_name = "NAME")]
+    name: String,
+    #[command(flatten)]
+    data: DataArgs,
+}
+
+/// `reprise vault list`
+#[derive(Debug, Args)]
+pub(crate) struct ListArgs {
+    /// Print JSON
+    #[arg(long)]
+    json: bool,
+    #[command(flatten)]
+    data: DataArgs,
+}
+
+/// `reprise vault delete`
+#[derive(Debug, Args)]
+pub(crate) struct DeleteArgs {
+    /// Its name
+    #[arg(value_name = "NAME")]
+    name: String,
+    #[command(flatten)]
+    data: DataArgs,
+}
+
+/// Opens the vault of a data directory, making it when there is none yet.
+pub(crate) fn open(data: &Path) -> anyhow::Result<Vault> {
+    let folder = data.join(FOLDER);
+    Vault::open(&folder, ID).or_hint(
+        format_args!("the vault in `{}`", folder.display()),
+        "it must belong to this user and be closed to others (chmod 700), its key file too (chmod 600)",
+    )
+}
+
+/// Opens the vault of a data directory that exists.
+fn existing(data: &DataArgs) -> anyhow::Result<Vault> {
+    if !data.data.is_dir() {
+        return Err(Problem::new(
+            format!("there is no data directory `{}`", data.data.display()),
+            "name it with --data, or start `reprise serve` once",
+        )
+        .into());
+    }
+    open(&data.data)
+}
+
+/// Runs one of them.
+pub(crate) fn run(command: Command) -> anyhow::Result<Exit> {
+    match command {
+        Command::Set(args) => set(&args),
+        Command::List(args) => list(&args),
+        Command::Delete(args) => {
+            existing(&args.data)?.delete(&args.name).or_hint(
+                format_args!("`{}`", args.name),
+                "`reprise vault list` shows what there is",
+            )?;
+            talk(format_args!("forgot `{}`", args.name));
+            Ok(Exit::Ok)
+        }
+    }
+}
+
+fn set(args: &SetArgs) -> anyhow::Result<Exit> {
+    let vault = existing(&args.data)?;
+    let mut value = String::new();
+    std::io::stdin()
+        .read_to_string(&mut value)
+        .or_hint("stdin", "a secret is text")?;
+    let value = value.strip_suffix('\n').unwrap_or(&value);
+    let value = value.strip_suffix('\r').unwrap_or(value);
+    let kept = vault
+        .put(&args.name, &value.into())
+        .or_hint(format_args!("`{}`", args.name), "nothing was kept")?;
+    talk(format_args!(
+        "kept `{}`, version {}",
+        kept.name, kept.version
+    ));
+    Ok(Exit::Ok)
+}
+
+fn list(args: &ListArgs) -> anyhow::Result<Exit> {
+    let found = existing(&args.data)?
+        .list()
+        .or_hint("the vault", "check that this user may read it")?;
+    let mut output = Output::stdout();
+    let mut damaged = false;
+    let mut kept = Vec::new();
+    for handle in found {
+        match handle {
+            Ok(handle) => kept.push(handle),
+            Err(error) => {
+                damaged = true;
+                talk(error);
+            }
+        }
+    }
+    if args.json {
+        for handle in &kept {
+            output.json(&json!({"name": handle.name, "version": handle.version}))?;
+        }
+    } else {
+        let mut table = Table::new(&["NAME", "VERSION"]);
+        for handle in &kept {
+            table.row([
+                (handle.name.clone(), None),
+                (handle.version.to_string(), None),
+            ]);
+        }
+        table.print(&mut output, "")?;
+    }
+    Ok(if damaged { Exit::Fault } else { Exit::Ok })
+}

@@ -1,0 +1,222 @@
+//! The tools that models may call: declared commands and what MCP servers offer.
+
+use std::collections::BTreeMap;
+
+use canon::{Value, sha256};
+use serde::Serialize;
+
+use crate::config::{ConfigError, SecretRef, is_tool_name};
+use crate::mcp::{SEPARATOR, Server, Servers};
+use crate::secrets::Secrets;
+use crate::tool::{Tool, Tools};
+
+/// The longest name that every provider takes.
+const NAME_BYTES_MAX: usize = 64;
+/// How much of a digest tells names apart that had to be changed.
+const NAME_DIGEST_CHARS: usize = 8;
+
+/// A tool as models and workflows see it.
+#[derive(Debug, Clone, PartialEq, Serialize)]
+pub struct CatalogTool {
+    /// Its name for models.
+    pub name: String,
+    /// What it does.
+    pub description: String,
+    /// What it takes, as a JSON Schema.
+    pub parameters: Value,
+    /// Who runs it.
+    pub via: Via,
+    /// The MCP server that offers it.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub server: Option<String>,
+    /// Its name there, or of the declared command.
+    pub tool: String,
+    /// True when calling it twice does no harm.
+    pub repeatable: bool,
+    /// The names of the secrets that it is given.
+    #[serde(skip_serializing_if = "Vec::is_empty")]
+    pub secrets: Vec<String>,
+}
+
+/// Who runs a tool.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize)]
+#[serde(rename_all = "snake_case")]
+pub enum Via {
+    /// An MCP server.
+    Mcp,
+    /// A declared command.
+    Local,
+}
+
+/// Why the tools cannot be listed.
+#[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
+#[error("{message}")]
+pub struct CatalogError {
+    /// A stable word for programs.
+    pub code: &'static str,
+    /// Why, for people.
+    pub message: String,
+}
+
+/// Refuses names that could mean two things.
+pub(crate) fn check(tools: &Tools, servers: &Servers) -> Result<(), ConfigError> {
+    for tool in tools.iter() {
+        let name = &tool.config.name;
+        let taken = servers.iter().find(|server| {
+            let id = server.id();
+            name == id || name.starts_with(&format!("{id}{SEPARATOR}"))
+        });
+        if let Some(server) = taken {
+            return Err(ConfigError::new(
+                format!("tool `{name}`"),
+                format!("could be taken for a tool of MCP server `{}`", server.id()),
+            ));
+        }
+    }
+    Ok(())
+}
+
+/// Lists the named tools, or all: `name` is a command, `server` all tools of a server, `server.tool` one of them.
+pub(crate) async fn list(
+    tools: &Tools,
+    servers: &Servers,
+    names: Option<&[&str]>,
+    secrets: &Secrets,
+) -> Result<Vec<CatalogTool>, CatalogError> {
+    let mut listed = BTreeMap::new();
+    let mut add = |tool: CatalogTool| listed.insert(tool.name.clone(), tool);
+    let mut wanted: BTreeMap<&str, Vec<Option<&str>>> = BTreeMap::new();
+    match names {
+        None => {
+            for tool in tools.iter() {
+                add(local(tool));
+            }
+            for server in servers.iter() {
+                wanted.entry(server.id()).or_default().push(None);
+            }
+        }
+        Some(names) => {
+            for name in names {
+                if let Some(tool) = tools.find(name) {
+                    add(local(tool));
+                    continue;
+                }
+                let (id, tool) = match name.split_once('.') {
+                    Some((id, tool)) => (id, Some(tool)),
+                    None => (*name, None),
+                };
+                if servers.find(id).is_none() {
+                    return Err(unknown(name));
+                }
+                wanted.entry(id).or_default().push(tool);
+            }
+        }
+    }
+    for (id, wanted) in wanted {
+        let Some(server) = servers.find(id) else {
+            continue;
+        };
+        let offered = offered(server, secrets).await?;
+        for want in wanted {
+            let mut found = false;
+            for tool in offered
+                .iter()
+                .filter(|tool| want.is_none_or(|name| tool.tool == name))
+            {
+                found = true;
+                add(tool.clone());
+            }
+            if let (Some(tool), false) = (want, found) {
+                return Err(unknown(&format!("{id}.{tool}")));
+            }
+        }
+    }
+    Ok(listed.into_values().collect())
+}
+
+fn unknown(name: &str) -> CatalogError {
+    CatalogError {
+        code: "tool_unknown",
+        message: format!("there is no tool `{name}`"),
+    }
+}
+
+fn local(tool: &Tool) -> CatalogTool {
+    let config = &tool.config;
+    CatalogTool {
+        name: config.name.clone(),
+        description: config.description.clone(),
+        parameters: config.parameters.clone(),
+        via: Via::Local,
+        server: None,
+        tool: config.name.clone(),
+        repeatable: config.repeatable,
+        secrets: names(config.secrets.values()),
+    }
+}
+
+/// The names of secrets, each once. One of another vault keeps that vault's name before it.
+fn names<'a>(secrets: impl Iterator<Item = &'a SecretRef>) -> Vec<String> {
+    let mut names: Vec<String> = secrets.map(|secret| secret.0.clone()).collect();
+    names.sort_unstable();
+    names.dedup();
+    names
+}
+
+async fn offered(server: &Server, secrets: &Secrets) -> Result<Vec<CatalogTool>, CatalogError> {
+    let id = server.id();
+    let tools = server.tools(secrets).await;
+    let scrubber = secrets.scrubber();
+    let tools = tools.map_err(|error| {
+        let (code, message) = error.told(id, &scrubber);
+        CatalogError { code, message }
+    })?;
+    Ok(tools
+        .into_iter()
+        .map(|tool| CatalogTool {
+            name: model_name(id, &tool.name),
+            description: scrubber.text(tool.description.as_deref().unwrap_or_default()),
+            parameters: scrubber.value(Value::Object((*tool.input_schema).clone())),
+            via: Via::Mcp,
+            server: Some(id.to_owned()),
+            repeatable: tool.annotations.is_some_and(|hints| {
+                hints.read_only_hint == Some(true) || hints.idempotent_hint == Some(true)
+            }),
+            tool: tool.name.into_owned(),
+            secrets: names(server.secrets()),
+        })
+        .collect())
+}
+
+/// `server__tool`; a name that providers would refuse is made to fit, with a digest that keeps it apart.
+fn model_name(server: &str, tool: &str) -> String {
+    let whole = format!("{server}{SEPARATOR}{tool}");
+    if is_tool_name(&whole) {
+        return whole;
+    }
+    let digest = sha256(whole.as_bytes()).hex();
+    let digest: String = digest.chars().take(NAME_DIGEST_CHARS).collect();
+    let fits = |character: char| character.is_ascii_alphanumeric() || character == '-';
+    let short: String = whole
+        .chars()
+        .map(|character| if fits(character) { character } else { '_' })
+        .take(NAME_BYTES_MAX - NAME_DIGEST_CHARS - 1)
+        .collect();
+    format!("{short}_{digest}")
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn names_for_models_fit_every_provider_and_stay_apart() {
+        assert_eq!(model_name("files", "read_file"), "files__read_file");
+        let odd = model_name("files", "read.file");
+        assert!(odd.starts_with("files__read_file_"), "{odd}");
+        assert_ne!(odd, model_name("files", "read/file"));
+        let long = model_name("files", &"x".repeat(100));
+        assert!(is_tool_name(&long), "{long}");
+        assert_ne!(long, model_name("files", &"x".repeat(101)));
+    }
+}

@@ -1,0 +1,141 @@
+//! A server that is a process of ours.
+
+use std::collections::VecDeque;
+use std::process::Stdio;
+use std::sync::{Arc, Mutex, PoisonError};
+use std::time::Duration;
+
+use secrecy::{ExposeSecret, SecretString};
+use tokio::io::{AsyncRead, AsyncReadExt};
+use tokio::process::{ChildStdin, ChildStdout, Command};
+use tokio::task::JoinHandle;
+
+use super::flood::{Bounded, Flood};
+use crate::config::McpServerConfig;
+use crate::tool::Group;
+
+/// How much of what a server complains about is kept.
+const STDERR_BYTES_MAX: usize = 2_048;
+/// How long a server may take to end by itself after its input was closed.
+const END_GRACE: Duration = Duration::from_secs(1);
+
+/// The process of a server. It is killed with its whole group when this is dropped.
+#[derive(Debug)]
+pub(super) struct Process {
+    group: SharedGroup,
+    waiter: JoinHandle<()>,
+    complaints: Complaints,
+}
+
+/// Emptied by whoever comes first: the one who kills, or the one who sees the process end. After that its number
+/// may belong to somebody else.
+type SharedGroup = Arc<Mutex<Option<Group>>>;
+
+fn kill(group: &SharedGroup) {
+    drop(group.lock().unwrap_or_else(PoisonError::into_inner).take());
+}
+
+/// The end of what a process wrote to its error output.
+#[derive(Debug, Clone, Default)]
+pub(super) struct Complaints(Arc<Mutex<VecDeque<u8>>>);
+
+impl Complaints {
+    /// Returns the last line, unless its beginning is lost: half of a value would not be known as one.
+    pub(super) fn last_line(&self) -> String {
+        let bytes = self.0.lock().unwrap_or_else(PoisonError::into_inner);
+        let bytes: Vec<u8> = bytes.iter().copied().collect();
+        let text = String::from_utf8_lossy(&bytes).into_owned();
+        let whole = text
+            .lines()
+            .skip(usize::from(bytes.len() == STDERR_BYTES_MAX));
+        whole
+            .filter(|line| !line.trim().is_empty())
+            .last()
+            .unwrap_or_default()
+            .to_owned()
+    }
+}
+
+/// Starts a server and returns what to speak through.
+pub(super) fn start(
+    config: &McpServerConfig,
+    secrets: Vec<(String, SecretString)>,
+    flood: &Flood,
+) -> Result<(Process, Bounded<ChildStdout>, ChildStdin), String> {
+    let mut words = config.command.iter().flatten();
+    let program = words.next().ok_or("`command` is empty")?;
+    let mut command = Command::new(program);
+    command
+        .args(words)
+        .env_clear()
+        .envs(
+            config
+                .env
+                .iter()
+                .filter_map(|name| Some((name, std::env::var(name).ok()?))),
+        )
+        .envs(
+            secrets
+                .iter()
+                .map(|(name, value)| (name, value.expose_secret())),
+        )
+        .stdin(Stdio::piped())
+        .stdout(Stdio::piped())
+        .stderr(Stdio::piped())
+        .process_group(0)
+        .kill_on_drop(true);
+    if let Some(folder) = &config.folder {
+        command.current_dir(folder);
+    }
+    let mut child = command.spawn().map_err(|error| error.to_string())?;
+    let group = SharedGroup::new(Mutex::new(Some(Group::of(child.id()))));
+    let complaints = Complaints::default();
+    let (Some(stdout), Some(stdin), Some(stderr)) =
+        (child.stdout.take(), child.stdin.take(), child.stderr.take())
+    else {
+        return Err("the program has no input or output".to_owned());
+    };
+    // Ends with the process.
+    tokio::spawn(keep_end(stderr, complaints.clone()));
+    let waiter = tokio::spawn({
+        let group = Arc::clone(&group);
+        async move {
+            // An error means that there is nothing to wait for.
+            let _ = child.wait().await;
+            kill(&group);
+        }
+    });
+    let process = Process {
+        group,
+        waiter,
+        complaints,
+    };
+    Ok((process, Bounded::new(stdout, flood.clone()), stdin))
+}
+
+impl Process {
+    pub(super) fn complaints(&self) -> Complaints {
+        self.complaints.clone()
+    }
+
+    /// Waits a little for a process whose input was closed, then kills it.
+    pub(super) async fn end(mut self) {
+        let _ = tokio::time::timeout(END_GRACE, &mut self.waiter).await;
+    }
+}
+
+impl Drop for Process {
+    fn drop(&mut self) {
+        kill(&self.group);
+    }
+}
+
+async fn keep_end(mut pipe: impl AsyncRead + Unpin, complaints: Complaints) {
+    let mut buffer = vec![0; 4_096];
+    while let Ok(count @ 1..) = pipe.read(&mut buffer).await {
+        let mut kept = complaints.0.lock().unwrap_or_else(PoisonError::into_inner);
+        kept.extend(buffer.iter().take(count));
+        let over = kept.len().saturating_sub(STDERR_BYTES_MAX);
+        kept.drain(..over);
+    }
+}

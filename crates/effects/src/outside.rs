@@ -1,0 +1,165 @@
+//! The performer: sends each effect to whoever can perform it, and scrubs what comes back.
+
+use std::fmt;
+use std::sync::Arc;
+use std::time::Duration;
+
+use canon::Value;
+use engine::Offline;
+use engine::port::{BoxFuture, Deltas, Performed, Performer};
+use engine::workflow::{Effect, EffectKind};
+use serde_json::json;
+
+use crate::catalog::{self, CatalogError, CatalogTool};
+use crate::config::{Config, ConfigError};
+use crate::mcp::Servers;
+use crate::provider::{Choice, Providers};
+use crate::secrets::Secrets;
+use crate::tool::Tools;
+use crate::vault::Vault;
+
+/// How long a connection may take to open.
+const CONNECT_TIMEOUT: Duration = Duration::from_secs(10);
+
+/// The outside of one configuration. Clones share their connections and processes.
+#[derive(Clone)]
+pub struct Outside(Arc<Inner>);
+
+struct Inner {
+    providers: Providers,
+    tools: Tools,
+    servers: Servers,
+    secrets: Secrets,
+    host_env: Vec<String>,
+}
+
+impl fmt::Debug for Outside {
+    fn fmt(&self, formatter: &mut fmt::Formatter<'_>) -> fmt::Result {
+        formatter
+            .debug_struct("Outside")
+            .field("providers", &self.0.providers)
+            .finish_non_exhaustive()
+    }
+}
+
+impl Outside {
+    /// Checks a configuration and makes it ready. Nothing is contacted or started yet.
+    ///
+    /// # Errors
+    /// Names the part of the configuration that cannot work.
+    pub fn new(config: Config, vault: Option<Vault>) -> Result<Self, ConfigError> {
+        let client = reqwest::Client::builder()
+            .connect_timeout(CONNECT_TIMEOUT)
+            // A redirected call would carry its key to a host that nobody configured.
+            .redirect(reqwest::redirect::Policy::none())
+            .build()
+            .map_err(|error| ConfigError::new("HTTP client", error.to_string()))?;
+        let tools = Tools::new(config.tools.clone())?;
+        let servers = Servers::new(config.mcp_servers.clone(), &client)?;
+        catalog::check(&tools, &servers)?;
+        Ok(Self(Arc::new(Inner {
+            providers: Providers::new(&config, client)?,
+            tools,
+            servers,
+            secrets: Secrets::new(vault),
+            host_env: config.host_env,
+        })))
+    }
+
+    /// Returns all tools that models may call, by name. Starts and contacts the MCP servers that it must ask.
+    ///
+    /// # Errors
+    /// Names the server that does not answer.
+    pub async fn tool_catalog(&self) -> Result<Vec<CatalogTool>, CatalogError> {
+        let inner = &self.0;
+        catalog::list(&inner.tools, &inner.servers, None, &inner.secrets).await
+    }
+
+    /// Ends all processes that were started for MCP servers. A later effect would start them again.
+    pub async fn shutdown(&self) {
+        self.0.servers.shutdown().await;
+    }
+}
+
+impl Performer for Outside {
+    fn perform(&self, effect: Effect, deltas: Deltas) -> BoxFuture<'static, Performed> {
+        let inner = Arc::clone(&self.0);
+        match effect.kind {
+            EffectKind::Model => match inner.providers.choose(&effect.request) {
+                Choice::Offline => Offline.perform(effect, deltas),
+                Choice::Unknown(id) => Box::pin(std::future::ready(Choice::unknown(&id))),
+                Choice::Call(call) => Box::pin(async move {
+                    let scrubber = inner.secrets.scrubber();
+                    call.perform(&effect, &deltas, &inner.secrets, &scrubber)
+                        .await
+                }),
+            },
+            EffectKind::Secret => Box::pin(async move { inner.secrets.handle(&effect.request) }),
+            EffectKind::Host => Box::pin(async move { inner.host(&effect.request).await }),
+            EffectKind::LocalTool => {
+                Box::pin(async move { inner.tools.perform(&effect.request, &inner.secrets).await })
+            }
+            EffectKind::McpTool => {
+                Box::pin(
+                    async move { inner.servers.perform(&effect.request, &inner.secrets).await },
+                )
+            }
+            EffectKind::Time
+            | EffectKind::Random
+            | EffectKind::Memory
+            | EffectKind::Hold
+            | EffectKind::Ask(_) => Offline.perform(effect, deltas),
+        }
+    }
+}
+
+impl Inner {
+    async fn host(&self, request: &Value) -> Performed {
+        let text = |member: &str| {
+            request
+                .get(member)
+                .and_then(Value::as_str)
+                .unwrap_or_default()
+        };
+        match text("capability") {
+            "env" => self.environment(text("name")),
+            "tools" => self.tools(request.get("names")).await,
+            other => Performed::error(
+                "capability_unknown",
+                format!("there is no host fact `{other}`"),
+            ),
+        }
+    }
+
+    async fn tools(&self, names: Option<&Value>) -> Performed {
+        let names = match names {
+            None | Some(Value::Null) => None,
+            Some(names) => {
+                let texts = names
+                    .as_array()
+                    .and_then(|names| names.iter().map(Value::as_str).collect());
+                let Some(texts) = texts else {
+                    return Performed::error("tool_unknown", "`names` is no list of names");
+                };
+                Some::<Vec<&str>>(texts)
+            }
+        };
+        let listed = catalog::list(&self.tools, &self.servers, names.as_deref(), &self.secrets);
+        match listed.await {
+            Ok(tools) => Performed::ok(json!({"tools": tools})),
+            Err(error) => Performed::error(error.code, error.message),
+        }
+    }
+
+    fn environment(&self, name: &str) -> Performed {
+        if !self.host_env.iter().any(|allowed| allowed == name) {
+            return Performed::error(
+                "env_not_allowed",
+                format!("`{name}` is not in `host_env` of the configuration"),
+            );
+        }
+        let value = std::env::var(name).ok();
+        let value = value.map(|value| self.secrets.scrubber().text(&value));
+        Performed::ok(json!({"name": name, "value": value}))
+    }
+}

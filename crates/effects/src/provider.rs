@@ -1,0 +1,302 @@
+//! Model providers: a neutral request in, a neutral completion out, whatever is spoken on the wire.
+//!
+//! Owns the choice of provider and model, the price, and the shape of the answer. The wire formats are in
+//! [`openai`] and [`anthropic`], attempts and their failures in [`http`], answers from a file in [`scripted`].
+
+mod anthropic;
+mod completion;
+mod http;
+mod openai;
+mod scripted;
+mod sse;
+
+use std::sync::Arc;
+
+use canon::Value;
+use domain::{Egress, ModelUse, Observed};
+use engine::port::{Deltas, Performed};
+use engine::workflow::Effect;
+use reqwest::Url;
+use secrecy::ExposeSecret;
+
+use crate::config::{Config, ConfigError, ProviderConfig, ProviderKind};
+use crate::prices::{Prices, Seller};
+use crate::scrub::Scrubber;
+use crate::secrets::Secrets;
+use completion::Completion;
+use http::{Attempts, Failure, Target};
+use scripted::Script;
+
+/// The configured providers, in their order.
+#[derive(Debug)]
+pub(crate) struct Providers {
+    all: Vec<Arc<Provider>>,
+    prices: Arc<Prices>,
+    client: reqwest::Client,
+}
+
+#[derive(Debug)]
+struct Provider {
+    config: ProviderConfig,
+    access: Access,
+}
+
+#[derive(Debug)]
+enum Access {
+    Http(Url),
+    Script(Script),
+}
+
+/// How a call found its provider.
+pub(crate) enum Choice {
+    /// Nothing is configured, or the offline model is asked for by name.
+    Offline,
+    /// No provider of that name.
+    Unknown(String),
+    /// This one.
+    Call(Call),
+}
+
+/// A call that knows where it goes.
+pub(crate) struct Call {
+    provider: Arc<Provider>,
+    prices: Arc<Prices>,
+    client: reqwest::Client,
+}
+
+/// The name of the built-in provider.
+const OFFLINE: &str = "offline";
+
+impl Providers {
+    pub(crate) fn new(config: &Config, client: reqwest::Client) -> Result<Self, ConfigError> {
+        crate::config::check_ids(
+            "provider",
+            config.providers.iter().map(|one| one.id.as_str()),
+        )?;
+        let all = config
+            .providers
+            .iter()
+            .map(|config| {
+                let place = format!("provider `{}`", config.id);
+                let access = access(config).map_err(|problem| ConfigError::new(place, problem))?;
+                Ok(Arc::new(Provider {
+                    config: config.clone(),
+                    access,
+                }))
+            })
+            .collect::<Result<_, ConfigError>>()?;
+        Ok(Self {
+            all,
+            prices: Arc::new(Prices::new(config.prices.clone())?),
+            client,
+        })
+    }
+
+    pub(crate) fn choose(&self, request: &Value) -> Choice {
+        let found = match request.get("provider").and_then(Value::as_str) {
+            None => self.all.first(),
+            Some(id) => match self.all.iter().find(|one| one.config.id == id) {
+                None if id != OFFLINE => return Choice::Unknown(id.to_owned()),
+                found => found,
+            },
+        };
+        match found {
+            None => Choice::Offline,
+            Some(provider) => Choice::Call(Call {
+                provider: Arc::clone(provider),
+                prices: Arc::clone(&self.prices),
+                client: self.client.clone(),
+            }),
+        }
+    }
+}
+
+fn access(config: &ProviderConfig) -> Result<Access, String> {
+    let (default, path) = match config.kind {
+        ProviderKind::Openai => ("https://api.openai.com/v1", "chat/completions"),
+        ProviderKind::Anthropic => ("https://api.anthropic.com", "v1/messages"),
+        ProviderKind::Scripted => {
+            let file = config
+                .file
+                .as_ref()
+                .ok_or("a scripted provider needs `file`")?;
+            return Script::load(file).map(Access::Script);
+        }
+    };
+    let base = config.base_url.as_deref().unwrap_or(default);
+    let url = Url::parse(&format!("{}/{path}", base.trim_end_matches('/')))
+        .map_err(|error| format!("`base_url` is no address: {error}"))?;
+    if !matches!(url.scheme(), "http" | "https") || url.host_str().is_none() {
+        return Err("`base_url` must begin with http:// or https://".to_owned());
+    }
+    Ok(Access::Http(url))
+}
+
+impl Call {
+    /// Asks the model.
+    pub(crate) async fn perform(
+        &self,
+        effect: &Effect,
+        deltas: &Deltas,
+        secrets: &Secrets,
+        scrubber: &Scrubber,
+    ) -> Performed {
+        match &self.provider.access {
+            Access::Script(script) => {
+                let answer = script.answer(effect);
+                if let Some(delay) = answer.delay {
+                    tokio::time::sleep(delay).await;
+                }
+                match answer.outcome {
+                    Ok(completion) => {
+                        for piece in completion.text().split_inclusive(' ') {
+                            deltas.push(piece);
+                        }
+                        self.done(completion, &effect.request, None, scrubber)
+                    }
+                    Err(error) => Performed {
+                        ok: false,
+                        ..Performed::ok(error)
+                    },
+                }
+            }
+            Access::Http(url) => self.over_http(url, effect, deltas, secrets, scrubber).await,
+        }
+    }
+
+    async fn over_http(
+        &self,
+        url: &Url,
+        effect: &Effect,
+        deltas: &Deltas,
+        secrets: &Secrets,
+        scrubber: &Scrubber,
+    ) -> Performed {
+        let config = &self.provider.config;
+        let request = &effect.request;
+        let asked = request.get("model").and_then(Value::as_str);
+        let Some(model) = asked.or(config.model.as_deref()) else {
+            return Performed::error(
+                "model_unknown",
+                format!(
+                    "provider `{}` has no default model and the request names none",
+                    config.id
+                ),
+            );
+        };
+        let key = match config
+            .api_key
+            .as_ref()
+            .map(|key| secrets.key(key))
+            .transpose()
+        {
+            Ok(key) => key,
+            Err(error) => return error.performed(),
+        };
+        let key = key.as_ref().map(ExposeSecret::expose_secret);
+        let target = match config.kind {
+            ProviderKind::Anthropic => Target {
+                headers: anthropic::headers(key),
+                body: anthropic::body(config, request, model),
+                event: anthropic::event,
+                whole: anthropic::whole,
+            },
+            ProviderKind::Openai | ProviderKind::Scripted => Target {
+                headers: openai::headers(key),
+                body: openai::body(config, request, model),
+                event: openai::event,
+                whole: openai::whole,
+            },
+        };
+        let host = url.host_str().unwrap_or_default();
+        let mut attempts = Attempts::default();
+        let outcome = http::call(
+            &self.client,
+            config,
+            url,
+            &target,
+            deltas,
+            scrubber,
+            &mut attempts,
+        )
+        .await;
+        let observed = Observed {
+            network_egress: (attempts.bytes_sent > 0)
+                .then(|| Egress {
+                    destination: host.to_owned(),
+                    purpose: "model".to_owned(),
+                    bytes_sent: Some(attempts.bytes_sent),
+                })
+                .into_iter()
+                .collect(),
+            ..Observed::default()
+        };
+        let mut performed = match outcome {
+            Ok(mut completion) => {
+                if completion.model.is_empty() {
+                    completion.model = model.to_owned();
+                }
+                self.done(completion, request, Some(host), scrubber)
+            }
+            Err(failure) => failure.performed(&config.id, attempts.count, scrubber),
+        };
+        performed.observed = Some(observed);
+        performed
+    }
+
+    fn done(
+        &self,
+        completion: Completion,
+        request: &Value,
+        host: Option<&str>,
+        scrubber: &Scrubber,
+    ) -> Performed {
+        let provider = &self.provider.config.id;
+        let usage = completion.usage_or_estimate(request);
+        let seller = Seller {
+            provider,
+            host: host.unwrap_or_default(),
+            model: &completion.model,
+        };
+        let cost = match (completion.usage, host) {
+            // An answer from a file costs nothing, and that is known.
+            (_, None) => Some((0, None)),
+            (Some(usage), Some(_)) => self
+                .prices
+                .cost(seller, usage)
+                .map(|(micros, table)| (micros, Some(table.to_owned()))),
+            (None, Some(_)) => None,
+        };
+        let (cost_micros, price_table) = match cost {
+            Some((micros, table)) => (Some(micros), table),
+            None => (None, None),
+        };
+        let request_id = completion
+            .request_id
+            .clone()
+            .or_else(|| Some(completion.id.clone()).filter(|id| !id.is_empty()));
+        Performed {
+            provider_request_id: request_id.map(|id| scrubber.text(&id)),
+            model: Some(ModelUse {
+                provider: provider.clone(),
+                model: completion.model.clone(),
+                input_tokens: usage.input,
+                output_tokens: usage.output,
+                cost_micros,
+                price_table,
+            }),
+            ..Performed::ok(scrubber.value(completion.into_value(request)))
+        }
+    }
+}
+
+impl Choice {
+    /// The error for a provider that nobody configured.
+    pub(crate) fn unknown(id: &str) -> Performed {
+        Failure::new(
+            "provider_unknown",
+            format!("no provider `{id}` is configured"),
+        )
+        .into_performed()
+    }
+}

@@ -1,0 +1,353 @@
+//! Local commands: what the configuration declares, called with what a model wrote.
+//!
+//! There is no shell anywhere: an argument becomes an element of the command line or text on its input. A command
+//! that ran has a result, whatever its exit code; an error means that it did not run to its end.
+
+mod folder;
+mod process;
+
+use std::collections::BTreeMap;
+use std::path::PathBuf;
+use std::sync::Arc;
+
+use canon::{Map, Value, jcs};
+use domain::Observed;
+use engine::port::Performed;
+use jsonschema::Validator;
+use secrecy::ExposeSecret;
+use serde_json::json;
+use tokio::sync::Mutex;
+
+use crate::config::{ConfigError, Stdin, ToolConfig, check_ids};
+use crate::scrub::Scrubber;
+use crate::secrets::{Secrets, environment};
+pub(crate) use process::Group;
+use process::{Captured, Ended, Order};
+
+/// How much of a complaint about arguments is repeated.
+const COMPLAINT_CHARS_MAX: usize = 300;
+
+/// The declared commands, by name.
+#[derive(Debug)]
+pub(crate) struct Tools(BTreeMap<String, Arc<Tool>>);
+
+/// A declared command.
+#[derive(Debug)]
+pub(crate) struct Tool {
+    pub(crate) config: ToolConfig,
+    validator: Validator,
+    /// Held while it runs in a folder: what changes there can only be told of one command at a time.
+    turn: Option<Arc<Mutex<()>>>,
+}
+
+impl Tools {
+    pub(crate) fn new(configs: Vec<ToolConfig>) -> Result<Self, ConfigError> {
+        check_ids("tool", configs.iter().map(|config| config.name.as_str()))?;
+        let mut tools = BTreeMap::new();
+        let mut turns = turns(&configs);
+        for mut config in configs {
+            let place = format!("tool `{}`", config.name);
+            let validator =
+                check(&config).map_err(|problem| ConfigError::new(place.clone(), problem))?;
+            if let Some(folder) = &mut config.folder {
+                *folder = std::path::absolute(&*folder)
+                    .map_err(|error| ConfigError::new(place, format!("`folder`: {error}")))?;
+            }
+            let tool = Tool {
+                turn: turns.remove(&config.name),
+                validator,
+                config,
+            };
+            tools.insert(tool.config.name.clone(), Arc::new(tool));
+        }
+        Ok(Self(tools))
+    }
+
+    pub(crate) fn find(&self, name: &str) -> Option<&Arc<Tool>> {
+        self.0.get(name)
+    }
+
+    pub(crate) fn iter(&self) -> impl Iterator<Item = &Arc<Tool>> {
+        self.0.values()
+    }
+
+    /// Runs a command and tells what it did.
+    pub(crate) async fn perform(&self, request: &Value, secrets: &Secrets) -> Performed {
+        let name = request
+            .get("tool")
+            .and_then(Value::as_str)
+            .unwrap_or_default();
+        match self.find(name) {
+            Some(tool) => tool.perform(request.get("arguments"), secrets).await,
+            None => Performed::error("tool_unknown", format!("no tool `{name}` is declared")),
+        }
+    }
+}
+
+/// Commands whose folders overlap share one turn: that of the outermost declared folder.
+fn turns(configs: &[ToolConfig]) -> BTreeMap<String, Arc<Mutex<()>>> {
+    let folder_of = |config: &ToolConfig| -> Option<PathBuf> {
+        let folder = config.folder.as_ref()?;
+        std::fs::canonicalize(folder)
+            .or_else(|_| std::path::absolute(folder))
+            .ok()
+    };
+    let folders: Vec<PathBuf> = configs.iter().filter_map(folder_of).collect();
+    let mut roots: BTreeMap<PathBuf, Arc<Mutex<()>>> = BTreeMap::new();
+    configs
+        .iter()
+        .filter_map(|config| {
+            let folder = folder_of(config)?;
+            let root = folders
+                .iter()
+                .filter(|other| folder.starts_with(other))
+                .min_by_key(|other| other.components().count())?;
+            let turn = roots.entry(root.clone()).or_default();
+            Some((config.name.clone(), Arc::clone(turn)))
+        })
+        .collect()
+}
+
+fn check(config: &ToolConfig) -> Result<Validator, String> {
+    let Some(program) = config.argv.first() else {
+        return Err("`argv` is empty".to_owned());
+    };
+    if placeholder(program).is_some() {
+        return Err("the program cannot be an argument of the call".to_owned());
+    }
+    for element in &config.argv {
+        if let Some(name) = placeholder(element)
+            && config
+                .parameters
+                .pointer(&format!("/properties/{name}"))
+                .is_none()
+        {
+            return Err(format!(
+                "`argv` uses `{{{name}}}`, which `parameters` does not declare"
+            ));
+        }
+    }
+    if config.parameters.get("type").and_then(Value::as_str) != Some("object") {
+        return Err("`parameters` must be a schema of type object".to_owned());
+    }
+    jsonschema::validator_for(&config.parameters)
+        .map_err(|error| format!("`parameters` is no JSON Schema: {error}"))
+}
+
+/// Returns the name in `{name}`.
+fn placeholder(element: &str) -> Option<&str> {
+    let name = element.strip_prefix('{')?.strip_suffix('}')?;
+    let is_name = !name.is_empty()
+        && name
+            .bytes()
+            .all(|byte| byte.is_ascii_alphanumeric() || byte == b'_' || byte == b'-');
+    is_name.then_some(name)
+}
+
+fn argv(template: &[String], arguments: &Map<String, Value>) -> Vec<String> {
+    let text = |value: &Value| match value {
+        Value::String(text) => text.clone(),
+        other => String::from_utf8(jcs(other)).unwrap_or_default(),
+    };
+    template
+        .iter()
+        .flat_map(|element| match placeholder(element) {
+            None => vec![element.clone()],
+            Some(name) => match arguments.get(name) {
+                None | Some(Value::Null) => Vec::new(),
+                Some(Value::Array(items)) => items.iter().map(text).collect(),
+                Some(value) => vec![text(value)],
+            },
+        })
+        .collect()
+}
+
+impl Tool {
+    async fn perform(&self, arguments: Option<&Value>, secrets: &Secrets) -> Performed {
+        let config = &self.config;
+        let name = &config.name;
+        let scrubber = secrets.scrubber();
+        let empty = Value::Object(Map::new());
+        let arguments = arguments.filter(|value| !value.is_null()).unwrap_or(&empty);
+        let complaint = self.validator.iter_errors(arguments).next();
+        let (Value::Object(members), None) = (arguments, &complaint) else {
+            let said =
+                complaint.map_or_else(|| "not an object".to_owned(), |error| error.to_string());
+            let said = scrubber.capped(&said, COMPLAINT_CHARS_MAX);
+            let message = format!("arguments of `{name}`: {said}");
+            return Performed::error("tool_arguments_invalid", message);
+        };
+        let hidden = match environment(secrets, &config.secrets) {
+            Ok(hidden) => hidden,
+            Err(error) => return error.performed(),
+        };
+        let plain = config
+            .env
+            .iter()
+            .filter_map(|variable| Some((variable.clone(), std::env::var(variable).ok()?)));
+        let hidden = hidden
+            .into_iter()
+            .map(|(variable, value)| (variable, value.expose_secret().to_owned()));
+        let order = Order {
+            argv: argv(&config.argv, members),
+            folder: config.folder.clone(),
+            environment: plain.chain(hidden).collect(),
+            stdin: (config.stdin == Stdin::Json).then(|| jcs(arguments)),
+            timeout_ms: config.timeout_ms,
+            output_bytes_max: config.output_bytes_max,
+        };
+        // What a secret was changed to while this ran is hidden too.
+        let performed = self.run(order).await;
+        self.told(performed, &secrets.scrubber())
+    }
+
+    async fn run(&self, order: Order) -> (Ended, Observed) {
+        let _turn = match &self.turn {
+            Some(turn) => Some(turn.lock().await),
+            None => None,
+        };
+        let before = self.look().await;
+        let ended = process::run(order).await;
+        let mut observed = Observed {
+            // Nobody watches the sockets of a command.
+            not_observed: vec!["network_egress".to_owned()],
+            ..Observed::default()
+        };
+        let changes = match (before, self.look().await) {
+            (Some(before), Some(after)) => Some(folder::changes(&before, &after)),
+            _ => None,
+        };
+        match changes {
+            Some(changes) => observed.fs_writes = changes,
+            None => observed.not_observed.insert(0, "fs_writes".to_owned()),
+        }
+        (ended, observed)
+    }
+
+    async fn look(&self) -> Option<folder::Snapshot> {
+        let folder = self.config.folder.clone()?;
+        let limits = folder::Limits {
+            files_max: self.config.observed_files_max,
+            bytes_max: self.config.observed_bytes_max,
+        };
+        let look = tokio::task::spawn_blocking(move || folder::look(&folder, limits));
+        look.await.ok()?.ok()
+    }
+
+    fn told(&self, (ended, observed): (Ended, Observed), scrubber: &Scrubber) -> Performed {
+        let name = &self.config.name;
+        let mut performed = match ended {
+            Ended::Exited {
+                code,
+                stdout,
+                stderr,
+            } => Performed::ok(json!({
+                "exit_code": code,
+                "stdout_truncated": stdout.truncated,
+                "stderr_truncated": stderr.truncated,
+                "stdout": shown(stdout, scrubber),
+                "stderr": shown(stderr, scrubber),
+            })),
+            Ended::Killed { signal } => {
+                let message = format!("`{name}` was killed by signal {signal}");
+                with(
+                    Performed::error("tool_killed", message),
+                    "signal",
+                    signal.into(),
+                )
+            }
+            Ended::TimedOut => {
+                let limit = self.config.timeout_ms;
+                let message = format!("`{name}` did not end within {limit} ms and was killed");
+                with(
+                    Performed::error("tool_timeout", message),
+                    "timeout_ms",
+                    limit.into(),
+                )
+            }
+            Ended::NotStarted(problem) => {
+                let message = scrubber.text(&format!("`{name}` could not be started: {problem}"));
+                return Performed::error("tool_not_started", message);
+            }
+        };
+        performed.observed = Some(observed);
+        performed
+    }
+}
+
+fn with(mut performed: Performed, member: &str, value: Value) -> Performed {
+    if let Some(members) = performed.value.as_object_mut() {
+        members.insert(member.to_owned(), value);
+    }
+    performed
+}
+
+/// An output as text. Where it was cut, the beginning of a secret may be left at its end: that goes too.
+fn shown(captured: Captured, scrubber: &Scrubber) -> String {
+    let mut bytes = scrubber.bytes(&captured.bytes);
+    if captured.truncated {
+        bytes.truncate(bytes.len() - scrubber.open_end(&bytes));
+    }
+    String::from_utf8_lossy(&bytes).into_owned()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn check_argv(template: &[&str], arguments: Value, expected: &[&str]) {
+        let template: Vec<String> = template.iter().map(|part| (*part).to_owned()).collect();
+        let arguments = arguments.as_object().unwrap();
+        assert_eq!(argv(&template, arguments), expected);
+    }
+
+    #[test]
+    fn arguments_become_whole_elements() {
+        let template = ["grep", "{flags}", "--", "{pattern}", "x{pattern}", "{}"];
+        check_argv(
+            &template,
+            json!({"pattern": "a b; rm -rf $HOME {flags}", "flags": ["-i", "-n"]}),
+            &[
+                "grep",
+                "-i",
+                "-n",
+                "--",
+                "a b; rm -rf $HOME {flags}",
+                "x{pattern}",
+                "{}",
+            ],
+        );
+        check_argv(
+            &template,
+            json!({"pattern": 1.5, "flags": null}),
+            &["grep", "--", "1.5", "x{pattern}", "{}"],
+        );
+        check_argv(
+            &["x", "{o}"],
+            json!({"o": {"b": 1, "a": true}}),
+            &["x", "{\"a\":true,\"b\":1}"],
+        );
+    }
+
+    #[test]
+    fn folders_inside_each_other_share_one_turn() {
+        let root = tempfile::tempdir().unwrap();
+        let tool = |name: &str, folder: Option<&str>| -> ToolConfig {
+            serde_json::from_value(json!({
+                "name": name, "argv": ["true"], "folder": folder.map(|folder| root.path().join(folder)),
+            }))
+            .unwrap()
+        };
+        let turns = turns(&[
+            tool("b", Some("a/b")),
+            tool("c", Some("a/c")),
+            tool("a", Some("a")),
+            tool("ab", Some("ab")),
+            tool("none", None),
+        ]);
+        assert!(Arc::ptr_eq(&turns["a"], &turns["b"]));
+        assert!(Arc::ptr_eq(&turns["a"], &turns["c"]));
+        assert!(!Arc::ptr_eq(&turns["a"], &turns["ab"]));
+        assert!(!turns.contains_key("none"));
+    }
+}

@@ -1,0 +1,90 @@
+//! What is in a folder, and what has changed in it.
+//!
+//! Files are told by their content, links by where they point; nothing is followed. A folder that is too large to
+//! look at, or that cannot be read, is not observed: no guess takes the place of a look.
+
+use std::collections::BTreeMap;
+use std::fs::{self, File};
+use std::io::{self, Read};
+use std::os::unix::ffi::OsStrExt;
+use std::path::{Path, PathBuf};
+
+use canon::{Digest, sha256};
+use domain::FileChange;
+
+/// How much is looked at.
+#[derive(Debug, Clone, Copy)]
+pub(super) struct Limits {
+    pub(super) files_max: usize,
+    pub(super) bytes_max: u64,
+}
+
+/// Digests of all files, by path inside the folder.
+pub(super) type Snapshot = BTreeMap<String, Digest>;
+
+/// Looks at every file of a folder.
+pub(super) fn look(folder: &Path, limits: Limits) -> io::Result<Snapshot> {
+    let mut snapshot = Snapshot::new();
+    let mut bytes_left = limits.bytes_max;
+    let mut open = vec![PathBuf::new()];
+    while let Some(inside) = open.pop() {
+        for entry in fs::read_dir(folder.join(&inside))? {
+            let entry = entry?;
+            let path = inside.join(entry.file_name());
+            let kind = entry.file_type()?;
+            if kind.is_dir() {
+                open.push(path);
+                continue;
+            }
+            if snapshot.len() + open.len() >= limits.files_max {
+                return Err(io::Error::other("too many files"));
+            }
+            let digest = if kind.is_symlink() {
+                sha256(fs::read_link(entry.path())?.as_os_str().as_bytes())
+            } else if kind.is_file() {
+                digest(&entry.path(), &mut bytes_left)?
+            } else {
+                // Sockets and pipes hold nothing.
+                continue;
+            };
+            snapshot.insert(path.to_string_lossy().into_owned(), digest);
+        }
+    }
+    Ok(snapshot)
+}
+
+fn digest(path: &Path, bytes_left: &mut u64) -> io::Result<Digest> {
+    let mut bytes = Vec::new();
+    let read = File::open(path)?
+        .take(bytes_left.saturating_add(1))
+        .read_to_end(&mut bytes)?;
+    *bytes_left = bytes_left
+        .checked_sub(u64::try_from(read).unwrap_or(u64::MAX))
+        .ok_or_else(|| io::Error::other("too many bytes"))?;
+    Ok(sha256(&bytes))
+}
+
+/// Returns what is different, by path.
+pub(super) fn changes(before: &Snapshot, after: &Snapshot) -> Vec<FileChange> {
+    let mut paths: Vec<&String> = before.keys().chain(after.keys()).collect();
+    paths.sort();
+    paths.dedup();
+    paths
+        .into_iter()
+        .filter_map(|path| {
+            let (before, after) = (before.get(path), after.get(path));
+            let operation = match (before, after) {
+                (None, Some(_)) => "create",
+                (Some(_), None) => "delete",
+                (Some(before), Some(after)) if before != after => "modify",
+                _ => return None,
+            };
+            Some(FileChange {
+                path: path.clone(),
+                operation: operation.to_owned(),
+                before_sha256: before.copied(),
+                after_sha256: after.copied(),
+            })
+        })
+        .collect()
+}

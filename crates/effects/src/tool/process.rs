@@ -1,0 +1,168 @@
+//! One run of a program: its own process group, bounded time, bounded output.
+//!
+//! Invariant: when a run has ended, or its future was dropped, nothing of its process group is left running.
+
+use std::os::unix::process::ExitStatusExt;
+use std::path::PathBuf;
+use std::process::Stdio;
+use std::sync::{Arc, Mutex, PoisonError};
+use std::time::Duration;
+
+use rustix::process::{Pid, Signal, kill_process_group};
+use tokio::io::{AsyncRead, AsyncReadExt, AsyncWriteExt};
+use tokio::process::Command;
+use tokio::task::JoinSet;
+use tokio::time::timeout;
+
+/// How long outputs are read after the end, for a process that left the group and holds them open.
+const DRAIN: Duration = Duration::from_millis(500);
+
+/// What to run.
+pub(super) struct Order {
+    pub(super) argv: Vec<String>,
+    pub(super) folder: Option<PathBuf>,
+    /// The whole environment.
+    pub(super) environment: Vec<(String, String)>,
+    pub(super) stdin: Option<Vec<u8>>,
+    pub(super) timeout_ms: u64,
+    pub(super) output_bytes_max: usize,
+}
+
+/// How it ended.
+#[derive(Debug)]
+pub(super) enum Ended {
+    Exited {
+        code: i32,
+        stdout: Captured,
+        stderr: Captured,
+    },
+    Killed {
+        signal: i32,
+    },
+    TimedOut,
+    NotStarted(String),
+}
+
+/// The kept part of an output.
+#[derive(Debug, Clone, Default)]
+pub(super) struct Captured {
+    pub(super) bytes: Vec<u8>,
+    pub(super) truncated: bool,
+}
+
+/// Kills a process group when it is dropped.
+#[derive(Debug)]
+pub(crate) struct Group(Option<Pid>);
+
+impl Group {
+    /// The group that a process leads.
+    pub(crate) fn of(process: Option<u32>) -> Self {
+        Self(
+            process
+                .and_then(|id| i32::try_from(id).ok())
+                .and_then(Pid::from_raw),
+        )
+    }
+}
+
+impl Drop for Group {
+    fn drop(&mut self) {
+        if let Some(group) = self.0.take() {
+            // Nobody is left to kill when all have ended by themselves.
+            let _ = kill_process_group(group, Signal::KILL);
+        }
+    }
+}
+
+pub(super) async fn run(order: Order) -> Ended {
+    let mut words = order.argv.iter();
+    let Some(program) = words.next() else {
+        return Ended::NotStarted("there is no program".to_owned());
+    };
+    let mut command = Command::new(program);
+    command
+        .args(words)
+        .env_clear()
+        .envs(order.environment)
+        .stdin(match order.stdin {
+            Some(_) => Stdio::piped(),
+            None => Stdio::null(),
+        })
+        .stdout(Stdio::piped())
+        .stderr(Stdio::piped())
+        .process_group(0)
+        .kill_on_drop(true);
+    if let Some(folder) = &order.folder {
+        if !folder.is_dir() {
+            return Ended::NotStarted(format!("there is no folder `{}`", folder.display()));
+        }
+        command.current_dir(folder);
+    }
+    let mut child = match command.spawn() {
+        Ok(child) => child,
+        Err(error) => return Ended::NotStarted(error.to_string()),
+    };
+    let group = Group::of(child.id());
+    let (stdout, stderr) = (Shared::default(), Shared::default());
+    let mut jobs = JoinSet::new();
+    if let Some(pipe) = child.stdout.take() {
+        jobs.spawn(capture(pipe, stdout.clone(), order.output_bytes_max));
+    }
+    if let Some(pipe) = child.stderr.take() {
+        jobs.spawn(capture(pipe, stderr.clone(), order.output_bytes_max));
+    }
+    if let (Some(mut pipe), Some(text)) = (child.stdin.take(), order.stdin) {
+        jobs.spawn(async move {
+            // A program may well end without reading.
+            let _ = pipe.write_all(&text).await;
+        });
+    }
+    let status = timeout(Duration::from_millis(order.timeout_ms), child.wait()).await;
+    drop(group);
+    let in_time = status.is_ok();
+    let status = match status {
+        Ok(status) => Some(status),
+        // Collects what was killed, so that no dead process stays in the table.
+        Err(_) => timeout(DRAIN, child.wait()).await.ok(),
+    };
+    let drain = async { while jobs.join_next().await.is_some() {} };
+    let _ = timeout(DRAIN, drain).await;
+    match status {
+        _ if !in_time => Ended::TimedOut,
+        Some(Ok(status)) => match (status.code(), status.signal()) {
+            (Some(code), _) => Ended::Exited {
+                code,
+                stdout: stdout.take(),
+                stderr: stderr.take(),
+            },
+            (None, signal) => Ended::Killed {
+                signal: signal.unwrap_or_default(),
+            },
+        },
+        Some(Err(error)) => Ended::NotStarted(error.to_string()),
+        None => Ended::TimedOut,
+    }
+}
+
+#[derive(Debug, Clone, Default)]
+struct Shared(Arc<Mutex<Captured>>);
+
+impl Shared {
+    fn take(&self) -> Captured {
+        std::mem::take(&mut *self.0.lock().unwrap_or_else(PoisonError::into_inner))
+    }
+}
+
+/// Keeps the beginning and reads the rest away, so that the program does not wait for a reader.
+async fn capture(mut pipe: impl AsyncRead + Unpin, into: Shared, bytes_max: usize) {
+    let mut buffer = vec![0; 16 * 1024];
+    while let Ok(count @ 1..) = pipe.read(&mut buffer).await {
+        let piece = buffer.get(..count).unwrap_or_default();
+        let mut captured = into.0.lock().unwrap_or_else(PoisonError::into_inner);
+        let room = bytes_max.saturating_sub(captured.bytes.len());
+        captured.truncated |= piece.len() > room;
+        captured
+            .bytes
+            .extend_from_slice(piece.get(..room).unwrap_or(piece));
+    }
+}

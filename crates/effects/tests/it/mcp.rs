@@ -1,0 +1,312 @@
+//! MCP servers over stdio that die, hang, flood and talk nonsense: a small program of ours plays them.
+
+use std::path::Path;
+use std::time::{Duration, Instant};
+
+use effects::{Outside, Vault};
+use engine::port::Performed;
+use engine::workflow::EffectKind;
+use serde_json::{Value, json};
+
+use crate::fixture::{assert_error, config, is_gone, outside, outside_with, perform, vault};
+
+fn faulty(more: &str) -> String {
+    let script = Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/mcp/faulty.py");
+    format!(
+        "[[mcp_servers]]\nid = \"faulty\"\ncommand = [\"python3\", \"{}\"]\n{more}\n",
+        script.display()
+    )
+}
+
+async fn call(outside: &Outside, tool: &str, arguments: Value) -> Performed {
+    let request = json!({"server": "faulty", "tool": tool, "arguments": arguments});
+    perform(outside, EffectKind::McpTool, request).await
+}
+
+fn text(performed: &Performed) -> &str {
+    assert!(performed.ok, "{performed:?}");
+    performed.value["content"][0]["text"].as_str().unwrap()
+}
+
+async fn pid(outside: &Outside) -> String {
+    text(&call(outside, "pid", json!({})).await).to_owned()
+}
+
+#[tokio::test]
+async fn a_call_has_a_result_and_the_process_is_kept() {
+    let outside = outside(&faulty(""));
+    let performed = call(&outside, "echo", json!({"b": [1, 2.5], "a": null})).await;
+    assert_eq!(
+        performed.value,
+        json!({"content": [{"type": "text", "text": "{\"a\": null, \"b\": [1, 2.5]}"}], "isError": false})
+    );
+    let observed = performed.observed.unwrap();
+    assert_eq!(observed.not_observed, ["fs_writes", "network_egress"]);
+    assert_eq!(pid(&outside).await, pid(&outside).await);
+    // What the tool itself calls an error is a result that the model sees.
+    let performed = call(&outside, "fails", json!({})).await;
+    assert_eq!(
+        performed.value,
+        json!({"content": [{"type": "text", "text": "it did not work"}], "isError": true})
+    );
+    assert!(performed.ok);
+    // The canonical form of the number would be another number.
+    let performed = call(&outside, "big_number", json!({})).await;
+    assert_eq!(
+        performed.value["structuredContent"],
+        json!({"n": "9007199254740993", "m": [1, null]})
+    );
+    outside.shutdown().await;
+}
+
+#[tokio::test]
+async fn shutdown_ends_the_process() {
+    let outside = outside(&faulty(""));
+    let process = pid(&outside).await;
+    assert!(Path::new("/proc").join(&process).exists());
+    outside.shutdown().await;
+    assert!(is_gone(&process).await);
+    // Dropping the last handle does it too.
+    let process = pid(&outside).await;
+    drop(outside);
+    assert!(is_gone(&process).await);
+}
+
+#[tokio::test]
+async fn a_server_that_nobody_configured_and_arguments_that_are_none_are_refused() {
+    let outside = outside(&faulty(""));
+    let request = json!({"server": "other", "tool": "echo", "arguments": {}});
+    let performed = perform(&outside, EffectKind::McpTool, request).await;
+    assert_error(&performed, "mcp_server_unknown");
+    let performed = call(&outside, "echo", json!("text")).await;
+    assert_error(&performed, "tool_arguments_invalid");
+}
+
+#[tokio::test]
+async fn a_server_that_cannot_start_is_unavailable_and_says_why() {
+    let (_folder, vault) = vault(&[("token", "planted-canary")]);
+    let secret = "secrets = { TOKEN = \"token\" }";
+    let text = faulty(secret).replace(".py\"]", ".py\", \"--not-ready\"]");
+    let performed = call(&outside_with(&text, &vault), "echo", json!({})).await;
+    assert_error(&performed, "mcp_unavailable");
+    let message = performed.value["message"].as_str().unwrap();
+    assert!(
+        message.contains("(cannot find the thing [redacted:secret:token])"),
+        "{message}"
+    );
+
+    let text = "[[mcp_servers]]\nid = \"faulty\"\ncommand = [\"reprise-no-such-program\"]\n";
+    let performed = call(&outside(text), "echo", json!({})).await;
+    assert_error(&performed, "mcp_unavailable");
+
+    let text = faulty("start_timeout_ms = 300").replace(".py\"]", ".py\", \"--silent\"]");
+    let performed = call(&outside(&text), "echo", json!({})).await;
+    assert_error(&performed, "mcp_unavailable");
+}
+
+#[tokio::test]
+async fn a_server_killed_in_a_call_fails_that_call_and_is_started_again() {
+    let outside = outside(&faulty(""));
+    let first = pid(&outside).await;
+    assert_error(&call(&outside, "die", json!({})).await, "mcp_unavailable");
+    let second = pid(&outside).await;
+    assert_ne!(first, second);
+    // Killed from outside in the middle of a call.
+    let hanging = call(&outside, "hang", json!({}));
+    let kill = async {
+        tokio::time::sleep(Duration::from_millis(200)).await;
+        std::process::Command::new("kill")
+            .args(["-9", &second])
+            .status()
+            .unwrap();
+    };
+    let (performed, ()) = tokio::join!(hanging, kill);
+    assert_error(&performed, "mcp_unavailable");
+    // Killed while nobody calls.
+    let third = pid(&outside).await;
+    std::process::Command::new("kill")
+        .args(["-9", &third])
+        .status()
+        .unwrap();
+    assert!(is_gone(&third).await);
+    // A call in the moment before that is noticed may still fail; the one after it does not.
+    let mut performed = call(&outside, "pid", json!({})).await;
+    if !performed.ok {
+        assert_error(&performed, "mcp_unavailable");
+        performed = call(&outside, "pid", json!({})).await;
+    }
+    assert_ne!(text(&performed), third);
+}
+
+#[tokio::test]
+async fn a_call_that_hangs_times_out_and_costs_the_process_its_life() {
+    let outside = outside(&faulty("timeout_ms = 400"));
+    let process = pid(&outside).await;
+    let began = Instant::now();
+    assert_error(&call(&outside, "hang", json!({})).await, "mcp_timeout");
+    assert!(began.elapsed() < Duration::from_secs(5));
+    assert!(is_gone(&process).await);
+    assert_ne!(pid(&outside).await, process);
+}
+
+#[tokio::test]
+async fn a_server_that_floods_is_cut_off() {
+    let outside = outside(&faulty("output_bytes_max = 10000"));
+    // One message without end, and messages without end.
+    for tool in ["flood", "chatter"] {
+        let process = pid(&outside).await;
+        let began = Instant::now();
+        let performed = call(&outside, tool, json!({})).await;
+        assert_error(&performed, "mcp_output_too_large");
+        assert!(began.elapsed() < Duration::from_secs(10));
+        assert!(is_gone(&process).await);
+    }
+    // A whole answer that is too long is no answer either.
+    let performed = call(&outside, "echo", json!({"long": "z".repeat(20_000)})).await;
+    assert_error(&performed, "mcp_output_too_large");
+    assert!(call(&outside, "echo", json!({})).await.ok);
+}
+
+#[tokio::test]
+async fn an_error_of_the_protocol_is_told_and_nonsense_is_passed_over() {
+    let outside = outside(&faulty(""));
+    let process = pid(&outside).await;
+    let performed = call(&outside, "no_such_tool", json!({})).await;
+    assert_error(&performed, "mcp_protocol_error");
+    let message = performed.value["message"].as_str().unwrap();
+    assert!(message.contains("-32602"), "{message}");
+    assert_eq!(
+        text(&call(&outside, "nonsense", json!({})).await),
+        "fine after all"
+    );
+    assert_eq!(pid(&outside).await, process);
+}
+
+fn secret_outside(vault: &Vault) -> Outside {
+    outside_with(&faulty("secrets = { TOKEN = \"local/token\" }"), vault)
+}
+
+/// AP-PRIV-02: a value given to a server, in its environment or as an argument, does not come back.
+#[tokio::test]
+async fn secrets_reach_the_server_and_are_scrubbed_from_its_answers() {
+    let (_folder, vault) = vault(&[("token", "planted-canary"), ("argument", "another-canary")]);
+    let outside = secret_outside(&vault);
+    let performed = call(&outside, "env", json!({})).await;
+    assert_eq!(text(&performed), "[redacted:secret:token]");
+    assert_eq!(
+        performed.value["structuredContent"]["token"],
+        "[redacted:secret:token]"
+    );
+    // The server still holds the old value after a change.
+    vault.put("token", &"planted-canary-two".into()).unwrap();
+    assert_eq!(
+        text(&call(&outside, "env", json!({})).await),
+        "[redacted:secret:token]"
+    );
+
+    let request = json!({"name": "argument"});
+    let handle = perform(&outside, EffectKind::Secret, request).await.value;
+    let request = |handle: &Value| json!({"server": "faulty", "tool": "echo", "arguments": {"x": 1}, "secrets": {"key": handle}});
+    let performed = perform(&outside, EffectKind::McpTool, request(&handle)).await;
+    assert_eq!(
+        text(&performed),
+        "{\"key\": \"[redacted:secret:argument]\", \"x\": 1}"
+    );
+    // A handle means one version, and no other is used in its place.
+    vault.put("argument", &"another-canary-two".into()).unwrap();
+    for handle in [handle, json!({"name": "argument"}), json!("argument")] {
+        let performed = perform(&outside, EffectKind::McpTool, request(&handle)).await;
+        assert_error(&performed, "secret_unknown");
+    }
+}
+
+#[tokio::test]
+async fn the_catalog_lists_commands_and_tools_of_servers() {
+    let local =
+        "[[tools]]\nname = \"wc\"\ndescription = \"counts\"\nargv = [\"wc\"]\nrepeatable = true\n";
+    let outside = outside(&format!("{}{local}", faulty("")));
+    let list = |names: Value| json!({"capability": "tools", "names": names});
+    let performed = perform(
+        &outside,
+        EffectKind::Host,
+        list(json!(["wc", "faulty.echo"])),
+    )
+    .await;
+    assert_eq!(
+        performed.value,
+        json!({"tools": [
+            {"name": "faulty__echo", "description": "says it again", "parameters": {"type": "object"},
+                "via": "mcp", "server": "faulty", "tool": "echo", "repeatable": true},
+            {"name": "wc", "description": "counts", "parameters": {"type": "object"},
+                "via": "local", "tool": "wc", "repeatable": true},
+        ]})
+    );
+    let names = |performed: &Performed| -> Vec<(String, bool)> {
+        let tools = performed.value["tools"].as_array().unwrap();
+        tools
+            .iter()
+            .map(|tool| {
+                (
+                    tool["name"].as_str().unwrap().to_owned(),
+                    tool["repeatable"].as_bool().unwrap(),
+                )
+            })
+            .collect()
+    };
+    let performed = perform(&outside, EffectKind::Host, list(json!(["faulty"]))).await;
+    let all = names(&performed);
+    assert_eq!(all.len(), 3, "{all:?}");
+    assert!(all.contains(&("faulty__set".to_owned(), true)));
+    // No hint, no repetition; and a name that every provider takes.
+    let dotted = all
+        .iter()
+        .find(|(name, _)| name.starts_with("faulty__dotted_name_"))
+        .unwrap();
+    assert!(!dotted.1);
+    let performed = perform(&outside, EffectKind::Host, list(Value::Null)).await;
+    assert_eq!(names(&performed).len(), 4);
+    let performed = perform(&outside, EffectKind::Host, json!({"capability": "tools"})).await;
+    assert_eq!(names(&performed).len(), 4);
+    assert_eq!(outside.tool_catalog().await.unwrap().len(), 4);
+    let performed = perform(&outside, EffectKind::Host, list(json!([]))).await;
+    assert_eq!(performed.value, json!({"tools": []}));
+    for unknown in [
+        json!(["none"]),
+        json!(["faulty.none"]),
+        json!(["wc.x"]),
+        json!([1]),
+        json!("wc"),
+    ] {
+        let performed = perform(&outside, EffectKind::Host, list(unknown)).await;
+        assert_error(&performed, "tool_unknown");
+    }
+}
+
+#[test]
+fn a_server_that_cannot_work_is_refused() {
+    for (text, expected) in [
+        ("id = \"a__b\"\ncommand = [\"x\"]", "cannot contain `__`"),
+        ("id = \"a\"", "either `command` or `url`"),
+        ("id = \"a\"\ncommand = []", "either `command` or `url`"),
+        (
+            "id = \"a\"\ncommand = [\"x\"]\nurl = \"http://x\"",
+            "either `command` or `url`",
+        ),
+        ("id = \"a\"\nurl = \"file:///x\"", "must begin with"),
+        (
+            "id = \"a\"\nurl = \"http://x\"\nheaders = { \"a b\" = \"c\" }",
+            "no name of a header",
+        ),
+        (
+            "id = \"a\"\ncommand = [\"x\"]\n[[tools]]\nname = \"a__b\"\nargv = [\"x\"]",
+            "could be taken",
+        ),
+        (
+            "id = \"a\"\ncommand = [\"x\"]\n[[tools]]\nname = \"a\"\nargv = [\"x\"]",
+            "could be taken",
+        ),
+    ] {
+        let error = Outside::new(config(&format!("[[mcp_servers]]\n{text}\n")), None).unwrap_err();
+        assert!(error.to_string().contains(expected), "{error}");
+    }
+}

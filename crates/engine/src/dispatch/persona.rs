@@ -1,0 +1,147 @@
+//! Personas: orders about them, and what a Session or Task runs under.
+//!
+//! A Persona belongs to no Workspace. Every caller may run Tasks under it; only callers without bounds define and
+//! change it.
+
+use canon::{Map, Value};
+use domain::{
+    CreatePersona, Document, Order, PersonaChange, PersonaId, PersonaSpec, Position, Refusal,
+    ResourceKind, State, UpdatePersona, WorkspaceId,
+};
+
+use crate::caller::Caller;
+use crate::engine::Engine;
+use crate::port::{ListQuery, Scope};
+use crate::refused::Refused;
+use crate::view;
+
+/// A Persona with what its event says.
+pub(super) struct Known {
+    pub(super) id: PersonaId,
+    pub(super) spec: PersonaSpec,
+    metadata: Map<String, Value>,
+    document_version: u64,
+}
+
+impl Engine {
+    pub(super) fn build_persona(
+        &self,
+        caller: &Caller,
+        order: &CreatePersona,
+    ) -> Result<(Option<WorkspaceId>, Order), Refused> {
+        must_be_unbound(caller)?;
+        let workflow = &order.persona.entry_workflow;
+        if self.shared.workflows.find(workflow).is_none() {
+            let known = self.shared.workflows.iter();
+            let known: Vec<&str> = known.map(|workflow| workflow.name()).collect();
+            return Err(Refused::Domain(Refusal::Invalid {
+                param: "entry_workflow",
+                message: format!(
+                    "`entry_workflow` must be one of {}: this server has no workflow `{workflow}`",
+                    known.join(", ")
+                ),
+            }));
+        }
+        Ok((None, Order::CreatePersona(order.clone())))
+    }
+
+    pub(super) async fn build_persona_change(
+        &self,
+        caller: &Caller,
+        id: &PersonaId,
+        change: &PersonaChange,
+    ) -> Result<(Option<WorkspaceId>, Order), Refused> {
+        let document = self
+            .visible(caller, ResourceKind::Persona, id.as_str())
+            .await?;
+        must_be_unbound(caller)?;
+        let mut known = self.known_persona(document).await?;
+        known.spec.change(change);
+        let order = UpdatePersona {
+            id: known.id,
+            document_version: known.document_version,
+            persona: known.spec,
+            metadata: change.metadata.clone().unwrap_or(known.metadata),
+        };
+        Ok((None, Order::UpdatePersona(order)))
+    }
+
+    /// Finds the Persona that a request or a Session names (AP-PERS-07).
+    pub(super) async fn persona_named(
+        &self,
+        caller: &Caller,
+        id: Option<&str>,
+    ) -> Result<Option<Known>, Refused> {
+        let Some(id) = id else { return Ok(None) };
+        match self.visible(caller, ResourceKind::Persona, id).await {
+            Ok(document) => self.known_persona(document).await.map(Some),
+            Err(Refused::Domain(Refusal::NotFound { object, .. })) => {
+                Err(Refused::Domain(Refusal::NotFound {
+                    object,
+                    param: Some("persona_id"),
+                }))
+            }
+            Err(other) => Err(other),
+        }
+    }
+
+    /// Returns the workflow of a Persona, which an earlier start of the server may have had and this one not.
+    pub(super) fn entry_workflow<'a>(&self, persona: &'a Known) -> Result<&'a str, Refused> {
+        let name = persona.spec.entry_workflow.as_str();
+        match self.shared.workflows.find(name) {
+            Some(_) => Ok(name),
+            None => Err(Refused::Domain(Refusal::Invalid {
+                param: "persona_id",
+                message: format!("this server has no workflow `{name}`, which the persona runs"),
+            })),
+        }
+    }
+
+    async fn known_persona(&self, document: Document) -> Result<Known, Refused> {
+        let broken = |problem: &str| Refused::Internal {
+            detail: format!("persona `{}`: {problem}", document.id),
+        };
+        let State::Persona(state) = &document.state else {
+            return Err(broken("is none"));
+        };
+        let mut payload = view::payload(&*self.shared.store, state.source).await?;
+        let spec = payload.remove("persona").unwrap_or_default();
+        Ok(Known {
+            id: PersonaId::parse(&document.id).map_err(|error| broken(&error.to_string()))?,
+            spec: serde_json::from_value(spec).map_err(|error| broken(&error.to_string()))?,
+            metadata: match payload.remove("metadata") {
+                Some(Value::Object(metadata)) => metadata,
+                _ => Map::new(),
+            },
+            document_version: document.version,
+        })
+    }
+
+    /// Returns the ids of the oldest Personas, as many as a card shows.
+    ///
+    /// # Errors
+    /// The store failed.
+    pub async fn persona_ids(&self, limit: usize) -> Result<Vec<String>, Refused> {
+        let query = ListQuery {
+            kind: ResourceKind::Persona,
+            scope: Scope::All,
+            open_only: false,
+            after: Position::START,
+            limit,
+        };
+        let documents = self.shared.store.list(query).await?;
+        Ok(documents
+            .into_iter()
+            .map(|document| document.id.into())
+            .collect())
+    }
+}
+
+fn must_be_unbound(caller: &Caller) -> Result<(), Refused> {
+    match caller.workspaces() {
+        None => Ok(()),
+        Some(_) => Err(Refused::PermissionDenied {
+            scope: "personas:write for all workspaces",
+        }),
+    }
+}

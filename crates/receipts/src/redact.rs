@@ -1,0 +1,75 @@
+//! Keeping secrets out of a receipt while it is built: after that its hash would break.
+//!
+//! Knows every text of the document, not what a secret looks like: that is for the caller to say.
+
+use canon::Value;
+
+use crate::{
+    build::{self, BuildError, object, text},
+    receipt::Receipt,
+    shape::push_step,
+};
+
+const REPLACEMENT: &str = "redacted";
+const REASON: &str = "looks like a secret";
+
+impl Receipt {
+    /// Returns an unsigned receipt without the texts that hold a secret. Each place is named in `redactions`, without
+    /// any digest: that of a short secret would betray it. An object with a secret as a member's name is emptied.
+    ///
+    /// # Errors
+    /// What is left does not fit the format.
+    pub fn redacted(self, is_secret: &dyn Fn(&str) -> bool) -> Result<Self, BuildError> {
+        let mut map = self.as_map().clone();
+        let mut places = Vec::new();
+        for (name, value) in &mut map {
+            let mut pointer = String::new();
+            push_step(&mut pointer, name);
+            walk(value, &pointer, is_secret, &mut places);
+        }
+        if places.is_empty() {
+            return Ok(self);
+        }
+        let entries = places.iter().map(|place| {
+            let entry = object([("field", text(place)), ("reason", text(REASON))]);
+            Value::Object(entry)
+        });
+        let list = map
+            .entry("redactions")
+            .or_insert_with(|| Value::Array(Vec::new()));
+        if let Value::Array(list) = list {
+            list.extend(entries);
+        }
+        build::seal(&mut map)
+    }
+}
+
+fn walk(
+    value: &mut Value,
+    pointer: &str,
+    is_secret: &dyn Fn(&str) -> bool,
+    places: &mut Vec<String>,
+) {
+    let mut step = |value: &mut Value, name: &str| {
+        let mut pointer = pointer.to_owned();
+        push_step(&mut pointer, name);
+        walk(value, &pointer, is_secret, places);
+    };
+    match value {
+        Value::String(text) if is_secret(text) => {
+            REPLACEMENT.clone_into(text);
+            places.push(pointer.to_owned());
+        }
+        Value::Object(members) if members.keys().any(|name| is_secret(name)) => {
+            members.clear();
+            places.push(pointer.to_owned());
+        }
+        Value::Object(members) => members
+            .iter_mut()
+            .for_each(|(name, value)| step(value, name)),
+        Value::Array(items) => (0..)
+            .zip(items)
+            .for_each(|(index, value): (usize, _)| step(value, &index.to_string())),
+        Value::Null | Value::Bool(_) | Value::Number(_) | Value::String(_) => {}
+    }
+}

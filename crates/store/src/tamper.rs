@@ -1,0 +1,175 @@
+//! Changing a stored log behind its back, for tests: as decay would, or a bug of ours.
+//!
+//! Blocks are written again in their own place, whole and with a checksum that fits, unless bytes are flipped.
+
+#![expect(
+    clippy::unwrap_used,
+    clippy::panic,
+    clippy::missing_panics_doc,
+    reason = "this is test code, compiled only with the feature for tests"
+)]
+
+use std::path::Path;
+
+use canon::Digest;
+use domain::Position;
+use engine::port::StoredEvent;
+use rusqlite::{Connection, OptionalExtension};
+
+use crate::block::Block;
+use crate::codec;
+use crate::directory::database;
+use crate::row::id_bytes;
+use crate::rows::{Room, Table};
+
+/// A database that is about to be harmed.
+#[derive(Debug)]
+pub struct Tamper {
+    connection: Connection,
+}
+
+impl Tamper {
+    /// Opens the database of a directory, beside whoever works in it.
+    pub fn open(directory: &Path) -> Self {
+        let connection = Connection::open(database(directory)).unwrap();
+        connection
+            .busy_timeout(std::time::Duration::from_secs(10))
+            .unwrap();
+        Self { connection }
+    }
+
+    /// Runs a statement that must change one row.
+    pub fn execute(&self, sql: &str) {
+        assert_eq!(self.connection.execute(sql, []).unwrap(), 1, "{sql}");
+    }
+
+    /// Returns the events of the block that holds a position.
+    pub fn events(&self, position: Position) -> Vec<StoredEvent> {
+        let first = self.block_of(position);
+        self.read(Table::Events, first).events
+    }
+
+    /// Returns every event, ascending.
+    pub fn all_events(&self) -> Vec<StoredEvent> {
+        let mut events = Vec::new();
+        Table::Events
+            .each(&self.connection, 0, |first, bytes| {
+                events.extend(Block::decode(first, bytes).unwrap().events);
+                Ok::<_, engine::port::StoreFault>(true)
+            })
+            .unwrap();
+        events
+    }
+
+    /// Returns the key of a document.
+    pub fn key(&self, id: &str) -> Position {
+        let sql = "SELECT key FROM documents WHERE id = ?1";
+        let key = self
+            .connection
+            .query_row(sql, [id_bytes(id)], |row| row.get(0));
+        Position(key.unwrap())
+    }
+
+    /// Changes an event.
+    pub fn event(&self, position: Position, change: impl FnOnce(&mut StoredEvent)) {
+        let first = self.block_of(position);
+        let mut block = self.read(Table::Events, first);
+        let event = block
+            .events
+            .iter_mut()
+            .find(|event| event.position == position);
+        change(event.unwrap());
+        self.write(Table::Events, first, &block.encode().unwrap());
+    }
+
+    /// Changes the stored bytes of the block that holds an event.
+    pub fn raw(&self, position: Position, change: impl FnOnce(&mut Vec<u8>)) {
+        let first = self.block_of(position);
+        let mut bytes = Table::Events
+            .bytes(&self.connection, first)
+            .unwrap()
+            .unwrap();
+        change(&mut bytes);
+        self.write(Table::Events, first, &bytes);
+    }
+
+    /// Drops the block that holds an event; returns the positions that are gone.
+    pub fn lose(&self, position: Position) -> Vec<Position> {
+        let gone = self.events(position);
+        self.remove(Table::Events, self.block_of(position));
+        gone.into_iter().map(|event| event.position).collect()
+    }
+
+    /// Changes the content of a small blob; false when it is a file or not there.
+    pub fn blob(&self, digest: &Digest, change: impl FnOnce(&mut Vec<u8>)) -> bool {
+        let sql = "SELECT pack, block, number FROM blobs WHERE digest = ?1";
+        let place = self
+            .connection
+            .query_row(sql, [digest.as_bytes()], |row| {
+                Ok((row.get::<_, bool>(0)?, row.get(1)?, row.get::<_, usize>(2)?))
+            })
+            .optional();
+        let Some((in_pack, number, place)) = place.unwrap() else {
+            return false;
+        };
+        let table = if in_pack { Table::Packs } else { Table::Events };
+        let mut block = self.read(table, number);
+        change(block.blobs.get_mut(place).unwrap());
+        self.write(table, number, &block.encode().unwrap());
+        true
+    }
+
+    /// Changes the JSON of a document.
+    pub fn document(&self, id: &str, change: impl FnOnce(&mut String)) {
+        let sql = "SELECT body FROM documents WHERE id = ?1";
+        let body: Vec<u8> = self
+            .connection
+            .query_row(sql, [id_bytes(id)], |row| row.get(0))
+            .unwrap();
+        let mut text = String::from_utf8(codec::decompress(&body).unwrap()).unwrap();
+        change(&mut text);
+        let body = codec::compress(text.as_bytes()).unwrap();
+        let sql = "UPDATE documents SET body = ?2 WHERE id = ?1";
+        let changed = self.connection.execute(sql, (id_bytes(id), body));
+        assert_eq!(changed.unwrap(), 1);
+    }
+
+    /// Sets columns of a document.
+    pub fn set(&self, id: &str, columns: &str) {
+        let sql = format!("UPDATE documents SET {columns} WHERE id = ?1");
+        let changed = self.connection.execute(&sql, [id_bytes(id)]);
+        assert_eq!(changed.unwrap(), 1, "{sql}");
+    }
+
+    /// Drops a document.
+    pub fn lose_document(&self, id: &str) {
+        let sql = "DELETE FROM documents WHERE id = ?1";
+        assert_eq!(self.connection.execute(sql, [id_bytes(id)]).unwrap(), 1);
+    }
+
+    fn block_of(&self, position: Position) -> u64 {
+        Table::Events
+            .holding(&self.connection, position.0)
+            .unwrap()
+            .unwrap()
+    }
+
+    fn read(&self, table: Table, number: u64) -> Block {
+        let bytes = table.bytes(&self.connection, number).unwrap().unwrap();
+        Block::decode(Position(number), &bytes)
+            .unwrap_or_else(|problem| panic!("block {number}: {problem}"))
+    }
+
+    fn write(&self, table: Table, number: u64, bytes: &[u8]) {
+        let transaction = self.connection.unchecked_transaction().unwrap();
+        self.remove(table, number);
+        table
+            .append(&transaction, number, bytes, &mut Room::default())
+            .unwrap();
+        transaction.commit().unwrap();
+    }
+
+    fn remove(&self, table: Table, number: u64) {
+        assert!(table.remove(&self.connection, number).unwrap() > 0);
+    }
+}
