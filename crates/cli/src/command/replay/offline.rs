@@ -26,13 +26,9 @@ pub(super) fn run(args: &ReplayArgs, file: &Path) -> anyhow::Result<Exit> {
     let live = BTreeMap::new();
     let replayed = match replay::run(&source, &workflows, &spec, &secrets, &live) {
         Progress::Ended(replayed) => replayed,
-        Progress::Needs { effects, .. } => {
-            let first = effects.first().map(|effect| effect.key.as_str());
+        Progress::Needs { effect, .. } => {
             return Err(Problem::new(
-                format!(
-                    "`{}` would have to be performed",
-                    first.unwrap_or("an effect")
-                ),
+                format!("`{}` would have to be performed", effect.key),
                 "a replay from a bundle performs nothing: use a server for --refresh",
             )
             .into());
@@ -136,8 +132,12 @@ fn refusal(error: &RequestError) -> anyhow::Error {
             param.as_str(),
             "--list shows keys and checkpoints".to_owned(),
         ),
-        RequestError::DigestMismatch { expected, .. } => {
-            ("", format!("the digest of the value is {expected}"))
+        RequestError::DigestMismatch {
+            expected: Some(expected),
+            ..
+        } => ("", format!("the digest of the value is {expected}")),
+        RequestError::DigestMismatch { expected: None, .. } => {
+            ("", "leave the digest of a secret out".to_owned())
         }
         RequestError::TooLarge { param } => (
             param.as_str(),
