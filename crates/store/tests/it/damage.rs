@@ -71,7 +71,7 @@ fn any_flipped_byte_of_any_block_is_named() {
         let range = format!("events {} to {} cannot be read", first.0, last.0);
         assert!(problem.problem.starts_with(&range), "{problem}");
         for other in problems {
-            assert!(matches!(other.what, What::Blob(_)), "{other}");
+            assert!(matches!(other.what, What::Blob(_)), "{other} besides {problem}");
             seen += 1;
         }
         let rebuilt = rebuild(home.path(), &mut |_, _| {}).unwrap();
