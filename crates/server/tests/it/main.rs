@@ -22,6 +22,7 @@ mod personas;
 mod privacy;
 mod properties;
 mod receipts;
+mod replay;
 mod sessions;
 mod sse;
 mod tasks;
