@@ -22,7 +22,7 @@ use sha2::Sha256;
 
 use crate::caller::Caller;
 use crate::engine::Engine;
-use crate::port::{ClaimScope, StoredEvent};
+use crate::port::ClaimScope;
 use crate::refused::Refused;
 use crate::request::Request;
 use crate::turn::{ClaimRequest, Done, Lease, Written};
@@ -86,8 +86,8 @@ impl Engine {
         let done = self
             .carry_out(caller, request, idempotency.as_ref())
             .await?;
-        let event = match done.written.event(done.answer) {
-            Some(stored) => Some(parse(stored)?),
+        let event = match done.written.event(done.answer)? {
+            Some(event) => Some(event),
             None => self.event_at(done.answer).await?,
         };
         let subject = match &event {
@@ -127,7 +127,12 @@ impl Engine {
             .into_iter()
             .flatten()
             .next();
-        stored.as_ref().map(parse).transpose()
+        stored
+            .map(|stored| Event::parse(&stored.bytes))
+            .transpose()
+            .map_err(|error| Refused::Internal {
+                detail: error.to_string(),
+            })
     }
 
     async fn answer_view(
@@ -290,12 +295,6 @@ impl Engine {
 
     /// How long a client that was refused for being busy should wait.
     pub const RETRY_AFTER: Duration = Duration::from_secs(1);
-}
-
-fn parse(stored: &StoredEvent) -> Result<Event, Refused> {
-    Event::parse(&stored.bytes).map_err(|error| Refused::Internal {
-        detail: error.to_string(),
-    })
 }
 
 fn write_scope(request: &Request) -> &'static str {

@@ -3,14 +3,21 @@
 //! Pure: a source (its sealed log, its receipt, the blobs these name) and a request give the events, the end and the
 //! receipt of the replay. The server writes them; the offline command prints them; both get the same bytes.
 
+mod bundle;
+pub mod diff;
 mod failure;
+mod keys;
 mod outcome;
 mod proof;
 mod request;
 mod run;
 mod source;
 
+pub use bundle::{
+    BUNDLE_BYTES_MAX, BUNDLE_FORMAT, Bundle, ReadBundleError, bundle_names, request_names,
+};
 pub use failure::{Divergence, Failure, Unavailable};
+pub use keys::{Key, keys, kind_of, readable, text_value};
 pub use outcome::{Emission, End, Replayed, broken};
 pub use proof::{CONFORMANCE_ISSUER, Issuing, receipt};
 pub use request::{Given, Mode, Override, Refresh, RequestError, Spec, artifacts_named, read};

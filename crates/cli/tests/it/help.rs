@@ -2,7 +2,7 @@
 
 use crate::world::World;
 
-const COMMANDS: [&[&str]; 32] = [
+const COMMANDS: [&[&str]; 35] = [
     &[],
     &["demo"],
     &["serve"],
@@ -16,11 +16,14 @@ const COMMANDS: [&[&str]; 32] = [
     &["task", "list"],
     &["task", "watch"],
     &["task", "answer"],
+    &["task", "export"],
     &["task", "cancel"],
     &["persona"],
     &["persona", "apply"],
     &["persona", "list"],
     &["persona", "show"],
+    &["replay"],
+    &["diff"],
     &["log"],
     &["log", "verify"],
     &["receipt"],

@@ -16,6 +16,12 @@ use crate::workflow::{Answers, EffectAnswer, Start};
 #[error("not the sealed log of a task: {0}")]
 pub struct ReadSourceError(String);
 
+impl ReadSourceError {
+    pub(super) fn new(problem: impl ToString) -> Self {
+        Self(problem.to_string())
+    }
+}
+
 /// Where an effect stands in the log.
 #[derive(Debug, Clone, Copy, Default)]
 pub(super) struct Places {
@@ -43,6 +49,8 @@ pub struct Source {
     inherited: Option<Spec>,
     /// The Receipt that there should be, and what is wrong with it.
     lacking: Option<(String, &'static str)>,
+    /// The digest of the log by somebody else's word.
+    claimed: Option<Digest>,
 }
 
 /// The times that the server itself reads around a workflow.
@@ -55,7 +63,7 @@ const LIFECYCLE_KEYS: [&str; 3] = ["time:created_at", "time:started_at", "time:c
 pub fn blobs_named(events: &[Arc<[u8]>]) -> Result<Vec<Digest>, ReadSourceError> {
     let mut named = Vec::new();
     for bytes in events {
-        let event = Event::parse(bytes).map_err(|error| ReadSourceError(error.to_string()))?;
+        let event = Event::parse(bytes).map_err(ReadSourceError::new)?;
         named.extend(named_by(&event).into_iter().map(|(_, digest)| digest));
     }
     named.sort_unstable();
@@ -100,56 +108,67 @@ impl Source {
         receipt: Option<Receipt>,
         inherited: Option<Spec>,
     ) -> Result<Self, ReadSourceError> {
-        let fail = |problem: &str| ReadSourceError(problem.to_owned());
         let mut parsed = Vec::with_capacity(events.len());
-        let mut kinds = Vec::with_capacity(events.len());
-        let mut status = None;
         for bytes in events {
-            let event = Event::parse(bytes).map_err(|error| ReadSourceError(error.to_string()))?;
-            let kind = event
-                .kind()
-                .map_err(|error| ReadSourceError(error.to_string()))?;
-            let end = match kind {
-                Kind::TaskStatusChanged if event.replay.is_none() => event
-                    .payload
-                    .get("to")
-                    .and_then(|to| serde_json::from_value::<Status>(to.clone()).ok())
-                    .filter(|to| to.is_terminal()),
-                _ => None,
-            };
+            let event = Event::parse(bytes).map_err(ReadSourceError::new)?;
+            let is_last = end_told_by(&event).is_some();
             parsed.push(event);
-            kinds.push(kind);
-            if end.is_some() {
-                status = end;
+            if is_last {
                 break;
             }
         }
-        let task_id = match (parsed.first(), kinds.first()) {
+        let sealed = events.get(..parsed.len()).unwrap_or_default();
+        let log_sha256 = event_log_digest(sealed.iter().map(|bytes| &**bytes));
+        Self::of(parsed, log_sha256, blobs, receipt, inherited)
+    }
+
+    /// Takes the events of a sealed log, the last of which says how the Task ended.
+    pub(super) fn of(
+        events: Vec<Event>,
+        log_sha256: Digest,
+        blobs: BTreeMap<Digest, Vec<u8>>,
+        receipt: Option<Receipt>,
+        inherited: Option<Spec>,
+    ) -> Result<Self, ReadSourceError> {
+        let fail = |problem: &str| ReadSourceError::new(problem);
+        let kinds = events
+            .iter()
+            .map(|event| event.kind().map_err(ReadSourceError::new))
+            .collect::<Result<Vec<Kind>, _>>()?;
+        let task_id = match (events.first(), kinds.first()) {
             (Some(first), Some(Kind::TaskSubmitted)) => first.task_id.clone(),
             _ => None,
         };
         let task_id = task_id.ok_or_else(|| fail("it does not begin with `task.submitted`"))?;
-        if parsed
+        if events
             .iter()
             .any(|event| event.task_id.as_ref() != Some(&task_id))
         {
             return Err(fail("it holds events of another task"));
         }
+        let status = events.last().and_then(end_told_by);
         let status = status.ok_or_else(|| fail("the task has not ended"))?;
-        let sealed = events.get(..parsed.len()).unwrap_or_default();
-        let log_sha256 = event_log_digest(sealed.iter().map(|bytes| &**bytes));
-        let effects = places(&parsed, &kinds);
+        if events
+            .iter()
+            .rev()
+            .skip(1)
+            .any(|event| end_told_by(event).is_some())
+        {
+            return Err(fail("something follows the end of the task"));
+        }
+        let effects = places(&events, &kinds);
         Ok(Self {
             task_id,
             receipt,
             status,
             log_sha256,
-            events: parsed,
+            events,
             kinds,
             effects,
             blobs,
             inherited,
             lacking: None,
+            claimed: None,
         })
     }
 
@@ -160,9 +179,20 @@ impl Source {
         self
     }
 
+    /// Says which digest the log must have, beside what its receipt says.
+    pub(super) fn claiming(mut self, log_sha256: Digest) -> Self {
+        self.claimed = Some(log_sha256);
+        self
+    }
+
     /// Returns the events of the log.
     pub fn events(&self) -> &[Event] {
         &self.events
+    }
+
+    /// Gives the events away.
+    pub(super) fn into_events(self) -> Vec<Event> {
+        self.events
     }
 
     /// Returns one event.
@@ -250,6 +280,13 @@ impl Source {
             })
     }
 
+    /// Returns the state that a checkpoint keeps, when it is to be had.
+    pub(super) fn checkpoint_state(&self, index: usize) -> Option<Value> {
+        let event = self.events.get(index)?;
+        let digest = Digest::parse(event.payload.get("state_sha256")?.as_str()?).ok()?;
+        serde_json::from_slice(self.blobs.get(&digest)?).ok()
+    }
+
     /// Returns the canonical key of a recorded call id, such as `mcp:<server>:<tool call id>`.
     pub fn resolve_alias(&self, alias: &str) -> Option<String> {
         self.events
@@ -332,17 +369,7 @@ impl Source {
         if let Some(given) = self.substitute(index) {
             return Some(answer_in(given));
         }
-        let value = match event.payload.get("value") {
-            Some(value) => value.clone(),
-            None => match self.blob_value(event, "value") {
-                Some(value) => value,
-                // An override of the replay that this source is: only its request holds the value.
-                None => self
-                    .inherited
-                    .as_ref()
-                    .and_then(|spec| spec.overrides.get(self.key_of(index)?)?.inline().cloned())?,
-            },
-        };
+        let value = self.recorded_value(index)?;
         Some(EffectAnswer {
             ok: event.payload.get("outcome").and_then(Value::as_str) == Some("ok"),
             value,
@@ -352,6 +379,31 @@ impl Source {
                 .filter(|model| !model.is_null())
                 .and_then(|model| serde_json::from_value(model.clone()).ok()),
         })
+    }
+
+    /// Returns the value that was recorded at a place, when it is to be had.
+    pub(super) fn recorded_value(&self, index: usize) -> Option<Value> {
+        let event = self.events.get(index)?;
+        if let Some(value) = event.payload.get("value") {
+            return Some(value.clone());
+        }
+        // An override of the replay that this source is: only its request holds the value.
+        let inherited = || {
+            let spec = self.inherited.as_ref()?;
+            spec.overrides.get(self.key_of(index)?)?.inline().cloned()
+        };
+        self.blob_value(event, "value").or_else(inherited)
+    }
+
+    /// Returns the effect keys with their places, in the order of the log.
+    pub(super) fn effects(&self) -> Vec<(&str, Places)> {
+        let mut effects: Vec<(&str, Places)> = self
+            .effects
+            .iter()
+            .map(|(key, places)| (key.as_str(), *places))
+            .collect();
+        effects.sort_by_key(|(_, places)| places.requested.or(places.recorded).or(places.asked));
+        effects
     }
 
     /// Returns the answers that were recorded before a place.
@@ -455,7 +507,8 @@ impl Source {
             });
         }
         let stated = self.receipt.as_ref().and_then(stated_log_digest);
-        if stated.is_some_and(|stated| stated != self.log_sha256) {
+        let mut stated = stated.into_iter().chain(self.claimed);
+        if stated.any(|stated| stated != self.log_sha256) {
             let first = Unavailable {
                 what: "event",
                 id: None,
@@ -523,6 +576,16 @@ fn is_needed_again(event: &Event) -> bool {
         event.kind(),
         Ok(Kind::TaskSubmitted | Kind::UserMessage | Kind::EffectRecorded)
     )
+}
+
+/// Returns the state in which a Task ended, from the event that says so.
+fn end_told_by(event: &Event) -> Option<Status> {
+    if event.kind() != Ok(Kind::TaskStatusChanged) || event.replay.is_some() {
+        return None;
+    }
+    let to = event.payload.get("to")?;
+    let to: Status = serde_json::from_value(to.clone()).ok()?;
+    to.is_terminal().then_some(to)
 }
 
 /// Returns the digest of the event log that a receipt states.

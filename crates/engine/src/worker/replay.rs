@@ -4,16 +4,16 @@
 
 mod earlier;
 
-use std::collections::BTreeMap;
 use std::sync::Arc;
 
-use canon::{Digest, Value};
+use canon::Value;
 use domain::{
     EffectResult, EndIds, EndReplay, Move, OutcomeId, ReceiptId, ReplayOf, Status, Task, TaskId,
 };
 use serde_json::json;
 
 use super::run::Run;
+use crate::record::unreadable;
 use crate::refused::Refused;
 use crate::replay::{self, Failure, Issuing, Progress, Replayed, Source, Spec};
 use crate::workflow::{EffectAnswer, Wanted};
@@ -241,49 +241,39 @@ impl crate::Engine {
 
     /// Reads the sealed log of a Task with everything it keeps beside itself.
     pub(crate) async fn source(&self, id: &TaskId) -> Result<Result<Source, Failure>, Refused> {
-        let store = &self.shared.store;
-        let documents = store.documents(vec![id.as_str().into()]).await?;
-        let document = documents.into_iter().flatten().next();
-        let Some((key, task)) = document.and_then(|document| match document.state {
-            domain::State::Task(task) => Some((document.key, task)),
-            _ => None,
-        }) else {
-            return Ok(Err(gone("event", id.as_str(), "missing")));
+        let record = self.record(id).await?;
+        let source = record.and_then(|record| {
+            let source = record.into_source();
+            source.map_err(|_| unreadable(id, "log_corrupt"))
+        });
+        let lacking = self.lacking_receipt(id).await?;
+        Ok(source.map(|source| match lacking {
+            Some((id, reason)) => source.lacking_receipt(id, reason),
+            None => source,
+        }))
+    }
+
+    /// Returns the Receipt that a Task has and that cannot be read, and what is wrong with it.
+    async fn lacking_receipt(
+        &self,
+        id: &TaskId,
+    ) -> Result<Option<(String, &'static str)>, Refused> {
+        let Some(domain::State::Task(task)) = self
+            .document(id.as_str())
+            .await?
+            .map(|document| document.state)
+        else {
+            return Ok(None);
         };
-        let events = self.task_log(key).await?;
-        let (receipt, lacking) = match &task.receipt_id {
-            None => (None, None),
-            Some(id) => match self.receipt_of(id).await? {
-                Ok(receipt) => (Some(receipt), None),
-                Err(reason) => (None, Some((id.to_string(), reason))),
-            },
+        let Some(receipt_id) = &task.receipt_id else {
+            return Ok(None);
         };
-        let corrupt = |_| gone("event", id.as_str(), "log_corrupt");
-        let named: Vec<Digest> = match replay::blobs_named(&events).map_err(corrupt) {
-            Ok(named) => named,
-            Err(failure) => return Ok(Err(failure)),
-        };
-        let mut blobs = BTreeMap::new();
-        for digest in named {
-            if let Some(bytes) = store.blob(digest).await? {
-                blobs.insert(digest, bytes.to_vec());
-            }
-        }
-        let inherited = match &task.replay {
-            None => None,
-            Some(of) => Some(self.replay_request(of).await?.0),
-        };
-        let source = Source::read(&events, blobs, receipt, inherited);
-        Ok(source
-            .map(|source| match lacking {
-                Some((id, reason)) => source.lacking_receipt(id, reason),
-                None => source,
-            })
-            .map_err(|_| gone("event", id.as_str(), "log_corrupt")))
+        let problem = self.receipt_of(receipt_id).await?.err();
+        Ok(problem.map(|reason| (receipt_id.to_string(), reason)))
     }
 
     /// Reads a Receipt; what is wrong with it otherwise.
-    async fn receipt_of(
+    pub(crate) async fn receipt_of(
         &self,
         id: &ReceiptId,
     ) -> Result<Result<receipts::Receipt, &'static str>, Refused> {
@@ -328,19 +318,5 @@ impl crate::Engine {
             after = last.position;
             events.extend(page.into_iter().map(|event| event.bytes));
         }
-    }
-}
-
-fn gone(what: &'static str, id: &str, reason: &'static str) -> Failure {
-    Failure::Unavailable {
-        first: Box::new(replay::Unavailable {
-            what,
-            id: Some(id.to_owned()),
-            key: None,
-            event_id: None,
-            sequence: None,
-            reason,
-        }),
-        also: 0,
     }
 }

@@ -11,6 +11,7 @@
 mod hand;
 mod lifecycle;
 mod receipts;
+mod records;
 mod replay_agent;
 mod replay_crash;
 mod replay_edges;
