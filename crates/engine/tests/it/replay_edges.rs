@@ -651,3 +651,45 @@ async fn b12_22_visibility_governs_the_event_of_the_effect() {
         assert_eq!(replay.text(), "new words");
     }
 }
+
+/// What somebody attached to a Task while it ran is made again, with the bytes it got.
+#[tokio::test]
+async fn uploaded_artifacts_are_made_again() {
+    let world = World::new(Outside::new()).await;
+    let session = world.session().await;
+    let id = world
+        .submit(&session, Some("approve"), None, "act".into())
+        .await;
+    world.reach(&id, Status::AuthRequired).await;
+    let register = Request::RegisterArtifact(engine::NewArtifact {
+        kind: domain::ArtifactKind::File,
+        mime_type: "text/plain".to_owned(),
+        uri: None,
+        visibility: domain::Visibility::Public,
+        sha256: None,
+        workspace_id: None,
+        session_id: None,
+        task_id: Some(id.clone()),
+        metadata: canon::Map::new(),
+    });
+    let artifact = world.write(register).await.unwrap().view.document.id;
+    let upload = Request::UploadContent {
+        id: domain::ArtifactId::parse(&artifact).unwrap(),
+        bytes: b"evidence".to_vec(),
+    };
+    world.write(upload).await.unwrap();
+    world.approve(&id, true).await;
+    let source = world.ended(&id).await;
+    let replay = world.replay(&id, json!({})).await;
+    assert_same(&source, &replay);
+    let receipt = world.receipt(&replay).await;
+    let made = receipt.as_map()["final_artifacts"][0].clone();
+    let new = made["artifact_id"].as_str().unwrap();
+    assert_ne!(*new, *artifact);
+    let content = world
+        .engine
+        .artifact_content(&Caller::system(), new)
+        .await
+        .unwrap();
+    assert_eq!(content.1, b"evidence");
+}

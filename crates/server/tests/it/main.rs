@@ -23,6 +23,7 @@ mod privacy;
 mod properties;
 mod receipts;
 mod records;
+mod replay;
 mod sessions;
 mod sse;
 mod tasks;
