@@ -110,18 +110,23 @@ impl<'a> Check<'a> {
 
     /// Notes that the events of a block cannot be read.
     fn lose(&mut self, block: DamagedBlock) -> Result<(), AuditError> {
-        self.lost.push((block.first, block.last));
+        // How far the last block reaches nobody knows: everything behind it is lost.
+        let last = match block.last >= self.audit.head() {
+            true => Position(u64::MAX),
+            false => block.last,
+        };
+        self.lost.push((block.first, last));
         self.report(What::Event(block.first), block.to_string());
         // The stored documents stand in for those that the lost events created.
         let mut after = Position(block.first.0.saturating_sub(1));
         loop {
             let rows = self.audit.documents(after)?;
-            let Some(last) = rows.last() else {
+            let Some(newest) = rows.last() else {
                 return Ok(());
             };
-            after = last.key;
+            after = newest.key;
             for row in &rows {
-                if row.key > block.last {
+                if row.key > last {
                     return Ok(());
                 }
                 self.damaged.insert(row.key);
