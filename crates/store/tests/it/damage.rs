@@ -76,7 +76,10 @@ fn any_flipped_byte_of_any_block_is_named() {
         };
         assert!(problem.problem.starts_with(&range), "{problem}");
         for other in problems {
-            assert!(matches!(other.what, What::Blob(_)), "{other} besides {problem}");
+            assert!(
+                matches!(other.what, What::Blob(_)),
+                "{other} besides {problem}"
+            );
             seen += 1;
         }
         let rebuilt = rebuild(home.path(), &mut |_, _| {}).unwrap();
