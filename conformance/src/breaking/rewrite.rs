@@ -335,10 +335,10 @@ fn by_value(fault: Fault, asked: &Sent, status: u16, value: &mut Value) {
                 discovery.remove("retention");
             }
         }
-        Fault::DeltasHidden if text(value, "metadata.source_task_id") != "" => {
+        Fault::DeltasHidden if !text(value, "metadata.source_task_id").is_empty() => {
             set(value, "deltas", json!([]));
         }
-        Fault::ReplayReceiptsUnstable if text(value, "metadata.source_task_id") != "" => {
+        Fault::ReplayReceiptsUnstable if !text(value, "metadata.source_task_id").is_empty() => {
             set(
                 value,
                 "issued_at",

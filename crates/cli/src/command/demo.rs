@@ -2,6 +2,8 @@
 //!
 //! Owns the story and its words. Everything it shows happened: it talks to the server as any client would.
 
+mod replay;
+
 use std::path::PathBuf;
 use std::pin::pin;
 
@@ -43,15 +45,18 @@ pub(crate) fn run(args: DemoArgs) -> anyhow::Result<Exit> {
 /// Runs a server and shows the tour on it.
 async fn host(data: PathBuf, once: bool, kept: bool) -> anyhow::Result<Exit> {
     let signals = Signals::new()?;
-    let settings = |listen: &str| Settings {
+    let mut settings = Settings {
         data: data.clone(),
-        listen: listen.to_owned(),
         ..Settings::default()
     };
+    replay::set_stage(&mut settings)?;
     // The usual port when nobody has it, otherwise any. Another failure fails again, and is told then.
-    let server = match Server::start(&settings("127.0.0.1:8080"), Options::default()).await {
+    let server = match Server::start(&settings, Options::default()).await {
         Ok(server) => server,
-        Err(_) => Server::start(&settings("127.0.0.1:0"), Options::default()).await?,
+        Err(_) => {
+            "127.0.0.1:0".clone_into(&mut settings.listen);
+            Server::start(&settings, Options::default()).await?
+        }
     };
     let place = Place {
         url: server.url.clone(),
@@ -106,6 +111,7 @@ async fn tour(place: &Place) -> anyhow::Result<()> {
     for (number, chapter) in CHAPTERS.iter().enumerate() {
         guide.chapter(number + 1, chapter).await?;
     }
+    guide.replay(CHAPTERS.len() + 1, place).await?;
     guide.record(place).await?;
     guide.prove().await?;
     guide.farewell(place)
@@ -261,7 +267,7 @@ impl Guide<'_> {
     /// Shows what is left when all is done: outcomes, and a log that can be checked.
     async fn record(&mut self, place: &Place) -> anyhow::Result<()> {
         self.heading(
-            CHAPTERS.len() + 1,
+            CHAPTERS.len() + 2,
             "What is on record",
             "Tasks, outcomes and messages are folds of the events; nothing else is stored about them.",
         )?;
@@ -310,7 +316,7 @@ impl Guide<'_> {
     /// Shows a receipt, has it verified, and changes one byte of a copy.
     async fn prove(&mut self) -> anyhow::Result<()> {
         self.heading(
-            CHAPTERS.len() + 2,
+            CHAPTERS.len() + 3,
             "What can be proven",
             "Every ended task leaves a signed receipt that commits to its events; anyone can check it offline.",
         )?;

@@ -42,7 +42,7 @@ fn the_tour_leaves_a_server_until_it_is_stopped() {
             .as_array()
             .unwrap()
             .len(),
-        4
+        6
     );
     let begin = text.find("   curl ").unwrap();
     let end = text.find("\n\nCtrl-C").unwrap_or(text.len());
@@ -52,7 +52,7 @@ fn the_tour_leaves_a_server_until_it_is_stopped() {
         .output()
         .unwrap();
     let tasks: serde_json::Value = serde_json::from_slice(&curl.stdout).unwrap();
-    assert_eq!(tasks["data"].as_array().unwrap().len(), 4);
+    assert_eq!(tasks["data"].as_array().unwrap().len(), 6);
     running.signal("INT");
     assert_eq!(running.wait().code(), Some(0));
     world.ok(&["log", "verify"]);
@@ -71,6 +71,7 @@ fn told(text: &str) -> String {
                 _ if word.contains("/reprise-demo-") => "DIRECTORY".to_owned(),
                 _ if word.ends_with("/reprise") => "reprise".to_owned(),
                 _ if word.starts_with("sha256:") => "sha256:HASH".to_owned(),
+                _ if word.starts_with("event_") => "event_ID".to_owned(),
                 _ if word.starts_with("base64:") => "base64:SIGNATURE".to_owned(),
                 _ if word.starts_with("`key_") => "`key_ID`".to_owned(),
                 _ => match word.rsplit_once('_') {

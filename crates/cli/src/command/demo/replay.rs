@@ -1,0 +1,227 @@
+//! The part of the tour where an agent uses a tool, and its run is replayed: exactly, twice, without a server, and once
+//! more with one answer changed.
+
+use std::path::Path;
+use std::process::Stdio;
+
+use serde::Deserialize;
+use serde_json::{Map, Value, json};
+
+use super::{Act, Guide, Place};
+use crate::client::{Cursor, Write, fresh_key};
+use crate::command::task::{NewTask, user_message};
+use crate::config::Settings;
+use crate::exit::{OrHint, Problem};
+use crate::output::{Paint, Table, shorten};
+
+const HINT: &str = "run the demo again";
+
+/// What the model of the tour says. It depends on the question alone, so that nothing outside is needed.
+const ANSWERS: &str = r#"model: scripted-1
+answers:
+  - when: { contains: "failed twice and then passed" }
+    answer: Twice the health check timed out while the cache was cold. The third try found it warm.
+    usage: { prompt_tokens: 21, completion_tokens: 20 }
+  - when: { key: "llm:main:1" }
+    answer: I count the lines first.
+    tool_calls: [{ name: count_lines, arguments: { file: deploy.log } }]
+    usage: { prompt_tokens: 64, completion_tokens: 18 }
+  - answer: The log has 3 lines, two timeouts and a success. Nothing to roll back.
+    usage: { prompt_tokens: 96, completion_tokens: 17 }
+"#;
+
+const LOG: &str = "10:01 timeout\n10:04 timeout\n10:09 passed\n";
+
+const OTHER_ANSWER: &str = "The log has 3 lines, all timeouts. Roll back now.";
+
+/// The settings that the tour's agent needs.
+#[derive(Deserialize)]
+struct Stage {
+    providers: Vec<effects::ProviderConfig>,
+    tools: Vec<effects::ToolConfig>,
+}
+
+/// Writes the model's answers and the file that the tool reads, and adds both to the settings.
+pub(super) fn set_stage(settings: &mut Settings) -> anyhow::Result<()> {
+    let folder = settings.data.join("demo");
+    let files = folder.join("files");
+    std::fs::create_dir_all(&files).or_hint(format_args!("`{}`", files.display()), HINT)?;
+    for (path, text) in [
+        (folder.join("answers.yaml"), ANSWERS),
+        (files.join("deploy.log"), LOG),
+    ] {
+        std::fs::write(&path, text).or_hint(format_args!("`{}`", path.display()), HINT)?;
+    }
+    let stage = json!({
+        "providers": [{"id": "script", "kind": "scripted", "file": folder.join("answers.yaml")}],
+        "tools": [{
+            "name": "count_lines",
+            "description": "Counts the lines of a file.",
+            "argv": ["wc", "-l", "--", "{file}"],
+            "folder": files,
+            "repeatable": true,
+            "parameters": {
+                "type": "object",
+                "required": ["file"],
+                "properties": {"file": {"type": "string"}},
+            },
+        }],
+    });
+    let Stage { providers, tools } =
+        serde_json::from_value(stage).or_hint("the settings of the tour", HINT)?;
+    settings.providers = providers;
+    settings.tools = tools;
+    Ok(())
+}
+
+impl Guide<'_> {
+    /// Records an agent with a tool, replays it offline in two fresh directories, then with one answer changed.
+    pub(super) async fn replay(&mut self, number: usize, place: &Place) -> anyhow::Result<()> {
+        self.heading(
+            number,
+            "An agent uses a tool, and its run is replayed",
+            "Answers of models and tools are on record: a replay needs neither.",
+        )?;
+        let id = self.counted().await?;
+        let bundle = self
+            .client
+            .get_bytes(&["v1", "tasks", &id, "bundle"], &[])
+            .await?;
+        let first = replayed_in_fresh_directory(&bundle).await?;
+        let second = replayed_in_fresh_directory(&bundle).await?;
+        let digest = canon::sha256(&first);
+        let (verdict, good) = match first == second {
+            true => ("equal", Paint::Good),
+            false => ("DIFFERENT", Paint::Bad),
+        };
+        let verdict = self.out.paint(good, verdict);
+        self.out.line(format_args!(
+            "\n   replayed from its bundle in two fresh directories, without a server\n   \
+             {verdict}  {} bytes of receipt, {digest}",
+            first.len()
+        ))?;
+        self.changed(&id, place).await
+    }
+
+    async fn counted(&mut self) -> anyhow::Result<String> {
+        let persona = json!({
+            "name": "log-reader",
+            "version": "1",
+            "entry_workflow": "agent",
+            "description": "Reads deploy logs",
+            "autonomy_tier": "act_auto",
+            "receipt_policy": "required",
+            "system_prompt": "You read deploy logs. Be brief.",
+            "tools": ["count_lines"],
+        });
+        let key = fresh_key()?;
+        let write = Write {
+            body: persona,
+            key: &key,
+        };
+        let persona = self.client.post(&["v1", "personas"], write).await?;
+        let persona = persona
+            .get("id")
+            .and_then(Value::as_str)
+            .unwrap_or_default();
+        let task = NewTask {
+            input: user_message("What does deploy.log say?"),
+            metadata: Map::new(),
+            persona: Some(persona.to_owned()),
+            session: Some(self.session.clone()),
+            workspace: None,
+        };
+        let id = task.submit(self.client, &fresh_key()?).await?.id;
+        let task = self
+            .show(&id, &mut Cursor::default(), &Act::Nothing)
+            .await?;
+        self.tasks.push(task);
+        Ok(id)
+    }
+
+    /// Replays with another answer of the model, and shows what that changed.
+    async fn changed(&mut self, id: &str, place: &Place) -> anyhow::Result<()> {
+        let value = json!({
+            "choices": [{"index": 0, "finish_reason": "stop", "message": {"role": "assistant", "content": OTHER_ANSWER}}],
+        });
+        let request = json!({
+            "mode": "with_overrides",
+            "override": {"llm:main:2": {"kind": "llm_provider_response", "value": value}},
+            "reason": "what if it had misread the log?",
+        });
+        let key = fresh_key()?;
+        let write = Write {
+            body: request,
+            key: &key,
+        };
+        let replay = self
+            .client
+            .post(&["v1", "tasks", id, "replay"], write)
+            .await?;
+        let text = |name: &str| {
+            replay
+                .get(name)
+                .and_then(Value::as_str)
+                .unwrap_or_default()
+                .to_owned()
+        };
+        let (replay_id, receipt_id) = (text("id"), text("receipt_id"));
+        self.out
+            .line("\n   once more, with the model's second answer changed")?;
+        let receipt = self
+            .client
+            .get(&["v1", "receipts", &receipt_id], &[])
+            .await?;
+        let mut rows = Table::new(&["DELTA", "OPERATION", "REASON"]);
+        for delta in receipt
+            .get("deltas")
+            .and_then(Value::as_array)
+            .into_iter()
+            .flatten()
+        {
+            let member = |name: &str| delta.get(name).and_then(Value::as_str).unwrap_or_default();
+            rows.row([
+                (member("override_key").to_owned(), None),
+                (member("operation").to_owned(), None),
+                (shorten(member("reason"), 60), None),
+            ]);
+        }
+        rows.print(&mut self.out, "   ")?;
+        let program = program()?;
+        let diff = tokio::process::Command::new(program)
+            .args(["diff", id, &replay_id, "--url", &place.url, "--data"])
+            .arg(&place.data)
+            .stdin(Stdio::null())
+            .output()
+            .await
+            .or_hint("`reprise diff` did not run", HINT)?;
+        self.out.line("")?;
+        for line in String::from_utf8_lossy(&diff.stdout).lines() {
+            self.out.line(format!("   {line}").trim_end())?;
+        }
+        Ok(())
+    }
+}
+
+fn program() -> anyhow::Result<std::path::PathBuf> {
+    std::env::current_exe().or_hint("this program does not find itself", HINT)
+}
+
+/// Replays a bundle with a process of its own, in an empty directory, and returns the receipt.
+async fn replayed_in_fresh_directory(bundle: &[u8]) -> anyhow::Result<Vec<u8>> {
+    let directory = tempfile::tempdir().or_hint("no temporary directory", HINT)?;
+    let file: &Path = &directory.path().join("run.bundle");
+    std::fs::write(file, bundle).or_hint(format_args!("`{}`", file.display()), HINT)?;
+    let replayed = tokio::process::Command::new(program()?)
+        .args(["replay", "--bundle", "run.bundle", "--receipt"])
+        .current_dir(directory.path())
+        .stdin(Stdio::null())
+        .output()
+        .await
+        .or_hint("`reprise replay` did not run", HINT)?;
+    if !replayed.status.success() {
+        let told = String::from_utf8_lossy(&replayed.stderr).into_owned();
+        return Err(Problem::new(format!("the replay failed: {}", told.trim()), HINT).into());
+    }
+    Ok(replayed.stdout)
+}
