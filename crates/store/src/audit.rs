@@ -3,7 +3,7 @@
 //! An audit sees the log as of the moment it was opened, beside a process that writes or without one. It judges
 //! nothing: rows and blobs come as they are.
 
-use std::collections::BTreeSet;
+use std::collections::{BTreeMap, BTreeSet};
 use std::io;
 use std::path::{Path, PathBuf};
 
@@ -184,6 +184,28 @@ impl Audit {
             &self.connection,
             digest,
         )?)
+    }
+
+    /// Returns the Tasks that were pruned: how many headers stand for their events, and what these hash to together.
+    ///
+    /// # Errors
+    /// The database fails.
+    pub fn pruned(&self) -> Result<BTreeMap<Position, (u64, Digest)>, AuditError> {
+        Ok(schema::pruned(&self.connection).map_err(fault)?)
+    }
+
+    /// Returns the document with a key.
+    ///
+    /// # Errors
+    /// The database fails.
+    pub fn document(&self, key: Position) -> Result<Option<DocumentRow>, AuditError> {
+        let columns = DocumentRow::COLUMNS;
+        let text = format!("SELECT {columns} FROM documents WHERE key = ?1");
+        let row = self
+            .connection
+            .prepare_cached(&text)
+            .and_then(|mut select| select.query_row([sql(key.0)], DocumentRow::read).optional());
+        Ok(row.map_err(fault)?)
     }
 
     /// Returns where the receipt log's tree stands.

@@ -2,7 +2,7 @@
 
 use crate::world::World;
 
-const COMMANDS: [&[&str]; 32] = [
+const COMMANDS: [&[&str]; 33] = [
     &[],
     &["demo"],
     &["serve"],
@@ -23,6 +23,7 @@ const COMMANDS: [&[&str]; 32] = [
     &["persona", "show"],
     &["log"],
     &["log", "verify"],
+    &["log", "prune"],
     &["receipt"],
     &["receipt", "show"],
     &["receipt", "verify"],

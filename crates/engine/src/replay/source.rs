@@ -101,6 +101,9 @@ impl Source {
         let mut status = None;
         for bytes in events {
             let event = Event::parse(bytes).map_err(|error| ReadSourceError(error.to_string()))?;
+            if event.is_header() {
+                return Err(fail("its events were pruned"));
+            }
             let kind = event
                 .kind()
                 .map_err(|error| ReadSourceError(error.to_string()))?;

@@ -294,6 +294,9 @@ impl crate::Engine {
             return Ok(Err(gone("event", id.as_str(), "missing")));
         };
         let events = self.task_log(key).await?;
+        if let Some(failure) = pruned(&events) {
+            return Ok(Err(failure));
+        }
         let receipt = match &task.receipt_id {
             None => None,
             Some(receipt) => self.receipt_of(receipt).await?,
@@ -355,6 +358,26 @@ impl crate::Engine {
             events.extend(page.into_iter().map(|event| event.bytes));
         }
     }
+}
+
+/// Names the first event of a log that pruning took the payload of.
+fn pruned(events: &[Arc<[u8]>]) -> Option<Failure> {
+    let parsed = events.iter().map(|bytes| Event::parse(bytes).ok());
+    let mut headers = parsed
+        .zip(1..)
+        .filter_map(|(event, sequence)| Some((event.filter(Event::is_header)?, sequence)));
+    let (first, sequence) = headers.next()?;
+    Some(Failure::Unavailable {
+        first: Box::new(replay::Unavailable {
+            what: "event",
+            id: None,
+            key: None,
+            event_id: Some(first.id.to_string()),
+            sequence: Some(sequence),
+            reason: "pruned",
+        }),
+        also: headers.count() as u64,
+    })
 }
 
 fn gone(what: &'static str, id: &str, reason: &'static str) -> Failure {
