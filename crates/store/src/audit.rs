@@ -84,14 +84,20 @@ impl Audit {
         // One transaction to the end: what is committed meanwhile stays out of sight.
         connection.execute_batch("BEGIN").map_err(fault)?;
         let meta = schema::meta(directory, &connection)?;
-        // A damaged block tells its place and not its length.
         let head = match Table::Events.holding(&connection, u64::MAX)? {
             None => Position::START,
             Some(first) => {
                 let bytes = Table::Events.bytes(&connection, first)?.unwrap_or_default();
                 let block = Block::decode(Position(first), &bytes).unwrap_or_default();
-                let last = block.events.last();
-                last.map_or(Position(first), |event| event.position)
+                match block.events.last() {
+                    Some(last) => last.position,
+                    // A damaged block tells its place and not its length; the document that its last event changed does.
+                    None => {
+                        let tip = "SELECT ifnull(max(tip), 0) FROM documents";
+                        let tip = connection.query_row(tip, [], |row| row.get(0));
+                        Position(first.max(tip.map_err(fault)?))
+                    }
+                }
             }
         };
         Ok(Self {
