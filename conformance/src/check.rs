@@ -47,6 +47,8 @@ pub(crate) mod privacy;
 
 pub(crate) mod receipt;
 
+pub(crate) mod replay;
+
 pub(crate) mod sdk;
 
 pub(crate) mod persona;

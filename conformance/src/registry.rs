@@ -105,7 +105,7 @@ pub(crate) fn rows() -> impl Iterator<Item = &'static Row> {
         check::persona::ROWS,
         check::beyond::ROWS,
         check::receipt::ROWS,
-        check::beyond::REPLAYS,
+        check::replay::ROWS,
         check::beyond::CONFORMANCE,
         check::published::ROWS,
     ];

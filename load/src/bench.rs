@@ -6,6 +6,7 @@ mod fanout;
 mod history;
 mod reads;
 mod receipts;
+mod replay;
 mod sidecar;
 mod start;
 mod stored;
@@ -17,9 +18,9 @@ use crate::Bench;
 use crate::report::Report;
 
 /// The names, in the order they run.
-pub(crate) const NAMES: [&str; 10] = [
+pub(crate) const NAMES: [&str; 11] = [
     "append", "commits", "tasks", "reads", "fanout", "start", "stored", "history", "receipts",
-    "sidecar",
+    "sidecar", "replay",
 ];
 
 /// Runs one.
@@ -35,6 +36,7 @@ pub(crate) async fn run(name: &str, bench: &Bench, report: &mut Report) -> Resul
         "history" => history::run(bench, report).await,
         "receipts" => receipts::run(bench, report).await,
         "sidecar" => sidecar::run(bench, report).await,
+        "replay" => replay::run(bench, report).await,
         _ => bail!("`{name}` is no benchmark"),
     }
 }

@@ -7,7 +7,7 @@ use std::time::Duration;
 use anyhow::{Context, Result, bail};
 use canon::Map;
 use domain::{ResourceKind, Role, SessionId, State, Status};
-use engine::port::{Performer, Store};
+use engine::port::{Clock, Performer, Store};
 use engine::workflow::{Registry, builtin};
 use engine::{
     Answer, Caller, Engine, InputSpec, Limits, MessageSpec, NewSession, NewTask, Offline, Parts,
@@ -35,20 +35,26 @@ impl Log {
 
     /// Opens a log with a performer of its own.
     pub(crate) async fn open_with(data: &Path, performer: Arc<dyn Performer>) -> Result<Self> {
+        Self::open_at(data, performer, Arc::new(SystemClock)).await
+    }
+
+    /// Opens a log with a performer and a clock of its own.
+    pub(crate) async fn open_at(
+        data: &Path,
+        performer: Arc<dyn Performer>,
+        clock: Arc<dyn Clock>,
+    ) -> Result<Self> {
         let store = Arc::new(SqliteStore::open(data, Options::default())?);
-        let engine = Engine::start(Parts {
-            store: Arc::clone(&store) as Arc<dyn Store>,
-            clock: Arc::new(SystemClock),
-            ids: Arc::new(RandomIds),
-            spawn: Arc::new(TokioSpawn),
-            performer,
-            secrets: None,
-            workflows: Registry::new(builtin()),
-            authority: engine::Authority::with_one_key("load", "key-1", &[1; 32])?,
-            limits: limits(),
-        })
-        .await?;
+        let engine = start(Arc::clone(&store) as Arc<dyn Store>, performer, clock).await?;
         Ok(Self { engine, store })
+    }
+
+    pub(crate) fn engine(&self) -> &Engine {
+        &self.engine
+    }
+
+    pub(crate) fn store(&self) -> &SqliteStore {
+        &self.store
     }
 
     /// Makes a Session with its first Messages.
@@ -165,7 +171,28 @@ impl Log {
     }
 }
 
-fn message(text: String) -> MessageSpec {
+/// Starts an engine on a store, with the program's own workflows.
+pub(crate) async fn start(
+    store: Arc<dyn Store>,
+    performer: Arc<dyn Performer>,
+    clock: Arc<dyn Clock>,
+) -> Result<Engine> {
+    let engine = Engine::start(Parts {
+        store,
+        clock,
+        ids: Arc::new(RandomIds),
+        spawn: Arc::new(TokioSpawn),
+        performer,
+        secrets: None,
+        workflows: Registry::new(builtin()),
+        authority: engine::Authority::with_one_key("load", "key-1", &[1; 32])?,
+        limits: limits(),
+    })
+    .await?;
+    Ok(engine)
+}
+
+pub(crate) fn message(text: String) -> MessageSpec {
     MessageSpec {
         role: Role::User,
         parts: vec![json!({"type": "text", "text": text, "visibility": "public"})],

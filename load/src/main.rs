@@ -13,6 +13,7 @@ mod noise;
 mod program;
 mod report;
 mod samples;
+mod script;
 mod text;
 
 use std::path::PathBuf;
@@ -26,7 +27,7 @@ use crate::report::Report;
 const USAGE: &str = "\
 usage: load [--json] [--force] [--dir DIR] [NAME …]
 
-  NAME         append commits tasks reads fanout start stored history receipts sidecar; all of them when none is named
+  NAME         append commits tasks reads fanout start stored history receipts sidecar replay; all of them when none is named
   --json       prints JSON instead of a table
   --force      gives a verdict however busy the machine is
   --dir DIR    the disk to measure; by default the one this program is on

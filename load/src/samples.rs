@@ -29,6 +29,10 @@ impl Samples {
         self.percentile(99)
     }
 
+    pub(crate) fn max(&self) -> f64 {
+        self.percentile(100)
+    }
+
     /// Returns the smallest sample that at least this share is not above; no number without samples.
     fn percentile(&self, percent: usize) -> f64 {
         let mut sorted = self.seconds.clone();
@@ -50,5 +54,6 @@ mod tests {
             samples.add(Duration::from_secs(seconds));
         }
         assert_eq!((samples.median(), samples.p99()), (100.0, 198.0));
+        assert_eq!(samples.max(), 200.0);
     }
 }

@@ -172,6 +172,34 @@ faults! {
     PersonaToolsForgotten => ["AP-PERS-02"],
     /// A task names a receipt although its persona leaves none.
     ReceiptInvented => ["AP-PERS-05"],
+    /// Replays do not say what they replay.
+    ReplayParentHidden => ["AP-RPL-01"],
+    /// Replays claim another session.
+    ReplayElsewhere => ["AP-RPL-02"],
+    /// Event lists lack the end of replays.
+    ReplayEndSkipped => ["AP-RPL-03"],
+    /// Whatever is asked of a replay is accepted.
+    ReplayTakesAnything => [
+        "AP-RPL-04", "AP-RPL-05", "AP-RPL-07", "AP-RPL-09", "AP-RPL-10", "AP-RPL-11", "AP-RPL-17", "AP-RPL-22",
+    ],
+    /// The words of outcomes differ from read to read.
+    OutcomeWordsChange => ["AP-RPL-05", "AP-RPL-06", "AP-RPL-17", "AP-RPL-21"],
+    /// Events do not name their effect.
+    EffectKeysHidden => ["AP-RPL-08"],
+    /// Event lists do not mark what was replayed.
+    ReplayMarksLost => ["AP-RPL-12", "AP-RPL-13"],
+    /// Streams do not mark what was replayed.
+    StreamMarksLost => ["AP-RPL-14"],
+    /// Receipts of replays list no deltas.
+    DeltasHidden => ["AP-RPL-15", "AP-RPL-21"],
+    /// Discovery does not say how long history lasts.
+    RetentionHidden => ["AP-RPL-19"],
+    /// Receipts of replays differ from read to read.
+    ReplayReceiptsUnstable => ["AP-RPL-20"],
+    /// A session's replay never says that it is done.
+    SessionReplaySilent => ["AP-RPL-24"],
+    /// Replay of an unfinished task is a bad request.
+    UnfinishedReplayIsBadRequest => ["AP-RPL-25"],
     /// A persona that is not there makes a bad request.
     UnknownPersonaIsBadRequest => ["AP-PERS-07"],
 }
@@ -190,7 +218,7 @@ impl Fault {
         // Three ids stand for whole sections.
         let derived: &[&str] = if breaks("AP-REST-") || breaks("AP-SSE-") {
             &["AP-CARD-07", "AP-CONF-01", "AP-REST-06"]
-        } else if breaks("AP-RCPT-") {
+        } else if breaks("AP-RCPT-") || breaks("AP-RPL-") {
             &["AP-CONF-01"]
         } else {
             &[]

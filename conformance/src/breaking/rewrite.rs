@@ -170,6 +170,19 @@ fn by_status(fault: Fault, asked: &Sent, reply: &mut Reply) -> bool {
                 "something went wrong",
             );
         }
+        Fault::ReplayTakesAnything
+            if asked.path.ends_with("/replay") && [400, 404, 422].contains(&reply.status) =>
+        {
+            reply.status = 202;
+            reply.body = json!({"object": "task", "id": "task_of_nobody"})
+                .to_string()
+                .into_bytes();
+        }
+        Fault::UnfinishedReplayIsBadRequest
+            if asked.path.ends_with("/replay") && reply.status == 409 =>
+        {
+            *reply = json_reply(400, "invalid_request", "request_error", "not finished");
+        }
         Fault::UnknownPersonaIsBadRequest if text(&original, "error.param") == "persona_id" => {
             *reply = json_reply(400, "invalid_request", "request_error", "no such persona");
         }
@@ -291,6 +304,47 @@ fn by_value(fault: Fault, asked: &Sent, status: u16, value: &mut Value) {
                 event.insert("event".to_owned(), kind);
             }
         }),
+        Fault::ReplayParentHidden => each(value, "task", &mut |task| {
+            if is_replay(task) {
+                task.insert("parent_task_id".to_owned(), Value::Null);
+            }
+        }),
+        Fault::ReplayElsewhere => each(value, "task", &mut |task| {
+            if is_replay(task) {
+                task.insert("session_id".to_owned(), json!("session_elsewhere"));
+            }
+        }),
+        Fault::ReplayEndSkipped => skip(value, kind_is("replay.completed")),
+        Fault::SessionReplaySilent => skip(value, kind_is("session.replayed")),
+        Fault::OutcomeWordsChange if asked.path.starts_with("/v1/outcomes/") => {
+            let read = READS.fetch_add(1, Ordering::Relaxed);
+            if let Some(text) = value.pointer_mut("/messages/0/parts/0/text") {
+                *text = json!(format!("words {read}"));
+            }
+        }
+        Fault::EffectKeysHidden => each(value, "event", &mut |event| {
+            if let Some(Value::Object(payload)) = event.get_mut("payload") {
+                payload.remove("effect_key");
+            }
+        }),
+        Fault::ReplayMarksLost => each(value, "event", &mut |event| {
+            drop(event.remove("replay"));
+        }),
+        Fault::RetentionHidden if asked.path == "/v1" => {
+            if let Some(discovery) = value.as_object_mut() {
+                discovery.remove("retention");
+            }
+        }
+        Fault::DeltasHidden if text(value, "metadata.source_task_id") != "" => {
+            set(value, "deltas", json!([]));
+        }
+        Fault::ReplayReceiptsUnstable if text(value, "metadata.source_task_id") != "" => {
+            set(
+                value,
+                "issued_at",
+                json!(READS.fetch_add(1, Ordering::Relaxed)),
+            );
+        }
         Fault::PersonaTierMissing => each(value, "persona", &mut |persona| {
             drop(persona.remove("autonomy_tier"))
         }),
@@ -324,6 +378,11 @@ fn by_value(fault: Fault, asked: &Sent, status: u16, value: &mut Value) {
         }
         _ => {}
     }
+}
+
+fn is_replay(task: &Map<String, Value>) -> bool {
+    let metadata = task.get("metadata");
+    metadata.is_some_and(|metadata| metadata.get("replay").is_some_and(Value::is_object))
 }
 
 fn set(value: &mut Value, name: &str, member: Value) {
@@ -403,6 +462,7 @@ impl Frames {
         }
         match self.fault {
             Fault::CarriageReturns => block.replace('\n', "\r\n"),
+            Fault::StreamMarksLost => block.replace("\"replay\":{", "\"unmarked\":{"),
             Fault::HistoryAsLive => block.replace("\"replayed\":true", "\"replayed\":false"),
             Fault::FrameIdDiffers if is_event => {
                 let lines = block

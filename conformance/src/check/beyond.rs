@@ -1,4 +1,4 @@
-//! Groups without checks of their own: WebSocket, OAuth, replay, and the claim of a level.
+//! Groups without checks of their own: WebSocket, OAuth, and the claim of a level.
 
 use crate::miss::Checked;
 use crate::registry::{Check, Row, row};
@@ -7,7 +7,6 @@ use crate::wire::Claims;
 
 const ISSUER: Check = Check::Elsewhere("the server names no token issuer this runner could use");
 const SOCKET: Check = Check::Claimed("websocket");
-const REPLAY: Check = Check::Claimed("replay");
 
 pub(crate) const ROWS: &[Row] = &[
     row!("AP-WSK-01", M, "WebSocket uses TLS except on loopback", = SOCKET),
@@ -27,34 +26,6 @@ pub(crate) const ROWS: &[Row] = &[
     row!("AP-OAUTH-01", O, "tokens of client credentials are accepted", = ISSUER),
     row!("AP-OAUTH-02", M, "issuer, audience, expiry and scopes are validated", = ISSUER),
     row!("AP-OAUTH-03", S, "scopes map to actions", = ISSUER),
-];
-
-pub(crate) const REPLAYS: &[Row] = &[
-    row!("AP-RPL-01", M, "replay makes a new task from the log", = REPLAY),
-    row!("AP-RPL-02", M, "a replay stays in session and workspace", = REPLAY),
-    row!("AP-RPL-03", M, "a replay has the events of a task", = REPLAY),
-    row!("AP-RPL-04", M, "the default mode is exact", = REPLAY),
-    row!("AP-RPL-05", M, "exact uses only recorded material", = REPLAY),
-    row!("AP-RPL-06", M, "overrides replace what they name", = REPLAY),
-    row!("AP-RPL-07", M, "a checkpoint is restored before later entries", = REPLAY),
-    row!("AP-RPL-08", S, "override keys are deterministic", = REPLAY),
-    row!("AP-RPL-09", M, "override kinds are the listed ones", = REPLAY),
-    row!("AP-RPL-10", M, "an override gives a value or an artifact", = REPLAY),
-    row!("AP-RPL-11", S, "secret overrides are receipt-only", = REPLAY),
-    row!("AP-RPL-12", M, "the source log is read in order", = REPLAY),
-    row!("AP-RPL-13", S, "replayed events name their origin", = REPLAY),
-    row!("AP-RPL-14", M, "replayed stream events are marked", = REPLAY),
-    row!("AP-RPL-15", M, "each applied override is a receipt delta", = REPLAY),
-    row!("AP-RPL-16", N, "replay receipts show no secrets", = REPLAY),
-    row!("AP-RPL-17", N, "nothing is refreshed silently", = REPLAY),
-    row!("AP-RPL-18", M, "a failure names what was unavailable", = REPLAY),
-    row!("AP-RPL-19", M, "history lasts as long as advertised", = REPLAY),
-    row!("AP-RPL-20", M, "equal replays give equal receipt bytes", = REPLAY),
-    row!("AP-RPL-21", M, "the replay fixture works", = REPLAY),
-    row!("AP-RPL-22", M, "override digests are checked", = REPLAY),
-    row!("AP-RPL-23", M, "event ranges survive a restart", = super::event::AFTER_RESTART),
-    row!("AP-RPL-24", M, "sessions are replayed too", = REPLAY),
-    row!("AP-RPL-25", M, "an unfinished task is not replayed", = REPLAY),
 ];
 
 pub(crate) const CONFORMANCE: &[Row] = &[

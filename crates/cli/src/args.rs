@@ -6,6 +6,7 @@ use std::path::PathBuf;
 
 use clap::{Args, Parser, Subcommand};
 
+use crate::command::{diff, replay};
 use crate::{persona, receipt, sidecar, vault};
 
 /// The flight recorder for AI agents: run them under contract, replay any run, prove what happened.
@@ -37,6 +38,12 @@ pub(crate) enum Command {
     /// Submit tasks, follow them, answer and cancel them
     #[command(subcommand)]
     Task(TaskCommand),
+    /// Run a finished task again from its record, exactly or with answers changed
+    #[command(after_help = replay::EXAMPLES)]
+    Replay(replay::ReplayArgs),
+    /// Show where two runs part
+    #[command(after_help = diff::EXAMPLES)]
+    Diff(diff::DiffArgs),
     /// Define agents from files, list and show them
     #[command(subcommand)]
     Persona(persona::Command),
@@ -239,6 +246,12 @@ pub(crate) enum TaskCommand {
         reprise task answer task_0123 --approve\n  reprise task answer task_0123 --deny --reason 'not on a Friday'"
     )]
     Answer(TaskAnswerArgs),
+    /// Write a finished task to one file, for replays and comparisons without a server
+    #[command(
+        after_help = "The file holds everything, also what is not public: the key needs internal:read and receipts:read.\n\n\
+        Examples:\n  reprise task export task_0123 run.bundle\n  reprise replay --bundle run.bundle"
+    )]
+    Export(TaskExportArgs),
     /// Cancel a task
     #[command(after_help = "Example:\n  reprise task cancel task_0123 --reason 'no longer needed'")]
     Cancel(TaskCancelArgs),
@@ -332,6 +345,17 @@ pub(crate) struct TaskAnswerArgs {
     /// Print JSON
     #[arg(long)]
     pub(crate) json: bool,
+    #[command(flatten)]
+    pub(crate) connection: Connection,
+}
+
+/// `reprise task export`
+#[derive(Debug, Args)]
+pub(crate) struct TaskExportArgs {
+    /// The task
+    pub(crate) id: String,
+    /// The file to write; it must not exist. `-` for stdout
+    pub(crate) out: PathBuf,
     #[command(flatten)]
     pub(crate) connection: Connection,
 }
@@ -482,7 +506,7 @@ pub(crate) struct ConformanceArgs {
     pub(crate) json: bool,
 }
 
-fn key_value(text: &str) -> Result<(String, String), String> {
+pub(crate) fn key_value(text: &str) -> Result<(String, String), String> {
     match text.split_once('=') {
         Some((key, value)) if !key.is_empty() => Ok((key.to_owned(), value.to_owned())),
         _ => Err("write it as KEY=VALUE".to_owned()),

@@ -30,7 +30,7 @@ const ANSWER_TIMEOUT: Duration = Duration::from_secs(30);
 /// How long a stream may be silent; a server sends a sign of life every 15 seconds.
 const SILENCE_MAX: Duration = Duration::from_secs(45);
 /// The most bytes of one answer.
-const ANSWER_BYTES_MAX: usize = 64 * 1024 * 1024;
+const ANSWER_BYTES_MAX: usize = engine::replay::BUNDLE_BYTES_MAX;
 /// Waits before a request is repeated.
 const REPEATS: [Duration; 3] = [
     Duration::from_millis(250),
@@ -53,6 +53,13 @@ pub(crate) struct Write<'a> {
     pub(crate) body: Value,
     /// The `Idempotency-Key`.
     pub(crate) key: &'a str,
+}
+
+/// What goes with a request.
+enum Sends<'a> {
+    Nothing,
+    Json(Write<'a>),
+    Bytes(&'a [u8]),
 }
 
 impl Client {
@@ -97,13 +104,32 @@ impl Client {
     /// Reads a resource or a list.
     pub(crate) async fn get(&self, path: &[&str], query: &[(&str, &str)]) -> anyhow::Result<Value> {
         let url = self.url(path, query)?;
-        self.call(Method::GET, url, None).await
+        let bytes = self.call(Method::GET, url, Sends::Nothing).await?;
+        self.decode(&bytes)
+    }
+
+    /// Reads bytes as they are.
+    pub(crate) async fn get_bytes(
+        &self,
+        path: &[&str],
+        query: &[(&str, &str)],
+    ) -> anyhow::Result<Vec<u8>> {
+        let url = self.url(path, query)?;
+        self.call(Method::GET, url, Sends::Nothing).await
     }
 
     /// Writes.
     pub(crate) async fn post(&self, path: &[&str], write: Write<'_>) -> anyhow::Result<Value> {
         let url = self.url(path, &[])?;
-        self.call(Method::POST, url, Some(write)).await
+        let bytes = self.call(Method::POST, url, Sends::Json(write)).await?;
+        self.decode(&bytes)
+    }
+
+    /// Writes bytes as they are. What they are is the key of the write.
+    pub(crate) async fn put(&self, path: &[&str], bytes: &[u8]) -> anyhow::Result<Value> {
+        let url = self.url(path, &[])?;
+        let bytes = self.call(Method::PUT, url, Sends::Bytes(bytes)).await?;
+        self.decode(&bytes)
     }
 
     /// Reads a Task.
@@ -159,25 +185,27 @@ impl Client {
             .header(AUTHORIZATION, self.authorization.clone())
     }
 
-    async fn call(
-        &self,
-        method: Method,
-        url: Url,
-        write: Option<Write<'_>>,
-    ) -> anyhow::Result<Value> {
+    async fn call(&self, method: Method, url: Url, sends: Sends<'_>) -> anyhow::Result<Vec<u8>> {
         let mut waits = REPEATS.iter();
         loop {
             let mut request = self
                 .request(method.clone(), url.clone())
                 .timeout(ANSWER_TIMEOUT);
-            if let Some(write) = &write {
-                request = request
+            request = match &sends {
+                Sends::Nothing => request,
+                Sends::Json(write) => request
                     .header("Idempotency-Key", write.key)
-                    .json(&write.body);
-            }
+                    .json(&write.body),
+                Sends::Bytes(bytes) => request
+                    .header(
+                        "Idempotency-Key",
+                        format!("cli-{}", canon::sha256(bytes).hex()),
+                    )
+                    .body(bytes.to_vec()),
+            };
             let again = match request.send().await {
                 Ok(response) if response.status().is_success() => match self.body(response).await {
-                    Ok(bytes) => return self.decode(&bytes),
+                    Ok(bytes) => return Ok(bytes),
                     Err(problem) => problem,
                 },
                 Ok(response) => {

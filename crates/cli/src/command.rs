@@ -3,7 +3,9 @@
 pub(crate) mod canonicalize;
 pub(crate) mod conformance;
 pub(crate) mod demo;
+pub(crate) mod diff;
 pub(crate) mod key;
 pub(crate) mod log;
+pub(crate) mod replay;
 pub(crate) mod serve;
 pub(crate) mod task;

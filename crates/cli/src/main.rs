@@ -46,6 +46,8 @@ fn run(command: Command) -> anyhow::Result<ExitCode> {
         Command::Serve(args) => wait(command::serve::run(args)),
         Command::Key(key) => wait(command::key::run(key)),
         Command::Task(task) => wait(command::task::run(task)),
+        Command::Replay(args) => command::replay::run(&args),
+        Command::Diff(args) => command::diff::run(&args),
         Command::Persona(persona) => wait(persona::run(persona)),
         Command::Vault(vault) => vault::run(vault),
         Command::Log(log) => command::log::run(log),

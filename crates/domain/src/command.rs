@@ -620,8 +620,8 @@ pub struct EndReplay {
     pub messages: Value,
     /// Why the Task failed, null otherwise.
     pub failure: Value,
-    /// The Receipt, unsigned.
-    pub receipt: Arc<[u8]>,
+    /// The Receipt, unsigned; none when the source cannot be read, so that it is that of a Task like any other.
+    pub receipt: Option<Arc<[u8]>>,
 }
 
 /// The intent to perform an effect.

@@ -14,7 +14,7 @@ use std::time::Duration;
 
 use canon::{Digest, Value, jcs};
 use domain::{
-    Command, Event, MessageId, Position, Refusal, ResourceRef, SessionId, State, Status,
+    Command, Event, MessageId, Order, Position, Refusal, ResourceRef, SessionId, State, Status,
     WorkspaceId,
 };
 use hmac::{Hmac, KeyInit, Mac};
@@ -22,7 +22,7 @@ use sha2::Sha256;
 
 use crate::caller::Caller;
 use crate::engine::Engine;
-use crate::port::{ClaimScope, StoredEvent};
+use crate::port::ClaimScope;
 use crate::refused::Refused;
 use crate::request::Request;
 use crate::turn::{ClaimRequest, Done, Lease, Written};
@@ -86,8 +86,8 @@ impl Engine {
         let done = self
             .carry_out(caller, request, idempotency.as_ref())
             .await?;
-        let event = match done.written.event(done.answer) {
-            Some(stored) => Some(parse(stored)?),
+        let event = match done.written.event(done.answer)? {
+            Some(event) => Some(event),
             None => self.event_at(done.answer).await?,
         };
         let subject = match &event {
@@ -127,7 +127,12 @@ impl Engine {
             .into_iter()
             .flatten()
             .next();
-        stored.as_ref().map(parse).transpose()
+        stored
+            .map(|stored| Event::parse(&stored.bytes))
+            .transpose()
+            .map_err(|error| Refused::Internal {
+                detail: error.to_string(),
+            })
     }
 
     async fn answer_view(
@@ -190,13 +195,21 @@ impl Engine {
         let mut tries = 0;
         loop {
             let (workspace, order) = self.build(caller, &request).await?;
+            let salt = match &order {
+                Order::SubmitReplay(order) => Some(order.salt.clone()),
+                _ => None,
+            };
             let command = Command {
                 actor: caller.actor.clone(),
                 idempotency_key: idempotency.map(|idempotency| idempotency.key.clone()),
                 order,
             };
             let claim = idempotency.map(|given| self.claim(caller, workspace.as_ref(), given));
-            match self.order(command, claim, Lease::None).await {
+            let done = self.order(command, claim, Lease::None).await;
+            if let (Some(salt), Err(_) | Ok(Done { changed: false, .. })) = (&salt, &done) {
+                self.shared.forget_secrets(salt);
+            }
+            match done {
                 Err(Refused::Domain(Refusal::Stale)) if tries < STALE_TRIES => tries += 1,
                 Err(Refused::Domain(Refusal::Stale)) => {
                     return Err(Refused::Busy { what: "session" });
@@ -282,12 +295,6 @@ impl Engine {
 
     /// How long a client that was refused for being busy should wait.
     pub const RETRY_AFTER: Duration = Duration::from_secs(1);
-}
-
-fn parse(stored: &StoredEvent) -> Result<Event, Refused> {
-    Event::parse(&stored.bytes).map_err(|error| Refused::Internal {
-        detail: error.to_string(),
-    })
 }
 
 fn write_scope(request: &Request) -> &'static str {

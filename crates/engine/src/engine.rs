@@ -6,7 +6,7 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use canon::Value;
-use domain::{BranchId, Command, CreateWorkspace, Order, TaskId, WorkspaceId};
+use domain::{BranchId, Command, CreateWorkspace, Document, Order, State, TaskId, WorkspaceId};
 use tokio::sync::{mpsc, oneshot};
 
 use crate::limits::Limits;
@@ -68,29 +68,59 @@ pub(crate) struct Shared {
     /// Held while leaves are assigned or a head is sealed: both are done by one at a time.
     pub(crate) tree: tokio::sync::Mutex<()>,
     draining: AtomicBool,
-    /// Secrets that running replays were told, by Task. Never written anywhere.
-    replay_secrets: Mutex<BTreeMap<TaskId, BTreeMap<String, Value>>>,
+    /// Secrets that running replays were told. Never written anywhere.
+    replay_secrets: Mutex<BTreeMap<String, ReplaySecrets>>,
+}
+
+/// What one request for a replay told, under the salt of that request: two that race for one id must not mix.
+struct ReplaySecrets {
+    task: TaskId,
+    values: BTreeMap<String, Value>,
 }
 
 impl Shared {
-    fn replay_secrets(&self) -> MutexGuard<'_, BTreeMap<TaskId, BTreeMap<String, Value>>> {
+    fn replay_secrets(&self) -> MutexGuard<'_, BTreeMap<String, ReplaySecrets>> {
         self.replay_secrets
             .lock()
             .unwrap_or_else(PoisonError::into_inner)
     }
 
-    pub(crate) fn keep_secrets(&self, task: &TaskId, secrets: BTreeMap<String, Value>) {
-        if !secrets.is_empty() {
-            self.replay_secrets().insert(task.clone(), secrets);
+    pub(crate) fn keep_secrets(&self, salt: &str, task: &TaskId, values: BTreeMap<String, Value>) {
+        if !values.is_empty() {
+            let task = task.clone();
+            let secrets = ReplaySecrets { task, values };
+            self.replay_secrets().insert(salt.to_owned(), secrets);
         }
     }
 
-    pub(crate) fn secrets_of(&self, task: &TaskId) -> BTreeMap<String, Value> {
-        self.replay_secrets().get(task).cloned().unwrap_or_default()
+    pub(crate) fn secrets_under(&self, salt: &str) -> BTreeMap<String, Value> {
+        let kept = self.replay_secrets();
+        kept.get(salt)
+            .map(|secrets| secrets.values.clone())
+            .unwrap_or_default()
     }
 
-    pub(crate) fn forget_secrets(&self, task: &TaskId) {
-        self.replay_secrets().remove(task);
+    /// Forgets what a request told that made no Task.
+    pub(crate) fn forget_secrets(&self, salt: &str) {
+        self.replay_secrets().remove(salt);
+    }
+
+    /// Forgets what replays that have ended were told, however they ended.
+    pub(crate) fn forget_secrets_of_ended(&self, changed: &[Document]) {
+        for document in changed {
+            if let State::Task(task) = &document.state
+                && task.replay.is_some()
+                && task.status.is_terminal()
+            {
+                self.replay_secrets()
+                    .retain(|_, secrets| secrets.task.as_str() != &*document.id);
+            }
+        }
+    }
+
+    /// Returns how many requests' secrets are kept.
+    pub(crate) fn secrets_kept(&self) -> usize {
+        self.replay_secrets().len()
     }
 }
 
@@ -254,6 +284,11 @@ impl Engine {
     /// The engine's counters.
     pub fn metrics(&self) -> &Metrics {
         &self.shared.metrics
+    }
+
+    /// Returns how many running replays were told secrets. Those of ended ones are gone.
+    pub fn replay_secrets_kept(&self) -> usize {
+        self.shared.secrets_kept()
     }
 
     /// The limits in force.

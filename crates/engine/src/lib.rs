@@ -15,6 +15,7 @@ pub mod port;
 mod proof;
 mod read;
 mod receipt;
+mod record;
 mod refused;
 pub mod replay;
 mod request;

@@ -3,15 +3,22 @@
 //! Pure: a source (its sealed log, its receipt, the blobs these name) and a request give the events, the end and the
 //! receipt of the replay. The server writes them; the offline command prints them; both get the same bytes.
 
+mod bundle;
+pub mod diff;
 mod failure;
+mod keys;
 mod outcome;
 mod proof;
 mod request;
 mod run;
 mod source;
 
+pub use bundle::{
+    BUNDLE_BYTES_MAX, BUNDLE_FORMAT, Bundle, ReadBundleError, bundle_names, request_names,
+};
 pub use failure::{Divergence, Failure, Unavailable};
-pub use outcome::{Emission, End, Replayed};
+pub use keys::{Key, keys, kind_of, readable, text_value};
+pub use outcome::{Emission, End, Replayed, broken};
 pub use proof::{CONFORMANCE_ISSUER, Issuing, receipt};
 pub use request::{Given, Mode, Override, Refresh, RequestError, Spec, artifacts_named, read};
 pub use run::{Progress, run};
@@ -20,25 +27,32 @@ pub use source::{ReadSourceError, Source, blobs_named};
 use serde_json::json;
 
 use canon::{Map, Value};
+use domain::TaskId;
 
 /// Returns the payload of `replay.started`.
 pub fn started(source: &Source, spec: &Spec) -> Map<String, Value> {
+    let mut payload = announced(&source.task_id, spec);
     let unmatched: Vec<&String> = spec
         .overrides
         .keys()
         .filter(|key| !source.knows(key))
         .collect();
+    if !unmatched.is_empty() {
+        payload.insert("unmatched_keys".to_owned(), json!(unmatched));
+    }
+    payload
+}
+
+/// Returns what can be said of a replay without its source.
+pub fn announced(source: &TaskId, spec: &Spec) -> Map<String, Value> {
     let mut payload = json!({
-        "source_task_id": source.task_id,
+        "source_task_id": source,
         "mode": spec.mode,
         "override_keys": spec.overrides.keys().collect::<Vec<_>>(),
     });
     if let Value::Object(payload) = &mut payload {
         if let Some(checkpoint) = &spec.checkpoint {
             payload.insert("checkpoint_id".to_owned(), json!(checkpoint));
-        }
-        if !unmatched.is_empty() {
-            payload.insert("unmatched_keys".to_owned(), json!(unmatched));
         }
         if !spec.event_id_unmatched.is_empty() {
             payload.insert(

@@ -27,7 +27,8 @@ pub(crate) fn complete<'a>(
     authority: &Authority,
     stamp: Timestamp,
 ) -> Result<Cow<'a, Draft>, ImpossibleEvent> {
-    if draft.kind != Kind::TrustRecorded {
+    // A replay repeats the record of a decision; nobody decided again.
+    if draft.kind != Kind::TrustRecorded || draft.replay.is_some() {
         return Ok(Cow::Borrowed(draft));
     }
     let record = record(draft, scratch, authority, stamp).map_err(|error| {

@@ -85,23 +85,24 @@ impl Engine {
         let mut contents = BTreeMap::new();
         let mut wanted = Vec::new();
         for position in documents.iter().flat_map(content_positions) {
-            match written.event(position) {
-                Some(event) => drop(contents.insert(position, event.clone())),
+            match written.event(position)? {
+                Some(event) => drop(contents.insert(position, event)),
                 None => wanted.push(position),
             }
         }
         if !wanted.is_empty() {
             let stored = self.shared.store.events_at(wanted).await?;
-            let stored = stored.into_iter().flatten();
-            contents.extend(stored.map(|event| (event.position, event)));
+            for stored in stored.into_iter().flatten() {
+                let event = Event::parse(&stored.bytes).map_err(|error| Refused::Internal {
+                    detail: error.to_string(),
+                })?;
+                contents.insert(stored.position, event);
+            }
         }
         let mut payloads = BTreeMap::new();
         // A Message is read from an event of its own Workspace: copies never leave it.
         let mut workspaces = BTreeMap::new();
-        for (position, stored) in contents {
-            let event = Event::parse(&stored.bytes).map_err(|error| Refused::Internal {
-                detail: error.to_string(),
-            })?;
+        for (position, event) in contents {
             workspaces.insert(position, event.workspace_id);
             let mut payload = event.payload;
             resolve_blobs(&*self.shared.store, &mut payload).await?;

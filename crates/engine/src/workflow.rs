@@ -13,7 +13,7 @@ use std::fmt;
 use std::sync::Arc;
 
 use canon::{Digest, Map, Value, jcs, sha256};
-use domain::{ArtifactKind, Ask, Kind, ModelUse};
+use domain::{ArtifactKind, Ask, Event, Kind, ModelUse};
 
 pub use builtin::builtin;
 pub use transcript::Transcript;
@@ -291,6 +291,18 @@ pub struct EffectAnswer {
     pub value: Value,
     /// For a model call: what was used.
     pub model: Option<ModelUse>,
+}
+
+impl EffectAnswer {
+    /// Reads it from `vendor.effect_recorded`, whose blobs are filled in.
+    pub(crate) fn recorded(event: &Event) -> Self {
+        let member = |name: &str| event.payload.get(name);
+        Self {
+            ok: member("outcome").and_then(Value::as_str) == Some("ok"),
+            value: member("value").cloned().unwrap_or_default(),
+            model: member("model").and_then(|model| serde::Deserialize::deserialize(model).ok()),
+        }
+    }
 }
 
 /// The workflows a server offers, by name.

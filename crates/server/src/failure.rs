@@ -189,8 +189,10 @@ fn from_replay(error: RequestError, message: String) -> Failure {
         }
         RequestError::DigestMismatch { key, expected } => {
             let mut failure = Failure::new(Code::PolicyViolation, message)
-                .with("reason", json!("digest_mismatch"))
-                .with("expected", json!(expected));
+                .with("reason", json!("digest_mismatch"));
+            if let Some(expected) = expected {
+                failure = failure.with("expected", json!(expected));
+            }
             failure.param = Some(format!("override.{key}.sha256"));
             failure
         }

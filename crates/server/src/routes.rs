@@ -12,6 +12,7 @@ mod operation;
 mod permissions;
 mod personas;
 mod receipts;
+mod records;
 mod sessions;
 mod tasks;
 mod tlog;
@@ -108,6 +109,7 @@ fn guarded() -> Routes {
         personas::routes,
         permissions::routes,
         receipts::routes,
+        records::routes,
         absent::routes,
     ]
     .into_iter()

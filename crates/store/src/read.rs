@@ -185,9 +185,9 @@ pub(crate) fn events_at(
         for position in positions {
             // What is read together was often written together.
             if event_in(&block, *position).is_none()
-                && let Some(first) = Table::Events.holding(connection, position.0)?
+                && let Some((first, bytes)) = Table::Events.held(connection, position.0)?
             {
-                block = decode(Position(first), &block_bytes(connection, first)?)?;
+                block = decode(Position(first), &bytes)?;
             }
             found.push(event_in(&block, *position).cloned());
         }
@@ -374,7 +374,8 @@ mod tests {
             API_KEY_BY_DIGEST.to_owned(),
         ];
         for table in Table::ALL {
-            statements.extend([table.select().to_owned(), table.last().to_owned()]);
+            let texts = [table.select(), table.last(), table.before()];
+            statements.extend(texts.map(str::to_owned));
         }
         for scope in scopes {
             for kind in [ResourceKind::Task, ResourceKind::Message] {

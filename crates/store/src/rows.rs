@@ -62,6 +62,14 @@ impl Table {
         }
     }
 
+    /// Reads rows backwards from an id.
+    pub(crate) fn before(self) -> &'static str {
+        match self {
+            Table::Events => "SELECT id, bytes FROM events WHERE id <= ?1 ORDER BY id DESC",
+            Table::Packs => "SELECT id, bytes FROM packs WHERE id <= ?1 ORDER BY id DESC",
+        }
+    }
+
     /// Finds the last row at or before an id.
     pub(crate) fn last(self) -> &'static str {
         match self {
@@ -135,6 +143,36 @@ impl Table {
                 Ok(found.map(number_of))
             })
             .map_err(fault)
+    }
+
+    /// Returns the last block that begins at or before a number, and its number: one walk backwards, because blocks
+    /// have few rows.
+    pub(crate) fn held(
+        self,
+        connection: &Connection,
+        number: u64,
+    ) -> Result<Option<(u64, Vec<u8>)>, StoreFault> {
+        let read = || {
+            let mut select = connection.prepare_cached(self.before())?;
+            let mut rows = select.query([first_id(number) | (PARTS_MAX - 1)])?;
+            let mut parts: Vec<Vec<u8>> = Vec::new();
+            let mut found = None;
+            while let Some(row) = rows.next()? {
+                let id: i64 = row.get(0)?;
+                // A block whose first rows are lost ends where the one before it begins.
+                if found.is_some_and(|number| number != number_of(id)) {
+                    break;
+                }
+                found = Some(number_of(id));
+                parts.push(row.get_ref(1)?.as_blob()?.to_vec());
+                if id & (PARTS_MAX - 1) == 0 {
+                    break;
+                }
+            }
+            parts.reverse();
+            Ok(found.map(|number| (number, parts.concat())))
+        };
+        read().map_err(fault)
     }
 
     /// Returns the bytes of a block; none when there is no such block. A lost row makes them too few.

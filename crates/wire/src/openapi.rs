@@ -6,6 +6,7 @@
 mod operation;
 mod operations;
 mod receipts;
+mod records;
 mod schema;
 mod schemas;
 
@@ -18,7 +19,10 @@ use crate::PROTOCOL_VERSION;
 
 /// Returns every operation of the surface.
 pub fn operations() -> impl Iterator<Item = &'static Operation> {
-    operations::OPERATIONS.iter().chain(receipts::OPERATIONS)
+    operations::OPERATIONS
+        .iter()
+        .chain(receipts::OPERATIONS)
+        .chain(records::OPERATIONS)
 }
 
 /// Returns the document for a server of this version at this address.

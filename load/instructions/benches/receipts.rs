@@ -42,14 +42,14 @@ fn map() -> Map<String, Value> {
     receipt().as_map().clone()
 }
 
-#[library_benchmark(config = at_most(100_000))]
+#[library_benchmark(config = at_most(96_000))]
 #[bench::receipt(setup = value)]
 fn canonicalize(value: Value) -> (Vec<u8>, Value) {
     (black_box(canon::jcs(black_box(&value))), value)
 }
 
 // The shape is checked on the way: no receipt has a hash without it.
-#[library_benchmark(config = at_most(385_000))]
+#[library_benchmark(config = at_most(380_000))]
 #[bench::receipt(setup = map)]
 fn hash(map: Map<String, Value>) -> Digest {
     let receipt = Receipt::from_map(black_box(map)).expect("it is a receipt");
@@ -60,7 +60,7 @@ fn only_facts() -> TaskFacts {
     facts(1)
 }
 
-#[library_benchmark(config = at_most(950_000))]
+#[library_benchmark(config = at_most(937_000))]
 #[bench::receipt(setup = only_facts)]
 fn build(facts: TaskFacts) -> (Receipt, TaskFacts) {
     let receipt = build_task(black_box(&facts)).expect("the facts fit the format");
@@ -110,7 +110,7 @@ fn whole() -> Whole {
 }
 
 // Everything that can be checked of one receipt: form, hash, chain, inclusion, signature.
-#[library_benchmark(config = at_most(1_277_000))]
+#[library_benchmark(config = at_most(1_267_000))]
 #[bench::whole(setup = whole)]
 fn verify_one(whole: Whole) -> Whole {
     let evidence = Evidence {
@@ -129,7 +129,7 @@ fn verify_one(whole: Whole) -> Whole {
 }
 
 // One of many under a signed checkpoint: form and hash in one pass, and its leaf.
-#[library_benchmark(config = at_most(235_000))]
+#[library_benchmark(config = at_most(236_000))]
 #[bench::whole(setup = whole)]
 fn verify_in_bundle(whole: Whole) -> (Digest, Whole) {
     let checked = stream::check(black_box(&whole.bytes)).expect("the receipt is whole");

@@ -1,12 +1,13 @@
 //! `reprise task`: submit, get, list, watch, answer, cancel.
 
-use std::io::Read;
+use std::io::{Read, Write as _};
 use std::path::Path;
 
 use serde_json::{Map, Value, json};
 
 use crate::args::{
-    TaskAnswerArgs, TaskCancelArgs, TaskCommand, TaskGetArgs, TaskListArgs, TaskSubmitArgs,
+    TaskAnswerArgs, TaskCancelArgs, TaskCommand, TaskExportArgs, TaskGetArgs, TaskListArgs,
+    TaskSubmitArgs,
 };
 use crate::client::{
     Client, Cursor, Flow, Page, Target, Task, TaskStatus, Write, follow, fresh_key,
@@ -30,6 +31,7 @@ pub(crate) async fn run(command: TaskCommand) -> anyhow::Result<Exit> {
             watch(&client, &args.id, args.json).await
         }
         TaskCommand::Answer(args) => answer(args).await,
+        TaskCommand::Export(args) => export(args).await,
         TaskCommand::Cancel(args) => cancel(args).await,
     }
 }
@@ -424,6 +426,35 @@ pub(crate) async fn decide(
         )
         .await?;
     Ok(())
+}
+
+async fn export(args: TaskExportArgs) -> anyhow::Result<Exit> {
+    let client = Client::new(Target::find(&args.connection)?)?;
+    let bytes = client
+        .get_bytes(&["v1", "tasks", &args.id, "bundle"], &[])
+        .await?;
+    let hint = "name a file that does not exist yet, on a disk with room";
+    let what = format!("`{}`", args.out.display());
+    if args.out == Path::new("-") {
+        std::io::stdout().write_all(&bytes)?;
+        return Ok(Exit::Ok);
+    }
+    // Read back before it is called a bundle.
+    let bundle = engine::replay::Bundle::read(&bytes).or_hint(
+        "what the server sent",
+        "check that the address is that of a Reprise server",
+    )?;
+    let mut file = std::fs::File::create_new(&args.out).or_hint(&what, hint)?;
+    file.write_all(&bytes)
+        .and_then(|()| file.sync_all())
+        .or_hint(&what, hint)?;
+    talk(format_args!(
+        "wrote {} to {what}, {} bytes; to replay it: reprise replay --bundle {}",
+        bundle.task_id(),
+        bytes.len(),
+        args.out.display()
+    ));
+    Ok(Exit::Ok)
 }
 
 async fn cancel(args: TaskCancelArgs) -> anyhow::Result<Exit> {

@@ -77,6 +77,7 @@ fn detail(kind: &str, payload: &Value) -> String {
             Some(Value::Bool(true)) if kind == "user.tool_confirmation" => "approved".to_owned(),
             _ => "answered".to_owned(),
         },
+        "vendor.trust_recorded" => format!("{}  {}", text("/action"), text("/decision")),
         "receipt.issued" => text("/receipt_id").to_owned(),
         "user.cancel_requested" => text("/reason").to_owned(),
         "vendor.outcome_recorded" => format!("{}  {}", text("/status"), text("/summary")),

@@ -19,6 +19,8 @@ mod kills;
 #[cfg(test)]
 mod load;
 #[cfg(test)]
+mod quiet;
+#[cfg(test)]
 mod second;
 #[cfg(test)]
 mod sse;

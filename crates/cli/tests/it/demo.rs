@@ -71,6 +71,8 @@ fn told(text: &str) -> String {
                 _ if word.contains("/reprise-demo-") => "DIRECTORY".to_owned(),
                 _ if word.ends_with("/reprise") => "reprise".to_owned(),
                 _ if word.starts_with("sha256:") => "sha256:HASH".to_owned(),
+                _ if word.starts_with("base64:") => "base64:SIGNATURE".to_owned(),
+                _ if word.starts_with("`key_") => "`key_ID`".to_owned(),
                 _ => match word.rsplit_once('_') {
                     Some((prefix, body))
                         if body.len() >= 16 && body.bytes().all(|b| b.is_ascii_hexdigit()) =>

@@ -2,7 +2,7 @@
 
 use crate::world::World;
 
-const COMMANDS: [&[&str]; 33] = [
+const COMMANDS: [&[&str]; 36] = [
     &[],
     &["demo"],
     &["serve"],
@@ -16,11 +16,14 @@ const COMMANDS: [&[&str]; 33] = [
     &["task", "list"],
     &["task", "watch"],
     &["task", "answer"],
+    &["task", "export"],
     &["task", "cancel"],
     &["persona"],
     &["persona", "apply"],
     &["persona", "list"],
     &["persona", "show"],
+    &["replay"],
+    &["diff"],
     &["log"],
     &["log", "verify"],
     &["log", "prune"],

@@ -21,6 +21,8 @@ mod personas;
 #[cfg(test)]
 mod receipts;
 #[cfg(test)]
+mod replays;
+#[cfg(test)]
 mod serving;
 #[cfg(test)]
 mod tasks;
@@ -37,6 +39,7 @@ fn no_file_of_this_folder_is_forgotten() {
     for (folder, listed) in [
         (folder.to_owned(), include_str!("main.rs")),
         (format!("{folder}/receipts"), include_str!("receipts.rs")),
+        (format!("{folder}/replays"), include_str!("replays.rs")),
     ] {
         for entry in std::fs::read_dir(folder).unwrap() {
             let name = entry.unwrap().file_name().into_string().unwrap();

@@ -217,6 +217,7 @@ fn checkpoint(desk: &mut Desk<'_>, task: &TaskId, place: &Place, number: u64, st
             "task_id": task,
         }),
     )
+    // The boundary is the event itself.
     .sibling = Some(("event_id", 0));
     desk.blobs.push(blob);
 }

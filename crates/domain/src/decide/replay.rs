@@ -133,6 +133,6 @@ pub(super) fn end_replay(
     };
     end(desk, &order.id, status, &ending.ids, place, end_of_task);
     if let Some(ends) = &mut desk.ends {
-        ends.receipt = Some(ending.receipt.clone());
+        ends.receipt.clone_from(&ending.receipt);
     }
 }

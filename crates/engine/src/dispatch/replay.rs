@@ -18,6 +18,18 @@ impl Engine {
         caller: &Caller,
         request: &ReplayTask,
     ) -> Result<(Option<WorkspaceId>, Order), Refused> {
+        let (workspace, order, secrets) = self.check_replay(caller, request).await?;
+        // Known before the Task is: its worker may begin at once.
+        self.shared.keep_secrets(&order.salt, &order.id, secrets);
+        Ok((Some(workspace), Order::SubmitReplay(order)))
+    }
+
+    /// Refuses what can be refused, and returns the order with the secrets that it must not hold.
+    pub(super) async fn check_replay(
+        &self,
+        caller: &Caller,
+        request: &ReplayTask,
+    ) -> Result<(WorkspaceId, domain::SubmitReplay, BTreeMap<String, Value>), Refused> {
         let (_, task) = self.visible_task(caller, &request.id).await?;
         if !task.status.is_terminal() {
             return Err(Refused::Domain(Refusal::Conflict {
@@ -58,7 +70,7 @@ impl Engine {
         let new_branch =
             (goes_live || isolated).then(|| BranchId::from_body(&self.shared.ids.body()));
         let order = domain::SubmitReplay {
-            id: id.clone(),
+            id,
             ordinal,
             source: request.id.clone(),
             session_id,
@@ -72,9 +84,7 @@ impl Engine {
             salt: self.shared.ids.salt(),
             metadata: metadata(&request.body),
         };
-        // Known before the Task is: its worker may begin at once.
-        self.shared.keep_secrets(&id, secrets);
-        Ok((Some(task.workspace_id), Order::SubmitReplay(order)))
+        Ok((task.workspace_id, order, secrets))
     }
 
     async fn read_spec(
@@ -146,7 +156,7 @@ impl Engine {
         let Some(of) = &task.replay else {
             return Ok(None);
         };
-        let spec = self.replay_spec(of).await?;
+        let (spec, _) = self.replay_request(of).await?;
         let Ok(source) = self.source(&of.source_task_id).await? else {
             return Ok(None);
         };

@@ -44,7 +44,7 @@ impl Engine {
                 conformance: request.conformance,
                 session_id: None,
             };
-            self.build_replay(caller, &replay).await?;
+            self.check_replay(caller, &replay).await?;
         }
         let limit = self.shared.limits.fork_messages_max;
         let messages = self

@@ -121,6 +121,14 @@ impl Replayed {
         if emission.artifact.is_some() {
             payload.insert("task_id".to_owned(), json!(replay_task_id));
         }
+        let mut mark = self.mark(source, replay_task_id, mode);
+        mark.original_event_id = emission.original.and_then(id);
+        mark.replay_cursor = emission.cursor.and_then(id);
+        mark.override_key.clone_from(&emission.override_key);
+        mark.receipt_delta_id = emission
+            .override_key
+            .as_deref()
+            .and_then(|key| self.delta_id(key));
         ReplayedEvent {
             kind: emission.kind,
             actor,
@@ -131,18 +139,21 @@ impl Replayed {
                 ArtifactId::from_body(body)
             }),
             payload,
-            mark: ReplayMark {
-                mode: mode.to_owned(),
-                original_event_id: emission.original.and_then(id),
-                override_key: emission.override_key.clone(),
-                receipt_delta_id: emission
-                    .override_key
-                    .as_deref()
-                    .and_then(|key| self.delta_id(key)),
-                replay_cursor: emission.cursor.and_then(id),
-                replay_task_id: replay_task_id.clone(),
-                source_task_id: source.task_id.clone(),
-            },
+            mark,
+        }
+    }
+
+    /// Returns the mark of an event that repeats none of the source, where this run stands.
+    pub fn mark(&self, source: &Source, replay_task_id: &TaskId, mode: &str) -> ReplayMark {
+        let cursor = self.cursor.and_then(|index| source.event(index));
+        ReplayMark {
+            mode: mode.to_owned(),
+            original_event_id: None,
+            override_key: None,
+            receipt_delta_id: None,
+            replay_cursor: cursor.map(|event| event.id.clone()),
+            replay_task_id: replay_task_id.clone(),
+            source_task_id: source.task_id.clone(),
         }
     }
 
@@ -186,24 +197,32 @@ impl Replayed {
     /// Returns the payload of `replay.completed` or `replay.failed`.
     pub fn ended(&self, source: &Source) -> Map<String, Value> {
         let cursor = self.cursor.and_then(|index| source.event(index));
-        let payload = match &self.end.broken {
-            None => json!({
-                "source_task_id": source.task_id,
-                "events_replayed": self.emissions.len(),
-                "overrides_applied": self.applied.iter().map(|applied| &applied.key).collect::<Vec<_>>(),
-                "overrides_unused": self.unused,
-                "result_equal": self.result_equal,
-            }),
-            Some(failure) => json!({
-                "source_task_id": source.task_id,
-                "code": failure.code(),
-                "message": failure.message(),
-                "details": failure.details(cursor.map(|event| &*event.id)),
-            }),
-        };
-        match payload {
-            Value::Object(payload) => payload,
-            _ => Map::new(),
+        if let Some(failure) = &self.end.broken {
+            return broken(&source.task_id, failure, cursor.map(|event| &*event.id));
         }
+        members(json!({
+            "source_task_id": source.task_id,
+            "events_replayed": self.emissions.len(),
+            "overrides_applied": self.applied.iter().map(|applied| &applied.key).collect::<Vec<_>>(),
+            "overrides_unused": self.unused,
+            "result_equal": self.result_equal,
+        }))
+    }
+}
+
+/// Returns the payload of `replay.failed`.
+pub fn broken(source: &TaskId, failure: &Failure, cursor: Option<&str>) -> Map<String, Value> {
+    members(json!({
+        "source_task_id": source,
+        "code": failure.code(),
+        "message": failure.message(),
+        "details": failure.details(cursor),
+    }))
+}
+
+fn members(value: Value) -> Map<String, Value> {
+    match value {
+        Value::Object(payload) => payload,
+        _ => Map::new(),
     }
 }

@@ -3,7 +3,7 @@
 use std::collections::{BTreeMap, BTreeSet};
 
 use canon::{Digest, Map, Value, jcs, sha256};
-use domain::{INLINE_BYTES_MAX, Visibility};
+use domain::{BLOB_MEMBER, INLINE_BYTES_MAX, Visibility};
 use serde::{Deserialize, Serialize};
 use serde_json::json;
 
@@ -186,8 +186,8 @@ pub enum RequestError {
     DigestMismatch {
         /// The override.
         key: String,
-        /// The digest of the value.
-        expected: Digest,
+        /// The digest of the value; none for a secret.
+        expected: Option<Digest>,
     },
     /// A value is too large to be sent inline.
     #[error("`{param}` is larger than {INLINE_BYTES_MAX} bytes: send it as an artifact")]
@@ -267,6 +267,12 @@ pub fn read(
     }
     spec.checkpoint = checkpoint(body, source, mode)?;
     spec.refresh = refresh(body, mode)?;
+    if body
+        .get("metadata")
+        .is_some_and(|metadata| !metadata.is_object() && !metadata.is_null())
+    {
+        return Err(invalid("metadata", "must be an object"));
+    }
     spec.stale_input_fails = match body
         .get("metadata")
         .and_then(|metadata| metadata.get("replay_policy"))
@@ -505,16 +511,19 @@ fn read_override(
         placeholder: placeholder.filter(|_| conformance),
     };
     check_time(&canonical, &read, &param("value"))?;
+    if read.kind == "event_payload" {
+        check_payload(&read, &param("value"))?;
+    }
     if let (Some(stated), None) = (stated, placeholder) {
-        // The digest of a secret is not told either.
         let found = match &secret {
             Some(secret) => Some(sha256(&jcs(secret))),
             None => read.digest(),
         };
-        if let Some(expected) = found.filter(|found| *found != stated) {
+        if found.is_some_and(|found| found != stated) {
             return Err(RequestError::DigestMismatch {
                 key: key.to_owned(),
-                expected,
+                // The digest of a secret is told to nobody.
+                expected: read.digest(),
             });
         }
     }
@@ -524,7 +533,7 @@ fn read_override(
             // The key decides; whoever wrote the request took the id from another run.
             None => read.event_id = None,
             Some(index) => {
-                let belongs = source.key_of(index);
+                let belongs = source.key_of(index).or_else(|| source.lifecycle_key(index));
                 let is_other = belongs.is_some_and(|other| other != canonical)
                     || canonical
                         .strip_prefix("event:")
@@ -592,8 +601,11 @@ fn stated_digest(given: &Map<String, Value>, param: &str) -> Result<Option<Diges
     match text(given, "sha256", param)? {
         None => Ok(None),
         Some(text) => Digest::parse(&text)
+            .ok()
+            // Bare digits are a digest elsewhere; the contract wants the prefix.
+            .filter(|digest| digest.to_string() == text)
             .map(Some)
-            .map_err(|_| invalid(param, "must be `sha256:` and 64 lower-case hex digits")),
+            .ok_or_else(|| invalid(param, "must be `sha256:` and 64 lower-case hex digits")),
     }
 }
 
@@ -603,6 +615,19 @@ fn is_placeholder(digest: Digest) -> bool {
     let mut digits = hex.trim_start_matches("sha256:").bytes();
     let first = digits.next();
     digits.all(|digit| Some(digit) == first)
+}
+
+/// The payload of an event is an object. It points at nothing that is kept beside the log: whoever may replay may not
+/// therefore read what a digest names.
+fn check_payload(read: &Override, param: &str) -> Result<(), RequestError> {
+    match read.inline() {
+        Some(Value::Object(payload)) if !payload.contains_key(BLOB_MEMBER) => Ok(()),
+        Some(Value::Object(_)) => Err(invalid(
+            param,
+            format!("the member `{BLOB_MEMBER}` of a payload is not for callers"),
+        )),
+        _ => Err(invalid(param, "the payload of an event is an object")),
+    }
 }
 
 /// A time that becomes a member of the receipt must be one.

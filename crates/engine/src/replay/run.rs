@@ -13,7 +13,7 @@ use serde_json::json;
 use super::failure::{Divergence, Failure, Unavailable};
 use super::outcome::{Emission, End, FinalArtifact, Replayed};
 use super::request::{Given, Override, Refresh, Spec};
-use super::source::Source;
+use super::source::{Source, answer_in};
 use crate::workflow::{
     self, Answers, EffectAnswer, EffectKind, Machine, Note, Produced, Registry, Step, Wanted,
 };
@@ -23,12 +23,12 @@ use crate::workflow::{
 pub enum Progress {
     /// To its end.
     Ended(Replayed),
-    /// To effects that the request lets it perform anew.
+    /// To an effect that the request lets it perform anew.
     Needs {
-        /// What it emitted so far, the intents included.
+        /// What it emitted so far, the intent included.
         so_far: Replayed,
         /// What to perform.
-        effects: Vec<Wanted>,
+        effect: Box<Wanted>,
     },
 }
 
@@ -42,7 +42,7 @@ pub fn run(
 ) -> Progress {
     let mut runner = Runner::new(source, spec, secrets, live);
     match runner.all(workflows) {
-        Ok(Stop::Needs(effects)) => {
+        Ok(Stop::Needs(effect)) => {
             let end = End {
                 status: Status::Working,
                 text: None,
@@ -52,7 +52,7 @@ pub fn run(
             };
             Progress::Needs {
                 so_far: runner.into_replayed(end, false),
-                effects,
+                effect,
             }
         }
         Ok(Stop::Ended(end)) => {
@@ -80,7 +80,7 @@ pub fn run(
 
 enum Stop {
     Ended(Box<End>),
-    Needs(Vec<Wanted>),
+    Needs(Box<Wanted>),
 }
 
 /// Where the answer to an effect comes from.
@@ -164,6 +164,7 @@ impl<'a> Runner<'a> {
         if let Some(failure) = self.unreadable_override() {
             return Err(failure);
         }
+        self.lifecycle_time("time:created_at", from);
         if !self.source.has_started() {
             return self.end_as_source();
         }
@@ -183,7 +184,6 @@ impl<'a> Runner<'a> {
                 what: "kind",
             })));
         };
-        self.lifecycle_time("time:created_at", from);
         self.lifecycle_time("time:started_at", from);
         let (start, input) = self.source.start(|index| self.payload(index));
         let mut machine = match boundary {
@@ -195,7 +195,7 @@ impl<'a> Runner<'a> {
                 self.next = from;
                 self.cursor = Some(place);
                 let state = self.checkpoint_state(place)?;
-                let past = self.source.answers_before(place);
+                let past = self.source.answers_before(place)?;
                 workflow
                     .restore(&start, &state, &past)
                     .map_err(|message| self.cannot_restore(place, message))?
@@ -254,7 +254,7 @@ impl<'a> Runner<'a> {
                     behind_checkpoint = false;
                     match self.effects(effects)? {
                         Delivered::All(delivered) => answers = delivered,
-                        Delivered::Needs(effects) => return Ok(Stop::Needs(effects)),
+                        Delivered::Needs(effect) => return Ok(Stop::Needs(Box::new(effect))),
                         Delivered::Nothing => return self.end_as_source(),
                     }
                 }
@@ -326,15 +326,6 @@ impl<'a> Runner<'a> {
             self.requested(effect, &answer)?;
             found.push(answer);
         }
-        if found.iter().any(|found| matches!(found, Found::Needed)) {
-            let needed = effects.into_iter().zip(found);
-            return Ok(Delivered::Needs(
-                needed
-                    .filter(|(_, found)| matches!(found, Found::Needed))
-                    .map(|(effect, _)| effect)
-                    .collect(),
-            ));
-        }
         // In the order in which they were recorded; what was not recorded comes last.
         let mut order: Vec<usize> = (0..found.len()).collect();
         order.sort_by_key(|index| {
@@ -349,6 +340,10 @@ impl<'a> Runner<'a> {
             let (Some(effect), Some(found)) = (effects.get(index), found.get(index)) else {
                 continue;
             };
+            // One after the other: each result is told before the next effect begins.
+            if matches!(found, Found::Needed) {
+                return Ok(Delivered::Needs(effect.clone()));
+            }
             let answer = self.deliver(effect, found)?;
             if let Some(slot) = answers.get_mut(index) {
                 *slot = answer;
@@ -427,6 +422,9 @@ impl<'a> Runner<'a> {
                 also: 0,
             });
         };
+        if self.event_override(place).is_none() && self.source.answer(place).is_none() {
+            return Err(self.source.redacted(place));
+        }
         let recorded = places
             .requested
             .and_then(|index| self.request_digest(index));
@@ -501,18 +499,13 @@ impl<'a> Runner<'a> {
                     payload.insert("replay_note".to_owned(), "stale_input".into());
                     payload
                 });
-                let by_event = self.event_override(*place).cloned();
+                let by_event = self.event_override(*place);
                 self.emit(Kind::EffectRecorded, Some(*place), payload, None)?;
-                self.reused.push(*place);
                 if let Some(given) = by_event {
                     let payload = given.inline().and_then(Value::as_object);
-                    let member = |name: &str| payload.and_then(|payload| payload.get(name));
-                    return Ok(Some(EffectAnswer {
-                        ok: member("outcome").and_then(Value::as_str) != Some("error"),
-                        value: member("value").cloned().unwrap_or_default(),
-                        model: None,
-                    }));
+                    return Ok(payload.map(answer_in));
                 }
+                self.reused.push(*place);
                 Ok(self.source.answer(*place))
             }
             Found::Override => self.deliver_override(effect).map(Some),
@@ -717,7 +710,9 @@ impl<'a> Runner<'a> {
     fn notes(&mut self, notes: Vec<Note>) -> Result<(), Failure> {
         for Note { kind, payload } in notes {
             let place = self.next_of(kind);
-            let is_same = place.is_some_and(|index| self.source.payload(index) == payload);
+            let is_same = place.is_some_and(|index| {
+                self.source.is_substituted(index) || self.source.payload(index) == payload
+            });
             if place.is_some() && !is_same && !self.deviated {
                 return Err(self.differs(kind, place, &Value::Object(payload)));
             }
@@ -737,7 +732,12 @@ impl<'a> Runner<'a> {
             .event(place)
             .and_then(|event| event.payload.get("state_sha256"))
             .and_then(Value::as_str);
-        if recorded != Some(found.to_string().as_str()) && !self.deviated {
+        let is_same = recorded == Some(found.to_string().as_str());
+        if !is_same && !self.source.is_substituted(place) {
+            if self.deviated {
+                // Its state is not what the source's checkpoint holds.
+                return Ok(());
+            }
             return Err(self.differs(Kind::CheckpointCreated, Some(place), state));
         }
         self.emit(Kind::CheckpointCreated, Some(place), None, None)
@@ -751,7 +751,8 @@ impl<'a> Runner<'a> {
                 .and_then(|index| self.source.event(index))
                 .and_then(|event| event.payload.get("sha256"))
                 .and_then(Value::as_str);
-            let is_same = recorded == Some(digest.to_string().as_str());
+            let is_same = recorded == Some(digest.to_string().as_str())
+                || place.is_some_and(|index| self.source.is_substituted(index));
             if !is_same && !self.deviated {
                 let found = Value::String(digest.to_string());
                 return Err(self.differs(Kind::ArtifactCreated, place, &found));
@@ -765,30 +766,42 @@ impl<'a> Runner<'a> {
                 "bytes": product.bytes.len(),
                 "metadata": {},
             });
-            self.artifacts.push(FinalArtifact {
-                kind: product.kind.as_str().to_owned(),
-                sha256: Some(digest),
-            });
             self.emit(
                 Kind::ArtifactCreated,
                 place,
                 (!is_same).then(|| members(payload)),
                 None,
             )?;
-            if let Some(last) = self.emissions.last_mut() {
-                last.artifact = Some(self.artifacts.len() as u64);
-                if !is_same {
-                    last.content = Some(product.bytes);
-                }
-            }
+            let artifact = FinalArtifact {
+                kind: product.kind.as_str().to_owned(),
+                sha256: Some(digest),
+            };
+            self.made(artifact, (!is_same).then_some(product.bytes));
         }
         Ok(())
+    }
+
+    /// Notes that the last event makes an Artifact, unless it was replaced by one that makes none.
+    fn made(&mut self, artifact: FinalArtifact, content: Option<Vec<u8>>) {
+        let Some(last) = self.emissions.last_mut() else {
+            return;
+        };
+        let was_replaced = last
+            .original
+            .is_some_and(|index| self.source.is_substituted(index));
+        if last.override_key.is_some() || was_replaced {
+            return;
+        }
+        self.artifacts.push(artifact);
+        last.artifact = Some(self.artifacts.len() as u64);
+        last.content = content;
     }
 
     fn message(&mut self, text: &str) -> Result<(), Failure> {
         let place = self.next_of(Kind::AgentMessage);
         let source_text = place.map(|index| message_text(&self.source.payload(index)));
-        let is_same = source_text.as_deref() == Some(text);
+        let is_same = source_text.as_deref() == Some(text)
+            || place.is_some_and(|index| self.source.is_substituted(index));
         if !is_same && !self.deviated {
             return Err(self.differs(Kind::AgentMessage, place, &Value::String(text.to_owned())));
         }
@@ -849,14 +862,29 @@ impl<'a> Runner<'a> {
         if end.status != self.source.status {
             return false;
         }
-        let text = (0..self.source.len())
-            .rev()
-            .find(|index| {
-                self.source.kind(*index) == Some(Kind::AgentMessage)
-                    && matches!(self.class(*index), Class::Caused)
+        self.source_text() == end.text && self.source_failure() == end.failure
+    }
+
+    /// Returns what the source said at its end.
+    fn source_text(&self) -> Option<String> {
+        let last = |wanted: Kind, own: bool| {
+            (0..self.source.len()).rev().find(|index| {
+                self.source.kind(*index) == Some(wanted)
+                    && self
+                        .source
+                        .event(*index)
+                        .is_some_and(|event| !own || event.replay.is_none())
+                    && (own || matches!(self.class(*index), Class::Caused))
             })
-            .map(|index| message_text(&self.source.payload(index)));
-        text == end.text && self.source_failure() == end.failure
+        };
+        // A replay's outcome holds its words; that of any other Task points at them.
+        let outcome = last(Kind::OutcomeRecorded, true).map(|index| self.source.payload(index));
+        let messages = outcome.as_ref().and_then(|outcome| outcome.get("messages"));
+        if let Some(Value::Array(messages)) = messages {
+            let message = messages.first().and_then(Value::as_object);
+            return message.map(message_text);
+        }
+        last(Kind::AgentMessage, false).map(|index| message_text(&self.source.payload(index)))
     }
 
     fn differs(&self, kind: Kind, place: Option<usize>, found: &Value) -> Failure {
@@ -1004,15 +1032,15 @@ impl<'a> Runner<'a> {
             changed.insert("failure".to_owned(), end.failure.clone());
             payload = Some(changed);
         }
-        let is_artifact = kind == Kind::ArtifactCreated;
-        if is_artifact {
+        let mut made = None;
+        if kind == Kind::ArtifactCreated {
             let (artifact, changed) = self.uploaded(index);
-            self.artifacts.push(artifact);
+            made = Some(artifact);
             payload = changed;
         }
         self.repeat(kind, index, payload);
-        if is_artifact && let Some(last) = self.emissions.last_mut() {
-            last.artifact = Some(self.artifacts.len() as u64);
+        if let Some(artifact) = made {
+            self.made(artifact, None);
         }
     }
 
@@ -1058,8 +1086,10 @@ impl<'a> Runner<'a> {
             | Kind::AgentToolResult
             | Kind::AgentMemoryRead
             | Kind::ToolFailed => Class::Caused,
-            Kind::ToolDenied if event.payload.contains_key("tool_call_id") => Class::Caused,
-            Kind::AgentMessage | Kind::SessionMessageAppended | Kind::ArtifactCreated
+            Kind::AgentMessage
+            | Kind::SessionMessageAppended
+            | Kind::ArtifactCreated
+            | Kind::ToolDenied
                 if by_agent =>
             {
                 Class::Caused
@@ -1107,16 +1137,20 @@ impl<'a> Runner<'a> {
         self.apply(&key, Some(index), Some(before));
         self.deviated = true;
         // What is not public is told by its digest.
-        let shown = if given.visibility == domain::Visibility::Public {
+        let mut shown = if given.visibility == domain::Visibility::Public {
             payload
         } else {
             members(json!({
                 "redacted": true,
                 "visibility": given.visibility.as_str(),
                 "sha256": given.digest(),
-                "effect_key": self.source.key_of(index),
             }))
         };
+        // Whatever it says now, it belongs to the same effect (AP-RPL-08).
+        shown.remove("effect_key");
+        if let Some(effect_key) = self.source.key_of(index) {
+            shown.insert("effect_key".to_owned(), effect_key.into());
+        }
         Some((key, shown))
     }
 
@@ -1144,7 +1178,7 @@ impl<'a> Runner<'a> {
 
 enum Delivered {
     All(Vec<EffectAnswer>),
-    Needs(Vec<Wanted>),
+    Needs(Wanted),
     Nothing,
 }
 

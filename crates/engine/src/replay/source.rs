@@ -16,6 +16,12 @@ use crate::workflow::{Answers, EffectAnswer, Start};
 #[error("not the sealed log of a task: {0}")]
 pub struct ReadSourceError(String);
 
+impl ReadSourceError {
+    pub(super) fn new(problem: impl ToString) -> Self {
+        Self(problem.to_string())
+    }
+}
+
 /// Where an effect stands in the log.
 #[derive(Debug, Clone, Copy, Default)]
 pub(super) struct Places {
@@ -41,7 +47,14 @@ pub struct Source {
     blobs: BTreeMap<Digest, Vec<u8>>,
     /// The request, when the source is a replay itself: it holds values that events only describe.
     inherited: Option<Spec>,
+    /// The Receipt that there should be, and what is wrong with it.
+    lacking: Option<(String, &'static str)>,
+    /// The digest of the log by somebody else's word.
+    claimed: Option<Digest>,
 }
+
+/// The times that the server itself reads around a workflow.
+const LIFECYCLE_KEYS: [&str; 3] = ["time:created_at", "time:started_at", "time:completed_at"];
 
 /// Returns the digests of everything a log keeps beside itself.
 ///
@@ -50,7 +63,7 @@ pub struct Source {
 pub fn blobs_named(events: &[Arc<[u8]>]) -> Result<Vec<Digest>, ReadSourceError> {
     let mut named = Vec::new();
     for bytes in events {
-        let event = Event::parse(bytes).map_err(|error| ReadSourceError(error.to_string()))?;
+        let event = Event::parse(bytes).map_err(ReadSourceError::new)?;
         named.extend(named_by(&event).into_iter().map(|(_, digest)| digest));
     }
     named.sort_unstable();
@@ -95,64 +108,94 @@ impl Source {
         receipt: Option<Receipt>,
         inherited: Option<Spec>,
     ) -> Result<Self, ReadSourceError> {
-        let fail = |problem: &str| ReadSourceError(problem.to_owned());
         let mut parsed = Vec::with_capacity(events.len());
-        let mut kinds = Vec::with_capacity(events.len());
-        let mut status = None;
         for bytes in events {
-            let event = Event::parse(bytes).map_err(|error| ReadSourceError(error.to_string()))?;
+            let event = Event::parse(bytes).map_err(ReadSourceError::new)?;
             if event.is_header() {
-                return Err(fail("its events were pruned"));
+                return Err(ReadSourceError::new("its events were pruned"));
             }
-            let kind = event
-                .kind()
-                .map_err(|error| ReadSourceError(error.to_string()))?;
-            let end = match kind {
-                Kind::TaskStatusChanged if event.replay.is_none() => event
-                    .payload
-                    .get("to")
-                    .and_then(|to| serde_json::from_value::<Status>(to.clone()).ok())
-                    .filter(|to| to.is_terminal()),
-                _ => None,
-            };
+            let is_last = end_told_by(&event).is_some();
             parsed.push(event);
-            kinds.push(kind);
-            if end.is_some() {
-                status = end;
+            if is_last {
                 break;
             }
         }
-        let task_id = match (parsed.first(), kinds.first()) {
+        let sealed = events.get(..parsed.len()).unwrap_or_default();
+        let log_sha256 = event_log_digest(sealed.iter().map(|bytes| &**bytes));
+        Self::of(parsed, log_sha256, blobs, receipt, inherited)
+    }
+
+    /// Takes the events of a sealed log, the last of which says how the Task ended.
+    pub(super) fn of(
+        events: Vec<Event>,
+        log_sha256: Digest,
+        blobs: BTreeMap<Digest, Vec<u8>>,
+        receipt: Option<Receipt>,
+        inherited: Option<Spec>,
+    ) -> Result<Self, ReadSourceError> {
+        let fail = |problem: &str| ReadSourceError::new(problem);
+        let kinds = events
+            .iter()
+            .map(|event| event.kind().map_err(ReadSourceError::new))
+            .collect::<Result<Vec<Kind>, _>>()?;
+        let task_id = match (events.first(), kinds.first()) {
             (Some(first), Some(Kind::TaskSubmitted)) => first.task_id.clone(),
             _ => None,
         };
         let task_id = task_id.ok_or_else(|| fail("it does not begin with `task.submitted`"))?;
-        if parsed
+        if events
             .iter()
             .any(|event| event.task_id.as_ref() != Some(&task_id))
         {
             return Err(fail("it holds events of another task"));
         }
+        let status = events.last().and_then(end_told_by);
         let status = status.ok_or_else(|| fail("the task has not ended"))?;
-        let sealed = events.get(..parsed.len()).unwrap_or_default();
-        let log_sha256 = event_log_digest(sealed.iter().map(|bytes| &**bytes));
-        let effects = places(&parsed, &kinds);
+        if events
+            .iter()
+            .rev()
+            .skip(1)
+            .any(|event| end_told_by(event).is_some())
+        {
+            return Err(fail("something follows the end of the task"));
+        }
+        let effects = places(&events, &kinds);
         Ok(Self {
             task_id,
             receipt,
             status,
             log_sha256,
-            events: parsed,
+            events,
             kinds,
             effects,
             blobs,
             inherited,
+            lacking: None,
+            claimed: None,
         })
+    }
+
+    /// Says that the Task has a Receipt which cannot be read, and why.
+    #[must_use]
+    pub fn lacking_receipt(mut self, id: String, reason: &'static str) -> Self {
+        self.lacking = Some((id, reason));
+        self
+    }
+
+    /// Says which digest the log must have, beside what its receipt says.
+    pub(super) fn claiming(mut self, log_sha256: Digest) -> Self {
+        self.claimed = Some(log_sha256);
+        self
     }
 
     /// Returns the events of the log.
     pub fn events(&self) -> &[Event] {
         &self.events
+    }
+
+    /// Gives the events away.
+    pub(super) fn into_events(self) -> Vec<Event> {
+        self.events
     }
 
     /// Returns one event.
@@ -203,6 +246,13 @@ impl Source {
         }
     }
 
+    /// Returns the key of the reading of the clock that an event tells.
+    pub(super) fn lifecycle_key(&self, index: usize) -> Option<&'static str> {
+        LIFECYCLE_KEYS
+            .into_iter()
+            .find(|key| self.lifecycle_event(key) == Some(index))
+    }
+
     fn own(&self, kind: Kind) -> Option<usize> {
         (0..self.len()).find(|index| {
             self.kind(*index) == Some(kind)
@@ -233,20 +283,29 @@ impl Source {
             })
     }
 
+    /// Returns the state that a checkpoint keeps, when it is to be had.
+    pub(super) fn checkpoint_state(&self, index: usize) -> Option<Value> {
+        let event = self.events.get(index)?;
+        let digest = Digest::parse(event.payload.get("state_sha256")?.as_str()?).ok()?;
+        serde_json::from_slice(self.blobs.get(&digest)?).ok()
+    }
+
     /// Returns the canonical key of a recorded call id, such as `mcp:<server>:<tool call id>`.
     pub fn resolve_alias(&self, alias: &str) -> Option<String> {
         self.events
             .iter()
             .zip(&self.kinds)
-            .find_map(|(event, kind)| {
+            .enumerate()
+            .find_map(|(index, (event, kind))| {
                 let text = |pointer: &str| event.payload.get(pointer).and_then(Value::as_str);
                 let key = text("effect_key")?;
                 let call_id = match kind {
                     Kind::AgentToolUse => text("tool_call_id")?,
                     Kind::EffectRecorded if key.starts_with("llm:") => {
-                        let own = event.payload.get("value").and_then(|value| value.get("id"));
-                        let ids = [text("provider_request_id"), own.and_then(Value::as_str)];
                         let id = alias.strip_prefix("llm:")?;
+                        let own = self.answer(index);
+                        let own = own.as_ref().and_then(|answer| answer.value.get("id"));
+                        let ids = [text("provider_request_id"), own.and_then(Value::as_str)];
                         return ids.contains(&Some(id)).then(|| key.to_owned());
                     }
                     _ => return None,
@@ -257,8 +316,32 @@ impl Source {
             })
     }
 
+    /// True for an event of a replay whose payload came from a request: no workflow would say it again.
+    pub(super) fn is_substituted(&self, index: usize) -> bool {
+        self.substituted_by(index)
+            .is_some_and(|key| key.starts_with("event:"))
+    }
+
+    fn substituted_by(&self, index: usize) -> Option<&str> {
+        let mark = self.events.get(index)?.replay.as_ref()?;
+        mark.override_key.as_deref()
+    }
+
+    /// Returns the payload that the request of this replay gave an event, which may not be public.
+    fn substitute(&self, index: usize) -> Option<&Map<String, Value>> {
+        let key = self.substituted_by(index)?;
+        let given = self.inherited.as_ref()?.overrides.get(key)?;
+        given
+            .inline()
+            .filter(|_| key.starts_with("event:"))?
+            .as_object()
+    }
+
     /// Returns the payload of an event with its blobs filled in.
     pub(super) fn payload(&self, index: usize) -> Map<String, Value> {
+        if let Some(given) = self.substitute(index) {
+            return given.clone();
+        }
         let Some(event) = self.events.get(index) else {
             return Map::new();
         };
@@ -283,21 +366,13 @@ impl Source {
         self.blobs.get(&digest).map(Vec::as_slice)
     }
 
-    /// Returns the recorded answer at a place.
+    /// Returns the recorded answer at a place; none when it is told by its digest alone.
     pub(super) fn answer(&self, index: usize) -> Option<EffectAnswer> {
         let event = self.events.get(index)?;
-        let value = match event.payload.get("value") {
-            Some(value) => value.clone(),
-            None => match self.blob_value(event, "value") {
-                Some(value) => value,
-                // An override of the replay that this source is: only its request holds the value.
-                None => self
-                    .inherited
-                    .as_ref()
-                    .and_then(|spec| spec.overrides.get(self.key_of(index)?)?.inline().cloned())
-                    .unwrap_or_default(),
-            },
-        };
+        if let Some(given) = self.substitute(index) {
+            return Some(answer_in(given));
+        }
+        let value = self.recorded_value(index)?;
         Some(EffectAnswer {
             ok: event.payload.get("outcome").and_then(Value::as_str) == Some("ok"),
             value,
@@ -309,20 +384,79 @@ impl Source {
         })
     }
 
-    /// Returns the answers that were recorded before a place.
-    pub(super) fn answers_before(&self, index: usize) -> Answers {
-        self.effects
+    /// Returns the value that was recorded at a place, when it is to be had.
+    pub(super) fn recorded_value(&self, index: usize) -> Option<Value> {
+        let event = self.events.get(index)?;
+        if let Some(value) = event.payload.get("value") {
+            return Some(value.clone());
+        }
+        // An override of the replay that this source is: only its request holds the value.
+        let inherited = || {
+            let spec = self.inherited.as_ref()?;
+            spec.overrides.get(self.key_of(index)?)?.inline().cloned()
+        };
+        self.blob_value(event, "value").or_else(inherited)
+    }
+
+    /// Returns the effect keys with their places, in the order of the log.
+    pub(super) fn effects(&self) -> Vec<(&str, Places)> {
+        let mut effects: Vec<(&str, Places)> = self
+            .effects
             .iter()
-            .filter_map(|(key, places)| {
-                let recorded = places.recorded.filter(|recorded| *recorded < index)?;
-                Some((key.clone(), self.answer(recorded)?))
+            .map(|(key, places)| (key.as_str(), *places))
+            .collect();
+        effects.sort_by_key(|(_, places)| places.requested.or(places.recorded).or(places.asked));
+        effects
+    }
+
+    /// Returns the answers that were recorded before a place.
+    ///
+    /// # Errors
+    /// One of them is not told.
+    pub(super) fn answers_before(&self, index: usize) -> Result<Answers, Failure> {
+        let mut recorded: Vec<(usize, &String)> = self
+            .effects
+            .iter()
+            .filter_map(|(key, places)| Some((places.recorded?, key)))
+            .filter(|(place, _)| *place < index)
+            .collect();
+        recorded.sort_unstable();
+        recorded
+            .into_iter()
+            .map(|(place, key)| match self.answer(place) {
+                Some(answer) => Ok((key.clone(), answer)),
+                None => Err(self.redacted(place)),
             })
             .collect()
     }
 
+    /// Says that the answer at a place was never told to the log.
+    pub(super) fn redacted(&self, place: usize) -> Failure {
+        let first = Unavailable {
+            what: "host",
+            id: None,
+            key: self.key_of(place).map(str::to_owned),
+            event_id: self.events.get(place).map(|event| event.id.to_string()),
+            sequence: Some(place as u64 + 1),
+            reason: "redacted",
+        };
+        Failure::Unavailable {
+            first: Box::new(first),
+            also: 0,
+        }
+    }
+
     /// Returns what the workflow starts from, and the place of the event that holds the input.
     pub(super) fn start(&self, payload_of: impl Fn(usize) -> Map<String, Value>) -> (Start, usize) {
-        let submitted = payload_of(0);
+        // A replay tells in its own log what it was given instead of its source's beginning.
+        let given = (0..self.len())
+            .find(|index| {
+                self.event(*index)
+                    .is_some_and(|event| event.replay.is_some())
+            })
+            .filter(|index| self.kind(*index) == Some(Kind::ReplayEventReplayed))
+            .filter(|index| self.substitute(*index).is_some());
+        let submitted = payload_of(given.unwrap_or(0));
         let message = if submitted.contains_key("input") {
             None
         } else {
@@ -361,8 +495,23 @@ impl Source {
     /// Checks everything the log needs before anything is run: its digest in the receipt, and every blob from a place
     /// on, so that the first thing missing is told by its place and not by luck.
     pub(super) fn check(&self, from: usize) -> Option<Failure> {
+        if let Some((id, reason)) = &self.lacking {
+            let first = Unavailable {
+                what: "receipt",
+                id: Some(id.clone()),
+                key: None,
+                event_id: None,
+                sequence: None,
+                reason,
+            };
+            return Some(Failure::Unavailable {
+                first: Box::new(first),
+                also: 0,
+            });
+        }
         let stated = self.receipt.as_ref().and_then(stated_log_digest);
-        if stated.is_some_and(|stated| stated != self.log_sha256) {
+        let mut stated = stated.into_iter().chain(self.claimed);
+        if stated.any(|stated| stated != self.log_sha256) {
             let first = Unavailable {
                 what: "event",
                 id: None,
@@ -380,7 +529,8 @@ impl Source {
             .events
             .iter()
             .enumerate()
-            .filter(|(index, event)| *index >= from || holds_input(event))
+            // To restore a boundary, the workflow goes over what it was told before.
+            .filter(|(index, event)| *index >= from || is_needed_again(event))
             .flat_map(|(index, event)| {
                 named_by(event)
                     .into_iter()
@@ -415,8 +565,30 @@ impl Source {
     }
 }
 
-fn holds_input(event: &Event) -> bool {
-    matches!(event.kind(), Ok(Kind::TaskSubmitted | Kind::UserMessage))
+/// Returns the answer that the payload of a record holds.
+pub(super) fn answer_in(payload: &Map<String, Value>) -> EffectAnswer {
+    EffectAnswer {
+        ok: payload.get("outcome").and_then(Value::as_str) != Some("error"),
+        value: payload.get("value").cloned().unwrap_or_default(),
+        model: None,
+    }
+}
+
+fn is_needed_again(event: &Event) -> bool {
+    matches!(
+        event.kind(),
+        Ok(Kind::TaskSubmitted | Kind::UserMessage | Kind::EffectRecorded)
+    )
+}
+
+/// Returns the state in which a Task ended, from the event that says so.
+fn end_told_by(event: &Event) -> Option<Status> {
+    if event.kind() != Ok(Kind::TaskStatusChanged) || event.replay.is_some() {
+        return None;
+    }
+    let to = event.payload.get("to")?;
+    let to: Status = serde_json::from_value(to.clone()).ok()?;
+    to.is_terminal().then_some(to)
 }
 
 /// Returns the digest of the event log that a receipt states.

@@ -5,7 +5,7 @@ use std::sync::{Arc, OnceLock};
 
 use canon::Digest;
 use domain::{
-    Blob, Decision, Document, Documents, EventName, ImpossibleEvent, Position, ResourceRef,
+    Blob, Decision, Document, Documents, Event, EventName, ImpossibleEvent, Position, ResourceRef,
     Scratch, Sealed, State, Timestamp, decide,
 };
 
@@ -58,12 +58,36 @@ pub(super) struct Turn {
 
 /// What a commit writes: its events, and the documents as it leaves them. Empty until it seals. Clones share it.
 #[derive(Debug, Clone, Default)]
-pub(crate) struct Written(Arc<OnceLock<(Vec<StoredEvent>, Vec<Document>)>>);
+pub(crate) struct Written {
+    sealed: Arc<OnceLock<(Vec<StoredEvent>, Vec<Document>)>>,
+    /// The event that was read first: an answer shows it, and what it shows points to it.
+    read: OnceLock<(Position, Event)>,
+}
 
 impl Written {
     /// Returns the event at a position, when the commit wrote it.
-    pub(crate) fn event(&self, position: Position) -> Option<&StoredEvent> {
-        let (events, _) = self.0.get()?;
+    ///
+    /// # Errors
+    /// Its bytes are no event, which is a bug.
+    pub(crate) fn event(&self, position: Position) -> Result<Option<Event>, Refused> {
+        if let Some((known, event)) = self.read.get()
+            && *known == position
+        {
+            return Ok(Some(event.clone()));
+        }
+        let Some(stored) = self.stored(position) else {
+            return Ok(None);
+        };
+        let event = Event::parse(&stored.bytes).map_err(|error| Refused::Internal {
+            detail: error.to_string(),
+        })?;
+        // Only the first is kept.
+        let _ = self.read.set((position, event.clone()));
+        Ok(Some(event))
+    }
+
+    fn stored(&self, position: Position) -> Option<&StoredEvent> {
+        let (events, _) = self.sealed.get()?;
         let offset = position.0.checked_sub(events.first()?.position.0)?;
         events.get(usize::try_from(offset).ok()?)
     }
@@ -74,7 +98,7 @@ impl Written {
     }
 
     pub(super) fn documents(&self) -> &[Document] {
-        self.0.get().map_or(&[], |(_, documents)| documents)
+        self.sealed.get().map_or(&[], |(_, documents)| documents)
     }
 }
 
@@ -295,7 +319,7 @@ impl Plan {
                 documents: changed.clone(),
             };
             // Filled once per commit; a second filling cannot happen.
-            let _ = written.0.set((events, changed));
+            let _ = written.sealed.set((events, changed));
             Ok(turn)
         })
     }

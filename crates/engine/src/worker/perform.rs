@@ -6,7 +6,7 @@
 use std::time::Duration;
 
 use canon::{Value, sha256};
-use domain::{EffectResult, Move, Position, State};
+use domain::{EffectResult, Kind, Move, Position, ReplayedEvent, State};
 use futures_util::StreamExt;
 use futures_util::stream::FuturesUnordered;
 use serde_json::json;
@@ -94,10 +94,27 @@ impl Run<'_> {
 
     fn show<'s>(&mut self, streams: impl Iterator<Item = &'s mut Stream>) {
         for stream in streams.filter(|stream| !stream.text.is_empty()) {
-            self.moves.push(Move::Delta {
-                effect_key: stream.effect_key.clone(),
-                index: stream.index,
-                text: std::mem::take(&mut stream.text),
+            let text = std::mem::take(&mut stream.text);
+            self.moves.push(match &self.streams_as {
+                None => Move::Delta {
+                    effect_key: stream.effect_key.clone(),
+                    index: stream.index,
+                    text,
+                },
+                Some(mark) => Move::Replay(Box::new(ReplayedEvent {
+                    kind: Kind::MessageDelta,
+                    actor: None,
+                    artifact: None,
+                    content: None,
+                    payload: [
+                        ("effect_key".to_owned(), json!(stream.effect_key)),
+                        ("index".to_owned(), json!(stream.index)),
+                        ("text".to_owned(), json!(text)),
+                    ]
+                    .into_iter()
+                    .collect(),
+                    mark: mark.clone(),
+                })),
             });
             stream.index += 1;
         }

@@ -2,33 +2,43 @@
 //!
 //! Since the computation is pure, a process that takes over computes it again and leaves out what is written already.
 
-use std::collections::{BTreeMap, BTreeSet};
+mod earlier;
+
 use std::sync::Arc;
 
-use canon::{Digest, Value};
+use canon::Value;
 use domain::{
-    EffectResult, EndIds, EndReplay, Event, Kind, Move, OutcomeId, ReceiptId, ReplayOf, Status,
-    Task, TaskId,
+    EffectResult, EndIds, EndReplay, Move, OutcomeId, ReceiptId, ReplayOf, Status, Task, TaskId,
 };
 use serde_json::json;
 
 use super::run::Run;
+use crate::record::unreadable;
 use crate::refused::Refused;
 use crate::replay::{self, Failure, Issuing, Progress, Replayed, Source, Spec};
-use crate::workflow::{Answers, EffectAnswer, Wanted};
+use crate::workflow::{EffectAnswer, Wanted};
+use earlier::Earlier;
 
 /// Events of a replay that one commit takes, so that other clients need not wait for long.
 const PIECE_LEN: usize = 128;
 
 impl Run<'_> {
     pub(super) async fn replay(&mut self, task: &Task, of: &ReplayOf) -> Result<(), Refused> {
-        let (source, spec, secrets) = match self.engine.replay_inputs(&self.id, of).await? {
-            Ok(inputs) => inputs,
-            Err(failure) => return self.cannot_begin(task, failure).await,
+        let (spec, salt) = self.engine.replay_request(of).await?;
+        let source = match self.engine.source(&of.source_task_id).await? {
+            Ok(source) => source,
+            Err(failure) => return self.cannot_begin(task, of, &spec, &failure).await,
         };
-        let mut live = self.performed_anew().await?;
-        let unknown = self.without_result().await?;
-        let mut written = self.written().await?;
+        let secrets = self.engine.shared.secrets_under(&salt);
+        // A replay that has not begun has written nothing.
+        let Earlier {
+            mut written,
+            mut live,
+            unknown,
+        } = match task.status {
+            Status::Submitted => Earlier::default(),
+            _ => self.earlier().await?,
+        };
         if task.status == Status::Submitted {
             let (_, digest) = source.workflow();
             self.moves.push(Move::Start {
@@ -50,18 +60,17 @@ impl Run<'_> {
                     self.write(&source, &spec, &replayed, &mut written).await?;
                     return self.end_replay(&source, &spec, &replayed, of).await;
                 }
-                Progress::Needs { so_far, effects } => {
+                Progress::Needs { so_far, effect } => {
                     self.write(&source, &spec, &so_far, &mut written).await?;
                     self.flush().await?;
-                    for effect in effects {
-                        if !effect.repeatable && unknown.contains(&effect.key) {
-                            let replayed = so_far.without_result_of(&effect.key);
-                            return self.end_replay(&source, &spec, &replayed, of).await;
-                        }
-                        let key = effect.key.clone();
-                        let answer = self.perform_anew(effect).await?;
-                        live.insert(key, answer);
+                    if !effect.repeatable && unknown.contains(&effect.key) {
+                        let replayed = so_far.without_result_of(&effect.key);
+                        return self.end_replay(&source, &spec, &replayed, of).await;
                     }
+                    self.streams_as = Some(so_far.mark(&source, &self.id, spec.mode.as_str()));
+                    let key = effect.key.clone();
+                    let answer = self.perform_anew(*effect).await?;
+                    live.insert(key, answer);
                 }
             }
         }
@@ -108,67 +117,6 @@ impl Run<'_> {
         }
     }
 
-    async fn own_events(&self) -> Result<Vec<Event>, Refused> {
-        let stored = self.engine.task_log(self.key).await?;
-        stored
-            .iter()
-            .map(|bytes| {
-                Event::parse(bytes).map_err(|error| Refused::Internal {
-                    detail: error.to_string(),
-                })
-            })
-            .collect()
-    }
-
-    async fn written(&self) -> Result<usize, Refused> {
-        let events = self.own_events().await?;
-        Ok(events.iter().filter(|event| event.replay.is_some()).count())
-    }
-
-    /// Returns the effects that an earlier attempt meant to perform and told no result of.
-    async fn without_result(&self) -> Result<BTreeSet<String>, Refused> {
-        let mut keys = BTreeSet::new();
-        for event in self.own_events().await? {
-            let Some(key) = event.payload.get("effect_key").and_then(Value::as_str) else {
-                continue;
-            };
-            match event.kind() {
-                Ok(Kind::EffectRequested) => {
-                    keys.insert(key.to_owned());
-                }
-                Ok(Kind::EffectRecorded) => {
-                    keys.remove(key);
-                }
-                _ => {}
-            }
-        }
-        Ok(keys)
-    }
-
-    /// Returns what an earlier attempt performed anew.
-    async fn performed_anew(&self) -> Result<Answers, Refused> {
-        let mut answers = BTreeMap::new();
-        for mut event in self.own_events().await? {
-            let is_anew =
-                event.payload.get("replay_note").and_then(Value::as_str) == Some("refreshed");
-            if event.kind() != Ok(Kind::EffectRecorded) || !is_anew {
-                continue;
-            }
-            crate::view::resolve_blobs(&*self.engine.shared.store, &mut event.payload).await?;
-            let member = |name: &str| event.payload.get(name).cloned().unwrap_or_default();
-            let Value::String(key) = member("effect_key") else {
-                continue;
-            };
-            let answer = EffectAnswer {
-                ok: member("outcome") == json!("ok"),
-                value: member("value"),
-                model: serde_json::from_value(member("model")).ok(),
-            };
-            answers.insert(key, answer);
-        }
-        Ok(answers)
-    }
-
     async fn end_replay(
         &mut self,
         source: &Source,
@@ -192,23 +140,43 @@ impl Run<'_> {
             summary: replayed.end.summary.clone(),
             messages,
             failure: replayed.end.failure.clone(),
-            receipt: receipt.bytes().into(),
+            receipt: Some(receipt.bytes().into()),
         })));
-        self.flush().await?;
-        self.engine.shared.forget_secrets(&self.id);
-        Ok(())
+        self.flush().await
     }
 
     /// Fails a replay whose source cannot even be read.
-    async fn cannot_begin(&mut self, task: &Task, failure: Failure) -> Result<(), Refused> {
+    async fn cannot_begin(
+        &mut self,
+        task: &Task,
+        of: &ReplayOf,
+        spec: &Spec,
+        failure: &Failure,
+    ) -> Result<(), Refused> {
         if task.status == Status::Submitted {
             self.moves.push(Move::Start {
                 workflow_digest: canon::sha256(b""),
             });
+            self.moves.push(Move::StartReplay(replay::announced(
+                &of.source_task_id,
+                spec,
+            )));
         }
-        // Without a readable log there is nothing that a replay's own receipt could be computed from.
-        let details = failure.details(None);
-        self.fail(failure.code(), failure.message(), details).await
+        let payload = replay::broken(&of.source_task_id, failure, None);
+        let mut described = payload.clone();
+        described.remove("source_task_id");
+        self.moves.push(Move::EndReplay(Box::new(EndReplay {
+            ids: self.engine.end_ids(),
+            status: Status::Failed,
+            completed: false,
+            payload,
+            summary: failure.message(),
+            messages: json!([]),
+            failure: Value::Object(described),
+            // Without a readable log there is nothing that a replay's own receipt could be computed from.
+            receipt: None,
+        })));
+        self.flush().await
     }
 }
 
@@ -243,23 +211,8 @@ impl crate::Engine {
         })
     }
 
-    /// Reads what a replay works on: its source, its request, and the secrets it was told.
-    pub(crate) async fn replay_inputs(
-        &self,
-        id: &TaskId,
-        of: &ReplayOf,
-    ) -> Result<Result<(Source, Spec, BTreeMap<String, Value>), Failure>, Refused> {
-        let spec = self.replay_spec(of).await?;
-        let source = match self.source(&of.source_task_id).await? {
-            Ok(source) => source,
-            Err(failure) => return Ok(Err(failure)),
-        };
-        let secrets = self.shared.secrets_of(id);
-        Ok(Ok((source, spec, secrets)))
-    }
-
-    /// Reads an accepted request, with the Artifacts it takes values from.
-    pub(crate) async fn replay_spec(&self, of: &ReplayOf) -> Result<Spec, Refused> {
+    /// Reads an accepted request, with the Artifacts it takes values from, and its salt.
+    pub(crate) async fn replay_request(&self, of: &ReplayOf) -> Result<(Spec, String), Refused> {
         let broken = |detail: String| Refused::Internal { detail };
         let bytes = self.shared.store.blob(of.request).await?;
         let bytes = bytes.ok_or_else(|| broken("the request of a replay is gone".to_owned()))?;
@@ -268,6 +221,10 @@ impl crate::Engine {
         let request = stored
             .get_mut("request")
             .map(Value::take)
+            .unwrap_or_default();
+        let salt = stored
+            .get("salt")
+            .and_then(Value::as_str)
             .unwrap_or_default();
         let mut spec: Spec =
             serde_json::from_value(request).map_err(|error| broken(error.to_string()))?;
@@ -279,48 +236,47 @@ impl crate::Engine {
                     .and_then(|bytes| serde_json::from_slice(&bytes).ok());
             }
         }
-        Ok(spec)
+        Ok((spec, salt.to_owned()))
     }
 
     /// Reads the sealed log of a Task with everything it keeps beside itself.
     pub(crate) async fn source(&self, id: &TaskId) -> Result<Result<Source, Failure>, Refused> {
-        let store = &self.shared.store;
-        let documents = store.documents(vec![id.as_str().into()]).await?;
-        let document = documents.into_iter().flatten().next();
-        let Some((key, task)) = document.and_then(|document| match document.state {
-            domain::State::Task(task) => Some((document.key, task)),
-            _ => None,
-        }) else {
-            return Ok(Err(gone("event", id.as_str(), "missing")));
-        };
-        let events = self.task_log(key).await?;
-        if let Some(failure) = pruned(&events) {
-            return Ok(Err(failure));
-        }
-        let receipt = match &task.receipt_id {
-            None => None,
-            Some(receipt) => self.receipt_of(receipt).await?,
-        };
-        let corrupt = |_| gone("event", id.as_str(), "log_corrupt");
-        let named: Vec<Digest> = match replay::blobs_named(&events).map_err(corrupt) {
-            Ok(named) => named,
-            Err(failure) => return Ok(Err(failure)),
-        };
-        let mut blobs = BTreeMap::new();
-        for digest in named {
-            if let Some(bytes) = store.blob(digest).await? {
-                blobs.insert(digest, bytes.to_vec());
-            }
-        }
-        let inherited = match &task.replay {
-            None => None,
-            Some(of) => Some(self.replay_spec(of).await?),
-        };
-        Ok(Source::read(&events, blobs, receipt, inherited)
-            .map_err(|_| gone("event", id.as_str(), "log_corrupt")))
+        let record = self.record(id).await?;
+        let source = record.and_then(|record| {
+            let source = record.into_source();
+            source.map_err(|_| unreadable(id, "log_corrupt"))
+        });
+        let lacking = self.lacking_receipt(id).await?;
+        Ok(source.map(|source| match lacking {
+            Some((id, reason)) => source.lacking_receipt(id, reason),
+            None => source,
+        }))
     }
 
-    async fn receipt_of(&self, id: &ReceiptId) -> Result<Option<receipts::Receipt>, Refused> {
+    /// Returns the Receipt that a Task has and that cannot be read, and what is wrong with it.
+    async fn lacking_receipt(
+        &self,
+        id: &TaskId,
+    ) -> Result<Option<(String, &'static str)>, Refused> {
+        let Some(domain::State::Task(task)) = self
+            .document(id.as_str())
+            .await?
+            .map(|document| document.state)
+        else {
+            return Ok(None);
+        };
+        let Some(receipt_id) = &task.receipt_id else {
+            return Ok(None);
+        };
+        let problem = self.receipt_of(receipt_id).await?.err();
+        Ok(problem.map(|reason| (receipt_id.to_string(), reason)))
+    }
+
+    /// Reads a Receipt; what is wrong with it otherwise.
+    pub(crate) async fn receipt_of(
+        &self,
+        id: &ReceiptId,
+    ) -> Result<Result<receipts::Receipt, &'static str>, Refused> {
         let documents = self
             .shared
             .store
@@ -334,10 +290,15 @@ impl crate::Engine {
                 _ => None,
             });
         let Some(content) = content else {
-            return Ok(None);
+            return Ok(Err("missing"));
         };
-        let bytes = self.shared.store.blob(content).await?;
-        Ok(bytes.and_then(|bytes| receipts::Receipt::read(&bytes).ok()))
+        let Some(bytes) = self.shared.store.blob(content).await? else {
+            return Ok(Err("missing"));
+        };
+        if canon::sha256(&bytes) != content {
+            return Ok(Err("hash_mismatch"));
+        }
+        Ok(receipts::Receipt::read(&bytes).map_err(|_| "hash_mismatch"))
     }
 
     /// Reads the stored events of a Task.
@@ -357,39 +318,5 @@ impl crate::Engine {
             after = last.position;
             events.extend(page.into_iter().map(|event| event.bytes));
         }
-    }
-}
-
-/// Names the first event of a log that pruning took the payload of.
-fn pruned(events: &[Arc<[u8]>]) -> Option<Failure> {
-    let parsed = events.iter().map(|bytes| Event::parse(bytes).ok());
-    let mut headers = parsed
-        .zip(1..)
-        .filter_map(|(event, sequence)| Some((event.filter(Event::is_header)?, sequence)));
-    let (first, sequence) = headers.next()?;
-    Some(Failure::Unavailable {
-        first: Box::new(replay::Unavailable {
-            what: "event",
-            id: None,
-            key: None,
-            event_id: Some(first.id.to_string()),
-            sequence: Some(sequence),
-            reason: "pruned",
-        }),
-        also: headers.count() as u64,
-    })
-}
-
-fn gone(what: &'static str, id: &str, reason: &'static str) -> Failure {
-    Failure::Unavailable {
-        first: Box::new(replay::Unavailable {
-            what,
-            id: Some(id.to_owned()),
-            key: None,
-            event_id: None,
-            sequence: None,
-            reason,
-        }),
-        also: 0,
     }
 }

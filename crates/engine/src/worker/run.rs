@@ -40,6 +40,8 @@ pub(super) struct Run<'a> {
     /// The last model request: the next one usually goes on from it.
     last_request: Option<(String, Transcript)>,
     checkpoints: u64,
+    /// How pieces of streamed text are marked, when a replay goes on live.
+    pub(super) streams_as: Option<domain::ReplayMark>,
 }
 
 /// The effects a Task's log holds.
@@ -60,6 +62,7 @@ impl<'a> Run<'a> {
             moves: Vec::new(),
             last_request: None,
             checkpoints: 0,
+            streams_as: None,
         }
     }
 
@@ -184,24 +187,36 @@ impl<'a> Run<'a> {
     async fn record(&self) -> Result<Record, Refused> {
         let mut record = Record::default();
         let mut after = Position::START;
-        loop {
-            let query = ReadEvents {
-                scope: Scope::Task(self.key),
-                after,
-                limit: 512,
-            };
-            let page = self.engine.shared.store.events(query).await?;
-            let Some(last) = page.last() else {
-                return Ok(record);
-            };
-            after = last.position;
-            for stored in &page {
-                let mut event = Event::parse(&stored.bytes).map_err(|error| Refused::Internal {
-                    detail: format!("task {}: {error}", self.id),
-                })?;
+        while let Some(events) = self.next_events(&mut after).await? {
+            for mut event in events {
                 self.note(&mut record, &mut event).await?;
             }
         }
+        Ok(record)
+    }
+
+    /// Reads the next events of the Task's own log after a position; none when there are no more.
+    pub(super) async fn next_events(
+        &self,
+        after: &mut Position,
+    ) -> Result<Option<Vec<Event>>, Refused> {
+        let query = ReadEvents {
+            scope: Scope::Task(self.key),
+            after: *after,
+            limit: 512,
+        };
+        let page = self.engine.shared.store.events(query).await?;
+        let Some(last) = page.last() else {
+            return Ok(None);
+        };
+        *after = last.position;
+        page.iter()
+            .map(|stored| Event::parse(&stored.bytes))
+            .collect::<Result<_, _>>()
+            .map(Some)
+            .map_err(|error| Refused::Internal {
+                detail: format!("task {}: {error}", self.id),
+            })
     }
 
     async fn note(&self, record: &mut Record, event: &mut Event) -> Result<(), Refused> {
@@ -229,15 +244,9 @@ impl<'a> Run<'a> {
             }
             Ok(Kind::EffectRecorded) => {
                 view::resolve_blobs(&*self.engine.shared.store, &mut event.payload).await?;
-                let ok = event.payload.get("outcome").and_then(Value::as_str) == Some("ok");
-                let value = event.payload.get("value").cloned().unwrap_or_default();
-                let model = event
-                    .payload
-                    .get("model")
-                    .and_then(|model| serde_json::from_value(model.clone()).ok());
                 record
                     .recorded
-                    .insert(key(event), EffectAnswer { ok, value, model });
+                    .insert(key(event), EffectAnswer::recorded(event));
             }
             _ => {}
         }

@@ -246,7 +246,7 @@ impl Loop {
             .iter()
             .map(|name| {
                 Wanted::repeatable(
-                    format!("secret:{name}"),
+                    format!("secret:{}", tools::encode(name)),
                     EffectKind::Secret,
                     json!({"name": name}),
                 )
@@ -262,12 +262,7 @@ impl Loop {
     /// Asks the model, unless a limit says no.
     fn ask_model(&mut self, notes: Vec<Note>) -> Step {
         if let Some((limit, message)) = self.persona.exceeded(self.turn, &self.used) {
-            return Step::Failed {
-                notes,
-                code: "limit_exceeded".to_owned(),
-                message,
-                details: members(json!({"limit": limit})),
-            };
+            return exceeded(limit, message, notes);
         }
         self.turn += 1;
         self.model_request(notes)
@@ -332,7 +327,11 @@ impl Loop {
             .map(|call| Call::read(call, &self.catalog, &self.persona, &mut self.counters))
             .collect();
         self.used.tool_calls += self.calls.len() as u64;
-        self.ask_approval(0)
+        // Before they are used: afterwards would be too late.
+        match self.persona.too_many_tool_calls(&self.used) {
+            Some((limit, message)) => exceeded(limit, message, Vec::new()),
+            None => self.ask_approval(0),
+        }
     }
 
     /// Counts what a call used. A limit on cost cannot be kept when the price is not known.
@@ -469,6 +468,15 @@ impl Machine for Loop {
             "transcript": {"count": self.transcript.len(), "sha256": self.transcript.head()},
             "ordinals": self.counters.to_value(),
         })
+    }
+}
+
+fn exceeded(limit: &str, message: String, notes: Vec<Note>) -> Step {
+    Step::Failed {
+        notes,
+        code: "limit_exceeded".to_owned(),
+        message,
+        details: members(json!({"limit": limit})),
     }
 }
 

@@ -8,8 +8,18 @@
     reason = "tests"
 )]
 
+mod hand;
 mod lifecycle;
 mod receipts;
+mod records;
+mod replay_agent;
+mod replay_crash;
+mod replay_edges;
+mod replay_modes;
+mod replay_property;
+mod replay_request;
+mod replay_vectors;
+mod rig;
 mod support;
 mod transcript;
 

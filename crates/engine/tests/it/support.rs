@@ -15,7 +15,7 @@ use engine::{
 use serde_json::json;
 
 #[derive(Debug)]
-struct SystemClock;
+pub(crate) struct SystemClock;
 
 impl Clock for SystemClock {
     fn now(&self) -> Timestamp {

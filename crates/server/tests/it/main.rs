@@ -22,6 +22,8 @@ mod personas;
 mod privacy;
 mod properties;
 mod receipts;
+mod records;
+mod replay;
 mod sessions;
 mod sse;
 mod tasks;

@@ -3,7 +3,7 @@
 //! A stack: the members of the innermost object are last, and go when it closes. Names are held apart from the text,
 //! where they are escaped and would compare otherwise.
 
-use canon::Profile;
+use canon::{NameKey, Profile};
 
 use super::text::Span;
 use super::{YamlError, YamlRefusal};
@@ -73,20 +73,24 @@ impl Members {
     }
 
     /// Returns the places of an object's members in the order of their names.
-    pub(super) fn sort(
-        &mut self,
-        start: Start,
-    ) -> Result<impl Iterator<Item = Span> + '_, YamlError> {
-        let Self {
-            profile,
-            members,
-            names,
-        } = self;
-        let members = members.get_mut(start.member..).unwrap_or_default();
-        // Stable: members of one name stay in the order in which they were read.
-        members.sort_by(|a, b| profile.compare_names(a.name(names), b.name(names)));
-        refuse_repeated(members, names)?;
-        Ok(members.iter().map(|member| member.span))
+    pub(super) fn sort(&self, start: Start) -> Result<impl Iterator<Item = Span> + '_, YamlError> {
+        let members = self.members.get(start.member..).unwrap_or_default();
+        let names = &self.names;
+        let same = common_len(members.iter().map(|member| member.name(names)));
+        // Small entries: moving whole members about costs more than comparing them.
+        let mut sorted: Vec<(NameKey, &Member)> = members
+            .iter()
+            .map(|member| (self.profile.name_key(member.name(names), same), member))
+            .collect();
+        // Members of one name stay in the order in which they were read, which is that of their places.
+        sorted.sort_unstable_by(|(key_a, a), (key_b, b)| {
+            key_a
+                .cmp(key_b)
+                .then_with(|| self.profile.compare_names(a.name(names), b.name(names)))
+                .then_with(|| a.span.start.cmp(&b.span.start))
+        });
+        refuse_repeated(&sorted, names)?;
+        Ok(sorted.into_iter().map(|(_, member)| member.span))
     }
 
     /// Closes an object.
@@ -103,11 +107,23 @@ impl Member {
     }
 }
 
+/// Returns how many bytes all names begin with.
+fn common_len<'a>(mut names: impl Iterator<Item = &'a str>) -> usize {
+    let mut common = names.next().unwrap_or_default().as_bytes();
+    for name in names {
+        let pairs = common.iter().zip(name.as_bytes());
+        let len = pairs.take_while(|(a, b)| a == b).count();
+        common = common.get(..len).unwrap_or_default();
+    }
+    common.len()
+}
+
 /// Refuses the first member, in the order in which they were read, whose name an earlier one has.
-fn refuse_repeated(sorted: &[Member], names: &str) -> Result<(), YamlError> {
+fn refuse_repeated(sorted: &[(NameKey, &Member)], names: &str) -> Result<(), YamlError> {
     let mut first: Option<(&Member, &Member)> = None;
     for pair in sorted.windows(2) {
-        if let [earlier, later] = pair
+        if let [(key, earlier), (next, later)] = pair
+            && key == next
             && earlier.name(names) == later.name(names)
             && first.is_none_or(|(_, other)| later.span.start < other.span.start)
         {

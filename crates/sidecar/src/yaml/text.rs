@@ -48,8 +48,22 @@ impl CanonicalText {
 
     /// Returns the SHA-256 of the bytes.
     pub fn digest(&self) -> Digest {
+        // The hasher takes small pieces much slower than one of their length.
+        const BUFFER_LEN: usize = 32 << 10;
         let mut hasher = Sha256::new();
-        self.read_out(self.whole(), &mut |piece| hasher.update(piece));
+        let mut buffer = Vec::with_capacity(BUFFER_LEN);
+        self.read_out(self.whole(), &mut |piece| {
+            if buffer.len() + piece.len() > BUFFER_LEN {
+                hasher.update(&buffer);
+                buffer.clear();
+            }
+            if piece.len() < BUFFER_LEN {
+                buffer.extend_from_slice(piece);
+            } else {
+                hasher.update(piece);
+            }
+        });
+        hasher.update(&buffer);
         Digest::from_bytes(hasher.finalize().into())
     }
 

@@ -288,6 +288,7 @@ pub(super) fn parameters() -> Value {
         query("view", text(), "`wire` for the bare receipt"),
         query("from", text(), "The smaller head: its size or its id"),
         query("to", text(), "The larger head: its size or its id"),
+        query("other", text(), "The task to compare with"),
         header(
             "protocol_version",
             VERSION_HEADER,

@@ -6,6 +6,7 @@ mod requests;
 mod resources;
 
 use super::receipts;
+use super::records;
 use super::schema::Schema;
 
 /// Every schema.
@@ -16,6 +17,7 @@ pub(super) fn all() -> impl Iterator<Item = &'static Schema> {
         requests::SCHEMAS,
         local::SCHEMAS,
         receipts::SCHEMAS,
+        records::SCHEMAS,
     ]
     .into_iter()
     .flatten()

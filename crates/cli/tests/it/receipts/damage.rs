@@ -69,8 +69,9 @@ fn each_step_of_the_verification_sees_its_own_damage() {
     assert_eq!(ran.verify(&[&ran.receipts[1]]).0.code, 0);
     ran.damage().set(first, "id = CAST(x'ff' || id AS BLOB)");
     assert_eq!(reason(1, &[]), "previous_receipt_missing");
-    ran.damage()
-        .execute("UPDATE documents SET id = CAST(substr(id, 2) AS BLOB) WHERE substr(id, 1, 1) = x'ff'");
+    ran.damage().execute(
+        "UPDATE documents SET id = CAST(substr(id, 2) AS BLOB) WHERE substr(id, 1, 1) = x'ff'",
+    );
     assert_eq!(ran.verify(&[&ran.receipts[1]]).0.code, 0);
     // The tree.
     ran.damage()

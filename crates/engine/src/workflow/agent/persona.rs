@@ -76,27 +76,21 @@ impl Persona {
                 used.cost_micros,
                 "millionths of a dollar",
             ),
-            (
-                "tool_calls_max",
-                self.limit("tool_calls_max"),
-                used.tool_calls,
-                "tool calls",
-            ),
         ];
         limits.into_iter().find_map(|(name, limit, used, unit)| {
             let limit = limit?;
-            // Model calls are counted before they are made, everything else after it was used.
-            let is_over = if name == "tool_calls_max" {
-                used > limit
-            } else {
-                used >= limit
-            };
-            is_over.then(|| {
-                (
-                    name,
-                    format!("{name} is {limit} {unit}, and {used} are used"),
-                )
-            })
+            (used >= limit).then(|| (name, sentence(name, limit, used, unit)))
         })
     }
+
+    /// Returns the limit that forbids the tool calls of an answer, which are counted before they are made.
+    pub(super) fn too_many_tool_calls(&self, used: &Used) -> Option<(&'static str, String)> {
+        let (name, limit) = ("tool_calls_max", self.limit("tool_calls_max")?);
+        let message = sentence(name, limit, used.tool_calls, "tool calls");
+        (used.tool_calls > limit).then_some((name, message))
+    }
+}
+
+fn sentence(name: &str, limit: u64, used: u64, unit: &str) -> String {
+    format!("{name} is {limit} {unit}, and {used} are used")
 }

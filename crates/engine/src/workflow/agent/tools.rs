@@ -149,17 +149,17 @@ impl Call {
             arguments,
             fate: Fate::Refused { denied: false, why },
         };
-        let arguments =
-            match serde_json::from_str::<Value>(if given.trim().is_empty() { "{}" } else { given })
-            {
-                Ok(Value::Object(arguments)) => Value::Object(arguments),
-                Ok(_) => {
-                    return refused("the arguments are no JSON object".to_owned(), given.into());
-                }
-                Err(error) => {
-                    return refused(format!("the arguments are no JSON: {error}"), given.into());
-                }
-            };
+        // Read strictly: what they hold goes into events, and must mean the same to everybody.
+        let text = if given.trim().is_empty() { "{}" } else { given };
+        let arguments = match canon::read(text.as_bytes(), canon::Integers::Safe) {
+            Ok(Value::Object(arguments)) => Value::Object(arguments),
+            Ok(_) => {
+                return refused("the arguments are no JSON object".to_owned(), given.into());
+            }
+            Err(error) => {
+                return refused(format!("the arguments are no JSON: {error}"), given.into());
+            }
+        };
         let Some(tool) = catalog.tools.get(&name) else {
             return refused(format!("there is no tool `{name}`"), arguments);
         };
@@ -319,7 +319,7 @@ fn readable(value: &Value) -> String {
 }
 
 /// Writes a name as a part of a key: `:` only separates, everything unusual is percent-encoded.
-fn encode(name: &str) -> String {
+pub(super) fn encode(name: &str) -> String {
     let mut encoded = String::with_capacity(name.len());
     for byte in name.bytes() {
         if byte.is_ascii_alphanumeric() || matches!(byte, b'_' | b'.' | b'/' | b'-') {

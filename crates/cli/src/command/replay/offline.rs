@@ -1,0 +1,152 @@
+//! A replay from a bundle alone: no server, no data directory, no socket.
+
+use std::collections::BTreeMap;
+use std::io::Write as _;
+use std::path::Path;
+
+use canon::Value;
+use domain::Kind;
+use engine::replay::{self, Issuing, Progress, RequestError, Source};
+use engine::workflow::{Registry, builtin};
+use receipts::Receipt;
+use serde_json::json;
+
+use super::report::Report;
+use super::request::{Prepared, prepare};
+use super::{ReplayArgs, read_source};
+use crate::exit::{Exit, OrHint, Problem};
+
+/// Replays and tells.
+pub(super) fn run(args: &ReplayArgs, file: &Path) -> anyhow::Result<Exit> {
+    let source = read_source(file)?;
+    let (body, artifacts) = request(args)?;
+    let (spec, secrets) = replay::read(&body, &source, &artifacts, args.offline.conformance)
+        .map_err(|error| refusal(&error))?;
+    let workflows = Registry::new(builtin());
+    let live = BTreeMap::new();
+    let replayed = match replay::run(&source, &workflows, &spec, &secrets, &live) {
+        Progress::Ended(replayed) => replayed,
+        Progress::Needs { effect, .. } => {
+            return Err(Problem::new(
+                format!("`{}` would have to be performed", effect.key),
+                "a replay from a bundle performs nothing: use a server for --refresh",
+            )
+            .into());
+        }
+    };
+    let issuing = issuing(args, &source);
+    let receipt = replay::receipt(&source, &spec, &replayed, &issuing).or_hint(
+        "the receipt cannot be written",
+        "check the bundle's own receipt with `reprise receipt verify`",
+    )?;
+    let mut report = Report {
+        task: receipt.subject_id().to_owned(),
+        source: source.task_id.to_string(),
+        mode: spec.mode.as_str().to_owned(),
+        status: replayed.end.status.as_str().to_owned(),
+        failure: replayed.end.failure.clone(),
+        answer: replayed.end.text.clone(),
+        source_answer: replay::diff::answer(&source),
+        receipt: Some(receipt.id().to_owned()),
+        ..Report::default()
+    };
+    report.start(&Value::Object(replay::started(&source, &spec)));
+    report.end(
+        replayed.end.broken.is_none(),
+        &Value::Object(replayed.ended(&source)),
+    );
+    for emission in &replayed.emissions {
+        if let (Kind::EffectRecorded, Some(payload)) = (emission.kind, &emission.payload) {
+            report.effect(&json!(payload));
+        }
+    }
+    if args.receipt {
+        std::io::stdout().write_all(&receipt.bytes())?;
+    } else {
+        let next = format!(
+            "reprise replay --bundle {} --receipt > receipt.json, for its canonical bytes",
+            file.display()
+        );
+        report.print(args.json, &[next])?;
+    }
+    Ok(report.exit())
+}
+
+/// Returns the request, and the content of the Artifacts that it names.
+fn request(args: &ReplayArgs) -> anyhow::Result<(Value, BTreeMap<String, Vec<u8>>)> {
+    let mut artifacts = BTreeMap::new();
+    for (id, file) in &args.offline.artifact {
+        let hint = "name a file with the content of the artifact";
+        let bytes = std::fs::read(file).or_hint(format_args!("`{file}`"), hint)?;
+        artifacts.insert(id.clone(), bytes);
+    }
+    let mut prepared: Prepared = prepare(args)?;
+    for large in prepared.take_large() {
+        // There is no server to give it an id: what it holds names it.
+        let digest = canon::sha256(&large.bytes).hex();
+        let id = format!("artifact_{}", digest.get(..32).unwrap_or(&digest));
+        prepared.place(&large.key, &id);
+        artifacts.insert(id, large.bytes);
+    }
+    Ok((prepared.value(), artifacts))
+}
+
+fn issuing(args: &ReplayArgs, source: &Source) -> Issuing {
+    let receipt = source.receipt.as_ref().map(Receipt::as_map);
+    let stated = |name: &str| {
+        let issuer = receipt?.get("issuer")?;
+        issuer.get(name)?.as_str().map(str::to_owned)
+    };
+    let offline = &args.offline;
+    Issuing {
+        id: offline
+            .issuer
+            .clone()
+            .or_else(|| stated("id"))
+            .unwrap_or_else(|| "reprise".to_owned()),
+        name: match &offline.issuer {
+            // The name of one issuer is not the name of another.
+            Some(_) => offline.issuer_name.clone(),
+            None => offline.issuer_name.clone().or_else(|| stated("name")),
+        },
+        ordinal: offline.ordinal,
+    }
+}
+
+fn refusal(error: &RequestError) -> anyhow::Error {
+    let (place, hint) = match error {
+        RequestError::Invalid { param, details, .. } => {
+            let nearest = details.get("nearest_checkpoint_id").and_then(Value::as_str);
+            let hint = match nearest {
+                Some(nearest) => format!("the nearest earlier checkpoint is `{nearest}`"),
+                None => "correct the request; --list shows keys and checkpoints".to_owned(),
+            };
+            (param.as_str(), hint)
+        }
+        RequestError::NotFound { object, param } if *object == "artifact" => (
+            param.as_str(),
+            "give its content with --artifact ID=FILE, or the value with --override KEY=FILE"
+                .to_owned(),
+        ),
+        RequestError::NotFound { param, .. } => (
+            param.as_str(),
+            "--list shows keys and checkpoints".to_owned(),
+        ),
+        RequestError::DigestMismatch {
+            expected: Some(expected),
+            ..
+        } => ("", format!("the digest of the value is {expected}")),
+        RequestError::DigestMismatch { expected: None, .. } => {
+            ("", "leave the digest of a secret out".to_owned())
+        }
+        RequestError::TooLarge { param } => (
+            param.as_str(),
+            "give the value with --override KEY=FILE".to_owned(),
+        ),
+    };
+    let place = match place {
+        "" => String::new(),
+        place => format!(" (`{place}`)"),
+    };
+    Problem::new(format!("{error}{place}"), hint).into()
+}

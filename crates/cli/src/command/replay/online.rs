@@ -1,0 +1,141 @@
+//! A replay on a server: upload what is large, ask, wait, tell.
+
+use std::io::Write as _;
+
+use canon::{Value, jcs};
+use serde_json::json;
+
+use super::ReplayArgs;
+use super::report::Report;
+use super::request::{Large, prepare};
+use crate::client::{Client, Cursor, Flow, Target, Task, Write, follow, fresh_key};
+use crate::exit::{Exit, Problem};
+use crate::output::{Output, talk};
+
+/// Replays and tells.
+pub(super) async fn run(args: &ReplayArgs, task: &str) -> anyhow::Result<Exit> {
+    let mut prepared = prepare(args)?;
+    let client = Client::new(Target::find(&args.connection)?)?;
+    let source = client.task(task).await?;
+    for large in prepared.take_large() {
+        let id = upload(&client, &source, &large).await?;
+        prepared.place(&large.key, &id);
+    }
+    let body = prepared.value();
+    let mode = body.get("mode").and_then(Value::as_str);
+    let mode = mode.unwrap_or("exact").to_owned();
+    let key = fresh_key()?;
+    let path = ["v1", "tasks", task, "replay"];
+    let accepted = Task::read(client.post(&path, Write { body, key: &key }).await?)?;
+    if args.no_wait {
+        let mut out = Output::stdout();
+        if args.json {
+            out.json(&accepted.raw)?;
+        } else {
+            out.line(format_args!("{}  {}", accepted.id, accepted.status))?;
+            talk(format_args!(
+                "to follow it: reprise task watch {}",
+                accepted.id
+            ));
+        }
+        return Ok(Exit::Ok);
+    }
+    let mut report = Report {
+        task: accepted.id.clone(),
+        source: task.to_owned(),
+        mode,
+        ..Report::default()
+    };
+    let ended = follow(&client, &accepted.id, &mut Cursor::default(), |event| {
+        match event.kind.as_str() {
+            "replay.started" => report.start(&event.payload),
+            "replay.completed" => report.end(true, &event.payload),
+            "replay.failed" => report.end(false, &event.payload),
+            "vendor.effect_recorded" => report.effect(&event.payload),
+            _ => {}
+        }
+        Ok(Flow::Continue)
+    })
+    .await?;
+    report.status = ended.status.to_string();
+    if report.failure.is_null() {
+        report.failure = ended.raw.get("failure").cloned().unwrap_or_default();
+    }
+    report.receipt = member(&ended, "receipt_id");
+    if args.receipt {
+        let bytes = receipt(&client, report.receipt.as_deref()).await?;
+        std::io::stdout().write_all(&bytes)?;
+        return Ok(report.exit());
+    }
+    report.answer = answer(&client, &ended).await?;
+    report.source_answer = answer(&client, &source).await?;
+    let mut next = vec![format!("reprise diff {task} {}", report.task)];
+    if let Some(receipt) = &report.receipt {
+        next.push(format!("reprise receipt show {receipt}"));
+    }
+    report.print(args.json, &next)?;
+    Ok(report.exit())
+}
+
+fn member(task: &Task, name: &str) -> Option<String> {
+    Some(task.raw.get(name)?.as_str()?.to_owned())
+}
+
+/// Keeps a large value as an Artifact. The Task itself is sealed: it belongs to the Session.
+async fn upload(client: &Client, source: &Task, large: &Large) -> anyhow::Result<String> {
+    let body = json!({
+        "kind": "other",
+        "mime_type": "application/json",
+        "visibility": "receipt_only",
+        "session_id": source.session_id,
+        "workspace_id": member(source, "workspace_id"),
+        "metadata": {"override_key": large.key},
+    });
+    let key = fresh_key()?;
+    let artifact = client
+        .post(&["v1", "artifacts"], Write { body, key: &key })
+        .await?;
+    let Some(id) = artifact.get("id").and_then(Value::as_str) else {
+        return Err(Problem::new(
+            "the server's answer is not an artifact",
+            "check that the address is that of an Agents Protocol server",
+        )
+        .into());
+    };
+    client
+        .put(&["v1", "artifacts", id, "content"], &large.bytes)
+        .await?;
+    Ok(id.to_owned())
+}
+
+/// Returns what a Task said at its end.
+async fn answer(client: &Client, task: &Task) -> anyhow::Result<Option<String>> {
+    let Some(id) = member(task, "outcome_id") else {
+        return Ok(None);
+    };
+    let outcome = client.get(&["v1", "outcomes", &id], &[]).await?;
+    let messages = outcome.get("messages").and_then(Value::as_array);
+    let last = messages.and_then(|messages| messages.last());
+    let parts = last.and_then(|message| message.get("parts")?.as_array());
+    Ok(parts.map(|parts| domain::public_text(parts)))
+}
+
+/// Returns the canonical bytes of a receipt without its signatures, the part that every server writes alike.
+async fn receipt(client: &Client, id: Option<&str>) -> anyhow::Result<Vec<u8>> {
+    let none = || {
+        Problem::new(
+            "the replay left no receipt",
+            "`reprise task get` shows how it ended",
+        )
+    };
+    let id = id.ok_or_else(none)?;
+    let mut shown = client.get(&["v1", "receipts", id], &[]).await?;
+    let mut bare = shown
+        .pointer_mut("/wire/payload")
+        .map(Value::take)
+        .ok_or_else(none)?;
+    if let Value::Object(members) = &mut bare {
+        members.insert("signatures".to_owned(), json!([]));
+    }
+    Ok(jcs(&bare))
+}

@@ -1,0 +1,154 @@
+//! From flags to the body of a replay request.
+
+use std::path::Path;
+
+use canon::{Integers, Map, Value, jcs};
+use engine::replay::{kind_of, text_value};
+use serde_json::json;
+
+use super::ReplayArgs;
+use crate::command::task;
+use crate::exit::{OrHint, Problem};
+
+/// A request, and the values that are too large to stand in it.
+#[derive(Debug)]
+pub(super) struct Prepared {
+    pub(super) body: Map<String, Value>,
+    large: Vec<Large>,
+}
+
+/// A value that must be sent as an Artifact.
+#[derive(Debug)]
+pub(super) struct Large {
+    pub(super) key: String,
+    pub(super) bytes: Vec<u8>,
+}
+
+impl Prepared {
+    /// Takes the values that are too large.
+    pub(super) fn take_large(&mut self) -> Vec<Large> {
+        std::mem::take(&mut self.large)
+    }
+
+    /// Names the Artifact that holds a large value.
+    pub(super) fn place(&mut self, key: &str, artifact_id: &str) {
+        let overrides = self.body.get_mut("override");
+        if let Some(Value::Object(given)) = overrides.and_then(|overrides| overrides.get_mut(key)) {
+            given.insert("artifact_id".to_owned(), artifact_id.into());
+        }
+    }
+
+    pub(super) fn value(self) -> Value {
+        Value::Object(self.body)
+    }
+}
+
+/// Builds the request that the flags ask for.
+pub(super) fn prepare(args: &ReplayArgs) -> anyhow::Result<Prepared> {
+    if let Some(file) = &args.request {
+        let text = task::read(file)?;
+        let body = canon::read_object(text.as_bytes(), Integers::Safe).or_hint(
+            format_args!("`{}`", file.display()),
+            "the file must hold a replay request, such as {\"mode\": \"exact\"}",
+        )?;
+        return Ok(Prepared {
+            body,
+            large: Vec::new(),
+        });
+    }
+    let mut overrides = Map::new();
+    let mut large = Vec::new();
+    for (key, text) in &args.set {
+        add(&mut overrides, &mut large, key, text_value(key, text))?;
+    }
+    for (key, file) in &args.overrides {
+        let text = task::read(Path::new(file))?;
+        let value = canon::read(text.as_bytes(), Integers::Safe).or_hint(
+            format_args!("`{file}`"),
+            format!("the file must hold JSON; for plain text: --set {key}=TEXT"),
+        )?;
+        add(&mut overrides, &mut large, key, value)?;
+    }
+    for (key, artifact) in &args.override_artifact {
+        let given = json!({"kind": kind(key)?, "artifact_id": artifact});
+        insert(&mut overrides, key, given)?;
+    }
+    let mode = match &args.mode {
+        Some(mode) => mode,
+        None => inferred(args, &overrides),
+    };
+    let mut body = Map::new();
+    body.insert("mode".to_owned(), mode.into());
+    if !overrides.is_empty() {
+        body.insert("override".to_owned(), overrides.into());
+    }
+    if let Some(from) = &args.from {
+        let name = match from.starts_with("event_") {
+            true => "checkpoint_event_id",
+            false => "checkpoint_id",
+        };
+        body.insert(name.to_owned(), from.as_str().into());
+    }
+    if !args.refresh.is_empty() {
+        body.insert("refresh".to_owned(), json!(args.refresh));
+    }
+    if let Some(reason) = &args.reason {
+        body.insert("reason".to_owned(), reason.as_str().into());
+    }
+    if args.fail_on_stale_input {
+        let policy = json!({"replay_policy": {"on_stale_input": "fail"}});
+        body.insert("metadata".to_owned(), policy);
+    }
+    Ok(Prepared { body, large })
+}
+
+fn inferred(args: &ReplayArgs, overrides: &Map<String, Value>) -> &'static str {
+    if args.from.is_some() {
+        "from_checkpoint"
+    } else if overrides.is_empty() && args.refresh.is_empty() {
+        "exact"
+    } else {
+        "with_overrides"
+    }
+}
+
+fn kind(key: &str) -> anyhow::Result<&'static str> {
+    kind_of(key).ok_or_else(|| {
+        Problem::new(
+            format!("`{key}` is no key"),
+            "a key begins with llm:, mcp:, host:, secret:, time: or event:; --list shows those of a task",
+        )
+        .into()
+    })
+}
+
+fn add(
+    overrides: &mut Map<String, Value>,
+    large: &mut Vec<Large>,
+    key: &str,
+    value: Value,
+) -> anyhow::Result<()> {
+    let kind = kind(key)?;
+    let bytes = jcs(&value);
+    // A secret is never kept anywhere: the server says what it thinks of a large one.
+    if bytes.len() > domain::INLINE_BYTES_MAX && kind != "secret_value" {
+        insert(overrides, key, json!({"kind": kind}))?;
+        large.push(Large {
+            key: key.to_owned(),
+            bytes,
+        });
+        return Ok(());
+    }
+    insert(overrides, key, json!({"kind": kind, "value": value}))
+}
+
+fn insert(overrides: &mut Map<String, Value>, key: &str, given: Value) -> anyhow::Result<()> {
+    match overrides.insert(key.to_owned(), given) {
+        None => Ok(()),
+        Some(_) => Err(Problem::new(
+            format!("`{key}` is given twice"),
+            "name each key once, with --set, --override or --override-artifact",
+        )
+        .into()),
+    }
+}

@@ -1,0 +1,300 @@
+//! Laying two logs side by side.
+
+use std::collections::BTreeMap;
+
+use canon::{Map, Value};
+use domain::{Event, Kind};
+use serde_json::json;
+
+use super::{How, Parting, Place, Relation, Side, replay_of};
+use crate::replay::source::Source;
+
+/// Two logs, event by event.
+pub(super) struct Aligned<'a> {
+    pairs: Vec<(Option<Item<'a>>, Option<Item<'a>>)>,
+    /// Events of the whole run that a replay from a checkpoint does not tell again, by their number.
+    skipped: usize,
+}
+
+/// An event as it is compared.
+#[derive(Clone)]
+struct Item<'a> {
+    index: usize,
+    event: &'a Event,
+    kind: &'a str,
+    facts: Map<String, Value>,
+}
+
+impl<'a> Aligned<'a> {
+    pub(super) fn new(a: &'a Source, b: &'a Source, relation: Relation) -> Self {
+        // A replay tells its source's events; of a source everything counts, also when it is a replay itself.
+        let (mut items_a, mut items_b) = match relation {
+            Relation::Replay => (whole(a), told(b)),
+            Relation::Source => (told(a), whole(b)),
+            Relation::SameSource | Relation::None => (run_of(a), run_of(b)),
+        };
+        let skipped = match relation {
+            Relation::Replay => skip(&mut items_a, &items_b),
+            Relation::Source => skip(&mut items_b, &items_a),
+            Relation::SameSource | Relation::None => 0,
+        };
+        let names_a = names(&items_a, relation, Relation::Replay);
+        let names_b = names(&items_b, relation, Relation::Source);
+        Self {
+            pairs: pair((items_a, names_a), (items_b, names_b)),
+            skipped,
+        }
+    }
+
+    pub(super) fn first_divergence(&self) -> Option<Parting> {
+        self.pairs.iter().find_map(|(a, b)| {
+            let (what, members) = match (a, b) {
+                (Some(a), Some(b)) => {
+                    let members = differing(&a.facts, &b.facts);
+                    if members.is_empty() && a.kind == b.kind {
+                        return None;
+                    }
+                    (How::Changed, members)
+                }
+                (Some(_), None) => (How::Missing, Vec::new()),
+                (None, Some(_)) => (How::Added, Vec::new()),
+                (None, None) => return None,
+            };
+            let marks = [b, a].into_iter().flatten();
+            let mut marks = marks.filter_map(|item| item.event.replay.as_ref());
+            Some(Parting {
+                what,
+                a: a.as_ref().map(Item::place),
+                b: b.as_ref().map(Item::place),
+                members,
+                override_key: marks.find_map(|mark| mark.override_key.clone()),
+            })
+        })
+    }
+
+    pub(super) fn begins_at_start(&self) -> bool {
+        self.skipped == 0
+    }
+
+    /// True for an effect that a replay from a checkpoint had behind it when it began.
+    pub(super) fn lies_before(&self, side: &Side<'_>) -> bool {
+        let place = side.recorded.or(side.requested);
+        place.is_some_and(|place| place < self.skipped)
+    }
+}
+
+impl Item<'_> {
+    fn place(&self) -> Place {
+        let key = self.event.payload.get("effect_key").and_then(Value::as_str);
+        Place {
+            event_id: self.event.id.to_string(),
+            sequence: self.index as u64 + 1,
+            event: self.kind.to_owned(),
+            effect_key: key.map(str::to_owned),
+        }
+    }
+
+    fn original(&self) -> Option<&str> {
+        self.event.replay.as_ref()?.original_event_id.as_deref()
+    }
+}
+
+fn run_of(source: &Source) -> Vec<Item<'_>> {
+    match replay_of(source) {
+        Some(_) => told(source),
+        None => whole(source),
+    }
+}
+
+/// Returns everything in a log.
+fn whole(source: &Source) -> Vec<Item<'_>> {
+    items(source, |event| Some(&event.kind))
+}
+
+/// Returns what a replay tells of its source.
+fn told(source: &Source) -> Vec<Item<'_>> {
+    items(source, |event| {
+        event.replay.as_ref()?;
+        match event.kind() {
+            Ok(Kind::ReplayEventReplayed) => event.payload.get("original_event")?.as_str(),
+            _ => Some(&event.kind),
+        }
+    })
+}
+
+fn items<'a>(source: &'a Source, kind: impl Fn(&'a Event) -> Option<&'a str>) -> Vec<Item<'a>> {
+    let events = source.events().iter().enumerate();
+    events
+        .filter(|(index, _)| source.kind(*index) != Some(Kind::MessageDelta))
+        .filter_map(|(index, event)| {
+            let kind = kind(event)?;
+            Some(Item {
+                index,
+                event,
+                kind,
+                facts: facts(source, index, kind),
+            })
+        })
+        .collect()
+}
+
+/// Takes away what lies before the first event that a replay from a checkpoint tells again.
+fn skip(whole: &mut Vec<Item<'_>>, told: &[Item<'_>]) -> usize {
+    let is_from_checkpoint = told
+        .first()
+        .and_then(|item| item.event.replay.as_ref())
+        .is_some_and(|mark| mark.mode == "from_checkpoint");
+    if !is_from_checkpoint {
+        return 0;
+    }
+    let first = told.iter().find_map(Item::original);
+    let first = first.and_then(|id| whole.iter().position(|item| *item.event.id == *id));
+    let skipped = whole.drain(..first.unwrap_or(0)).next_back();
+    skipped.map_or(0, |item| item.index + 1)
+}
+
+/// Names the events of one run so that the other's have the same names. `own` is the relation in which this run is the
+/// one that the other tells of.
+fn names(items: &[Item<'_>], relation: Relation, own: Relation) -> Vec<String> {
+    let mut counts: BTreeMap<String, u64> = BTreeMap::new();
+    items
+        .iter()
+        .map(|item| {
+            let original = match relation {
+                Relation::None => None,
+                related if related == own => Some(&*item.event.id),
+                _ => item.original(),
+            };
+            if let Some(original) = original {
+                return original.to_owned();
+            }
+            let key = item.event.payload.get("effect_key").and_then(Value::as_str);
+            let name = format!("{} {}", item.kind, key.unwrap_or_default());
+            let count = counts.entry(name.clone()).or_default();
+            *count += 1;
+            format!("{name} {count}")
+        })
+        .collect()
+}
+
+type Named<'a> = (Vec<Item<'a>>, Vec<String>);
+type Pair<'a> = (Option<Item<'a>>, Option<Item<'a>>);
+
+/// Puts events of the same name together, in the order of both runs where that is one.
+fn pair<'a>((a, names_a): Named<'a>, (b, names_b): Named<'a>) -> Vec<Pair<'a>> {
+    let in_a: BTreeMap<&str, usize> = names_a.iter().map(String::as_str).zip(0..).collect();
+    let in_b: BTreeMap<&str, usize> = names_b.iter().map(String::as_str).zip(0..).collect();
+    let mut pairs = Vec::with_capacity(a.len().max(b.len()));
+    let mut next_b = 0;
+    for (item, name) in a.iter().zip(&names_a) {
+        let partner = in_b.get(name.as_str()).copied();
+        // What only the second run has comes before what both have.
+        if partner.is_some() {
+            while let (Some(other), Some(name)) = (b.get(next_b), names_b.get(next_b)) {
+                if in_a.contains_key(name.as_str()) {
+                    break;
+                }
+                pairs.push((None, Some(other.clone())));
+                next_b += 1;
+            }
+        }
+        pairs.push((
+            Some(item.clone()),
+            partner.and_then(|at| b.get(at)).cloned(),
+        ));
+        if partner == Some(next_b) {
+            next_b += 1;
+        }
+        // Partners that were taken out of order.
+        while names_b
+            .get(next_b)
+            .and_then(|name| in_a.get(name.as_str()))
+            .is_some_and(|at| a.get(*at).is_some_and(|taken| taken.index <= item.index))
+        {
+            next_b += 1;
+        }
+    }
+    let rest = b.iter().zip(&names_b).skip(next_b);
+    let rest = rest.filter(|(_, name)| !in_a.contains_key(name.as_str()));
+    pairs.extend(rest.map(|(item, _)| (None, Some(item.clone()))));
+    pairs
+}
+
+/// Returns what counts of an event: not its ids, its times or its place.
+fn facts(source: &Source, index: usize, kind: &str) -> Map<String, Value> {
+    let Some(event) = source.event(index) else {
+        return Map::new();
+    };
+    let only = |names: &[&str]| {
+        let taken = names.iter().filter_map(|name| {
+            let value = event.payload.get(*name)?;
+            Some(((*name).to_owned(), value.clone()))
+        });
+        taken.collect::<Map<String, Value>>()
+    };
+    #[expect(
+        clippy::wildcard_enum_match_arm,
+        reason = "other kinds have no members of their own to choose from"
+    )]
+    match Kind::parse(kind) {
+        Ok(Kind::EffectRequested) => only(&["kind", "request_sha256"]),
+        Ok(Kind::EffectRecorded) => only(&["kind", "outcome", "value_sha256"]),
+        Ok(Kind::UserMessage | Kind::AgentMessage) if !event.payload.contains_key("redacted") => {
+            let mut facts = only(&["role"]);
+            let text = message_text(&source.payload(index));
+            facts.insert("text".to_owned(), json!(text));
+            facts
+        }
+        Ok(Kind::ArtifactCreated) if event.actor.as_deref() == Some("agent") => {
+            only(&["kind", "mime_type", "sha256"])
+        }
+        // Somebody else's bytes come later.
+        Ok(Kind::ArtifactCreated) => only(&["kind", "mime_type"]),
+        Ok(Kind::ArtifactUpdated) => only(&["sha256"]),
+        Ok(Kind::CheckpointCreated) => only(&["state_sha256"]),
+        Ok(Kind::OutcomeRecorded) => only(&["status", "summary", "failure"]),
+        _ => {
+            // A replay tells of these only that they happened.
+            let group = kind.split('.').next().unwrap_or_default();
+            if ["task", "receipt", "replay"].contains(&group) {
+                return Map::new();
+            }
+            let mut facts = Value::Object(source.payload(index));
+            without_ids(&mut facts);
+            match facts {
+                Value::Object(facts) => facts,
+                _ => Map::new(),
+            }
+        }
+    }
+}
+
+fn without_ids(value: &mut Value) {
+    match value {
+        Value::Object(members) => {
+            members.retain(|name, _| {
+                !(name == "id"
+                    || ["_id", "_ids", "_at", "_position"]
+                        .iter()
+                        .any(|end| name.ends_with(end)))
+            });
+            members.values_mut().for_each(without_ids);
+        }
+        Value::Array(items) => items.iter_mut().for_each(without_ids),
+        Value::Null | Value::Bool(_) | Value::Number(_) | Value::String(_) => {}
+    }
+}
+
+fn differing(a: &Map<String, Value>, b: &Map<String, Value>) -> Vec<String> {
+    let names = a
+        .keys()
+        .chain(b.keys().filter(|name| !a.contains_key(*name)));
+    let differing = names.filter(|name| a.get(*name) != b.get(*name));
+    differing.cloned().collect()
+}
+
+/// Returns the public words of a Message.
+pub(super) fn message_text(payload: &Map<String, Value>) -> String {
+    let parts = payload.get("parts").and_then(Value::as_array);
+    domain::public_text(parts.map(Vec::as_slice).unwrap_or_default())
+}

@@ -1,0 +1,60 @@
+//! What an earlier attempt at a replay left in the replay's own log, read in one pass.
+
+use std::collections::BTreeSet;
+
+use canon::Value;
+use domain::{Event, Kind, Position};
+
+use super::super::run::Run;
+use crate::refused::Refused;
+use crate::view;
+use crate::workflow::{Answers, EffectAnswer};
+
+/// What is done already.
+#[derive(Debug, Default)]
+pub(super) struct Earlier {
+    /// How many events of the computed run are in the log.
+    pub(super) written: usize,
+    /// What was performed anew.
+    pub(super) live: Answers,
+    /// The effects that were meant to be performed and of which no result was told.
+    pub(super) unknown: BTreeSet<String>,
+}
+
+impl Run<'_> {
+    pub(super) async fn earlier(&self) -> Result<Earlier, Refused> {
+        let mut earlier = Earlier::default();
+        let mut after = Position::START;
+        while let Some(events) = self.next_events(&mut after).await? {
+            for event in events {
+                self.add_earlier(&mut earlier, event).await?;
+            }
+        }
+        Ok(earlier)
+    }
+
+    async fn add_earlier(&self, earlier: &mut Earlier, mut event: Event) -> Result<(), Refused> {
+        let kind = event.kind().ok();
+        // Pieces of live text belong to no computed run.
+        earlier.written += usize::from(event.replay.as_ref().is_some_and(|mark| {
+            mark.original_event_id.is_some() || kind != Some(Kind::MessageDelta)
+        }));
+        let text = |event: &Event, name: &str| {
+            let text = event.payload.get(name).and_then(Value::as_str);
+            text.map(str::to_owned)
+        };
+        let Some(key) = text(&event, "effect_key") else {
+            return Ok(());
+        };
+        if kind == Some(Kind::EffectRequested) {
+            earlier.unknown.insert(key);
+        } else if kind == Some(Kind::EffectRecorded) {
+            earlier.unknown.remove(&key);
+            if text(&event, "replay_note").as_deref() == Some("refreshed") {
+                view::resolve_blobs(&*self.engine.shared.store, &mut event.payload).await?;
+                earlier.live.insert(key, EffectAnswer::recorded(&event));
+            }
+        }
+        Ok(())
+    }
+}

@@ -1,0 +1,113 @@
+//! What the description says of the records of finished Tasks: bundles and differences, beyond the contract.
+
+use super::operation::{Gives::*, Operation};
+use super::schema::{Schema, Shape::*, Type, Type::*, req};
+
+/// Operations beside those of the contract.
+pub(super) const OPERATIONS: &[Operation] = &[
+    Operation::new(
+        "get",
+        "/v1/tasks/{task_id}/bundle",
+        "getTaskBundle",
+        "Tasks",
+        Bytes,
+    ),
+    Operation::new(
+        "get",
+        "/v1/tasks/{task_id}/diff",
+        "diffTasks",
+        "Tasks",
+        Json("RunDiff"),
+    )
+    .query(&["other"]),
+];
+
+const INTEGER: Type = AnyOf(&[Count, Number]);
+
+pub(super) const SCHEMAS: &[Schema] = &[
+    Schema {
+        name: "RunDiff",
+        shape: Plain(&[
+            req("object", Words(&["run_diff"])),
+            req("equal", Boolean),
+            req(
+                "relation",
+                Words(&["replay", "source", "same_source", "none"]),
+            ),
+            req("a", Ref("ComparedRun")),
+            req("b", Ref("ComparedRun")),
+            req("first_divergence", OrNull(&Ref("RunParting"))),
+            req("inputs", List(&Object)),
+            req("effects", List(&Ref("EffectDiff"))),
+            req("answer", OrNull(&Ref("TextDiff"))),
+            req(
+                "usage",
+                Inline(&[
+                    req("model_calls", INTEGER),
+                    req("input_tokens", INTEGER),
+                    req("output_tokens", INTEGER),
+                    req("cost_micros", OrNull(&INTEGER)),
+                ]),
+            ),
+        ]),
+    },
+    Schema {
+        name: "ComparedRun",
+        shape: Plain(&[
+            req("task_id", Text),
+            req("workflow", Text),
+            req("status", Ref("TaskStatus")),
+            req("failure", OrNull(&Object)),
+            req("answer", OrNull(&Text)),
+            req("events", Count),
+            req("log_sha256", Text),
+            req("receipt_id", OrNull(&Text)),
+            req("source_task_id", OrNull(&Text)),
+            req("mode", OrNull(&Text)),
+            req(
+                "usage",
+                Inline(&[
+                    req("model_calls", Count),
+                    req("input_tokens", Count),
+                    req("output_tokens", Count),
+                    req("cost_micros", Count),
+                    req("price_unknown", List(&Text)),
+                    req("use_unknown", List(&Text)),
+                ]),
+            ),
+        ]),
+    },
+    Schema {
+        name: "RunParting",
+        shape: Plain(&[
+            req("what", Words(&["changed", "missing", "added"])),
+            req("a", OrNull(&Object)),
+            req("b", OrNull(&Object)),
+            req("members", List(&Text)),
+            req("override_key", OrNull(&Text)),
+        ]),
+    },
+    Schema {
+        name: "EffectDiff",
+        shape: Plain(&[
+            req("key", Text),
+            req("kind", Text),
+            req("what", Words(&["changed", "missing", "added"])),
+            req("request", OrNull(&Object)),
+            req("value", OrNull(&Object)),
+            req("outcome", OrNull(&List(&OrNull(&Text)))),
+            req("text", OrNull(&Ref("TextDiff"))),
+            req("overridden", Boolean),
+            req("note", OrNull(&Text)),
+        ]),
+    },
+    Schema {
+        name: "TextDiff",
+        shape: Plain(&[
+            req("line", Count),
+            req("before", List(&Text)),
+            req("after", List(&Text)),
+            req("omitted", Count),
+        ]),
+    },
+];
