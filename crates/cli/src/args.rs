@@ -395,6 +395,35 @@ pub(crate) enum LogCommand {
         Example:\n  reprise log export backup-2026-11-15"
     )]
     Export(LogExportArgs),
+    /// Reduce finished tasks to headers once they are older than the retention
+    #[command(
+        after_help = "Stop the server first. Of each event of such a task its envelope and the digest of what it said stay;\n\
+        payloads go, and so do the blobs that nothing else names. Receipts, trust records and artifacts stay. A pruned\n\
+        task cannot be replayed any more. What is younger than the setting `retention_days` is never touched; without\n\
+        that setting everything is kept until you name the days. 0 days means everything that has finished.\n\n\
+        Examples:\n  reprise log prune --config reprise.toml\n  reprise log prune --older-than-days 90 --dry-run"
+    )]
+    Prune(LogPruneArgs),
+}
+
+/// `reprise log prune`
+#[derive(Debug, Args)]
+pub(crate) struct LogPruneArgs {
+    /// Prune tasks whose last event is older than so many days [default: the setting `retention_days`]
+    #[arg(long, value_name = "DAYS")]
+    pub(crate) older_than_days: Option<u32>,
+    /// Say what would go, and change nothing
+    #[arg(long)]
+    pub(crate) dry_run: bool,
+    /// Print JSON
+    #[arg(long)]
+    pub(crate) json: bool,
+    /// Configuration file (TOML) of the server
+    #[arg(long, value_name = "FILE", env = "REPRISE_CONFIG")]
+    pub(crate) config: Option<PathBuf>,
+    /// Data directory [default: ./reprise-data]
+    #[arg(long, value_name = "DIR")]
+    pub(crate) data: Option<PathBuf>,
 }
 
 /// `reprise log verify` and `reprise log rebuild`

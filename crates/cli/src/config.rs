@@ -1,7 +1,7 @@
 //! The server's settings: flags over environment over file over defaults.
 //!
-//! Owns the configuration format, its defaults, and the commented file that `serve --print-config` prints. Reads
-//! only the values it is given, never the environment itself. A key that nobody knows is an error with its line.
+//! Owns the configuration format, its defaults, and the commented file that `serve --print-config` prints. A key that
+//! nobody knows is an error with its line.
 
 mod print;
 mod value;
@@ -14,7 +14,7 @@ use toml::{Table, Value};
 
 use effects::{McpServerConfig, PriceTable, ProviderConfig, ToolConfig};
 
-use crate::exit::Problem;
+use crate::exit::{OrHint, Problem};
 
 pub(crate) use print::print;
 use value::{Bounded, Count, HeartbeatMs, Rate, RetentionS, Size, TimeoutMs, WindowMs};
@@ -29,6 +29,7 @@ pub(crate) struct Settings {
     pub(crate) public_url: String,
     pub(crate) card_object: CardObject,
     pub(crate) replay_conformance: bool,
+    pub(crate) retention_days: Rate,
     pub(crate) connectors: Vec<Connector>,
     pub(crate) providers: Vec<ProviderConfig>,
     pub(crate) tools: Vec<ToolConfig>,
@@ -39,6 +40,13 @@ pub(crate) struct Settings {
     pub(crate) log: Log,
     pub(crate) tls: Tls,
     pub(crate) limits: Limits,
+}
+
+impl Settings {
+    /// Returns for how many days events are kept whole; none for good.
+    pub(crate) fn retention(&self) -> Option<u32> {
+        Some(self.retention_days.0).filter(|days| *days > 0)
+    }
 }
 
 /// What the card calls itself (C-01).
@@ -142,6 +150,7 @@ impl Default for Settings {
             public_url: String::new(),
             card_object: CardObject::HarnAgentCard,
             replay_conformance: false,
+            retention_days: Bounded(0),
             connectors: Vec::new(),
             providers: Vec::new(),
             tools: Vec::new(),
@@ -280,6 +289,27 @@ pub(crate) fn load(
         settings.tls.key = key;
     }
     Ok(settings)
+}
+
+/// Reads a configuration file and the environment, under what the command line says.
+///
+/// # Errors
+/// The file cannot be read; as [`load`].
+pub(crate) fn of_process(file: Option<&Path>, flags: Flags) -> anyhow::Result<Settings> {
+    let text = match file {
+        Some(path) => {
+            let text = std::fs::read_to_string(path).or_hint(
+                format_args!("`{}`", path.display()),
+                "name a readable file; `reprise serve --print-config` prints one to start from",
+            )?;
+            Some((path, text))
+        }
+        None => None,
+    };
+    let source = text.as_ref().map(|(path, text)| Source { path, text });
+    let environment = std::env::vars_os()
+        .filter_map(|(name, value)| Some((name.into_string().ok()?, value.into_string().ok()?)));
+    load(source.as_ref(), environment, flags)
 }
 
 /// Checks a file against the format and returns its values.

@@ -1,9 +1,10 @@
 //! The event: what is drafted, what is stored, byte for byte.
 //!
 //! A stored event is the RFC 8785 form of the protocol's Event with every member present. Those bytes are
-//! hashed, listed and streamed as they are; nothing ever writes them again.
+//! hashed, listed and streamed as they are. Nothing ever writes them again but pruning, which leaves a header: the same
+//! event with a payload that says only what its bytes hashed to.
 
-use canon::{Map, Value, append, append_string};
+use canon::{Digest, Map, Value, append, append_string, sha256};
 use serde::{Deserialize, Serialize};
 
 use crate::{Kind, Position, ReceiptId, SessionId, TaskId, Timestamp, WorkspaceId};
@@ -212,6 +213,23 @@ impl Event {
         out
     }
 
+    /// Returns what pruning leaves of this event, whose stored bytes are given.
+    #[must_use]
+    pub fn header(&self, bytes: &[u8]) -> Self {
+        let mut payload = Map::new();
+        payload.insert(PRUNED_MEMBER.to_owned(), true.into());
+        payload.insert("sha256".to_owned(), sha256(bytes).to_string().into());
+        Self {
+            payload,
+            ..self.clone()
+        }
+    }
+
+    /// True when pruning left only a header of this event.
+    pub fn is_header(&self) -> bool {
+        pruned_digest(&self.payload).is_some()
+    }
+
     /// Returns the kind, when this program knows it.
     ///
     /// # Errors
@@ -219,6 +237,17 @@ impl Event {
     pub fn kind(&self) -> Result<Kind, crate::UnknownKind> {
         Kind::parse(&self.kind)
     }
+}
+
+/// The payload member that only headers have. Callers' own data lies deeper and cannot reach it.
+const PRUNED_MEMBER: &str = "pruned";
+
+/// Returns the digest of the bytes that an event had before it was pruned; none when this is no header's payload.
+pub fn pruned_digest(payload: &Map<String, Value>) -> Option<Digest> {
+    if payload.len() != 2 || payload.get(PRUNED_MEMBER) != Some(&Value::Bool(true)) {
+        return None;
+    }
+    Digest::parse(payload.get("sha256")?.as_str()?).ok()
 }
 
 fn optional(out: &mut Vec<u8>, text: Option<&str>) {
@@ -322,7 +351,13 @@ mod tests {
             let bytes = event.to_bytes();
             let value = read(&bytes, Integers::Safe).unwrap();
             prop_assert_eq!(jcs(&value), bytes.clone());
-            prop_assert_eq!(Event::parse(&bytes).unwrap(), event);
+            prop_assert_eq!(&Event::parse(&bytes).unwrap(), &event);
+            let header = event.header(&bytes);
+            prop_assert!(header.is_header() && !event.is_header());
+            prop_assert_eq!(pruned_digest(&header.payload), Some(sha256(&bytes)));
+            let stored = header.to_bytes();
+            prop_assert_eq!(jcs(&read(&stored, Integers::Safe).unwrap()), stored.clone());
+            prop_assert_eq!(Event { payload: event.payload.clone(), ..Event::parse(&stored).unwrap() }, event);
         }
     }
 }

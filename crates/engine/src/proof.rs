@@ -41,6 +41,14 @@ pub struct ReceiptForm {
     pub bytes: Option<Vec<u8>>,
 }
 
+/// The event log of a Task, as far as it is there.
+enum EventLog {
+    Whole(Vec<u8>),
+    Pruned,
+    /// There is no such Task, or it has not ended.
+    NotSealed,
+}
+
 impl Engine {
     /// Reads a receipt with its bytes.
     ///
@@ -142,10 +150,13 @@ impl Engine {
         };
         let visible = self.visible(caller, ResourceKind::Task, task).await;
         visible.map_err(unknown)?;
-        let log = self.event_log(task).await?;
-        log.ok_or(Refused::ContentUnavailable {
-            reason: "not_sealed",
-        })
+        match self.event_log(task).await? {
+            EventLog::Whole(log) => Ok(log),
+            EventLog::Pruned => Err(Refused::ContentUnavailable { reason: "pruned" }),
+            EventLog::NotSealed => Err(Refused::ContentUnavailable {
+                reason: "not_sealed",
+            }),
+        }
     }
 
     /// Verifies a receipt of this log and records the verdict.
@@ -384,6 +395,9 @@ impl Engine {
             // Damaged: whatever these bytes are, they are not what was recorded.
             return Ok(Some(canon::sha256(&stored.bytes)));
         };
+        if event.is_header() {
+            return Ok(None);
+        }
         if crate::view::resolve_blobs(&*self.shared.store, &mut event.payload)
             .await
             .is_err()
@@ -395,18 +409,21 @@ impl Engine {
     }
 
     async fn event_log_digest(&self, task: &str) -> Result<Option<Digest>, Refused> {
-        Ok(self.event_log(task).await?.map(|log| canon::sha256(&log)))
+        Ok(match self.event_log(task).await? {
+            EventLog::Whole(log) => Some(canon::sha256(&log)),
+            EventLog::Pruned | EventLog::NotSealed => None,
+        })
     }
 
     /// Renders the sealed event log of a Task: the stored bytes of each event and a line feed, up to its terminal
-    /// transition. None for a Task that has not ended.
-    pub(crate) async fn event_log(&self, task: &str) -> Result<Option<Vec<u8>>, Refused> {
+    /// transition.
+    async fn event_log(&self, task: &str) -> Result<EventLog, Refused> {
         let documents = self.shared.store.documents(vec![task.into()]).await?;
         let Some(document) = documents.into_iter().flatten().next() else {
-            return Ok(None);
+            return Ok(EventLog::NotSealed);
         };
         if !matches!(&document.state, State::Task(task) if task.status.is_terminal()) {
-            return Ok(None);
+            return Ok(EventLog::NotSealed);
         }
         let mut log = Vec::new();
         let mut after = Position::START;
@@ -418,11 +435,14 @@ impl Engine {
             };
             let page = self.shared.store.events(query).await?;
             let Some(last) = page.last() else {
-                return Ok(Some(log));
+                return Ok(EventLog::Whole(log));
             };
             after = last.position;
             // The Task's own last event is its terminal transition; what follows proves it.
             for event in page.iter().filter(|event| event.position <= document.tip) {
+                if Event::parse(&event.bytes).is_ok_and(|event| event.is_header()) {
+                    return Ok(EventLog::Pruned);
+                }
                 log.extend_from_slice(&event.bytes);
                 log.push(b'\n');
             }
@@ -501,11 +521,17 @@ fn details(report: &Report, merkle: Value) -> Value {
             Value::Object(line)
         })
         .collect();
+    let mut materials = json!({"available": report.materials_available, "unavailable": report.materials_unavailable});
+    if let (false, Value::Object(materials)) =
+        (report.materials_unavailable.is_empty(), &mut materials)
+    {
+        materials.insert("code".to_owned(), "material_unavailable".into());
+    }
     json!({
         "checks": checks,
         "skipped": report.skipped,
         "signatures": report.signatures.as_str(),
         "merkle": merkle,
-        "materials": {"available": report.materials_available, "unavailable": report.materials_unavailable},
+        "materials": materials,
     })
 }

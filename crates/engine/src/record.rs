@@ -1,8 +1,9 @@
 //! Records of finished Tasks for readers: the bundle of one, the difference of two.
 
 use std::collections::BTreeMap;
+use std::sync::Arc;
 
-use domain::{Refusal, ResourceKind, State, Task, TaskId};
+use domain::{Event, Refusal, ResourceKind, State, Task, TaskId};
 
 use crate::caller::Caller;
 use crate::engine::Engine;
@@ -95,6 +96,9 @@ impl Engine {
             return Ok(Err(unreadable(id, "missing")));
         };
         let events = self.task_log(key).await?;
+        if let Some(failure) = pruned(&events) {
+            return Ok(Err(failure));
+        }
         let receipt = match &task.receipt_id {
             None => None,
             Some(receipt) => self.receipt_of(receipt).await?.ok(),
@@ -118,6 +122,26 @@ impl Engine {
 
 fn is_request(task: &Task, digest: canon::Digest) -> bool {
     task.replay.as_ref().is_some_and(|of| of.request == digest)
+}
+
+/// Names the first event of a log that pruning took the payload of.
+fn pruned(events: &[Arc<[u8]>]) -> Option<Failure> {
+    let parsed = events.iter().map(|bytes| Event::parse(bytes).ok());
+    let mut headers = parsed
+        .zip(1..)
+        .filter_map(|(event, sequence)| Some((event.filter(Event::is_header)?, sequence)));
+    let (first, sequence) = headers.next()?;
+    Some(Failure::Unavailable {
+        first: Box::new(Unavailable {
+            what: "event",
+            id: None,
+            key: None,
+            event_id: Some(first.id.to_string()),
+            sequence: Some(sequence),
+            reason: "pruned",
+        }),
+        also: headers.count() as u64,
+    })
 }
 
 /// Says that a Task cannot be replayed because its log cannot be read.

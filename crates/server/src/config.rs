@@ -26,6 +26,8 @@ pub struct Config {
     pub connectors: Vec<Connector>,
     /// Fixes what replay receipts say of their issuer, and echoes placeholders (B9): for conformance runs.
     pub replay_conformance: bool,
+    /// For how many days events are kept whole, as discovery says; none for good (AP-RPL-19).
+    pub retention_days: Option<u32>,
     /// The largest JSON body.
     pub body_bytes_max: usize,
     /// The largest uploaded content of an Artifact.
@@ -72,6 +74,7 @@ impl Config {
             public_url: None,
             card_object: CARD_OBJECT.to_owned(),
             replay_conformance: false,
+            retention_days: None,
             connectors: Vec::new(),
             body_bytes_max: 1024 * 1024,
             artifact_bytes_max: 64 * 1024 * 1024,

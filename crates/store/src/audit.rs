@@ -3,7 +3,7 @@
 //! An audit sees the log as of the moment it was opened, beside a process that writes or without one. It judges
 //! nothing: rows and blobs come as they are.
 
-use std::collections::BTreeSet;
+use std::collections::{BTreeMap, BTreeSet};
 use std::io;
 use std::path::{Path, PathBuf};
 
@@ -84,14 +84,20 @@ impl Audit {
         // One transaction to the end: what is committed meanwhile stays out of sight.
         connection.execute_batch("BEGIN").map_err(fault)?;
         let meta = schema::meta(directory, &connection)?;
-        // A damaged block tells its place and not its length.
         let head = match Table::Events.holding(&connection, u64::MAX)? {
             None => Position::START,
             Some(first) => {
                 let bytes = Table::Events.bytes(&connection, first)?.unwrap_or_default();
                 let block = Block::decode(Position(first), &bytes).unwrap_or_default();
-                let last = block.events.last();
-                last.map_or(Position(first), |event| event.position)
+                match block.events.last() {
+                    Some(last) => last.position,
+                    // A damaged block tells its place and not its length; the document that its last event changed does.
+                    None => {
+                        let tip = "SELECT ifnull(max(tip), 0) FROM documents";
+                        let tip = connection.query_row(tip, [], |row| row.get(0));
+                        Position(first.max(tip.map_err(fault)?))
+                    }
+                }
             }
         };
         Ok(Self {
@@ -184,6 +190,28 @@ impl Audit {
             &self.connection,
             digest,
         )?)
+    }
+
+    /// Returns the Tasks that were pruned: how many headers stand for their events, and what these hash to together.
+    ///
+    /// # Errors
+    /// The database fails.
+    pub fn pruned(&self) -> Result<BTreeMap<Position, (u64, Digest)>, AuditError> {
+        Ok(schema::pruned(&self.connection).map_err(fault)?)
+    }
+
+    /// Returns the document with a key.
+    ///
+    /// # Errors
+    /// The database fails.
+    pub fn document(&self, key: Position) -> Result<Option<DocumentRow>, AuditError> {
+        let columns = DocumentRow::COLUMNS;
+        let text = format!("SELECT {columns} FROM documents WHERE key = ?1");
+        let row = self
+            .connection
+            .prepare_cached(&text)
+            .and_then(|mut select| select.query_row([sql(key.0)], DocumentRow::read).optional());
+        Ok(row.map_err(fault)?)
     }
 
     /// Returns where the receipt log's tree stands.

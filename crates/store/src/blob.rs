@@ -87,6 +87,22 @@ pub(crate) fn find_unchecked(
     }
 }
 
+/// Removes the file of a blob, durably; returns how long it was, or none when there is no such file.
+pub(crate) fn remove_file(directory: &Path, digest: &Digest) -> Result<Option<u64>, StoreFault> {
+    let (shelf, name) = place(directory, digest);
+    let file = shelf.join(name);
+    let remove = || {
+        let len = fs::metadata(&file)?.len();
+        fs::remove_file(&file)?;
+        sync_directory(&shelf)?;
+        Ok(Some(len))
+    };
+    remove().or_else(|error: io::Error| match error.kind() {
+        io::ErrorKind::NotFound => Ok(None),
+        _ => Err(file_fault(&format!("blob `{digest}`"), error)),
+    })
+}
+
 /// Returns the digests of every blob file. Left-over temporary files are no blobs.
 pub(crate) fn files(directory: &Path) -> io::Result<Vec<Digest>> {
     let mut digests = Vec::new();

@@ -37,6 +37,8 @@ pub struct Exported {
     pub blobs: u64,
     /// How many receipts.
     pub receipts: u64,
+    /// How many of the events are headers that pruning left.
+    pub pruned: u64,
     /// Digest of `events.jsonl`.
     pub events_sha256: Digest,
 }
@@ -70,9 +72,10 @@ pub fn export(
     let _ = fs::remove_dir_all(&aside.0);
     let blobs = aside.0.join("blobs");
     fs::create_dir_all(&blobs).map_err(AuditError::file(&blobs))?;
-    let (events, first, issued) = write_events(&audit, &aside.0, progress)?;
+    let found = write_events(&audit, &aside.0, progress)?;
+    let events = &found.written;
     let mut files = vec![("events.jsonl", events.sha256)];
-    let (receipts, sha256) = write_receipts(&audit, &aside.0, &issued)?;
+    let (receipts, sha256) = write_receipts(&audit, &aside.0, &found.issued)?;
     files.push(("receipts.jsonl", sha256));
     let given = [
         ("keys.json", evidence.keys),
@@ -89,9 +92,10 @@ pub fn export(
         events: events.lines,
         blobs: blob_count,
         receipts,
+        pruned: found.pruned,
         events_sha256: events.sha256,
     };
-    let manifest = manifest(&audit, &exported, &files, first, blob_bytes);
+    let manifest = manifest(&audit, &exported, &files, found.first, blob_bytes);
     write(
         &aside.0.join("manifest.json"),
         &[&canon::jcs(&manifest), b"\n"],
@@ -168,15 +172,24 @@ impl Lines {
     }
 }
 
-/// Writes events; returns also the first position and the digests of the receipts they issued.
+/// What the events were.
+struct Events {
+    written: Written,
+    first: Option<Position>,
+    /// Digests of the receipts that they issued.
+    issued: Vec<Digest>,
+    pruned: u64,
+}
+
 fn write_events(
     audit: &Audit,
     out: &Path,
     progress: &mut dyn FnMut(u64, u64),
-) -> Result<(Written, Option<Position>, Vec<Digest>), AuditError> {
+) -> Result<Events, AuditError> {
     let mut lines = Lines::create(out.join("events.jsonl"))?;
     let mut first = None;
     let mut issued = Vec::new();
+    let mut pruned = 0;
     let mut after = Position::START;
     loop {
         let rows = audit.events(after)?;
@@ -189,10 +202,22 @@ fn write_events(
             first.get_or_insert(row.position);
             lines.add(&row.bytes)?;
             issued.extend(issued_by(&row.bytes));
+            pruned += u64::from(is_header(&row.bytes));
         }
         progress(lines.lines, audit.head().0);
     }
-    Ok((lines.finish()?, first, issued))
+    Ok(Events {
+        written: lines.finish()?,
+        first,
+        issued,
+        pruned,
+    })
+}
+
+fn is_header(bytes: &[u8]) -> bool {
+    const MARK: &[u8] = b"\"payload\":{\"pruned\":true,";
+    bytes.windows(MARK.len()).any(|window| window == MARK)
+        && Event::parse(bytes).is_ok_and(|event| event.is_header())
 }
 
 /// Returns the digest of the receipt that an event issued, when it did.
@@ -272,6 +297,7 @@ fn manifest(
         "log": audit.name().log(),
         "events": exported.events,
         "receipts": exported.receipts,
+        "pruned": exported.pruned,
         "first_position": first.map(|first| first.0),
         "last_position": last,
         "files": files,

@@ -5,7 +5,7 @@
 use std::fmt;
 
 use canon::{Digest, Integers, jcs, read};
-use domain::{Draft, Event, EventName, Position, Scratch, Sealed, seal};
+use domain::{Draft, Event, EventName, Kind, Position, Scratch, Sealed, seal};
 use engine::port::StoredEvent;
 
 /// Something in a log that is not as it must be.
@@ -57,6 +57,12 @@ pub(crate) fn read_event(log: &EventName, row: &StoredEvent) -> Result<Event, St
         return Err(format!("its id is `{}` where `{id}` stands", event.id));
     }
     Ok(event)
+}
+
+/// True for a header of an event that cannot be folded without its payload: its document is kept as it is stored.
+pub(crate) fn is_unfoldable(event: &Event) -> bool {
+    // A Session counts its Messages and looks no closer: it stays a fold, whatever became of them.
+    event.is_header() && event.kind() != Ok(Kind::SessionMessageAppended)
 }
 
 /// Seals an event once more, on the documents before it, and folds it into them.

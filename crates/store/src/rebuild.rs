@@ -1,7 +1,9 @@
 //! Are the documents a fold of the events? Folds them again, alone, into an empty database, and compares.
 //!
-//! Changes nothing in the log. Needs room on the disk for the documents, not in memory.
+//! Changes nothing in the log. Needs room on the disk for the documents, not in memory. Documents that depend on pruned
+//! events are kept as they are stored, as far as the headers do not contradict them.
 
+use std::collections::BTreeSet;
 use std::fs;
 use std::path::{Path, PathBuf};
 
@@ -11,7 +13,7 @@ use rusqlite::Connection;
 
 use crate::audit::{Audit, AuditError, documents};
 use crate::fault::fault;
-use crate::fold::{Problem, What, read_event, reseal};
+use crate::fold::{Problem, What, is_unfoldable, read_event, reseal};
 use crate::row::DocumentRow;
 use crate::{read, schema};
 
@@ -22,6 +24,12 @@ pub struct Rebuilt {
     pub events: u64,
     /// How many documents came out.
     pub documents: u64,
+    /// How many of the events are headers that pruning left.
+    pub pruned: u64,
+    /// How many of the documents depend on such events and were kept as they are stored.
+    pub kept: u64,
+    /// The position behind the last header: from there on nothing is taken as it is. None when nothing was pruned.
+    pub whole_from: Option<Position>,
     /// Differences, and an event that cannot be folded; empty when there is none.
     pub problems: Vec<Problem>,
 }
@@ -75,14 +83,19 @@ fn fold(
     progress: &mut dyn FnMut(u64, u64),
 ) -> Result<bool, AuditError> {
     let mut after = Position::START;
+    let mut kept = BTreeSet::new();
     loop {
         let rows = audit.events(after)?;
         if rows.is_empty() {
+            rebuilt.kept = kept.len() as u64;
             return Ok(true);
         }
         for row in rows {
             let (position, folded) = match row {
-                Ok(row) => (row.position, fold_one(audit, aside, &row)?),
+                Ok(row) => (
+                    row.position,
+                    fold_one(audit, aside, &row, rebuilt, &mut kept)?,
+                ),
                 Err(damaged) => (damaged.first, Err(damaged.to_string())),
             };
             if let Err(problem) = folded {
@@ -101,11 +114,21 @@ fn fold_one(
     audit: &Audit,
     aside: &Connection,
     row: &StoredEvent,
+    rebuilt: &mut Rebuilt,
+    kept: &mut BTreeSet<Position>,
 ) -> Result<Result<(), String>, AuditError> {
     let event = match read_event(audit.name(), row) {
         Ok(event) => event,
         Err(problem) => return Ok(Err(problem)),
     };
+    if event.is_header() {
+        rebuilt.pruned += 1;
+        rebuilt.whole_from = Some(row.position.plus(1));
+    }
+    if is_unfoldable(&event) || kept.contains(&row.resource) {
+        kept.insert(row.resource);
+        return keep(audit, aside, &event, row);
+    }
     let mut scratch = Scratch::default();
     for id in named(&event) {
         if let Some(document) = read::document(aside, id)? {
@@ -119,6 +142,39 @@ fn fold_one(
     }
     if let Some(document) = scratch.document(&event.resource.id) {
         DocumentRow::of(document).put(aside).map_err(fault)?;
+    }
+    Ok(Ok(()))
+}
+
+/// Takes the stored document of an event that cannot be folded, with what its envelope says.
+fn keep(
+    audit: &Audit,
+    aside: &Connection,
+    event: &Event,
+    row: &StoredEvent,
+) -> Result<Result<(), String>, AuditError> {
+    let before = read::document(aside, &event.resource.id)?;
+    let follows = before.as_ref().map_or(1, |before| before.version + 1);
+    let tip = before.as_ref().map(|before| audit.name().id(before.tip));
+    if event.sequence != follows || event.previous_event_id.as_deref() != tip.as_deref() {
+        return Ok(Err("does not follow the events before it".to_owned()));
+    }
+    let Some(mut stored) = audit.document(row.resource)? else {
+        return Ok(Err(
+            "is pruned, and the document that it changed is missing".to_owned(),
+        ));
+    };
+    let time = event.created_at.as_micros();
+    stored.version = event.sequence;
+    stored.tip = row.position;
+    stored.updated_at = time;
+    if event.sequence == 1 {
+        stored.created_at = time;
+    }
+    if stored.id != event.resource.id || !stored.put(aside).map_err(fault)? {
+        return Ok(Err(
+            "is indexed under another resource than it names".to_owned()
+        ));
     }
     Ok(Ok(()))
 }

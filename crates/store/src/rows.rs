@@ -106,7 +106,6 @@ impl Table {
     }
 
     /// Removes a block; returns how many rows it had.
-    #[cfg(any(test, feature = "test-util"))]
     pub(crate) fn remove(self, connection: &Connection, number: u64) -> rusqlite::Result<usize> {
         let delete = match self {
             Table::Events => "DELETE FROM events WHERE id >= ?1 AND id < ?2",
@@ -114,6 +113,17 @@ impl Table {
         };
         let first = first_id(number);
         connection.execute(delete, [first, first + PARTS_MAX])
+    }
+
+    /// Writes a block again in its own place.
+    pub(crate) fn replace(
+        self,
+        connection: &Connection,
+        number: u64,
+        bytes: &[u8],
+    ) -> rusqlite::Result<()> {
+        self.remove(connection, number)?;
+        self.append(connection, number, bytes, &mut Room::default())
     }
 
     /// Returns the number of the last block that begins at or before a number.

@@ -4,9 +4,12 @@
 //! `read`: a list or a stream reads the rows it returns and no others, however long the log is. Messages are listed by
 //! Session alone: the wider indexes are without them, and an append writes two pages less.
 
+use std::collections::BTreeMap;
 use std::path::Path;
 use std::time::Duration;
 
+use canon::Digest;
+use domain::Position;
 use rusqlite::config::DbConfig;
 use rusqlite::{Connection, OpenFlags, OptionalExtension, TransactionBehavior};
 
@@ -101,6 +104,44 @@ const TABLES: &str = "
     ) STRICT;
     CREATE INDEX api_keys_digest ON api_keys(digest);
 ";
+
+/// Made by the first prune of a log; most logs have none of it. `pruned` says of a Task how many headers stand for its
+/// events and what they hash to; `unnamed` lists blobs that pruned events named and that may not be needed any more.
+const PRUNING_TABLES: &str = "
+    CREATE TABLE IF NOT EXISTS pruned(
+        task INTEGER PRIMARY KEY,
+        events INTEGER NOT NULL,
+        headers BLOB NOT NULL
+    ) STRICT;
+    CREATE TABLE IF NOT EXISTS unnamed(digest BLOB PRIMARY KEY) STRICT, WITHOUT ROWID;
+";
+
+/// Makes the tables that pruning needs, when they are missing.
+pub(crate) fn prepare_pruning(connection: &Connection) -> rusqlite::Result<()> {
+    connection.execute_batch(PRUNING_TABLES)
+}
+
+/// True when a log was ever pruned.
+pub(crate) fn has_pruning(connection: &Connection) -> rusqlite::Result<bool> {
+    connection
+        .prepare("SELECT 1 FROM sqlite_schema WHERE name = 'pruned'")?
+        .exists([])
+}
+
+/// Returns the Tasks that were pruned: how many headers stand for their events, and what these hash to.
+pub(crate) fn pruned(
+    connection: &Connection,
+) -> rusqlite::Result<BTreeMap<Position, (u64, Digest)>> {
+    if !has_pruning(connection)? {
+        return Ok(BTreeMap::new());
+    }
+    let mut select = connection.prepare("SELECT task, events, headers FROM pruned")?;
+    let rows = select.query_map([], |row| {
+        let headers = Digest::from_bytes(row.get(2)?);
+        Ok((Position(row.get(0)?), (row.get(1)?, headers)))
+    })?;
+    rows.collect()
+}
 
 /// What a connection is for.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]

@@ -20,7 +20,7 @@ use crate::block::Block;
 use crate::codec;
 use crate::directory::database;
 use crate::row::id_bytes;
-use crate::rows::{Room, Table};
+use crate::rows::Table;
 
 /// A database that is about to be harmed.
 #[derive(Debug)]
@@ -162,10 +162,7 @@ impl Tamper {
 
     fn write(&self, table: Table, number: u64, bytes: &[u8]) {
         let transaction = self.connection.unchecked_transaction().unwrap();
-        self.remove(table, number);
-        table
-            .append(&transaction, number, bytes, &mut Room::default())
-            .unwrap();
+        table.replace(&transaction, number, bytes).unwrap();
         transaction.commit().unwrap();
     }
 

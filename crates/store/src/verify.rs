@@ -10,11 +10,12 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::path::Path;
 
 use canon::{Digest, Value, sha256};
-use domain::{BLOB_MEMBER, Document, Documents, Event, Kind, Position, Scratch, Visibility};
+use domain::{BLOB_MEMBER, Document, Documents, Event, Kind, Links, Position, Scratch, Visibility};
 use engine::port::StoredEvent;
 
 use crate::audit::{Audit, AuditError, DamagedBlock};
-use crate::fold::{Problem, What, read_event, reseal};
+use crate::fold::{Problem, What, is_unfoldable, read_event, reseal};
+use crate::prune::Headers;
 use crate::row::DocumentRow;
 
 /// What was checked and what is wrong.
@@ -28,6 +29,8 @@ pub struct Report {
     pub blobs: u64,
     /// How many receipts were compared with their events, chains and leaves.
     pub receipts: u64,
+    /// How many of the events are headers that pruning left.
+    pub pruned: u64,
     /// What is wrong; empty when nothing is.
     pub problems: Vec<Problem>,
 }
@@ -68,6 +71,7 @@ pub fn verify(directory: &Path, progress: &mut dyn FnMut(u64, u64)) -> Result<Re
         }
         progress(check.report.events, audit.head().0);
     }
+    check.headers()?;
     check.documents()?;
     check.blobs()?;
     check.receipts()?;
@@ -87,6 +91,10 @@ struct Check<'a> {
     /// Blobs that hold the parts of a message, which refer to blobs in turn.
     parts: BTreeMap<Digest, Position>,
     issued: Vec<receipt::Issued>,
+    /// Resources that depend on pruned events: their documents stand as they are stored, and only envelopes are checked.
+    kept: BTreeSet<Position>,
+    /// Headers, by the Task they belong to.
+    headers: BTreeMap<Position, Headers>,
 }
 
 impl<'a> Check<'a> {
@@ -101,6 +109,8 @@ impl<'a> Check<'a> {
             references: BTreeMap::new(),
             parts: BTreeMap::new(),
             issued: Vec::new(),
+            kept: BTreeSet::new(),
+            headers: BTreeMap::new(),
         }
     }
 
@@ -147,7 +157,13 @@ impl<'a> Check<'a> {
         self.report.events += 1;
         match read_event(self.audit.name(), row) {
             Ok(event) => {
-                self.refer(&event, row.position);
+                if event.is_header() {
+                    self.report.pruned += 1;
+                    let task = row.links.task.unwrap_or(Position::START);
+                    self.headers.entry(task).or_default().add(&row.bytes);
+                } else {
+                    self.refer(&event, row.position);
+                }
                 self.fold(&event, row)
             }
             Err(problem) => {
@@ -193,6 +209,9 @@ impl<'a> Check<'a> {
         if self.damaged.contains(&row.resource) {
             return self.pass_over(row, event.sequence);
         }
+        if is_unfoldable(event) || self.kept.contains(&row.resource) {
+            return self.keep(event, row);
+        }
         match reseal(log, &mut self.scratch, event, row.position) {
             Ok(sealed) => {
                 if sealed.links != row.links || sealed.resource != row.resource {
@@ -220,22 +239,80 @@ impl<'a> Check<'a> {
     /// checked against the place the event takes, and the document it would have changed is left unjudged.
     fn pass_over(&mut self, row: &StoredEvent, version: u64) -> Result<(), AuditError> {
         self.damaged.insert(row.resource);
-        let before = match self.before(row) {
-            Some(before) => Some(before.clone()),
-            // The stored document stands in for one that no event could create.
-            None => {
-                let after = Position(row.resource.0.saturating_sub(1));
-                let stored = self.audit.documents(after)?.into_iter().next();
-                stored
-                    .filter(|stored| stored.key == row.resource)
-                    .and_then(|stored| stored.document().ok())
-            }
-        };
-        if let Some(mut document) = before {
+        if let Some(mut document) = self.stand_in(row)? {
             document.version = version;
             document.tip = row.position;
             self.ids.insert(document.key, document.id.clone());
             self.scratch.insert(document);
+        }
+        Ok(())
+    }
+
+    /// Returns the document that an event changed as far as it is known: for one that no event could create, as stored.
+    fn stand_in(&self, row: &StoredEvent) -> Result<Option<Document>, AuditError> {
+        if let Some(before) = self.before(row) {
+            return Ok(Some(before.clone()));
+        }
+        let stored = self.audit.document(row.resource)?;
+        Ok(stored.and_then(|stored| stored.document().ok()))
+    }
+
+    /// Takes what the envelope of a pruned event says for what it did.
+    fn keep(&mut self, event: &Event, row: &StoredEvent) -> Result<(), AuditError> {
+        self.kept.insert(row.resource);
+        let key = |id: Option<&str>| match id {
+            Some(id) if *id == *event.resource.id => Some(row.resource),
+            id => Some(self.scratch.document(id?)?.key),
+        };
+        let links = Links {
+            workspace: key(event.workspace_id.as_ref().map(|id| id.as_str())),
+            session: key(event.session_id.as_ref().map(|id| id.as_str())),
+            task: key(event.task_id.as_ref().map(|id| id.as_str())),
+        };
+        let Some(mut document) = self.stand_in(row)? else {
+            let problem = "is pruned, and the document that it changed is missing".to_owned();
+            self.report(What::Event(row.position), problem);
+            return self.pass_over(row, event.sequence);
+        };
+        if links != row.links || document.id != event.resource.id {
+            let problem = "is indexed under other resources than its ids name".to_owned();
+            self.report(What::Event(row.position), problem);
+        }
+        document.version = event.sequence;
+        document.tip = row.position;
+        document.updated_at = event.created_at;
+        if event.sequence == 1 {
+            document.created_at = event.created_at;
+        }
+        self.ids.insert(document.key, document.id.clone());
+        self.scratch.insert(document);
+        Ok(())
+    }
+
+    /// The headers of a Task must be those that its pruning noted, all of them.
+    fn headers(&mut self) -> Result<(), AuditError> {
+        if !self.lost.is_empty() {
+            // Some are among what cannot be read, which was said already.
+            return Ok(());
+        }
+        let mut noted = self.audit.pruned()?;
+        for (task, found) in std::mem::take(&mut self.headers) {
+            let noted = noted.remove(&task);
+            if noted == Some((found.count, found.digest())) {
+                continue;
+            }
+            let id = self.ids.get(&task).cloned().unwrap_or_default();
+            let problem = if noted.is_some() {
+                "the headers of its events are not those that pruning left"
+            } else {
+                "has headers in the place of events, though it was never pruned"
+            };
+            self.report(What::Document(task, id), problem.to_owned());
+        }
+        for task in noted.into_keys() {
+            let id = self.ids.get(&task).cloned().unwrap_or_default();
+            let problem = "was pruned, and the headers of its events are missing".to_owned();
+            self.report(What::Document(task, id), problem);
         }
         Ok(())
     }

@@ -116,8 +116,9 @@ fn global<'a>(id: &'a str, object: &'a str, at: Timestamp, metadata: Value) -> E
     }
 }
 
-/// Returns what `GET /v1` answers (AP-VER-05). A capability is claimed only when all of it is there.
-pub fn discovery() -> Value {
+/// Returns what `GET /v1` answers (AP-VER-05). A capability is claimed only when all of it is there. Events are kept for
+/// so many days, or for good (AP-RPL-19).
+pub fn discovery(retention_days: Option<u32>) -> Value {
     json!({
         "object": "protocol_discovery",
         "protocol_family": "harn_agents_protocol",
@@ -130,7 +131,7 @@ pub fn discovery() -> Value {
             "receipts": true,
             "replay": true,
         },
-        "retention": {"days": null},
+        "retention": {"days": retention_days},
     })
 }
 
@@ -344,7 +345,7 @@ mod tests {
 
     #[test]
     fn ap_ver_05_discovery_claims_what_is_there() {
-        let discovery = discovery();
+        let discovery = discovery(None);
         assert_eq!(discovery["current_version"], PROTOCOL_VERSION);
         assert_eq!(
             discovery["capabilities"],

@@ -9,7 +9,7 @@ use std::collections::BTreeMap;
 use canon::{Map, Value};
 use domain::{
     Answer, Artifact, Branch, Chain, Document, Message, Outcome, Permission, Position, Session,
-    State, Status, Task, Timestamp, Vault, Workspace,
+    State, Status, Task, Timestamp, Vault, Workspace, pruned_digest,
 };
 use serde_json::json;
 
@@ -67,7 +67,35 @@ impl<'a> Source<'a> {
     fn metadata(&self, position: Position) -> Value {
         match self.payload(position, "metadata") {
             Some(Value::Object(map)) => Value::Object(map.clone()),
-            _ => json!({}),
+            _ => self.pruned(position).unwrap_or_else(|| json!({})),
+        }
+    }
+
+    /// Says that there was content and that it was pruned (AP-PRIV-03); none when it is there.
+    fn pruned(&self, position: Position) -> Option<Value> {
+        let digest = pruned_digest(self.payloads.get(&position)?)?;
+        Some(json!({"redacted": true, "reason": "pruned", "sha256": digest}))
+    }
+
+    fn parts(&self, position: Position) -> Value {
+        match (self.payload(position, "parts"), self.pruned(position)) {
+            (Some(parts), _) => parts.clone(),
+            (None, Some(Value::Object(mut pruned))) => {
+                // Which parts it had, and for whom, is gone too.
+                pruned.insert("type".to_owned(), "pruned".into());
+                pruned.insert("visibility".to_owned(), "public".into());
+                json!([pruned])
+            }
+            (None, _) => json!([]),
+        }
+    }
+
+    fn failure(&self, position: Position) -> Value {
+        match self.pruned(position) {
+            Some(pruned) => {
+                json!({"code": "pruned", "message": "why it failed was pruned with its events", "details": pruned})
+            }
+            None => self.payload_or_null(position, "failure"),
         }
     }
 }
@@ -184,20 +212,20 @@ fn session(source: Source<'_>, state: &Session, extra: Extra) -> (Value, Value) 
 fn task(source: Source<'_>, state: &Task) -> (Value, Value) {
     // C-15: a Message without `object`, or the object that was given.
     let input = if source.payload(state.input, "parts").is_none() {
-        source
-            .payload(state.input, "input")
-            .cloned()
+        let input = source.payload(state.input, "input").cloned();
+        input
+            .or_else(|| source.pruned(state.input))
             .unwrap_or_else(|| json!({}))
     } else {
         json!({
             "id": source.payload_or_null(state.input, "message_id"),
             "role": source.payload_or_null(state.input, "role"),
-            "parts": source.payload(state.input, "parts").cloned().unwrap_or_else(|| json!([])),
+            "parts": source.parts(state.input),
             "created_at": source.document.created_at,
         })
     };
     let failure = match state.failure {
-        Some(position) => source.payload_or_null(position, "failure"),
+        Some(position) => source.failure(position),
         None => Value::Null,
     };
     let members = json!({
@@ -246,7 +274,7 @@ fn message(source: Source<'_>, state: &Message, extra: Extra) -> (Value, Value) 
         "session_id": state.session_id,
         "task_id": state.task_id,
         "role": state.role.as_str(),
-        "parts": source.payload(state.source, "parts").cloned().unwrap_or_else(|| json!([])),
+        "parts": source.parts(state.source),
     });
     (source.metadata(state.source), members)
 }
@@ -289,6 +317,11 @@ fn outcome(source: Source<'_>, state: &Outcome, extra: Extra) -> (Value, Value) 
             .unwrap_or_default(),
     };
     let summary = source.payload(state.source, "summary");
+    let failure = if state.status == Status::Failed {
+        source.failure(state.source)
+    } else {
+        Value::Null
+    };
     let members = json!({
         "task_id": state.task_id,
         "session_id": state.session_id,
@@ -299,11 +332,11 @@ fn outcome(source: Source<'_>, state: &Outcome, extra: Extra) -> (Value, Value) 
         "artifacts": [],
         "handoffs": [],
         "receipt_id": state.receipt_id,
-        "failure": source.payload_or_null(state.source, "failure"),
+        "failure": failure,
         "cost": {},
         "metrics": {},
     });
-    (json!({}), members)
+    (source.metadata(state.source), members)
 }
 
 fn replayed_message(document: &Document, state: &Outcome, message: &Value, number: usize) -> Value {
@@ -355,17 +388,21 @@ fn permission(source: Source<'_>, state: &Permission) -> (Value, Value) {
         }
         response
     });
+    let asked = |member: &str| {
+        let known = source.payload(state.asked, member).cloned();
+        known.or_else(|| source.pruned(state.asked))
+    };
     let members = json!({
         "session_id": state.session_id,
         "task_id": state.task_id,
         "workspace_id": state.workspace_id,
         "status": status,
         "source": "hitl",
-        "action": source.payload_or_null(state.asked, "action"),
-        "request": source.payload_or_null(state.asked, "request"),
+        "action": asked("action"),
+        "request": asked("request"),
         "response": response,
     });
-    (json!({}), members)
+    (source.metadata(state.asked), members)
 }
 
 fn vault(source: Source<'_>, state: &Vault) -> (Value, Value) {

@@ -1,15 +1,21 @@
-//! `reprise log`: checks and exports of a data directory, also beside a running server.
+//! `reprise log`: checks and exports of a data directory, also beside a running server; pruning, without one.
 
-use std::fmt::Display;
+use std::fmt::{Display, Write};
 use std::path::Path;
 
+use domain::Timestamp;
+use engine::port::Clock;
 use serde_json::{Value, json};
+use server::world::SystemClock;
 use store::{AuditError, Evidence, SqliteStore};
 
-use crate::args::{LogArgs, LogCommand, LogExportArgs};
+use crate::args::{LogArgs, LogCommand, LogExportArgs, LogPruneArgs};
+use crate::config::{self, Flags};
 use crate::exit::{Exit, OrHint, Problem};
 use crate::output::{Output, Paint, counter, talk};
 use crate::signing;
+
+const DAY_MICROS: i64 = 24 * 60 * 60 * 1_000_000;
 
 /// Runs one of them.
 pub(crate) fn run(command: LogCommand) -> anyhow::Result<Exit> {
@@ -17,6 +23,7 @@ pub(crate) fn run(command: LogCommand) -> anyhow::Result<Exit> {
         LogCommand::Verify(args) => verify(&args),
         LogCommand::Rebuild(args) => rebuild(&args),
         LogCommand::Export(args) => export(&args),
+        LogCommand::Prune(args) => prune(args),
     }
 }
 
@@ -29,11 +36,19 @@ fn verify(args: &LogArgs) -> anyhow::Result<Exit> {
         "documents": report.documents,
         "blobs": report.blobs,
         "receipts": report.receipts,
+        "pruned": report.pruned,
     });
-    let summary = format!(
+    let mut summary = format!(
         "{} events, {} documents, {} blobs and {} receipts are what they were when they were written",
         report.events, report.documents, report.blobs, report.receipts
     );
+    if report.pruned > 0 {
+        let pruned = report.pruned;
+        write!(
+            summary,
+            "; {pruned} of the events are headers that pruning left"
+        )?;
+    }
     judge(args.json, counts, &report.problems, &summary)
 }
 
@@ -41,11 +56,25 @@ fn rebuild(args: &LogArgs) -> anyhow::Result<Exit> {
     let rebuilt = with_progress("events folded", |progress| {
         store::rebuild(&args.data.data, progress)
     })?;
-    let counts = json!({"events": rebuilt.events, "documents": rebuilt.documents});
-    let summary = format!(
+    let counts = json!({
+        "events": rebuilt.events,
+        "documents": rebuilt.documents,
+        "pruned": rebuilt.pruned,
+        "kept": rebuilt.kept,
+        "whole_from": rebuilt.whole_from.map(|position| position.0),
+    });
+    let mut summary = format!(
         "{} events fold to the same {} documents",
         rebuilt.events, rebuilt.documents
     );
+    if let Some(from) = rebuilt.whole_from {
+        write!(
+            summary,
+            "; {} events are pruned and {} documents that depend on them were kept as they are; \
+             the log is whole from position {} on",
+            rebuilt.pruned, rebuilt.kept, from.0
+        )?;
+    }
     judge(args.json, counts, &rebuilt.problems, &summary)
 }
 
@@ -65,6 +94,7 @@ fn export(args: &LogExportArgs) -> anyhow::Result<Exit> {
         "events": exported.events,
         "receipts": exported.receipts,
         "blobs": exported.blobs,
+        "pruned": exported.pruned,
         "events_sha256": exported.events_sha256,
     });
     if args.json {
@@ -80,6 +110,80 @@ fn export(args: &LogExportArgs) -> anyhow::Result<Exit> {
         ));
     }
     Ok(Exit::Ok)
+}
+
+fn prune(args: LogPruneArgs) -> anyhow::Result<Exit> {
+    let flags = Flags {
+        data: args.data,
+        ..Flags::default()
+    };
+    let settings = config::of_process(args.config.as_deref(), flags)?;
+    let days = days(args.older_than_days, settings.retention())?;
+    let now = SystemClock.now().as_micros();
+    let before = Timestamp::from_micros(now.saturating_sub(i64::from(days) * DAY_MICROS));
+    let bar = counter();
+    let work = if args.dry_run {
+        store::prunable
+    } else {
+        store::prune
+    };
+    let result = work(&settings.data, before, &mut |what, done| {
+        bar.set_position(done);
+        bar.set_message(what);
+    });
+    bar.finish_and_clear();
+    let pruned = result.map_err(problem)?;
+    let mut out = Output::stdout();
+    if args.json {
+        out.json(&json!({
+            "dry_run": args.dry_run,
+            "older_than_days": days,
+            "tasks": pruned.tasks,
+            "events": pruned.events,
+            "blobs": pruned.blobs,
+            "bytes": pruned.bytes,
+            "in_use": pruned.in_use,
+        }))?;
+        return Ok(Exit::Ok);
+    }
+    out.line(format_args!(
+        "{}{} tasks: {} events became headers, {} blobs went, {} bytes in all",
+        if args.dry_run {
+            "would prune "
+        } else {
+            "pruned "
+        },
+        pruned.tasks,
+        pruned.events,
+        pruned.blobs,
+        pruned.bytes
+    ))?;
+    if pruned.in_use > 0 {
+        talk(format_args!(
+            "{} tasks were left alone, because a replay of them has not ended",
+            pruned.in_use
+        ));
+    }
+    Ok(Exit::Ok)
+}
+
+/// Decides how old is old enough: never younger than what the server promises to keep.
+fn days(asked: Option<u32>, retention: Option<u32>) -> anyhow::Result<u32> {
+    match (asked, retention) {
+        (Some(asked), Some(retention)) if asked < retention => Err(Problem::new(
+            format!(
+                "`--older-than-days {asked}` is less than retention_days, which is {retention}"
+            ),
+            "events are promised to stay that long; lower the setting `retention_days` first",
+        )
+        .into()),
+        (Some(days), _) | (None, Some(days)) => Ok(days),
+        (None, None) => Err(Problem::new(
+            "no retention is set: everything is kept for good",
+            "give --older-than-days, or set `retention_days` and name the file with --config",
+        )
+        .into()),
+    }
 }
 
 /// Returns the newest signed checkpoint of a data directory.

@@ -23,7 +23,7 @@ use tracing_subscriber::util::SubscriberInitExt;
 use crate::args::ServeArgs;
 use crate::client::ADDRESS_FILE;
 use crate::command::key::{FirstKey, ensure_first_key};
-use crate::config::{self, Flags, Log, LogFormat, Settings, Source};
+use crate::config::{self, Flags, Log, LogFormat, Settings};
 use crate::exit::{Exit, OrHint, Problem};
 use crate::output::{Output, talk};
 use crate::{signing, vault};
@@ -62,19 +62,6 @@ pub(crate) async fn run(args: ServeArgs) -> anyhow::Result<Exit> {
 }
 
 fn settings(args: ServeArgs) -> anyhow::Result<Settings> {
-    let text = match &args.config {
-        Some(path) => {
-            let text = std::fs::read_to_string(path).or_hint(
-                format_args!("`{}`", path.display()),
-                "name a readable file; `reprise serve --print-config` prints one to start from",
-            )?;
-            Some((path, text))
-        }
-        None => None,
-    };
-    let source = text.as_ref().map(|(path, text)| Source { path, text });
-    let environment = std::env::vars_os()
-        .filter_map(|(name, value)| Some((name.into_string().ok()?, value.into_string().ok()?)));
     let flags = Flags {
         data: args.data,
         listen: args.listen,
@@ -82,7 +69,7 @@ fn settings(args: ServeArgs) -> anyhow::Result<Settings> {
         tls_cert: args.tls_cert,
         tls_key: args.tls_key,
     };
-    config::load(source.as_ref(), environment, flags)
+    config::of_process(args.config.as_deref(), flags)
 }
 
 fn start_logs(log: &Log) -> anyhow::Result<()> {

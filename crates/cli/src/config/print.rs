@@ -89,6 +89,11 @@ pub(super) const KEYS: &[Key] = &[
     ),
     key(
         "",
+        "retention_days",
+        "Days for which events are kept whole; `reprise log prune` may then reduce finished tasks to headers. 0 for good.",
+    ),
+    key(
+        "",
         "connectors",
         "Connectors that the API lists; see the example at the end.",
     ),

@@ -35,6 +35,8 @@ pub(crate) struct Checked {
 enum Log {
     Open(Sha256),
     Sealed(Digest),
+    /// Only headers are left: what they were cannot be compared any more.
+    Pruned,
 }
 
 #[derive(Default)]
@@ -90,6 +92,13 @@ pub(crate) fn check(
     if without > 0 {
         findings.note(format!(
             "{without} tasks ran under a persona that leaves no receipts: nothing proves their events"
+        ));
+    }
+    let pruned = state.logs.values();
+    let pruned = pruned.filter(|log| matches!(log, Log::Pruned)).count();
+    if pruned > 0 {
+        findings.note(format!(
+            "{pruned} tasks were pruned: their receipts stand, their events cannot be compared any more (material_unavailable)"
         ));
     }
     for (name, code, expected, found) in state.problems {
@@ -186,6 +195,18 @@ impl State {
             .logs
             .entry(task.to_owned())
             .or_insert_with(|| Log::Open(Sha256::new()));
+        if event.is_header() {
+            if matches!(log, Log::Open(_)) {
+                *log = Log::Pruned;
+            }
+            if matches!(log, Log::Pruned) {
+                return;
+            }
+        }
+        // Trust records stay whole.
+        if matches!(log, Log::Pruned) && kind == Ok(Kind::TrustRecorded) {
+            return;
+        }
         let Log::Open(hasher) = log else {
             let found = Some(event.id.to_string());
             return self.problem(label, "event_after_end", None, found);
@@ -236,6 +257,9 @@ impl State {
         for (task, receipt) in receipts {
             let name = format!("event log of {task}");
             let found = match self.logs.get(task) {
+                Some(Log::Pruned) => receipt
+                    .event_log
+                    .map_or_else(String::new, |log| log.to_string()),
                 Some(Log::Sealed(digest)) => digest.to_string(),
                 Some(Log::Open(_)) => "a log without its end".to_owned(),
                 None => "no events".to_owned(),

@@ -2,7 +2,7 @@
 
 use crate::world::World;
 
-const COMMANDS: [&[&str]; 35] = [
+const COMMANDS: [&[&str]; 36] = [
     &[],
     &["demo"],
     &["serve"],
@@ -26,6 +26,7 @@ const COMMANDS: [&[&str]; 35] = [
     &["diff"],
     &["log"],
     &["log", "verify"],
+    &["log", "prune"],
     &["receipt"],
     &["receipt", "show"],
     &["receipt", "verify"],

@@ -19,6 +19,8 @@ mod logs;
 #[cfg(test)]
 mod personas;
 #[cfg(test)]
+mod pruning;
+#[cfg(test)]
 mod receipts;
 #[cfg(test)]
 mod replays;

@@ -111,6 +111,9 @@ impl Source {
         let mut parsed = Vec::with_capacity(events.len());
         for bytes in events {
             let event = Event::parse(bytes).map_err(ReadSourceError::new)?;
+            if event.is_header() {
+                return Err(ReadSourceError::new("its events were pruned"));
+            }
             let is_last = end_told_by(&event).is_some();
             parsed.push(event);
             if is_last {

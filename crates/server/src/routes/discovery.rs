@@ -47,8 +47,8 @@ async fn openapi(State(app): State<Arc<App>>) -> Response {
     json_bytes(app.openapi.clone())
 }
 
-async fn discovery() -> Response {
-    ok(&card::discovery())
+async fn discovery(State(app): State<Arc<App>>) -> Response {
+    ok(&card::discovery(app.config.retention_days))
 }
 
 async fn agent_card(State(app): State<Arc<App>>) -> Reply {

@@ -127,5 +127,5 @@ fn the_check_itself_notices_what_is_wrong() {
         json!({"error": {"code": "lost"}})
     ));
     assert!(refused("/v1/tasks", 299, json!({})));
-    assert!(!refused("/v1", 200, wire::card::discovery()));
+    assert!(!refused("/v1", 200, wire::card::discovery(None)));
 }

@@ -13,6 +13,8 @@ mod offline;
 #[cfg(test)]
 mod opening;
 #[cfg(test)]
+mod prune;
+#[cfg(test)]
 mod receipts;
 #[cfg(test)]
 mod suite;

@@ -77,6 +77,7 @@ fn an_export_holds_the_bytes_as_stored() {
             events: count,
             blobs: blobs.len() as u64,
             receipts: receipts.len() as u64,
+            pruned: 0,
             events_sha256: sha256(&events),
         }
     );
@@ -98,6 +99,7 @@ fn an_export_holds_the_bytes_as_stored() {
             "first_position": 1,
             "last_position": count,
             "receipts": receipts.len(),
+            "pruned": 0,
             "files": {
                 "events.jsonl": {"sha256": sha256(&events)},
                 "receipts.jsonl": {"sha256": sha256(&fs::read(out.join("receipts.jsonl")).unwrap())},

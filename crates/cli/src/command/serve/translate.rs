@@ -36,6 +36,7 @@ pub(super) fn config(settings: &Settings) -> anyhow::Result<Config> {
             CardObject::AgentCard => "agent_card".to_owned(),
         },
         replay_conformance: settings.replay_conformance,
+        retention_days: settings.retention(),
         connectors: connectors.collect::<anyhow::Result<_>>()?,
         body_bytes_max: limits.body_bytes_max.count(),
         artifact_bytes_max: limits.artifact_bytes_max.count(),

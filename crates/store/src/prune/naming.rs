@@ -1,0 +1,196 @@
+//! Which blobs are named, and by what.
+//!
+//! A name is a digest anywhere in the text of an event, of a document, or of a blob that an event moved content into. Whoever
+//! looks for what can go must not overlook a name; one that is none, such as the digest of a request, keeps nothing alive,
+//! because nothing is stored under it. Two things name what they do not need: a receipt tells digests of what it proves, and
+//! a verdict on it repeats them.
+
+use std::collections::BTreeSet;
+
+use canon::{Digest, Value};
+use domain::{BLOB_MEMBER, Event, Kind, Position, ResourceKind, State};
+use engine::port::StoreFault;
+
+use super::{Prune, PruneProgress, parse, stays};
+use crate::audit::{self, AuditError};
+use crate::block::Block;
+use crate::fault::fault;
+use crate::row::DocumentRow;
+use crate::rows::Table;
+use crate::{blob, read, schema};
+
+impl Prune<'_> {
+    /// Returns the blobs that the events of a Task name which would become headers.
+    pub(super) fn names_of(&self, task: Position) -> Result<BTreeSet<Digest>, AuditError> {
+        let mut names = BTreeSet::new();
+        let mut seen = BTreeSet::new();
+        self.each_event(task, |event, bytes| {
+            if stays(event) {
+                return Ok(());
+            }
+            names.extend(digests(bytes));
+            self.follow(moved(event), &mut seen, &mut |digest| {
+                names.insert(digest);
+            })
+        })?;
+        Ok(names)
+    }
+
+    /// Returns those of the given blobs that nothing names once Tasks are pruned.
+    pub(super) fn unneeded(
+        &self,
+        tasks: &BTreeSet<Position>,
+        mut names: BTreeSet<Digest>,
+        progress: PruneProgress<'_>,
+    ) -> Result<BTreeSet<Digest>, AuditError> {
+        if names.is_empty() {
+            return Ok(names);
+        }
+        let mut pruned = self.pruned_tasks()?;
+        pruned.extend(tasks);
+        self.named_by_documents(&pruned, &mut names)?;
+        let mut seen = BTreeSet::new();
+        let mut count = 0;
+        Table::Events.each(self.connection, 0, |first, bytes| {
+            let block = Block::decode(first, bytes).map_err(StoreFault::new)?;
+            for stored in &block.events {
+                let text = str::from_utf8(&stored.bytes).unwrap_or_default();
+                let goes = stored.links.task.is_some_and(|task| pruned.contains(&task));
+                let is_special = goes || text.contains("\"event\":\"receipt.");
+                if is_special {
+                    let event = parse(&stored.bytes)?;
+                    if event.kind() == Ok(Kind::ReceiptIssued) {
+                        let content = event.payload.get("content_sha256");
+                        content
+                            .and_then(digest_in)
+                            .map(|content| names.remove(&content));
+                        continue;
+                    }
+                    let is_verdict = matches!(
+                        event.kind(),
+                        Ok(Kind::ReceiptVerified | Kind::ReceiptVerificationFailed)
+                    );
+                    if is_verdict || (goes && !matches!(event.kind(), Ok(Kind::TrustRecorded))) {
+                        continue;
+                    }
+                }
+                for digest in digests(&stored.bytes) {
+                    names.remove(&digest);
+                }
+                if text.contains("\"blobs\":{") {
+                    let moved = moved(&parse(&stored.bytes)?);
+                    self.follow(moved, &mut seen, &mut |digest| {
+                        names.remove(&digest);
+                    })?;
+                }
+            }
+            count += block.events.len() as u64;
+            progress("events looked through for blobs", count);
+            Ok::<_, AuditError>(true)
+        })?;
+        Ok(names)
+    }
+
+    /// Takes out what documents name. Bytes of Artifacts stay as long as these do, except the state of a checkpoint: it is
+    /// there for replays of its Task. So is the request of a replay.
+    fn named_by_documents(
+        &self,
+        pruned: &BTreeSet<Position>,
+        names: &mut BTreeSet<Digest>,
+    ) -> Result<(), AuditError> {
+        let mut after = Position::START;
+        loop {
+            let rows = audit::documents(self.connection, after)?;
+            let Some(last) = rows.last() else {
+                return Ok(());
+            };
+            after = last.key;
+            for row in rows {
+                let of_pruned = row.links.task.is_some_and(|task| pruned.contains(&task));
+                let is_replay =
+                    row.kind == ResourceKind::Task.number() && pruned.contains(&row.key);
+                if is_replay || (of_pruned && self.is_checkpoint(&row)?) {
+                    continue;
+                }
+                for digest in digests(&row.body) {
+                    names.remove(&digest);
+                }
+            }
+        }
+    }
+
+    fn is_checkpoint(&self, row: &DocumentRow) -> Result<bool, AuditError> {
+        if row.kind != ResourceKind::Artifact.number() {
+            return Ok(false);
+        }
+        let State::Artifact(artifact) = row.document()?.state else {
+            return Ok(false);
+        };
+        let source = read::events_at(self.connection, &[artifact.source])?;
+        let source = source.into_iter().flatten().next();
+        let event = source.map(|stored| parse(&stored.bytes)).transpose()?;
+        Ok(event.is_some_and(|event| event.kind() == Ok(Kind::CheckpointCreated)))
+    }
+
+    fn pruned_tasks(&self) -> Result<BTreeSet<Position>, AuditError> {
+        let rows = schema::pruned(self.connection).map_err(fault)?;
+        Ok(rows.into_keys().collect())
+    }
+
+    /// Tells every digest in blobs, and in the blobs that these name in turn.
+    fn follow(
+        &self,
+        mut next: Vec<Digest>,
+        seen: &mut BTreeSet<Digest>,
+        found: &mut dyn FnMut(Digest),
+    ) -> Result<(), AuditError> {
+        while let Some(digest) = next.pop() {
+            if !seen.insert(digest) {
+                continue;
+            }
+            let bytes = blob::find_unchecked(self.directory, self.connection, &digest)?;
+            for named in digests(&bytes.unwrap_or_default()) {
+                found(named);
+                next.push(named);
+            }
+        }
+        Ok(())
+    }
+}
+
+/// Returns the blobs that an event moved content into.
+fn moved(event: &Event) -> Vec<Digest> {
+    let listed = event.payload.get(BLOB_MEMBER).and_then(Value::as_object);
+    let listed = listed.into_iter().flat_map(|listed| listed.values());
+    listed
+        .filter_map(|descriptor| digest_in(descriptor.get("sha256")?))
+        .collect()
+}
+
+fn digest_in(value: &Value) -> Option<Digest> {
+    Digest::parse(value.as_str()?).ok()
+}
+
+/// Returns the digests in a text; bytes that are no text have none.
+fn digests(bytes: &[u8]) -> Vec<Digest> {
+    const PREFIX: &str = "sha256:";
+    const LEN: usize = PREFIX.len() + 64;
+    let text = str::from_utf8(bytes).unwrap_or_default();
+    let places = text.match_indices(PREFIX);
+    places
+        .filter_map(|(at, _)| Digest::parse(text.get(at..at + LEN)?).ok())
+        .collect()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn digests_are_found_wherever_they_stand() {
+        let [one, two] = [b"1", b"2"].map(|bytes| canon::sha256(bytes));
+        let text = format!("{{\"a\":\"{one}\",\"é\":[\"sha256:x\",\"{two}\"]}} sha256:");
+        assert_eq!(digests(text.as_bytes()), [one, two]);
+        assert_eq!(digests(&[0xff, 0xfe]), []);
+    }
+}
