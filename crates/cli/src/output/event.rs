@@ -79,6 +79,21 @@ fn detail(kind: &str, payload: &Value) -> String {
         },
         "vendor.trust_recorded" => format!("{}  {}", text("/action"), text("/decision")),
         "receipt.issued" => text("/receipt_id").to_owned(),
+        "agent.tool_use" => {
+            let input = payload
+                .get("input")
+                .map(Value::to_string)
+                .unwrap_or_default();
+            format!("{}  {input}", text("/name"))
+        }
+        "agent.tool_result" => format!("{}  {}", text("/name"), text("/status")),
+        "vendor.message_delta" => format!("“{}”", text("/text")),
+        // The number alone: the rest of the id is the task's.
+        "vendor.checkpoint_created" => {
+            let id = text("/checkpoint_id");
+            format!("checkpoint {}", id.rsplit('_').next().unwrap_or(id))
+        }
+        "replay.event_replayed" => text("/original_event").to_owned(),
         "user.cancel_requested" => text("/reason").to_owned(),
         "vendor.outcome_recorded" => format!("{}  {}", text("/status"), text("/summary")),
         "task.failed" => format!("{}: {}", text("/failure/code"), text("/failure/message")),
