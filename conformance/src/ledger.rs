@@ -112,6 +112,12 @@ impl Ledger {
 
     fn resource(&mut self, place: &str, value: &Value) {
         let (kind, id) = (text(value, "object"), text(value, "id"));
+        // The receipt of a replay has the replay as its subject: a task under another word.
+        let kind = if kind == "replay_segment" {
+            "task"
+        } else {
+            kind
+        };
         if kind.is_empty() || id.is_empty() || (kind == "event" && text(value, "event") == "error")
         {
             return;
