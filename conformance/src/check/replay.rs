@@ -508,7 +508,7 @@ async fn equal(wire: &Wire) -> Checked {
     for _ in 0..2 {
         let replay = replayed(wire, &task, &json!({})).await?;
         let path = format!("/v1/receipts/{}?view=wire", text(&replay, "receipt_id"));
-        let bare = wire.get(path).send().await?.value_of(&[200])?;
+        let bare = wire.get(path).made("read the bare receipt").await?;
         let mut plain = bare.clone();
         if let Some(members) = plain.as_object_mut() {
             members.remove("signatures");

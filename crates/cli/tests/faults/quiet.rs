@@ -29,6 +29,11 @@ description = "Makes a file."
 argv = ["touch", "--", "{file}"]
 folder = "work"
 repeatable = true
+[tools.parameters]
+type = "object"
+required = ["file"]
+[tools.parameters.properties]
+file = { type = "string" }
 "#;
     std::fs::write(home.join("reprise.toml"), config).unwrap();
     let answers = r#"
