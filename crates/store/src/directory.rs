@@ -5,6 +5,7 @@
 use std::fs::{self, File, OpenOptions, TryLockError};
 use std::io::{self, Read, Seek, Write};
 use std::path::{Path, PathBuf};
+use std::time::Duration;
 
 /// The version of the data directory that this program writes.
 ///
@@ -123,6 +124,20 @@ pub(crate) struct Lock {
     _file: File,
 }
 
+/// Takes the lock, or gives up after a moment. A child that is about to become another program holds what its parent had
+/// open until it is one, and a process that was killed holds its locks until it is gone.
+fn take(file: &File) -> Result<(), TryLockError> {
+    const TRIES: u32 = 20;
+    const PAUSE: Duration = Duration::from_millis(10);
+    for _ in 1..TRIES {
+        match file.try_lock() {
+            Err(TryLockError::WouldBlock) => std::thread::sleep(PAUSE),
+            taken => return taken,
+        }
+    }
+    file.try_lock()
+}
+
 /// Makes the directory when it is missing, takes its lock and checks its format.
 pub(crate) fn claim(directory: &Path) -> Result<Lock, OpenError> {
     let fault = |error: io::Error| OpenError::fault(directory, error);
@@ -134,7 +149,7 @@ pub(crate) fn claim(directory: &Path) -> Result<Lock, OpenError> {
         .write(true)
         .open(directory.join(LOCK))
         .map_err(fault)?;
-    match file.try_lock() {
+    match take(&file) {
         Ok(()) => {}
         Err(TryLockError::WouldBlock) => {
             let mut text = String::new();
