@@ -478,29 +478,11 @@ impl Fold<'_> {
         if self.event.replay.is_some() {
             return self.repeat(task);
         }
+        // A transition judges itself.
+        if kind != Kind::TaskStatusChanged && task.status.is_terminal() {
+            return Err(self.impossible("the log of a finished task is sealed".to_owned()));
+        }
         match kind {
-            Kind::TaskStarted
-            | Kind::UserCancelRequested
-            | Kind::EffectRequested
-            | Kind::EffectRecorded
-            | Kind::AgentToolUse
-            | Kind::AgentToolResult
-            | Kind::AgentMemoryRead
-            | Kind::ToolDenied
-            | Kind::ToolFailed
-            | Kind::MessageDelta
-            | Kind::ReplayStarted
-            | Kind::ReplayCompleted
-            | Kind::ReplayFailed
-            | Kind::TaskCanceled
-            | Kind::TaskCompleted
-            | Kind::TaskFailed
-            | Kind::TaskInputRequired
-            | Kind::TaskAuthRequired
-                if task.status.is_terminal() =>
-            {
-                Err(self.impossible("the log of a finished task is sealed".to_owned()))
-            }
             Kind::TaskStarted
             | Kind::UserCancelRequested
             | Kind::EffectRequested
