@@ -362,8 +362,9 @@ mod tests {
 
     #[test]
     fn hints_are_read_in_every_notation() {
-        let now = "Sun, 06 Nov 1994 08:49:37 GMT";
-        let cases: [(&[(&'static str, &str)], Option<u64>); 9] = [
+        type Headers = &'static [(&'static str, &'static str)];
+        const NOW: &str = "Sun, 06 Nov 1994 08:49:37 GMT";
+        let cases: [(Headers, Option<u64>); 9] = [
             (&[("retry-after-ms", "20"), ("retry-after", "9")], Some(20)),
             (&[("retry-after", "1.5")], Some(1_500)),
             (&[("retry-after", "-1")], None),
@@ -371,14 +372,14 @@ mod tests {
             (
                 &[
                     ("retry-after", "Sun, 06 Nov 1994 08:49:40 GMT"),
-                    ("date", now),
+                    ("date", NOW),
                 ],
                 Some(3_000),
             ),
             (
                 &[
                     ("retry-after", "Sunday, 06-Nov-94 08:50:37 GMT"),
-                    ("date", now),
+                    ("date", NOW),
                 ],
                 Some(60_000),
             ),
@@ -386,11 +387,11 @@ mod tests {
             (
                 &[
                     ("retry-after", "Sun, 06 Nov 1994 08:49:30 GMT"),
-                    ("date", now),
+                    ("date", NOW),
                 ],
                 Some(0),
             ),
-            (&[("retry-after", now)], Some(0)),
+            (&[("retry-after", NOW)], Some(0)),
             (&[], None),
         ];
         for (given, expected) in cases {
