@@ -143,7 +143,8 @@ impl Engine {
 
     /// Returns the structured input and the persona that a Task was given.
     async fn given_to(&self, task: &Task) -> Result<(Value, Value), Refused> {
-        let mut submitted = view::payload(&*self.shared.store, task.submitted).await?;
+        // The replay itself says what is wrong with content that cannot be had.
+        let mut submitted = view::shown_payload(&*self.shared.store, task.submitted).await?;
         let mut take = |name: &str| submitted.remove(name).unwrap_or_default();
         Ok((take("input"), take("persona")))
     }

@@ -230,7 +230,7 @@ impl crate::Engine {
             serde_json::from_value(request).map_err(|error| broken(error.to_string()))?;
         for given in spec.overrides.values_mut() {
             if let replay::Given::Artifact { sha256, value, .. } = &mut given.given {
-                let bytes = self.shared.store.blob(*sha256).await?;
+                let bytes = self.shared.store.blob_as_stored(*sha256).await?;
                 *value = bytes
                     .filter(|bytes| canon::sha256(bytes) == *sha256)
                     .and_then(|bytes| serde_json::from_slice(&bytes).ok());
@@ -292,7 +292,7 @@ impl crate::Engine {
         let Some(content) = content else {
             return Ok(Err("missing"));
         };
-        let Some(bytes) = self.shared.store.blob(content).await? else {
+        let Some(bytes) = self.shared.store.blob_as_stored(content).await? else {
             return Ok(Err("missing"));
         };
         if canon::sha256(&bytes) != content {
