@@ -57,7 +57,10 @@ pub fn build_task(facts: &TaskFacts) -> Result<Receipt, BuildError> {
                 ("consumed", consumed(&facts.consumed)?),
             ])),
         ),
-        ("replay_input", replay_input(&facts.replay_input)),
+        (
+            "replay_input",
+            replay_input(&facts.replay_input, facts.replay_input.materials.iter()),
+        ),
         ("model_route", model_route(facts)),
         ("cost", cost),
         ("side_effects", side_effects(&facts.side_effects)),
@@ -91,7 +94,8 @@ pub(crate) fn seal(map: &mut Map<String, Value>) -> Result<Receipt, BuildError> 
     if let Some(Value::Object(chain)) = map.get_mut("chain") {
         chain.insert("receipt_hash".to_owned(), hash.to_string().into());
     }
-    Ok(Receipt::read(&jcs(&Value::Object(std::mem::take(map))))?)
+    let bytes = jcs(&Value::Object(std::mem::take(map)));
+    Ok(Receipt::read_back(&bytes, hash)?)
 }
 
 type Member<'a> = (&'a str, Option<Value>);
@@ -253,14 +257,17 @@ fn approval(approval: &Approval) -> Map<String, Value> {
     ])
 }
 
-pub(crate) fn replay_input(input: &ReplayInput) -> Option<Value> {
+pub(crate) fn replay_input<'a>(
+    input: &ReplayInput,
+    materials: impl Iterator<Item = &'a Material>,
+) -> Option<Value> {
     let (determinism, reason) = match &input.determinism {
         Determinism::ByteDeterministic => ("byte_deterministic", None),
         Determinism::BestEffort => ("best_effort", None),
         Determinism::Unavailable(reason) => ("unavailable", Some(reason)),
     };
     let log = std::iter::once(event_log(&input.event_log));
-    let materials = log.chain(input.materials.iter().map(material));
+    let materials = log.chain(materials.map(material));
     some(object([
         ("determinism", text(determinism)),
         (

@@ -13,9 +13,7 @@ use crate::{
         maybe, money, no_model, object, redaction, replay_input, side_effects, some, some_list,
         subject, text, trust,
     },
-    facts::{
-        Applied, Budget, Material, MaterialContent, Micros, ReplayFacts, ReplayInput, SideEffects,
-    },
+    facts::{Applied, Budget, Material, MaterialContent, Micros, ReplayFacts, SideEffects},
     format::FORMAT,
     receipt::{REPLAY_SEGMENT, Receipt},
     shape::push_step,
@@ -30,10 +28,7 @@ pub fn build_replay(facts: &ReplayFacts) -> Result<Receipt, BuildError> {
         Some(model) => (model.clone(), "replayed from recorded provider response"),
         None => no_model(),
     };
-    let input = ReplayInput {
-        materials: ordered(&facts.replay_input.materials),
-        ..facts.replay_input.clone()
-    };
+    let input = &facts.replay_input;
     let mut map = object([
         ("schema", text(FORMAT)),
         ("receipt_id", text(&facts.receipt_id)),
@@ -50,7 +45,10 @@ pub fn build_replay(facts: &ReplayFacts) -> Result<Receipt, BuildError> {
             "autonomy_budget",
             some(object([("consumed", consumed(&Budget::default())?)])),
         ),
-        ("replay_input", replay_input(&input)),
+        (
+            "replay_input",
+            replay_input(input, ordered(&input.materials).into_iter()),
+        ),
         (
             "model_route",
             some(object([
@@ -130,8 +128,8 @@ fn suffix(ordinal: u64) -> String {
 }
 
 /// Overridden materials by key, then recorded ones by key.
-fn ordered(materials: &[Material]) -> Vec<Material> {
-    let mut materials = materials.to_vec();
+fn ordered(materials: &[Material]) -> Vec<&Material> {
+    let mut materials: Vec<&Material> = materials.iter().collect();
     materials.sort_by(|a, b| {
         let recorded = |m: &Material| !matches!(m.content, MaterialContent::Overridden { .. });
         (recorded(a), a.id.as_bytes()).cmp(&(recorded(b), b.id.as_bytes()))

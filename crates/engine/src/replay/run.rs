@@ -87,6 +87,8 @@ enum Stop {
 enum Found {
     Record {
         place: usize,
+        /// What was recorded there; none when the request replaces that event.
+        answer: Option<EffectAnswer>,
         stale: bool,
     },
     Override,
@@ -139,7 +141,7 @@ impl<'a> Runner<'a> {
             spec,
             secrets,
             live,
-            emissions: Vec::new(),
+            emissions: Vec::with_capacity(source.len()),
             next: 0,
             cursor: None,
             consumed: vec![false; source.len()],
@@ -322,9 +324,10 @@ impl<'a> Runner<'a> {
     fn effects(&mut self, effects: Vec<Wanted>) -> Result<Delivered, Failure> {
         let mut found = Vec::with_capacity(effects.len());
         for effect in &effects {
-            let answer = self.look_up(effect)?;
-            self.requested(effect, &answer)?;
-            found.push(answer);
+            let asked = effect.request_digest();
+            let answer = self.look_up(effect, asked)?;
+            self.requested(effect, asked, &answer)?;
+            found.push(Some(answer));
         }
         // In the order in which they were recorded; what was not recorded comes last.
         let mut order: Vec<usize> = (0..found.len()).collect();
@@ -334,10 +337,13 @@ impl<'a> Runner<'a> {
                 .and_then(|effect| self.source.places(&effect.key).recorded)
                 .unwrap_or(usize::MAX)
         });
-        let is_stopped = found.iter().any(|found| matches!(found, Found::Nowhere));
+        let is_stopped = found
+            .iter()
+            .any(|found| matches!(found, Some(Found::Nowhere)));
         let mut answers: Vec<Option<EffectAnswer>> = vec![None; found.len()];
         for index in order {
-            let (Some(effect), Some(found)) = (effects.get(index), found.get(index)) else {
+            let found = found.get_mut(index).and_then(Option::take);
+            let (Some(effect), Some(found)) = (effects.get(index), found) else {
                 continue;
             };
             // One after the other: each result is told before the next effect begins.
@@ -384,7 +390,7 @@ impl<'a> Runner<'a> {
         }
     }
 
-    fn look_up(&self, effect: &Wanted) -> Result<Found, Failure> {
+    fn look_up(&self, effect: &Wanted, asked: Digest) -> Result<Found, Failure> {
         if self.spec.overrides.contains_key(&effect.key) {
             return Ok(Found::Override);
         }
@@ -422,16 +428,20 @@ impl<'a> Runner<'a> {
                 also: 0,
             });
         };
-        if self.event_override(place).is_none() && self.source.answer(place).is_none() {
-            return Err(self.source.redacted(place));
-        }
+        let answer = match self.event_override(place) {
+            Some(_) => None,
+            None => match self.source.answer(place) {
+                None => return Err(self.source.redacted(place)),
+                answer => answer,
+            },
+        };
         let recorded = places
             .requested
             .and_then(|index| self.request_digest(index));
-        let asked = effect.request_digest();
         if recorded.is_none_or(|recorded| recorded == asked) {
             return Ok(Found::Record {
                 place,
+                answer,
                 stale: false,
             });
         }
@@ -439,7 +449,11 @@ impl<'a> Runner<'a> {
             return Ok(self.live(&effect.key));
         }
         if self.deviated && !self.spec.stale_input_fails {
-            return Ok(Found::Record { place, stale: true });
+            return Ok(Found::Record {
+                place,
+                answer,
+                stale: true,
+            });
         }
         Err(Failure::Diverged(Box::new(Divergence {
             key: Some(effect.key.clone()),
@@ -456,9 +470,8 @@ impl<'a> Runner<'a> {
         Digest::parse(event.payload.get("request_sha256")?.as_str()?).ok()
     }
 
-    fn requested(&mut self, effect: &Wanted, found: &Found) -> Result<(), Failure> {
+    fn requested(&mut self, effect: &Wanted, digest: Digest, found: &Found) -> Result<(), Failure> {
         let places = self.source.places(&effect.key);
-        let digest = effect.request_digest();
         let is_same = places
             .requested
             .is_some_and(|index| self.request_digest(index) == Some(digest));
@@ -487,26 +500,30 @@ impl<'a> Runner<'a> {
     }
 
     /// Hands an answer over and emits what says so.
-    fn deliver(&mut self, effect: &Wanted, found: &Found) -> Result<Option<EffectAnswer>, Failure> {
+    fn deliver(&mut self, effect: &Wanted, found: Found) -> Result<Option<EffectAnswer>, Failure> {
         match found {
-            Found::Record { place, stale } => {
+            Found::Record {
+                place,
+                answer,
+                stale,
+            } => {
                 let payload = stale.then(|| {
                     let mut payload = self
                         .source
-                        .event(*place)
+                        .event(place)
                         .map(|event| event.payload.clone())
                         .unwrap_or_default();
                     payload.insert("replay_note".to_owned(), "stale_input".into());
                     payload
                 });
-                let by_event = self.event_override(*place);
-                self.emit(Kind::EffectRecorded, Some(*place), payload, None)?;
+                let by_event = self.event_override(place);
+                self.emit(Kind::EffectRecorded, Some(place), payload, None)?;
                 if let Some(given) = by_event {
                     let payload = given.inline().and_then(Value::as_object);
                     return Ok(payload.map(answer_in));
                 }
-                self.reused.push(*place);
-                Ok(self.source.answer(*place))
+                self.reused.push(place);
+                Ok(answer)
             }
             Found::Override => self.deliver_override(effect).map(Some),
             Found::Live(answer) => {
@@ -540,7 +557,7 @@ impl<'a> Runner<'a> {
                     Some(members(payload)),
                     Some(&effect.key),
                 )?;
-                Ok(Some(answer.clone()))
+                Ok(Some(answer))
             }
             Found::Needed | Found::Nowhere => Ok(None),
         }
@@ -711,7 +728,7 @@ impl<'a> Runner<'a> {
         for Note { kind, payload } in notes {
             let place = self.next_of(kind);
             let is_same = place.is_some_and(|index| {
-                self.source.is_substituted(index) || self.source.payload(index) == payload
+                self.source.is_substituted(index) || self.source.tells(index, &payload)
             });
             if place.is_some() && !is_same && !self.deviated {
                 return Err(self.differs(kind, place, &Value::Object(payload)));
@@ -732,7 +749,7 @@ impl<'a> Runner<'a> {
             .event(place)
             .and_then(|event| event.payload.get("state_sha256"))
             .and_then(Value::as_str);
-        let is_same = recorded == Some(found.to_string().as_str());
+        let is_same = recorded.and_then(|text| Digest::parse(text).ok()) == Some(found);
         if !is_same && !self.source.is_substituted(place) {
             if self.deviated {
                 // Its state is not what the source's checkpoint holds.
