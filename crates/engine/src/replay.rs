@@ -8,6 +8,7 @@ pub mod diff;
 mod failure;
 mod keys;
 mod outcome;
+mod preflight;
 mod proof;
 mod request;
 mod run;

@@ -41,6 +41,14 @@ impl Engine {
                 status: Some(task.status),
             }));
         }
+        let (input, persona) = self.given_to(&task).await?;
+        let rules = |name: &str| persona.get(name) == Some(&Value::Bool(true));
+        if rules("forbids_replay") {
+            return Err(Refused::Domain(Refusal::Policy {
+                reason: "persona_forbids_replay",
+                message: "the persona of this task does not let it be replayed".to_owned(),
+            }));
+        }
         if self.shared.work.active_count() >= self.shared.limits.open_tasks_max {
             return Err(Refused::Busy {
                 what: "open_tasks_max",
@@ -61,12 +69,11 @@ impl Engine {
             Some(session) => session.clone(),
             None => task.session_id.clone(),
         };
-        let (input, persona) = self.given_to(&task).await?;
         let mode = spec.mode.as_str().to_owned();
         // A run that goes on live, or that its persona isolates, gets a line of its own.
         let goes_live =
             spec.refresh.contains(&Refresh::Model) || spec.refresh.contains(&Refresh::Tools);
-        let isolated = persona.get("isolated_replay") == Some(&Value::Bool(true));
+        let isolated = rules("isolated_replay");
         let new_branch =
             (goes_live || isolated).then(|| BranchId::from_body(&self.shared.ids.body()));
         let order = domain::SubmitReplay {

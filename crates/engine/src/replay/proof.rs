@@ -141,7 +141,7 @@ pub fn receipt(
             .collect(),
         applied: replayed.applied.clone(),
         redactions: Vec::new(),
-        source_receipt_hash: source.receipt.as_ref().map(Receipt::hash),
+        source_receipt_hash: source.receipt_hash,
         source: text.to_owned(),
         source_task_id: source.task_id.to_string(),
         replay_mode: spec.mode.as_str().to_owned(),

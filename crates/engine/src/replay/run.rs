@@ -160,7 +160,7 @@ impl<'a> Runner<'a> {
             .as_deref()
             .and_then(|id| self.source.checkpoint(id));
         let from = boundary.map_or(0, |place| place + 1);
-        if let Some(failure) = self.source.check(from) {
+        if let Some(failure) = self.source.check(from, &self.spec.overrides) {
             return Err(failure);
         }
         if let Some(failure) = self.unreadable_override() {

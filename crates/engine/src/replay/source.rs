@@ -1,9 +1,9 @@
 //! The source of a replay: a sealed log, read once.
 
-use std::collections::{BTreeMap, BTreeSet};
+use std::collections::BTreeMap;
 use std::sync::Arc;
 
-use canon::{Digest, Map, Value, jcs, sha256};
+use canon::{Digest, Map, Value, jcs};
 use domain::{BLOB_MEMBER, Event, Kind, Status, TaskId};
 use receipts::{Receipt, event_log_digest};
 
@@ -41,16 +41,18 @@ pub struct Source {
     pub status: Status,
     /// Digest of its sealed log.
     pub log_sha256: Digest,
-    events: Vec<Event>,
+    /// What the Receipt hashes to.
+    pub(super) receipt_hash: Option<Digest>,
+    pub(super) events: Vec<Event>,
     kinds: Vec<Kind>,
     effects: BTreeMap<String, Places>,
-    blobs: BTreeMap<Digest, Vec<u8>>,
+    pub(super) blobs: BTreeMap<Digest, Vec<u8>>,
     /// The request, when the source is a replay itself: it holds values that events only describe.
     inherited: Option<Spec>,
     /// The Receipt that there should be, and what is wrong with it.
-    lacking: Option<(String, &'static str)>,
+    pub(super) lacking: Option<(String, &'static str)>,
     /// The digest of the log by somebody else's word.
-    claimed: Option<Digest>,
+    pub(super) claimed: Option<Digest>,
 }
 
 /// The times that the server itself reads around a workflow.
@@ -73,7 +75,7 @@ pub fn blobs_named(events: &[Arc<[u8]>]) -> Result<Vec<Digest>, ReadSourceError>
 }
 
 /// Returns what an event keeps in blobs: the member, and the digest.
-fn named_by(event: &Event, kind: Option<Kind>) -> Vec<(String, Digest)> {
+pub(super) fn named_by(event: &Event, kind: Option<Kind>) -> Vec<(String, Digest)> {
     let digest = |value: &Value| value.as_str().and_then(|text| Digest::parse(text).ok());
     let mut named = Vec::new();
     if let Some(Value::Object(listed)) = event.payload.get(BLOB_MEMBER) {
@@ -163,6 +165,7 @@ impl Source {
         let effects = places(&events, &kinds);
         Ok(Self {
             task_id,
+            receipt_hash: receipt.as_ref().map(Receipt::hash),
             receipt,
             status,
             log_sha256,
@@ -291,13 +294,21 @@ impl Source {
         serde_json::from_slice(self.blobs.get(&digest)?).ok()
     }
 
-    /// Returns the canonical key of a recorded call id, such as `mcp:<server>:<tool call id>`.
-    pub fn resolve_alias(&self, alias: &str) -> Option<String> {
-        self.events
+    /// True when the Task is a replay itself.
+    pub(super) fn is_replay(&self) -> bool {
+        let submitted = self.events.first();
+        submitted.is_some_and(|event| event.payload.get("replay").is_some_and(Value::is_object))
+    }
+
+    /// Returns the keys of the calls with a recorded id, such as `mcp:<server>:<tool call id>`. Ids are the provider's:
+    /// it may give one twice.
+    pub(super) fn aliased(&self, alias: &str) -> Vec<String> {
+        let mut keys: Vec<String> = self
+            .events
             .iter()
             .zip(&self.kinds)
             .enumerate()
-            .find_map(|(index, (event, kind))| {
+            .filter_map(|(index, (event, kind))| {
                 let text = |pointer: &str| event.payload.get(pointer).and_then(Value::as_str);
                 let key = text("effect_key")?;
                 let call_id = match kind {
@@ -315,6 +326,10 @@ impl Source {
                 let prefix = key.rsplitn(3, ':').nth(2)?;
                 (alias.strip_prefix(prefix)?.strip_prefix(':')? == call_id).then(|| key.to_owned())
             })
+            .collect();
+        keys.sort_unstable();
+        keys.dedup();
+        keys
     }
 
     /// True for an event of a replay whose payload came from a request: no workflow would say it again.
@@ -523,91 +538,6 @@ impl Source {
             .and_then(|text| Digest::parse(text).ok());
         (name, digest)
     }
-
-    fn is_needed_again(&self, index: usize) -> bool {
-        matches!(
-            self.kind(index),
-            Some(Kind::TaskSubmitted | Kind::UserMessage | Kind::EffectRecorded)
-        )
-    }
-
-    /// Checks everything the log needs before anything is run: its digest in the receipt, and every blob from a place
-    /// on, so that the first thing missing is told by its place and not by luck.
-    pub(super) fn check(&self, from: usize) -> Option<Failure> {
-        if let Some((id, reason)) = &self.lacking {
-            let first = Unavailable {
-                what: "receipt",
-                id: Some(id.clone()),
-                key: None,
-                event_id: None,
-                sequence: None,
-                reason,
-            };
-            return Some(Failure::Unavailable {
-                first: Box::new(first),
-                also: 0,
-            });
-        }
-        let stated = self.receipt.as_ref().and_then(stated_log_digest);
-        let mut stated = stated.into_iter().chain(self.claimed);
-        if stated.any(|stated| stated != self.log_sha256) {
-            let first = Unavailable {
-                what: "event",
-                id: None,
-                key: None,
-                event_id: self.events.first().map(|event| event.id.to_string()),
-                sequence: Some(1),
-                reason: "log_corrupt",
-            };
-            return Some(Failure::Unavailable {
-                first: Box::new(first),
-                also: 0,
-            });
-        }
-        let mut sound = BTreeSet::new();
-        let mut missing = self
-            .events
-            .iter()
-            .enumerate()
-            // To restore a boundary, the workflow goes over what it was told before.
-            .filter(|(index, _)| *index >= from || self.is_needed_again(*index))
-            // A checkpoint is needed only by who restarts from it.
-            .filter(|(index, _)| {
-                self.kind(*index) != Some(Kind::CheckpointCreated)
-                    || (from > 0 && *index + 1 == from)
-            })
-            .flat_map(|(index, event)| {
-                named_by(event, self.kind(index))
-                    .into_iter()
-                    .map(move |(_, digest)| (index, event, digest))
-            })
-            .filter_map(|(index, event, digest)| {
-                let reason = match self.blobs.get(&digest) {
-                    None => "missing",
-                    Some(bytes) => match sound.contains(&digest) || sha256(bytes) == digest {
-                        true => {
-                            sound.insert(digest);
-                            return None;
-                        }
-                        false => "hash_mismatch",
-                    },
-                };
-                Some(Unavailable {
-                    what: "artifact",
-                    id: Some(digest.to_string()),
-                    key: self.key_of(index).map(str::to_owned),
-                    event_id: Some(event.id.to_string()),
-                    sequence: Some(index as u64 + 1),
-                    reason,
-                })
-            });
-        let first = missing.next()?;
-        let also = missing.count() as u64;
-        Some(Failure::Unavailable {
-            first: Box::new(first),
-            also,
-        })
-    }
 }
 
 /// Returns the answer that the payload of a record holds.
@@ -627,20 +557,6 @@ fn end_told_by(event: &Event) -> Option<Status> {
     let to = event.payload.get("to")?;
     let to: Status = serde_json::from_value(to.clone()).ok()?;
     to.is_terminal().then_some(to)
-}
-
-/// Returns the digest of the event log that a receipt states.
-fn stated_log_digest(receipt: &Receipt) -> Option<Digest> {
-    receipt
-        .as_map()
-        .get("replay_input")?
-        .get("materials")?
-        .as_array()?
-        .iter()
-        .find(|material| material.get("kind").and_then(Value::as_str) == Some("event_log"))
-        // The receipt of a replay names the log of its own source.
-        .filter(|_| !receipt.is_replay())
-        .and_then(|material| Digest::parse(material.get("sha256")?.as_str()?).ok())
 }
 
 fn places(events: &[Event], kinds: &[Kind]) -> BTreeMap<String, Places> {

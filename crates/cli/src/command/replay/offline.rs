@@ -139,6 +139,10 @@ fn refusal(error: &RequestError) -> anyhow::Error {
         RequestError::DigestMismatch { expected: None, .. } => {
             ("", "leave the digest of a secret out".to_owned())
         }
+        RequestError::Forbidden { param, .. } => (
+            param.as_str(),
+            "a replay from a bundle performs nothing: leave --refresh out".to_owned(),
+        ),
         RequestError::TooLarge { param } => (
             param.as_str(),
             "give the value with --override KEY=FILE".to_owned(),
