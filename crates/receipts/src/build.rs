@@ -61,7 +61,14 @@ pub fn build_task(facts: &TaskFacts) -> Result<Receipt, BuildError> {
             "replay_input",
             replay_input(&facts.replay_input, facts.replay_input.materials.iter()),
         ),
-        ("model_route", model_route(facts)),
+        (
+            "model_route",
+            model_route(
+                &facts.model_calls,
+                &facts.route_policy_reason,
+                &facts.alternatives,
+            ),
+        ),
         ("cost", cost),
         ("side_effects", side_effects(&facts.side_effects)),
         ("final_artifacts", list(&facts.final_artifacts, artifact)),
@@ -335,10 +342,10 @@ pub(crate) fn no_model() -> (ModelRef, &'static str) {
 }
 
 /// The last model is the chosen one; others that were called count as alternatives.
-fn model_route(facts: &TaskFacts) -> Option<Value> {
-    let called = facts.model_calls.iter().map(|call| &call.model);
+pub(crate) fn model_route(calls: &[ModelCall], reason: &str, others: &[ModelRef]) -> Option<Value> {
+    let called = calls.iter().map(|call| &call.model);
     let (chosen, reason) = match called.clone().next_back() {
-        Some(model) => (model.clone(), facts.route_policy_reason.as_str()),
+        Some(model) => (model.clone(), reason),
         None => no_model(),
     };
     let same = |a: &ModelRef, b: &ModelRef| {
@@ -354,7 +361,7 @@ fn model_route(facts: &TaskFacts) -> Option<Value> {
             });
         }
     }
-    alternatives.extend(facts.alternatives.iter().cloned());
+    alternatives.extend(others.iter().cloned());
     some(object([
         ("chosen_model", some(model(&chosen))),
         ("alternatives_considered", list(&alternatives, model)),
@@ -364,7 +371,7 @@ fn model_route(facts: &TaskFacts) -> Option<Value> {
 
 /// Adds up prices in millionths per provider, model and price table. Calls without a known price are
 /// named in the redactions instead of counting as nothing.
-fn cost(
+pub(crate) fn cost(
     currency: &str,
     calls: &[ModelCall],
     redactions: &mut Vec<Redaction>,

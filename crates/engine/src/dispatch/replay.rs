@@ -3,7 +3,9 @@
 use std::collections::BTreeMap;
 
 use canon::{Map, Value};
-use domain::{BranchId, Order, Refusal, ResourceKind, State, Task, TaskId, WorkspaceId};
+use domain::{
+    BranchId, Event, Kind, Order, Position, Refusal, ResourceKind, State, Task, TaskId, WorkspaceId,
+};
 
 use crate::caller::Caller;
 use crate::engine::Engine;
@@ -71,11 +73,9 @@ impl Engine {
         };
         let mode = spec.mode.as_str().to_owned();
         // A run that goes on live, or that its persona isolates, gets a line of its own.
-        let goes_live =
-            spec.refresh.contains(&Refresh::Model) || spec.refresh.contains(&Refresh::Tools);
         let isolated = rules("isolated_replay");
         let new_branch =
-            (goes_live || isolated).then(|| BranchId::from_body(&self.shared.ids.body()));
+            (goes_live(&spec) || isolated).then(|| BranchId::from_body(&self.shared.ids.body()));
         let order = domain::SubmitReplay {
             id,
             ordinal,
@@ -156,9 +156,30 @@ impl Engine {
         Ok((take("input"), take("persona")))
     }
 
+    /// Returns the events of a replay that tell what it performed itself, with the uses of tools that led to it.
+    async fn performed_by(&self, key: Position) -> Result<Vec<Event>, Refused> {
+        let mut performed = Vec::new();
+        for bytes in self.task_log(key).await? {
+            let mut event = Event::parse(&bytes).map_err(|error| Refused::Internal {
+                detail: error.to_string(),
+            })?;
+            let is_told = match event.kind() {
+                Ok(Kind::AgentToolUse) => true,
+                Ok(Kind::EffectRecorded) => replay::anew::is_told_by(&event.payload),
+                _ => false,
+            };
+            if is_told {
+                view::resolve_blobs(&*self.shared.store, &mut event.payload).await?;
+                performed.push(event);
+            }
+        }
+        Ok(performed)
+    }
+
     /// Returns what a replay that is canceled leaves as its receipt.
     pub(super) async fn canceled_receipt(
         &self,
+        key: Position,
         task: &Task,
     ) -> Result<Option<receipts::Receipt>, Refused> {
         let Some(of) = &task.replay else {
@@ -168,9 +189,17 @@ impl Engine {
         let Ok(source) = self.source(&of.source_task_id).await? else {
             return Ok(None);
         };
-        let replayed = Replayed::canceled(&spec);
+        let log = match goes_live(&spec) {
+            true => self.performed_by(key).await?,
+            false => Vec::new(),
+        };
+        let replayed = Replayed::canceled(&spec, log);
         self.replay_receipt(&source, &spec, &replayed, of).map(Some)
     }
+}
+
+fn goes_live(spec: &Spec) -> bool {
+    spec.refresh.contains(&Refresh::Model) || spec.refresh.contains(&Refresh::Tools)
 }
 
 fn replay_id(source: &TaskId, ordinal: u64) -> Result<TaskId, Refused> {

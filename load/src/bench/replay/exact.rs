@@ -63,13 +63,8 @@ pub(super) fn replay_exactly(
     let receipt = Receipt::read(&bundle.receipt)?;
     let source = Source::read(&bundle.events, blobs, Some(receipt), None)?;
     let spec = Spec::exact();
-    let progress = replay::run(
-        &source,
-        workflows,
-        &spec,
-        &BTreeMap::new(),
-        &BTreeMap::new(),
-    );
+    let secrets = BTreeMap::new();
+    let progress = replay::run(&source, workflows, &spec, &secrets, BTreeMap::new());
     let Progress::Ended(replayed) = progress else {
         bail!("an exact replay needs something from outside");
     };
