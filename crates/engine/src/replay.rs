@@ -23,7 +23,7 @@ pub use keys::{Key, keys, kind_of, readable, text_value};
 pub use outcome::{Emission, End, Replayed, broken};
 pub use proof::{CONFORMANCE_ISSUER, Issuing, receipt};
 pub use request::{Given, Mode, Override, Refresh, RequestError, Spec, artifacts_named, read};
-pub use run::{Live, Paused, Progress, run};
+pub use run::{Live, Paused, Progress, canceled, run};
 pub use source::{ReadSourceError, Source, blobs_named};
 
 use serde_json::json;

@@ -10,7 +10,7 @@ use domain::{
 use crate::caller::Caller;
 use crate::engine::Engine;
 use crate::refused::Refused;
-use crate::replay::{self, Refresh, Replayed, Source, Spec};
+use crate::replay::{self, Refresh, Source, Spec};
 use crate::request::ReplayTask;
 use crate::view;
 
@@ -156,24 +156,22 @@ impl Engine {
         Ok((take("input"), take("persona")))
     }
 
-    /// Returns the events of a replay that tell what it performed itself, with the uses of tools that led to it.
-    async fn performed_by(&self, key: Position) -> Result<Vec<Event>, Refused> {
-        let mut performed = Vec::new();
+    /// Returns the events of a replay that its receipt is computed from when it is stopped.
+    async fn delivered_by(&self, key: Position) -> Result<Vec<Event>, Refused> {
+        let mut delivered = Vec::new();
         for bytes in self.task_log(key).await? {
             let mut event = Event::parse(&bytes).map_err(|error| Refused::Internal {
                 detail: error.to_string(),
             })?;
-            let is_told = match event.kind() {
-                Ok(Kind::AgentToolUse) => true,
-                Ok(Kind::EffectRecorded) => replay::anew::is_told_by(&event.payload),
-                _ => false,
-            };
+            let mark = event.replay.as_ref();
+            let is_told = event.kind() == Ok(Kind::AgentToolUse)
+                || mark.is_some_and(|mark| mark.override_key.is_some());
             if is_told {
                 view::resolve_blobs(&*self.shared.store, &mut event.payload).await?;
-                performed.push(event);
+                delivered.push(event);
             }
         }
-        Ok(performed)
+        Ok(delivered)
     }
 
     /// Returns what a replay that is canceled leaves as its receipt.
@@ -189,11 +187,8 @@ impl Engine {
         let Ok(source) = self.source(&of.source_task_id).await? else {
             return Ok(None);
         };
-        let log = match goes_live(&spec) {
-            true => self.performed_by(key).await?,
-            false => Vec::new(),
-        };
-        let replayed = Replayed::canceled(&spec, log);
+        let log = self.delivered_by(key).await?;
+        let replayed = replay::canceled(&source, &spec, log);
         self.replay_receipt(&source, &spec, &replayed, of).map(Some)
     }
 }
