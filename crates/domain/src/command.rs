@@ -1,5 +1,7 @@
 //! Commands: orders with everything in them that deciding needs, ids and salts included.
 
+mod import;
+
 use std::sync::Arc;
 
 use canon::{Digest, Map, Value};
@@ -10,6 +12,8 @@ use crate::{
     PermissionId, PersonaId, PersonaSnapshot, PersonaSpec, Position, ReceiptId, ReplayMark, Role,
     SessionId, Status, TaskId, VaultId, Visibility, WorkspaceId,
 };
+
+pub use import::{ImportTask, ImportedReceipt};
 
 /// An order and who gave it.
 #[derive(Debug, Clone, PartialEq)]
@@ -47,6 +51,8 @@ pub enum Order {
     SubmitTask(SubmitTask),
     /// Accepts a replay of a finished Task.
     SubmitReplay(SubmitReplay),
+    /// Takes over a finished Task of another log, to be replayed here.
+    ImportTask(Box<ImportTask>),
     /// Cancels a Task.
     CancelTask(CancelTask),
     /// Tells a running Task to stop its current step; the Task stays.

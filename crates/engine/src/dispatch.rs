@@ -5,6 +5,7 @@
 //! from what the turn wrote, or from the store when it wrote nothing. Equal requests with one key get equal answers
 //! because the answer is always rebuilt.
 
+mod import;
 mod order;
 mod persona;
 mod replay;
@@ -297,6 +298,9 @@ impl Engine {
     pub const RETRY_AFTER: Duration = Duration::from_secs(1);
 }
 
+/// What only administrators are given: `*:write` does not hold it.
+const IMPORT: &str = "tasks:import";
+
 fn write_scope(request: &Request) -> &'static str {
     match request {
         Request::CreateWorkspace { .. } | Request::UpdateWorkspace(_) => "workspaces:write",
@@ -313,6 +317,7 @@ fn write_scope(request: &Request) -> &'static str {
         | Request::CancelTask { .. }
         | Request::SendTaskMessage { .. }
         | Request::RespondPermission { .. } => "tasks:write",
+        Request::ImportTask { .. } => IMPORT,
         Request::RegisterArtifact(_) | Request::UploadContent { .. } => "artifacts:write",
         Request::CreateVault { .. } => "vaults:write",
         Request::CreatePersona(_) | Request::UpdatePersona { .. } => "personas:write",

@@ -131,7 +131,11 @@ pub fn prunable(
 
 /// True for events that stay whole. Their payloads are digests, ids and signatures.
 fn stays(event: &Event) -> bool {
-    event.is_header() || matches!(event.kind(), Ok(Kind::ReceiptIssued | Kind::TrustRecorded))
+    event.is_header()
+        || matches!(
+            event.kind(),
+            Ok(Kind::ReceiptIssued | Kind::ReceiptImported | Kind::TrustRecorded)
+        )
 }
 
 struct Prune<'a> {

@@ -45,6 +45,7 @@ fn world(status: Status) -> Scratch {
             appended: 0,
             dropped: vec![],
             closed: false,
+            imported: false,
         }),
     ));
     let mut task = document(2, task_id.as_str(), State::Task(task(&session_id, status)));

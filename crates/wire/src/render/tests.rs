@@ -61,6 +61,7 @@ fn session_state() -> Session {
         appended: 3,
         dropped: vec![],
         closed: false,
+        imported: false,
     }
 }
 
@@ -85,6 +86,7 @@ fn task_state() -> Task {
         receipt_id: None,
         failure: None,
         replay: None,
+        imported: None,
     }
 }
 
