@@ -11,7 +11,7 @@ use serde_json::{Value, json};
 use super::{Client, Elsewhere, text};
 use crate::world::{Server, World};
 
-fn folder() -> PathBuf {
+pub(super) fn folder() -> PathBuf {
     Path::new(env!("CARGO_MANIFEST_DIR")).join("../../conformance/vectors/replay")
 }
 
