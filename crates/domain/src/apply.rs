@@ -170,6 +170,7 @@ impl Fold<'_> {
                 dropped: Vec::new(),
                 closed: false,
                 imported: self.member::<Option<bool>>("imported")? == Some(true),
+                replaying: self.member("replay_plan_sha256")?,
             }),
             ("task", Kind::TaskSubmitted) => State::Task(self.submitted()?),
             ("task", Kind::TaskImported) => State::Task(self.imported()?),
@@ -438,7 +439,8 @@ impl Fold<'_> {
     fn change_session(&self, kind: Kind, session: &mut Session) -> Result<(), ImpossibleEvent> {
         match kind {
             Kind::SessionMessageAppended => session.appended += 1,
-            Kind::SessionThreadForked | Kind::SessionReplayed => {}
+            Kind::SessionThreadForked => {}
+            Kind::SessionReplayed => session.replaying = None,
             Kind::SessionClosed => session.closed = true,
             Kind::SessionUpdated => {
                 if self.payload().contains_key("summary") {

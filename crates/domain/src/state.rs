@@ -152,8 +152,8 @@ impl State {
         match self {
             State::Task(task) => !task.status.is_terminal(),
             State::Permission(request) => matches!(request.answer, Answer::Pending),
+            State::Session(session) => session.replaying.is_some(),
             State::Workspace(_)
-            | State::Session(_)
             | State::Branch(_)
             | State::Message(_)
             | State::Artifact(_)
@@ -215,6 +215,9 @@ pub struct Session {
     /// True when it was made here for Tasks that were taken over from another log.
     #[serde(default, skip_serializing_if = "is_false")]
     pub imported: bool,
+    /// The blob that says what it replays, while it does.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub replaying: Option<Digest>,
 }
 
 #[expect(

@@ -8,15 +8,14 @@
 mod import;
 mod order;
 mod persona;
-mod replay;
+pub(crate) mod replay;
 mod session_replay;
 
 use std::time::Duration;
 
 use canon::{Digest, Value, jcs};
 use domain::{
-    Command, Event, MessageId, Order, Position, Refusal, ResourceRef, SessionId, State, Status,
-    WorkspaceId,
+    Command, Event, MessageId, Order, Position, Refusal, ResourceRef, State, Status, WorkspaceId,
 };
 use hmac::{Hmac, KeyInit, Mac};
 use sha2::Sha256;
@@ -80,10 +79,6 @@ impl Engine {
         caller.require(write_scope(&request))?;
         let submits = matches!(request, Request::SubmitTask(_) | Request::ReplayTask(_));
         let to_task = matches!(request, Request::SendTaskMessage { .. });
-        let session_replay = match &request {
-            Request::ReplaySession(replay) => Some(replay.clone()),
-            _ => None,
-        };
         let done = self
             .carry_out(caller, request, idempotency.as_ref())
             .await?;
@@ -95,11 +90,6 @@ impl Engine {
             Some(event) if !done.changed && done.subject.id.is_empty() => event.resource.clone(),
             _ => done.subject.clone(),
         };
-        if let (Some(replay), true, Ok(fork)) =
-            (session_replay, done.changed, SessionId::parse(&subject.id))
-        {
-            self.begin_session_replay(caller, replay, fork);
-        }
         // A Task that was submitted has gone on since.
         let mut written = done.written;
         if submits {
@@ -198,6 +188,7 @@ impl Engine {
             let (workspace, order) = self.build(caller, &request).await?;
             let salt = match &order {
                 Order::SubmitReplay(order) => Some(order.salt.clone()),
+                Order::ForkSession(order) => order.replay.as_ref().map(|of| of.salt.clone()),
                 _ => None,
             };
             let command = Command {

@@ -9,6 +9,7 @@
 //! goes on with its notes.
 
 mod naming;
+mod planned;
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::path::Path;
@@ -153,6 +154,7 @@ impl Prune<'_> {
             in_use.extend(task.replay.map(|of| of.source_task_id.as_str().into()));
             Ok(())
         })?;
+        self.planned(&mut in_use)?;
         let mut chosen = BTreeSet::new();
         let mut waiting = 0;
         self.each_task(false, |key, id, task| {

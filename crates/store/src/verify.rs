@@ -340,9 +340,12 @@ impl<'a> Check<'a> {
             self.references.entry(issued.content).or_insert(position);
             self.issued.push(issued);
         }
-        if event.kind() == Ok(Kind::TaskImported)
-            && let Some(digest) = digest_in(event.payload.get("bundle_sha256"))
-        {
+        let named = match event.kind() {
+            Ok(Kind::TaskImported) => event.payload.get("bundle_sha256"),
+            Ok(Kind::SessionCreated) => event.payload.get("replay_plan_sha256"),
+            _ => None,
+        };
+        if let Some(digest) = digest_in(named) {
             self.references.entry(digest).or_insert(position);
         }
         if event.kind() == Ok(Kind::ArtifactUpdated)

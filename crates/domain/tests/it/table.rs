@@ -46,6 +46,7 @@ fn world(status: Status) -> Scratch {
             dropped: vec![],
             closed: false,
             imported: false,
+            replaying: None,
         }),
     ));
     let mut task = document(2, task_id.as_str(), State::Task(task(&session_id, status)));

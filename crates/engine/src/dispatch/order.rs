@@ -624,6 +624,7 @@ impl Engine {
             branch_id: branch_id.cloned(),
             new_branch: None,
             chain: self.chain_at(document.key, until).await?,
+            replay: None,
             messages,
             metadata: canon::Map::new(),
         };

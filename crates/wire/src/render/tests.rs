@@ -62,6 +62,7 @@ fn session_state() -> Session {
         dropped: vec![],
         closed: false,
         imported: false,
+        replaying: None,
     }
 }
 
