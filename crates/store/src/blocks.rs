@@ -167,19 +167,23 @@ impl Blocks {
             first = before;
         }
         let block = self.sound(table, first)?;
-        let task = block.task();
+        let following = match block.task() {
+            Some(task) => self.following(task, first)?,
+            None => Vec::new(),
+        };
         let mut chain = vec![(first, block)];
         let mut last = first;
-        let Some(task) = task else {
-            return Ok(chain);
-        };
-        for next in self.following(task, first)? {
+        for next in following {
             if self.before(next)? == Some(last) {
                 last = next;
                 chain.push((next, self.sound(table, next)?));
             }
         }
-        Ok(chain)
+        if chain.iter().any(|(known, _)| *known == number) {
+            return Ok(chain);
+        }
+        let lost = "it is not among the blocks of its task".to_owned();
+        Err(damaged(number, &Damage::Own(lost)))
     }
 
     /// Returns the block that a block continues.
@@ -210,22 +214,34 @@ impl Blocks {
         number: u64,
         bytes: &[u8],
     ) -> Result<Result<Chain, Damage>, StoreFault> {
-        let (before, frame) = match Stored::of(number, bytes) {
+        let before = match Stored::of(number, bytes) {
             Stored::Alone(frame) => {
                 let content = codec::decompress(frame).map_err(Damage::Own);
                 return Ok(content.map(|content| Chain::new(number, &content)));
             }
-            Stored::After(before, frame) => (before, frame),
+            Stored::After(before, _) => before,
         };
-        if let Some(mut chain) = kept.take(before) {
-            // Whether it is damaged or what is kept is old, reading it anew will tell.
-            if chain.read(number, frame).is_ok() {
-                return Ok(Ok(chain));
-            }
+        let chain = self.continued(kept, before, number, bytes)?;
+        if chain.is_ok() {
+            return Ok(chain);
         }
+        // Whether it is damaged or what was kept is old, reading it anew will tell.
+        self.continued(&mut Kept::default(), before, number, bytes)
+    }
+
+    /// Reads the chain of a block that continues another, from what is kept of it on.
+    fn continued(
+        &self,
+        kept: &mut Kept,
+        mut before: u64,
+        number: u64,
+        bytes: &[u8],
+    ) -> Result<Result<Chain, Damage>, StoreFault> {
         let mut waiting = vec![(number, bytes.to_vec())];
-        let mut before = before;
         let mut chain = loop {
+            if let Some(chain) = kept.take(before) {
+                break chain;
+            }
             let bytes = Table::Events.bytes(self, before)?.unwrap_or_default();
             match Stored::of(before, &bytes) {
                 Stored::Alone(frame) => match codec::decompress(frame) {

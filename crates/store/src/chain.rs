@@ -24,6 +24,8 @@ use crate::codec;
 /// What a block begins with that continues another. No frame begins so.
 const CONTINUES: u8 = 1;
 
+/// A block with more content stands alone: it has enough in itself, and whoever reads what follows need not read it.
+const BLOCK_BYTES_MAX: usize = 32 * 1024;
 /// How much content a chain may have. Reading one event decompresses its chain up to there.
 const CONTENT_BYTES_MAX: usize = 128 * 1024;
 /// From here on a chain ends with the next block of several events: a piece of something is an event alone, and what
@@ -145,6 +147,10 @@ impl Chains {
             self.pass(block);
             return codec::compress(&content);
         };
+        if content.len() > BLOCK_BYTES_MAX {
+            self.pass(block);
+            return codec::compress(&content);
+        }
         self.changed.insert(task);
         if let Some(growing) = self.growing.get_mut(&task)
             && growing.span < BLOCKS_MAX
@@ -163,7 +169,7 @@ impl Chains {
         codec::compress(&content)
     }
 
-    /// Notes that there is a block with events of several Tasks.
+    /// Notes that there is a block that is in no chain, whatever Tasks its events are of.
     fn pass(&mut self, block: &Block) {
         let tasks = block.events.iter().filter_map(|event| event.links.task);
         for task in tasks.collect::<BTreeSet<_>>() {
@@ -192,5 +198,121 @@ impl Chains {
         for task in std::mem::take(&mut self.changed) {
             self.growing.remove(&task);
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use domain::Links;
+    use engine::port::StoredEvent;
+
+    fn block(number: u64, tasks: &[Option<u64>], len: usize) -> Block {
+        let event = |(task, position): (&Option<u64>, u64)| StoredEvent {
+            position: Position(position),
+            links: Links {
+                task: task.map(Position),
+                ..Links::default()
+            },
+            resource: Position(1),
+            bytes: vec![b'x'; len].into(),
+        };
+        Block {
+            events: tasks.iter().zip(number..).map(event).collect(),
+            blobs: vec![],
+        }
+    }
+
+    /// Encodes blocks, each of so many events, and returns which block each continues.
+    fn continued(blocks: &[(&[Option<u64>], usize)]) -> Vec<Option<u64>> {
+        let mut chains = Chains::default();
+        let mut number = 1;
+        let mut continued = Vec::new();
+        for (tasks, len) in blocks {
+            let stored = chains.encode(number, &block(number, tasks, *len)).unwrap();
+            continued.push(match Stored::of(number, &stored) {
+                Stored::After(before, _) => Some(before),
+                Stored::Alone(_) => None,
+            });
+            chains.commit();
+            number += tasks.len() as u64;
+        }
+        continued
+    }
+
+    const A: Option<u64> = Some(1_000);
+    const B: Option<u64> = Some(2_000);
+
+    #[test]
+    fn a_block_continues_the_last_of_its_task() {
+        let blocks: &[(&[_], _)] = &[
+            (&[A], 9),
+            (&[B], 9),
+            (&[A], 9),
+            (&[A, A], 9),
+            (&[B], 9),
+            (&[A], 9),
+        ];
+        assert_eq!(
+            continued(blocks),
+            [None, None, Some(1), Some(3), Some(2), Some(4)]
+        );
+    }
+
+    #[test]
+    fn what_is_not_of_one_task_alone_and_what_is_large_stands_alone_and_ends_no_chain() {
+        let blocks: &[(&[_], _)] = &[
+            (&[A], 9),
+            (&[A, B], 9),
+            (&[None], 9),
+            (&[A, None], 9),
+            (&[A], 33_000),
+            (&[A], 9),
+        ];
+        assert_eq!(continued(blocks), [None, None, None, None, None, Some(1)]);
+    }
+
+    #[test]
+    fn a_chain_ends_with_a_whole_that_comes_after_enough_and_before_it_is_too_long() {
+        // Pieces go on up to the limit; what holds several events ends it before.
+        let pieces = vec![(&[A][..], 20_000); 8];
+        let ends = continued(&pieces)
+            .iter()
+            .position(|before| before.is_none());
+        assert_eq!(ends, Some(0));
+        let alone = |blocks: &[(&[Option<u64>], usize)]| -> Vec<usize> {
+            let continued = continued(blocks);
+            let alone = continued
+                .iter()
+                .enumerate()
+                .filter(|(_, before)| before.is_none());
+            alone.map(|(at, _)| at).collect()
+        };
+        assert_eq!(alone(&pieces), [0, 6]);
+        let mut whole = pieces;
+        whole[2] = (&[A, A], 9);
+        assert_eq!(alone(&whole), [0, 3]);
+        let many = vec![(&[A][..], 9); 2 * BLOCKS_MAX + 1];
+        assert_eq!(alone(&many), [0, BLOCKS_MAX, 2 * BLOCKS_MAX]);
+        // Those of a chain are not far from its first among the blocks of the Task, its own or not.
+        let mut mixed = many;
+        mixed[1..BLOCKS_MAX].fill((&[A, B], 9));
+        let expected: Vec<usize> = (0..=BLOCKS_MAX).chain([2 * BLOCKS_MAX]).collect();
+        assert_eq!(alone(&mixed), expected);
+    }
+
+    #[test]
+    fn the_writer_keeps_the_chains_that_were_continued_last() {
+        let tasks: Vec<[Option<u64>; 1]> =
+            (0..=KEPT_MAX as u64).map(|at| [Some(1_000 + at)]).collect();
+        let mut blocks: Vec<(&[Option<u64>], usize)> =
+            tasks.iter().map(|task| (&task[..], 9)).collect();
+        // The first is continued before the last comes, so that the second is the oldest.
+        blocks.insert(KEPT_MAX, (&tasks[0], 9));
+        blocks.push((&tasks[0], 9));
+        blocks.push((&tasks[1], 9));
+        let continued = continued(&blocks);
+        assert_eq!(continued[KEPT_MAX], Some(1));
+        assert_eq!(continued[KEPT_MAX + 2..], [Some(KEPT_MAX as u64 + 1), None]);
     }
 }
