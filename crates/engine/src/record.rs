@@ -95,6 +95,9 @@ impl Engine {
         }) else {
             return Ok(Err(unreadable(id, "missing")));
         };
+        if let Some(imported) = &task.imported {
+            return self.imported_bundle(id, task.submitted, imported).await;
+        }
         let events = self.task_log(key).await?;
         if let Some(failure) = pruned(&events) {
             return Ok(Err(failure));
@@ -108,7 +111,8 @@ impl Engine {
             return Ok(Err(unreadable(id, "log_corrupt")));
         };
         while let Some(digest) = named.pop() {
-            let Some(blob) = store.blob(digest).await? else {
+            // Whoever uses the record checks it, and says what is wrong by its place.
+            let Some(blob) = store.blob_as_stored(digest).await? else {
                 continue;
             };
             if is_request(&task, digest) {

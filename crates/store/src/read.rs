@@ -5,7 +5,7 @@
 use canon::Digest;
 use domain::{Document, Position, ResourceKind, Timestamp};
 use engine::port::{
-    ApiKey, Claim, ClaimScope, ListQuery, ReadEvents, Scope, StoreFault, StoredEvent,
+    ApiKey, Claim, ClaimScope, ListQuery, NewestQuery, ReadEvents, Scope, StoreFault, StoredEvent,
 };
 use rusqlite::{Connection, OptionalExtension, Row, params_from_iter};
 
@@ -52,28 +52,26 @@ pub(crate) fn document(connection: &Connection, id: &str) -> Result<Option<Docum
 
 pub(crate) fn newest(
     connection: &Connection,
-    kind: ResourceKind,
-) -> Result<Option<Document>, StoreFault> {
-    let row = connection
-        .prepare_cached(&newest_query(kind))
-        .and_then(|mut select| {
-            select
-                .query_row([kind.number()], DocumentRow::read)
-                .optional()
-        })
-        .map_err(fault)?;
-    row.map(|row| row.document()).transpose()
+    query: NewestQuery,
+) -> Result<Vec<Document>, StoreFault> {
+    let before = query.before.map_or(i64::MAX, |before| sql(before.0));
+    select_documents(
+        connection,
+        &newest_query(query.kind, query.scope),
+        [
+            i64::from(query.kind.number()),
+            before,
+            sql(query.limit as u64),
+        ],
+        query.scope,
+    )
 }
 
-fn newest_query(kind: ResourceKind) -> String {
-    // As in `list_query`.
-    let (index, bound) = match kind {
-        ResourceKind::Message => ("NOT INDEXED", ""),
-        _ => ("INDEXED BY documents_kind", " AND kind <> 4"),
-    };
+fn newest_query(kind: ResourceKind, scope: Scope) -> String {
+    let (index, filter) = indexed(kind, scope);
     format!(
         "SELECT {} FROM documents {index} \
-         WHERE kind = ?1{bound} AND key > 0 ORDER BY key DESC LIMIT 1",
+         WHERE kind = ?1 AND key < ?2{filter} ORDER BY key DESC LIMIT ?3",
         DocumentRow::COLUMNS
     )
 }
@@ -86,15 +84,26 @@ fn document_query() -> String {
 }
 
 pub(crate) fn list(connection: &Connection, query: ListQuery) -> Result<Vec<Document>, StoreFault> {
-    let values = [
-        i64::from(query.kind.number()),
-        sql(query.after.0),
-        sql(query.limit as u64),
-    ];
-    let values = values.into_iter().chain(scope_key(query.scope));
-    let mut select = connection
-        .prepare_cached(&list_query(query))
-        .map_err(fault)?;
+    select_documents(
+        connection,
+        &list_query(query),
+        [
+            i64::from(query.kind.number()),
+            sql(query.after.0),
+            sql(query.limit as u64),
+        ],
+        query.scope,
+    )
+}
+
+fn select_documents(
+    connection: &Connection,
+    statement: &str,
+    values: [i64; 3],
+    scope: Scope,
+) -> Result<Vec<Document>, StoreFault> {
+    let values = values.into_iter().chain(scope_key(scope));
+    let mut select = connection.prepare_cached(statement).map_err(fault)?;
     let rows = select
         .query_map(params_from_iter(values), DocumentRow::read)
         .map_err(fault)?;
@@ -102,24 +111,40 @@ pub(crate) fn list(connection: &Connection, query: ListQuery) -> Result<Vec<Docu
 }
 
 fn list_query(query: ListQuery) -> String {
-    let column = scope_column(query.scope);
-    let filter = column.map_or(String::new(), |column| format!(" AND {column} = ?4"));
-    // Open documents are few whatever their scope: one index finds them, the scope is checked on each. Messages are
-    // in the indexes of what is narrow; nobody lists them more widely, and whoever did would walk all documents.
-    let is_wide = matches!(query.scope, Scope::All | Scope::Workspace(_));
-    let (index, bound) = match column {
-        _ if query.open_only => ("INDEXED BY documents_open".to_owned(), " AND open = 1"),
-        _ if is_wide && query.kind == ResourceKind::Message => ("NOT INDEXED".to_owned(), ""),
-        // The planner must see the condition of the index in the query to use it.
-        None => ("INDEXED BY documents_kind".to_owned(), " AND kind <> 4"),
-        Some(column) if is_wide => (format!("INDEXED BY documents_{column}"), " AND kind <> 4"),
-        Some(column) => (format!("INDEXED BY documents_{column}"), ""),
+    // Open documents are few whatever their scope: one index finds them, the scope is checked on each.
+    let (index, filter) = match query.open_only {
+        true => (
+            "INDEXED BY documents_open".to_owned(),
+            format!(" AND open = 1{}", in_scope(query.scope)),
+        ),
+        false => indexed(query.kind, query.scope),
     };
     format!(
         "SELECT {} FROM documents {index} \
-         WHERE kind = ?1 AND key > ?2{bound}{filter} ORDER BY key LIMIT ?3",
+         WHERE kind = ?1 AND key > ?2{filter} ORDER BY key LIMIT ?3",
         DocumentRow::COLUMNS
     )
+}
+
+/// Returns the index that finds documents of a kind in a scope, and the conditions that belong to it.
+fn indexed(kind: ResourceKind, scope: Scope) -> (String, String) {
+    // Messages are in the indexes of what is narrow; nobody lists them more widely, and whoever did would walk all
+    // documents.
+    let is_wide = matches!(scope, Scope::All | Scope::Workspace(_));
+    if is_wide && kind == ResourceKind::Message {
+        return ("NOT INDEXED".to_owned(), in_scope(scope));
+    }
+    let column = scope_column(scope).unwrap_or("kind");
+    // The planner must see the condition of the index in the query to use it.
+    let bound = if is_wide { " AND kind <> 4" } else { "" };
+    (
+        format!("INDEXED BY documents_{column}"),
+        format!("{bound}{}", in_scope(scope)),
+    )
+}
+
+fn in_scope(scope: Scope) -> String {
+    scope_column(scope).map_or(String::new(), |column| format!(" AND {column} = ?4"))
 }
 
 fn scope_column(scope: Scope) -> Option<&'static str> {
@@ -355,8 +380,9 @@ mod tests {
         ];
         let mut statements = vec![
             document_query(),
-            newest_query(ResourceKind::Batch),
-            newest_query(ResourceKind::Message),
+            newest_query(ResourceKind::Batch, Scope::All),
+            newest_query(ResourceKind::Message, Scope::All),
+            newest_query(ResourceKind::Message, Scope::Session(Position::START)),
             tree::TREE.to_owned(),
             tree::LEAF_INDEX.to_owned(),
             tree::LEAVES.to_owned(),
@@ -399,12 +425,16 @@ mod tests {
             assert!(!plan.contains("TEMP B-TREE"), "{statement}\n{plan}");
             // The whole key of the index is used: what is equal first, then the range.
             let index = statement.split("INDEXED BY ").nth(1);
+            let range = match statement.contains("DESC") {
+                true => "rowid<?",
+                false => "rowid>?",
+            };
             let key = match index.and_then(|rest| rest.split(' ').next()) {
                 None => continue,
-                Some("documents_kind" | "documents_open") => "(kind=? AND rowid>?)".to_owned(),
+                Some("documents_kind" | "documents_open") => format!("(kind=? AND {range})"),
                 Some(index) => {
                     let scope = index.strip_prefix("documents_").unwrap();
-                    format!("({scope}=? AND kind=? AND rowid>?)")
+                    format!("({scope}=? AND kind=? AND {range})")
                 }
             };
             assert!(plan.contains(&key), "{statement}\n{plan}");

@@ -7,10 +7,10 @@ use std::sync::{Arc, mpsc};
 use std::thread::{self, JoinHandle};
 
 use canon::Digest;
-use domain::{Blob, Document, EventName, Position, ResourceKind};
+use domain::{Blob, Document, EventName, Position};
 use engine::port::{
     ApiKey, BoxFuture, Claim, ClaimScope, Commit, CommitError, Committed, LeaseName, ListQuery,
-    News, ReadEvents, Scope, Store, StoreFault, StoredEvent, Tree, TreeAppend,
+    NewestQuery, News, ReadEvents, Scope, Store, StoreFault, StoredEvent, Tree, TreeAppend,
 };
 use rusqlite::TransactionBehavior;
 use tokio::sync::{broadcast, oneshot};
@@ -315,8 +315,8 @@ impl Store for SqliteStore {
         self.write_or_fault(move |writer| writer.take_over(&holder))
     }
 
-    fn newest(&self, kind: ResourceKind) -> BoxFuture<'_, Result<Option<Document>, StoreFault>> {
-        self.read(move |connection| read::newest(connection, kind))
+    fn newest(&self, query: NewestQuery) -> BoxFuture<'_, Result<Vec<Document>, StoreFault>> {
+        self.read(move |connection| read::newest(connection, query))
     }
 
     fn tree(&self) -> BoxFuture<'_, Result<Tree, StoreFault>> {

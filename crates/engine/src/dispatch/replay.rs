@@ -3,12 +3,14 @@
 use std::collections::BTreeMap;
 
 use canon::{Map, Value};
-use domain::{BranchId, Order, Refusal, ResourceKind, State, Task, TaskId, WorkspaceId};
+use domain::{
+    BranchId, Event, Kind, Order, Position, Refusal, ResourceKind, State, Task, TaskId, WorkspaceId,
+};
 
 use crate::caller::Caller;
 use crate::engine::Engine;
 use crate::refused::Refused;
-use crate::replay::{self, Refresh, Replayed, Source, Spec};
+use crate::replay::{self, Refresh, Source, Spec};
 use crate::request::ReplayTask;
 use crate::view;
 
@@ -20,7 +22,8 @@ impl Engine {
     ) -> Result<(Option<WorkspaceId>, Order), Refused> {
         let (workspace, order, secrets) = self.check_replay(caller, request).await?;
         // Known before the Task is: its worker may begin at once.
-        self.shared.keep_secrets(&order.salt, &order.id, secrets);
+        self.shared
+            .keep_secrets(&order.salt, Some(&order.id), secrets);
         Ok((Some(workspace), Order::SubmitReplay(order)))
     }
 
@@ -39,6 +42,13 @@ impl Engine {
                     task.status.as_str()
                 ),
                 status: Some(task.status),
+            }));
+        }
+        let (input, persona) = self.given_to(&task).await?;
+        if persona.get("forbids_replay") == Some(&Value::Bool(true)) {
+            return Err(Refused::Domain(Refusal::Policy {
+                reason: "persona_forbids_replay",
+                message: "the persona of this task does not let it be replayed".to_owned(),
             }));
         }
         if self.shared.work.active_count() >= self.shared.limits.open_tasks_max {
@@ -61,14 +71,8 @@ impl Engine {
             Some(session) => session.clone(),
             None => task.session_id.clone(),
         };
-        let (input, persona) = self.given_to(&task).await?;
         let mode = spec.mode.as_str().to_owned();
-        // A run that goes on live, or that its persona isolates, gets a line of its own.
-        let goes_live =
-            spec.refresh.contains(&Refresh::Model) || spec.refresh.contains(&Refresh::Tools);
-        let isolated = persona.get("isolated_replay") == Some(&Value::Bool(true));
-        let new_branch =
-            (goes_live || isolated).then(|| BranchId::from_body(&self.shared.ids.body()));
+        let new_branch = self.branch_for(&spec, &persona);
         let order = domain::SubmitReplay {
             id,
             ordinal,
@@ -85,6 +89,14 @@ impl Engine {
             metadata: metadata(&request.body),
         };
         Ok((task.workspace_id, order, secrets))
+    }
+
+    /// Makes the id of a Branch for a run that goes on live, or that its persona isolates.
+    pub(crate) fn branch_for(&self, spec: &Spec, persona: &Value) -> Option<BranchId> {
+        let goes_live =
+            spec.refresh.contains(&Refresh::Model) || spec.refresh.contains(&Refresh::Tools);
+        let isolated = persona.get("isolated_replay") == Some(&Value::Bool(true));
+        (goes_live || isolated).then(|| BranchId::from_body(&self.shared.ids.body()))
     }
 
     async fn read_spec(
@@ -114,7 +126,7 @@ impl Engine {
     }
 
     /// Finds the number of the next replay of a Task. They are given without holes, so that looking at a few is enough.
-    async fn next_ordinal(&self, source: &TaskId) -> Result<u64, Refused> {
+    pub(crate) async fn next_ordinal(&self, source: &TaskId) -> Result<u64, Refused> {
         let mut free = 1;
         while self.is_taken(source, free).await? {
             free *= 2;
@@ -142,15 +154,35 @@ impl Engine {
     }
 
     /// Returns the structured input and the persona that a Task was given.
-    async fn given_to(&self, task: &Task) -> Result<(Value, Value), Refused> {
-        let mut submitted = view::payload(&*self.shared.store, task.submitted).await?;
+    pub(crate) async fn given_to(&self, task: &Task) -> Result<(Value, Value), Refused> {
+        // The replay itself says what is wrong with content that cannot be had.
+        let mut submitted = view::shown_payload(&*self.shared.store, task.submitted).await?;
         let mut take = |name: &str| submitted.remove(name).unwrap_or_default();
         Ok((take("input"), take("persona")))
+    }
+
+    /// Returns the events of a replay that its receipt is computed from when it is stopped.
+    async fn delivered_by(&self, key: Position) -> Result<Vec<Event>, Refused> {
+        let mut delivered = Vec::new();
+        for bytes in self.task_log(key).await? {
+            let mut event = Event::parse(&bytes).map_err(|error| Refused::Internal {
+                detail: error.to_string(),
+            })?;
+            let mark = event.replay.as_ref();
+            let is_told = event.kind() == Ok(Kind::AgentToolUse)
+                || mark.is_some_and(|mark| mark.override_key.is_some());
+            if is_told {
+                view::resolve_blobs(&*self.shared.store, &mut event.payload).await?;
+                delivered.push(event);
+            }
+        }
+        Ok(delivered)
     }
 
     /// Returns what a replay that is canceled leaves as its receipt.
     pub(super) async fn canceled_receipt(
         &self,
+        key: Position,
         task: &Task,
     ) -> Result<Option<receipts::Receipt>, Refused> {
         let Some(of) = &task.replay else {
@@ -160,12 +192,13 @@ impl Engine {
         let Ok(source) = self.source(&of.source_task_id).await? else {
             return Ok(None);
         };
-        let replayed = Replayed::canceled(&spec);
+        let log = self.delivered_by(key).await?;
+        let replayed = replay::canceled(&source, &spec, log);
         self.replay_receipt(&source, &spec, &replayed, of).map(Some)
     }
 }
 
-fn replay_id(source: &TaskId, ordinal: u64) -> Result<TaskId, Refused> {
+pub(crate) fn replay_id(source: &TaskId, ordinal: u64) -> Result<TaskId, Refused> {
     TaskId::parse(&receipts::replay_task_id(source.as_str(), ordinal)).map_err(|_| {
         Refused::Domain(Refusal::Policy {
             reason: "id_too_long",
