@@ -109,6 +109,9 @@ impl Engine {
         }) else {
             return Ok(Err(unreadable(id, "missing")));
         };
+        if let Some(imported) = &task.imported {
+            return self.imported_bundle(id, task.submitted, imported).await;
+        }
         let Ok(log) = self.sealed_log(key).await? else {
             return Ok(Err(unreadable(id, "log_corrupt")));
         };

@@ -23,7 +23,7 @@ pub use outcome::{Emission, End, Replayed, broken};
 pub use proof::{CONFORMANCE_ISSUER, Issuing, receipt};
 pub use request::{Given, Mode, Override, Refresh, RequestError, Spec, artifacts_named, read};
 pub(crate) use request::{asks, read_with};
-pub use run::{Live, Paused, Progress, run};
+pub use run::{Live, Paused, Progress, canceled, run};
 pub use source::{ReadSourceError, Source, blobs_named};
 
 use serde_json::json;

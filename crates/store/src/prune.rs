@@ -9,6 +9,7 @@
 //! goes on with its notes.
 
 mod naming;
+mod planned;
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::path::Path;
@@ -131,7 +132,11 @@ pub fn prunable(
 
 /// True for events that stay whole. Their payloads are digests, ids and signatures.
 fn stays(event: &Event) -> bool {
-    event.is_header() || matches!(event.kind(), Ok(Kind::ReceiptIssued | Kind::TrustRecorded))
+    event.is_header()
+        || matches!(
+            event.kind(),
+            Ok(Kind::ReceiptIssued | Kind::ReceiptImported | Kind::TrustRecorded)
+        )
 }
 
 struct Prune<'a> {
@@ -149,6 +154,7 @@ impl Prune<'_> {
             in_use.extend(task.replay.map(|of| of.source_task_id.as_str().into()));
             Ok(())
         })?;
+        self.planned(&mut in_use)?;
         let mut chosen = BTreeSet::new();
         let mut waiting = 0;
         self.each_task(false, |key, id, task| {

@@ -11,7 +11,7 @@ use crate::caller::Caller;
 use crate::engine::Engine;
 use crate::record::Beside;
 use crate::refused::Refused;
-use crate::replay::{self, Refresh, Replayed, Source, Spec};
+use crate::replay::{self, Refresh, Source, Spec};
 use crate::request::ReplayTask;
 use crate::view;
 
@@ -23,7 +23,8 @@ impl Engine {
     ) -> Result<(Option<WorkspaceId>, Order), Refused> {
         let (workspace, order, secrets) = self.check_replay(caller, request).await?;
         // Known before the Task is: its worker may begin at once.
-        self.shared.keep_secrets(&order.salt, &order.id, secrets);
+        self.shared
+            .keep_secrets(&order.salt, Some(&order.id), secrets);
         Ok((Some(workspace), Order::SubmitReplay(order)))
     }
 
@@ -45,8 +46,7 @@ impl Engine {
             }));
         }
         let (input, persona) = self.given_to(&task).await?;
-        let rules = |name: &str| persona.get(name) == Some(&Value::Bool(true));
-        if rules("forbids_replay") {
+        if persona.get("forbids_replay") == Some(&Value::Bool(true)) {
             return Err(Refused::Domain(Refusal::Policy {
                 reason: "persona_forbids_replay",
                 message: "the persona of this task does not let it be replayed".to_owned(),
@@ -69,10 +69,7 @@ impl Engine {
             None => task.session_id.clone(),
         };
         let mode = spec.mode.as_str().to_owned();
-        // A run that goes on live, or that its persona isolates, gets a line of its own.
-        let isolated = rules("isolated_replay");
-        let new_branch =
-            (goes_live(&spec) || isolated).then(|| BranchId::from_body(&self.shared.ids.body()));
+        let new_branch = self.branch_for(&spec, &persona);
         let order = domain::SubmitReplay {
             id,
             ordinal,
@@ -97,6 +94,7 @@ impl Engine {
         let kept = |source: Result<Source, _>| source.map_err(|_| Refused::CursorExpired);
         let keys = match replay::asks(&request.body) {
             Some(keys) => keys,
+            None if task.imported.is_some() => Vec::new(),
             None => {
                 // Whole Tasks are pruned: their first event tells.
                 let first = self.shared.store.events_at(vec![task.submitted]).await?;
@@ -114,6 +112,14 @@ impl Engine {
         }
         // It may be the id of a call, and that may stand in an answer that is kept beside the log.
         kept(self.source(&request.id, Beside::Everything).await?).map(Some)
+    }
+
+    /// Makes the id of a Branch for a run that goes on live, or that its persona isolates.
+    pub(crate) fn branch_for(&self, spec: &Spec, persona: &Value) -> Option<BranchId> {
+        let goes_live =
+            spec.refresh.contains(&Refresh::Model) || spec.refresh.contains(&Refresh::Tools);
+        let isolated = persona.get("isolated_replay") == Some(&Value::Bool(true));
+        (goes_live || isolated).then(|| BranchId::from_body(&self.shared.ids.body()))
     }
 
     async fn read_spec(
@@ -143,7 +149,7 @@ impl Engine {
     }
 
     /// Finds the number of the next replay of a Task. They are given without holes, so that looking at a few is enough.
-    async fn next_ordinal(&self, source: &TaskId) -> Result<u64, Refused> {
+    pub(crate) async fn next_ordinal(&self, source: &TaskId) -> Result<u64, Refused> {
         let mut free = 1;
         while self.is_taken(source, free).await? {
             free *= 2;
@@ -171,31 +177,29 @@ impl Engine {
     }
 
     /// Returns the structured input and the persona that a Task was given.
-    async fn given_to(&self, task: &Task) -> Result<(Value, Value), Refused> {
+    pub(crate) async fn given_to(&self, task: &Task) -> Result<(Value, Value), Refused> {
         // The replay itself says what is wrong with content that cannot be had.
         let mut submitted = view::shown_payload(&*self.shared.store, task.submitted).await?;
         let mut take = |name: &str| submitted.remove(name).unwrap_or_default();
         Ok((take("input"), take("persona")))
     }
 
-    /// Returns the events of a replay that tell what it performed itself, with the uses of tools that led to it.
-    async fn performed_by(&self, key: Position) -> Result<Vec<Event>, Refused> {
-        let mut performed = Vec::new();
+    /// Returns the events of a replay that its receipt is computed from when it is stopped.
+    async fn delivered_by(&self, key: Position) -> Result<Vec<Event>, Refused> {
+        let mut delivered = Vec::new();
         for bytes in self.task_log(key).await? {
             let mut event = Event::parse(&bytes).map_err(|error| Refused::Internal {
                 detail: error.to_string(),
             })?;
-            let is_told = match event.kind() {
-                Ok(Kind::AgentToolUse) => true,
-                Ok(Kind::EffectRecorded) => replay::anew::is_told_by(&event.payload),
-                _ => false,
-            };
+            let mark = event.replay.as_ref();
+            let is_told = event.kind() == Ok(Kind::AgentToolUse)
+                || mark.is_some_and(|mark| mark.override_key.is_some());
             if is_told {
                 view::resolve_blobs(&*self.shared.store, &mut event.payload).await?;
-                performed.push(event);
+                delivered.push(event);
             }
         }
-        Ok(performed)
+        Ok(delivered)
     }
 
     /// Returns what a replay that is canceled leaves as its receipt.
@@ -208,24 +212,17 @@ impl Engine {
             return Ok(None);
         };
         let (spec, _) = self.replay_request(of).await?;
-        let source = self.source(&of.source_task_id, Beside::Request);
+        let source = self.source(&of.source_task_id, Beside::Everything);
         let Ok(source) = source.await? else {
             return Ok(None);
         };
-        let log = match goes_live(&spec) {
-            true => self.performed_by(key).await?,
-            false => Vec::new(),
-        };
-        let replayed = Replayed::canceled(&spec, log);
+        let log = self.delivered_by(key).await?;
+        let replayed = replay::canceled(&source, &spec, log);
         self.replay_receipt(&source, &spec, &replayed, of).map(Some)
     }
 }
 
-fn goes_live(spec: &Spec) -> bool {
-    spec.refresh.contains(&Refresh::Model) || spec.refresh.contains(&Refresh::Tools)
-}
-
-fn replay_id(source: &TaskId, ordinal: u64) -> Result<TaskId, Refused> {
+pub(crate) fn replay_id(source: &TaskId, ordinal: u64) -> Result<TaskId, Refused> {
     TaskId::parse(&receipts::replay_task_id(source.as_str(), ordinal)).map_err(|_| {
         Refused::Domain(Refusal::Policy {
             reason: "id_too_long",

@@ -14,6 +14,9 @@ use crate::workflow::{EffectAnswer, Wanted};
 /// The member that marks such an event, and its word.
 const NOTE: (&str, &str) = ("replay_note", "refreshed");
 
+/// Why such a delivery stands in a receipt.
+pub(super) const REASON: &str = "refreshed by request";
+
 /// Returns the payload of the event that tells a result. Members beyond those that every refreshed read has are
 /// there only when there is something to tell.
 pub(super) fn payload(

@@ -1,12 +1,11 @@
 //! What a replay comes to: the events it emits and how it ends.
 
 use canon::{Digest, Map, Value};
-use domain::{ArtifactId, Event, Kind, ReplayMark, ReplayedEvent, Status, TaskId};
+use domain::{ArtifactId, Kind, ReplayMark, ReplayedEvent, Status, TaskId};
 use receipts::Applied;
 use serde_json::json;
 
-use super::failure::{Failure, Unavailable};
-use super::request::Spec;
+use super::failure::Failure;
 use super::source::Source;
 
 /// One event of a replay, in the order of emission.
@@ -68,23 +67,6 @@ impl End {
             ..Self::plain(Status::Failed)
         }
     }
-
-    /// The end of a run that performed something whose result nobody knows.
-    pub(super) fn without_result_of(key: &str) -> Self {
-        let first = Unavailable {
-            what: "host",
-            id: None,
-            key: Some(key.to_owned()),
-            event_id: None,
-            sequence: None,
-            reason: "not_recorded",
-        };
-        let failure = Failure::Unavailable {
-            first: Box::new(first),
-            also: 0,
-        };
-        Self::broken_by(failure, None)
-    }
 }
 
 /// An Artifact of the replayed result.
@@ -113,7 +95,7 @@ pub struct Replayed {
     pub artifacts: Vec<FinalArtifact>,
     /// True when it ended as the source did, with the same words.
     pub result_equal: bool,
-    /// True when something was read or performed anew.
+    /// True when something may be read or performed anew: then no one can promise the same bytes again.
     pub refreshed: bool,
     /// The last event of the source that was consumed.
     pub cursor: Option<usize>,
@@ -132,28 +114,6 @@ impl Replayed {
             result_equal: false,
             refreshed: false,
             cursor: None,
-        }
-    }
-
-    /// A replay that somebody stopped: what it had come to is not told, but for what it performed. `log` holds the
-    /// events it wrote, with their blobs filled in.
-    pub fn canceled(spec: &Spec, log: Vec<Event>) -> Self {
-        let emissions = log.into_iter().filter_map(|event| {
-            Some(Emission {
-                kind: event.kind().ok()?,
-                original: None,
-                cursor: None,
-                payload: Some(event.payload),
-                override_key: None,
-                artifact: None,
-                content: None,
-            })
-        });
-        Self {
-            emissions: emissions.collect(),
-            unused: spec.overrides.keys().cloned().collect(),
-            refreshed: !spec.refresh.is_empty(),
-            ..Self::nothing(Status::Canceled)
         }
     }
 

@@ -116,7 +116,7 @@ impl Source {
             }
             Some(Kind::CheckpointCreated) => member("checkpoint_id")
                 .and_then(|id| overrides.get(&format!("host:checkpoint:{id}")))
-                .is_some_and(|given| given.target.is_none()),
+                .is_some_and(|given| given.target.as_deref().is_none_or(str::is_empty)),
             _ => false,
         };
         whole || overrides.contains_key(&format!("event:{}", event.id))

@@ -5,6 +5,7 @@
 //! goes on from there when the result is handed in: nothing is computed twice.
 
 mod begin;
+mod canceled;
 mod effects;
 mod emit;
 mod end;
@@ -18,12 +19,13 @@ use canon::{Map, Value};
 use domain::{Kind, Status};
 use serde_json::json;
 
-use super::failure::Failure;
+use super::failure::{Failure, Unavailable};
 use super::outcome::{End, Replayed};
 use super::request::Spec;
 use super::source::Source;
 use crate::port::Performed;
 use crate::workflow::{Machine, Registry, Step, Wanted};
+pub use canceled::canceled;
 use effects::{Delivered, Delivery};
 use emit::{Class, class_of};
 
@@ -95,8 +97,21 @@ impl<'a> Paused<'a> {
 
     /// Ends the run here: the effect was performed before, and nobody knows its result.
     pub fn without_result(self) -> Replayed {
-        let end = End::without_result_of(&self.effect.key);
-        self.running.runner.into_replayed(end, false)
+        let runner = self.running.runner;
+        let cursor = runner.replayed.cursor;
+        let effect = Unavailable {
+            what: "host",
+            id: None,
+            key: Some(self.effect.key),
+            event_id: runner.event_id(cursor),
+            sequence: cursor.map(|index| index as u64 + 1),
+            reason: "not_recorded",
+        };
+        let end = End::broken_by(
+            Failure::ResultUnknown(Box::new(effect)),
+            runner.event_id(cursor).as_deref(),
+        );
+        runner.into_replayed(end, false)
     }
 }
 
@@ -227,6 +242,8 @@ struct Runner<'a> {
     consumed: Vec<bool>,
     /// True once an answer other than the recorded one was delivered.
     deviated: bool,
+    /// True once a model or a tool was asked anew: the record tells of another world from there on.
+    live_since: bool,
 }
 
 impl<'a> Runner<'a> {
@@ -246,6 +263,7 @@ impl<'a> Runner<'a> {
         }
         let mut replayed = Replayed::nothing(Status::Working);
         replayed.emissions.reserve(source.len());
+        replayed.refreshed = !spec.refresh.is_empty();
         Self {
             source,
             spec,
@@ -257,6 +275,7 @@ impl<'a> Runner<'a> {
             ahead,
             consumed: vec![false; source.len()],
             deviated: false,
+            live_since: false,
         }
     }
 

@@ -312,6 +312,16 @@ impl Source {
             .is_some_and(|key| key.starts_with("event:"))
     }
 
+    /// True for an event of a replay that does not show what a tool returned, because a request put it there.
+    pub(super) fn hides_output(&self, index: usize) -> bool {
+        let event = self.events.get(index);
+        event.is_some_and(|event| {
+            let output = event.payload.get("output");
+            let is_hidden = output.and_then(|output| output.get("redacted")).is_some();
+            is_hidden && event.replay.is_some()
+        })
+    }
+
     fn substituted_by(&self, index: usize) -> Option<&str> {
         let mark = self.events.get(index)?.replay.as_ref()?;
         mark.override_key.as_deref()

@@ -429,9 +429,17 @@ fn ap_rpl_a_damaged_dependency_is_named_by_its_place() {
             if event["event"] == "vendor.checkpoint_created" {
                 states += 1;
                 let id = &event["payload"]["checkpoint_id"];
+                let key = format!("host:checkpoint:{}", id.as_str().unwrap());
                 let body = json!({"mode": "from_checkpoint", "checkpoint_id": id});
                 let again = first(file, &body);
                 assert_eq!((again.id, again.reason), (Some(digest.to_owned()), reason));
+                // Who gives another state needs none; who gives a member of it does.
+                let state = json!({"kind": "checkpoint_value", "value": {"said": ["x"]}});
+                let mut whole = body.clone();
+                whole["override"] = json!({&key: state});
+                assert_eq!(end(file, &whole), None);
+                whole["override"][&key]["target"] = json!("/said");
+                assert_eq!(end(file, &whole), Some("replay_dependency_unavailable"));
             } else if event["event"] == "vendor.effect_recorded" {
                 let key = event["payload"]["effect_key"].as_str().unwrap();
                 let value = json!({"choices": [{"message": {"content": "x"}}]});

@@ -97,7 +97,7 @@ async fn wanted(world: &World) -> Vec<Finished> {
     finished
 }
 
-async fn ask(world: &World, key: &str, request: Request) -> Result<Box<str>, Refused> {
+pub(crate) async fn ask(world: &World, key: &str, request: Request) -> Result<Box<str>, Refused> {
     let idempotency = Idempotency {
         key: key.to_owned(),
         method: "POST".to_owned(),
@@ -374,6 +374,13 @@ fn a_live_replay_performs_nothing_twice() {
                 first.as_str(),
                 "commit {number}"
             );
+            let failed = replay.payload("replay.failed");
+            let message = failed["message"].as_str().unwrap();
+            assert!(message.contains("cannot be repeated"), "{message}");
+            // The Task says the same as its event.
+            let failure = replay.payload("task.failed")["failure"].clone();
+            assert_eq!(failure["details"], details, "commit {number}");
+            assert!(details["replay_cursor"].is_string(), "{details}");
         } else {
             assert_eq!(replay.kinds(), expected.kinds(), "commit {number}");
             let receipts = hand.turn(

@@ -118,27 +118,30 @@ impl Runner<'_> {
                 .unwrap_or_default()
         };
         let digest = Digest::parse(text("state_sha256")).ok();
-        let state = digest
-            .and_then(|digest| self.source.blob(digest))
-            .and_then(|bytes| serde_json::from_slice(bytes).ok());
-        let mut state: Value = state.ok_or_else(|| self.no_checkpoint(place, "missing"))?;
+        let recorded = || {
+            let state = digest.and_then(|digest| self.source.blob(digest));
+            let state = state.and_then(|bytes| serde_json::from_slice(bytes).ok());
+            state.ok_or_else(|| self.no_checkpoint(place, "missing"))
+        };
         let key = format!("host:checkpoint:{}", text("checkpoint_id"));
         let Some(given) = self.spec.overrides.get(&key) else {
-            return Ok(state);
+            return recorded();
         };
         let value = given.inline().cloned().unwrap_or_default();
-        match given.target.as_deref() {
-            None | Some("") => state = value,
-            Some(pointer) => match state.pointer_mut(pointer) {
-                Some(member) => *member = value,
-                None => {
+        let state = match given.target.as_deref() {
+            None | Some("") => value,
+            Some(pointer) => {
+                let mut state: Value = recorded()?;
+                let Some(member) = state.pointer_mut(pointer) else {
                     return Err(Failure::OverrideInvalid {
                         key,
                         message: format!("the state has no member `{pointer}`"),
                     });
-                }
-            },
-        }
+                };
+                *member = value;
+                state
+            }
+        };
         self.apply(&key, Some(place), digest);
         self.deviated = true;
         Ok(state)

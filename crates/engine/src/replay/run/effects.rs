@@ -3,7 +3,7 @@
 use std::collections::VecDeque;
 
 use canon::{Digest, Value, jcs, sha256};
-use domain::{Kind, Status};
+use domain::{BLOB_MEMBER, Kind, Status};
 use receipts::Applied;
 use serde_json::json;
 
@@ -143,9 +143,14 @@ impl Runner<'_> {
         if self.refreshes(effect.kind) {
             return Ok(self.anew(&effect.key));
         }
+        let goes_on_live = self.goes_on_live(effect.kind);
+        if goes_on_live && self.live_since {
+            return Ok(self.anew(&effect.key));
+        }
         let places = self.source.places(&effect.key);
         let Some(place) = places.recorded else {
-            if self.goes_on_live(effect.kind) {
+            if goes_on_live {
+                self.live_since = true;
                 return Ok(self.anew(&effect.key));
             }
             if !self.deviated
@@ -154,25 +159,7 @@ impl Runner<'_> {
             {
                 return Ok(Found::Nowhere);
             }
-            let first = Unavailable {
-                what: if effect.kind == EffectKind::Memory {
-                    "memory"
-                } else {
-                    "host"
-                },
-                id: None,
-                key: Some(effect.key.clone()),
-                event_id: self
-                    .source
-                    .event(self.next)
-                    .map(|event| event.id.to_string()),
-                sequence: Some(self.next as u64 + 1),
-                reason: "not_recorded",
-            };
-            return Err(Failure::Unavailable {
-                first: Box::new(first),
-                also: 0,
-            });
+            return Err(self.not_recorded(effect));
         };
         let answer = match self.event_override(place) {
             Some(_) => None,
@@ -184,14 +171,24 @@ impl Runner<'_> {
         let recorded = places
             .requested
             .and_then(|index| self.request_digest(index));
-        if recorded.is_none_or(|recorded| recorded == asked) {
+        let is_same = recorded.is_none_or(|recorded| recorded == asked);
+        // Somebody decided on that very action in that very run. Nobody has decided on what is now to be done.
+        let is_decision = matches!(effect.kind, EffectKind::Ask(_));
+        if is_decision
+            && self.spec.refresh.contains(&Refresh::Tools)
+            && (self.live_since || (self.deviated && !is_same))
+        {
+            return Err(self.not_recorded(effect));
+        }
+        if is_same {
             return Ok(Found::Record {
                 place,
                 answer,
                 stale: false,
             });
         }
-        if self.goes_on_live(effect.kind) {
+        if goes_on_live {
+            self.live_since = true;
             return Ok(self.anew(&effect.key));
         }
         if self.deviated && !self.spec.stale_input_fails {
@@ -209,6 +206,24 @@ impl Runner<'_> {
             found_sha256: Some(asked),
             what: "request",
         })))
+    }
+
+    fn not_recorded(&self, effect: &Wanted) -> Failure {
+        let first = Unavailable {
+            what: match effect.kind {
+                EffectKind::Memory => "memory",
+                _ => "host",
+            },
+            id: None,
+            key: Some(effect.key.clone()),
+            event_id: self.event_id(Some(self.next)),
+            sequence: Some(self.next as u64 + 1),
+            reason: "not_recorded",
+        };
+        Failure::Unavailable {
+            first: Box::new(first),
+            also: 0,
+        }
     }
 
     fn request_digest(&self, index: usize) -> Option<Digest> {
@@ -284,7 +299,6 @@ impl Runner<'_> {
     ) -> Result<EffectAnswer, Failure> {
         let recorded = self.source.places(&effect.key).recorded;
         let digest = sha256(&jcs(&performed.value));
-        self.replayed.refreshed = true;
         self.deviated = true;
         self.replayed.apply(Applied {
             key: effect.key.clone(),
@@ -293,7 +307,7 @@ impl Runner<'_> {
             before_sha256: self.recorded_digest(&effect.key),
             after_sha256: Some(digest),
             artifact_id: None,
-            reason: "refreshed by request".to_owned(),
+            reason: anew::REASON.to_owned(),
         });
         let payload = anew::payload(effect, &performed, digest);
         self.emit(
@@ -320,6 +334,7 @@ impl Runner<'_> {
             Some(value) => value.clone(),
             None => Value::Null,
         };
+        let mut kept = None;
         let mut payload = json!({
             "effect_key": key,
             "kind": effect.kind.record_kind(),
@@ -335,6 +350,13 @@ impl Runner<'_> {
                 payload.insert("value".to_owned(), value.clone());
             } else {
                 payload.insert("redacted".to_owned(), true.into());
+                // Kept beside the log, as large values are, so that this replay can be replayed itself.
+                if given.digest().is_some() {
+                    let bytes = jcs(&value);
+                    let descriptor = json!({"sha256": sha256(&bytes), "bytes": bytes.len()});
+                    payload.insert(BLOB_MEMBER.to_owned(), json!({"value": descriptor}));
+                    kept = Some(bytes);
+                }
             }
         }
         let recorded = self.source.places(key).recorded;
@@ -346,6 +368,9 @@ impl Runner<'_> {
             Some(members(payload)),
             Some(key),
         )?;
+        if let Some(last) = self.replayed.emissions.last_mut() {
+            last.content = kept;
+        }
         Ok(EffectAnswer {
             ok: true,
             value,

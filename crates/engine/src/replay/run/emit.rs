@@ -82,7 +82,9 @@ impl Runner<'_> {
                     let kind = self.source.kind(index).map(Kind::as_str);
                     let payload = json!({"original_event_id": id, "original_event": kind});
                     self.repeat(Kind::ReplayEventReplayed, index, Some(members(payload)));
+                    self.told_another_time(index);
                 }
+                Class::Passive if self.is_of_another_decision(index) => {}
                 Class::Passive => self.passive(index, end),
                 Class::Delta => {
                     // Pieces of an answer that was replaced would tell something else than the answer.
@@ -127,6 +129,37 @@ impl Runner<'_> {
             artifact: None,
             content: None,
         });
+    }
+
+    /// Marks the event of a reading of the clock that the request replaces.
+    fn told_another_time(&mut self, index: usize) {
+        let key = self.source.lifecycle_key(index);
+        let key = key.filter(|key| self.replayed.is_applied(key) || *key == "time:completed_at");
+        let key = key.filter(|key| self.spec.overrides.contains_key(*key));
+        if let (Some(key), Some(last)) = (key, self.replayed.emissions.last_mut()) {
+            last.override_key.get_or_insert_with(|| key.to_owned());
+        }
+    }
+
+    /// True for an event that tells how somebody decided what the request decides otherwise.
+    fn is_of_another_decision(&self, index: usize) -> bool {
+        let tells_decision = matches!(
+            self.source.kind(index),
+            Some(
+                Kind::UserInputSubmitted
+                    | Kind::UserToolConfirmation
+                    | Kind::ToolApproved
+                    | Kind::ToolDenied
+                    | Kind::TrustRecorded
+            )
+        );
+        tells_decision
+            && self.spec.overrides.keys().any(|key| {
+                let places = self.source.places(key);
+                key.starts_with("host:approval:")
+                    && places.asked.is_some_and(|asked| asked < index)
+                    && places.recorded.is_some_and(|recorded| index < recorded)
+            })
     }
 
     fn passive(&mut self, index: usize, end: Option<&End>) {

@@ -1,7 +1,7 @@
 //! What a workflow tells and makes besides its effects: notes, checkpoints, Artifacts, its answer.
 
 use canon::{Digest, Value, jcs, sha256};
-use domain::Kind;
+use domain::{Kind, Visibility};
 use serde_json::json;
 
 use super::{Runner, members, message_text};
@@ -11,15 +11,33 @@ use crate::workflow::{Note, Produced};
 
 impl Runner<'_> {
     pub(super) fn notes(&mut self, notes: Vec<Note>) -> Result<(), Failure> {
-        for Note { kind, payload } in notes {
+        for Note { kind, mut payload } in notes {
             let place = self.next_of(kind);
+            let key = payload.get("effect_key").and_then(Value::as_str);
+            let key = key.map(str::to_owned);
+            let given = key.as_ref().and_then(|key| self.spec.overrides.get(key));
+            let is_replaced =
+                given.is_some() || key.as_ref().is_some_and(|key| self.anew.contains(key));
             let is_same = place.is_some_and(|index| {
-                self.source.is_substituted(index) || self.source.tells(index, &payload)
+                self.source.is_substituted(index)
+                    || self.source.tells(index, &payload)
+                    || (!is_replaced && self.source.hides_output(index))
             });
             if place.is_some() && !is_same && !self.deviated {
                 return Err(self.differs(kind, place, &Value::Object(payload)));
             }
-            self.emit(kind, place, (!is_same).then_some(payload), None)?;
+            // What a tool returned is its answer once more, and as public as that (B12-22).
+            if let (Some(given), Some(output)) = (given, payload.get_mut("output"))
+                && given.visibility != Visibility::Public
+            {
+                *output = json!({
+                    "redacted": true,
+                    "visibility": given.visibility.as_str(),
+                    "sha256": given.digest(),
+                });
+            }
+            let cause = key.filter(|_| is_replaced && kind == Kind::AgentToolResult);
+            self.emit(kind, place, (!is_same).then_some(payload), cause.as_ref())?;
         }
         Ok(())
     }
@@ -36,14 +54,22 @@ impl Runner<'_> {
             .and_then(|event| event.payload.get("state_sha256"))
             .and_then(Value::as_str);
         let is_same = recorded.and_then(|text| Digest::parse(text).ok()) == Some(found);
-        if !is_same && !self.source.is_substituted(place) {
-            if self.deviated {
-                // Its state is not what the source's checkpoint holds.
-                return Ok(());
-            }
+        if is_same || self.source.is_substituted(place) {
+            return self.emit(Kind::CheckpointCreated, Some(place), None, None);
+        }
+        if !self.deviated {
             return Err(self.differs(Kind::CheckpointCreated, Some(place), state));
         }
-        self.emit(Kind::CheckpointCreated, Some(place), None, None)
+        // The same boundary of a run that has changed: its own state goes with it.
+        let bytes = jcs(state);
+        let mut payload = self.source.payload(place);
+        payload.insert("state_sha256".to_owned(), json!(found));
+        payload.insert("bytes".to_owned(), json!(bytes.len()));
+        self.emit(Kind::CheckpointCreated, Some(place), Some(payload), None)?;
+        if let Some(last) = self.replayed.emissions.last_mut() {
+            last.content = Some(bytes);
+        }
+        Ok(())
     }
 
     pub(super) fn products(&mut self, products: Vec<Produced>) -> Result<(), Failure> {
@@ -109,11 +135,9 @@ impl Runner<'_> {
             return Err(self.differs(Kind::AgentMessage, place, &Value::String(text.to_owned())));
         }
         let payload = (!is_same).then(|| {
-            let message_id = place
-                .and_then(|index| self.source.event(index))
-                .and_then(|event| event.payload.get("message_id").cloned());
+            // Another text is another message, and no Session holds it.
             members(json!({
-                "message_id": message_id,
+                "message_id": null,
                 "role": "assistant",
                 "parts": [{"type": "text", "text": text, "visibility": "public"}],
                 "metadata": {},

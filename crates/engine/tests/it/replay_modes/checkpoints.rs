@@ -106,9 +106,9 @@ async fn b04_a_checkpoint_restores_what_was_and_repeats_the_rest() {
     }
 }
 
-/// A boundary in the middle of a changed run would be a lie: its state is not what the source's says.
+/// The boundaries of a changed run are its own: they hold its state, and it can be replayed from them.
 #[tokio::test]
-async fn b04_checkpoints_of_a_changed_run_are_not_repeated() {
+async fn b04_b08_checkpoints_of_a_changed_run_hold_its_own_state() {
     let world = World::new(Outside::new()).await;
     world
         .outside
@@ -119,9 +119,15 @@ async fn b04_checkpoints_of_a_changed_run_are_not_repeated() {
         .answer("mcp:eyes:main:1", json!({"seen": 1}))
         .says("llm:main:2", "seen");
     let source = world.agent(json!({"tools": ["look"]}), "go").await;
-    assert_eq!(source.of_kind("vendor.checkpoint_created").len(), 1);
+    let theirs = &source.of_kind("vendor.checkpoint_created")[0].payload;
     let body = with(&[("mcp:eyes:main:1", "mcp_tool_return", json!({"seen": 2}))]);
     let replay = world.replay(&source.id, body).await;
     assert_eq!(replay.status, Status::Completed);
-    assert_eq!(replay.of_kind("vendor.checkpoint_created").len(), 0);
+    let own = &replay.of_kind("vendor.checkpoint_created")[0].payload;
+    assert_eq!(own["checkpoint_id"], theirs["checkpoint_id"]);
+    assert_ne!(own["state_sha256"], theirs["state_sha256"]);
+    let body = json!({"mode": "from_checkpoint", "checkpoint_id": own["checkpoint_id"]});
+    let from = world.replay(&replay.id, body).await;
+    assert_eq!(from.status, Status::Completed, "{:?}", from.events.last());
+    assert_eq!(from.text(), "seen");
 }

@@ -458,3 +458,95 @@ async fn b09_a_live_replay_that_is_canceled_tells_what_it_did() {
     assert_eq!(calls[0]["tool"], "send");
     assert_eq!(map["autonomy_budget"]["consumed"]["tool_calls"], 2);
 }
+
+/// A decision is on one action of one run. A run that does something else asks nobody, and therefore does not do it.
+#[tokio::test]
+async fn b07_an_approval_of_the_record_approves_nothing_else() {
+    let world = World::new(Outside::new()).await;
+    world
+        .outside
+        .tools(two_tools())
+        .uses("llm:main:1", &[("c1", "send", "{\"to\":\"a friend\"}")]);
+    world
+        .outside
+        .answer("host:tool.send:main:1", json!({"sent": 1}))
+        .says("llm:main:2", "sent");
+    let session = world.session().await;
+    let persona = json!({"tools": ["send"], "autonomy_tier": "act_with_approval"});
+    let persona = world.persona(persona).await;
+    let id = world
+        .submit(&session, None, Some(&persona), "go".into())
+        .await;
+    world.approve(&id, true).await;
+    let source = world.ended(&id).await;
+    assert_eq!(source.status, Status::Completed);
+    let calls = world.outside.call_count();
+    let call = json!({"id": "c9", "type": "function", "function": {"name": "send", "arguments": "{\"to\":\"everybody\"}"}});
+    let value = json!({"id": "x", "choices": [{"message": {"role": "assistant", "content": "", "tool_calls": [call]}}]});
+    let mut body = with(&[("llm:main:1", "llm_provider_response", value)]);
+    body["refresh"] = json!(["model", "tools"]);
+    let replay = world.replay(&source.id, body.clone()).await;
+    let first = first_unavailable(&replay);
+    assert_eq!(
+        (&first["key"], &first["reason"]),
+        (&json!("host:approval:1"), &json!("not_recorded"))
+    );
+    assert_eq!(world.outside.call_count(), calls, "nothing was performed");
+    // Where nothing is performed, the recorded answer stands in, and is marked.
+    body["refresh"] = json!([]);
+    let replay = world.replay(&source.id, body).await;
+    assert_eq!(
+        replay.record("host:approval:1").payload["replay_note"],
+        "stale_input"
+    );
+    assert_eq!(world.outside.call_count(), calls);
+}
+
+/// Once something was performed anew, the record tells of another world: what follows is performed too, even if the
+/// same was asked before.
+#[tokio::test]
+async fn b07_from_the_first_live_effect_on_everything_is_live() {
+    let world = World::new(Outside::new()).await;
+    world
+        .outside
+        .tools(two_tools())
+        .uses("llm:main:1", &[("c1", "send", "{\"n\":1}")])
+        .uses("llm:main:2", &[("c2", "look", "{}")])
+        .answer("host:tool.send:main:1", json!({"sent": 1}))
+        .answer("mcp:eyes:main:1", json!({"seen": "nothing"}))
+        .says("llm:main:3", "nothing there");
+    let source = world.agent(json!({"tools": ["look", "send"]}), "go").await;
+    assert_eq!(source.text(), "nothing there");
+    let calls = world.outside.call_count();
+    world
+        .outside
+        .answer("mcp:eyes:main:1", json!({"seen": "a letter"}))
+        .says("llm:main:3", "a letter");
+    let call = json!({"id": "c9", "type": "function", "function": {"name": "send", "arguments": "{\"n\":2}"}});
+    let value = json!({"id": "x", "choices": [{"message": {"role": "assistant", "content": "", "tool_calls": [call]}}]});
+    let mut body = with(&[("llm:main:1", "llm_provider_response", value)]);
+    body["refresh"] = json!(["model", "tools"]);
+    let replay = world.replay(&source.id, body).await;
+    assert_eq!(replay.text(), "a letter");
+    assert_eq!(
+        world.outside.calls()[calls..],
+        [
+            "host:tool.send:main:1",
+            "llm:main:2",
+            "mcp:eyes:main:1",
+            "llm:main:3"
+        ]
+    );
+}
+
+/// B7: whoever lets something be refreshed cannot be promised the same bytes again, also when nothing was.
+#[tokio::test]
+async fn b07_with_refresh_determinism_is_best_effort() {
+    let world = World::new(Outside::new()).await;
+    world.outside.says("llm:main:1", "hello");
+    let source = world.plain("go").await;
+    let body = json!({"mode": "with_overrides", "refresh": ["model", "tools"]});
+    let receipt = world.receipt(&world.replay(&source.id, body).await).await;
+    let input = &receipt.as_map()["replay_input"];
+    assert_eq!(input["determinism"], "best_effort");
+}
