@@ -16,7 +16,9 @@ mod run;
 mod source;
 
 pub(crate) use bundle::Log;
-pub use bundle::{BUNDLE_BYTES_MAX, BUNDLE_FORMAT, Bundle, ReadBundleError, request_names};
+pub use bundle::{
+    BUNDLE_BYTES_MAX, BUNDLE_FORMAT, Bundle, ReadBundleError, bundle_names, request_names,
+};
 pub use failure::{Divergence, Failure, Unavailable};
 pub use keys::{Key, keys, kind_of, readable, text_value};
 pub use outcome::{Emission, End, Replayed, broken};

@@ -46,11 +46,28 @@ pub struct ReadBundleError {
     problem: String,
 }
 
+/// Returns the digests of everything a log keeps beside itself, and of the request when it is a replay's.
+///
+/// # Errors
+/// The bytes are no events.
+pub fn bundle_names(events: &[Arc<[u8]>]) -> Result<Vec<Digest>, ReadSourceError> {
+    let log = Log::of(events)?;
+    let mut named = log.blobs_named();
+    named.extend(log.request_named());
+    Ok(named)
+}
+
 /// The stored events of a Task up to its end, with what they say: each is parsed once.
 #[derive(Debug, Default)]
 pub(crate) struct Log(Vec<(Arc<[u8]>, Event)>);
 
 impl Log {
+    fn of(events: &[Arc<[u8]>]) -> Result<Self, ReadSourceError> {
+        let mut log = Self::default();
+        log.extend(events.iter().cloned())?;
+        Ok(log)
+    }
+
     /// Adds the next events. What follows the end of the Task, such as the issue of its receipt, is left out.
     pub(crate) fn extend(
         &mut self,
@@ -119,6 +136,19 @@ fn read_request(bytes: &[u8]) -> Option<Spec> {
 }
 
 impl Bundle {
+    /// Takes the stored events of a Task, what they name, and its receipt. What follows the end of the Task, such as the
+    /// issue of its receipt, is left out.
+    ///
+    /// # Errors
+    /// The log is not that of one finished Task, from its beginning.
+    pub fn new(
+        events: &[Arc<[u8]>],
+        blobs: BTreeMap<Digest, Vec<u8>>,
+        receipt: Option<Receipt>,
+    ) -> Result<Self, ReadSourceError> {
+        Self::of(Log::of(events)?, blobs, receipt)
+    }
+
     /// Takes the log of a Task, what it keeps beside itself, and its receipt.
     ///
     /// # Errors
