@@ -15,6 +15,7 @@ mod request;
 mod run;
 mod source;
 
+pub(crate) use bundle::Log;
 pub use bundle::{
     BUNDLE_BYTES_MAX, BUNDLE_FORMAT, Bundle, ReadBundleError, bundle_names, request_names,
 };
@@ -23,6 +24,7 @@ pub use keys::{Key, keys, kind_of, readable, text_value};
 pub use outcome::{Emission, End, Replayed, broken};
 pub use proof::{CONFORMANCE_ISSUER, Issuing, receipt};
 pub use request::{Given, Mode, Override, Refresh, RequestError, Spec, artifacts_named, read};
+pub(crate) use request::{asks, read_with};
 pub use run::{Live, Paused, Progress, canceled, run};
 pub use source::{ReadSourceError, Source, blobs_named};
 
