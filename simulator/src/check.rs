@@ -8,7 +8,7 @@ use canon::{Digest, Integers, jcs, read, sha256};
 use domain::{
     Document, Event, Links, Position, ResourceKind, State, Status, apply, blob_reference,
 };
-use engine::port::{ListQuery, MemoryStore, ReadEvents, Scope, Store, StoredEvent};
+use engine::port::{ListQuery, MemoryStore, NewestQuery, ReadEvents, Scope, Store, StoredEvent};
 use receipts::merkle::Frontier;
 
 use crate::clients::Ledger;
@@ -264,8 +264,11 @@ async fn check_receipts(store: &MemoryStore) -> Result<(), String> {
             frontier.size()
         ));
     }
-    let newest = store.newest(ResourceKind::Batch).await.map_err(fault)?;
-    match newest.map(|document| document.state) {
+    let newest = store
+        .newest(NewestQuery::one(ResourceKind::Batch))
+        .await
+        .map_err(fault)?;
+    match newest.into_iter().map(|document| document.state).next() {
         Some(State::Batch(batch)) if batch.size == tree.size && batch.root == frontier.root() => {
             Ok(())
         }

@@ -5,10 +5,11 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 
 use canon::Digest;
-use domain::{Blob, Document, EventName, Position, ResourceKind};
+use domain::{Blob, Document, EventName, Position};
 use engine::port::{
     ApiKey, BoxFuture, Claim, ClaimScope, Commit, CommitError, Committed, LeaseName, ListQuery,
-    MemoryStore, News, ReadEvents, Scope, Store, StoreFault, StoredEvent, Tree, TreeAppend,
+    MemoryStore, NewestQuery, News, ReadEvents, Scope, Store, StoreFault, StoredEvent, Tree,
+    TreeAppend,
 };
 use tokio::sync::broadcast;
 
@@ -134,8 +135,8 @@ impl Store for FaultyStore {
         self.later(move |store| store.take_over(holder))
     }
 
-    fn newest(&self, kind: ResourceKind) -> BoxFuture<'_, Result<Option<Document>, StoreFault>> {
-        self.later(move |store| store.newest(kind))
+    fn newest(&self, query: NewestQuery) -> BoxFuture<'_, Result<Vec<Document>, StoreFault>> {
+        self.later(move |store| store.newest(query))
     }
 
     fn tree(&self) -> BoxFuture<'_, Result<Tree, StoreFault>> {

@@ -16,7 +16,7 @@ use receipts::note::{Checkpoint, Note, SignatureLine};
 use receipts::tiles::{self, Tile};
 
 use crate::engine::Engine;
-use crate::port::{ListQuery, Scope, Store, StoreFault, Tree, TreeAppend};
+use crate::port::{ListQuery, NewestQuery, Scope, Store, StoreFault, Tree, TreeAppend};
 use crate::refused::Refused;
 use crate::turn::Lease;
 
@@ -139,14 +139,17 @@ impl Engine {
 
     /// Returns the newest sealed head with its size and root.
     pub async fn newest_batch(&self) -> Result<Option<(Document, u64, Digest)>, Refused> {
-        let newest = self.shared.store.newest(ResourceKind::Batch).await?;
-        Ok(newest.and_then(|document| match &document.state {
-            State::Batch(batch) => {
-                let (size, root) = (batch.size, batch.root);
-                Some((document, size, root))
-            }
-            _ => None,
-        }))
+        let query = NewestQuery::one(ResourceKind::Batch);
+        let newest = self.shared.store.newest(query).await?;
+        Ok(newest
+            .into_iter()
+            .find_map(|document| match &document.state {
+                State::Batch(batch) => {
+                    let (size, root) = (batch.size, batch.root);
+                    Some((document, size, root))
+                }
+                _ => None,
+            }))
     }
 
     /// Seals a head over everything that was issued, unless the newest one covers it already.
@@ -381,8 +384,9 @@ impl Engine {
 /// # Errors
 /// The store failed.
 pub async fn newest_checkpoint(store: &dyn Store) -> Result<Option<String>, Refused> {
-    match store.newest(ResourceKind::Batch).await? {
-        Some(document) => checkpoint_in(store, &document).await.map(Some),
+    let newest = store.newest(NewestQuery::one(ResourceKind::Batch)).await?;
+    match newest.first() {
+        Some(document) => checkpoint_in(store, document).await.map(Some),
         None => Ok(None),
     }
 }

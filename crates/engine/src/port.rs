@@ -12,8 +12,8 @@ mod world;
 pub use memory::MemoryStore;
 pub use store::{
     ApiKey, Claim, ClaimScope, Commit, CommitError, Committed, Expected, Fence, LeaseName,
-    ListQuery, News, ReadEvents, Scope, Seal, SealedTurn, Store, StoreFault, StoredEvent, Tree,
-    TreeAppend,
+    ListQuery, NewestQuery, News, ReadEvents, Scope, Seal, SealedTurn, Store, StoreFault,
+    StoredEvent, Tree, TreeAppend,
 };
 pub use world::{
     BoxFuture, Clock, Deltas, Ids, KeepSecretError, Performed, Performer, SecretKeeper, Spawn,

@@ -8,7 +8,7 @@ use domain::{
 
 use crate::caller::Caller;
 use crate::engine::Engine;
-use crate::port::{ListQuery, ReadEvents, Scope, StoredEvent};
+use crate::port::{ListQuery, NewestQuery, ReadEvents, Scope, StoredEvent};
 use crate::refused::Refused;
 use crate::turn::Written;
 use crate::view::View;
@@ -284,6 +284,42 @@ impl Engine {
         Ok(found)
     }
 
+    /// Reads the newest Messages of a transcript before a key, oldest first. What lies further back costs nothing.
+    pub(crate) async fn newest_messages(
+        &self,
+        key: Position,
+        session: &Session,
+        mut before: Position,
+        limit: usize,
+    ) -> Result<Vec<Document>, Refused> {
+        let mut found = Vec::new();
+        while found.len() < limit {
+            // Jump over a dropped range instead of reading it.
+            if let Some(range) = session
+                .dropped
+                .iter()
+                .find(|range| range.after.plus(1) < before && before <= range.through.plus(1))
+            {
+                before = range.after.plus(1);
+            }
+            let query = NewestQuery {
+                kind: ResourceKind::Message,
+                scope: Scope::Session(key),
+                before: Some(before),
+                limit: limit - found.len(),
+            };
+            let page = self.shared.store.newest(query).await?;
+            let Some(oldest) = page.last() else { break };
+            before = oldest.key;
+            found.extend(
+                page.into_iter()
+                    .filter(|message| !session.drops(message.key)),
+            );
+        }
+        found.reverse();
+        Ok(found)
+    }
+
     /// Returns the scopes that filters and the caller's bounds leave. None at all means: nothing is visible.
     pub(crate) async fn scopes(
         &self,
@@ -369,6 +405,9 @@ impl Engine {
                 range.task_id.as_deref(),
             )
             .await?;
+        if let Some(page) = self.events_of_imported(&scopes, &range).await? {
+            return Ok(page);
+        }
         let after = match &range.after_event_id {
             Some(id) => {
                 self.visible_event(caller, id, Some("after_event_id"))

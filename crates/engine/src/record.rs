@@ -111,7 +111,8 @@ impl Engine {
             return Ok(Err(unreadable(id, "log_corrupt")));
         };
         while let Some(digest) = named.pop() {
-            let Some(blob) = store.blob(digest).await? else {
+            // Whoever uses the record checks it, and says what is wrong by its place.
+            let Some(blob) = store.blob_as_stored(digest).await? else {
                 continue;
             };
             if is_request(&task, digest) {

@@ -8,6 +8,8 @@ use domain::{
     Status, Visibility, WorkspaceId, blob_reference,
 };
 
+use serde_json::json;
+
 use crate::caller::Caller;
 use crate::engine::Engine;
 use crate::port::{ListQuery, Scope, Store};
@@ -105,7 +107,7 @@ impl Engine {
         for (position, event) in contents {
             workspaces.insert(position, event.workspace_id);
             let mut payload = event.payload;
-            resolve_blobs(&*self.shared.store, &mut payload).await?;
+            show_blobs(&*self.shared.store, &mut payload).await?;
             self.reveal_parts(caller, &mut payload).await?;
             payloads.insert(position, payload);
         }
@@ -245,11 +247,8 @@ impl Engine {
                 .and_then(Value::as_str)
                 .and_then(|text| Digest::parse(text).ok());
             let Some(digest) = digest else { continue };
-            // A redacted blob is gone; the descriptor then says all there is to say.
-            let Some(bytes) = self.shared.store.blob(digest).await? else {
-                continue;
-            };
-            if let Ok(Value::Object(mut salted)) = serde_json::from_slice(&bytes)
+            // A blob may be gone or damaged; the descriptor then says all there is to say.
+            if let Ok(Value::Object(mut salted)) = blob_value(&*self.shared.store, digest).await?
                 && let Some(original) = salted.remove("part")
             {
                 *part = original;
@@ -260,7 +259,29 @@ impl Engine {
 }
 
 /// Reads the payload of the event at a position, blobs filled in.
+///
+/// # Errors
+/// There is no such event, or content of it is missing or damaged.
 pub(crate) async fn payload(
+    store: &dyn Store,
+    position: Position,
+) -> Result<Map<String, Value>, Refused> {
+    let mut payload = payload_as_stored(store, position).await?;
+    resolve_blobs(store, &mut payload).await?;
+    Ok(payload)
+}
+
+/// The same for readers: content that cannot be had is told, and the rest is shown.
+pub(crate) async fn shown_payload(
+    store: &dyn Store,
+    position: Position,
+) -> Result<Map<String, Value>, Refused> {
+    let mut payload = payload_as_stored(store, position).await?;
+    show_blobs(store, &mut payload).await?;
+    Ok(payload)
+}
+
+async fn payload_as_stored(
     store: &dyn Store,
     position: Position,
 ) -> Result<Map<String, Value>, Refused> {
@@ -275,36 +296,76 @@ pub(crate) async fn payload(
             detail: format!("no event at position {}", position.0),
         });
     };
-    let mut event = Event::parse(&stored.bytes).map_err(|error| Refused::Internal {
+    let event = Event::parse(&stored.bytes).map_err(|error| Refused::Internal {
         detail: error.to_string(),
     })?;
-    resolve_blobs(store, &mut event.payload).await?;
     Ok(event.payload)
 }
 
 /// Puts members that were moved into blobs back into a payload.
+///
+/// # Errors
+/// One of them is missing or damaged.
 pub(crate) async fn resolve_blobs(
     store: &dyn Store,
     payload: &mut Map<String, Value>,
 ) -> Result<(), Refused> {
-    let Some(Value::Object(listed)) = payload.get(BLOB_MEMBER) else {
-        return Ok(());
-    };
-    let members: Vec<String> = listed.keys().cloned().collect();
-    for member in members {
-        let Some(digest) = blob_reference(payload, &member) else {
-            continue;
-        };
-        let Some(bytes) = store.blob(digest).await? else {
-            continue;
-        };
-        let value = serde_json::from_slice(&bytes).map_err(|error| Refused::Internal {
-            detail: format!("blob {digest}: {error}"),
-        })?;
+    for (member, digest) in blob_members(payload) {
+        let value = blob_value(store, digest)
+            .await?
+            .map_err(|reason| Refused::Internal {
+                detail: format!("blob `{digest}` is {reason}; run `reprise log verify`"),
+            })?;
         payload.insert(member, value);
     }
     payload.remove(BLOB_MEMBER);
     Ok(())
+}
+
+/// The same for readers: a member that cannot be had says so.
+async fn show_blobs(store: &dyn Store, payload: &mut Map<String, Value>) -> Result<(), Refused> {
+    for (member, digest) in blob_members(payload) {
+        let value = match blob_value(store, digest).await? {
+            Ok(value) => value,
+            Err(reason) => {
+                let lacking = json!({"redacted": true, "reason": reason, "sha256": digest});
+                match (&*member, lacking) {
+                    // Parts are always a list, and each has a type and is for somebody.
+                    ("parts", Value::Object(mut lacking)) => {
+                        lacking.insert("type".to_owned(), reason.into());
+                        lacking.insert("visibility".to_owned(), "public".into());
+                        json!([lacking])
+                    }
+                    (_, lacking) => lacking,
+                }
+            }
+        };
+        payload.insert(member, value);
+    }
+    payload.remove(BLOB_MEMBER);
+    Ok(())
+}
+
+fn blob_members(payload: &Map<String, Value>) -> Vec<(String, Digest)> {
+    let listed = payload.get(BLOB_MEMBER).and_then(Value::as_object);
+    let members = listed.into_iter().flat_map(Map::keys);
+    members
+        .filter_map(|member| Some((member.clone(), blob_reference(payload, member)?)))
+        .collect()
+}
+
+/// Reads a value that was moved into a blob; what is wrong with it otherwise.
+async fn blob_value(
+    store: &dyn Store,
+    digest: Digest,
+) -> Result<Result<Value, &'static str>, Refused> {
+    let Some(bytes) = store.blob_as_stored(digest).await? else {
+        return Ok(Err("missing"));
+    };
+    if canon::sha256(&bytes) != digest {
+        return Ok(Err("damaged"));
+    }
+    Ok(serde_json::from_slice(&bytes).map_err(|_| "damaged"))
 }
 
 /// Returns the positions of the events that hold a document's content.

@@ -12,7 +12,7 @@ use std::collections::BTreeMap;
 use std::fmt;
 use std::sync::Arc;
 
-use canon::{Digest, Map, Value, jcs, sha256};
+use canon::{Digest, Map, Profile, Value, append_members, jcs, sha256};
 use domain::{ArtifactKind, Ask, Event, Kind, ModelUse};
 
 pub use builtin::builtin;
@@ -205,12 +205,19 @@ impl Wanted {
 }
 
 fn digest_with(request: &Value, count: u64, head: Digest) -> Digest {
-    let mut request = request.clone();
-    if let Value::Object(request) = &mut request {
-        let messages = serde_json::json!({"count": count, "sha256": head});
-        request.insert("messages".to_owned(), messages);
-    }
-    sha256(&jcs(&request))
+    let Value::Object(request) = request else {
+        return sha256(&jcs(request));
+    };
+    let name = "messages".to_owned();
+    let messages = serde_json::json!({"count": count, "sha256": head});
+    let before = request.iter().filter(|(other, _)| **other < name);
+    let after = request.iter().filter(|(other, _)| **other > name);
+    let members = before
+        .chain(std::iter::once((&name, &messages)))
+        .chain(after);
+    let mut bytes = Vec::with_capacity(1_024);
+    append_members(&mut bytes, members, Profile::Jcs);
+    sha256(&bytes)
 }
 
 /// An effect as it is performed: something outside the workflow whose result is recorded.

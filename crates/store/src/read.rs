@@ -5,11 +5,12 @@
 use canon::Digest;
 use domain::{Document, Position, ResourceKind, Timestamp};
 use engine::port::{
-    ApiKey, Claim, ClaimScope, ListQuery, ReadEvents, Scope, StoreFault, StoredEvent,
+    ApiKey, Claim, ClaimScope, ListQuery, NewestQuery, ReadEvents, Scope, StoreFault, StoredEvent,
 };
 use rusqlite::{Connection, OptionalExtension, Row, params_from_iter};
 
 use crate::block::Block;
+use crate::blocks::{Blocks, Damage};
 use crate::fault::fault;
 use crate::row::{DocumentRow, id_bytes, sql};
 use crate::rows::Table;
@@ -51,28 +52,26 @@ pub(crate) fn document(connection: &Connection, id: &str) -> Result<Option<Docum
 
 pub(crate) fn newest(
     connection: &Connection,
-    kind: ResourceKind,
-) -> Result<Option<Document>, StoreFault> {
-    let row = connection
-        .prepare_cached(&newest_query(kind))
-        .and_then(|mut select| {
-            select
-                .query_row([kind.number()], DocumentRow::read)
-                .optional()
-        })
-        .map_err(fault)?;
-    row.map(|row| row.document()).transpose()
+    query: NewestQuery,
+) -> Result<Vec<Document>, StoreFault> {
+    let before = query.before.map_or(i64::MAX, |before| sql(before.0));
+    select_documents(
+        connection,
+        &newest_query(query.kind, query.scope),
+        [
+            i64::from(query.kind.number()),
+            before,
+            sql(query.limit as u64),
+        ],
+        query.scope,
+    )
 }
 
-fn newest_query(kind: ResourceKind) -> String {
-    // As in `list_query`.
-    let (index, bound) = match kind {
-        ResourceKind::Message => ("NOT INDEXED", ""),
-        _ => ("INDEXED BY documents_kind", " AND kind <> 4"),
-    };
+fn newest_query(kind: ResourceKind, scope: Scope) -> String {
+    let (index, filter) = indexed(kind, scope);
     format!(
         "SELECT {} FROM documents {index} \
-         WHERE kind = ?1{bound} AND key > 0 ORDER BY key DESC LIMIT 1",
+         WHERE kind = ?1 AND key < ?2{filter} ORDER BY key DESC LIMIT ?3",
         DocumentRow::COLUMNS
     )
 }
@@ -85,15 +84,26 @@ fn document_query() -> String {
 }
 
 pub(crate) fn list(connection: &Connection, query: ListQuery) -> Result<Vec<Document>, StoreFault> {
-    let values = [
-        i64::from(query.kind.number()),
-        sql(query.after.0),
-        sql(query.limit as u64),
-    ];
-    let values = values.into_iter().chain(scope_key(query.scope));
-    let mut select = connection
-        .prepare_cached(&list_query(query))
-        .map_err(fault)?;
+    select_documents(
+        connection,
+        &list_query(query),
+        [
+            i64::from(query.kind.number()),
+            sql(query.after.0),
+            sql(query.limit as u64),
+        ],
+        query.scope,
+    )
+}
+
+fn select_documents(
+    connection: &Connection,
+    statement: &str,
+    values: [i64; 3],
+    scope: Scope,
+) -> Result<Vec<Document>, StoreFault> {
+    let values = values.into_iter().chain(scope_key(scope));
+    let mut select = connection.prepare_cached(statement).map_err(fault)?;
     let rows = select
         .query_map(params_from_iter(values), DocumentRow::read)
         .map_err(fault)?;
@@ -101,24 +111,40 @@ pub(crate) fn list(connection: &Connection, query: ListQuery) -> Result<Vec<Docu
 }
 
 fn list_query(query: ListQuery) -> String {
-    let column = scope_column(query.scope);
-    let filter = column.map_or(String::new(), |column| format!(" AND {column} = ?4"));
-    // Open documents are few whatever their scope: one index finds them, the scope is checked on each. Messages are
-    // in the indexes of what is narrow; nobody lists them more widely, and whoever did would walk all documents.
-    let is_wide = matches!(query.scope, Scope::All | Scope::Workspace(_));
-    let (index, bound) = match column {
-        _ if query.open_only => ("INDEXED BY documents_open".to_owned(), " AND open = 1"),
-        _ if is_wide && query.kind == ResourceKind::Message => ("NOT INDEXED".to_owned(), ""),
-        // The planner must see the condition of the index in the query to use it.
-        None => ("INDEXED BY documents_kind".to_owned(), " AND kind <> 4"),
-        Some(column) if is_wide => (format!("INDEXED BY documents_{column}"), " AND kind <> 4"),
-        Some(column) => (format!("INDEXED BY documents_{column}"), ""),
+    // Open documents are few whatever their scope: one index finds them, the scope is checked on each.
+    let (index, filter) = match query.open_only {
+        true => (
+            "INDEXED BY documents_open".to_owned(),
+            format!(" AND open = 1{}", in_scope(query.scope)),
+        ),
+        false => indexed(query.kind, query.scope),
     };
     format!(
         "SELECT {} FROM documents {index} \
-         WHERE kind = ?1 AND key > ?2{bound}{filter} ORDER BY key LIMIT ?3",
+         WHERE kind = ?1 AND key > ?2{filter} ORDER BY key LIMIT ?3",
         DocumentRow::COLUMNS
     )
+}
+
+/// Returns the index that finds documents of a kind in a scope, and the conditions that belong to it.
+fn indexed(kind: ResourceKind, scope: Scope) -> (String, String) {
+    // Messages are in the indexes of what is narrow; nobody lists them more widely, and whoever did would walk all
+    // documents.
+    let is_wide = matches!(scope, Scope::All | Scope::Workspace(_));
+    if is_wide && kind == ResourceKind::Message {
+        return ("NOT INDEXED".to_owned(), in_scope(scope));
+    }
+    let column = scope_column(scope).unwrap_or("kind");
+    // The planner must see the condition of the index in the query to use it.
+    let bound = if is_wide { " AND kind <> 4" } else { "" };
+    (
+        format!("INDEXED BY documents_{column}"),
+        format!("{bound}{}", in_scope(scope)),
+    )
+}
+
+fn in_scope(scope: Scope) -> String {
+    scope_column(scope).map_or(String::new(), |column| format!(" AND {column} = ?4"))
 }
 
 fn scope_column(scope: Scope) -> Option<&'static str> {
@@ -143,16 +169,13 @@ const LINKED: &str = "SELECT first FROM event_links WHERE link = ?1 AND first >=
 const LAST_LINKED: &str =
     "SELECT first FROM event_links WHERE link = ?1 ORDER BY first DESC LIMIT 1";
 
-pub(crate) fn events(
-    connection: &Connection,
-    query: ReadEvents,
-) -> Result<Vec<StoredEvent>, StoreFault> {
-    snapshot(connection, |connection| {
+pub(crate) fn events(blocks: &Blocks, query: ReadEvents) -> Result<Vec<StoredEvent>, StoreFault> {
+    snapshot(blocks, |connection| {
         let next = query.after.0.saturating_add(1);
         let mut found = Vec::new();
         // False when there are enough.
         let mut add = |first: Position, bytes: &[u8]| -> Result<bool, StoreFault> {
-            let events = decode(first, bytes)?.events.into_iter();
+            let events = decode(blocks, first, bytes)?.events.into_iter();
             let fitting = events
                 .filter(|event| event.position.0 >= next && query.scope.contains(event.links));
             found.extend(fitting.take(query.limit - found.len()));
@@ -176,10 +199,10 @@ pub(crate) fn events(
 }
 
 pub(crate) fn events_at(
-    connection: &Connection,
+    blocks: &Blocks,
     positions: &[Position],
 ) -> Result<Vec<Option<StoredEvent>>, StoreFault> {
-    snapshot(connection, |connection| {
+    snapshot(blocks, |connection| {
         let mut block = Block::default();
         let mut found = Vec::with_capacity(positions.len());
         for position in positions {
@@ -187,7 +210,7 @@ pub(crate) fn events_at(
             if event_in(&block, *position).is_none()
                 && let Some((first, bytes)) = Table::Events.held(connection, position.0)?
             {
-                block = decode(Position(first), &bytes)?;
+                block = decode(blocks, Position(first), &bytes)?;
             }
             found.push(event_in(&block, *position).cloned());
         }
@@ -200,11 +223,8 @@ fn event_in(block: &Block, position: Position) -> Option<&StoredEvent> {
     block.events.get(usize::try_from(offset).ok()?)
 }
 
-pub(crate) fn last_event(
-    connection: &Connection,
-    scope: Scope,
-) -> Result<Option<Position>, StoreFault> {
-    snapshot(connection, |connection| {
+pub(crate) fn last_event(blocks: &Blocks, scope: Scope) -> Result<Option<Position>, StoreFault> {
+    snapshot(blocks, |connection| {
         let first = match scope_key(scope) {
             None => Table::Events.holding(connection, u64::MAX)?,
             Some(link) => connection
@@ -213,7 +233,7 @@ pub(crate) fn last_event(
                 .map_err(fault)?,
         };
         let Some(first) = first else { return Ok(None) };
-        let block = decode(Position(first), &block_bytes(connection, first)?)?;
+        let block = decode(blocks, Position(first), &block_bytes(connection, first)?)?;
         let events = block.events.iter().rev();
         Ok(events
             .filter(|event| scope.contains(event.links))
@@ -226,10 +246,11 @@ fn block_bytes(connection: &Connection, first: u64) -> Result<Vec<u8>, StoreFaul
     Ok(Table::Events.bytes(connection, first)?.unwrap_or_default())
 }
 
-fn decode(first: Position, bytes: &[u8]) -> Result<Block, StoreFault> {
-    Block::decode(first, bytes).map_err(|problem| {
+fn decode(blocks: &Blocks, first: Position, bytes: &[u8]) -> Result<Block, StoreFault> {
+    let block = blocks.decode(Table::Events, first.0, bytes)?;
+    block.map_err(|damage: Damage| {
         StoreFault::new(format!(
-            "the block of events from position {} on is damaged: {problem}; run `reprise log verify`",
+            "the block of events from position {} on is damaged: {damage}; run `reprise log verify`",
             first.0
         ))
     })
@@ -271,11 +292,8 @@ pub(crate) fn has_blob(connection: &Connection, digest: &Digest) -> rusqlite::Re
 }
 
 /// Reads a small blob, unchecked. Of a damaged block it returns the bytes of the block: they are what is stored.
-pub(crate) fn blob(
-    connection: &Connection,
-    digest: &Digest,
-) -> Result<Option<Vec<u8>>, StoreFault> {
-    snapshot(connection, |connection| {
+pub(crate) fn blob(blocks: &Blocks, digest: &Digest) -> Result<Option<Vec<u8>>, StoreFault> {
+    snapshot(blocks, |connection| {
         let read = |row: &Row<'_>| {
             let table = if row.get(0)? {
                 Table::Packs
@@ -292,7 +310,8 @@ pub(crate) fn blob(
             return Ok(None);
         };
         let bytes = table.bytes(connection, block)?.unwrap_or_default();
-        let content = Block::decode(Position(block), &bytes)
+        let content = blocks
+            .decode(table, block, &bytes)?
             .ok()
             .and_then(|mut block| Some(std::mem::take(block.blobs.get_mut(number)?)));
         Ok(Some(content.unwrap_or(bytes)))
@@ -361,8 +380,9 @@ mod tests {
         ];
         let mut statements = vec![
             document_query(),
-            newest_query(ResourceKind::Batch),
-            newest_query(ResourceKind::Message),
+            newest_query(ResourceKind::Batch, Scope::All),
+            newest_query(ResourceKind::Message, Scope::All),
+            newest_query(ResourceKind::Message, Scope::Session(Position::START)),
             tree::TREE.to_owned(),
             tree::LEAF_INDEX.to_owned(),
             tree::LEAVES.to_owned(),
@@ -405,12 +425,16 @@ mod tests {
             assert!(!plan.contains("TEMP B-TREE"), "{statement}\n{plan}");
             // The whole key of the index is used: what is equal first, then the range.
             let index = statement.split("INDEXED BY ").nth(1);
+            let range = match statement.contains("DESC") {
+                true => "rowid<?",
+                false => "rowid>?",
+            };
             let key = match index.and_then(|rest| rest.split(' ').next()) {
                 None => continue,
-                Some("documents_kind" | "documents_open") => "(kind=? AND rowid>?)".to_owned(),
+                Some("documents_kind" | "documents_open") => format!("(kind=? AND {range})"),
                 Some(index) => {
                     let scope = index.strip_prefix("documents_").unwrap();
-                    format!("({scope}=? AND kind=? AND rowid>?)")
+                    format!("({scope}=? AND kind=? AND {range})")
                 }
             };
             assert!(plan.contains(&key), "{statement}\n{plan}");

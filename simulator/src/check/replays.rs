@@ -12,7 +12,8 @@ use domain::{
 };
 use engine::port::{ListQuery, MemoryStore, ReadEvents, Scope, Store};
 use engine::replay::{
-    Bundle, Issuing, Progress, Replayed, Source, Spec, bundle_names, receipt, request_names, run,
+    self, Bundle, Issuing, Progress, Replayed, Source, Spec, bundle_names, receipt, request_names,
+    run,
 };
 use receipts::Receipt;
 use serde_json::json;
@@ -64,15 +65,24 @@ async fn check_task(
     let spec = request.get_mut("request").map(Value::take);
     let spec: Spec = serde_json::from_value(spec.unwrap_or_default()).map_err(text)?;
     let none = BTreeMap::new();
-    let computed = match run(&source, &workflows(), &spec, &none, &BTreeMap::new()) {
+    let computed = match run(&source, &workflows(), &spec, &none, BTreeMap::new()) {
         Progress::Ended(computed) => computed,
-        Progress::Needs { effect, .. } => return Err(format!("it would perform `{}`", effect.key)),
+        Progress::Needs(paused) => {
+            return Err(format!("it would perform `{}`", paused.effect().key));
+        }
     };
     // A client may have canceled it on its way.
     let canceled = task.status == Status::Canceled && computed.end.status != Status::Canceled;
     check_events(store, document, &source, &spec, &computed, canceled).await?;
     let ended = match canceled {
-        true => Replayed::canceled(&spec),
+        true => {
+            let log = events(store, Scope::Task(document.key)).await?;
+            let told = log.into_iter().filter(|event| {
+                let mark = event.replay.as_ref();
+                mark.is_some_and(|mark| mark.override_key.is_some())
+            });
+            replay::canceled(&source, &spec, told.collect())
+        }
         false => computed,
     };
     if ended.end.status != task.status {

@@ -1,5 +1,6 @@
 //! `reprise replay` and `reprise diff` on the real program: against a server, and from files alone.
 
+mod damage;
 mod docs;
 mod offline;
 mod online;

@@ -3,7 +3,7 @@
 //! Messages name hosts and status codes; of a provider's own words only a short, scrubbed piece. They never hold
 //! keys or bodies.
 
-use std::time::Duration;
+use std::time::{Duration, SystemTime};
 
 use canon::{Integers, Value};
 use engine::port::{Deltas, Performed};
@@ -330,19 +330,76 @@ async fn refusal(response: Response) -> Failure {
     }
 }
 
-/// Seconds, or milliseconds in the header that some providers add. A date is left to the backoff.
+/// Milliseconds in the header that some providers add, else seconds, else a date.
 fn retry_after_ms(headers: &HeaderMap) -> Option<u64> {
+    let text = |name: &str| headers.get(name)?.to_str().ok().map(str::trim);
     let number = |name: &str, factor: f64| {
-        let text = headers.get(name)?.to_str().ok()?;
-        let wait = text.trim().parse::<f64>().ok()? * factor;
+        let wait = text(name)?.parse::<f64>().ok()? * factor;
         // The cast saturates, and a wait that is not a number is none.
         (wait >= 0.0).then_some(wait.ceil() as u64)
     };
-    number("retry-after-ms", 1.0).or_else(|| number("retry-after", 1_000.0))
+    let date = |name: &str| httpdate::parse_http_date(text(name)?).ok();
+    number("retry-after-ms", 1.0)
+        .or_else(|| number("retry-after", 1_000.0))
+        .or_else(|| {
+            let then = date("retry-after")?;
+            // By the provider's own clock where it tells it: ours may differ.
+            let now = date("date").unwrap_or_else(SystemTime::now);
+            let wait = then.duration_since(now).unwrap_or_default();
+            u64::try_from(wait.as_millis()).ok()
+        })
 }
 
 /// Reads one JSON text of a provider.
 pub(super) fn json(bytes: &[u8]) -> Result<Value, Failure> {
     canon::read(bytes, Integers::Doubles)
         .map_err(|error| Failure::unreadable(format!("the answer is not JSON: {error}")))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn hints_are_read_in_every_notation() {
+        type Headers = &'static [(&'static str, &'static str)];
+        const NOW: &str = "Sun, 06 Nov 1994 08:49:37 GMT";
+        let cases: [(Headers, Option<u64>); 9] = [
+            (&[("retry-after-ms", "20"), ("retry-after", "9")], Some(20)),
+            (&[("retry-after", "1.5")], Some(1_500)),
+            (&[("retry-after", "-1")], None),
+            (&[("retry-after", "soon")], None),
+            (
+                &[
+                    ("retry-after", "Sun, 06 Nov 1994 08:49:40 GMT"),
+                    ("date", NOW),
+                ],
+                Some(3_000),
+            ),
+            (
+                &[
+                    ("retry-after", "Sunday, 06-Nov-94 08:50:37 GMT"),
+                    ("date", NOW),
+                ],
+                Some(60_000),
+            ),
+            // It is over by now, whoever's clock it is.
+            (
+                &[
+                    ("retry-after", "Sun, 06 Nov 1994 08:49:30 GMT"),
+                    ("date", NOW),
+                ],
+                Some(0),
+            ),
+            (&[("retry-after", NOW)], Some(0)),
+            (&[], None),
+        ];
+        for (given, expected) in cases {
+            let headers = given.iter().map(|(name, value)| {
+                let value = HeaderValue::from_str(value).unwrap();
+                (HeaderName::from_static(name), value)
+            });
+            assert_eq!(retry_after_ms(&headers.collect()), expected, "{given:?}");
+        }
+    }
 }

@@ -3,12 +3,14 @@
 use std::collections::BTreeMap;
 
 use canon::{Map, Value};
-use domain::{BranchId, Order, Refusal, ResourceKind, State, Task, TaskId, WorkspaceId};
+use domain::{
+    BranchId, Event, Kind, Order, Position, Refusal, ResourceKind, State, Task, TaskId, WorkspaceId,
+};
 
 use crate::caller::Caller;
 use crate::engine::Engine;
 use crate::refused::Refused;
-use crate::replay::{self, Refresh, Replayed, Source, Spec};
+use crate::replay::{self, Refresh, Source, Spec};
 use crate::request::ReplayTask;
 use crate::view;
 
@@ -42,6 +44,13 @@ impl Engine {
                 status: Some(task.status),
             }));
         }
+        let (input, persona) = self.given_to(&task).await?;
+        if persona.get("forbids_replay") == Some(&Value::Bool(true)) {
+            return Err(Refused::Domain(Refusal::Policy {
+                reason: "persona_forbids_replay",
+                message: "the persona of this task does not let it be replayed".to_owned(),
+            }));
+        }
         if self.shared.work.active_count() >= self.shared.limits.open_tasks_max {
             return Err(Refused::Busy {
                 what: "open_tasks_max",
@@ -62,7 +71,6 @@ impl Engine {
             Some(session) => session.clone(),
             None => task.session_id.clone(),
         };
-        let (input, persona) = self.given_to(&task).await?;
         let mode = spec.mode.as_str().to_owned();
         let new_branch = self.branch_for(&spec, &persona);
         let order = domain::SubmitReplay {
@@ -147,14 +155,34 @@ impl Engine {
 
     /// Returns the structured input and the persona that a Task was given.
     pub(crate) async fn given_to(&self, task: &Task) -> Result<(Value, Value), Refused> {
-        let mut submitted = view::payload(&*self.shared.store, task.submitted).await?;
+        // The replay itself says what is wrong with content that cannot be had.
+        let mut submitted = view::shown_payload(&*self.shared.store, task.submitted).await?;
         let mut take = |name: &str| submitted.remove(name).unwrap_or_default();
         Ok((take("input"), take("persona")))
+    }
+
+    /// Returns the events of a replay that its receipt is computed from when it is stopped.
+    async fn delivered_by(&self, key: Position) -> Result<Vec<Event>, Refused> {
+        let mut delivered = Vec::new();
+        for bytes in self.task_log(key).await? {
+            let mut event = Event::parse(&bytes).map_err(|error| Refused::Internal {
+                detail: error.to_string(),
+            })?;
+            let mark = event.replay.as_ref();
+            let is_told = event.kind() == Ok(Kind::AgentToolUse)
+                || mark.is_some_and(|mark| mark.override_key.is_some());
+            if is_told {
+                view::resolve_blobs(&*self.shared.store, &mut event.payload).await?;
+                delivered.push(event);
+            }
+        }
+        Ok(delivered)
     }
 
     /// Returns what a replay that is canceled leaves as its receipt.
     pub(super) async fn canceled_receipt(
         &self,
+        key: Position,
         task: &Task,
     ) -> Result<Option<receipts::Receipt>, Refused> {
         let Some(of) = &task.replay else {
@@ -164,7 +192,8 @@ impl Engine {
         let Ok(source) = self.source(&of.source_task_id).await? else {
             return Ok(None);
         };
-        let replayed = Replayed::canceled(&spec);
+        let log = self.delivered_by(key).await?;
+        let replayed = replay::canceled(&source, &spec, log);
         self.replay_receipt(&source, &spec, &replayed, of).map(Some)
     }
 }

@@ -9,12 +9,12 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Mutex, MutexGuard, PoisonError};
 
 use canon::Digest;
-use domain::{Blob, Document, EventName, Position, ResourceKind};
+use domain::{Blob, Document, EventName, Position};
 use tokio::sync::broadcast;
 
 use super::{
     ApiKey, BoxFuture, Claim, ClaimScope, Commit, CommitError, Committed, LeaseName, ListQuery,
-    News, ReadEvents, Scope, Store, StoreFault, StoredEvent, Tree, TreeAppend,
+    NewestQuery, News, ReadEvents, Scope, Store, StoreFault, StoredEvent, Tree, TreeAppend,
 };
 
 /// How many commits a lagging subscriber may miss before it must read the log.
@@ -237,13 +237,21 @@ impl Store for MemoryStore {
         ready(Ok(taken))
     }
 
-    fn newest(&self, kind: ResourceKind) -> BoxFuture<'_, Result<Option<Document>, StoreFault>> {
-        let inner = self.lock();
-        let of_kind = inner
+    fn newest(&self, query: NewestQuery) -> BoxFuture<'_, Result<Vec<Document>, StoreFault>> {
+        let mut found: Vec<Document> = self
+            .read()
             .documents
             .values()
-            .filter(|document| document.state.kind() == kind);
-        ready(Ok(of_kind.max_by_key(|document| document.key).cloned()))
+            .filter(|document| {
+                document.state.kind() == query.kind
+                    && query.scope.contains(document.links)
+                    && query.before.is_none_or(|before| document.key < before)
+            })
+            .cloned()
+            .collect();
+        found.sort_by_key(|document| std::cmp::Reverse(document.key));
+        found.truncate(query.limit);
+        ready(Ok(found))
     }
 
     fn tree(&self) -> BoxFuture<'_, Result<Tree, StoreFault>> {

@@ -76,8 +76,8 @@ pub trait Store: Send + Sync + fmt::Debug + 'static {
         holder: Box<str>,
     ) -> BoxFuture<'_, Result<Vec<(LeaseName, u64)>, StoreFault>>;
 
-    /// Returns the newest document of a kind.
-    fn newest(&self, kind: ResourceKind) -> BoxFuture<'_, Result<Option<Document>, StoreFault>>;
+    /// Lists documents, newest first.
+    fn newest(&self, query: NewestQuery) -> BoxFuture<'_, Result<Vec<Document>, StoreFault>>;
 
     /// Reads where the receipt log's tree stands.
     fn tree(&self) -> BoxFuture<'_, Result<Tree, StoreFault>>;
@@ -191,6 +191,31 @@ pub struct ListQuery {
     pub after: Position,
     /// At most so many.
     pub limit: usize,
+}
+
+/// The newest documents of a list.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct NewestQuery {
+    /// Of this kind.
+    pub kind: ResourceKind,
+    /// In this scope.
+    pub scope: Scope,
+    /// Created before this key; none for no bound.
+    pub before: Option<Position>,
+    /// At most so many.
+    pub limit: usize,
+}
+
+impl NewestQuery {
+    /// Asks for the newest of all documents of a kind.
+    pub const fn one(kind: ResourceKind) -> Self {
+        Self {
+            kind,
+            scope: Scope::All,
+            before: None,
+            limit: 1,
+        }
+    }
 }
 
 /// A range of events.

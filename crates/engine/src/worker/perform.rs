@@ -6,7 +6,7 @@
 use std::time::Duration;
 
 use canon::{Value, sha256};
-use domain::{EffectResult, Kind, Move, Position, ReplayedEvent, State};
+use domain::{EffectResult, Kind, Move, ReplayedEvent, State};
 use futures_util::StreamExt;
 use futures_util::stream::FuturesUnordered;
 use serde_json::json;
@@ -194,28 +194,10 @@ impl Run<'_> {
         let State::Session(state) = &session.state else {
             return Ok(json!({"messages": []}));
         };
-        let mut after = Position::START;
-        let mut newest = std::collections::VecDeque::new();
-        loop {
-            let page = self
-                .engine
-                .transcript_documents(session.key, state, after, 500)
-                .await?;
-            let Some(last) = page.last() else { break };
-            after = last.key;
-            for message in page
-                .into_iter()
-                .filter(|message| message.key < task.submitted)
-            {
-                if newest.len() == MEMORY_MESSAGES_MAX {
-                    newest.pop_front();
-                }
-                newest.push_back(message);
-            }
-            if after >= task.submitted {
-                break;
-            }
-        }
+        let newest = self
+            .engine
+            .newest_messages(session.key, state, task.submitted, MEMORY_MESSAGES_MAX)
+            .await?;
         let mut messages = Vec::with_capacity(newest.len());
         for message in newest {
             let State::Message(message) = message.state else {

@@ -414,6 +414,57 @@ async fn ap_mem_03_memory_of_the_run_is_the_memory_of_its_replay() {
     assert_eq!(deltas[0]["reason"], "refreshed by request");
 }
 
+/// The newest Messages are remembered, in order, and none that truncation dropped.
+#[tokio::test]
+async fn the_memory_is_the_end_of_the_transcript() {
+    let outside = Outside::new();
+    outside.says("llm:main:1", "I remember");
+    let world = World::new(outside).await;
+    let session = world.session().await;
+    let persona = world.persona(json!({"memory": "session"})).await;
+    let append = async |words: String| {
+        let message = crate::support::text(&words);
+        let session_id = session.clone();
+        let request = engine::Request::AppendMessage {
+            session_id,
+            message,
+        };
+        world.write(request).await.unwrap();
+    };
+    for number in 0..110 {
+        append(format!("kept {number}")).await;
+    }
+    for number in 0..30 {
+        append(format!("dropped {number}")).await;
+    }
+    let truncate = engine::Request::TruncateSession {
+        id: session.clone(),
+        keep_first: 110,
+        reason: None,
+    };
+    world.write(truncate).await.unwrap();
+    for number in 0..95 {
+        append(format!("later {number}")).await;
+    }
+    let id = world
+        .submit(&session, None, Some(&persona), "what was it?".into())
+        .await;
+    let source = world.ended(&id).await;
+    let request = world.outside.request("llm:main:1").unwrap();
+    let messages = request["messages"].as_array().unwrap();
+    let told: Vec<&str> = messages
+        .iter()
+        .map(|message| message["content"].as_str().unwrap())
+        .collect();
+    let kept = (5..110).map(|number| format!("kept {number}"));
+    let expected: Vec<String> = kept
+        .chain((0..95).map(|number| format!("later {number}")))
+        .chain(["what was it?".to_owned()])
+        .collect();
+    assert_eq!(told, expected);
+    assert_replays(&world, &source).await;
+}
+
 /// B6: the record of a secret is a handle. Names that are no plain words are encoded in the key.
 #[tokio::test]
 async fn tools_that_need_secrets_get_handles_and_nothing_else_is_recorded() {

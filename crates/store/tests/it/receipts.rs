@@ -5,7 +5,7 @@ use std::path::Path;
 use canon::Digest;
 use domain::{Document, ResourceKind, State};
 use engine::port::suite::{Model, wait};
-use engine::port::{Store, Tree, TreeAppend};
+use engine::port::{NewestQuery, Store, Tree, TreeAppend};
 use receipts::merkle::{self, Frontier};
 use store::What;
 use store::tamper::Tamper;
@@ -156,8 +156,8 @@ fn changed_leaves_hashes_and_peaks_are_named() {
     }
     assert!(last > 0);
     let store = open(home.path());
-    let newest = wait(store.newest(ResourceKind::Receipt)).unwrap().unwrap();
-    assert_eq!(newest.key.0, last);
+    let newest = wait(store.newest(NewestQuery::one(ResourceKind::Receipt))).unwrap();
+    assert_eq!(newest[0].key.0, last);
 }
 
 fn copy_blobs(from: &Path, to: &Path) {

@@ -5,7 +5,9 @@ use proptest::test_runner::{Config, TestRunner};
 
 use super::model::bare;
 use super::{Model, Subject, steps, wait};
-use crate::port::{ClaimScope, ListQuery, ReadEvents, Scope, SealedTurn, Store, StoredEvent};
+use crate::port::{
+    ClaimScope, ListQuery, NewestQuery, ReadEvents, Scope, SealedTurn, Store, StoredEvent,
+};
 
 /// An empty log answers none to everything.
 pub fn absent_things_read_as_none<S: Subject>(make: impl Fn() -> S) {
@@ -32,7 +34,7 @@ pub fn absent_things_read_as_none<S: Subject>(make: impl Fn() -> S) {
         assert_eq!(wait(store.last_event(scope)).unwrap(), None);
         assert_eq!(stream(&*store, scope, 10), vec![]);
         for kind in ResourceKind::ALL {
-            assert_eq!(wait(store.newest(kind)).unwrap(), None);
+            assert_eq!(wait(store.newest(NewestQuery::one(kind))).unwrap(), vec![]);
             assert_eq!(list(&*store, kind, scope, false, 10), vec![]);
         }
     }
@@ -146,11 +148,41 @@ pub fn agrees(store: &dyn Store, model: &Model) {
                 let found = list(store, kind, scope, open, page);
                 assert_eq!(found, expected, "{scope:?} {kind:?} open {open} by {page}");
             }
+            if !open {
+                newest_are_the_end_of(&expected, store, kind, scope);
+            }
         }
     }
     let ids = documents.iter().map(|known| known.id.clone()).collect();
     let expected: Vec<Option<Document>> = documents.into_iter().map(Some).collect();
     assert_eq!(wait(store.documents(ids)).unwrap(), expected);
+}
+
+/// `expected` is everything of a kind in a scope, oldest first.
+fn newest_are_the_end_of(
+    expected: &[Document],
+    store: &dyn Store,
+    kind: ResourceKind,
+    scope: Scope,
+) {
+    let known = expected.iter().map(|known| Some(known.key));
+    for before in known.chain([None]) {
+        for limit in [1, 2, 1_000] {
+            let older = expected
+                .iter()
+                .rev()
+                .filter(|known| before.is_none_or(|before| known.key < before));
+            let query = NewestQuery {
+                kind,
+                scope,
+                before,
+                limit,
+            };
+            let found = wait(store.newest(query)).unwrap();
+            let older: Vec<Document> = older.take(limit).cloned().collect();
+            assert_eq!(found, older, "{query:?}");
+        }
+    }
 }
 
 fn list(

@@ -6,7 +6,7 @@ use receipts::merkle::{self, Frontier};
 
 use super::model::bare;
 use super::{Model, Subject, wait};
-use crate::port::{CommitError, SealedTurn, Store, Tree, TreeAppend};
+use crate::port::{CommitError, NewestQuery, SealedTurn, Store, Tree, TreeAppend};
 
 /// The newest document of a kind is the one created last, whatever changed since.
 pub fn the_newest_of_a_kind_is_the_last_created<S: Subject>(make: impl Fn() -> S) {
@@ -22,10 +22,12 @@ pub fn the_newest_of_a_kind_is_the_last_created<S: Subject>(make: impl Fn() -> S
             let newest = documents
                 .into_iter()
                 .rfind(|known| known.state.kind() == kind);
-            assert_eq!(wait(store.newest(kind)).unwrap(), newest, "{kind:?}");
+            let found = wait(store.newest(NewestQuery::one(kind))).unwrap();
+            assert_eq!(found, Vec::from_iter(newest), "{kind:?}");
         }
     }
-    assert!(wait(store.newest(ResourceKind::Receipt)).unwrap().is_some());
+    let receipts = wait(store.newest(NewestQuery::one(ResourceKind::Receipt)));
+    assert_eq!(receipts.unwrap().len(), 1);
 }
 
 /// What sealing makes is there with its commit and never without it.
