@@ -197,12 +197,17 @@ fn facts(
         _ => None,
     };
     // An empty list would say that nothing happened; what nobody saw is named.
-    let redactions = story.not_observed.iter().map(|list| Redaction {
-        field: format!("/side_effects/{list}"),
-        reason: "not_observed".to_owned(),
-        proof_hash: None,
-    });
-    let redactions = redactions.collect();
+    let not_observed = story.not_observed.iter();
+    let not_observed = not_observed.map(|list| (format!("/side_effects/{list}"), "not_observed"));
+    let withheld = story.withheld.into_iter().map(|field| (field, "secret"));
+    let redactions = not_observed
+        .chain(withheld)
+        .map(|(field, reason)| Redaction {
+            field,
+            reason: reason.to_owned(),
+            proof_hash: None,
+        })
+        .collect();
     let lifecycle = lifecycle(document, task, story.failure, stamp);
     let consumed = Budget {
         usd: Micros(
@@ -326,6 +331,8 @@ struct Story {
     tools: BTreeMap<String, (String, String, Option<Digest>)>,
     /// Lists of side effects that somebody could not observe.
     not_observed: BTreeSet<String>,
+    /// Digests that would betray a secret (AP-PRIV-04).
+    withheld: Vec<String>,
 }
 
 impl Story {
@@ -472,6 +479,26 @@ impl Story {
             .get("side_effects")
             .and_then(|observed| serde_json::from_value::<Observed>(observed.clone()).ok());
         let Some(observed) = observed else { return };
+        for (index, change) in (self.side_effects.fs_writes.len()..).zip(&observed.fs_writes) {
+            // A file that is there has a digest, unless whoever looked kept it back.
+            for (is_there, digest, member) in [
+                (
+                    change.operation != "create",
+                    change.before_sha256,
+                    "before_sha256",
+                ),
+                (
+                    change.operation != "delete",
+                    change.after_sha256,
+                    "after_sha256",
+                ),
+            ] {
+                if is_there && digest.is_none() {
+                    self.withheld
+                        .push(format!("/side_effects/fs_writes/{index}/{member}"));
+                }
+            }
+        }
         let writes = observed.fs_writes.into_iter().map(|change| FileWrite {
             path: change.path,
             operation: match change.operation.as_str() {

@@ -166,6 +166,8 @@ pub struct Wanted {
     pub messages: Option<Transcript>,
     /// True when performing it twice does no harm, so that an unknown result may be asked for again.
     pub repeatable: bool,
+    /// What the run knows of the secrets that a tool needs.
+    pub secrets: Handles,
 }
 
 impl Wanted {
@@ -177,6 +179,7 @@ impl Wanted {
             request,
             messages: None,
             repeatable: true,
+            secrets: Handles::default(),
         }
     }
 
@@ -200,7 +203,34 @@ impl Wanted {
             kind: self.kind,
             request,
             repeatable: self.repeatable,
+            secrets: self.secrets,
         }
+    }
+}
+
+/// What a run knows of the secrets that a tool needs, by the names that the tool's configuration uses: recorded handles,
+/// or the value that a replay was told to put in place of one. Whoever performs the tool uses these and nothing else.
+///
+/// It is no part of a request and is written nowhere: the handles are on record already, and a value never is.
+#[derive(Clone, Default, PartialEq)]
+pub struct Handles(BTreeMap<String, Value>);
+
+impl Handles {
+    /// Returns what is known of a secret.
+    pub fn get(&self, name: &str) -> Option<&Value> {
+        self.0.get(name)
+    }
+}
+
+impl FromIterator<(String, Value)> for Handles {
+    fn from_iter<T: IntoIterator<Item = (String, Value)>>(handles: T) -> Self {
+        Self(handles.into_iter().collect())
+    }
+}
+
+impl fmt::Debug for Handles {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_set().entries(self.0.keys()).finish()
     }
 }
 
@@ -224,6 +254,8 @@ pub struct Effect {
     pub request: Value,
     /// True when performing it twice does no harm, so that an unknown result may be asked for again.
     pub repeatable: bool,
+    /// What the run knows of the secrets that a tool needs.
+    pub secrets: Handles,
 }
 
 /// The kinds of effect.
