@@ -271,8 +271,9 @@ fn an_unknown_tool_of_a_persona_is_told_with_the_forms_and_what_there_is() {
 fn paste(world: &World, script: &str) -> (String, String) {
     let program = Path::new(env!("CARGO_BIN_EXE_reprise")).parent().unwrap();
     let path = format!("{}:{}", program.display(), std::env::var("PATH").unwrap());
-    let output = Command::new("sh")
-        .args(["-u", "-c", script])
+    // It would wait for a server that does not start, and so would we.
+    let output = Command::new("timeout")
+        .args(["60", "sh", "-u", "-c", script])
         .current_dir(world.home.path())
         .env("PATH", path)
         .env("REPRISE_LISTEN", "127.0.0.1:0")
