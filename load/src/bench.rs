@@ -23,6 +23,9 @@ pub(crate) const NAMES: [&str; 11] = [
     "sidecar", "replay",
 ];
 
+/// Parts of them that can be asked for alone.
+pub(crate) const PARTS: [&str; 1] = ["replay.exact"];
+
 /// Runs one.
 pub(crate) async fn run(name: &str, bench: &Bench, report: &mut Report) -> Result<()> {
     match name {
@@ -37,6 +40,7 @@ pub(crate) async fn run(name: &str, bench: &Bench, report: &mut Report) -> Resul
         "receipts" => receipts::run(bench, report).await,
         "sidecar" => sidecar::run(bench, report).await,
         "replay" => replay::run(bench, report).await,
+        "replay.exact" => replay::run_exact(bench, report).await,
         _ => bail!("`{name}` is no benchmark"),
     }
 }

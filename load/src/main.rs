@@ -27,7 +27,8 @@ use crate::report::Report;
 const USAGE: &str = "\
 usage: load [--json] [--force] [--dir DIR] [NAME …]
 
-  NAME         append commits tasks reads fanout start stored history receipts sidecar replay; all of them when none is named
+  NAME         append commits tasks reads fanout start stored history receipts sidecar replay (or replay.exact alone); all of them
+               when none is named
   --json       prints JSON instead of a table
   --force      gives a verdict however busy the machine is
   --dir DIR    the disk to measure; by default the one this program is on
@@ -68,7 +69,9 @@ fn arguments() -> Result<Arguments> {
             "--force" => arguments.force = true,
             "--dir" => arguments.dir = Some(path()?),
             "--program" => arguments.program = Some(path()?),
-            name if bench::NAMES.contains(&name) => arguments.names.push(word),
+            name if bench::NAMES.contains(&name) || bench::PARTS.contains(&name) => {
+                arguments.names.push(word);
+            }
             _ => bail!("`{word}` is neither a benchmark nor an option"),
         }
     }

@@ -44,14 +44,14 @@ impl Digest {
             return Err(refuse());
         }
         let mut bytes = [0; 32];
-        for (byte, pair) in bytes.iter_mut().zip(hex.chunks_exact(2)) {
-            let [high, low] = pair else {
-                return Err(refuse());
-            };
-            match (nibble(*high), nibble(*low)) {
-                (Some(high), Some(low)) => *byte = high << 4 | low,
-                _ => return Err(refuse()),
-            }
+        let mut all = 0;
+        for (byte, [high, low]) in bytes.iter_mut().zip(hex.as_chunks::<2>().0) {
+            let (high, low) = (nibble(*high), nibble(*low));
+            all |= high | low;
+            *byte = high << 4 | low & 15;
+        }
+        if all > 15 {
+            return Err(refuse());
         }
         Ok(Self(bytes))
     }
@@ -112,13 +112,29 @@ fn push_hex(text: &mut String, bytes: &[u8]) {
     }
 }
 
-fn nibble(digit: u8) -> Option<u8> {
-    match digit {
-        b'0'..=b'9' => Some(digit - b'0'),
-        b'a'..=b'f' => Some(digit - b'a' + 10),
-        b'A'..=b'F' => Some(digit - b'A' + 10),
-        _ => None,
+/// What each byte is worth as a hex digit. Logs are full of digests, and branches on their digits cannot be foretold.
+#[expect(
+    clippy::indexing_slicing,
+    reason = "computed when the program is compiled"
+)]
+const NIBBLES: [u8; 256] = {
+    let mut nibbles = [NO_NIBBLE; 256];
+    let mut digit = 0;
+    while digit < 16 {
+        nibbles[b"0123456789abcdef"[digit] as usize] = digit as u8;
+        nibbles[b"0123456789ABCDEF"[digit] as usize] = digit as u8;
+        digit += 1;
     }
+    nibbles
+};
+
+const NO_NIBBLE: u8 = u8::MAX;
+
+fn nibble(digit: u8) -> u8 {
+    NIBBLES
+        .get(usize::from(digit))
+        .copied()
+        .unwrap_or(NO_NIBBLE)
 }
 
 #[cfg(test)]

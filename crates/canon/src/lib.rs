@@ -11,4 +11,6 @@ mod write;
 pub use digest::{Digest, ParseDigestError, sha256, sha256_parts};
 pub use read::{Integers, ReadError, Reason, read, read_object};
 pub use serde_json::{Map, Number, Value};
-pub use write::{NameKey, Profile, append, append_number, append_string, canonical, jcs, number};
+pub use write::{
+    NameKey, Profile, append, append_members, append_number, append_string, canonical, jcs, number,
+};

@@ -25,9 +25,23 @@ pub fn jcs(value: &Value) -> Vec<u8> {
 
 /// Returns the canonical bytes of a value under a profile.
 pub fn canonical(value: &Value, profile: Profile) -> Vec<u8> {
-    let mut out = Vec::with_capacity(256);
+    let mut out = Vec::with_capacity(len_hint(value));
     append(&mut out, value, profile);
     out
+}
+
+/// Returns about how long a value is in canonical form: too short by what must be escaped.
+fn len_hint(value: &Value) -> usize {
+    match value {
+        Value::Null | Value::Bool(_) | Value::Number(_) => 8,
+        Value::String(text) => text.len() + 16,
+        Value::Array(items) => items.iter().map(|item| len_hint(item) + 1).sum::<usize>() + 2,
+        Value::Object(map) => {
+            let members = map.iter();
+            let len = |(name, value): (&String, &Value)| name.len() + 4 + len_hint(value);
+            members.map(len).sum::<usize>() + 2
+        }
+    }
 }
 
 /// Appends the canonical bytes of a value.
@@ -48,21 +62,40 @@ pub fn append(out: &mut Vec<u8>, value: &Value, profile: Profile) {
             }
             out.push(b']');
         }
-        Value::Object(map) => {
-            let mut members: Vec<(&String, &Value)> = map.iter().collect();
-            members.sort_by(|(a, _), (b, _)| profile.compare_names(a, b));
-            out.push(b'{');
-            for (index, (name, member)) in members.into_iter().enumerate() {
-                if index > 0 {
-                    out.push(b',');
-                }
-                append_string(out, name);
-                out.push(b':');
-                append(out, member, profile);
-            }
-            out.push(b'}');
-        }
+        Value::Object(map) => append_members(out, map.iter(), profile),
     }
+}
+
+/// Appends the canonical bytes of the object with these members, given in the order of a map: by their bytes.
+pub fn append_members<'a>(
+    out: &mut Vec<u8>,
+    members: impl Iterator<Item = (&'a String, &'a Value)> + Clone,
+    profile: Profile,
+) {
+    // Among ASCII names, which nearly all are, the order of the bytes is that of RFC 8785 already.
+    if profile == Profile::Jcs && members.clone().all(|(name, _)| name.is_ascii()) {
+        return append_in_order(out, members, profile);
+    }
+    let mut members: Vec<(&String, &Value)> = members.collect();
+    members.sort_by(|(a, _), (b, _)| profile.compare_names(a, b));
+    append_in_order(out, members.into_iter(), profile);
+}
+
+fn append_in_order<'a>(
+    out: &mut Vec<u8>,
+    members: impl Iterator<Item = (&'a String, &'a Value)>,
+    profile: Profile,
+) {
+    out.push(b'{');
+    for (index, (name, member)) in members.enumerate() {
+        if index > 0 {
+            out.push(b',');
+        }
+        append_string(out, name);
+        out.push(b':');
+        append(out, member, profile);
+    }
+    out.push(b'}');
 }
 
 /// Returns a finite double in ECMAScript's shortest notation; others as `null`.
@@ -106,30 +139,51 @@ fn push_number(out: &mut Vec<u8>, value: &Number) {
 pub fn append_string(out: &mut Vec<u8>, text: &str) {
     const HEX: &[u8; 16] = b"0123456789abcdef";
     out.push(b'"');
-    let bytes = text.as_bytes();
-    let mut clean_from = 0;
-    for (index, byte) in bytes.iter().enumerate() {
+    let mut rest = text.as_bytes();
+    while let Some((clean, [byte, after @ ..])) = rest.split_at_checked(clean_len(rest)) {
+        out.extend_from_slice(clean);
+        rest = after;
         let short = match byte {
-            b'"' => b'"',
-            b'\\' => b'\\',
             0x08 => b'b',
             0x09 => b't',
             0x0a => b'n',
             0x0c => b'f',
             0x0d => b'r',
             0x00..=0x1f => b'u',
-            _ => continue,
+            other => *other,
         };
-        out.extend_from_slice(bytes.get(clean_from..index).unwrap_or_default());
-        clean_from = index + 1;
         out.extend_from_slice(&[b'\\', short]);
         if short == b'u' {
             let digit = |nibble: u8| HEX.get(usize::from(nibble)).copied().unwrap_or(b'0');
             out.extend_from_slice(&[b'0', b'0', digit(byte >> 4), digit(byte & 15)]);
         }
     }
-    out.extend_from_slice(bytes.get(clean_from..).unwrap_or_default());
+    out.extend_from_slice(rest);
     out.push(b'"');
+}
+
+/// Returns how many bytes come before the first that must be escaped.
+fn clean_len(bytes: &[u8]) -> usize {
+    // Eight at a time: texts are long, and what must be escaped is rare.
+    let (words, rest) = bytes.as_chunks::<8>();
+    for (index, word) in words.iter().enumerate() {
+        let marks = escaped(u64::from_le_bytes(*word));
+        if marks != 0 {
+            return index * 8 + marks.trailing_zeros() as usize / 8;
+        }
+    }
+    let clean = rest
+        .iter()
+        .take_while(|byte| !matches!(byte, 0x00..=0x1f | b'"' | b'\\'));
+    words.len() * 8 + clean.count()
+}
+
+/// Marks the highest bit of the lowest of eight bytes that must be escaped; bytes above it may be marked wrongly.
+fn escaped(word: u64) -> u64 {
+    const ONES: u64 = u64::MAX / 255;
+    let below = |word: u64, limit: u64| word.wrapping_sub(ONES * limit) & !word;
+    let is = |byte: u8| below(word ^ (ONES * u64::from(byte)), 1);
+    (below(word, 0x20) | is(b'"') | is(b'\\')) & (ONES << 7)
 }
 
 /// The beginning of a member name, made to be compared fast.
@@ -324,6 +378,14 @@ mod tests {
         fn the_writer_equals_an_independent_one(value in any_value()) {
             let oracle = serde_json_canonicalizer::to_vec(&value).unwrap();
             prop_assert_eq!(jcs(&value), oracle);
+        }
+
+        #[test]
+        fn what_must_be_escaped_is_found_at_every_place(
+            text in "[ a\"\\\\\n\u{1}\u{1f}!#\\[\\]\u{7f}é\u{a2}]{0,40}"
+        ) {
+            let oracle = serde_json_canonicalizer::to_vec(&text).unwrap();
+            prop_assert_eq!(jcs(&Value::String(text)), oracle);
         }
 
         #[test]

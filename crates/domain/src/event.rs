@@ -164,7 +164,10 @@ impl Event {
     /// # Errors
     /// The bytes are not the JSON form of an event.
     pub fn parse(bytes: &[u8]) -> Result<Self, ParseEventError> {
-        serde_json::from_slice(bytes).map_err(|error| ParseEventError(error.to_string()))
+        // Once for all of it: a reader of bytes looks at each text again.
+        let text =
+            std::str::from_utf8(bytes).map_err(|error| ParseEventError(error.to_string()))?;
+        serde_json::from_str(text).map_err(|error| ParseEventError(error.to_string()))
     }
 
     /// Returns the stored bytes: the RFC 8785 form, written member by member in its order.

@@ -137,6 +137,9 @@ pub struct PersonaSpec {
     /// True when replays of its Tasks must not see the Session.
     #[serde(default, skip_serializing_if = "std::ops::Not::not")]
     pub isolated_replay: bool,
+    /// True when its Tasks are not to be replayed.
+    #[serde(default, skip_serializing_if = "std::ops::Not::not")]
+    pub forbids_replay: bool,
 }
 
 const fn no_memory() -> PersonaMemory {
@@ -233,6 +236,9 @@ pub struct PersonaSnapshot {
     pub memory: PersonaMemory,
     /// True when replays must not see the Session.
     pub isolated_replay: bool,
+    /// True when its Tasks are not to be replayed.
+    #[serde(default, skip_serializing_if = "std::ops::Not::not")]
+    pub forbids_replay: bool,
 }
 
 /// What the document of a Task holds of the Persona it runs under: the rest is in `task.submitted`.
@@ -270,6 +276,7 @@ impl PersonaSpec {
             limits: self.limits,
             memory: self.memory,
             isolated_replay: self.isolated_replay,
+            forbids_replay: self.forbids_replay,
         }
     }
 

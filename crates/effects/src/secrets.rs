@@ -11,7 +11,7 @@ use serde_json::json;
 
 use crate::config::{ApiKey, Config, SecretRef};
 use crate::scrub::Scrubber;
-use crate::vault::{SecretHandle, VALUE_BYTES_MIN, Vault, VaultError, is_value};
+use crate::vault::{SecretHandle, VALUE_BYTES_MIN, Vault, VaultError};
 
 /// A secret that an executor asked for and cannot have.
 #[derive(Debug, thiserror::Error)]
@@ -93,8 +93,7 @@ impl Secrets {
         }))
     }
 
-    /// Returns the value that a run means by a secret of the configuration: that of the version it has on record, or
-    /// the one that a replay was told.
+    /// Returns the value that a run means by a secret of the configuration: that of the version it has on record.
     pub(crate) fn given(
         &self,
         secret: &SecretRef,
@@ -104,14 +103,6 @@ impl Secrets {
         let not_its_handle = || SecretError::NotItsHandle(secret.0.clone());
         match handles.get(&secret.0) {
             None => Err(SecretError::NoHandle(secret.0.clone())),
-            Some(Value::String(text)) => {
-                if !is_value(text) {
-                    return Err(VaultError::BadValue.into());
-                }
-                let value = SecretString::from(text.as_str());
-                self.remember(name, &value);
-                Ok(value)
-            }
             Some(handle) => {
                 let handle: SecretHandle =
                     serde_json::from_value(handle.clone()).map_err(|_| not_its_handle())?;

@@ -208,7 +208,8 @@ impl Vault {
     /// Refuses bad names and values; tells of a disk that does not take it.
     pub fn put(&self, name: &str, value: &SecretString) -> Result<SecretHandle, VaultError> {
         let text = value.expose_secret();
-        if !is_value(text) {
+        let fits = (VALUE_BYTES_MIN..=VALUE_BYTES_MAX).contains(&text.len());
+        if !fits || text.contains('\0') {
             return Err(VaultError::BadValue);
         }
         let _turn = lock(&self.folder)?;
@@ -284,11 +285,6 @@ impl Vault {
             version,
         }
     }
-}
-
-/// Returns whether a text can be a secret.
-pub(crate) fn is_value(text: &str) -> bool {
-    (VALUE_BYTES_MIN..=VALUE_BYTES_MAX).contains(&text.len()) && !text.contains('\0')
 }
 
 fn is_name(text: &str) -> bool {

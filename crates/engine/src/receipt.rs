@@ -3,23 +3,24 @@
 //! Runs where a turn is sealed, because the receipt covers the very events of its commit. Pure: signing Ed25519 is
 //! deterministic, so sealing twice gives the same bytes.
 
-use std::collections::{BTreeMap, BTreeSet};
+mod deeds;
+
 use std::sync::Arc;
 
-use canon::{Digest, Map, Value, jcs, sha256};
+use canon::{Digest, Map, Value};
 use domain::{
     AutonomyTier, Blob, ChainId, Document, Documents, Draft, Ends, Event, EventName,
-    ImpossibleEvent, Issued, Kind, Observed, Position, ReceiptId, Scratch, Sealed, State, Status,
-    Task, TaskId, TaskPersona, Timestamp, issue_receipt, seal,
+    ImpossibleEvent, Issued, Kind, Position, ReceiptId, Scratch, Sealed, State, Status, Task,
+    TaskId, TaskPersona, Timestamp, issue_receipt, seal,
 };
 use receipts::{
-    Approval, Budget, Decision, Determinism, End, EventLog, Failure, FileOperation, FileWrite,
-    FinalArtifact, Identifiers, Issuer, Lifecycle, Material, MaterialContent, MaterialKind, Micros,
-    ModelCall, ModelRef, NetworkEgress, Quorum, Receipt, Redaction, ReplayInput, SideEffects,
-    Signer, TaskFacts, Tier, ToolCall, ToolStatus, Trust, build_task, event_log_digest,
+    Approval, Decision, Determinism, End, EventLog, Failure, FinalArtifact, Identifiers, Issuer,
+    Lifecycle, Material, MaterialContent, MaterialKind, Quorum, Receipt, ReplayInput, Signer,
+    TaskFacts, Tier, Trust, build_task, event_log_digest,
 };
 
 use crate::{secrets, trust};
+pub(crate) use deeds::Deeds;
 
 /// How many events a receipt adds to the commit that ends a Task: its issue, and its place in the Session's chain.
 const RECEIPT_EVENTS: u64 = 2;
@@ -196,33 +197,9 @@ fn facts(
         Some(State::Chain(chain)) => Some(chain.receipt_hash),
         _ => None,
     };
-    // An empty list would say that nothing happened; what nobody saw is named.
-    let not_observed = story.not_observed.iter();
-    let not_observed = not_observed.map(|list| (format!("/side_effects/{list}"), "not_observed"));
-    let withheld = story.withheld.into_iter().map(|field| (field, "secret"));
-    let redactions = not_observed
-        .chain(withheld)
-        .map(|(field, reason)| Redaction {
-            field,
-            reason: reason.to_owned(),
-            proof_hash: None,
-        })
-        .collect();
     let lifecycle = lifecycle(document, task, story.failure, stamp);
-    let consumed = Budget {
-        usd: Micros(
-            story
-                .calls
-                .iter()
-                .filter_map(|call| call.cost)
-                .map(|cost| cost.0)
-                .sum(),
-        ),
-        input_tokens: story.calls.iter().map(|call| call.input_tokens).sum(),
-        output_tokens: story.calls.iter().map(|call| call.output_tokens).sum(),
-        tool_calls: story.side_effects.tool_calls.len() as u64,
-        wall_time_ms: wall_time_ms(task, stamp),
-    };
+    let redactions = story.deeds.redactions();
+    let consumed = story.deeds.consumed(wall_time_ms(task, stamp));
     let log_id = format!("event_log_{}", document.id);
     Ok(TaskFacts {
         receipt_id: receipt_id.to_string(),
@@ -256,11 +233,11 @@ fn facts(
             },
             materials: story.materials,
         },
-        model_calls: story.calls,
+        model_calls: story.deeds.model_calls,
         alternatives: Vec::new(),
         route_policy_reason: "the model that the persona or the server names".to_owned(),
         currency: "USD".to_owned(),
-        side_effects: story.side_effects,
+        side_effects: story.deeds.side_effects,
         final_artifacts: story.artifacts,
         redactions,
         previous_receipt_hash: previous,
@@ -322,17 +299,10 @@ fn wall_time_ms(task: &Task, stamp: Timestamp) -> u64 {
 #[derive(Default)]
 struct Story {
     materials: Vec<Material>,
-    calls: Vec<ModelCall>,
+    deeds: Deeds,
     approvals: Vec<Approval>,
     artifacts: Vec<FinalArtifact>,
     failure: Option<Failure>,
-    side_effects: SideEffects,
-    /// Names and arguments of tool calls, until their results come.
-    tools: BTreeMap<String, (String, String, Option<Digest>)>,
-    /// Lists of side effects that somebody could not observe.
-    not_observed: BTreeSet<String>,
-    /// Digests that would betray a secret (AP-PRIV-04).
-    withheld: Vec<String>,
 }
 
 impl Story {
@@ -340,16 +310,7 @@ impl Story {
         let text = |member: &str| event.payload.get(member).and_then(Value::as_str);
         match event.kind() {
             Ok(Kind::EffectRecorded) => self.effect(&event),
-            Ok(Kind::AgentToolUse) => {
-                if let Some(key) = text("effect_key") {
-                    let call = (
-                        text("name").unwrap_or("unknown").to_owned(),
-                        text("tool_call_id").unwrap_or(key).to_owned(),
-                        event.payload.get("input").map(|input| sha256(&jcs(input))),
-                    );
-                    self.tools.insert(key.to_owned(), call);
-                }
-            }
+            Ok(Kind::AgentToolUse) => self.deeds.uses_tool(&event.payload),
             Ok(Kind::UserToolConfirmation | Kind::UserInputSubmitted) => {
                 let approved = event.payload.get("approved") == Some(&Value::Bool(true));
                 self.approvals.push(approval(
@@ -444,108 +405,7 @@ impl Story {
                 content: MaterialContent::Stored { uri, sha256 },
             });
         }
-        if kind == MaterialKind::LlmProviderResponse && text("outcome") == "ok" {
-            self.call(event);
-        }
-        if matches!(text("kind"), "mcp_tool_return" | "tool_result") {
-            self.tool(event);
-        }
-        self.observed(event);
-    }
-
-    fn tool(&mut self, event: &Event) {
-        let text = |member: &str| event.payload.get(member).and_then(Value::as_str);
-        let key = text("effect_key").unwrap_or_default();
-        let (tool, call_id, input_hash) = self
-            .tools
-            .remove(key)
-            .unwrap_or_else(|| (key.to_owned(), key.to_owned(), None));
-        self.side_effects.tool_calls.push(ToolCall {
-            tool,
-            call_id,
-            status: if text("outcome") == Some("ok") {
-                ToolStatus::Succeeded
-            } else {
-                ToolStatus::Failed
-            },
-            input_hash,
-            output_hash: text("value_sha256").and_then(|digest| Digest::parse(digest).ok()),
-        });
-    }
-
-    fn observed(&mut self, event: &Event) {
-        let observed = event
-            .payload
-            .get("side_effects")
-            .and_then(|observed| serde_json::from_value::<Observed>(observed.clone()).ok());
-        let Some(observed) = observed else { return };
-        for (index, change) in (self.side_effects.fs_writes.len()..).zip(&observed.fs_writes) {
-            // A file that is there has a digest, unless whoever looked kept it back.
-            for (is_there, digest, member) in [
-                (
-                    change.operation != "create",
-                    change.before_sha256,
-                    "before_sha256",
-                ),
-                (
-                    change.operation != "delete",
-                    change.after_sha256,
-                    "after_sha256",
-                ),
-            ] {
-                if is_there && digest.is_none() {
-                    self.withheld
-                        .push(format!("/side_effects/fs_writes/{index}/{member}"));
-                }
-            }
-        }
-        let writes = observed.fs_writes.into_iter().map(|change| FileWrite {
-            path: change.path,
-            operation: match change.operation.as_str() {
-                "create" => FileOperation::Create,
-                "delete" => FileOperation::Delete,
-                _ => FileOperation::Modify,
-            },
-            before_sha256: change.before_sha256,
-            after_sha256: change.after_sha256,
-        });
-        self.side_effects.fs_writes.extend(writes);
-        let egress = observed
-            .network_egress
-            .into_iter()
-            .map(|egress| NetworkEgress {
-                destination: egress.destination,
-                purpose: egress.purpose,
-                bytes_sent: egress.bytes_sent,
-            });
-        self.side_effects.network_egress.extend(egress);
-        self.not_observed.extend(observed.not_observed);
-    }
-
-    fn call(&mut self, event: &Event) {
-        let facts = event.payload.get("model").and_then(Value::as_object);
-        let member = |name: &str| facts.and_then(|facts| facts.get(name));
-        let number = |name: &str| member(name).and_then(Value::as_u64).unwrap_or(0);
-        let word = |name: &str| {
-            member(name)
-                .and_then(Value::as_str)
-                .unwrap_or("unknown")
-                .to_owned()
-        };
-        self.calls.push(ModelCall {
-            model: ModelRef {
-                provider: word("provider"),
-                model: word("model"),
-                version: None,
-                reason: None,
-            },
-            input_tokens: number("input_tokens"),
-            output_tokens: number("output_tokens"),
-            cost: member("cost_micros").and_then(Value::as_u64).map(Micros),
-            price_table: member("price_table")
-                .and_then(Value::as_str)
-                .map(str::to_owned),
-        });
+        self.deeds.effect(&event.payload);
     }
 }
 

@@ -3,11 +3,13 @@
 //! Pure: a source (its sealed log, its receipt, the blobs these name) and a request give the events, the end and the
 //! receipt of the replay. The server writes them; the offline command prints them; both get the same bytes.
 
+pub(crate) mod anew;
 mod bundle;
 pub mod diff;
 mod failure;
 mod keys;
 mod outcome;
+mod preflight;
 mod proof;
 mod request;
 mod run;
@@ -21,7 +23,7 @@ pub use keys::{Key, keys, kind_of, readable, text_value};
 pub use outcome::{Emission, End, Replayed, broken};
 pub use proof::{CONFORMANCE_ISSUER, Issuing, receipt};
 pub use request::{Given, Mode, Override, Refresh, RequestError, Spec, artifacts_named, read};
-pub use run::{Progress, run};
+pub use run::{Live, Paused, Progress, canceled, run};
 pub use source::{ReadSourceError, Source, blobs_named};
 
 use serde_json::json;

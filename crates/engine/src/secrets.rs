@@ -21,14 +21,29 @@ const SHAPES: [(&str, usize); 12] = [
 
 /// True when a text holds something shaped like a credential.
 pub(crate) fn looks_secret(text: &str) -> bool {
+    // One pass for all shapes: a long receipt is nothing but texts.
+    let mut before = b' ';
+    text.bytes().enumerate().any(|(at, byte)| {
+        let previous = std::mem::replace(&mut before, byte);
+        begins_shape(byte) && !previous.is_ascii_alphanumeric() && begins_secret(text, at)
+    })
+}
+
+/// True for the first bytes of the shapes.
+const fn begins_shape(byte: u8) -> bool {
+    matches!(byte, b'r' | b'-' | b'B' | b's' | b'x' | b'g' | b'A' | b'e')
+}
+
+fn begins_secret(text: &str, at: usize) -> bool {
+    let Some((before, found)) = text.split_at_checked(at) else {
+        return false;
+    };
+    // `task-…` is no `sk-…`.
+    if before.ends_with(|character: char| character.is_alphanumeric()) {
+        return false;
+    }
     SHAPES.iter().any(|(prefix, length)| {
-        text.match_indices(prefix).any(|(at, _)| {
-            // `task-…` is no `sk-…`.
-            let before = text.get(..at).unwrap_or_default();
-            if before.ends_with(|character: char| character.is_alphanumeric()) {
-                return false;
-            }
-            let rest = text.get(at + prefix.len()..).unwrap_or_default();
+        found.strip_prefix(prefix).is_some_and(|rest| {
             rest.chars()
                 .take_while(|character| !character.is_whitespace() && *character != '"')
                 .count()
@@ -40,6 +55,18 @@ pub(crate) fn looks_secret(text: &str) -> bool {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn every_shape_is_looked_for() {
+        for (prefix, length) in SHAPES {
+            let long = format!("é {prefix}{}", "x".repeat(length));
+            assert!(looks_secret(&long), "{long}");
+            assert!(
+                !looks_secret(&format!("é{long}").replace(' ', "")),
+                "{long}"
+            );
+        }
+    }
 
     #[test]
     fn planted_secrets_are_found_and_plain_words_are_not() {

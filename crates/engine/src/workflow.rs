@@ -12,7 +12,7 @@ use std::collections::BTreeMap;
 use std::fmt;
 use std::sync::Arc;
 
-use canon::{Digest, Map, Value, jcs, sha256};
+use canon::{Digest, Map, Profile, Value, append_members, jcs, sha256};
 use domain::{ArtifactKind, Ask, Event, Kind, ModelUse};
 
 pub use builtin::builtin;
@@ -208,10 +208,11 @@ impl Wanted {
     }
 }
 
-/// What a run knows of the secrets that a tool needs, by the names that the tool's configuration uses: recorded handles,
-/// or the value that a replay was told to put in place of one. Whoever performs the tool uses these and nothing else.
+/// The recorded handles of the secrets that a tool needs, by the names that the tool's configuration uses. Whoever
+/// performs the tool uses the versions that they mean and nothing else.
 ///
-/// It is no part of a request and is written nowhere: the handles are on record already, and a value never is.
+/// They are no part of a request, for they are on record already. In a replay that was told a value in place of a handle
+/// that value stands here, which is why these are not shown; such a replay performs nothing.
 #[derive(Clone, Default, PartialEq)]
 pub struct Handles(BTreeMap<String, Value>);
 
@@ -235,12 +236,19 @@ impl fmt::Debug for Handles {
 }
 
 fn digest_with(request: &Value, count: u64, head: Digest) -> Digest {
-    let mut request = request.clone();
-    if let Value::Object(request) = &mut request {
-        let messages = serde_json::json!({"count": count, "sha256": head});
-        request.insert("messages".to_owned(), messages);
-    }
-    sha256(&jcs(&request))
+    let Value::Object(request) = request else {
+        return sha256(&jcs(request));
+    };
+    let name = "messages".to_owned();
+    let messages = serde_json::json!({"count": count, "sha256": head});
+    let before = request.iter().filter(|(other, _)| **other < name);
+    let after = request.iter().filter(|(other, _)| **other > name);
+    let members = before
+        .chain(std::iter::once((&name, &messages)))
+        .chain(after);
+    let mut bytes = Vec::with_capacity(1_024);
+    append_members(&mut bytes, members, Profile::Jcs);
+    sha256(&bytes)
 }
 
 /// An effect as it is performed: something outside the workflow whose result is recorded.

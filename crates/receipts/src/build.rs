@@ -57,8 +57,18 @@ pub fn build_task(facts: &TaskFacts) -> Result<Receipt, BuildError> {
                 ("consumed", consumed(&facts.consumed)?),
             ])),
         ),
-        ("replay_input", replay_input(&facts.replay_input)),
-        ("model_route", model_route(facts)),
+        (
+            "replay_input",
+            replay_input(&facts.replay_input, facts.replay_input.materials.iter()),
+        ),
+        (
+            "model_route",
+            model_route(
+                &facts.model_calls,
+                &facts.route_policy_reason,
+                &facts.alternatives,
+            ),
+        ),
         ("cost", cost),
         ("side_effects", side_effects(&facts.side_effects)),
         ("final_artifacts", list(&facts.final_artifacts, artifact)),
@@ -91,7 +101,8 @@ pub(crate) fn seal(map: &mut Map<String, Value>) -> Result<Receipt, BuildError> 
     if let Some(Value::Object(chain)) = map.get_mut("chain") {
         chain.insert("receipt_hash".to_owned(), hash.to_string().into());
     }
-    Ok(Receipt::read(&jcs(&Value::Object(std::mem::take(map))))?)
+    let bytes = jcs(&Value::Object(std::mem::take(map)));
+    Ok(Receipt::read_back(&bytes, hash)?)
 }
 
 type Member<'a> = (&'a str, Option<Value>);
@@ -253,14 +264,17 @@ fn approval(approval: &Approval) -> Map<String, Value> {
     ])
 }
 
-pub(crate) fn replay_input(input: &ReplayInput) -> Option<Value> {
+pub(crate) fn replay_input<'a>(
+    input: &ReplayInput,
+    materials: impl Iterator<Item = &'a Material>,
+) -> Option<Value> {
     let (determinism, reason) = match &input.determinism {
         Determinism::ByteDeterministic => ("byte_deterministic", None),
         Determinism::BestEffort => ("best_effort", None),
         Determinism::Unavailable(reason) => ("unavailable", Some(reason)),
     };
     let log = std::iter::once(event_log(&input.event_log));
-    let materials = log.chain(input.materials.iter().map(material));
+    let materials = log.chain(materials.map(material));
     some(object([
         ("determinism", text(determinism)),
         (
@@ -328,10 +342,10 @@ pub(crate) fn no_model() -> (ModelRef, &'static str) {
 }
 
 /// The last model is the chosen one; others that were called count as alternatives.
-fn model_route(facts: &TaskFacts) -> Option<Value> {
-    let called = facts.model_calls.iter().map(|call| &call.model);
+pub(crate) fn model_route(calls: &[ModelCall], reason: &str, others: &[ModelRef]) -> Option<Value> {
+    let called = calls.iter().map(|call| &call.model);
     let (chosen, reason) = match called.clone().next_back() {
-        Some(model) => (model.clone(), facts.route_policy_reason.as_str()),
+        Some(model) => (model.clone(), reason),
         None => no_model(),
     };
     let same = |a: &ModelRef, b: &ModelRef| {
@@ -347,7 +361,7 @@ fn model_route(facts: &TaskFacts) -> Option<Value> {
             });
         }
     }
-    alternatives.extend(facts.alternatives.iter().cloned());
+    alternatives.extend(others.iter().cloned());
     some(object([
         ("chosen_model", some(model(&chosen))),
         ("alternatives_considered", list(&alternatives, model)),
@@ -357,7 +371,7 @@ fn model_route(facts: &TaskFacts) -> Option<Value> {
 
 /// Adds up prices in millionths per provider, model and price table. Calls without a known price are
 /// named in the redactions instead of counting as nothing.
-fn cost(
+pub(crate) fn cost(
     currency: &str,
     calls: &[ModelCall],
     redactions: &mut Vec<Redaction>,

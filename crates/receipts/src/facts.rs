@@ -151,6 +151,8 @@ pub struct ReplayFacts {
     pub trust: Trust,
     /// What the replay used. The order of the materials is set by the builder.
     pub replay_input: ReplayInput,
+    /// What the replay performed itself; nothing, unless it went on live.
+    pub live: LivePart,
     /// The chosen model of the source; none if it called no model.
     pub chosen_model: Option<ModelRef>,
     /// The currency of the source.
@@ -169,6 +171,17 @@ pub struct ReplayFacts {
     pub source_task_id: String,
     /// The mode of the replay.
     pub replay_mode: String,
+}
+
+/// What a replay performed itself, from where it went on beyond its record.
+#[derive(Debug, Clone, Default, PartialEq)]
+pub struct LivePart {
+    /// The model calls, in order.
+    pub model_calls: Vec<ModelCall>,
+    /// What it used up.
+    pub consumed: Budget,
+    /// What it was seen to do outside.
+    pub side_effects: SideEffects,
 }
 
 /// Who issues a receipt. The kind is always `harness`.

@@ -20,15 +20,16 @@ impl Receipt {
     /// # Errors
     /// What is left does not fit the format.
     pub fn redacted(self, is_secret: &dyn Fn(&str) -> bool) -> Result<Self, BuildError> {
+        // Nearly always there is none, and nothing has to be copied.
+        if !self.as_map().values().any(|value| holds(value, is_secret)) {
+            return Ok(self);
+        }
         let mut map = self.as_map().clone();
         let mut places = Vec::new();
         for (name, value) in &mut map {
             let mut pointer = String::new();
             push_step(&mut pointer, name);
             walk(value, &pointer, is_secret, &mut places);
-        }
-        if places.is_empty() {
-            return Ok(self);
         }
         let entries = places.iter().map(|place| {
             let entry = object([("field", text(place)), ("reason", text(REASON))]);
@@ -41,6 +42,18 @@ impl Receipt {
             list.extend(entries);
         }
         build::seal(&mut map)
+    }
+}
+
+/// True when a text or the name of a member is a secret.
+fn holds(value: &Value, is_secret: &dyn Fn(&str) -> bool) -> bool {
+    match value {
+        Value::String(text) => is_secret(text),
+        Value::Object(members) => members
+            .iter()
+            .any(|(name, value)| is_secret(name) || holds(value, is_secret)),
+        Value::Array(items) => items.iter().any(|item| holds(item, is_secret)),
+        Value::Null | Value::Bool(_) | Value::Number(_) => false,
     }
 }
 

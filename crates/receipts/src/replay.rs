@@ -1,7 +1,7 @@
 //! What is special about the receipt of a replay: its exact member set, its deltas and its ids.
 //!
 //! Everything is a function of the facts: two servers with the same source and request must come to
-//! the same bytes. Running the replay is not done here.
+//! the same bytes, unless the replay performed something itself. Running the replay is not done here.
 
 use std::collections::BTreeSet;
 
@@ -9,13 +9,11 @@ use canon::{Map, Value};
 
 use crate::{
     build::{
-        self, BuildError, artifact, consumed, digest_or_null, identifiers, issuer, lifecycle, list,
-        maybe, money, no_model, object, redaction, replay_input, side_effects, some, some_list,
+        self, BuildError, artifact, consumed, cost, digest_or_null, identifiers, issuer, lifecycle,
+        list, maybe, no_model, object, redaction, replay_input, side_effects, some, some_list,
         subject, text, trust,
     },
-    facts::{
-        Applied, Budget, Material, MaterialContent, Micros, ReplayFacts, ReplayInput, SideEffects,
-    },
+    facts::{Applied, Material, MaterialContent, ReplayFacts},
     format::FORMAT,
     receipt::{REPLAY_SEGMENT, Receipt},
     shape::push_step,
@@ -26,14 +24,10 @@ use crate::{
 /// # Errors
 /// A fact cannot be said in the format.
 pub fn build_replay(facts: &ReplayFacts) -> Result<Receipt, BuildError> {
-    let (chosen, reason) = match &facts.chosen_model {
-        Some(model) => (model.clone(), "replayed from recorded provider response"),
-        None => no_model(),
-    };
-    let input = ReplayInput {
-        materials: ordered(&facts.replay_input.materials),
-        ..facts.replay_input.clone()
-    };
+    let live = &facts.live;
+    let mut redactions = facts.redactions.clone();
+    let cost = cost(&facts.currency, &live.model_calls, &mut redactions)?;
+    let input = &facts.replay_input;
     let mut map = object([
         ("schema", text(FORMAT)),
         ("receipt_id", text(&facts.receipt_id)),
@@ -48,26 +42,15 @@ pub fn build_replay(facts: &ReplayFacts) -> Result<Receipt, BuildError> {
         ("trust", trust(&facts.trust)),
         (
             "autonomy_budget",
-            some(object([("consumed", consumed(&Budget::default())?)])),
-        ),
-        ("replay_input", replay_input(&input)),
-        (
-            "model_route",
-            some(object([
-                ("chosen_model", some(build::model(&chosen))),
-                ("alternatives_considered", some_list(Vec::new())),
-                ("route_policy_reason", text(reason)),
-            ])),
+            some(object([("consumed", consumed(&live.consumed)?)])),
         ),
         (
-            "cost",
-            some(object([
-                ("currency", text(&facts.currency)),
-                ("total", money(Micros(0))?),
-                ("provider_breakdown", some_list(Vec::new())),
-            ])),
+            "replay_input",
+            replay_input(input, ordered(&input.materials).into_iter()),
         ),
-        ("side_effects", side_effects(&SideEffects::default())),
+        ("model_route", route(facts)),
+        ("cost", cost),
+        ("side_effects", side_effects(&live.side_effects)),
         ("final_artifacts", list(&facts.final_artifacts, artifact)),
         (
             "chain",
@@ -77,7 +60,7 @@ pub fn build_replay(facts: &ReplayFacts) -> Result<Receipt, BuildError> {
             )])),
         ),
         ("deltas", some_list(deltas(&facts.applied))),
-        ("redactions", list(&facts.redactions, redaction)),
+        ("redactions", list(&redactions, redaction)),
         ("signatures", some_list(Vec::new())),
         (
             "metadata",
@@ -89,6 +72,23 @@ pub fn build_replay(facts: &ReplayFacts) -> Result<Receipt, BuildError> {
         ),
     ]);
     build::seal(&mut map)
+}
+
+/// The model that was called where the replay went on live, else the one whose recorded answers were used.
+fn route(facts: &ReplayFacts) -> Option<Value> {
+    if !facts.live.model_calls.is_empty() {
+        let reason = "called live from where the replay left its record";
+        return build::model_route(&facts.live.model_calls, reason, &[]);
+    }
+    let (chosen, reason) = match &facts.chosen_model {
+        Some(model) => (model.clone(), "replayed from recorded provider response"),
+        None => no_model(),
+    };
+    some(object([
+        ("chosen_model", some(build::model(&chosen))),
+        ("alternatives_considered", some_list(Vec::new())),
+        ("route_policy_reason", text(reason)),
+    ]))
 }
 
 /// Returns the id of the n-th replay of a task, counting from 1.
@@ -130,8 +130,8 @@ fn suffix(ordinal: u64) -> String {
 }
 
 /// Overridden materials by key, then recorded ones by key.
-fn ordered(materials: &[Material]) -> Vec<Material> {
-    let mut materials = materials.to_vec();
+fn ordered(materials: &[Material]) -> Vec<&Material> {
+    let mut materials: Vec<&Material> = materials.iter().collect();
     materials.sort_by(|a, b| {
         let recorded = |m: &Material| !matches!(m.content, MaterialContent::Overridden { .. });
         (recorded(a), a.id.as_bytes()).cmp(&(recorded(b), b.id.as_bytes()))

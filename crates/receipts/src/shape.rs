@@ -128,16 +128,25 @@ impl ShapeError {
     pub fn problem(&self) -> &str {
         &self.problem
     }
+
+    /// Tells the place from one step further out. Built on the way back: nearly every check finds nothing wrong.
+    fn within(mut self, step: &str) -> Self {
+        let mut pointer = String::new();
+        push_step(&mut pointer, step);
+        pointer.push_str(&self.pointer);
+        self.pointer = pointer;
+        self
+    }
 }
 
 /// Checks a value against a shape and returns the first difference in document order.
 pub(crate) fn check(value: &Value, shape: &Shape) -> Result<(), ShapeError> {
-    check_at(value, shape, &mut String::new())
+    check_at(value, shape)
 }
 
 /// Checks an object against a closed shape.
 pub(crate) fn check_object(map: &Map<String, Value>, closed: &Closed) -> Result<(), ShapeError> {
-    check_closed(map, closed, &mut String::new())
+    check_closed(map, closed)
 }
 
 /// Appends one step to a JSON Pointer, escaped.
@@ -230,14 +239,12 @@ fn is_digest(text: &str) -> bool {
     })
 }
 
-fn check_at(value: &Value, shape: &Shape, pointer: &mut String) -> Result<(), ShapeError> {
+fn check_at(value: &Value, shape: &Shape) -> Result<(), ShapeError> {
     let fits = match (value, shape) {
-        (Value::Object(map), Shape::Closed(closed)) => return check_closed(map, closed, pointer),
+        (Value::Object(map), Shape::Closed(closed)) => return check_closed(map, closed),
         (Value::Array(items), Shape::List(item_shape)) => {
             for (index, item) in items.iter().enumerate() {
-                within(pointer, &index.to_string(), |pointer| {
-                    check_at(item, item_shape, pointer)
-                })?;
+                check_at(item, item_shape).map_err(|error| error.within(&index.to_string()))?;
             }
             true
         }
@@ -252,26 +259,22 @@ fn check_at(value: &Value, shape: &Shape, pointer: &mut String) -> Result<(), Sh
     if fits {
         Ok(())
     } else {
-        refuse(pointer, format!("expected {}", shape.wanted()))
+        refuse(format!("expected {}", shape.wanted()))
     }
 }
 
-fn check_closed(
-    map: &Map<String, Value>,
-    closed: &Closed,
-    pointer: &mut String,
-) -> Result<(), ShapeError> {
+fn check_closed(map: &Map<String, Value>, closed: &Closed) -> Result<(), ShapeError> {
     let known = |name: &str| closed.members.iter().any(|member| member.name == name);
     if let Some(name) = map.keys().find(|name| !known(name)) {
-        return refuse(pointer, format!("unknown member `{name}`"));
+        return refuse(format!("unknown member `{name}`"));
     }
     for member in closed.members {
         match map.get(member.name) {
-            Some(value) => within(pointer, member.name, |pointer| {
-                check_at(value, &member.shape, pointer)
-            })?,
+            Some(value) => {
+                check_at(value, &member.shape).map_err(|error| error.within(member.name))?;
+            }
             None if member.required => {
-                return refuse(pointer, format!("member `{}` is missing", member.name));
+                return refuse(format!("member `{}` is missing", member.name));
             }
             None => {}
         }
@@ -279,26 +282,14 @@ fn check_closed(
     let complete = |group: &&[&str]| group.iter().all(|name| map.contains_key(*name));
     if !closed.any_of.is_empty() && !closed.any_of.iter().any(complete) {
         let groups: Vec<String> = closed.any_of.iter().map(|group| group.join("+")).collect();
-        return refuse(pointer, format!("needs one of `{}`", groups.join("`, `")));
+        return refuse(format!("needs one of `{}`", groups.join("`, `")));
     }
     Ok(())
 }
 
-fn within(
-    pointer: &mut String,
-    step: &str,
-    check: impl FnOnce(&mut String) -> Result<(), ShapeError>,
-) -> Result<(), ShapeError> {
-    let length = pointer.len();
-    push_step(pointer, step);
-    let result = check(pointer);
-    pointer.truncate(length);
-    result
-}
-
-fn refuse(pointer: &str, problem: String) -> Result<(), ShapeError> {
+fn refuse(problem: String) -> Result<(), ShapeError> {
     Err(ShapeError {
-        pointer: pointer.to_owned(),
+        pointer: String::new(),
         problem,
     })
 }

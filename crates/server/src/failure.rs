@@ -196,6 +196,12 @@ fn from_replay(error: RequestError, message: String) -> Failure {
             failure.param = Some(format!("override.{key}.sha256"));
             failure
         }
+        RequestError::Forbidden { param, .. } => {
+            let mut failure = Failure::new(Code::PolicyViolation, message)
+                .with("reason", json!("replay_authority"));
+            failure.param = Some(param);
+            failure
+        }
         RequestError::TooLarge { param } => {
             let mut failure = Failure::new(Code::PayloadTooLarge, message);
             failure.param = Some(param);

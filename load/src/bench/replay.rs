@@ -16,6 +16,16 @@ use crate::script::{LARGE, SMALL};
 /// Seven events each: two effects with intent and result, the use of the tool and its result, a checkpoint.
 const TURNS: u64 = 1_430;
 
+/// Only the part in memory, for who works on it.
+pub(crate) async fn run_exact(bench: &Bench, report: &mut Report) -> Result<()> {
+    for (name, lengths) in [("replay.exact.small", SMALL), ("replay.exact.4k", LARGE)] {
+        let recorded = run::Recorded::make(&bench.path(name), TURNS, lengths).await?;
+        exact::run(name, &recorded, report)?;
+        recorded.log.close().await?;
+    }
+    Ok(())
+}
+
 pub(crate) async fn run(bench: &Bench, report: &mut Report) -> Result<()> {
     let small = run::Recorded::make(&bench.path("replay-small"), TURNS, SMALL).await?;
     let large = run::Recorded::make(&bench.path("replay-large"), TURNS, LARGE).await?;

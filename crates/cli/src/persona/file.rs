@@ -54,6 +54,8 @@ struct PersonaFile {
     #[serde(default)]
     isolated_replay: bool,
     #[serde(default)]
+    forbids_replay: bool,
+    #[serde(default)]
     metadata: Map<String, Value>,
 }
 

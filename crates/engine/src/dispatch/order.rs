@@ -98,8 +98,8 @@ impl Engine {
             Request::ReplayTask(spec) => self.build_replay(caller, spec).await,
             Request::ReplaySession(spec) => self.build_session_replay(caller, spec).await,
             Request::CancelTask { id, reason } => {
-                let (_, task) = self.visible_task(caller, id).await?;
-                let receipt = self.canceled_receipt(&task).await?;
+                let (document, task) = self.visible_task(caller, id).await?;
+                let receipt = self.canceled_receipt(document.key, &task).await?;
                 let ids = match &receipt {
                     Some(receipt) => self.replay_end_ids(receipt)?,
                     None => self.end_ids(),

@@ -3,12 +3,14 @@
 use std::collections::BTreeMap;
 
 use canon::{Map, Value};
-use domain::{BranchId, Order, Refusal, ResourceKind, State, Task, TaskId, WorkspaceId};
+use domain::{
+    BranchId, Event, Kind, Order, Position, Refusal, ResourceKind, State, Task, TaskId, WorkspaceId,
+};
 
 use crate::caller::Caller;
 use crate::engine::Engine;
 use crate::refused::Refused;
-use crate::replay::{self, Refresh, Replayed, Source, Spec};
+use crate::replay::{self, Refresh, Source, Spec};
 use crate::request::ReplayTask;
 use crate::view;
 
@@ -41,6 +43,14 @@ impl Engine {
                 status: Some(task.status),
             }));
         }
+        let (input, persona) = self.given_to(&task).await?;
+        let rules = |name: &str| persona.get(name) == Some(&Value::Bool(true));
+        if rules("forbids_replay") {
+            return Err(Refused::Domain(Refusal::Policy {
+                reason: "persona_forbids_replay",
+                message: "the persona of this task does not let it be replayed".to_owned(),
+            }));
+        }
         if self.shared.work.active_count() >= self.shared.limits.open_tasks_max {
             return Err(Refused::Busy {
                 what: "open_tasks_max",
@@ -61,14 +71,11 @@ impl Engine {
             Some(session) => session.clone(),
             None => task.session_id.clone(),
         };
-        let (input, persona) = self.given_to(&task).await?;
         let mode = spec.mode.as_str().to_owned();
         // A run that goes on live, or that its persona isolates, gets a line of its own.
-        let goes_live =
-            spec.refresh.contains(&Refresh::Model) || spec.refresh.contains(&Refresh::Tools);
-        let isolated = persona.get("isolated_replay") == Some(&Value::Bool(true));
+        let isolated = rules("isolated_replay");
         let new_branch =
-            (goes_live || isolated).then(|| BranchId::from_body(&self.shared.ids.body()));
+            (goes_live(&spec) || isolated).then(|| BranchId::from_body(&self.shared.ids.body()));
         let order = domain::SubmitReplay {
             id,
             ordinal,
@@ -149,9 +156,28 @@ impl Engine {
         Ok((take("input"), take("persona")))
     }
 
+    /// Returns the events of a replay that its receipt is computed from when it is stopped.
+    async fn delivered_by(&self, key: Position) -> Result<Vec<Event>, Refused> {
+        let mut delivered = Vec::new();
+        for bytes in self.task_log(key).await? {
+            let mut event = Event::parse(&bytes).map_err(|error| Refused::Internal {
+                detail: error.to_string(),
+            })?;
+            let mark = event.replay.as_ref();
+            let is_told = event.kind() == Ok(Kind::AgentToolUse)
+                || mark.is_some_and(|mark| mark.override_key.is_some());
+            if is_told {
+                view::resolve_blobs(&*self.shared.store, &mut event.payload).await?;
+                delivered.push(event);
+            }
+        }
+        Ok(delivered)
+    }
+
     /// Returns what a replay that is canceled leaves as its receipt.
     pub(super) async fn canceled_receipt(
         &self,
+        key: Position,
         task: &Task,
     ) -> Result<Option<receipts::Receipt>, Refused> {
         let Some(of) = &task.replay else {
@@ -161,9 +187,14 @@ impl Engine {
         let Ok(source) = self.source(&of.source_task_id).await? else {
             return Ok(None);
         };
-        let replayed = Replayed::canceled(&spec);
+        let log = self.delivered_by(key).await?;
+        let replayed = replay::canceled(&source, &spec, log);
         self.replay_receipt(&source, &spec, &replayed, of).map(Some)
     }
+}
+
+fn goes_live(spec: &Spec) -> bool {
+    spec.refresh.contains(&Refresh::Model) || spec.refresh.contains(&Refresh::Tools)
 }
 
 fn replay_id(source: &TaskId, ordinal: u64) -> Result<TaskId, Refused> {

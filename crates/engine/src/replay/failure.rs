@@ -55,6 +55,8 @@ pub enum Failure {
         /// How many more were found.
         also: u64,
     },
+    /// It performed something before its process ended, and nobody knows the result.
+    ResultUnknown(Box<Unavailable>),
     /// It is not what was recorded.
     Diverged(Box<Divergence>),
     /// An override cannot be used as it is.
@@ -70,7 +72,9 @@ impl Failure {
     /// Returns the stable word for programs.
     pub const fn code(&self) -> &'static str {
         match self {
-            Failure::Unavailable { .. } => "replay_dependency_unavailable",
+            Failure::Unavailable { .. } | Failure::ResultUnknown(_) => {
+                "replay_dependency_unavailable"
+            }
             Failure::Diverged(_) => "replay_divergence",
             Failure::OverrideInvalid { .. } => "replay_override_invalid",
         }
@@ -87,6 +91,10 @@ impl Failure {
                     first.reason.replace('_', " ")
                 )
             }
+            Failure::ResultUnknown(effect) => format!(
+                "the result of `{}` is unknown and it cannot be repeated",
+                effect.key.as_deref().unwrap_or(effect.what)
+            ),
             Failure::Diverged(divergence) => {
                 let name = divergence.key.as_deref().or(divergence.event.as_deref());
                 let name = name.unwrap_or("the workflow");
@@ -110,6 +118,10 @@ impl Failure {
             Failure::Unavailable { first, also } => {
                 details.insert("first_unavailable".to_owned(), json!(first));
                 details.insert("also_unavailable_count".to_owned(), json!(also));
+            }
+            Failure::ResultUnknown(effect) => {
+                details.insert("first_unavailable".to_owned(), json!(effect));
+                details.insert("also_unavailable_count".to_owned(), json!(0));
             }
             Failure::Diverged(divergence) => {
                 details.insert("divergence".to_owned(), json!(divergence));

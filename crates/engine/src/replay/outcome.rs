@@ -5,8 +5,7 @@ use domain::{ArtifactId, Kind, ReplayMark, ReplayedEvent, Status, TaskId};
 use receipts::Applied;
 use serde_json::json;
 
-use super::failure::{Failure, Unavailable};
-use super::request::Spec;
+use super::failure::Failure;
 use super::source::Source;
 
 /// One event of a replay, in the order of emission.
@@ -43,6 +42,33 @@ pub struct End {
     pub broken: Option<Failure>,
 }
 
+impl End {
+    /// An end with nothing to say.
+    pub(super) fn plain(status: Status) -> Self {
+        Self {
+            status,
+            text: None,
+            summary: String::new(),
+            failure: Value::Null,
+            broken: None,
+        }
+    }
+
+    /// The end of a replay that cannot go on.
+    pub(super) fn broken_by(failure: Failure, cursor: Option<&str>) -> Self {
+        Self {
+            summary: failure.message(),
+            failure: json!({
+                "code": failure.code(),
+                "message": failure.message(),
+                "details": failure.details(cursor),
+            }),
+            broken: Some(failure),
+            ..Self::plain(Status::Failed)
+        }
+    }
+}
+
 /// An Artifact of the replayed result.
 #[derive(Debug, Clone, PartialEq)]
 pub struct FinalArtifact {
@@ -69,32 +95,48 @@ pub struct Replayed {
     pub artifacts: Vec<FinalArtifact>,
     /// True when it ended as the source did, with the same words.
     pub result_equal: bool,
-    /// True when something was read or performed anew.
+    /// True when something may be read or performed anew: then no one can promise the same bytes again.
     pub refreshed: bool,
     /// The last event of the source that was consumed.
     pub cursor: Option<usize>,
 }
 
 impl Replayed {
-    /// A replay that somebody stopped: what it had come to is not told.
-    pub fn canceled(spec: &Spec) -> Self {
+    /// A replay that has come to nothing yet.
+    pub(super) fn nothing(status: Status) -> Self {
         Self {
             emissions: Vec::new(),
-            end: End {
-                status: Status::Canceled,
-                text: None,
-                summary: String::new(),
-                failure: Value::Null,
-                broken: None,
-            },
+            end: End::plain(status),
             applied: Vec::new(),
-            unused: spec.overrides.keys().cloned().collect(),
+            unused: Vec::new(),
             reused: Vec::new(),
             artifacts: Vec::new(),
             result_equal: false,
-            refreshed: !spec.refresh.is_empty(),
+            refreshed: false,
             cursor: None,
         }
+    }
+
+    /// Notes that an override or something read anew was delivered.
+    pub(super) fn apply(&mut self, applied: Applied) {
+        match self.place_of(&applied.key) {
+            Ok(place) => {
+                if let Some(known) = self.applied.get_mut(place) {
+                    *known = applied;
+                }
+            }
+            Err(place) => self.applied.insert(place, applied),
+        }
+    }
+
+    /// True when something was delivered under a key.
+    pub(super) fn is_applied(&self, key: &str) -> bool {
+        self.place_of(key).is_ok()
+    }
+
+    fn place_of(&self, key: &str) -> Result<usize, usize> {
+        self.applied
+            .binary_search_by(|applied| applied.key.as_str().cmp(key))
     }
 
     /// Returns an emission as the domain writes it.
@@ -157,40 +199,9 @@ impl Replayed {
         }
     }
 
-    /// Returns the failed end of a run that performed something whose result nobody knows.
-    pub fn without_result_of(&self, key: &str) -> Self {
-        let failure = Failure::Unavailable {
-            first: Box::new(Unavailable {
-                what: "host",
-                id: None,
-                key: Some(key.to_owned()),
-                event_id: None,
-                sequence: None,
-                reason: "not_recorded",
-            }),
-            also: 0,
-        };
-        let end = End {
-            status: Status::Failed,
-            text: None,
-            summary: failure.message(),
-            failure: json!({"code": failure.code(), "message": failure.message(), "details": failure.details(None)}),
-            broken: Some(failure),
-        };
-        Self {
-            end,
-            ..self.clone()
-        }
-    }
-
     fn delta_id(&self, key: &str) -> Option<String> {
-        let mut keys: Vec<&str> = self
-            .applied
-            .iter()
-            .map(|applied| applied.key.as_str())
-            .collect();
-        keys.sort_unstable();
-        let place = keys.iter().position(|applied| *applied == key)?;
+        let place = self.place_of(key).ok()?;
+        let keys = self.applied.iter().map(|applied| applied.key.as_str());
         receipts::delta_ids(keys).into_iter().nth(place)
     }
 

@@ -1,16 +1,18 @@
 //! The receipt of a replay: a function of source, request and result, the same on every server.
 
 use canon::{Digest, Value};
-use domain::Status;
+use domain::{Kind, Status};
 use receipts::{
     BuildError, Determinism, End, EventLog, Failure, FinalArtifact, Identifiers, Issuer, Lifecycle,
-    Material, MaterialContent, MaterialKind, ModelRef, Receipt, ReplayFacts, ReplayInput, Tier,
-    Trust, build_replay, replay_artifact_id, replay_receipt_id, replay_task_id,
+    LivePart, Material, MaterialContent, MaterialKind, ModelRef, Receipt, ReplayFacts, ReplayInput,
+    Tier, Trust, build_replay, replay_artifact_id, replay_receipt_id, replay_task_id,
 };
 
+use super::anew;
 use super::outcome::Replayed;
 use super::request::Spec;
 use super::source::Source;
+use crate::receipt::Deeds;
 use crate::secrets;
 
 /// The issuer of a conformance run, its name, and the `source` text of its receipts.
@@ -86,6 +88,12 @@ pub fn receipt(
         uri: format!("artifact://event_log_{}", source.task_id),
         sha256: source.log_sha256,
     };
+    let deeds = deeds(source, replayed);
+    // Prices are in dollars; what was recorded may have been in anything.
+    let currency = match deeds.model_calls.is_empty() {
+        true => read.text("/cost/currency"),
+        false => None,
+    };
     let receipt = build_replay(&ReplayFacts {
         receipt_id,
         issuer: Issuer {
@@ -125,10 +133,15 @@ pub fn receipt(
             event_log,
             materials: materials(source, replayed),
         },
+        redactions: deeds.redactions(),
+        live: LivePart {
+            // B5: by the recorded clock no time passes in a replay.
+            consumed: deeds.consumed(0),
+            model_calls: deeds.model_calls,
+            side_effects: deeds.side_effects,
+        },
         chosen_model: read.model(),
-        currency: read
-            .text("/cost/currency")
-            .unwrap_or_else(|| "USD".to_owned()),
+        currency: currency.unwrap_or_else(|| "USD".to_owned()),
         final_artifacts: replayed
             .artifacts
             .iter()
@@ -140,13 +153,35 @@ pub fn receipt(
             })
             .collect(),
         applied: replayed.applied.clone(),
-        redactions: Vec::new(),
-        source_receipt_hash: source.receipt.as_ref().map(Receipt::hash),
+        source_receipt_hash: source.receipt_hash,
         source: text.to_owned(),
         source_task_id: source.task_id.to_string(),
         replay_mode: spec.mode.as_str().to_owned(),
     })?;
     receipt.redacted(&secrets::looks_secret)
+}
+
+/// Collects what the replay performed itself.
+///
+/// B9 wants cost, consumption and side effects of zero, because a replay performs nothing. That is not so for one that
+/// goes on live (B7): it paid and acted, and a proof of it must say so. What it reused of the record stays out: the
+/// source's own receipt tells that.
+fn deeds(source: &Source, replayed: &Replayed) -> Deeds {
+    let mut deeds = Deeds::default();
+    if !replayed.refreshed {
+        return deeds;
+    }
+    for emission in &replayed.emissions {
+        match (emission.kind, &emission.payload, emission.original) {
+            (Kind::AgentToolUse, Some(payload), _) => deeds.uses_tool(payload),
+            (Kind::AgentToolUse, None, Some(index)) => deeds.uses_tool(&source.payload(index)),
+            (Kind::EffectRecorded, Some(payload), _) if anew::is_told_by(payload) => {
+                deeds.live_effect(payload);
+            }
+            _ => {}
+        }
+    }
+    deeds
 }
 
 /// The members of the source's receipt.

@@ -189,6 +189,14 @@ pub enum RequestError {
         /// The digest of the value; none for a secret.
         expected: Option<Digest>,
     },
+    /// It asks for more than a replay may do.
+    #[error("{message}")]
+    Forbidden {
+        /// The member that asks for it.
+        param: String,
+        /// Why not.
+        message: String,
+    },
     /// A value is too large to be sent inline.
     #[error("`{param}` is larger than {INLINE_BYTES_MAX} bytes: send it as an artifact")]
     TooLarge {
@@ -303,7 +311,44 @@ pub fn read(
             ));
         }
     }
+    check_authority(&spec, source)?;
     Ok((spec, secrets))
+}
+
+/// A run that goes on live does what its persona and the people who approved let it do, and nothing that a request
+/// lets it do. Whoever may replay may not therefore lift a limit, grant a tool or approve in another's name.
+fn check_authority(spec: &Spec, source: &Source) -> Result<(), RequestError> {
+    let lets_tools_run = spec.refresh.contains(&Refresh::Tools);
+    if !lets_tools_run && !spec.refresh.contains(&Refresh::Model) {
+        return Ok(());
+    }
+    if source.is_replay() {
+        return Err(RequestError::Forbidden {
+            param: "refresh".to_owned(),
+            message:
+                "only a recorded run goes on live, and this one is a replay: replay its source"
+                    .to_owned(),
+        });
+    }
+    for (key, given) in &spec.overrides {
+        let what = match &*given.kind {
+            "event_payload" => "an event",
+            // What is said to the model is no authority; tier, budgets and all else in the state is.
+            "checkpoint_value" if given.target.as_deref() != Some("/system_prompt") => {
+                "the restored state"
+            }
+            _ if !lets_tools_run => continue,
+            "secret_value" => "a secret",
+            _ if key.starts_with("host:tools:") => "the list of tools",
+            _ if key.starts_with("host:approval:") => "an approval",
+            _ => continue,
+        };
+        return Err(RequestError::Forbidden {
+            param: format!("override.{key}"),
+            message: format!("{what} cannot be replaced in a replay that goes on live"),
+        });
+    }
+    Ok(())
 }
 
 fn text(map: &Map<String, Value>, name: &str, param: &str) -> Result<Option<String>, RequestError> {
@@ -496,11 +541,7 @@ fn read_override(
     let stated = stated_digest(given, &param("sha256"))?;
     let placeholder = stated.filter(|digest| is_placeholder(*digest));
     let (given_value, secret) = read_value(key, given, artifacts, is_secret)?;
-    let canonical = if source.knows(key) {
-        key.to_owned()
-    } else {
-        source.resolve_alias(key).unwrap_or_else(|| key.to_owned())
-    };
+    let canonical = canonical_key(key, source)?;
     let mut read = Override {
         kind,
         given: given_value,
@@ -548,6 +589,25 @@ fn read_override(
         }
     }
     Ok((canonical, read, secret))
+}
+
+/// Returns the key that a key or the recorded id of a call names; itself when it names nothing.
+fn canonical_key(key: &str, source: &Source) -> Result<String, RequestError> {
+    if source.knows(key) {
+        return Ok(key.to_owned());
+    }
+    let mut named = source.aliased(key);
+    match (named.pop(), named.as_slice()) {
+        (None, _) => Ok(key.to_owned()),
+        (Some(one), []) => Ok(one),
+        (Some(last), others) => Err(invalid(
+            format!("override.{key}"),
+            format!(
+                "several calls had this id: name {} or {last}",
+                others.join(", ")
+            ),
+        )),
+    }
 }
 
 fn read_value(

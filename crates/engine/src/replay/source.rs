@@ -3,7 +3,7 @@
 use std::collections::BTreeMap;
 use std::sync::Arc;
 
-use canon::{Digest, Map, Value, sha256};
+use canon::{Digest, Map, Value, jcs};
 use domain::{BLOB_MEMBER, Event, Kind, Status, TaskId};
 use receipts::{Receipt, event_log_digest};
 
@@ -41,16 +41,18 @@ pub struct Source {
     pub status: Status,
     /// Digest of its sealed log.
     pub log_sha256: Digest,
-    events: Vec<Event>,
+    /// What the Receipt hashes to.
+    pub(super) receipt_hash: Option<Digest>,
+    pub(super) events: Vec<Event>,
     kinds: Vec<Kind>,
     effects: BTreeMap<String, Places>,
-    blobs: BTreeMap<Digest, Vec<u8>>,
+    pub(super) blobs: BTreeMap<Digest, Vec<u8>>,
     /// The request, when the source is a replay itself: it holds values that events only describe.
     inherited: Option<Spec>,
     /// The Receipt that there should be, and what is wrong with it.
-    lacking: Option<(String, &'static str)>,
+    pub(super) lacking: Option<(String, &'static str)>,
     /// The digest of the log by somebody else's word.
-    claimed: Option<Digest>,
+    pub(super) claimed: Option<Digest>,
 }
 
 /// The times that the server itself reads around a workflow.
@@ -64,7 +66,8 @@ pub fn blobs_named(events: &[Arc<[u8]>]) -> Result<Vec<Digest>, ReadSourceError>
     let mut named = Vec::new();
     for bytes in events {
         let event = Event::parse(bytes).map_err(ReadSourceError::new)?;
-        named.extend(named_by(&event).into_iter().map(|(_, digest)| digest));
+        let kind = event.kind().ok();
+        named.extend(named_by(&event, kind).into_iter().map(|(_, digest)| digest));
     }
     named.sort_unstable();
     named.dedup();
@@ -72,7 +75,7 @@ pub fn blobs_named(events: &[Arc<[u8]>]) -> Result<Vec<Digest>, ReadSourceError>
 }
 
 /// Returns what an event keeps in blobs: the member, and the digest.
-fn named_by(event: &Event) -> Vec<(String, Digest)> {
+pub(super) fn named_by(event: &Event, kind: Option<Kind>) -> Vec<(String, Digest)> {
     let digest = |value: &Value| value.as_str().and_then(|text| Digest::parse(text).ok());
     let mut named = Vec::new();
     if let Some(Value::Object(listed)) = event.payload.get(BLOB_MEMBER) {
@@ -83,9 +86,9 @@ fn named_by(event: &Event) -> Vec<(String, Digest)> {
         }
     }
     let has_bytes = event.payload.get("bytes").is_some_and(Value::is_u64);
-    let content = match event.kind() {
-        Ok(Kind::CheckpointCreated) => event.payload.get("state_sha256"),
-        Ok(Kind::ArtifactCreated | Kind::ArtifactUpdated) if has_bytes => {
+    let content = match kind {
+        Some(Kind::CheckpointCreated) => event.payload.get("state_sha256"),
+        Some(Kind::ArtifactCreated | Kind::ArtifactUpdated) if has_bytes => {
             event.payload.get("sha256")
         }
         _ => None,
@@ -162,6 +165,7 @@ impl Source {
         let effects = places(&events, &kinds);
         Ok(Self {
             task_id,
+            receipt_hash: receipt.as_ref().map(Receipt::hash),
             receipt,
             status,
             log_sha256,
@@ -290,13 +294,21 @@ impl Source {
         serde_json::from_slice(self.blobs.get(&digest)?).ok()
     }
 
-    /// Returns the canonical key of a recorded call id, such as `mcp:<server>:<tool call id>`.
-    pub fn resolve_alias(&self, alias: &str) -> Option<String> {
-        self.events
+    /// True when the Task is a replay itself.
+    pub(super) fn is_replay(&self) -> bool {
+        let submitted = self.events.first();
+        submitted.is_some_and(|event| event.payload.get("replay").is_some_and(Value::is_object))
+    }
+
+    /// Returns the keys of the calls with a recorded id, such as `mcp:<server>:<tool call id>`. Ids are the provider's:
+    /// it may give one twice.
+    pub(super) fn aliased(&self, alias: &str) -> Vec<String> {
+        let mut keys: Vec<String> = self
+            .events
             .iter()
             .zip(&self.kinds)
             .enumerate()
-            .find_map(|(index, (event, kind))| {
+            .filter_map(|(index, (event, kind))| {
                 let text = |pointer: &str| event.payload.get(pointer).and_then(Value::as_str);
                 let key = text("effect_key")?;
                 let call_id = match kind {
@@ -314,12 +326,26 @@ impl Source {
                 let prefix = key.rsplitn(3, ':').nth(2)?;
                 (alias.strip_prefix(prefix)?.strip_prefix(':')? == call_id).then(|| key.to_owned())
             })
+            .collect();
+        keys.sort_unstable();
+        keys.dedup();
+        keys
     }
 
     /// True for an event of a replay whose payload came from a request: no workflow would say it again.
     pub(super) fn is_substituted(&self, index: usize) -> bool {
         self.substituted_by(index)
             .is_some_and(|key| key.starts_with("event:"))
+    }
+
+    /// True for an event of a replay that does not show what a tool returned, because a request put it there.
+    pub(super) fn hides_output(&self, index: usize) -> bool {
+        let event = self.events.get(index);
+        event.is_some_and(|event| {
+            let output = event.payload.get("output");
+            let is_hidden = output.and_then(|output| output.get("redacted")).is_some();
+            is_hidden && event.replay.is_some()
+        })
     }
 
     fn substituted_by(&self, index: usize) -> Option<&str> {
@@ -356,6 +382,38 @@ impl Source {
         payload
     }
 
+    /// True when an event says exactly this, its blobs included.
+    pub(super) fn tells(&self, index: usize, said: &Map<String, Value>) -> bool {
+        if let Some(given) = self.substitute(index) {
+            return given == said;
+        }
+        let Some(event) = self.events.get(index) else {
+            return false;
+        };
+        // Nothing is put together that only has to be compared.
+        match event.payload.get(BLOB_MEMBER) {
+            None => event.payload == *said,
+            Some(Value::Object(listed)) => {
+                let is_kept = |member: &String| {
+                    let digest = domain::blob_reference(&event.payload, member);
+                    let bytes = digest.and_then(|digest| self.blobs.get(&digest));
+                    let said = said.get(member).map(jcs);
+                    said.is_some() && said.as_ref() == bytes
+                };
+                let mut plain = event
+                    .payload
+                    .iter()
+                    .filter(|(name, _)| *name != BLOB_MEMBER && !listed.contains_key(*name));
+                let count = listed.len() + plain.clone().count();
+                let is_same = count == said.len()
+                    && plain.all(|(name, value)| said.get(name) == Some(value))
+                    && listed.keys().all(is_kept);
+                is_same || self.payload(index) == *said
+            }
+            Some(_) => self.payload(index) == *said,
+        }
+    }
+
     fn blob_value(&self, event: &Event, member: &str) -> Option<Value> {
         let digest = domain::blob_reference(&event.payload, member)?;
         serde_json::from_slice(self.blobs.get(&digest)?).ok()
@@ -379,8 +437,7 @@ impl Source {
             model: event
                 .payload
                 .get("model")
-                .filter(|model| !model.is_null())
-                .and_then(|model| serde_json::from_value(model.clone()).ok()),
+                .and_then(|model| serde::Deserialize::deserialize(model).ok()),
         })
     }
 
@@ -491,78 +548,6 @@ impl Source {
             .and_then(|text| Digest::parse(text).ok());
         (name, digest)
     }
-
-    /// Checks everything the log needs before anything is run: its digest in the receipt, and every blob from a place
-    /// on, so that the first thing missing is told by its place and not by luck.
-    pub(super) fn check(&self, from: usize) -> Option<Failure> {
-        if let Some((id, reason)) = &self.lacking {
-            let first = Unavailable {
-                what: "receipt",
-                id: Some(id.clone()),
-                key: None,
-                event_id: None,
-                sequence: None,
-                reason,
-            };
-            return Some(Failure::Unavailable {
-                first: Box::new(first),
-                also: 0,
-            });
-        }
-        let stated = self.receipt.as_ref().and_then(stated_log_digest);
-        let mut stated = stated.into_iter().chain(self.claimed);
-        if stated.any(|stated| stated != self.log_sha256) {
-            let first = Unavailable {
-                what: "event",
-                id: None,
-                key: None,
-                event_id: self.events.first().map(|event| event.id.to_string()),
-                sequence: Some(1),
-                reason: "log_corrupt",
-            };
-            return Some(Failure::Unavailable {
-                first: Box::new(first),
-                also: 0,
-            });
-        }
-        let mut missing = self
-            .events
-            .iter()
-            .enumerate()
-            // To restore a boundary, the workflow goes over what it was told before.
-            .filter(|(index, event)| *index >= from || is_needed_again(event))
-            .flat_map(|(index, event)| {
-                named_by(event)
-                    .into_iter()
-                    .map(move |(_, digest)| (index, event, digest))
-            })
-            // A checkpoint is needed only by who restarts from it.
-            .filter(|(index, ..)| {
-                self.kind(*index) != Some(Kind::CheckpointCreated)
-                    || (from > 0 && *index + 1 == from)
-            })
-            .filter_map(|(index, event, digest)| {
-                let reason = match self.blobs.get(&digest) {
-                    None => "missing",
-                    Some(bytes) if sha256(bytes) != digest => "hash_mismatch",
-                    Some(_) => return None,
-                };
-                Some(Unavailable {
-                    what: "artifact",
-                    id: Some(digest.to_string()),
-                    key: self.key_of(index).map(str::to_owned),
-                    event_id: Some(event.id.to_string()),
-                    sequence: Some(index as u64 + 1),
-                    reason,
-                })
-            });
-        let first = missing.next()?;
-        let also = missing.count() as u64;
-        Some(Failure::Unavailable {
-            first: Box::new(first),
-            also,
-        })
-    }
 }
 
 /// Returns the answer that the payload of a record holds.
@@ -574,35 +559,14 @@ pub(super) fn answer_in(payload: &Map<String, Value>) -> EffectAnswer {
     }
 }
 
-fn is_needed_again(event: &Event) -> bool {
-    matches!(
-        event.kind(),
-        Ok(Kind::TaskSubmitted | Kind::UserMessage | Kind::EffectRecorded)
-    )
-}
-
 /// Returns the state in which a Task ended, from the event that says so.
 fn end_told_by(event: &Event) -> Option<Status> {
-    if event.kind() != Ok(Kind::TaskStatusChanged) || event.replay.is_some() {
+    if &*event.kind != Kind::TaskStatusChanged.as_str() || event.replay.is_some() {
         return None;
     }
     let to = event.payload.get("to")?;
     let to: Status = serde_json::from_value(to.clone()).ok()?;
     to.is_terminal().then_some(to)
-}
-
-/// Returns the digest of the event log that a receipt states.
-fn stated_log_digest(receipt: &Receipt) -> Option<Digest> {
-    receipt
-        .as_map()
-        .get("replay_input")?
-        .get("materials")?
-        .as_array()?
-        .iter()
-        .find(|material| material.get("kind").and_then(Value::as_str) == Some("event_log"))
-        // The receipt of a replay names the log of its own source.
-        .filter(|_| !receipt.is_replay())
-        .and_then(|material| Digest::parse(material.get("sha256")?.as_str()?).ok())
 }
 
 fn places(events: &[Event], kinds: &[Kind]) -> BTreeMap<String, Places> {

@@ -1,4 +1,5 @@
-//! Working on a replay: the whole run is computed first, then written in pieces.
+//! Working on a replay: the whole run is computed first, then written in pieces. One that goes on live is computed from
+//! effect to effect.
 //!
 //! Since the computation is pure, a process that takes over computes it again and leaves out what is written already.
 
@@ -13,10 +14,11 @@ use domain::{
 use serde_json::json;
 
 use super::run::Run;
+use crate::port::Performed;
 use crate::record::unreadable;
 use crate::refused::Refused;
 use crate::replay::{self, Failure, Issuing, Progress, Replayed, Source, Spec};
-use crate::workflow::{EffectAnswer, Wanted};
+use crate::workflow::Wanted;
 use earlier::Earlier;
 
 /// Events of a replay that one commit takes, so that other clients need not wait for long.
@@ -33,7 +35,7 @@ impl Run<'_> {
         // A replay that has not begun has written nothing.
         let Earlier {
             mut written,
-            mut live,
+            live,
             unknown,
         } = match task.status {
             Status::Submitted => Earlier::default(),
@@ -47,30 +49,26 @@ impl Run<'_> {
             self.moves
                 .push(Move::StartReplay(replay::started(&source, &spec)));
         }
+        let workflows = &self.engine.shared.workflows;
+        let mut progress = replay::run(&source, workflows, &spec, &secrets, live);
         loop {
-            let progress = replay::run(
-                &source,
-                &self.engine.shared.workflows,
-                &spec,
-                &secrets,
-                &live,
-            );
             match progress {
                 Progress::Ended(replayed) => {
                     self.write(&source, &spec, &replayed, &mut written).await?;
                     return self.end_replay(&source, &spec, &replayed, of).await;
                 }
-                Progress::Needs { so_far, effect } => {
-                    self.write(&source, &spec, &so_far, &mut written).await?;
+                Progress::Needs(paused) => {
+                    let so_far = paused.so_far();
+                    self.write(&source, &spec, so_far, &mut written).await?;
                     self.flush().await?;
+                    let effect = paused.effect().clone();
                     if !effect.repeatable && unknown.contains(&effect.key) {
-                        let replayed = so_far.without_result_of(&effect.key);
+                        let replayed = paused.without_result();
                         return self.end_replay(&source, &spec, &replayed, of).await;
                     }
-                    self.streams_as = Some(so_far.mark(&source, &self.id, spec.mode.as_str()));
-                    let key = effect.key.clone();
-                    let answer = self.perform_anew(*effect).await?;
-                    live.insert(key, answer);
+                    let mark = paused.so_far().mark(&source, &self.id, spec.mode.as_str());
+                    self.streams_as = Some(mark);
+                    progress = paused.resume(self.perform_anew(effect).await?);
                 }
             }
         }
@@ -97,7 +95,7 @@ impl Run<'_> {
 
     /// Performs an effect of a run that has left its record. Its result is kept in memory until the event that tells
     /// it is written; a process that takes over performs it again only if that does no harm.
-    async fn perform_anew(&mut self, effect: Wanted) -> Result<EffectAnswer, Refused> {
+    async fn perform_anew(&mut self, effect: Wanted) -> Result<Performed, Refused> {
         let mut answers = [None];
         self.perform(vec![(0, effect.into_effect())], &mut answers)
             .await?;
@@ -109,8 +107,19 @@ impl Run<'_> {
         let performed = recorded.map(|index| self.moves.remove(index));
         match performed {
             Some(Move::RecordEffect(EffectResult {
-                ok, value, model, ..
-            })) => Ok(EffectAnswer { ok, value, model }),
+                ok,
+                value,
+                provider_request_id,
+                model,
+                observed,
+                ..
+            })) => Ok(Performed {
+                ok,
+                value,
+                provider_request_id,
+                model,
+                observed,
+            }),
             _ => Err(Refused::Internal {
                 detail: "an effect was performed and left no result".to_owned(),
             }),

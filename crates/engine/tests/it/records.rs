@@ -201,9 +201,9 @@ async fn compare(engine: &Engine, a: &TaskId, b: &TaskId) -> Diff {
 
 fn play(source: &Source, body: &Value) -> Replayed {
     let (spec, secrets) = replay::read(body, source, &BTreeMap::new(), false).unwrap();
-    match replay::run(source, &workflows(), &spec, &secrets, &BTreeMap::new()) {
+    match replay::run(source, &workflows(), &spec, &secrets, BTreeMap::new()) {
         Progress::Ended(replayed) => replayed,
-        Progress::Needs { .. } => panic!("a replay performs nothing"),
+        Progress::Needs(_) => panic!("a replay performs nothing"),
     }
 }
 
@@ -402,20 +402,12 @@ fn what_is_wrong_with_the_file_is_told_by_its_line() {
 #[test]
 fn ap_rpl_a_damaged_dependency_is_named_by_its_place() {
     let bytes = sample();
-    let first = |bytes: &[u8]| {
-        let source = Bundle::read(bytes).unwrap().into_source().unwrap();
-        match play(&source, &json!({})).end.broken {
-            Some(Failure::Unavailable { first, .. }) => *first,
-            other => panic!("{other:?}"),
-        }
-    };
+    let (mut states, mut overridden) = (0, 0);
     let altered = with_line(bytes, 3, |line| {
         line.replace("\"created_at\":\"2", "\"created_at\":\"1")
     });
-    assert_eq!(
-        (first(&altered).what, first(&altered).reason),
-        ("event", "log_corrupt")
-    );
+    let corrupt = first(&altered, &json!({}));
+    assert_eq!((corrupt.what, corrupt.reason), ("event", "log_corrupt"));
 
     let blobs: Vec<usize> = (0..lines(bytes).len())
         .filter(|at| lines(bytes)[*at].starts_with("{\"blob\":"))
@@ -428,23 +420,71 @@ fn ap_rpl_a_damaged_dependency_is_named_by_its_place() {
             line.replace("\"base64\":\"", "\"base64\":\"AAAA")
         });
         let without = without_line(bytes, at);
-        // The state of a checkpoint is needed only by who starts from it.
-        let is_state = lines(bytes)
-            .iter()
-            .any(|line| line.contains("vendor.checkpoint_created") && line.contains(digest));
-        if is_state {
-            let source = Bundle::read(&without).unwrap().into_source().unwrap();
-            assert!(play(&source, &json!({})).result_equal);
-            continue;
-        }
-        for (file, reason) in [(altered, "hash_mismatch"), (without, "missing")] {
-            let first = first(&file);
-            assert_eq!((first.what, first.reason), ("artifact", reason));
-            assert_eq!(first.id.as_deref(), Some(digest));
-            places.push(first.sequence.unwrap());
+        for (file, reason) in [(&altered, "hash_mismatch"), (&without, "missing")] {
+            let found = first(file, &json!({}));
+            assert_eq!((found.what, found.reason), ("artifact", reason));
+            assert_eq!(found.id.as_deref(), Some(digest));
+            let event = event_at(bytes, found.sequence.unwrap());
+            places.push(found.sequence.unwrap());
+            if event["event"] == "vendor.checkpoint_created" {
+                states += 1;
+                let id = &event["payload"]["checkpoint_id"];
+                let key = format!("host:checkpoint:{}", id.as_str().unwrap());
+                let body = json!({"mode": "from_checkpoint", "checkpoint_id": id});
+                let again = first(file, &body);
+                assert_eq!((again.id, again.reason), (Some(digest.to_owned()), reason));
+                // Who gives another state needs none; who gives a member of it does.
+                let state = json!({"kind": "checkpoint_value", "value": {"said": ["x"]}});
+                let mut whole = body.clone();
+                whole["override"] = json!({&key: state});
+                assert_eq!(end(file, &whole), None);
+                whole["override"][&key]["target"] = json!("/said");
+                assert_eq!(end(file, &whole), Some("replay_dependency_unavailable"));
+            } else if event["event"] == "vendor.effect_recorded" {
+                let key = event["payload"]["effect_key"].as_str().unwrap();
+                let value = json!({"choices": [{"message": {"content": "x"}}]});
+                let given = json!({"kind": "llm_provider_response", "value": value});
+                let body = json!({"mode": "with_overrides", "override": {key: given}});
+                // Both answers are long: the other one is still there.
+                assert_eq!(end(file, &body), None, "{key}");
+                overridden += 1;
+            }
         }
     }
     assert!(places.len() >= 4, "{places:?}");
+    assert!(states > 0 && overridden > 0, "{states} {overridden}");
+}
+
+/// The receipt of the source stands in the receipt of its replay: it must be what it was when it was issued.
+#[test]
+fn ap_rpl_an_altered_receipt_is_no_source() {
+    let bytes = sample();
+    let altered = with_line(bytes, lines(bytes).len() - 1, |line| {
+        let altered = line.replacen("\"issued_at\":\"2", "\"issued_at\":\"1", 1);
+        assert_ne!(altered, line);
+        altered
+    });
+    let found = first(&altered, &json!({}));
+    assert_eq!((found.what, found.reason), ("receipt", "hash_mismatch"));
+}
+
+fn end(file: &[u8], body: &Value) -> Option<&'static str> {
+    let source = Bundle::read(file).unwrap().into_source().unwrap();
+    play(&source, body).end.broken.map(|failure| failure.code())
+}
+
+fn first(file: &[u8], body: &Value) -> replay::Unavailable {
+    let source = Bundle::read(file).unwrap().into_source().unwrap();
+    match play(&source, body).end.broken {
+        Some(Failure::Unavailable { first, .. }) => *first,
+        other => panic!("{other:?}"),
+    }
+}
+
+fn event_at(bytes: &[u8], sequence: u64) -> Value {
+    let mut line: Value =
+        serde_json::from_str(lines(bytes)[usize::try_from(sequence).unwrap()]).unwrap();
+    line["event"].take()
 }
 
 proptest! {

@@ -5,8 +5,8 @@ use std::collections::BTreeMap;
 use std::sync::Arc;
 
 use canon::Value;
-use domain::{Event, Status, TaskId};
-use engine::port::{MemoryStore, Store};
+use domain::{Egress, Event, Observed, Status, TaskId};
+use engine::port::{MemoryStore, Performed, Store};
 use engine::{Caller, Idempotency, InputSpec, NewSession, NewTask, Refused, Request, Settle};
 use serde_json::json;
 
@@ -288,7 +288,20 @@ fn a_live_replay_performs_nothing_twice() {
         let outside = outside();
         outside
             .uses("llm:main:3", &[("x", "send", "{}"), ("y", "send", "{}")])
-            .answer("host:tool.send:main:2", json!({"sent": 2}))
+            .perform_as(
+                "host:tool.send:main:2",
+                Performed {
+                    observed: Some(Observed {
+                        network_egress: vec![Egress {
+                            destination: "example.org".to_owned(),
+                            purpose: "tool".to_owned(),
+                            bytes_sent: Some(2),
+                        }],
+                        ..Observed::default()
+                    }),
+                    ..Performed::ok(json!({"sent": 2}))
+                },
+            )
             .answer("host:tool.send:main:3", json!({"sent": 3}))
             .dawdle("host:tool.send:main:2", 3)
             .dawdle("host:tool.send:main:3", 3);
@@ -322,6 +335,16 @@ fn a_live_replay_performs_nothing_twice() {
         }
     });
     assert_eq!(expected.status, Status::Completed, "{:?}", expected.kinds());
+    let told = hand.turn(first.receipt(&expected), || {});
+    let effects_told = &told.as_map()["side_effects"];
+    assert_eq!(
+        effects_told["network_egress"][0]["destination"],
+        "example.org"
+    );
+    assert_eq!(
+        told.as_map()["cost"]["provider_breakdown"][0]["provider"],
+        "test"
+    );
     let mut failed = 0;
     for (number, snapshot) in snapshots.into_iter().enumerate() {
         let second_life = script();
@@ -351,6 +374,13 @@ fn a_live_replay_performs_nothing_twice() {
                 first.as_str(),
                 "commit {number}"
             );
+            let failed = replay.payload("replay.failed");
+            let message = failed["message"].as_str().unwrap();
+            assert!(message.contains("cannot be repeated"), "{message}");
+            // The Task says the same as its event.
+            let failure = replay.payload("task.failed")["failure"].clone();
+            assert_eq!(failure["details"], details, "commit {number}");
+            assert!(details["replay_cursor"].is_string(), "{details}");
         } else {
             assert_eq!(replay.kinds(), expected.kinds(), "commit {number}");
             let receipts = hand.turn(

@@ -193,6 +193,14 @@ async fn b12_04_a_running_replay_can_be_canceled() {
     let receipt = world.receipt(&replay).await;
     assert_eq!(receipt.as_map()["subject"]["object"], "replay_segment");
     assert_eq!(receipt.as_map()["lifecycle"]["final_state"], "CANCELED");
+    // AP-RPL-15: what was applied before is a delta; what nothing asked for is none.
+    let deltas = deltas(&receipt);
+    assert_eq!(deltas.len(), 1, "{deltas:?}");
+    assert_eq!(deltas[0]["override_key"], "host:x:main:1");
+    assert_eq!(deltas[0]["before_sha256"], json!(canon::sha256(b"\"x\"")));
+    assert_eq!(deltas[0]["after_sha256"], json!(canon::sha256(b"\"z\"")));
+    let record = replay.record("host:x:main:1").replay.as_ref().unwrap();
+    assert_eq!(deltas[0]["delta_id"], json!(record.receipt_delta_id));
     let verdict = world
         .engine
         .verify_receipt(&Caller::system(), receipt.id(), &Default::default(), None)
@@ -241,6 +249,10 @@ async fn b12_05_a_replay_can_be_replayed() {
     assert_same(&changed, &again);
     assert_eq!(again.text(), "changed");
     assert!(deltas(&world.receipt(&again).await).is_empty());
+    // However often: each log keeps what its events do not show.
+    let third = world.replay(&again.id, json!({})).await;
+    assert_same(&again, &third);
+    assert_eq!(third.text(), "changed");
     // And changed once more.
     let body = with(&[("llm:main:2", "llm_provider_response", saying("twice"))]);
     assert_eq!(world.replay(&changed.id, body).await.text(), "twice");
@@ -650,6 +662,98 @@ async fn b12_22_visibility_governs_the_event_of_the_effect() {
         assert!(record.contains_key("value_sha256"));
         assert_eq!(replay.text(), "new words");
     }
+}
+
+/// The public event of a tool's answer shows as much of it as the answer's own event (B1).
+#[tokio::test]
+async fn b12_22_visibility_governs_what_a_tool_returned_too() {
+    let world = World::new(Outside::new()).await;
+    world
+        .outside
+        .tools(two_tools())
+        .uses("llm:main:1", &[("c", "look", "{}")]);
+    world
+        .outside
+        .answer("mcp:eyes:main:1", json!({"seen": 1}))
+        .says("llm:main:2", "seen");
+    let source = world.agent(json!({"tools": ["look"]}), "go").await;
+    for (visibility, shown) in [("public", true), ("receipt_only", false)] {
+        let body = json!({"mode": "with_overrides", "override": {"mcp:eyes:main:1": {
+            "kind": "mcp_tool_return", "value": {"seen": "a secret plan"}, "visibility": visibility,
+        }}});
+        let replay = world.replay(&source.id, body).await;
+        assert_eq!(replay.status, Status::Completed);
+        let result = replay.of_kind("agent.tool_result")[0];
+        let output = result.payload["output"].to_string();
+        assert_eq!(output.contains("a secret plan"), shown, "{output}");
+        assert_eq!(output.contains("sha256:"), !shown, "{output}");
+        // AP-RPL-13: the substitution produced this event too.
+        let mark = result.replay.as_ref().unwrap();
+        assert_eq!(mark.override_key.as_deref(), Some("mcp:eyes:main:1"));
+        assert!(mark.receipt_delta_id.is_some());
+        let again = world.replay(&replay.id, json!({})).await;
+        assert_same(&replay, &again);
+    }
+}
+
+/// AP-RPL-13: the event of a time that was replaced says so.
+#[tokio::test]
+async fn ap_rpl_13_events_name_the_time_that_was_replaced() {
+    let world = World::new(Outside::new()).await;
+    world.outside.says("llm:main:1", "old");
+    let source = world.plain("go").await;
+    let labels = ["created_at", "started_at", "completed_at"];
+    let keys = labels.map(|label| format!("time:{label}"));
+    let time = json!("2026-01-01T00:00:00Z");
+    let given: Vec<(&str, &str, Value)> = keys
+        .iter()
+        .map(|key| (key.as_str(), "time", time.clone()))
+        .collect();
+    let replay = world.replay(&source.id, with(&given)).await;
+    let named: Vec<&str> = replay
+        .events
+        .iter()
+        .filter_map(|event| event.replay.as_ref()?.override_key.as_deref())
+        .collect();
+    assert_eq!(named, keys);
+    let marks = replay
+        .events
+        .iter()
+        .filter_map(|event| event.replay.as_ref());
+    assert_eq!(
+        marks.filter(|mark| mark.receipt_delta_id.is_some()).count(),
+        3
+    );
+}
+
+/// Who decided what is not told of a run in which the request decided otherwise.
+#[tokio::test]
+async fn events_of_a_decision_are_not_repeated_when_it_is_replaced() {
+    let world = World::new(Outside::new()).await;
+    let session = world.session().await;
+    let id = world
+        .submit(&session, Some("approve"), None, "act".into())
+        .await;
+    world.approve(&id, true).await;
+    let source = world.ended(&id).await;
+    let told = [
+        "user.tool_confirmation",
+        "tool.approved",
+        "vendor.trust_recorded",
+    ];
+    let count = |finished: &Finished| {
+        let kinds = finished.kinds();
+        kinds.iter().filter(|kind| told.contains(kind)).count()
+    };
+    assert_eq!(count(&source), 3);
+    assert_eq!(count(&world.replay(&id, json!({})).await), 3);
+    let denied = with(&[("host:approval:1", "host_fact", json!({"approved": false}))]);
+    let replay = world.replay(&id, denied).await;
+    assert_eq!(
+        replay.payload("replay.completed")["overrides_applied"],
+        json!(["host:approval:1"])
+    );
+    assert_eq!(count(&replay), 0, "{:?}", replay.kinds());
 }
 
 /// What somebody attached to a Task while it ran is made again, with the bytes it got.

@@ -34,6 +34,88 @@ async fn invalid(world: &World, id: &TaskId, body: Value) -> String {
     }
 }
 
+/// B2: a persona may forbid it.
+#[tokio::test]
+async fn b02_a_persona_that_forbids_replay_is_obeyed() {
+    let world = World::new(Outside::new()).await;
+    world.outside.says("llm:main:1", "hello");
+    let source = world.agent(json!({"forbids_replay": true}), "go").await;
+    match world.try_replay(&source.id, json!({})).await {
+        Err(Refused::Domain(Refusal::Policy { reason, .. })) => {
+            assert_eq!(reason, "persona_forbids_replay");
+        }
+        other => panic!("{other:?}"),
+    }
+}
+
+/// A run that goes on live has the authority of its persona and of those who approved, and no other.
+#[tokio::test]
+async fn b07_a_request_that_goes_on_live_grants_nothing() {
+    let world = World::new(Outside::new()).await;
+    let source = source(&world).await;
+    let checkpoint = source.payload("vendor.checkpoint_created")["checkpoint_id"]
+        .as_str()
+        .unwrap()
+        .to_owned();
+    let state = format!("host:checkpoint:{checkpoint}");
+    let submitted = format!("event:{}", source.event_id("task.submitted"));
+    let given = |kind: &str, value: Value| json!({"kind": kind, "value": value});
+    let tools = given("host_fact", two_tools());
+    let yes = given("host_fact", json!({"approved": true}));
+    let token = given("secret_value", json!("t0ken"));
+    let persona = given("event_payload", json!({"persona": {}}));
+    let mut tier = given("checkpoint_value", json!("act_auto"));
+    tier["target"] = json!("/autonomy_tier");
+    let both: &[&str] = &["model", "tools"];
+    let cases: [(&str, Value, &[&str]); 6] = [
+        ("host:tools:main:1", tools, &["tools"]),
+        ("host:approval:1", yes, &["tools"]),
+        ("secret:token", token, &["tools"]),
+        (&submitted, persona, both),
+        (&state, tier, both),
+        (&state, given("checkpoint_value", json!({})), both),
+    ];
+    for (key, given, refused_for) in cases {
+        let mut body = json!({"mode": "with_overrides", "override": {key: given}});
+        if key == state {
+            body["mode"] = json!("from_checkpoint");
+            body["checkpoint_id"] = json!(checkpoint);
+        }
+        for word in both {
+            body["refresh"] = json!([word]);
+            let answer = world.try_replay(&source.id, body.clone()).await;
+            match (answer, refused_for.contains(word)) {
+                (Err(Refused::Replay(error)), true) => match *error {
+                    RequestError::Forbidden { param, .. } => {
+                        assert_eq!(param, format!("override.{key}"));
+                    }
+                    other => panic!("{body}: {other:?}"),
+                },
+                (Ok(_), false) => {}
+                (other, _) => panic!("{body}: {other:?}"),
+            }
+        }
+        // Without going on live, everything can be changed.
+        body["refresh"] = json!([]);
+        world.try_replay(&source.id, body).await.unwrap();
+    }
+    let mut prompt = given("checkpoint_value", json!("Be brief."));
+    prompt["target"] = json!("/system_prompt");
+    let body = json!({"mode": "from_checkpoint", "checkpoint_id": checkpoint, "refresh": both,
+        "override": {&state: prompt}});
+    world.try_replay(&source.id, body).await.unwrap();
+    // What a replay recorded may have been put there by a request.
+    let replay = world.replay(&source.id, json!({})).await;
+    let body = json!({"mode": "with_overrides", "refresh": ["model"]});
+    match world.try_replay(&replay.id, body).await {
+        Err(Refused::Replay(error)) => match *error {
+            RequestError::Forbidden { param, .. } => assert_eq!(param, "refresh"),
+            other => panic!("{other:?}"),
+        },
+        other => panic!("{other:?}"),
+    }
+}
+
 #[tokio::test]
 async fn ap_rpl_09_ap_rpl_10_ap_rpl_11_ap_rpl_22_every_wrong_member_is_named() {
     let world = World::new(Outside::new()).await;
@@ -585,6 +667,25 @@ async fn ap_rpl_08_recorded_call_ids_are_aliases_and_the_rest_is_listed() {
         world.replay(&source.id, by_request).await.text(),
         "by its request"
     );
+}
+
+#[tokio::test]
+async fn ap_rpl_08_a_call_id_that_was_given_twice_names_neither() {
+    let world = World::new(Outside::new()).await;
+    world.outside.tools(two_tools()).says("llm:main:3", "seen");
+    for turn in 1..3 {
+        let key = format!("llm:main:{turn}");
+        world.outside.uses(&key, &[("c", "look", "{}")]);
+        let key = format!("mcp:eyes:main:{turn}");
+        world.outside.answer(&key, json!({"turn": turn}));
+    }
+    let source = world.agent(json!({"tools": ["look"]}), "go").await;
+    let body = |key: &str| with(&[(key, "mcp_tool_return", json!({"seen": 2}))]);
+    let param = invalid(&world, &source.id, body("mcp:eyes:c")).await;
+    assert_eq!(param, "override.mcp:eyes:c");
+    let replay = world.replay(&source.id, body("mcp:eyes:main:2")).await;
+    let applied = &replay.payload("replay.completed")["overrides_applied"];
+    assert_eq!(applied, &json!(["mcp:eyes:main:2"]));
 }
 
 #[tokio::test]

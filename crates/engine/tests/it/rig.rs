@@ -575,9 +575,9 @@ pub(crate) fn run_pure(
     spec: &Spec,
     secrets: &BTreeMap<String, Value>,
 ) -> replay::Replayed {
-    match replay::run(source, workflows, spec, secrets, &BTreeMap::new()) {
+    match replay::run(source, workflows, spec, secrets, BTreeMap::new()) {
         Progress::Ended(replayed) => replayed,
-        Progress::Needs { effect, .. } => panic!("it needs {effect:?}"),
+        Progress::Needs(paused) => panic!("it needs {:?}", paused.effect()),
     }
 }
 

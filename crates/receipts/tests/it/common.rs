@@ -224,6 +224,7 @@ pub(crate) fn replay_facts() -> ReplayFacts {
             }],
             ..task.replay_input
         },
+        live: LivePart::default(),
         chosen_model: Some(task.model_calls[0].model.clone()),
         currency: task.currency,
         final_artifacts: vec![FinalArtifact {

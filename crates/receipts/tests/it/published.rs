@@ -262,6 +262,7 @@ pub(crate) fn replay_facts(map: &Map<String, Value>) -> ReplayFacts {
         lifecycle: lifecycle(&map["lifecycle"]),
         trust: trust(&map["trust"]),
         replay_input: replay_input(&map["replay_input"]),
+        live: LivePart::default(),
         chosen_model: Some(model(&map["model_route"]["chosen_model"])),
         currency: text(&map["cost"]["currency"]),
         final_artifacts: artifacts(&map["final_artifacts"]),

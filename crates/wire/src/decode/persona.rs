@@ -60,6 +60,7 @@ pub fn create_persona(body: &Map<String, Value>) -> Result<CreatePersona, InputE
             .word("memory", PersonaMemory::WORDS, PersonaMemory::parse)?
             .unwrap_or(PersonaMemory::None),
         isolated_replay: members.boolean("isolated_replay")?.unwrap_or(false),
+        forbids_replay: members.boolean("forbids_replay")?.unwrap_or(false),
     };
     Ok(CreatePersona {
         persona,
@@ -230,6 +231,7 @@ mod tests {
             ("limits", json!({"steps": 1}), "limits.steps"),
             ("memory", json!("all"), "memory"),
             ("isolated_replay", json!("yes"), "isolated_replay"),
+            ("forbids_replay", json!(1), "forbids_replay"),
             ("system_prompt", json!(1), "system_prompt"),
             (
                 "rollout_policy",

@@ -66,7 +66,8 @@ pub(super) async fn run(
     let (engine, store) = (log.engine(), log.store());
     let first = replay_of(engine, store, &task).await?;
     // The server must come to what the bundle alone comes to.
-    let offline = exact::replay_exactly(&bundle, bundle.blobs.clone(), &Registry::new(builtin()))?;
+    let workflows = Registry::new(builtin());
+    let (offline, _) = exact::replay_exactly(&bundle, bundle.blobs.clone(), &workflows)?;
     let served = Receipt::read(&receipt_of(store, &first).await?)?;
     ensure!(
         served.hash() == Receipt::read(&offline)?.hash(),

@@ -23,12 +23,11 @@ pub(super) fn run(args: &ReplayArgs, file: &Path) -> anyhow::Result<Exit> {
     let (spec, secrets) = replay::read(&body, &source, &artifacts, args.offline.conformance)
         .map_err(|error| refusal(&error))?;
     let workflows = Registry::new(builtin());
-    let live = BTreeMap::new();
-    let replayed = match replay::run(&source, &workflows, &spec, &secrets, &live) {
+    let replayed = match replay::run(&source, &workflows, &spec, &secrets, BTreeMap::new()) {
         Progress::Ended(replayed) => replayed,
-        Progress::Needs { effect, .. } => {
+        Progress::Needs(paused) => {
             return Err(Problem::new(
-                format!("`{}` would have to be performed", effect.key),
+                format!("`{}` would have to be performed", paused.effect().key),
                 "a replay from a bundle performs nothing: use a server for --refresh",
             )
             .into());
@@ -139,6 +138,10 @@ fn refusal(error: &RequestError) -> anyhow::Error {
         RequestError::DigestMismatch { expected: None, .. } => {
             ("", "leave the digest of a secret out".to_owned())
         }
+        RequestError::Forbidden { param, .. } => (
+            param.as_str(),
+            "a replay from a bundle performs nothing: leave --refresh out".to_owned(),
+        ),
         RequestError::TooLarge { param } => (
             param.as_str(),
             "give the value with --override KEY=FILE".to_owned(),

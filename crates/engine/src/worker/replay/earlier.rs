@@ -7,8 +7,8 @@ use domain::{Event, Kind, Position};
 
 use super::super::run::Run;
 use crate::refused::Refused;
+use crate::replay::{Live, anew};
 use crate::view;
-use crate::workflow::{Answers, EffectAnswer};
 
 /// What is done already.
 #[derive(Debug, Default)]
@@ -16,7 +16,7 @@ pub(super) struct Earlier {
     /// How many events of the computed run are in the log.
     pub(super) written: usize,
     /// What was performed anew.
-    pub(super) live: Answers,
+    pub(super) live: Live,
     /// The effects that were meant to be performed and of which no result was told.
     pub(super) unknown: BTreeSet<String>,
 }
@@ -50,9 +50,9 @@ impl Run<'_> {
             earlier.unknown.insert(key);
         } else if kind == Some(Kind::EffectRecorded) {
             earlier.unknown.remove(&key);
-            if text(&event, "replay_note").as_deref() == Some("refreshed") {
+            if anew::is_told_by(&event.payload) {
                 view::resolve_blobs(&*self.engine.shared.store, &mut event.payload).await?;
-                earlier.live.insert(key, EffectAnswer::recorded(&event));
+                earlier.live.insert(key, anew::read(&event));
             }
         }
         Ok(())

@@ -38,6 +38,7 @@ pub(in crate::openapi) const SCHEMAS: &[Schema] = &[
             opt("limits", Ref("PersonaLimits")),
             opt("memory", Words(PersonaMemory::WORDS)),
             opt("isolated_replay", Boolean),
+            opt("forbids_replay", Boolean),
             opt("metadata", Object),
         ]),
     },

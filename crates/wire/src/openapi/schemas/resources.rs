@@ -63,6 +63,7 @@ pub(in crate::openapi) const SCHEMAS: &[Schema] = &[
             opt("limits", Ref("PersonaLimits")),
             opt("memory", Words(PersonaMemory::WORDS)),
             opt("isolated_replay", Boolean),
+            opt("forbids_replay", Boolean),
         ]),
     },
     Schema {

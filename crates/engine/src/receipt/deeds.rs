@@ -1,0 +1,182 @@
+//! What effects did, as the events of a log tell it: model calls, tool calls, changed files, contacted hosts.
+
+use std::collections::{BTreeMap, BTreeSet};
+
+use canon::{Digest, Map, Value, jcs, sha256};
+use domain::Observed;
+use receipts::{
+    Budget, FileOperation, FileWrite, Micros, ModelCall, ModelRef, NetworkEgress, Redaction,
+    SideEffects, ToolCall, ToolStatus,
+};
+use serde::Deserialize as _;
+
+/// What was done, collected from payloads in the order of the log.
+#[derive(Debug, Default)]
+pub(crate) struct Deeds {
+    pub(crate) model_calls: Vec<ModelCall>,
+    pub(crate) side_effects: SideEffects,
+    /// Names and arguments of tool calls, until their results come.
+    tools: BTreeMap<String, (String, String, Option<Digest>)>,
+    /// Lists of side effects that somebody could not observe.
+    not_observed: BTreeSet<String>,
+    /// Digests that would betray a secret (AP-PRIV-04).
+    withheld: Vec<String>,
+}
+
+impl Deeds {
+    /// Takes the payload of `agent.tool_use`.
+    pub(crate) fn uses_tool(&mut self, payload: &Map<String, Value>) {
+        let text = |member: &str| payload.get(member).and_then(Value::as_str);
+        if let Some(key) = text("effect_key") {
+            let call = (
+                text("name").unwrap_or("unknown").to_owned(),
+                text("tool_call_id").unwrap_or(key).to_owned(),
+                payload.get("input").map(|input| sha256(&jcs(input))),
+            );
+            self.tools.insert(key.to_owned(), call);
+        }
+    }
+
+    /// Takes the payload of `vendor.effect_recorded`.
+    pub(crate) fn effect(&mut self, payload: &Map<String, Value>) {
+        let text = |member: &str| payload.get(member).and_then(Value::as_str);
+        match text("kind") {
+            Some("llm_provider_response") if text("outcome") == Some("ok") => self.call(payload),
+            Some("mcp_tool_return" | "tool_result") => self.tool(payload),
+            _ => {}
+        }
+        self.observed(payload);
+    }
+
+    /// Takes the same of an effect that must not pass for harmless because nobody looked.
+    pub(crate) fn live_effect(&mut self, payload: &Map<String, Value>) {
+        self.effect(payload);
+        let is_tool = matches!(
+            payload.get("kind").and_then(Value::as_str),
+            Some("mcp_tool_return" | "tool_result")
+        );
+        if is_tool && !payload.contains_key("side_effects") {
+            let lists = ["fs_writes", "network_egress"];
+            self.not_observed.extend(lists.map(str::to_owned));
+        }
+    }
+
+    /// Returns what was used up in a time.
+    pub(crate) fn consumed(&self, wall_time_ms: u64) -> Budget {
+        let calls = || self.model_calls.iter();
+        Budget {
+            usd: Micros(
+                calls()
+                    .filter_map(|call| call.cost)
+                    .map(|cost| cost.0)
+                    .sum(),
+            ),
+            input_tokens: calls().map(|call| call.input_tokens).sum(),
+            output_tokens: calls().map(|call| call.output_tokens).sum(),
+            tool_calls: self.side_effects.tool_calls.len() as u64,
+            wall_time_ms,
+        }
+    }
+
+    /// Names what nobody saw, where an empty list would say that nothing happened, and what must not be told.
+    pub(crate) fn redactions(&self) -> Vec<Redaction> {
+        let lists = self.not_observed.iter();
+        let lists = lists.map(|list| (format!("/side_effects/{list}"), "not_observed"));
+        let withheld = self.withheld.iter().map(|field| (field.clone(), "secret"));
+        lists
+            .chain(withheld)
+            .map(|(field, reason)| Redaction {
+                field,
+                reason: reason.to_owned(),
+                proof_hash: None,
+            })
+            .collect()
+    }
+
+    fn tool(&mut self, payload: &Map<String, Value>) {
+        let text = |member: &str| payload.get(member).and_then(Value::as_str);
+        let key = text("effect_key").unwrap_or_default();
+        let (tool, call_id, input_hash) = self
+            .tools
+            .remove(key)
+            .unwrap_or_else(|| (key.to_owned(), key.to_owned(), None));
+        self.side_effects.tool_calls.push(ToolCall {
+            tool,
+            call_id,
+            status: if text("outcome") == Some("ok") {
+                ToolStatus::Succeeded
+            } else {
+                ToolStatus::Failed
+            },
+            input_hash,
+            output_hash: text("value_sha256").and_then(|digest| Digest::parse(digest).ok()),
+        });
+    }
+
+    fn observed(&mut self, payload: &Map<String, Value>) {
+        let observed = payload
+            .get("side_effects")
+            .and_then(|observed| Observed::deserialize(observed).ok());
+        let Some(observed) = observed else { return };
+        for (index, change) in (self.side_effects.fs_writes.len()..).zip(&observed.fs_writes) {
+            let (before, after) = (change.before_sha256, change.after_sha256);
+            // A file that is there has a digest, unless whoever looked kept it back.
+            for (is_there, digest, member) in [
+                (change.operation != "create", before, "before_sha256"),
+                (change.operation != "delete", after, "after_sha256"),
+            ] {
+                if is_there && digest.is_none() {
+                    let field = format!("/side_effects/fs_writes/{index}/{member}");
+                    self.withheld.push(field);
+                }
+            }
+        }
+        let writes = observed.fs_writes.into_iter().map(|change| FileWrite {
+            path: change.path,
+            operation: match change.operation.as_str() {
+                "create" => FileOperation::Create,
+                "delete" => FileOperation::Delete,
+                _ => FileOperation::Modify,
+            },
+            before_sha256: change.before_sha256,
+            after_sha256: change.after_sha256,
+        });
+        self.side_effects.fs_writes.extend(writes);
+        let egress = observed
+            .network_egress
+            .into_iter()
+            .map(|egress| NetworkEgress {
+                destination: egress.destination,
+                purpose: egress.purpose,
+                bytes_sent: egress.bytes_sent,
+            });
+        self.side_effects.network_egress.extend(egress);
+        self.not_observed.extend(observed.not_observed);
+    }
+
+    fn call(&mut self, payload: &Map<String, Value>) {
+        let facts = payload.get("model").and_then(Value::as_object);
+        let member = |name: &str| facts.and_then(|facts| facts.get(name));
+        let number = |name: &str| member(name).and_then(Value::as_u64).unwrap_or(0);
+        let word = |name: &str| {
+            member(name)
+                .and_then(Value::as_str)
+                .unwrap_or("unknown")
+                .to_owned()
+        };
+        self.model_calls.push(ModelCall {
+            model: ModelRef {
+                provider: word("provider"),
+                model: word("model"),
+                version: None,
+                reason: None,
+            },
+            input_tokens: number("input_tokens"),
+            output_tokens: number("output_tokens"),
+            cost: member("cost_micros").and_then(Value::as_u64).map(Micros),
+            price_table: member("price_table")
+                .and_then(Value::as_str)
+                .map(str::to_owned),
+        });
+    }
+}

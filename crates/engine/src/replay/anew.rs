@@ -1,0 +1,65 @@
+//! What a replay performed anew, as its own event tells it.
+//!
+//! Written and read here and nowhere else: a process that takes over must know all of it again, and the receipt is
+//! computed from it.
+
+use canon::{Digest, Map, Value};
+use domain::Event;
+use serde_json::json;
+
+use super::run::members;
+use crate::port::Performed;
+use crate::workflow::{EffectAnswer, Wanted};
+
+/// The member that marks such an event, and its word.
+const NOTE: (&str, &str) = ("replay_note", "refreshed");
+
+/// Why such a delivery stands in a receipt.
+pub(super) const REASON: &str = "refreshed by request";
+
+/// Returns the payload of the event that tells a result. Members beyond those that every refreshed read has are
+/// there only when there is something to tell.
+pub(super) fn payload(
+    effect: &Wanted,
+    performed: &Performed,
+    digest: Digest,
+) -> Map<String, Value> {
+    let mut payload = members(json!({
+        "effect_key": effect.key,
+        "kind": effect.kind.record_kind(),
+        "outcome": if performed.ok { "ok" } else { "error" },
+        "value": performed.value,
+        "value_sha256": digest,
+        "visibility": "public",
+        "model": performed.model,
+        NOTE.0: NOTE.1,
+    }));
+    if let Some(id) = &performed.provider_request_id {
+        payload.insert("provider_request_id".to_owned(), json!(id));
+    }
+    if let Some(observed) = &performed.observed {
+        payload.insert("side_effects".to_owned(), json!(observed));
+    }
+    payload
+}
+
+/// True for the payload of such an event.
+pub(crate) fn is_told_by(payload: &Map<String, Value>) -> bool {
+    payload.get(NOTE.0).and_then(Value::as_str) == Some(NOTE.1)
+}
+
+/// Reads the result back from its event, whose blobs are filled in.
+pub(crate) fn read(event: &Event) -> Performed {
+    let EffectAnswer { ok, value, model } = EffectAnswer::recorded(event);
+    let member = |name: &str| event.payload.get(name);
+    Performed {
+        ok,
+        value,
+        model,
+        provider_request_id: member("provider_request_id")
+            .and_then(Value::as_str)
+            .map(str::to_owned),
+        observed: member("side_effects")
+            .and_then(|observed| serde::Deserialize::deserialize(observed).ok()),
+    }
+}

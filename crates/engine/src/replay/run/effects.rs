@@ -1,0 +1,380 @@
+//! The effects of a step: where each answer comes from, and handing them over in the order in which they were recorded.
+
+use std::collections::VecDeque;
+
+use canon::{Digest, Value, jcs, sha256};
+use domain::{BLOB_MEMBER, Kind, Status};
+use receipts::Applied;
+use serde_json::json;
+
+use super::overrides::operation;
+use super::{Runner, members};
+use crate::port::Performed;
+use crate::replay::anew;
+use crate::replay::failure::{Divergence, Failure, Unavailable};
+use crate::replay::request::Refresh;
+use crate::replay::source::answer_in;
+use crate::workflow::{EffectAnswer, EffectKind, Wanted};
+
+/// Where the answer to an effect comes from.
+enum Found {
+    Record {
+        place: usize,
+        /// What was recorded there; none when the request replaces that event.
+        answer: Option<EffectAnswer>,
+        stale: bool,
+    },
+    Override,
+    Anew(Performed),
+    /// To be performed.
+    Needed,
+    /// The source stopped here too.
+    Nowhere,
+}
+
+/// The effects of one step, on their way back to the workflow.
+pub(super) struct Delivery {
+    /// What has not been handed over, with its place in the step.
+    waiting: VecDeque<(usize, Wanted, Found)>,
+    answers: Vec<Option<EffectAnswer>>,
+    is_stopped: bool,
+}
+
+impl Delivery {
+    /// Takes what performing the effect gave that all others wait for.
+    pub(super) fn performed(&mut self, performed: Performed) {
+        if let Some((.., found)) = self.waiting.front_mut() {
+            *found = Found::Anew(performed);
+        }
+    }
+}
+
+/// How far the effects of a step came.
+pub(super) enum Delivered {
+    All(Vec<EffectAnswer>),
+    /// This one must be performed.
+    Needs(Wanted),
+    /// The source ended before they were answered.
+    Nothing,
+}
+
+impl Runner<'_> {
+    /// Finds the answers to the effects of one step.
+    pub(super) fn look_all_up(&mut self, effects: Vec<Wanted>) -> Result<Delivery, Failure> {
+        let mut waiting = Vec::with_capacity(effects.len());
+        for (index, effect) in effects.into_iter().enumerate() {
+            let asked = effect.request_digest();
+            let found = self.look_up(&effect, asked)?;
+            self.requested(&effect, asked, &found)?;
+            waiting.push((index, effect, found));
+        }
+        let is_stopped = waiting
+            .iter()
+            .any(|(.., found)| matches!(found, Found::Nowhere));
+        let answers = vec![None; waiting.len()];
+        // In the order in which they were recorded; what was not recorded comes last.
+        waiting.sort_by_key(|(_, effect, _)| {
+            let recorded = self.source.places(&effect.key).recorded;
+            recorded.unwrap_or(usize::MAX)
+        });
+        Ok(Delivery {
+            waiting: waiting.into(),
+            answers,
+            is_stopped,
+        })
+    }
+
+    /// Hands over what is to be had, up to an effect that must be performed first: each result is told before the next
+    /// effect begins.
+    pub(super) fn deliver_all(&mut self, delivery: &mut Delivery) -> Result<Delivered, Failure> {
+        while let Some((index, effect, found)) = delivery.waiting.pop_front() {
+            if matches!(found, Found::Needed) {
+                let needed = effect.clone();
+                delivery.waiting.push_front((index, effect, found));
+                return Ok(Delivered::Needs(needed));
+            }
+            let answer = self.deliver(&effect, found)?;
+            if let Some(slot) = delivery.answers.get_mut(index) {
+                *slot = answer;
+            }
+        }
+        if delivery.is_stopped {
+            return Ok(Delivered::Nothing);
+        }
+        let answers = std::mem::take(&mut delivery.answers);
+        Ok(Delivered::All(answers.into_iter().flatten().collect()))
+    }
+
+    fn refreshes(&self, kind: EffectKind) -> bool {
+        let refresh = match kind {
+            EffectKind::Time => Refresh::Time,
+            EffectKind::Memory => Refresh::Memory,
+            EffectKind::Secret => Refresh::Secrets,
+            EffectKind::Host | EffectKind::Random => Refresh::Host,
+            EffectKind::Model | EffectKind::McpTool | EffectKind::LocalTool => return false,
+            EffectKind::Hold | EffectKind::Ask(_) => return false,
+        };
+        self.spec.refresh.contains(&refresh)
+    }
+
+    /// True when a run that has left its record may go on with the outside.
+    fn goes_on_live(&self, kind: EffectKind) -> bool {
+        let refresh = match kind {
+            EffectKind::Model => Refresh::Model,
+            EffectKind::McpTool | EffectKind::LocalTool => Refresh::Tools,
+            _ => return false,
+        };
+        self.deviated && self.spec.refresh.contains(&refresh)
+    }
+
+    /// Returns what was performed anew before, or says that it must be.
+    fn anew(&mut self, key: &str) -> Found {
+        self.anew.insert(key.to_owned());
+        match self.live.remove(key) {
+            Some(performed) => Found::Anew(performed),
+            None => Found::Needed,
+        }
+    }
+
+    fn look_up(&mut self, effect: &Wanted, asked: Digest) -> Result<Found, Failure> {
+        if self.spec.overrides.contains_key(&effect.key) {
+            return Ok(Found::Override);
+        }
+        if self.refreshes(effect.kind) {
+            return Ok(self.anew(&effect.key));
+        }
+        let goes_on_live = self.goes_on_live(effect.kind);
+        if goes_on_live && self.live_since {
+            return Ok(self.anew(&effect.key));
+        }
+        let places = self.source.places(&effect.key);
+        let Some(place) = places.recorded else {
+            if goes_on_live {
+                self.live_since = true;
+                return Ok(self.anew(&effect.key));
+            }
+            if !self.deviated
+                && places.requested.is_some()
+                && self.source.status != Status::Completed
+            {
+                return Ok(Found::Nowhere);
+            }
+            return Err(self.not_recorded(effect));
+        };
+        let answer = match self.event_override(place) {
+            Some(_) => None,
+            None => match self.source.answer(place) {
+                None => return Err(self.source.redacted(place)),
+                answer => answer,
+            },
+        };
+        let recorded = places
+            .requested
+            .and_then(|index| self.request_digest(index));
+        let is_same = recorded.is_none_or(|recorded| recorded == asked);
+        // Somebody decided on that very action in that very run. Nobody has decided on what is now to be done.
+        let is_decision = matches!(effect.kind, EffectKind::Ask(_));
+        if is_decision
+            && self.spec.refresh.contains(&Refresh::Tools)
+            && (self.live_since || (self.deviated && !is_same))
+        {
+            return Err(self.not_recorded(effect));
+        }
+        if is_same {
+            return Ok(Found::Record {
+                place,
+                answer,
+                stale: false,
+            });
+        }
+        if goes_on_live {
+            self.live_since = true;
+            return Ok(self.anew(&effect.key));
+        }
+        if self.deviated && !self.spec.stale_input_fails {
+            return Ok(Found::Record {
+                place,
+                answer,
+                stale: true,
+            });
+        }
+        Err(Failure::Diverged(Box::new(Divergence {
+            key: Some(effect.key.clone()),
+            event: None,
+            sequence: places.requested.map(|index| index as u64 + 1),
+            expected_sha256: recorded,
+            found_sha256: Some(asked),
+            what: "request",
+        })))
+    }
+
+    fn not_recorded(&self, effect: &Wanted) -> Failure {
+        let first = Unavailable {
+            what: match effect.kind {
+                EffectKind::Memory => "memory",
+                _ => "host",
+            },
+            id: None,
+            key: Some(effect.key.clone()),
+            event_id: self.event_id(Some(self.next)),
+            sequence: Some(self.next as u64 + 1),
+            reason: "not_recorded",
+        };
+        Failure::Unavailable {
+            first: Box::new(first),
+            also: 0,
+        }
+    }
+
+    fn request_digest(&self, index: usize) -> Option<Digest> {
+        let event = self.source.event(index)?;
+        Digest::parse(event.payload.get("request_sha256")?.as_str()?).ok()
+    }
+
+    fn requested(&mut self, effect: &Wanted, digest: Digest, found: &Found) -> Result<(), Failure> {
+        let places = self.source.places(&effect.key);
+        let is_same = places
+            .requested
+            .is_some_and(|index| self.request_digest(index) == Some(digest));
+        let payload = if is_same {
+            None
+        } else {
+            let mut payload = json!({
+                "effect_key": effect.key,
+                "kind": effect.kind.record_kind(),
+                "request_sha256": digest,
+                "repeatable": effect.repeatable,
+            });
+            if let (Found::Record { stale: true, .. }, Value::Object(payload)) =
+                (found, &mut payload)
+            {
+                payload.insert("replay_note".to_owned(), "stale_input".into());
+            }
+            Some(members(payload))
+        };
+        self.emit(Kind::EffectRequested, places.requested, payload, None)?;
+        if let (EffectKind::Ask(_), Some(asked)) = (effect.kind, places.asked) {
+            let kind = self.source.kind(asked).unwrap_or(Kind::InputRequested);
+            self.emit(kind, Some(asked), None, None)?;
+        }
+        Ok(())
+    }
+
+    /// Hands an answer over and emits what says so.
+    fn deliver(&mut self, effect: &Wanted, found: Found) -> Result<Option<EffectAnswer>, Failure> {
+        match found {
+            Found::Record {
+                place,
+                answer,
+                stale,
+            } => {
+                let payload = stale.then(|| {
+                    let mut payload = self
+                        .source
+                        .event(place)
+                        .map(|event| event.payload.clone())
+                        .unwrap_or_default();
+                    payload.insert("replay_note".to_owned(), "stale_input".into());
+                    payload
+                });
+                let by_event = self.event_override(place);
+                self.emit(Kind::EffectRecorded, Some(place), payload, None)?;
+                if let Some(given) = by_event {
+                    let payload = given.inline().and_then(Value::as_object);
+                    return Ok(payload.map(answer_in));
+                }
+                self.replayed.reused.push(place);
+                Ok(answer)
+            }
+            Found::Override => self.deliver_override(effect).map(Some),
+            Found::Anew(performed) => self.deliver_anew(effect, performed).map(Some),
+            Found::Needed | Found::Nowhere => Ok(None),
+        }
+    }
+
+    fn deliver_anew(
+        &mut self,
+        effect: &Wanted,
+        performed: Performed,
+    ) -> Result<EffectAnswer, Failure> {
+        let recorded = self.source.places(&effect.key).recorded;
+        let digest = sha256(&jcs(&performed.value));
+        self.deviated = true;
+        self.replayed.apply(Applied {
+            key: effect.key.clone(),
+            operation: operation(recorded),
+            event_id: self.event_id(recorded),
+            before_sha256: self.recorded_digest(&effect.key),
+            after_sha256: Some(digest),
+            artifact_id: None,
+            reason: anew::REASON.to_owned(),
+        });
+        let payload = anew::payload(effect, &performed, digest);
+        self.emit(
+            Kind::EffectRecorded,
+            recorded,
+            Some(payload),
+            Some(&effect.key),
+        )?;
+        let Performed {
+            ok, value, model, ..
+        } = performed;
+        Ok(EffectAnswer { ok, value, model })
+    }
+
+    fn deliver_override(&mut self, effect: &Wanted) -> Result<EffectAnswer, Failure> {
+        let key = &effect.key;
+        let Some(given) = self.spec.overrides.get(key) else {
+            return Err(Failure::OverrideInvalid {
+                key: key.clone(),
+                message: format!("`{key}` is overridden by nothing"),
+            });
+        };
+        let value = match given.inline().or_else(|| self.secrets.get(key)) {
+            Some(value) => value.clone(),
+            None => Value::Null,
+        };
+        let mut kept = None;
+        let mut payload = json!({
+            "effect_key": key,
+            "kind": effect.kind.record_kind(),
+            "outcome": "ok",
+            "visibility": given.visibility.as_str(),
+        });
+        if let Value::Object(payload) = &mut payload {
+            // Not even the digest of a secret is told.
+            if let Some(digest) = given.digest() {
+                payload.insert("value_sha256".to_owned(), json!(digest));
+            }
+            if given.visibility == domain::Visibility::Public {
+                payload.insert("value".to_owned(), value.clone());
+            } else {
+                payload.insert("redacted".to_owned(), true.into());
+                // Kept beside the log, as large values are, so that this replay can be replayed itself.
+                if given.digest().is_some() {
+                    let bytes = jcs(&value);
+                    let descriptor = json!({"sha256": sha256(&bytes), "bytes": bytes.len()});
+                    payload.insert(BLOB_MEMBER.to_owned(), json!({"value": descriptor}));
+                    kept = Some(bytes);
+                }
+            }
+        }
+        let recorded = self.source.places(key).recorded;
+        self.apply(key, recorded, self.recorded_digest(key));
+        self.deviated = true;
+        self.emit(
+            Kind::EffectRecorded,
+            recorded,
+            Some(members(payload)),
+            Some(key),
+        )?;
+        if let Some(last) = self.replayed.emissions.last_mut() {
+            last.content = kept;
+        }
+        Ok(EffectAnswer {
+            ok: true,
+            value,
+            model: None,
+        })
+    }
+}
