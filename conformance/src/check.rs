@@ -49,6 +49,8 @@ pub(crate) mod receipt;
 
 pub(crate) mod replay;
 
+pub(crate) mod elsewhere;
+
 pub(crate) mod sdk;
 
 pub(crate) mod persona;

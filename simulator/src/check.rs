@@ -1,5 +1,7 @@
 //! What must hold of a log at every moment.
 
+mod replays;
+
 use std::collections::{BTreeMap, BTreeSet};
 
 use canon::{Digest, Integers, jcs, read, sha256};
@@ -10,6 +12,8 @@ use engine::port::{ListQuery, MemoryStore, NewestQuery, ReadEvents, Scope, Store
 use receipts::merkle::Frontier;
 
 use crate::clients::Ledger;
+pub use replays::Replays;
+pub(crate) use replays::{ISSUER, check_replays};
 
 /// Checks a whole store; the first thing that is wrong comes back.
 pub(crate) async fn check(store: &MemoryStore, ledger: &Ledger) -> Result<(), String> {
@@ -147,8 +151,9 @@ fn check_ledger(ledger: &Ledger, folded: &BTreeMap<Box<str>, Document>) -> Resul
     Ok(())
 }
 
-/// What must hold once nothing is left to do: every Task has ended, each key made one resource.
-pub(crate) async fn check_end(store: &MemoryStore, ledger: &Ledger) -> Result<(), String> {
+/// What must hold once nothing is left to do: every Task has ended, each key made one resource, replays are what they
+/// replay.
+pub(crate) async fn check_end(store: &MemoryStore, ledger: &Ledger) -> Result<Replays, String> {
     let query = ListQuery {
         kind: ResourceKind::Task,
         scope: Scope::All,
@@ -194,7 +199,7 @@ pub(crate) async fn check_end(store: &MemoryStore, ledger: &Ledger) -> Result<()
             return Err(format!("{key} was acknowledged without an event"));
         }
     }
-    Ok(())
+    check_replays(store).await
 }
 
 /// Every ended Task has one receipt, receipts of a Session form one chain, and the tree is over all of them.
@@ -220,6 +225,7 @@ async fn check_receipts(store: &MemoryStore) -> Result<(), String> {
         ));
     }
     let mut chains: BTreeMap<String, Digest> = BTreeMap::new();
+    let mut known = BTreeSet::new();
     let mut frontier = Frontier::EMPTY;
     for document in &issued {
         let State::Receipt(state) = &document.state else {
@@ -233,7 +239,14 @@ async fn check_receipts(store: &MemoryStore) -> Result<(), String> {
         let checked = receipts::stream::check(&bytes)
             .map_err(|error| format!("{}: {error:?}", document.id))?;
         let stated = receipts::Receipt::read(&bytes).map_err(|error| error.to_string())?;
-        let before = chains.insert(state.session_id.to_string(), state.receipt_hash);
+        // A replay's hangs off its source's and leaves the chain alone.
+        let before = match stated.is_replay() {
+            true => stated
+                .previous_hash()
+                .filter(|source| known.contains(source)),
+            false => chains.insert(state.session_id.to_string(), state.receipt_hash),
+        };
+        known.insert(state.receipt_hash);
         if stated.previous_hash() != before || checked.hash != state.receipt_hash {
             return Err(format!(
                 "receipt `{}` does not follow its predecessor",

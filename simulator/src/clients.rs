@@ -8,8 +8,8 @@ use canon::Map;
 use domain::{ResourceKind, Role, SessionId, State, Status, TaskId};
 use engine::port::{Clock, ListQuery, Scope};
 use engine::{
-    Caller, Engine, Idempotency, InputSpec, MessageSpec, NewSession, NewTask, Refused, Request,
-    Settle, TaskMessageKind,
+    Caller, Engine, Idempotency, InputSpec, MessageSpec, NewSession, NewTask, Refused,
+    ReplaySession, ReplayTask, Request, Settle, TaskMessageKind,
 };
 use serde_json::json;
 
@@ -118,7 +118,7 @@ impl Client {
     async fn act(&self, engine: &Engine, session: &SessionId, action: u32) {
         let key = format!("client{}/{action}", self.number);
         // What an action is depends on its number alone: a repetition asks for the same.
-        match (self.number * 7 + action) % 8 {
+        match (self.number * 7 + action) % 10 {
             0..=2 => {
                 let words = if action.is_multiple_of(5) {
                     "long ".repeat(1_000)
@@ -147,7 +147,7 @@ impl Client {
                     self.write(engine, &format!("{key}/cancel"), cancel).await;
                 }
             }
-            _ => {
+            7 => {
                 let keep_first = u64::from(action);
                 let request = Request::TruncateSession {
                     id: session.clone(),
@@ -156,7 +156,61 @@ impl Client {
                 };
                 self.write(engine, &key, request).await;
             }
+            8 => self.replay_task(engine, session, action).await,
+            _ => {
+                let request = Request::ReplaySession(ReplaySession {
+                    id: session.clone(),
+                    body: json!({"reason": key}),
+                    conformance: false,
+                });
+                self.write(engine, &key, request).await;
+            }
         }
+    }
+
+    /// Replays one of the finished Tasks of the Session, which may be a replay itself.
+    async fn replay_task(&self, engine: &Engine, session: &SessionId, action: u32) {
+        let Some(task) = self.finished(engine, session).await else {
+            return;
+        };
+        for (number, body) in [
+            json!({}),
+            json!({"mode": "with_overrides", "override": {"llm:main:1": {
+                "kind": "llm_provider_response",
+                "value": {"id": "c", "choices": [{"message": {"role": "assistant", "content": "else"}}]},
+            }}}),
+        ]
+        .into_iter()
+        .enumerate()
+        {
+            let request = Request::ReplayTask(ReplayTask {
+                id: task.clone(),
+                body,
+                conformance: false,
+                session_id: None,
+            });
+            let key = format!("client{}/{action}/{number}", self.number);
+            self.write(engine, &key, request).await;
+        }
+    }
+
+    async fn finished(&self, engine: &Engine, session: &SessionId) -> Option<TaskId> {
+        let documents = engine.store().documents(vec![session.as_str().into()]);
+        let document = documents.await.ok()?.into_iter().flatten().next()?;
+        let query = ListQuery {
+            kind: ResourceKind::Task,
+            scope: Scope::Session(document.key),
+            open_only: false,
+            after: domain::Position::START,
+            limit: usize::MAX,
+        };
+        let tasks = engine.store().list(query).await.ok()?;
+        let finished = tasks.iter().filter(
+            |document| matches!(&document.state, State::Task(task) if task.status.is_terminal()),
+        );
+        let finished: Vec<_> = finished.collect();
+        let chosen = self.dice.below(u32::try_from(finished.len()).ok()?.max(1));
+        TaskId::parse(&finished.get(chosen as usize)?.id).ok()
     }
 
     async fn answer(&self, engine: &Engine, key: &str, id: &str) {

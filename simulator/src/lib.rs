@@ -12,4 +12,5 @@ mod faults;
 mod run;
 mod world;
 
+pub use check::Replays;
 pub use run::{Report, run};

@@ -9,7 +9,7 @@ use engine::port::{MemoryStore, ReadEvents, Scope, Store};
 use engine::workflow::{Registry, builtin};
 use engine::{Authority, Engine, Limits, Parts};
 
-use crate::check::{check, check_end};
+use crate::check::{ISSUER, Replays, check, check_end};
 use crate::clients::{Client, SharedLedger, finish_all};
 use crate::executor::Executor;
 use crate::faults::FaultyStore;
@@ -24,6 +24,8 @@ pub struct Report {
     pub events: usize,
     /// How often the engine was killed.
     pub crashes: u32,
+    /// How many replays there are.
+    pub replays: Replays,
 }
 
 /// Runs one seed to its end.
@@ -73,7 +75,7 @@ pub fn run(seed: u64) -> Result<Report, String> {
             performer: Arc::new(performer),
             secrets: None,
             workflows: Registry::new(builtin()),
-            authority: Authority::with_one_key("simulated", "key-1", &[1; 32])
+            authority: Authority::with_one_key(ISSUER, "key-1", &[1; 32])
                 .map_err(|error| error.to_string())?,
             limits: limits(&dice),
         };
@@ -121,7 +123,7 @@ pub fn run(seed: u64) -> Result<Report, String> {
         now_or_never(check(&store, &ledger.lock()))
             .map_err(|error| format!("after life {life}: {error}"))?;
     }
-    now_or_never(check_end(&store, &ledger.lock()))?;
+    let replays = now_or_never(check_end(&store, &ledger.lock()))?;
     let query = ReadEvents {
         scope: Scope::All,
         after: domain::Position::START,
@@ -138,6 +140,7 @@ pub fn run(seed: u64) -> Result<Report, String> {
         head,
         events: events.len(),
         crashes,
+        replays,
     })
 }
 

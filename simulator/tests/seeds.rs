@@ -27,6 +27,12 @@ fn a_thousand_seeds_hold_and_repeat_exactly() {
 fn seeds_crash_engines_and_leave_different_logs() {
     let reports: Vec<_> = (1..=40).map(|seed| simulator::run(seed).unwrap()).collect();
     assert!(reports.iter().any(|report| report.crashes > 1));
+    let tasks: usize = reports.iter().map(|report| report.replays.tasks).sum();
+    let sessions: usize = reports.iter().map(|report| report.replays.sessions).sum();
+    assert!(
+        tasks > 40 && sessions > 10,
+        "{tasks} and {sessions} replays"
+    );
     let heads: std::collections::BTreeSet<_> = reports.iter().map(|report| report.head).collect();
     assert!(heads.len() > 35, "{} different heads", heads.len());
 }

@@ -133,13 +133,13 @@ faults! {
     /// Receipts state another hash than theirs.
     ReceiptHashWrong => ["AP-RCPT-03", "AP-RCPT-08"],
     /// A member of receipts was changed after they were hashed.
-    ReceiptMemberAltered => ["AP-RCPT-03", "AP-RCPT-08"],
+    ReceiptMemberAltered => ["AP-RCPT-03", "AP-RCPT-08", "AP-RPL-20"],
     /// Receipts lack a required member.
     ReceiptMemberMissing => ["AP-RCPT-01", "AP-RCPT-03", "AP-RCPT-08"],
     /// The signature of receipts is another.
     ReceiptSignatureWrong => ["AP-RCPT-08"],
     /// Receipts name no predecessor.
-    ReceiptChainBroken => ["AP-RCPT-03"],
+    ReceiptChainBroken => ["AP-RCPT-03", "AP-RPL-20"],
     /// Proofs do not lead to their root.
     InclusionPathWrong => ["AP-RCPT-08"],
     /// Every receipt is called valid.

@@ -59,7 +59,7 @@ async fn source(wire: &Wire) -> Result<Value, Miss> {
 }
 
 /// Replays a task as preparation and waits for its end.
-async fn replayed(wire: &Wire, task: &Value, body: &Value) -> Result<Value, Miss> {
+pub(super) async fn replayed(wire: &Wire, task: &Value, body: &Value) -> Result<Value, Miss> {
     let made = wire.post(path(task), body).made("replay a task").await?;
     wire.wait_for(text(&made, "id"), &TERMINAL).await
 }
@@ -526,7 +526,7 @@ async fn equal(wire: &Wire) -> Checked {
         return fail("two receipts", seen.len().to_string());
     };
     need(first == second, first.clone(), second.clone())?;
-    all_but("another server")
+    super::elsewhere::equal(wire).await
 }
 
 async fn fixture(wire: &Wire) -> Checked {

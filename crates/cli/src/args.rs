@@ -6,7 +6,7 @@ use std::path::PathBuf;
 
 use clap::{Args, Parser, Subcommand};
 
-use crate::command::{diff, replay};
+use crate::command::{diff, log, replay};
 use crate::{persona, receipt, sidecar, vault};
 
 /// The flight recorder for AI agents: run them under contract, replay any run, prove what happened.
@@ -50,7 +50,7 @@ pub(crate) enum Command {
     /// Keep secrets for tools and providers, list and forget them
     #[command(subcommand)]
     Vault(vault::Command),
-    /// Check, rebuild and export the event log
+    /// Check, rebuild, export and prune the event log, and take over tasks of others
     #[command(subcommand)]
     Log(LogCommand),
     /// Show, verify and prove receipts, on a server or from files alone
@@ -395,6 +395,9 @@ pub(crate) enum LogCommand {
         Example:\n  reprise log export backup-2026-11-15"
     )]
     Export(LogExportArgs),
+    /// Take over a finished task of another server, with its log and its receipt, to replay it here
+    #[command(after_help = log::import::EXAMPLES)]
+    Import(log::import::ImportArgs),
     /// Reduce finished tasks to headers once they are older than the retention
     #[command(
         after_help = "Stop the server first. Of each event of such a task its envelope and the digest of what it said stay;\n\

@@ -59,7 +59,7 @@ pub(crate) struct Write<'a> {
 enum Sends<'a> {
     Nothing,
     Json(Write<'a>),
-    Bytes(&'a [u8]),
+    Bytes(&'a [u8], String),
 }
 
 impl Client {
@@ -128,7 +128,23 @@ impl Client {
     /// Writes bytes as they are. What they are is the key of the write.
     pub(crate) async fn put(&self, path: &[&str], bytes: &[u8]) -> anyhow::Result<Value> {
         let url = self.url(path, &[])?;
-        let bytes = self.call(Method::PUT, url, Sends::Bytes(bytes)).await?;
+        let key = format!("cli-{}", canon::sha256(bytes).hex());
+        let sends = Sends::Bytes(bytes, key);
+        let bytes = self.call(Method::PUT, url, sends).await?;
+        self.decode(&bytes)
+    }
+
+    /// Writes bytes as they are, under a key.
+    pub(crate) async fn post_bytes(
+        &self,
+        path: &[&str],
+        query: &[(&str, &str)],
+        bytes: &[u8],
+        key: &str,
+    ) -> anyhow::Result<Value> {
+        let url = self.url(path, query)?;
+        let sends = Sends::Bytes(bytes, key.to_owned());
+        let bytes = self.call(Method::POST, url, sends).await?;
         self.decode(&bytes)
     }
 
@@ -196,12 +212,9 @@ impl Client {
                 Sends::Json(write) => request
                     .header("Idempotency-Key", write.key)
                     .json(&write.body),
-                Sends::Bytes(bytes) => request
-                    .header(
-                        "Idempotency-Key",
-                        format!("cli-{}", canon::sha256(bytes).hex()),
-                    )
-                    .body(bytes.to_vec()),
+                Sends::Bytes(bytes, key) => {
+                    request.header("Idempotency-Key", key).body(bytes.to_vec())
+                }
             };
             let again = match request.send().await {
                 Ok(response) if response.status().is_success() => match self.body(response).await {

@@ -2,6 +2,8 @@
 //!
 //! Refuses nothing that `decide` produced. An error means that the log is corrupt or foreign.
 
+mod import;
+
 use canon::{Digest, Map, Value};
 use serde::de::DeserializeOwned;
 
@@ -167,8 +169,11 @@ impl Fold<'_> {
                 appended: self.member::<Option<u64>>("copied")?.unwrap_or(0),
                 dropped: Vec::new(),
                 closed: false,
+                imported: self.member::<Option<bool>>("imported")? == Some(true),
+                replaying: self.member("replay_plan_sha256")?,
             }),
             ("task", Kind::TaskSubmitted) => State::Task(self.submitted()?),
+            ("task", Kind::TaskImported) => State::Task(self.imported()?),
             ("branch", Kind::BranchCreated) => State::Branch(Branch {
                 workspace_id: self.workspace()?,
                 kind: self.member::<BranchKind>("kind")?,
@@ -245,7 +250,7 @@ impl Fold<'_> {
                 capabilities: self.member("capabilities")?,
                 metadata: self.position,
             }),
-            ("receipt", Kind::ReceiptIssued) => State::Receipt(Receipt {
+            ("receipt", Kind::ReceiptIssued | Kind::ReceiptImported) => State::Receipt(Receipt {
                 task_id: self.task()?,
                 session_id: self.session()?,
                 workspace_id: self.workspace()?,
@@ -254,6 +259,7 @@ impl Fold<'_> {
                 previous: self.member("previous_receipt_hash")?,
                 previous_id: self.member("previous_receipt_id")?,
                 verified: None,
+                imported: kind == Kind::ReceiptImported,
             }),
             ("receipt_chain", Kind::ReceiptChained) => State::Chain(self.chained()?),
             ("receipt_batch", Kind::TreeHeadSealed) => State::Batch(Batch {
@@ -349,6 +355,7 @@ impl Fold<'_> {
             receipt_id: None,
             failure: None,
             replay,
+            imported: None,
         })
     }
 
@@ -432,7 +439,8 @@ impl Fold<'_> {
     fn change_session(&self, kind: Kind, session: &mut Session) -> Result<(), ImpossibleEvent> {
         match kind {
             Kind::SessionMessageAppended => session.appended += 1,
-            Kind::SessionThreadForked | Kind::SessionReplayed => {}
+            Kind::SessionThreadForked => {}
+            Kind::SessionReplayed => session.replaying = None,
             Kind::SessionClosed => session.closed = true,
             Kind::SessionUpdated => {
                 if self.payload().contains_key("summary") {

@@ -1,15 +1,19 @@
 //! Commands: orders with everything in them that deciding needs, ids and salts included.
 
+mod import;
+
 use std::sync::Arc;
 
 use canon::{Digest, Map, Value};
 use serde::{Deserialize, Serialize};
 
 use crate::{
-    ArtifactId, ArtifactKind, Ask, BatchId, BranchId, BranchKind, Kind, MessageId, OutcomeId,
+    ArtifactId, ArtifactKind, Ask, BatchId, Blob, BranchId, BranchKind, Kind, MessageId, OutcomeId,
     PermissionId, PersonaId, PersonaSnapshot, PersonaSpec, Position, ReceiptId, ReplayMark, Role,
     SessionId, Status, TaskId, VaultId, Visibility, WorkspaceId,
 };
+
+pub use import::{ImportTask, ImportedReceipt};
 
 /// An order and who gave it.
 #[derive(Debug, Clone, PartialEq)]
@@ -47,6 +51,8 @@ pub enum Order {
     SubmitTask(SubmitTask),
     /// Accepts a replay of a finished Task.
     SubmitReplay(SubmitReplay),
+    /// Takes over a finished Task of another log, to be replayed here.
+    ImportTask(Box<ImportTask>),
     /// Cancels a Task.
     CancelTask(CancelTask),
     /// Tells a running Task to stop its current step; the Task stays.
@@ -250,8 +256,19 @@ pub struct ForkSession {
     pub chain: Option<(ReceiptId, Digest)>,
     /// What to copy, in order.
     pub messages: Vec<MessageCopy>,
+    /// What the fork shall replay, when it is made for that.
+    pub replay: Option<SessionReplay>,
     /// The caller's own members.
     pub metadata: Map<String, Value>,
+}
+
+/// What a fork shall replay.
+#[derive(Debug, Clone, PartialEq)]
+pub struct SessionReplay {
+    /// The plan.
+    pub plan: Blob,
+    /// What the secrets are kept under that the request told and the plan does not.
+    pub salt: String,
 }
 
 /// See [`Order::RecordSessionReplay`].

@@ -5,6 +5,7 @@
 
 mod advance;
 mod content;
+mod import;
 mod persona;
 mod receipt;
 mod replay;
@@ -78,6 +79,7 @@ pub fn decide(documents: &dyn Documents, command: &Command) -> Result<Decision, 
         Order::TruncateSession(order) => session::truncate(&mut desk, order),
         Order::AppendMessage(order) => session::append_message(&mut desk, order),
         Order::SubmitTask(order) => task::submit(&mut desk, order),
+        Order::ImportTask(order) => import::import(&mut desk, order),
         Order::SubmitReplay(order) => replay::submit(&mut desk, order),
         Order::CancelTask(order) => task::cancel(&mut desk, order),
         Order::InterruptTask(order) => task::interrupt(&mut desk, order),

@@ -96,6 +96,8 @@ kinds! {
     TrustRecorded = "vendor.trust_recorded",
     TreeHeadSealed = "vendor.tree_head_sealed",
     TreeHeadCosigned = "vendor.tree_head_cosigned",
+    TaskImported = "vendor.task_imported",
+    ReceiptImported = "vendor.receipt_imported",
     PersonaCreated = "vendor.persona_created",
     PersonaUpdated = "vendor.persona_updated",
 }

@@ -152,8 +152,8 @@ impl State {
         match self {
             State::Task(task) => !task.status.is_terminal(),
             State::Permission(request) => matches!(request.answer, Answer::Pending),
+            State::Session(session) => session.replaying.is_some(),
             State::Workspace(_)
-            | State::Session(_)
             | State::Branch(_)
             | State::Message(_)
             | State::Artifact(_)
@@ -212,6 +212,20 @@ pub struct Session {
     pub dropped: Vec<Dropped>,
     /// True once closed.
     pub closed: bool,
+    /// True when it was made here for Tasks that were taken over from another log.
+    #[serde(default, skip_serializing_if = "is_false")]
+    pub imported: bool,
+    /// The blob that says what it replays, while it does.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub replaying: Option<Digest>,
+}
+
+#[expect(
+    clippy::trivially_copy_pass_by_ref,
+    reason = "serde hands members over by reference"
+)]
+fn is_false(value: &bool) -> bool {
+    !*value
 }
 
 /// A run of Messages that truncation dropped from a Session.
@@ -283,6 +297,18 @@ pub struct Task {
     /// What it replays, when it is a replay.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub replay: Option<ReplayOf>,
+    /// Where its log is, when it was taken over from another one.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub imported: Option<Imported>,
+}
+
+/// What this log knows of a Task that ran under another one.
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+pub struct Imported {
+    /// The blob that holds its bundle.
+    pub bundle: Digest,
+    /// When it was submitted there.
+    pub submitted_at: Timestamp,
 }
 
 /// What a replay Task replays.
@@ -553,6 +579,9 @@ pub struct Receipt {
     pub previous_id: Option<ReceiptId>,
     /// Position of the last verification.
     pub verified: Option<Position>,
+    /// True when another server issued it: it is in no chain and no tree of this log.
+    #[serde(default, skip_serializing_if = "is_false")]
+    pub imported: bool,
 }
 
 /// The newest Receipt of a Session, so that the next one can name it.

@@ -6,13 +6,14 @@ use crate::Refused;
 use crate::port::ApiKey;
 
 /// What an API key can be allowed to do. `*` stands for all, `*:read` for everything that ends in `:read`.
-pub const SCOPES: [&str; 18] = [
+pub const SCOPES: [&str; 19] = [
     "workspaces:read",
     "workspaces:write",
     "sessions:read",
     "sessions:write",
     "tasks:read",
     "tasks:write",
+    "tasks:import",
     "events:read",
     "artifacts:read",
     "artifacts:write",

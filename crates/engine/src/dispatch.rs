@@ -5,17 +5,17 @@
 //! from what the turn wrote, or from the store when it wrote nothing. Equal requests with one key get equal answers
 //! because the answer is always rebuilt.
 
+mod import;
 mod order;
 mod persona;
-mod replay;
+pub(crate) mod replay;
 mod session_replay;
 
 use std::time::Duration;
 
 use canon::{Digest, Value, jcs};
 use domain::{
-    Command, Event, MessageId, Order, Position, Refusal, ResourceRef, SessionId, State, Status,
-    WorkspaceId,
+    Command, Event, MessageId, Order, Position, Refusal, ResourceRef, State, Status, WorkspaceId,
 };
 use hmac::{Hmac, KeyInit, Mac};
 use sha2::Sha256;
@@ -79,10 +79,6 @@ impl Engine {
         caller.require(write_scope(&request))?;
         let submits = matches!(request, Request::SubmitTask(_) | Request::ReplayTask(_));
         let to_task = matches!(request, Request::SendTaskMessage { .. });
-        let session_replay = match &request {
-            Request::ReplaySession(replay) => Some(replay.clone()),
-            _ => None,
-        };
         let done = self
             .carry_out(caller, request, idempotency.as_ref())
             .await?;
@@ -94,11 +90,6 @@ impl Engine {
             Some(event) if !done.changed && done.subject.id.is_empty() => event.resource.clone(),
             _ => done.subject.clone(),
         };
-        if let (Some(replay), true, Ok(fork)) =
-            (session_replay, done.changed, SessionId::parse(&subject.id))
-        {
-            self.begin_session_replay(caller, replay, fork);
-        }
         // A Task that was submitted has gone on since.
         let mut written = done.written;
         if submits {
@@ -197,6 +188,7 @@ impl Engine {
             let (workspace, order) = self.build(caller, &request).await?;
             let salt = match &order {
                 Order::SubmitReplay(order) => Some(order.salt.clone()),
+                Order::ForkSession(order) => order.replay.as_ref().map(|of| of.salt.clone()),
                 _ => None,
             };
             let command = Command {
@@ -297,6 +289,9 @@ impl Engine {
     pub const RETRY_AFTER: Duration = Duration::from_secs(1);
 }
 
+/// What only administrators are given: `*:write` does not hold it.
+const IMPORT: &str = "tasks:import";
+
 fn write_scope(request: &Request) -> &'static str {
     match request {
         Request::CreateWorkspace { .. } | Request::UpdateWorkspace(_) => "workspaces:write",
@@ -313,6 +308,7 @@ fn write_scope(request: &Request) -> &'static str {
         | Request::CancelTask { .. }
         | Request::SendTaskMessage { .. }
         | Request::RespondPermission { .. } => "tasks:write",
+        Request::ImportTask { .. } => IMPORT,
         Request::RegisterArtifact(_) | Request::UploadContent { .. } => "artifacts:write",
         Request::CreateVault { .. } => "vaults:write",
         Request::CreatePersona(_) | Request::UpdatePersona { .. } => "personas:write",

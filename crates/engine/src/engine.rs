@@ -15,7 +15,7 @@ use crate::port::{Clock, Commit, Ids, Performer, SealedTurn, SecretKeeper, Spawn
 use crate::receipt::Authority;
 use crate::refused::Refused;
 use crate::turn::{self, Cache, ClaimRequest, Done, Item, Lease};
-use crate::worker::Work;
+use crate::worker::{Work, session_replay};
 use crate::workflow::Registry;
 
 /// What an engine is made of.
@@ -74,7 +74,8 @@ pub(crate) struct Shared {
 
 /// What one request for a replay told, under the salt of that request: two that race for one id must not mix.
 struct ReplaySecrets {
-    task: TaskId,
+    /// The Task; none while it is only planned.
+    task: Option<TaskId>,
     values: BTreeMap<String, Value>,
 }
 
@@ -85,11 +86,23 @@ impl Shared {
             .unwrap_or_else(PoisonError::into_inner)
     }
 
-    pub(crate) fn keep_secrets(&self, salt: &str, task: &TaskId, values: BTreeMap<String, Value>) {
+    pub(crate) fn keep_secrets(
+        &self,
+        salt: &str,
+        task: Option<&TaskId>,
+        values: BTreeMap<String, Value>,
+    ) {
         if !values.is_empty() {
-            let task = task.clone();
+            let task = task.cloned();
             let secrets = ReplaySecrets { task, values };
             self.replay_secrets().insert(salt.to_owned(), secrets);
+        }
+    }
+
+    /// Says which Task it is that was planned under a salt.
+    pub(crate) fn give_secrets(&self, salt: &str, task: &TaskId) {
+        if let Some(secrets) = self.replay_secrets().get_mut(salt) {
+            secrets.task = Some(task.clone());
         }
     }
 
@@ -100,9 +113,11 @@ impl Shared {
             .unwrap_or_default()
     }
 
-    /// Forgets what a request told that made no Task.
+    /// Forgets what a request told that made no Task, or was planned under a salt and not carried out.
     pub(crate) fn forget_secrets(&self, salt: &str) {
-        self.replay_secrets().remove(salt);
+        let planned = session_replay::salt_of(salt, None);
+        self.replay_secrets()
+            .retain(|kept, _| kept != salt && !kept.starts_with(&planned));
     }
 
     /// Forgets what replays that have ended were told, however they ended.
@@ -112,8 +127,9 @@ impl Shared {
                 && task.replay.is_some()
                 && task.status.is_terminal()
             {
-                self.replay_secrets()
-                    .retain(|_, secrets| secrets.task.as_str() != &*document.id);
+                self.replay_secrets().retain(|_, secrets| {
+                    secrets.task.as_ref().map(TaskId::as_str) != Some(&*document.id)
+                });
             }
         }
     }
@@ -151,7 +167,7 @@ impl Engine {
             limits,
         } = parts;
         let (turns, items) = mpsc::channel(limits.pending_commands_max);
-        let (work, jobs) = Work::new(limits.workers_max);
+        let (work, jobs, sessions) = Work::new(limits.workers_max);
         let shared = Arc::new(Shared {
             store,
             clock,
@@ -180,6 +196,9 @@ impl Engine {
             .shared
             .spawn
             .spawn(Box::pin(engine.clone().work(jobs, recovered)));
+        let unfinished = engine.open_session_replays().await?;
+        let replays = engine.clone().replay_sessions(sessions, unfinished);
+        engine.shared.spawn.spawn(Box::pin(replays));
         engine
             .shared
             .spawn

@@ -7,6 +7,7 @@
 mod caller;
 mod dispatch;
 mod engine;
+mod imported;
 mod limits;
 mod log_tree;
 mod metrics;

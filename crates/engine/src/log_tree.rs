@@ -120,6 +120,8 @@ impl Engine {
             let leaves: Vec<(Position, Digest)> = waiting
                 .iter()
                 .filter_map(|document| match &document.state {
+                    // Another server issued it, in its own log.
+                    State::Receipt(receipt) if receipt.imported => None,
                     State::Receipt(receipt) => Some((document.key, receipt.receipt_hash)),
                     _ => None,
                 })

@@ -16,6 +16,7 @@ use serde_json::json;
 use crate::caller::Caller;
 use crate::dispatch::{Answer, Idempotency};
 use crate::engine::Engine;
+use crate::imported;
 use crate::log_tree::{Proof, Unproven};
 use crate::port::{ListQuery, Scope};
 use crate::read::{ListRequest, Page};
@@ -131,6 +132,14 @@ impl Engine {
                 detail: "a receipt that is none".to_owned(),
             });
         };
+        if receipt.imported {
+            return Err(Refused::Domain(Refusal::Conflict {
+                reason: "imported_receipt",
+                message: "another server issued this receipt: the proof is in the log of that one"
+                    .to_owned(),
+                status: None,
+            }));
+        }
         let proof = self.prove(document.key, receipt.receipt_hash).await;
         proof.map_err(Refused::from)
     }
@@ -193,7 +202,13 @@ impl Engine {
             id,
             valid: report.is_valid(),
             reason: report.reason().map(|code| code.as_str().to_owned()),
-            details: details(&report, merkle),
+            details: match (details(&report, merkle), receipt.imported) {
+                (Value::Object(mut details), true) => {
+                    details.insert("imported".to_owned(), true.into());
+                    Value::Object(details)
+                }
+                (details, _) => details,
+            },
         };
         let command = Command {
             actor: caller.actor.clone(),
@@ -229,12 +244,16 @@ impl Engine {
         bytes: Option<&[u8]>,
         request: &VerifyRequest,
     ) -> Result<(Report, Value), Refused> {
-        let proof = match self.prove(document.key, receipt.receipt_hash).await {
-            Ok(proof) => Ok(proof),
-            Err(Unproven::Broken(problem)) => Err(problem),
-            Err(Unproven::Refused(refused)) => return Err(refused),
+        let proof = match receipt.imported {
+            true => None,
+            false => match self.prove(document.key, receipt.receipt_hash).await {
+                Ok(proof) => Some(Ok(proof)),
+                Err(Unproven::Broken(problem)) => Some(Err(problem)),
+                Err(Unproven::Refused(refused)) => return Err(refused),
+            },
         };
-        let inclusion = proof.as_ref().ok().map(|proof| Inclusion {
+        let known = proof.as_ref().and_then(|proof| proof.as_ref().ok());
+        let inclusion = known.map(|proof| Inclusion {
             leaf_index: proof.leaf_index,
             batch: Batch {
                 size: proof.size,
@@ -248,6 +267,8 @@ impl Engine {
         let evidence = Evidence {
             form: Form::Canonical,
             predecessor: match self.predecessor(receipt).await? {
+                // Its chain is another server's.
+                _ if receipt.imported => Predecessor::NotAsked,
                 Some(hash) => Predecessor::Hash(hash),
                 None => Predecessor::Absent,
             },
@@ -259,13 +280,13 @@ impl Engine {
             references: Some(&references),
         };
         let mut report = verify(bytes.unwrap_or_default(), &evidence);
-        let merkle = match &proof {
-            Ok(proof) => {
+        let merkle = match known {
+            Some(proof) => {
                 json!({"batch_id": proof.batch.id, "root": proof.root, "leaf_index": proof.leaf_index, "size": proof.size})
             }
-            Err(_) => Value::Null,
+            None => Value::Null,
         };
-        if let Err(problem) = proof {
+        if let Some(Err(problem)) = proof {
             report.skipped.retain(|name| *name != "inclusion");
             report.checks.push(Check {
                 name: "inclusion".to_owned(),
@@ -345,14 +366,27 @@ impl Engine {
             .store
             .documents(vec![receipt.subject_id().into()])
             .await?;
+        let subject = subject.into_iter().flatten().next();
+        // What a Task of another log names is in its bundle.
+        let elsewhere = match &subject {
+            Some(subject) => self.bundle_behind(subject).await?,
+            None => None,
+        };
         let mut digests = BTreeMap::new();
         for reference in references(&receipt) {
-            if let Some(digest) = self.digest_of(reference.uri).await? {
+            let inside = elsewhere
+                .as_ref()
+                .and_then(|bundle| imported::digest_in(bundle, reference.uri));
+            let digest = match inside {
+                Some(digest) => Some(digest),
+                None => self.digest_of(reference.uri).await?,
+            };
+            if let Some(digest) = digest {
                 digests.insert(reference.uri.to_owned(), digest);
             }
         }
         Ok(References {
-            subject_exists: subject.into_iter().flatten().next().is_some(),
+            subject_exists: subject.is_some(),
             digests,
         })
     }
@@ -422,8 +456,17 @@ impl Engine {
         let Some(document) = documents.into_iter().flatten().next() else {
             return Ok(EventLog::NotSealed);
         };
-        if !matches!(&document.state, State::Task(task) if task.status.is_terminal()) {
+        let State::Task(state) = &document.state else {
             return Ok(EventLog::NotSealed);
+        };
+        if !state.status.is_terminal() {
+            return Ok(EventLog::NotSealed);
+        }
+        if state.imported.is_some() {
+            let bundle = self.bundle_behind(&document).await?;
+            return Ok(bundle.map_or(EventLog::Pruned, |bundle| {
+                EventLog::Whole(imported::lines(&bundle))
+            }));
         }
         let mut log = Vec::new();
         let mut after = Position::START;

@@ -95,6 +95,9 @@ impl Engine {
         }) else {
             return Ok(Err(unreadable(id, "missing")));
         };
+        if let Some(imported) = &task.imported {
+            return self.imported_bundle(id, task.submitted, imported).await;
+        }
         let events = self.task_log(key).await?;
         if let Some(failure) = pruned(&events) {
             return Ok(Err(failure));

@@ -1,5 +1,7 @@
 //! What callers ask for, in plain data. Ids of new resources are made by the engine.
 
+use std::sync::Arc;
+
 use canon::{Digest, Map, Value};
 use domain::{
     ArtifactId, ArtifactKind, BranchId, BranchKind, PermissionId, PersonaChange, PersonaId, Role,
@@ -59,6 +61,13 @@ pub enum Request {
     ReplayTask(ReplayTask),
     /// Replays a Session.
     ReplaySession(ReplaySession),
+    /// Takes over a finished Task of another log.
+    ImportTask {
+        /// Its bundle.
+        bundle: Arc<[u8]>,
+        /// The Workspace to put it into; the local one when none is given.
+        workspace_id: Option<WorkspaceId>,
+    },
     /// Cancels a Task.
     CancelTask {
         /// The Task.

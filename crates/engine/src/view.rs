@@ -200,6 +200,10 @@ impl Engine {
         if session.closed {
             return Ok(Activity::Closed);
         }
+        // Also between two of the Tasks that it replays.
+        if session.replaying.is_some() {
+            return Ok(Activity::Active);
+        }
         let query = ListQuery {
             kind: ResourceKind::Task,
             scope: Scope::Session(key),

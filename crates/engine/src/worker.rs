@@ -3,14 +3,16 @@
 mod perform;
 mod replay;
 mod run;
+pub(crate) mod session_replay;
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::sync::atomic::Ordering;
 use std::sync::{Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
 use domain::{
-    AdvanceTask, Command, Document, Move, Position, Refusal, ResourceKind, State, Status, TaskId,
+    AdvanceTask, Command, Document, Move, Position, Refusal, ResourceKind, SessionId, State,
+    Status, TaskId,
 };
 use tokio::sync::{Semaphore, mpsc, watch};
 
@@ -31,6 +33,9 @@ pub(crate) struct Work {
     closed: watch::Sender<bool>,
     /// Told whenever a worker stops.
     left: watch::Sender<u64>,
+    /// Sessions that replay others, on their way to be worked on, and those that are on it.
+    sessions: mpsc::UnboundedSender<SessionId>,
+    replaying: Mutex<BTreeSet<Position>>,
 }
 
 /// A Task to work on.
@@ -44,8 +49,15 @@ pub(crate) struct Job {
 }
 
 impl Work {
-    pub(crate) fn new(workers_max: usize) -> (Self, mpsc::UnboundedReceiver<Job>) {
+    pub(crate) fn new(
+        workers_max: usize,
+    ) -> (
+        Self,
+        mpsc::UnboundedReceiver<Job>,
+        mpsc::UnboundedReceiver<SessionId>,
+    ) {
         let (queue, jobs) = mpsc::unbounded_channel();
+        let (sessions, replays) = mpsc::unbounded_channel();
         let work = Self {
             queue,
             active: Mutex::default(),
@@ -53,8 +65,10 @@ impl Work {
             workers_max,
             closed: watch::Sender::new(false),
             left: watch::Sender::new(0),
+            sessions,
+            replaying: Mutex::default(),
         };
-        (work, jobs)
+        (work, jobs, replays)
     }
 
     fn active(&self) -> MutexGuard<'_, BTreeMap<Position, watch::Sender<bool>>> {
@@ -65,6 +79,9 @@ impl Work {
     /// turn itself, so that no client's disappearance can lose a Task.
     pub(crate) fn after_commit(&self, changed: &[Document]) {
         for document in changed {
+            if let State::Session(session) = &document.state {
+                self.replay_session(document, session.replaying.is_some());
+            }
             let State::Task(task) = &document.state else {
                 continue;
             };

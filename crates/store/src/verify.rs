@@ -332,11 +332,21 @@ impl<'a> Check<'a> {
         if let Some(parts) = event.payload.get("parts") {
             self.refer_parts(parts, position);
         }
-        if event.kind() == Ok(Kind::ReceiptIssued)
-            && let Some(issued) = receipt::Issued::read(event, position)
+        if matches!(
+            event.kind(),
+            Ok(Kind::ReceiptIssued | Kind::ReceiptImported)
+        ) && let Some(issued) = receipt::Issued::read(event, position)
         {
             self.references.entry(issued.content).or_insert(position);
             self.issued.push(issued);
+        }
+        let named = match event.kind() {
+            Ok(Kind::TaskImported) => event.payload.get("bundle_sha256"),
+            Ok(Kind::SessionCreated) => event.payload.get("replay_plan_sha256"),
+            _ => None,
+        };
+        if let Some(digest) = digest_in(named) {
+            self.references.entry(digest).or_insert(position);
         }
         if event.kind() == Ok(Kind::ArtifactUpdated)
             && let Some(digest) = digest_in(event.payload.get("sha256"))

@@ -126,11 +126,20 @@ pub fn resource(source: Source<'_>, extra: Extra) -> Value {
     let envelope = Envelope {
         id: &document.id,
         object: document.state.kind().object(),
-        created_at: document.created_at,
+        created_at: created_at(document),
         updated_at: document.updated_at,
         metadata,
     };
     envelope.with(members)
+}
+
+/// A Task of another log was created there, before it came here.
+fn created_at(document: &Document) -> Timestamp {
+    let imported = match &document.state {
+        State::Task(task) => task.imported.as_ref(),
+        _ => None,
+    };
+    imported.map_or(document.created_at, |imported| imported.submitted_at)
 }
 
 /// The five members that every resource has.
@@ -221,7 +230,7 @@ fn task(source: Source<'_>, state: &Task) -> (Value, Value) {
             "id": source.payload_or_null(state.input, "message_id"),
             "role": source.payload_or_null(state.input, "role"),
             "parts": source.parts(state.input),
-            "created_at": source.document.created_at,
+            "created_at": created_at(source.document),
         })
     };
     let failure = match state.failure {

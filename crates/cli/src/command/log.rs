@@ -1,4 +1,7 @@
-//! `reprise log`: checks and exports of a data directory, also beside a running server; pruning, without one.
+//! `reprise log`: checks and exports of a data directory, also beside a running server; pruning, without one; imports,
+//! through one.
+
+pub(crate) mod import;
 
 use std::fmt::{Display, Write};
 use std::path::Path;
@@ -23,6 +26,7 @@ pub(crate) fn run(command: LogCommand) -> anyhow::Result<Exit> {
         LogCommand::Verify(args) => verify(&args),
         LogCommand::Rebuild(args) => rebuild(&args),
         LogCommand::Export(args) => export(&args),
+        LogCommand::Import(args) => crate::wait(import::run(&args)),
         LogCommand::Prune(args) => prune(args),
     }
 }

@@ -123,7 +123,10 @@ impl Server {
             Problem::new(error.to_string(), hint)
         })?;
         let first_key = ensure_first_key(data, &*store).await?;
-        let authority = signing::authority(data, store.name().log())?;
+        let mut authority = signing::authority(data, store.name().log())?;
+        let given = |text: &String| Some(text.clone()).filter(|text| !text.is_empty());
+        authority.id = given(&settings.issuer_id).unwrap_or(authority.id);
+        authority.name = given(&settings.issuer_name).or(authority.name);
         let vault = vault::open(data)?;
         let outside = Outside::new(translate::outside(settings), Some(vault.clone())).or_hint(
             "the configuration of providers and tools",

@@ -84,6 +84,16 @@ pub(super) const KEYS: &[Key] = &[
     ),
     key(
         "",
+        "issuer_id",
+        "Who issues receipts here; empty for a name of this log's own. Servers that shall give equal replay receipts need equal ones.",
+    ),
+    key(
+        "",
+        "issuer_name",
+        "The issuer's name in receipts; empty for none.",
+    ),
+    key(
+        "",
         "replay_conformance",
         "Give replay receipts the issuer of the conformance fixture and echo placeholder digests; for conformance runs.",
     ),

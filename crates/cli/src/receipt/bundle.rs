@@ -214,6 +214,12 @@ struct Receipts {
 struct Leads {
     identifiers: Identifiers,
     replay_input: ReplayInput,
+    metadata: Lineage,
+}
+
+#[derive(Deserialize)]
+struct Lineage {
+    source_task_id: Option<String>,
 }
 
 #[derive(Deserialize)]
@@ -241,6 +247,9 @@ fn check_receipts(
     let bar = counter();
     let mut lines = Lines::open(request.directory.join("receipts.jsonl"))?;
     let mut walk = Walk::default();
+    for hash in events::foreign(request.directory)? {
+        walk.know(hash);
+    }
     let mut count = 0_u64;
     let mut bad = 0_u64;
     let mut covered = BTreeMap::new();
@@ -299,6 +308,10 @@ fn check_receipts(
                 receipt_id: step.receipt.receipt_id.clone().into_owned(),
                 receipt_hash: step.receipt.hash,
                 content: canon::sha256(line),
+                log_of: match step.receipt.is_replay {
+                    true => leads.metadata.source_task_id.unwrap_or_default(),
+                    false => leads.identifiers.task_id.clone(),
+                },
                 event_log: log,
             };
             if covered

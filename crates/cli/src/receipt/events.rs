@@ -21,7 +21,9 @@ pub(crate) struct Covered {
     pub(crate) receipt_hash: Digest,
     /// Digest of its bytes.
     pub(crate) content: Digest,
-    /// Digest of the task's events.
+    /// The task whose events it commits to: that of a replay, to its source's.
+    pub(crate) log_of: String,
+    /// Digest of these events.
     pub(crate) event_log: Option<Digest>,
 }
 
@@ -48,8 +50,31 @@ struct State {
     trust: BTreeMap<Box<str>, Head>,
     /// Tasks that were submitted under a policy of leaving no receipt.
     waived: BTreeSet<String>,
+    /// Tasks of other servers, whose events are in bundles of their own.
+    imported: BTreeSet<String>,
     last: u64,
     problems: Vec<(String, &'static str, Option<String>, Option<String>)>,
+}
+
+/// Returns the hashes of the receipts of other servers that came with tasks of theirs: replays here hang off them.
+pub(crate) fn foreign(directory: &Path) -> anyhow::Result<Vec<Digest>> {
+    let mut lines = Lines::open(directory.join("events.jsonl"))?;
+    let word = format!("\"event\":\"{}\"", Kind::ReceiptImported);
+    let mut found = Vec::new();
+    while let Some((line, _)) = lines.next()? {
+        // Most events are others: looking for the word is cheaper than reading each.
+        if !str::from_utf8(line).is_ok_and(|text| text.contains(&word)) {
+            continue;
+        }
+        let event = Event::parse(line).ok();
+        let event = event.filter(|event| event.kind() == Ok(Kind::ReceiptImported));
+        let hash = event.and_then(|event| {
+            let hash = event.payload.get("receipt_hash")?.as_str()?;
+            Digest::parse(hash).ok()
+        });
+        found.extend(hash);
+    }
+    Ok(found)
 }
 
 /// Checks the events of a bundle against each other and against its receipts.
@@ -191,6 +216,10 @@ impl State {
         if kind == Ok(Kind::ReceiptIssued) {
             return self.issued(label, task, event, receipts);
         }
+        if matches!(kind, Ok(Kind::TaskImported | Kind::ReceiptImported)) {
+            self.imported.insert(task.to_owned());
+            return;
+        }
         let log = self
             .logs
             .entry(task.to_owned())
@@ -256,7 +285,11 @@ impl State {
     fn compare(&mut self, receipts: &BTreeMap<String, Covered>) {
         for (task, receipt) in receipts {
             let name = format!("event log of {task}");
-            let found = match self.logs.get(task) {
+            let found = match self.logs.get(&receipt.log_of) {
+                // Gone, or never in this log.
+                None if self.imported.contains(&receipt.log_of) => receipt
+                    .event_log
+                    .map_or_else(String::new, |log| log.to_string()),
                 Some(Log::Pruned) => receipt
                     .event_log
                     .map_or_else(String::new, |log| log.to_string()),

@@ -23,6 +23,8 @@ mod quiet;
 #[cfg(test)]
 mod second;
 #[cfg(test)]
+mod session_replays;
+#[cfg(test)]
 mod sse;
 #[cfg(test)]
 mod streams;

@@ -2,7 +2,7 @@
 
 use crate::world::World;
 
-const COMMANDS: [&[&str]; 36] = [
+const COMMANDS: [&[&str]; 37] = [
     &[],
     &["demo"],
     &["serve"],
@@ -26,6 +26,7 @@ const COMMANDS: [&[&str]; 36] = [
     &["diff"],
     &["log"],
     &["log", "verify"],
+    &["log", "import"],
     &["log", "prune"],
     &["receipt"],
     &["receipt", "show"],

@@ -15,6 +15,8 @@ mod foreign;
 #[cfg(test)]
 mod help;
 #[cfg(test)]
+mod importing;
+#[cfg(test)]
 mod keys;
 #[cfg(test)]
 mod logs;
@@ -42,6 +44,7 @@ fn no_file_of_this_folder_is_forgotten() {
     let folder = concat!(env!("CARGO_MANIFEST_DIR"), "/tests/it");
     for (folder, listed) in [
         (folder.to_owned(), include_str!("main.rs")),
+        (format!("{folder}/importing"), include_str!("importing.rs")),
         (format!("{folder}/receipts"), include_str!("receipts.rs")),
         (format!("{folder}/replays"), include_str!("replays.rs")),
     ] {

@@ -1,5 +1,6 @@
 //! Sessions and their transcripts.
 
+use canon::Value;
 use serde_json::json;
 
 use super::content::line_of;
@@ -112,22 +113,22 @@ pub(super) fn fork(desk: &mut Desk<'_>, order: &ForkSession) -> Result<ResourceR
         session_id: Some(order.id.clone()),
         task_id: None,
     };
-    desk.draft(
-        Kind::SessionCreated,
-        subject.clone(),
-        &place,
-        json!({
-            "workspace_id": parent.workspace_id,
-            "mode_id": parent.mode_id,
-            "persona_id": parent.persona_id,
-            "model_policy": parent.model_policy,
-            "parent_session_id": order.parent,
-            "root_session_id": root,
-            "branch_id": branch_id,
-            "copied": order.messages.len(),
-            "metadata": order.metadata,
-        }),
-    );
+    let mut payload = json!({
+        "workspace_id": parent.workspace_id,
+        "mode_id": parent.mode_id,
+        "persona_id": parent.persona_id,
+        "model_policy": parent.model_policy,
+        "parent_session_id": order.parent,
+        "root_session_id": root,
+        "branch_id": branch_id,
+        "copied": order.messages.len(),
+        "metadata": order.metadata,
+    });
+    if let (Some(replay), Value::Object(payload)) = (&order.replay, &mut payload) {
+        payload.insert("replay_plan_sha256".to_owned(), json!(replay.plan.digest));
+        desk.blobs.push(replay.plan.clone());
+    }
+    desk.draft(Kind::SessionCreated, subject.clone(), &place, payload);
     // The first receipt of the fork follows the parent's last one (A5).
     if let Some((receipt_id, receipt_hash)) = &order.chain {
         desk.draft(
@@ -148,13 +149,16 @@ pub(super) fn fork(desk: &mut Desk<'_>, order: &ForkSession) -> Result<ResourceR
     Ok(subject)
 }
 
-/// Notes on a Session that it repeats another one, and how far that came.
+/// Notes on a Session that it has repeated another one, and how far that came. Once.
 pub(super) fn replayed(
     desk: &mut Desk<'_>,
     order: &RecordSessionReplay,
 ) -> Result<ResourceRef, Refusal> {
     let (_, session) = desk.session(&order.id)?;
     let subject = ResourceRef::new("session", order.id.as_str());
+    if session.replaying.is_none() {
+        return Ok(subject);
+    }
     let place = Place::of_session(&order.id, session);
     desk.draft(
         Kind::SessionReplayed,

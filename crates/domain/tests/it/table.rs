@@ -45,6 +45,8 @@ fn world(status: Status) -> Scratch {
             appended: 0,
             dropped: vec![],
             closed: false,
+            imported: false,
+            replaying: None,
         }),
     ));
     let mut task = document(2, task_id.as_str(), State::Task(task(&session_id, status)));

@@ -97,6 +97,13 @@ impl Engine {
             Request::SubmitTask(spec) => self.build_task(caller, spec).await,
             Request::ReplayTask(spec) => self.build_replay(caller, spec).await,
             Request::ReplaySession(spec) => self.build_session_replay(caller, spec).await,
+            Request::ImportTask {
+                bundle,
+                workspace_id,
+            } => {
+                self.build_import(caller, bundle, workspace_id.as_ref())
+                    .await
+            }
             Request::CancelTask { id, reason } => {
                 let (document, task) = self.visible_task(caller, id).await?;
                 let receipt = self.canceled_receipt(document.key, &task).await?;
@@ -462,7 +469,7 @@ impl Engine {
     }
 
     /// Refuses a reference to something the caller may not see, like a reference to nothing.
-    async fn must_see(
+    pub(super) async fn must_see(
         &self,
         caller: &Caller,
         kind: ResourceKind,
@@ -617,6 +624,7 @@ impl Engine {
             branch_id: branch_id.cloned(),
             new_branch: None,
             chain: self.chain_at(document.key, until).await?,
+            replay: None,
             messages,
             metadata: canon::Map::new(),
         };
@@ -642,6 +650,8 @@ impl Engine {
             let page = self.shared.store.list(query).await?;
             for document in &page {
                 if let State::Receipt(receipt) = &document.state
+                    // Those of another server are in no chain here.
+                    && !receipt.imported
                     && document.key <= until
                     && let Ok(id) = ReceiptId::parse(&document.id)
                 {

@@ -22,7 +22,8 @@ impl Engine {
     ) -> Result<(Option<WorkspaceId>, Order), Refused> {
         let (workspace, order, secrets) = self.check_replay(caller, request).await?;
         // Known before the Task is: its worker may begin at once.
-        self.shared.keep_secrets(&order.salt, &order.id, secrets);
+        self.shared
+            .keep_secrets(&order.salt, Some(&order.id), secrets);
         Ok((Some(workspace), Order::SubmitReplay(order)))
     }
 
@@ -44,8 +45,7 @@ impl Engine {
             }));
         }
         let (input, persona) = self.given_to(&task).await?;
-        let rules = |name: &str| persona.get(name) == Some(&Value::Bool(true));
-        if rules("forbids_replay") {
+        if persona.get("forbids_replay") == Some(&Value::Bool(true)) {
             return Err(Refused::Domain(Refusal::Policy {
                 reason: "persona_forbids_replay",
                 message: "the persona of this task does not let it be replayed".to_owned(),
@@ -72,10 +72,7 @@ impl Engine {
             None => task.session_id.clone(),
         };
         let mode = spec.mode.as_str().to_owned();
-        // A run that goes on live, or that its persona isolates, gets a line of its own.
-        let isolated = rules("isolated_replay");
-        let new_branch =
-            (goes_live(&spec) || isolated).then(|| BranchId::from_body(&self.shared.ids.body()));
+        let new_branch = self.branch_for(&spec, &persona);
         let order = domain::SubmitReplay {
             id,
             ordinal,
@@ -92,6 +89,14 @@ impl Engine {
             metadata: metadata(&request.body),
         };
         Ok((task.workspace_id, order, secrets))
+    }
+
+    /// Makes the id of a Branch for a run that goes on live, or that its persona isolates.
+    pub(crate) fn branch_for(&self, spec: &Spec, persona: &Value) -> Option<BranchId> {
+        let goes_live =
+            spec.refresh.contains(&Refresh::Model) || spec.refresh.contains(&Refresh::Tools);
+        let isolated = persona.get("isolated_replay") == Some(&Value::Bool(true));
+        (goes_live || isolated).then(|| BranchId::from_body(&self.shared.ids.body()))
     }
 
     async fn read_spec(
@@ -121,7 +126,7 @@ impl Engine {
     }
 
     /// Finds the number of the next replay of a Task. They are given without holes, so that looking at a few is enough.
-    async fn next_ordinal(&self, source: &TaskId) -> Result<u64, Refused> {
+    pub(crate) async fn next_ordinal(&self, source: &TaskId) -> Result<u64, Refused> {
         let mut free = 1;
         while self.is_taken(source, free).await? {
             free *= 2;
@@ -149,7 +154,7 @@ impl Engine {
     }
 
     /// Returns the structured input and the persona that a Task was given.
-    async fn given_to(&self, task: &Task) -> Result<(Value, Value), Refused> {
+    pub(crate) async fn given_to(&self, task: &Task) -> Result<(Value, Value), Refused> {
         // The replay itself says what is wrong with content that cannot be had.
         let mut submitted = view::shown_payload(&*self.shared.store, task.submitted).await?;
         let mut take = |name: &str| submitted.remove(name).unwrap_or_default();
@@ -193,11 +198,7 @@ impl Engine {
     }
 }
 
-fn goes_live(spec: &Spec) -> bool {
-    spec.refresh.contains(&Refresh::Model) || spec.refresh.contains(&Refresh::Tools)
-}
-
-fn replay_id(source: &TaskId, ordinal: u64) -> Result<TaskId, Refused> {
+pub(crate) fn replay_id(source: &TaskId, ordinal: u64) -> Result<TaskId, Refused> {
     TaskId::parse(&receipts::replay_task_id(source.as_str(), ordinal)).map_err(|_| {
         Refused::Domain(Refusal::Policy {
             reason: "id_too_long",

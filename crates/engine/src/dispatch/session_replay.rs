@@ -1,14 +1,15 @@
-//! Replaying a Session: its finished Tasks, one after the other, in a fork of it.
+//! Accepting the replay of a Session: its finished Tasks, one after the other, in a fork of it.
 //!
 //! The fork starts empty and gets the Messages that belong to no Task, in their order; what the Tasks said is told by
-//! their replays. The first replay that fails ends it. The fork itself says when it is done, and how far it came.
+//! their replays. What will be replayed is decided here, and is part of the fork from its first event on; the fork itself
+//! says when it is done, and how far it came.
 
 use std::collections::BTreeMap;
 
-use canon::{Map, Value};
+use canon::{Map, Value, jcs};
 use domain::{
-    BranchId, Command, Document, MessageId, Order, Position, Refusal, ResourceKind, SessionId,
-    State, TaskId, WorkspaceId,
+    Blob, BranchId, Document, MessageId, Order, Position, Refusal, ResourceKind, SessionId,
+    SessionReplay, State, TaskId, WorkspaceId,
 };
 use serde_json::json;
 
@@ -17,11 +18,12 @@ use crate::engine::Engine;
 use crate::port::{ListQuery, Scope};
 use crate::refused::Refused;
 use crate::replay::RequestError;
-use crate::request::{ReplaySession, ReplayTask, Request};
-use crate::turn::Lease;
+use crate::request::{ReplaySession, ReplayTask};
+use crate::worker::session_replay::{Plan, Planned, salt_of};
 
-/// What a replay of a Session will do.
-struct Plan {
+/// What a request asks for.
+#[derive(Default)]
+struct Wanted {
     /// Tasks to replay, with the request of each, in the order in which they were accepted.
     tasks: Vec<(TaskId, Value)>,
     /// Tasks that are left out, and why.
@@ -35,17 +37,7 @@ impl Engine {
         request: &ReplaySession,
     ) -> Result<(Option<WorkspaceId>, Order), Refused> {
         let (document, session) = self.visible_session(caller, &request.id).await?;
-        let plan = self.plan(&document, request).await?;
-        // Everything that can be refused is refused now, Task by Task.
-        for (id, body) in &plan.tasks {
-            let replay = ReplayTask {
-                id: id.clone(),
-                body: body.clone(),
-                conformance: request.conformance,
-                session_id: None,
-            };
-            self.check_replay(caller, &replay).await?;
-        }
+        let wanted = self.wanted(&document, request).await?;
         let limit = self.shared.limits.fork_messages_max;
         let messages = self
             .transcript_documents(document.key, &session, Position::START, limit + 1)
@@ -68,6 +60,7 @@ impl Engine {
                 _ => None,
             })
             .collect();
+        let (plan, salt) = self.plan(caller, request, wanted).await?;
         let mut metadata = Map::new();
         metadata.insert(
             "replay".to_owned(),
@@ -81,108 +74,58 @@ impl Engine {
             branch_id: None,
             new_branch: Some(BranchId::from_body(&self.shared.ids.body())),
             chain: None,
+            replay: Some(SessionReplay {
+                plan: Blob::new(plan),
+                salt,
+            }),
             messages,
             metadata,
         };
         Ok((Some(session.workspace_id), Order::ForkSession(order)))
     }
 
-    /// Runs the replays of an accepted Session replay beside the caller.
-    pub(super) fn begin_session_replay(
-        &self,
-        caller: &Caller,
-        request: ReplaySession,
-        fork: SessionId,
-    ) {
-        let (engine, caller) = (self.clone(), caller.clone());
-        self.shared.spawn.spawn(Box::pin(async move {
-            if let Err(error) = engine.replay_session(&caller, &request, &fork).await {
-                tracing::warn!(session.id = %fork, %error, "the replay of a session was not finished");
-            }
-        }));
-    }
-
-    async fn replay_session(
+    /// Refuses what can be refused, Task by Task, and keeps the secrets that no plan may hold. Returns the plan and the salt
+    /// that they are kept under.
+    async fn plan(
         &self,
         caller: &Caller,
         request: &ReplaySession,
-        fork: &SessionId,
-    ) -> Result<(), Refused> {
-        let (document, _) = self.visible_session(caller, &request.id).await?;
-        let plan = self.plan(&document, request).await?;
-        let mut done = Vec::new();
-        let mut failed = false;
-        for (id, body) in plan.tasks {
+        wanted: Wanted,
+    ) -> Result<(Vec<u8>, String), Refused> {
+        let mut plan = Plan {
+            actor: caller.actor.clone(),
+            source_session_id: request.id.clone(),
+            salt: self.shared.ids.salt(),
+            tasks: Vec::new(),
+            skipped: wanted.skipped,
+        };
+        let mut told = Vec::new();
+        for (number, (id, body)) in wanted.tasks.into_iter().enumerate() {
             let replay = ReplayTask {
-                id: id.clone(),
+                id,
                 body,
                 conformance: request.conformance,
-                session_id: Some(fork.clone()),
+                session_id: None,
             };
-            let order = Box::pin(self.carry_out(caller, Request::ReplayTask(replay), None)).await?;
-            let replay_id = order.subject.id;
-            self.until_ended(&replay_id).await?;
-            let (status, broken) = self.how_it_ended(&replay_id).await?;
-            done.push(json!({"source_task_id": id, "replay_task_id": replay_id, "status": status}));
-            if broken {
-                failed = true;
-                break;
-            }
+            let (_, order, secrets) = self.check_replay(caller, &replay).await?;
+            told.push((salt_of(&plan.salt, Some(number)), secrets));
+            plan.tasks.push(Planned {
+                task_id: order.source,
+                mode: order.mode,
+                request: order.request,
+                metadata: order.metadata,
+            });
         }
-        let payload = json!({
-            "source_session_id": request.id,
-            "tasks": done,
-            "skipped": plan.skipped,
-            "completed": !failed,
-        });
-        let order = domain::RecordSessionReplay {
-            id: fork.clone(),
-            payload: match payload {
-                Value::Object(payload) => payload,
-                _ => Map::new(),
-            },
-        };
-        let command = Command {
-            actor: caller.actor.clone(),
-            idempotency_key: None,
-            order: Order::RecordSessionReplay(order),
-        };
-        self.order(command, None, Lease::None).await.map(drop)
-    }
-
-    async fn until_ended(&self, id: &str) -> Result<(), Refused> {
-        let mut news = self.shared.store.news();
-        loop {
-            match self.document(id).await?.map(|document| document.state) {
-                Some(State::Task(task)) if !task.status.is_terminal() => {}
-                _ => return Ok(()),
-            }
-            // Lagging is as good a reason to look again as news.
-            let _ = news.recv().await;
+        let value = serde_json::to_value(&plan).map_err(|error| Refused::Internal {
+            detail: error.to_string(),
+        })?;
+        for (salt, secrets) in told {
+            self.shared.keep_secrets(&salt, None, secrets);
         }
+        Ok((jcs(&value), plan.salt))
     }
 
-    /// Returns the state of a replay, and whether the replay itself failed.
-    async fn how_it_ended(&self, id: &str) -> Result<(String, bool), Refused> {
-        let document = self.document(id).await?;
-        let Some(State::Task(task)) = document.map(|document| document.state) else {
-            return Ok(("UNKNOWN".to_owned(), true));
-        };
-        let code = match task.failure {
-            Some(position) => crate::view::payload(&*self.shared.store, position)
-                .await?
-                .get("failure")
-                .and_then(|failure| failure.get("code")?.as_str().map(str::to_owned)),
-            None => None,
-        };
-        let broken = code.is_some_and(|code| code.starts_with("replay_"));
-        Ok((
-            task.status.as_str().to_owned(),
-            broken || !task.status.is_terminal(),
-        ))
-    }
-
-    async fn plan(&self, session: &Document, request: &ReplaySession) -> Result<Plan, Refused> {
+    async fn wanted(&self, session: &Document, request: &ReplaySession) -> Result<Wanted, Refused> {
         let invalid = |param: &str, message: &str| {
             Refused::Replay(Box::new(RequestError::Invalid {
                 param: param.to_owned(),
@@ -214,10 +157,8 @@ impl Engine {
                 .or_default()
                 .insert(key.to_owned(), value.clone());
         }
-        let mut plan = Plan {
-            tasks: Vec::new(),
-            skipped: Vec::new(),
-        };
+        let mut plan = Wanted::default();
+        let mut imported = Vec::new();
         let mut after = Position::START;
         loop {
             let query = ListQuery {
@@ -262,9 +203,16 @@ impl Engine {
                         }
                     }
                 }
-                plan.tasks.push((id, body));
+                match task.imported {
+                    Some(of) => imported.push((of.submitted_at, (id, body))),
+                    None => plan.tasks.push((id, body)),
+                }
             }
         }
+        // Tasks of another log may have come in any order; they were all accepted before any of this log's own.
+        imported.sort_by_key(|(at, _)| *at);
+        let imported = imported.into_iter().map(|(_, task)| task);
+        plan.tasks.splice(..0, imported);
         match overrides.keys().next() {
             None => Ok(plan),
             Some(task) => Err(invalid(

@@ -112,6 +112,21 @@ impl Bundle {
         self.receipt.as_ref()
     }
 
+    /// Returns the events of its log: the stored bytes, and what they say.
+    pub fn events(&self) -> impl ExactSizeIterator<Item = (&[u8], &Event)> {
+        self.events.iter().map(|(bytes, event)| (&**bytes, event))
+    }
+
+    /// Returns what the log keeps beside itself, under the digests that it is said to have.
+    pub fn blobs(&self) -> &BTreeMap<Digest, Vec<u8>> {
+        &self.blobs
+    }
+
+    /// Returns the digest that its log is said to have.
+    pub fn log_sha256(&self) -> Digest {
+        self.log_sha256
+    }
+
     /// Returns about how many bytes its file has.
     pub fn len(&self) -> usize {
         let events = self.events.iter().map(|(bytes, _)| bytes.len() + 16);

@@ -155,6 +155,12 @@ fn named(order: &Order) -> Vec<Box<str>> {
             // Its id follows from the source's: somebody may have been faster.
             Some(order.id.as_str()),
         ]),
+        Order::ImportTask(order) => some([
+            Some(order.id.as_str()),
+            Some(order.session_id.as_str()),
+            Some(order.workspace_id.as_str()),
+            Some(order.receipt.id.as_str()),
+        ]),
         Order::CancelTask(order) => some([Some(order.id.as_str())]),
         Order::InterruptTask(order) => some([Some(order.id.as_str())]),
         Order::AnswerRequest(order) => some([Some(order.id.as_str())]),

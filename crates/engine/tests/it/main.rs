@@ -20,6 +20,7 @@ mod replay_property;
 mod replay_request;
 mod replay_vectors;
 mod rig;
+mod session_replay;
 mod support;
 mod transcript;
 

@@ -97,7 +97,7 @@ async fn wanted(world: &World) -> Vec<Finished> {
     finished
 }
 
-async fn ask(world: &World, key: &str, request: Request) -> Result<Box<str>, Refused> {
+pub(crate) async fn ask(world: &World, key: &str, request: Request) -> Result<Box<str>, Refused> {
     let idempotency = Idempotency {
         key: key.to_owned(),
         method: "POST".to_owned(),

@@ -1,19 +1,23 @@
-//! Records of finished Tasks: the bundle of one, the difference of two.
+//! Records of finished Tasks: the bundle of one, the difference of two, the bundle of another server's.
 
-use axum::http::header;
+use axum::http::{StatusCode, header};
 use axum::response::IntoResponse;
 use canon::Value;
-use domain::TaskId;
-use engine::Refused;
+use domain::{TaskId, WorkspaceId};
+use engine::replay::BUNDLE_BYTES_MAX;
+use engine::{Refused, Request};
+use serde_json::json;
 
 use super::Routes;
-use crate::call::{Call, ok};
+use crate::call::{Call, ok, reply};
 use crate::failure::{Failure, Reply};
+use crate::render;
 
 pub(super) fn routes(routes: Routes) -> Routes {
     routes
         .get("/v1/tasks/{task_id}/bundle", bundle)
         .get("/v1/tasks/{task_id}/diff", diff)
+        .post("/v1/tasks/import", import)
 }
 
 async fn bundle(call: Call) -> Reply {
@@ -45,4 +49,29 @@ async fn diff(call: Call) -> Reply {
         detail: error.to_string(),
     })?;
     Ok(ok(&diff))
+}
+
+/// The same bundle again changes nothing and is 200.
+async fn import(mut call: Call) -> Reply {
+    let workspace_id = match call.query("workspace_id")? {
+        None => None,
+        Some(id) => Some(WorkspaceId::parse(id).map_err(|_| {
+            let mut unknown = Failure::not_found(WorkspaceId::OBJECT);
+            unknown.param = Some("workspace_id".to_owned());
+            unknown
+        })?),
+    };
+    let bytes = call.bytes(BUNDLE_BYTES_MAX).await?;
+    // The key stands for these bytes in this place.
+    let body = json!({"sha256": canon::sha256(&bytes), "workspace_id": workspace_id});
+    let request = Request::ImportTask {
+        bundle: bytes.as_ref().into(),
+        workspace_id,
+    };
+    let answer = call.dispatch(request, body).await?;
+    let status = match answer.changed {
+        true => StatusCode::CREATED,
+        false => StatusCode::OK,
+    };
+    Ok(reply(status, &render::view(&call.app, &answer.view)))
 }

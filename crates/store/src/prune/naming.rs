@@ -13,7 +13,6 @@ use engine::port::StoreFault;
 
 use super::{Prune, PruneProgress, parse, stays};
 use crate::audit::{self, AuditError};
-use crate::block::Block;
 use crate::fault::fault;
 use crate::row::DocumentRow;
 use crate::rows::Table;
@@ -52,14 +51,20 @@ impl Prune<'_> {
         let mut seen = BTreeSet::new();
         let mut count = 0;
         Table::Events.each(self.connection, 0, |first, bytes| {
-            let block = Block::decode(first, bytes).map_err(StoreFault::new)?;
+            let block = self.connection.decode(Table::Events, first.0, bytes)?;
+            let block = block.map_err(|damage| StoreFault::new(damage.to_string()))?;
             for stored in &block.events {
                 let text = str::from_utf8(&stored.bytes).unwrap_or_default();
                 let goes = stored.links.task.is_some_and(|task| pruned.contains(&task));
-                let is_special = goes || text.contains("\"event\":\"receipt.");
+                let is_special = goes
+                    || text.contains("\"event\":\"receipt.")
+                    || text.contains("\"event\":\"vendor.receipt_imported");
                 if is_special {
                     let event = parse(&stored.bytes)?;
-                    if event.kind() == Ok(Kind::ReceiptIssued) {
+                    if matches!(
+                        event.kind(),
+                        Ok(Kind::ReceiptIssued | Kind::ReceiptImported)
+                    ) {
                         let content = event.payload.get("content_sha256");
                         content
                             .and_then(digest_in)
@@ -77,7 +82,7 @@ impl Prune<'_> {
                 for digest in digests(&stored.bytes) {
                     names.remove(&digest);
                 }
-                if text.contains("\"blobs\":{") {
+                if text.contains("\"blobs\":{") || text.contains("\"bundle_sha256\":") {
                     let moved = moved(&parse(&stored.bytes)?);
                     self.follow(moved, &mut seen, &mut |digest| {
                         names.remove(&digest);
@@ -158,13 +163,14 @@ impl Prune<'_> {
     }
 }
 
-/// Returns the blobs that an event moved content into.
+/// Returns the blobs that an event moved content into, and the bundle of a Task that it brought from another log.
 fn moved(event: &Event) -> Vec<Digest> {
     let listed = event.payload.get(BLOB_MEMBER).and_then(Value::as_object);
     let listed = listed.into_iter().flat_map(|listed| listed.values());
-    listed
-        .filter_map(|descriptor| digest_in(descriptor.get("sha256")?))
-        .collect()
+    let listed = listed.filter_map(|descriptor| digest_in(descriptor.get("sha256")?));
+    let bundle = event.payload.get("bundle_sha256");
+    let bundle = bundle.filter(|_| event.kind() == Ok(Kind::TaskImported));
+    listed.chain(bundle.and_then(digest_in)).collect()
 }
 
 fn digest_in(value: &Value) -> Option<Digest> {

@@ -3,7 +3,7 @@
 //! Says nothing about signatures: which keys count is not in the log.
 
 use canon::{Digest, sha256};
-use domain::{Documents, Event, Position, ResourceKind};
+use domain::{Documents, Event, Kind, Position, ResourceKind};
 use receipts::merkle::{self, Frontier};
 use receipts::walk::Walk;
 
@@ -20,6 +20,8 @@ pub(super) struct Issued {
     hash: Digest,
     /// Digest of the bytes.
     pub(super) content: Digest,
+    /// True when another server issued it: it is in no chain and no tree of this log, and replays hang off it.
+    imported: bool,
 }
 
 impl Issued {
@@ -30,6 +32,7 @@ impl Issued {
             session: event.session_id.as_ref().map(|id| id.as_str().into()),
             hash: digest_in(event.payload.get("receipt_hash"))?,
             content: digest_in(event.payload.get("content_sha256"))?,
+            imported: event.kind() == Ok(Kind::ReceiptImported),
         })
     }
 }
@@ -48,6 +51,11 @@ impl Check<'_> {
         let mut walk = Walk::default();
         for receipt in &issued {
             self.report.receipts += 1;
+            if receipt.imported {
+                walk.know(receipt.hash);
+                self.foreign(receipt)?;
+                continue;
+            }
             let bytes = self.audit.blob(&receipt.content)?;
             let Some(bytes) = bytes.filter(|bytes| sha256(bytes) == receipt.content) else {
                 // A lost or damaged blob was reported with the blobs.
@@ -84,8 +92,30 @@ impl Check<'_> {
         self.tree(&issued)
     }
 
+    /// A receipt of another server must be whole, and the one that its event speaks of.
+    fn foreign(&mut self, receipt: &Issued) -> Result<(), AuditError> {
+        let bytes = self.audit.blob(&receipt.content)?;
+        // A lost or damaged blob was reported with the blobs.
+        let Some(bytes) = bytes.filter(|bytes| sha256(bytes) == receipt.content) else {
+            return Ok(());
+        };
+        let problem = match receipts::stream::check(&bytes) {
+            Err(refusal) => Some(refusal.to_string()),
+            Ok(checked) if *checked.receipt_id != *receipt.id || checked.hash != receipt.hash => {
+                Some("its bytes are those of another receipt".to_owned())
+            }
+            Ok(_) => None,
+        };
+        if let Some(problem) = problem {
+            let what = What::Document(receipt.position, receipt.id.clone());
+            self.report(what, problem);
+        }
+        Ok(())
+    }
+
     /// The tree must be what the receipts' hashes give, in the order of their events. It may lag behind.
-    fn tree(&mut self, issued: &[Issued]) -> Result<(), AuditError> {
+    fn tree(&mut self, all: &[Issued]) -> Result<(), AuditError> {
+        let issued: Vec<&Issued> = all.iter().filter(|receipt| !receipt.imported).collect();
         let stored = self.audit.tree()?;
         let mut frontier = Frontier::EMPTY;
         let mut leaves = Leaves::default();
@@ -110,9 +140,13 @@ impl Check<'_> {
                 break;
             }
         }
-        let last = usize::try_from(stored.size)
-            .ok()
-            .and_then(|size| issued.get(size.checked_sub(1)?));
+        let size = usize::try_from(stored.size).unwrap_or(usize::MAX);
+        let place = |index: usize| issued.get(index).map(|receipt| receipt.position);
+        // It may have passed receipts of other servers since its last leaf, and nothing else.
+        let ends_early = place(size.wrapping_sub(1)).is_some_and(|last| last > stored.last);
+        let ends_late = place(size).is_some_and(|next| next <= stored.last);
+        let ends_nowhere = stored.last != Position::START
+            && all.iter().all(|receipt| receipt.position != stored.last);
         let problem = problem.or_else(|| {
             let issued = issued.len() as u64;
             if stored.size > issued {
@@ -120,7 +154,7 @@ impl Check<'_> {
                 Some(format!("has {size} leaves for {issued} receipts"))
             } else if stored.peaks != frontier.peaks() {
                 Some("its peaks are not those of its leaves".to_owned())
-            } else if last.is_some_and(|last| last.position != stored.last) {
+            } else if ends_early || ends_late || ends_nowhere {
                 Some("ends at another receipt than its last leaf".to_owned())
             } else {
                 None

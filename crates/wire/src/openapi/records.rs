@@ -1,6 +1,6 @@
 //! What the description says of the records of finished Tasks: bundles and differences, beyond the contract.
 
-use super::operation::{Gives::*, Operation};
+use super::operation::{Body::Octets, Gives::*, Operation};
 use super::schema::{Schema, Shape::*, Type, Type::*, req};
 
 /// Operations beside those of the contract.
@@ -20,6 +20,17 @@ pub(super) const OPERATIONS: &[Operation] = &[
         Json("RunDiff"),
     )
     .query(&["other"]),
+    Operation::new(
+        "post",
+        "/v1/tasks/import",
+        "importTask",
+        "Tasks",
+        Json("Task"),
+    )
+    .query(&["workspace_id"])
+    .takes(Octets)
+    .with_status(201)
+    .or_status(&[200]),
 ];
 
 const INTEGER: Type = AnyOf(&[Count, Number]);

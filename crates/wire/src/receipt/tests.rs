@@ -24,6 +24,7 @@ fn document(verified: Option<Position>) -> Document {
             previous: None,
             previous_id: None,
             verified,
+            imported: false,
         }),
     }
 }

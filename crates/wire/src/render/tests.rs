@@ -61,6 +61,8 @@ fn session_state() -> Session {
         appended: 3,
         dropped: vec![],
         closed: false,
+        imported: false,
+        replaying: None,
     }
 }
 
@@ -85,6 +87,7 @@ fn task_state() -> Task {
         receipt_id: None,
         failure: None,
         replay: None,
+        imported: None,
     }
 }
 

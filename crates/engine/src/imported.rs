@@ -1,0 +1,163 @@
+//! Tasks that were taken over from another log: what is read of them is read from their bundle.
+
+use canon::{Digest, Value, sha256};
+use domain::{Document, Event, Imported, Kind, Position, State, TaskId, blob_reference};
+
+use crate::engine::Engine;
+use crate::port::{Scope, StoredEvent};
+use crate::read::{EventPage, EventRange};
+use crate::record::unreadable;
+use crate::refused::Refused;
+use crate::replay::{Bundle, Failure};
+
+impl Engine {
+    /// Reads the bundle of a Task that was taken over; what is wrong with it otherwise.
+    pub(crate) async fn imported_bundle(
+        &self,
+        id: &TaskId,
+        submitted: Position,
+        imported: &Imported,
+    ) -> Result<Result<Bundle, Failure>, Refused> {
+        let Some(bytes) = self.shared.store.blob(imported.bundle).await? else {
+            let event = self.event_at(submitted).await?;
+            let pruned = event.is_some_and(|event| event.is_header());
+            let reason = if pruned { "pruned" } else { "missing" };
+            return Ok(Err(unreadable(id, reason)));
+        };
+        Ok(Bundle::read(&bytes).map_err(|_| unreadable(id, "log_corrupt")))
+    }
+
+    /// Reads the events of a Task that was taken over, its own first, under their own ids; after them comes what this
+    /// log tells of its arrival. None when the range is not one of them.
+    pub(crate) async fn events_of_imported(
+        &self,
+        scopes: &[Scope],
+        range: &EventRange,
+    ) -> Result<Option<EventPage>, Refused> {
+        let ([scope @ Scope::Task(key)], Some(id)) = (scopes, &range.task_id) else {
+            return Ok(None);
+        };
+        let document = self.document(id).await?;
+        let Some(Document {
+            state: State::Task(task),
+            links,
+            ..
+        }) = document
+        else {
+            return Ok(None);
+        };
+        let (Some(imported), Ok(id)) = (&task.imported, TaskId::parse(id)) else {
+            return Ok(None);
+        };
+        let Ok(bundle) = self.imported_bundle(&id, task.submitted, imported).await? else {
+            return Ok(None);
+        };
+        let begin = match &range.after_event_id {
+            None => 0,
+            Some(after) => match bundle.events().position(|(_, event)| *event.id == **after) {
+                Some(place) => place + 1,
+                // One of this log, or none at all.
+                None => return Ok(None),
+            },
+        };
+        let more = range.limit + 1;
+        let mut events: Vec<StoredEvent> = bundle
+            .events()
+            .skip(begin)
+            .take(more)
+            .map(|(bytes, _)| StoredEvent {
+                // They have a place in another log alone; here they stand where their Task does.
+                position: *key,
+                links,
+                resource: *key,
+                bytes: bytes.into(),
+            })
+            .collect();
+        let room = more - events.len();
+        if room > 0 {
+            let own = self.read_scopes(&[*scope], Position::START, room).await?;
+            events.extend(own);
+        }
+        let has_more = events.len() > range.limit;
+        events.truncate(range.limit);
+        Ok(Some(EventPage { events, has_more }))
+    }
+
+    /// Returns the bundle that a Task's receipt is about: its own when it was taken over, or its source's. None also when
+    /// retention took it.
+    pub(crate) async fn bundle_behind(
+        &self,
+        document: &Document,
+    ) -> Result<Option<Bundle>, Refused> {
+        let State::Task(task) = &document.state else {
+            return Ok(None);
+        };
+        if let Some(imported) = &task.imported {
+            let Ok(id) = TaskId::parse(&document.id) else {
+                return Ok(None);
+            };
+            let bundle = self.imported_bundle(&id, task.submitted, imported).await?;
+            return Ok(bundle.ok());
+        }
+        let Some(of) = &task.replay else {
+            return Ok(None);
+        };
+        match self.document(of.source_task_id.as_str()).await? {
+            Some(Document {
+                state: State::Task(source),
+                ..
+            }) => match &source.imported {
+                Some(imported) => {
+                    let id = &of.source_task_id;
+                    let bundle = self.imported_bundle(id, source.submitted, imported).await?;
+                    Ok(bundle.ok())
+                }
+                None => Ok(None),
+            },
+            _ => Ok(None),
+        }
+    }
+}
+
+/// Returns the sealed log as its receipt names it: the stored bytes of each event and a line feed.
+pub(crate) fn lines(bundle: &Bundle) -> Vec<u8> {
+    let mut log = Vec::new();
+    for (bytes, _) in bundle.events() {
+        log.extend_from_slice(bytes);
+        log.push(b'\n');
+    }
+    log
+}
+
+/// Returns the digest of what an `artifact://` address names, when a bundle holds it.
+pub(crate) fn digest_in(bundle: &Bundle, uri: &str) -> Option<Digest> {
+    let name = uri.strip_prefix("artifact://")?;
+    if name.strip_prefix("event_log_") == Some(bundle.task_id().as_str()) {
+        return Some(sha256(&lines(bundle)));
+    }
+    if let Some((_, event)) = bundle.events().find(|(_, event)| *event.id == *name) {
+        let value = resolved(bundle, event, "value")?;
+        return Some(sha256(&canon::jcs(&value)));
+    }
+    let content = bundle
+        .events()
+        .filter(|(_, event)| {
+            *event.resource.id == *name
+                && matches!(
+                    event.kind(),
+                    Ok(Kind::ArtifactCreated | Kind::ArtifactUpdated)
+                )
+        })
+        .filter_map(|(_, event)| Digest::parse(event.payload.get("sha256")?.as_str()?).ok())
+        .last()?;
+    bundle.blobs().get(&content).map(|bytes| sha256(bytes))
+}
+
+/// Returns a member of an event's payload, from its blob when it was moved there.
+pub(crate) fn resolved(bundle: &Bundle, event: &Event, member: &str) -> Option<Value> {
+    if let Some(value) = event.payload.get(member) {
+        return Some(value.clone());
+    }
+    let digest = blob_reference(&event.payload, member)?;
+    serde_json::from_slice(bundle.blobs().get(&digest)?).ok()
+}
