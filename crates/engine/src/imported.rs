@@ -4,6 +4,8 @@ use canon::{Digest, Value, sha256};
 use domain::{Document, Event, Imported, Kind, Position, State, TaskId, blob_reference};
 
 use crate::engine::Engine;
+use crate::port::{Scope, StoredEvent};
+use crate::read::{EventPage, EventRange};
 use crate::record::unreadable;
 use crate::refused::Refused;
 use crate::replay::{Bundle, Failure};
@@ -23,6 +25,62 @@ impl Engine {
             return Ok(Err(unreadable(id, reason)));
         };
         Ok(Bundle::read(&bytes).map_err(|_| unreadable(id, "log_corrupt")))
+    }
+
+    /// Reads the events of a Task that was taken over, its own first, under their own ids; after them comes what this
+    /// log tells of its arrival. None when the range is not one of them.
+    pub(crate) async fn events_of_imported(
+        &self,
+        scopes: &[Scope],
+        range: &EventRange,
+    ) -> Result<Option<EventPage>, Refused> {
+        let ([scope @ Scope::Task(key)], Some(id)) = (scopes, &range.task_id) else {
+            return Ok(None);
+        };
+        let document = self.document(id).await?;
+        let Some(Document {
+            state: State::Task(task),
+            links,
+            ..
+        }) = document
+        else {
+            return Ok(None);
+        };
+        let (Some(imported), Ok(id)) = (&task.imported, TaskId::parse(id)) else {
+            return Ok(None);
+        };
+        let Ok(bundle) = self.imported_bundle(&id, task.submitted, imported).await? else {
+            return Ok(None);
+        };
+        let begin = match &range.after_event_id {
+            None => 0,
+            Some(after) => match bundle.events().position(|(_, event)| *event.id == **after) {
+                Some(place) => place + 1,
+                // One of this log, or none at all.
+                None => return Ok(None),
+            },
+        };
+        let more = range.limit + 1;
+        let mut events: Vec<StoredEvent> = bundle
+            .events()
+            .skip(begin)
+            .take(more)
+            .map(|(bytes, _)| StoredEvent {
+                // They have a place in another log alone; here they stand where their Task does.
+                position: *key,
+                links,
+                resource: *key,
+                bytes: bytes.into(),
+            })
+            .collect();
+        let room = more - events.len();
+        if room > 0 {
+            let own = self.read_scopes(&[*scope], Position::START, room).await?;
+            events.extend(own);
+        }
+        let has_more = events.len() > range.limit;
+        events.truncate(range.limit);
+        Ok(Some(EventPage { events, has_more }))
     }
 
     /// Returns the bundle that a Task's receipt is about: its own when it was taken over, or its source's. None also when

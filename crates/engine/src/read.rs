@@ -405,6 +405,9 @@ impl Engine {
                 range.task_id.as_deref(),
             )
             .await?;
+        if let Some(page) = self.events_of_imported(&scopes, &range).await? {
+            return Ok(page);
+        }
         let after = match &range.after_event_id {
             Some(id) => {
                 self.visible_event(caller, id, Some("after_event_id"))

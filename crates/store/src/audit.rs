@@ -13,7 +13,7 @@ use engine::port::{StoreFault, StoredEvent, Tree};
 use rusqlite::{Connection, OptionalExtension};
 
 use crate::blob;
-use crate::block::Block;
+use crate::blocks::{Blocks, Damage};
 use crate::directory::{self, OpenError};
 use crate::fault::fault;
 use crate::row::{DocumentRow, sql};
@@ -51,9 +51,9 @@ impl AuditError {
     }
 }
 
-/// Events that cannot be read: they are stored together, and that is damaged.
+/// Events that cannot be read: they are stored together, and that is damaged, or they are stored by what is.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
-#[error("events {} to {} cannot be read: their block is damaged ({problem})", first.0, last.0)]
+#[error("events {} to {} cannot be read: their block is damaged, or one that it continues ({problem})", first.0, last.0)]
 pub struct DamagedBlock {
     /// The position of the first.
     pub first: Position,
@@ -67,7 +67,7 @@ pub struct DamagedBlock {
 #[derive(Debug)]
 pub struct Audit {
     directory: PathBuf,
-    connection: Connection,
+    connection: Blocks,
     name: EventName,
     head: Position,
 }
@@ -83,12 +83,13 @@ impl Audit {
             .map_err(|error| OpenError::fault(directory, error))?;
         // One transaction to the end: what is committed meanwhile stays out of sight.
         connection.execute_batch("BEGIN").map_err(fault)?;
+        let connection = Blocks::new(connection);
         let meta = schema::meta(directory, &connection)?;
         let head = match Table::Events.holding(&connection, u64::MAX)? {
             None => Position::START,
             Some(first) => {
-                let bytes = Table::Events.bytes(&connection, first)?.unwrap_or_default();
-                let block = Block::decode(Position(first), &bytes).unwrap_or_default();
+                let block = connection.read(Table::Events, first)?;
+                let block = block.and_then(Result::ok).unwrap_or_default();
                 match block.events.last() {
                     Some(last) => last.position,
                     // A damaged block tells its place and not its length; the document that its last event changed does.
@@ -129,20 +130,30 @@ impl Audit {
         let next = after.plus(1);
         let start = Table::Events.holding(&self.connection, next.0)?;
         let mut found: Vec<Result<StoredEvent, DamagedBlock>> = Vec::new();
+        // The block that is damaged when the last one cannot be read.
+        let mut cause = 0;
         let add = |first: Position, bytes: &[u8]| -> Result<bool, AuditError> {
-            // What is lost reaches to the block that follows.
-            if let Some(Err(before)) = found.last_mut() {
-                before.last = Position(first.0 - 1);
+            let block = self.connection.decode(Table::Events, first.0, bytes)?;
+            // What is lost reaches to the block that follows, and on over those that are lost for the same reason.
+            let lost = found.last_mut().and_then(|last| last.as_mut().err());
+            match (&block, lost) {
+                (Err(Damage::Before(before)), Some(_)) if *before == cause => return Ok(true),
+                (_, Some(lost)) => lost.last = Position(first.0 - 1),
+                (_, None) => {}
             }
-            match Block::decode(first, bytes) {
+            cause = match &block {
+                Err(Damage::Before(before)) => *before,
+                _ => first.0,
+            };
+            match block {
                 Ok(block) => {
                     let events = block.events.into_iter();
                     found.extend(events.filter(|event| event.position >= next).map(Ok));
                 }
-                Err(problem) if first >= next => found.push(Err(DamagedBlock {
+                Err(damage) if first >= next => found.push(Err(DamagedBlock {
                     first,
                     last: self.head,
-                    problem,
+                    problem: damage.to_string(),
                 })),
                 Err(_) => {}
             }

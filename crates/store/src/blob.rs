@@ -10,8 +10,8 @@ use std::sync::{Mutex, PoisonError};
 use canon::{Digest, sha256};
 use domain::Blob;
 use engine::port::StoreFault;
-use rusqlite::Connection;
 
+use crate::blocks::Blocks;
 use crate::directory::{blobs, sync_directory, write_durably};
 use crate::fault::file_fault;
 use crate::read;
@@ -57,10 +57,10 @@ pub(crate) fn write_file(directory: &Path, blob: &Blob) -> Result<(), StoreFault
 /// Reads a blob and checks it.
 pub(crate) fn find(
     directory: &Path,
-    connection: &Connection,
+    blocks: &Blocks,
     digest: &Digest,
 ) -> Result<Option<Vec<u8>>, StoreFault> {
-    let Some(bytes) = find_unchecked(directory, connection, digest)? else {
+    let Some(bytes) = find_unchecked(directory, blocks, digest)? else {
         return Ok(None);
     };
     if sha256(&bytes) != *digest {
@@ -73,10 +73,10 @@ pub(crate) fn find(
 
 pub(crate) fn find_unchecked(
     directory: &Path,
-    connection: &Connection,
+    blocks: &Blocks,
     digest: &Digest,
 ) -> Result<Option<Vec<u8>>, StoreFault> {
-    if let Some(bytes) = read::blob(connection, digest)? {
+    if let Some(bytes) = read::blob(blocks, digest)? {
         return Ok(Some(bytes));
     }
     let (shelf, name) = place(directory, digest);

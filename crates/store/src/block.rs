@@ -2,10 +2,10 @@
 //!
 //! What a commit writes repeats itself: envelopes differ in little, and an answer stands in the effect that gave it and
 //! in the message that shows it. Together they cost little more than what is new. A block holds nothing of another
-//! commit and can be written again in its own place with some of its content gone.
+//! commit and can be written again in its own place with some of its content gone. How content is stored says `chain`.
 //!
 //! ```text
-//! zstd( events, blobs, per event: length, resource, workspace, session, task; per blob: length; bytes … )
+//! events, blobs, per event: length, resource, workspace, session, task; per blob: length; bytes …
 //! ```
 //!
 //! Numbers are of seven bits a byte, lowest first. A resource is its distance from the event's position; a link is
@@ -16,18 +16,16 @@ use std::sync::Arc;
 use domain::{Links, Position};
 use engine::port::StoredEvent;
 
-use crate::codec;
-
 /// How much content shares a block. Reading one event decompresses its block.
 const CONTENT_BYTES_MAX: usize = 64 * 1024;
 
 /// Events of one commit, with blobs of it.
 #[derive(Debug, Clone, Default, PartialEq)]
-pub struct Block {
+pub(crate) struct Block {
     /// The events, ascending without a hole.
-    pub events: Vec<StoredEvent>,
+    pub(crate) events: Vec<StoredEvent>,
     /// The blobs, in the order of their numbers.
-    pub blobs: Vec<Vec<u8>>,
+    pub(crate) blobs: Vec<Vec<u8>>,
 }
 
 impl Block {
@@ -57,11 +55,15 @@ impl Block {
         blocks
     }
 
-    /// Returns the stored form.
-    ///
-    /// # Errors
-    /// There is no memory for it.
-    pub fn encode(&self) -> std::io::Result<Vec<u8>> {
+    /// Returns the Task that all of its events belong to.
+    pub(crate) fn task(&self) -> Option<Position> {
+        let task = self.events.first()?.links.task;
+        let mut events = self.events.iter();
+        task.filter(|_| events.all(|event| event.links.task == task))
+    }
+
+    /// Returns the content.
+    pub(crate) fn content(&self) -> Vec<u8> {
         let bytes: usize = self.events.iter().map(|event| event.bytes.len()).sum();
         let blobs: usize = self.blobs.iter().map(Vec::len).sum();
         let mut content = Vec::with_capacity(16 + 16 * self.events.len() + bytes + blobs);
@@ -85,19 +87,11 @@ impl Block {
         for blob in &self.blobs {
             content.extend_from_slice(blob);
         }
-        codec::compress(&content)
+        content
     }
 
-    /// Reads the stored form of the block whose first event has a position.
-    ///
-    /// # Errors
-    /// It is damaged; the text says how.
-    pub fn decode(first: Position, frame: &[u8]) -> Result<Self, String> {
-        let content = codec::decompress(frame)?;
-        Self::read(first, &content).ok_or_else(|| "its lengths do not fit its content".to_owned())
-    }
-
-    fn read(first: Position, content: &[u8]) -> Option<Self> {
+    /// Reads the content of the block whose first event has a position; none when its lengths do not fit.
+    pub(crate) fn read(first: Position, content: &[u8]) -> Option<Self> {
         let mut rest = content;
         let events = number(&mut rest)?;
         let blobs = number(&mut rest)?;
@@ -144,7 +138,7 @@ fn take<'a>(rest: &mut &'a [u8], len: u64) -> Option<&'a [u8]> {
     Some(taken)
 }
 
-fn put(content: &mut Vec<u8>, mut number: u64) {
+pub(crate) fn put(content: &mut Vec<u8>, mut number: u64) {
     while number > 0x7f {
         content.push(0x80 | (number & 0x7f) as u8);
         number >>= 7;
@@ -152,7 +146,7 @@ fn put(content: &mut Vec<u8>, mut number: u64) {
     content.push(number as u8);
 }
 
-fn number(rest: &mut &[u8]) -> Option<u64> {
+pub(crate) fn number(rest: &mut &[u8]) -> Option<u64> {
     let mut number = 0u64;
     for shift in (0..64).step_by(7) {
         let (byte, left) = rest.split_first()?;
@@ -202,8 +196,7 @@ mod tests {
                 let links = [event.links.workspace, event.links.session, event.links.task];
                 links.iter().flatten().all(|link| event.position.0.wrapping_sub(link.0) != u64::MAX)
             }));
-            let frame = block.encode().unwrap();
-            prop_assert_eq!(Block::decode(Position(first), &frame).unwrap(), block);
+            prop_assert_eq!(Block::read(Position(first), &block.content()).unwrap(), block);
         }
 
         #[test]

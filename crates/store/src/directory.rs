@@ -11,7 +11,12 @@ use std::time::Duration;
 ///
 /// 1: the first, never released. Each event was a row of its own.
 /// 2: events of a commit and its small blobs are compressed together, with dictionary 1.
-pub const FORMAT_VERSION: u32 = 2;
+/// 3: a block may continue an earlier one of its Task. What 2 wrote reads the same, so that a directory of format 2 is
+///    read as it is and becomes one of format 3 when it is opened for writing.
+pub const FORMAT_VERSION: u32 = 3;
+
+/// The oldest version that this program reads.
+const FORMAT_OLDEST: u32 = 2;
 
 const LOCK: &str = "lock";
 const FORMAT: &str = "format";
@@ -169,10 +174,12 @@ pub(crate) fn claim(directory: &Path) -> Result<Lock, OpenError> {
     write_pid(&mut file).map_err(fault)?;
     match read_format(directory)? {
         Some(FORMAT_VERSION) => {}
-        // Older formats will be backed up and migrated forward here; none was released yet.
+        // An older program must not read what is about to be written.
+        Some(FORMAT_OLDEST..FORMAT_VERSION) | None => {
+            write_durably(directory, FORMAT, format!("{FORMAT_VERSION}\n").as_bytes())
+                .map_err(fault)?;
+        }
         Some(found) => return Err(OpenError::other_format(directory, found)),
-        None => write_durably(directory, FORMAT, format!("{FORMAT_VERSION}\n").as_bytes())
-            .map_err(fault)?,
     }
     Ok(Lock { _file: file })
 }
@@ -180,8 +187,10 @@ pub(crate) fn claim(directory: &Path) -> Result<Lock, OpenError> {
 /// Checks that a directory holds a log of a format this program can read.
 pub(crate) fn check(directory: &Path) -> Result<(), OpenError> {
     match read_format(directory)? {
-        Some(FORMAT_VERSION) if database(directory).exists() => Ok(()),
-        Some(found) if found != FORMAT_VERSION => Err(OpenError::other_format(directory, found)),
+        Some(FORMAT_OLDEST..=FORMAT_VERSION) if database(directory).exists() => Ok(()),
+        Some(found) if !(FORMAT_OLDEST..=FORMAT_VERSION).contains(&found) => {
+            Err(OpenError::other_format(directory, found))
+        }
         Some(_) | None => Err(OpenError::NoLog {
             directory: directory.to_owned(),
         }),

@@ -14,6 +14,8 @@
 mod audit;
 mod blob;
 mod block;
+mod blocks;
+mod chain;
 mod checkpoint;
 mod codec;
 mod directory;
@@ -35,7 +37,6 @@ mod verify;
 mod write;
 
 pub use audit::{Audit, AuditError, DamagedBlock};
-pub use block::Block;
 pub use directory::{FORMAT_VERSION, OpenError};
 pub use export::{Evidence, Exported, export};
 pub use fold::{Problem, What};

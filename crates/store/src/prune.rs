@@ -16,12 +16,12 @@ use std::path::Path;
 
 use canon::Digest;
 use domain::{Event, Kind, Position, ResourceKind, State, Timestamp};
-use engine::port::{ListQuery, ReadEvents, Scope, StoreFault};
+use engine::port::{ListQuery, ReadEvents, Scope, StoreFault, StoredEvent};
 use rusqlite::{Connection, TransactionBehavior};
 use sha2::{Digest as _, Sha256};
 
 use crate::audit::AuditError;
-use crate::block::Block;
+use crate::blocks::Blocks;
 use crate::directory::{self, OpenError};
 use crate::fault::fault;
 use crate::row::sql;
@@ -69,6 +69,7 @@ pub fn prune(
     let mut connection =
         schema::connect(directory, Role::Writer { full_sync: true }).map_err(open)?;
     schema::prepare(directory, &mut connection)?;
+    let connection = Blocks::new(connection);
     // What is removed must not be found in free pages either.
     let set =
         |name: &str, value: u32| connection.pragma_update_and_check(None, name, value, |_| Ok(()));
@@ -110,6 +111,7 @@ pub fn prunable(
     let connection = schema::connect(directory, Role::Reader)
         .map_err(|error| OpenError::fault(directory, error))?;
     connection.execute_batch("BEGIN").map_err(fault)?;
+    let connection = Blocks::new(connection);
     let mut prune = Prune {
         directory,
         connection: &connection,
@@ -141,7 +143,7 @@ fn stays(event: &Event) -> bool {
 
 struct Prune<'a> {
     directory: &'a Path,
-    connection: &'a Connection,
+    connection: &'a Blocks,
     pruned: Pruned,
 }
 
@@ -281,22 +283,26 @@ impl Prune<'_> {
                 .prepare_cached("SELECT first FROM event_links WHERE link = ?1 ORDER BY first")?
                 .query_map([sql(task.0)], |row| row.get(0))?
                 .collect::<rusqlite::Result<_>>()?;
+            // Blocks are written again chain by chain, which need not be their order: the order is the headers'.
             let mut headers = Headers::default();
-            for first in blocks {
-                let mut block = stored_block(connection, Table::Events, first)?;
-                let own = block.events.iter_mut();
-                for stored in own.filter(|stored| stored.links.task == Some(task)) {
-                    let event = parse(&stored.bytes).map_err(inside)?;
-                    if stays(&event) {
-                        continue;
+            for first in &blocks {
+                let block = self.connection.sound(Table::Events, *first);
+                for stored in block.map_err(inside)?.events {
+                    if let Some(header) = header_of(&stored, task).map_err(inside)? {
+                        headers.add(&header);
+                        done.bytes += less(&stored.bytes, &header);
                     }
-                    let header = event.header(&stored.bytes).to_bytes();
-                    headers.add(&header);
-                    done.bytes += less(&stored.bytes, &header);
-                    stored.bytes = header.into();
                 }
-                put_block(connection, Table::Events, first, &block)?;
             }
+            let reduced = self.connection.rewrite(Table::Events, blocks, |_, block| {
+                for stored in &mut block.events {
+                    if let Some(header) = header_of(stored, task)? {
+                        stored.bytes = header.into();
+                    }
+                }
+                Ok(())
+            });
+            reduced.map_err(inside)?;
             done.events = headers.count;
             let insert = "INSERT INTO pruned(task, events, headers) VALUES (?1, ?2, ?3)";
             connection
@@ -323,36 +329,44 @@ impl Prune<'_> {
                 }
             }
             self.transact(|connection| {
-                let mut places: BTreeMap<(bool, u64), Vec<usize>> = BTreeMap::new();
+                let mut in_events: BTreeMap<u64, Vec<usize>> = BTreeMap::new();
+                let mut in_packs = in_events.clone();
                 for digest in some {
                     let row = connection
                         .prepare_cached(
                             "DELETE FROM blobs WHERE digest = ?1 RETURNING pack, block, number",
                         )?
                         .query_map([digest.as_bytes()], |row| {
-                            Ok(((row.get(0)?, row.get(1)?), row.get(2)?))
+                            Ok((row.get(0)?, row.get(1)?, row.get(2)?))
                         })?
                         .next()
                         .transpose()?;
-                    if let Some((block, number)) = row {
+                    if let Some((in_pack, block, number)) = row {
+                        let places = if in_pack {
+                            &mut in_packs
+                        } else {
+                            &mut in_events
+                        };
                         places.entry(block).or_default().push(number);
                     }
                     connection
                         .prepare_cached("DELETE FROM unnamed WHERE digest = ?1")?
                         .execute([digest.as_bytes()])?;
                 }
-                for ((in_pack, number), gone) in places {
-                    let table = if in_pack { Table::Packs } else { Table::Events };
-                    let mut block = stored_block(connection, table, number)?;
-                    for place in gone {
-                        // The others keep their numbers.
-                        if let Some(content) = block.blobs.get_mut(place) {
-                            done.blobs += 1;
-                            done.bytes += content.len() as u64;
-                            *content = Vec::new();
+                for (table, places) in [(Table::Events, in_events), (Table::Packs, in_packs)] {
+                    let numbers: Vec<u64> = places.keys().copied().collect();
+                    let swept = self.connection.rewrite(table, numbers, |number, block| {
+                        for place in places.get(&number).into_iter().flatten() {
+                            // The others keep their numbers.
+                            if let Some(content) = block.blobs.get_mut(*place) {
+                                done.blobs += 1;
+                                done.bytes += content.len() as u64;
+                                *content = Vec::new();
+                            }
                         }
-                    }
-                    put_block(connection, table, number, &block)?;
+                        Ok(())
+                    });
+                    swept.map_err(inside)?;
                 }
                 Ok(())
             })?;
@@ -393,23 +407,13 @@ fn inside(error: impl std::error::Error + Send + Sync + 'static) -> rusqlite::Er
     rusqlite::Error::ToSqlConversionFailure(error.into())
 }
 
-fn stored_block(connection: &Connection, table: Table, number: u64) -> rusqlite::Result<Block> {
-    let bytes = table.bytes(connection, number).map_err(inside)?;
-    Block::decode(Position(number), &bytes.unwrap_or_default()).map_err(|problem| {
-        inside(StoreFault::new(format!(
-            "block {number} is damaged: {problem}; run `reprise log verify`"
-        )))
-    })
-}
-
-fn put_block(
-    connection: &Connection,
-    table: Table,
-    number: u64,
-    block: &Block,
-) -> rusqlite::Result<()> {
-    let frame = block.encode().map_err(inside)?;
-    table.replace(connection, number, &frame)
+/// Returns what is left of an event when a Task is pruned, if it is one of its events and does not stay whole.
+fn header_of(stored: &StoredEvent, task: Position) -> Result<Option<Vec<u8>>, StoreFault> {
+    if stored.links.task != Some(task) {
+        return Ok(None);
+    }
+    let event = parse(&stored.bytes)?;
+    Ok((!stays(&event)).then(|| event.header(&stored.bytes).to_bytes()))
 }
 
 /// What headers hash to together, one after the other.

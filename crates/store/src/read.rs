@@ -10,6 +10,7 @@ use engine::port::{
 use rusqlite::{Connection, OptionalExtension, Row, params_from_iter};
 
 use crate::block::Block;
+use crate::blocks::{Blocks, Damage};
 use crate::fault::fault;
 use crate::row::{DocumentRow, id_bytes, sql};
 use crate::rows::Table;
@@ -168,16 +169,13 @@ const LINKED: &str = "SELECT first FROM event_links WHERE link = ?1 AND first >=
 const LAST_LINKED: &str =
     "SELECT first FROM event_links WHERE link = ?1 ORDER BY first DESC LIMIT 1";
 
-pub(crate) fn events(
-    connection: &Connection,
-    query: ReadEvents,
-) -> Result<Vec<StoredEvent>, StoreFault> {
-    snapshot(connection, |connection| {
+pub(crate) fn events(blocks: &Blocks, query: ReadEvents) -> Result<Vec<StoredEvent>, StoreFault> {
+    snapshot(blocks, |connection| {
         let next = query.after.0.saturating_add(1);
         let mut found = Vec::new();
         // False when there are enough.
         let mut add = |first: Position, bytes: &[u8]| -> Result<bool, StoreFault> {
-            let events = decode(first, bytes)?.events.into_iter();
+            let events = decode(blocks, first, bytes)?.events.into_iter();
             let fitting = events
                 .filter(|event| event.position.0 >= next && query.scope.contains(event.links));
             found.extend(fitting.take(query.limit - found.len()));
@@ -201,10 +199,10 @@ pub(crate) fn events(
 }
 
 pub(crate) fn events_at(
-    connection: &Connection,
+    blocks: &Blocks,
     positions: &[Position],
 ) -> Result<Vec<Option<StoredEvent>>, StoreFault> {
-    snapshot(connection, |connection| {
+    snapshot(blocks, |connection| {
         let mut block = Block::default();
         let mut found = Vec::with_capacity(positions.len());
         for position in positions {
@@ -212,7 +210,7 @@ pub(crate) fn events_at(
             if event_in(&block, *position).is_none()
                 && let Some((first, bytes)) = Table::Events.held(connection, position.0)?
             {
-                block = decode(Position(first), &bytes)?;
+                block = decode(blocks, Position(first), &bytes)?;
             }
             found.push(event_in(&block, *position).cloned());
         }
@@ -225,11 +223,8 @@ fn event_in(block: &Block, position: Position) -> Option<&StoredEvent> {
     block.events.get(usize::try_from(offset).ok()?)
 }
 
-pub(crate) fn last_event(
-    connection: &Connection,
-    scope: Scope,
-) -> Result<Option<Position>, StoreFault> {
-    snapshot(connection, |connection| {
+pub(crate) fn last_event(blocks: &Blocks, scope: Scope) -> Result<Option<Position>, StoreFault> {
+    snapshot(blocks, |connection| {
         let first = match scope_key(scope) {
             None => Table::Events.holding(connection, u64::MAX)?,
             Some(link) => connection
@@ -238,7 +233,7 @@ pub(crate) fn last_event(
                 .map_err(fault)?,
         };
         let Some(first) = first else { return Ok(None) };
-        let block = decode(Position(first), &block_bytes(connection, first)?)?;
+        let block = decode(blocks, Position(first), &block_bytes(connection, first)?)?;
         let events = block.events.iter().rev();
         Ok(events
             .filter(|event| scope.contains(event.links))
@@ -251,10 +246,11 @@ fn block_bytes(connection: &Connection, first: u64) -> Result<Vec<u8>, StoreFaul
     Ok(Table::Events.bytes(connection, first)?.unwrap_or_default())
 }
 
-fn decode(first: Position, bytes: &[u8]) -> Result<Block, StoreFault> {
-    Block::decode(first, bytes).map_err(|problem| {
+fn decode(blocks: &Blocks, first: Position, bytes: &[u8]) -> Result<Block, StoreFault> {
+    let block = blocks.decode(Table::Events, first.0, bytes)?;
+    block.map_err(|damage: Damage| {
         StoreFault::new(format!(
-            "the block of events from position {} on is damaged: {problem}; run `reprise log verify`",
+            "the block of events from position {} on is damaged: {damage}; run `reprise log verify`",
             first.0
         ))
     })
@@ -296,11 +292,8 @@ pub(crate) fn has_blob(connection: &Connection, digest: &Digest) -> rusqlite::Re
 }
 
 /// Reads a small blob, unchecked. Of a damaged block it returns the bytes of the block: they are what is stored.
-pub(crate) fn blob(
-    connection: &Connection,
-    digest: &Digest,
-) -> Result<Option<Vec<u8>>, StoreFault> {
-    snapshot(connection, |connection| {
+pub(crate) fn blob(blocks: &Blocks, digest: &Digest) -> Result<Option<Vec<u8>>, StoreFault> {
+    snapshot(blocks, |connection| {
         let read = |row: &Row<'_>| {
             let table = if row.get(0)? {
                 Table::Packs
@@ -317,7 +310,8 @@ pub(crate) fn blob(
             return Ok(None);
         };
         let bytes = table.bytes(connection, block)?.unwrap_or_default();
-        let content = Block::decode(Position(block), &bytes)
+        let content = blocks
+            .decode(table, block, &bytes)?
             .ok()
             .and_then(|mut block| Some(std::mem::take(block.blobs.get_mut(number)?)));
         Ok(Some(content.unwrap_or(bytes)))

@@ -8,15 +8,15 @@ use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
 use std::thread::{self, JoinHandle};
 
 use engine::port::StoreFault;
-use rusqlite::Connection;
 
+use crate::blocks::Blocks;
 use crate::fault::{closed, fault};
 use crate::schema::{Role, connect};
 
 /// How many reads run at once. Reads of a warm database are short; more threads would only hold caches.
 const THREADS_MAX: usize = 3;
 
-type Job = Box<dyn FnOnce(Result<&Connection, StoreFault>) + Send>;
+type Job = Box<dyn FnOnce(Result<&Blocks, StoreFault>) + Send>;
 
 /// The reading threads of one store.
 #[derive(Debug)]
@@ -110,7 +110,7 @@ impl Shared {
         while let Some(job) = self.next() {
             if connection.is_none() {
                 match connect(&self.directory, Role::Reader) {
-                    Ok(opened) => connection = Some(opened),
+                    Ok(opened) => connection = Some(Blocks::new(opened)),
                     Err(error) => {
                         job(Err(fault(error)));
                         continue;

@@ -12,9 +12,10 @@ use engine::port::{
     ApiKey, BoxFuture, Claim, ClaimScope, Commit, CommitError, Committed, LeaseName, ListQuery,
     NewestQuery, News, ReadEvents, Scope, Store, StoreFault, StoredEvent, Tree, TreeAppend,
 };
-use rusqlite::{Connection, TransactionBehavior};
+use rusqlite::TransactionBehavior;
 use tokio::sync::{broadcast, oneshot};
 
+use crate::blocks::Blocks;
 use crate::directory::{self, Lock, OpenError};
 use crate::fault::{closed, fault};
 use crate::readers::Readers;
@@ -115,7 +116,7 @@ impl SqliteStore {
         let connection = schema::connect(directory, Role::Reader)
             .map_err(|error| OpenError::fault(directory, error))?;
         let meta = schema::meta(directory, &connection)?;
-        let head = read::last_event(&connection, Scope::All).map_err(fault)?;
+        let head = read::last_event(&Blocks::new(connection), Scope::All).map_err(fault)?;
         let published = Arc::new(Published::new(head.unwrap_or(Position::START)));
         Ok(Self::new(directory, meta, published, None))
     }
@@ -144,7 +145,7 @@ impl SqliteStore {
 
     fn read<T: Send + 'static>(
         &self,
-        read: impl FnOnce(&Connection) -> Result<T, StoreFault> + Send + 'static,
+        read: impl FnOnce(&Blocks) -> Result<T, StoreFault> + Send + 'static,
     ) -> BoxFuture<'_, Result<T, StoreFault>> {
         let (answer, result) = oneshot::channel();
         self.readers.submit(Box::new(move |connection| {
@@ -330,7 +331,7 @@ impl Store for SqliteStore {
     }
 
     fn tree(&self) -> BoxFuture<'_, Result<Tree, StoreFault>> {
-        self.read(tree::tree)
+        self.read(|connection| tree::tree(connection))
     }
 
     fn append_leaves(&self, append: TreeAppend) -> BoxFuture<'_, Result<bool, StoreFault>> {
@@ -362,7 +363,7 @@ impl Store for SqliteStore {
     }
 
     fn api_keys(&self) -> BoxFuture<'_, Result<Vec<ApiKey>, StoreFault>> {
-        self.read(read::api_keys)
+        self.read(|connection| read::api_keys(connection))
     }
 
     fn put_api_key(&self, key: ApiKey) -> BoxFuture<'_, Result<(), StoreFault>> {

@@ -17,6 +17,7 @@ use engine::port::StoredEvent;
 use rusqlite::{Connection, OptionalExtension};
 
 use crate::block::Block;
+use crate::blocks::Blocks;
 use crate::codec;
 use crate::directory::database;
 use crate::row::id_bytes;
@@ -25,7 +26,7 @@ use crate::rows::Table;
 /// A database that is about to be harmed.
 #[derive(Debug)]
 pub struct Tamper {
-    connection: Connection,
+    connection: Blocks,
 }
 
 impl Tamper {
@@ -35,7 +36,9 @@ impl Tamper {
         connection
             .busy_timeout(std::time::Duration::from_secs(10))
             .unwrap();
-        Self { connection }
+        Self {
+            connection: Blocks::new(connection),
+        }
     }
 
     /// Runs a statement that must change one row.
@@ -54,7 +57,8 @@ impl Tamper {
         let mut events = Vec::new();
         Table::Events
             .each(&self.connection, 0, |first, bytes| {
-                events.extend(Block::decode(first, bytes).unwrap().events);
+                let block = self.connection.decode(Table::Events, first.0, bytes)?;
+                events.extend(block.unwrap().events);
                 Ok::<_, engine::port::StoreFault>(true)
             })
             .unwrap();
@@ -72,14 +76,10 @@ impl Tamper {
 
     /// Changes an event.
     pub fn event(&self, position: Position, change: impl FnOnce(&mut StoredEvent)) {
-        let first = self.block_of(position);
-        let mut block = self.read(Table::Events, first);
-        let event = block
-            .events
-            .iter_mut()
-            .find(|event| event.position == position);
-        change(event.unwrap());
-        self.write(Table::Events, first, &block.encode().unwrap());
+        self.change(Table::Events, self.block_of(position), |block| {
+            let mut events = block.events.iter_mut();
+            change(events.find(|event| event.position == position).unwrap());
+        });
     }
 
     /// Changes the stored bytes of the block that holds an event.
@@ -113,9 +113,9 @@ impl Tamper {
             return false;
         };
         let table = if in_pack { Table::Packs } else { Table::Events };
-        let mut block = self.read(table, number);
-        change(block.blobs.get_mut(place).unwrap());
-        self.write(table, number, &block.encode().unwrap());
+        self.change(table, number, |block| {
+            change(block.blobs.get_mut(place).unwrap());
+        });
         true
     }
 
@@ -155,9 +155,19 @@ impl Tamper {
     }
 
     fn read(&self, table: Table, number: u64) -> Block {
-        let bytes = table.bytes(&self.connection, number).unwrap().unwrap();
-        Block::decode(Position(number), &bytes)
-            .unwrap_or_else(|problem| panic!("block {number}: {problem}"))
+        let block = self.connection.sound(table, number);
+        block.unwrap_or_else(|problem| panic!("{problem}"))
+    }
+
+    fn change(&self, table: Table, number: u64, change: impl FnOnce(&mut Block)) {
+        let mut change = Some(change);
+        let transaction = self.connection.unchecked_transaction().unwrap();
+        let changed = self.connection.rewrite(table, [number], |_, block| {
+            change.take().unwrap()(block);
+            Ok(())
+        });
+        changed.unwrap();
+        transaction.commit().unwrap();
     }
 
     fn write(&self, table: Table, number: u64, bytes: &[u8]) {

@@ -18,6 +18,8 @@ use rusqlite::{Connection, ErrorCode, OptionalExtension};
 use tokio::sync::broadcast;
 
 use crate::block::Block;
+use crate::blocks::Blocks;
+use crate::chain::Chains;
 use crate::checkpoint::{self, Checkpoints};
 use crate::fault::{commit_fault, fault, only_fault};
 use crate::row::{DocumentRow, id_bytes, sql};
@@ -61,7 +63,7 @@ struct Counters {
 }
 
 impl Counters {
-    fn read(connection: &Connection) -> Result<Self, StoreFault> {
+    fn read(connection: &Blocks) -> Result<Self, StoreFault> {
         let epoch = "SELECT value FROM meta WHERE name = 'lease_epoch'";
         Ok(Self {
             head: read::last_event(connection, Scope::All)?.map_or(0, |last| last.0),
@@ -84,11 +86,19 @@ impl Counters {
     }
 }
 
+/// A transaction under way.
+struct Transaction<'a> {
+    connection: &'a Connection,
+    counters: Counters,
+    chains: &'a mut Chains,
+}
+
 /// The one who writes.
 pub(crate) struct Writer {
     directory: Arc<Path>,
-    connection: Connection,
+    connection: Blocks,
     counters: Counters,
+    chains: Chains,
     checkpoints: Checkpoints,
     published: Arc<Published>,
     stopped: Option<StoreFault>,
@@ -100,12 +110,14 @@ impl Writer {
         connection: Connection,
         checkpoints: Checkpoints,
     ) -> Result<(Self, Arc<Published>), StoreFault> {
+        let connection = Blocks::new(connection);
         let counters = Counters::read(&connection)?;
         let published = Arc::new(Published::new(Position(counters.head)));
         let writer = Self {
             directory: directory.into(),
             connection,
             counters,
+            chains: Chains::default(),
             checkpoints,
             published: Arc::clone(&published),
             stopped: None,
@@ -120,8 +132,8 @@ impl Writer {
             .as_micros()
             .max(self.published.now.load(Ordering::Relaxed));
         let directory = Arc::clone(&self.directory);
-        let (committed, events) = self
-            .transact(|connection, counters| turn(&directory, connection, counters, commit, now))?;
+        let (committed, events) =
+            self.transact(|transaction| turn(&directory, transaction, commit, now))?;
         self.published.now.store(now, Ordering::Relaxed);
         self.published
             .head
@@ -133,29 +145,30 @@ impl Writer {
 
     /// Stores a small blob by itself.
     pub(crate) fn put_blob(&mut self, blob: &Blob) -> Result<(), StoreFault> {
-        self.transact(|connection, counters| {
-            let new = new_blobs(connection, [blob]).map_err(commit_fault)?;
-            put_blocks(connection, counters, &[], new).map_err(commit_fault)
+        self.transact(|transaction| {
+            let new = new_blobs(transaction.connection, [blob]).map_err(commit_fault)?;
+            put_blocks(transaction, &[], new).map_err(commit_fault)
         })
         .map_err(only_fault)
     }
 
     /// Appends leaves to the receipt log's tree; false when it has another size than expected.
     pub(crate) fn append_leaves(&mut self, append: &TreeAppend) -> Result<bool, StoreFault> {
-        self.transact(|connection, _| tree::append(connection, append))
+        self.transact(|transaction| tree::append(transaction.connection, append))
             .map_err(only_fault)
     }
 
     /// Gives every lease to a holder, each with a new epoch.
     pub(crate) fn take_over(&mut self, holder: &str) -> Result<Vec<(LeaseName, u64)>, StoreFault> {
-        self.transact(|connection, counters| {
+        self.transact(|transaction| {
+            let connection = transaction.connection;
             let names: Vec<u64> = connection
                 .prepare_cached("SELECT name FROM leases ORDER BY name")
                 .and_then(|mut select| select.query_map([], |row| row.get(0))?.collect())
                 .map_err(commit_fault)?;
             let mut taken = Vec::with_capacity(names.len());
             for name in names {
-                let epoch = counters.next_epoch(connection)?;
+                let epoch = transaction.counters.next_epoch(connection)?;
                 connection
                     .prepare_cached("UPDATE leases SET holder = ?2, epoch = ?3 WHERE name = ?1")
                     .and_then(|mut update| update.execute((sql(name), holder, sql(epoch))))
@@ -169,8 +182,10 @@ impl Writer {
 
     /// Adds or replaces an API key.
     pub(crate) fn put_api_key(&mut self, key: &ApiKey) -> Result<(), StoreFault> {
-        self.transact(|connection, _| upsert_api_key(connection, key).map_err(commit_fault))
-            .map_err(only_fault)
+        self.transact(|transaction| {
+            upsert_api_key(transaction.connection, key).map_err(commit_fault)
+        })
+        .map_err(only_fault)
     }
 
     /// Moves the whole log into the database. The readers are gone already.
@@ -191,14 +206,20 @@ impl Writer {
 
     fn transact<T>(
         &mut self,
-        work: impl FnOnce(&Connection, &mut Counters) -> Result<T, CommitError>,
+        work: impl FnOnce(&mut Transaction<'_>) -> Result<T, CommitError>,
     ) -> Result<T, CommitError> {
         if let Some(fault) = &self.stopped {
             return Err(CommitError::Fault(fault.clone()));
         }
-        let mut counters = self.counters;
         self.execute("BEGIN IMMEDIATE").map_err(commit_fault)?;
-        let value = match work(&self.connection, &mut counters) {
+        let mut transaction = Transaction {
+            connection: &self.connection,
+            counters: self.counters,
+            chains: &mut self.chains,
+        };
+        let worked = work(&mut transaction);
+        let counters = transaction.counters;
+        let value = match worked {
             Ok(value) => value,
             Err(error) => {
                 self.roll_back();
@@ -219,11 +240,13 @@ impl Writer {
             return Err(commit_fault(error));
         }
         self.counters = counters;
+        self.chains.commit();
         self.checkpoints.committed(&self.connection);
         Ok(value)
     }
 
     fn roll_back(&mut self) {
+        self.chains.roll_back();
         // SQLite rolls back by itself after some errors.
         if !self.connection.is_autocommit()
             && let Err(error) = self.execute("ROLLBACK")
@@ -276,13 +299,13 @@ type Done = (Committed, Arc<[StoredEvent]>);
 
 fn turn(
     directory: &Path,
-    connection: &Connection,
-    counters: &mut Counters,
+    transaction: &mut Transaction<'_>,
     commit: Commit,
     now: i64,
 ) -> Result<Done, CommitError> {
+    let connection = transaction.connection;
     check(connection, &commit)?;
-    let first = Position(counters.head + 1);
+    let first = Position(transaction.counters.head + 1);
     let seal = commit.seal;
     let turn = catch_unwind(AssertUnwindSafe(|| seal(first)))
         .map_err(|_| bug("sealing a turn panicked"))?
@@ -296,7 +319,7 @@ fn turn(
     }
     put_claims(connection, &turn.claims, now)?;
     let new = new_blobs(connection, commit.blobs.iter().chain(small)).map_err(commit_fault)?;
-    put_blocks(connection, counters, &turn.events, new).map_err(commit_fault)?;
+    put_blocks(transaction, &turn.events, new).map_err(commit_fault)?;
     for document in &turn.documents {
         match DocumentRow::of(document).put(connection) {
             Ok(true) => {}
@@ -307,7 +330,7 @@ fn turn(
     }
     let mut leases = Vec::with_capacity(turn.leases_taken.len());
     for name in turn.leases_taken {
-        let epoch = counters.next_epoch(connection)?;
+        let epoch = transaction.counters.next_epoch(connection)?;
         let inserted = connection
             .prepare_cached("INSERT INTO leases(name, holder, epoch) VALUES (?1, ?2, ?3)")
             .and_then(|mut insert| insert.execute((sql(name.0), &*commit.holder, sql(epoch))));
@@ -323,7 +346,7 @@ fn turn(
             .and_then(|mut delete| delete.execute([sql(name.0)]))
             .map_err(commit_fault)?;
     }
-    counters.head += commit.event_count;
+    transaction.counters.head += commit.event_count;
     Ok((Committed { first, leases }, turn.events.into()))
 }
 
@@ -421,17 +444,18 @@ fn new_blobs<'a>(
 
 /// Writes events and blobs that belong together.
 fn put_blocks(
-    connection: &Connection,
-    counters: &mut Counters,
+    transaction: &mut Transaction<'_>,
     events: &[StoredEvent],
     blobs: Vec<&Blob>,
 ) -> rusqlite::Result<()> {
+    let Transaction {
+        connection,
+        counters,
+        chains,
+    } = transaction;
     let mut digests = blobs.iter().map(|blob| blob.digest);
     let contents = blobs.iter().map(|blob| blob.bytes.clone()).collect();
     for block in Block::divide(events, contents) {
-        let frame = block
-            .encode()
-            .map_err(|error| rusqlite::Error::ToSqlConversionFailure(error.into()))?;
         let (table, number, room) = match block.events.first() {
             Some(first) => (Table::Events, first.position.0, &mut counters.event_room),
             None => {
@@ -439,7 +463,10 @@ fn put_blocks(
                 (Table::Packs, counters.pack, &mut counters.pack_room)
             }
         };
-        table.append(connection, number, &frame, room)?;
+        let stored = chains
+            .encode(number, &block)
+            .map_err(|error| rusqlite::Error::ToSqlConversionFailure(error.into()))?;
+        table.append(connection, number, &stored, room)?;
         let links: BTreeSet<Position> = block
             .events
             .iter()

@@ -148,11 +148,32 @@ fn an_imported_task_is_what_it_was_on_its_own_server() {
     let first: Value = serde_json::from_slice(first).unwrap();
     assert_eq!(first["event"], "task.submitted");
 
-    // This log tells what happened here.
-    let events = client.get(&format!("/v1/events?task_id={}", there.id()));
-    let kinds = events["data"].as_array().unwrap().iter();
+    // C-36: its events have the ids they had; after them this log tells what happened here. Page by page it is the same.
+    let path = format!("/v1/tasks/{}/events", there.id());
+    let all = client.get(&format!("{path}?limit=200"));
+    let all = all["data"].as_array().unwrap();
+    let own: Vec<Value> = log
+        .split(|byte| *byte == b'\n')
+        .filter(|line| !line.is_empty())
+        .map(|line| serde_json::from_slice(line).unwrap())
+        .collect();
+    assert_eq!(all[..own.len()], own);
+    let kinds = all[own.len()..].iter();
     let kinds: Vec<&str> = kinds.map(|event| text(event, "/event")).collect();
     assert_eq!(kinds, ["vendor.task_imported", "vendor.receipt_imported"]);
+    let mut paged: Vec<Value> = Vec::new();
+    loop {
+        let after = paged.last().map(|last| text(last, "/id").to_owned());
+        let after = after.map_or(String::new(), |id| format!("&after_event_id={id}"));
+        let page = client.get(&format!("{path}?limit=5{after}"));
+        paged.extend(page["data"].as_array().unwrap().iter().cloned());
+        if page["has_more"] == false {
+            break;
+        }
+    }
+    assert_eq!(&paged, all);
+    let listed = here.ok(&["replay", there.id(), "--list"]);
+    assert!(listed.contains("llm:main:1"), "{listed}");
 
     // A replay runs in its Session here. Only the issuer is another one.
     let replayed = here.json(&["replay", there.id(), "--json"]);

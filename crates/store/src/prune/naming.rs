@@ -13,7 +13,6 @@ use engine::port::StoreFault;
 
 use super::{Prune, PruneProgress, parse, stays};
 use crate::audit::{self, AuditError};
-use crate::block::Block;
 use crate::fault::fault;
 use crate::row::DocumentRow;
 use crate::rows::Table;
@@ -52,7 +51,8 @@ impl Prune<'_> {
         let mut seen = BTreeSet::new();
         let mut count = 0;
         Table::Events.each(self.connection, 0, |first, bytes| {
-            let block = Block::decode(first, bytes).map_err(StoreFault::new)?;
+            let block = self.connection.decode(Table::Events, first.0, bytes)?;
+            let block = block.map_err(|damage| StoreFault::new(damage.to_string()))?;
             for stored in &block.events {
                 let text = str::from_utf8(&stored.bytes).unwrap_or_default();
                 let goes = stored.links.task.is_some_and(|task| pruned.contains(&task));

@@ -1,6 +1,8 @@
 //! The store on SQLite, from outside.
 
 #[cfg(test)]
+mod chains;
+#[cfg(test)]
 mod crash;
 #[cfg(test)]
 mod damage;

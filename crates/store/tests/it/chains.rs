@@ -1,0 +1,574 @@
+//! Blocks that continue others: whatever was written comes back, through every reader, and damage and pruning reach as far
+//! as they must and no further.
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::path::Path;
+
+use canon::Digest;
+use domain::{
+    AdvanceTask, Blob, EndIds, Links, Move, Order, OutcomeId, Position, ReceiptId, ResourceKind,
+    SessionId, SubmitTask, TaskId, TaskInput, Timestamp,
+};
+use engine::port::suite::{Model, wait};
+use engine::port::{
+    Commit, CommitError, Committed, ReadEvents, Scope, SealedTurn, Store, StoredEvent,
+};
+use proptest::prelude::*;
+use store::tamper::Tamper;
+use store::{Audit, SqliteStore, What, prune, rebuild};
+
+use crate::home::{open, verify};
+
+/// Text that does not compress by itself; the same for the same seed.
+fn text(seed: u64, len: usize) -> String {
+    let mut state = seed.wrapping_mul(2).wrapping_add(1);
+    let letters = std::iter::repeat_with(|| {
+        state = state
+            .wrapping_mul(6_364_136_223_846_793_005)
+            .wrapping_add(1_442_695_040_888_963_407);
+        char::from(b'#' + (state >> 33) as u8 % 57)
+    });
+    letters.take(len).collect()
+}
+
+/// Far from the events: a link to the next position could not be told from none, and there is no such link.
+const SESSION: Position = Position(1_000_000);
+
+fn key(task: u64) -> Position {
+    Position(SESSION.0 + task)
+}
+
+/// A log of events that mean nothing, and what must be in it.
+struct Log<'a> {
+    home: &'a Path,
+    store: Option<SqliteStore>,
+    events: Vec<StoredEvent>,
+    blobs: BTreeMap<Digest, Vec<u8>>,
+}
+
+impl<'a> Log<'a> {
+    fn new(home: &'a Path) -> Self {
+        Self {
+            home,
+            store: Some(open(home)),
+            events: Vec::new(),
+            blobs: BTreeMap::new(),
+        }
+    }
+
+    fn store(&self) -> &SqliteStore {
+        self.store.as_ref().unwrap()
+    }
+
+    fn away<T>(&mut self, work: impl FnOnce(&mut Self) -> T) -> T {
+        drop(self.store.take());
+        let value = work(self);
+        self.store = Some(open(self.home));
+        value
+    }
+
+    /// Commits events of Tasks, and blobs; takes a lease when the commit is to be rolled back.
+    fn commit(
+        &mut self,
+        parts: &[(Option<u64>, String)],
+        blobs: Vec<Blob>,
+        lease: Option<Position>,
+    ) -> Result<Committed, CommitError> {
+        let first = self.events.len() as u64 + 1;
+        let events: Vec<StoredEvent> = parts
+            .iter()
+            .zip(first..)
+            .map(|((task, text), position)| StoredEvent {
+                position: Position(position),
+                resource: Position(position),
+                links: Links {
+                    workspace: None,
+                    session: Some(SESSION),
+                    task: task.map(key),
+                },
+                bytes: format!("{{\"event\":\"piece\",\"number\":{position},\"text\":\"{text}\"}}")
+                    .into_bytes()
+                    .into(),
+            })
+            .collect();
+        let sealed = events.clone();
+        let committed = wait(self.store().commit(Commit {
+            expected: vec![],
+            fences: vec![],
+            holder: "test".into(),
+            blobs: blobs.clone(),
+            event_count: events.len() as u64,
+            now: Timestamp::from_micros(1),
+            seal: Box::new(move |_| {
+                Ok(SealedTurn {
+                    events: sealed,
+                    leases_taken: lease.into_iter().collect(),
+                    ..SealedTurn::default()
+                })
+            }),
+        }))?;
+        self.events.extend(events);
+        let blobs = blobs.into_iter().map(|blob| (blob.digest, blob.bytes));
+        self.blobs.extend(blobs);
+        Ok(committed)
+    }
+
+    fn piece(&mut self, task: u64, text: String) {
+        self.commit(&[(Some(task), text)], vec![], None).unwrap();
+    }
+
+    /// How many bytes the block of an event takes.
+    fn stored_len(&self, position: u64) -> usize {
+        let mut len = 0;
+        Tamper::open(self.home).raw(Position(position), |bytes| len = bytes.len());
+        len
+    }
+
+    /// Everything is there, however it is asked for.
+    #[track_caller]
+    fn check(&self) {
+        let store = self.store();
+        let tasks: BTreeSet<Position> = self
+            .events
+            .iter()
+            .filter_map(|event| event.links.task)
+            .collect();
+        let scopes = tasks.into_iter().map(Scope::Task);
+        for scope in scopes.chain([Scope::All, Scope::Session(SESSION)]) {
+            let own: Vec<&StoredEvent> = self
+                .events
+                .iter()
+                .filter(|event| scope.contains(event.links))
+                .collect();
+            for limit in [3, usize::MAX / 2] {
+                let mut after = Position::START;
+                let mut read = Vec::new();
+                loop {
+                    let query = ReadEvents {
+                        scope,
+                        after,
+                        limit,
+                    };
+                    let page = wait(store.events(query)).unwrap();
+                    let Some(last) = page.last() else { break };
+                    after = last.position;
+                    read.extend(page);
+                }
+                let own = own.iter().copied();
+                assert!(read.iter().eq(own), "{scope:?} by {limit}");
+            }
+            let last = wait(store.last_event(scope)).unwrap();
+            assert_eq!(last, own.last().map(|event| event.position));
+        }
+        // One by one, far apart.
+        let count = self.events.len();
+        for at in 0..count {
+            let event = &self.events[at * 37 % count.max(1)];
+            let read = wait(store.events_at(vec![event.position])).unwrap();
+            assert!(read == [Some(event.clone())], "{:?}", event.position);
+        }
+        let backwards: Vec<Position> = self.events.iter().rev().map(|it| it.position).collect();
+        let read = wait(store.events_at(backwards)).unwrap();
+        assert!(read.iter().flatten().eq(self.events.iter().rev()));
+        for (digest, bytes) in &self.blobs {
+            assert!(wait(store.blob(*digest)).unwrap().as_ref() == Some(bytes));
+        }
+        let audit = Audit::open(self.home).unwrap();
+        assert_eq!(audit.head(), Position(count as u64));
+        let mut read = Vec::new();
+        loop {
+            let after = Position(read.len() as u64);
+            let page = audit.events(after).unwrap();
+            if page.is_empty() {
+                break;
+            }
+            read.extend(page.into_iter().map(Result::unwrap));
+        }
+        assert!(read == self.events);
+        for (digest, bytes) in &self.blobs {
+            assert!(audit.blob(digest).unwrap().as_ref() == Some(bytes));
+        }
+        assert!(Tamper::open(self.home).all_events() == self.events);
+    }
+}
+
+#[derive(Debug, Clone)]
+enum Step {
+    /// Pieces: which Task, which text, how long; blobs likewise.
+    Commit(Vec<(u8, u8, usize)>, Vec<(u8, usize)>),
+    /// The same, rolled back.
+    Fail(Vec<(u8, u8, usize)>),
+    Reopen,
+    /// Another text for an event that was written, in its own place.
+    Change(usize, u8, usize),
+}
+
+fn step() -> impl Strategy<Value = Step> {
+    let len = || prop_oneof![20 => 0usize..900, 4 => 900usize..9_000, 1 => 9_000usize..70_000];
+    let pieces = || prop_oneof![6 => 1..=1usize, 2 => 1..=4usize];
+    let pieces = move || {
+        let piece = (0u8..4, 0u8..6, len());
+        pieces().prop_flat_map(move |count| prop::collection::vec(piece.clone(), count))
+    };
+    // Most commits are of one Task.
+    let of_one = (0u8..4, pieces()).prop_map(|(task, mut pieces)| {
+        pieces.iter_mut().for_each(|piece| piece.0 = task);
+        pieces
+    });
+    let commit = prop_oneof![4 => of_one.boxed(), 1 => pieces().boxed()];
+    let blobs = prop::collection::vec((0u8..6, len()), 0..2);
+    prop_oneof![
+        24 => (commit.clone(), blobs).prop_map(|(pieces, blobs)| Step::Commit(pieces, blobs)),
+        2 => commit.prop_map(Step::Fail),
+        1 => Just(Step::Reopen),
+        1 => (any::<usize>(), 0u8..6, len()).prop_map(|(at, seed, len)| Step::Change(at, seed, len)),
+    ]
+}
+
+fn parts(pieces: &[(u8, u8, usize)]) -> Vec<(Option<u64>, String)> {
+    let part = |(task, seed, len): &(u8, u8, usize)| {
+        // One in four belongs to no Task.
+        let task = (*task > 0).then_some(u64::from(*task));
+        (task, text(u64::from(*seed), *len))
+    };
+    pieces.iter().map(part).collect()
+}
+
+proptest! {
+    #![proptest_config(ProptestConfig { cases: 24, failure_persistence: None, ..ProptestConfig::default() })]
+
+    #[test]
+    fn whatever_is_committed_in_whatever_turns_comes_back_through_every_reader(
+        steps in prop::collection::vec(step(), 1..90),
+    ) {
+        let home = tempfile::tempdir().unwrap();
+        let mut log = Log::new(home.path());
+        let lease = Position(1);
+        log.commit(&[], vec![], Some(lease)).unwrap();
+        for step in steps {
+            match step {
+                Step::Commit(pieces, blobs) => {
+                    let blob = |(seed, len): (u8, usize)| Blob::new(text(u64::from(seed), len).into());
+                    let blobs = blobs.into_iter().map(blob).collect();
+                    log.commit(&parts(&pieces), blobs, None).unwrap();
+                }
+                Step::Fail(pieces) => {
+                    // Whoever has it keeps it: what was written before that is noticed goes.
+                    let failed = log.commit(&parts(&pieces), vec![], Some(lease));
+                    prop_assert!(matches!(failed, Err(CommitError::Fenced(_))));
+                }
+                Step::Reopen => log.away(|_| ()),
+                Step::Change(at, seed, len) => log.away(|log| {
+                    let count = log.events.len().max(1);
+                    if let Some(event) = log.events.get_mut(at % count) {
+                        event.bytes = text(u64::from(seed), len).into_bytes().into();
+                        let bytes = event.bytes.clone();
+                        Tamper::open(log.home).event(event.position, |event| event.bytes = bytes);
+                    }
+                }),
+            }
+        }
+        log.check();
+        log.away(|_| ());
+        log.check();
+    }
+}
+
+/// AP-EVT-04, RB-B8: what was streamed costs little more when it is told again, and envelopes cost next to nothing.
+#[test]
+fn text_that_was_streamed_is_stored_once() {
+    let home = tempfile::tempdir().unwrap();
+    let mut log = Log::new(home.path());
+    let pieces: Vec<String> = (0..10).map(|seed| text(seed, 400)).collect();
+    for piece in &pieces {
+        // Another Task in between changes nothing.
+        log.piece(1, piece.clone());
+        log.piece(2, "x".to_owned());
+    }
+    let whole = Blob::new(pieces.concat().into());
+    log.commit(&[(Some(1), "whole".into())], vec![whole], None)
+        .unwrap();
+    let last = log.events.len() as u64;
+    let told = log.stored_len(last);
+    assert!(told < 150, "{told} bytes for what was streamed before");
+    let small = log.stored_len(10);
+    assert!(small < 40, "{small} bytes for an event like the one before");
+    // After a start nothing is known, and the next block stands alone.
+    log.away(|_| ());
+    let whole = Blob::new([pieces.concat(), "!".to_owned()].concat().into());
+    log.commit(&[(Some(1), "whole".into())], vec![whole], None)
+        .unwrap();
+    assert!(log.stored_len(last + 1) > 3_000);
+    log.check();
+}
+
+/// What a transaction wrote that was rolled back must not be continued.
+#[test]
+fn a_commit_that_is_rolled_back_leaves_no_chain() {
+    let home = tempfile::tempdir().unwrap();
+    let mut log = Log::new(home.path());
+    let lease = Position(1);
+    log.commit(&[(Some(1), text(1, 500))], vec![], Some(lease))
+        .unwrap();
+    let again = [(Some(1), text(2, 500))];
+    let failed = log.commit(&again, vec![], Some(lease));
+    assert!(matches!(failed, Err(CommitError::Fenced(_))), "{failed:?}");
+    log.piece(1, text(2, 500));
+    log.piece(1, text(1, 500));
+    log.check();
+    log.away(|_| ());
+    log.check();
+}
+
+#[test]
+fn damage_reaches_as_far_as_the_chain_and_is_told_by_its_range() {
+    let home = tempfile::tempdir().unwrap();
+    let mut log = Log::new(home.path());
+    for seed in 0..5 {
+        log.piece(1, text(seed, 300));
+    }
+    log.piece(2, text(9, 300));
+    log.piece(1, text(5, 300));
+    log.piece(1, text(6, 300));
+    log.piece(2, text(10, 300));
+    drop(log.store.take());
+    // Positions 1 to 5, 7 and 8 are a chain, and 6 and 9.
+    let damage = Tamper::open(home.path());
+    let flip = |position| {
+        damage.raw(Position(position), |bytes| {
+            let at = bytes.len() - 9;
+            bytes[at] ^= 1;
+        });
+    };
+    let lost = || {
+        let audit = Audit::open(home.path()).unwrap();
+        let events = audit.events(Position::START).unwrap();
+        let lost: Vec<(u64, u64)> = events
+            .iter()
+            .filter_map(|event| event.as_ref().err())
+            .map(|lost| (lost.first.0, lost.last.0))
+            .collect();
+        let read: Vec<u64> = events.iter().flatten().map(|it| it.position.0).collect();
+        (lost, read)
+    };
+    flip(3);
+    assert_eq!(lost(), (vec![(3, 5), (7, 8)], vec![1, 2, 6, 9]));
+    let store = SqliteStore::open_reader(home.path()).unwrap();
+    for (event, sound) in log
+        .events
+        .iter()
+        .zip([true, true, false, false, false, true])
+    {
+        let read = wait(store.events_at(vec![event.position]));
+        match sound {
+            true => assert!(read.unwrap() == [Some(event.clone())]),
+            false => {
+                let error = read.unwrap_err().to_string();
+                assert!(error.contains("log verify"), "{error}");
+            }
+        }
+    }
+    flip(3);
+    flip(1);
+    assert_eq!(lost(), (vec![(1, 5), (7, 8)], vec![6, 9]));
+    flip(1);
+    flip(8);
+    assert_eq!(lost(), (vec![(8, 8)], vec![1, 2, 3, 4, 5, 6, 7, 9]));
+    flip(8);
+    assert_eq!(lost().0, vec![]);
+    // Two chains at once: each range has one cause.
+    flip(3);
+    flip(6);
+    assert_eq!(lost(), (vec![(3, 5), (6, 6), (7, 8), (9, 9)], vec![1, 2]));
+    flip(3);
+    flip(6);
+    assert_eq!(damage.lose(Position(4)), [Position(4)]);
+    assert_eq!(lost(), (vec![(5, 5), (7, 8)], vec![1, 2, 3, 6, 9]));
+}
+
+/// A log with Tasks that mean something: they can be verified and pruned.
+struct Tasks {
+    home: tempfile::TempDir,
+    store: Option<SqliteStore>,
+    model: Model,
+}
+
+impl Tasks {
+    fn new() -> Self {
+        let home = tempfile::tempdir().unwrap();
+        let store = open(home.path());
+        let mut model = Model::new(&store);
+        let order = model.workspace();
+        model.run(&store, order).unwrap();
+        let order = model.session();
+        model.run(&store, order).unwrap();
+        Self {
+            home,
+            store: Some(store),
+            model,
+        }
+    }
+
+    fn run(&mut self, order: Order) {
+        self.model.run(self.store.as_ref().unwrap(), order).unwrap();
+    }
+
+    fn advance(&mut self, id: &TaskId, step: Move) {
+        let moves = vec![step];
+        let id = id.clone();
+        self.run(Order::AdvanceTask(AdvanceTask { id, moves }));
+    }
+
+    fn submit(&mut self) -> TaskId {
+        let documents = self.model.documents();
+        let mut of_kind = documents.iter();
+        let session = of_kind.find(|known| known.state.kind() == ResourceKind::Session);
+        let id = TaskId::from_body(&self.model.body());
+        self.run(Order::SubmitTask(SubmitTask {
+            id: id.clone(),
+            session_id: SessionId::parse(&session.unwrap().id).unwrap(),
+            workspace_id: None,
+            branch_id: None,
+            parent_task_id: None,
+            workflow: "echo".to_owned(),
+            persona: None,
+            input: TaskInput::Object(canon::Map::new()),
+            metadata: canon::Map::new(),
+        }));
+        let workflow_digest = canon::sha256(b"workflow");
+        self.advance(&id, Move::Start { workflow_digest });
+        id
+    }
+
+    fn stream(&mut self, id: &TaskId, index: u64, text: String) {
+        let effect_key = "llm:main:1".to_owned();
+        self.advance(
+            id,
+            Move::Delta {
+                effect_key,
+                index,
+                text,
+            },
+        );
+    }
+
+    fn complete(&mut self, id: &TaskId) {
+        let ids = EndIds {
+            outcome_id: OutcomeId::from_body(&self.model.body()),
+            receipt_id: ReceiptId::from_body(&self.model.body()),
+        };
+        let summary = "done".to_owned();
+        let messages = vec![];
+        self.advance(
+            id,
+            Move::Complete {
+                ids,
+                summary,
+                messages,
+            },
+        );
+    }
+
+    /// Two Tasks that take turns in streaming; the first one is done.
+    fn streamed() -> (Self, [TaskId; 2]) {
+        let mut tasks = Self::new();
+        let ids = [tasks.submit(), tasks.submit()];
+        for index in 0..30 {
+            for (id, seed) in ids.iter().zip([0, 1_000]) {
+                tasks.stream(
+                    id,
+                    index,
+                    format!("planted{seed} {}", text(seed + index, 200)),
+                );
+            }
+        }
+        tasks.complete(&ids[0]);
+        (tasks, ids)
+    }
+}
+
+/// AP-RPL-19: a chain is pruned as a whole, the chains beside it stay, and whoever read it before reads it now.
+#[test]
+fn ap_rpl_19_pruning_writes_a_chain_again_and_leaves_others_alone() {
+    let (mut tasks, [one, _]) = Tasks::streamed();
+    drop(tasks.store.take());
+    let directory = tasks.home.path().to_owned();
+    let key = Tamper::open(&directory).key(one.as_str());
+    let reader = SqliteStore::open_reader(&directory).unwrap();
+    let positions = || -> Vec<Position> {
+        let events = tasks.model.events().iter();
+        events.map(|event| event.position).collect()
+    };
+    let read = wait(reader.events_at(positions())).unwrap();
+    assert!(read.iter().flatten().eq(tasks.model.events()));
+
+    let before = Timestamp::from_micros(tasks.model.now().as_micros() + 1);
+    let did = prune(&directory, before, &mut |_, _| {}).unwrap();
+    assert!(did.events > 30, "{did:?}");
+    assert_eq!(verify(&directory).problems, vec![]);
+    assert_eq!(rebuild(&directory, &mut |_, _| {}).unwrap().problems, []);
+    let now = Tamper::open(&directory).all_events();
+    let mut headers = 0;
+    for (before, now) in tasks.model.events().iter().zip(&now) {
+        match before.links.task == Some(key) {
+            true => headers += u64::from(before != now),
+            false => assert!(before == now, "{:?}", before.position),
+        }
+    }
+    assert_eq!(headers, did.events);
+    // What a reader kept of the chain does not fit it any more.
+    let read = wait(reader.events_at(positions())).unwrap();
+    assert!(read.iter().flatten().eq(&now));
+    for scope in [Scope::All, Scope::Task(key)] {
+        let query = ReadEvents {
+            scope,
+            after: Position::START,
+            limit: 1_000,
+        };
+        let own = now.iter().filter(|event| scope.contains(event.links));
+        assert!(wait(reader.events(query)).unwrap().iter().eq(own));
+    }
+    drop(reader);
+    for file in std::fs::read_dir(&directory).unwrap() {
+        let bytes = std::fs::read(file.unwrap().path()).unwrap_or_default();
+        // Short enough that no compression cuts it.
+        let planted = text(3, 200);
+        let piece = &planted.as_bytes()[40..60];
+        assert!(!bytes.windows(20).any(|window| window == piece));
+    }
+}
+
+#[test]
+fn verify_names_a_chain_that_cannot_be_read_and_judges_the_rest() {
+    let (mut tasks, [_, two]) = Tasks::streamed();
+    let order = tasks.model.append(10);
+    tasks.run(order);
+    drop(tasks.store.take());
+    let directory = tasks.home.path();
+    assert_eq!(verify(directory).problems, vec![]);
+    let damage = Tamper::open(directory);
+    let key = damage.key(two.as_str());
+    let mut of_two: Vec<u64> = tasks
+        .model
+        .events()
+        .iter()
+        .filter(|event| event.links.task == Some(key))
+        .map(|event| event.position.0)
+        .collect();
+    let from = of_two.split_off(of_two.len() - 3);
+    damage.raw(Position(from[0]), |bytes| {
+        let at = bytes.len() - 9;
+        bytes[at] ^= 1;
+    });
+    let problems = verify(directory).problems;
+    let named: Vec<&What> = problems.iter().map(|problem| &problem.what).collect();
+    let lost: Vec<What> = from.iter().map(|at| What::Event(Position(*at))).collect();
+    assert_eq!(named, lost.iter().collect::<Vec<_>>(), "{problems:#?}");
+    let said = problems[1].to_string();
+    let range = format!("events {0} to {0} cannot be read", from[1]);
+    assert!(said.contains(&range), "{said}");
+    assert!(
+        said.contains(&format!("continues block {}", from[0])),
+        "{said}"
+    );
+}
