@@ -56,11 +56,7 @@ impl Engine {
                 what: "open_tasks_max",
             });
         }
-        let source = match self.source(&request.id).await? {
-            Ok(source) => source,
-            // Nothing that was ever readable is unreadable now but what retention took.
-            Err(_) => return Err(Refused::CursorExpired),
-        };
+        let source = self.source(&request.id).await??;
         let (spec, secrets) = self.read_spec(caller, request, &source).await?;
         if !secrets.is_empty() {
             caller.require("vaults:write")?;
