@@ -10,6 +10,7 @@ mod clients;
 mod executor;
 mod faults;
 mod run;
+mod talker;
 mod world;
 
 pub use check::Replays;

@@ -6,13 +6,13 @@ use std::time::Duration;
 
 use canon::{Digest, sha256_parts};
 use engine::port::{MemoryStore, ReadEvents, Scope, Store};
-use engine::workflow::{Registry, builtin};
 use engine::{Authority, Engine, Limits, Parts};
 
 use crate::check::{ISSUER, Replays, check, check_end};
 use crate::clients::{Client, SharedLedger, finish_all};
 use crate::executor::Executor;
 use crate::faults::FaultyStore;
+use crate::talker::workflows;
 use crate::world::{Dice, SharedClock, SimClock, SimIds, SimPerformer, SimSpawn};
 
 /// What a run left.
@@ -74,7 +74,7 @@ pub fn run(seed: u64) -> Result<Report, String> {
             spawn: Arc::new(SimSpawn(Arc::clone(&executor.inbox))),
             performer: Arc::new(performer),
             secrets: None,
-            workflows: Registry::new(builtin()),
+            workflows: workflows(),
             authority: Authority::with_one_key(ISSUER, "key-1", &[1; 32])
                 .map_err(|error| error.to_string())?,
             limits: limits(&dice),

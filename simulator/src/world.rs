@@ -229,6 +229,8 @@ impl SimPerformer {
         let digest = effect.request_digest().to_string();
         events
             .iter()
+            // Most events are others: looking for the digest is cheaper than reading each.
+            .filter(|stored| str::from_utf8(&stored.bytes).is_ok_and(|text| text.contains(&digest)))
             .filter_map(|stored| Event::parse(&stored.bytes).ok())
             .any(|event| {
                 &*event.kind == "vendor.effect_requested"

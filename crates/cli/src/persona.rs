@@ -24,9 +24,12 @@ A file, here reviewer.yaml; the same members in TOML or JSON are as good:
   receipt_policy: required      # required, optional, disabled
   system_prompt: |
     You review changes. Be brief, name files and lines.
-  model: {provider: scripted, model: demo, temperature: 0}
-  tools: [git.diff]
+  model: {temperature: 0}       # and provider: and model:, for one that the server's configuration has
+  tools: []                     # commands and MCP servers of the configuration: [count_words, files, git.diff]
   limits: {steps_max: 8, tokens_max: 20000}
+
+It runs on a server without any configuration, where the offline model answers. docs/agents.md says what else a file
+can hold, and how providers and tools are configured.
 
 A name and version are defined once: the same file again changes nothing, another content needs another version.
 

@@ -22,7 +22,8 @@ const ID: &str = "vault_local";
 pub(crate) enum Command {
     /// Keep a secret; its value is read from stdin
     #[command(
-        after_help = "The value never appears in a command line. A line end at its end is not part of it.\n\n\
+        after_help = "The value never appears in a command line. A line end at its end is not part of it.\n\
+        Makes the data directory if there is none yet: a secret can be set before the server's first start.\n\n\
         Examples:\n  printf %s \"$TOKEN\" | reprise vault set tickets\n  reprise vault set openai < key.txt"
     )]
     Set(SetArgs),
@@ -78,7 +79,7 @@ fn existing(data: &DataArgs) -> anyhow::Result<Vault> {
     if !data.data.is_dir() {
         return Err(Problem::new(
             format!("there is no data directory `{}`", data.data.display()),
-            "name it with --data, or start `reprise serve` once",
+            "name it with --data; the first `reprise vault set` or `reprise serve` makes one",
         )
         .into());
     }
@@ -102,13 +103,18 @@ pub(crate) fn run(command: Command) -> anyhow::Result<Exit> {
 }
 
 fn set(args: &SetArgs) -> anyhow::Result<Exit> {
-    let vault = existing(&args.data)?;
+    let data = &args.data.data;
+    let is_new = !data.exists();
     let mut value = String::new();
     std::io::stdin()
         .read_to_string(&mut value)
         .or_hint("stdin", "a secret is text")?;
     let value = value.strip_suffix('\n').unwrap_or(&value);
     let value = value.strip_suffix('\r').unwrap_or(value);
+    let vault = open(data)?;
+    if is_new {
+        talk(format_args!("made the data directory `{}`", data.display()));
+    }
     let kept = vault
         .put(&args.name, &value.into())
         .or_hint(format_args!("`{}`", args.name), "nothing was kept")?;

@@ -700,9 +700,9 @@ pub struct FileChange {
     pub path: String,
     /// `create`, `modify` or `delete`.
     pub operation: String,
-    /// Digest before; none when there was no such file.
+    /// Digest before; none when there was no such file, or when it held a secret and nothing else.
     pub before_sha256: Option<Digest>,
-    /// Digest after; none when there is no such file.
+    /// Digest after; none when there is no such file, or when it holds a secret and nothing else.
     pub after_sha256: Option<Digest>,
 }
 

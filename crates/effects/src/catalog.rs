@@ -12,6 +12,8 @@ use crate::tool::{Tool, Tools};
 
 /// The longest name that every provider takes.
 const NAME_BYTES_MAX: usize = 64;
+/// How many names a complaint lists.
+const LISTED_MAX: usize = 20;
 /// How much of a digest tells names apart that had to be changed.
 const NAME_DIGEST_CHARS: usize = 8;
 
@@ -106,7 +108,7 @@ pub(crate) async fn list(
                     None => (*name, None),
                 };
                 if servers.find(id).is_none() {
-                    return Err(unknown(name));
+                    return Err(unknown(name, &there_are(tools, servers, name)));
                 }
                 wanted.entry(id).or_default().push(tool);
             }
@@ -127,18 +129,49 @@ pub(crate) async fn list(
                 add(tool.clone());
             }
             if let (Some(tool), false) = (want, found) {
-                return Err(unknown(&format!("{id}.{tool}")));
+                let names = offered.iter().map(|tool| tool.tool.as_str());
+                let there_are = format!("`{id}` has {}", listed_names(names));
+                return Err(unknown(&format!("{id}.{tool}"), &there_are));
             }
         }
     }
     Ok(listed.into_values().collect())
 }
 
-fn unknown(name: &str) -> CatalogError {
+fn unknown(name: &str, there_are: &str) -> CatalogError {
     CatalogError {
         code: "tool_unknown",
-        message: format!("there is no tool `{name}`"),
+        message: format!(
+            "there is no tool `{name}`: a persona names a command, an MCP `server`, or one `server.tool`; {there_are}"
+        ),
     }
+}
+
+/// What a persona can name, as far as the configuration says it.
+fn there_are(tools: &Tools, servers: &Servers, name: &str) -> String {
+    let called = name
+        .split_once(SEPARATOR)
+        .filter(|(id, _)| servers.find(id).is_some());
+    if let Some((id, tool)) = called {
+        return format!("models call it `{name}`, personas `{id}.{tool}`");
+    }
+    let commands = listed_names(tools.iter().map(|tool| tool.config.name.as_str()));
+    let ids = listed_names(servers.iter().map(|server| server.id()));
+    match (commands.is_empty(), ids.is_empty()) {
+        (true, true) => "the configuration has none".to_owned(),
+        (false, true) => format!("there are {commands}"),
+        (true, false) => format!("there are the servers {ids}"),
+        (false, false) => format!("there are {commands} and the servers {ids}"),
+    }
+}
+
+fn listed_names<'a>(names: impl Iterator<Item = &'a str>) -> String {
+    let mut names: Vec<&str> = names.take(LISTED_MAX + 1).collect();
+    if names.len() > LISTED_MAX {
+        names.truncate(LISTED_MAX);
+        names.push("…");
+    }
+    names.join(", ")
 }
 
 fn local(tool: &Tool) -> CatalogTool {

@@ -61,7 +61,7 @@ impl Outside {
             providers: Providers::new(&config, client)?,
             tools,
             servers,
-            secrets: Secrets::new(vault),
+            secrets: Secrets::new(vault, &config),
             host_env: config.host_env,
         })))
     }
@@ -88,21 +88,17 @@ impl Performer for Outside {
             EffectKind::Model => match inner.providers.choose(&effect.request) {
                 Choice::Offline => Offline.perform(effect, deltas),
                 Choice::Unknown(id) => Box::pin(std::future::ready(Choice::unknown(&id))),
-                Choice::Call(call) => Box::pin(async move {
-                    let scrubber = inner.secrets.scrubber();
-                    call.perform(&effect, &deltas, &inner.secrets, &scrubber)
-                        .await
-                }),
+                Choice::Call(call) => {
+                    Box::pin(async move { call.perform(&effect, &deltas, &inner.secrets).await })
+                }
             },
             EffectKind::Secret => Box::pin(async move { inner.secrets.handle(&effect.request) }),
             EffectKind::Host => Box::pin(async move { inner.host(&effect.request).await }),
             EffectKind::LocalTool => {
-                Box::pin(async move { inner.tools.perform(&effect.request, &inner.secrets).await })
+                Box::pin(async move { inner.tools.perform(&effect, &inner.secrets).await })
             }
             EffectKind::McpTool => {
-                Box::pin(
-                    async move { inner.servers.perform(&effect.request, &inner.secrets).await },
-                )
+                Box::pin(async move { inner.servers.perform(&effect, &inner.secrets).await })
             }
             EffectKind::Time
             | EffectKind::Random

@@ -139,28 +139,28 @@ impl Call {
         effect: &Effect,
         deltas: &Deltas,
         secrets: &Secrets,
-        scrubber: &Scrubber,
     ) -> Performed {
         match &self.provider.access {
             Access::Script(script) => {
+                let scrubber = secrets.scrubber();
                 let answer = script.answer(effect);
                 if let Some(delay) = answer.delay {
                     tokio::time::sleep(delay).await;
                 }
                 match answer.outcome {
                     Ok(completion) => {
-                        for piece in completion.text().split_inclusive(' ') {
+                        for piece in scrubber.text(completion.text()).split_inclusive(' ') {
                             deltas.push(piece);
                         }
-                        self.done(completion, &effect.request, None, scrubber)
+                        self.done(completion, &effect.request, None, &scrubber)
                     }
                     Err(error) => Performed {
                         ok: false,
-                        ..Performed::ok(error)
+                        ..Performed::ok(scrubber.value(error))
                     },
                 }
             }
-            Access::Http(url) => self.over_http(url, effect, deltas, secrets, scrubber).await,
+            Access::Http(url) => self.over_http(url, effect, deltas, secrets).await,
         }
     }
 
@@ -170,7 +170,6 @@ impl Call {
         effect: &Effect,
         deltas: &Deltas,
         secrets: &Secrets,
-        scrubber: &Scrubber,
     ) -> Performed {
         let config = &self.provider.config;
         let request = &effect.request;
@@ -194,6 +193,8 @@ impl Call {
             Err(error) => return error.performed(),
         };
         let key = key.as_ref().map(ExposeSecret::expose_secret);
+        // Only now: it must know the key.
+        let scrubber = secrets.scrubber();
         let target = match config.kind {
             ProviderKind::Anthropic => Target {
                 headers: anthropic::headers(key),
@@ -216,7 +217,7 @@ impl Call {
             url,
             &target,
             deltas,
-            scrubber,
+            &scrubber,
             &mut attempts,
         )
         .await;
@@ -236,9 +237,9 @@ impl Call {
                 if completion.model.is_empty() {
                     completion.model = model.to_owned();
                 }
-                self.done(completion, request, Some(host), scrubber)
+                self.done(completion, request, Some(host), &scrubber)
             }
-            Err(failure) => failure.performed(&config.id, attempts.count, scrubber),
+            Err(failure) => failure.performed(&config.id, attempts.count, &scrubber),
         };
         performed.observed = Some(observed);
         performed
@@ -279,7 +280,7 @@ impl Call {
             provider_request_id: request_id.map(|id| scrubber.text(&id)),
             model: Some(ModelUse {
                 provider: provider.clone(),
-                model: completion.model.clone(),
+                model: scrubber.text(&completion.model),
                 input_tokens: usage.input,
                 output_tokens: usage.output,
                 cost_micros,

@@ -1,19 +1,15 @@
 //! Takes the values of secrets out of whatever comes back from outside.
 //!
-//! A value is found as it is, inside JSON text, percent-encoded, and in base64, also in the middle of a longer
-//! encoded text. Nothing finds a value that the other side has encrypted, compressed or spelt backwards: this is a
-//! net for accidents, not a wall.
+//! A value is found as it is, inside JSON text, percent-encoded, line by line, and in base64, also in the middle of a
+//! longer encoded text. Nothing finds a value that the other side has encrypted, compressed or spelt backwards: this is
+//! a net for accidents, not a wall.
+
+mod spelling;
 
 use aho_corasick::{AhoCorasick, MatchKind};
-use base64::Engine as _;
-use base64::engine::general_purpose::{STANDARD, STANDARD_NO_PAD, URL_SAFE, URL_SAFE_NO_PAD};
 use canon::Value;
 
-/// Encoded forms shorter than this would be found everywhere.
-const ENCODED_BYTES_MIN: usize = 5;
-
 /// What to look for and what to write instead.
-#[derive(Clone)]
 pub(crate) struct Scrubber {
     needles: Vec<String>,
     markers: Vec<String>,
@@ -31,8 +27,8 @@ impl Scrubber {
     pub(crate) fn new<'a>(secrets: impl IntoIterator<Item = (&'a str, &'a str)>) -> Self {
         let (mut needles, mut markers) = (Vec::new(), Vec::new());
         for (name, value) in secrets {
-            for form in forms(value) {
-                needles.push(form);
+            for needle in spelling::spellings(value) {
+                needles.push(needle);
                 markers.push(format!("[redacted:secret:{name}]"));
             }
         }
@@ -83,6 +79,13 @@ impl Scrubber {
         }
     }
 
+    /// Returns whether this is a value and nothing else, in whatever spelling, but for ends of lines behind it.
+    pub(crate) fn is_secret(&self, bytes: &[u8]) -> bool {
+        let bytes = without_line_ends(bytes);
+        let is_same = |needle: &String| without_line_ends(needle.as_bytes()) == bytes;
+        !bytes.is_empty() && self.needles.iter().any(is_same)
+    }
+
     /// Returns how many bytes at the end could be the beginning of something to hide.
     pub(crate) fn open_end(&self, bytes: &[u8]) -> usize {
         let longest = self.needles.iter().map(String::len).max().unwrap_or(0);
@@ -97,6 +100,13 @@ impl Scrubber {
             })
             .unwrap_or(0)
     }
+}
+
+fn without_line_ends(mut bytes: &[u8]) -> &[u8] {
+    while let [rest @ .., b'\n' | b'\r'] = bytes {
+        bytes = rest;
+    }
+    bytes
 }
 
 /// Scrubs text that comes in pieces: what could be the beginning of a value waits for the next piece.
@@ -134,85 +144,11 @@ impl<'a> Pieces<'a> {
     }
 }
 
-/// Every spelling of a value that is looked for.
-fn forms(value: &str) -> Vec<String> {
-    let mut forms = vec![value.to_owned()];
-    let quoted = Value::from(value).to_string();
-    forms.extend(
-        quoted
-            .strip_prefix('"')
-            .and_then(|rest| rest.strip_suffix('"'))
-            .map(str::to_owned),
-    );
-    let percent = percent_encode(value);
-    forms.push(percent.to_lowercase_escapes());
-    forms.push(percent.0.replace("%20", "+"));
-    forms.push(percent.0);
-    forms.extend(base64_forms(value.as_bytes()));
-    forms.sort();
-    forms.dedup();
-    forms
-}
-
-struct Percent(String);
-
-impl Percent {
-    fn to_lowercase_escapes(&self) -> String {
-        let mut out = String::new();
-        let mut escape = 0;
-        for character in self.0.chars() {
-            match (character, escape) {
-                ('%', _) => escape = 2,
-                (_, 0) => {}
-                _ => {
-                    escape -= 1;
-                    out.push(character.to_ascii_lowercase());
-                    continue;
-                }
-            }
-            out.push(character);
-        }
-        out
-    }
-}
-
-fn percent_encode(text: &str) -> Percent {
-    let mut out = String::new();
-    for byte in text.bytes() {
-        if byte.is_ascii_alphanumeric() || b"-._~".contains(&byte) {
-            out.push(char::from(byte));
-        } else {
-            out.push_str(&format!("%{byte:02X}"));
-        }
-    }
-    Percent(out)
-}
-
-/// The whole encoding, and for each of the three places where a value can begin inside a longer text the
-/// characters that depend on the value alone.
-fn base64_forms(value: &[u8]) -> Vec<String> {
-    let mut forms = vec![STANDARD.encode(value), URL_SAFE.encode(value)];
-    for before in 0..3 {
-        let mut shifted = vec![0; before];
-        shifted.extend_from_slice(value);
-        let first = (before * 8).div_ceil(6);
-        let end = shifted.len() * 8 / 6;
-        for text in [
-            STANDARD_NO_PAD.encode(&shifted),
-            URL_SAFE_NO_PAD.encode(&shifted),
-        ] {
-            if let Some(inner) = text.get(first..end)
-                && inner.len() >= ENCODED_BYTES_MIN
-            {
-                forms.push(inner.to_owned());
-            }
-        }
-    }
-    forms
-}
-
 #[cfg(test)]
 mod tests {
+    use base64::Engine as _;
+    use base64::engine::general_purpose::{STANDARD, URL_SAFE_NO_PAD};
+
     use super::*;
 
     const VALUE: &str = "p\"ss w/rd+ü=1234";
@@ -230,15 +166,29 @@ mod tests {
     fn a_value_is_found_in_each_spelling() {
         check(&format!("before {VALUE} after"));
         check(&serde_json::json!({"x": VALUE}).to_string());
-        check(&percent_encode(VALUE).0);
-        check(&percent_encode(VALUE).to_lowercase_escapes());
+        check("p%22ss%20w%2Frd%2B%C3%BC%3D1234");
+        check("p%22ss%20w%2frd%2b%c3%bc%3d1234");
+        check("p%22ss%20w/rd%2B%C3%BC%3D1234");
         check("p%22ss+w%2Frd%2B%C3%BC%3D1234");
+        check("p%22ss%20w/rd+%C3%BC=1234");
+        check("p\\\"ss w/rd+\\u00fc=1234");
+        check("p\\\"ss w\\/rd+\\u00FC=1234");
         for before in ["", "a", "ab", "abc", "user:"] {
             for after in ["", "z", "zz"] {
                 let inside = format!("{before}{VALUE}{after}");
                 check(&STANDARD.encode(&inside));
                 check(&URL_SAFE_NO_PAD.encode(&inside));
             }
+        }
+    }
+
+    #[test]
+    fn a_value_is_a_secret_with_and_without_the_end_of_its_line() {
+        for text in [VALUE, "secret\n", "secret\r\n", "c2VjcmV0"] {
+            assert!(scrubber().is_secret(text.as_bytes()), "{text}");
+        }
+        for text in ["", "\n", "secret\nmore", "my secret", "secre"] {
+            assert!(!scrubber().is_secret(text.as_bytes()), "{text}");
         }
     }
 

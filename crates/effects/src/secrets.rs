@@ -5,10 +5,11 @@ use std::sync::{Arc, Mutex, PoisonError};
 
 use canon::Value;
 use engine::port::Performed;
+use engine::workflow::Handles;
 use secrecy::{ExposeSecret, SecretString};
 use serde_json::json;
 
-use crate::config::{ApiKey, SecretRef};
+use crate::config::{ApiKey, Config, SecretRef};
 use crate::scrub::Scrubber;
 use crate::vault::{SecretHandle, VALUE_BYTES_MIN, Vault, VaultError};
 
@@ -19,16 +20,30 @@ pub(crate) enum SecretError {
     NoVault(String),
     #[error("there is no vault `{0}`")]
     OtherVault(String),
-    #[error("version {wanted} of secret `{name}` is gone; the vault has version {found}")]
+    #[error(
+        "version {wanted} of secret `{name}`, which this run has on record, is gone; the vault has {}",
+        version(*found)
+    )]
     OtherVersion {
         name: String,
         wanted: u64,
-        found: u64,
+        found: Option<u64>,
     },
+    #[error("this run has no handle of secret `{0}` on record; a new task would have one")]
+    NoHandle(String),
+    #[error("what this run has on record for secret `{0}` is no handle of it")]
+    NotItsHandle(String),
     #[error("environment variable `{0}` is not set, or too short for a secret")]
     NoVariable(String),
     #[error(transparent)]
     Vault(#[from] VaultError),
+}
+
+fn version(found: Option<u64>) -> String {
+    match found {
+        Some(version) => format!("version {version}"),
+        None => "none".to_owned(),
+    }
 }
 
 impl SecretError {
@@ -37,75 +52,123 @@ impl SecretError {
     }
 }
 
-/// The vault, and every value that has left it since this process started: a process that was given an older
-/// value may still show it.
+/// The vault, the variables that hold keys, and every value that was in them since this process started: a process
+/// that was given an older value may still show it.
 #[derive(Debug, Clone)]
 pub(crate) struct Secrets(Arc<Shared>);
 
 #[derive(Debug)]
 struct Shared {
     vault: Option<Vault>,
-    seen: Mutex<Vec<(String, SecretString)>>,
+    /// Variables of this process that the configuration names as keys.
+    variables: Vec<String>,
+    seen: Mutex<Seen>,
+}
+
+#[derive(Debug, Default)]
+struct Seen {
+    values: Vec<(String, SecretString)>,
+    /// Hides all of these values; none when one came after it was made.
+    scrubber: Option<Arc<Scrubber>>,
 }
 
 impl Secrets {
-    pub(crate) fn new(vault: Option<Vault>) -> Self {
+    pub(crate) fn new(vault: Option<Vault>, config: &Config) -> Self {
+        let keys = config
+            .providers
+            .iter()
+            .filter_map(|provider| provider.api_key.as_ref());
+        let bearers = config
+            .mcp_servers
+            .iter()
+            .filter_map(|server| server.bearer.as_ref());
+        let variables = keys.chain(bearers).filter_map(|key| match key {
+            ApiKey::Env(name) => Some(name.clone()),
+            ApiKey::Secret(_) => None,
+        });
         Self(Arc::new(Shared {
             vault,
+            variables: variables.collect(),
             seen: Mutex::default(),
         }))
     }
 
-    /// Returns a value of the vault.
-    pub(crate) fn value(&self, secret: &SecretRef) -> Result<SecretString, SecretError> {
+    /// Returns the value that a run means by a secret of the configuration: that of the version it has on record.
+    pub(crate) fn given(
+        &self,
+        secret: &SecretRef,
+        handles: &Handles,
+    ) -> Result<SecretString, SecretError> {
         let (vault_id, name) = secret.parts();
-        Ok(self.find(vault_id, name)?.0)
+        let not_its_handle = || SecretError::NotItsHandle(secret.0.clone());
+        match handles.get(&secret.0) {
+            None => Err(SecretError::NoHandle(secret.0.clone())),
+            Some(handle) => {
+                let handle: SecretHandle =
+                    serde_json::from_value(handle.clone()).map_err(|_| not_its_handle())?;
+                if handle.name != name || vault_id.is_some_and(|id| id != handle.vault_id) {
+                    return Err(not_its_handle());
+                }
+                self.value_of(&handle)
+            }
+        }
+    }
+
+    /// Returns handles of the newest versions.
+    pub(crate) fn newest<'a>(
+        &self,
+        secrets: impl Iterator<Item = &'a SecretRef>,
+    ) -> Result<Handles, SecretError> {
+        secrets
+            .map(|secret| {
+                let (vault_id, name) = secret.parts();
+                let (_, handle) = self.find(vault_id, name)?;
+                Ok((secret.0.clone(), told(&handle)))
+            })
+            .collect()
     }
 
     /// Returns the value that a handle means.
     pub(crate) fn value_of(&self, handle: &SecretHandle) -> Result<SecretString, SecretError> {
-        let (value, found) = self.find(Some(&handle.vault_id), &handle.name)?;
-        if found.version != handle.version {
+        let other = |found| SecretError::OtherVersion {
+            name: handle.name.clone(),
+            wanted: handle.version,
+            found,
+        };
+        match self.find(Some(&handle.vault_id), &handle.name) {
+            Ok((value, found)) if found.version == handle.version => Ok(value),
             // The record names the version that was used. Using another one would make it untrue.
-            return Err(SecretError::OtherVersion {
-                name: handle.name.clone(),
-                wanted: handle.version,
-                found: found.version,
-            });
+            Ok((_, found)) => Err(other(Some(found.version))),
+            Err(SecretError::Vault(VaultError::Unknown(_))) => Err(other(None)),
+            Err(error) => Err(error),
         }
-        Ok(value)
     }
 
     /// Returns a key from where the configuration says it is.
     pub(crate) fn key(&self, key: &ApiKey) -> Result<SecretString, SecretError> {
         match key {
-            ApiKey::Secret(secret) => self.value(secret),
-            ApiKey::Env(name) => {
-                let value = std::env::var(name)
-                    .ok()
-                    .filter(|value| value.len() >= VALUE_BYTES_MIN)
-                    .map(SecretString::from)
-                    .ok_or_else(|| SecretError::NoVariable(name.clone()))?;
-                self.remember(name, &value);
-                Ok(value)
+            ApiKey::Secret(secret) => {
+                let (vault_id, name) = secret.parts();
+                Ok(self.find(vault_id, name)?.0)
             }
+            ApiKey::Env(name) => self.variable(name),
         }
     }
 
     /// Answers a workflow that asks for a secret: a handle, never the value.
     pub(crate) fn handle(&self, request: &Value) -> Performed {
         let text = |member: &str| request.get(member).and_then(Value::as_str);
-        let found = self.find(text("vault_id"), text("name").unwrap_or_default());
-        match found {
-            Ok((_, handle)) => Performed::ok(json!({
-                "name": handle.name, "vault_id": handle.vault_id, "version": handle.version,
-            })),
+        // A tool's configuration may name the vault together with the secret.
+        let secret = SecretRef(text("name").unwrap_or_default().to_owned());
+        let (vault_id, name) = secret.parts();
+        match self.find(text("vault_id").or(vault_id), name) {
+            Ok((_, handle)) => Performed::ok(told(&handle)),
             Err(error) => error.performed(),
         }
     }
 
     /// Returns what hides all values that are or were known.
-    pub(crate) fn scrubber(&self) -> Scrubber {
+    pub(crate) fn scrubber(&self) -> Arc<Scrubber> {
         if let Some(vault) = &self.0.vault {
             match vault.all() {
                 // A damaged record gives nobody its value, so there is nothing to hide.
@@ -117,11 +180,28 @@ impl Secrets {
                 Err(error) => tracing::warn!(%error, "the vault cannot be listed"),
             }
         }
-        let seen = self.0.seen.lock().unwrap_or_else(PoisonError::into_inner);
-        Scrubber::new(
-            seen.iter()
-                .map(|(name, value)| (name.as_str(), value.expose_secret())),
-        )
+        for name in &self.0.variables {
+            // One that is not set is told by whoever needs it.
+            let _ = self.variable(name);
+        }
+        let mut seen = self.0.seen.lock().unwrap_or_else(PoisonError::into_inner);
+        let Seen { values, scrubber } = &mut *seen;
+        let scrubber = scrubber.get_or_insert_with(|| {
+            let values = values.iter();
+            let values = values.map(|(name, value)| (name.as_str(), value.expose_secret()));
+            Arc::new(Scrubber::new(values))
+        });
+        Arc::clone(scrubber)
+    }
+
+    fn variable(&self, name: &str) -> Result<SecretString, SecretError> {
+        let value = std::env::var(name)
+            .ok()
+            .filter(|value| value.len() >= VALUE_BYTES_MIN)
+            .map(SecretString::from)
+            .ok_or_else(|| SecretError::NoVariable(name.to_owned()))?;
+        self.remember(name, &value);
+        Ok(value)
     }
 
     fn find(
@@ -147,21 +227,29 @@ impl Secrets {
     fn remember(&self, name: &str, value: &SecretString) {
         let mut seen = self.0.seen.lock().unwrap_or_else(PoisonError::into_inner);
         let known = seen
+            .values
             .iter()
             .any(|(_, known)| known.expose_secret() == value.expose_secret());
         if !known {
-            seen.push((name.to_owned(), value.clone()));
+            seen.values.push((name.to_owned(), value.clone()));
+            seen.scrubber = None;
         }
     }
 }
 
-/// Resolves the environment variables that a process is given.
+/// A handle as it is recorded.
+fn told(handle: &SecretHandle) -> Value {
+    json!({"name": handle.name, "vault_id": handle.vault_id, "version": handle.version})
+}
+
+/// Resolves the environment variables or headers that somebody is given.
 pub(crate) fn environment(
     secrets: &Secrets,
     names: &BTreeMap<String, SecretRef>,
+    handles: &Handles,
 ) -> Result<Vec<(String, SecretString)>, SecretError> {
     names
         .iter()
-        .map(|(variable, secret)| Ok((variable.clone(), secrets.value(secret)?)))
+        .map(|(variable, secret)| Ok((variable.clone(), secrets.given(secret, handles)?)))
         .collect()
 }

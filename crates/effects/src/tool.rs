@@ -13,6 +13,7 @@ use std::sync::Arc;
 use canon::{Map, Value, jcs};
 use domain::Observed;
 use engine::port::Performed;
+use engine::workflow::{Effect, Handles};
 use jsonschema::Validator;
 use secrecy::ExposeSecret;
 use serde_json::json;
@@ -22,7 +23,7 @@ use crate::config::{ConfigError, Stdin, ToolConfig, check_ids};
 use crate::scrub::Scrubber;
 use crate::secrets::{Secrets, environment};
 pub(crate) use process::Group;
-use process::{Captured, Ended, Order};
+use process::{Captured, End, Ended, Order};
 
 /// How much of a complaint about arguments is repeated.
 const COMPLAINT_CHARS_MAX: usize = 300;
@@ -72,13 +73,17 @@ impl Tools {
     }
 
     /// Runs a command and tells what it did.
-    pub(crate) async fn perform(&self, request: &Value, secrets: &Secrets) -> Performed {
+    pub(crate) async fn perform(&self, effect: &Effect, secrets: &Secrets) -> Performed {
+        let request = &effect.request;
         let name = request
             .get("tool")
             .and_then(Value::as_str)
             .unwrap_or_default();
         match self.find(name) {
-            Some(tool) => tool.perform(request.get("arguments"), secrets).await,
+            Some(tool) => {
+                let arguments = request.get("arguments");
+                tool.perform(arguments, &effect.secrets, secrets).await
+            }
             None => Performed::error("tool_unknown", format!("no tool `{name}` is declared")),
         }
     }
@@ -163,7 +168,12 @@ fn argv(template: &[String], arguments: &Map<String, Value>) -> Vec<String> {
 }
 
 impl Tool {
-    async fn perform(&self, arguments: Option<&Value>, secrets: &Secrets) -> Performed {
+    async fn perform(
+        &self,
+        arguments: Option<&Value>,
+        handles: &Handles,
+        secrets: &Secrets,
+    ) -> Performed {
         let config = &self.config;
         let name = &config.name;
         let scrubber = secrets.scrubber();
@@ -177,7 +187,12 @@ impl Tool {
             let message = format!("arguments of `{name}`: {said}");
             return Performed::error("tool_arguments_invalid", message);
         };
-        let hidden = match environment(secrets, &config.secrets) {
+        let _turn = match &self.turn {
+            Some(turn) => Some(turn.lock().await),
+            None => None,
+        };
+        // Only now: whoever waited for a turn may have outlived a version.
+        let hidden = match environment(secrets, &config.secrets, handles) {
             Ok(hidden) => hidden,
             Err(error) => return error.performed(),
         };
@@ -196,96 +211,94 @@ impl Tool {
             timeout_ms: config.timeout_ms,
             output_bytes_max: config.output_bytes_max,
         };
+        let before = self.look(&secrets.scrubber()).await;
+        let ended = process::run(order).await;
         // What a secret was changed to while this ran is hidden too.
-        let performed = self.run(order).await;
-        self.told(performed, &secrets.scrubber())
+        let scrubber = secrets.scrubber();
+        let observed = self.observed(before, &scrubber).await;
+        self.told(ended, observed, &scrubber)
     }
 
-    async fn run(&self, order: Order) -> (Ended, Observed) {
-        let _turn = match &self.turn {
-            Some(turn) => Some(turn.lock().await),
-            None => None,
-        };
-        let before = self.look().await;
-        let ended = process::run(order).await;
+    async fn observed(
+        &self,
+        before: Option<folder::Snapshot>,
+        scrubber: &Arc<Scrubber>,
+    ) -> Observed {
         let mut observed = Observed {
             // Nobody watches the sockets of a command.
             not_observed: vec!["network_egress".to_owned()],
             ..Observed::default()
         };
-        let changes = match (before, self.look().await) {
-            (Some(before), Some(after)) => Some(folder::changes(&before, &after)),
+        let changes = match (before, self.look(scrubber).await) {
+            (Some(before), Some(after)) => Some(folder::changes(&before, &after, scrubber)),
             _ => None,
         };
         match changes {
             Some(changes) => observed.fs_writes = changes,
             None => observed.not_observed.insert(0, "fs_writes".to_owned()),
         }
-        (ended, observed)
+        observed
     }
 
-    async fn look(&self) -> Option<folder::Snapshot> {
+    async fn look(&self, scrubber: &Arc<Scrubber>) -> Option<folder::Snapshot> {
         let folder = self.config.folder.clone()?;
+        let scrubber = Arc::clone(scrubber);
         let limits = folder::Limits {
             files_max: self.config.observed_files_max,
             bytes_max: self.config.observed_bytes_max,
         };
-        let look = tokio::task::spawn_blocking(move || folder::look(&folder, limits));
+        let look = tokio::task::spawn_blocking(move || folder::look(&folder, limits, &scrubber));
         look.await.ok()?.ok()
     }
 
-    fn told(&self, (ended, observed): (Ended, Observed), scrubber: &Scrubber) -> Performed {
+    fn told(&self, ended: Ended, observed: Observed, scrubber: &Scrubber) -> Performed {
         let name = &self.config.name;
-        let mut performed = match ended {
-            Ended::Exited {
-                code,
+        let (end, stdout, stderr) = match ended {
+            Ended::Ran {
+                end,
                 stdout,
                 stderr,
-            } => Performed::ok(json!({
-                "exit_code": code,
-                "stdout_truncated": stdout.truncated,
-                "stderr_truncated": stderr.truncated,
-                "stdout": shown(stdout, scrubber),
-                "stderr": shown(stderr, scrubber),
-            })),
-            Ended::Killed { signal } => {
-                let message = format!("`{name}` was killed by signal {signal}");
-                with(
-                    Performed::error("tool_killed", message),
-                    "signal",
-                    signal.into(),
-                )
-            }
-            Ended::TimedOut => {
-                let limit = self.config.timeout_ms;
-                let message = format!("`{name}` did not end within {limit} ms and was killed");
-                with(
-                    Performed::error("tool_timeout", message),
-                    "timeout_ms",
-                    limit.into(),
-                )
-            }
+            } => (end, stdout, stderr),
             Ended::NotStarted(problem) => {
                 let message = scrubber.text(&format!("`{name}` could not be started: {problem}"));
                 return Performed::error("tool_not_started", message);
             }
         };
+        let (mut performed, more) = match end {
+            End::Exited { code } => (Performed::ok(json!({})), ("exit_code", json!(code))),
+            End::Killed { signal } => {
+                let message = format!("`{name}` was killed by signal {signal}");
+                let performed = Performed::error("tool_killed", message);
+                (performed, ("signal", json!(signal)))
+            }
+            End::TimedOut => {
+                let limit = self.config.timeout_ms;
+                let message = format!("`{name}` did not end within {limit} ms and was killed");
+                let performed = Performed::error("tool_timeout", message);
+                (performed, ("timeout_ms", json!(limit)))
+            }
+        };
+        let is_whole = performed.ok;
+        if let Some(members) = performed.value.as_object_mut() {
+            for (member, value) in [
+                more,
+                ("stdout_truncated", json!(stdout.truncated)),
+                ("stderr_truncated", json!(stderr.truncated)),
+                ("stdout", shown(stdout, is_whole, scrubber).into()),
+                ("stderr", shown(stderr, is_whole, scrubber).into()),
+            ] {
+                members.insert(member.to_owned(), value);
+            }
+        }
         performed.observed = Some(observed);
         performed
     }
 }
 
-fn with(mut performed: Performed, member: &str, value: Value) -> Performed {
-    if let Some(members) = performed.value.as_object_mut() {
-        members.insert(member.to_owned(), value);
-    }
-    performed
-}
-
 /// An output as text. Where it was cut, the beginning of a secret may be left at its end: that goes too.
-fn shown(captured: Captured, scrubber: &Scrubber) -> String {
+fn shown(captured: Captured, is_whole: bool, scrubber: &Scrubber) -> String {
     let mut bytes = scrubber.bytes(&captured.bytes);
-    if captured.truncated {
+    if captured.truncated || !is_whole {
         bytes.truncate(bytes.len() - scrubber.open_end(&bytes));
     }
     String::from_utf8_lossy(&bytes).into_owned()

@@ -6,19 +6,22 @@
 //! of the hands of whoever reads this user's files. An old record put back in place of a newer one is not noticed.
 //!
 //! Writes are atomic and durable: a temporary file, synced, renamed, and the folder synced. Writers of several
-//! processes take turns through a lock file.
+//! processes take turns through a lock file. The files are in [`disk`], the form of a record in [`record`].
 
-use std::fs::{self, File, OpenOptions};
-use std::io::{self, Write};
-use std::os::unix::fs::{DirBuilderExt, OpenOptionsExt, PermissionsExt};
-use std::path::{Path, PathBuf};
+mod disk;
+mod record;
 
-use aes_gcm::aead::{Aead, KeyInit, Payload};
-use aes_gcm::{Aes256Gcm, Nonce};
+use std::fs;
+use std::io;
+use std::path::PathBuf;
+
 use engine::port::{KeepSecretError, SecretKeeper};
 use secrecy::{ExposeSecret, SecretString};
 use serde::{Deserialize, Serialize};
 use zeroize::Zeroizing;
+
+use disk::{TEMPORARY_SUFFIX, at, check_mode, lock, make_folder, random, write_atomically};
+use record::RECORD_SUFFIX;
 
 /// A value below this length could not be told from ordinary text in an output.
 pub(crate) const VALUE_BYTES_MIN: usize = 4;
@@ -27,14 +30,8 @@ pub(crate) const VALUE_BYTES_MAX: usize = 65_536;
 /// The longest name.
 const NAME_BYTES_MAX: usize = 64;
 
-const MAGIC: &[u8; 8] = b"RPRVLT01";
 const KEY_BYTES: usize = 32;
-const NONCE_BYTES: usize = 12;
-const HEADER_BYTES: usize = MAGIC.len() + 8 + NONCE_BYTES;
 const KEY_FILE: &str = "key";
-const LOCK_FILE: &str = "lock";
-const RECORD_SUFFIX: &str = ".record";
-const TEMPORARY_SUFFIX: &str = ".tmp";
 const LIVE: u8 = 1;
 const DELETED: u8 = 0;
 
@@ -162,13 +159,7 @@ impl Vault {
         if !is_name(&id) {
             return Err(VaultError::BadName(id));
         }
-        if !folder.exists() {
-            fs::DirBuilder::new()
-                .recursive(true)
-                .mode(0o700)
-                .create(&folder)
-                .map_err(at(&folder))?;
-        }
+        make_folder(&folder)?;
         check_mode(&folder, 0o700)?;
         let _turn = lock(&folder)?;
         let mut has_records = false;
@@ -294,78 +285,6 @@ impl Vault {
             version,
         }
     }
-
-    /// A damaged record may be replaced: its header still says which version it was, if anything does.
-    fn newest_version(&self, name: &str) -> Result<u64, VaultError> {
-        match self.read(name) {
-            Ok((version, _)) => Ok(version),
-            Err(VaultError::Unknown(_)) => Ok(0),
-            Err(VaultError::Damaged { .. }) => {
-                let bytes = fs::read(self.path(name)?).unwrap_or_default();
-                Ok(split(&bytes).map_or(0, |(version, ..)| version.min(u64::MAX - 1)))
-            }
-            Err(error) => Err(error),
-        }
-    }
-
-    fn read(&self, name: &str) -> Result<(u64, Zeroizing<Vec<u8>>), VaultError> {
-        let path = self.path(name)?;
-        let bytes = match fs::read(&path) {
-            Ok(bytes) => bytes,
-            Err(error) if error.kind() == io::ErrorKind::NotFound => {
-                return Err(VaultError::Unknown(name.to_owned()));
-            }
-            Err(error) => return Err(at(&path)(error)),
-        };
-        let (version, nonce, sealed) =
-            split(&bytes).ok_or_else(|| damaged(name, "not a whole record"))?;
-        let payload = Payload {
-            msg: sealed,
-            aad: &self.context(name, version),
-        };
-        let plain = self
-            .cipher()
-            .decrypt(&Nonce::from(nonce), payload)
-            .map_err(|_| damaged(name, "changed, or written with another key"))?;
-        Ok((version, Zeroizing::new(plain)))
-    }
-
-    fn write(&self, name: &str, version: u64, plain: &[u8]) -> Result<(), VaultError> {
-        let path = self.path(name)?;
-        let mut nonce = [0; NONCE_BYTES];
-        random(&mut nonce, &path)?;
-        let payload = Payload {
-            msg: plain,
-            aad: &self.context(name, version),
-        };
-        let sealed = self
-            .cipher()
-            .encrypt(&Nonce::from(nonce), payload)
-            .map_err(|_| VaultError::BadValue)?;
-        let mut bytes = MAGIC.to_vec();
-        bytes.extend_from_slice(&version.to_be_bytes());
-        bytes.extend_from_slice(&nonce);
-        bytes.extend_from_slice(&sealed);
-        write_atomically(&self.folder, &format!("{name}{RECORD_SUFFIX}"), &bytes)
-    }
-
-    fn cipher(&self) -> Aes256Gcm {
-        Aes256Gcm::new((&*self.key).into())
-    }
-
-    /// What a record is about. Neither part can contain the separator.
-    fn context(&self, name: &str, version: u64) -> Vec<u8> {
-        format!("{}\n{name}\n{version}", self.id).into_bytes()
-    }
-
-    fn path(&self, name: &str) -> Result<PathBuf, VaultError> {
-        if !is_name(name) {
-            return Err(VaultError::BadName(
-                name.chars().take(NAME_BYTES_MAX).collect(),
-            ));
-        }
-        Ok(self.folder.join(format!("{name}{RECORD_SUFFIX}")))
-    }
 }
 
 fn is_name(text: &str) -> bool {
@@ -375,73 +294,11 @@ fn is_name(text: &str) -> bool {
             .all(|byte| byte.is_ascii_alphanumeric() || b"_.-".contains(&byte))
 }
 
-fn split(bytes: &[u8]) -> Option<(u64, [u8; NONCE_BYTES], &[u8])> {
-    let (header, sealed) = bytes.split_at_checked(HEADER_BYTES)?;
-    let (magic, rest) = header.split_at_checked(MAGIC.len())?;
-    let (version, nonce) = rest.split_at_checked(8)?;
-    let version = u64::from_be_bytes(version.try_into().ok()?);
-    (magic == MAGIC).then_some((version, nonce.try_into().ok()?, sealed))
-}
-
 fn damaged(name: &str, problem: &'static str) -> VaultError {
     VaultError::Damaged {
         name: name.to_owned(),
         problem,
     }
-}
-
-fn at(path: &Path) -> impl FnOnce(io::Error) -> VaultError {
-    let path = path.to_owned();
-    move |source| VaultError::Io { path, source }
-}
-
-fn random(bytes: &mut [u8], path: &Path) -> Result<(), VaultError> {
-    getrandom::fill(bytes).map_err(|error| at(path)(io::Error::other(error.to_string())))
-}
-
-fn check_mode(path: &Path, wanted: u32) -> Result<(), VaultError> {
-    let mode = fs::metadata(path).map_err(at(path))?.permissions().mode() & 0o777;
-    if mode & 0o077 == 0 {
-        return Ok(());
-    }
-    Err(VaultError::Permissions {
-        path: path.to_owned(),
-        mode,
-        wanted,
-    })
-}
-
-/// Waits for the turn to write; it ends when the file is dropped.
-fn lock(folder: &Path) -> Result<File, VaultError> {
-    let path = folder.join(LOCK_FILE);
-    let file = OpenOptions::new()
-        .write(true)
-        .create(true)
-        .truncate(false)
-        .mode(0o600)
-        .open(&path)
-        .map_err(at(&path))?;
-    file.lock().map_err(at(&path))?;
-    Ok(file)
-}
-
-fn write_atomically(folder: &Path, name: &str, bytes: &[u8]) -> Result<(), VaultError> {
-    let temporary = folder.join(format!("{name}{TEMPORARY_SUFFIX}"));
-    let path = folder.join(name);
-    let mut file = OpenOptions::new()
-        .write(true)
-        .create(true)
-        .truncate(true)
-        .mode(0o600)
-        .open(&temporary)
-        .map_err(at(&temporary))?;
-    file.write_all(bytes).map_err(at(&temporary))?;
-    file.sync_all().map_err(at(&temporary))?;
-    fs::rename(&temporary, &path).map_err(at(&path))?;
-    // Only now is the new name on disk.
-    File::open(folder)
-        .and_then(|folder| folder.sync_all())
-        .map_err(at(folder))
 }
 
 #[cfg(test)]

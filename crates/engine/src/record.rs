@@ -1,15 +1,25 @@
 //! Records of finished Tasks for readers: the bundle of one, the difference of two.
 
 use std::collections::BTreeMap;
-use std::sync::Arc;
 
-use domain::{Event, Refusal, ResourceKind, State, Task, TaskId};
+use canon::Digest;
+use domain::{Position, Refusal, ResourceKind, State, TaskId};
 
 use crate::caller::Caller;
 use crate::engine::Engine;
+use crate::port::{ReadEvents, Scope};
 use crate::refused::Refused;
 use crate::replay::diff::{self, Diff, Reveal};
-use crate::replay::{self, BUNDLE_BYTES_MAX, Bundle, Failure, Unavailable};
+use crate::replay::{self, BUNDLE_BYTES_MAX, Bundle, Failure, Log, ReadSourceError, Unavailable};
+
+/// What is read of a record besides its log and its receipt.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Beside {
+    /// Every blob that it names.
+    Everything,
+    /// What a replay was asked for, without which its log cannot be understood.
+    Request,
+}
 
 /// What a caller must be allowed to read to see a whole record, also what is not public.
 const EVERYTHING: [&str; 3] = ["tasks:read", "receipts:read", "internal:read"];
@@ -24,7 +34,7 @@ impl Engine {
             caller.require(scope)?;
         }
         self.finished(caller, id, None).await?;
-        let bundle = self.record(id).await??;
+        let bundle = self.record(id, Beside::Everything).await??;
         if bundle.len() > BUNDLE_BYTES_MAX {
             return Err(Refused::Domain(Refusal::Policy {
                 reason: "bundle_too_large",
@@ -48,8 +58,8 @@ impl Engine {
             true => Reveal::All,
             false => Reveal::Public,
         };
-        let a = self.source(a).await??;
-        let b = self.source(b).await??;
+        let a = self.source(a, Beside::Everything).await??;
+        let b = self.source(b, Beside::Everything).await??;
         Ok(diff::between(&a, &b, &self.shared.workflows, reveal))
     }
 
@@ -83,7 +93,11 @@ impl Engine {
     }
 
     /// Collects the sealed log of a Task with everything it keeps beside itself.
-    pub(crate) async fn record(&self, id: &TaskId) -> Result<Result<Bundle, Failure>, Refused> {
+    pub(crate) async fn record(
+        &self,
+        id: &TaskId,
+        beside: Beside,
+    ) -> Result<Result<Bundle, Failure>, Refused> {
         let store = &self.shared.store;
         let documents = store.documents(vec![id.as_str().into()]).await?;
         let document = documents.into_iter().flatten().next();
@@ -96,42 +110,80 @@ impl Engine {
         if let Some(imported) = &task.imported {
             return self.imported_bundle(id, task.submitted, imported).await;
         }
-        let events = self.task_log(key).await?;
-        if let Some(failure) = pruned(&events) {
+        let Ok(log) = self.sealed_log(key).await? else {
+            return Ok(Err(unreadable(id, "log_corrupt")));
+        };
+        if let Some(failure) = pruned(&log) {
             return Ok(Err(failure));
         }
         let receipt = match &task.receipt_id {
             None => None,
-            Some(receipt) => self.receipt_of(receipt).await?.ok(),
+            Some(receipt) => Some(self.receipt_of(receipt).await?),
+        };
+        let (receipt, problem) = match receipt {
+            None => (None, None),
+            Some(Ok(receipt)) => (Some(receipt), None),
+            Some(Err(problem)) => (None, Some(problem)),
         };
         let mut blobs = BTreeMap::new();
-        let Ok(mut named) = replay::bundle_names(&events) else {
+        if let Some(request) = log.request_named() {
+            self.read_blobs(vec![request], &mut blobs).await?;
+            let named = blobs.get(&request).map(|blob| replay::request_names(blob));
+            self.read_blobs(named.unwrap_or_default(), &mut blobs)
+                .await?;
+        }
+        if let Beside::Everything = beside {
+            self.read_blobs(log.blobs_named(), &mut blobs).await?;
+        }
+        let Ok(bundle) = Bundle::of(log, blobs, receipt) else {
             return Ok(Err(unreadable(id, "log_corrupt")));
         };
-        while let Some(digest) = named.pop() {
-            // Whoever uses the record checks it, and says what is wrong by its place.
-            let Some(blob) = store.blob_as_stored(digest).await? else {
-                continue;
+        Ok(Ok(match (problem, &task.receipt_id) {
+            (Some(problem), Some(receipt)) => bundle.lacking_receipt(receipt.to_string(), problem),
+            _ => bundle,
+        }))
+    }
+
+    /// Reads the log of a Task up to its end. Parsed page by page: others have their turn in between.
+    async fn sealed_log(&self, key: Position) -> Result<Result<Log, ReadSourceError>, Refused> {
+        let mut log = Log::default();
+        let mut after = Position::START;
+        loop {
+            let query = ReadEvents {
+                scope: Scope::Task(key),
+                after,
+                limit: 512,
             };
-            if is_request(&task, digest) {
-                named.extend(replay::request_names(&blob));
+            let page = self.shared.store.events(query).await?;
+            let Some(last) = page.last() else {
+                return Ok(Ok(log));
+            };
+            after = last.position;
+            if let Err(error) = log.extend(page.into_iter().map(|event| event.bytes)) {
+                return Ok(Err(error));
             }
-            blobs.insert(digest, blob.to_vec());
         }
-        Ok(Bundle::new(&events, blobs, receipt).map_err(|_| unreadable(id, "log_corrupt")))
+    }
+
+    /// Reads blobs, several at a time. Whoever uses them checks them, and says what is wrong by its place.
+    async fn read_blobs(
+        &self,
+        digests: Vec<Digest>,
+        blobs: &mut BTreeMap<Digest, Vec<u8>>,
+    ) -> Result<(), Refused> {
+        const AT_ONCE: usize = 128;
+        for some in digests.chunks(AT_ONCE) {
+            let found = self.shared.store.blobs_as_stored(some.to_vec()).await?;
+            let found = some.iter().copied().zip(found);
+            blobs.extend(found.filter_map(|(digest, blob)| Some((digest, blob?))));
+        }
+        Ok(())
     }
 }
 
-fn is_request(task: &Task, digest: canon::Digest) -> bool {
-    task.replay.as_ref().is_some_and(|of| of.request == digest)
-}
-
 /// Names the first event of a log that pruning took the payload of.
-fn pruned(events: &[Arc<[u8]>]) -> Option<Failure> {
-    let parsed = events.iter().map(|bytes| Event::parse(bytes).ok());
-    let mut headers = parsed
-        .zip(1..)
-        .filter_map(|(event, sequence)| Some((event.filter(Event::is_header)?, sequence)));
+fn pruned(log: &Log) -> Option<Failure> {
+    let mut headers = log.events().zip(1..).filter(|(event, _)| event.is_header());
     let (first, sequence) = headers.next()?;
     Some(Failure::Unavailable {
         first: Box::new(Unavailable {

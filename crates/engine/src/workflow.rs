@@ -166,6 +166,8 @@ pub struct Wanted {
     pub messages: Option<Transcript>,
     /// True when performing it twice does no harm, so that an unknown result may be asked for again.
     pub repeatable: bool,
+    /// What the run knows of the secrets that a tool needs.
+    pub secrets: Handles,
 }
 
 impl Wanted {
@@ -177,6 +179,7 @@ impl Wanted {
             request,
             messages: None,
             repeatable: true,
+            secrets: Handles::default(),
         }
     }
 
@@ -200,7 +203,35 @@ impl Wanted {
             kind: self.kind,
             request,
             repeatable: self.repeatable,
+            secrets: self.secrets,
         }
+    }
+}
+
+/// The recorded handles of the secrets that a tool needs, by the names that the tool's configuration uses. Whoever
+/// performs the tool uses the versions that they mean and nothing else.
+///
+/// They are no part of a request, for they are on record already. In a replay that was told a value in place of a handle
+/// that value stands here, which is why these are not shown; such a replay performs nothing.
+#[derive(Clone, Default, PartialEq)]
+pub struct Handles(BTreeMap<String, Value>);
+
+impl Handles {
+    /// Returns what is known of a secret.
+    pub fn get(&self, name: &str) -> Option<&Value> {
+        self.0.get(name)
+    }
+}
+
+impl FromIterator<(String, Value)> for Handles {
+    fn from_iter<T: IntoIterator<Item = (String, Value)>>(handles: T) -> Self {
+        Self(handles.into_iter().collect())
+    }
+}
+
+impl fmt::Debug for Handles {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_set().entries(self.0.keys()).finish()
     }
 }
 
@@ -231,6 +262,8 @@ pub struct Effect {
     pub request: Value,
     /// True when performing it twice does no harm, so that an unknown result may be asked for again.
     pub repeatable: bool,
+    /// What the run knows of the secrets that a tool needs.
+    pub secrets: Handles,
 }
 
 /// The kinds of effect.

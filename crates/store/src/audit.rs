@@ -51,9 +51,9 @@ impl AuditError {
     }
 }
 
-/// Events that cannot be read: they are stored together, and that is damaged.
+/// Events that cannot be read: they are stored together, and that is damaged, or they are stored by what is.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
-#[error("events {} to {} cannot be read: their block is damaged ({problem})", first.0, last.0)]
+#[error("events {} to {} cannot be read: their block is damaged, or one that it continues ({problem})", first.0, last.0)]
 pub struct DamagedBlock {
     /// The position of the first.
     pub first: Position,
@@ -130,15 +130,21 @@ impl Audit {
         let next = after.plus(1);
         let start = Table::Events.holding(&self.connection, next.0)?;
         let mut found: Vec<Result<StoredEvent, DamagedBlock>> = Vec::new();
+        // The block that is damaged when the last one cannot be read.
+        let mut cause = 0;
         let add = |first: Position, bytes: &[u8]| -> Result<bool, AuditError> {
             let block = self.connection.decode(Table::Events, first.0, bytes)?;
-            // What is lost reaches to the block that follows, and on over those that continue what is lost.
+            // What is lost reaches to the block that follows, and on over those that are lost for the same reason.
             let lost = found.last_mut().and_then(|last| last.as_mut().err());
             match (&block, lost) {
-                (Err(Damage::Before(_)), Some(_)) => return Ok(true),
+                (Err(Damage::Before(before)), Some(_)) if *before == cause => return Ok(true),
                 (_, Some(lost)) => lost.last = Position(first.0 - 1),
                 (_, None) => {}
             }
+            cause = match &block {
+                Err(Damage::Before(before)) => *before,
+                _ => first.0,
+            };
             match block {
                 Ok(block) => {
                     let events = block.events.into_iter();

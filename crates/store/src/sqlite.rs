@@ -308,6 +308,17 @@ impl Store for SqliteStore {
         self.read(move |connection| blob::find_unchecked(&directory, connection, &digest))
     }
 
+    fn blobs_as_stored(
+        &self,
+        digests: Vec<Digest>,
+    ) -> BoxFuture<'_, Result<Vec<Option<Vec<u8>>>, StoreFault>> {
+        let directory = Arc::clone(&self.directory);
+        self.read(move |connection| {
+            let find = |digest| blob::find_unchecked(&directory, connection, digest);
+            digests.iter().map(find).collect()
+        })
+    }
+
     fn take_over(
         &self,
         holder: Box<str>,

@@ -15,9 +15,10 @@ use engine::replay::{
     self, Bundle, Issuing, Progress, Replayed, Source, Spec, bundle_names, receipt, request_names,
     run,
 };
-use engine::workflow::{Registry, builtin};
 use receipts::Receipt;
 use serde_json::json;
+
+use crate::talker::workflows;
 
 /// The id under which simulated engines issue receipts.
 pub(crate) const ISSUER: &str = "simulated";
@@ -64,8 +65,7 @@ async fn check_task(
     let spec = request.get_mut("request").map(Value::take);
     let spec: Spec = serde_json::from_value(spec.unwrap_or_default()).map_err(text)?;
     let none = BTreeMap::new();
-    let workflows = Registry::new(builtin());
-    let computed = match run(&source, &workflows, &spec, &none, BTreeMap::new()) {
+    let computed = match run(&source, &workflows(), &spec, &none, BTreeMap::new()) {
         Progress::Ended(computed) => computed,
         Progress::Needs(paused) => {
             return Err(format!("it would perform `{}`", paused.effect().key));

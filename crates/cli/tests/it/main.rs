@@ -1,6 +1,8 @@
 //! The program from outside: the real binary, real directories, a real server on loopback.
 
 #[cfg(test)]
+mod agents;
+#[cfg(test)]
 mod canonicalize;
 #[cfg(test)]
 mod configuring;

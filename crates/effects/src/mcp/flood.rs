@@ -1,4 +1,7 @@
 //! Notices a server that talks without end.
+//!
+//! A process has one voice for all calls, so that too much of it spoils the connection. Behind an address each call
+//! has its own answer: one that is too long is cut off and replaced by an error of ours.
 
 use std::io;
 use std::pin::Pin;
@@ -6,6 +9,8 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
 use std::task::{Context, Poll, ready};
 
+use canon::Value;
+use rmcp::model::{ErrorCode, ErrorData, RequestId, ServerJsonRpcMessage};
 use tokio::io::{AsyncRead, ReadBuf};
 use tokio::sync::watch;
 
@@ -22,16 +27,38 @@ struct Shared {
     message: AtomicUsize,
     total: AtomicU64,
     noticed: watch::Sender<bool>,
+    /// Tells our own error from whatever a server says. Nobody else ever sees it.
+    mark: Value,
 }
 
 impl Flood {
-    pub(super) fn new(message_bytes_max: usize) -> Self {
-        Self(Arc::new(Shared {
+    /// # Errors
+    /// Tells why nothing random could be had.
+    pub(super) fn new(message_bytes_max: usize) -> Result<Self, String> {
+        let mut mark = [0; 16];
+        getrandom::fill(&mut mark).map_err(|error| error.to_string())?;
+        Ok(Self(Arc::new(Shared {
+            mark: u128::from_be_bytes(mark).to_string().into(),
             message_bytes_max,
             message: AtomicUsize::new(0),
             total: AtomicU64::new(0),
             noticed: watch::Sender::new(false),
-        }))
+        })))
+    }
+
+    /// Returns what takes the place of an answer that is too long.
+    pub(super) fn cut(&self, request: RequestId) -> ServerJsonRpcMessage {
+        let error = ErrorData {
+            code: ErrorCode::INTERNAL_ERROR,
+            message: "the answer is too long".into(),
+            data: Some(self.0.mark.clone()),
+        };
+        ServerJsonRpcMessage::error(error, Some(request))
+    }
+
+    /// Returns whether an error says that an answer was cut off.
+    pub(super) fn is_cut(&self, error: &ErrorData) -> bool {
+        error.data.as_ref() == Some(&self.0.mark)
     }
 
     pub(super) fn message_bytes_max(&self) -> usize {
@@ -43,7 +70,7 @@ impl Flood {
         self.0.total.store(0, Ordering::Relaxed);
     }
 
-    pub(super) fn notice(&self) {
+    fn notice(&self) {
         self.0.noticed.send_replace(true);
     }
 
@@ -126,14 +153,14 @@ mod tests {
 
     #[test]
     fn long_messages_and_many_messages_are_noticed() {
-        let flood = Flood::new(10);
+        let flood = Flood::new(10).unwrap();
         assert!(flood.heard(b"0123456789\n01234"));
         assert!(flood.heard(b"56789\n"));
         assert!(!flood.is_noticed());
         assert!(!flood.heard(b"0123456789x"));
         assert!(flood.is_noticed());
 
-        let flood = Flood::new(10);
+        let flood = Flood::new(10).unwrap();
         assert!(flood.heard(&[b'\n'; 160]));
         flood.new_call();
         assert!(flood.heard(&[b'\n'; 160]));

@@ -1,16 +1,20 @@
 //! A server behind an address: the SDK's HTTP client with bounded answers.
 //!
 //! The SDK reads a whole JSON answer whatever its length. Answers to the two requests whose length a stranger
-//! decides, calls and lists of tools, are therefore read here; everything else is left to the SDK.
+//! decides, calls and lists of tools, are therefore read here; everything else is left to the SDK. One that is too long
+//! ends as an error of that request: other calls on the connection have nothing to do with it.
 
 use std::collections::HashMap;
 use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
 
 use futures_util::stream::BoxStream;
 use futures_util::{StreamExt, TryStreamExt};
 use reqwest::header::{ACCEPT, CONTENT_TYPE, HeaderName, HeaderValue, RETRY_AFTER};
 use reqwest::{Response, StatusCode};
-use rmcp::model::{ClientJsonRpcMessage, ClientRequest, JsonRpcMessage, ServerJsonRpcMessage};
+use rmcp::model::{
+    ClientJsonRpcMessage, ClientRequest, JsonRpcMessage, RequestId, ServerJsonRpcMessage,
+};
 use rmcp::transport::streamable_http_client::{
     HttpStatusError, SseError, StreamableHttpClient, StreamableHttpError,
     StreamableHttpPostResponse,
@@ -42,14 +46,16 @@ impl StreamableHttpClient for Client {
         auth_header: Option<String>,
         custom_headers: HashMap<HeaderName, HeaderValue>,
     ) -> Result<StreamableHttpPostResponse, HttpError> {
-        let is_ours = matches!(
-            &message,
-            JsonRpcMessage::Request(request) if matches!(
-                request.request,
-                ClientRequest::CallToolRequest(_) | ClientRequest::ListToolsRequest(_)
-            )
-        );
-        if !is_ours {
+        let ours = match &message {
+            JsonRpcMessage::Request(request) => match request.request {
+                ClientRequest::CallToolRequest(_) | ClientRequest::ListToolsRequest(_) => {
+                    Some(request.id.clone())
+                }
+                _ => None,
+            },
+            _ => None,
+        };
+        let Some(id) = ours else {
             let max = self.flood.message_bytes_max();
             let inner = &self.inner;
             return inner
@@ -62,7 +68,7 @@ impl StreamableHttpClient for Client {
                     max,
                 )
                 .await;
-        }
+        };
         let in_session = session_id.is_some();
         let mut request = self
             .inner
@@ -76,7 +82,7 @@ impl StreamableHttpClient for Client {
             request = request.header(SESSION_HEADER, session.as_ref());
         }
         let response = request.json(&message).send().await?;
-        self.answer(response, in_session).await
+        self.answer(response, id, in_session).await
     }
 
     async fn get_stream(
@@ -119,6 +125,7 @@ impl Client {
     async fn answer(
         &self,
         response: Response,
+        id: RequestId,
         in_session: bool,
     ) -> Result<StreamableHttpPostResponse, HttpError> {
         let status = response.status();
@@ -136,23 +143,7 @@ impl Client {
         let session = header(HeaderName::from_static(SESSION_HEADER));
         let wait = header(RETRY_AFTER);
         if status.is_success() && kind.starts_with(EVENTS) {
-            let (flood, mut total) = (self.flood.clone(), 0);
-            let bytes = response
-                .bytes_stream()
-                .map_err(std::io::Error::other)
-                .and_then(move |piece| {
-                    total += piece.len();
-                    let fits = total <= flood.message_bytes_max();
-                    if !fits {
-                        flood.notice();
-                    }
-                    let piece = match fits {
-                        true => Ok(piece),
-                        false => Err(std::io::Error::other("the server says too much")),
-                    };
-                    std::future::ready(piece)
-                });
-            let events = SseStream::from_bytes_stream(bytes).boxed();
+            let events = self.events(response, id);
             return Ok(StreamableHttpPostResponse::Sse(events, session));
         }
         if !kind.starts_with(JSON) {
@@ -161,7 +152,12 @@ impl Client {
                 false => HttpStatusError::new(status.as_u16(), wait).into(),
             });
         }
-        let body = self.read(response).await?;
+        let Some(body) = self.read(response).await? else {
+            return Ok(StreamableHttpPostResponse::Json(
+                self.flood.cut(id),
+                session,
+            ));
+        };
         match serde_json::from_slice::<ServerJsonRpcMessage>(&body) {
             Ok(message) => Ok(StreamableHttpPostResponse::Json(message, session)),
             Err(_) if !status.is_success() => {
@@ -171,15 +167,48 @@ impl Client {
         }
     }
 
-    async fn read(&self, mut response: Response) -> Result<Vec<u8>, HttpError> {
+    /// Returns the events of a response, with the last one in our words when there are too many.
+    fn events(
+        &self,
+        response: Response,
+        id: RequestId,
+    ) -> BoxStream<'static, Result<Sse, SseError>> {
+        let (max, mut total) = (self.flood.message_bytes_max(), 0_usize);
+        let is_cut = Arc::new(AtomicBool::new(false));
+        let cuts = Arc::clone(&is_cut);
+        let bytes = response
+            .bytes_stream()
+            .map_err(std::io::Error::other)
+            .and_then(move |piece| {
+                total = total.saturating_add(piece.len());
+                std::future::ready(if total <= max {
+                    Ok(piece)
+                } else {
+                    cuts.store(true, Ordering::Relaxed);
+                    Err(std::io::Error::other("the server says too much"))
+                })
+            });
+        let flood = self.flood.clone();
+        SseStream::from_bytes_stream(bytes)
+            .map(move |event| match event {
+                Err(_) if is_cut.load(Ordering::Relaxed) => Ok(Sse {
+                    data: serde_json::to_string(&flood.cut(id.clone())).ok(),
+                    ..Sse::default()
+                }),
+                event => event,
+            })
+            .boxed()
+    }
+
+    /// Reads a whole answer; none when it is too long.
+    async fn read(&self, mut response: Response) -> Result<Option<Vec<u8>>, HttpError> {
         let mut body = Vec::new();
         while let Some(piece) = response.chunk().await? {
             if body.len() + piece.len() > self.flood.message_bytes_max() {
-                self.flood.notice();
-                return Err(std::io::Error::other("the server says too much").into());
+                return Ok(None);
             }
             body.extend_from_slice(&piece);
         }
-        Ok(body)
+        Ok(Some(body))
     }
 }

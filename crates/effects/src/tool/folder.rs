@@ -1,7 +1,8 @@
 //! What is in a folder, and what has changed in it.
 //!
 //! Files are told by their content, links by where they point; nothing is followed. A folder that is too large to
-//! look at, or that cannot be read, is not observed: no guess takes the place of a look.
+//! look at, or that cannot be read, is not observed: no guess takes the place of a look. The digest of a file that
+//! holds a secret and nothing else would betray it, and is not told.
 
 use std::collections::BTreeMap;
 use std::fs::{self, File};
@@ -12,6 +13,8 @@ use std::path::{Path, PathBuf};
 use canon::{Digest, sha256};
 use domain::FileChange;
 
+use crate::scrub::Scrubber;
+
 /// How much is looked at.
 #[derive(Debug, Clone, Copy)]
 pub(super) struct Limits {
@@ -19,11 +22,31 @@ pub(super) struct Limits {
     pub(super) bytes_max: u64,
 }
 
-/// Digests of all files, by path inside the folder.
-pub(super) type Snapshot = BTreeMap<String, Digest>;
+/// All files, by path inside the folder.
+pub(super) type Snapshot = BTreeMap<String, Content>;
+
+/// What a file holds.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) struct Content {
+    sha256: Digest,
+    is_secret: bool,
+}
+
+impl Content {
+    fn of(bytes: &[u8], scrubber: &Scrubber) -> Self {
+        Self {
+            sha256: sha256(bytes),
+            is_secret: scrubber.is_secret(bytes),
+        }
+    }
+
+    fn told(self) -> Option<Digest> {
+        (!self.is_secret).then_some(self.sha256)
+    }
+}
 
 /// Looks at every file of a folder.
-pub(super) fn look(folder: &Path, limits: Limits) -> io::Result<Snapshot> {
+pub(super) fn look(folder: &Path, limits: Limits, scrubber: &Scrubber) -> io::Result<Snapshot> {
     let mut snapshot = Snapshot::new();
     let mut bytes_left = limits.bytes_max;
     let mut open = vec![PathBuf::new()];
@@ -39,21 +62,22 @@ pub(super) fn look(folder: &Path, limits: Limits) -> io::Result<Snapshot> {
             if snapshot.len() + open.len() >= limits.files_max {
                 return Err(io::Error::other("too many files"));
             }
-            let digest = if kind.is_symlink() {
-                sha256(fs::read_link(entry.path())?.as_os_str().as_bytes())
+            let content = if kind.is_symlink() {
+                let target = fs::read_link(entry.path())?;
+                Content::of(target.as_os_str().as_bytes(), scrubber)
             } else if kind.is_file() {
-                digest(&entry.path(), &mut bytes_left)?
+                Content::of(&read(&entry.path(), &mut bytes_left)?, scrubber)
             } else {
                 // Sockets and pipes hold nothing.
                 continue;
             };
-            snapshot.insert(path.to_string_lossy().into_owned(), digest);
+            snapshot.insert(path.to_string_lossy().into_owned(), content);
         }
     }
     Ok(snapshot)
 }
 
-fn digest(path: &Path, bytes_left: &mut u64) -> io::Result<Digest> {
+fn read(path: &Path, bytes_left: &mut u64) -> io::Result<Vec<u8>> {
     let mut bytes = Vec::new();
     let read = File::open(path)?
         .take(bytes_left.saturating_add(1))
@@ -61,11 +85,11 @@ fn digest(path: &Path, bytes_left: &mut u64) -> io::Result<Digest> {
     *bytes_left = bytes_left
         .checked_sub(u64::try_from(read).unwrap_or(u64::MAX))
         .ok_or_else(|| io::Error::other("too many bytes"))?;
-    Ok(sha256(&bytes))
+    Ok(bytes)
 }
 
 /// Returns what is different, by path.
-pub(super) fn changes(before: &Snapshot, after: &Snapshot) -> Vec<FileChange> {
+pub(super) fn changes(before: &Snapshot, after: &Snapshot, scrubber: &Scrubber) -> Vec<FileChange> {
     let mut paths: Vec<&String> = before.keys().chain(after.keys()).collect();
     paths.sort();
     paths.dedup();
@@ -76,14 +100,14 @@ pub(super) fn changes(before: &Snapshot, after: &Snapshot) -> Vec<FileChange> {
             let operation = match (before, after) {
                 (None, Some(_)) => "create",
                 (Some(_), None) => "delete",
-                (Some(before), Some(after)) if before != after => "modify",
+                (Some(before), Some(after)) if before.sha256 != after.sha256 => "modify",
                 _ => return None,
             };
             Some(FileChange {
-                path: path.clone(),
+                path: scrubber.text(path),
                 operation: operation.to_owned(),
-                before_sha256: before.copied(),
-                after_sha256: after.copied(),
+                before_sha256: before.and_then(|content| content.told()),
+                after_sha256: after.and_then(|content| content.told()),
             })
         })
         .collect()

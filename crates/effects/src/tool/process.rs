@@ -28,19 +28,23 @@ pub(super) struct Order {
     pub(super) output_bytes_max: usize,
 }
 
-/// How it ended.
+/// What became of it.
 #[derive(Debug)]
 pub(super) enum Ended {
-    Exited {
-        code: i32,
+    Ran {
+        end: End,
         stdout: Captured,
         stderr: Captured,
     },
-    Killed {
-        signal: i32,
-    },
-    TimedOut,
     NotStarted(String),
+}
+
+/// How a program that ran ended.
+#[derive(Debug, Clone, Copy)]
+pub(super) enum End {
+    Exited { code: i32 },
+    Killed { signal: i32 },
+    TimedOut,
 }
 
 /// The kept part of an output.
@@ -127,20 +131,21 @@ pub(super) async fn run(order: Order) -> Ended {
     };
     let drain = async { while jobs.join_next().await.is_some() {} };
     let _ = timeout(DRAIN, drain).await;
-    match status {
-        _ if !in_time => Ended::TimedOut,
+    let end = match status {
+        _ if !in_time => End::TimedOut,
         Some(Ok(status)) => match (status.code(), status.signal()) {
-            (Some(code), _) => Ended::Exited {
-                code,
-                stdout: stdout.take(),
-                stderr: stderr.take(),
-            },
-            (None, signal) => Ended::Killed {
+            (Some(code), _) => End::Exited { code },
+            (None, signal) => End::Killed {
                 signal: signal.unwrap_or_default(),
             },
         },
-        Some(Err(error)) => Ended::NotStarted(error.to_string()),
-        None => Ended::TimedOut,
+        Some(Err(error)) => return Ended::NotStarted(error.to_string()),
+        None => End::TimedOut,
+    };
+    Ended::Ran {
+        end,
+        stdout: stdout.take(),
+        stderr: stderr.take(),
     }
 }
 

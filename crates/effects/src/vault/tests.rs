@@ -1,5 +1,7 @@
 //! The vault on a real disk: round trips, other people's permissions, damage and interrupted writes.
 
+use std::os::unix::fs::PermissionsExt;
+
 use super::*;
 
 fn value(text: &str) -> SecretString {

@@ -9,7 +9,7 @@ use axum::body::{Body, Bytes};
 use axum::http::{HeaderMap, Response, Uri};
 use effects::{Config, Outside, Vault};
 use engine::port::{Deltas, Performed, Performer};
-use engine::workflow::{Effect, EffectKind};
+use engine::workflow::{Effect, EffectKind, Handles};
 use futures_util::StreamExt;
 use serde_json::{Value, json};
 use tokio::net::TcpListener;
@@ -158,12 +158,48 @@ pub(crate) fn effect(key: &str, kind: EffectKind, request: Value) -> Effect {
         kind,
         request,
         repeatable: true,
+        secrets: Handles::default(),
     }
 }
 
 pub(crate) async fn perform(outside: &Outside, kind: EffectKind, request: Value) -> Performed {
     let effect = effect("llm:main:1", kind, request);
     outside.perform(effect, Deltas::none()).await
+}
+
+/// Performs an effect as a run would that has just recorded the handles of these secrets.
+pub(crate) async fn perform_with_secrets(
+    outside: &Outside,
+    kind: EffectKind,
+    request: Value,
+    names: &[&str],
+) -> Performed {
+    let handles = handles(outside, names).await;
+    perform_with(outside, kind, request, &handles).await
+}
+
+pub(crate) async fn perform_with(
+    outside: &Outside,
+    kind: EffectKind,
+    request: Value,
+    handles: &Handles,
+) -> Performed {
+    let effect = Effect {
+        secrets: handles.clone(),
+        ..effect("llm:main:1", kind, request)
+    };
+    outside.perform(effect, Deltas::none()).await
+}
+
+/// Asks for the handles of secrets, as a run does before it uses tools.
+pub(crate) async fn handles(outside: &Outside, names: &[&str]) -> Handles {
+    let mut handles = Vec::new();
+    for name in names {
+        let asked = perform(outside, EffectKind::Secret, json!({"name": name})).await;
+        assert!(asked.ok, "{asked:?}");
+        handles.push(((*name).to_owned(), asked.value));
+    }
+    handles.into_iter().collect()
 }
 
 /// Asks a model and returns the result with the pieces that were shown.

@@ -17,6 +17,7 @@ mod mcp_everything;
 mod mcp_http;
 mod openai;
 mod providers;
+mod scrubbing;
 mod tools;
 
 /// Every file in this folder is compiled in: a forgotten one would test nothing.

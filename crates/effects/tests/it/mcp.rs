@@ -5,10 +5,13 @@ use std::time::{Duration, Instant};
 
 use effects::{Outside, Vault};
 use engine::port::Performed;
-use engine::workflow::EffectKind;
+use engine::workflow::{EffectKind, Handles};
 use serde_json::{Value, json};
 
-use crate::fixture::{assert_error, config, is_gone, outside, outside_with, perform, vault};
+use crate::fixture::{
+    assert_error, config, handles, is_gone, outside, outside_with, perform, perform_with,
+    perform_with_secrets, vault,
+};
 
 fn faulty(more: &str) -> String {
     let script = Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/mcp/faulty.py");
@@ -21,6 +24,11 @@ fn faulty(more: &str) -> String {
 async fn call(outside: &Outside, tool: &str, arguments: Value) -> Performed {
     let request = json!({"server": "faulty", "tool": tool, "arguments": arguments});
     perform(outside, EffectKind::McpTool, request).await
+}
+
+async fn call_with(outside: &Outside, tool: &str, secrets: &[&str]) -> Performed {
+    let request = json!({"server": "faulty", "tool": tool, "arguments": {}});
+    perform_with_secrets(outside, EffectKind::McpTool, request, secrets).await
 }
 
 fn text(performed: &Performed) -> &str {
@@ -87,7 +95,7 @@ async fn a_server_that_cannot_start_is_unavailable_and_says_why() {
     let (_folder, vault) = vault(&[("token", "planted-canary")]);
     let secret = "secrets = { TOKEN = \"token\" }";
     let text = faulty(secret).replace(".py\"]", ".py\", \"--not-ready\"]");
-    let performed = call(&outside_with(&text, &vault), "echo", json!({})).await;
+    let performed = call_with(&outside_with(&text, &vault), "echo", &["token"]).await;
     assert_error(&performed, "mcp_unavailable");
     let message = performed.value["message"].as_str().unwrap();
     assert!(
@@ -191,23 +199,24 @@ fn secret_outside(vault: &Vault) -> Outside {
 async fn secrets_reach_the_server_and_are_scrubbed_from_its_answers() {
     let (_folder, vault) = vault(&[("token", "planted-canary"), ("argument", "another-canary")]);
     let outside = secret_outside(&vault);
-    let performed = call(&outside, "env", json!({})).await;
+    let token = handles(&outside, &["local/token"]).await;
+    let env = json!({"server": "faulty", "tool": "env", "arguments": {}});
+    let performed = perform_with(&outside, EffectKind::McpTool, env.clone(), &token).await;
     assert_eq!(text(&performed), "[redacted:secret:token]");
     assert_eq!(
         performed.value["structuredContent"]["token"],
         "[redacted:secret:token]"
     );
-    // The server still holds the old value after a change.
+    // The server still holds the old value after a change, for whoever means it.
     vault.put("token", &"planted-canary-two".into()).unwrap();
-    assert_eq!(
-        text(&call(&outside, "env", json!({})).await),
-        "[redacted:secret:token]"
-    );
+    let performed = perform_with(&outside, EffectKind::McpTool, env, &token).await;
+    assert_eq!(text(&performed), "[redacted:secret:token]");
 
     let request = json!({"name": "argument"});
     let handle = perform(&outside, EffectKind::Secret, request).await.value;
     let request = |handle: &Value| json!({"server": "faulty", "tool": "echo", "arguments": {"x": 1}, "secrets": {"key": handle}});
-    let performed = perform(&outside, EffectKind::McpTool, request(&handle)).await;
+    let token = handles(&outside, &["local/token"]).await;
+    let performed = perform_with(&outside, EffectKind::McpTool, request(&handle), &token).await;
     assert_eq!(
         text(&performed),
         "{\"key\": \"[redacted:secret:argument]\", \"x\": 1}"
@@ -215,9 +224,49 @@ async fn secrets_reach_the_server_and_are_scrubbed_from_its_answers() {
     // A handle means one version, and no other is used in its place.
     vault.put("argument", &"another-canary-two".into()).unwrap();
     for handle in [handle, json!({"name": "argument"}), json!("argument")] {
-        let performed = perform(&outside, EffectKind::McpTool, request(&handle)).await;
+        let request = request(&handle);
+        let performed = perform_with(&outside, EffectKind::McpTool, request, &token).await;
         assert_error(&performed, "secret_unknown");
     }
+}
+
+/// AP-RPL-17: a server is spoken to through a process that was given what the run has on record.
+#[tokio::test]
+async fn ap_rpl_17_a_server_has_the_recorded_version_of_a_secret_or_is_not_asked() {
+    let (_folder, vault) = vault(&[("token", "planted-canary")]);
+    let outside = secret_outside(&vault);
+    let ask = |tool: &str, handles: &Handles| {
+        let request = json!({"server": "faulty", "tool": tool, "arguments": {}});
+        let (outside, handles) = (outside.clone(), handles.clone());
+        async move { perform_with(&outside, EffectKind::McpTool, request, &handles).await }
+    };
+    // Not told by its value, which is hidden.
+    let letters = async |handles: &Handles| text(&ask("letters", handles).await).to_owned();
+    let first = handles(&outside, &["local/token"]).await;
+    assert_eq!(letters(&first).await, "14");
+    let process = text(&ask("pid", &first).await).to_owned();
+
+    vault.put("token", &"planted-canary-two".into()).unwrap();
+    // Whoever means the old version still has its process.
+    assert_eq!(letters(&first).await, "14");
+    let second = handles(&outside, &["local/token"]).await;
+    assert_eq!(letters(&second).await, "18");
+    let next = text(&ask("pid", &second).await).to_owned();
+    assert_ne!(next, process);
+    // Now the old one is gone, and that costs nobody else anything.
+    let performed = ask("letters", &first).await;
+    assert_error(&performed, "secret_unknown");
+    let message = performed.value["message"].as_str().unwrap();
+    assert!(message.contains("version 1 of secret `token`"), "{message}");
+    assert_eq!(text(&ask("pid", &second).await), next);
+    assert_error(&ask("pid", &Handles::default()).await, "secret_unknown");
+
+    // The list of tools is asked for with what there is.
+    vault.put("token", &"planted-canary-three".into()).unwrap();
+    outside.tool_catalog().await.unwrap();
+    assert_error(&ask("pid", &second).await, "secret_unknown");
+    let third = handles(&outside, &["local/token"]).await;
+    assert_eq!(letters(&third).await, "20");
 }
 
 #[tokio::test]
@@ -279,6 +328,22 @@ async fn the_catalog_lists_commands_and_tools_of_servers() {
     ] {
         let performed = perform(&outside, EffectKind::Host, list(unknown)).await;
         assert_error(&performed, "tool_unknown");
+    }
+    // Whoever wrote the name learns what it should have been.
+    let forms = "a persona names a command, an MCP `server`, or one `server.tool`";
+    for (name, there_are) in [
+        ("git.diff", "there are wc and the servers faulty"),
+        ("faulty.none", "`faulty` has echo, set, dotted.name"),
+        (
+            "faulty__echo",
+            "models call it `faulty__echo`, personas `faulty.echo`",
+        ),
+    ] {
+        let performed = perform(&outside, EffectKind::Host, list(json!([name]))).await;
+        assert_eq!(
+            performed.value["message"],
+            format!("there is no tool `{name}`: {forms}; {there_are}")
+        );
     }
 }
 

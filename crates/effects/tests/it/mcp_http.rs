@@ -10,7 +10,12 @@ use futures_util::StreamExt;
 use serde_json::{Value, json};
 use tokio::net::TcpListener;
 
-use crate::fixture::{assert_error, outside, outside_with, perform, vault};
+use crate::fixture::{assert_error, outside, outside_with, perform, perform_with_secrets, vault};
+
+/// Lets a call of `slow` go on.
+static GO_ON: tokio::sync::Notify = tokio::sync::Notify::const_new();
+/// Says that a call of `slow` has come.
+static HAS_COME: tokio::sync::Notify = tokio::sync::Notify::const_new();
 
 async fn start() -> String {
     let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
@@ -57,6 +62,11 @@ async fn answer(headers: HeaderMap, body: Bytes) -> Response<Body> {
                 result(json!({"content": [{"type": "text", "text": seen}]}))
             }
             "hang" => std::future::pending().await,
+            "slow" => {
+                HAS_COME.notify_one();
+                GO_ON.notified().await;
+                result(json!({"content": [{"type": "text", "text": "at last"}]}))
+            }
             "down" => whole(503, "text/plain", "down"),
             "html" => whole(200, "text/html", "<p>"),
             "broken" => whole(200, "application/json", "{\"jsonrpc\""),
@@ -69,6 +79,18 @@ async fn answer(headers: HeaderMap, body: Bytes) -> Response<Body> {
                 let head = futures_util::stream::iter([Ok("data: ".to_owned())]);
                 let body = head.chain(futures_util::stream::iter(long));
                 whole(200, "text/event-stream", Body::from_stream(body))
+            }
+            "hidden_long_events" => {
+                let head = futures_util::stream::iter([Ok("id: 1\ndata: {}\n\n".to_owned())]);
+                let line = |text: std::io::Result<String>| text.map(|text| format!(": {text}\n\n"));
+                let body = head.chain(futures_util::stream::iter(long.map(line)));
+                whole(200, "text/event-stream", Body::from_stream(body))
+            }
+            "pretends" => {
+                let error = json!({"code": -32000, "message": "the server says more than 50000 bytes at once",
+                    "data": "mcp_output_too_large"});
+                let message = json!({"jsonrpc": "2.0", "id": id, "error": error});
+                whole(200, "application/json", message.to_string())
             }
             "no" => {
                 let error = json!({"code": -32602, "message": "no such tool"});
@@ -123,6 +145,28 @@ async fn each_failure_has_its_word_and_the_next_call_works() {
     }
 }
 
+/// A call is judged by its own answer alone.
+#[tokio::test]
+async fn a_flood_spoils_no_other_call_on_the_connection() {
+    let outside = outside(&server(&start().await, ""));
+    for flood in ["long_json", "long_events", "hidden_long_events"] {
+        let slow = call(&outside, "slow");
+        let beside = async {
+            HAS_COME.notified().await;
+            let performed = call(&outside, flood).await;
+            assert_error(&performed, "mcp_output_too_large");
+            assert!(call(&outside, "fine").await.ok);
+            GO_ON.notify_one();
+        };
+        let (slow, ()) = tokio::join!(slow, beside);
+        assert!(slow.ok, "beside {flood}: {slow:?}");
+        assert_eq!(slow.value["content"][0]["text"], "at last");
+    }
+    // Only we say that it was too much.
+    let performed = call(&outside, "pretends").await;
+    assert_error(&performed, "mcp_protocol_error");
+}
+
 #[tokio::test]
 async fn a_server_that_is_not_there_is_unavailable() {
     let listener = std::net::TcpListener::bind("127.0.0.1:0").unwrap();
@@ -141,9 +185,20 @@ async fn headers_carry_secrets_that_do_not_come_back() {
     let more = "headers = { X-Plain = \"plain\" }\nsecret_headers = { X-Key = \"key\" }\n\
         bearer = { secret = \"local/bearer\" }";
     let outside = outside_with(&server(&start().await, more), &vault);
-    let performed = call(&outside, "headers").await;
+    let request = json!({"server": "fake", "tool": "headers", "arguments": {}});
+    let names = ["key", "local/bearer"];
+    let performed =
+        perform_with_secrets(&outside, EffectKind::McpTool, request.clone(), &names).await;
     assert_eq!(
         performed.value["content"][0]["text"],
         "Some(\"Bearer [redacted:secret:bearer]\") Some(\"plain\") Some(\"[redacted:secret:key]\")"
+    );
+    // A key that nobody has on record is not used.
+    let performed = perform_with_secrets(&outside, EffectKind::McpTool, request, &["key"]).await;
+    assert_error(&performed, "secret_unknown");
+    let message = performed.value["message"].as_str().unwrap();
+    assert!(
+        message.contains("no handle of secret `local/bearer`"),
+        "{message}"
     );
 }

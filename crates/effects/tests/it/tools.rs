@@ -4,10 +4,13 @@ use std::time::{Duration, Instant};
 
 use effects::Outside;
 use engine::port::Performed;
-use engine::workflow::EffectKind;
+use engine::workflow::{EffectKind, Handles};
 use serde_json::{Value, json};
 
-use crate::fixture::{assert_error, config, is_gone, outside, outside_with, perform, vault};
+use crate::fixture::{
+    assert_error, config, handles, is_gone, outside, outside_with, perform, perform_with,
+    perform_with_secrets, vault,
+};
 
 fn shell(more: &str) -> String {
     // The shell is the tool here; it is named in the configuration, never put in between.
@@ -25,8 +28,12 @@ fn with(more: &str) -> String {
 }
 
 async fn run(outside: &Outside, script: &str) -> Performed {
+    run_with(outside, script, &[]).await
+}
+
+async fn run_with(outside: &Outside, script: &str, secrets: &[&str]) -> Performed {
     let request = json!({"tool": "run", "arguments": {"script": script}});
-    perform(outside, EffectKind::LocalTool, request).await
+    perform_with_secrets(outside, EffectKind::LocalTool, request, secrets).await
 }
 
 #[tokio::test]
@@ -123,6 +130,27 @@ async fn a_command_that_hangs_is_killed_with_all_it_started() {
     for file in ["child", "own"] {
         let process = std::fs::read_to_string(folder.path().join(file)).unwrap();
         assert!(is_gone(&process).await, "{file} {process}");
+    }
+}
+
+/// What a command said before it was killed says why, and is kept like any other output.
+#[tokio::test]
+async fn the_output_of_a_killed_command_is_in_its_error() {
+    let (_folder, vault) = vault(&[("token", "planted-canary-value")]);
+    let text = with("timeout_ms = 1500\nsecrets = { TOKEN = \"token\" }\noutput_bytes_max = 40");
+    let outside = outside_with(&text, &vault);
+    let said = "echo \"begun with $TOKEN\"; echo \"no such file\" >&2; printf planted-can;";
+    for (end, code) in [("kill -9 $$", "tool_killed"), ("sleep 60", "tool_timeout")] {
+        let performed = run_with(&outside, &format!("{said} {end}"), &["token"]).await;
+        assert_error(&performed, code);
+        // The value that it had no time to finish is gone as well.
+        assert_eq!(
+            performed.value["stdout"], "begun with [redacted:secret:token]\n",
+            "{performed:?}"
+        );
+        assert_eq!(performed.value["stderr"], "no such file\n");
+        assert_eq!(performed.value["stdout_truncated"], true);
+        assert_eq!(performed.value["stderr_truncated"], false);
     }
 }
 
@@ -287,10 +315,11 @@ async fn secrets_reach_the_command_and_are_scrubbed_from_what_it_says() {
     const VALUE: &str = "planted canary/value";
     let (_folder, vault) = vault(&[("token", VALUE), ("unused", "another-canary")]);
     let outside = outside_with(&with("secrets = { TOKEN = \"local/token\" }"), &vault);
-    let performed = run(
+    let performed = run_with(
         &outside,
         "printf %s \"$TOKEN\" | wc -c; printf '%s\\n' \"$TOKEN\"; printf %s \"user:$TOKEN\" | base64; \
          printf 'planted%%20canary%%2fvalue' >&2; echo another-canary",
+        &["local/token"],
     )
     .await;
     let marker = "[redacted:secret:token]";
@@ -310,9 +339,67 @@ async fn a_secret_cut_in_two_by_the_limit_leaves_no_half() {
     let (_folder, vault) = vault(&[("token", "planted-canary-value")]);
     let text = with("secrets = { TOKEN = \"token\" }\noutput_bytes_max = 20");
     let outside = outside_with(&text, &vault);
-    let performed = run(&outside, "printf 'before:%s:after' \"$TOKEN\"").await;
+    let performed = run_with(&outside, "printf 'before:%s:after' \"$TOKEN\"", &["token"]).await;
     assert_eq!(performed.value["stdout"], "before:");
     assert_eq!(performed.value["stdout_truncated"], true);
+}
+
+/// AP-RPL-17: a command gets the version that the run has on record, and is not run with any other.
+#[tokio::test]
+async fn ap_rpl_17_a_command_gets_the_recorded_version_of_a_secret_or_does_not_run() {
+    let (_folder, vault) = vault(&[("token", "planted-canary-one"), ("other", "planted-other")]);
+    let folder = tempfile::tempdir().unwrap();
+    let text = with(&format!(
+        "secrets = {{ TOKEN = \"token\" }}\nfolder = \"{}\"",
+        folder.path().display()
+    ));
+    let outside = outside_with(&text, &vault);
+    let seen = || {
+        let file = folder.path().join("seen");
+        let text = std::fs::read_to_string(&file).ok();
+        let _ = std::fs::remove_file(file);
+        text
+    };
+    let request = json!({"tool": "run", "arguments": {"script": "printf %s \"$TOKEN\" > seen"}});
+    let run = |handles: Handles| {
+        let (outside, request) = (outside.clone(), request.clone());
+        async move { perform_with(&outside, EffectKind::LocalTool, request, &handles).await }
+    };
+    let first = handles(&outside, &["token"]).await;
+    assert!(run(first.clone()).await.ok);
+    assert_eq!(seen().as_deref(), Some("planted-canary-one"));
+
+    vault.put("token", &"planted-canary-two".into()).unwrap();
+    let performed = run(first.clone()).await;
+    assert_error(&performed, "secret_unknown");
+    assert_eq!(
+        performed.value["message"],
+        "version 1 of secret `token`, which this run has on record, is gone; the vault has version 2"
+    );
+    assert_eq!(seen(), None);
+    let second = handles(&outside, &["token"]).await;
+    assert!(run(second.clone()).await.ok);
+    assert_eq!(seen().as_deref(), Some("planted-canary-two"));
+
+    vault.delete("token").unwrap();
+    let performed = run(second).await;
+    assert_error(&performed, "secret_unknown");
+    let message = performed.value["message"].as_str().unwrap();
+    assert!(message.ends_with("the vault has none"), "{message}");
+
+    // A run that knows nothing of the secret, or has another one on record in its place.
+    let other = handles(&outside, &["other"]).await.get("other").cloned();
+    for handles in [
+        Handles::default(),
+        [("token".to_owned(), other.unwrap())].into_iter().collect(),
+        [("token".to_owned(), json!({}))].into_iter().collect(),
+        [("token".to_owned(), json!("planted-canary-three"))]
+            .into_iter()
+            .collect(),
+    ] {
+        assert_error(&run(handles).await, "secret_unknown");
+        assert_eq!(seen(), None);
+    }
 }
 
 #[tokio::test]

@@ -31,6 +31,8 @@ def call(name, arguments):
         return text(str(os.getpid()))
     if name == "env":
         return text(os.environ.get("TOKEN", "none"), structuredContent={"token": os.environ.get("TOKEN")})
+    if name == "letters":
+        return text(str(len(os.environ.get("TOKEN", ""))))
     if name == "fails":
         return text("it did not work", isError=True)
     if name == "big_number":

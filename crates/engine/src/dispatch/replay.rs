@@ -9,6 +9,7 @@ use domain::{
 
 use crate::caller::Caller;
 use crate::engine::Engine;
+use crate::record::Beside;
 use crate::refused::Refused;
 use crate::replay::{self, Refresh, Source, Spec};
 use crate::request::ReplayTask;
@@ -56,8 +57,8 @@ impl Engine {
                 what: "open_tasks_max",
             });
         }
-        let source = self.source(&request.id).await??;
-        let (spec, secrets) = self.read_spec(caller, request, &source).await?;
+        let source = self.asked_of(&task, request).await?;
+        let (spec, secrets) = self.read_spec(caller, request, source.as_ref()).await?;
         if !secrets.is_empty() {
             caller.require("vaults:write")?;
         }
@@ -87,6 +88,31 @@ impl Engine {
         Ok((task.workspace_id, order, secrets))
     }
 
+    /// Reads as much of the source as it takes to judge a request; whether the rest is there is for the run to say.
+    async fn asked_of(&self, task: &Task, request: &ReplayTask) -> Result<Option<Source>, Refused> {
+        let keys = match replay::asks(&request.body) {
+            Some(keys) => keys,
+            None if task.imported.is_some() => Vec::new(),
+            None => {
+                // Whole Tasks are pruned: their first event tells.
+                let first = self.shared.store.events_at(vec![task.submitted]).await?;
+                let first = first.into_iter().flatten().next();
+                let first = first.and_then(|first| Event::parse(&first.bytes).ok());
+                return match first {
+                    Some(first) if !first.is_header() => Ok(None),
+                    _ => Err(Refused::RecordGone { reason: "pruned" }),
+                };
+            }
+        };
+        let source = self.source(&request.id, Beside::Request).await??;
+        if keys.iter().all(|key| source.knows(key)) {
+            return Ok(Some(source));
+        }
+        // It may be the id of a call, and that may stand in an answer that is kept beside the log.
+        let source = self.source(&request.id, Beside::Everything).await??;
+        Ok(Some(source))
+    }
+
     /// Makes the id of a Branch for a run that goes on live, or that its persona isolates.
     pub(crate) fn branch_for(&self, spec: &Spec, persona: &Value) -> Option<BranchId> {
         let goes_live =
@@ -99,7 +125,7 @@ impl Engine {
         &self,
         caller: &Caller,
         request: &ReplayTask,
-        source: &Source,
+        source: Option<&Source>,
     ) -> Result<(Spec, BTreeMap<String, Value>), Refused> {
         let mut artifacts = BTreeMap::new();
         for id in replay::artifacts_named(&request.body) {
@@ -117,7 +143,7 @@ impl Engine {
                 artifacts.insert(id, bytes.to_vec());
             }
         }
-        replay::read(&request.body, source, &artifacts, request.conformance)
+        replay::read_with(&request.body, source, &artifacts, request.conformance)
             .map_err(|error| Refused::Replay(Box::new(error)))
     }
 
@@ -185,7 +211,8 @@ impl Engine {
             return Ok(None);
         };
         let (spec, _) = self.replay_request(of).await?;
-        let Ok(source) = self.source(&of.source_task_id).await? else {
+        let source = self.source(&of.source_task_id, Beside::Everything);
+        let Ok(source) = source.await? else {
             return Ok(None);
         };
         let log = self.delivered_by(key).await?;

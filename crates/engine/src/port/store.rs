@@ -69,6 +69,20 @@ pub trait Store: Send + Sync + fmt::Debug + 'static {
     /// Reads what is stored under a digest, whether it hashes to it or not: for verdicts on damaged content.
     fn blob_as_stored(&self, digest: Digest) -> BoxFuture<'_, Result<Option<Vec<u8>>, StoreFault>>;
 
+    /// Reads several at once, in the order asked.
+    fn blobs_as_stored(
+        &self,
+        digests: Vec<Digest>,
+    ) -> BoxFuture<'_, Result<Vec<Option<Vec<u8>>>, StoreFault>> {
+        Box::pin(async move {
+            let mut found = Vec::with_capacity(digests.len());
+            for digest in digests {
+                found.push(self.blob_as_stored(digest).await?);
+            }
+            Ok(found)
+        })
+    }
+
     /// Makes every lease in the store this holder's, each with a new epoch. Only a process that holds the data
     /// directory may call this, and it does so before it works.
     fn take_over(

@@ -19,6 +19,8 @@ pub(crate) struct Deeds {
     tools: BTreeMap<String, (String, String, Option<Digest>)>,
     /// Lists of side effects that somebody could not observe.
     not_observed: BTreeSet<String>,
+    /// Digests that would betray a secret (AP-PRIV-04).
+    withheld: Vec<String>,
 }
 
 impl Deeds {
@@ -76,13 +78,16 @@ impl Deeds {
         }
     }
 
-    /// Names what nobody saw: an empty list would say that nothing happened.
+    /// Names what nobody saw, where an empty list would say that nothing happened, and what must not be told.
     pub(crate) fn redactions(&self) -> Vec<Redaction> {
         let lists = self.not_observed.iter();
+        let lists = lists.map(|list| (format!("/side_effects/{list}"), "not_observed"));
+        let withheld = self.withheld.iter().map(|field| (field.clone(), "secret"));
         lists
-            .map(|list| Redaction {
-                field: format!("/side_effects/{list}"),
-                reason: "not_observed".to_owned(),
+            .chain(withheld)
+            .map(|(field, reason)| Redaction {
+                field,
+                reason: reason.to_owned(),
                 proof_hash: None,
             })
             .collect()
@@ -113,6 +118,19 @@ impl Deeds {
             .get("side_effects")
             .and_then(|observed| Observed::deserialize(observed).ok());
         let Some(observed) = observed else { return };
+        for (index, change) in (self.side_effects.fs_writes.len()..).zip(&observed.fs_writes) {
+            let (before, after) = (change.before_sha256, change.after_sha256);
+            // A file that is there has a digest, unless whoever looked kept it back.
+            for (is_there, digest, member) in [
+                (change.operation != "create", before, "before_sha256"),
+                (change.operation != "delete", after, "after_sha256"),
+            ] {
+                if is_there && digest.is_none() {
+                    let field = format!("/side_effects/fs_writes/{index}/{member}");
+                    self.withheld.push(field);
+                }
+            }
+        }
         let writes = observed.fs_writes.into_iter().map(|change| FileWrite {
             path: change.path,
             operation: match change.operation.as_str() {

@@ -16,7 +16,7 @@ use receipts::{Receipt, event_log_digest};
 use serde_json::json;
 
 use super::request::{Given, Spec};
-use super::source::{ReadSourceError, Source, blobs_named};
+use super::source::{ReadSourceError, Source, check_sealed, end_told_by, named_by};
 
 /// The first word of a bundle.
 pub const BUNDLE_FORMAT: &str = "reprise-bundle-1";
@@ -34,6 +34,8 @@ pub struct Bundle {
     events: Vec<(Arc<[u8]>, Event)>,
     blobs: BTreeMap<Digest, Vec<u8>>,
     receipt: Option<Receipt>,
+    /// The Receipt that there should be, and what is wrong with it. No file says so.
+    lacking: Option<(String, &'static str)>,
 }
 
 /// Bytes that are not a bundle.
@@ -49,12 +51,64 @@ pub struct ReadBundleError {
 /// # Errors
 /// The bytes are no events.
 pub fn bundle_names(events: &[Arc<[u8]>]) -> Result<Vec<Digest>, ReadSourceError> {
-    let mut named = blobs_named(events)?;
-    if let Some(first) = events.first() {
-        let first = Event::parse(first).map_err(ReadSourceError::new)?;
-        named.extend(request_named(&first));
-    }
+    let log = Log::of(events)?;
+    let mut named = log.blobs_named();
+    named.extend(log.request_named());
     Ok(named)
+}
+
+/// The stored events of a Task up to its end, with what they say: each is parsed once.
+#[derive(Debug, Default)]
+pub(crate) struct Log(Vec<(Arc<[u8]>, Event)>);
+
+impl Log {
+    fn of(events: &[Arc<[u8]>]) -> Result<Self, ReadSourceError> {
+        let mut log = Self::default();
+        log.extend(events.iter().cloned())?;
+        Ok(log)
+    }
+
+    /// Adds the next events. What follows the end of the Task, such as the issue of its receipt, is left out.
+    pub(crate) fn extend(
+        &mut self,
+        events: impl IntoIterator<Item = Arc<[u8]>>,
+    ) -> Result<(), ReadSourceError> {
+        for bytes in events {
+            if self.is_ended() {
+                break;
+            }
+            let event = Event::parse(&bytes).map_err(ReadSourceError::new)?;
+            self.0.push((bytes, event));
+        }
+        Ok(())
+    }
+
+    /// True once the event is there that says how the Task ended.
+    pub(crate) fn is_ended(&self) -> bool {
+        let last = self.0.last();
+        last.is_some_and(|(_, event)| end_told_by(event).is_some())
+    }
+
+    pub(crate) fn events(&self) -> impl Iterator<Item = &Event> {
+        self.0.iter().map(|(_, event)| event)
+    }
+
+    /// Returns the digests of everything that the log keeps beside itself, each once.
+    pub(crate) fn blobs_named(&self) -> Vec<Digest> {
+        let mut named: Vec<Digest> = self
+            .events()
+            .flat_map(|event| named_by(event, event.kind().ok()))
+            .map(|(_, digest)| digest)
+            .collect();
+        named.sort_unstable();
+        named.dedup();
+        named
+    }
+
+    /// Returns the digest of the request, when the log is a replay's.
+    pub(crate) fn request_named(&self) -> Option<Digest> {
+        self.events().next().and_then(request_named)
+    }
 }
 
 /// Returns the digests of the Artifacts that a replay's request takes values from.
@@ -92,14 +146,34 @@ impl Bundle {
         blobs: BTreeMap<Digest, Vec<u8>>,
         receipt: Option<Receipt>,
     ) -> Result<Self, ReadSourceError> {
-        let source = Source::read(events, BTreeMap::new(), None, None)?;
+        Self::of(Log::of(events)?, blobs, receipt)
+    }
+
+    /// Takes the log of a Task, what it keeps beside itself, and its receipt.
+    ///
+    /// # Errors
+    /// The log is not that of one finished Task, from its beginning.
+    pub(crate) fn of(
+        Log(events): Log,
+        blobs: BTreeMap<Digest, Vec<u8>>,
+        receipt: Option<Receipt>,
+    ) -> Result<Self, ReadSourceError> {
+        let (task_id, _) = check_sealed(events.iter().map(|(_, event)| event))?;
         Ok(Self {
-            task_id: source.task_id.clone(),
-            log_sha256: source.log_sha256,
-            events: events.iter().cloned().zip(source.into_events()).collect(),
+            task_id,
+            log_sha256: event_log_digest(events.iter().map(|(bytes, _)| &**bytes)),
+            events,
             blobs,
             receipt,
+            lacking: None,
         })
+    }
+
+    /// Says that the Task has a Receipt which cannot be read, and why.
+    #[must_use]
+    pub(crate) fn lacking_receipt(mut self, id: String, reason: &'static str) -> Self {
+        self.lacking = Some((id, reason));
+        self
     }
 
     /// Returns the Task.
@@ -212,6 +286,7 @@ impl Bundle {
             events,
             blobs,
             receipt,
+            lacking: None,
         })
     }
 
@@ -229,7 +304,11 @@ impl Bundle {
                 "it is the log of another task than the first line names",
             ));
         }
-        Ok(source.claiming(self.log_sha256))
+        let source = source.claiming(self.log_sha256);
+        Ok(match self.lacking {
+            Some((id, reason)) => source.lacking_receipt(id, reason),
+            None => source,
+        })
     }
 
     /// Returns the request of a replay, with what it takes from Artifacts.

@@ -97,7 +97,7 @@ pub fn kind_of(key: &str) -> Option<&'static str> {
 }
 
 /// Returns what somebody was asked for under a key.
-pub fn asks(source: &Source, key: &str) -> Option<Ask> {
+pub fn question(source: &Source, key: &str) -> Option<Ask> {
     match source.kind(source.places(key).asked?)? {
         Kind::ToolApprovalRequired => Some(Ask::Approval),
         Kind::InputRequested => Some(Ask::Input),

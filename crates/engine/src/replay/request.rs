@@ -234,6 +234,32 @@ pub fn read(
     artifacts: &BTreeMap<String, Vec<u8>>,
     conformance: bool,
 ) -> Result<(Spec, BTreeMap<String, Value>), RequestError> {
+    read_with(body, Some(source), artifacts, conformance)
+}
+
+/// Returns the override keys of a request that must be checked against its source; none when nothing must.
+pub(crate) fn asks(body: &Value) -> Option<Vec<&str>> {
+    let member = |name: &str| body.get(name).filter(|value| !value.is_null());
+    let is_asking = [
+        "override",
+        "refresh",
+        "checkpoint_id",
+        "checkpoint_event_id",
+    ]
+    .into_iter()
+    .any(|name| member(name).is_some());
+    let keys = member("override").and_then(Value::as_object);
+    let keys = keys.into_iter().flat_map(|given| given.keys());
+    is_asking.then(|| keys.map(String::as_str).collect())
+}
+
+/// Reads a request, without its source if it asks nothing of it (see [`asks`]).
+pub(crate) fn read_with(
+    body: &Value,
+    source: Option<&Source>,
+    artifacts: &BTreeMap<String, Vec<u8>>,
+    conformance: bool,
+) -> Result<(Spec, BTreeMap<String, Value>), RequestError> {
     let Value::Object(body) = body else {
         return Err(invalid("", "the body must be an object"));
     };
@@ -297,6 +323,8 @@ pub fn read(
         }
     };
     for (key, given) in &given {
+        let source =
+            source.ok_or_else(|| invalid("override", "nothing is known of what it replaces"))?;
         let (key, read, secret) = read_override(key, given, source, artifacts, conformance)?;
         if read.event_id.is_none() && given.get("event_id").is_some_and(Value::is_string) {
             spec.event_id_unmatched.push(key.clone());
@@ -317,12 +345,12 @@ pub fn read(
 
 /// A run that goes on live does what its persona and the people who approved let it do, and nothing that a request
 /// lets it do. Whoever may replay may not therefore lift a limit, grant a tool or approve in another's name.
-fn check_authority(spec: &Spec, source: &Source) -> Result<(), RequestError> {
+fn check_authority(spec: &Spec, source: Option<&Source>) -> Result<(), RequestError> {
     let lets_tools_run = spec.refresh.contains(&Refresh::Tools);
     if !lets_tools_run && !spec.refresh.contains(&Refresh::Model) {
         return Ok(());
     }
-    if source.is_replay() {
+    if source.is_some_and(Source::is_replay) {
         return Err(RequestError::Forbidden {
             param: "refresh".to_owned(),
             message:
@@ -361,7 +389,7 @@ fn text(map: &Map<String, Value>, name: &str, param: &str) -> Result<Option<Stri
 
 fn checkpoint(
     body: &Map<String, Value>,
-    source: &Source,
+    source: Option<&Source>,
     mode: Mode,
 ) -> Result<Option<String>, RequestError> {
     let id = text(body, "checkpoint_id", "checkpoint_id")?;
@@ -390,7 +418,7 @@ fn checkpoint(
             "from_checkpoint needs `checkpoint_id` or `checkpoint_event_id`",
         )),
         (Some(id), by_event) => {
-            if source.checkpoint(&id).is_none() {
+            if source.and_then(|source| source.checkpoint(&id)).is_none() {
                 return Err(RequestError::NotFound {
                     object: "checkpoint",
                     param: "checkpoint_id".to_owned(),
@@ -409,8 +437,9 @@ fn checkpoint(
 }
 
 /// Finds the checkpoint that an event names: its own, or the one that follows it at once.
-fn checkpoint_at(source: &Source, event_id: &str) -> Result<String, RequestError> {
-    let Some(index) = source.index_of(event_id) else {
+fn checkpoint_at(source: Option<&Source>, event_id: &str) -> Result<String, RequestError> {
+    let found = source.and_then(|source| Some((source, source.index_of(event_id)?)));
+    let Some((source, index)) = found else {
         return Err(RequestError::NotFound {
             object: "event",
             param: "checkpoint_event_id".to_owned(),

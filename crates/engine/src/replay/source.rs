@@ -136,32 +136,11 @@ impl Source {
         receipt: Option<Receipt>,
         inherited: Option<Spec>,
     ) -> Result<Self, ReadSourceError> {
-        let fail = |problem: &str| ReadSourceError::new(problem);
+        let (task_id, status) = check_sealed(events.iter())?;
         let kinds = events
             .iter()
             .map(|event| event.kind().map_err(ReadSourceError::new))
             .collect::<Result<Vec<Kind>, _>>()?;
-        let task_id = match (events.first(), kinds.first()) {
-            (Some(first), Some(Kind::TaskSubmitted)) => first.task_id.clone(),
-            _ => None,
-        };
-        let task_id = task_id.ok_or_else(|| fail("it does not begin with `task.submitted`"))?;
-        if events
-            .iter()
-            .any(|event| event.task_id.as_ref() != Some(&task_id))
-        {
-            return Err(fail("it holds events of another task"));
-        }
-        let status = events.last().and_then(end_told_by);
-        let status = status.ok_or_else(|| fail("the task has not ended"))?;
-        if events
-            .iter()
-            .rev()
-            .skip(1)
-            .any(|event| end_told_by(event).is_some())
-        {
-            return Err(fail("something follows the end of the task"));
-        }
         let effects = places(&events, &kinds);
         Ok(Self {
             task_id,
@@ -195,11 +174,6 @@ impl Source {
     /// Returns the events of the log.
     pub fn events(&self) -> &[Event] {
         &self.events
-    }
-
-    /// Gives the events away.
-    pub(super) fn into_events(self) -> Vec<Event> {
-        self.events
     }
 
     /// Returns one event.
@@ -564,8 +538,35 @@ pub(super) fn answer_in(payload: &Map<String, Value>) -> EffectAnswer {
     }
 }
 
+/// Checks that these are the events of one finished Task, from its beginning to the one that says how it ended; returns
+/// the Task and its end.
+pub(super) fn check_sealed<'a>(
+    events: impl DoubleEndedIterator<Item = &'a Event> + Clone,
+) -> Result<(TaskId, Status), ReadSourceError> {
+    let first = events.clone().next();
+    let first = first.filter(|first| &*first.kind == Kind::TaskSubmitted.as_str());
+    let task_id = first.and_then(|first| first.task_id.clone());
+    let task_id =
+        task_id.ok_or_else(|| ReadSourceError::new("it does not begin with `task.submitted`"))?;
+    if events
+        .clone()
+        .any(|event| event.task_id.as_ref() != Some(&task_id))
+    {
+        return Err(ReadSourceError::new("it holds events of another task"));
+    }
+    let mut backwards = events.rev();
+    let status = backwards.next().and_then(end_told_by);
+    let status = status.ok_or_else(|| ReadSourceError::new("the task has not ended"))?;
+    if backwards.any(|event| end_told_by(event).is_some()) {
+        return Err(ReadSourceError::new(
+            "something follows the end of the task",
+        ));
+    }
+    Ok((task_id, status))
+}
+
 /// Returns the state in which a Task ended, from the event that says so.
-fn end_told_by(event: &Event) -> Option<Status> {
+pub(super) fn end_told_by(event: &Event) -> Option<Status> {
     if &*event.kind != Kind::TaskStatusChanged.as_str() || event.replay.is_some() {
         return None;
     }

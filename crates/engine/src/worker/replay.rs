@@ -15,7 +15,7 @@ use serde_json::json;
 
 use super::run::Run;
 use crate::port::Performed;
-use crate::record::unreadable;
+use crate::record::{Beside, unreadable};
 use crate::refused::Refused;
 use crate::replay::{self, Failure, Issuing, Progress, Replayed, Source, Spec};
 use crate::workflow::Wanted;
@@ -27,7 +27,8 @@ const PIECE_LEN: usize = 128;
 impl Run<'_> {
     pub(super) async fn replay(&mut self, task: &Task, of: &ReplayOf) -> Result<(), Refused> {
         let (spec, salt) = self.engine.replay_request(of).await?;
-        let source = match self.engine.source(&of.source_task_id).await? {
+        let source = self.engine.source(&of.source_task_id, Beside::Everything);
+        let source = match source.await? {
             Ok(source) => source,
             Err(failure) => return self.cannot_begin(task, of, &spec, &failure).await,
         };
@@ -248,37 +249,17 @@ impl crate::Engine {
         Ok((spec, salt.to_owned()))
     }
 
-    /// Reads the sealed log of a Task with everything it keeps beside itself.
-    pub(crate) async fn source(&self, id: &TaskId) -> Result<Result<Source, Failure>, Refused> {
-        let record = self.record(id).await?;
-        let source = record.and_then(|record| {
-            let source = record.into_source();
-            source.map_err(|_| unreadable(id, "log_corrupt"))
-        });
-        let lacking = self.lacking_receipt(id).await?;
-        Ok(source.map(|source| match lacking {
-            Some((id, reason)) => source.lacking_receipt(id, reason),
-            None => source,
-        }))
-    }
-
-    /// Returns the Receipt that a Task has and that cannot be read, and what is wrong with it.
-    async fn lacking_receipt(
+    /// Reads the sealed log of a Task with what it keeps beside itself.
+    pub(crate) async fn source(
         &self,
         id: &TaskId,
-    ) -> Result<Option<(String, &'static str)>, Refused> {
-        let Some(domain::State::Task(task)) = self
-            .document(id.as_str())
-            .await?
-            .map(|document| document.state)
-        else {
-            return Ok(None);
-        };
-        let Some(receipt_id) = &task.receipt_id else {
-            return Ok(None);
-        };
-        let problem = self.receipt_of(receipt_id).await?.err();
-        Ok(problem.map(|reason| (receipt_id.to_string(), reason)))
+        beside: Beside,
+    ) -> Result<Result<Source, Failure>, Refused> {
+        let record = self.record(id, beside).await?;
+        Ok(record.and_then(|record| {
+            let source = record.into_source();
+            source.map_err(|_| unreadable(id, "log_corrupt"))
+        }))
     }
 
     /// Reads a Receipt; what is wrong with it otherwise.

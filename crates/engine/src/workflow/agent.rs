@@ -274,12 +274,10 @@ impl Loop {
         if !self.catalog.is_empty() {
             request.insert("tools".to_owned(), self.catalog.for_model());
         }
+        let key = format!("llm:main:{}", self.turn);
         let effect = Wanted {
-            key: format!("llm:main:{}", self.turn),
-            kind: EffectKind::Model,
-            request: Value::Object(request),
             messages: Some(self.transcript.clone()),
-            repeatable: true,
+            ..Wanted::repeatable(key, EffectKind::Model, Value::Object(request))
         };
         Step::Request {
             notes,
@@ -444,7 +442,10 @@ impl Machine for Loop {
                     "a secret that a tool needs is not there",
                     &refused.value,
                 ),
-                None => self.ask_model(Vec::new()),
+                None => {
+                    self.catalog.keep_handles(results);
+                    self.ask_model(Vec::new())
+                }
             },
             Waits::Model => match results.first() {
                 Some(answer) => self.answered(answer),

@@ -376,6 +376,12 @@ fn damage_reaches_as_far_as_the_chain_and_is_told_by_its_range() {
     assert_eq!(lost(), (vec![(8, 8)], vec![1, 2, 3, 4, 5, 6, 7, 9]));
     flip(8);
     assert_eq!(lost().0, vec![]);
+    // Two chains at once: each range has one cause.
+    flip(3);
+    flip(6);
+    assert_eq!(lost(), (vec![(3, 5), (6, 6), (7, 8), (9, 9)], vec![1, 2]));
+    flip(3);
+    flip(6);
     assert_eq!(damage.lose(Position(4)), [Position(4)]);
     assert_eq!(lost(), (vec![(5, 5), (7, 8)], vec![1, 2, 3, 6, 9]));
 }

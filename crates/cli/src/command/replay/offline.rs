@@ -85,7 +85,7 @@ fn request(
         let bytes = std::fs::read(file).or_hint(format_args!("`{file}`"), hint)?;
         artifacts.insert(id.clone(), bytes);
     }
-    let mut prepared: Prepared = prepare(args, Names::Keys, |key| replay::asks(source, key))?;
+    let mut prepared: Prepared = prepare(args, Names::Keys, |key| replay::question(source, key))?;
     for large in prepared.take_large() {
         // There is no server to give it an id: what it holds names it.
         let digest = canon::sha256(&large.bytes).hex();

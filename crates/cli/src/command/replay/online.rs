@@ -3,7 +3,7 @@
 use std::io::Write as _;
 
 use canon::{Value, jcs};
-use engine::replay::asks;
+use engine::replay::question;
 use serde_json::json;
 
 use super::ReplayArgs;
@@ -21,7 +21,7 @@ pub(super) async fn run(args: &ReplayArgs, task: &str) -> anyhow::Result<Exit> {
         Some(_) => Some(recorded(&client, task).await?),
         None => None,
     };
-    let mut prepared = prepare(args, Names::Keys, |key| asks(asked.as_ref()?, key))?;
+    let mut prepared = prepare(args, Names::Keys, |key| question(asked.as_ref()?, key))?;
     let source = client.task(task).await?;
     for large in prepared.take_large() {
         let workspace = member(&source, "workspace_id");

@@ -5,7 +5,7 @@ use std::time::Duration;
 
 use canon::Value;
 use domain::Ask;
-use engine::replay::asks;
+use engine::replay::question;
 use serde_json::json;
 use tokio::time::{Instant, sleep};
 
@@ -92,7 +92,7 @@ async fn asked_for(client: &Client, args: &ReplayArgs) -> anyhow::Result<BTreeMa
             continue;
         };
         let source = recorded(client, task).await?;
-        if let Some(ask) = asks(&source, key) {
+        if let Some(ask) = question(&source, key) {
             found.insert(name.to_owned(), ask);
         }
     }

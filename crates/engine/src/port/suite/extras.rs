@@ -41,6 +41,16 @@ pub fn blobs_of_every_size_read_back<S: Subject>(make: impl Fn() -> S) {
     commit.blobs.push(blob(1, 1));
     let all = commit.blobs.clone();
     wait(store.commit(commit)).unwrap();
+    // Several at once, in the order asked, with one that is not there.
+    let mut asked: Vec<_> = all.iter().rev().map(|blob| blob.digest).collect();
+    asked.insert(1, blob(3, 9).digest);
+    let mut expected: Vec<_> = all
+        .iter()
+        .rev()
+        .map(|blob| Some(blob.bytes.clone()))
+        .collect();
+    expected.insert(1, None);
+    assert_eq!(wait(store.blobs_as_stored(asked)).unwrap(), expected);
     for blob in all {
         let found = wait(store.blob(blob.digest)).unwrap();
         assert_eq!(found, Some(blob.bytes));

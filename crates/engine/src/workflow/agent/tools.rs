@@ -6,7 +6,7 @@ use canon::{Map, Value};
 use domain::Kind;
 use serde_json::json;
 
-use super::super::{EffectAnswer, EffectKind, Note, Wanted};
+use super::super::{EffectAnswer, EffectKind, Handles, Note, Wanted};
 use super::note;
 use super::persona::Persona;
 
@@ -14,6 +14,8 @@ use super::persona::Persona;
 #[derive(Debug, Default)]
 pub(super) struct Catalog {
     tools: BTreeMap<String, Tool>,
+    /// What the run was told of the secrets that tools need.
+    handles: BTreeMap<String, Value>,
 }
 
 #[derive(Debug)]
@@ -62,6 +64,7 @@ impl Catalog {
         });
         Self {
             tools: tools.collect(),
+            handles: BTreeMap::new(),
         }
     }
 
@@ -87,6 +90,18 @@ impl Catalog {
         names.sort_unstable();
         names.dedup();
         names
+    }
+
+    /// Keeps the answers to what [`Catalog::secrets`] asked for.
+    pub(super) fn keep_handles(&mut self, answers: &[EffectAnswer]) {
+        let names = self.secrets().into_iter().map(str::to_owned);
+        let handles = answers.iter().map(|answer| answer.value.clone());
+        self.handles = names.zip(handles).collect();
+    }
+
+    fn handles_for(&self, tool: &Tool) -> Handles {
+        let known = |name: &String| Some((name.clone(), self.handles.get(name)?.clone()));
+        tool.secrets.iter().filter_map(known).collect()
     }
 }
 
@@ -193,11 +208,9 @@ impl Call {
             ),
         };
         let effect = Wanted {
-            key: counters.next(&prefix),
-            kind,
-            request,
-            messages: None,
             repeatable: tool.repeatable,
+            secrets: catalog.handles_for(tool),
+            ..Wanted::repeatable(counters.next(&prefix), kind, request)
         };
         Self {
             id,

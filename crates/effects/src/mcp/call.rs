@@ -1,0 +1,213 @@
+//! One call: what is asked, how long it may take, and what an answer or its lack is called.
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use canon::{Map, Number, Value};
+use engine::workflow::Effect;
+use rmcp::model::{CallToolRequestParams, CallToolResponse, PaginatedRequestParams, Tool};
+use rmcp::service::ServiceError;
+use rmcp::transport::streamable_http_client::StreamableHttpError;
+use secrecy::ExposeSecret;
+use serde_json::json;
+use tokio::time::timeout;
+
+use super::connection::Connection;
+use super::flood::Flood;
+use super::{McpError, Server};
+use crate::secrets::Secrets;
+use crate::vault::SecretHandle;
+
+/// How many tools of one server are taken.
+const TOOLS_MAX: usize = 1_000;
+/// Numbers that a double holds exactly reach this far.
+const SAFE_INTEGER_MAX: u64 = (1 << 53) - 1;
+
+impl Server {
+    /// Calls a tool.
+    pub(super) async fn call(&self, effect: &Effect, secrets: &Secrets) -> Result<Value, McpError> {
+        let request = &effect.request;
+        let tool = request
+            .get("tool")
+            .and_then(Value::as_str)
+            .unwrap_or_default();
+        let mut arguments = match request.get("arguments") {
+            None | Some(Value::Null) => Map::new(),
+            Some(Value::Object(members)) => members.clone(),
+            Some(_) => {
+                return Err(McpError::Failed(
+                    "tool_arguments_invalid",
+                    format!("arguments of `{tool}` are not an object"),
+                ));
+            }
+        };
+        for (name, handle) in request
+            .get("secrets")
+            .and_then(Value::as_object)
+            .into_iter()
+            .flatten()
+        {
+            let handle = serde_json::from_value::<SecretHandle>(handle.clone()).map_err(|_| {
+                McpError::Failed(
+                    "secret_unknown",
+                    format!("`{name}` is no handle of a secret"),
+                )
+            })?;
+            let value = secrets.value_of(&handle).map_err(McpError::Secret)?;
+            arguments.insert(name.clone(), value.expose_secret().into());
+        }
+        let connection = self.connected(secrets, &effect.secrets).await?;
+        let params = CallToolRequestParams::new(tool.to_owned()).with_arguments(arguments);
+        let answer = self
+            .bounded(&connection, connection.service.call_tool_once(params))
+            .await?;
+        let CallToolResponse::Complete(result) = answer else {
+            return Err(McpError::Failed(
+                "mcp_protocol_error",
+                format!("`{tool}` wants more than a call"),
+            ));
+        };
+        let mut value = json!({
+            "content": exact(serde_json::to_value(&result.content).unwrap_or_default()),
+            "isError": result.is_error.unwrap_or(false),
+        });
+        if let (Some(structured), Some(members)) =
+            (result.structured_content, value.as_object_mut())
+        {
+            members.insert("structuredContent".to_owned(), exact(structured));
+        }
+        Ok(value)
+    }
+
+    /// Returns the tools that the server offers.
+    pub(crate) async fn tools(&self, secrets: &Secrets) -> Result<Vec<Tool>, McpError> {
+        // No run has handles yet: it asks for the tools first.
+        let handles = secrets.newest(self.secrets()).map_err(McpError::Secret)?;
+        let connection = self.connected(secrets, &handles).await?;
+        let list = async {
+            let mut tools = Vec::new();
+            let mut cursor = None;
+            loop {
+                let params = PaginatedRequestParams::default().with_cursor(cursor);
+                let page = connection.service.list_tools(Some(params)).await?;
+                tools.extend(page.tools);
+                cursor = page.next_cursor;
+                if cursor.is_none() || tools.len() > TOOLS_MAX {
+                    return Ok(tools);
+                }
+            }
+        };
+        let tools = self.bounded(&connection, list).await?;
+        if tools.len() > TOOLS_MAX {
+            let said = format!("more than {TOOLS_MAX} tools");
+            return Err(McpError::Failed("mcp_output_too_large", said));
+        }
+        Ok(tools)
+    }
+
+    /// Waits for an answer until it takes too long, becomes too much, or cannot come any more.
+    async fn bounded<T>(
+        &self,
+        connection: &Arc<Connection>,
+        answer: impl Future<Output = Result<T, ServiceError>>,
+    ) -> Result<T, McpError> {
+        let limit = self.config.timeout_ms;
+        let flood = &connection.flood;
+        flood.new_call();
+        let outcome = tokio::select! {
+            biased;
+            () = flood.noticed() => None,
+            outcome = timeout(Duration::from_millis(limit), answer) => Some(outcome),
+        };
+        flood.new_call();
+        let (code, said) = match outcome {
+            Some(Ok(Ok(answer))) => return Ok(answer),
+            Some(Ok(Err(ServiceError::McpError(error)))) if flood.is_cut(&error) => {
+                // Only this answer was too long.
+                let (code, said) = too_much(flood);
+                return Err(McpError::Failed(code, said));
+            }
+            Some(Ok(Err(ServiceError::McpError(error)))) => {
+                // The server is well; it only says no.
+                let said = format!("error {}: {}", error.code.0, error.message);
+                return Err(McpError::Failed("mcp_protocol_error", said));
+            }
+            None => too_much(flood),
+            Some(_) if flood.is_noticed() => too_much(flood),
+            Some(Err(_)) => ("mcp_timeout", format!("no answer within {limit} ms")),
+            Some(Ok(Err(error))) => failure(&error),
+        };
+        self.forget(connection).await;
+        Err(McpError::Failed(code, said))
+    }
+}
+
+pub(super) fn too_much(flood: &Flood) -> (&'static str, String) {
+    let max = flood.message_bytes_max();
+    (
+        "mcp_output_too_large",
+        format!("the server says more than {max} bytes at once"),
+    )
+}
+
+fn failure(error: &ServiceError) -> (&'static str, String) {
+    let code = match error {
+        ServiceError::TransportSend(sent) => {
+            match sent
+                .error
+                .downcast_ref::<StreamableHttpError<reqwest::Error>>()
+            {
+                Some(
+                    StreamableHttpError::Deserialize(_)
+                    | StreamableHttpError::UnexpectedContentType(_)
+                    | StreamableHttpError::UnexpectedServerResponse(_),
+                ) => "mcp_protocol_error",
+                _ => "mcp_unavailable",
+            }
+        }
+        ServiceError::UnexpectedResponse => "mcp_protocol_error",
+        _ => "mcp_unavailable",
+    };
+    let said = match error {
+        ServiceError::TransportClosed => "the connection closed during the call".to_owned(),
+        ServiceError::TransportSend(_) => "the call could not be delivered or answered".to_owned(),
+        other => other.to_string(),
+    };
+    (code, said)
+}
+
+/// Carries integers that a double cannot hold as text: their canonical form would be another number.
+fn exact(value: Value) -> Value {
+    match value {
+        Value::Number(number) if is_inexact(&number) => Value::String(number.to_string()),
+        Value::Array(items) => items.into_iter().map(exact).collect(),
+        Value::Object(members) => members
+            .into_iter()
+            .map(|(name, member)| (name, exact(member)))
+            .collect(),
+        Value::Null | Value::Bool(_) | Value::Number(_) | Value::String(_) => value,
+    }
+}
+
+fn is_inexact(number: &Number) -> bool {
+    number
+        .as_u64()
+        .is_some_and(|number| number > SAFE_INTEGER_MAX)
+        || number
+            .as_i64()
+            .is_some_and(|number| number.unsigned_abs() > SAFE_INTEGER_MAX)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn integers_that_a_double_cannot_hold_become_text() {
+        let value = json!({"a": [9_007_199_254_740_993_u64, 9_007_199_254_740_991_u64, -9_007_199_254_740_993_i64, 1.5]});
+        assert_eq!(
+            exact(value),
+            json!({"a": ["9007199254740993", 9_007_199_254_740_991_u64, "-9007199254740993", 1.5]})
+        );
+    }
+}
