@@ -1,8 +1,8 @@
 //! From facts to a receipt.
 //!
 //! Decides which members are written and derives route and cost. What a replay receipt adds is in
-//! `replay`. Every receipt that leaves here was read back with the strict reader, so it has the shape
-//! of the format and no unsafe integer.
+//! `replay`. Every receipt that leaves here is what the strict reader would read back, so it has the
+//! shape of the format and no unsafe integer.
 
 use base64::{Engine as _, engine::general_purpose::STANDARD};
 use canon::{Digest, Map, Value, jcs, sha256, sha256_parts};
@@ -101,8 +101,40 @@ pub(crate) fn seal(map: &mut Map<String, Value>) -> Result<Receipt, BuildError> 
     if let Some(Value::Object(chain)) = map.get_mut("chain") {
         chain.insert("receipt_hash".to_owned(), hash.to_string().into());
     }
+    if map.values_mut().all(|value| settle(value, 1)) {
+        return Ok(Receipt::built(std::mem::take(map), hash)?);
+    }
     let bytes = jcs(&Value::Object(std::mem::take(map)));
     Ok(Receipt::read_back(&bytes, hash)?)
+}
+
+/// Puts a value into the form in which the strict reader would give it back, without writing it first. False when only
+/// the reader can tell: fractions, unsafe integers, deep nesting.
+fn settle(value: &mut Value, depth: usize) -> bool {
+    const DEPTH_MAX: usize = 100;
+    const SAFE_MAX: u64 = (1 << 53) - 1;
+    match value {
+        Value::Null | Value::Bool(_) | Value::String(_) => true,
+        Value::Number(number) => {
+            if let Some(integer) = number.as_i64() {
+                return integer.unsigned_abs() <= SAFE_MAX;
+            }
+            match number.as_f64() {
+                // Its canonical form is that of an integer.
+                Some(double) if double.fract() == 0.0 && double.abs() <= SAFE_MAX as f64 => {
+                    *number = (double as i64).into();
+                    true
+                }
+                _ => false,
+            }
+        }
+        Value::Array(items) => {
+            depth < DEPTH_MAX && items.iter_mut().all(|item| settle(item, depth + 1))
+        }
+        Value::Object(members) => {
+            depth < DEPTH_MAX && members.values_mut().all(|value| settle(value, depth + 1))
+        }
+    }
 }
 
 type Member<'a> = (&'a str, Option<Value>);
@@ -502,4 +534,34 @@ pub(crate) fn redaction(redaction: &Redaction) -> Map<String, Value> {
         ("reason", text(&redaction.reason)),
         ("proof_hash", digest(redaction.proof_hash)),
     ])
+}
+
+#[cfg(test)]
+mod tests {
+    use canon::Integers;
+    use serde_json::json;
+
+    use super::*;
+
+    #[test]
+    fn what_is_settled_is_what_the_reader_reads_back() {
+        for (value, is_settled) in [
+            (json!({"a": [1, -1, 2.0, -0.0, null, true, "x"]}), true),
+            (json!(9_007_199_254_740_991_u64), true),
+            (json!(-9_007_199_254_740_991.0), true),
+            (json!([{"total": 0.5}]), false),
+            (json!(9_007_199_254_740_992_u64), false),
+            (json!(u64::MAX), false),
+            (json!(1e300), false),
+        ] {
+            let mut settled = value.clone();
+            assert_eq!(settle(&mut settled, 1), is_settled, "{value}");
+            if is_settled {
+                let read = canon::read(&jcs(&value), Integers::Safe).unwrap();
+                assert_eq!(settled, read, "{value}");
+            }
+        }
+        let deep = (0..120).fold(json!(1), |inner, _| json!([inner]));
+        assert!(!settle(&mut deep.clone(), 1));
+    }
 }

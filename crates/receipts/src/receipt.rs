@@ -62,14 +62,21 @@ impl Receipt {
         Ok(Self { map, hash })
     }
 
+    /// Takes what was built and is as the strict reader would read it back; its hash is known.
+    ///
+    /// # Errors
+    /// The document has another shape than a receipt.
+    pub(crate) fn built(map: Map<String, Value>, hash: Digest) -> Result<Self, ReadReceiptError> {
+        shape::check_object(&map, &format::RECEIPT)?;
+        Ok(Self { map, hash })
+    }
+
     /// Reads back what was built, whose hash is known.
     ///
     /// # Errors
     /// As [`Receipt::read`].
     pub(crate) fn read_back(bytes: &[u8], hash: Digest) -> Result<Self, ReadReceiptError> {
-        let map = canon::read_object(bytes, Integers::Safe)?;
-        shape::check_object(&map, &format::RECEIPT)?;
-        Ok(Self { map, hash })
+        Self::built(canon::read_object(bytes, Integers::Safe)?, hash)
     }
 
     /// Returns the canonical bytes, the form that is stored and served.

@@ -340,17 +340,20 @@ impl<'a> Check<'a> {
             self.references.entry(issued.content).or_insert(position);
             self.issued.push(issued);
         }
+        let member = |name: &str| event.payload.get(name);
         let named = match event.kind() {
-            Ok(Kind::TaskImported) => event.payload.get("bundle_sha256"),
-            Ok(Kind::SessionCreated) => event.payload.get("replay_plan_sha256"),
+            Ok(Kind::TaskImported) => member("bundle_sha256"),
+            Ok(Kind::TaskSubmitted) => member("replay").and_then(|of| of.get("request_sha256")),
+            Ok(Kind::SessionCreated) => member("replay_plan_sha256"),
+            Ok(Kind::CheckpointCreated) => member("state_sha256"),
+            Ok(Kind::ArtifactUpdated) => member("sha256"),
+            // Of what is only registered, this log holds no bytes.
+            Ok(Kind::ArtifactCreated) if member("bytes").is_some_and(Value::is_u64) => {
+                member("sha256")
+            }
             _ => None,
         };
         if let Some(digest) = digest_in(named) {
-            self.references.entry(digest).or_insert(position);
-        }
-        if event.kind() == Ok(Kind::ArtifactUpdated)
-            && let Some(digest) = digest_in(event.payload.get("sha256"))
-        {
             self.references.entry(digest).or_insert(position);
         }
     }

@@ -145,6 +145,52 @@ fn ap_rpl_17_a_run_and_its_live_replay_use_the_recorded_version_of_a_secret_or_n
     assert!(!replayed.contains("canary"));
 }
 
+/// Whatever a run and its replays keep beside the log is missed when it is gone.
+#[test]
+fn log_verify_misses_every_blob_of_a_run_and_its_replays() {
+    let world = World::new();
+    let _server = serve(&world);
+    write(&world, "go", "");
+    world.ok(&["persona", "apply", "leaker.yaml"]);
+    assert_eq!(set(&world, "tok", "planted-canary-1").code, 0);
+    let task = run(&world, "leaker");
+    assert_eq!(task["status"], "COMPLETED", "{task}");
+    let task = task["id"].as_str().unwrap();
+    for changed in ["llm:main:2=other words", "host:tool.wait:main:1=changed"] {
+        world.run(&["replay", task, "--set", changed]);
+    }
+    world.ok(&["log", "verify"]);
+    world.ok(&["log", "export", "out"]);
+    let mut blobs = Vec::new();
+    let mut folders = vec![world.home.path().join("out").join("blobs")];
+    while let Some(folder) = folders.pop() {
+        for entry in std::fs::read_dir(folder).unwrap() {
+            let path = entry.unwrap().path();
+            match path.is_dir() {
+                true => folders.push(path),
+                false => blobs.push(path.file_name().unwrap().to_str().unwrap().to_owned()),
+            }
+        }
+    }
+    assert!(blobs.len() >= 8, "{blobs:?}");
+    let damage = store::tamper::Tamper::open(&world.data());
+    let none = "00".repeat(32);
+    let rename = |from: &str, to: &str| {
+        damage.execute(&format!(
+            "UPDATE blobs SET digest = x'{to}' WHERE digest = x'{from}'"
+        ));
+    };
+    for blob in blobs {
+        rename(&blob, &none);
+        let said = world.run(&["log", "verify"]);
+        assert_eq!(said.code, 1, "{blob}: {said:?}");
+        let told = format!("needs blob `sha256:{blob}`, which is missing");
+        assert!(said.stdout.contains(&told), "{blob}: {said:?}");
+        rename(&none, &blob);
+    }
+    world.ok(&["log", "verify"]);
+}
+
 /// AP-PRIV-04: neither the record nor the receipt of a tool that writes its secret to a file lets anybody try values.
 #[test]
 fn ap_priv_04_the_receipt_names_the_digest_that_would_betray_a_secret() {

@@ -64,7 +64,7 @@ impl Engine {
         let mut metadata = Map::new();
         metadata.insert(
             "replay".to_owned(),
-            json!({"source_session_id": request.id, "mode": request.body.get("mode")}),
+            json!({"source_session_id": request.id, "mode": wanted_mode(request)?}),
         );
         let order = domain::ForkSession {
             parent: request.id.clone(),
@@ -126,23 +126,7 @@ impl Engine {
     }
 
     async fn wanted(&self, session: &Document, request: &ReplaySession) -> Result<Wanted, Refused> {
-        let invalid = |param: &str, message: &str| {
-            Refused::Replay(Box::new(RequestError::Invalid {
-                param: param.to_owned(),
-                message: message.to_owned(),
-                details: Map::new(),
-            }))
-        };
-        let mode = match request.body.get("mode") {
-            None | Some(Value::Null) => "exact",
-            Some(Value::String(mode)) if mode == "exact" || mode == "with_overrides" => mode,
-            Some(_) => {
-                return Err(invalid(
-                    "mode",
-                    "a session is replayed exact or with_overrides",
-                ));
-            }
-        };
+        let mode = wanted_mode(request)?;
         let mut overrides: BTreeMap<&str, Map<String, Value>> = BTreeMap::new();
         let given = request.body.get("override").and_then(Value::as_object);
         for (name, value) in given.into_iter().flatten() {
@@ -221,4 +205,23 @@ impl Engine {
             )),
         }
     }
+}
+
+fn wanted_mode(request: &ReplaySession) -> Result<&str, Refused> {
+    match request.body.get("mode") {
+        None | Some(Value::Null) => Ok("exact"),
+        Some(Value::String(mode)) if mode == "exact" || mode == "with_overrides" => Ok(mode),
+        Some(_) => Err(invalid(
+            "mode",
+            "a session is replayed exact or with_overrides",
+        )),
+    }
+}
+
+fn invalid(param: &str, message: &str) -> Refused {
+    Refused::Replay(Box::new(RequestError::Invalid {
+        param: param.to_owned(),
+        message: message.to_owned(),
+        details: Map::new(),
+    }))
 }

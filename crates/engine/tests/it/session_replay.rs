@@ -253,3 +253,26 @@ async fn b11_a_refused_session_replay_leaves_no_secret_behind() {
     assert!(refused.is_err());
     assert_eq!(world.engine.replay_secrets_kept(), 0);
 }
+
+#[tokio::test]
+async fn b11_the_fork_names_its_source_and_its_mode() {
+    let world = World::new(outside()).await;
+    let (session, _) = talked(&world).await;
+    for (body, mode) in [
+        (json!({}), "exact"),
+        (json!({"mode": "with_overrides"}), "with_overrides"),
+    ] {
+        let request = Request::ReplaySession(ReplaySession {
+            id: session.clone(),
+            body,
+            conformance: false,
+        });
+        let view = world.write(request).await.unwrap().view;
+        let domain::State::Session(fork) = &view.document.state else {
+            panic!("{view:?}")
+        };
+        let metadata = &view.payload(fork.metadata).unwrap()["metadata"];
+        let expected = json!({"source_session_id": session, "mode": mode});
+        assert_eq!(metadata["replay"], expected);
+    }
+}

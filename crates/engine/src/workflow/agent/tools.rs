@@ -327,7 +327,7 @@ fn readable(value: &Value) -> String {
     });
     match texts {
         Some(texts) if !texts.is_empty() => texts.join("\n"),
-        _ => value.to_string(),
+        _ => serde_json::to_string(value).unwrap_or_default(),
     }
 }
 
