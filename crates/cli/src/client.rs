@@ -293,11 +293,15 @@ impl Client {
         match (member("/error/code"), member("/error/message")) {
             (Some(code), Some(message)) => {
                 let param = member("/error/param");
-                if about_personas || param == Some("persona_id") {
-                    persona_refusal(code, message, param).into()
+                let reason = member("/error/details/reason");
+                let problem = if about_personas || param == Some("persona_id") {
+                    persona_refusal(code, message, param)
+                } else if code == "cursor_expired" && reason.is_some() {
+                    record_gone(code, message, reason)
                 } else {
-                    refusal(code, message, param).into()
-                }
+                    refusal(code, message, param)
+                };
+                problem.called(code).into()
             }
             _ => Problem::new(
                 format!(
@@ -357,6 +361,33 @@ fn persona_refusal(code: &str, message: &str, param: Option<&str>) -> Problem {
     }
 }
 
+/// Returns a refusal with advice, where the log of a task is gone.
+fn record_gone(code: &str, message: &str, reason: Option<&str>) -> Problem {
+    let hint = match reason {
+        Some("pruned") => {
+            "the setting `retention_days` says how long events stay; \
+            a file of `reprise task export` made before replays with --bundle"
+        }
+        _ => "`reprise log verify` says what is wrong with the data directory",
+    };
+    Problem::new(refusal_text(code, message, None), hint)
+}
+
+/// Says where to look for something that is not there, by the server's name of it.
+fn where_to_look(message: &str) -> &'static str {
+    match message.strip_prefix("no such ").unwrap_or_default() {
+        "checkpoint" => "`reprise replay TASK --list` shows the checkpoints of a task",
+        "event" => "`reprise task watch TASK --json` shows the events of a task with their ids",
+        "artifact" => {
+            "`GET /v1/artifacts` lists the artifacts that this key may see; \
+            a value of your own is given with --override KEY=FILE"
+        }
+        "receipt" => "`reprise receipt show TASK` finds the receipt of a task",
+        "session" => "`reprise task list --json` names the session of each task",
+        _ => "`reprise task list` shows the tasks that this key may see",
+    }
+}
+
 /// Returns a refusal with advice.
 fn refusal(code: &str, message: &str, param: Option<&str>) -> Problem {
     let text = refusal_text(code, message, param);
@@ -369,10 +400,7 @@ fn refusal(code: &str, message: &str, param: Option<&str>) -> Problem {
             text,
             "use a key with that scope; `reprise key list` shows what each may do",
         ),
-        "resource_not_found" => Problem::new(
-            text,
-            "`reprise task list` shows the tasks that this key may see",
-        ),
+        "resource_not_found" => Problem::new(text, where_to_look(message)),
         "unsupported_protocol_version" => Problem::new(
             text,
             format!("this program speaks `{PROTOCOL_VERSION}`: use a server that does"),

@@ -45,6 +45,8 @@ pub(crate) struct Problem {
     message: String,
     hint: String,
     exit: Exit,
+    /// The word of the server that refused.
+    code: Option<String>,
 }
 
 impl Problem {
@@ -54,7 +56,14 @@ impl Problem {
             message: message.into(),
             hint: hint.into(),
             exit: Exit::Fault,
+            code: None,
         }
+    }
+
+    /// The same failure, as a server calls it.
+    pub(crate) fn called(mut self, code: &str) -> Self {
+        self.code = Some(code.to_owned());
+        self
     }
 
     /// The same failure as an answer: no.
@@ -62,6 +71,13 @@ impl Problem {
         self.exit = Exit::No;
         self
     }
+}
+
+/// True for what a server refused with one of these words.
+pub(crate) fn is_refused(error: &anyhow::Error, codes: &[&str]) -> bool {
+    let problem = error.downcast_ref::<Problem>();
+    let code = problem.and_then(|problem| problem.code.as_deref());
+    code.is_some_and(|code| codes.contains(&code))
 }
 
 impl fmt::Display for Problem {

@@ -18,7 +18,7 @@ use store::{Options, SqliteStore};
 
 use crate::args::{Connection, DataArgs};
 use crate::exit::{Exit, OrHint, Problem};
-use crate::output::{Output, Paint, Table, talk};
+use crate::output::{Output, Paint, Table, shorten, talk};
 use crate::signing;
 
 use file::read_receipt;
@@ -260,13 +260,11 @@ fn describe(out: &mut Output, receipt: &Value, verdict: &str) -> anyhow::Result<
                 text("/model_route/chosen_model/model")
             ),
         ),
-        (
-            "cost",
-            format!("{} {}", text("/cost/total"), text("/cost/currency")),
-        ),
+        ("cost", cost(receipt)),
         ("materials", count("/replay_input/materials").to_string()),
         ("artifacts", count("/final_artifacts").to_string()),
         ("approvals", count("/approvals").to_string()),
+        ("deltas", count("/deltas").to_string()),
         ("redactions", count("/redactions").to_string()),
         ("hash", text("/chain/receipt_hash")),
         ("previous", text("/chain/previous_receipt_hash")),
@@ -278,6 +276,59 @@ fn describe(out: &mut Output, receipt: &Value, verdict: &str) -> anyhow::Result<
         let value = crate::output::shorten(&value, 200);
         table.row([(name.to_owned(), Some(Paint::Quiet)), (value, None)]);
     }
+    table.print(out, "")?;
+    deltas(out, receipt)
+}
+
+/// Returns what it cost. What nobody knows is no nothing.
+fn cost(receipt: &Value) -> String {
+    let Some(cost) = receipt.get("cost").filter(|cost| cost.is_object()) else {
+        return "none".to_owned();
+    };
+    let total = cost.get("total").map(Value::to_string).unwrap_or_default();
+    let currency = cost.get("currency").and_then(Value::as_str);
+    let total = format!("{total} {}", currency.unwrap_or_default());
+    let redactions = receipt.get("redactions").and_then(Value::as_array);
+    let unknown = redactions.into_iter().flatten().filter_map(|redaction| {
+        let is_price = redaction.get("reason")?.as_str()? == "price_unknown";
+        let field = redaction.get("field")?.as_str().filter(|_| is_price)?;
+        let steps = field.strip_prefix("/cost/provider_breakdown/")?;
+        Some(steps.replace("~1", "/").replace("~0", "~"))
+    });
+    let unknown: Vec<String> = unknown.collect();
+    match unknown.as_slice() {
+        [] => total,
+        names => format!(
+            "{total} + unknown: no price is known for {}",
+            names.join(", ")
+        ),
+    }
+}
+
+/// Prints what a replay changed or made anew.
+fn deltas(out: &mut Output, receipt: &Value) -> anyhow::Result<()> {
+    let deltas = receipt.get("deltas").and_then(Value::as_array);
+    let deltas = deltas.map(Vec::as_slice).unwrap_or_default();
+    if deltas.is_empty() {
+        return Ok(());
+    }
+    let mut table = Table::new(&["DELTA", "OPERATION", "BEFORE", "AFTER", "REASON"]);
+    for delta in deltas {
+        let text = |name: &str| delta.get(name).and_then(Value::as_str);
+        let digest = |name: &str| {
+            let hex = text(name).map(|text| text.trim_start_matches("sha256:"));
+            hex.map_or("none".to_owned(), |hex| shorten(hex, 13))
+        };
+        let key = text("override_key").or_else(|| text("path"));
+        table.row([
+            (shorten(key.unwrap_or_default(), 100), None),
+            (shorten(text("operation").unwrap_or_default(), 20), None),
+            (digest("before_sha256"), Some(Paint::Quiet)),
+            (digest("after_sha256"), Some(Paint::Quiet)),
+            (shorten(text("reason").unwrap_or_default(), 120), None),
+        ]);
+    }
+    out.line("")?;
     table.print(out, "")
 }
 

@@ -34,8 +34,7 @@ impl Engine {
             caller.require(scope)?;
         }
         self.finished(caller, id, None).await?;
-        let bundle = self.record(id, Beside::Everything).await?;
-        let bundle = bundle.map_err(|_| Refused::CursorExpired)?;
+        let bundle = self.record(id, Beside::Everything).await??;
         if bundle.len() > BUNDLE_BYTES_MAX {
             return Err(Refused::Domain(Refusal::Policy {
                 reason: "bundle_too_large",
@@ -59,10 +58,9 @@ impl Engine {
             true => Reveal::All,
             false => Reveal::Public,
         };
-        let read = |source: Result<_, Failure>| source.map_err(|_| Refused::CursorExpired);
-        let a = read(self.source(a, Beside::Everything).await?)?;
-        let b = read(self.source(b, Beside::Everything).await?)?;
-        Ok(diff::between(&a, &b, reveal))
+        let a = self.source(a, Beside::Everything).await??;
+        let b = self.source(b, Beside::Everything).await??;
+        Ok(diff::between(&a, &b, &self.shared.workflows, reveal))
     }
 
     async fn finished(

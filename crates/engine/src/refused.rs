@@ -3,6 +3,7 @@
 use domain::Refusal;
 
 use crate::port::StoreFault;
+use crate::replay::Failure;
 
 /// Why a request was not carried out.
 #[derive(Debug, Clone, thiserror::Error)]
@@ -25,6 +26,12 @@ pub enum Refused {
     /// The event cursor names nothing that can be read.
     #[error("the cursor is unknown or no longer available")]
     CursorExpired,
+    /// The Task exists, its log is not to be had any more.
+    #[error("{}", gone(reason))]
+    RecordGone {
+        /// A stable word for programs: `pruned`, `missing` or `log_corrupt`.
+        reason: &'static str,
+    },
     /// The Artifact exists, its bytes are not to be had.
     #[error("the artifact has no bytes to give: {reason}")]
     ContentUnavailable {
@@ -49,6 +56,27 @@ pub enum Refused {
         /// For the log.
         detail: String,
     },
+}
+
+fn gone(reason: &str) -> String {
+    match reason {
+        "pruned" => {
+            "retention took the events of this task: only their headers are left".to_owned()
+        }
+        reason => format!("the events of this task cannot be read: {reason}"),
+    }
+}
+
+impl From<Failure> for Refused {
+    /// Says why a record cannot be had.
+    fn from(failure: Failure) -> Self {
+        Refused::RecordGone {
+            reason: match failure {
+                Failure::Unavailable { first, .. } | Failure::ResultUnknown(first) => first.reason,
+                Failure::Diverged(_) | Failure::OverrideInvalid { .. } => "log_corrupt",
+            },
+        }
+    }
 }
 
 impl From<StoreFault> for Refused {

@@ -20,7 +20,7 @@ pub use bundle::{
     BUNDLE_BYTES_MAX, BUNDLE_FORMAT, Bundle, ReadBundleError, bundle_names, request_names,
 };
 pub use failure::{Divergence, Failure, Unavailable};
-pub use keys::{Key, keys, kind_of, readable, text_value};
+pub use keys::{Key, NoDecision, keys, kind_of, question, readable, text_value};
 pub use outcome::{Emission, End, Replayed, broken};
 pub use proof::{CONFORMANCE_ISSUER, Issuing, receipt};
 pub use request::{Given, Mode, Override, Refresh, RequestError, Spec, artifacts_named, read};

@@ -159,6 +159,9 @@ impl From<Refused> for Failure {
                 failure
             }
             Refused::CursorExpired => Failure::new(Code::CursorExpired, message),
+            Refused::RecordGone { reason } => {
+                Failure::new(Code::CursorExpired, message).with("reason", json!(reason))
+            }
             Refused::ContentUnavailable { reason } => {
                 Failure::new(Code::ResourceNotFound, message).with("reason", json!(reason))
             }

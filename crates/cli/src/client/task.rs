@@ -167,6 +167,11 @@ impl Task {
         texts.collect::<Vec<_>>().join(" ")
     }
 
+    /// True for a replay, which runs the workflow of its source and asks for none.
+    pub(crate) fn is_replay(&self) -> bool {
+        self.id.starts_with("task_replay_")
+    }
+
     /// Returns the workflow it asked for.
     pub(crate) fn workflow(&self) -> &str {
         let named = self.raw.pointer("/metadata/workflow");

@@ -5,6 +5,7 @@ use std::path::Path;
 use canon::Value;
 use engine::replay::Source;
 use engine::replay::diff::{Reveal, between};
+use engine::workflow::{Registry, builtin};
 use serde_json::json;
 
 use crate::args::Connection;
@@ -14,7 +15,8 @@ use crate::exit::{Exit, OrHint};
 use crate::output::{Output, Paint, Table, printable, shorten};
 
 /// What `--help` shows at its end.
-pub(crate) const EXAMPLES: &str = "Ids, times and positions of a run are its own and no difference.\n\
+pub(crate) const EXAMPLES: &str = "Ids, times and positions of a run are its own and no difference; neither is what a model's \
+    provider keeps its books by.\n\
     With two files nothing but files is read. Exit 0 when the runs are equal, 1 when they differ.\n\n\
     Examples:\n  reprise diff task_0123 task_replay_0123\n  reprise diff before.bundle after.bundle\n  \
     reprise diff task_0123 task_0456 --json | jq .first_divergence";
@@ -62,7 +64,8 @@ pub(crate) fn run(args: &DiffArgs) -> anyhow::Result<Exit> {
 }
 
 fn compared(a: &Source, b: &Source) -> anyhow::Result<Value> {
-    serde_json::to_value(between(a, b, Reveal::All)).or_hint("the comparison", "report this")
+    let diff = between(a, b, &Registry::new(builtin()), Reveal::All);
+    serde_json::to_value(diff).or_hint("the comparison", "report this")
 }
 
 fn fetched(args: &DiffArgs, task: &str) -> anyhow::Result<Source> {
@@ -191,14 +194,31 @@ impl Printer<'_> {
             return Ok(());
         }
         self.heading("given")?;
-        for input in &inputs {
-            let name = input
-                .get("what")
-                .and_then(Value::as_str)
-                .unwrap_or_default();
-            self.out
-                .line(format_args!("  {}", shorten(&name.replace('_', " "), 60)))?;
-            self.lines(input.get("text"))?;
+        self.changes(&inputs, "  ")
+    }
+
+    /// Shows what differs member by member: its name, then the words.
+    fn changes(&mut self, changes: &[Value], indent: &str) -> anyhow::Result<()> {
+        for change in changes {
+            let text = |name: &str| change.get(name).and_then(Value::as_str);
+            let is_none = |name: &str| change.get(name).is_none_or(Value::is_null);
+            let what = match text("what").unwrap_or_default() {
+                // Whatever it belongs to is told by the line above.
+                "request" | "value" => String::new(),
+                what => what.replace('_', " "),
+            };
+            let mut title = vec![what];
+            title.extend(text("member").map(str::to_owned));
+            title.extend(text("role").map(|role| format!("({role})")));
+            title.retain(|word| !word.is_empty());
+            let which = match (is_none("before"), is_none("after")) {
+                (true, false) => ", only in b",
+                (false, true) => ", only in a",
+                _ => "",
+            };
+            let title = shorten(&format!("{}{which}", title.join(" ")), 120);
+            self.out.line(format_args!("{indent}{title}"))?;
+            self.lines(change.get("text"), indent)?;
         }
         Ok(())
     }
@@ -236,32 +256,35 @@ impl Printer<'_> {
             let key = self.out.paint(Paint::Waiting, &shorten(text("key"), 120));
             self.out
                 .line(format_args!("  {key}  {}", notes.join(", ")))?;
-            if differs("text") {
-                self.lines(effect.get("text"))?;
-            } else if text("what") == "changed" {
-                self.digests(effect)?;
+            for (name, changes) in [("request", "request_changes"), ("value", "value_changes")] {
+                let changes = effect.get(changes).and_then(Value::as_array);
+                let changes = changes.cloned().unwrap_or_default();
+                self.changes(&changes, "    ")?;
+                let is_told = !changes.is_empty() || (name == "value" && differs("text"));
+                if !is_told && text("what") == "changed" {
+                    self.digests(effect, name)?;
+                }
             }
+            self.lines(effect.get("text"), "  ")?;
         }
         Ok(())
     }
 
     /// Shows digests where there are no words.
-    fn digests(&mut self, effect: &Value) -> anyhow::Result<()> {
-        for name in ["request", "value"] {
+    fn digests(&mut self, effect: &Value, name: &str) -> anyhow::Result<()> {
+        if effect.get(name).is_some_and(Value::is_object) {
             let digest = |member: &str| {
                 let digest = effect.pointer(&format!("/{name}/{member}"));
                 digest.and_then(Value::as_str).unwrap_or("not told")
             };
-            if effect.get(name).is_some_and(Value::is_object) {
-                let (before, after) = (digest("before_sha256"), digest("after_sha256"));
-                let lines = json!({"before": [format!("{name} {before}")], "after": [format!("{name} {after}")]});
-                self.lines(Some(&lines))?;
-            }
+            let (before, after) = (digest("before_sha256"), digest("after_sha256"));
+            let lines = json!({"before": [format!("{name} {before}")], "after": [format!("{name} {after}")]});
+            self.lines(Some(&lines), "  ")?;
         }
         Ok(())
     }
 
-    fn lines(&mut self, text: Option<&Value>) -> anyhow::Result<()> {
+    fn lines(&mut self, text: Option<&Value>, indent: &str) -> anyhow::Result<()> {
         let Some(text) = text.filter(|text| text.is_object()) else {
             return Ok(());
         };
@@ -270,7 +293,7 @@ impl Printer<'_> {
             for line in lines.into_iter().flatten().filter_map(Value::as_str) {
                 let line = printable(line).replace('\t', "    ");
                 let line = self.out.paint(paint, &format!("{sign} {line}"));
-                self.out.line(format_args!("    {line}"))?;
+                self.out.line(format_args!("{indent}  {line}"))?;
             }
         }
         let omitted = text.get("omitted").and_then(Value::as_u64).unwrap_or(0);
@@ -278,7 +301,7 @@ impl Printer<'_> {
             let note = self
                 .out
                 .paint(Paint::Quiet, &format!("… and {omitted} more lines"));
-            self.out.line(format_args!("    {note}"))?;
+            self.out.line(format_args!("{indent}  {note}"))?;
         }
         Ok(())
     }
@@ -299,17 +322,19 @@ impl Printer<'_> {
         self.heading("end")?;
         if a != b {
             let lines = json!({"before": [shorten(&a, 300)], "after": [shorten(&b, 300)]});
-            self.lines(Some(&lines))?;
+            self.lines(Some(&lines), "  ")?;
         }
-        self.lines(answer)
+        self.lines(answer, "  ")
     }
 
     fn usage(&mut self) -> anyhow::Result<()> {
-        let unknown: Vec<String> = ["a", "b"]
+        let mut unknown: Vec<String> = ["a", "b"]
             .iter()
             .flat_map(|side| self.list(&format!("/{side}/usage/price_unknown")))
             .filter_map(|name| name.as_str().map(str::to_owned))
             .collect();
+        unknown.sort_unstable();
+        unknown.dedup();
         self.heading("used")?;
         let mut table = Table::new(&["", "A", "B", "DIFFERENCE"]);
         for (name, member) in [

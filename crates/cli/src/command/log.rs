@@ -84,6 +84,13 @@ fn rebuild(args: &LogArgs) -> anyhow::Result<Exit> {
 
 fn export(args: &LogExportArgs) -> anyhow::Result<Exit> {
     let data = args.data.data.as_path();
+    if args.out.exists() {
+        return Err(Problem::new(
+            format!("`{}` exists already", args.out.display()),
+            "an export writes a new folder and changes no other: name one that is not there yet",
+        )
+        .into());
+    }
     let keys = signing::public_keys(data)?.map(|keys| keys.to_jwks());
     // Read before the events: whatever it covers is among them.
     let checkpoint = checkpoint(data)?;

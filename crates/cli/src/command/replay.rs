@@ -1,12 +1,13 @@
-//! `reprise replay`: a finished task again, on a server or from a bundle alone.
+//! `reprise replay`: a finished task again, on a server or from a bundle alone, or all those of a session.
 //!
-//! Owns the words of the command and which of its three ways a call takes; what a replay is lives in the engine.
+//! Owns the words of the command and which of its ways a call takes; what a replay is lives in the engine.
 
 mod keys;
 mod offline;
 mod online;
 mod report;
 mod request;
+mod session;
 
 use std::path::{Path, PathBuf};
 
@@ -24,12 +25,13 @@ pub(crate) const EXAMPLES: &str = "Keys name what a run asked for: llm:main:1 is
     reprise replay task_0123 --set 'llm:main:1=Roll back now'   one answer changed\n  \
     reprise replay task_0123 --override mcp:files:main:2=result.json --reason 'what if the file was empty'\n  \
     reprise replay task_0123 --from checkpoint_0123_2 --refresh model,tools --set 'llm:main:3=Try again'\n  \
+    reprise replay session_0123 --set 'task_0123/llm:main:1=Roll back now'   all tasks of a session\n  \
     reprise replay --bundle run.bundle --receipt > receipt.json no server; canonical bytes";
 
 /// `reprise replay`
 #[derive(Debug, clap::Args)]
 pub(crate) struct ReplayArgs {
-    /// The finished task
+    /// The finished task, or a session whose finished tasks are replayed one after the other
     #[arg(required_unless_present = "bundle", conflicts_with = "bundle")]
     task: Option<String>,
     /// Replay a file that `reprise task export` wrote: no server, no data directory, no network
@@ -41,7 +43,8 @@ pub(crate) struct ReplayArgs {
     /// How to treat the record [default: what the other flags ask for, else exact]
     #[arg(long, value_parser = ["exact", "with_overrides", "from_checkpoint"])]
     mode: Option<String>,
-    /// Replace an answer with plain text: what a model says, what a tool prints, a time; repeat for more
+    /// Replace an answer with plain text: what a model says, what a tool prints, approve or deny, a time; repeat for
+    /// more. In a session: TASK/KEY=TEXT
     #[arg(long, value_name = "KEY=TEXT", value_parser = key_value)]
     set: Vec<(String, String)>,
     /// Replace an answer with the JSON value in a file; repeat for more
@@ -108,6 +111,9 @@ pub(crate) fn run(args: &ReplayArgs) -> anyhow::Result<Exit> {
     match (&args.bundle, &args.task) {
         (Some(file), _) if args.list => keys::show(&read_source(file)?, args.json, None),
         (Some(file), _) => offline::run(args, file),
+        (None, Some(session)) if session.starts_with("session_") => {
+            crate::wait(session::run(args, session))
+        }
         (None, Some(task)) if args.list => crate::wait(keys::online(args, task)),
         (None, Some(task)) => crate::wait(online::run(args, task)),
         (None, None) => {

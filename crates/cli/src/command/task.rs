@@ -173,12 +173,29 @@ async fn get(args: TaskGetArgs) -> anyhow::Result<Exit> {
     if args.json {
         Output::stdout().json(&task.raw)?;
     } else {
-        details(&task)?;
+        let workflow = workflow(&client, &task).await;
+        details(&task, workflow)?;
     }
     Ok(task.status.reading())
 }
 
-fn details(task: &Task) -> anyhow::Result<()> {
+/// Returns the workflow that a Task really runs. That of a replay stands in its first event alone.
+async fn workflow(client: &Client, task: &Task) -> String {
+    if !task.is_replay() {
+        return task.workflow().to_owned();
+    }
+    let path = ["v1", "tasks", &task.id, "events"];
+    let first = client.get(&path, &[("limit", "1")]).await;
+    // A list is not worth failing for it: it may be pruned, or not for this key to see.
+    let first = first.ok().and_then(|page| Page::read(&page).ok());
+    let name = first.and_then(|page| {
+        let name = page.data.first()?.pointer("/payload/workflow")?;
+        name.as_str().map(str::to_owned)
+    });
+    name.unwrap_or_else(|| "(its source's)".to_owned())
+}
+
+fn details(task: &Task, workflow: String) -> anyhow::Result<()> {
     let mut out = Output::stdout();
     let member = |name: &str| task.raw.get(name).and_then(Value::as_str);
     let mut rows = Table::default();
@@ -192,7 +209,7 @@ fn details(task: &Task) -> anyhow::Result<()> {
     };
     row("task", task.id.clone(), None);
     row("status", task.status.to_string(), paint(&task.status));
-    row("workflow", task.workflow().to_owned(), None);
+    row("workflow", workflow, None);
     row("input", task.input_text(), None);
     if let Some(failure) = &task.failure {
         row(
@@ -300,11 +317,12 @@ async fn list(args: TaskListArgs) -> anyhow::Result<Exit> {
         let mut rows = Table::new(&["TASK", "STATUS", "CREATED", "WORKFLOW", "INPUT"]);
         for task in &tasks {
             let created = task.created_at.get(..19).unwrap_or(&task.created_at);
+            let workflow = workflow(&client, task).await;
             rows.row([
                 (shorten(&task.id, 80), None),
                 (task.status.to_string(), paint(&task.status)),
                 (shorten(&created.replace('T', " "), 40), None),
-                (shorten(task.workflow(), 40), None),
+                (shorten(&workflow, 40), None),
                 (shorten(&task.input_text(), 60), None),
             ]);
         }

@@ -127,6 +127,14 @@ impl Findings {
             let reason = text(verdict, "reason").unwrap_or_else(|| "invalid".to_owned());
             findings.fail("server", &reason, None, None);
         }
+        let lost = verdict.pointer("/details/materials/unavailable");
+        let lost = lost.and_then(Value::as_array).map_or(0, Vec::len);
+        if lost > 0 {
+            findings.note(format!(
+                "{lost} of its materials are no longer there, such as events that retention took: the receipt stands, \
+                 what it commits to cannot be compared any more (material_unavailable)"
+            ));
+        }
         findings.extra = verdict.as_object().cloned().unwrap_or_default();
         findings
     }

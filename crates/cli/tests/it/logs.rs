@@ -32,6 +32,12 @@ fn a_log_is_verified_folded_again_and_exported() {
     assert_eq!(lines.lines().count() as u64, events);
     let again = world.run(&["log", "export", "bundle"]);
     assert_eq!(again.code, 2, "{again:?}");
+    assert!(
+        again
+            .stderr
+            .starts_with("error: `bundle` exists already\nhint: "),
+        "{again:?}"
+    );
 }
 
 #[test]

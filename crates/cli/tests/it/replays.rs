@@ -4,6 +4,7 @@ mod damage;
 mod docs;
 mod offline;
 mod online;
+mod words;
 
 use std::fs;
 

@@ -90,8 +90,6 @@ impl Engine {
 
     /// Reads as much of the source as it takes to judge a request; whether the rest is there is for the run to say.
     async fn asked_of(&self, task: &Task, request: &ReplayTask) -> Result<Option<Source>, Refused> {
-        // Nothing that was ever readable is unreadable now but what retention took.
-        let kept = |source: Result<Source, _>| source.map_err(|_| Refused::CursorExpired);
         let keys = match replay::asks(&request.body) {
             Some(keys) => keys,
             None if task.imported.is_some() => Vec::new(),
@@ -102,16 +100,17 @@ impl Engine {
                 let first = first.and_then(|first| Event::parse(&first.bytes).ok());
                 return match first {
                     Some(first) if !first.is_header() => Ok(None),
-                    _ => Err(Refused::CursorExpired),
+                    _ => Err(Refused::RecordGone { reason: "pruned" }),
                 };
             }
         };
-        let source = kept(self.source(&request.id, Beside::Request).await?)?;
+        let source = self.source(&request.id, Beside::Request).await??;
         if keys.iter().all(|key| source.knows(key)) {
             return Ok(Some(source));
         }
         // It may be the id of a call, and that may stand in an answer that is kept beside the log.
-        kept(self.source(&request.id, Beside::Everything).await?).map(Some)
+        let source = self.source(&request.id, Beside::Everything).await??;
+        Ok(Some(source))
     }
 
     /// Makes the id of a Branch for a run that goes on live, or that its persona isolates.

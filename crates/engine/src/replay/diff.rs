@@ -3,19 +3,30 @@
 //!
 //! Pure, over two sealed logs. A replay and its source are laid side by side by the ids that the replay's events carry;
 //! other runs by effect keys and by the order of each kind of event. Ids, positions and times of a run are its own and
-//! no difference. Pieces of streamed text are not compared: the whole answer is.
+//! no difference, and neither is what a provider keeps its books by (`same.rs`); a time that a request changed is one.
+//! Pieces of streamed text are not compared: the whole answer is.
 
 mod align;
+mod asked;
+mod change;
+mod effects;
+mod same;
 mod text;
 
-use canon::{Digest, Value, jcs, sha256};
-use domain::{INLINE_BYTES_MAX, Kind, Status, TaskId};
+use canon::{Digest, Map, Value};
+use domain::{Kind, Status, TaskId};
 use serde::Serialize;
 use serde_json::json;
 
-use super::keys::readable;
+use super::request::Override;
 use super::source::Source;
+use crate::workflow::{Registry, Start};
 use align::Aligned;
+use change::members;
+use same::Comparison;
+
+pub use change::Change;
+pub use effects::{Digests, Effect};
 
 pub use text::{TEXT_LINES_MAX, TextDiff};
 
@@ -164,58 +175,16 @@ pub struct Place {
     pub effect_key: Option<String>,
 }
 
-/// Something that the runs were given differently.
-#[derive(Debug, Clone, PartialEq, Serialize)]
-pub struct Change {
-    /// `workflow`, `workflow_version`, `input` or `persona`.
-    pub what: &'static str,
-    /// Of the first run; a digest in place of a large value.
-    pub before: Value,
-    /// Of the second.
-    pub after: Value,
-    /// The difference of the words.
-    pub text: Option<TextDiff>,
-}
-
-/// An effect that differs.
-#[derive(Debug, Clone, PartialEq, Serialize)]
-pub struct Effect {
-    /// Its key.
-    pub key: String,
-    /// What it is, in the words of overrides.
-    pub kind: String,
-    /// Which of the runs have it.
-    pub what: How,
-    /// What was asked, when that differs.
-    pub request: Option<Digests>,
-    /// What was answered, when that differs.
-    pub value: Option<Digests>,
-    /// `ok` or `error`, when that differs.
-    pub outcome: Option<(Option<String>, Option<String>)>,
-    /// The difference of the words of the answers.
-    pub text: Option<TextDiff>,
-    /// True when the request of a replay replaced the answer.
-    pub overridden: bool,
-    /// `stale_input` for a recorded answer to another request, `refreshed` for one that was performed anew.
-    pub note: Option<String>,
-}
-
-/// Digests of both sides; none for what is not there or not told.
-#[derive(Debug, Clone, PartialEq, Eq, Serialize)]
-pub struct Digests {
-    /// Of the first run.
-    pub before_sha256: Option<String>,
-    /// Of the second.
-    pub after_sha256: Option<String>,
-}
-
 /// Compares two runs.
-pub fn between(a: &Source, b: &Source, reveal: Reveal) -> Diff {
+///
+/// What was asked is not stored in words: the workflows say it again, over the recorded answers.
+pub fn between(a: &Source, b: &Source, workflows: &Registry, reveal: Reveal) -> Diff {
     let relation = relation(a, b);
-    let aligned = Aligned::new(a, b, relation);
-    let first_divergence = aligned.first_divergence();
-    let inputs = inputs(a, b, &aligned);
-    let effects = effects(a, b, &aligned, reveal);
+    let comparison = Comparison::new(a, b, relation, workflows, reveal);
+    let aligned = Aligned::new(&comparison);
+    let first_divergence = aligned.first_divergence(&comparison);
+    let inputs = inputs(&comparison, &aligned);
+    let effects = effects::differing(&comparison, &aligned);
     let (a, b) = (run(a), run(b));
     let answer = match (&a.answer, &b.answer) {
         (None, None) => None,
@@ -284,28 +253,42 @@ fn run(source: &Source) -> Run {
 fn failure(source: &Source) -> Value {
     (0..source.len())
         .rev()
-        .find(|index| {
-            source.kind(*index) == Some(Kind::TaskFailed)
-                && source
-                    .event(*index)
-                    .is_some_and(|event| event.replay.is_none())
-        })
+        .find(|index| source.kind(*index) == Some(Kind::TaskFailed) && is_own(source, *index))
         .and_then(|index| source.payload(index).remove("failure"))
         .unwrap_or_default()
 }
 
-/// Returns what a run answered, when it completed.
+/// Returns what a run answered, when it completed: the words of its result. A replay's outcome holds them, whatever its
+/// request made the event say that tells them.
 pub fn answer(source: &Source) -> Option<String> {
     if source.status != Status::Completed {
         return None;
     }
-    let index = (0..source.len()).rev().find(|index| {
-        source.kind(*index) == Some(Kind::AgentMessage)
+    let last = |wanted: fn(&Source, usize) -> bool| {
+        let index = (0..source.len()).rev().find(|index| wanted(source, *index));
+        index.map(|index| source.payload(index))
+    };
+    let outcome = last(|source, index| {
+        source.kind(index) == Some(Kind::OutcomeRecorded) && is_own(source, index)
+    });
+    let messages = outcome.as_ref().and_then(|outcome| outcome.get("messages"));
+    if let Some(Value::Array(messages)) = messages {
+        let message = messages.first().and_then(Value::as_object);
+        return message.map(align::message_text);
+    }
+    let message = last(|source, index| {
+        source.kind(index) == Some(Kind::AgentMessage)
             && source
-                .event(*index)
+                .event(index)
                 .is_some_and(|event| event.actor.as_deref() == Some("agent"))
-    })?;
-    Some(align::message_text(&source.payload(index)))
+    });
+    message.as_ref().map(align::message_text)
+}
+
+/// True for an event of the Task's own life, which repeats none of a source.
+fn is_own(source: &Source, index: usize) -> bool {
+    let event = source.event(index);
+    event.is_some_and(|event| event.replay.is_none())
 }
 
 fn usage(source: &Source) -> Usage {
@@ -356,148 +339,59 @@ fn usage_difference(a: &Usage, b: &Usage) -> UsageDifference {
     }
 }
 
-fn inputs(a: &Source, b: &Source, aligned: &Aligned<'_>) -> Vec<Change> {
+/// Returns what the runs were given differently, each only by its members that differ.
+fn inputs(comparison: &Comparison<'_>, aligned: &Aligned<'_>) -> Vec<Change> {
+    let (a, b) = (comparison.a, comparison.b);
     let mut changes = Vec::new();
     let mut compare = |what: &'static str, before: Value, after: Value| {
-        if before != after {
-            let text = TextDiff::between(&readable(&before), &readable(&after));
-            changes.push(Change {
-                what,
-                before: shown(before),
-                after: shown(after),
-                text,
-            });
-        }
+        changes.extend(members(what, &before, &after));
     };
     let ((name_a, version_a), (name_b, version_b)) = (a.workflow(), b.workflow());
     compare("workflow", name_a.into(), name_b.into());
     compare("workflow_version", json!(version_a), json!(version_b));
-    let start = |source: &Source| source.start(|index| source.payload(index)).0;
-    let (start_a, start_b) = (start(a), start(b));
+    let (start_a, start_b) = (given(a), given(b));
     // A replay from a checkpoint does not tell again what lies before it.
     if aligned.begins_at_start() {
         compare("input", start_a.input, start_b.input);
     }
     compare("persona", json!(start_a.persona), json!(start_b.persona));
+    let hides = |source: &Source| comparison.reveal == Reveal::Public && !is_given_openly(source);
+    if hides(a) || hides(b) {
+        changes.iter_mut().for_each(Change::hide);
+    }
     changes
 }
 
-/// Returns a value, or its digest when it is large.
-fn shown(value: Value) -> Value {
-    let bytes = jcs(&value);
-    if bytes.len() <= INLINE_BYTES_MAX {
-        return value;
+/// Returns what a run started from. The id of a persona follows from its name and version.
+fn given(source: &Source) -> Start {
+    let (mut start, _) = source.start(|index| source.payload(index));
+    if let Some(Value::Object(persona)) = &mut start.persona {
+        persona.remove("id");
     }
-    json!({"sha256": sha256(&bytes), "bytes": bytes.len()})
+    start
 }
 
-fn effects(a: &Source, b: &Source, aligned: &Aligned<'_>, reveal: Reveal) -> Vec<Effect> {
-    let of_a = a.effects();
-    let of_b = b.effects();
-    let only_b = of_b
-        .iter()
-        .map(|(key, _)| *key)
-        .filter(|key| !of_a.iter().any(|(known, _)| known == key));
-    let keys: Vec<&str> = of_a.iter().map(|(key, _)| *key).chain(only_b).collect();
-    let sides = keys
+/// True unless the request of a replay gave it something that is not public to begin with.
+fn is_given_openly(source: &Source) -> bool {
+    let overrides = source
+        .request()
         .into_iter()
-        .map(|key| (key, Side::of(a, key), Side::of(b, key)));
-    sides
-        .filter_map(|(key, side_a, side_b)| {
-            let what = match (side_a.exists, side_b.exists) {
-                (true, true) => How::Changed,
-                (true, false) if aligned.lies_before(&side_a) => return None,
-                (true, false) => How::Missing,
-                (false, true) if aligned.lies_before(&side_b) => return None,
-                (false, _) => How::Added,
-            };
-            let request = Digests::unless_equal(side_a.request(), side_b.request());
-            let value =
-                Digests::unless_equal(side_a.text("value_sha256"), side_b.text("value_sha256"));
-            let outcomes = (side_a.text("outcome"), side_b.text("outcome"));
-            let outcome = (outcomes.0 != outcomes.1).then_some(outcomes);
-            if what == How::Changed && request.is_none() && value.is_none() && outcome.is_none() {
-                return None;
-            }
-            let text = match (side_a.words(reveal), side_b.words(reveal)) {
-                (Some(before), Some(after)) => TextDiff::between(&before, &after),
-                (Some(before), None) if !side_b.exists => TextDiff::between(&before, ""),
-                (None, Some(after)) if !side_a.exists => TextDiff::between("", &after),
-                _ => None,
-            };
-            let kind = side_a.text("kind").or_else(|| side_b.text("kind"));
-            let note = side_b
-                .text("replay_note")
-                .or_else(|| side_a.text("replay_note"));
-            Some(Effect {
-                key: key.to_owned(),
-                kind: kind.unwrap_or_default(),
-                what,
-                request,
-                value,
-                outcome,
-                text,
-                overridden: side_a.overridden() || side_b.overridden(),
-                note,
-            })
-        })
-        .collect()
+        .flat_map(|spec| &spec.overrides);
+    let mut events = overrides.filter(|(key, _)| key.starts_with("event:"));
+    events.all(|(_, given)| is_public(given))
 }
 
-/// An effect in one of the runs.
-struct Side<'a> {
-    source: &'a Source,
-    exists: bool,
-    requested: Option<usize>,
-    recorded: Option<usize>,
+fn is_public(given: &Override) -> bool {
+    given.visibility == domain::Visibility::Public
 }
 
-impl<'a> Side<'a> {
-    fn of(source: &'a Source, key: &str) -> Self {
-        let places = source.places(key);
-        Self {
-            source,
-            exists: places.requested.or(places.recorded).is_some(),
-            requested: places.requested,
-            recorded: places.recorded,
-        }
-    }
-
-    fn text(&self, name: &str) -> Option<String> {
-        let places = [self.recorded, self.requested].into_iter().flatten();
-        let mut events = places.filter_map(|place| self.source.event(place));
-        events.find_map(|event| Some(event.payload.get(name)?.as_str()?.to_owned()))
-    }
-
-    fn request(&self) -> Option<String> {
-        let event = self.source.event(self.requested?)?;
-        Some(event.payload.get("request_sha256")?.as_str()?.to_owned())
-    }
-
-    /// Returns the words of the answer, as far as they may be told.
-    fn words(&self, reveal: Reveal) -> Option<String> {
-        let is_public = self.text("visibility").is_none_or(|word| word == "public");
-        if reveal == Reveal::Public && !is_public {
-            return None;
-        }
-        self.source
-            .recorded_value(self.recorded?)
-            .map(|value| readable(&value))
-    }
-
-    fn overridden(&self) -> bool {
-        let event = self.recorded.and_then(|place| self.source.event(place));
-        let mark = event.and_then(|event| event.replay.as_ref());
-        mark.is_some_and(|mark| mark.override_key.is_some())
-            && self.text("replay_note").as_deref() != Some("refreshed")
-    }
-}
-
-impl Digests {
-    fn unless_equal(before: Option<String>, after: Option<String>) -> Option<Self> {
-        (before != after).then_some(Self {
-            before_sha256: before,
-            after_sha256: after,
-        })
-    }
+/// Returns the keys of the overrides that a replay delivered.
+fn applied(source: &Source) -> Vec<String> {
+    let ended = (0..source.len())
+        .rev()
+        .find(|index| source.kind(*index) == Some(Kind::ReplayCompleted) && is_own(source, *index));
+    let payload: Map<String, Value> = ended.map(|index| source.payload(index)).unwrap_or_default();
+    let keys = payload.get("overrides_applied").and_then(Value::as_array);
+    let keys = keys.into_iter().flatten().filter_map(Value::as_str);
+    keys.map(str::to_owned).collect()
 }

@@ -327,6 +327,11 @@ impl Source {
         mark.override_key.as_deref()
     }
 
+    /// Returns the request, when this is a replay whose request is at hand.
+    pub(super) fn request(&self) -> Option<&Spec> {
+        self.inherited.as_ref()
+    }
+
     /// Returns the payload that the request of this replay gave an event, which may not be public.
     fn substitute(&self, index: usize) -> Option<&Map<String, Value>> {
         let key = self.substituted_by(index)?;

@@ -14,6 +14,7 @@ mod receipts;
 mod records;
 mod replay_agent;
 mod replay_crash;
+mod replay_diff;
 mod replay_edges;
 mod replay_modes;
 mod replay_property;

@@ -179,7 +179,7 @@ async fn replayed(engine: &Engine, source: &TaskId, body: Value) -> TaskId {
 }
 
 fn says(text: &str) -> Value {
-    json!({"kind": "llm_provider_response", "value": replay::text_value("llm:main:1", text)})
+    json!({"kind": "llm_provider_response", "value": replay::text_value("llm:main:1", text, None).unwrap()})
 }
 
 async fn bundle(engine: &Engine, id: &TaskId) -> Vec<u8> {
@@ -193,6 +193,7 @@ async fn compare(engine: &Engine, a: &TaskId, b: &TaskId) -> Diff {
     let offline = diff::between(
         &source(bundle(engine, a).await),
         &source(bundle(engine, b).await),
+        &workflows(),
         Reveal::All,
     );
     assert_eq!(online, offline);
@@ -568,6 +569,12 @@ async fn a_changed_answer_and_what_followed_from_it_are_told() {
     );
     assert_eq!(second.note.as_deref(), Some("stale_input"));
     assert!(second.request.is_some() && second.value.is_none() && second.text.is_none());
+    // A workflow of our own is asked for its words like any other.
+    let [asked] = &second.request_changes[..] else {
+        panic!("{second:?}")
+    };
+    assert_eq!(asked.member.as_deref(), Some("2"));
+    assert_eq!(asked.text.as_ref().unwrap().after, ["short"]);
     // The last answer was the recorded one: the end is the same.
     assert!(diff.answer.is_none());
     assert_eq!(diff.b.usage.use_unknown, ["llm:main:1"]);
@@ -645,11 +652,12 @@ async fn unrelated_runs_are_laid_over_each_other_by_keys() {
     let diff = compare(&engine, &one, &other).await;
     assert_eq!(diff.inputs.len(), 1);
     assert_eq!(diff.inputs[0].what, "input");
-    assert_eq!(diff.inputs[0].before, json!({"goal": "x"}));
+    assert_eq!(diff.inputs[0].member.as_deref(), Some("goal"));
+    assert_eq!(diff.inputs[0].before, json!("x"));
     assert_eq!(diff.effects.len(), 2);
     let parting = diff.first_divergence.unwrap();
-    assert_eq!(parting.a.unwrap().event, "vendor.effect_requested");
-    assert_eq!(parting.members, ["request_sha256"]);
+    assert_eq!(parting.a.unwrap().event, "task.submitted");
+    assert_eq!(parting.members, ["input"]);
     // A price that nobody knows is named and not 0.
     assert_eq!(diff.b.usage.price_unknown, ["test/m-1"]);
     assert_eq!(diff.b.usage.cost_micros, 0);

@@ -7,14 +7,30 @@ use canon::{Value, jcs};
 use engine::replay::{self, Key, Source, readable};
 use serde_json::json;
 
-use super::ReplayArgs;
+use super::{ReplayArgs, source_of};
 use crate::client::{Client, Page, Target};
-use crate::exit::{Exit, Problem};
+use crate::exit::{Exit, Problem, is_refused};
 use crate::output::{Output, Paint, Table, shorten, talk};
 
-/// Lists the keys of a Task on a server, from its events alone.
+/// Lists the keys of a Task on a server.
 pub(super) async fn online(args: &ReplayArgs, task: &str) -> anyhow::Result<Exit> {
     let client = Client::new(Target::find(&args.connection)?)?;
+    show(&recorded(&client, task).await?, args.json, Some(task))
+}
+
+/// Reads the record of a Task: all of it if this key may, else its events alone.
+pub(super) async fn recorded(client: &Client, task: &str) -> anyhow::Result<Source> {
+    let path = ["v1", "tasks", task, "bundle"];
+    match client.get_bytes(&path, &[]).await {
+        Ok(bytes) => source_of(&bytes, "what the server sent"),
+        Err(error) if is_refused(&error, &["permission_denied", "policy_violation"]) => {
+            of_events(client, task).await
+        }
+        Err(error) => Err(error),
+    }
+}
+
+async fn of_events(client: &Client, task: &str) -> anyhow::Result<Source> {
     let mut events: Vec<Arc<[u8]>> = Vec::new();
     let mut after: Option<String> = None;
     loop {
@@ -31,14 +47,14 @@ pub(super) async fn online(args: &ReplayArgs, task: &str) -> anyhow::Result<Exit
             break;
         }
     }
-    let source = Source::read(&events, BTreeMap::new(), None, None).map_err(|error| {
+    Source::read(&events, BTreeMap::new(), None, None).map_err(|error| {
         Problem::new(
             format!("`{task}` cannot be replayed: {error}"),
             format!("`reprise task get {task}` shows where it stands"),
         )
         .answers_no()
-    })?;
-    show(&source, args.json, Some(task))
+        .into()
+    })
 }
 
 /// Prints them.
@@ -80,15 +96,29 @@ pub(super) fn show(source: &Source, as_json: bool, task: Option<&str>) -> anyhow
 
 fn preview(key: &Key) -> String {
     let text = match &key.value {
-        None if key.ok => "(not shown here; `reprise task export` has it)".to_owned(),
-        None => "(nothing recorded)".to_owned(),
-        Some(Value::Object(_) | Value::Array(_)) if key.kind == "checkpoint_value" => {
-            key.value.as_ref().map(Value::to_string).unwrap_or_default()
+        None if !key.recorded => return "(nothing recorded)".to_owned(),
+        None => return elsewhere(key),
+        Some(value @ (Value::Object(_) | Value::Array(_))) if key.kind == "checkpoint_value" => {
+            value.to_string()
         }
         Some(value) => readable(value),
     };
-    match key.ok || key.value.is_none() {
-        true => shorten(&text, 80),
-        false => shorten(&format!("error: {text}"), 80),
+    let prefix = match (key.ok, key.overridden) {
+        (_, true) => "overridden: ",
+        (true, false) => "",
+        (false, false) => "error: ",
+    };
+    shorten(&format!("{prefix}{text}"), 80)
+}
+
+/// Says where a value is that cannot be shown here.
+fn elsewhere(key: &Key) -> String {
+    match (&key.value_sha256, key.kind) {
+        (_, "secret_value") => "(a secret: its value is kept nowhere)".to_owned(),
+        (Some(digest), _) => {
+            let digest = shorten(digest, 20);
+            format!("(not for this key to see: {digest}; a key with `internal:read` sees it)")
+        }
+        (None, _) => "(not told)".to_owned(),
     }
 }

@@ -12,14 +12,14 @@ use receipts::Receipt;
 use serde_json::json;
 
 use super::report::Report;
-use super::request::{Prepared, prepare};
+use super::request::{Names, Prepared, prepare};
 use super::{ReplayArgs, read_source};
 use crate::exit::{Exit, OrHint, Problem};
 
 /// Replays and tells.
 pub(super) fn run(args: &ReplayArgs, file: &Path) -> anyhow::Result<Exit> {
     let source = read_source(file)?;
-    let (body, artifacts) = request(args)?;
+    let (body, artifacts) = request(args, &source)?;
     let (spec, secrets) = replay::read(&body, &source, &artifacts, args.offline.conformance)
         .map_err(|error| refusal(&error))?;
     let workflows = Registry::new(builtin());
@@ -55,8 +55,11 @@ pub(super) fn run(args: &ReplayArgs, file: &Path) -> anyhow::Result<Exit> {
         &Value::Object(replayed.ended(&source)),
     );
     for emission in &replayed.emissions {
-        if let (Kind::EffectRecorded, Some(payload)) = (emission.kind, &emission.payload) {
-            report.effect(&json!(payload));
+        let original = emission.original.and_then(|index| source.event(index));
+        let payload = emission.payload.as_ref();
+        let payload = payload.or_else(|| original.map(|event| &event.payload));
+        if let (Kind::EffectRecorded, Some(payload)) = (emission.kind, payload) {
+            report.effect(&json!(payload), emission.override_key.as_deref());
         }
     }
     if args.receipt {
@@ -72,14 +75,17 @@ pub(super) fn run(args: &ReplayArgs, file: &Path) -> anyhow::Result<Exit> {
 }
 
 /// Returns the request, and the content of the Artifacts that it names.
-fn request(args: &ReplayArgs) -> anyhow::Result<(Value, BTreeMap<String, Vec<u8>>)> {
+fn request(
+    args: &ReplayArgs,
+    source: &Source,
+) -> anyhow::Result<(Value, BTreeMap<String, Vec<u8>>)> {
     let mut artifacts = BTreeMap::new();
     for (id, file) in &args.offline.artifact {
         let hint = "name a file with the content of the artifact";
         let bytes = std::fs::read(file).or_hint(format_args!("`{file}`"), hint)?;
         artifacts.insert(id.clone(), bytes);
     }
-    let mut prepared: Prepared = prepare(args)?;
+    let mut prepared: Prepared = prepare(args, Names::Keys, |key| replay::question(source, key))?;
     for large in prepared.take_large() {
         // There is no server to give it an id: what it holds names it.
         let digest = canon::sha256(&large.bytes).hex();

@@ -3,22 +3,29 @@
 use std::io::Write as _;
 
 use canon::{Value, jcs};
+use engine::replay::question;
 use serde_json::json;
 
 use super::ReplayArgs;
+use super::keys::recorded;
 use super::report::Report;
-use super::request::{Large, prepare};
+use super::request::{Large, Names, decided, prepare};
 use crate::client::{Client, Cursor, Flow, Target, Task, Write, follow, fresh_key};
 use crate::exit::{Exit, Problem};
 use crate::output::{Output, talk};
 
 /// Replays and tells.
 pub(super) async fn run(args: &ReplayArgs, task: &str) -> anyhow::Result<Exit> {
-    let mut prepared = prepare(args)?;
     let client = Client::new(Target::find(&args.connection)?)?;
+    let asked = match decided(args).next() {
+        Some(_) => Some(recorded(&client, task).await?),
+        None => None,
+    };
+    let mut prepared = prepare(args, Names::Keys, |key| question(asked.as_ref()?, key))?;
     let source = client.task(task).await?;
     for large in prepared.take_large() {
-        let id = upload(&client, &source, &large).await?;
+        let workspace = member(&source, "workspace_id");
+        let id = upload(&client, &source.session_id, workspace, &large).await?;
         prepared.place(&large.key, &id);
     }
     let body = prepared.value();
@@ -47,13 +54,7 @@ pub(super) async fn run(args: &ReplayArgs, task: &str) -> anyhow::Result<Exit> {
         ..Report::default()
     };
     let ended = follow(&client, &accepted.id, &mut Cursor::default(), |event| {
-        match event.kind.as_str() {
-            "replay.started" => report.start(&event.payload),
-            "replay.completed" => report.end(true, &event.payload),
-            "replay.failed" => report.end(false, &event.payload),
-            "vendor.effect_recorded" => report.effect(&event.payload),
-            _ => {}
-        }
+        report.event(event);
         Ok(Flow::Continue)
     })
     .await?;
@@ -82,13 +83,18 @@ fn member(task: &Task, name: &str) -> Option<String> {
 }
 
 /// Keeps a large value as an Artifact. The Task itself is sealed: it belongs to the Session.
-async fn upload(client: &Client, source: &Task, large: &Large) -> anyhow::Result<String> {
+pub(super) async fn upload(
+    client: &Client,
+    session: &str,
+    workspace: Option<String>,
+    large: &Large,
+) -> anyhow::Result<String> {
     let body = json!({
         "kind": "other",
         "mime_type": "application/json",
         "visibility": "receipt_only",
-        "session_id": source.session_id,
-        "workspace_id": member(source, "workspace_id"),
+        "session_id": session,
+        "workspace_id": workspace,
         "metadata": {"override_key": large.key},
     });
     let key = fresh_key()?;
@@ -109,7 +115,7 @@ async fn upload(client: &Client, source: &Task, large: &Large) -> anyhow::Result
 }
 
 /// Returns what a Task said at its end.
-async fn answer(client: &Client, task: &Task) -> anyhow::Result<Option<String>> {
+pub(super) async fn answer(client: &Client, task: &Task) -> anyhow::Result<Option<String>> {
     let Some(id) = member(task, "outcome_id") else {
         return Ok(None);
     };

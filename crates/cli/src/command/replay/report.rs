@@ -2,6 +2,7 @@
 
 use serde_json::{Value, json};
 
+use crate::client::Event;
 use crate::exit::Exit;
 use crate::output::{Output, Paint, Table, printable, shorten, talk};
 
@@ -24,6 +25,8 @@ pub(super) struct Report {
     pub(super) stale: Vec<String>,
     /// Effects that were performed anew.
     pub(super) refreshed: Vec<String>,
+    /// Effects that the source had performed anew: repeated from its record.
+    pub(super) refreshed_in_source: Vec<String>,
     /// `{code, message, details}`; null when nothing failed.
     pub(super) failure: Value,
     pub(super) answer: Option<String>,
@@ -32,6 +35,20 @@ pub(super) struct Report {
 }
 
 impl Report {
+    /// Takes an event of the replay.
+    pub(super) fn event(&mut self, event: &Event) {
+        match event.kind.as_str() {
+            "replay.started" => self.start(&event.payload),
+            "replay.completed" => self.end(true, &event.payload),
+            "replay.failed" => self.end(false, &event.payload),
+            "vendor.effect_recorded" => {
+                let key = event.raw.pointer("/replay/override_key");
+                self.effect(&event.payload, key.and_then(Value::as_str));
+            }
+            _ => {}
+        }
+    }
+
     /// Takes the payload of `replay.completed` or `replay.failed`.
     pub(super) fn end(&mut self, completed: bool, payload: &Value) {
         self.completed = completed;
@@ -56,13 +73,14 @@ impl Report {
         self.unmatched = texts(payload.get("unmatched_keys"));
     }
 
-    /// Takes the payload of a recorded effect.
-    pub(super) fn effect(&mut self, payload: &Value) {
+    /// Takes the payload of a recorded effect. Only what came into being in this replay carries the key of an override.
+    pub(super) fn effect(&mut self, payload: &Value, override_key: Option<&str>) {
         let text = |name: &str| payload.get(name).and_then(Value::as_str);
         let key = text("effect_key").unwrap_or_default().to_owned();
         match text("replay_note") {
             Some("stale_input") => self.stale.push(key),
-            Some("refreshed") => self.refreshed.push(key),
+            Some("refreshed") if override_key.is_some() => self.refreshed.push(key),
+            Some("refreshed") => self.refreshed_in_source.push(key),
             _ => {}
         }
     }
@@ -77,7 +95,7 @@ impl Report {
         }
     }
 
-    fn to_json(&self) -> Value {
+    pub(super) fn to_json(&self) -> Value {
         json!({
             "task_id": self.task,
             "source_task_id": self.source,
@@ -91,6 +109,7 @@ impl Report {
             "unmatched_keys": self.unmatched,
             "stale_inputs": self.stale,
             "refreshed": self.refreshed,
+            "refreshed_in_source": self.refreshed_in_source,
             "failure": self.failure,
             "answer": self.answer,
             "source_answer": self.source_answer,
@@ -122,9 +141,17 @@ impl Report {
             (
                 "stale",
                 &self.stale,
-                " (the recorded answer to another request)",
+                match self.mode.as_str() {
+                    "exact" => " (so in the source: the recorded answer to another request)",
+                    _ => " (the recorded answer to another request)",
+                },
             ),
             ("anew", &self.refreshed, " (performed now, not recorded)"),
+            (
+                "anew",
+                &self.refreshed_in_source,
+                " (anew in the source; nothing was performed now)",
+            ),
         ];
         for (name, keys, note) in lists {
             for key in keys {
@@ -157,7 +184,7 @@ impl Report {
         Ok(())
     }
 
-    fn verdict(&self) -> (String, Paint) {
+    pub(super) fn verdict(&self) -> (String, Paint) {
         let status = &self.status;
         match (self.completed, self.equal) {
             (true, true) => (

@@ -3,6 +3,7 @@
 use std::path::Path;
 
 use canon::{Integers, Map, Value, jcs};
+use domain::Ask;
 use engine::replay::{kind_of, text_value};
 use serde_json::json;
 
@@ -43,8 +44,42 @@ impl Prepared {
     }
 }
 
-/// Builds the request that the flags ask for.
-pub(super) fn prepare(args: &ReplayArgs) -> anyhow::Result<Prepared> {
+/// What names what is to be replaced.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) enum Names {
+    /// Keys of a task.
+    Keys,
+    /// Tasks of a session and their keys: `TASK/KEY`.
+    TasksAndKeys,
+}
+
+impl Names {
+    /// Returns the key in a name.
+    fn key(self, name: &str) -> anyhow::Result<&str> {
+        match (self, name.split_once('/')) {
+            (Names::Keys, _) => Ok(name),
+            (Names::TasksAndKeys, Some((task, key))) if task.starts_with("task_") => Ok(key),
+            (Names::TasksAndKeys, _) => Err(Problem::new(
+                format!("`{name}` names no task"),
+                "in a session write TASK/KEY=…, such as task_0123/llm:main:1=TEXT",
+            )
+            .into()),
+        }
+    }
+}
+
+/// Returns the names under which text may be a decision or an answer: what was asked for says which.
+pub(super) fn decided(args: &ReplayArgs) -> impl Iterator<Item = &str> {
+    let names = args.set.iter().map(|(name, _)| name.as_str());
+    names.filter(|name| name.contains("host:approval:"))
+}
+
+/// Builds the request that the flags ask for. `asks` says what somebody was asked for under a name.
+pub(super) fn prepare(
+    args: &ReplayArgs,
+    names: Names,
+    asks: impl Fn(&str) -> Option<Ask>,
+) -> anyhow::Result<Prepared> {
     if let Some(file) = &args.request {
         let text = task::read(file)?;
         let body = canon::read_object(text.as_bytes(), Integers::Safe).or_hint(
@@ -58,8 +93,14 @@ pub(super) fn prepare(args: &ReplayArgs) -> anyhow::Result<Prepared> {
     }
     let mut overrides = Map::new();
     let mut large = Vec::new();
-    for (key, text) in &args.set {
-        add(&mut overrides, &mut large, key, text_value(key, text))?;
+    for (name, text) in &args.set {
+        let value = text_value(names.key(name)?, text, asks(name)).map_err(|error| {
+            Problem::new(
+                error.to_string(),
+                "say approve or deny; yes, no, true and false do too",
+            )
+        })?;
+        add(&mut overrides, &mut large, name, names, value)?;
     }
     for (key, file) in &args.overrides {
         let text = task::read(Path::new(file))?;
@@ -67,10 +108,10 @@ pub(super) fn prepare(args: &ReplayArgs) -> anyhow::Result<Prepared> {
             format_args!("`{file}`"),
             format!("the file must hold JSON; for plain text: --set {key}=TEXT"),
         )?;
-        add(&mut overrides, &mut large, key, value)?;
+        add(&mut overrides, &mut large, key, names, value)?;
     }
     for (key, artifact) in &args.override_artifact {
-        let given = json!({"kind": kind(key)?, "artifact_id": artifact});
+        let given = json!({"kind": kind(names.key(key)?)?, "artifact_id": artifact});
         insert(&mut overrides, key, given)?;
     }
     let mode = match &args.mode {
@@ -126,9 +167,10 @@ fn add(
     overrides: &mut Map<String, Value>,
     large: &mut Vec<Large>,
     key: &str,
+    names: Names,
     value: Value,
 ) -> anyhow::Result<()> {
-    let kind = kind(key)?;
+    let kind = kind(names.key(key)?)?;
     let bytes = jcs(&value);
     // A secret is never kept anywhere: the server says what it thinks of a large one.
     if bytes.len() > domain::INLINE_BYTES_MAX && kind != "secret_value" {

@@ -67,3 +67,31 @@ fn ap_rpl_the_example_of_the_contract_works_from_the_readme() {
         "{out}"
     );
 }
+
+/// The whole tour in one folder, but for building and for the server itself.
+#[test]
+fn the_tour_of_the_readme_works_from_top_to_bottom() {
+    let world = World::new();
+    let server = world.serve();
+    let tour = script(README, "\n## ", "A tour").replace("localhost:8080", &server.address());
+    let (before, after) = tour.split_once("reprise serve\n").unwrap();
+    assert_eq!(before.lines().count(), 1, "{before}");
+    let out = paste(&world, after);
+    for line in [
+        "You told me: Roll back to Tuesday's build",
+        "reviewer@1\n",
+        "event: task.completed\n",
+        "are what they were when they were written\n",
+        "documents\n",
+        "would prune ",
+        "    + Done.\n",
+        "\nTASK  ",
+        "\nok    signature/0\n",
+        "  ci  ",
+        "approved",
+    ] {
+        assert!(out.contains(line), "no {line} in\n{out}");
+    }
+    assert_eq!(out.matches("\nvalid\n").count(), 4, "{out}");
+    assert!(!out.contains("INVALID"), "{out}");
+}

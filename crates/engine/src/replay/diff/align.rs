@@ -6,8 +6,13 @@ use canon::{Map, Value};
 use domain::{Event, Kind};
 use serde_json::json;
 
-use super::{How, Parting, Place, Relation, Side, replay_of};
+use super::effects::{Replaced, Side};
+use super::same::Comparison;
+use super::{How, Parting, Place, Relation, replay_of};
 use crate::replay::source::Source;
+
+/// The fact that stands for a time that a request replaced.
+const TIME: &str = "time";
 
 /// Two logs, event by event.
 pub(super) struct Aligned<'a> {
@@ -23,10 +28,13 @@ struct Item<'a> {
     event: &'a Event,
     kind: &'a str,
     facts: Map<String, Value>,
+    /// The time of the run's life that it tells, when a request replaced that.
+    time_key: Option<&'static str>,
 }
 
 impl<'a> Aligned<'a> {
-    pub(super) fn new(a: &'a Source, b: &'a Source, relation: Relation) -> Self {
+    pub(super) fn new(comparison: &Comparison<'a>) -> Self {
+        let (a, b, relation) = (comparison.a, comparison.b, comparison.relation);
         // A replay tells its source's events; of a source everything counts, also when it is a replay itself.
         let (mut items_a, mut items_b) = match relation {
             Relation::Replay => (whole(a), told(b)),
@@ -38,6 +46,10 @@ impl<'a> Aligned<'a> {
             Relation::Source => skip(&mut items_b, &items_a),
             Relation::SameSource | Relation::None => 0,
         };
+        for key in comparison.replaced_keys() {
+            replace_time(&mut items_a, comparison, a, &key);
+            replace_time(&mut items_b, comparison, b, &key);
+        }
         let names_a = names(&items_a, relation, Relation::Replay);
         let names_b = names(&items_b, relation, Relation::Source);
         Self {
@@ -46,11 +58,17 @@ impl<'a> Aligned<'a> {
         }
     }
 
-    pub(super) fn first_divergence(&self) -> Option<Parting> {
+    pub(super) fn first_divergence(&self, comparison: &Comparison<'_>) -> Option<Parting> {
         self.pairs.iter().find_map(|(a, b)| {
             let (what, members) = match (a, b) {
                 (Some(a), Some(b)) => {
-                    let members = differing(&a.facts, &b.facts);
+                    let mut members = differing(&a.facts, &b.facts);
+                    let key = a.effect_key().unwrap_or_default();
+                    members.retain(|name| match name.as_str() {
+                        "request_sha256" => !comparison.same_request(key),
+                        "value_sha256" => !comparison.same_value(key),
+                        _ => true,
+                    });
                     if members.is_empty() && a.kind == b.kind {
                         return None;
                     }
@@ -60,14 +78,17 @@ impl<'a> Aligned<'a> {
                 (None, Some(_)) => (How::Added, Vec::new()),
                 (None, None) => return None,
             };
-            let marks = [b, a].into_iter().flatten();
-            let mut marks = marks.filter_map(|item| item.event.replay.as_ref());
+            let items = || [b, a].into_iter().flatten();
+            let mut marks = items().filter_map(|item| item.event.replay.as_ref());
+            let time_key = items().find_map(|item| item.time_key);
             Some(Parting {
                 what,
                 a: a.as_ref().map(Item::place),
                 b: b.as_ref().map(Item::place),
                 members,
-                override_key: marks.find_map(|mark| mark.override_key.clone()),
+                override_key: marks
+                    .find_map(|mark| mark.override_key.clone())
+                    .or_else(|| time_key.map(str::to_owned)),
             })
         })
     }
@@ -84,13 +105,16 @@ impl<'a> Aligned<'a> {
 }
 
 impl Item<'_> {
+    fn effect_key(&self) -> Option<&str> {
+        self.event.payload.get("effect_key").and_then(Value::as_str)
+    }
+
     fn place(&self) -> Place {
-        let key = self.event.payload.get("effect_key").and_then(Value::as_str);
         Place {
             event_id: self.event.id.to_string(),
             sequence: self.index as u64 + 1,
             event: self.kind.to_owned(),
-            effect_key: key.map(str::to_owned),
+            effect_key: self.effect_key().map(str::to_owned),
         }
     }
 
@@ -133,9 +157,27 @@ fn items<'a>(source: &'a Source, kind: impl Fn(&'a Event) -> Option<&'a str>) ->
                 event,
                 kind,
                 facts: facts(source, index, kind),
+                time_key: None,
             })
         })
         .collect()
+}
+
+/// Makes a replaced time a fact of the event that tells it: times are none otherwise.
+fn replace_time(items: &mut [Item<'_>], comparison: &Comparison<'_>, run: &Source, key: &str) {
+    let of_kind = |kind: Kind| items.iter().position(|item| item.kind == kind.as_str());
+    let (label, place) = match key {
+        "time:created_at" => ("time:created_at", of_kind(Kind::TaskSubmitted)),
+        "time:started_at" => ("time:started_at", of_kind(Kind::TaskStarted)),
+        "time:completed_at" => ("time:completed_at", items.len().checked_sub(1)),
+        _ => return,
+    };
+    let found = Replaced::of(comparison, run, key);
+    if let (Some(item), Some(found)) = (place.and_then(|place| items.get_mut(place)), found) {
+        item.facts
+            .insert(TIME.to_owned(), found.value.unwrap_or_default());
+        item.time_key = Some(label);
+    }
 }
 
 /// Takes away what lies before the first event that a replay from a checkpoint tells again.
@@ -168,8 +210,7 @@ fn names(items: &[Item<'_>], relation: Relation, own: Relation) -> Vec<String> {
             if let Some(original) = original {
                 return original.to_owned();
             }
-            let key = item.event.payload.get("effect_key").and_then(Value::as_str);
-            let name = format!("{} {}", item.kind, key.unwrap_or_default());
+            let name = format!("{} {}", item.kind, item.effect_key().unwrap_or_default());
             let count = counts.entry(name.clone()).or_default();
             *count += 1;
             format!("{name} {count}")
@@ -239,11 +280,11 @@ fn facts(source: &Source, index: usize, kind: &str) -> Map<String, Value> {
     match Kind::parse(kind) {
         Ok(Kind::EffectRequested) => only(&["kind", "request_sha256"]),
         Ok(Kind::EffectRecorded) => only(&["kind", "outcome", "value_sha256"]),
-        Ok(Kind::UserMessage | Kind::AgentMessage) if !event.payload.contains_key("redacted") => {
-            let mut facts = only(&["role"]);
-            let text = message_text(&source.payload(index));
-            facts.insert("text".to_owned(), json!(text));
-            facts
+        Ok(Kind::UserMessage | Kind::AgentMessage) if is_message(&source.payload(index)) => {
+            let payload = source.payload(index);
+            let role = payload.get("role").cloned().unwrap_or_default();
+            let text = json!(message_text(&payload));
+            Map::from_iter([("role".to_owned(), role), ("text".to_owned(), text)])
         }
         Ok(Kind::ArtifactCreated) if event.actor.as_deref() == Some("agent") => {
             only(&["kind", "mime_type", "sha256"])
@@ -251,7 +292,16 @@ fn facts(source: &Source, index: usize, kind: &str) -> Map<String, Value> {
         // Somebody else's bytes come later.
         Ok(Kind::ArtifactCreated) => only(&["kind", "mime_type"]),
         Ok(Kind::ArtifactUpdated) => only(&["sha256"]),
-        Ok(Kind::CheckpointCreated) => only(&["state_sha256"]),
+        // Its state follows from what was answered before, which is compared.
+        Ok(Kind::CheckpointCreated) if !source.is_substituted(index) => Map::new(),
+        // A replay tells of these only that they happened; what they tell is the run's.
+        Ok(Kind::TaskSubmitted) => submitted(source),
+        Ok(Kind::TaskStarted) => {
+            let version = source.workflow().1;
+            Map::from_iter([("workflow_version".to_owned(), json!(version))])
+        }
+        // Its record is signed and chained: no two are alike.
+        Ok(Kind::TrustRecorded) => only(&["agent", "action", "decision"]),
         Ok(Kind::OutcomeRecorded) => only(&["status", "summary", "failure"]),
         _ => {
             // A replay tells of these only that they happened.
@@ -267,6 +317,19 @@ fn facts(source: &Source, index: usize, kind: &str) -> Map<String, Value> {
             }
         }
     }
+}
+
+/// Returns what a run was given with its first event. An input that is a Message has an event of its own.
+fn submitted(source: &Source) -> Map<String, Value> {
+    let (_, place) = source.start(|index| source.payload(index));
+    let start = super::given(source);
+    let mut given = Map::new();
+    given.insert("workflow".to_owned(), source.workflow().0.into());
+    given.insert("persona".to_owned(), json!(start.persona));
+    if place == 0 {
+        given.insert("input".to_owned(), start.input);
+    }
+    given
 }
 
 fn without_ids(value: &mut Value) {
@@ -291,6 +354,10 @@ fn differing(a: &Map<String, Value>, b: &Map<String, Value>) -> Vec<String> {
         .chain(b.keys().filter(|name| !a.contains_key(*name)));
     let differing = names.filter(|name| a.get(*name) != b.get(*name));
     differing.cloned().collect()
+}
+
+fn is_message(payload: &Map<String, Value>) -> bool {
+    payload.get("parts").is_some_and(Value::is_array)
 }
 
 /// Returns the public words of a Message.
