@@ -18,12 +18,16 @@ impl Engine {
         submitted: Position,
         imported: &Imported,
     ) -> Result<Result<Bundle, Failure>, Refused> {
-        let Some(bytes) = self.shared.store.blob(imported.bundle).await? else {
+        let bytes = self.shared.store.blob_as_stored(imported.bundle).await?;
+        let Some(bytes) = bytes else {
             let event = self.event_at(submitted).await?;
             let pruned = event.is_some_and(|event| event.is_header());
             let reason = if pruned { "pruned" } else { "missing" };
             return Ok(Err(unreadable(id, reason)));
         };
+        if sha256(&bytes) != imported.bundle {
+            return Ok(Err(unreadable(id, "log_corrupt")));
+        }
         Ok(Bundle::read(&bytes).map_err(|_| unreadable(id, "log_corrupt")))
     }
 

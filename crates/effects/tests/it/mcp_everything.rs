@@ -8,7 +8,7 @@ use effects::Outside;
 use engine::workflow::EffectKind;
 use serde_json::{Value, json};
 
-use crate::fixture::{assert_error, outside_with, perform, vault};
+use crate::fixture::{assert_error, outside_with, perform, perform_with_secrets, vault};
 
 /// Finds the program, or says why it is not there.
 fn program() -> Option<PathBuf> {
@@ -23,14 +23,20 @@ fn program() -> Option<PathBuf> {
     program
 }
 
-async fn call(outside: &Outside, tool: &str, arguments: Value) -> engine::port::Performed {
-    let request = json!({"server": "everything", "tool": tool, "arguments": arguments});
-    perform(outside, EffectKind::McpTool, request).await
+/// The server, and the secrets that a run with it has handles of.
+struct Used<'a> {
+    outside: &'a Outside,
+    secrets: &'a [&'a str],
 }
 
-async fn works(outside: &Outside) {
+async fn call(used: &Used<'_>, tool: &str, arguments: Value) -> engine::port::Performed {
+    let request = json!({"server": "everything", "tool": tool, "arguments": arguments});
+    perform_with_secrets(used.outside, EffectKind::McpTool, request, used.secrets).await
+}
+
+async fn works(used: &Used<'_>) {
     let request = json!({"capability": "tools", "names": ["everything"]});
-    let listed = perform(outside, EffectKind::Host, request).await;
+    let listed = perform(used.outside, EffectKind::Host, request).await;
     let tools = listed.value["tools"]
         .as_array()
         .unwrap_or_else(|| panic!("{listed:?}"));
@@ -43,14 +49,14 @@ async fn works(outside: &Outside) {
     assert!(repeatable("echo"));
     assert!(!repeatable("toggle-simulated-logging"));
 
-    let performed = call(outside, "get-sum", json!({"a": 20, "b": 22})).await;
+    let performed = call(used, "get-sum", json!({"a": 20, "b": 22})).await;
     assert!(performed.ok, "{performed:?}");
     let text = performed.value["content"][0]["text"].as_str().unwrap();
     assert!(text.contains("42"), "{text}");
     assert_eq!(performed.value["isError"], false);
 
     let performed = call(
-        outside,
+        used,
         "get-structured-content",
         json!({"location": "Chicago"}),
     )
@@ -61,20 +67,15 @@ async fn works(outside: &Outside) {
     );
 
     // Arguments that the tool's own schema refuses.
-    let performed = call(outside, "get-sum", json!({"a": "twenty"})).await;
+    let performed = call(used, "get-sum", json!({"a": "twenty"})).await;
     assert!(
         !performed.ok || performed.value["isError"] == true,
         "{performed:?}"
     );
 
     // Several at once over one connection.
-    let calls = (0..8).map(|number| {
-        call(
-            outside,
-            "echo",
-            json!({"message": format!("number {number}")}),
-        )
-    });
+    let calls =
+        (0..8).map(|number| call(used, "echo", json!({"message": format!("number {number}")})));
     for (number, performed) in futures_util::future::join_all(calls)
         .await
         .iter()
@@ -85,13 +86,13 @@ async fn works(outside: &Outside) {
     }
 
     let performed = call(
-        outside,
+        used,
         "trigger-long-running-operation",
         json!({"duration": 60, "steps": 2}),
     )
     .await;
     assert_error(&performed, "mcp_timeout");
-    let performed = call(outside, "echo", json!({"message": "still here"})).await;
+    let performed = call(used, "echo", json!({"message": "still here"})).await;
     assert!(performed.ok, "{performed:?}");
 }
 
@@ -104,9 +105,13 @@ async fn the_server_from_npm_works_over_stdio() {
         program.display()
     );
     let outside = outside_with(&text, &vault);
-    works(&outside).await;
+    let used = Used {
+        outside: &outside,
+        secrets: &["token"],
+    };
+    works(&used).await;
     // It shows its whole environment: ours is not in it, and the secret is not shown.
-    let performed = call(&outside, "get-env", json!({})).await;
+    let performed = call(&used, "get-env", json!({})).await;
     let shown = performed.value["content"][0]["text"].as_str().unwrap();
     assert!(
         shown.contains("\"TOKEN\": \"[redacted:secret:token]\""),
@@ -155,8 +160,12 @@ async fn the_server_from_npm_works_over_http() {
         "[[mcp_servers]]\nid = \"everything\"\nurl = \"http://127.0.0.1:{port}/mcp\"\ntimeout_ms = 4000\n"
     );
     let outside = outside_with(&text, &vault);
-    works(&outside).await;
-    let performed = call(&outside, "echo", json!({"message": "x"})).await;
+    let used = Used {
+        outside: &outside,
+        secrets: &[],
+    };
+    works(&used).await;
+    let performed = call(&used, "echo", json!({"message": "x"})).await;
     let observed = performed.observed.unwrap();
     assert_eq!(observed.network_egress[0].destination, "127.0.0.1");
     assert_eq!(observed.network_egress[0].purpose, "mcp");
