@@ -124,7 +124,7 @@ impl Source {
 }
 
 /// Returns the digest of the event log that a receipt states.
-fn stated_log_digest(receipt: &Receipt) -> Option<Digest> {
+pub(super) fn stated_log_digest(receipt: &Receipt) -> Option<Digest> {
     receipt
         .as_map()
         .get("replay_input")?

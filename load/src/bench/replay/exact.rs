@@ -4,10 +4,9 @@ use std::collections::BTreeMap;
 use std::time::Instant;
 
 use anyhow::{Result, bail, ensure};
-use canon::{Digest, Value};
+use canon::Value;
 use engine::replay::{self, Issuing, Progress, Replayed, Source, Spec};
 use engine::workflow::{Registry, builtin};
-use receipts::Receipt;
 
 use super::run::{Bundle, Recorded};
 use crate::noise::Watch;
@@ -26,13 +25,13 @@ pub(super) fn run(name: &'static str, recorded: &Recorded, report: &mut Report) 
         bundle.events.len()
     );
     let workflows = Registry::new(builtin());
+    let file = bundle.file()?;
     let [mut replays, mut readings] = [Samples::default(), Samples::default()];
     let watch = Watch::start(&[])?;
     let mut first = None;
     for _ in 0..ROUNDS {
-        let blobs = bundle.blobs.clone();
         let began = Instant::now();
-        let (receipt, left) = replay_exactly(bundle, blobs, &workflows)?;
+        let (receipt, left) = replay_exactly(&file, &workflows)?;
         replays.add(began.elapsed());
         drop(left);
         ensure!(
@@ -56,12 +55,10 @@ pub(super) fn run(name: &'static str, recorded: &Recorded, report: &mut Report) 
 
 /// Replays a bundle; returns the receipt's bytes, and what can be thrown away after them.
 pub(super) fn replay_exactly(
-    bundle: &Bundle,
-    blobs: BTreeMap<Digest, Vec<u8>>,
+    file: &[u8],
     workflows: &Registry,
 ) -> Result<(Vec<u8>, (Source, Replayed))> {
-    let receipt = Receipt::read(&bundle.receipt)?;
-    let source = Source::read(&bundle.events, blobs, Some(receipt), None)?;
+    let source = replay::Bundle::read(file)?.into_source()?;
     let spec = Spec::exact();
     let secrets = BTreeMap::new();
     let progress = replay::run(&source, workflows, &spec, &secrets, BTreeMap::new());

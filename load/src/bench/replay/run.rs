@@ -11,6 +11,7 @@ use canon::{Digest, Map};
 use domain::{Document, Position, SessionId, State, Status, TaskId};
 use engine::port::{News, Performer, ReadEvents, Scope, Store, StoredEvent};
 use engine::{Caller, Engine, InputSpec, NewSession, NewTask, ReplayTask, Request, Settle, replay};
+use receipts::Receipt;
 use serde_json::json;
 use tokio::sync::broadcast;
 
@@ -26,6 +27,15 @@ pub(super) struct Bundle {
     pub(super) events: Vec<Arc<[u8]>>,
     pub(super) blobs: BTreeMap<Digest, Vec<u8>>,
     pub(super) receipt: Vec<u8>,
+}
+
+impl Bundle {
+    /// Returns the same as a file.
+    pub(super) fn file(&self) -> Result<Vec<u8>> {
+        let receipt = Receipt::read(&self.receipt)?;
+        let bundle = replay::Bundle::new(&self.events, self.blobs.clone(), Some(receipt))?;
+        Ok(bundle.to_bytes())
+    }
 }
 
 /// A log that holds a finished Task of the scripted agent.

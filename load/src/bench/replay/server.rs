@@ -67,7 +67,7 @@ pub(super) async fn run(
     let first = replay_of(engine, store, &task).await?;
     // The server must come to what the bundle alone comes to.
     let workflows = Registry::new(builtin());
-    let (offline, _) = exact::replay_exactly(&bundle, bundle.blobs.clone(), &workflows)?;
+    let (offline, _) = exact::replay_exactly(&bundle.file()?, &workflows)?;
     let served = Receipt::read(&receipt_of(store, &first).await?)?;
     ensure!(
         served.hash() == Receipt::read(&offline)?.hash(),
