@@ -5,7 +5,7 @@ use engine::{Caller, Refused, Request};
 use serde_json::{Value, json};
 
 use crate::rig::{
-    Finished, Outside, World, deltas, expected_kinds, registry, saying, two_tools, unsigned, with,
+    Finished, Outside, World, deltas, expected_kinds, registry, saying, unsigned, with,
 };
 
 fn effect(key: &str, kind: &str) -> Value {
@@ -212,15 +212,7 @@ async fn b12_04_a_running_replay_can_be_canceled() {
 #[tokio::test]
 async fn b12_05_a_replay_can_be_replayed() {
     let world = World::new(Outside::new()).await;
-    world
-        .outside
-        .tools(two_tools())
-        .uses("llm:main:1", &[("c", "look", "{}")]);
-    world
-        .outside
-        .answer("mcp:eyes:main:1", json!({"seen": 1}))
-        .says("llm:main:2", "seen");
-    let source = world.agent(json!({"tools": ["look"]}), "go").await;
+    let source = world.looked().await;
     let first = world.replay(&source.id, json!({})).await;
     let second = world.replay(&first.id, json!({})).await;
     assert_eq!(
@@ -668,15 +660,7 @@ async fn b12_22_visibility_governs_the_event_of_the_effect() {
 #[tokio::test]
 async fn b12_22_visibility_governs_what_a_tool_returned_too() {
     let world = World::new(Outside::new()).await;
-    world
-        .outside
-        .tools(two_tools())
-        .uses("llm:main:1", &[("c", "look", "{}")]);
-    world
-        .outside
-        .answer("mcp:eyes:main:1", json!({"seen": 1}))
-        .says("llm:main:2", "seen");
-    let source = world.agent(json!({"tools": ["look"]}), "go").await;
+    let source = world.looked().await;
     for (visibility, shown) in [("public", true), ("receipt_only", false)] {
         let body = json!({"mode": "with_overrides", "override": {"mcp:eyes:main:1": {
             "kind": "mcp_tool_return", "value": {"seen": "a secret plan"}, "visibility": visibility,

@@ -313,6 +313,16 @@ impl World {
         self.ended(&id).await
     }
 
+    /// Runs an agent that looks once and says that it has.
+    pub(crate) async fn looked(&self) -> Finished {
+        self.outside
+            .tools(two_tools())
+            .uses("llm:main:1", &[("c", "look", "{}")])
+            .answer("mcp:eyes:main:1", json!({"seen": 1}))
+            .says("llm:main:2", "seen");
+        self.agent(json!({"tools": ["look"]}), "go").await
+    }
+
     /// Runs the agent without any persona.
     pub(crate) async fn plain(&self, input: &str) -> Finished {
         let session = self.session().await;

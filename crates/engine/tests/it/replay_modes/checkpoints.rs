@@ -110,15 +110,7 @@ async fn b04_a_checkpoint_restores_what_was_and_repeats_the_rest() {
 #[tokio::test]
 async fn b04_b08_checkpoints_of_a_changed_run_hold_its_own_state() {
     let world = World::new(Outside::new()).await;
-    world
-        .outside
-        .tools(two_tools())
-        .uses("llm:main:1", &[("c", "look", "{}")]);
-    world
-        .outside
-        .answer("mcp:eyes:main:1", json!({"seen": 1}))
-        .says("llm:main:2", "seen");
-    let source = world.agent(json!({"tools": ["look"]}), "go").await;
+    let source = world.looked().await;
     let theirs = &source.of_kind("vendor.checkpoint_created")[0].payload;
     let body = with(&[("mcp:eyes:main:1", "mcp_tool_return", json!({"seen": 2}))]);
     let replay = world.replay(&source.id, body).await;

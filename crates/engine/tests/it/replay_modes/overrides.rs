@@ -6,7 +6,7 @@ use engine::Caller;
 use serde_json::json;
 
 use super::{chained_source, divergence, effect, first_unavailable};
-use crate::rig::{Outside, World, deltas, saying, two_tools, with};
+use crate::rig::{Outside, World, deltas, saying, with};
 
 /// B3, the row of with_overrides. AP-RPL-06, AP-RPL-15.
 #[tokio::test]
@@ -233,15 +233,7 @@ async fn every_kind_of_override_is_applied_by_value_and_by_artifact() {
 #[tokio::test]
 async fn the_payload_of_any_event_can_be_replaced() {
     let world = World::new(Outside::new()).await;
-    world
-        .outside
-        .tools(two_tools())
-        .uses("llm:main:1", &[("c", "look", "{}")]);
-    world
-        .outside
-        .answer("mcp:eyes:main:1", json!({"seen": 1}))
-        .says("llm:main:2", "seen");
-    let source = world.agent(json!({"tools": ["look"]}), "go").await;
+    let source = world.looked().await;
     // The record of an effect: its value is the answer.
     let record = source.record("llm:main:2").id.to_string();
     let key = format!("event:{record}");
