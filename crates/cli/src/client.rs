@@ -413,9 +413,11 @@ fn refusal(code: &str, message: &str, param: Option<&str>) -> Problem {
             "take a new `--idempotency-key`, or send exactly what was sent before",
         )
         .answers_no(),
-        "policy_violation" => {
-            Problem::new(text, "the server's policy forbids it; ask its operator").answers_no()
-        }
+        "policy_violation" => Problem::new(
+            text,
+            "change what is asked for; where a setting of the server stands in the way, ask its operator",
+        )
+        .answers_no(),
         "cursor_expired" => Problem::new(text, "start again without a cursor"),
         "invalid_request" | "payload_too_large" => {
             Problem::new(text, "correct the request; `--help` shows examples")

@@ -173,6 +173,8 @@ mod tests {
         check("p%22ss%20w/rd+%C3%BC=1234");
         check("p\\\"ss w/rd+\\u00fc=1234");
         check("p\\\"ss w\\/rd+\\u00FC=1234");
+        check(r#"p\\\"ss w/rd+\\u00fc=1234"#);
+        check(&serde_json::json!(serde_json::json!({"x": VALUE}).to_string()).to_string());
         for before in ["", "a", "ab", "abc", "user:"] {
             for after in ["", "z", "zz"] {
                 let inside = format!("{before}{VALUE}{after}");

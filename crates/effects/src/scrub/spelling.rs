@@ -41,16 +41,16 @@ fn secret_lines(value: &str) -> impl Iterator<Item = &str> {
         .filter(|line| !(line.starts_with("-----") && line.ends_with("-----")))
 }
 
-/// A text as it is, as JSON and percent-encoded.
+/// A text as it is, as JSON, as JSON inside of JSON and percent-encoded.
 fn texts(text: &str) -> Vec<String> {
     let mut texts = vec![text.to_owned()];
     let escapes: [fn(u16) -> String; 2] = [
         |unit| format!("\\u{unit:04x}"),
         |unit| format!("\\u{unit:04X}"),
     ];
-    let json = json(text);
-    texts.extend(escapes.map(|escape| ascii(&json, escape)));
-    texts.push(json);
+    let escaped = json(text);
+    texts.extend(escapes.map(|escape| ascii(&escaped, escape)));
+    texts.push(escaped);
     // Some writers of JSON escape this one too.
     let slashes: Vec<String> = texts
         .iter()
@@ -58,6 +58,9 @@ fn texts(text: &str) -> Vec<String> {
         .map(|text| text.replace('/', "\\/"))
         .collect();
     texts.extend(slashes);
+    // JSON inside the text of JSON, as programs print that quote what they were told.
+    let nested: Vec<String> = texts.iter().skip(1).map(|text| json(text)).collect();
+    texts.extend(nested);
     for left in LEFT {
         for escape in [
             |byte: u8| format!("%{byte:02X}"),
