@@ -17,6 +17,7 @@ use crate::shell::{cargo, root};
 const EDGES: &[(&str, &[&str])] = &[
     ("canon", &[]),
     ("domain", &["canon"]),
+    ("field", &["canon", "domain"]),
     ("receipts", &["canon"]),
     ("sidecar", &["canon"]),
     ("wire", &["canon", "domain"]),
@@ -51,7 +52,7 @@ const EDGES: &[(&str, &[&str])] = &[
 ];
 
 /// Crates without clock, randomness, files, sockets and threads.
-const PURE: &[&str] = &["canon", "domain", "receipts", "sidecar", "wire"];
+const PURE: &[&str] = &["canon", "domain", "field", "receipts", "sidecar", "wire"];
 
 /// What source of a pure crate does not mention, outside its tests.
 const IMPURE: &[&str] = &[
