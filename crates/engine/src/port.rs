@@ -3,14 +3,12 @@
 //! The store, the clock, ids, spawning, and the performing of effects. Each port is as small as the engine can
 //! live with; an in-memory store lives beside the trait and is the first implementation.
 
-mod door;
 mod memory;
 mod store;
 #[cfg(feature = "test-util")]
 pub mod suite;
 mod world;
 
-pub use door::{NAME_CHARS_MAX, SAFE_INTEGER_MAX, VALUE_DEPTH_MAX};
 pub use memory::MemoryStore;
 pub use store::{
     ApiKey, Claim, ClaimScope, Commit, CommitError, Committed, Expected, Fence, LeaseName,

@@ -1,7 +1,7 @@
 //! A completion as it grows: text, tool calls, usage. Without the reasoning that some providers send along.
 
 use canon::Value;
-use engine::port::SAFE_INTEGER_MAX;
+use runs::workflow::SAFE_INTEGER_MAX;
 use serde_json::json;
 
 use crate::prices::Usage;

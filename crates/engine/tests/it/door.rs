@@ -4,9 +4,9 @@ use std::time::Duration;
 
 use canon::{Integers, Value};
 use domain::{ModelUse, Status};
-use engine::port::Performed;
 use engine::{Caller, ListRequest};
 use receipts::Receipt;
+use runs::workflow::Performed;
 use serde_json::json;
 
 use crate::rig::{Finished, Outside, World};
