@@ -9,9 +9,9 @@ use std::time::Duration;
 use anyhow::{Context, Result};
 use canon::{Map, Value};
 use domain::{CreatePersona, ModelUse, Timestamp};
-use engine::port::{BoxFuture, Clock, Deltas, Performed, Performer};
-use engine::workflow::{Effect, EffectKind};
+use engine::port::{BoxFuture, Clock, Deltas, Performer};
 use fastrand::Rng;
+use runs::workflow::{Effect, EffectKind, Performed};
 use serde_json::json;
 use server::world::SystemClock;
 
@@ -104,6 +104,7 @@ impl Performer for Script {
                         output_tokens: 10,
                         cost_micros: Some(1),
                         price_table: None,
+                        usage_unknown: false,
                     }),
                     ..Performed::ok(value)
                 }

@@ -4,8 +4,8 @@ use canon::Value;
 use domain::ModelUse;
 use serde_json::json;
 
-use crate::port::{BoxFuture, Deltas, Performed, Performer};
-use crate::workflow::{Effect, EffectKind};
+use crate::port::{BoxFuture, Deltas, Performer};
+use runs::workflow::{Effect, EffectKind, Performed};
 
 /// Answers model calls from the request alone, so that a fresh server does something useful without any key.
 #[derive(Debug, Clone, Copy)]
@@ -68,6 +68,7 @@ fn answer(effect: &Effect) -> Performed {
             output_tokens: 0,
             cost_micros: Some(0),
             price_table: None,
+            usage_unknown: false,
         }),
         ..Performed::ok(value)
     }

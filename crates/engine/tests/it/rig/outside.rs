@@ -8,8 +8,8 @@ use std::time::Duration;
 use canon::Value;
 use domain::ModelUse;
 use engine::Offline;
-use engine::port::{BoxFuture, Deltas, Performed, Performer};
-use engine::workflow::Effect;
+use engine::port::{BoxFuture, Deltas, Performer};
+use runs::workflow::{Effect, Performed};
 use serde_json::json;
 
 /// The outside. What it answers depends on the key of the effect alone.
@@ -122,6 +122,7 @@ pub(crate) fn completion(key: &str, message: Value) -> Performed {
             output_tokens: 5,
             cost_micros: Some(7),
             price_table: None,
+            usage_unknown: false,
         }),
         ..Performed::ok(json!({"id": id, "choices": [{"index": 0, "message": message}]}))
     }

@@ -12,20 +12,24 @@ use serde::Deserialize as _;
 
 /// What was done, collected from payloads in the order of the log.
 #[derive(Debug, Default)]
-pub(crate) struct Deeds {
-    pub(crate) model_calls: Vec<ModelCall>,
-    pub(crate) side_effects: SideEffects,
+pub struct Deeds {
+    /// Answered model calls, with what they cost.
+    pub model_calls: Vec<ModelCall>,
+    /// Tool calls, changed files and contacted hosts.
+    pub side_effects: SideEffects,
     /// Names and arguments of tool calls, until their results come.
     tools: BTreeMap<String, (String, String, Option<Digest>)>,
     /// Lists of side effects that somebody could not observe.
     not_observed: BTreeSet<String>,
+    /// True when some provider told counts of tokens that cannot be counts.
+    usage_unknown: bool,
     /// Digests that would betray a secret (AP-PRIV-04).
     withheld: Vec<String>,
 }
 
 impl Deeds {
     /// Takes the payload of `agent.tool_use`.
-    pub(crate) fn uses_tool(&mut self, payload: &Map<String, Value>) {
+    pub fn uses_tool(&mut self, payload: &Map<String, Value>) {
         let text = |member: &str| payload.get(member).and_then(Value::as_str);
         if let Some(key) = text("effect_key") {
             let call = (
@@ -38,7 +42,7 @@ impl Deeds {
     }
 
     /// Takes the payload of `vendor.effect_recorded`.
-    pub(crate) fn effect(&mut self, payload: &Map<String, Value>) {
+    pub fn effect(&mut self, payload: &Map<String, Value>) {
         let text = |member: &str| payload.get(member).and_then(Value::as_str);
         match text("kind") {
             Some("llm_provider_response") if text("outcome") == Some("ok") => self.call(payload),
@@ -49,7 +53,7 @@ impl Deeds {
     }
 
     /// Takes the same of an effect that must not pass for harmless because nobody looked.
-    pub(crate) fn live_effect(&mut self, payload: &Map<String, Value>) {
+    pub fn live_effect(&mut self, payload: &Map<String, Value>) {
         self.effect(payload);
         let is_tool = matches!(
             payload.get("kind").and_then(Value::as_str),
@@ -62,7 +66,7 @@ impl Deeds {
     }
 
     /// Returns what was used up in a time.
-    pub(crate) fn consumed(&self, wall_time_ms: u64) -> Budget {
+    pub fn consumed(&self, wall_time_ms: u64) -> Budget {
         let calls = || self.model_calls.iter();
         Budget {
             usd: Micros(
@@ -71,20 +75,32 @@ impl Deeds {
                     .map(|cost| cost.0)
                     .sum(),
             ),
-            input_tokens: calls().map(|call| call.input_tokens).sum(),
-            output_tokens: calls().map(|call| call.output_tokens).sum(),
+            input_tokens: calls()
+                .map(|call| call.input_tokens)
+                .fold(0, u64::saturating_add),
+            output_tokens: calls()
+                .map(|call| call.output_tokens)
+                .fold(0, u64::saturating_add),
             tool_calls: self.side_effects.tool_calls.len() as u64,
             wall_time_ms,
         }
     }
 
     /// Names what nobody saw, where an empty list would say that nothing happened, and what must not be told.
-    pub(crate) fn redactions(&self) -> Vec<Redaction> {
+    pub fn redactions(&self) -> Vec<Redaction> {
         let lists = self.not_observed.iter();
         let lists = lists.map(|list| (format!("/side_effects/{list}"), "not_observed"));
         let withheld = self.withheld.iter().map(|field| (field.clone(), "secret"));
+        let tokens = ["input_tokens", "output_tokens"].map(|member| {
+            (
+                format!("/autonomy_budget/consumed/{member}"),
+                "usage_unknown",
+            )
+        });
+        let tokens = tokens.into_iter().filter(|_| self.usage_unknown);
         lists
             .chain(withheld)
+            .chain(tokens)
             .map(|(field, reason)| Redaction {
                 field,
                 reason: reason.to_owned(),
@@ -164,6 +180,7 @@ impl Deeds {
                 .unwrap_or("unknown")
                 .to_owned()
         };
+        self.usage_unknown |= member("usage_unknown") == Some(&Value::Bool(true));
         self.model_calls.push(ModelCall {
             model: ModelRef {
                 provider: word("provider"),
