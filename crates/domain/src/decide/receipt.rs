@@ -128,17 +128,21 @@ pub(super) fn record_verification(
 
 pub(super) fn seal_head(desk: &mut Desk<'_>, order: &SealHead) -> Result<ResourceRef, Refusal> {
     let subject = ResourceRef::new("receipt_batch", order.id.as_str());
+    let mut payload = json!({
+        "batch_id": order.id,
+        "size": order.size,
+        "root": order.root,
+        "previous_root": order.previous_root,
+        "checkpoint": order.checkpoint,
+    });
+    if let (Some(recovered), Some(members)) = (&order.recovered, payload.as_object_mut()) {
+        members.insert("recovered".to_owned(), recovered.clone());
+    }
     desk.draft(
         Kind::TreeHeadSealed,
         subject.clone(),
         &Place::default(),
-        json!({
-            "batch_id": order.id,
-            "size": order.size,
-            "root": order.root,
-            "previous_root": order.previous_root,
-            "checkpoint": order.checkpoint,
-        }),
+        payload,
     );
     Ok(subject)
 }
