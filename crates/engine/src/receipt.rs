@@ -3,8 +3,6 @@
 //! Runs where a turn is sealed, because the receipt covers the very events of its commit. Pure: signing Ed25519 is
 //! deterministic, so sealing twice gives the same bytes.
 
-mod deeds;
-
 use std::sync::Arc;
 
 use canon::{Digest, Map, Value};
@@ -18,9 +16,9 @@ use receipts::{
     Lifecycle, Material, MaterialContent, MaterialKind, Quorum, Receipt, ReplayInput, Signer,
     TaskFacts, Tier, Trust, build_task, event_log_digest,
 };
+use runs::{Deeds, looks_secret};
 
-use crate::{secrets, trust};
-pub(crate) use deeds::Deeds;
+use crate::trust;
 
 /// How many events a receipt adds to the commit that ends a Task: its issue, and its place in the Session's chain.
 const RECEIPT_EVENTS: u64 = 2;
@@ -142,7 +140,7 @@ impl Step {
         let facts = facts(scratch, authority, &document, receipt_id, &events, stamp)
             .map_err(|error| broken(error.to_string()))?;
         let receipt = build_task(&facts)
-            .and_then(|receipt| receipt.redacted(&secrets::looks_secret))
+            .and_then(|receipt| receipt.redacted(&looks_secret))
             .map_err(|error| broken(error.to_string()))?
             .signed(&authority.signer);
         let (drafts, blob) = issue(scratch, task_id, receipt_id, &receipt, None);

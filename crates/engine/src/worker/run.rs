@@ -17,7 +17,7 @@ use crate::port::{Fence, ReadEvents, Scope};
 use crate::refused::Refused;
 use crate::turn::Lease;
 use crate::view;
-use crate::workflow::{
+use runs::workflow::{
     self, Answers, EffectAnswer, EffectKind, Note, Produced, Start, Step, Transcript, Wanted,
 };
 
