@@ -9,8 +9,8 @@ use std::time::Duration;
 
 use canon::{Digest, Value};
 use domain::{
-    BatchId, Command, CosignHead, Document, Order, Position, ResourceKind, Scratch, SealHead, Sealed,
-    State, Timestamp, decide, seal,
+    BatchId, Command, CosignHead, Document, Order, Position, ResourceKind, Scratch, SealHead,
+    Sealed, State, Timestamp, decide, seal,
 };
 use receipts::merkle::{self, Frontier};
 use receipts::note::{Checkpoint, Note, SignatureLine};
@@ -18,7 +18,8 @@ use receipts::tiles::{self, Tile};
 
 use crate::engine::Engine;
 use crate::port::{
-    Commit, ListQuery, NewestQuery, Scope, SealedTurn, Store, StoreFault, StoredEvent, Tree, TreeAppend,
+    Commit, ListQuery, NewestQuery, Scope, SealedTurn, Store, StoreFault, StoredEvent, Tree,
+    TreeAppend,
 };
 use crate::receipt::Authority;
 use crate::refused::Refused;
