@@ -19,6 +19,7 @@ const EDGES: &[(&str, &[&str])] = &[
     ("domain", &["canon"]),
     ("receipts", &["canon"]),
     ("sidecar", &["canon"]),
+    ("contracts", &["canon", "domain"]),
     ("wire", &["canon", "domain"]),
     ("engine", &["canon", "domain", "receipts"]),
     ("effects", &["canon", "domain", "engine"]),
@@ -51,7 +52,14 @@ const EDGES: &[(&str, &[&str])] = &[
 ];
 
 /// Crates without clock, randomness, files, sockets and threads.
-const PURE: &[&str] = &["canon", "domain", "receipts", "sidecar", "wire"];
+const PURE: &[&str] = &[
+    "canon",
+    "contracts",
+    "domain",
+    "receipts",
+    "sidecar",
+    "wire",
+];
 
 /// What source of a pure crate does not mention, outside its tests.
 const IMPURE: &[&str] = &[

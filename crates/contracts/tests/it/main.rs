@@ -1,0 +1,12 @@
+//! Contracts from the outside: files in, verdicts and states out.
+
+#![expect(
+    clippy::unwrap_used,
+    clippy::expect_used,
+    clippy::panic,
+    reason = "tests"
+)]
+
+mod prechecks;
+mod support;
+mod worked_cases;
