@@ -18,16 +18,13 @@ mod read;
 mod receipt;
 mod record;
 mod refused;
-pub mod replay;
 mod request;
-mod secrets;
 mod stream;
 mod trust;
 mod turn;
 mod vault;
 mod view;
 mod worker;
-pub mod workflow;
 
 pub use caller::{Caller, SCOPES};
 pub use dispatch::{Answer, Idempotency, Settle};

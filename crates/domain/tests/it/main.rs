@@ -3,9 +3,11 @@
 #![expect(clippy::unwrap_used, reason = "tests")]
 
 mod persona;
+mod stored_bytes;
 mod table;
 
 #[test]
+#[expect(clippy::disallowed_methods, reason = "the folder of the tests")]
 fn no_file_in_this_folder_is_forgotten() {
     let folder = concat!(env!("CARGO_MANIFEST_DIR"), "/tests/it");
     let main = include_str!("main.rs");

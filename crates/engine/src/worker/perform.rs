@@ -13,10 +13,10 @@ use serde_json::json;
 use tokio::sync::mpsc;
 
 use super::run::Run;
-use crate::port::{BoxFuture, Deltas, Performed};
+use crate::port::{BoxFuture, Deltas};
 use crate::refused::Refused;
 use crate::view;
-use crate::workflow::{Effect, EffectAnswer, EffectKind};
+use runs::workflow::{Effect, EffectAnswer, EffectKind, Performed};
 
 /// How often pieces of streamed text are committed, per call.
 const DELTA_INTERVAL: Duration = Duration::from_millis(100);

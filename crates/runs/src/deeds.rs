@@ -12,9 +12,11 @@ use serde::Deserialize as _;
 
 /// What was done, collected from payloads in the order of the log.
 #[derive(Debug, Default)]
-pub(crate) struct Deeds {
-    pub(crate) model_calls: Vec<ModelCall>,
-    pub(crate) side_effects: SideEffects,
+pub struct Deeds {
+    /// Answered model calls, with what they cost.
+    pub model_calls: Vec<ModelCall>,
+    /// Tool calls, changed files and contacted hosts.
+    pub side_effects: SideEffects,
     /// Names and arguments of tool calls, until their results come.
     tools: BTreeMap<String, (String, String, Option<Digest>)>,
     /// Lists of side effects that somebody could not observe.
@@ -25,7 +27,7 @@ pub(crate) struct Deeds {
 
 impl Deeds {
     /// Takes the payload of `agent.tool_use`.
-    pub(crate) fn uses_tool(&mut self, payload: &Map<String, Value>) {
+    pub fn uses_tool(&mut self, payload: &Map<String, Value>) {
         let text = |member: &str| payload.get(member).and_then(Value::as_str);
         if let Some(key) = text("effect_key") {
             let call = (
@@ -38,7 +40,7 @@ impl Deeds {
     }
 
     /// Takes the payload of `vendor.effect_recorded`.
-    pub(crate) fn effect(&mut self, payload: &Map<String, Value>) {
+    pub fn effect(&mut self, payload: &Map<String, Value>) {
         let text = |member: &str| payload.get(member).and_then(Value::as_str);
         match text("kind") {
             Some("llm_provider_response") if text("outcome") == Some("ok") => self.call(payload),
@@ -49,7 +51,7 @@ impl Deeds {
     }
 
     /// Takes the same of an effect that must not pass for harmless because nobody looked.
-    pub(crate) fn live_effect(&mut self, payload: &Map<String, Value>) {
+    pub fn live_effect(&mut self, payload: &Map<String, Value>) {
         self.effect(payload);
         let is_tool = matches!(
             payload.get("kind").and_then(Value::as_str),
@@ -62,7 +64,7 @@ impl Deeds {
     }
 
     /// Returns what was used up in a time.
-    pub(crate) fn consumed(&self, wall_time_ms: u64) -> Budget {
+    pub fn consumed(&self, wall_time_ms: u64) -> Budget {
         let calls = || self.model_calls.iter();
         Budget {
             usd: Micros(
@@ -79,7 +81,7 @@ impl Deeds {
     }
 
     /// Names what nobody saw, where an empty list would say that nothing happened, and what must not be told.
-    pub(crate) fn redactions(&self) -> Vec<Redaction> {
+    pub fn redactions(&self) -> Vec<Redaction> {
         let lists = self.not_observed.iter();
         let lists = lists.map(|list| (format!("/side_effects/{list}"), "not_observed"));
         let withheld = self.withheld.iter().map(|field| (field.clone(), "secret"));
