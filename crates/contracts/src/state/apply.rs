@@ -238,12 +238,16 @@ impl State {
             }
             Release::Shadow { calls, would_block } => {
                 self.errors_in_a_row = 0;
+                if *would_block == 0 {
+                    self.blocks_in_a_row = 0;
+                }
                 self.shadow_evaluations += u64::from(*would_block > 0);
                 self.step(compiled, responded, calls);
                 true
             }
             Release::Logged { tools } => {
                 self.errors_in_a_row = 0;
+                self.blocks_in_a_row = 0;
                 self.log_step(responded, tools);
                 true
             }
@@ -471,7 +475,7 @@ pub(crate) fn micros(seconds: u64) -> i64 {
     i64::try_from(seconds.saturating_mul(1_000_000)).unwrap_or(i64::MAX)
 }
 
-/// Returns the arguments of a call as a value; nothing in shadow, where they may not be JSON.
+/// Returns the arguments of a call as a value; nothing where they could not be judged, which only shadow releases.
 fn arguments(call: &Call) -> Option<Value> {
-    json::read(&call.arguments, Limits::ARGUMENTS, Numbers::Any).ok()
+    json::read(&call.arguments, Limits::ARGUMENTS, Numbers::Doubles).ok()
 }

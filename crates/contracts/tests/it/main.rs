@@ -7,6 +7,9 @@
     reason = "tests"
 )]
 
+mod agreement;
+mod generate;
+mod oracle;
 mod prechecks;
 mod support;
 mod worked_cases;
