@@ -38,6 +38,7 @@ pub fn issue_receipt(documents: &dyn Documents, actor: &str, issued: &Issued) ->
         drafts: Vec::new(),
         blobs: Vec::new(),
         ends: None,
+        unreadable: None,
     };
     let Ok(task) = desk.task(&issued.task_id) else {
         return Vec::new();
