@@ -31,7 +31,7 @@ pub use event::{
     pruned_digest,
 };
 pub use id::*;
-pub use kind::{Kind, UnknownKind};
+pub use kind::{InDiff, InReceipt, InRecovery, InReplay, Kind, NamedBlob, Retention, UnknownKind};
 pub use lifecycle::{Status, StatusChange};
 pub use part::{
     BLOB_MEMBER, Blob, INLINE_BYTES_MAX, PartError, Role, Visibility, blob_reference, check_parts,
