@@ -9,7 +9,8 @@ use tokio::net::TcpStream;
 
 use crate::fixture::{Api, Frames, Server, config, id, key, refused};
 
-const EVERYTHING_OF_B: [&str; 9] = [
+const EVERYTHING_OF_B: [&str; 10] = [
+    "workspaces:read",
     "tasks:write",
     "tasks:read",
     "sessions:write",
