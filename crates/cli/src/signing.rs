@@ -173,6 +173,25 @@ pub(crate) fn rotate(directory: &Path) -> anyhow::Result<Rotated> {
     Ok(Rotated { old, new })
 }
 
+/// Gives the log a new origin, because it cannot continue what it signed under the old one. Returns the old and the new
+/// one. The caller holds the data directory.
+///
+/// # Errors
+/// There is no file, or it cannot be read, understood or written.
+pub(crate) fn renew_origin(directory: &Path) -> anyhow::Result<(String, String)> {
+    let Some(mut keys) = read(directory)? else {
+        return Err(broken(&path(directory), "it is not there"));
+    };
+    let old = keys.origin.clone();
+    let numbered = old.rsplit_once('-').and_then(|(stem, number)| {
+        let number: u32 = number.parse().ok()?;
+        Some(format!("{stem}-{}", number.checked_add(1)?))
+    });
+    keys.origin = numbered.unwrap_or_else(|| format!("{old}-2"));
+    write(directory, &keys)?;
+    Ok((old, keys.origin))
+}
+
 fn path(directory: &Path) -> PathBuf {
     directory.join(FILE)
 }

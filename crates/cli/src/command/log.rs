@@ -2,6 +2,7 @@
 //! through one.
 
 pub(crate) mod import;
+mod recover;
 
 use std::fmt::{Display, Write};
 use std::path::Path;
@@ -27,6 +28,7 @@ pub(crate) fn run(command: LogCommand) -> anyhow::Result<Exit> {
         LogCommand::Rebuild(args) => rebuild(&args),
         LogCommand::Export(args) => export(&args),
         LogCommand::Import(args) => crate::wait(import::run(&args)),
+        LogCommand::Recover(args) => recover::run(&args),
         LogCommand::Prune(args) => prune(args),
     }
 }
@@ -35,12 +37,19 @@ fn verify(args: &LogArgs) -> anyhow::Result<Exit> {
     let report = with_progress("events checked", |progress| {
         store::verify(&args.data.data, progress)
     })?;
+    if report.copied {
+        talk(format_args!(
+            "checked a copy in a temporary folder, because `{}` holds a write-ahead log and cannot be written",
+            args.data.data.display()
+        ));
+    }
     let counts = json!({
         "events": report.events,
         "documents": report.documents,
         "blobs": report.blobs,
         "receipts": report.receipts,
         "pruned": report.pruned,
+        "copied": report.copied,
     });
     let mut summary = format!(
         "{} events, {} documents, {} blobs and {} receipts are what they were when they were written",
