@@ -140,6 +140,7 @@ pub(super) fn seal_head(
         root: order.root,
         previous_root: detail(order.previous_root),
         checkpoint: detail(&order.checkpoint),
+        recovered: order.recovered.as_ref().map(detail),
     });
     decider.draft(sealed, subject.clone(), &Place::default());
     Ok(subject)
