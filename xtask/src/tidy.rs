@@ -17,6 +17,7 @@ use crate::shell::{cargo, root};
 const EDGES: &[(&str, &[&str])] = &[
     ("canon", &[]),
     ("domain", &["canon"]),
+    ("field", &["canon", "domain"]),
     ("receipts", &["canon"]),
     ("sidecar", &["canon"]),
     ("contracts", &["canon", "domain"]),
@@ -64,6 +65,7 @@ const PURE: &[&str] = &[
     "canon",
     "contracts",
     "domain",
+    "field",
     "receipts",
     "runs",
     "sidecar",

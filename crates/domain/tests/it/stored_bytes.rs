@@ -143,6 +143,7 @@ fn result(key: &str, ok: bool) -> EffectResult {
         output_tokens: 2,
         cost_micros: None,
         price_table: None,
+        usage_unknown: false,
     };
     EffectResult {
         key: key.to_owned(),
@@ -353,6 +354,7 @@ fn proofs(log: &mut Log) {
         }));
     }
     log.run(Order::SealHead(SealHead {
+        recovered: None,
         id: BatchId::from_body("1"),
         size: 2,
         root: sha256(b"root"),

@@ -49,7 +49,7 @@ impl Run<'_> {
                 text: String::new(),
             });
             let performed = self.one(effect, stream, &sender).await?;
-            running.push(async move { (index, stream, key, kind, performed.await) });
+            running.push(async move { (index, stream, key, kind, performed.await.made_safe()) });
         }
         drop(sender);
         let clock = std::sync::Arc::clone(&self.engine.shared.clock);
@@ -128,6 +128,20 @@ impl Run<'_> {
         performed: Performed,
         answers: &mut [Option<EffectAnswer>],
     ) {
+        // Nobody here is at fault for what a tool or a model returns, and its event must be readable.
+        let depth = canon::depth(&performed.value);
+        let performed = match depth > canon::VALUE_DEPTH_MAX {
+            false => performed,
+            true => {
+                let message = format!("the result nests {depth} levels deep, which is too deep");
+                Performed {
+                    provider_request_id: performed.provider_request_id,
+                    model: performed.model,
+                    observed: performed.observed,
+                    ..Performed::error("nested_too_deeply", message)
+                }
+            }
+        };
         let Performed {
             ok,
             value,

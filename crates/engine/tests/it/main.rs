@@ -8,6 +8,7 @@
     reason = "tests"
 )]
 
+mod door;
 mod hand;
 mod lifecycle;
 mod receipts;
