@@ -26,6 +26,7 @@ mod trust;
 mod turn;
 mod vault;
 mod view;
+mod wait;
 mod worker;
 pub mod workflow;
 

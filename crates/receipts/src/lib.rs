@@ -11,6 +11,7 @@ mod build;
 pub mod cbor;
 mod chain;
 mod facts;
+mod fit;
 mod format;
 mod keys;
 pub mod merkle;

@@ -11,7 +11,7 @@ use receipts::{
 use serde::Deserialize as _;
 
 /// What was done, collected from payloads in the order of the log.
-#[derive(Debug, Default)]
+#[derive(Debug, Clone, Default)]
 pub(crate) struct Deeds {
     pub(crate) model_calls: Vec<ModelCall>,
     pub(crate) side_effects: SideEffects,
