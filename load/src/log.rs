@@ -8,11 +8,11 @@ use anyhow::{Context, Result, bail};
 use canon::Map;
 use domain::{ResourceKind, Role, SessionId, State, Status};
 use engine::port::{Clock, Performer, Store};
-use engine::workflow::{Registry, builtin};
 use engine::{
     Answer, Caller, Engine, InputSpec, Limits, MessageSpec, NewSession, NewTask, Offline, Parts,
     Request, Settle,
 };
+use runs::workflow::{Registry, builtin};
 use serde_json::json;
 use server::world::{RandomIds, SystemClock, TokioSpawn};
 use store::{Options, SqliteStore};

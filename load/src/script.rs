@@ -9,9 +9,9 @@ use std::time::Duration;
 use anyhow::{Context, Result};
 use canon::{Map, Value};
 use domain::{CreatePersona, ModelUse, Timestamp};
-use engine::port::{BoxFuture, Clock, Deltas, Performed, Performer};
-use engine::workflow::{Effect, EffectKind};
+use engine::port::{BoxFuture, Clock, Deltas, Performer};
 use fastrand::Rng;
+use runs::workflow::{Effect, EffectKind, Performed};
 use serde_json::json;
 use server::world::SystemClock;
 

@@ -4,7 +4,7 @@ use std::sync::Arc;
 
 use canon::Value;
 use domain::Kind;
-use engine::workflow::{
+use runs::workflow::{
     EffectAnswer, EffectKind, Machine, Note, Registry, Start, Step, Wanted, Workflow, builtin,
 };
 use serde_json::json;

@@ -11,10 +11,9 @@ use std::time::Duration;
 use domain::{Event, Timestamp};
 use engine::Offline;
 use engine::port::{
-    BoxFuture, Clock, Deltas, Ids, MemoryStore, Performed, Performer, ReadEvents, Scope, Spawn,
-    Store,
+    BoxFuture, Clock, Deltas, Ids, MemoryStore, Performer, ReadEvents, Scope, Spawn, Store,
 };
-use engine::workflow::{Effect, EffectKind};
+use runs::workflow::{Effect, EffectKind, Performed};
 
 use crate::executor::Inbox;
 

@@ -20,10 +20,14 @@ const EDGES: &[(&str, &[&str])] = &[
     ("receipts", &["canon"]),
     ("sidecar", &["canon"]),
     ("wire", &["canon", "domain"]),
-    ("engine", &["canon", "domain", "receipts"]),
-    ("effects", &["canon", "domain", "engine"]),
+    ("runs", &["canon", "domain", "receipts"]),
+    ("engine", &["canon", "domain", "receipts", "runs"]),
+    ("effects", &["canon", "domain", "engine", "runs"]),
     ("store", &["canon", "domain", "engine", "receipts"]),
-    ("server", &["canon", "domain", "engine", "receipts", "wire"]),
+    (
+        "server",
+        &["canon", "domain", "engine", "receipts", "runs", "wire"],
+    ),
     ("conformance", &[]),
     (
         "reprise",
@@ -34,24 +38,41 @@ const EDGES: &[(&str, &[&str])] = &[
             "effects",
             "engine",
             "receipts",
+            "runs",
             "server",
             "sidecar",
             "store",
             "wire",
         ],
     ),
-    ("simulator", &["canon", "domain", "engine", "receipts"]),
+    (
+        "simulator",
+        &["canon", "domain", "engine", "receipts", "runs"],
+    ),
     (
         "load",
         &[
-            "canon", "domain", "engine", "receipts", "server", "sidecar", "store",
+            "canon", "domain", "engine", "receipts", "runs", "server", "sidecar", "store",
         ],
     ),
     ("xtask", &[]),
 ];
 
 /// Crates without clock, randomness, files, sockets and threads.
-const PURE: &[&str] = &["canon", "domain", "receipts", "sidecar", "wire"];
+const PURE: &[&str] = &["canon", "domain", "receipts", "runs", "sidecar", "wire"];
+
+/// Parts of the program that work without a server: they use pure crates alone.
+const OFFLINE: &[&str] = &[
+    "crates/cli/src/command/canonicalize.rs",
+    "crates/cli/src/command/diff.rs",
+    "crates/cli/src/command/replay/keys.rs",
+    "crates/cli/src/command/replay/offline.rs",
+    "crates/cli/src/receipt/",
+    "crates/cli/src/sidecar/",
+];
+
+/// Our crates that hold a server or reach outside.
+const SERVING: &[&str] = &["effects::", "engine::", "server::", "store::"];
 
 /// What source of a pure crate does not mention, outside its tests.
 const IMPURE: &[&str] = &[
@@ -73,6 +94,7 @@ pub(crate) fn run() -> Result<()> {
     eprintln!("==> tidy");
     let mut problems = Vec::new();
     check_edges(&mut problems)?;
+    check_lints_of_pure_crates(&mut problems)?;
     let files = tracked_files()?;
     for file in &files {
         check_file(file, &mut problems)?;
@@ -141,6 +163,32 @@ fn check_edges(problems: &mut Vec<String>) -> Result<()> {
     Ok(())
 }
 
+/// Clippy reads the nearest `clippy.toml` and merges nothing: each pure crate repeats the root's and adds its bans.
+fn check_lints_of_pure_crates(problems: &mut Vec<String>) -> Result<()> {
+    let shared = fs::read_to_string(root().join("clippy.toml"))?;
+    let mut first: Option<(&str, String)> = None;
+    for name in PURE {
+        let path = format!("crates/{name}/clippy.toml");
+        let Ok(text) = fs::read_to_string(root().join(&path)) else {
+            problems.push(format!("{path}: a pure crate has lints of its own"));
+            continue;
+        };
+        if !text.contains(&shared) || !text.contains("disallowed-methods") {
+            problems.push(format!(
+                "{path}: repeats the root's and adds the bans of pure crates"
+            ));
+        }
+        match &first {
+            None => first = Some((name, text)),
+            Some((other, known)) if *known != text => {
+                problems.push(format!("{path}: differs from the one of {other}"));
+            }
+            Some(_) => {}
+        }
+    }
+    Ok(())
+}
+
 fn tracked_files() -> Result<Vec<PathBuf>> {
     let output = Command::new("git")
         .args(["ls-files", "--cached", "--others", "--exclude-standard"])
@@ -196,6 +244,18 @@ fn check_file(file: &Path, problems: &mut Vec<String>) -> Result<()> {
         for line in code {
             if let Some(word) = IMPURE.iter().find(|word| line.contains(**word)) {
                 problems.push(format!("{shown}: a pure crate mentions {word}"));
+            }
+        }
+    }
+    if OFFLINE
+        .iter()
+        .any(|path| file.to_str().is_some_and(|file| file.starts_with(path)))
+    {
+        for line in text.lines().filter(|line| !line.contains("base64")) {
+            if let Some(word) = SERVING.iter().find(|word| line.contains(**word)) {
+                problems.push(format!(
+                    "{shown}: works without a server and mentions {word}"
+                ));
             }
         }
     }

@@ -30,7 +30,7 @@ const ANSWER_TIMEOUT: Duration = Duration::from_secs(30);
 /// How long a stream may be silent; a server sends a sign of life every 15 seconds.
 const SILENCE_MAX: Duration = Duration::from_secs(45);
 /// The most bytes of one answer.
-const ANSWER_BYTES_MAX: usize = engine::replay::BUNDLE_BYTES_MAX;
+const ANSWER_BYTES_MAX: usize = runs::replay::BUNDLE_BYTES_MAX;
 /// Waits before a request is repeated.
 const REPEATS: [Duration; 3] = [
     Duration::from_millis(250),

@@ -18,10 +18,9 @@ use std::sync::Arc;
 
 use canon::Value;
 use domain::{Egress, Observed};
-use engine::port::Performed;
-use engine::workflow::Effect;
 use reqwest::Url;
 use reqwest::header::HeaderName;
+use runs::workflow::{Effect, Performed};
 use tokio::sync::Mutex;
 
 use crate::config::{ApiKey, ConfigError, McpServerConfig, SecretRef, check_ids};

@@ -6,8 +6,8 @@ use std::time::Duration;
 
 use canon::Value;
 use engine::Offline;
-use engine::port::{BoxFuture, Deltas, Performed, Performer};
-use engine::workflow::{Effect, EffectKind};
+use engine::port::{BoxFuture, Deltas, Performer};
+use runs::workflow::{Effect, EffectKind, Performed};
 use serde_json::json;
 
 use crate::catalog::{self, CatalogError, CatalogTool};

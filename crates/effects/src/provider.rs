@@ -14,9 +14,9 @@ use std::sync::Arc;
 
 use canon::Value;
 use domain::{Egress, ModelUse, Observed};
-use engine::port::{Deltas, Performed};
-use engine::workflow::Effect;
+use engine::port::Deltas;
 use reqwest::Url;
+use runs::workflow::{Effect, Performed};
 use secrecy::ExposeSecret;
 
 use crate::config::{Config, ConfigError, ProviderConfig, ProviderKind};

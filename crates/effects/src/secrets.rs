@@ -4,8 +4,7 @@ use std::collections::BTreeMap;
 use std::sync::{Arc, Mutex, PoisonError};
 
 use canon::Value;
-use engine::port::Performed;
-use engine::workflow::Handles;
+use runs::workflow::{Handles, Performed};
 use secrecy::{ExposeSecret, SecretString};
 use serde_json::json;
 

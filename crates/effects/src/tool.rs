@@ -12,9 +12,8 @@ use std::sync::Arc;
 
 use canon::{Map, Value, jcs};
 use domain::Observed;
-use engine::port::Performed;
-use engine::workflow::{Effect, Handles};
 use jsonschema::Validator;
+use runs::workflow::{Effect, Handles, Performed};
 use secrecy::ExposeSecret;
 use serde_json::json;
 use tokio::sync::Mutex;

@@ -16,7 +16,7 @@ use crate::receipt::Authority;
 use crate::refused::Refused;
 use crate::turn::{self, Cache, ClaimRequest, Done, Folds, Item, Lease, NotDone, Queues};
 use crate::worker::{Work, session_replay};
-use crate::workflow::Registry;
+use runs::workflow::Registry;
 
 /// What an engine is made of.
 #[derive(Debug)]

@@ -8,7 +8,7 @@ use crate::port::{Scope, StoredEvent};
 use crate::read::{EventPage, EventRange};
 use crate::record::unreadable;
 use crate::refused::Refused;
-use crate::replay::{Bundle, Failure};
+use runs::replay::{Bundle, Failure};
 
 impl Engine {
     /// Reads the bundle of a Task that was taken over; what is wrong with it otherwise.

@@ -18,9 +18,7 @@ mod read;
 mod receipt;
 mod record;
 mod refused;
-pub mod replay;
 mod request;
-mod secrets;
 mod stream;
 mod trust;
 mod turn;
@@ -28,7 +26,6 @@ mod vault;
 mod view;
 mod wait;
 mod worker;
-pub mod workflow;
 
 pub use caller::{Caller, SCOPES};
 pub use dispatch::{Answer, Idempotency, Settle};

@@ -4,8 +4,8 @@ use canon::Value;
 use domain::ModelUse;
 use serde_json::json;
 
-use crate::port::{BoxFuture, Deltas, Performed, Performer};
-use crate::workflow::{Effect, EffectKind};
+use crate::port::{BoxFuture, Deltas, Performer};
+use runs::workflow::{Effect, EffectKind, Performed};
 
 /// Answers model calls from the request alone, so that a fresh server does something useful without any key.
 #[derive(Debug, Clone, Copy)]

@@ -15,6 +15,4 @@ pub use store::{
     ListQuery, NewestQuery, News, ReadEvents, Scope, Seal, SealedTurn, Store, StoreFault,
     StoredEvent, Tree, TreeAppend,
 };
-pub use world::{
-    BoxFuture, Clock, Deltas, Ids, KeepSecretError, Performed, Performer, SecretKeeper, Spawn,
-};
+pub use world::{BoxFuture, Clock, Deltas, Ids, KeepSecretError, Performer, SecretKeeper, Spawn};

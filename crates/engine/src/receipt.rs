@@ -4,8 +4,6 @@
 //! own commit costs, however long the Task was. Pure: signing Ed25519 is deterministic, so sealing twice gives the
 //! same bytes.
 
-mod deeds;
-
 use std::sync::Arc;
 
 use canon::{Digest, Map, Value};
@@ -19,11 +17,10 @@ use receipts::{
     Identifiers, Issuer, Lifecycle, Material, MaterialContent, MaterialKind, Quorum, Receipt,
     ReplayInput, Signer, TaskFacts, Tier, Trust, build_task,
 };
+use runs::{Deeds, looks_secret};
 use sha2::{Digest as _, Sha256};
 
 use crate::port::StoredEvent;
-use crate::secrets;
-pub(crate) use deeds::Deeds;
 
 /// What a Task's receipt says of its events, up to one of them.
 #[derive(Debug, Clone, Default)]
@@ -121,7 +118,7 @@ pub(crate) fn of_task(
     stamp: Timestamp,
 ) -> Result<Receipt, BuildError> {
     let facts = facts(scratch, authority, document, task, receipt_id, fold, stamp);
-    let receipt = build_task(&facts)?.redacted(&secrets::looks_secret)?;
+    let receipt = build_task(&facts)?.redacted(&looks_secret)?;
     Ok(receipt.signed(&authority.signer))
 }
 

@@ -9,8 +9,8 @@ use crate::caller::Caller;
 use crate::engine::Engine;
 use crate::port::{ReadEvents, Scope};
 use crate::refused::Refused;
-use crate::replay::diff::{self, Diff, Reveal};
-use crate::replay::{self, BUNDLE_BYTES_MAX, Bundle, Failure, Log, ReadSourceError, Unavailable};
+use runs::replay::diff::{self, Diff, Reveal};
+use runs::replay::{self, BUNDLE_BYTES_MAX, Bundle, Failure, Log, ReadSourceError, Unavailable};
 
 /// What is read of a record besides its log and its receipt.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]

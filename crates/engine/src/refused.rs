@@ -3,7 +3,7 @@
 use domain::Refusal;
 
 use crate::port::StoreFault;
-use crate::replay::Failure;
+use runs::replay::Failure;
 
 /// Why a request was not carried out.
 #[derive(Debug, Clone, thiserror::Error)]
@@ -13,7 +13,7 @@ pub enum Refused {
     Domain(#[from] Refusal),
     /// A replay is asked for in a way that cannot be accepted.
     #[error(transparent)]
-    Replay(Box<crate::replay::RequestError>),
+    Replay(Box<runs::replay::RequestError>),
     /// The caller lacks a scope.
     #[error("this needs the scope `{scope}`")]
     PermissionDenied {

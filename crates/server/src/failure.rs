@@ -8,7 +8,7 @@ use axum::response::{IntoResponse, Response};
 use canon::{Map, Value};
 use domain::Refusal;
 use engine::Refused;
-use engine::replay::RequestError;
+use runs::replay::RequestError;
 use serde_json::json;
 use wire::{Code, InputError};
 

@@ -177,8 +177,8 @@ mod tests {
     use axum::middleware::from_fn_with_state;
     use axum::routing::get;
     use engine::port::MemoryStore;
-    use engine::workflow::{Registry, builtin};
     use engine::{Engine, Limits, Offline, Parts};
+    use runs::workflow::{Registry, builtin};
     use tokio::sync::watch;
     use tower::ServiceExt;
 

@@ -7,9 +7,9 @@
 use std::sync::{Arc, Mutex, PoisonError};
 
 use anyhow::Result;
-use engine::port::{BoxFuture, Deltas, Performed, Performer};
-use engine::workflow::Effect;
+use engine::port::{BoxFuture, Deltas, Performer};
 use fastrand::Rng;
+use runs::workflow::{Effect, Performed};
 use serde_json::json;
 
 use crate::Bench;

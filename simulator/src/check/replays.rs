@@ -11,11 +11,11 @@ use domain::{
     Document, Event, Kind, Position, ReplayOf, ResourceKind, State, Status, Task, TaskId,
 };
 use engine::port::{ListQuery, MemoryStore, ReadEvents, Scope, Store};
-use engine::replay::{
+use receipts::Receipt;
+use runs::replay::{
     self, Bundle, Issuing, Progress, Replayed, Source, Spec, bundle_names, receipt, request_names,
     run,
 };
-use receipts::Receipt;
 use serde_json::json;
 
 use crate::talker::workflows;

@@ -3,9 +3,9 @@
 use std::path::Path;
 
 use canon::Value;
-use engine::replay::Source;
-use engine::replay::diff::{Reveal, between};
-use engine::workflow::{Registry, builtin};
+use runs::replay::Source;
+use runs::replay::diff::{Reveal, between};
+use runs::workflow::{Registry, builtin};
 use serde_json::json;
 
 use crate::args::Connection;

@@ -11,7 +11,7 @@ mod session;
 
 use std::path::{Path, PathBuf};
 
-use engine::replay::{BUNDLE_BYTES_MAX, Bundle, Source};
+use runs::replay::{BUNDLE_BYTES_MAX, Bundle, Source};
 
 use crate::args::{Connection, key_value};
 use crate::exit::{Exit, OrHint, Problem};

@@ -10,8 +10,8 @@ use std::sync::Arc;
 
 use effects::Outside;
 use engine::port::Store;
-use engine::workflow::{Registry, builtin};
 use engine::{Engine, Parts};
+use runs::workflow::{Registry, builtin};
 use server::world::{RandomIds, SystemClock, TokioSpawn};
 use server::{Bound, ServeError};
 use store::{Options, SqliteStore};

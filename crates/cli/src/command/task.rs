@@ -458,7 +458,7 @@ async fn export(args: TaskExportArgs) -> anyhow::Result<Exit> {
         return Ok(Exit::Ok);
     }
     // Read back before it is called a bundle.
-    let bundle = engine::replay::Bundle::read(&bytes).or_hint(
+    let bundle = runs::replay::Bundle::read(&bytes).or_hint(
         "what the server sent",
         "check that the address is that of a Reprise server",
     )?;

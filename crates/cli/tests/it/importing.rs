@@ -279,7 +279,7 @@ fn an_import_is_repeated_without_harm_and_collisions_are_refused() {
 /// The same task in a bundle with other bytes: it says that there is one event less beside it.
 fn without_a_blob_line(there: &Elsewhere) -> Vec<u8> {
     let bytes = std::fs::read(there.file()).unwrap();
-    let bundle = engine::replay::Bundle::read(&bytes).unwrap();
+    let bundle = runs::replay::Bundle::read(&bytes).unwrap();
     let events: Vec<std::sync::Arc<[u8]>> = bundle
         .events()
         .map(|(bytes, _)| std::sync::Arc::from(bytes))
@@ -287,7 +287,7 @@ fn without_a_blob_line(there: &Elsewhere) -> Vec<u8> {
     let mut blobs = bundle.blobs().clone();
     blobs.insert(canon::sha256(b"more"), b"more".to_vec());
     let receipt = bundle.receipt().cloned();
-    let other = engine::replay::Bundle::new(&events, blobs, receipt).unwrap();
+    let other = runs::replay::Bundle::new(&events, blobs, receipt).unwrap();
     other.to_bytes()
 }
 

@@ -4,10 +4,10 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use canon::{Map, Number, Value};
-use engine::workflow::Effect;
 use rmcp::model::{CallToolRequestParams, CallToolResponse, PaginatedRequestParams, Tool};
 use rmcp::service::ServiceError;
 use rmcp::transport::streamable_http_client::StreamableHttpError;
+use runs::workflow::Effect;
 use secrecy::ExposeSecret;
 use serde_json::json;
 use tokio::time::timeout;

@@ -6,9 +6,10 @@
 use std::time::{Duration, SystemTime};
 
 use canon::{Integers, Value};
-use engine::port::{Deltas, Performed};
+use engine::port::Deltas;
 use reqwest::header::{CONTENT_TYPE, HeaderMap, HeaderName, HeaderValue};
 use reqwest::{Response, Url};
+use runs::workflow::Performed;
 
 use super::completion::Completion;
 use super::sse;

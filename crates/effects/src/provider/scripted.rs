@@ -7,7 +7,7 @@ use std::path::Path;
 use std::time::Duration;
 
 use canon::Value;
-use engine::workflow::Effect;
+use runs::workflow::Effect;
 use serde::Deserialize;
 use serde_json::json;
 

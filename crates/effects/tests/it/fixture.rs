@@ -8,9 +8,9 @@ use axum::Router;
 use axum::body::{Body, Bytes};
 use axum::http::{HeaderMap, Response, Uri};
 use effects::{Config, Outside, Vault};
-use engine::port::{Deltas, Performed, Performer};
-use engine::workflow::{Effect, EffectKind, Handles};
+use engine::port::{Deltas, Performer};
 use futures_util::StreamExt;
+use runs::workflow::{Effect, EffectKind, Handles, Performed};
 use serde_json::{Value, json};
 use tokio::net::TcpListener;
 

@@ -4,8 +4,7 @@ use std::path::Path;
 use std::time::{Duration, Instant};
 
 use effects::{Outside, Vault};
-use engine::port::Performed;
-use engine::workflow::{EffectKind, Handles};
+use runs::workflow::{EffectKind, Handles, Performed};
 use serde_json::{Value, json};
 
 use crate::fixture::{

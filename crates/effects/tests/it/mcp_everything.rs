@@ -5,7 +5,7 @@ use std::path::PathBuf;
 use std::process::{Child, Command, Stdio};
 
 use effects::Outside;
-use engine::workflow::EffectKind;
+use runs::workflow::EffectKind;
 use serde_json::{Value, json};
 
 use crate::fixture::{assert_error, outside_with, perform, perform_with_secrets, vault};
@@ -29,7 +29,7 @@ struct Used<'a> {
     secrets: &'a [&'a str],
 }
 
-async fn call(used: &Used<'_>, tool: &str, arguments: Value) -> engine::port::Performed {
+async fn call(used: &Used<'_>, tool: &str, arguments: Value) -> runs::workflow::Performed {
     let request = json!({"server": "everything", "tool": tool, "arguments": arguments});
     perform_with_secrets(used.outside, EffectKind::McpTool, request, used.secrets).await
 }

@@ -4,9 +4,8 @@ use axum::Router;
 use axum::body::{Body, Bytes};
 use axum::http::{HeaderMap, Response};
 use effects::Outside;
-use engine::port::Performed;
-use engine::workflow::EffectKind;
 use futures_util::StreamExt;
+use runs::workflow::{EffectKind, Performed};
 use serde_json::{Value, json};
 use tokio::net::TcpListener;
 

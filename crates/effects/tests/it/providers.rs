@@ -2,7 +2,7 @@
 
 use effects::Outside;
 use engine::port::{Deltas, Performer};
-use engine::workflow::EffectKind;
+use runs::workflow::EffectKind;
 use serde_json::{Value, json};
 
 use crate::fixture::{

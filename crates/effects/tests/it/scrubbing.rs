@@ -1,8 +1,7 @@
 //! Values of secrets do not come back, whoever holds them and however they are spelt (AP-PRIV-02, AP-PRIV-04).
 
 use canon::sha256;
-use engine::port::Performed;
-use engine::workflow::EffectKind;
+use runs::workflow::{EffectKind, Performed};
 use serde_json::{Value, json};
 
 use crate::fixture::{

@@ -3,8 +3,7 @@
 use std::time::{Duration, Instant};
 
 use effects::Outside;
-use engine::port::Performed;
-use engine::workflow::{EffectKind, Handles};
+use runs::workflow::{EffectKind, Handles, Performed};
 use serde_json::{Value, json};
 
 use crate::fixture::{

@@ -15,7 +15,7 @@ use crate::caller::Caller;
 use crate::engine::Engine;
 use crate::imported::resolved;
 use crate::refused::Refused;
-use crate::replay::Bundle;
+use runs::replay::Bundle;
 
 /// The largest blob that is written in the commit of its import.
 const IN_TURN_BYTES_MAX: usize = 64 * 1024;

@@ -11,9 +11,9 @@ use crate::caller::Caller;
 use crate::engine::Engine;
 use crate::record::Beside;
 use crate::refused::Refused;
-use crate::replay::{self, Refresh, Source, Spec};
 use crate::request::ReplayTask;
 use crate::view;
+use runs::replay::{self, Refresh, Source, Spec};
 
 impl Engine {
     pub(super) async fn build_replay(

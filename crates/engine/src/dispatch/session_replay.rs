@@ -17,9 +17,9 @@ use crate::caller::Caller;
 use crate::engine::Engine;
 use crate::port::{ListQuery, Scope};
 use crate::refused::Refused;
-use crate::replay::RequestError;
 use crate::request::{ReplaySession, ReplayTask};
 use crate::worker::session_replay::{Plan, Planned, salt_of};
+use runs::replay::RequestError;
 
 /// What a request asks for.
 #[derive(Default)]

@@ -6,10 +6,9 @@ use std::pin::Pin;
 use std::sync::Arc;
 use std::time::Duration;
 
-use canon::Value;
-use domain::{ModelUse, Observed, Timestamp};
+use domain::Timestamp;
 
-use crate::workflow::Effect;
+use runs::workflow::{Effect, Performed};
 
 /// A boxed future that can move between threads.
 pub type BoxFuture<'a, T> = Pin<Box<dyn Future<Output = T> + Send + 'a>>;
@@ -36,42 +35,6 @@ pub trait Ids: Send + Sync + fmt::Debug + 'static {
 pub trait Spawn: Send + Sync + fmt::Debug + 'static {
     /// Runs a future to its end.
     fn spawn(&self, future: BoxFuture<'static, ()>);
-}
-
-/// The result of an effect.
-#[derive(Debug, Clone, PartialEq)]
-pub struct Performed {
-    /// True for a result, false for an error that the workflow gets to see.
-    pub ok: bool,
-    /// The result or the error.
-    pub value: Value,
-    /// The provider's own id of the call.
-    pub provider_request_id: Option<String>,
-    /// For a model call: provider, model, tokens and cost.
-    pub model: Option<ModelUse>,
-    /// What the effect was seen to do outside.
-    pub observed: Option<Observed>,
-}
-
-impl Performed {
-    /// A result of something that did nothing outside.
-    pub fn ok(value: Value) -> Self {
-        Self {
-            ok: true,
-            value,
-            provider_request_id: None,
-            model: None,
-            observed: None,
-        }
-    }
-
-    /// An error that the workflow gets to see: a stable word for programs, and why, for people.
-    pub fn error(code: &str, message: impl Into<String>) -> Self {
-        Self {
-            ok: false,
-            ..Self::ok(serde_json::json!({"code": code, "message": message.into()}))
-        }
-    }
 }
 
 /// Where a model call that streams puts pieces of its text as they come. They are shown, never relied on: the

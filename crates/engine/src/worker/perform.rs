@@ -14,10 +14,10 @@ use serde_json::json;
 use tokio::sync::mpsc;
 
 use super::run::Run;
-use crate::port::{BoxFuture, Deltas, Performed};
+use crate::port::{BoxFuture, Deltas};
 use crate::refused::Refused;
 use crate::view;
-use crate::workflow::{Effect, EffectAnswer, EffectKind};
+use runs::workflow::{Effect, EffectAnswer, EffectKind, Performed};
 
 /// How often pieces of streamed text are committed, per call, and how long each may be (U12: a stream is four events a
 /// second, however fine the provider cuts it). What a call has streamed faster follows with its result.

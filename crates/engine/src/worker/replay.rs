@@ -14,12 +14,11 @@ use domain::{
 use serde_json::json;
 
 use super::run::Run;
-use crate::port::Performed;
 use crate::record::{Beside, unreadable};
 use crate::refused::Refused;
-use crate::replay::{self, Failure, Issuing, Progress, Replayed, Source, Spec};
-use crate::workflow::Wanted;
 use earlier::Earlier;
+use runs::replay::{self, Failure, Issuing, Progress, Replayed, Source, Spec};
+use runs::workflow::{Performed, Wanted};
 
 /// Events of a replay that one commit takes, so that other clients need not wait for long.
 const PIECE_LEN: usize = 128;

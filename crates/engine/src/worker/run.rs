@@ -21,7 +21,7 @@ use crate::receipt::TaskFold;
 use crate::refused::Refused;
 use crate::turn::{Lease, NotDone};
 use crate::view;
-use crate::workflow::{
+use runs::workflow::{
     self, Answers, EffectAnswer, EffectKind, Note, Produced, Start, Step, Transcript, Wanted,
 };
 

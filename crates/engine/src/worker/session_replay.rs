@@ -21,8 +21,8 @@ use crate::dispatch::replay::replay_id;
 use crate::engine::Engine;
 use crate::port::{ListQuery, Scope};
 use crate::refused::Refused;
-use crate::replay::Spec;
 use crate::turn::Lease;
+use runs::replay::Spec;
 
 /// What a replay of a Session will do.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]

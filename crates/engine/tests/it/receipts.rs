@@ -7,10 +7,10 @@ use std::time::Duration;
 use canon::{Digest, Map, Value};
 use domain::{Blob, Document, ResourceKind, SessionId, State, Status, TaskId, Timestamp};
 use engine::port::{BoxFuture, Clock, MemoryStore, Store};
-use engine::workflow::{EffectAnswer, Machine, Registry, Start, Step, Workflow, builtin};
 use engine::{Answer, Caller, Engine, ListRequest, Offline, Parts, Request, VerifyRequest};
 use receipts::Receipt;
 use receipts::merkle;
+use runs::workflow::{EffectAnswer, Machine, Registry, Start, Step, Workflow, builtin};
 
 use crate::support::{
     CountedIds, TokioSpawn, engine_on, limits, new_session, reach, store, submit, task_request,

@@ -5,17 +5,17 @@ use std::sync::{Arc, OnceLock};
 
 use canon::{Map, Value, sha256};
 use domain::{ModelUse, Refusal, Status, TaskId};
-use engine::port::{BoxFuture, Deltas, Performed, Performer};
-use engine::replay::diff::{self, Diff, How, Relation, Reveal, TextDiff};
-use engine::replay::{self, Bundle, Failure, Issuing, Progress, Replayed, Source};
-use engine::workflow::{
-    Answers, Effect, EffectAnswer, EffectKind, Machine, Registry, Start, Step, Transcript, Wanted,
-    Workflow, builtin,
-};
+use engine::port::{BoxFuture, Deltas, Performer};
 use engine::{
     Authority, Caller, Engine, InputSpec, NewTask, Parts, Refused, ReplayTask, Request, Settle,
 };
 use proptest::prelude::*;
+use runs::replay::diff::{self, Diff, How, Relation, Reveal, TextDiff};
+use runs::replay::{self, Bundle, Failure, Issuing, Progress, Replayed, Source};
+use runs::workflow::{
+    Answers, Effect, EffectAnswer, EffectKind, Machine, Performed, Registry, Start, Step,
+    Transcript, Wanted, Workflow, builtin,
+};
 use serde_json::json;
 
 use crate::support::{

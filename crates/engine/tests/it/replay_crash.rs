@@ -6,8 +6,9 @@ use std::sync::Arc;
 
 use canon::Value;
 use domain::{Egress, Event, Observed, Status, TaskId};
-use engine::port::{MemoryStore, Performed, Store};
+use engine::port::{MemoryStore, Store};
 use engine::{Caller, Idempotency, InputSpec, NewSession, NewTask, Refused, Request, Settle};
+use runs::workflow::Performed;
 use serde_json::json;
 
 use crate::hand::Hand;

@@ -47,7 +47,7 @@ async fn b12_01_another_version_of_the_workflow_is_a_divergence() {
     assert_same(&source, &downgraded.replay(&source.id, json!({})).await);
     // A workflow that is gone altogether.
     let without = world
-        .reopened_with(engine::workflow::Registry::new(engine::workflow::builtin()))
+        .reopened_with(runs::workflow::Registry::new(runs::workflow::builtin()))
         .await;
     let replay = without.replay(&source.id, json!({})).await;
     assert_eq!(
@@ -406,7 +406,7 @@ async fn b12_12_large_values_come_from_artifacts() {
         .await
     {
         Err(Refused::Replay(error)) => assert!(
-            matches!(&*error, engine::replay::RequestError::TooLarge { param } if param == "override.host:x:main:1.value"),
+            matches!(&*error, runs::replay::RequestError::TooLarge { param } if param == "override.host:x:main:1.value"),
             "{error:?}"
         ),
         other => panic!("{other:?}"),

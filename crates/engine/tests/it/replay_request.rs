@@ -4,8 +4,8 @@ use canon::{Digest, Value, jcs, sha256};
 use domain::{
     ArtifactKind, Position, Refusal, ResourceKind, Status, TaskId, Visibility, WorkspaceId,
 };
-use engine::replay::RequestError;
 use engine::{Caller, ListRequest, NewArtifact, Refused, Request, Settle};
+use runs::replay::RequestError;
 use serde_json::json;
 
 use crate::rig::{Finished, Outside, World, deltas, replay_request, saying, two_tools, with};

@@ -6,9 +6,9 @@ use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
 use canon::{Digest, Integers, Value};
-use engine::replay::{self, Issuing, Source};
-use engine::workflow::{Answers, Machine, Registry, Start, Workflow, builtin};
 use receipts::Receipt;
+use runs::replay::{self, Issuing, Source};
+use runs::workflow::{Answers, Machine, Registry, Start, Workflow, builtin};
 use serde_json::json;
 
 use crate::hand::Hand;

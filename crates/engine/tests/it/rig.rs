@@ -17,12 +17,12 @@ use domain::{
 use engine::port::{
     BoxFuture, Clock, Ids, MemoryStore, Performer, ReadEvents, Scope, Spawn, Store,
 };
-use engine::replay::{self, Issuing, Progress, Source, Spec};
-use engine::workflow::{Registry, Workflow, builtin};
 use engine::{
     Authority, Caller, Engine, InputSpec, NewTask, Parts, Refused, ReplayTask, Request, Settle,
 };
 use receipts::Receipt;
+use runs::replay::{self, Issuing, Progress, Source, Spec};
+use runs::workflow::{Registry, Workflow, builtin};
 use serde_json::json;
 
 pub(crate) use outside::{Outside, completion};

@@ -7,11 +7,11 @@ use std::time::{Duration, SystemTime, UNIX_EPOCH};
 use canon::Map;
 use domain::{Event, ResourceKind, Role, SessionId, State, Status, TaskId, Timestamp};
 use engine::port::{BoxFuture, Clock, Ids, MemoryStore, Spawn, Store};
-use engine::workflow::{Registry, builtin};
 use engine::{
     Answer, Caller, Engine, EventRange, InputSpec, Limits, MessageSpec, NewSession, NewTask,
     Offline, Parts, Refused, Request, Settle,
 };
+use runs::workflow::{Registry, builtin};
 use serde_json::json;
 
 #[derive(Debug)]

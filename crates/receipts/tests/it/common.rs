@@ -7,6 +7,7 @@ use receipts::*;
 use serde_json::json;
 
 /// Reads published data that is not part of this repository, or says that the test is skipped.
+#[expect(clippy::disallowed_methods, reason = "data of tests")]
 pub(crate) fn published(path: &str) -> Option<Vec<u8>> {
     let base = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../../shared/spec/data");
     let bytes = std::fs::read(base.join(path)).ok();

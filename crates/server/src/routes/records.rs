@@ -4,8 +4,8 @@ use axum::http::{StatusCode, header};
 use axum::response::IntoResponse;
 use canon::Value;
 use domain::{TaskId, WorkspaceId};
-use engine::replay::BUNDLE_BYTES_MAX;
 use engine::{Refused, Request};
+use runs::replay::BUNDLE_BYTES_MAX;
 use serde_json::json;
 
 use super::Routes;

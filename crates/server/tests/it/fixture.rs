@@ -6,9 +6,9 @@ use std::time::Duration;
 
 use domain::Timestamp;
 use engine::port::{ApiKey, MemoryStore, Store};
-use engine::workflow::{Registry, builtin};
 use engine::{Engine, Limits, Offline, Parts};
 use reqwest::{Client, Method, RequestBuilder, StatusCode};
+use runs::workflow::{Registry, builtin};
 use serde_json::{Value, json};
 use server::world::{RandomIds, SystemClock, TokioSpawn};
 use server::{Config, bind};

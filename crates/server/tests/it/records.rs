@@ -24,7 +24,7 @@ async fn a_bundle_needs_every_scope_of_what_it_holds() {
     assert_eq!(response.headers()["content-type"], "application/jsonl");
     assert_eq!(response.headers()["content-disposition"], "attachment");
     let bytes = response.bytes().await.unwrap();
-    let bundle = engine::replay::Bundle::read(&bytes).unwrap();
+    let bundle = runs::replay::Bundle::read(&bytes).unwrap();
     assert_eq!(bundle.task_id().as_str(), task);
 
     for missing in ["tasks:read", "receipts:read", "internal:read"] {

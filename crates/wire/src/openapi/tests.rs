@@ -114,6 +114,7 @@ fn c_35_the_wire_payload_is_the_schema_of_the_format() {
 }
 
 #[test]
+#[expect(clippy::disallowed_methods, reason = "data of tests")]
 fn ap_ver_06_every_path_method_and_member_of_the_contract_is_kept() {
     let path = Path::new(env!("CARGO_MANIFEST_DIR"))
         .join("../../../shared/spec/data/openapi-agents-protocol-2026-04-25.yaml");

@@ -5,8 +5,8 @@ use std::time::Instant;
 
 use anyhow::{Result, bail, ensure};
 use canon::Value;
-use engine::replay::{self, Issuing, Progress, Replayed, Source, Spec};
-use engine::workflow::{Registry, builtin};
+use runs::replay::{self, Issuing, Progress, Replayed, Source, Spec};
+use runs::workflow::{Registry, builtin};
 
 use super::run::{Bundle, Recorded};
 use crate::noise::Watch;

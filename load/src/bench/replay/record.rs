@@ -6,7 +6,7 @@ use std::time::{Duration, Instant};
 
 use anyhow::{Context, Result, bail};
 use engine::port::{Deltas, MemoryStore, Performer, Store};
-use engine::workflow::{EffectAnswer, Registry, Start, Step, builtin};
+use runs::workflow::{EffectAnswer, Registry, Start, Step, builtin};
 use serde_json::json;
 use server::world::SystemClock;
 

@@ -10,8 +10,9 @@ use anyhow::{Context, Result, bail};
 use canon::{Digest, Map};
 use domain::{Document, Position, SessionId, State, Status, TaskId};
 use engine::port::{News, Performer, ReadEvents, Scope, Store, StoredEvent};
-use engine::{Caller, Engine, InputSpec, NewSession, NewTask, ReplayTask, Request, Settle, replay};
+use engine::{Caller, Engine, InputSpec, NewSession, NewTask, ReplayTask, Request, Settle};
 use receipts::Receipt;
+use runs::replay;
 use serde_json::json;
 use tokio::sync::broadcast;
 

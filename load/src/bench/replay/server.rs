@@ -8,10 +8,10 @@ use std::time::{Duration, Instant};
 use anyhow::{Context, Result, ensure};
 use domain::{Position, SessionId};
 use engine::port::{Clock, Commit, SealedTurn, Store, StoredEvent};
-use engine::workflow::{Registry, builtin};
 use engine::{Caller, Engine, Request, Settle};
 use fastrand::Rng;
 use receipts::Receipt;
+use runs::workflow::{Registry, builtin};
 use server::world::SystemClock;
 use store::{Options, SqliteStore};
 

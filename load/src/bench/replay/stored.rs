@@ -7,8 +7,8 @@ use std::sync::Arc;
 use anyhow::{Context, Result};
 use canon::{Digest, Value};
 use engine::port::Store;
-use engine::replay;
 use fastrand::Rng;
+use runs::replay;
 
 use super::run::{agent, define, events_of};
 use crate::Bench;

@@ -5,8 +5,8 @@ use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
 use canon::{Digest, Value};
-use engine::replay::{BUNDLE_BYTES_MAX, BUNDLE_FORMAT, Bundle};
 use receipts::Receipt;
+use runs::replay::{BUNDLE_BYTES_MAX, BUNDLE_FORMAT, Bundle};
 
 use crate::args::Connection;
 use crate::client::{Client, Target, Task, fresh_key};

@@ -4,7 +4,7 @@ use std::collections::BTreeMap;
 use std::sync::Arc;
 
 use canon::{Value, jcs};
-use engine::replay::{self, Key, Source, readable};
+use runs::replay::{self, Key, Source, readable};
 use serde_json::json;
 
 use super::{ReplayArgs, source_of};

@@ -6,9 +6,9 @@ use std::path::Path;
 
 use canon::Value;
 use domain::Kind;
-use engine::replay::{self, Issuing, Progress, RequestError, Source};
-use engine::workflow::{Registry, builtin};
 use receipts::Receipt;
+use runs::replay::{self, Issuing, Progress, RequestError, Source};
+use runs::workflow::{Registry, builtin};
 use serde_json::json;
 
 use super::report::Report;

@@ -3,7 +3,7 @@
 use std::io::Write as _;
 
 use canon::{Value, jcs};
-use engine::replay::question;
+use runs::replay::question;
 use serde_json::json;
 
 use super::ReplayArgs;

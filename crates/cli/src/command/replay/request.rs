@@ -4,7 +4,7 @@ use std::path::Path;
 
 use canon::{Integers, Map, Value, jcs};
 use domain::Ask;
-use engine::replay::{kind_of, text_value};
+use runs::replay::{kind_of, text_value};
 use serde_json::json;
 
 use super::ReplayArgs;

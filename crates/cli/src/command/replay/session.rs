@@ -5,7 +5,7 @@ use std::time::Duration;
 
 use canon::Value;
 use domain::Ask;
-use engine::replay::question;
+use runs::replay::question;
 use serde_json::json;
 use tokio::time::{Instant, sleep};
 

@@ -4,8 +4,8 @@ use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
 use canon::Digest;
-use engine::replay::Bundle;
 use receipts::{Receipt, event_log_digest};
+use runs::replay::Bundle;
 use serde_json::{Value, json};
 
 use super::{Client, Elsewhere, text};

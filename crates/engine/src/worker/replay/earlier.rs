@@ -7,8 +7,8 @@ use domain::{Event, Kind, Position};
 
 use super::super::run::Run;
 use crate::refused::Refused;
-use crate::replay::{Live, anew};
 use crate::view;
+use runs::replay::{Live, anew};
 
 /// What is done already.
 #[derive(Debug, Default)]

@@ -157,10 +157,10 @@ async fn b03_exact_fails_rather_than_goes_on() {
                 text.into_bytes().into()
             })
             .collect();
-        engine::replay::Source::read(&altered.events, altered.blobs, None, None).unwrap()
+        runs::replay::Source::read(&altered.events, altered.blobs, None, None).unwrap()
     };
-    let spec = engine::replay::Spec::exact();
-    let run = |source: &engine::replay::Source| {
+    let spec = runs::replay::Spec::exact();
+    let run = |source: &runs::replay::Source| {
         crate::rig::run_pure(source, &registry("1"), &spec, &Default::default())
     };
     let same = run(&altered("nothing", "nothing"));

@@ -6,8 +6,7 @@ use std::sync::atomic::{AtomicUsize, Ordering};
 use canon::{Value, sha256};
 use domain::{FileChange, ModelUse, Observed, Status};
 use engine::Caller;
-use engine::port::Performed;
-use engine::workflow::{EffectAnswer, Machine, Registry, Start, Step, Workflow, builtin};
+use runs::workflow::{EffectAnswer, Machine, Performed, Registry, Start, Step, Workflow, builtin};
 use serde_json::json;
 
 use super::{effect, first_unavailable};

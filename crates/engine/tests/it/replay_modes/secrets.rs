@@ -5,7 +5,7 @@ use std::collections::BTreeSet;
 use canon::{jcs, sha256};
 use domain::Status;
 use engine::Caller;
-use engine::port::Performed;
+use runs::workflow::Performed;
 use serde_json::json;
 
 use super::{effect, first_unavailable};

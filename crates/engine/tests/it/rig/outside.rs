@@ -8,8 +8,8 @@ use std::time::Duration;
 use canon::Value;
 use domain::ModelUse;
 use engine::Offline;
-use engine::port::{BoxFuture, Deltas, Performed, Performer};
-use engine::workflow::Effect;
+use engine::port::{BoxFuture, Deltas, Performer};
+use runs::workflow::{Effect, Performed};
 use serde_json::json;
 
 /// The outside. What it answers depends on the key of the effect alone.

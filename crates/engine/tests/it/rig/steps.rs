@@ -1,7 +1,7 @@
 //! A workflow for tests, told by its input.
 
 use canon::{Map, Value, jcs, sha256};
-use engine::workflow::{
+use runs::workflow::{
     Answers, EffectAnswer, EffectKind, Machine, Note, Produced, Start, Step, Transcript, Wanted,
     Workflow,
 };

@@ -8,7 +8,7 @@ use domain::Event;
 use serde_json::json;
 
 use super::run::members;
-use crate::port::Performed;
+use crate::workflow::Performed;
 use crate::workflow::{EffectAnswer, Wanted};
 
 /// The member that marks such an event, and its word.
@@ -44,12 +44,12 @@ pub(super) fn payload(
 }
 
 /// True for the payload of such an event.
-pub(crate) fn is_told_by(payload: &Map<String, Value>) -> bool {
+pub fn is_told_by(payload: &Map<String, Value>) -> bool {
     payload.get(NOTE.0).and_then(Value::as_str) == Some(NOTE.1)
 }
 
 /// Reads the result back from its event, whose blobs are filled in.
-pub(crate) fn read(event: &Event) -> Performed {
+pub fn read(event: &Event) -> Performed {
     let EffectAnswer { ok, value, model } = EffectAnswer::recorded(event);
     let member = |name: &str| event.payload.get(name);
     Performed {

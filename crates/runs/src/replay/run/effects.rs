@@ -9,11 +9,11 @@ use serde_json::json;
 
 use super::overrides::operation;
 use super::{Runner, members};
-use crate::port::Performed;
 use crate::replay::anew;
 use crate::replay::failure::{Divergence, Failure, Unavailable};
 use crate::replay::request::Refresh;
 use crate::replay::source::answer_in;
+use crate::workflow::Performed;
 use crate::workflow::{EffectAnswer, EffectKind, Wanted};
 
 /// Where the answer to an effect comes from.

@@ -3,7 +3,7 @@
 use std::collections::{BTreeMap, BTreeSet};
 
 use canon::{Digest, Map, Value, jcs, sha256};
-use domain::Observed;
+use domain::{Observed, blob_reference};
 use receipts::{
     Budget, FileOperation, FileWrite, Micros, ModelCall, ModelRef, NetworkEgress, Redaction,
     SideEffects, ToolCall, ToolStatus,
@@ -12,9 +12,11 @@ use serde::Deserialize as _;
 
 /// What was done, collected from payloads in the order of the log.
 #[derive(Debug, Clone, Default)]
-pub(crate) struct Deeds {
-    pub(crate) model_calls: Vec<ModelCall>,
-    pub(crate) side_effects: SideEffects,
+pub struct Deeds {
+    /// Answered model calls, with what they cost.
+    pub model_calls: Vec<ModelCall>,
+    /// Tool calls, changed files and contacted hosts.
+    pub side_effects: SideEffects,
     /// Names and arguments of tool calls, until their results come.
     tools: BTreeMap<String, (String, String, Option<Digest>)>,
     /// Lists of side effects that somebody could not observe.
@@ -25,20 +27,24 @@ pub(crate) struct Deeds {
 
 impl Deeds {
     /// Takes the payload of `agent.tool_use`.
-    pub(crate) fn uses_tool(&mut self, payload: &Map<String, Value>) {
+    pub fn uses_tool(&mut self, payload: &Map<String, Value>) {
         let text = |member: &str| payload.get(member).and_then(Value::as_str);
         if let Some(key) = text("effect_key") {
             let call = (
                 text("name").unwrap_or("unknown").to_owned(),
                 text("tool_call_id").unwrap_or(key).to_owned(),
-                payload.get("input").map(|input| sha256(&jcs(input))),
+                // A large input is a blob, whose digest is the same.
+                match payload.get("input") {
+                    Some(input) => Some(sha256(&jcs(input))),
+                    None => blob_reference(payload, "input"),
+                },
             );
             self.tools.insert(key.to_owned(), call);
         }
     }
 
     /// Takes the payload of `vendor.effect_recorded`.
-    pub(crate) fn effect(&mut self, payload: &Map<String, Value>) {
+    pub fn effect(&mut self, payload: &Map<String, Value>) {
         let text = |member: &str| payload.get(member).and_then(Value::as_str);
         match text("kind") {
             Some("llm_provider_response") if text("outcome") == Some("ok") => self.call(payload),
@@ -49,7 +55,7 @@ impl Deeds {
     }
 
     /// Takes the same of an effect that must not pass for harmless because nobody looked.
-    pub(crate) fn live_effect(&mut self, payload: &Map<String, Value>) {
+    pub fn live_effect(&mut self, payload: &Map<String, Value>) {
         self.effect(payload);
         let is_tool = matches!(
             payload.get("kind").and_then(Value::as_str),
@@ -62,24 +68,22 @@ impl Deeds {
     }
 
     /// Returns what was used up in a time.
-    pub(crate) fn consumed(&self, wall_time_ms: u64) -> Budget {
-        let calls = || self.model_calls.iter();
+    pub fn consumed(&self, wall_time_ms: u64) -> Budget {
+        let sum = |amount: fn(&ModelCall) -> u64| {
+            let amounts = self.model_calls.iter().map(amount);
+            amounts.fold(0, u64::saturating_add)
+        };
         Budget {
-            usd: Micros(
-                calls()
-                    .filter_map(|call| call.cost)
-                    .map(|cost| cost.0)
-                    .sum(),
-            ),
-            input_tokens: calls().map(|call| call.input_tokens).sum(),
-            output_tokens: calls().map(|call| call.output_tokens).sum(),
+            usd: Micros(sum(|call| call.cost.map_or(0, |cost| cost.0))),
+            input_tokens: sum(|call| call.input_tokens),
+            output_tokens: sum(|call| call.output_tokens),
             tool_calls: self.side_effects.tool_calls.len() as u64,
             wall_time_ms,
         }
     }
 
     /// Names what nobody saw, where an empty list would say that nothing happened, and what must not be told.
-    pub(crate) fn redactions(&self) -> Vec<Redaction> {
+    pub fn redactions(&self) -> Vec<Redaction> {
         let lists = self.not_observed.iter();
         let lists = lists.map(|list| (format!("/side_effects/{list}"), "not_observed"));
         let withheld = self.withheld.iter().map(|field| (field.clone(), "secret"));

@@ -6,6 +6,7 @@
 
 mod agent;
 mod builtin;
+mod performed;
 mod transcript;
 
 use std::collections::BTreeMap;
@@ -16,6 +17,7 @@ use canon::{Digest, Map, Profile, Value, append_members, jcs, sha256};
 use domain::{ArtifactKind, Ask, Event, Kind, ModelUse};
 
 pub use builtin::builtin;
+pub use performed::Performed;
 pub use transcript::Transcript;
 
 /// A registered kind of work.
@@ -335,7 +337,7 @@ pub struct EffectAnswer {
 
 impl EffectAnswer {
     /// Reads it from `vendor.effect_recorded`, whose blobs are filled in.
-    pub(crate) fn recorded(event: &Event) -> Self {
+    pub fn recorded(event: &Event) -> Self {
         let member = |name: &str| event.payload.get(name);
         Self {
             ok: member("outcome").and_then(Value::as_str) == Some("ok"),

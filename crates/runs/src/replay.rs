@@ -3,7 +3,7 @@
 //! Pure: a source (its sealed log, its receipt, the blobs these name) and a request give the events, the end and the
 //! receipt of the replay. The server writes them; the offline command prints them; both get the same bytes.
 
-pub(crate) mod anew;
+pub mod anew;
 mod bundle;
 pub mod diff;
 mod failure;
@@ -15,7 +15,7 @@ mod request;
 mod run;
 mod source;
 
-pub(crate) use bundle::Log;
+pub use bundle::Log;
 pub use bundle::{
     BUNDLE_BYTES_MAX, BUNDLE_FORMAT, Bundle, ReadBundleError, bundle_names, request_names,
 };
@@ -24,7 +24,7 @@ pub use keys::{Key, NoDecision, keys, kind_of, question, readable, text_value};
 pub use outcome::{Emission, End, Replayed, broken};
 pub use proof::{CONFORMANCE_ISSUER, Issuing, receipt};
 pub use request::{Given, Mode, Override, Refresh, RequestError, Spec, artifacts_named, read};
-pub(crate) use request::{asks, read_with};
+pub use request::{asks, read_with};
 pub use run::{Live, Paused, Progress, canceled, run};
 pub use source::{ReadSourceError, Source, blobs_named};
 

@@ -238,7 +238,7 @@ pub fn read(
 }
 
 /// Returns the override keys of a request that must be checked against its source; none when nothing must.
-pub(crate) fn asks(body: &Value) -> Option<Vec<&str>> {
+pub fn asks(body: &Value) -> Option<Vec<&str>> {
     let member = |name: &str| body.get(name).filter(|value| !value.is_null());
     let is_asking = [
         "override",
@@ -254,7 +254,7 @@ pub(crate) fn asks(body: &Value) -> Option<Vec<&str>> {
 }
 
 /// Reads a request, without its source if it asks nothing of it (see [`asks`]).
-pub(crate) fn read_with(
+pub fn read_with(
     body: &Value,
     source: Option<&Source>,
     artifacts: &BTreeMap<String, Vec<u8>>,

@@ -62,7 +62,7 @@ pub fn bundle_names(events: &[Arc<[u8]>]) -> Result<Vec<Digest>, ReadSourceError
 
 /// The stored events of a Task up to its end, with what they say: each is parsed once.
 #[derive(Debug, Default)]
-pub(crate) struct Log(Vec<(Arc<[u8]>, Event)>);
+pub struct Log(Vec<(Arc<[u8]>, Event)>);
 
 impl Log {
     fn of(events: &[Arc<[u8]>]) -> Result<Self, ReadSourceError> {
@@ -72,7 +72,7 @@ impl Log {
     }
 
     /// Adds the next events. What follows the end of the Task, such as the issue of its receipt, is left out.
-    pub(crate) fn extend(
+    pub fn extend(
         &mut self,
         events: impl IntoIterator<Item = Arc<[u8]>>,
     ) -> Result<(), ReadSourceError> {
@@ -87,17 +87,18 @@ impl Log {
     }
 
     /// True once the event is there that says how the Task ended.
-    pub(crate) fn is_ended(&self) -> bool {
+    pub fn is_ended(&self) -> bool {
         let last = self.0.last();
         last.is_some_and(|(_, event)| end_told_by(event).is_some())
     }
 
-    pub(crate) fn events(&self) -> impl Iterator<Item = &Event> {
+    /// Returns its events in order.
+    pub fn events(&self) -> impl Iterator<Item = &Event> {
         self.0.iter().map(|(_, event)| event)
     }
 
     /// Returns the digests of everything that the log keeps beside itself, each once.
-    pub(crate) fn blobs_named(&self) -> Vec<Digest> {
+    pub fn blobs_named(&self) -> Vec<Digest> {
         let mut named: Vec<Digest> = self
             .events()
             .flat_map(|event| named_by(event, event.kind().ok()))
@@ -109,7 +110,7 @@ impl Log {
     }
 
     /// Returns the digest of the request, when the log is a replay's.
-    pub(crate) fn request_named(&self) -> Option<Digest> {
+    pub fn request_named(&self) -> Option<Digest> {
         self.events().next().and_then(request_named)
     }
 }
@@ -156,7 +157,7 @@ impl Bundle {
     ///
     /// # Errors
     /// The log is not that of one finished Task, from its beginning.
-    pub(crate) fn of(
+    pub fn of(
         Log(events): Log,
         blobs: BTreeMap<Digest, Vec<u8>>,
         receipt: Option<Receipt>,
@@ -176,7 +177,7 @@ impl Bundle {
 
     /// Says that the Task has a Receipt which cannot be read, and why.
     #[must_use]
-    pub(crate) fn lacking_receipt(mut self, id: String, reason: &'static str) -> Self {
+    pub fn lacking_receipt(mut self, id: String, reason: &'static str) -> Self {
         self.lacking = Some((id, reason));
         self
     }

@@ -12,8 +12,8 @@ use super::anew;
 use super::outcome::Replayed;
 use super::request::Spec;
 use super::source::Source;
-use crate::receipt::Deeds;
-use crate::secrets;
+use crate::deeds::Deeds;
+use crate::secrets::looks_secret;
 
 /// The issuer of a conformance run, its name, and the `source` text of its receipts.
 pub const CONFORMANCE_ISSUER: (&str, &str, &str) = (
@@ -158,7 +158,7 @@ pub fn receipt(
         source_task_id: source.task_id.to_string(),
         replay_mode: spec.mode.as_str().to_owned(),
     })?;
-    receipt.redacted(&secrets::looks_secret)
+    receipt.redacted(&looks_secret)
 }
 
 /// Collects what the replay performed itself.

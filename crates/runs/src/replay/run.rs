@@ -23,7 +23,7 @@ use super::failure::{Failure, Unavailable};
 use super::outcome::{End, Replayed};
 use super::request::Spec;
 use super::source::Source;
-use crate::port::Performed;
+use crate::workflow::Performed;
 use crate::workflow::{Machine, Registry, Step, Wanted};
 pub use canceled::canceled;
 use effects::{Delivered, Delivery};
