@@ -22,7 +22,8 @@ use runs::workflow::{Effect, EffectAnswer, EffectKind, Performed};
 /// How often pieces of streamed text are committed, per call, and how long each may be (U12: a stream is four events a
 /// second, however fine the provider cuts it). What a call has streamed faster follows with its result.
 const DELTA_INTERVAL: Duration = Duration::from_millis(250);
-const DELTA_BYTES_MAX: usize = 4_096;
+/// A little less than an event holds inline, so that a piece is no blob beside it.
+const DELTA_BYTES_MAX: usize = 3_584;
 
 /// Messages that an agent remembers of its Session, the newest.
 const MEMORY_MESSAGES_MAX: usize = 200;

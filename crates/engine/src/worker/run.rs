@@ -48,7 +48,8 @@ pub(super) struct Run<'a> {
     pub(super) streams_as: Option<domain::ReplayMark>,
     /// True once the result of an effect is durable: the attempt has come to something.
     pub(super) has_recorded: bool,
-    pub(super) signals: watch::Receiver<Signal>,
+    #[expect(dead_code, reason = "interrupts come next")]
+    signals: watch::Receiver<Signal>,
 }
 
 /// The effects a Task's log holds.

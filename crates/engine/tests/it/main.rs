@@ -8,6 +8,7 @@
     reason = "tests"
 )]
 
+mod containment;
 mod hand;
 mod lifecycle;
 mod receipts;
