@@ -3,7 +3,7 @@
 #![no_main]
 
 use libfuzzer_sys::fuzz_target;
-use receipts::verify::{Evidence, Form, Predecessor};
+use receipts::verify::{Evidence, Form, Keys, Predecessor};
 use receipts::{KeySet, Receipt, stream};
 
 fuzz_target!(|bytes: &[u8]| {
@@ -24,7 +24,7 @@ fuzz_target!(|bytes: &[u8]| {
             predecessor: Predecessor::NotAsked,
             batches: &[],
             inclusion: None,
-            keys: &KeySet::default(),
+            keys: Keys::Given(&KeySet::default()),
             at_time: None,
             trust_anchor: None,
             references: None,

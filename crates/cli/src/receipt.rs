@@ -23,6 +23,7 @@ use crate::signing;
 
 use file::read_receipt;
 pub(crate) use report::Findings;
+use report::Question;
 
 /// `reprise receipt`
 #[derive(Debug, Subcommand)]
@@ -34,9 +35,10 @@ pub(crate) enum Command {
         reprise receipt show receipt.json"
     )]
     Show(ShowArgs),
-    /// Verify a receipt or a whole bundle; exit 0 when it is valid, 1 when it is not
+    /// Verify a receipt or a whole bundle; exit 0 when it is whole and a given key vouches for it, 1 otherwise
     #[command(
-        after_help = "With an id the server verifies. With a file nothing but files is read: no server, no network.\n\n\
+        after_help = "With an id the server verifies. With a file nothing but files is read: no server, no network. \
+        Without --keys nobody vouches for what is in a file, and it is not valid.\n\n\
         Examples:\n  reprise receipt verify receipt_0123\n  \
         reprise receipt verify receipt.json --keys jwks.json --previous earlier.json --proof proof.json\n  \
         reprise receipt verify --bundle backup-2026-11-15 --keys jwks.json"
@@ -110,6 +112,9 @@ pub(crate) struct VerifyArgs {
     /// The time at which keys must have been valid [default: the time of issue]
     #[arg(long, value_name = "TIME", conflicts_with = "bundle")]
     at_time: Option<String>,
+    /// Ask only whether a file or bundle is whole, not who vouches for it
+    #[arg(long, conflicts_with_all = ["keys", "trust_anchor", "at_time"])]
+    unsigned: bool,
     /// Print JSON
     #[arg(long)]
     json: bool,
@@ -140,6 +145,9 @@ pub(crate) struct TrustArgs {
     /// A receipt whose approvals must be in the chain
     #[arg(long, value_name = "FILE")]
     receipt: Option<PathBuf>,
+    /// Ask only whether the chain is whole, not who vouches for it
+    #[arg(long, conflicts_with = "keys")]
+    unsigned: bool,
     /// Print the chain as JSON (`opentrustgraph-chain/v0`)
     #[arg(long)]
     json: bool,
@@ -167,6 +175,10 @@ pub(crate) fn run(command: Command) -> anyhow::Result<Exit> {
             name: &args.chain,
             keys: args.keys.as_deref(),
             receipt: args.receipt.as_deref(),
+            question: match args.unsigned {
+                true => Question::Whole,
+                false => Question::Valid,
+            },
             json: args.json,
             connection: &args.connection,
         }),
@@ -333,6 +345,10 @@ fn deltas(out: &mut Output, receipt: &Value) -> anyhow::Result<()> {
 }
 
 fn verify(args: &VerifyArgs) -> anyhow::Result<Exit> {
+    let question = match args.unsigned {
+        true => Question::Whole,
+        false => Question::Valid,
+    };
     let findings = match (&args.bundle, &args.receipt) {
         (Some(directory), _) => bundle::verify(&bundle::Request {
             directory,
@@ -340,6 +356,7 @@ fn verify(args: &VerifyArgs) -> anyhow::Result<Exit> {
             checkpoint: args.checkpoint.as_deref(),
             trust_anchor: args.trust_anchor.as_deref(),
             all_signatures: args.all_signatures,
+            question,
         })?,
         (None, Some(name)) if names_file(name) => file::verify(&file::Request {
             receipt: name.as_ref(),
@@ -350,17 +367,19 @@ fn verify(args: &VerifyArgs) -> anyhow::Result<Exit> {
             checkpoint: args.checkpoint.as_deref(),
             trust_anchor: args.trust_anchor.as_deref(),
             at_time: args.at_time.as_deref(),
+            question,
         })?,
         (None, Some(name)) => {
             let needs_file = args.keys.is_some()
                 || args.previous.is_some()
                 || args.first
+                || args.unsigned
                 || args.proof.is_some()
                 || args.checkpoint.is_some();
             if needs_file {
                 return Err(Problem::new(
                     format!("there is no file `{name}`"),
-                    "--keys, --previous, --first, --proof and --checkpoint go with a file; a server has its own",
+                    "--keys, --unsigned, --previous, --first, --proof and --checkpoint go with a file; a server has its own",
                 )
                 .into());
             }

@@ -170,6 +170,14 @@ fn read(directory: &Path) -> anyhow::Result<Option<Keys>> {
     if keys.format != FORMAT || keys.version != VERSION {
         return Err(broken(&file, "it is of another format or a newer version"));
     }
+    for key in &keys.keys {
+        // A damaged seed is a key like any other: only its id tells that it is not the one that was published.
+        let public = Signer::new("", &seed(&file, key)?).public();
+        if key.key_id != key_id(&public) {
+            let problem = format!("the seed of `{}` belongs to another key", key.key_id);
+            return Err(broken(&file, &problem));
+        }
+    }
     Ok(Some(keys))
 }
 
@@ -213,14 +221,19 @@ fn new_key(nbf: Option<i64>) -> anyhow::Result<Key> {
     let mut seed = [0_u8; 32];
     getrandom::fill(&mut seed).or_hint("no random numbers", "check /dev/urandom")?;
     let public = Signer::new("", &seed).public();
-    let digest = canon::sha256(&public).hex();
-    let name: String = digest.chars().take(16).collect();
     Ok(Key {
-        key_id: format!("key_{name}"),
+        key_id: key_id(&public),
         seed: URL_SAFE_NO_PAD.encode(seed),
         nbf,
         exp: None,
     })
+}
+
+/// Returns the id under which a public key is published, which is made from the key.
+fn key_id(public: &[u8; 32]) -> String {
+    let digest = canon::sha256(public).hex();
+    let name: String = digest.chars().take(16).collect();
+    format!("key_{name}")
 }
 
 fn now_seconds() -> i64 {
@@ -287,6 +300,31 @@ mod tests {
             let (text, _) = crate::exit::report(&error);
             assert!(text.contains(FILE), "{text}");
             assert!(text.contains("backup"), "{text}");
+            assert_eq!(std::fs::read_to_string(path(home.path())).unwrap(), bad);
+        }
+    }
+
+    /// A changed character gives a seed like any other; the server would publish another key under the old id.
+    #[test]
+    fn a_seed_that_does_not_belong_to_its_id_stops() {
+        let home = tempfile::tempdir().unwrap();
+        authority(home.path(), "abcdefgh").unwrap();
+        let good = std::fs::read_to_string(path(home.path())).unwrap();
+        let start = good.find("\"seed\": \"").unwrap() + 9;
+        for at in start..start + 42 {
+            let other = if good[at..].starts_with('A') {
+                "B"
+            } else {
+                "A"
+            };
+            let mut bad = good.clone();
+            bad.replace_range(at..=at, other);
+            std::fs::write(path(home.path()), &bad).unwrap();
+            let error = authority(home.path(), "abcdefgh").unwrap_err();
+            let (text, _) = crate::exit::report(&error);
+            assert!(text.contains("belongs to another key"), "{text}");
+            assert!(text.contains("backup"), "{text}");
+            assert!(public_keys(home.path()).is_err() && rotate(home.path()).is_err());
             assert_eq!(std::fs::read_to_string(path(home.path())).unwrap(), bad);
         }
     }

@@ -1,12 +1,23 @@
-//! The kinds of events: the protocol's list and our `vendor.` additions.
+//! The table of event kinds: one row says everything that is decided by the kind of an event alone.
 //!
-//! A kind is essential when it changes the document of its resource, otherwise an annotation: a reader
-//! passes over an annotation it does not know and stops at an essential kind it does not know.
+//! # Adding a kind
+//!
+//! 1. Add a row to the table below: name, word, payload, and a value for each column. The columns are plain enums;
+//!    whoever uses one matches all of it, so a new *value* does not compile until each reader has decided.
+//! 2. Add an arm to `apply` (what it does to its document), which does not compile without it.
+//! 3. Draft it in `decide/…`.
+//!
+//! Words are stored and stay for good. A kind that this program does not know stops whoever folds the log: it may
+//! change its document.
 
 use std::fmt;
 
+use canon::{Digest, Value};
+
+use crate::Event;
+
 macro_rules! kinds {
-    ($($name:ident = $text:literal,)*) => {
+    ($($name:ident $text:literal $replay:ident $diff:ident $receipt:ident $recovery:ident $retention:ident $blob:ident;)*) => {
         /// What an event says happened.
         #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
         pub enum Kind {
@@ -27,15 +38,197 @@ macro_rules! kinds {
             /// Reads the protocol's word.
             ///
             /// # Errors
-            /// The word is none of ours: the log was written by a newer program.
+            /// The word is not one of ours: the log was written by a newer program.
             pub fn parse(text: &str) -> Result<Self, UnknownKind> {
                 match text {
                     $($text => Ok(Kind::$name),)*
                     other => Err(UnknownKind(other.chars().take(80).collect())),
                 }
             }
+
+            /// Returns how a replay treats events of this kind.
+            pub const fn in_replay(self) -> InReplay {
+                match self {
+                    $(Kind::$name => InReplay::$replay,)*
+                }
+            }
+
+            /// Returns what a comparison of two runs looks at.
+            pub const fn in_diff(self) -> InDiff {
+                match self {
+                    $(Kind::$name => InDiff::$diff,)*
+                }
+            }
+
+            /// Returns what of such an event enters its Task's receipt.
+            pub const fn in_receipt(self) -> InReceipt {
+                match self {
+                    $(Kind::$name => InReceipt::$receipt,)*
+                }
+            }
+
+            /// Returns what a worker that takes over a Task needs of such an event.
+            pub const fn in_recovery(self) -> InRecovery {
+                match self {
+                    $(Kind::$name => InRecovery::$recovery,)*
+                }
+            }
+
+            /// Returns what pruning leaves of such an event.
+            pub const fn retention(self) -> Retention {
+                match self {
+                    $(Kind::$name => Retention::$retention,)*
+                }
+            }
+
+            /// Returns which blob such an event names, besides the content that was moved out of its payload.
+            pub const fn named_blob(self) -> NamedBlob {
+                match self {
+                    $(Kind::$name => NamedBlob::$blob,)*
+                }
+            }
         }
     };
+}
+
+/// How a replay treats an event of its source.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum InReplay {
+    /// Belongs to the Task's own life: reported, not repeated.
+    Lifecycle,
+    /// Caused by the workflow: must come again.
+    Caused,
+    /// Caused by the workflow if the agent is its actor, from outside otherwise.
+    CausedByAgent,
+    /// A piece of a model call's text.
+    Delta,
+    /// From outside: repeated as it is.
+    Passive,
+    /// From outside: how somebody decided. Left out where the request decides otherwise.
+    Decision,
+    /// Caused by the workflow if the agent is its actor, otherwise a decision.
+    CausedOrDecided,
+}
+
+/// What a comparison of two runs looks at. Ids, times and places never count.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum InDiff {
+    /// That it happened, and nothing more.
+    Occurrence,
+    /// The whole payload.
+    Payload,
+    /// The kind of effect and the digest of its request.
+    Request,
+    /// The kind of effect, its outcome and the digest of its value.
+    Result,
+    /// Role and public text.
+    Message,
+    /// Kind and media type, and for the agent's own the digest.
+    Artifact,
+    /// The digest of the bytes.
+    Content,
+    /// Nothing, unless its state was replaced: the state follows from answers, which are compared.
+    Checkpoint,
+    /// What the run was given.
+    Submission,
+    /// The workflow's version.
+    Start,
+    /// Agent, action and decision: the record itself is signed and chained, so no two are alike.
+    Decision,
+    /// Status, summary and failure.
+    Outcome,
+    /// Nothing, not even that it happened.
+    Ignored,
+}
+
+/// What of an event enters the receipt of its Task. The digest of the log covers every event in any case.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum InReceipt {
+    /// Nothing but its place in the digest of the log.
+    Digest,
+    /// A material, a model or tool call, side effects.
+    Effect,
+    /// Name and arguments of a tool call.
+    ToolUse,
+    /// A decision by a person.
+    Answer,
+    /// A request that ended without an answer.
+    Withdrawal,
+    /// The trust record of a decision.
+    Trust,
+    /// An Artifact.
+    Artifact,
+    /// The bytes of an Artifact.
+    Content,
+    /// Why the Task failed.
+    Failure,
+}
+
+/// What a worker that takes over a Task needs of an event.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum InRecovery {
+    /// Nothing.
+    Unneeded,
+    /// The version of the workflow.
+    Workflow,
+    /// That an effect was about to be performed.
+    Intent,
+    /// The result of an effect.
+    Result,
+}
+
+/// What pruning leaves of an event of an old Task, and which digests in it keep blobs alive.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Retention {
+    /// A header. Its document stays as it is stored, because the fold needs the payload.
+    Header,
+    /// A header that still folds: the document only counts it.
+    Counted,
+    /// All of it: chains of other Tasks run through it. What it names stays.
+    Whole,
+    /// All of it. It repeats digests of what it proves and keeps only its own bytes.
+    Receipt,
+    /// A verdict on a receipt: it repeats digests and keeps nothing.
+    Verdict,
+}
+
+/// Which blob an event names in its payload.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum NamedBlob {
+    /// None.
+    None,
+    /// The bytes of an Artifact, once they are stored.
+    Content,
+    /// The state of a checkpoint.
+    State,
+    /// The bytes of a receipt.
+    Receipt,
+    /// The request of a replay.
+    Request,
+    /// The plan of a Session's replay.
+    Plan,
+    /// The bundle of a Task from another log.
+    Bundle,
+}
+
+impl NamedBlob {
+    /// Returns the digest that the payload of an event states for this blob.
+    pub fn digest(self, event: &Event) -> Option<Digest> {
+        let member = |name: &str| event.payload.get(name);
+        let stated = match self {
+            NamedBlob::None => None,
+            // Of what is only registered, a log holds no bytes.
+            NamedBlob::Content => {
+                member("sha256").filter(|_| member("bytes").is_some_and(Value::is_u64))
+            }
+            NamedBlob::State => member("state_sha256"),
+            NamedBlob::Receipt => member("content_sha256"),
+            NamedBlob::Request => member("replay").and_then(|of| of.get("request_sha256")),
+            NamedBlob::Plan => member("replay_plan_sha256"),
+            NamedBlob::Bundle => member("bundle_sha256"),
+        };
+        Digest::parse(stated?.as_str()?).ok()
+    }
 }
 
 /// An event kind that this program does not know.
@@ -44,62 +237,63 @@ macro_rules! kinds {
 pub struct UnknownKind(String);
 
 kinds! {
-    UserMessage = "user.message",
-    UserInputSubmitted = "user.input_submitted",
-    UserToolConfirmation = "user.tool_confirmation",
-    UserCancelRequested = "user.cancel_requested",
-    AgentMessage = "agent.message",
-    AgentToolUse = "agent.tool_use",
-    AgentToolResult = "agent.tool_result",
-    AgentMemoryRead = "agent.memory_read",
-    TaskSubmitted = "task.submitted",
-    TaskStarted = "task.started",
-    TaskInputRequired = "task.input_required",
-    TaskAuthRequired = "task.auth_required",
-    TaskCompleted = "task.completed",
-    TaskFailed = "task.failed",
-    TaskCanceled = "task.canceled",
-    TaskStatusChanged = "task.status_changed",
-    SessionCreated = "session.created",
-    SessionClosed = "session.closed",
-    SessionMessageAppended = "session.message_appended",
-    SessionTruncated = "session.truncated",
-    SessionThreadForked = "session.thread_forked",
-    SessionReplayed = "session.replayed",
-    BranchCreated = "branch.created",
-    ArtifactCreated = "artifact.created",
-    ArtifactUpdated = "artifact.updated",
-    ToolApprovalRequired = "tool.approval_required",
-    ToolApproved = "tool.approved",
-    ToolDenied = "tool.denied",
-    ToolFailed = "tool.failed",
-    ReceiptIssued = "receipt.issued",
-    ReceiptVerified = "receipt.verified",
-    ReceiptVerificationFailed = "receipt.verification_failed",
-    ReplayStarted = "replay.started",
-    ReplayEventReplayed = "replay.event_replayed",
-    ReplayCompleted = "replay.completed",
-    ReplayFailed = "replay.failed",
-    WorkspaceCreated = "vendor.workspace_created",
-    WorkspaceUpdated = "vendor.workspace_updated",
-    SessionUpdated = "vendor.session_updated",
-    MessageCopied = "vendor.message_copied",
-    VaultCreated = "vendor.vault_created",
-    InputRequested = "vendor.input_requested",
-    RequestWithdrawn = "vendor.request_withdrawn",
-    OutcomeRecorded = "vendor.outcome_recorded",
-    EffectRequested = "vendor.effect_requested",
-    EffectRecorded = "vendor.effect_recorded",
-    MessageDelta = "vendor.message_delta",
-    CheckpointCreated = "vendor.checkpoint_created",
-    ReceiptChained = "vendor.receipt_chained",
-    TrustRecorded = "vendor.trust_recorded",
-    TreeHeadSealed = "vendor.tree_head_sealed",
-    TreeHeadCosigned = "vendor.tree_head_cosigned",
-    TaskImported = "vendor.task_imported",
-    ReceiptImported = "vendor.receipt_imported",
-    PersonaCreated = "vendor.persona_created",
-    PersonaUpdated = "vendor.persona_updated",
+//  kind                       word                           replay           diff        receipt     recovery  retention  blob
+    UserMessage                "user.message"                 Passive          Message     Digest      Unneeded  Header     None;
+    UserInputSubmitted         "user.input_submitted"         Decision         Payload     Answer      Unneeded  Header     None;
+    UserToolConfirmation       "user.tool_confirmation"       Decision         Payload     Answer      Unneeded  Header     None;
+    UserCancelRequested        "user.cancel_requested"        Passive          Payload     Digest      Unneeded  Header     None;
+    AgentMessage               "agent.message"                CausedByAgent    Message     Digest      Unneeded  Header     None;
+    AgentToolUse               "agent.tool_use"               Caused           Payload     ToolUse     Unneeded  Header     None;
+    AgentToolResult            "agent.tool_result"            Caused           Payload     Digest      Unneeded  Header     None;
+    AgentMemoryRead            "agent.memory_read"            Caused           Payload     Digest      Unneeded  Header     None;
+    TaskSubmitted              "task.submitted"               Lifecycle        Submission  Digest      Unneeded  Header     Request;
+    TaskStarted                "task.started"                 Lifecycle        Start       Digest      Workflow  Header     None;
+    TaskInputRequired          "task.input_required"          Lifecycle        Occurrence  Digest      Unneeded  Header     None;
+    TaskAuthRequired           "task.auth_required"           Lifecycle        Occurrence  Digest      Unneeded  Header     None;
+    TaskCompleted              "task.completed"               Lifecycle        Occurrence  Digest      Unneeded  Header     None;
+    TaskFailed                 "task.failed"                  Lifecycle        Occurrence  Failure     Unneeded  Header     None;
+    TaskCanceled               "task.canceled"                Lifecycle        Occurrence  Digest      Unneeded  Header     None;
+    TaskStatusChanged          "task.status_changed"          Lifecycle        Occurrence  Digest      Unneeded  Header     None;
+    SessionCreated             "session.created"              Passive          Payload     Digest      Unneeded  Header     Plan;
+    SessionClosed              "session.closed"               Passive          Payload     Digest      Unneeded  Header     None;
+    SessionMessageAppended     "session.message_appended"     CausedByAgent    Payload     Digest      Unneeded  Counted    None;
+    SessionTruncated           "session.truncated"            Passive          Payload     Digest      Unneeded  Header     None;
+    SessionThreadForked        "session.thread_forked"        Passive          Payload     Digest      Unneeded  Header     None;
+    SessionReplayed            "session.replayed"             Passive          Payload     Digest      Unneeded  Header     None;
+    BranchCreated              "branch.created"               Passive          Payload     Digest      Unneeded  Header     None;
+    ArtifactCreated            "artifact.created"             CausedByAgent    Artifact    Artifact    Unneeded  Header     Content;
+    ArtifactUpdated            "artifact.updated"             Passive          Content     Content     Unneeded  Header     Content;
+    ToolApprovalRequired       "tool.approval_required"       Caused           Payload     Digest      Unneeded  Header     None;
+    ToolApproved               "tool.approved"                Decision         Payload     Digest      Unneeded  Header     None;
+    ToolDenied                 "tool.denied"                  CausedOrDecided  Payload     Digest      Unneeded  Header     None;
+    ToolFailed                 "tool.failed"                  Caused           Payload     Digest      Unneeded  Header     None;
+    ReceiptIssued              "receipt.issued"               Lifecycle        Occurrence  Digest      Unneeded  Receipt    Receipt;
+    ReceiptVerified            "receipt.verified"             Lifecycle        Occurrence  Digest      Unneeded  Verdict    None;
+    ReceiptVerificationFailed  "receipt.verification_failed"  Lifecycle        Occurrence  Digest      Unneeded  Verdict    None;
+    ReplayStarted              "replay.started"               Lifecycle        Occurrence  Digest      Unneeded  Header     None;
+    ReplayEventReplayed        "replay.event_replayed"        Lifecycle        Occurrence  Digest      Unneeded  Header     None;
+    ReplayCompleted            "replay.completed"             Lifecycle        Occurrence  Digest      Unneeded  Header     None;
+    ReplayFailed               "replay.failed"                Lifecycle        Occurrence  Digest      Unneeded  Header     None;
+    WorkspaceCreated           "vendor.workspace_created"     Passive          Payload     Digest      Unneeded  Header     None;
+    WorkspaceUpdated           "vendor.workspace_updated"     Passive          Payload     Digest      Unneeded  Header     None;
+    SessionUpdated             "vendor.session_updated"       Passive          Payload     Digest      Unneeded  Header     None;
+    MessageCopied              "vendor.message_copied"        Passive          Payload     Digest      Unneeded  Header     None;
+    VaultCreated               "vendor.vault_created"         Passive          Payload     Digest      Unneeded  Header     None;
+    InputRequested             "vendor.input_requested"       Caused           Payload     Digest      Unneeded  Header     None;
+    RequestWithdrawn           "vendor.request_withdrawn"     Passive          Payload     Withdrawal  Unneeded  Header     None;
+    OutcomeRecorded            "vendor.outcome_recorded"      Passive          Outcome     Digest      Unneeded  Header     None;
+    EffectRequested            "vendor.effect_requested"      Caused           Request     Digest      Intent    Header     None;
+    EffectRecorded             "vendor.effect_recorded"       Caused           Result      Effect      Result    Header     None;
+    MessageDelta               "vendor.message_delta"         Delta            Ignored     Digest      Unneeded  Header     None;
+    CheckpointCreated          "vendor.checkpoint_created"    Caused           Checkpoint  Digest      Unneeded  Header     State;
+    ReceiptChained             "vendor.receipt_chained"       Passive          Payload     Digest      Unneeded  Header     None;
+    TrustRecorded              "vendor.trust_recorded"        Decision         Decision    Trust       Unneeded  Whole      None;
+    TreeHeadSealed             "vendor.tree_head_sealed"      Passive          Payload     Digest      Unneeded  Header     None;
+    TreeHeadCosigned           "vendor.tree_head_cosigned"    Passive          Payload     Digest      Unneeded  Header     None;
+    TaskImported               "vendor.task_imported"         Passive          Payload     Digest      Unneeded  Header     Bundle;
+    ReceiptImported            "vendor.receipt_imported"      Passive          Payload     Digest      Unneeded  Receipt    Receipt;
+    PersonaCreated             "vendor.persona_created"       Passive          Payload     Digest      Unneeded  Header     None;
+    PersonaUpdated             "vendor.persona_updated"       Passive          Payload     Digest      Unneeded  Header     None;
 }
 
 impl fmt::Display for Kind {
@@ -124,5 +318,19 @@ mod tests {
             assert!(known.contains(&group), "{kind}");
         }
         assert!(Kind::parse("task.vanished").is_err());
+    }
+
+    /// A replay reports the life of a Task, of receipts and of replays instead of repeating it.
+    #[test]
+    fn groups_of_the_protocol_that_are_not_repeated_are_lifecycle() {
+        for kind in Kind::ALL {
+            let group = kind.as_str().split('.').next().unwrap();
+            let is_lifecycle = ["task", "receipt", "replay"].contains(&group);
+            assert_eq!(
+                kind.in_replay() == InReplay::Lifecycle,
+                is_lifecycle,
+                "{kind}"
+            );
+        }
     }
 }

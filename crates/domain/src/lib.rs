@@ -28,7 +28,7 @@ pub use decide::{Decision, Documents, Ends, Issued, decide, issue_receipt, publi
 pub use document::{Document, Links, Position};
 pub use event::{Draft, Event, EventName, ParseEventError, ReplayMark, ResourceRef, pruned_digest};
 pub use id::*;
-pub use kind::{Kind, UnknownKind};
+pub use kind::{InDiff, InReceipt, InRecovery, InReplay, Kind, NamedBlob, Retention, UnknownKind};
 pub use lifecycle::{Status, StatusChange};
 pub use part::{
     BLOB_MEMBER, Blob, INLINE_BYTES_MAX, PartError, Role, Visibility, blob_reference, check_parts,

@@ -8,8 +8,8 @@ use domain::{
     ResourceKind, State,
 };
 use receipts::verify::{
-    Batch, Check, Code, Evidence, Form, Inclusion, Predecessor, References, Report, references,
-    verify,
+    Batch, Check, Code, Evidence, Form, Inclusion, Keys, Predecessor, References, Report,
+    references, verify,
 };
 use serde_json::json;
 
@@ -31,6 +31,8 @@ pub struct VerifyRequest {
     pub trust_anchor: Option<String>,
     /// The time at which keys must have been valid, RFC 3339.
     pub at_time: Option<String>,
+    /// Whether only the document is asked about, not who signed it. Such an answer is never `valid`.
+    pub integrity_only: bool,
 }
 
 /// A receipt as it is stored.
@@ -279,7 +281,7 @@ impl Engine {
             },
             batches: &batches,
             inclusion: inclusion.as_ref(),
-            keys: &self.shared.authority.keys,
+            keys: self.asked_keys(request),
             at_time: request.at_time.as_deref(),
             trust_anchor: request.trust_anchor.as_deref(),
             references: Some(&references),
@@ -514,14 +516,57 @@ impl Engine {
             predecessor: Predecessor::NotAsked,
             batches: &batches,
             inclusion: None,
-            keys: &self.shared.authority.keys,
+            keys: self.asked_keys(request),
             at_time: request.at_time.as_deref(),
             trust_anchor: request.trust_anchor.as_deref(),
             references: None,
         };
-        let report = verify(bytes, &evidence);
+        let mut report = verify(bytes, &evidence);
+        self.compare_with_stored(caller, bytes, &mut report).await?;
         let reason = report.reason().map(|code| code.as_str().to_owned());
         Ok((report.is_valid(), reason, details(&report, Value::Null)))
+    }
+
+    /// Holds a receipt against the one that this server has under the same id, when this caller may see that.
+    async fn compare_with_stored(
+        &self,
+        caller: &Caller,
+        bytes: &[u8],
+        report: &mut Report,
+    ) -> Result<(), Refused> {
+        let Ok(handed) = receipts::Receipt::read(bytes) else {
+            return Ok(());
+        };
+        let found = self
+            .visible(caller, ResourceKind::Receipt, handed.id())
+            .await;
+        let stored = match found {
+            Ok(document) => match document.state {
+                State::Receipt(stored) => stored.receipt_hash,
+                _ => return Ok(()),
+            },
+            Err(Refused::Domain(Refusal::NotFound { .. })) => {
+                report.skipped.push("stored");
+                return Ok(());
+            }
+            Err(refused) => return Err(refused),
+        };
+        let ok = handed.hash() == stored;
+        report.checks.push(Check {
+            name: "stored".to_owned(),
+            ok,
+            code: (!ok).then_some(Code::ReceiptIdConflict),
+            expected: (!ok).then(|| stored.to_string()),
+            found: (!ok).then(|| handed.hash().to_string()),
+        });
+        Ok(())
+    }
+
+    fn asked_keys(&self, request: &VerifyRequest) -> Keys<'_> {
+        match request.integrity_only {
+            true => Keys::NotAsked,
+            false => Keys::Given(&self.shared.authority.keys),
+        }
     }
 
     /// Who signs receipts here.
@@ -579,6 +624,8 @@ fn details(report: &Report, merkle: Value) -> Value {
         "checks": checks,
         "skipped": report.skipped,
         "signatures": report.signatures.as_str(),
+        "signed_by": report.signed_by,
+        "whole": report.is_whole(),
         "merkle": merkle,
         "materials": materials,
     })

@@ -8,9 +8,9 @@ use std::sync::Arc;
 
 use canon::{Digest, Map, Value};
 use domain::{
-    AutonomyTier, Blob, ChainId, Document, Documents, Draft, Event, Issued, Kind, ParseEventError,
-    Position, ReceiptId, Scratch, State, Status, Task, TaskId, TaskPersona, Timestamp,
-    issue_receipt,
+    AutonomyTier, Blob, ChainId, Document, Documents, Draft, Event, InReceipt, Issued, Kind,
+    ParseEventError, Position, ReceiptId, Scratch, State, Status, Task, TaskId, TaskPersona,
+    Timestamp, issue_receipt,
 };
 use receipts::{
     Approval, BuildError, Decision, Determinism, End, EventLog, Failure, FinalArtifact,
@@ -271,10 +271,11 @@ struct Story {
 impl Story {
     fn read(&mut self, event: &Event) {
         let text = |member: &str| event.payload.get(member).and_then(Value::as_str);
-        match event.kind() {
-            Ok(Kind::EffectRecorded) => self.effect(event),
-            Ok(Kind::AgentToolUse) => self.deeds.uses_tool(&event.payload),
-            Ok(Kind::UserToolConfirmation | Kind::UserInputSubmitted) => {
+        match event.kind().map_or(InReceipt::Digest, Kind::in_receipt) {
+            InReceipt::Digest => {}
+            InReceipt::Effect => self.effect(event),
+            InReceipt::ToolUse => self.deeds.uses_tool(event.payload),
+            InReceipt::Answer => {
                 let approved = event.payload.get("approved") == Some(&Value::Bool(true));
                 self.approvals.push(approval(
                     event,
@@ -285,9 +286,9 @@ impl Story {
                     },
                 ));
             }
-            Ok(Kind::RequestWithdrawn) => self.approvals.push(approval(event, Decision::Canceled)),
-            Ok(Kind::TrustRecorded) => self.evidence(event),
-            Ok(Kind::ArtifactUpdated) => {
+            InReceipt::Withdrawal => self.approvals.push(approval(event, Decision::Canceled)),
+            InReceipt::Trust => self.evidence(event),
+            InReceipt::Content => {
                 let known = self
                     .artifacts
                     .iter_mut()
@@ -296,12 +297,12 @@ impl Story {
                     artifact.sha256 = text("sha256").and_then(|digest| Digest::parse(digest).ok());
                 }
             }
-            Ok(Kind::ArtifactCreated) => self.artifacts.push(FinalArtifact {
+            InReceipt::Artifact => self.artifacts.push(FinalArtifact {
                 artifact_id: event.resource.id.to_string(),
                 kind: text("kind").unwrap_or("other").to_owned(),
                 sha256: text("sha256").and_then(|digest| Digest::parse(digest).ok()),
             }),
-            Ok(Kind::TaskFailed) => {
+            InReceipt::Failure => {
                 let failure = event.payload.get("failure").and_then(Value::as_object);
                 self.failure = failure.map(|failure| Failure {
                     code: failure
@@ -317,7 +318,6 @@ impl Story {
                     details: failure.get("details").and_then(Value::as_object).cloned(),
                 });
             }
-            _ => {}
         }
     }
 

@@ -11,7 +11,7 @@ use canon::{Digest, Value, sha256};
 
 use crate::{
     facts::words,
-    keys::{KeySet, SignatureFault},
+    keys::{KeySet, PublicKey, SignatureFault},
     merkle,
     receipt::{ReadReceiptError, Receipt},
     time,
@@ -32,6 +32,10 @@ words! {
         KeyNotValidAtTime = "key_not_valid_at_time",
         AlgorithmUnsupported = "algorithm_unsupported",
         UntrustedAnchor = "untrusted_anchor",
+        SignatureMissing = "signature_missing",
+        SignatureNotChecked = "signature_not_checked",
+        Unsigned = "unsigned",
+        ReceiptIdConflict = "receipt_id_conflict",
         SubjectMissing = "subject_missing",
         MaterialMismatch = "material_mismatch",
         ContentMismatch = "content_mismatch",
@@ -44,6 +48,7 @@ words! {
         None = "none",
         Valid = "valid",
         Invalid = "invalid",
+        Unchecked = "unchecked",
     }
 }
 
@@ -58,14 +63,25 @@ pub struct Evidence<'a> {
     pub batches: &'a [Batch],
     /// The proof that the receipt is in a log.
     pub inclusion: Option<&'a Inclusion>,
-    /// The published keys.
-    pub keys: &'a KeySet,
+    /// Whose signature makes it valid.
+    pub keys: Keys<'a>,
     /// The time at which keys must have been valid, RFC 3339; none: the time of issue.
     pub at_time: Option<&'a str>,
     /// A key, by id or thumbprint, that must have signed.
     pub trust_anchor: Option<&'a str>,
     /// What the receipt points to, if it is one's own.
     pub references: Option<&'a References>,
+}
+
+/// Whose signature is asked for. Without a signature that was checked no receipt is valid, whatever else holds.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Keys<'a> {
+    /// One of these must have signed, and every signature must hold.
+    Given(&'a KeySet),
+    /// None are known: signatures cannot be checked, which is a failure.
+    Unknown,
+    /// Nobody asks who signed; only whether the document is whole.
+    NotAsked,
 }
 
 /// Which bytes may carry a receipt.
@@ -132,6 +148,14 @@ pub struct Check {
     pub found: Option<String>,
 }
 
+impl Check {
+    /// Tells whether this is about who made the receipt, not about what it says.
+    pub fn is_about_author(&self) -> bool {
+        self.name.starts_with("signature/")
+            || matches!(self.name.as_str(), "signatures" | "anchor" | "stored")
+    }
+}
+
 /// All results.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Report {
@@ -143,6 +167,8 @@ pub struct Report {
     pub skipped: Vec<&'static str>,
     /// What can be said of the signatures together.
     pub signatures: Signatures,
+    /// The ids of the keys whose signatures hold.
+    pub signed_by: Vec<String>,
     /// How many things it points to are still there with the stated bytes.
     pub materials_available: usize,
     /// The addresses of those that are gone, which does not make the receipt invalid.
@@ -150,9 +176,15 @@ pub struct Report {
 }
 
 impl Report {
-    /// Tells whether every check that was made holds.
+    /// Tells whether every check that was made holds, and a known key vouches for the content.
     pub fn is_valid(&self) -> bool {
-        self.checks.iter().all(|check| check.ok)
+        self.signatures == Signatures::Valid && self.checks.iter().all(|check| check.ok)
+    }
+
+    /// Tells whether the document is what its hash says, whoever made it.
+    pub fn is_whole(&self) -> bool {
+        let mut about_content = self.checks.iter().filter(|check| !check.is_about_author());
+        about_content.all(|check| check.ok)
     }
 
     /// Returns the first reason why not.
@@ -194,6 +226,7 @@ pub fn verify(bytes: &[u8], evidence: &Evidence<'_>) -> Report {
         checks: Vec::new(),
         skipped: Vec::new(),
         signatures: Signatures::None,
+        signed_by: Vec::new(),
         materials_available: 0,
         materials_unavailable: Vec::new(),
     };
@@ -232,7 +265,30 @@ pub fn verify(bytes: &[u8], evidence: &Evidence<'_>) -> Report {
     check_signatures(&receipt, evidence, &mut report);
     check_inline_materials(&receipt, &mut report);
     check_references(&receipt, evidence.references, &mut report);
+    // Last: whoever reads only the first reason learns first that the content is wrong.
+    check_vouched(&receipt, evidence.keys, &mut report);
     report
+}
+
+/// The list of signatures stands outside the hash, so that taking it away leaves no other trace than its absence.
+fn check_vouched(receipt: &Receipt, keys: Keys<'_>, report: &mut Report) {
+    let signers: Vec<&str> = receipt.signatures().map(|stated| stated.key_id).collect();
+    match (keys, signers.is_empty()) {
+        (Keys::NotAsked, _) => report.skipped.push("signatures"),
+        (Keys::Given(_), false) => {}
+        (Keys::Given(_), true) => {
+            let expected = "a signature by a key of the key set";
+            report.fail("signatures", Code::SignatureMissing, expected, NO_SIGNATURE);
+        }
+        (Keys::Unknown, true) => {
+            report.fail("signatures", Code::Unsigned, "a signature", NO_SIGNATURE);
+        }
+        (Keys::Unknown, false) => {
+            let expected = format!("the public key of {}", signers.join(", "));
+            let code = Code::SignatureNotChecked;
+            report.fail("signatures", code, expected, "no keys");
+        }
+    }
 }
 
 fn check_hash(receipt: &Receipt, report: &mut Report) {
@@ -313,18 +369,50 @@ fn check_merkle(receipt: &Receipt, evidence: &Evidence<'_>, report: &mut Report)
 }
 
 fn check_signatures(receipt: &Receipt, evidence: &Evidence<'_>, report: &mut Report) {
-    let at = evidence.at_time.unwrap_or_else(|| receipt.issued_at());
+    let is_signed = receipt.signatures().next().is_some();
+    match evidence.keys {
+        Keys::Given(keys) => check_each_signature(receipt, keys, evidence.at_time, report),
+        Keys::Unknown | Keys::NotAsked if is_signed => report.signatures = Signatures::Unchecked,
+        Keys::Unknown | Keys::NotAsked => {}
+    }
+    let Some(anchor) = evidence.trust_anchor else {
+        report.skipped.push("anchor");
+        return;
+    };
+    let is_anchor = |key: &PublicKey| {
+        let is_signer = report.signed_by.contains(&key.key_id);
+        is_signer && (anchor == key.key_id || anchor == key.thumbprint())
+    };
+    match evidence.keys {
+        Keys::Given(keys) if keys.keys().iter().any(is_anchor) => report.pass("anchor"),
+        Keys::Given(_) | Keys::Unknown | Keys::NotAsked => {
+            let signers: Vec<&str> = receipt.signatures().map(|stated| stated.key_id).collect();
+            let found = match signers.as_slice() {
+                [] => NO_SIGNATURE.to_owned(),
+                signers => format!("signed by {}", signers.join(", ")),
+            };
+            let expected = format!("a valid signature by `{anchor}`");
+            report.fail("anchor", Code::UntrustedAnchor, expected, found);
+        }
+    }
+}
+
+fn check_each_signature(
+    receipt: &Receipt,
+    keys: &KeySet,
+    at_time: Option<&str>,
+    report: &mut Report,
+) {
+    let at = at_time.unwrap_or_else(|| receipt.issued_at());
     // At a time that is none, no key is valid.
     let at_seconds = time::parse(at);
-    let mut is_anchored = false;
     for (index, stated) in receipt.signatures().enumerate() {
         let name = format!("signature/{index}");
         // Over the computed hash, not the stated one: a signature counts only for this content.
-        let result = evidence.keys.check(stated, &receipt.hash(), at_seconds);
+        let result = keys.check(stated, &receipt.hash(), at_seconds);
         let (code, expected, found) = match result {
             Ok(key) => {
-                let is_anchor = |anchor| anchor == key.key_id || anchor == key.thumbprint();
-                is_anchored |= evidence.trust_anchor.is_some_and(is_anchor);
+                report.signed_by.push(key.key_id.clone());
                 report.pass(name);
                 continue;
             }
@@ -356,21 +444,8 @@ fn check_signatures(receipt: &Receipt, evidence: &Evidence<'_>, report: &mut Rep
         report.signatures = Signatures::Invalid;
         report.fail(name, code, expected, found);
     }
-    if report.signatures != Signatures::Invalid && receipt.signatures().next().is_some() {
+    if report.signatures != Signatures::Invalid && !report.signed_by.is_empty() {
         report.signatures = Signatures::Valid;
-    }
-    match evidence.trust_anchor {
-        None => report.skipped.push("anchor"),
-        Some(_) if is_anchored => report.pass("anchor"),
-        Some(anchor) => {
-            let signers: Vec<&str> = receipt.signatures().map(|stated| stated.key_id).collect();
-            let found = match signers.as_slice() {
-                [] => "no signature".to_owned(),
-                signers => format!("signed by {}", signers.join(", ")),
-            };
-            let expected = format!("a valid signature by `{anchor}`");
-            report.fail("anchor", Code::UntrustedAnchor, expected, found);
-        }
     }
 }
 
@@ -461,6 +536,7 @@ fn check_references(receipt: &Receipt, found: Option<&References>, report: &mut 
 
 /// What is found where something is missing.
 const NOTHING: &str = "nothing";
+const NO_SIGNATURE: &str = "no signature";
 
 fn words_of(digest: Option<Digest>) -> String {
     digest.map_or_else(|| "null".to_owned(), |digest| digest.to_string())

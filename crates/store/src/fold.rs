@@ -5,7 +5,7 @@
 use std::fmt;
 
 use canon::{Digest, Integers, jcs, read};
-use domain::{Draft, Event, EventName, Kind, Position, Scratch, Sealed, seal};
+use domain::{Draft, Event, EventName, Kind, Position, Retention, Scratch, Sealed, seal};
 use engine::port::StoredEvent;
 
 /// Something in a log that is not as it must be.
@@ -61,8 +61,7 @@ pub(crate) fn read_event(log: &EventName, row: &StoredEvent) -> Result<Event, St
 
 /// True for a header of an event that cannot be folded without its payload: its document is kept as it is stored.
 pub(crate) fn is_unfoldable(event: &Event) -> bool {
-    // A Session counts its Messages and looks no closer: it stays a fold, whatever became of them.
-    event.is_header() && event.kind() != Ok(Kind::SessionMessageAppended)
+    event.is_header() && event.kind().map(Kind::retention) != Ok(Retention::Counted)
 }
 
 /// Seals an event once more, on the documents before it, and folds it into them.

@@ -15,7 +15,7 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::path::Path;
 
 use canon::Digest;
-use domain::{Event, Kind, Position, ResourceKind, State, Timestamp};
+use domain::{Event, Position, ResourceKind, Retention, State, Timestamp};
 use engine::port::{ListQuery, ReadEvents, Scope, StoreFault, StoredEvent};
 use rusqlite::{Connection, TransactionBehavior};
 use sha2::{Digest as _, Sha256};
@@ -135,10 +135,10 @@ pub fn prunable(
 /// True for events that stay whole. Their payloads are digests, ids and signatures.
 fn stays(event: &Event) -> bool {
     event.is_header()
-        || matches!(
-            event.kind(),
-            Ok(Kind::ReceiptIssued | Kind::ReceiptImported | Kind::TrustRecorded)
-        )
+        || event.kind().is_ok_and(|kind| match kind.retention() {
+            Retention::Whole | Retention::Receipt => true,
+            Retention::Header | Retention::Counted | Retention::Verdict => false,
+        })
 }
 
 struct Prune<'a> {

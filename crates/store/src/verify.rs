@@ -10,7 +10,9 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::path::Path;
 
 use canon::{Digest, Value, sha256};
-use domain::{BLOB_MEMBER, Document, Documents, Event, Kind, Links, Position, Scratch, Visibility};
+use domain::{
+    BLOB_MEMBER, Document, Documents, Event, Kind, Links, NamedBlob, Position, Scratch, Visibility,
+};
 use engine::port::StoredEvent;
 
 use crate::audit::{Audit, AuditError, DamagedBlock};
@@ -332,29 +334,12 @@ impl<'a> Check<'a> {
         if let Some(parts) = event.payload.get("parts") {
             self.refer_parts(parts, position);
         }
-        if matches!(
-            event.kind(),
-            Ok(Kind::ReceiptIssued | Kind::ReceiptImported)
-        ) && let Some(issued) = receipt::Issued::read(event, position)
-        {
-            self.references.entry(issued.content).or_insert(position);
-            self.issued.push(issued);
-        }
-        let member = |name: &str| event.payload.get(name);
-        let named = match event.kind() {
-            Ok(Kind::TaskImported) => member("bundle_sha256"),
-            Ok(Kind::TaskSubmitted) => member("replay").and_then(|of| of.get("request_sha256")),
-            Ok(Kind::SessionCreated) => member("replay_plan_sha256"),
-            Ok(Kind::CheckpointCreated) => member("state_sha256"),
-            Ok(Kind::ArtifactUpdated) => member("sha256"),
-            // Of what is only registered, this log holds no bytes.
-            Ok(Kind::ArtifactCreated) if member("bytes").is_some_and(Value::is_u64) => {
-                member("sha256")
-            }
-            _ => None,
-        };
-        if let Some(digest) = digest_in(named) {
+        let named = event.kind().map_or(NamedBlob::None, Kind::named_blob);
+        if let Some(digest) = named.digest(event) {
             self.references.entry(digest).or_insert(position);
+        }
+        if named == NamedBlob::Receipt {
+            self.issued.extend(receipt::Issued::read(event, position));
         }
     }
 

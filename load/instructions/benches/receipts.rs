@@ -10,7 +10,7 @@ use gungraun::prelude::*;
 use gungraun::{Callgrind, EventKind};
 use receipts::merkle::{self, Frontier};
 use receipts::tiles::{self, Tile};
-use receipts::verify::{Batch, Evidence, Form, Inclusion, Predecessor};
+use receipts::verify::{Batch, Evidence, Form, Inclusion, Keys, Predecessor};
 use receipts::{
     Budget, Determinism, End, EventLog, FinalArtifact, Identifiers, Issuer, KeySet, Lifecycle,
     Material, MaterialContent, MaterialKind, Micros, ModelCall, ModelRef, PublicKey, Receipt,
@@ -118,7 +118,7 @@ fn verify_one(whole: Whole) -> Whole {
         predecessor: Predecessor::Hash(canon::sha256(&1_usize.to_be_bytes())),
         batches: &[whole.inclusion.batch],
         inclusion: Some(&whole.inclusion),
-        keys: &whole.keys,
+        keys: Keys::Given(&whole.keys),
         at_time: None,
         trust_anchor: None,
         references: None,

@@ -387,7 +387,7 @@ impl Guide<'_> {
                 predecessor: receipts::verify::Predecessor::NotAsked,
                 batches: &[],
                 inclusion: None,
-                keys,
+                keys: receipts::verify::Keys::Given(keys),
                 at_time: None,
                 trust_anchor: None,
                 references: None,

@@ -13,7 +13,7 @@ use canon::{Digest, Integers, Map, Value};
 use receipts::merkle::{self, Frontier};
 use receipts::note::Checkpoint;
 use receipts::tiles::{self, TILE_WIDTH};
-use receipts::verify::{Batch, Evidence, Form, Predecessor};
+use receipts::verify::{Evidence, Form, Keys, Predecessor};
 use receipts::walk::Walk;
 use receipts::{KeySet, verify as verify_receipt};
 use serde::Deserialize;
@@ -21,9 +21,9 @@ use serde_json::json;
 use sha2::{Digest as _, Sha256};
 
 use super::events::{self, Covered};
-use super::file::{check_checkpoint, read_file, read_keys, read_receipt};
+use super::file::{SignedHead, check_checkpoint, read_file, read_keys, read_receipt};
 use super::names_file;
-use super::report::Findings;
+use super::report::{Findings, Question};
 use crate::exit::{OrHint, Problem};
 use crate::output::counter;
 
@@ -35,6 +35,7 @@ pub(crate) struct Request<'a> {
     pub(crate) checkpoint: Option<&'a Path>,
     pub(crate) trust_anchor: Option<&'a str>,
     pub(crate) all_signatures: bool,
+    pub(crate) question: Question,
 }
 
 const HINT: &str = "name a directory that `reprise log export` wrote";
@@ -42,7 +43,7 @@ const HINT: &str = "name a directory that `reprise log export` wrote";
 /// Verifies a bundle.
 pub(crate) fn verify(request: &Request<'_>) -> anyhow::Result<Findings> {
     let directory = request.directory;
-    let mut findings = Findings::default();
+    let mut findings = Findings::of(request.question);
     let manifest = Manifest::read(directory)?;
     let own_keys = directory.join("keys.json");
     let keys = match request.keys {
@@ -65,7 +66,7 @@ pub(crate) fn verify(request: &Request<'_>) -> anyhow::Result<Findings> {
             None
         }
     };
-    let receipts = check_receipts(request, keys.as_ref(), head, &mut findings)?;
+    let receipts = check_receipts(request, keys.as_ref(), head.as_ref(), &mut findings)?;
     manifest.compare("receipts.jsonl", receipts.sha256, &mut findings);
     manifest.count("receipts", receipts.count, &mut findings);
     let events = events::check(directory, manifest.log(), &receipts.covered, &mut findings)?;
@@ -78,10 +79,15 @@ pub(crate) fn verify(request: &Request<'_>) -> anyhow::Result<Findings> {
         .and_then(|blobs| blobs.get("count"));
     let stated = stated.cloned().unwrap_or_default();
     findings.compare("blob count", "manifest_mismatch", stated, blobs);
-    if request.keys.is_none() && request.trust_anchor.is_none() {
-        findings.note(
-            "      the keys come from the bundle itself: give --keys or --trust-anchor to know whose they are",
-        );
+    // Whoever makes up a bundle makes up its keys too, their ids included; a thumbprint is the key itself.
+    let is_anchored = keys.as_ref().is_some_and(|keys| {
+        let mut thumbprints = keys.keys().iter().map(receipts::PublicKey::thumbprint);
+        thumbprints.any(|thumbprint| Some(thumbprint.as_str()) == request.trust_anchor)
+    });
+    if request.keys.is_none() && !is_anchored && request.question == Question::Valid {
+        let expected = Some("--keys, or --trust-anchor with a thumbprint".to_owned());
+        let found = Some("keys that come from the bundle itself".to_owned());
+        findings.fail("keys", "keys_not_given", expected, found);
     }
     findings.note(format!(
         "      {} receipts, {} events, {blobs} blobs",
@@ -241,10 +247,11 @@ struct Material {
 fn check_receipts(
     request: &Request<'_>,
     keys: Option<&KeySet>,
-    head: Option<Batch>,
+    signed: Option<&SignedHead>,
     findings: &mut Findings,
 ) -> anyhow::Result<Receipts> {
     let bar = counter();
+    let head = signed.map(|signed| signed.batch);
     let mut lines = Lines::open(request.directory.join("receipts.jsonl"))?;
     let mut walk = Walk::default();
     for hash in events::foreign(request.directory)? {
@@ -351,8 +358,11 @@ fn check_receipts(
             expected == found
         }
     };
-    let stands_for = match (matches, head) {
-        (true, Some(head)) => head.size,
+    let stands_for = match signed {
+        Some(signed) if matches => {
+            findings.signed_by(&signed.key_id);
+            signed.batch.size
+        }
         _ => 0,
     };
     check_signatures(request, keys, stands_for, findings)?;
@@ -386,7 +396,7 @@ fn check_signatures(
             predecessor: Predecessor::NotAsked,
             batches: &[],
             inclusion: None,
-            keys,
+            keys: Keys::Given(keys),
             at_time: None,
             trust_anchor: request.trust_anchor,
             references: None,
@@ -396,6 +406,9 @@ fn check_signatures(
             .checks
             .iter()
             .any(|check| check.name.starts_with("signature/"));
+        for key in &report.signed_by {
+            findings.signed_by(key);
+        }
         unsigned += u64::from(!is_signed);
         checked += u64::from(is_signed);
         let about = |name: &str| name.starts_with("signature/") || name == "anchor";

@@ -5,10 +5,10 @@ use std::path::Path;
 
 use canon::{Digest, Integers, Value};
 use receipts::note::{Checkpoint, KeyUse, Note, NoteKey};
-use receipts::verify::{Batch, Evidence, Form, Inclusion, Predecessor};
+use receipts::verify::{Batch, Evidence, Form, Inclusion, Keys, Predecessor};
 use receipts::{KeySet, Receipt, cbor, verify as verify_receipt};
 
-use super::report::Findings;
+use super::report::{Findings, Question};
 use crate::exit::{OrHint, Problem};
 
 /// What is verified with what.
@@ -22,6 +22,7 @@ pub(crate) struct Request<'a> {
     pub(crate) checkpoint: Option<&'a Path>,
     pub(crate) trust_anchor: Option<&'a str>,
     pub(crate) at_time: Option<&'a str>,
+    pub(crate) question: Question,
 }
 
 /// A receipt as somebody handed it over.
@@ -123,7 +124,7 @@ pub(crate) fn verify(request: &Request<'_>) -> anyhow::Result<Findings> {
         None => Predecessor::NotAsked,
     };
     let proof = request.proof.map(read_proof).transpose()?;
-    let mut findings = Findings::default();
+    let mut findings = Findings::of(request.question);
     let checkpoint = match (request.checkpoint, &proof) {
         (Some(path), _) => Some(read_file(path)?),
         (None, Some(proof)) => proof.checkpoint.clone().map(String::into_bytes),
@@ -132,8 +133,7 @@ pub(crate) fn verify(request: &Request<'_>) -> anyhow::Result<Findings> {
     let head = checkpoint
         .as_deref()
         .and_then(|bytes| check_checkpoint(bytes, keys, request.trust_anchor, &mut findings));
-    let batches: Vec<Batch> = head.into_iter().collect();
-    let none = KeySet::default();
+    let batches: Vec<Batch> = head.into_iter().map(|head| head.batch).collect();
     let evidence = Evidence {
         form: Form::AnyJson,
         predecessor,
@@ -143,41 +143,44 @@ pub(crate) fn verify(request: &Request<'_>) -> anyhow::Result<Findings> {
             .as_ref()
             .filter(|_| keys.is_some())
             .map(|proof| &proof.inclusion),
-        keys: keys.unwrap_or(&none),
+        keys: match (keys, request.question) {
+            (_, Question::Whole) => Keys::NotAsked,
+            (Some(keys), Question::Valid) => Keys::Given(keys),
+            (None, Question::Valid) => Keys::Unknown,
+        },
         at_time: request.at_time,
         trust_anchor: request.trust_anchor,
         references: None,
     };
     let report = verify_receipt(&handed.bytes, &evidence);
-    let mut unchecked = 0;
-    for check in &report.checks {
-        // Without keys nothing can be said of signatures, neither good nor bad.
-        if keys.is_none() && check.name.starts_with("signature/") {
-            unchecked += 1;
-        } else {
-            findings.check(check);
-        }
-    }
-    if unchecked > 0 {
-        findings.skip("signatures", "give --keys");
-    }
+    findings.report(&report);
     for name in &report.skipped {
         match *name {
             "chain" => findings.skip("chain", "give --previous, or --first"),
             "inclusion" if proof.is_some() => findings.skip("inclusion", "give --keys"),
             "inclusion" => findings.skip("inclusion", "give --proof"),
             "references" => findings.skip("references", "only the log it came from has them"),
+            "signatures" => findings.skip("signatures", "give --keys instead of --unsigned"),
+            // Whose signature it is, is told by the keys that were given.
             _ => {}
         }
     }
     findings.set("receipt_id", report.receipt_id.clone().into());
-    let signatures = match keys {
-        Some(_) => report.signatures.as_str(),
-        None if unchecked > 0 => "not_checked",
-        None => "none",
-    };
-    findings.set("signatures", signatures.into());
+    findings.set("signatures", report.signatures.as_str().into());
+    if keys.is_none() && request.question == Question::Valid {
+        findings.note(
+            "      give the issuer's keys with --keys; --unsigned asks only whether the document is whole",
+        );
+    }
     Ok(findings)
+}
+
+/// A head that a given key signed.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(crate) struct SignedHead {
+    pub(crate) batch: Batch,
+    /// The id of that key.
+    pub(crate) key_id: String,
 }
 
 /// Checks the signature of a checkpoint and returns the head it states; without keys it is not believed.
@@ -186,7 +189,7 @@ pub(crate) fn check_checkpoint(
     keys: Option<&KeySet>,
     trust_anchor: Option<&str>,
     findings: &mut Findings,
-) -> Option<Batch> {
+) -> Option<SignedHead> {
     let malformed = |error: receipts::note::NoteError| error.to_string();
     let read = Note::read(bytes).map_err(malformed).and_then(|note| {
         let head = Checkpoint::read(note.text()).map_err(malformed)?;
@@ -207,22 +210,25 @@ pub(crate) fn check_checkpoint(
     let is_trusted = |key: &&receipts::PublicKey| {
         trust_anchor.is_none_or(|anchor| anchor == key.key_id || anchor == key.thumbprint())
     };
-    let signed = keys.keys().iter().filter(is_trusted).any(|key| {
+    let signer = keys.keys().iter().filter(is_trusted).find(|key| {
         let note_key = NoteKey::new(&head.origin, KeyUse::Note, key.bytes);
         note_key.is_ok_and(|note_key| note.verify(&note_key).is_ok())
     });
-    if !signed {
+    let Some(signer) = signer else {
         let expected = format!("a signature of `{}` by a given key", head.origin);
         let names = note.signatures().iter().map(|line| line.name().to_owned());
         let names: Vec<String> = names.collect();
         let found = Some(format!("signed by {}", names.join(", ")));
         findings.fail("checkpoint", "signature_invalid", Some(expected), found);
         return None;
-    }
+    };
     findings.pass("checkpoint");
-    Some(Batch {
-        size: head.size,
-        root: head.root,
+    Some(SignedHead {
+        batch: Batch {
+            size: head.size,
+            root: head.root,
+        },
+        key_id: signer.key_id.clone(),
     })
 }
 

@@ -20,7 +20,29 @@ pub(crate) struct Findings {
     notes: Vec<String>,
     /// What else is worth saying, for programs.
     extra: Map<String, Value>,
+    /// The keys whose signatures hold.
+    signed_by: Vec<String>,
+    /// What was asked.
+    question: Question,
 }
+
+/// What a verification is to answer.
+#[derive(Debug, Default, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Question {
+    /// Whether it is whole and somebody vouches for it.
+    #[default]
+    Valid,
+    /// Only whether it is whole.
+    Whole,
+}
+
+/// Codes that say nothing against the content, only that nobody stands behind it.
+const NOBODY_VOUCHES: [&str; 4] = [
+    "signature_missing",
+    "signature_not_checked",
+    "unsigned",
+    "keys_not_given",
+];
 
 /// One result.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -33,6 +55,14 @@ struct Line {
 }
 
 impl Findings {
+    /// Starts with a question.
+    pub(crate) fn of(question: Question) -> Self {
+        Self {
+            question,
+            ..Self::default()
+        }
+    }
+
     /// Something holds.
     pub(crate) fn pass(&mut self, name: impl Into<String>) {
         self.lines.push(Line {
@@ -106,6 +136,16 @@ impl Findings {
     /// Takes over a whole report.
     pub(crate) fn report(&mut self, report: &Report) {
         report.checks.iter().for_each(|check| self.check(check));
+        for key in &report.signed_by {
+            self.signed_by(key);
+        }
+    }
+
+    /// This key signed, and its signature holds.
+    pub(crate) fn signed_by(&mut self, key: &str) {
+        if !self.signed_by.iter().any(|known| known == key) {
+            self.signed_by.push(key.to_owned());
+        }
     }
 
     /// Reads the verdict of a server.
@@ -135,13 +175,30 @@ impl Findings {
                  what it commits to cannot be compared any more (material_unavailable)"
             ));
         }
+        let signers = verdict.pointer("/details/signed_by");
+        let signers = signers.and_then(Value::as_array).into_iter().flatten();
+        findings.signed_by = signers
+            .filter_map(|key| key.as_str().map(str::to_owned))
+            .collect();
         findings.extra = verdict.as_object().cloned().unwrap_or_default();
         findings
     }
 
-    /// Tells whether nothing that was checked failed.
+    /// Tells whether nothing that was checked failed, and somebody vouches for it.
     pub(crate) fn is_valid(&self) -> bool {
-        self.lines.iter().all(|line| line.ok)
+        self.question == Question::Valid && self.lines.iter().all(|line| line.ok)
+    }
+
+    /// Tells whether the content is what it was, whoever vouches for it.
+    fn is_whole(&self) -> bool {
+        let vouches = |line: &Line| {
+            let code = line.code.as_deref().unwrap_or_default();
+            !NOBODY_VOUCHES.contains(&code)
+        };
+        self.lines
+            .iter()
+            .filter(|line| vouches(line))
+            .all(|line| line.ok)
     }
 
     /// Returns the first reason why not.
@@ -152,7 +209,11 @@ impl Findings {
 
     /// How the program ends.
     pub(crate) fn exit(&self) -> Exit {
-        match self.is_valid() {
+        let holds = match self.question {
+            Question::Valid => self.is_valid(),
+            Question::Whole => self.is_whole(),
+        };
+        match holds {
             true => Exit::Ok,
             false => Exit::No,
         }
@@ -201,14 +262,31 @@ impl Findings {
             lines.push(out.paint(Paint::Quiet, &text));
         }
         lines.extend(self.notes.iter().map(|note| out.paint(Paint::Quiet, note)));
-        lines.push(match self.reason() {
-            None if self.is_valid() => out.paint(Paint::Good, "valid"),
-            reason => {
-                let text = format!("INVALID: {}", reason.unwrap_or("invalid"));
+        if !self.signed_by.is_empty() {
+            let signers = shorten_line(&self.signed_by.join(", "));
+            lines.push(out.paint(Paint::Quiet, &format!("      signed by {signers}")));
+        }
+        lines.push(self.verdict(out));
+        lines
+    }
+
+    /// Returns the last line. `valid` stands there only if somebody vouches for it.
+    fn verdict(&self, out: &Output) -> String {
+        if self.is_valid() {
+            return out.paint(Paint::Good, "valid");
+        }
+        let reason = self.reason().unwrap_or("invalid");
+        match (self.is_whole(), self.question) {
+            (true, Question::Whole) => {
+                let text = "whole, and nobody vouches for it: signatures were not asked for";
+                out.paint(Paint::Good, text)
+            }
+            (true, Question::Valid) => {
+                let text = format!("whole, but nobody vouches for it: {reason}");
                 out.paint(Paint::Bad, &text)
             }
-        });
-        lines
+            (false, _) => out.paint(Paint::Bad, &format!("INVALID: {reason}")),
+        }
     }
 
     fn json(&self) -> Value {
@@ -239,6 +317,11 @@ impl Findings {
             .collect();
         let mut value = self.extra.clone();
         value.insert("valid".to_owned(), self.is_valid().into());
+        value.insert("whole".to_owned(), self.is_whole().into());
+        value.insert("signed_by".to_owned(), json!(self.signed_by));
+        if self.question == Question::Whole {
+            value.insert("integrity_only".to_owned(), true.into());
+        }
         value.insert("reason".to_owned(), json!(self.reason()));
         value.insert("checks".to_owned(), checks.into());
         value.insert("not_checked".to_owned(), json!(skipped));

@@ -7,7 +7,7 @@ use receipts::trust::{verify_export, verify_signatures};
 use serde_json::Value;
 
 use super::file::{read_file, read_keys, read_receipt};
-use super::report::Findings;
+use super::report::{Findings, Question};
 use super::{names_file, online};
 use crate::args::Connection;
 use crate::exit::{Exit, OrHint};
@@ -20,6 +20,7 @@ pub(crate) struct Request<'a> {
     pub(crate) name: &'a str,
     pub(crate) keys: Option<&'a Path>,
     pub(crate) receipt: Option<&'a Path>,
+    pub(crate) question: Question,
     pub(crate) json: bool,
     pub(crate) connection: &'a Connection,
 }
@@ -39,7 +40,7 @@ pub(crate) fn run(request: &Request<'_>) -> anyhow::Result<Exit> {
         }
         canon::jcs(&export)
     };
-    let mut findings = check(&bytes, keys.as_ref());
+    let mut findings = check(&bytes, keys.as_ref(), request.question);
     if let Some(path) = request.receipt {
         check_evidence(&bytes, path, &mut findings)?;
     }
@@ -56,8 +57,8 @@ pub(crate) fn run(request: &Request<'_>) -> anyhow::Result<Exit> {
     Ok(findings.exit())
 }
 
-fn check(bytes: &[u8], keys: Option<&KeySet>) -> Findings {
-    let mut findings = Findings::default();
+fn check(bytes: &[u8], keys: Option<&KeySet>, question: Question) -> Findings {
+    let mut findings = Findings::of(question);
     let refused = |findings: &mut Findings, name: &str, refusal: receipts::trust::TrustRefusal| {
         let name = match refusal.record() {
             Some(index) => format!("{name} at record {}", index + 1),
@@ -70,8 +71,19 @@ fn check(bytes: &[u8], keys: Option<&KeySet>) -> Findings {
         Ok(_) => findings.pass("chain"),
         Err(refusal) => refused(&mut findings, "chain", refusal),
     }
+    let keys = keys.filter(|_| question == Question::Valid);
     match keys.map(|keys| verify_signatures(bytes, keys)) {
-        None => findings.skip("signatures", "give --keys"),
+        None if question == Question::Whole => {
+            findings.skip("signatures", "give --keys instead of --unsigned");
+        }
+        None => {
+            let expected = Some("the server's published keys, --keys".to_owned());
+            findings.fail("signatures", "signature_not_checked", expected, None);
+        }
+        Some(Ok(0)) if !records(bytes).is_empty() => {
+            let found = Some("no signature that names its key".to_owned());
+            findings.fail("signatures", "signature_missing", None, found);
+        }
         Some(Ok(count)) => findings.pass(format!("signatures ({count})")),
         Some(Err(refusal)) => refused(&mut findings, "signatures", refusal),
     }

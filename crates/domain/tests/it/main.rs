@@ -3,6 +3,7 @@
 #![expect(clippy::unwrap_used, reason = "tests")]
 
 mod persona;
+mod stored_bytes;
 mod table;
 
 #[test]

@@ -8,8 +8,8 @@ use std::time::Duration;
 
 use canon::{Digest, Map, Value};
 use domain::{
-    AdvanceTask, ArtifactId, Command, EffectIntent, Event, Kind, Move, NewMessage, PermissionId,
-    Position, Product, RequestParts, Role, State, Status, Task, TaskId,
+    AdvanceTask, ArtifactId, Command, EffectIntent, Event, InRecovery, Kind, Move, NewMessage,
+    PermissionId, Position, Product, RequestParts, Role, State, Status, Task, TaskId,
 };
 use serde_json::json;
 use tokio::sync::watch;
@@ -255,20 +255,20 @@ impl<'a> Run<'a> {
                 .and_then(Value::as_str)
                 .and_then(|text| Digest::parse(text).ok())
         };
-        match event.kind() {
-            Ok(Kind::TaskStarted) => record.workflow = digest(event, "workflow_sha256"),
-            Ok(Kind::EffectRequested) => {
+        match event.kind().map_or(InRecovery::Unneeded, Kind::in_recovery) {
+            InRecovery::Unneeded => {}
+            InRecovery::Workflow => record.workflow = digest(event, "workflow_sha256"),
+            InRecovery::Intent => {
                 if let Some(digest) = digest(event, "request_sha256") {
                     record.requested.insert(key(event), digest);
                 }
             }
-            Ok(Kind::EffectRecorded) => {
+            InRecovery::Result => {
                 view::resolve_blobs(&*self.engine.shared.store, &mut event.payload).await?;
                 record
                     .recorded
                     .insert(key(event), EffectAnswer::recorded(event));
             }
-            _ => {}
         }
         Ok(())
     }

@@ -5,7 +5,7 @@ use receipts::{
     Head, KeySet, Material, MaterialContent, MaterialKind, PublicKey, Receipt, Signer,
     build_replay, build_task, cbor, merkle, stream, tiles,
     verify::{
-        Batch, Code, Evidence, Form, Inclusion, Predecessor, References, Report, Signatures,
+        Batch, Code, Evidence, Form, Inclusion, Keys, Predecessor, References, Report, Signatures,
         references,
     },
 };
@@ -22,7 +22,7 @@ fn evidence(keys: &KeySet) -> Evidence<'_> {
         predecessor: Predecessor::NotAsked,
         batches: &[],
         inclusion: None,
-        keys,
+        keys: Keys::Given(keys),
         at_time: None,
         trust_anchor: None,
         references: None,
@@ -80,10 +80,48 @@ fn ap_rcpt_08_an_untouched_receipt_is_valid_and_says_what_was_not_asked() {
 }
 
 #[test]
-fn a_receipt_without_signatures_can_be_valid() {
-    let report = verify(&build_task(&task_facts()).unwrap().bytes());
-    assert!(report.is_valid());
+fn a_forged_receipt_without_signatures_is_whole_and_not_valid() {
+    let mut map = receipt().as_map().clone();
+    map["lifecycle"]["final_state"] = json!("FAILED");
+    map.remove("signatures");
+    reseal(&mut map);
+    let forged = jcs(&Value::Object(map));
+    let keys = key_set();
+    let with = |asked| {
+        let mut evidence = evidence(&keys);
+        evidence.keys = asked;
+        receipts::verify(&forged, &evidence)
+    };
+    let report = with(Keys::Given(&keys));
+    assert_eq!(failures(&report), [("signatures", "signature_missing")]);
+    assert!(report.is_whole() && !report.is_valid());
     assert_eq!(report.signatures, Signatures::None);
+    assert!(report.signed_by.is_empty());
+    assert_eq!(failures(&with(Keys::Unknown)), [("signatures", "unsigned")]);
+    // Integrity alone: nothing fails, and still nobody vouches for it.
+    let report = with(Keys::NotAsked);
+    assert!(failures(&report).is_empty() && report.skipped.contains(&"signatures"));
+    assert!(report.is_whole() && !report.is_valid());
+}
+
+#[test]
+fn a_signature_that_was_not_checked_vouches_for_nothing() {
+    let bytes = receipt().bytes();
+    let keys = key_set();
+    for (asked, reason) in [
+        (Keys::Unknown, Some(Code::SignatureNotChecked)),
+        (Keys::NotAsked, None),
+    ] {
+        let mut evidence = evidence(&keys);
+        evidence.keys = asked;
+        let report = receipts::verify(&bytes, &evidence);
+        assert_eq!(report.reason(), reason);
+        assert!(report.is_whole() && !report.is_valid());
+        assert_eq!(report.signatures, Signatures::Unchecked);
+    }
+    let report = verify(&bytes);
+    assert!(report.is_valid());
+    assert_eq!(report.signed_by, [signer().key_id()]);
 }
 
 #[test]
@@ -194,7 +232,7 @@ fn ap_rcpt_08_step_3_chain() {
     // A replay hangs off its source in the same way.
     let mut facts = replay_facts();
     facts.source_receipt_hash = Some(first.hash());
-    let replay = build_replay(&facts).unwrap();
+    let replay = build_replay(&facts).unwrap().signed(&signer());
     assert!(replay.is_replay());
     assert_eq!(check(&replay, known), None);
 }
@@ -272,7 +310,7 @@ fn ap_rcpt_08_step_4_merkle() {
         root: merkle::leaf(&repeated('1')),
     };
     facts.merkle_root = Some(earlier.root);
-    let embedding = build_task(&facts).unwrap();
+    let embedding = build_task(&facts).unwrap().signed(&signer());
     let bytes = embedding.bytes();
     assert!(check(&bytes, &[earlier], None).is_empty());
     assert_eq!(
@@ -527,14 +565,16 @@ fn inline_material_must_hash_to_what_is_stated() {
         content_type: None,
         content: MaterialContent::Inline(b"value".to_vec()),
     }];
-    let good = build_task(&facts).unwrap();
+    let good = build_task(&facts).unwrap().signed(&signer());
     assert!(verify(&good.bytes()).is_valid());
     for inline in ["b3RoZXI=", "no base64"] {
         let mut map = good.as_map().clone();
         map["replay_input"]["materials"][1]["bytes_base64"] = json!(inline);
         reseal(&mut map);
+        map["signatures"] = json!([]);
         let report = verify(&jcs(&Value::Object(map)));
-        assert_eq!(failures(&report), [("material/1", "material_mismatch")]);
+        assert_eq!(report.reason(), Some(Code::MaterialMismatch));
+        assert_eq!(failures(&report)[0], ("material/1", "material_mismatch"));
     }
 }
 

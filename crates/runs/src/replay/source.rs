@@ -4,7 +4,7 @@ use std::collections::BTreeMap;
 use std::sync::Arc;
 
 use canon::{Digest, Map, Value, jcs};
-use domain::{BLOB_MEMBER, Event, Kind, Status, TaskId};
+use domain::{BLOB_MEMBER, Event, Kind, NamedBlob, Status, TaskId};
 use receipts::{Receipt, event_log_digest};
 
 use super::failure::{Failure, Unavailable};
@@ -85,16 +85,18 @@ pub(super) fn named_by(event: &Event, kind: Option<Kind>) -> Vec<(String, Digest
             }
         }
     }
-    let has_bytes = event.payload.get("bytes").is_some_and(Value::is_u64);
-    let content = match kind {
-        Some(Kind::CheckpointCreated) => event.payload.get("state_sha256"),
-        Some(Kind::ArtifactCreated | Kind::ArtifactUpdated) if has_bytes => {
-            event.payload.get("sha256")
+    let named_blob = kind.map_or(NamedBlob::None, Kind::named_blob);
+    match named_blob {
+        NamedBlob::State | NamedBlob::Content => {
+            named.extend(
+                named_blob
+                    .digest(event)
+                    .map(|digest| (String::new(), digest)),
+            );
         }
-        _ => None,
-    };
-    if let Some(digest) = content.and_then(digest) {
-        named.push((String::new(), digest));
+        // A request is salted and travels on its own; the others are not of a Task's own log.
+        NamedBlob::Request | NamedBlob::Plan | NamedBlob::Receipt | NamedBlob::Bundle => {}
+        NamedBlob::None => {}
     }
     named
 }

@@ -125,7 +125,17 @@ fn options(
     Ok(VerifyRequest {
         trust_anchor,
         at_time,
+        integrity_only: false,
     })
+}
+
+/// Reads `integrity_only`: a caller that wants to know whether a document is whole, and not who vouches for it.
+fn integrity_only(call: &Call) -> Result<bool, Failure> {
+    match call.query("integrity_only")? {
+        None | Some("false") => Ok(false),
+        Some("true") => Ok(true),
+        Some(_) => Err(Failure::invalid("integrity_only", "must be true or false")),
+    }
 }
 
 /// Answers 200 for every receipt that is there, valid or not (A11).
@@ -156,10 +166,11 @@ async fn verify(mut call: Call) -> Reply {
 /// Judges a receipt that somebody hands over. Nothing is recorded: it may be anybody's.
 async fn verify_foreign(mut call: Call) -> Reply {
     let owned = |text: Option<&str>| text.map(str::to_owned);
-    let request = options(
+    let mut request = options(
         owned(call.query("trust_anchor")?),
         owned(call.query("at_time")?),
     )?;
+    request.integrity_only = integrity_only(&call)?;
     call.idempotency(Value::Null)?;
     let bytes = call.bytes(call.app.config.body_bytes_max).await?;
     let media_type = call

@@ -315,6 +315,73 @@ async fn ap_rcpt_14_foreign_receipts_are_judged_in_every_form() {
     assert_eq!(verdict["reason"], "schema_invalid");
 }
 
+/// Content changed and hash recomputed: without a signature, and signed by this server's own key under an id that it
+/// gave to another receipt.
+#[tokio::test]
+async fn a_forged_receipt_is_not_valid_on_the_server_that_issued_the_true_one() {
+    let (_server, api, _, receipt) = started().await;
+    let path = format!("/v1/receipts/{}?view=wire", id(&receipt));
+    let (_, _, bare) = bytes(&api, &path, None).await;
+    let judge = async |body: Vec<u8>, query: &str| {
+        let request = api.request("POST", &format!("/v1/receipts/verify{query}"));
+        let request = request.header("content-type", "application/json");
+        let (status, verdict) = api.send(request.body(body)).await;
+        assert_eq!(status, 200, "{verdict}");
+        verdict
+    };
+    let verdict = judge(bare.clone(), "").await;
+    assert_eq!(verdict["valid"], true, "{verdict}");
+    assert_eq!(verdict["details"]["signed_by"], json!(["key_test"]));
+    assert_eq!(verdict["details"]["whole"], true);
+    let checks = verdict["details"]["checks"].as_array().unwrap();
+    assert!(checks.contains(&json!({"name": "stored", "ok": true})));
+
+    let mut map = Receipt::read(&bare).unwrap().as_map().clone();
+    map["lifecycle"]["final_state"] = json!("FAILED");
+    map["signatures"] = json!([]);
+    let hash = Receipt::from_map(map.clone()).unwrap().hash();
+    map["chain"]["receipt_hash"] = json!(hash);
+    let unsigned = canon::jcs(&Value::Object(map.clone()));
+    let verdict = judge(unsigned.clone(), "").await;
+    assert_eq!(verdict["valid"], false, "{verdict}");
+    assert_eq!(verdict["reason"], "signature_missing");
+    assert_eq!(verdict["details"]["signed_by"], json!([]));
+    let codes = |verdict: &Value| -> Vec<String> {
+        let checks = verdict["details"]["checks"].as_array().unwrap().iter();
+        checks
+            .filter_map(|check| Some(check["code"].as_str()?.to_owned()))
+            .collect()
+    };
+    assert_eq!(
+        codes(&verdict),
+        ["signature_missing", "receipt_id_conflict"]
+    );
+    // Integrity alone can be asked for, and is not called valid.
+    map["receipt_id"] = json!("receipt_elsewhere");
+    let hash = Receipt::from_map(map.clone()).unwrap().hash();
+    map["chain"]["receipt_hash"] = json!(hash);
+    let elsewhere = canon::jcs(&Value::Object(map.clone()));
+    let verdict = judge(elsewhere, "?integrity_only=true").await;
+    assert_eq!(verdict["valid"], false, "{verdict}");
+    assert_eq!(verdict["reason"], Value::Null);
+    assert_eq!(verdict["details"]["whole"], true);
+    let skipped = verdict["details"]["skipped"].as_array().unwrap();
+    for name in ["signatures", "stored"] {
+        assert!(skipped.contains(&json!(name)), "{name}: {verdict}");
+    }
+    let wrong = api
+        .post("/v1/receipts/verify?integrity_only=1", json!({}))
+        .await;
+    refused(&wrong, 400, "invalid_request", Some("integrity_only"));
+
+    let signer = receipts::Signer::new("key_test", &[9; 32]);
+    let signed = Receipt::read(&unsigned).unwrap().signed(&signer).bytes();
+    let verdict = judge(signed, "").await;
+    assert_eq!(verdict["valid"], false, "{verdict}");
+    assert_eq!(verdict["reason"], "receipt_id_conflict");
+    assert_eq!(verdict["details"]["signed_by"], json!(["key_test"]));
+}
+
 #[tokio::test]
 async fn a_proof_leads_to_a_signed_head_and_heads_prove_each_other() {
     let (_server, api, task, receipt) = started().await;

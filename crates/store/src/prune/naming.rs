@@ -8,7 +8,7 @@
 use std::collections::BTreeSet;
 
 use canon::{Digest, Value};
-use domain::{BLOB_MEMBER, Event, Kind, Position, ResourceKind, State};
+use domain::{BLOB_MEMBER, Event, Kind, NamedBlob, Position, ResourceKind, Retention, State};
 use engine::port::StoreFault;
 
 use super::{Prune, PruneProgress, parse, stays};
@@ -50,33 +50,25 @@ impl Prune<'_> {
         self.named_by_documents(&pruned, &mut names)?;
         let mut seen = BTreeSet::new();
         let mut count = 0;
+        let special = words_that_keep_less_than_they_name();
         Table::Events.each(self.connection, 0, |first, bytes| {
             let block = self.connection.decode(Table::Events, first.0, bytes)?;
             let block = block.map_err(|damage| StoreFault::new(damage.to_string()))?;
             for stored in &block.events {
                 let text = str::from_utf8(&stored.bytes).unwrap_or_default();
                 let goes = stored.links.task.is_some_and(|task| pruned.contains(&task));
-                let is_special = goes
-                    || text.contains("\"event\":\"receipt.")
-                    || text.contains("\"event\":\"vendor.receipt_imported");
-                if is_special {
+                // The whole log goes through here: only what may be special is parsed.
+                if goes || special.iter().any(|word| text.contains(word)) {
                     let event = parse(&stored.bytes)?;
-                    if matches!(
-                        event.kind(),
-                        Ok(Kind::ReceiptIssued | Kind::ReceiptImported)
-                    ) {
-                        let content = event.payload.get("content_sha256");
-                        content
-                            .and_then(digest_in)
-                            .map(|content| names.remove(&content));
-                        continue;
-                    }
-                    let is_verdict = matches!(
-                        event.kind(),
-                        Ok(Kind::ReceiptVerified | Kind::ReceiptVerificationFailed)
-                    );
-                    if is_verdict || (goes && !matches!(event.kind(), Ok(Kind::TrustRecorded))) {
-                        continue;
+                    match event.kind().map(Kind::retention) {
+                        Ok(Retention::Receipt) => {
+                            let content = NamedBlob::Receipt.digest(&event);
+                            content.map(|content| names.remove(&content));
+                            continue;
+                        }
+                        Ok(Retention::Verdict) => continue,
+                        Ok(Retention::Header | Retention::Counted) | Err(_) if goes => continue,
+                        Ok(Retention::Header | Retention::Counted | Retention::Whole) | Err(_) => {}
                     }
                 }
                 for digest in digests(&stored.bytes) {
@@ -168,9 +160,27 @@ fn moved(event: &Event) -> Vec<Digest> {
     let listed = event.payload.get(BLOB_MEMBER).and_then(Value::as_object);
     let listed = listed.into_iter().flat_map(|listed| listed.values());
     let listed = listed.filter_map(|descriptor| digest_in(descriptor.get("sha256")?));
-    let bundle = event.payload.get("bundle_sha256");
-    let bundle = bundle.filter(|_| event.kind() == Ok(Kind::TaskImported));
-    listed.chain(bundle.and_then(digest_in)).collect()
+    let named = event.kind().map_or(NamedBlob::None, Kind::named_blob);
+    let bundle = match named {
+        NamedBlob::Bundle => named.digest(event),
+        NamedBlob::None
+        | NamedBlob::Content
+        | NamedBlob::State
+        | NamedBlob::Receipt
+        | NamedBlob::Request
+        | NamedBlob::Plan => None,
+    };
+    listed.chain(bundle).collect()
+}
+
+/// Returns how the stored bytes of an event begin its kind, for those kinds that repeat digests of what they do not keep.
+/// Callers' own members may look alike: who finds one parses.
+fn words_that_keep_less_than_they_name() -> Vec<String> {
+    let kinds = Kind::ALL.iter().filter(|kind| match kind.retention() {
+        Retention::Receipt | Retention::Verdict => true,
+        Retention::Header | Retention::Counted | Retention::Whole => false,
+    });
+    kinds.map(|kind| format!("\"event\":\"{kind}\"")).collect()
 }
 
 fn digest_in(value: &Value) -> Option<Digest> {

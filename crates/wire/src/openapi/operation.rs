@@ -285,6 +285,11 @@ pub(super) fn parameters() -> Value {
             text(),
             "The time at which keys must have been valid; by default the time of issue",
         ),
+        query(
+            "integrity_only",
+            json!({"type": "boolean"}),
+            "Ask only whether the document is whole, not who signed it; the answer is in `details.whole`, and `valid` stays false",
+        ),
         query("view", text(), "`wire` for the bare receipt"),
         query("from", text(), "The smaller head: its size or its id"),
         query("to", text(), "The larger head: its size or its id"),

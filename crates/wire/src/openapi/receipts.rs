@@ -14,7 +14,7 @@ pub(super) const OPERATIONS: &[Operation] = &[
         "Receipts",
         Json("ReceiptVerification"),
     )
-    .query(&["trust_anchor", "at_time"])
+    .query(&["trust_anchor", "at_time", "integrity_only"])
     .takes(Required("JsonObject")),
     Operation::new(
         "get",

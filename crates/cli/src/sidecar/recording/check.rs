@@ -7,13 +7,12 @@
 use ::sidecar::{Check, Outcome, Reason, Recording};
 use canon::{Digest, Value};
 use receipts::note::{Checkpoint, KeyUse, Note, NoteError, NoteKey};
-use receipts::verify::{Code, Evidence, Form, Predecessor, Report};
+use receipts::verify::{Code, Evidence, Form, Keys, Predecessor, Report};
 use receipts::{KeySet, Receipt, merkle};
 
 /// Checks a recording; its signatures only with keys.
 pub(in super::super) fn checks(recording: &Recording, keys: Option<&KeySet>) -> Vec<Check> {
     let bytes = canon::jcs(&recording.receipt);
-    let none = KeySet::default();
     let report = receipts::verify(
         &bytes,
         &Evidence {
@@ -21,7 +20,7 @@ pub(in super::super) fn checks(recording: &Recording, keys: Option<&KeySet>) -> 
             predecessor: Predecessor::NotAsked,
             batches: &[],
             inclusion: None,
-            keys: keys.unwrap_or(&none),
+            keys: keys.map_or(Keys::NotAsked, Keys::Given),
             at_time: None,
             trust_anchor: None,
             references: None,
@@ -142,7 +141,7 @@ fn receipt_line(receipt: Option<&Receipt>, report: &Report) -> Check {
 }
 
 fn is_signature(name: &str) -> bool {
-    name.starts_with("signature/")
+    name.starts_with("signature/") || name == "signatures"
 }
 
 fn task_line(receipt: Option<&Receipt>, task: &str) -> Check {
@@ -292,11 +291,10 @@ fn signature_line(receipt: Option<&Receipt>, report: &Report, keys: Option<&KeyS
         .find(|check| !check.ok && is_signature(&check.name));
     let answer = match (keys, failed) {
         (None, _) => not_checked(NO_KEYS),
-        // Signatures stand outside the hash: whoever asks for them must not be content with none.
-        (Some(_), None) if names.is_empty() => {
+        (Some(_), None) => OK,
+        (Some(_), Some(check)) if check.code == Some(Code::SignatureMissing) => {
             fail(Reason::NotSigned, "the receipt has no signature")
         }
-        (Some(_), None) => OK,
         (Some(_), Some(check)) => {
             let reason = match check.code {
                 Some(Code::KeyUnknown) => Reason::KeyUnknown,

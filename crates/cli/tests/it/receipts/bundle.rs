@@ -61,15 +61,29 @@ fn a_bundle_is_verified_as_a_whole() {
         json!({"covered": 4, "checked": 0, "failed": 0, "unsigned": 0})
     );
     assert_eq!(value["receipts"], 4);
-    let (_, value) = ran.verify(&["--bundle", "bundle", "--all-signatures"]);
+    assert_eq!(value["signed_by"].as_array().unwrap().len(), 1);
+    let (_, value) = ran.verify(&["--bundle", "bundle", "--all-signatures", "--unsigned"]);
     assert_eq!(value["signatures"]["checked"], 4);
-    let text = ran.world.ok(&["receipt", "verify", "--bundle", "bundle"]);
+    // Keys that come with the bundle are anybody's; the thumbprint of one says which key is meant.
+    let said = ran.world.run(&["receipt", "verify", "--bundle", "bundle"]);
+    assert_eq!(said.code, 1, "{said:?}");
+    let text = said.stdout;
+    assert_eq!(
+        text.lines().last(),
+        Some("whole, but nobody vouches for it: keys_not_given")
+    );
+    let keys = fs::read(ran.path("jwks.json")).unwrap();
+    let key = receipts::KeySet::from_jwks(&keys).unwrap().keys()[0].clone();
+    for (anchor, code) in [(key.thumbprint(), 0), (key.key_id, 1)] {
+        let args = ["--bundle", "bundle", "--trust-anchor", &anchor];
+        assert_eq!(ran.verify(&args).0.code, code, "{anchor}");
+    }
     assert!(
         text.contains("signatures: 4 covered by the signed checkpoint"),
         "{text}"
     );
     assert!(
-        text.contains("the keys come from the bundle itself"),
+        text.contains("keys that come from the bundle itself"),
         "{text}"
     );
     // A proof from the bundle alone leads to the checkpoint.

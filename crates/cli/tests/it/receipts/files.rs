@@ -41,11 +41,24 @@ fn files_are_verified_without_any_server() {
     ] {
         assert!(names.contains(&name), "{names:?}");
     }
+    assert_eq!(value["signed_by"].as_array().unwrap().len(), 1);
+    // Without keys nobody vouches for it, however whole it is.
     let (said, value) = ran.verify(&["r2.json"]);
-    assert_eq!(said.code, 0);
+    assert_eq!(said.code, 1);
+    assert_eq!(value["reason"], "signature_not_checked");
+    assert_eq!(
+        (&value["valid"], &value["whole"]),
+        (&json!(false), &json!(true))
+    );
+    assert_eq!(value["signatures"], "unchecked");
     assert_eq!(
         value["not_checked"],
-        json!(["signatures", "chain", "inclusion", "references"])
+        json!(["chain", "inclusion", "references"])
+    );
+    let said = ran.world.run(&["receipt", "verify", "r2.json"]);
+    assert_eq!(
+        said.stdout.lines().last(),
+        Some("whole, but nobody vouches for it: signature_not_checked")
     );
     assert_eq!(
         ran.verify(&["r0.json", "--first", "--keys", "jwks.json"])
@@ -53,6 +66,21 @@ fn files_are_verified_without_any_server() {
             .code,
         0
     );
+
+    let (said, value) = ran.verify(&["r0.json", "--unsigned"]);
+    assert_eq!(said.code, 0, "{said:?}");
+    assert_eq!(
+        (&value["valid"], &value["whole"]),
+        (&json!(false), &json!(true))
+    );
+    let said = ran
+        .world
+        .run(&["receipt", "verify", "r0.json", "--unsigned"]);
+    assert!(
+        said.stdout.contains("whole, and nobody vouches for it"),
+        "{said:?}"
+    );
+    assert!(!said.stdout.contains("valid"), "{said:?}");
 
     let failing: [(&[&str], &str); 6] = [
         (&["r2.json", "--previous", "r0.json"], "chain_mismatch"),
@@ -120,4 +148,55 @@ fn files_are_verified_without_any_server() {
         .world
         .run(&["receipt", "verify", "gone.json", "--keys", "jwks.json"]);
     assert_eq!(fault.code, 2, "{fault:?}");
+}
+
+/// Content changed, hash recomputed, `signatures` emptied or removed: what anybody can make of a receipt.
+#[test]
+fn a_forged_receipt_without_a_signature_is_not_valid() {
+    let mut ran = Ran::new(1);
+    ran.save();
+    ran.stop();
+    let bytes = fs::read(ran.path("r0.json")).unwrap();
+    for removed in [true, false] {
+        let mut map = receipts::Receipt::read(&bytes).unwrap().as_map().clone();
+        map["lifecycle"]["final_state"] = json!("FAILED");
+        map["signatures"] = json!([]);
+        if removed {
+            map.remove("signatures");
+        }
+        let hash = receipts::Receipt::from_map(map.clone()).unwrap().hash();
+        map["chain"]["receipt_hash"] = json!(hash.to_string());
+        fs::write(
+            ran.path("forged.json"),
+            canon::jcs(&serde_json::Value::Object(map)),
+        )
+        .unwrap();
+        let (said, value) = ran.verify(&["forged.json", "--keys", "jwks.json"]);
+        assert_eq!(said.code, 1, "{said:?}");
+        assert_eq!(value["reason"], "signature_missing");
+        assert_eq!(value["signed_by"], json!([]));
+        let said = ran
+            .world
+            .run(&["receipt", "verify", "forged.json", "--keys", "jwks.json"]);
+        assert_eq!(
+            said.stdout.lines().last(),
+            Some("whole, but nobody vouches for it: signature_missing")
+        );
+        let (said, value) = ran.verify(&["forged.json"]);
+        assert_eq!(
+            (said.code, &value["reason"]),
+            (1, &json!("unsigned")),
+            "{said:?}"
+        );
+        assert_eq!(ran.verify(&["forged.json", "--unsigned"]).0.code, 0);
+    }
+    let said = ran.world.run(&[
+        "receipt",
+        "verify",
+        "forged.json",
+        "--unsigned",
+        "--keys",
+        "jwks.json",
+    ]);
+    assert_eq!(said.code, 2, "two questions at once: {said:?}");
 }

@@ -61,6 +61,7 @@ fn a_kill_right_after_the_submit_loses_no_leaf() {
                 "verify",
                 "--bundle",
                 &format!("bundle{expected}"),
+                "--unsigned",
             ]);
         }
         world.submit("agent");

@@ -3,7 +3,7 @@
 use std::collections::BTreeMap;
 
 use canon::{Map, Value};
-use domain::{Event, Kind};
+use domain::{Event, InDiff, Kind};
 use serde_json::json;
 
 use super::effects::{Replaced, Side};
@@ -149,7 +149,7 @@ fn told(source: &Source) -> Vec<Item<'_>> {
 fn items<'a>(source: &'a Source, kind: impl Fn(&'a Event) -> Option<&'a str>) -> Vec<Item<'a>> {
     let events = source.events().iter().enumerate();
     events
-        .filter(|(index, _)| source.kind(*index) != Some(Kind::MessageDelta))
+        .filter(|(index, _)| source.kind(*index).map(Kind::in_diff) != Some(InDiff::Ignored))
         .filter_map(|(index, event)| {
             let kind = kind(event)?;
             Some(Item {
@@ -273,49 +273,36 @@ fn facts(source: &Source, index: usize, kind: &str) -> Map<String, Value> {
         });
         taken.collect::<Map<String, Value>>()
     };
-    #[expect(
-        clippy::wildcard_enum_match_arm,
-        reason = "other kinds have no members of their own to choose from"
-    )]
-    match Kind::parse(kind) {
-        Ok(Kind::EffectRequested) => only(&["kind", "request_sha256"]),
-        Ok(Kind::EffectRecorded) => only(&["kind", "outcome", "value_sha256"]),
-        Ok(Kind::UserMessage | Kind::AgentMessage) if is_message(&source.payload(index)) => {
+    // What a newer program recorded is compared whole.
+    match Kind::parse(kind).map_or(InDiff::Payload, Kind::in_diff) {
+        InDiff::Occurrence | InDiff::Ignored => Map::new(),
+        InDiff::Request => only(&["kind", "request_sha256"]),
+        InDiff::Result => only(&["kind", "outcome", "value_sha256"]),
+        InDiff::Message => {
             let payload = source.payload(index);
+            if !is_message(&payload) {
+                return without_ids(payload);
+            }
             let role = payload.get("role").cloned().unwrap_or_default();
             let text = json!(message_text(&payload));
             Map::from_iter([("role".to_owned(), role), ("text".to_owned(), text)])
         }
-        Ok(Kind::ArtifactCreated) if event.actor.as_deref() == Some("agent") => {
+        InDiff::Artifact if event.actor.as_deref() == Some("agent") => {
             only(&["kind", "mime_type", "sha256"])
         }
         // Somebody else's bytes come later.
-        Ok(Kind::ArtifactCreated) => only(&["kind", "mime_type"]),
-        Ok(Kind::ArtifactUpdated) => only(&["sha256"]),
-        // Its state follows from what was answered before, which is compared.
-        Ok(Kind::CheckpointCreated) if !source.is_substituted(index) => Map::new(),
-        // A replay tells of these only that they happened; what they tell is the run's.
-        Ok(Kind::TaskSubmitted) => submitted(source),
-        Ok(Kind::TaskStarted) => {
+        InDiff::Artifact => only(&["kind", "mime_type"]),
+        InDiff::Content => only(&["sha256"]),
+        InDiff::Checkpoint if !source.is_substituted(index) => Map::new(),
+        // A replay reports only that these happened; what they say is the run's.
+        InDiff::Submission => submitted(source),
+        InDiff::Start => {
             let version = source.workflow().1;
             Map::from_iter([("workflow_version".to_owned(), json!(version))])
         }
-        // Its record is signed and chained: no two are alike.
-        Ok(Kind::TrustRecorded) => only(&["agent", "action", "decision"]),
-        Ok(Kind::OutcomeRecorded) => only(&["status", "summary", "failure"]),
-        _ => {
-            // A replay tells of these only that they happened.
-            let group = kind.split('.').next().unwrap_or_default();
-            if ["task", "receipt", "replay"].contains(&group) {
-                return Map::new();
-            }
-            let mut facts = Value::Object(source.payload(index));
-            without_ids(&mut facts);
-            match facts {
-                Value::Object(facts) => facts,
-                _ => Map::new(),
-            }
-        }
+        InDiff::Decision => only(&["agent", "action", "decision"]),
+        InDiff::Outcome => only(&["status", "summary", "failure"]),
+        InDiff::Checkpoint | InDiff::Payload => without_ids(source.payload(index)),
     }
 }
 
@@ -332,18 +319,25 @@ fn submitted(source: &Source) -> Map<String, Value> {
     given
 }
 
-fn without_ids(value: &mut Value) {
+fn without_ids(mut members: Map<String, Value>) -> Map<String, Value> {
+    drop_ids(&mut members);
+    members
+}
+
+fn drop_ids(members: &mut Map<String, Value>) {
+    members.retain(|name, _| {
+        !(name == "id"
+            || ["_id", "_ids", "_at", "_position"]
+                .iter()
+                .any(|end| name.ends_with(end)))
+    });
+    members.values_mut().for_each(drop_ids_in);
+}
+
+fn drop_ids_in(value: &mut Value) {
     match value {
-        Value::Object(members) => {
-            members.retain(|name, _| {
-                !(name == "id"
-                    || ["_id", "_ids", "_at", "_position"]
-                        .iter()
-                        .any(|end| name.ends_with(end)))
-            });
-            members.values_mut().for_each(without_ids);
-        }
-        Value::Array(items) => items.iter_mut().for_each(without_ids),
+        Value::Object(members) => drop_ids(members),
+        Value::Array(items) => items.iter_mut().for_each(drop_ids_in),
         Value::Null | Value::Bool(_) | Value::Number(_) | Value::String(_) => {}
     }
 }

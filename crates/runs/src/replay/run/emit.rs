@@ -1,7 +1,7 @@
 //! Laying what the run brings about over what the source emitted, in the source's order.
 
 use canon::{Digest, Map, Value, jcs, sha256};
-use domain::{Event, Kind};
+use domain::{Event, InReplay, Kind};
 use serde_json::json;
 
 use super::{Runner, members};
@@ -19,6 +19,8 @@ pub(super) enum Class {
     Delta,
     /// From outside: repeated as it is.
     Passive,
+    /// From outside: how somebody decided.
+    Decision,
 }
 
 impl Runner<'_> {
@@ -84,8 +86,8 @@ impl Runner<'_> {
                     self.repeat(Kind::ReplayEventReplayed, index, Some(members(payload)));
                     self.told_another_time(index);
                 }
-                Class::Passive if self.is_of_another_decision(index) => {}
-                Class::Passive => self.passive(index, end),
+                Class::Decision if self.is_decided_otherwise(index) => {}
+                Class::Passive | Class::Decision => self.passive(index, end),
                 Class::Delta => {
                     // Pieces of an answer that was replaced would tell something else than the answer.
                     let key = self.source.key_of(index).unwrap_or_default();
@@ -141,25 +143,14 @@ impl Runner<'_> {
         }
     }
 
-    /// True for an event that tells how somebody decided what the request decides otherwise.
-    fn is_of_another_decision(&self, index: usize) -> bool {
-        let tells_decision = matches!(
-            self.source.kind(index),
-            Some(
-                Kind::UserInputSubmitted
-                    | Kind::UserToolConfirmation
-                    | Kind::ToolApproved
-                    | Kind::ToolDenied
-                    | Kind::TrustRecorded
-            )
-        );
-        tells_decision
-            && self.spec.overrides.keys().any(|key| {
-                let places = self.source.places(key);
-                key.starts_with("host:approval:")
-                    && places.asked.is_some_and(|asked| asked < index)
-                    && places.recorded.is_some_and(|recorded| index < recorded)
-            })
+    /// True where an event stands between a question and its answer that the request replaces.
+    fn is_decided_otherwise(&self, index: usize) -> bool {
+        self.spec.overrides.keys().any(|key| {
+            let places = self.source.places(key);
+            key.starts_with("host:approval:")
+                && places.asked.is_some_and(|asked| asked < index)
+                && places.recorded.is_some_and(|recorded| index < recorded)
+        })
     }
 
     fn passive(&mut self, index: usize, end: Option<&End>) {
@@ -250,36 +241,12 @@ impl Runner<'_> {
 /// Returns what an event of the source is to its replay.
 pub(super) fn class_of(kind: Kind, event: &Event) -> Class {
     let by_agent = event.actor.as_deref() == Some("agent");
-    #[expect(
-        clippy::wildcard_enum_match_arm,
-        reason = "whatever a workflow cannot bring about comes from outside"
-    )]
-    match kind {
-        Kind::EffectRequested
-        | Kind::EffectRecorded
-        | Kind::InputRequested
-        | Kind::ToolApprovalRequired
-        | Kind::CheckpointCreated
-        | Kind::AgentToolUse
-        | Kind::AgentToolResult
-        | Kind::AgentMemoryRead
-        | Kind::ToolFailed => Class::Caused,
-        Kind::AgentMessage
-        | Kind::SessionMessageAppended
-        | Kind::ArtifactCreated
-        | Kind::ToolDenied
-            if by_agent =>
-        {
-            Class::Caused
-        }
-        Kind::MessageDelta => Class::Delta,
-        other => {
-            let group = other.as_str().split('.').next().unwrap_or_default();
-            if ["task", "receipt", "replay"].contains(&group) {
-                Class::Lifecycle
-            } else {
-                Class::Passive
-            }
-        }
+    match kind.in_replay() {
+        InReplay::Lifecycle => Class::Lifecycle,
+        InReplay::Delta => Class::Delta,
+        InReplay::Caused => Class::Caused,
+        InReplay::CausedByAgent | InReplay::CausedOrDecided if by_agent => Class::Caused,
+        InReplay::CausedByAgent | InReplay::Passive => Class::Passive,
+        InReplay::CausedOrDecided | InReplay::Decision => Class::Decision,
     }
 }
