@@ -274,7 +274,7 @@ impl Story {
         match event.kind().map_or(InReceipt::Digest, Kind::in_receipt) {
             InReceipt::Digest => {}
             InReceipt::Effect => self.effect(event),
-            InReceipt::ToolUse => self.deeds.uses_tool(event.payload),
+            InReceipt::ToolUse => self.deeds.uses_tool(&event.payload),
             InReceipt::Answer => {
                 let approved = event.payload.get("approved") == Some(&Value::Bool(true));
                 self.approvals.push(approval(

@@ -25,6 +25,7 @@ mod rig;
 mod session_replay;
 mod support;
 mod transcript;
+mod watched;
 
 #[test]
 fn no_file_in_this_folder_is_forgotten() {
