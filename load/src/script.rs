@@ -104,6 +104,7 @@ impl Performer for Script {
                         output_tokens: 10,
                         cost_micros: Some(1),
                         price_table: None,
+                        usage_unknown: false,
                     }),
                     ..Performed::ok(value)
                 }

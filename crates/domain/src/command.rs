@@ -680,6 +680,9 @@ pub struct ModelUse {
     pub cost_micros: Option<u64>,
     /// The price table that was used.
     pub price_table: Option<String>,
+    /// True when the provider told counts that cannot be counts. The tokens here are estimates then, for limits.
+    #[serde(default, skip_serializing_if = "std::ops::Not::not")]
+    pub usage_unknown: bool,
 }
 
 /// What an effect was seen to do outside, by whoever performed it.

@@ -16,6 +16,7 @@ mod id;
 mod kind;
 mod lifecycle;
 mod part;
+mod payload;
 mod persona;
 mod refusal;
 mod seal;

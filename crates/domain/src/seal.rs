@@ -16,8 +16,11 @@ use crate::{
 pub struct Scratch {
     documents: BTreeMap<Box<str>, Arc<Document>>,
     /// What documents were since the mark, latest last; none without a mark.
-    before: Option<Vec<(Box<str>, Option<Arc<Document>>)>>,
+    before: Option<Vec<Before>>,
 }
+
+/// What a document was, by its id; none when it was not there.
+type Before = (Box<str>, Option<Arc<Document>>);
 
 impl Scratch {
     /// Puts a document in.

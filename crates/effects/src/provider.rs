@@ -285,6 +285,7 @@ impl Call {
                 output_tokens: usage.output,
                 cost_micros,
                 price_table,
+                usage_unknown: completion.reported.is_some(),
             }),
             ..Performed::ok(scrubber.value(completion.into_value(request)))
         }

@@ -68,6 +68,7 @@ fn answer(effect: &Effect) -> Performed {
             output_tokens: 0,
             cost_micros: Some(0),
             price_table: None,
+            usage_unknown: false,
         }),
         ..Performed::ok(value)
     }

@@ -21,6 +21,8 @@ pub struct Deeds {
     tools: BTreeMap<String, (String, String, Option<Digest>)>,
     /// Lists of side effects that somebody could not observe.
     not_observed: BTreeSet<String>,
+    /// True when some provider told counts of tokens that cannot be counts.
+    usage_unknown: bool,
     /// Digests that would betray a secret (AP-PRIV-04).
     withheld: Vec<String>,
 }
@@ -87,8 +89,16 @@ impl Deeds {
         let lists = self.not_observed.iter();
         let lists = lists.map(|list| (format!("/side_effects/{list}"), "not_observed"));
         let withheld = self.withheld.iter().map(|field| (field.clone(), "secret"));
+        let tokens = ["input_tokens", "output_tokens"].map(|member| {
+            (
+                format!("/autonomy_budget/consumed/{member}"),
+                "usage_unknown",
+            )
+        });
+        let tokens = tokens.into_iter().filter(|_| self.usage_unknown);
         lists
             .chain(withheld)
+            .chain(tokens)
             .map(|(field, reason)| Redaction {
                 field,
                 reason: reason.to_owned(),
@@ -168,6 +178,7 @@ impl Deeds {
                 .unwrap_or("unknown")
                 .to_owned()
         };
+        self.usage_unknown |= member("usage_unknown") == Some(&Value::Bool(true));
         self.model_calls.push(ModelCall {
             model: ModelRef {
                 provider: word("provider"),

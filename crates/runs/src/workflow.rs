@@ -6,6 +6,7 @@
 
 mod agent;
 mod builtin;
+mod door;
 mod performed;
 mod transcript;
 
@@ -17,6 +18,7 @@ use canon::{Digest, Map, Profile, Value, append_members, jcs, sha256};
 use domain::{ArtifactKind, Ask, Event, Kind, ModelUse};
 
 pub use builtin::builtin;
+pub use door::{NAME_CHARS_MAX, SAFE_INTEGER_MAX, VALUE_DEPTH_MAX};
 pub use performed::Performed;
 pub use transcript::Transcript;
 

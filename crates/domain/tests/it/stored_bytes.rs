@@ -143,6 +143,7 @@ fn result(key: &str, ok: bool) -> EffectResult {
         output_tokens: 2,
         cost_micros: None,
         price_table: None,
+        usage_unknown: false,
     };
     EffectResult {
         key: key.to_owned(),

@@ -3,7 +3,7 @@
 use std::sync::Arc;
 use std::time::Duration;
 
-use canon::{Map, Number, Value};
+use canon::{Map, Value};
 use rmcp::model::{CallToolRequestParams, CallToolResponse, PaginatedRequestParams, Tool};
 use rmcp::service::ServiceError;
 use rmcp::transport::streamable_http_client::StreamableHttpError;
@@ -20,8 +20,6 @@ use crate::vault::SecretHandle;
 
 /// How many tools of one server are taken.
 const TOOLS_MAX: usize = 1_000;
-/// Numbers that a double holds exactly reach this far.
-const SAFE_INTEGER_MAX: u64 = (1 << 53) - 1;
 
 impl Server {
     /// Calls a tool.
@@ -68,13 +66,13 @@ impl Server {
             ));
         };
         let mut value = json!({
-            "content": exact(serde_json::to_value(&result.content).unwrap_or_default()),
+            "content": serde_json::to_value(&result.content).unwrap_or_default(),
             "isError": result.is_error.unwrap_or(false),
         });
         if let (Some(structured), Some(members)) =
             (result.structured_content, value.as_object_mut())
         {
-            members.insert("structuredContent".to_owned(), exact(structured));
+            members.insert("structuredContent".to_owned(), structured);
         }
         Ok(value)
     }
@@ -174,40 +172,4 @@ fn failure(error: &ServiceError) -> (&'static str, String) {
         other => other.to_string(),
     };
     (code, said)
-}
-
-/// Carries integers that a double cannot hold as text: their canonical form would be another number.
-fn exact(value: Value) -> Value {
-    match value {
-        Value::Number(number) if is_inexact(&number) => Value::String(number.to_string()),
-        Value::Array(items) => items.into_iter().map(exact).collect(),
-        Value::Object(members) => members
-            .into_iter()
-            .map(|(name, member)| (name, exact(member)))
-            .collect(),
-        Value::Null | Value::Bool(_) | Value::Number(_) | Value::String(_) => value,
-    }
-}
-
-fn is_inexact(number: &Number) -> bool {
-    number
-        .as_u64()
-        .is_some_and(|number| number > SAFE_INTEGER_MAX)
-        || number
-            .as_i64()
-            .is_some_and(|number| number.unsigned_abs() > SAFE_INTEGER_MAX)
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn integers_that_a_double_cannot_hold_become_text() {
-        let value = json!({"a": [9_007_199_254_740_993_u64, 9_007_199_254_740_991_u64, -9_007_199_254_740_993_i64, 1.5]});
-        assert_eq!(
-            exact(value),
-            json!({"a": ["9007199254740993", 9_007_199_254_740_991_u64, "-9007199254740993", 1.5]})
-        );
-    }
 }

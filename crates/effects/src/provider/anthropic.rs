@@ -3,7 +3,7 @@
 use canon::{Map, Value};
 use serde_json::json;
 
-use super::completion::{Completion, ToolCall};
+use super::completion::{Completion, NotACount, ToolCall, count, total};
 use super::http::{Event, Failure};
 use crate::config::ProviderConfig;
 use crate::prices::Usage;
@@ -222,23 +222,25 @@ fn end_calls(completion: &mut Completion) {
 
 /// Counts come at the beginning and again at the end; cached tokens are counted apart.
 fn read_usage(completion: &mut Completion, usage: Option<&Value>) {
-    let count = |member: &str| {
-        usage
-            .and_then(|usage| usage.get(member))
-            .and_then(Value::as_u64)
-    };
-    let mut total = completion.usage.unwrap_or_default();
-    let fresh = count("input_tokens");
+    if let Some(usage) = usage.filter(|usage| usage.is_object()) {
+        let counted = counted(completion.usage, usage);
+        completion.count(usage, counted);
+    }
+}
+
+fn counted(before: Option<Usage>, usage: &Value) -> Result<Option<Usage>, NotACount> {
+    let mut counted = before.unwrap_or_default();
+    let fresh = count(usage, "/input_tokens")?;
+    let cached = count(usage, "/cache_read_input_tokens")?;
+    let cache_writes = count(usage, "/cache_creation_input_tokens")?;
     if let Some(fresh) = fresh {
-        total.cached = count("cache_read_input_tokens").unwrap_or(0);
-        total.cache_writes = count("cache_creation_input_tokens").unwrap_or(0);
-        total.input = fresh + total.cached + total.cache_writes;
+        counted.cached = cached.unwrap_or(0);
+        counted.cache_writes = cache_writes.unwrap_or(0);
+        counted.input = total([fresh, counted.cached, counted.cache_writes])?;
     }
-    let output = count("output_tokens");
-    total.output = output.unwrap_or(total.output);
-    if fresh.is_some() || output.is_some() {
-        completion.usage = Some(Usage { ..total });
-    }
+    let output = count(usage, "/output_tokens")?;
+    counted.output = output.unwrap_or(counted.output);
+    Ok((fresh.is_some() || output.is_some()).then_some(counted))
 }
 
 fn finish_reason(stop_reason: &str) -> String {

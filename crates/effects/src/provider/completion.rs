@@ -1,6 +1,7 @@
 //! A completion as it grows: text, tool calls, usage. Without the reasoning that some providers send along.
 
 use canon::Value;
+use runs::workflow::SAFE_INTEGER_MAX;
 use serde_json::json;
 
 use crate::prices::Usage;
@@ -21,6 +22,8 @@ pub(crate) struct Completion {
     pub(crate) calls: Vec<ToolCall>,
     pub(crate) finish_reason: Option<String>,
     pub(crate) usage: Option<Usage>,
+    /// What the provider told of its usage, when that cannot be counts of tokens.
+    pub(crate) reported: Option<Value>,
     pub(super) text: String,
     pub(super) filter: Filter,
 }
@@ -61,6 +64,18 @@ impl Completion {
         self.calls.get_mut(index)
     }
 
+    /// Takes the counts that a provider told, if it told any.
+    pub(crate) fn count(&mut self, reported: &Value, usage: Result<Option<Usage>, NotACount>) {
+        match usage {
+            Ok(Some(usage)) if self.reported.is_none() => self.usage = Some(usage),
+            Ok(_) => {}
+            Err(NotACount) => {
+                self.usage = None;
+                self.reported = Some(reported.clone());
+            }
+        }
+    }
+
     /// Returns the tokens: as counted by the provider, or estimated so that limits still mean something.
     pub(crate) fn usage_or_estimate(&self, request: &Value) -> Usage {
         self.usage.unwrap_or_else(|| {
@@ -94,6 +109,10 @@ impl Completion {
         });
         if !counted && let Some(members) = shown_usage.as_object_mut() {
             members.insert("estimated".to_owned(), true.into());
+            members.extend(
+                self.reported
+                    .map(|reported| ("reported".to_owned(), reported)),
+            );
         }
         let content = match (self.text.is_empty(), self.calls.is_empty()) {
             (true, false) => Value::Null,
@@ -125,6 +144,28 @@ impl Completion {
             "usage": shown_usage,
         })
     }
+}
+
+/// A provider told a number of tokens that cannot be one: negative, broken, beyond what every reader reads alike.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) struct NotACount;
+
+/// Reads a count of tokens; none when the provider does not tell it.
+pub(crate) fn count(usage: &Value, path: &str) -> Result<Option<u64>, NotACount> {
+    match usage.pointer(path) {
+        None | Some(Value::Null) => Ok(None),
+        Some(told) => told
+            .as_u64()
+            .filter(|count| *count <= SAFE_INTEGER_MAX)
+            .map(Some)
+            .ok_or(NotACount),
+    }
+}
+
+/// Adds counts up.
+pub(crate) fn total<const N: usize>(counts: [u64; N]) -> Result<u64, NotACount> {
+    let sum = counts.into_iter().fold(0, u64::saturating_add);
+    (sum <= SAFE_INTEGER_MAX).then_some(sum).ok_or(NotACount)
 }
 
 fn tokens(bytes: usize) -> u64 {

@@ -3,7 +3,7 @@
 use canon::{Map, Value};
 use serde_json::json;
 
-use super::completion::Completion;
+use super::completion::{Completion, NotACount, count};
 use super::http::{Event, Failure};
 use crate::config::ProviderConfig;
 use crate::prices::Usage;
@@ -81,17 +81,23 @@ fn read_envelope(completion: &mut Completion, value: &Value) {
         }
     }
     if let Some(usage) = value.get("usage").filter(|usage| usage.is_object()) {
-        let count = |path: &str| usage.pointer(path).and_then(Value::as_u64);
-        if let (Some(input), Some(output)) = (count("/prompt_tokens"), count("/completion_tokens"))
-        {
-            completion.usage = Some(Usage {
-                input,
-                output,
-                cached: count("/prompt_tokens_details/cached_tokens").unwrap_or(0),
-                cache_writes: 0,
-            });
-        }
+        completion.count(usage, read_usage(usage));
     }
+}
+
+pub(super) fn read_usage(usage: &Value) -> Result<Option<Usage>, NotACount> {
+    let input = count(usage, "/prompt_tokens")?;
+    let output = count(usage, "/completion_tokens")?;
+    let cached = count(usage, "/prompt_tokens_details/cached_tokens")?;
+    let (Some(input), Some(output)) = (input, output) else {
+        return Ok(None);
+    };
+    Ok(Some(Usage {
+        input,
+        output,
+        cached: cached.unwrap_or(0),
+        cache_writes: 0,
+    }))
 }
 
 /// Text is a string or a list of parts. Parts that are not text, such as reasoning, are left out.

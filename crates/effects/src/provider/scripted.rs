@@ -8,11 +8,11 @@ use std::time::Duration;
 
 use canon::Value;
 use runs::workflow::Effect;
-use serde::Deserialize;
+use serde::{Deserialize, Serialize};
 use serde_json::json;
 
 use super::completion::{Completion, ToolCall};
-use crate::prices::Usage;
+use super::openai;
 
 /// The largest file of answers.
 const FILE_BYTES_MAX: u64 = 4 * 1024 * 1024;
@@ -62,11 +62,12 @@ struct Call {
     arguments: Value,
 }
 
-#[derive(Debug, Clone, Copy, Deserialize)]
+/// Whatever a provider could tell, so that a script can play one that counts wrongly.
+#[derive(Debug, Clone, Deserialize, Serialize)]
 #[serde(deny_unknown_fields)]
 struct Counted {
-    prompt_tokens: u64,
-    completion_tokens: u64,
+    prompt_tokens: Value,
+    completion_tokens: Value,
 }
 
 #[derive(Debug, Deserialize)]
@@ -167,13 +168,12 @@ impl Script {
             id: format!("scripted-{short}"),
             model: model.unwrap_or(&self.model).to_owned(),
             calls: entry.tool_calls.iter().enumerate().map(call).collect(),
-            usage: entry.usage.map(|counted| Usage {
-                input: counted.prompt_tokens,
-                output: counted.completion_tokens,
-                ..Usage::default()
-            }),
             ..Completion::default()
         };
+        if let Some(counted) = &entry.usage {
+            let told = serde_json::to_value(counted).unwrap_or_default();
+            completion.count(&told, openai::read_usage(&told));
+        }
         let reason = match completion.calls.is_empty() {
             true => "stop",
             false => "tool_calls",

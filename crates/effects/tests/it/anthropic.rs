@@ -111,3 +111,25 @@ async fn the_conversation_is_translated_and_a_whole_answer_is_read() {
         })
     );
 }
+
+/// U6. The counts of a stream come twice; a wrong one at the beginning is not mended by a right one at the end.
+#[tokio::test]
+async fn counts_that_cannot_be_counts_are_unknown() {
+    for usage in [
+        json!({"input_tokens": 18_446_744_073_709_551_615_u64, "cache_read_input_tokens": 5}),
+        json!({"input_tokens": 9_007_199_254_740_991_u64, "cache_read_input_tokens": 1}),
+        json!({"input_tokens": -1}),
+    ] {
+        let stream = events(&[
+            json!({"type": "message_start", "message": {"id": "m", "model": "m", "usage": usage}}),
+            json!({"type": "content_block_start", "index": 0, "content_block": {"type": "text", "text": "hi"}}),
+            json!({"type": "message_delta", "delta": {"stop_reason": "end_turn"}, "usage": {"output_tokens": 1}}),
+            json!({"type": "message_stop"}),
+        ]);
+        let fake = Fake::start([Reply::Stream(vec![stream])]).await;
+        let (performed, _) = ask(&outside(&provider(&fake.url, "")), hello()).await;
+        assert!(performed.ok, "{performed:?}");
+        assert_eq!(performed.value["usage"]["reported"], usage);
+        assert!(performed.model.unwrap().usage_unknown, "{usage}");
+    }
+}

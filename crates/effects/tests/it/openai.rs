@@ -165,3 +165,52 @@ async fn the_whole_conversation_is_sent_and_a_whole_answer_is_read() {
     expected.as_object_mut().unwrap().remove("max_tokens");
     assert_eq!(fake.seen()[0].body, expected);
 }
+
+/// U6: usage outside 0…2^53−1 is unknown. What the provider told is kept beside the estimate.
+#[tokio::test]
+async fn counts_that_cannot_be_counts_are_unknown() {
+    let said = |usage: &str| {
+        format!(
+            r#"{{"id": "c", "model": "m", "choices": [{{"finish_reason": "stop", "message": {{"role": "assistant", "content": "hello"}}}}], "usage": {usage}}}"#
+        )
+    };
+    for (usage, reported) in [
+        (
+            r#"{"prompt_tokens": 9007199254740993, "completion_tokens": 1}"#,
+            json!({"prompt_tokens": "9007199254740993", "completion_tokens": 1}),
+        ),
+        (
+            r#"{"prompt_tokens": 18446744073709551615, "completion_tokens": 1}"#,
+            json!({"prompt_tokens": "18446744073709551615", "completion_tokens": 1}),
+        ),
+        (
+            r#"{"prompt_tokens": 3, "completion_tokens": -1}"#,
+            json!({"prompt_tokens": 3, "completion_tokens": -1}),
+        ),
+        (
+            r#"{"prompt_tokens": 3.5, "completion_tokens": 1}"#,
+            json!({"prompt_tokens": 3.5, "completion_tokens": 1}),
+        ),
+        (
+            r#"{"prompt_tokens": 3, "completion_tokens": 1, "prompt_tokens_details": {"cached_tokens": -1}}"#,
+            json!({"prompt_tokens": 3, "completion_tokens": 1, "prompt_tokens_details": {"cached_tokens": -1}}),
+        ),
+    ] {
+        let fake = Fake::start([Reply::Whole(200, vec![], said(usage))]).await;
+        let (performed, _) = ask(&outside(&provider(&fake.url, "")), hello()).await;
+        let performed = performed.made_safe();
+        assert!(performed.ok, "{performed:?}");
+        let shown = &performed.value["usage"];
+        assert_eq!(shown["estimated"], true, "{usage}");
+        assert_eq!(shown["reported"], reported, "{usage}");
+        let used = performed.model.unwrap();
+        assert!(used.usage_unknown, "{usage}");
+        assert_eq!(used.output_tokens, 2, "estimated from the text");
+        assert_eq!(used.cost_micros, None);
+    }
+    // One that does not count at all says nothing wrong.
+    let fake = Fake::start([Reply::Whole(200, vec![], said("null"))]).await;
+    let (performed, _) = ask(&outside(&provider(&fake.url, "")), hello()).await;
+    assert!(!performed.model.unwrap().usage_unknown);
+    assert!(performed.value["usage"].get("reported").is_none());
+}

@@ -61,8 +61,11 @@ pub(super) struct Turn {
 /// What a commit writes: its events, and the documents as it leaves them. Empty until it seals. Clones share it.
 #[derive(Debug, Clone, Default)]
 pub(crate) struct Written {
-    sealed: Arc<OnceLock<(Vec<(StoredEvent, Event)>, Vec<Arc<Document>>)>>,
+    sealed: Arc<OnceLock<(Vec<Appended>, Vec<Arc<Document>>)>>,
 }
+
+/// An event as it is stored, and what its bytes say.
+pub(super) type Appended = (StoredEvent, Event);
 
 impl Written {
     /// Returns the event at a position, when the commit wrote it.
@@ -86,7 +89,7 @@ impl Written {
         self.sealed.get().map_or(&[], |(_, documents)| documents)
     }
 
-    pub(super) fn events(&self) -> &[(StoredEvent, Event)] {
+    pub(super) fn events(&self) -> &[Appended] {
         self.sealed.get().map_or(&[], |(events, _)| events)
     }
 }
@@ -291,7 +294,7 @@ impl Plan {
                 .iter()
                 .filter(|document| ends_work(document))
                 .map(|document| document.key);
-            let events: Vec<(StoredEvent, Event)> = sealed.events.into_iter().map(stored).collect();
+            let events: Vec<Appended> = sealed.events.into_iter().map(stored).collect();
             let turn = SealedTurn {
                 leases_released: released.collect(),
                 events: events.iter().map(|(stored, _)| stored.clone()).collect(),
@@ -356,7 +359,7 @@ fn ends_work(document: &Document) -> bool {
     }
 }
 
-fn stored(sealed: Sealed) -> (StoredEvent, Event) {
+fn stored(sealed: Sealed) -> Appended {
     let stored = StoredEvent {
         position: sealed.position,
         links: sealed.links,

@@ -53,7 +53,7 @@ impl Run<'_> {
                 text: String::new(),
             });
             let performed = self.one(effect, stream, &sender).await?;
-            running.push(async move { (index, stream, key, kind, performed.await) });
+            running.push(async move { (index, stream, key, kind, performed.await.made_safe()) });
         }
         drop(sender);
         let clock = std::sync::Arc::clone(&self.engine.shared.clock);

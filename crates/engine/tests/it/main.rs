@@ -9,6 +9,7 @@
 )]
 
 mod containment;
+mod door;
 mod hand;
 mod lifecycle;
 mod receipts;

@@ -118,6 +118,7 @@ impl Performer for Model {
                 output_tokens: 3,
                 cost_micros: (!told.contains("unpriced")).then_some(250),
                 price_table: None,
+                usage_unknown: false,
             }),
             ..Performed::ok(value)
         };

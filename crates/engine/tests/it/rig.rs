@@ -18,8 +18,7 @@ use engine::port::{
     BoxFuture, Clock, Ids, MemoryStore, Performer, ReadEvents, Scope, Spawn, Store,
 };
 use engine::{
-    Authority, Caller, Engine, InputSpec, Limits, NewTask, Parts, Refused, ReplayTask, Request,
-    Settle,
+    Authority, Caller, Engine, InputSpec, NewTask, Parts, Refused, ReplayTask, Request, Settle,
 };
 use receipts::Receipt;
 use runs::replay::{self, Issuing, Progress, Source, Spec};
@@ -158,7 +157,6 @@ async fn start(
     ids: &Counted,
     spawn: &Arc<dyn Spawn>,
     workflows: Registry,
-    limits: Limits,
 ) -> Engine {
     Engine::start(Parts {
         store: Arc::clone(store) as Arc<dyn Store>,
@@ -172,7 +170,7 @@ async fn start(
         workflows,
         secrets: None,
         authority: authority(),
-        limits,
+        limits: limits(),
     })
     .await
     .unwrap()
@@ -185,22 +183,6 @@ impl World {
 
     pub(crate) async fn with(outside: Arc<Outside>, workflows: Registry) -> Self {
         Self::spawning(outside, Arc::new(TokioSpawn), workflows).await
-    }
-
-    /// A world with other limits.
-    pub(crate) async fn limited(outside: Arc<Outside>, change: impl FnOnce(&mut Limits)) -> Self {
-        let store = Arc::new(MemoryStore::new("replays1", [7; 32]));
-        let ids = Counted::default();
-        let spawn: Arc<dyn Spawn> = Arc::new(TokioSpawn);
-        let mut limits = limits();
-        change(&mut limits);
-        let engine = start(&store, &outside, &ids, &spawn, registry("1"), limits).await;
-        Self {
-            store,
-            outside,
-            engine,
-            ids,
-        }
     }
 
     pub(crate) async fn spawning(
@@ -226,7 +208,7 @@ impl World {
         spawn: Arc<dyn Spawn>,
         workflows: Registry,
     ) -> Self {
-        let engine = start(&store, outside, ids, &spawn, workflows, limits()).await;
+        let engine = start(&store, outside, ids, &spawn, workflows).await;
         Self {
             store,
             outside: Arc::clone(outside),

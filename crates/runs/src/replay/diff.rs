@@ -307,6 +307,9 @@ fn usage(source: &Source) -> Usage {
             usage.use_unknown.push(key.to_owned());
             continue;
         };
+        if model.get("usage_unknown") == Some(&Value::Bool(true)) {
+            usage.use_unknown.push(key.to_owned());
+        }
         let number = |name: &str| model.get(name).and_then(Value::as_u64);
         usage.input_tokens += number("input_tokens").unwrap_or(0);
         usage.output_tokens += number("output_tokens").unwrap_or(0);

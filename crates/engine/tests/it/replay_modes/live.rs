@@ -271,6 +271,7 @@ async fn looked(world: &World) -> Finished {
         output_tokens: 4,
         cost_micros: None,
         price_table: None,
+        usage_unknown: false,
     };
     world
         .outside

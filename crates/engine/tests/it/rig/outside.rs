@@ -127,6 +127,7 @@ pub(crate) fn completion(key: &str, message: Value) -> Performed {
             output_tokens: 5,
             cost_micros: Some(7),
             price_table: None,
+            usage_unknown: false,
         }),
         ..Performed::ok(json!({"id": id, "choices": [{"index": 0, "message": message}]}))
     }
