@@ -17,6 +17,7 @@ use crate::shell::{cargo, root};
 const EDGES: &[(&str, &[&str])] = &[
     ("canon", &[]),
     ("domain", &["canon"]),
+    ("field", &["canon", "domain"]),
     ("receipts", &["canon"]),
     ("sidecar", &["canon"]),
     ("wire", &["canon", "domain"]),
@@ -59,7 +60,9 @@ const EDGES: &[(&str, &[&str])] = &[
 ];
 
 /// Crates without clock, randomness, files, sockets and threads.
-const PURE: &[&str] = &["canon", "domain", "receipts", "runs", "sidecar", "wire"];
+const PURE: &[&str] = &[
+    "canon", "domain", "field", "receipts", "runs", "sidecar", "wire",
+];
 
 /// Parts of the program that work without a server: they use pure crates alone.
 const OFFLINE: &[&str] = &[

@@ -510,6 +510,16 @@ impl Engine {
         caller: &Caller,
         id: &str,
     ) -> Result<(String, Vec<u8>), Refused> {
+        let (artifact, bytes) = self.readable_artifact(caller, id).await?;
+        Ok((artifact.mime_type, bytes))
+    }
+
+    /// Reads an Artifact and its bytes, if the caller may see these.
+    pub(crate) async fn readable_artifact(
+        &self,
+        caller: &Caller,
+        id: &str,
+    ) -> Result<(domain::Artifact, Vec<u8>), Refused> {
         caller.require("artifacts:read")?;
         let document = self.visible(caller, ResourceKind::Artifact, id).await?;
         let State::Artifact(artifact) = document.state else {
@@ -533,7 +543,7 @@ impl Engine {
             });
         };
         match self.shared.store.blob(digest).await? {
-            Some(bytes) => Ok((artifact.mime_type, bytes)),
+            Some(bytes) => Ok((artifact, bytes)),
             None => Err(Refused::ContentUnavailable { reason: "redacted" }),
         }
     }

@@ -10,6 +10,7 @@
 mod build;
 pub mod cbor;
 mod chain;
+pub mod export;
 mod facts;
 mod fit;
 mod format;

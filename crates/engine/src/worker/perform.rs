@@ -170,6 +170,20 @@ impl Run<'_> {
         performed: Performed,
         answers: &mut [Option<EffectAnswer>],
     ) {
+        // Nobody here is at fault for what a tool or a model returns, and its event must be readable.
+        let depth = canon::depth(&performed.value);
+        let performed = match depth > canon::VALUE_DEPTH_MAX {
+            false => performed,
+            true => {
+                let message = format!("the result nests {depth} levels deep, which is too deep");
+                Performed {
+                    provider_request_id: performed.provider_request_id,
+                    model: performed.model,
+                    observed: performed.observed,
+                    ..Performed::error("nested_too_deeply", message)
+                }
+            }
+        };
         let Performed {
             ok,
             value,
