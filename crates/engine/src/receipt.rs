@@ -16,7 +16,7 @@ use receipts::{
     Lifecycle, Material, MaterialContent, MaterialKind, Quorum, Receipt, ReplayInput, Signer,
     TaskFacts, Tier, Trust, build_task, event_log_digest,
 };
-use runs::{Deeds, looks_secret};
+use runs::{SideEffectSummary, looks_secret};
 
 use crate::trust;
 
@@ -181,7 +181,7 @@ fn facts(
 ) -> Result<TaskFacts, domain::ParseEventError> {
     let State::Task(task) = &document.state else {
         return Err(domain::ParseEventError::new(
-            "the ended document is no task",
+            "the ended document is not a task",
         ));
     };
     let mut story = Story::default();
@@ -196,8 +196,8 @@ fn facts(
         _ => None,
     };
     let lifecycle = lifecycle(document, task, story.failure, stamp);
-    let redactions = story.deeds.redactions();
-    let consumed = story.deeds.consumed(wall_time_ms(task, stamp));
+    let redactions = story.side_effects.redactions();
+    let consumed = story.side_effects.consumed(wall_time_ms(task, stamp));
     let log_id = format!("event_log_{}", document.id);
     Ok(TaskFacts {
         receipt_id: receipt_id.to_string(),
@@ -231,11 +231,11 @@ fn facts(
             },
             materials: story.materials,
         },
-        model_calls: story.deeds.model_calls,
+        model_calls: story.side_effects.model_calls,
         alternatives: Vec::new(),
         route_policy_reason: "the model that the persona or the server names".to_owned(),
         currency: "USD".to_owned(),
-        side_effects: story.deeds.side_effects,
+        side_effects: story.side_effects.side_effects,
         final_artifacts: story.artifacts,
         redactions,
         previous_receipt_hash: previous,
@@ -297,7 +297,7 @@ fn wall_time_ms(task: &Task, stamp: Timestamp) -> u64 {
 #[derive(Default)]
 struct Story {
     materials: Vec<Material>,
-    deeds: Deeds,
+    side_effects: SideEffectSummary,
     approvals: Vec<Approval>,
     artifacts: Vec<FinalArtifact>,
     failure: Option<Failure>,
@@ -309,7 +309,7 @@ impl Story {
         match event.kind().map_or(InReceipt::Digest, Kind::in_receipt) {
             InReceipt::Digest => {}
             InReceipt::Effect => self.effect(&event),
-            InReceipt::ToolUse => self.deeds.uses_tool(&event.payload),
+            InReceipt::ToolUse => self.side_effects.uses_tool(&event.payload),
             InReceipt::Answer => {
                 let approved = event.payload.get("approved") == Some(&Value::Bool(true));
                 self.approvals.push(approval(
@@ -403,7 +403,7 @@ impl Story {
                 content: MaterialContent::Stored { uri, sha256 },
             });
         }
-        self.deeds.effect(&event.payload);
+        self.side_effects.effect(&event.payload);
     }
 }
 

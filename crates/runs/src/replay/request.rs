@@ -32,7 +32,7 @@ impl Mode {
     }
 }
 
-/// What may be read or performed anew.
+/// What may be read or performed live.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum Refresh {
@@ -132,7 +132,7 @@ pub struct Spec {
     pub overrides: BTreeMap<String, Override>,
     /// The checkpoint to start from.
     pub checkpoint: Option<String>,
-    /// What may be read anew.
+    /// What may be read live.
     pub refresh: BTreeSet<Refresh>,
     /// Why, for overrides that do not say it themselves.
     pub reason: Option<String>,
@@ -462,7 +462,7 @@ fn checkpoint_at(source: Option<&Source>, event_id: &str) -> Result<String, Requ
     );
     Err(RequestError::Invalid {
         param: "checkpoint_event_id".to_owned(),
-        message: format!("`{event_id}` is no checkpoint and not the event before one"),
+        message: format!("`{event_id}` is neither a checkpoint nor the event before one"),
         details,
     })
 }
@@ -674,8 +674,9 @@ fn read_value(
                     param: param("artifact_id"),
                 });
             };
-            let value = canon::read(bytes, canon::Integers::Safe)
-                .map_err(|error| invalid(param("artifact_id"), format!("is no JSON: {error}")))?;
+            let value = canon::read(bytes, canon::Integers::Safe).map_err(|error| {
+                invalid(param("artifact_id"), format!("is not valid JSON: {error}"))
+            })?;
             let given = Given::Artifact {
                 artifact_id,
                 sha256: sha256(bytes),
