@@ -17,8 +17,10 @@ use crate::shell::{cargo, root};
 const EDGES: &[(&str, &[&str])] = &[
     ("canon", &[]),
     ("domain", &["canon"]),
+    ("field", &["canon", "domain"]),
     ("receipts", &["canon"]),
     ("sidecar", &["canon"]),
+    ("contracts", &["canon", "domain"]),
     ("wire", &["canon", "domain"]),
     ("runs", &["canon", "domain", "receipts"]),
     ("engine", &["canon", "domain", "receipts", "runs"]),
@@ -59,7 +61,16 @@ const EDGES: &[(&str, &[&str])] = &[
 ];
 
 /// Crates without clock, randomness, files, sockets and threads.
-const PURE: &[&str] = &["canon", "domain", "receipts", "runs", "sidecar", "wire"];
+const PURE: &[&str] = &[
+    "canon",
+    "contracts",
+    "domain",
+    "field",
+    "receipts",
+    "runs",
+    "sidecar",
+    "wire",
+];
 
 /// Parts of the program that work without a server: they use pure crates alone.
 const OFFLINE: &[&str] = &[

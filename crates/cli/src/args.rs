@@ -380,7 +380,8 @@ pub(crate) struct TaskCancelArgs {
 pub(crate) enum LogCommand {
     /// Check every event and everything derived from events; exit 1 when something is wrong
     #[command(
-        after_help = "Works while a server is running.\n\nExamples:\n  reprise log verify\n  \
+        after_help = "Works while a server is running, on media that cannot be written, and writes nothing.\n\n\
+        Examples:\n  reprise log verify\n  \
         reprise log verify --data /var/lib/reprise --json"
     )]
     Verify(LogArgs),
@@ -398,6 +399,15 @@ pub(crate) enum LogCommand {
     /// Take over a finished task of another server, with its log and its receipt, to replay it here
     #[command(after_help = log::import::EXAMPLES)]
     Import(log::import::ImportArgs),
+    /// Go on with a log that has lost what was acknowledged
+    #[command(
+        after_help = "Only for a data directory that `reprise serve` and `reprise log verify` refuse because acknowledged events\n\
+        are missing, when there is no backup to restore. Stop the server first. What can still be read stays; the damaged\n\
+        files are kept in a folder `lost-N` of the data directory. The receipt log goes on under a new origin, and its\n\
+        first head there names the last one of the old origin: nobody can take the one for a continuation of the other.\n\n\
+        Example:\n  reprise log recover --accept-loss --data /var/lib/reprise"
+    )]
+    Recover(LogRecoverArgs),
     /// Reduce finished tasks to headers once they are older than the retention
     #[command(
         after_help = "Stop the server first. Of each event of such a task its envelope and the digest of what it said stay;\n\
@@ -407,6 +417,19 @@ pub(crate) enum LogCommand {
         Examples:\n  reprise log prune --config reprise.toml\n  reprise log prune --older-than-days 90 --dry-run"
     )]
     Prune(LogPruneArgs),
+}
+
+/// `reprise log recover`
+#[derive(Debug, Args)]
+pub(crate) struct LogRecoverArgs {
+    /// Say that the lost events are given up
+    #[arg(long)]
+    pub(crate) accept_loss: bool,
+    /// Print JSON
+    #[arg(long)]
+    pub(crate) json: bool,
+    #[command(flatten)]
+    pub(crate) data: DataArgs,
 }
 
 /// `reprise log prune`

@@ -136,6 +136,8 @@ pub struct SealHead {
     pub previous_root: Option<Digest>,
     /// The signed checkpoint.
     pub checkpoint: String,
+    /// What the log had lost before it went on under a new origin; this head is the first one under it.
+    pub recovered: Option<Value>,
 }
 
 /// See [`Order::CosignHead`].

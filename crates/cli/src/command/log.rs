@@ -2,6 +2,7 @@
 //! through one.
 
 pub(crate) mod import;
+mod recover;
 
 use std::fmt::{Display, Write};
 use std::path::Path;
@@ -27,6 +28,7 @@ pub(crate) fn run(command: LogCommand) -> anyhow::Result<Exit> {
         LogCommand::Rebuild(args) => rebuild(&args),
         LogCommand::Export(args) => export(&args),
         LogCommand::Import(args) => crate::wait(import::run(&args)),
+        LogCommand::Recover(args) => recover::run(&args),
         LogCommand::Prune(args) => prune(args),
     }
 }
@@ -35,12 +37,19 @@ fn verify(args: &LogArgs) -> anyhow::Result<Exit> {
     let report = with_progress("events checked", |progress| {
         store::verify(&args.data.data, progress)
     })?;
+    if report.copied {
+        talk(format_args!(
+            "checked a copy in a temporary folder, because `{}` holds a write-ahead log and cannot be written",
+            args.data.data.display()
+        ));
+    }
     let counts = json!({
         "events": report.events,
         "documents": report.documents,
         "blobs": report.blobs,
         "receipts": report.receipts,
         "pruned": report.pruned,
+        "copied": report.copied,
     });
     let mut summary = format!(
         "{} events, {} documents, {} blobs and {} receipts are what they were when they were written",
@@ -94,9 +103,14 @@ fn export(args: &LogExportArgs) -> anyhow::Result<Exit> {
     let keys = signing::public_keys(data)?.map(|keys| keys.to_jwks());
     // Read before the events: whatever it covers is among them.
     let checkpoint = checkpoint(data)?;
+    let sealer = signing::sealer(data)?;
+    let seal = sealer
+        .as_ref()
+        .map(|seal| seal as &dyn Fn(&[u8]) -> std::io::Result<String>);
     let evidence = Evidence {
         keys: keys.as_deref(),
         checkpoint: checkpoint.as_deref(),
+        seal,
     };
     let exported = with_progress("events written", |progress| {
         store::export(data, &args.out, evidence, progress)

@@ -39,6 +39,7 @@ pub fn issue_receipt(documents: &dyn Documents, actor: &str, issued: &Issued) ->
         drafts: Vec::new(),
         blobs: Vec::new(),
         ends: None,
+        unreadable: None,
     };
     let Ok(task) = decider.task(&issued.task_id) else {
         return Vec::new();
@@ -139,6 +140,7 @@ pub(super) fn seal_head(
         root: order.root,
         previous_root: detail(order.previous_root),
         checkpoint: detail(&order.checkpoint),
+        recovered: order.recovered.as_ref().map(detail),
     });
     decider.draft(sealed, subject.clone(), &Place::default());
     Ok(subject)

@@ -354,6 +354,7 @@ fn proofs(log: &mut Log) {
         }));
     }
     log.run(Order::SealHead(SealHead {
+        recovered: None,
         id: BatchId::from_body("1"),
         size: 2,
         root: sha256(b"root"),
