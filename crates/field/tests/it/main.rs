@@ -15,6 +15,7 @@ mod register;
 mod replay;
 
 #[test]
+#[expect(clippy::disallowed_methods, reason = "the folder of the tests")]
 fn no_file_of_this_folder_is_forgotten() {
     let folder = concat!(env!("CARGO_MANIFEST_DIR"), "/tests/it");
     let main = include_str!("main.rs");
