@@ -20,6 +20,7 @@ const EDGES: &[(&str, &[&str])] = &[
     ("field", &["canon", "domain"]),
     ("receipts", &["canon"]),
     ("sidecar", &["canon"]),
+    ("contracts", &["canon", "domain"]),
     ("wire", &["canon", "domain"]),
     ("runs", &["canon", "domain", "receipts"]),
     ("engine", &["canon", "domain", "receipts", "runs"]),
@@ -61,7 +62,14 @@ const EDGES: &[(&str, &[&str])] = &[
 
 /// Crates without clock, randomness, files, sockets and threads.
 const PURE: &[&str] = &[
-    "canon", "domain", "field", "receipts", "runs", "sidecar", "wire",
+    "canon",
+    "contracts",
+    "domain",
+    "field",
+    "receipts",
+    "runs",
+    "sidecar",
+    "wire",
 ];
 
 /// Parts of the program that work without a server: they use pure crates alone.

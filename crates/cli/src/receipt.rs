@@ -7,6 +7,7 @@ mod bundle;
 mod events;
 mod file;
 mod online;
+mod replays;
 mod report;
 mod trust;
 

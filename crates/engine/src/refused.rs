@@ -50,7 +50,13 @@ pub enum Refused {
     /// There is no room to write.
     #[error("the disk is full")]
     Full,
-    /// The store failed, or a bug was caught. Details go to the log, not to the caller.
+    /// The store failed, which may pass. Details go to the log, not to the caller.
+    #[error("internal error")]
+    Store {
+        /// For the log.
+        detail: String,
+    },
+    /// A bug was caught, or what is stored makes no sense. Details go to the log, not to the caller.
     #[error("internal error")]
     Internal {
         /// For the log.
@@ -84,9 +90,19 @@ impl From<StoreFault> for Refused {
         if fault.is_full() {
             Refused::Full
         } else {
-            Refused::Internal {
+            Refused::Store {
                 detail: fault.to_string(),
             }
+        }
+    }
+}
+
+impl Refused {
+    /// Says what happened, with what only an operator may read.
+    pub(crate) fn for_the_log(&self) -> String {
+        match self {
+            Refused::Internal { detail } | Refused::Store { detail } => detail.clone(),
+            other => other.to_string(),
         }
     }
 }

@@ -103,9 +103,14 @@ fn export(args: &LogExportArgs) -> anyhow::Result<Exit> {
     let keys = signing::public_keys(data)?.map(|keys| keys.to_jwks());
     // Read before the events: whatever it covers is among them.
     let checkpoint = checkpoint(data)?;
+    let sealer = signing::sealer(data)?;
+    let seal = sealer
+        .as_ref()
+        .map(|seal| seal as &dyn Fn(&[u8]) -> std::io::Result<String>);
     let evidence = Evidence {
         keys: keys.as_deref(),
         checkpoint: checkpoint.as_deref(),
+        seal,
     };
     let exported = with_progress("events written", |progress| {
         store::export(data, &args.out, evidence, progress)

@@ -3,6 +3,7 @@
 //! Time, randomness and what the Session remembers come from the engine's own ports; the rest is the performer's.
 //! Pieces of streamed text are shown while a model call runs, not more often than a reader can follow.
 
+use std::collections::VecDeque;
 use std::time::Duration;
 
 use canon::{Value, sha256};
@@ -18,8 +19,11 @@ use crate::refused::Refused;
 use crate::view;
 use runs::workflow::{Effect, EffectAnswer, EffectKind, Performed};
 
-/// How often pieces of streamed text are committed, per call.
-const DELTA_INTERVAL: Duration = Duration::from_millis(100);
+/// How often pieces of streamed text are committed, per call, and how long each may be (U12: a stream is four events a
+/// second, however fine the provider cuts it). What a call has streamed faster follows with its result.
+const DELTA_INTERVAL: Duration = Duration::from_millis(250);
+/// A little less than an event holds inline, so that a piece is no blob beside it.
+const DELTA_BYTES_MAX: usize = 3_584;
 
 /// Messages that an agent remembers of its Session, the newest.
 const MEMORY_MESSAGES_MAX: usize = 200;
@@ -54,6 +58,8 @@ impl Run<'_> {
         drop(sender);
         let clock = std::sync::Arc::clone(&self.engine.shared.clock);
         let mut pause: Option<BoxFuture<'static, ()>> = None;
+        // Results that came while something was committed.
+        let mut ended = VecDeque::new();
         loop {
             let waited = async {
                 match &mut pause {
@@ -61,19 +67,23 @@ impl Run<'_> {
                     None => std::future::pending().await,
                 }
             };
-            tokio::select! {
+            let next = async {
+                match ended.pop_front() {
+                    Some(next) => Some(next),
+                    None => running.next().await,
+                }
+            };
+            let is_late = tokio::select! {
                 biased;
-                ended = running.next() => {
-                    let Some((index, stream, key, kind, performed)) = ended else { return Ok(()) };
+                next = next => {
+                    let Some((index, stream, key, kind, performed)) = next else { return Ok(()) };
                     while let Ok((stream, text)) = pieces.try_recv() {
                         collect(&mut streams, stream, &text);
                     }
-                    self.show(streams.get_mut(stream).into_iter());
+                    self.show_rest(streams.get_mut(stream));
                     self.recorded(index, key, kind, performed, answers);
                     // The last result travels with what the workflow does next.
-                    if !running.is_empty() {
-                        self.flush().await?;
-                    }
+                    !running.is_empty() || !ended.is_empty()
                 }
                 piece = pieces.recv(), if !pieces.is_closed() || !pieces.is_empty() => {
                     if let Some((stream, text)) = piece {
@@ -82,42 +92,74 @@ impl Run<'_> {
                             pause = Some(clock.sleep(DELTA_INTERVAL));
                         }
                     }
+                    false
                 }
                 () = waited => {
                     pause = None;
-                    self.show(streams.iter_mut());
-                    self.flush().await?;
+                    for stream in &mut streams {
+                        self.show(stream);
+                    }
+                    if streams.iter().any(|stream| !stream.text.is_empty()) {
+                        pause = Some(clock.sleep(DELTA_INTERVAL));
+                    }
+                    true
+                }
+            };
+            if is_late {
+                // Whoever waits for the store must not keep providers and tools waiting.
+                let mut flushed = std::pin::pin!(self.flush());
+                loop {
+                    tokio::select! {
+                        biased;
+                        flushed = &mut flushed => break flushed?,
+                        Some(next) = running.next() => ended.push_back(next),
+                    }
                 }
             }
         }
     }
 
-    fn show<'s>(&mut self, streams: impl Iterator<Item = &'s mut Stream>) {
-        for stream in streams.filter(|stream| !stream.text.is_empty()) {
-            let text = std::mem::take(&mut stream.text);
-            self.moves.push(match &self.streams_as {
-                None => Move::Delta {
-                    effect_key: stream.effect_key.clone(),
-                    index: stream.index,
-                    text,
-                },
-                Some(mark) => Move::Replay(Box::new(ReplayedEvent {
-                    kind: Kind::MessageDelta,
-                    actor: None,
-                    artifact: None,
-                    content: None,
-                    payload: [
-                        ("effect_key".to_owned(), json!(stream.effect_key)),
-                        ("index".to_owned(), json!(stream.index)),
-                        ("text".to_owned(), json!(text)),
-                    ]
-                    .into_iter()
-                    .collect(),
-                    mark: mark.clone(),
-                })),
-            });
-            stream.index += 1;
+    /// Shows what a call streamed at last.
+    fn show_rest(&mut self, stream: Option<&mut Stream>) {
+        let Some(stream) = stream else { return };
+        while !stream.text.is_empty() {
+            self.show(stream);
         }
+    }
+
+    /// Shows the next piece of what a call has streamed.
+    fn show(&mut self, stream: &mut Stream) {
+        if stream.text.is_empty() {
+            return;
+        }
+        let mut end = stream.text.len().min(DELTA_BYTES_MAX);
+        while !stream.text.is_char_boundary(end) {
+            end -= 1;
+        }
+        let rest = stream.text.split_off(end);
+        let text = std::mem::replace(&mut stream.text, rest);
+        self.moves.push(match &self.streams_as {
+            None => Move::Delta {
+                effect_key: stream.effect_key.clone(),
+                index: stream.index,
+                text,
+            },
+            Some(mark) => Move::Replay(Box::new(ReplayedEvent {
+                kind: Kind::MessageDelta,
+                actor: None,
+                artifact: None,
+                content: None,
+                payload: [
+                    ("effect_key".to_owned(), json!(stream.effect_key)),
+                    ("index".to_owned(), json!(stream.index)),
+                    ("text".to_owned(), json!(text)),
+                ]
+                .into_iter()
+                .collect(),
+                mark: mark.clone(),
+            })),
+        });
+        stream.index += 1;
     }
 
     fn recorded(
@@ -128,6 +170,20 @@ impl Run<'_> {
         performed: Performed,
         answers: &mut [Option<EffectAnswer>],
     ) {
+        // Nobody here is at fault for what a tool or a model returns, and its event must be readable.
+        let depth = canon::depth(&performed.value);
+        let performed = match depth > canon::VALUE_DEPTH_MAX {
+            false => performed,
+            true => {
+                let message = format!("the result nests {depth} levels deep, which is too deep");
+                Performed {
+                    provider_request_id: performed.provider_request_id,
+                    model: performed.model,
+                    observed: performed.observed,
+                    ..Performed::error("nested_too_deeply", message)
+                }
+            }
+        };
         let Performed {
             ok,
             value,

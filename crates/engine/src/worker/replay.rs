@@ -84,6 +84,11 @@ impl Run<'_> {
     ) -> Result<(), Refused> {
         for emission in replayed.emissions.iter().skip(*written) {
             let event = replayed.event(source, emission, &self.id, spec.mode.as_str());
+            if let Some(digest) = Replayed::foreign(source, &event) {
+                return Err(Refused::Internal {
+                    detail: format!("a replay would name {digest}, which its source does not hold"),
+                });
+            }
             self.moves.push(Move::Replay(Box::new(event)));
             *written += 1;
             if self.moves.len() >= PIECE_LEN {

@@ -8,6 +8,7 @@
     reason = "tests"
 )]
 
+mod containment;
 mod door;
 mod hand;
 mod lifecycle;
@@ -25,6 +26,7 @@ mod rig;
 mod session_replay;
 mod support;
 mod transcript;
+mod watched;
 
 #[test]
 fn no_file_in_this_folder_is_forgotten() {

@@ -1,12 +1,12 @@
 //! What a replay comes to: the events it emits and how it ends.
 
 use canon::{Digest, Map, Value};
-use domain::{ArtifactId, Kind, ReplayMark, ReplayedEvent, Status, TaskId};
+use domain::{ArtifactId, EVENT_OVERRIDE, Kind, ReplayMark, ReplayedEvent, Status, TaskId};
 use receipts::Applied;
 use serde_json::json;
 
 use super::failure::Failure;
-use super::source::Source;
+use super::source::{Source, names_in};
 
 /// One event of a replay, in the order of emission.
 #[derive(Debug, Clone, PartialEq)]
@@ -183,6 +183,24 @@ impl Replayed {
             payload,
             mark,
         }
+    }
+
+    /// Returns a blob that an event of the replay would name though neither the source's record nor the replay itself
+    /// holds it. Such an event is not written: it would reach for what belongs to somebody else.
+    pub fn foreign(source: &Source, event: &ReplayedEvent) -> Option<Digest> {
+        let is_data = event
+            .mark
+            .override_key
+            .as_deref()
+            .is_some_and(|key| key.starts_with(EVENT_OVERRIDE));
+        if is_data {
+            return None;
+        }
+        let own = event.content.as_deref().map(canon::sha256);
+        let mut named = names_in(&event.payload, Some(event.kind)).into_iter();
+        named
+            .find(|(_, digest)| source.blob(*digest).is_none() && own != Some(*digest))
+            .map(|(_, digest)| digest)
     }
 
     /// Returns the mark of an event that repeats none of the source, where this run stands.

@@ -337,9 +337,13 @@ impl Loop {
         let Some(used) = &answer.model else {
             return Ok(());
         };
-        self.used.tokens += used.input_tokens + used.output_tokens;
+        // A count that wrapped around would lift the limit.
+        let tokens = used.input_tokens.saturating_add(used.output_tokens);
+        self.used.tokens = self.used.tokens.saturating_add(tokens);
         match used.cost_micros {
-            Some(cost) => self.used.cost_micros += cost,
+            Some(cost) => {
+                self.used.cost_micros = self.used.cost_micros.saturating_add(cost);
+            }
             None if self.persona.limits_cost() => {
                 return Err(failed(
                     "price_unknown",

@@ -26,7 +26,7 @@ impl Run<'_> {
         let mut earlier = Earlier::default();
         let mut after = Position::START;
         while let Some(events) = self.next_events(&mut after).await? {
-            for event in events {
+            for (_, event) in events {
                 self.add_earlier(&mut earlier, event).await?;
             }
         }
