@@ -7,8 +7,12 @@
     reason = "a test fails by panicking; the exemption for tests does not reach their helpers"
 )]
 
+mod attune;
 mod clock;
 mod common;
+mod compact;
+mod conflicts;
+mod coordination;
 mod envelope;
 mod record;
 mod register;
