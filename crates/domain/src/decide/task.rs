@@ -354,7 +354,7 @@ pub(super) fn answer(
             return Err(Refusal::Conflict {
                 reason: "already_answered",
                 message: format!(
-                    "permission request `{}` has another answer already",
+                    "permission request `{}` has already been answered differently",
                     order.id
                 ),
                 status: Some(task.status),
