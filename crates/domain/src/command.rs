@@ -739,4 +739,6 @@ pub struct EffectResult {
     pub model: Option<ModelUse>,
     /// What it was seen to do outside.
     pub observed: Option<Observed>,
+    /// The last interrupt that this result tells the workflow of, when it was dropped for one.
+    pub interrupted_through: Option<Position>,
 }

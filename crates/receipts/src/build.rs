@@ -25,7 +25,7 @@ pub enum BuildError {
     /// An amount of money that a double cannot hold exactly in millionths.
     #[error("amount of {0} millionths is too large")]
     AmountTooLarge(u64),
-    /// A fact that the format cannot say: an empty text, a time that is none, an unsafe integer.
+    /// A fact that the format cannot say: an empty text, an invalid time, an unsafe integer.
     #[error("facts do not fit the receipt format: {0}")]
     Unfit(#[from] ReadReceiptError),
 }

@@ -26,7 +26,7 @@ pub(crate) struct Failure {
     pub(crate) cause: Option<String>,
 }
 
-/// What a handler gives back.
+/// What a handler returns.
 pub(crate) type Reply = Result<Response, Failure>;
 
 impl Failure {

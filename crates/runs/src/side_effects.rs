@@ -12,7 +12,7 @@ use serde::Deserialize as _;
 
 /// What was done, collected from payloads in the order of the log.
 #[derive(Debug, Clone, Default)]
-pub struct Deeds {
+pub struct SideEffectSummary {
     /// Answered model calls, with what they cost.
     pub model_calls: Vec<ModelCall>,
     /// Tool calls, changed files and contacted hosts.
@@ -27,7 +27,7 @@ pub struct Deeds {
     withheld: Vec<String>,
 }
 
-impl Deeds {
+impl SideEffectSummary {
     /// Takes the payload of `agent.tool_use`.
     pub fn uses_tool(&mut self, payload: &Map<String, Value>) {
         let text = |member: &str| payload.get(member).and_then(Value::as_str);
