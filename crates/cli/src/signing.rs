@@ -122,6 +122,28 @@ pub(crate) fn public_keys(directory: &Path) -> anyhow::Result<Option<KeySet>> {
     keys.map(|keys| public(&path(directory), &keys)).transpose()
 }
 
+/// Returns what signs the manifest of an export; none before the first start.
+///
+/// # Errors
+/// The file cannot be read or understood.
+pub(crate) fn sealer(
+    directory: &Path,
+) -> anyhow::Result<Option<impl Fn(&[u8]) -> io::Result<String>>> {
+    let Some(keys) = read(directory)? else {
+        return Ok(None);
+    };
+    let file = path(directory);
+    let active = keys.keys.iter().find(|key| key.key_id == keys.active);
+    let Some(active) = active else {
+        return Err(broken(&file, "its active key is not among its keys"));
+    };
+    let signer = Signer::new(active.key_id.as_str(), &seed(&file, active)?);
+    let origin = keys.origin;
+    Ok(Some(move |manifest: &[u8]| {
+        receipts::export::seal(manifest, &origin, &signer).map_err(io::Error::other)
+    }))
+}
+
 /// Makes a new key and ends the validity of the active one. The caller holds the data directory: a running server would
 /// go on with the old key.
 ///
@@ -149,6 +171,25 @@ pub(crate) fn rotate(directory: &Path) -> anyhow::Result<Rotated> {
     keys.keys.push(key);
     write(directory, &keys)?;
     Ok(Rotated { old, new })
+}
+
+/// Gives the log a new origin, because it cannot continue what it signed under the old one. Returns the old and the new
+/// one. The caller holds the data directory.
+///
+/// # Errors
+/// There is no file, or it cannot be read, understood or written.
+pub(crate) fn renew_origin(directory: &Path) -> anyhow::Result<(String, String)> {
+    let Some(mut keys) = read(directory)? else {
+        return Err(broken(&path(directory), "it is not there"));
+    };
+    let old = keys.origin.clone();
+    let numbered = old.rsplit_once('-').and_then(|(stem, number)| {
+        let number: u32 = number.parse().ok()?;
+        Some(format!("{stem}-{}", number.checked_add(1)?))
+    });
+    keys.origin = numbered.unwrap_or_else(|| format!("{old}-2"));
+    write(directory, &keys)?;
+    Ok((old, keys.origin))
 }
 
 fn path(directory: &Path) -> PathBuf {

@@ -2,17 +2,16 @@
 //!
 //! Refuses nothing that `decide` produced. An error means that the log is corrupt or foreign.
 
-mod import;
-
-use canon::{Digest, Map, Value};
-use serde::de::DeserializeOwned;
+use canon::Digest;
+use serde::Deserialize as _;
 
 use crate::decide::task::withdrawn_digest;
+use crate::kind::Payload;
 use crate::{
-    Answer, Artifact, ArtifactKind, Ask, Batch, Branch, BranchKind, Chain, Document, Dropped,
-    Event, EventName, Kind, Links, Message, Outcome, Permission, Persona, Position, Receipt,
-    ReplayOf, Session, SessionId, State, Status, Task, TaskId, TaskPersona, TrustChain, Vault,
-    Visibility, Workspace, WorkspaceId,
+    Answer, Artifact, ArtifactKind, Ask, Batch, Branch, Chain, Document, Dropped, Event, EventName,
+    Imported, Kind, Links, Message, Outcome, Permission, Persona, Position, Receipt, ReplayOf,
+    Session, SessionId, State, Status, Task, TaskId, TaskPersona, TrustChain, Vault, Visibility,
+    Workspace, WorkspaceId, blob_reference, payload,
 };
 
 /// An event that cannot follow what is stored.
@@ -63,27 +62,34 @@ pub fn apply(
         )));
     }
     match document {
-        None => Ok(Document {
-            key: position,
-            id: event.resource.id.clone(),
-            version: 1,
-            tip: position,
-            links,
-            created_at: event.created_at,
-            updated_at: event.created_at,
-            state: fold.create(kind)?,
-        }),
-        Some(mut document) => {
-            if document.id != event.resource.id
-                || document.state.kind().object() != &*event.resource.object
-            {
+        None => {
+            let state = fold.next(kind, None)?;
+            if state.kind().object() != &*event.resource.object {
+                return Err(fold.misplaced());
+            }
+            Ok(Document {
+                key: position,
+                id: event.resource.id.clone(),
+                version: 1,
+                tip: position,
+                links,
+                created_at: event.created_at,
+                updated_at: event.created_at,
+                state,
+            })
+        }
+        Some(document) => {
+            let object = document.state.kind().object();
+            if document.id != event.resource.id || object != &*event.resource.object {
                 return Err(fold.impossible(format!("applied to `{}`", document.id)));
             }
-            fold.change(kind, &mut document.state)?;
-            document.version = event.sequence;
-            document.tip = position;
-            document.updated_at = event.created_at;
-            Ok(document)
+            Ok(Document {
+                version: event.sequence,
+                tip: position,
+                updated_at: event.created_at,
+                state: fold.next(kind, Some(document.state))?,
+                ..document
+            })
         }
     }
 }
@@ -94,256 +100,474 @@ struct Fold<'a> {
     position: Position,
 }
 
+/// Takes a state of the variant that a kind changes; whatever else the event names, it cannot change.
+macro_rules! changed {
+    ($fold:ident, $state:expr, $variant:ident) => {
+        match $state {
+            Some(State::$variant(state)) => state,
+            _ => return Err($fold.misplaced()),
+        }
+    };
+}
+
 impl Fold<'_> {
-    fn impossible(&self, problem: String) -> ImpossibleEvent {
+    fn impossible(&self, problem: impl Into<String>) -> ImpossibleEvent {
         ImpossibleEvent {
             event: self.event.id.clone(),
             kind: self.event.kind.clone(),
-            problem,
+            problem: problem.into(),
         }
     }
 
-    fn payload(&self) -> &Map<String, Value> {
-        &self.event.payload
-    }
-
-    /// Reads a payload member; an absent one reads as null.
-    fn member<T: DeserializeOwned>(&self, name: &str) -> Result<T, ImpossibleEvent> {
-        let value = self.payload().get(name).cloned().unwrap_or_default();
-        serde_json::from_value(value)
-            .map_err(|error| self.impossible(format!("payload member `{name}`: {error}")))
-    }
-
-    fn inside<T: DeserializeOwned>(&self, value: &Value, name: &str) -> Result<T, ImpossibleEvent> {
-        let value = value.get(name).cloned().unwrap_or_default();
-        serde_json::from_value(value)
-            .map_err(|error| self.impossible(format!("payload member `replay.{name}`: {error}")))
+    fn misplaced(&self) -> ImpossibleEvent {
+        let object = &self.event.resource.object;
+        self.impossible(format!("does not happen to this {object}"))
     }
 
     fn workspace(&self) -> Result<WorkspaceId, ImpossibleEvent> {
-        self.event
-            .workspace_id
-            .clone()
-            .ok_or_else(|| self.impossible("no workspace_id".to_owned()))
+        let id = self.event.workspace_id.clone();
+        id.ok_or_else(|| self.impossible("no workspace_id"))
     }
 
     fn session(&self) -> Result<SessionId, ImpossibleEvent> {
-        self.event
-            .session_id
-            .clone()
-            .ok_or_else(|| self.impossible("no session_id".to_owned()))
+        let id = self.event.session_id.clone();
+        id.ok_or_else(|| self.impossible("no session_id"))
     }
 
     fn task(&self) -> Result<TaskId, ImpossibleEvent> {
-        self.event
-            .task_id
-            .clone()
-            .ok_or_else(|| self.impossible("no task_id".to_owned()))
+        let id = self.event.task_id.clone();
+        id.ok_or_else(|| self.impossible("no task_id"))
     }
 
     fn actor(&self) -> String {
         self.event.actor.clone().unwrap_or_default()
     }
 
-    fn create(&self, kind: Kind) -> Result<State, ImpossibleEvent> {
-        let object = &*self.event.resource.object;
-        let state = match (object, kind) {
-            ("workspace", Kind::WorkspaceCreated) => State::Workspace(Workspace {
-                name: self.member("name")?,
-                root: self.member("root")?,
-                default_branch_id: self.member("default_branch_id")?,
-                capabilities: Vec::new(),
-                quota_id: None,
-                metadata: self.position,
-            }),
-            ("session", Kind::SessionCreated) => State::Session(Session {
-                workspace_id: self.workspace()?,
-                root_session_id: self.member("root_session_id")?,
-                parent_session_id: self.member("parent_session_id")?,
-                branch_id: self.member("branch_id")?,
-                mode_id: self.member("mode_id")?,
-                persona_id: self.member("persona_id")?,
-                model_policy: self.member("model_policy")?,
-                summary: None,
-                metadata: self.position,
-                appended: self.member::<Option<u64>>("copied")?.unwrap_or(0),
-                dropped: Vec::new(),
-                closed: false,
-                imported: self.member::<Option<bool>>("imported")? == Some(true),
-                replaying: self.member("replay_plan_sha256")?,
-            }),
-            ("task", Kind::TaskSubmitted) => State::Task(self.submitted()?),
-            ("task", Kind::TaskImported) => State::Task(self.imported()?),
-            ("branch", Kind::BranchCreated) => State::Branch(Branch {
-                workspace_id: self.workspace()?,
-                kind: self.member::<BranchKind>("kind")?,
-                base_ref: self.member("base_ref")?,
-                parent_branch_id: self.member("parent_branch_id")?,
-                session_id: self.event.session_id.clone(),
-                task_id: self.member("task_id")?,
-                created_by: self.actor(),
-                metadata: self.position,
-            }),
-            ("message", Kind::UserMessage | Kind::AgentMessage) => State::Message(Message {
-                session_id: self.session()?,
-                task_id: self.event.task_id.clone(),
-                role: self.member("role")?,
-                source: self.position,
-            }),
-            ("message", Kind::MessageCopied) => State::Message(Message {
-                session_id: self.session()?,
-                task_id: None,
-                role: self.member("role")?,
-                source: self.member("source_position")?,
-            }),
-            ("artifact", Kind::ArtifactCreated) => State::Artifact(Artifact {
-                kind: self.member("kind")?,
-                mime_type: self.member("mime_type")?,
-                uri: self.member("uri")?,
-                visibility: self.member("visibility")?,
-                sha256: self.member("sha256")?,
-                bytes: self.member("bytes")?,
-                workspace_id: self.workspace()?,
-                session_id: self.event.session_id.clone(),
-                task_id: self.member("task_id")?,
-                source: self.position,
-            }),
-            ("artifact", Kind::CheckpointCreated) => State::Artifact(Artifact {
-                kind: ArtifactKind::Snapshot,
-                mime_type: "application/json".to_owned(),
-                uri: None,
-                visibility: Visibility::ReceiptOnly,
-                sha256: self.member("state_sha256")?,
-                bytes: self.member("bytes")?,
-                workspace_id: self.workspace()?,
-                session_id: self.event.session_id.clone(),
-                task_id: self.member("task_id")?,
-                source: self.position,
-            }),
-            ("outcome", Kind::OutcomeRecorded) => State::Outcome(Outcome {
-                task_id: self.task()?,
-                session_id: self.session()?,
-                workspace_id: self.workspace()?,
-                status: self.member("status")?,
-                receipt_id: self.member("receipt_id")?,
-                source: self.position,
-            }),
-            ("permission_request", Kind::InputRequested | Kind::ToolApprovalRequired) => {
-                State::Permission(Permission {
+    /// Returns the state of what an event creates, unless it is there already.
+    fn created(&self, before: Option<State>, state: State) -> Result<State, ImpossibleEvent> {
+        match before {
+            None => Ok(state),
+            Some(_) => Err(self.misplaced()),
+        }
+    }
+
+    fn next(&self, kind: Kind, state: Option<State>) -> Result<State, ImpossibleEvent> {
+        if self.event.replay.is_some()
+            && let Some(State::Task(task)) = state
+        {
+            return self.repeat(task);
+        }
+        let payload = Payload::read(kind, &self.event.payload)
+            .map_err(|error| self.impossible(format!("payload: {error}")))?;
+        self.fold(payload, state)
+    }
+
+    /// Says what each kind does to the document of its resource.
+    fn fold(&self, payload: Payload, state: Option<State>) -> Result<State, ImpossibleEvent> {
+        match payload {
+            Payload::WorkspaceCreated(said) => {
+                let workspace = Workspace {
+                    name: said.name,
+                    root: said.root,
+                    default_branch_id: said.default_branch_id,
+                    capabilities: Vec::new(),
+                    quota_id: None,
+                    metadata: self.position,
+                };
+                self.created(state, State::Workspace(workspace))
+            }
+            Payload::WorkspaceUpdated(said) => {
+                let workspace = changed!(self, state, Workspace);
+                Ok(State::Workspace(Workspace {
+                    name: said.name.unwrap_or(workspace.name),
+                    capabilities: said.capabilities.unwrap_or(workspace.capabilities),
+                    quota_id: said.quota_id.unwrap_or(workspace.quota_id),
+                    metadata: self.metadata_after(workspace.metadata),
+                    ..workspace
+                }))
+            }
+            Payload::SessionCreated(said) => {
+                let session = self.session_created(said)?;
+                self.created(state, State::Session(session))
+            }
+            Payload::SessionUpdated(said) => {
+                let session = changed!(self, state, Session);
+                Ok(State::Session(Session {
+                    summary: said.summary.unwrap_or(session.summary),
+                    model_policy: said.model_policy.unwrap_or(session.model_policy),
+                    metadata: self.metadata_after(session.metadata),
+                    ..session
+                }))
+            }
+            Payload::SessionMessageAppended(_) => {
+                let mut session = changed!(self, state, Session);
+                session.appended += 1;
+                Ok(State::Session(session))
+            }
+            Payload::SessionTruncated(said) => Ok(State::Session(truncated(
+                changed!(self, state, Session),
+                &said,
+            ))),
+            Payload::SessionThreadForked(_) => Ok(State::Session(changed!(self, state, Session))),
+            Payload::SessionReplayed(_) => {
+                let session = changed!(self, state, Session);
+                Ok(State::Session(Session {
+                    replaying: None,
+                    ..session
+                }))
+            }
+            Payload::SessionClosed(_) => {
+                let session = changed!(self, state, Session);
+                Ok(State::Session(Session {
+                    closed: true,
+                    ..session
+                }))
+            }
+            Payload::BranchCreated(said) => {
+                let branch = Branch {
+                    workspace_id: self.workspace()?,
+                    kind: said.kind,
+                    base_ref: said.base_ref,
+                    parent_branch_id: said.parent_branch_id.flatten(),
+                    session_id: self.event.session_id.clone(),
+                    task_id: said.task_id.flatten(),
+                    created_by: self.actor(),
+                    metadata: self.position,
+                };
+                self.created(state, State::Branch(branch))
+            }
+            Payload::UserMessage(said) | Payload::AgentMessage(said) => {
+                let message = Message {
+                    session_id: self.session()?,
+                    task_id: self.event.task_id.clone(),
+                    role: said.role,
+                    source: self.position,
+                };
+                self.created(state, State::Message(message))
+            }
+            Payload::MessageCopied(said) => {
+                let message = Message {
+                    session_id: self.session()?,
+                    task_id: None,
+                    role: said.role,
+                    source: said.source_position,
+                };
+                self.created(state, State::Message(message))
+            }
+            Payload::ArtifactCreated(said) => {
+                let artifact = self.artifact(said)?;
+                self.created(state, State::Artifact(artifact))
+            }
+            Payload::CheckpointCreated(said) => {
+                let artifact = self.artifact(payload::ArtifactCreated {
+                    kind: ArtifactKind::Snapshot,
+                    mime_type: "application/json".to_owned(),
+                    uri: None,
+                    visibility: Visibility::ReceiptOnly,
+                    sha256: said.state_sha256,
+                    bytes: said.bytes,
+                    task_id: said.task_id,
+                    metadata: payload::Detail::default(),
+                })?;
+                self.created(state, State::Artifact(artifact))
+            }
+            Payload::ArtifactUpdated(said) => {
+                let artifact = changed!(self, state, Artifact);
+                Ok(State::Artifact(Artifact {
+                    sha256: Some(said.sha256),
+                    bytes: Some(said.bytes),
+                    ..artifact
+                }))
+            }
+            Payload::OutcomeRecorded(said) => {
+                let outcome = Outcome {
                     task_id: self.task()?,
                     session_id: self.session()?,
                     workspace_id: self.workspace()?,
-                    ask: if kind == Kind::InputRequested {
-                        Ask::Input
-                    } else {
-                        Ask::Approval
-                    },
-                    effect_key: self.member("effect_key")?,
-                    action: self.member("action_name")?,
-                    asked: self.position,
-                    answer: Answer::Pending,
-                })
+                    status: said.status,
+                    receipt_id: said.receipt_id,
+                    source: self.position,
+                };
+                self.created(state, State::Outcome(outcome))
             }
-            ("vault", Kind::VaultCreated) => State::Vault(Vault {
-                workspace_id: self.event.workspace_id.clone(),
-                provider: self.member("provider")?,
-                capabilities: self.member("capabilities")?,
-                metadata: self.position,
-            }),
-            ("receipt", Kind::ReceiptIssued | Kind::ReceiptImported) => State::Receipt(Receipt {
-                task_id: self.task()?,
-                session_id: self.session()?,
-                workspace_id: self.workspace()?,
-                receipt_hash: self.member("receipt_hash")?,
-                content: self.member("content_sha256")?,
-                previous: self.member("previous_receipt_hash")?,
-                previous_id: self.member("previous_receipt_id")?,
-                verified: None,
-                imported: kind == Kind::ReceiptImported,
-            }),
-            ("receipt_chain", Kind::ReceiptChained) => State::Chain(self.chained()?),
-            ("receipt_batch", Kind::TreeHeadSealed) => State::Batch(Batch {
-                size: self.member("size")?,
-                root: self.member("root")?,
-                source: self.position,
-                cosigned: Vec::new(),
-            }),
-            ("trust_chain", Kind::TrustRecorded) => State::TrustChain(self.trusted()?),
-            ("persona", Kind::PersonaCreated) => State::Persona(self.persona()?),
-            (object, _) => return Err(self.impossible(format!("does not create a {object}"))),
-        };
-        Ok(state)
+            Payload::InputRequested(said) => {
+                let request = self.asked(Ask::Input, said)?;
+                self.created(state, State::Permission(request))
+            }
+            Payload::ToolApprovalRequired(said) => {
+                let request = self.asked(Ask::Approval, said)?;
+                self.created(state, State::Permission(request))
+            }
+            Payload::UserInputSubmitted(said) | Payload::UserToolConfirmation(said) => {
+                self.answered(state, said.approved, said.answer_sha256)
+            }
+            Payload::RequestWithdrawn(_) => self.answered(state, false, withdrawn_digest()),
+            Payload::ToolApproved(_) => Ok(State::Permission(changed!(self, state, Permission))),
+            // A person's no belongs to the request, the workflow's own to its Task.
+            Payload::ToolDenied(_) => match state {
+                Some(State::Permission(request)) => Ok(State::Permission(request)),
+                other => self.noted(other),
+            },
+            Payload::VaultCreated(said) => {
+                let vault = Vault {
+                    workspace_id: self.event.workspace_id.clone(),
+                    provider: said.provider,
+                    capabilities: said.capabilities,
+                    metadata: self.position,
+                };
+                self.created(state, State::Vault(vault))
+            }
+            Payload::ReceiptIssued(said) => {
+                let receipt = self.receipt(said, false)?;
+                self.created(state, State::Receipt(receipt))
+            }
+            Payload::ReceiptImported(said) => {
+                let receipt = self.receipt(said, true)?;
+                self.created(state, State::Receipt(receipt))
+            }
+            Payload::ReceiptVerified(_) | Payload::ReceiptVerificationFailed(_) => {
+                let receipt = changed!(self, state, Receipt);
+                Ok(State::Receipt(Receipt {
+                    verified: Some(self.position),
+                    ..receipt
+                }))
+            }
+            Payload::ReceiptChained(said) => match state {
+                None | Some(State::Chain(_)) => Ok(State::Chain(Chain {
+                    session_id: self.session()?,
+                    receipt_id: said.receipt_id,
+                    receipt_hash: said.receipt_hash,
+                    count: said.count,
+                })),
+                Some(_) => Err(self.misplaced()),
+            },
+            Payload::TrustRecorded(said) => match state {
+                None | Some(State::TrustChain(_)) => Ok(State::TrustChain(TrustChain {
+                    session_id: self.session()?,
+                    entry_hash: match said.record {
+                        Some(record) => record.entry_hash,
+                        None => return Err(self.impossible("no record")),
+                    },
+                    count: self.event.sequence,
+                })),
+                Some(_) => Err(self.misplaced()),
+            },
+            Payload::TreeHeadSealed(said) => {
+                let batch = Batch {
+                    size: said.size,
+                    root: said.root,
+                    source: self.position,
+                    cosigned: Vec::new(),
+                };
+                self.created(state, State::Batch(batch))
+            }
+            Payload::TreeHeadCosigned(_) => {
+                let mut batch = changed!(self, state, Batch);
+                batch.cosigned.push(self.position);
+                Ok(State::Batch(batch))
+            }
+            Payload::PersonaCreated(said) => {
+                let persona = self.persona(said);
+                self.created(state, State::Persona(persona))
+            }
+            Payload::PersonaUpdated(said) => {
+                let _ = changed!(self, state, Persona);
+                Ok(State::Persona(self.persona(said)))
+            }
+            Payload::TaskSubmitted(said) => {
+                let task = self.submitted(said)?;
+                self.created(state, State::Task(task))
+            }
+            Payload::TaskImported(said) => {
+                let task = self.imported(said)?;
+                self.created(state, State::Task(task))
+            }
+            Payload::TaskInputRequired(said) | Payload::TaskAuthRequired(said) => {
+                let mut task = self.open_task(state)?;
+                // Asking the same again after a restart is no new request.
+                if task.waits_for.as_ref() != Some(&said.request_id) {
+                    task.requests += 1;
+                }
+                task.waits_for = Some(said.request_id);
+                Ok(State::Task(task))
+            }
+            Payload::TaskCompleted(said) | Payload::TaskCanceled(said) => {
+                let task = self.open_task(state)?;
+                Ok(State::Task(Task {
+                    outcome_id: said.outcome_id,
+                    receipt_id: said.receipt_id,
+                    ..task
+                }))
+            }
+            Payload::TaskFailed(said) => {
+                let task = self.open_task(state)?;
+                Ok(State::Task(Task {
+                    outcome_id: said.outcome_id,
+                    receipt_id: said.receipt_id,
+                    failure: Some(self.position),
+                    ..task
+                }))
+            }
+            Payload::TaskStatusChanged(said) => self.moved(changed!(self, state, Task), &said),
+            Payload::UserCancelRequested(said) => {
+                let mut task = self.open_task(state)?;
+                if said.pending == Some(true) {
+                    task.interrupts.push(self.position);
+                }
+                Ok(State::Task(task))
+            }
+            Payload::EffectRecorded(said) => {
+                let mut task = self.open_task(state)?;
+                if let Some(through) = said.interrupted_through {
+                    task.interrupts.retain(|position| *position > through);
+                }
+                Ok(State::Task(task))
+            }
+            Payload::TaskStarted(_)
+            | Payload::EffectRequested(_)
+            | Payload::AgentToolUse(_)
+            | Payload::AgentToolResult(_)
+            | Payload::AgentMemoryRead(_)
+            | Payload::ToolFailed(_)
+            | Payload::MessageDelta(_)
+            | Payload::ReplayStarted(_)
+            | Payload::ReplayCompleted(_)
+            | Payload::ReplayFailed(_) => self.noted(state),
+            // Only a replay emits it, and what a replay repeats is never folded.
+            Payload::ReplayEventReplayed(_) => Err(self.misplaced()),
+        }
     }
 
-    fn chained(&self) -> Result<Chain, ImpossibleEvent> {
-        Ok(Chain {
-            session_id: self.session()?,
-            receipt_id: self.member("receipt_id")?,
-            receipt_hash: self.member("receipt_hash")?,
-            count: self.member("count")?,
+    /// Returns where the caller's own members are after an update: here when it brought some, in the event or as a blob.
+    fn metadata_after(&self, before: Position) -> Position {
+        let payload = &self.event.payload;
+        let brought =
+            payload.contains_key("metadata") || blob_reference(payload, "metadata").is_some();
+        if brought { self.position } else { before }
+    }
+
+    fn session_created(&self, said: payload::SessionCreated) -> Result<Session, ImpossibleEvent> {
+        Ok(Session {
+            workspace_id: self.workspace()?,
+            root_session_id: said.root_session_id,
+            parent_session_id: said.parent_session_id,
+            branch_id: said.branch_id.flatten(),
+            mode_id: said.mode_id.flatten(),
+            persona_id: said.persona_id.flatten(),
+            model_policy: said.model_policy.flatten(),
+            summary: None,
+            metadata: self.position,
+            appended: said.copied.unwrap_or(0),
+            dropped: Vec::new(),
+            closed: false,
+            imported: said.imported == Some(true),
+            replaying: said.replay_plan_sha256,
         })
     }
 
-    fn trusted(&self) -> Result<TrustChain, ImpossibleEvent> {
-        let record: Map<String, Value> = self.member("record")?;
-        let hash = record.get("entry_hash").and_then(Value::as_str);
-        let hash = hash.and_then(|text| Digest::parse(text).ok());
-        Ok(TrustChain {
-            session_id: self.session()?,
-            entry_hash: hash.ok_or_else(|| self.impossible("no entry_hash".to_owned()))?,
-            count: self.event.sequence,
-        })
-    }
-
-    fn persona(&self) -> Result<Persona, ImpossibleEvent> {
-        Ok(Persona {
-            name: self.member("name")?,
-            version: self.member("version")?,
-            content: self.member("content_sha256")?,
+    fn artifact(&self, said: payload::ArtifactCreated) -> Result<Artifact, ImpossibleEvent> {
+        Ok(Artifact {
+            kind: said.kind,
+            mime_type: said.mime_type,
+            uri: said.uri,
+            visibility: said.visibility,
+            sha256: said.sha256,
+            bytes: said.bytes,
+            workspace_id: self.workspace()?,
+            session_id: self.event.session_id.clone(),
+            task_id: said.task_id,
             source: self.position,
         })
     }
 
-    fn task_persona(&self) -> Result<Option<TaskPersona>, ImpossibleEvent> {
-        let Some(id) = self.member("persona_id")? else {
-            return Ok(None);
-        };
-        Ok(Some(TaskPersona {
-            id,
-            version: self.member("persona_version")?,
-            autonomy_tier: self.member("autonomy_tier")?,
-            receipt_policy: self.member("receipt_policy")?,
-        }))
+    fn asked(&self, ask: Ask, said: payload::Asked) -> Result<Permission, ImpossibleEvent> {
+        Ok(Permission {
+            task_id: self.task()?,
+            session_id: self.session()?,
+            workspace_id: self.workspace()?,
+            ask,
+            effect_key: said.effect_key,
+            action: said.action_name,
+            asked: self.position,
+            answer: Answer::Pending,
+        })
     }
 
-    fn submitted(&self) -> Result<Task, ImpossibleEvent> {
-        let input = match self.member::<Option<String>>("input_event_id")? {
+    fn answered(
+        &self,
+        state: Option<State>,
+        approved: bool,
+        digest: Digest,
+    ) -> Result<State, ImpossibleEvent> {
+        let request = changed!(self, state, Permission);
+        let at = self.position;
+        let answer = if approved {
+            Answer::Approved { at, digest }
+        } else {
+            Answer::Denied { at, digest }
+        };
+        Ok(State::Permission(Permission { answer, ..request }))
+    }
+
+    fn receipt(&self, said: payload::Receipt, imported: bool) -> Result<Receipt, ImpossibleEvent> {
+        Ok(Receipt {
+            task_id: self.task()?,
+            session_id: self.session()?,
+            workspace_id: self.workspace()?,
+            receipt_hash: said.receipt_hash,
+            content: said.content_sha256,
+            previous: said.previous_receipt_hash,
+            previous_id: said.previous_receipt_id.flatten(),
+            verified: None,
+            imported,
+        })
+    }
+
+    fn persona(&self, said: payload::Persona) -> Persona {
+        Persona {
+            name: said.name,
+            version: said.version,
+            content: said.content_sha256,
+            source: self.position,
+        }
+    }
+
+    fn submitted(&self, said: payload::TaskSubmitted) -> Result<Task, ImpossibleEvent> {
+        let input = match said.input_event_id {
             Some(id) => self
                 .log
                 .position(&id)
                 .ok_or_else(|| self.impossible(format!("input event `{id}` is not of this log")))?,
             // A replay works on its source's input.
-            None => self
-                .member::<Option<Position>>("input_position")?
-                .unwrap_or(self.position),
+            None => said.input_position.unwrap_or(self.position),
         };
-        let replay = match self.payload().get("replay") {
+        let persona = match said.persona_id {
             None => None,
-            Some(replay) => Some(ReplayOf {
-                source_task_id: self.inside(replay, "source_task_id")?,
-                request: self.inside(replay, "request_sha256")?,
-                ordinal: self.inside(replay, "ordinal")?,
-            }),
+            Some(id) => {
+                let (Some(version), Some(autonomy_tier), Some(receipt_policy)) = (
+                    said.persona_version,
+                    said.autonomy_tier,
+                    said.receipt_policy,
+                ) else {
+                    return Err(self.impossible(format!("says too little of persona `{id}`")));
+                };
+                Some(TaskPersona {
+                    id,
+                    version,
+                    autonomy_tier,
+                    receipt_policy,
+                })
+            }
         };
         Ok(Task {
             session_id: self.session()?,
             workspace_id: self.workspace()?,
             status: Status::Submitted,
             created_by: self.actor(),
-            workflow: self.member("workflow")?,
-            persona: self.task_persona()?,
-            branch_id: self.member("branch_id")?,
-            parent_task_id: self.member("parent_task_id")?,
+            workflow: said.workflow,
+            persona,
+            branch_id: said.branch_id,
+            parent_task_id: said.parent_task_id,
             submitted: self.position,
             input,
             waits_for: None,
@@ -354,210 +578,87 @@ impl Fold<'_> {
             outcome_id: None,
             receipt_id: None,
             failure: None,
-            replay,
+            replay: said.replay.map(|replay| ReplayOf {
+                source_task_id: replay.source_task_id,
+                request: replay.request_sha256,
+                ordinal: replay.ordinal,
+            }),
             imported: None,
+            interrupts: Vec::new(),
         })
     }
 
-    fn change(&self, kind: Kind, state: &mut State) -> Result<(), ImpossibleEvent> {
-        match state {
-            State::Workspace(workspace) => self.change_workspace(kind, workspace),
-            State::Session(session) => self.change_session(kind, session),
-            State::Task(task) => self.change_task(kind, task),
-            State::Artifact(artifact) => self.change_artifact(kind, artifact),
-            State::Permission(request) => self.change_permission(kind, request),
-            State::Receipt(receipt)
-                if matches!(
-                    kind,
-                    Kind::ReceiptVerified | Kind::ReceiptVerificationFailed
-                ) =>
-            {
-                receipt.verified = Some(self.position);
-                Ok(())
-            }
-            State::Chain(chain) if kind == Kind::ReceiptChained => {
-                *chain = self.chained()?;
-                Ok(())
-            }
-            State::TrustChain(chain) if kind == Kind::TrustRecorded => {
-                *chain = self.trusted()?;
-                Ok(())
-            }
-            State::Batch(batch) if kind == Kind::TreeHeadCosigned => {
-                batch.cosigned.push(self.position);
-                Ok(())
-            }
-            State::Persona(persona) if kind == Kind::PersonaUpdated => {
-                *persona = self.persona()?;
-                Ok(())
-            }
-            State::Branch(_)
-            | State::Message(_)
-            | State::Outcome(_)
-            | State::Vault(_)
-            | State::Receipt(_)
-            | State::Chain(_)
-            | State::Batch(_)
-            | State::TrustChain(_)
-            | State::Persona(_) => Err(self.impossible("this resource never changes".to_owned())),
+    /// A Task from another log begins where it ended.
+    fn imported(&self, said: payload::TaskImported) -> Result<Task, ImpossibleEvent> {
+        let status = said.status;
+        if !status.is_terminal() {
+            return Err(self.impossible(format!("imports a task that is {}", status.as_str())));
         }
+        let submitted = payload::TaskSubmitted::deserialize(&self.event.payload)
+            .map_err(|error| self.impossible(format!("payload: {error}")))?;
+        let ended_at = Some(said.ended_at);
+        Ok(Task {
+            status,
+            created_by: said.created_by,
+            started_at: said.started_at,
+            completed_at: ended_at.filter(|_| status != Status::Canceled),
+            canceled_at: ended_at.filter(|_| status == Status::Canceled),
+            failure: (status == Status::Failed).then_some(self.position),
+            receipt_id: said.receipt_id,
+            imported: Some(Imported {
+                bundle: said.bundle_sha256,
+                submitted_at: said.submitted_at,
+            }),
+            ..self.submitted(submitted)?
+        })
     }
 
-    fn change_workspace(
-        &self,
-        kind: Kind,
-        workspace: &mut Workspace,
-    ) -> Result<(), ImpossibleEvent> {
-        if kind != Kind::WorkspaceUpdated {
-            return Err(self.impossible("does not change a workspace".to_owned()));
+    /// Takes a Task that has not ended: the log of a finished one is sealed.
+    fn open_task(&self, state: Option<State>) -> Result<Task, ImpossibleEvent> {
+        let task = changed!(self, state, Task);
+        if task.status.is_terminal() {
+            return Err(self.impossible("the log of a finished task is sealed"));
         }
-        if self.payload().contains_key("name") {
-            workspace.name = self.member("name")?;
-        }
-        if self.payload().contains_key("capabilities") {
-            workspace.capabilities = self.member("capabilities")?;
-        }
-        if self.payload().contains_key("quota_id") {
-            workspace.quota_id = self.member("quota_id")?;
-        }
-        if self.holds("metadata") {
-            workspace.metadata = self.position;
-        }
-        Ok(())
+        Ok(task)
     }
 
-    /// True when the payload brought this content, in the event or as a blob.
-    fn holds(&self, content: &str) -> bool {
-        self.payload().contains_key(content)
-            || crate::blob_reference(self.payload(), content).is_some()
-    }
-
-    #[expect(
-        clippy::wildcard_enum_match_arm,
-        reason = "every other kind names other resources; the arm refuses"
-    )]
-    fn change_session(&self, kind: Kind, session: &mut Session) -> Result<(), ImpossibleEvent> {
-        match kind {
-            Kind::SessionMessageAppended => session.appended += 1,
-            Kind::SessionThreadForked => {}
-            Kind::SessionReplayed => session.replaying = None,
-            Kind::SessionClosed => session.closed = true,
-            Kind::SessionUpdated => {
-                if self.payload().contains_key("summary") {
-                    session.summary = self.member("summary")?;
-                }
-                if self.payload().contains_key("model_policy") {
-                    session.model_policy = self.member("model_policy")?;
-                }
-                if self.holds("metadata") {
-                    session.metadata = self.position;
-                }
-            }
-            Kind::SessionTruncated => {
-                let count: u64 = self.member("removed_turn_count")?;
-                if count > 0 {
-                    let after: Position = self.member("after_position")?;
-                    let through: Position = self.member("through_position")?;
-                    // Earlier cuts beyond this one lie inside it: their Messages are gone already.
-                    let inside: u64 = session
-                        .dropped
-                        .iter()
-                        .filter(|range| range.after >= after)
-                        .map(|range| range.count)
-                        .sum();
-                    session.dropped.retain(|range| range.after < after);
-                    session.dropped.push(Dropped {
-                        after,
-                        through,
-                        count: count + inside,
-                    });
-                }
-            }
-            _ => return Err(self.impossible("does not change a session".to_owned())),
-        }
-        Ok(())
-    }
-
-    #[expect(
-        clippy::wildcard_enum_match_arm,
-        reason = "every other kind names other resources; the arm refuses"
-    )]
-    fn change_task(&self, kind: Kind, task: &mut Task) -> Result<(), ImpossibleEvent> {
-        if self.event.replay.is_some() {
-            return self.repeat(task);
-        }
-        // A transition judges itself.
-        if kind != Kind::TaskStatusChanged && task.status.is_terminal() {
-            return Err(self.impossible("the log of a finished task is sealed".to_owned()));
-        }
-        match kind {
-            Kind::TaskStarted
-            | Kind::UserCancelRequested
-            | Kind::EffectRequested
-            | Kind::EffectRecorded
-            | Kind::AgentToolUse
-            | Kind::AgentToolResult
-            | Kind::AgentMemoryRead
-            | Kind::ToolDenied
-            | Kind::ToolFailed
-            | Kind::MessageDelta
-            | Kind::ReplayStarted
-            | Kind::ReplayCompleted
-            | Kind::ReplayFailed => Ok(()),
-            Kind::TaskInputRequired | Kind::TaskAuthRequired => {
-                let request = self.member("request_id")?;
-                // Asking the same again after a restart is no new request.
-                if task.waits_for.as_ref() != Some(&request) {
-                    task.requests += 1;
-                }
-                task.waits_for = Some(request);
-                Ok(())
-            }
-            Kind::TaskCompleted | Kind::TaskCanceled => {
-                task.outcome_id = self.member("outcome_id")?;
-                task.receipt_id = self.member("receipt_id")?;
-                Ok(())
-            }
-            Kind::TaskFailed => {
-                task.outcome_id = self.member("outcome_id")?;
-                task.receipt_id = self.member("receipt_id")?;
-                task.failure = Some(self.position);
-                Ok(())
-            }
-            Kind::TaskStatusChanged => self.change_status(task),
-            _ => Err(self.impossible("does not change a task".to_owned())),
-        }
+    /// Folds what stands in a Task's log and changes nothing of it.
+    fn noted(&self, state: Option<State>) -> Result<State, ImpossibleEvent> {
+        self.open_task(state).map(State::Task)
     }
 
     /// Whatever a replay repeats happens to nothing: it only stands in the replay's own log.
-    fn repeat(&self, task: &Task) -> Result<(), ImpossibleEvent> {
-        if task.status.is_terminal() {
-            return Err(self.impossible("the log of a finished task is sealed".to_owned()));
-        }
+    fn repeat(&self, task: Task) -> Result<State, ImpossibleEvent> {
         if task.replay.is_none() {
-            return Err(self.impossible("repeats an event in a task that is no replay".to_owned()));
+            return Err(self.impossible("repeats an event in a task that is not a replay"));
         }
-        Ok(())
+        self.noted(Some(State::Task(task)))
     }
 
-    fn change_status(&self, task: &mut Task) -> Result<(), ImpossibleEvent> {
-        let from: Status = self.member("from")?;
-        let to: Status = self.member("to")?;
-        if from != task.status || !from.allows(to) {
+    /// Moves a Task to another status. A transition judges itself, the one that ends a Task included.
+    fn moved(
+        &self,
+        mut task: Task,
+        said: &payload::StatusChanged,
+    ) -> Result<State, ImpossibleEvent> {
+        if said.from != task.status || !said.from.allows(said.to) {
             return Err(self.impossible(format!(
                 "moves {} to {} while the task is {}",
-                from.as_str(),
-                to.as_str(),
+                said.from.as_str(),
+                said.to.as_str(),
                 task.status.as_str()
             )));
         }
-        task.status = to;
+        task.status = said.to;
+        if said.to.is_terminal() {
+            task.interrupts.clear();
+        }
         let now = self.event.created_at;
-        match to {
+        match said.to {
             Status::Working => {
                 task.started_at.get_or_insert(now);
                 // A recovered Task asks again under the same request; an answered one waits for nothing.
-                if self.payload().get("reason").and_then(Value::as_str) != Some("recovered") {
+                if said.reason.as_deref() != Some("recovered") {
                     task.waits_for = None;
                 }
             }
@@ -571,46 +672,24 @@ impl Fold<'_> {
             }
             Status::Submitted | Status::InputRequired | Status::AuthRequired => {}
         }
-        Ok(())
+        Ok(State::Task(task))
     }
+}
 
-    fn change_artifact(&self, kind: Kind, artifact: &mut Artifact) -> Result<(), ImpossibleEvent> {
-        if kind != Kind::ArtifactUpdated {
-            return Err(self.impossible("does not change an artifact".to_owned()));
-        }
-        artifact.sha256 = Some(self.member("sha256")?);
-        artifact.bytes = Some(self.member("bytes")?);
-        Ok(())
+/// Drops the later Messages of a Session.
+fn truncated(mut session: Session, said: &payload::SessionTruncated) -> Session {
+    let (count, after) = (said.removed_turn_count, said.after_position);
+    if count > 0 {
+        // Earlier cuts beyond this one lie inside it: their Messages are gone already.
+        let ranges = session.dropped.iter();
+        let inside = ranges.filter(|range| range.after >= after);
+        let inside: u64 = inside.map(|range| range.count).sum();
+        session.dropped.retain(|range| range.after < after);
+        session.dropped.push(Dropped {
+            after,
+            through: said.through_position,
+            count: count + inside,
+        });
     }
-
-    #[expect(
-        clippy::wildcard_enum_match_arm,
-        reason = "every other kind names other resources; the arm refuses"
-    )]
-    fn change_permission(
-        &self,
-        kind: Kind,
-        request: &mut Permission,
-    ) -> Result<(), ImpossibleEvent> {
-        match kind {
-            Kind::UserInputSubmitted | Kind::UserToolConfirmation => {
-                let digest: Digest = self.member("answer_sha256")?;
-                let at = self.position;
-                request.answer = if self.member("approved")? {
-                    Answer::Approved { at, digest }
-                } else {
-                    Answer::Denied { at, digest }
-                };
-            }
-            Kind::RequestWithdrawn => {
-                request.answer = Answer::Denied {
-                    at: self.position,
-                    digest: withdrawn_digest(),
-                };
-            }
-            Kind::ToolApproved | Kind::ToolDenied => {}
-            _ => return Err(self.impossible("does not change a permission request".to_owned())),
-        }
-        Ok(())
-    }
+    session
 }

@@ -136,6 +136,8 @@ pub struct SealHead {
     pub previous_root: Option<Digest>,
     /// The signed checkpoint.
     pub checkpoint: String,
+    /// What the log had lost before it went on under a new origin; this head is the first one under it.
+    pub recovered: Option<Value>,
 }
 
 /// See [`Order::CosignHead`].
@@ -740,4 +742,6 @@ pub struct EffectResult {
     pub model: Option<ModelUse>,
     /// What it was seen to do outside.
     pub observed: Option<Observed>,
+    /// The last interrupt that this result tells the workflow of, when it was dropped for one.
+    pub interrupted_through: Option<Position>,
 }

@@ -16,9 +16,11 @@ use std::sync::Arc;
 
 use canon::{Map, Value};
 pub use receipt::{Issued, issue_receipt};
-pub use task::public_text;
+pub use task::{interrupted, public_text};
 
+use crate::kind::Payload;
 use crate::part::hide_private_parts;
+use crate::payload::{self, Detail, detail};
 use crate::{
     Artifact, Blob, Branch, Command, Document, Draft, Kind, NewMessage, Order, Permission,
     ReceiptId, Refusal, ResourceRef, Role, Session, SessionId, State, Task, TaskId, Workspace,
@@ -61,46 +63,51 @@ pub struct Ends {
 /// # Errors
 /// The command is not possible as things stand.
 pub fn decide(documents: &dyn Documents, command: &Command) -> Result<Decision, Refusal> {
-    let mut desk = Desk {
+    let mut decider = Decider {
         documents,
         actor: &command.actor,
         drafts: Vec::new(),
         blobs: Vec::new(),
         ends: None,
+        unreadable: None,
     };
     let subject = match &command.order {
-        Order::CreateWorkspace(order) => content::create_workspace(&mut desk, order),
-        Order::UpdateWorkspace(order) => content::update_workspace(&mut desk, order),
-        Order::CreateSession(order) => session::create(&mut desk, order),
-        Order::UpdateSession(order) => session::update(&mut desk, order),
-        Order::CloseSession(id) => session::close(&mut desk, id),
-        Order::ForkSession(order) => session::fork(&mut desk, order),
-        Order::RecordSessionReplay(order) => session::replayed(&mut desk, order),
-        Order::TruncateSession(order) => session::truncate(&mut desk, order),
-        Order::AppendMessage(order) => session::append_message(&mut desk, order),
-        Order::SubmitTask(order) => task::submit(&mut desk, order),
-        Order::ImportTask(order) => import::import(&mut desk, order),
-        Order::SubmitReplay(order) => replay::submit(&mut desk, order),
-        Order::CancelTask(order) => task::cancel(&mut desk, order),
-        Order::InterruptTask(order) => task::interrupt(&mut desk, order),
-        Order::AnswerRequest(order) => task::answer(&mut desk, order),
-        Order::CreateBranch(order) => content::create_branch(&mut desk, order),
-        Order::RegisterArtifact(order) => content::register_artifact(&mut desk, order),
-        Order::AttachContent(order) => content::attach(&mut desk, order),
-        Order::CreateVault(order) => content::create_vault(&mut desk, order),
-        Order::AdvanceTask(order) => advance::advance(&mut desk, order),
-        Order::RecordVerification(order) => receipt::record_verification(&mut desk, order),
-        Order::SealHead(order) => receipt::seal_head(&mut desk, order),
-        Order::CosignHead(order) => receipt::cosign(&mut desk, order),
-        Order::CreatePersona(order) => persona::create(&mut desk, order),
-        Order::UpdatePersona(order) => persona::update(&mut desk, order),
+        Order::CreateWorkspace(order) => content::create_workspace(&mut decider, order),
+        Order::UpdateWorkspace(order) => content::update_workspace(&mut decider, order),
+        Order::CreateSession(order) => session::create(&mut decider, order),
+        Order::UpdateSession(order) => session::update(&mut decider, order),
+        Order::CloseSession(id) => session::close(&mut decider, id),
+        Order::ForkSession(order) => session::fork(&mut decider, order),
+        Order::RecordSessionReplay(order) => session::replayed(&mut decider, order),
+        Order::TruncateSession(order) => session::truncate(&mut decider, order),
+        Order::AppendMessage(order) => session::append_message(&mut decider, order),
+        Order::SubmitTask(order) => task::submit(&mut decider, order),
+        Order::ImportTask(order) => import::import(&mut decider, order),
+        Order::SubmitReplay(order) => replay::submit(&mut decider, order),
+        Order::CancelTask(order) => task::cancel(&mut decider, order),
+        Order::InterruptTask(order) => task::interrupt(&mut decider, order),
+        Order::AnswerRequest(order) => task::answer(&mut decider, order),
+        Order::CreateBranch(order) => content::create_branch(&mut decider, order),
+        Order::RegisterArtifact(order) => content::register_artifact(&mut decider, order),
+        Order::AttachContent(order) => content::attach(&mut decider, order),
+        Order::CreateVault(order) => content::create_vault(&mut decider, order),
+        Order::AdvanceTask(order) => advance::advance(&mut decider, order),
+        Order::RecordVerification(order) => receipt::record_verification(&mut decider, order),
+        Order::SealHead(order) => receipt::seal_head(&mut decider, order),
+        Order::CosignHead(order) => receipt::cosign(&mut decider, order),
+        Order::CreatePersona(order) => persona::create(&mut decider, order),
+        Order::UpdatePersona(order) => persona::update(&mut decider, order),
     }?;
-    let Desk {
+    let Decider {
         mut drafts,
         blobs,
         ends,
+        unreadable,
         ..
-    } = desk;
+    } = decider;
+    if let Some(message) = unreadable {
+        return Err(Refusal::Invalid { param: "", message });
+    }
     if let Some(first) = drafts.first_mut() {
         first.idempotency_key.clone_from(&command.idempotency_key);
     }
@@ -113,13 +120,18 @@ pub fn decide(documents: &dyn Documents, command: &Command) -> Result<Decision, 
 }
 
 /// Where drafts and blobs of one decision collect.
-struct Desk<'a> {
+struct Decider<'a> {
     documents: &'a dyn Documents,
     actor: &'a str,
     drafts: Vec<Draft>,
     blobs: Vec<Blob>,
     ends: Option<Ends>,
+    /// Why one of the drafts could not be read back from the log, when one could not.
+    unreadable: Option<String>,
 }
+
+/// The most bytes of a payload, after its content was moved into blobs.
+const PAYLOAD_BYTES_MAX: usize = 4 * 1024 * 1024;
 
 /// What an event belongs to.
 #[derive(Clone, Default)]
@@ -129,24 +141,34 @@ struct Place {
     task_id: Option<TaskId>,
 }
 
-impl<'a> Desk<'a> {
-    fn draft(
+impl<'a> Decider<'a> {
+    /// Drafts an event. Its kind follows from what it says.
+    fn draft(&mut self, payload: Payload, resource: ResourceRef, place: &Place) -> &mut Draft {
+        self.draft_open(payload.kind(), payload.into_members(), resource, place)
+    }
+
+    /// Drafts an event whose members come from outside: from a workflow, or from the event that a replay repeats.
+    fn draft_open(
         &mut self,
         kind: Kind,
+        members: Map<String, Value>,
         resource: ResourceRef,
         place: &Place,
-        payload: Value,
     ) -> &mut Draft {
-        let payload = match payload {
-            Value::Object(map) => map,
-            Value::Null
-            | Value::Bool(_)
-            | Value::Number(_)
-            | Value::String(_)
-            | Value::Array(_) => Map::new(),
-        };
-        let (payload, blobs) = externalize(payload);
+        let (payload, blobs) = externalize(members);
         self.blobs.extend(blobs);
+        // Nothing is written that cannot be read: the event is one more object around its payload.
+        let depth = 1 + payload.values().map(canon::depth).max().unwrap_or_default();
+        if depth >= canon::DEPTH_MAX {
+            self.unreadable.get_or_insert_with(|| {
+                format!("a `{}` event would nest too deeply", kind.as_str())
+            });
+        } else if payload_bytes(&payload) > PAYLOAD_BYTES_MAX {
+            self.unreadable.get_or_insert_with(|| {
+                let kind = kind.as_str();
+                format!("a `{kind}` event would be longer than {PAYLOAD_BYTES_MAX} bytes")
+            });
+        }
         self.drafts.push(Draft {
             kind,
             resource,
@@ -170,30 +192,24 @@ impl<'a> Desk<'a> {
 
     /// Drafts a Message and its place in the transcript.
     fn message(&mut self, message: &NewMessage, session_id: &SessionId, place: &Place) {
-        let kind = match message.role {
-            Role::User | Role::System | Role::Tool => Kind::UserMessage,
-            Role::Assistant | Role::Agent => Kind::AgentMessage,
-        };
         let (parts, blobs) = hide_private_parts(message.parts.clone(), &message.salt);
         self.blobs.extend(blobs);
-        let payload = serde_json::json!({
-            "message_id": message.id,
-            "role": message.role,
-            "parts": parts,
-            "metadata": message.metadata,
+        let said = payload::Message {
+            message_id: detail(&message.id),
+            role: message.role,
+            parts: Detail::of(Value::Array(parts)),
+            metadata: detail(&message.metadata),
+        };
+        let said = match message.role {
+            Role::User | Role::System | Role::Tool => Payload::UserMessage(said),
+            Role::Assistant | Role::Agent => Payload::AgentMessage(said),
+        };
+        self.draft(said, message.id.resource(), place);
+        let appended = Payload::SessionMessageAppended(payload::MessageAppended {
+            message_id: detail(&message.id),
+            role: detail(message.role),
         });
-        self.draft(
-            kind,
-            ResourceRef::new("message", message.id.as_str()),
-            place,
-            payload,
-        );
-        self.draft(
-            Kind::SessionMessageAppended,
-            ResourceRef::new("session", session_id.as_str()),
-            place,
-            serde_json::json!({"message_id": message.id, "role": message.role}),
-        );
+        self.draft(appended, session_id.resource(), place);
     }
 
     fn workspace(&self, id: &WorkspaceId) -> Result<&'a Workspace, Refusal> {
@@ -260,6 +276,23 @@ impl<'a> Desk<'a> {
             _ => Err(Refusal::not_found("permission_request")),
         }
     }
+}
+
+/// Returns about how many bytes a payload takes: texts, names and a few bytes for all else.
+fn payload_bytes(payload: &Map<String, Value>) -> usize {
+    fn bytes(value: &Value) -> usize {
+        match value {
+            Value::Null | Value::Bool(_) | Value::Number(_) => 8,
+            Value::String(text) => text.len() + 3,
+            Value::Array(list) => list.iter().map(bytes).sum::<usize>() + 2,
+            Value::Object(map) => payload_bytes(map),
+        }
+    }
+    let members = payload.iter();
+    members
+        .map(|(name, value)| name.len() + 4 + bytes(value))
+        .sum::<usize>()
+        + 2
 }
 
 impl Place {

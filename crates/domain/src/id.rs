@@ -54,6 +54,11 @@ macro_rules! id {
                 Ok(Self(text.into()))
             }
 
+            /// Points at the resource.
+            pub fn resource(&self) -> crate::ResourceRef {
+                crate::ResourceRef::new($object, &self.0)
+            }
+
             /// Returns the whole text.
             pub fn as_str(&self) -> &str {
                 &self.0

@@ -2,8 +2,8 @@
 //!
 //! # Adding a kind
 //!
-//! 1. Add a row to the table below: name, word, payload, and a value for each column. The columns are plain enums;
-//!    whoever uses one matches all of it, so a new *value* does not compile until each reader has decided.
+//! 1. Add a row to the table below: name, word, payload (a type of `payload.rs`) and a value for each column. Columns are
+//!    plain enums; whoever uses one matches all of it, so a new *value* does not compile until each reader has decided.
 //! 2. Add an arm to `apply` (what it does to its document), which does not compile without it.
 //! 3. Draft it in `decide/…`.
 //!
@@ -12,12 +12,13 @@
 
 use std::fmt;
 
-use canon::{Digest, Value};
+use canon::{Digest, Map, Value};
+use serde::Deserialize as _;
 
-use crate::Event;
+use crate::{Event, payload};
 
 macro_rules! kinds {
-    ($($name:ident $text:literal $replay:ident $diff:ident $receipt:ident $recovery:ident $retention:ident $blob:ident;)*) => {
+    ($($name:ident $text:literal $payload:ident $replay:ident $diff:ident $receipt:ident $recovery:ident $retention:ident $blob:ident;)*) => {
         /// What an event says happened.
         #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
         pub enum Kind {
@@ -85,6 +86,35 @@ macro_rules! kinds {
             pub const fn named_blob(self) -> NamedBlob {
                 match self {
                     $(Kind::$name => NamedBlob::$blob,)*
+                }
+            }
+        }
+
+        /// What an event says, typed by its kind.
+        #[derive(Debug, Clone, PartialEq)]
+        pub(crate) enum Payload {
+            $($name(payload::$payload),)*
+        }
+
+        impl Payload {
+            /// Returns the kind whose payload this is.
+            pub(crate) const fn kind(&self) -> Kind {
+                match self {
+                    $(Payload::$name(_) => Kind::$name,)*
+                }
+            }
+
+            /// Reads the payload of an event.
+            pub(crate) fn read(kind: Kind, members: &Map<String, Value>) -> Result<Self, serde_json::Error> {
+                match kind {
+                    $(Kind::$name => payload::$payload::deserialize(members).map(Payload::$name),)*
+                }
+            }
+
+            /// Returns the members to write.
+            pub(crate) fn into_members(self) -> Map<String, Value> {
+                match self {
+                    $(Payload::$name(payload) => payload::members(payload),)*
                 }
             }
         }
@@ -212,9 +242,18 @@ pub enum NamedBlob {
 }
 
 impl NamedBlob {
-    /// Returns the digest that the payload of an event states for this blob.
+    /// Returns the digest that an event states for this blob; none when its payload came with the request for a replay,
+    /// because what a caller says names nothing.
     pub fn digest(self, event: &Event) -> Option<Digest> {
-        let member = |name: &str| event.payload.get(name);
+        match event.is_substituted() {
+            true => None,
+            false => self.stated_in(&event.payload),
+        }
+    }
+
+    /// Returns the digest that a payload states for this blob, whoever wrote it.
+    pub fn stated_in(self, payload: &Map<String, Value>) -> Option<Digest> {
+        let member = |name: &str| payload.get(name);
         let stated = match self {
             NamedBlob::None => None,
             // Of what is only registered, a log holds no bytes.
@@ -237,63 +276,63 @@ impl NamedBlob {
 pub struct UnknownKind(String);
 
 kinds! {
-//  kind                       word                           replay           diff        receipt     recovery  retention  blob
-    UserMessage                "user.message"                 Passive          Message     Digest      Unneeded  Header     None;
-    UserInputSubmitted         "user.input_submitted"         Decision         Payload     Answer      Unneeded  Header     None;
-    UserToolConfirmation       "user.tool_confirmation"       Decision         Payload     Answer      Unneeded  Header     None;
-    UserCancelRequested        "user.cancel_requested"        Passive          Payload     Digest      Unneeded  Header     None;
-    AgentMessage               "agent.message"                CausedByAgent    Message     Digest      Unneeded  Header     None;
-    AgentToolUse               "agent.tool_use"               Caused           Payload     ToolUse     Unneeded  Header     None;
-    AgentToolResult            "agent.tool_result"            Caused           Payload     Digest      Unneeded  Header     None;
-    AgentMemoryRead            "agent.memory_read"            Caused           Payload     Digest      Unneeded  Header     None;
-    TaskSubmitted              "task.submitted"               Lifecycle        Submission  Digest      Unneeded  Header     Request;
-    TaskStarted                "task.started"                 Lifecycle        Start       Digest      Workflow  Header     None;
-    TaskInputRequired          "task.input_required"          Lifecycle        Occurrence  Digest      Unneeded  Header     None;
-    TaskAuthRequired           "task.auth_required"           Lifecycle        Occurrence  Digest      Unneeded  Header     None;
-    TaskCompleted              "task.completed"               Lifecycle        Occurrence  Digest      Unneeded  Header     None;
-    TaskFailed                 "task.failed"                  Lifecycle        Occurrence  Failure     Unneeded  Header     None;
-    TaskCanceled               "task.canceled"                Lifecycle        Occurrence  Digest      Unneeded  Header     None;
-    TaskStatusChanged          "task.status_changed"          Lifecycle        Occurrence  Digest      Unneeded  Header     None;
-    SessionCreated             "session.created"              Passive          Payload     Digest      Unneeded  Header     Plan;
-    SessionClosed              "session.closed"               Passive          Payload     Digest      Unneeded  Header     None;
-    SessionMessageAppended     "session.message_appended"     CausedByAgent    Payload     Digest      Unneeded  Counted    None;
-    SessionTruncated           "session.truncated"            Passive          Payload     Digest      Unneeded  Header     None;
-    SessionThreadForked        "session.thread_forked"        Passive          Payload     Digest      Unneeded  Header     None;
-    SessionReplayed            "session.replayed"             Passive          Payload     Digest      Unneeded  Header     None;
-    BranchCreated              "branch.created"               Passive          Payload     Digest      Unneeded  Header     None;
-    ArtifactCreated            "artifact.created"             CausedByAgent    Artifact    Artifact    Unneeded  Header     Content;
-    ArtifactUpdated            "artifact.updated"             Passive          Content     Content     Unneeded  Header     Content;
-    ToolApprovalRequired       "tool.approval_required"       Caused           Payload     Digest      Unneeded  Header     None;
-    ToolApproved               "tool.approved"                Decision         Payload     Digest      Unneeded  Header     None;
-    ToolDenied                 "tool.denied"                  CausedOrDecided  Payload     Digest      Unneeded  Header     None;
-    ToolFailed                 "tool.failed"                  Caused           Payload     Digest      Unneeded  Header     None;
-    ReceiptIssued              "receipt.issued"               Lifecycle        Occurrence  Digest      Unneeded  Receipt    Receipt;
-    ReceiptVerified            "receipt.verified"             Lifecycle        Occurrence  Digest      Unneeded  Verdict    None;
-    ReceiptVerificationFailed  "receipt.verification_failed"  Lifecycle        Occurrence  Digest      Unneeded  Verdict    None;
-    ReplayStarted              "replay.started"               Lifecycle        Occurrence  Digest      Unneeded  Header     None;
-    ReplayEventReplayed        "replay.event_replayed"        Lifecycle        Occurrence  Digest      Unneeded  Header     None;
-    ReplayCompleted            "replay.completed"             Lifecycle        Occurrence  Digest      Unneeded  Header     None;
-    ReplayFailed               "replay.failed"                Lifecycle        Occurrence  Digest      Unneeded  Header     None;
-    WorkspaceCreated           "vendor.workspace_created"     Passive          Payload     Digest      Unneeded  Header     None;
-    WorkspaceUpdated           "vendor.workspace_updated"     Passive          Payload     Digest      Unneeded  Header     None;
-    SessionUpdated             "vendor.session_updated"       Passive          Payload     Digest      Unneeded  Header     None;
-    MessageCopied              "vendor.message_copied"        Passive          Payload     Digest      Unneeded  Header     None;
-    VaultCreated               "vendor.vault_created"         Passive          Payload     Digest      Unneeded  Header     None;
-    InputRequested             "vendor.input_requested"       Caused           Payload     Digest      Unneeded  Header     None;
-    RequestWithdrawn           "vendor.request_withdrawn"     Passive          Payload     Withdrawal  Unneeded  Header     None;
-    OutcomeRecorded            "vendor.outcome_recorded"      Passive          Outcome     Digest      Unneeded  Header     None;
-    EffectRequested            "vendor.effect_requested"      Caused           Request     Digest      Intent    Header     None;
-    EffectRecorded             "vendor.effect_recorded"       Caused           Result      Effect      Result    Header     None;
-    MessageDelta               "vendor.message_delta"         Delta            Ignored     Digest      Unneeded  Header     None;
-    CheckpointCreated          "vendor.checkpoint_created"    Caused           Checkpoint  Digest      Unneeded  Header     State;
-    ReceiptChained             "vendor.receipt_chained"       Passive          Payload     Digest      Unneeded  Header     None;
-    TrustRecorded              "vendor.trust_recorded"        Decision         Decision    Trust       Unneeded  Whole      None;
-    TreeHeadSealed             "vendor.tree_head_sealed"      Passive          Payload     Digest      Unneeded  Header     None;
-    TreeHeadCosigned           "vendor.tree_head_cosigned"    Passive          Payload     Digest      Unneeded  Header     None;
-    TaskImported               "vendor.task_imported"         Passive          Payload     Digest      Unneeded  Header     Bundle;
-    ReceiptImported            "vendor.receipt_imported"      Passive          Payload     Digest      Unneeded  Receipt    Receipt;
-    PersonaCreated             "vendor.persona_created"       Passive          Payload     Digest      Unneeded  Header     None;
-    PersonaUpdated             "vendor.persona_updated"       Passive          Payload     Digest      Unneeded  Header     None;
+//  kind                       word                           payload            replay           diff        receipt     recovery  retention  blob
+    UserMessage                "user.message"                 Message            Passive          Message     Digest      Unneeded  Header     None;
+    UserInputSubmitted         "user.input_submitted"         Answered           Decision         Payload     Answer      Unneeded  Header     None;
+    UserToolConfirmation       "user.tool_confirmation"       Answered           Decision         Payload     Answer      Unneeded  Header     None;
+    UserCancelRequested        "user.cancel_requested"        CancelRequested    Passive          Payload     Digest      Unneeded  Header     None;
+    AgentMessage               "agent.message"                Message            CausedByAgent    Message     Digest      Unneeded  Header     None;
+    AgentToolUse               "agent.tool_use"               Open               Caused           Payload     ToolUse     Unneeded  Header     None;
+    AgentToolResult            "agent.tool_result"            Open               Caused           Payload     Digest      Unneeded  Header     None;
+    AgentMemoryRead            "agent.memory_read"            Open               Caused           Payload     Digest      Unneeded  Header     None;
+    TaskSubmitted              "task.submitted"               TaskSubmitted      Lifecycle        Submission  Digest      Unneeded  Header     Request;
+    TaskStarted                "task.started"                 TaskStarted        Lifecycle        Start       Digest      Workflow  Header     None;
+    TaskInputRequired          "task.input_required"          TaskWaits          Lifecycle        Occurrence  Digest      Unneeded  Header     None;
+    TaskAuthRequired           "task.auth_required"           TaskWaits          Lifecycle        Occurrence  Digest      Unneeded  Header     None;
+    TaskCompleted              "task.completed"               TaskEnded          Lifecycle        Occurrence  Digest      Unneeded  Header     None;
+    TaskFailed                 "task.failed"                  TaskEnded          Lifecycle        Occurrence  Failure     Unneeded  Header     None;
+    TaskCanceled               "task.canceled"                TaskEnded          Lifecycle        Occurrence  Digest      Unneeded  Header     None;
+    TaskStatusChanged          "task.status_changed"          StatusChanged      Lifecycle        Occurrence  Digest      Unneeded  Header     None;
+    SessionCreated             "session.created"              SessionCreated     Passive          Payload     Digest      Unneeded  Header     Plan;
+    SessionClosed              "session.closed"               Open               Passive          Payload     Digest      Unneeded  Header     None;
+    SessionMessageAppended     "session.message_appended"     MessageAppended    CausedByAgent    Payload     Digest      Unneeded  Counted    None;
+    SessionTruncated           "session.truncated"            SessionTruncated   Passive          Payload     Digest      Unneeded  Header     None;
+    SessionThreadForked        "session.thread_forked"        SessionForked      Passive          Payload     Digest      Unneeded  Header     None;
+    SessionReplayed            "session.replayed"             Open               Passive          Payload     Digest      Unneeded  Header     None;
+    BranchCreated              "branch.created"               BranchCreated      Passive          Payload     Digest      Unneeded  Header     None;
+    ArtifactCreated            "artifact.created"             ArtifactCreated    CausedByAgent    Artifact    Artifact    Unneeded  Header     Content;
+    ArtifactUpdated            "artifact.updated"             ArtifactUpdated    Passive          Content     Content     Unneeded  Header     Content;
+    ToolApprovalRequired       "tool.approval_required"       Asked              Caused           Payload     Digest      Unneeded  Header     None;
+    ToolApproved               "tool.approved"                Decided            Decision         Payload     Digest      Unneeded  Header     None;
+    ToolDenied                 "tool.denied"                  Decided            CausedOrDecided  Payload     Digest      Unneeded  Header     None;
+    ToolFailed                 "tool.failed"                  Open               Caused           Payload     Digest      Unneeded  Header     None;
+    ReceiptIssued              "receipt.issued"               Receipt            Lifecycle        Occurrence  Digest      Unneeded  Receipt    Receipt;
+    ReceiptVerified            "receipt.verified"             Verified           Lifecycle        Occurrence  Digest      Unneeded  Verdict    None;
+    ReceiptVerificationFailed  "receipt.verification_failed"  Verified           Lifecycle        Occurrence  Digest      Unneeded  Verdict    None;
+    ReplayStarted              "replay.started"               Open               Lifecycle        Occurrence  Digest      Unneeded  Header     None;
+    ReplayEventReplayed        "replay.event_replayed"        Open               Lifecycle        Occurrence  Digest      Unneeded  Header     None;
+    ReplayCompleted            "replay.completed"             Open               Lifecycle        Occurrence  Digest      Unneeded  Header     None;
+    ReplayFailed               "replay.failed"                Open               Lifecycle        Occurrence  Digest      Unneeded  Header     None;
+    WorkspaceCreated           "vendor.workspace_created"     WorkspaceCreated   Passive          Payload     Digest      Unneeded  Header     None;
+    WorkspaceUpdated           "vendor.workspace_updated"     WorkspaceUpdated   Passive          Payload     Digest      Unneeded  Header     None;
+    SessionUpdated             "vendor.session_updated"       SessionUpdated     Passive          Payload     Digest      Unneeded  Header     None;
+    MessageCopied              "vendor.message_copied"        MessageCopied      Passive          Payload     Digest      Unneeded  Header     None;
+    VaultCreated               "vendor.vault_created"         VaultCreated       Passive          Payload     Digest      Unneeded  Header     None;
+    InputRequested             "vendor.input_requested"       Asked              Caused           Payload     Digest      Unneeded  Header     None;
+    RequestWithdrawn           "vendor.request_withdrawn"     Withdrawn          Passive          Payload     Withdrawal  Unneeded  Header     None;
+    OutcomeRecorded            "vendor.outcome_recorded"      OutcomeRecorded    Passive          Outcome     Digest      Unneeded  Header     None;
+    EffectRequested            "vendor.effect_requested"      EffectRequested    Caused           Request     Digest      Intent    Header     None;
+    EffectRecorded             "vendor.effect_recorded"       EffectRecorded     Caused           Result      Effect      Result    Header     None;
+    MessageDelta               "vendor.message_delta"         MessageDelta       Delta            Ignored     Digest      Unneeded  Header     None;
+    CheckpointCreated          "vendor.checkpoint_created"    CheckpointCreated  Caused           Checkpoint  Digest      Unneeded  Header     State;
+    ReceiptChained             "vendor.receipt_chained"       ReceiptChained     Passive          Payload     Digest      Unneeded  Header     None;
+    TrustRecorded              "vendor.trust_recorded"        TrustRecorded      Decision         Decision    Trust       Unneeded  Whole      None;
+    TreeHeadSealed             "vendor.tree_head_sealed"      TreeHeadSealed     Passive          Payload     Digest      Unneeded  Header     None;
+    TreeHeadCosigned           "vendor.tree_head_cosigned"    TreeHeadCosigned   Passive          Payload     Digest      Unneeded  Header     None;
+    TaskImported               "vendor.task_imported"         TaskImported       Passive          Payload     Digest      Unneeded  Header     Bundle;
+    ReceiptImported            "vendor.receipt_imported"      Receipt            Passive          Payload     Digest      Unneeded  Receipt    Receipt;
+    PersonaCreated             "vendor.persona_created"       Persona            Passive          Payload     Digest      Unneeded  Header     None;
+    PersonaUpdated             "vendor.persona_updated"       Persona            Passive          Payload     Digest      Unneeded  Header     None;
 }
 
 impl fmt::Display for Kind {

@@ -160,12 +160,13 @@ fn check(config: &McpServerConfig) -> Result<Option<String>, String> {
         return Err(format!("the id cannot contain `{SEPARATOR}`"));
     }
     for name in config.headers.keys().chain(config.secret_headers.keys()) {
-        HeaderName::try_from(name).map_err(|_| format!("`{name}` is no name of a header"))?;
+        HeaderName::try_from(name).map_err(|_| format!("`{name}` is not a valid header name"))?;
     }
     match (&config.command, &config.url) {
         (Some(command), None) if !command.is_empty() => Ok(None),
         (None, Some(url)) => {
-            let url = Url::parse(url).map_err(|error| format!("`url` is no address: {error}"))?;
+            let url =
+                Url::parse(url).map_err(|error| format!("`url` is not a valid URL: {error}"))?;
             match (url.scheme(), url.host_str()) {
                 ("http" | "https", Some(host)) => Ok(Some(host.to_owned())),
                 _ => Err("`url` must begin with http:// or https://".to_owned()),

@@ -141,7 +141,7 @@ impl Inner {
                     .as_array()
                     .and_then(|names| names.iter().map(Value::as_str).collect());
                 let Some(texts) = texts else {
-                    return Performed::error("tool_unknown", "`names` is no list of names");
+                    return Performed::error("tool_unknown", "`names` is not a list of names");
                 };
                 Some::<Vec<&str>>(texts)
             }

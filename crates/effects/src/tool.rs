@@ -151,7 +151,7 @@ fn check(config: &ToolConfig) -> Result<Validator, String> {
         return Err("`parameters` must be a schema of type object".to_owned());
     }
     jsonschema::validator_for(&config.parameters)
-        .map_err(|error| format!("`parameters` is no JSON Schema: {error}"))
+        .map_err(|error| format!("`parameters` is not a valid JSON Schema: {error}"))
 }
 
 /// Returns the name in `{name}`.

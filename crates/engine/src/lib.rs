@@ -24,13 +24,14 @@ mod trust;
 mod turn;
 mod vault;
 mod view;
+mod wait;
 mod worker;
 
 pub use caller::{Caller, SCOPES};
 pub use dispatch::{Answer, Idempotency, Settle};
 pub use engine::{Engine, Parts};
 pub use limits::Limits;
-pub use log_tree::{Proof, newest_checkpoint};
+pub use log_tree::{Proof, newest_checkpoint, seal_recovered};
 pub use metrics::{Histogram, Metrics};
 pub use offline::Offline;
 pub use proof::{ReceiptForm, VerifyRequest};

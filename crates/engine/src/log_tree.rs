@@ -7,16 +7,21 @@
 use std::collections::BTreeMap;
 use std::time::Duration;
 
-use canon::Digest;
+use canon::{Digest, Value};
 use domain::{
-    BatchId, Command, CosignHead, Document, Order, Position, ResourceKind, SealHead, State,
+    BatchId, Command, CosignHead, Document, Order, Position, ResourceKind, Scratch, SealHead,
+    Sealed, State, Timestamp, decide, seal,
 };
 use receipts::merkle::{self, Frontier};
 use receipts::note::{Checkpoint, Note, SignatureLine};
 use receipts::tiles::{self, Tile};
 
 use crate::engine::Engine;
-use crate::port::{ListQuery, NewestQuery, Scope, Store, StoreFault, Tree, TreeAppend};
+use crate::port::{
+    Commit, ListQuery, NewestQuery, Scope, SealedTurn, Store, StoreFault, StoredEvent, Tree,
+    TreeAppend,
+};
+use crate::receipt::Authority;
 use crate::refused::Refused;
 use crate::turn::Lease;
 
@@ -167,32 +172,9 @@ impl Engine {
         {
             return Ok(());
         }
-        let root = frontier(&tree)?.root();
-        let authority = &self.shared.authority;
-        let checkpoint = Checkpoint {
-            origin: authority.origin.clone(),
-            size: tree.size,
-            root,
-            extensions: Vec::new(),
-        };
-        let internal = |error: receipts::note::NoteError| Refused::Internal {
-            detail: error.to_string(),
-        };
-        let mut note = Note::new(checkpoint.text()).map_err(internal)?;
-        note.sign(&authority.origin, &authority.signer)
-            .map_err(internal)?;
-        let order = SealHead {
-            id: BatchId::from_body(&self.shared.ids.body()),
-            size: tree.size,
-            root,
-            previous_root: newest.map(|(_, _, root)| root),
-            checkpoint: note.write(),
-        };
-        let command = Command {
-            actor: "system".to_owned(),
-            idempotency_key: None,
-            order: Order::SealHead(order),
-        };
+        let id = BatchId::from_body(&self.shared.ids.body());
+        let newest = newest.map(|(_, _, root)| root);
+        let command = head_of(&tree, &self.shared.authority, id, newest, None)?;
         self.order(command, None, Lease::None).await.map(drop)
     }
 
@@ -394,7 +376,7 @@ pub async fn newest_checkpoint(store: &dyn Store) -> Result<Option<String>, Refu
 async fn checkpoint_in(store: &dyn Store, document: &Document) -> Result<String, Refused> {
     let State::Batch(batch) = &document.state else {
         return Err(Refused::Internal {
-            detail: "a batch that is none".to_owned(),
+            detail: "the document is not a receipt batch".to_owned(),
         });
     };
     let text = |payload: &canon::Map<String, canon::Value>, member: &str| {
@@ -412,6 +394,97 @@ async fn checkpoint_in(store: &dyn Store, document: &Document) -> Result<String,
         checkpoint.push('\n');
     }
     Ok(checkpoint)
+}
+
+/// Seals the first head under a new origin of a log that has lost what was acknowledged. Says what was lost, so that
+/// whoever saw a head of the old origin finds out why it is not continued.
+///
+/// # Errors
+/// The store failed.
+pub async fn seal_recovered(
+    store: &dyn Store,
+    authority: &Authority,
+    (id, now): (BatchId, Timestamp),
+    recovered: Value,
+) -> Result<Position, Refused> {
+    let internal = |detail: String| Refused::Internal { detail };
+    let tree = store.tree().await?;
+    let newest = store.newest(NewestQuery::one(ResourceKind::Batch)).await?;
+    let newest = newest.first().and_then(|document| match &document.state {
+        State::Batch(batch) => Some(batch.root),
+        _ => None,
+    });
+    let command = head_of(&tree, authority, id, newest, Some(recovered))?;
+    let decision =
+        decide(&Scratch::default(), &command).map_err(|refusal| internal(refusal.to_string()))?;
+    let log = store.name().clone();
+    let drafts = decision.drafts;
+    let commit = Commit {
+        expected: Vec::new(),
+        fences: Vec::new(),
+        holder: "recovery".into(),
+        blobs: decision.blobs,
+        event_count: drafts.len() as u64,
+        now,
+        seal: Box::new(move |first| {
+            let mut scratch = Scratch::default();
+            let events = seal(&log, &mut scratch, &drafts, first, now)?;
+            Ok(SealedTurn {
+                events: events.into_iter().map(stored).collect(),
+                documents: scratch.iter().cloned().collect(),
+                ..SealedTurn::default()
+            })
+        }),
+    };
+    match store.commit(commit).await {
+        Ok(committed) => Ok(committed.first),
+        Err(error) => Err(internal(error.to_string())),
+    }
+}
+
+fn stored(sealed: Sealed) -> StoredEvent {
+    StoredEvent {
+        position: sealed.position,
+        links: sealed.links,
+        resource: sealed.resource,
+        bytes: sealed.bytes.into(),
+    }
+}
+
+/// Signs a head over the whole tree.
+fn head_of(
+    tree: &Tree,
+    authority: &Authority,
+    id: BatchId,
+    previous_root: Option<Digest>,
+    recovered: Option<Value>,
+) -> Result<Command, Refused> {
+    let root = frontier(tree)?.root();
+    let checkpoint = Checkpoint {
+        origin: authority.origin.clone(),
+        size: tree.size,
+        root,
+        extensions: Vec::new(),
+    };
+    let internal = |error: receipts::note::NoteError| Refused::Internal {
+        detail: error.to_string(),
+    };
+    let mut note = Note::new(checkpoint.text()).map_err(internal)?;
+    note.sign(&authority.origin, &authority.signer)
+        .map_err(internal)?;
+    let order = SealHead {
+        id,
+        size: tree.size,
+        root,
+        previous_root,
+        checkpoint: note.write(),
+        recovered,
+    };
+    Ok(Command {
+        actor: "system".to_owned(),
+        idempotency_key: None,
+        order: Order::SealHead(order),
+    })
 }
 
 fn frontier(tree: &Tree) -> Result<Frontier, Refused> {

@@ -16,10 +16,12 @@ use crate::blob;
 use crate::blocks::{Blocks, Damage};
 use crate::directory::{self, OpenError};
 use crate::fault::fault;
+use crate::loss::Loss;
 use crate::row::{DocumentRow, sql};
 use crate::rows::Table;
-use crate::schema::{self, Role};
+use crate::schema;
 use crate::tree;
+use crate::view::View;
 
 /// How many rows are read at a time.
 const CHUNK: usize = 512;
@@ -67,7 +69,7 @@ pub struct DamagedBlock {
 #[derive(Debug)]
 pub struct Audit {
     directory: PathBuf,
-    connection: Blocks,
+    view: View,
     name: EventName,
     head: Position,
 }
@@ -78,14 +80,10 @@ impl Audit {
     /// # Errors
     /// There is no log, a newer program wrote it, or the disk fails.
     pub fn open(directory: &Path) -> Result<Self, AuditError> {
-        directory::check(directory)?;
-        let connection = schema::connect(directory, Role::Reader)
-            .map_err(|error| OpenError::fault(directory, error))?;
-        // One transaction to the end: what is committed meanwhile stays out of sight.
-        connection.execute_batch("BEGIN").map_err(fault)?;
-        let connection = Blocks::new(connection);
-        let meta = schema::meta(directory, &connection)?;
-        let head = match Table::Events.holding(&connection, u64::MAX)? {
+        let view = View::open(directory)?;
+        let connection = &view.blocks;
+        let meta = schema::meta(directory, connection)?;
+        let head = match Table::Events.holding(connection, u64::MAX)? {
             None => Position::START,
             Some(first) => {
                 let block = connection.read(Table::Events, first)?;
@@ -103,10 +101,35 @@ impl Audit {
         };
         Ok(Self {
             directory: directory.to_owned(),
-            connection,
+            view,
             name: EventName::new(&meta.name),
             head,
         })
+    }
+
+    fn connection(&self) -> &Blocks {
+        &self.view.blocks
+    }
+
+    /// Returns what the log has lost, as far as it can be read nevertheless.
+    pub fn loss(&self) -> Option<Loss> {
+        self.view.loss
+    }
+
+    /// Returns why nothing says how far the log had come.
+    pub(crate) fn unreadable_head(&self) -> Option<&OpenError> {
+        self.view.unreadable.as_ref()
+    }
+
+    /// True when a copy in a temporary folder is read, because the directory cannot be written.
+    pub fn is_copy(&self) -> bool {
+        self.view.is_copy()
+    }
+
+    /// True when somebody began to work in a directory that was opened while nobody did: what was read may be torn, and
+    /// opening it again helps.
+    pub fn is_stale(&self) -> bool {
+        self.view.is_stale()
     }
 
     /// Returns the name of the log.
@@ -128,12 +151,12 @@ impl Audit {
         after: Position,
     ) -> Result<Vec<Result<StoredEvent, DamagedBlock>>, AuditError> {
         let next = after.plus(1);
-        let start = Table::Events.holding(&self.connection, next.0)?;
+        let start = Table::Events.holding(self.connection(), next.0)?;
         let mut found: Vec<Result<StoredEvent, DamagedBlock>> = Vec::new();
         // The block that is damaged when the last one cannot be read.
         let mut cause = 0;
         let add = |first: Position, bytes: &[u8]| -> Result<bool, AuditError> {
-            let block = self.connection.decode(Table::Events, first.0, bytes)?;
+            let block = self.connection().decode(Table::Events, first.0, bytes)?;
             // What is lost reaches to the block that follows, and on over those that are lost for the same reason.
             let lost = found.last_mut().and_then(|last| last.as_mut().err());
             match (&block, lost) {
@@ -160,7 +183,7 @@ impl Audit {
             // Not before it is known how far a damaged one reaches.
             Ok(found.len() < CHUNK || matches!(found.last(), Some(Err(_))))
         };
-        Table::Events.each(&self.connection, start.unwrap_or(next.0), add)?;
+        Table::Events.each(self.connection(), start.unwrap_or(next.0), add)?;
         Ok(found)
     }
 
@@ -169,7 +192,7 @@ impl Audit {
     /// # Errors
     /// The database fails.
     pub fn documents(&self, after: Position) -> Result<Vec<DocumentRow>, AuditError> {
-        Ok(documents(&self.connection, after)?)
+        Ok(documents(self.connection(), after)?)
     }
 
     /// Returns the digests that blobs are stored under, ascending.
@@ -178,7 +201,7 @@ impl Audit {
     /// The database or the disk fails.
     pub fn blobs(&self) -> Result<BTreeSet<Digest>, AuditError> {
         let mut select = self
-            .connection
+            .connection()
             .prepare_cached("SELECT digest FROM blobs")
             .map_err(fault)?;
         let rows = select
@@ -198,7 +221,7 @@ impl Audit {
     pub fn blob(&self, digest: &Digest) -> Result<Option<Vec<u8>>, AuditError> {
         Ok(blob::find_unchecked(
             &self.directory,
-            &self.connection,
+            self.connection(),
             digest,
         )?)
     }
@@ -208,7 +231,7 @@ impl Audit {
     /// # Errors
     /// The database fails.
     pub fn pruned(&self) -> Result<BTreeMap<Position, (u64, Digest)>, AuditError> {
-        Ok(schema::pruned(&self.connection).map_err(fault)?)
+        Ok(schema::pruned(self.connection()).map_err(fault)?)
     }
 
     /// Returns the document with a key.
@@ -219,7 +242,7 @@ impl Audit {
         let columns = DocumentRow::COLUMNS;
         let text = format!("SELECT {columns} FROM documents WHERE key = ?1");
         let row = self
-            .connection
+            .connection()
             .prepare_cached(&text)
             .and_then(|mut select| select.query_row([sql(key.0)], DocumentRow::read).optional());
         Ok(row.map_err(fault)?)
@@ -230,7 +253,7 @@ impl Audit {
     /// # Errors
     /// The database fails.
     pub fn tree(&self) -> Result<Tree, AuditError> {
-        Ok(tree::tree(&self.connection)?)
+        Ok(tree::tree(self.connection())?)
     }
 
     /// Returns some leaves from an index, ascending: the key and the hash of each receipt; none at the end.
@@ -238,7 +261,7 @@ impl Audit {
     /// # Errors
     /// The database fails.
     pub fn leaves(&self, first: u64) -> Result<Vec<(Position, Digest)>, AuditError> {
-        Ok(tree::leaves(&self.connection, first, CHUNK)?)
+        Ok(tree::leaves(self.connection(), first, CHUNK)?)
     }
 
     /// Returns how many leaves are stored.
@@ -247,7 +270,7 @@ impl Audit {
     /// The database fails.
     pub fn leaf_count(&self) -> Result<u64, AuditError> {
         let count = self
-            .connection
+            .connection()
             .query_row("SELECT count(*) FROM leaves", [], |row| row.get(0));
         Ok(count.map_err(fault)?)
     }
@@ -258,7 +281,7 @@ impl Audit {
     /// The database fails.
     pub fn tree_hash(&self, level: u8, index: u64) -> Result<Option<Digest>, AuditError> {
         let found = self
-            .connection
+            .connection()
             .prepare_cached("SELECT hash FROM tree_hashes WHERE level = ?1 AND idx = ?2")
             .and_then(|mut select| {
                 select
@@ -276,7 +299,7 @@ impl Audit {
     /// The database fails.
     pub fn integrity(&self) -> Result<Vec<String>, AuditError> {
         let mut check = self
-            .connection
+            .connection()
             .prepare("PRAGMA integrity_check")
             .map_err(fault)?;
         let rows = check.query_map([], |row| row.get(0)).map_err(fault)?;

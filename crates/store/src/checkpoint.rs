@@ -120,6 +120,11 @@ impl Progress {
 }
 
 impl Checkpoints {
+    /// Returns how many frames of the log the last commit left.
+    pub(crate) fn frames(&self) -> u32 {
+        self.progress.written.load(Ordering::Relaxed)
+    }
+
     /// Called by the writer after each commit.
     pub(crate) fn committed(&mut self, writer: &Connection) {
         let written = self.progress.written.load(Ordering::Relaxed);

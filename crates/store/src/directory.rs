@@ -7,6 +7,8 @@ use std::io::{self, Read, Seek, Write};
 use std::path::{Path, PathBuf};
 use std::time::Duration;
 
+use crate::loss::Loss;
+
 /// The version of the data directory that this program writes.
 ///
 /// 1: the first, never released. Each event was a row of its own.
@@ -63,6 +65,20 @@ pub enum OpenError {
         /// The file.
         file: PathBuf,
     },
+    /// The file that says how far the log had come is damaged.
+    #[error("`{}` is damaged", file.display())]
+    UnreadableHead {
+        /// The file.
+        file: PathBuf,
+    },
+    /// The log does not hold what was acknowledged. Nothing was changed.
+    #[error("data directory `{}` has lost what was acknowledged: {loss}", directory.display())]
+    Lost {
+        /// The directory.
+        directory: PathBuf,
+        /// What is lost.
+        loss: Loss,
+    },
     /// The disk or the database failed.
     #[error("data directory `{}`: {problem}", directory.display())]
     Fault {
@@ -99,6 +115,12 @@ impl OpenError {
             OpenError::UnreadableFormat { .. } => {
                 "restore the file `format` from a backup; it holds one number"
             }
+            OpenError::UnreadableHead { .. } => {
+                "it says how far the log had come: restore it from a backup; if there is none, remove it when `reprise log verify` finds nothing else, and the next start writes it again"
+            }
+            OpenError::Lost { .. } => {
+                "nothing was changed: keep a copy of the directory and restore a backup if there is one; `reprise log recover --accept-loss` goes on from what can still be read, under a new origin"
+            }
             OpenError::Fault { .. } => {
                 "check that the disk works, has room, and lets this user write"
             }
@@ -112,6 +134,13 @@ impl OpenError {
             OpenError::NewerFormat { directory, found }
         } else {
             OpenError::OlderFormat { directory, found }
+        }
+    }
+
+    pub(crate) fn lost(directory: &Path, loss: Loss) -> Self {
+        OpenError::Lost {
+            directory: directory.to_owned(),
+            loss,
         }
     }
 
@@ -143,7 +172,16 @@ fn take(file: &File) -> Result<(), TryLockError> {
     file.try_lock()
 }
 
-/// Makes the directory when it is missing, takes its lock and checks its format.
+/// True when a process works in the directory, or when that cannot be told.
+pub(crate) fn is_held(directory: &Path) -> bool {
+    match File::open(directory.join(LOCK)) {
+        // Given back at once: whoever wants to work here tries for longer than this takes.
+        Ok(file) => !matches!(file.try_lock_shared(), Ok(())),
+        Err(error) => error.kind() != io::ErrorKind::NotFound,
+    }
+}
+
+/// Makes the directory when it is missing, takes its lock and checks its format, which [`adopt`] makes ours.
 pub(crate) fn claim(directory: &Path) -> Result<Lock, OpenError> {
     let fault = |error: io::Error| OpenError::fault(directory, error);
     make_directory(directory).map_err(fault)?;
@@ -173,15 +211,18 @@ pub(crate) fn claim(directory: &Path) -> Result<Lock, OpenError> {
     };
     write_pid(&mut file).map_err(fault)?;
     match read_format(directory)? {
-        Some(FORMAT_VERSION) => {}
-        // An older program must not read what is about to be written.
-        Some(FORMAT_OLDEST..FORMAT_VERSION) | None => {
-            write_durably(directory, FORMAT, format!("{FORMAT_VERSION}\n").as_bytes())
-                .map_err(fault)?;
-        }
-        Some(found) => return Err(OpenError::other_format(directory, found)),
+        Some(FORMAT_OLDEST..=FORMAT_VERSION) | None => Ok(Lock { _file: file }),
+        Some(found) => Err(OpenError::other_format(directory, found)),
     }
-    Ok(Lock { _file: file })
+}
+
+/// Makes the format of a claimed directory ours: an older program must not read what is about to be written.
+pub(crate) fn adopt(directory: &Path) -> Result<(), OpenError> {
+    if read_format(directory)? == Some(FORMAT_VERSION) {
+        return Ok(());
+    }
+    write_durably(directory, FORMAT, format!("{FORMAT_VERSION}\n").as_bytes())
+        .map_err(|error| OpenError::fault(directory, error))
 }
 
 /// Checks that a directory holds a log of a format this program can read.
@@ -223,7 +264,7 @@ pub(crate) fn blobs(directory: &Path) -> PathBuf {
 }
 
 /// Makes a directory that only its owner can look into: the log's secret is in it.
-fn make_directory(directory: &Path) -> io::Result<()> {
+pub(crate) fn make_directory(directory: &Path) -> io::Result<()> {
     if directory.is_dir() {
         return Ok(());
     }
@@ -237,6 +278,14 @@ fn make_directory(directory: &Path) -> io::Result<()> {
         .parent()
         .filter(|parent| !parent.as_os_str().is_empty());
     sync_directory(parent.unwrap_or(Path::new(".")))
+}
+
+/// Returns how files are opened that only their owner may read: what is in a log is in all of them.
+pub(crate) fn private() -> OpenOptions {
+    let mut options = OpenOptions::new();
+    #[cfg(unix)]
+    std::os::unix::fs::OpenOptionsExt::mode(&mut options, 0o600);
+    options
 }
 
 /// Writes a file so that after a crash it is there whole or not at all.

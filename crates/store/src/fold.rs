@@ -30,6 +30,8 @@ pub enum What {
     Tree,
     /// The database file itself.
     Database,
+    /// The end of the log.
+    Log,
 }
 
 impl fmt::Display for Problem {
@@ -41,6 +43,7 @@ impl fmt::Display for Problem {
             What::Blob(digest) => write!(f, "blob `{digest}`: {problem}"),
             What::Tree => write!(f, "receipt log: {problem}"),
             What::Database => write!(f, "database: {problem}"),
+            What::Log => write!(f, "log: {problem}"),
         }
     }
 }

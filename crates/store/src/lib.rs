@@ -4,6 +4,7 @@
 //! reprise-data/
 //!   lock         held by the one process that writes; names its pid
 //!   format       the version of everything here
+//!   head         how far the log had come, written after each commit
 //!   reprise.db   events and small blobs in compressed blocks, documents, claims, leases, keys
 //!   blobs/ab/…   large blobs, by digest
 //! ```
@@ -22,6 +23,8 @@ mod directory;
 mod export;
 mod fault;
 mod fold;
+mod kept;
+mod loss;
 mod prune;
 mod read;
 mod readers;
@@ -34,14 +37,18 @@ mod sqlite;
 pub mod tamper;
 mod tree;
 mod verify;
+mod view;
+mod wal;
 mod write;
 
 pub use audit::{Audit, AuditError, DamagedBlock};
 pub use directory::{FORMAT_VERSION, OpenError};
 pub use export::{Evidence, Exported, export};
 pub use fold::{Problem, What};
+pub use kept::Kept;
+pub use loss::Loss;
 pub use prune::{PruneProgress, Pruned, prunable, prune};
 pub use rebuild::{Rebuilt, rebuild};
 pub use row::{DocumentRow, document_bytes};
-pub use sqlite::{Options, SqliteStore};
+pub use sqlite::{Lost, Options, SqliteStore};
 pub use verify::{Report, verify};

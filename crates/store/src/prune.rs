@@ -27,7 +27,7 @@ use crate::fault::fault;
 use crate::row::sql;
 use crate::rows::Table;
 use crate::schema::{self, Role};
-use crate::{blob, read};
+use crate::{blob, kept, loss, read};
 
 /// How many rows are read at a time.
 const CHUNK: usize = 512;
@@ -65,6 +65,11 @@ pub fn prune(
 ) -> Result<Pruned, AuditError> {
     directory::check(directory)?;
     let _lock = directory::claim(directory)?;
+    let kept = kept::read(directory)?;
+    loss::of_files(directory, kept.as_ref())?
+        .1
+        .map_or(Ok(()), |loss| Err(OpenError::lost(directory, loss)))?;
+    directory::adopt(directory)?;
     let open = |error: rusqlite::Error| OpenError::fault(directory, error);
     let mut connection =
         schema::connect(directory, Role::Writer { full_sync: true }).map_err(open)?;
@@ -95,6 +100,7 @@ pub fn prune(
     connection
         .query_row(truncate, [], |_| Ok(()))
         .map_err(fault)?;
+    schema::checkpoint_on_close(&connection, true).map_err(fault)?;
     Ok(pruned)
 }
 

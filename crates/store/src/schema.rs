@@ -176,11 +176,13 @@ pub(crate) fn scratch(file: &Path) -> rusqlite::Result<Connection> {
     Ok(connection)
 }
 
-fn configure(connection: &Connection, role: Role) -> rusqlite::Result<()> {
+pub(crate) fn configure(connection: &Connection, role: Role) -> rusqlite::Result<()> {
     connection.busy_timeout(BUSY)?;
     // Otherwise the planner looks at the value of each `LIMIT ?` and compiles the statement again every time.
     connection.set_db_config(DbConfig::SQLITE_DBCONFIG_ENABLE_QPSG, true)?;
     connection.set_prepared_statement_cache_capacity(STATEMENTS_MAX);
+    // Otherwise whoever closes last moves the write-ahead log into the database and removes it, even one who only looked.
+    checkpoint_on_close(connection, false)?;
     connection.pragma_update(None, "foreign_keys", false)?;
     match role {
         Role::Writer { full_sync } => {
@@ -198,6 +200,12 @@ fn configure(connection: &Connection, role: Role) -> rusqlite::Result<()> {
         }
     }
     Ok(())
+}
+
+/// Lets the last connection that closes empty the write-ahead log and remove it, or not.
+pub(crate) fn checkpoint_on_close(connection: &Connection, on: bool) -> rusqlite::Result<()> {
+    let off = connection.set_db_config(DbConfig::SQLITE_DBCONFIG_NO_CKPT_ON_CLOSE, !on);
+    off.map(drop)
 }
 
 /// What was made once, when the log was.

@@ -1,7 +1,7 @@
 //! The store port on SQLite: who may open a directory how, and where each call runs.
 
 use std::fmt;
-use std::path::Path;
+use std::path::{Path, PathBuf};
 use std::sync::atomic::Ordering;
 use std::sync::{Arc, mpsc};
 use std::thread::{self, JoinHandle};
@@ -18,8 +18,11 @@ use tokio::sync::{broadcast, oneshot};
 use crate::blocks::Blocks;
 use crate::directory::{self, Lock, OpenError};
 use crate::fault::{closed, fault};
+use crate::kept::{self, Kept};
+use crate::loss::{self, Loss};
 use crate::readers::Readers;
 use crate::schema::{self, Meta, Role};
+use crate::wal::Wal;
 use crate::write::{Published, Writer, upsert_api_key};
 use crate::{blob, checkpoint, read, tree};
 
@@ -29,7 +32,7 @@ pub struct Options {
     /// Sync at each commit. False only where a test must see the difference: a power cut then loses commits
     /// that were acknowledged.
     pub full_sync: bool,
-    /// Pretends that the disk has room for so many pages of the database, for tests.
+    /// Pretends that the disk has room for this many pages of the database, for tests.
     pub pages_max: Option<u32>,
 }
 
@@ -40,6 +43,41 @@ impl Default for Options {
             pages_max: None,
         }
     }
+}
+
+/// What a directory had lost that was opened nevertheless.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Lost {
+    /// Why it was refused.
+    pub loss: Loss,
+    /// The position of the last event that can be read.
+    pub found: Position,
+    /// The newest position that was acknowledged; none when nothing says so.
+    pub acknowledged: Option<Position>,
+    /// Size and root of the newest head of the receipt log that was signed.
+    pub tree: Option<(u64, Digest)>,
+    /// Where the files are kept as they were found.
+    pub aside: PathBuf,
+}
+
+/// Looks whether the log of a claimed directory reaches as far as it did.
+fn lost_of_log(directory: &Path, kept: Option<&Kept>) -> Result<Option<Loss>, OpenError> {
+    let Some(kept) = kept else { return Ok(None) };
+    if !directory::database(directory).exists() {
+        let (found, kept) = (Position::START, kept.position);
+        return Ok((kept > found).then_some(Loss::Shorter { found, kept }));
+    }
+    let connection = schema::connect(directory, Role::Reader)
+        .map_err(|error| OpenError::fault(directory, error))?;
+    Ok(loss::of_log(&Blocks::new(connection), kept))
+}
+
+fn last_position(directory: &Path) -> Result<Position, OpenError> {
+    let connection = schema::connect(directory, Role::Reader)
+        .map_err(|error| OpenError::fault(directory, error))?;
+    let last = read::last_event(&Blocks::new(connection), Scope::All)
+        .map_err(|problem| OpenError::fault(directory, problem))?;
+    Ok(last.unwrap_or(Position::START))
 }
 
 /// A log in a directory.
@@ -68,6 +106,53 @@ impl SqliteStore {
     /// Another process holds it, a newer program wrote it, or the disk fails.
     pub fn open(directory: &Path, options: Options) -> Result<Self, OpenError> {
         let lock = directory::claim(directory)?;
+        let kept = kept::read(directory)?;
+        let wal = loss::of_files(directory, kept.as_ref())?;
+        if let Some(loss) = wal.1.or(lost_of_log(directory, kept.as_ref())?) {
+            return Err(OpenError::lost(directory, loss));
+        }
+        Self::work(directory, options, lock, wal.0, Position::START)
+    }
+
+    /// Opens a directory that has lost what was acknowledged, and goes on from what can still be read. What is damaged is
+    /// kept aside. New events take positions that were never given out. None when nothing is lost.
+    ///
+    /// # Errors
+    /// Another process holds it, a newer program wrote it, or the disk fails.
+    pub fn open_accepting_loss(
+        directory: &Path,
+        options: Options,
+    ) -> Result<Option<(Self, Lost)>, OpenError> {
+        directory::check(directory)?;
+        let lock = directory::claim(directory)?;
+        let kept = kept::read(directory)?;
+        let (wal, loss) = loss::of_files(directory, kept.as_ref())?;
+        let loss = loss.or(lost_of_log(directory, kept.as_ref())?);
+        let Some(loss) = loss else { return Ok(None) };
+        let aside =
+            loss::keep_aside(directory).map_err(|error| OpenError::fault(directory, error))?;
+        let found = last_position(directory)?;
+        let after = loss::goes_on_after(found, kept.as_ref(), wal);
+        let store = Self::work(directory, options, lock, Wal::None, after)?;
+        let lost = Lost {
+            loss,
+            found,
+            acknowledged: kept.map(|kept| kept.position),
+            tree: kept.and_then(|kept| kept.tree),
+            aside,
+        };
+        Ok(Some((store, lost)))
+    }
+
+    /// Begins to work in a claimed directory: new events stand behind a position, wherever the last one stands.
+    fn work(
+        directory: &Path,
+        options: Options,
+        lock: Lock,
+        wal: Wal,
+        after: Position,
+    ) -> Result<Self, OpenError> {
+        directory::adopt(directory)?;
         let fault = |error: rusqlite::Error| OpenError::fault(directory, error);
         let role = Role::Writer {
             full_sync: options.full_sync,
@@ -84,7 +169,7 @@ impl SqliteStore {
         let meta = schema::meta(directory, &connection)?;
         let (checkpoints, checkpoint_thread) =
             checkpoint::start(directory, &mut connection).map_err(fault)?;
-        let (writer, published) = Writer::new(directory, connection, checkpoints)
+        let (writer, published) = Writer::new(directory, connection, checkpoints, wal, after)
             .map_err(|problem| OpenError::fault(directory, problem))?;
         let (jobs, queue) = mpsc::channel::<Job>();
         let writer = thread::Builder::new()
@@ -112,11 +197,19 @@ impl SqliteStore {
     /// There is no log, a newer program wrote it, or the disk fails.
     pub fn open_reader(directory: &Path) -> Result<Self, OpenError> {
         directory::check(directory)?;
+        let kept = kept::read(directory)?;
+        if !directory::is_held(directory) {
+            loss::refuse(directory, kept.as_ref())?;
+        }
         let fault = |problem: StoreFault| OpenError::fault(directory, problem);
         let connection = schema::connect(directory, Role::Reader)
             .map_err(|error| OpenError::fault(directory, error))?;
         let meta = schema::meta(directory, &connection)?;
-        let head = read::last_event(&Blocks::new(connection), Scope::All).map_err(fault)?;
+        let blocks = Blocks::new(connection);
+        if let Some(loss) = kept.and_then(|kept| loss::of_log(&blocks, &kept)) {
+            return Err(OpenError::lost(directory, loss));
+        }
+        let head = read::last_event(&blocks, Scope::All).map_err(fault)?;
         let published = Arc::new(Published::new(head.unwrap_or(Position::START)));
         Ok(Self::new(directory, meta, published, None))
     }
@@ -380,5 +473,6 @@ fn put_api_key_beside(directory: &Path, key: &ApiKey) -> rusqlite::Result<()> {
     let mut connection = schema::connect(directory, Role::Writer { full_sync: true })?;
     let transaction = connection.transaction_with_behavior(TransactionBehavior::Immediate)?;
     upsert_api_key(&transaction, key)?;
-    transaction.commit()
+    transaction.commit()?;
+    schema::checkpoint_on_close(&connection, !directory::is_held(directory))
 }

@@ -16,6 +16,7 @@ use domain::{
 use engine::port::StoredEvent;
 
 use crate::audit::{Audit, AuditError, DamagedBlock};
+use crate::directory::OpenError;
 use crate::fold::{Problem, What, is_unfoldable, read_event, reseal};
 use crate::prune::Headers;
 use crate::row::DocumentRow;
@@ -33,9 +34,14 @@ pub struct Report {
     pub receipts: u64,
     /// How many of the events are headers that pruning left.
     pub pruned: u64,
+    /// True when a copy in a temporary folder was checked, because the directory cannot be written.
+    pub copied: bool,
     /// What is wrong; empty when nothing is.
     pub problems: Vec<Problem>,
 }
+
+/// How often a directory is read again in which somebody began to work meanwhile.
+const TRIES: u32 = 3;
 
 /// Checks the log of a directory. Tells how far it is: events read, and the position of the last one.
 ///
@@ -44,12 +50,46 @@ pub struct Report {
 /// # Errors
 /// The log cannot be read. A log that can be read and is wrong is a report with problems.
 pub fn verify(directory: &Path, progress: &mut dyn FnMut(u64, u64)) -> Result<Report, AuditError> {
-    let audit = Audit::open(directory)?;
-    let mut check = Check::new(&audit);
+    let mut tries = 1;
+    loop {
+        let audit = match Audit::open(directory) {
+            // Behind what is lost nothing can be read, and before it nothing would be what it says.
+            Err(AuditError::Open(error @ OpenError::Lost { .. })) => return Ok(lost(&error)),
+            opened => opened?,
+        };
+        let report = check(&audit, progress);
+        if tries == TRIES || !audit.is_stale() {
+            return report;
+        }
+        tries += 1;
+    }
+}
+
+fn lost(error: &OpenError) -> Report {
+    let problem = format!("{error}; {}", error.hint());
+    Report {
+        problems: vec![Problem {
+            what: What::Log,
+            problem,
+        }],
+        ..Report::default()
+    }
+}
+
+fn check(audit: &Audit, progress: &mut dyn FnMut(u64, u64)) -> Result<Report, AuditError> {
+    let mut check = Check::new(audit);
+    check.report.copied = audit.is_copy();
+    if let Some(error) = audit.unreadable_head() {
+        check.report(What::Log, format!("{error}; {}", error.hint()));
+    }
+    if let Some(loss) = audit.loss() {
+        check.report(What::Log, loss.to_string());
+    }
+    let known = check.report.problems.len();
     for problem in audit.integrity()? {
         check.report(What::Database, problem);
     }
-    if !check.report.problems.is_empty() {
+    if check.report.problems.len() > known {
         // What its pages and indexes say cannot be relied on: whatever else was found would mislead.
         return Ok(check.report);
     }
@@ -321,6 +361,10 @@ impl<'a> Check<'a> {
 
     /// Notes the blobs that an event needs.
     fn refer(&mut self, event: &Event, position: Position) {
+        if event.is_substituted() {
+            // A caller's words: nothing is kept for them.
+            return;
+        }
         if let Some(Value::Object(moved)) = event.payload.get(BLOB_MEMBER) {
             for (member, descriptor) in moved {
                 if let Some(digest) = digest_of(descriptor) {

@@ -9,10 +9,11 @@ use std::path::Path;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicI64, AtomicU64, Ordering};
 
-use domain::{Blob, Position};
+use canon::{Digest, sha256};
+use domain::{Blob, Document, Position, ResourceKind, State};
 use engine::port::{
-    ApiKey, Claim, Commit, CommitError, Committed, LeaseName, News, Scope, SealedTurn, StoreFault,
-    StoredEvent, TreeAppend,
+    ApiKey, Claim, Commit, CommitError, Committed, LeaseName, NewestQuery, News, Scope, SealedTurn,
+    StoreFault, StoredEvent, TreeAppend,
 };
 use rusqlite::{Connection, ErrorCode, OptionalExtension};
 use tokio::sync::broadcast;
@@ -21,10 +22,12 @@ use crate::block::Block;
 use crate::blocks::Blocks;
 use crate::chain::Chains;
 use crate::checkpoint::{self, Checkpoints};
-use crate::fault::{commit_fault, fault, only_fault};
+use crate::fault::{commit_fault, fault, file_fault, only_fault};
+use crate::kept::{Keeper, Kept};
 use crate::row::{DocumentRow, id_bytes, sql};
 use crate::rows::{Room, Table};
-use crate::{blob, read, tree};
+use crate::wal::Wal;
+use crate::{blob, read, schema, tree};
 
 /// How many commits a lagging subscriber may miss before it must read the log.
 const NEWS_LEN_MAX: usize = 1024;
@@ -56,6 +59,10 @@ impl Published {
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 struct Counters {
     head: u64,
+    /// The digest of the event at the head.
+    newest: Option<Digest>,
+    /// Size and root of the newest signed head of the receipt log.
+    tree: Option<(u64, Digest)>,
     epoch: u64,
     pack: u64,
     event_room: Room,
@@ -65,8 +72,19 @@ struct Counters {
 impl Counters {
     fn read(connection: &Blocks) -> Result<Self, StoreFault> {
         let epoch = "SELECT value FROM meta WHERE name = 'lease_epoch'";
+        let last = read::last_event(connection, Scope::All)?;
+        let event = match last {
+            Some(last) => read::events_at(connection, &[last])?
+                .into_iter()
+                .flatten()
+                .next(),
+            None => None,
+        };
+        let tree = read::newest(connection, NewestQuery::one(ResourceKind::Batch))?;
         Ok(Self {
-            head: read::last_event(connection, Scope::All)?.map_or(0, |last| last.0),
+            head: last.map_or(0, |last| last.0),
+            newest: event.map(|event| sha256(&event.bytes)),
+            tree: tree.iter().find_map(sealed_head),
             epoch: connection
                 .query_row(epoch, [], |row| row.get(0))
                 .map_err(fault)?,
@@ -74,6 +92,15 @@ impl Counters {
             event_room: Room::default(),
             pack_room: Room::default(),
         })
+    }
+
+    fn kept(&self) -> Kept {
+        Kept {
+            position: Position(self.head),
+            event: self.newest,
+            tree: self.tree,
+            wal: None,
+        }
     }
 
     fn next_epoch(&mut self, connection: &Connection) -> Result<u64, CommitError> {
@@ -100,6 +127,7 @@ pub(crate) struct Writer {
     counters: Counters,
     chains: Chains,
     checkpoints: Checkpoints,
+    keeper: Keeper,
     published: Arc<Published>,
     stopped: Option<StoreFault>,
 }
@@ -109,9 +137,26 @@ impl Writer {
         directory: &Path,
         connection: Connection,
         checkpoints: Checkpoints,
+        wal: Wal,
+        after: Position,
     ) -> Result<(Self, Arc<Published>), StoreFault> {
         let connection = Blocks::new(connection);
-        let counters = Counters::read(&connection)?;
+        let mut counters = Counters::read(&connection)?;
+        if after.0 > counters.head {
+            (counters.head, counters.newest) = (after.0, None);
+        }
+        let kept = Kept {
+            wal: match wal {
+                Wal::Whole {
+                    salts: Some(salts),
+                    frames,
+                } => Some((salts, frames)),
+                Wal::None | Wal::Whole { .. } | Wal::Damaged { .. } => None,
+            },
+            ..counters.kept()
+        };
+        let keeper = Keeper::open(directory, kept)
+            .map_err(|error| file_fault("the position of the newest event", error))?;
         let published = Arc::new(Published::new(Position(counters.head)));
         let writer = Self {
             directory: directory.into(),
@@ -119,6 +164,7 @@ impl Writer {
             counters,
             chains: Chains::default(),
             checkpoints,
+            keeper,
             published: Arc::clone(&published),
             stopped: None,
         };
@@ -193,11 +239,17 @@ impl Writer {
         let Self {
             connection,
             checkpoints,
+            keeper,
             ..
         } = self;
         drop(checkpoints);
         checkpoint_thread.join();
-        if let Err(error) = connection.query_row("PRAGMA wal_checkpoint(TRUNCATE)", [], |_| Ok(()))
+        if let Err(error) = keeper.close() {
+            tracing::warn!(%error, "the position of the newest event cannot be kept");
+        }
+        let close = schema::checkpoint_on_close(&connection, true);
+        if let Err(error) = close
+            .and_then(|()| connection.query_row("PRAGMA wal_checkpoint(TRUNCATE)", [], |_| Ok(())))
         {
             // Nothing is lost: the next start reads the log as it is.
             tracing::warn!(%error, "the last checkpoint failed");
@@ -241,6 +293,8 @@ impl Writer {
         }
         self.counters = counters;
         self.chains.commit();
+        let frames = self.checkpoints.frames();
+        self.keeper.committed(counters.kept(), frames.into());
         self.checkpoints.committed(&self.connection);
         Ok(value)
     }
@@ -346,8 +400,21 @@ fn turn(
             .and_then(|mut delete| delete.execute([sql(name.0)]))
             .map_err(commit_fault)?;
     }
+    if let Some(newest) = turn.events.last() {
+        transaction.counters.newest = Some(sha256(&newest.bytes));
+    }
+    if let Some(tree) = turn.documents.iter().rev().find_map(sealed_head) {
+        transaction.counters.tree = Some(tree);
+    }
     transaction.counters.head += commit.event_count;
     Ok((Committed { first, leases }, turn.events.into()))
+}
+
+fn sealed_head(document: &Document) -> Option<(u64, Digest)> {
+    match &document.state {
+        State::Batch(batch) => Some((batch.size, batch.root)),
+        _ => None,
+    }
 }
 
 fn check(connection: &Connection, commit: &Commit) -> Result<(), CommitError> {
@@ -511,7 +578,15 @@ mod tests {
         let mut connection = connect(directory, Role::Writer { full_sync: false }).unwrap();
         prepare(directory, &mut connection).unwrap();
         let (checkpoints, _) = checkpoint::start(directory, &mut connection).unwrap();
-        Writer::new(directory, connection, checkpoints).unwrap().0
+        Writer::new(
+            directory,
+            connection,
+            checkpoints,
+            Wal::None,
+            Position::START,
+        )
+        .unwrap()
+        .0
     }
 
     fn commit(seal: engine::port::Seal) -> Commit {

@@ -1,7 +1,8 @@
-//! `reprise log`: checks and exports of a data directory, also beside a running server; pruning, without one; imports,
+//! `reprise log`: checks and exports of a data directory, also while a server is running; pruning, without one; imports,
 //! through one.
 
 pub(crate) mod import;
+mod recover;
 
 use std::fmt::{Display, Write};
 use std::path::Path;
@@ -27,6 +28,7 @@ pub(crate) fn run(command: LogCommand) -> anyhow::Result<Exit> {
         LogCommand::Rebuild(args) => rebuild(&args),
         LogCommand::Export(args) => export(&args),
         LogCommand::Import(args) => crate::wait(import::run(&args)),
+        LogCommand::Recover(args) => recover::run(&args),
         LogCommand::Prune(args) => prune(args),
     }
 }
@@ -35,12 +37,19 @@ fn verify(args: &LogArgs) -> anyhow::Result<Exit> {
     let report = with_progress("events checked", |progress| {
         store::verify(&args.data.data, progress)
     })?;
+    if report.copied {
+        talk(format_args!(
+            "checked a copy in a temporary folder, because `{}` holds a write-ahead log and cannot be written",
+            args.data.data.display()
+        ));
+    }
     let counts = json!({
         "events": report.events,
         "documents": report.documents,
         "blobs": report.blobs,
         "receipts": report.receipts,
         "pruned": report.pruned,
+        "copied": report.copied,
     });
     let mut summary = format!(
         "{} events, {} documents, {} blobs and {} receipts are what they were when they were written",
@@ -94,9 +103,14 @@ fn export(args: &LogExportArgs) -> anyhow::Result<Exit> {
     let keys = signing::public_keys(data)?.map(|keys| keys.to_jwks());
     // Read before the events: whatever it covers is among them.
     let checkpoint = checkpoint(data)?;
+    let sealer = signing::sealer(data)?;
+    let seal = sealer
+        .as_ref()
+        .map(|seal| seal as &dyn Fn(&[u8]) -> std::io::Result<String>);
     let evidence = Evidence {
         keys: keys.as_deref(),
         checkpoint: checkpoint.as_deref(),
+        seal,
     };
     let exported = with_progress("events written", |progress| {
         store::export(data, &args.out, evidence, progress)
@@ -190,7 +204,7 @@ fn days(asked: Option<u32>, retention: Option<u32>) -> anyhow::Result<u32> {
         .into()),
         (Some(days), _) | (None, Some(days)) => Ok(days),
         (None, None) => Err(Problem::new(
-            "no retention is set: everything is kept for good",
+            "no retention is set: everything is kept forever",
             "give --older-than-days, or set `retention_days` and name the file with --config",
         )
         .into()),

@@ -76,3 +76,150 @@ fn a_directory_without_a_log_is_a_fault() {
         assert!(said.stderr.contains("is not a data directory"), "{said:?}");
     }
 }
+
+/// Everything in the data directory but the index that SQLite keeps of its write-ahead log, and the lock.
+fn contents(data: &std::path::Path) -> std::collections::BTreeMap<String, Vec<u8>> {
+    let files = std::fs::read_dir(data).unwrap().map(Result::unwrap);
+    let files = files.filter(|file| file.file_type().unwrap().is_file());
+    files
+        .map(|file| {
+            let name = file.file_name().into_string().unwrap();
+            (name, std::fs::read(file.path()).unwrap())
+        })
+        .filter(|(name, _)| name != "reprise.db-shm" && name != "lock")
+        .collect()
+}
+
+#[test]
+fn u14_a_log_that_lost_acknowledged_events_is_refused_and_recovered_only_when_asked() {
+    let world = World::new();
+    let server = world.serve();
+    for _ in 0..5 {
+        world.submit("agent");
+    }
+    server.kill();
+    let data = world.data();
+    let before = contents(&data);
+    let whole = world.json(&["log", "verify", "--json"]);
+    assert_eq!(whole["problems"].as_array().unwrap().len(), 0);
+    assert_eq!(whole["copied"], false);
+    let said = world.run(&["log", "recover", "--accept-loss"]);
+    assert_eq!(said.code, 0, "{said:?}");
+    assert!(said.stderr.contains("nothing is lost"), "{said:?}");
+    assert!(contents(&data) == before, "something was written");
+
+    let wal = data.join("reprise.db-wal");
+    let mut bytes = std::fs::read(&wal).unwrap();
+    let place = bytes.len() / 10 * 6;
+    bytes[place] ^= 1;
+    std::fs::write(&wal, &bytes).unwrap();
+    let before = contents(&data);
+    let said = world.run(&["log", "verify"]);
+    assert_eq!(said.code, 1, "{said:?}");
+    assert!(
+        said.stdout.contains("`reprise.db-wal` is damaged"),
+        "{said:?}"
+    );
+    for command in [
+        &["log", "export", "out"][..],
+        &["log", "rebuild"],
+        &["key", "list"],
+        &["serve"],
+    ] {
+        let said = world.run(command);
+        assert_eq!(said.code, 2, "{command:?}: {said:?}");
+        assert!(
+            said.stderr.contains("lost what was acknowledged"),
+            "{said:?}"
+        );
+        assert!(
+            said.stderr.contains("log recover --accept-loss"),
+            "{said:?}"
+        );
+    }
+    let said = world.run(&["log", "recover"]);
+    assert_eq!(said.code, 2, "{said:?}");
+    assert!(contents(&data) == before, "a refusal wrote something");
+
+    let recovered = world.json(&["log", "recover", "--accept-loss", "--json"]);
+    let origin = recovered["origin"].as_str().unwrap();
+    let lost = &recovered["recovered"];
+    assert_eq!(origin, format!("{}-2", lost["origin"].as_str().unwrap()));
+    let acknowledged = lost["acknowledged_position"].as_u64().unwrap();
+    assert!(lost["last_position"].as_u64().unwrap() < acknowledged);
+    assert_eq!(recovered["first_position"], acknowledged + 1);
+    assert_eq!(
+        std::fs::read(data.join("lost-1/reprise.db-wal")).unwrap(),
+        bytes
+    );
+    world.ok(&["log", "verify"]);
+    let server = world.serve();
+    world.submit("agent");
+    server.stop();
+    world.ok(&["log", "verify"]);
+    world.ok(&["log", "rebuild"]);
+    world.ok(&["log", "export", "out"]);
+    let checkpoint = std::fs::read_to_string(world.home.path().join("out/checkpoint")).unwrap();
+    assert!(
+        checkpoint.starts_with(&format!("{origin}\n")),
+        "{checkpoint}"
+    );
+    let events = std::fs::read_to_string(world.home.path().join("out/events.jsonl")).unwrap();
+    let first = events
+        .lines()
+        .find(|line| line.contains("\"recovered\":"))
+        .unwrap();
+    assert!(first.contains("\"vendor.tree_head_sealed\""), "{first}");
+}
+
+/// Evidence is often kept where nothing can be written.
+#[cfg(unix)]
+#[test]
+fn u14_a_log_is_verified_where_nothing_can_be_written() {
+    use std::os::unix::fs::{PermissionsExt, chown};
+    use std::os::unix::process::CommandExt;
+    let world = World::new();
+    let server = world.serve();
+    world.submit("agent");
+    server.kill();
+    let data = world.data();
+    // Root writes anywhere: then the check runs as somebody who may only read.
+    let nobody = chown(&data, None, None).is_ok()
+        && std::fs::metadata("/proc/self")
+            .is_ok_and(|own| std::os::unix::fs::MetadataExt::uid(&own) == 0);
+    let open = |path: &std::path::Path, mode| {
+        std::fs::set_permissions(path, std::fs::Permissions::from_mode(mode)).unwrap();
+    };
+    open(world.home.path(), 0o755);
+    let readable = ["format", "head", "lock", "reprise.db", "reprise.db-wal"];
+    let check = |expect_copy: bool| {
+        for name in readable.into_iter().filter(|name| data.join(name).exists()) {
+            open(&data.join(name), 0o444);
+        }
+        open(&data, 0o555);
+        let before = contents(&data);
+        let mut command = world.command(&["log", "verify", "--json"]);
+        if nobody {
+            command.uid(65_534).gid(65_534);
+        }
+        let said = crate::world::said(command);
+        assert_eq!(said.code, 0, "{said:?}");
+        let report: serde_json::Value = serde_json::from_str(&said.stdout).unwrap();
+        assert_eq!(report["copied"], expect_copy, "{said:?}");
+        assert_eq!(
+            said.stderr.contains("checked a copy"),
+            expect_copy,
+            "{said:?}"
+        );
+        assert!(contents(&data) == before);
+        open(&data, 0o700);
+        for name in readable.into_iter().filter(|name| data.join(name).exists()) {
+            open(&data.join(name), 0o600);
+        }
+    };
+    std::fs::remove_file(data.join("reprise.db-shm")).unwrap();
+    check(true);
+    world.serve().stop();
+    assert!(!data.join("reprise.db-wal").exists());
+    check(false);
+}

@@ -1,32 +1,37 @@
 //! A worker's progress on a Task, move by move.
 
-use canon::{jcs, sha256};
+use canon::{Map, jcs, sha256};
 use serde_json::{Value, json};
 
 use super::replay;
 use super::task::{Ending, Messages, change_status, end, withdraw};
-use super::{Desk, Place};
+use super::{Decider, Place};
+use crate::kind::Payload;
+use crate::payload::{self, Open, detail};
 use crate::{
-    AdvanceTask, Answer, ArtifactId, Ask, Blob, Kind, Move, Product, Refusal, ResourceRef, Status,
-    Task, TaskId, Visibility,
+    AdvanceTask, Answer, ArtifactId, Ask, Blob, Move, Product, Refusal, ResourceRef, Status, Task,
+    TaskId, Visibility,
 };
 
-pub(super) fn advance(desk: &mut Desk<'_>, order: &AdvanceTask) -> Result<ResourceRef, Refusal> {
-    let task = desk.task(&order.id)?;
-    let subject = ResourceRef::new("task", order.id.as_str());
+pub(super) fn advance(
+    decider: &mut Decider<'_>,
+    order: &AdvanceTask,
+) -> Result<ResourceRef, Refusal> {
+    let task = decider.task(&order.id)?;
+    let subject = order.id.resource();
     let place = Place::of_task(&order.id, task);
     let mut status = task.status;
     for step in &order.moves {
         let next = target(step, status).ok_or(Refusal::InvalidTransition { status })?;
         if let Move::Ask { request, .. } = step
-            && desk
+            && decider
                 .permission(request.as_str())
                 .is_ok_and(|known| known.answer != Answer::Pending)
         {
             // Answered between the worker's look at the log and now: it must look again.
             return Err(Refusal::Stale);
         }
-        perform(desk, order, task, &place, step, status);
+        perform(decider, order, task, &place, step, status);
         status = next;
     }
     Ok(subject)
@@ -56,26 +61,25 @@ fn target(step: &Move, from: Status) -> Option<Status> {
 }
 
 fn perform(
-    desk: &mut Desk<'_>,
+    decider: &mut Decider<'_>,
     order: &AdvanceTask,
     task: &Task,
     place: &Place,
     step: &Move,
     status: Status,
 ) {
-    let subject = ResourceRef::new("task", order.id.as_str());
+    let subject = order.id.resource();
     match step {
         Move::Start { workflow_digest } => {
-            desk.draft(
-                Kind::TaskStarted,
-                subject.clone(),
-                place,
-                json!({"workflow": task.workflow, "workflow_sha256": workflow_digest}),
-            );
-            change_status(desk, subject, place, status, Status::Working, None);
+            let started = Payload::TaskStarted(payload::TaskStarted {
+                workflow: detail(&task.workflow),
+                workflow_sha256: detail(workflow_digest),
+            });
+            decider.draft(started, subject.clone(), place);
+            change_status(decider, subject, place, status, Status::Working, None);
         }
         Move::Recover => change_status(
-            desk,
+            decider,
             subject,
             place,
             status,
@@ -83,32 +87,29 @@ fn perform(
             Some("recovered"),
         ),
         Move::RequestEffect(intent) => {
-            let mut payload = json!({
-                "effect_key": intent.key,
-                "kind": intent.kind,
-                "request_sha256": intent.request_sha256,
-                "repeatable": intent.repeatable,
+            let requested = Payload::EffectRequested(payload::EffectRequested {
+                effect_key: detail(&intent.key),
+                kind: detail(&intent.kind),
+                request_sha256: detail(intent.request_sha256),
+                repeatable: detail(intent.repeatable),
+                request_parts: intent.parts.as_ref().map(detail),
             });
-            if let (Some(parts), Value::Object(payload)) = (&intent.parts, &mut payload) {
-                payload.insert("request_parts".to_owned(), json!(parts));
-            }
-            desk.draft(Kind::EffectRequested, subject, place, payload);
+            decider.draft(requested, subject, place);
         }
         Move::RecordEffect(result) => {
-            let mut payload = json!({
-                "effect_key": result.key,
-                "kind": result.kind,
-                "outcome": if result.ok { "ok" } else { "error" },
-                "value_sha256": sha256(&jcs(&result.value)),
-                "value": result.value,
-                "visibility": "public",
-                "provider_request_id": result.provider_request_id,
-                "model": result.model,
+            let recorded = Payload::EffectRecorded(payload::EffectRecorded {
+                effect_key: detail(&result.key),
+                kind: detail(&result.kind),
+                outcome: detail(if result.ok { "ok" } else { "error" }),
+                value_sha256: detail(sha256(&jcs(&result.value))),
+                value: detail(&result.value),
+                visibility: detail("public"),
+                provider_request_id: Some(detail(&result.provider_request_id)),
+                model: Some(detail(&result.model)),
+                side_effects: result.observed.as_ref().map(detail),
+                interrupted_through: result.interrupted_through,
             });
-            if let (Some(observed), Value::Object(payload)) = (&result.observed, &mut payload) {
-                payload.insert("side_effects".to_owned(), json!(observed));
-            }
-            desk.draft(Kind::EffectRecorded, subject, place, payload);
+            decider.draft(recorded, subject, place);
         }
         Move::Ask {
             request,
@@ -117,57 +118,59 @@ fn perform(
             request_body,
             action,
         } => {
-            let resource = ResourceRef::new("permission_request", request.as_str());
-            let (asked, waiting) = match ask {
-                Ask::Input => (Kind::InputRequested, Kind::TaskInputRequired),
-                Ask::Approval => (Kind::ToolApprovalRequired, Kind::TaskAuthRequired),
+            let name = action.get("name").and_then(Value::as_str);
+            let asked = payload::Asked {
+                request_id: detail(request),
+                effect_key: effect_key.clone(),
+                action_name: name.filter(|name| !name.is_empty()).map(str::to_owned),
+                request: detail(request_body),
+                action: detail(action),
+            };
+            let waits = payload::TaskWaits {
+                request_id: request.clone(),
+                effect_key: detail(effect_key),
+            };
+            let (asked, waits) = match ask {
+                Ask::Input => (
+                    Payload::InputRequested(asked),
+                    Payload::TaskInputRequired(waits),
+                ),
+                Ask::Approval => (
+                    Payload::ToolApprovalRequired(asked),
+                    Payload::TaskAuthRequired(waits),
+                ),
             };
             // After a restart the same request is asked again: it exists, only the Task's part is repeated.
-            if desk.permission(request.as_str()).is_err() {
-                desk.draft(
-                    asked,
-                    resource,
-                    place,
-                    json!({
-                        "request_id": request,
-                        "effect_key": effect_key,
-                        "action_name": action.get("name").and_then(Value::as_str).filter(|name| !name.is_empty()),
-                        "request": request_body,
-                        "action": action,
-                    }),
-                );
+            if decider.permission(request.as_str()).is_err() {
+                decider.draft(asked, request.resource(), place);
             }
-            desk.draft(
-                waiting,
-                subject.clone(),
-                place,
-                json!({"request_id": request, "effect_key": effect_key}),
-            );
-            change_status(desk, subject, place, status, ask.status(), None);
+            decider.draft(waits, subject.clone(), place);
+            change_status(decider, subject, place, status, ask.status(), None);
         }
         Move::Note { kind, payload } => {
-            desk.draft(*kind, subject, place, payload.clone().into());
+            decider.draft_open(*kind, payload.clone(), subject, place);
         }
         Move::Delta {
             effect_key,
             index,
             text,
         } => {
-            desk.draft(
-                Kind::MessageDelta,
-                subject,
-                place,
-                json!({"effect_key": effect_key, "index": index, "text": text}),
-            );
+            let piece = Payload::MessageDelta(payload::MessageDelta {
+                effect_key: detail(effect_key),
+                index: detail(index),
+                text: detail(text),
+            });
+            decider.draft(piece, subject, place);
         }
-        Move::Checkpoint { number, state } => checkpoint(desk, &order.id, place, *number, state),
-        Move::Produce(product) => produce(desk, &order.id, place, product),
+        Move::Checkpoint { number, state } => checkpoint(decider, &order.id, place, *number, state),
+        Move::Produce(product) => produce(decider, &order.id, place, product),
         Move::StartReplay(payload) => {
-            desk.draft(Kind::ReplayStarted, subject, place, payload.clone().into());
+            let started = Payload::ReplayStarted(Open(payload.clone()));
+            decider.draft(started, subject, place);
         }
-        Move::Replay(event) => replay::emit(desk, &order.id, place, event),
-        Move::EndReplay(ending) => replay::end_replay(desk, order, place, status, ending),
-        Move::Say(message) => desk.message(message, &task.session_id, place),
+        Move::Replay(event) => replay::emit(decider, &order.id, place, event),
+        Move::EndReplay(ending) => replay::end_replay(decider, order, place, status, ending),
+        Move::Say(message) => decider.message(message, &task.session_id, place),
         Move::Complete {
             ids,
             summary,
@@ -179,7 +182,7 @@ fn perform(
                 messages: Messages::Ids(json!(messages)),
                 failure: Value::Null,
             };
-            end(desk, &order.id, status, ids, place, ending);
+            end(decider, &order.id, status, ids, place, ending);
         }
         Move::Fail {
             ids,
@@ -187,57 +190,48 @@ fn perform(
             message,
             details,
         } => {
-            withdraw(desk, task, place);
+            withdraw(decider, task, place, "the task ended");
             let ending = Ending {
                 status: Status::Failed,
                 summary: message.clone(),
                 messages: Messages::Ids(json!([])),
                 failure: json!({"code": code, "message": message, "details": details}),
             };
-            end(desk, &order.id, status, ids, place, ending);
+            end(decider, &order.id, status, ids, place, ending);
         }
     }
 }
 
 /// Drafts a checkpoint: the Artifact that holds the state, which is also what says that it exists.
-fn checkpoint(desk: &mut Desk<'_>, task: &TaskId, place: &Place, number: u64, state: &Value) {
+fn checkpoint(decider: &mut Decider<'_>, task: &TaskId, place: &Place, number: u64, state: &Value) {
     let body = task.as_str().strip_prefix("task_").unwrap_or_default();
     let id = format!("checkpoint_{body}_{number}");
     let artifact = ArtifactId::from_body(&id);
     let blob = Blob::new(jcs(state));
-    desk.draft(
-        Kind::CheckpointCreated,
-        ResourceRef::new(ArtifactId::OBJECT, artifact.as_str()),
-        place,
-        json!({
-            "checkpoint_id": id,
-            "artifact_id": artifact,
-            "state_sha256": blob.digest,
-            "bytes": blob.bytes.len(),
-            "task_id": task,
-        }),
-    )
+    let created = Payload::CheckpointCreated(payload::CheckpointCreated {
+        checkpoint_id: detail(&id),
+        artifact_id: detail(&artifact),
+        state_sha256: Some(blob.digest),
+        bytes: Some(blob.bytes.len() as u64),
+        task_id: Some(task.clone()),
+    });
     // The boundary is the event itself.
-    .sibling = Some(("event_id", 0));
-    desk.blobs.push(blob);
+    decider.draft(created, artifact.resource(), place).sibling = Some(("event_id", 0));
+    decider.blobs.push(blob);
 }
 
-fn produce(desk: &mut Desk<'_>, task: &TaskId, place: &Place, product: &Product) {
+fn produce(decider: &mut Decider<'_>, task: &TaskId, place: &Place, product: &Product) {
     let blob = Blob::new(product.bytes.clone());
-    desk.draft(
-        Kind::ArtifactCreated,
-        ResourceRef::new(ArtifactId::OBJECT, product.id.as_str()),
-        place,
-        json!({
-            "kind": product.kind,
-            "mime_type": product.mime_type,
-            "uri": null,
-            "visibility": Visibility::Public,
-            "sha256": blob.digest,
-            "bytes": blob.bytes.len(),
-            "task_id": task,
-            "metadata": {},
-        }),
-    );
-    desk.blobs.push(blob);
+    let created = Payload::ArtifactCreated(payload::ArtifactCreated {
+        kind: product.kind,
+        mime_type: product.mime_type.clone(),
+        uri: None,
+        visibility: Visibility::Public,
+        sha256: Some(blob.digest),
+        bytes: Some(blob.bytes.len() as u64),
+        task_id: Some(task.clone()),
+        metadata: detail(Map::new()),
+    });
+    decider.draft(created, product.id.resource(), place);
+    decider.blobs.push(blob);
 }

@@ -1,124 +1,109 @@
 //! Workspaces, Branches, Artifacts and Vaults.
 
-use serde_json::json;
+use canon::Map;
 
-use super::{Desk, Place};
+use super::{Decider, Place};
+use crate::kind::Payload;
+use crate::payload::{self, detail};
 use crate::{
-    AttachContent, BranchId, CreateBranch, CreateVault, CreateWorkspace, Kind, Refusal,
+    AttachContent, BranchId, BranchKind, CreateBranch, CreateVault, CreateWorkspace, Refusal,
     RegisterArtifact, ResourceRef, Session, UpdateWorkspace,
 };
 
 pub(super) fn create_workspace(
-    desk: &mut Desk<'_>,
+    decider: &mut Decider<'_>,
     order: &CreateWorkspace,
 ) -> Result<ResourceRef, Refusal> {
-    let subject = ResourceRef::new("workspace", order.id.as_str());
-    if desk.workspace(&order.id).is_ok() {
+    let subject = order.id.resource();
+    if decider.workspace(&order.id).is_ok() {
         return Ok(subject);
     }
     let place = Place {
         workspace_id: Some(order.id.clone()),
         ..Place::default()
     };
-    desk.draft(
-        Kind::WorkspaceCreated,
-        subject.clone(),
-        &place,
-        json!({
-            "name": order.name,
-            "root": order.root,
-            "default_branch_id": order.branch_id,
-            "metadata": order.metadata,
-        }),
-    );
-    desk.draft(
-        Kind::BranchCreated,
-        ResourceRef::new("branch", order.branch_id.as_str()),
-        &place,
-        json!({"kind": "workspace", "base_ref": order.root, "metadata": {}}),
-    );
+    let created = Payload::WorkspaceCreated(payload::WorkspaceCreated {
+        name: order.name.clone(),
+        root: order.root.clone(),
+        default_branch_id: order.branch_id.clone(),
+        metadata: detail(&order.metadata),
+    });
+    decider.draft(created, subject.clone(), &place);
+    let branch = Payload::BranchCreated(payload::BranchCreated {
+        kind: BranchKind::Workspace,
+        base_ref: order.root.clone(),
+        parent_branch_id: None,
+        task_id: None,
+        metadata: detail(Map::new()),
+    });
+    decider.draft(branch, order.branch_id.resource(), &place);
     Ok(subject)
 }
 
 pub(super) fn update_workspace(
-    desk: &mut Desk<'_>,
+    decider: &mut Decider<'_>,
     order: &UpdateWorkspace,
 ) -> Result<ResourceRef, Refusal> {
-    desk.workspace(&order.id)?;
-    let subject = ResourceRef::new("workspace", order.id.as_str());
-    let mut payload = canon::Map::new();
-    if let Some(name) = &order.name {
-        payload.insert("name".to_owned(), json!(name));
-    }
-    if let Some(capabilities) = &order.capabilities {
-        payload.insert("capabilities".to_owned(), json!(capabilities));
-    }
-    if let Some(quota) = &order.quota_id {
-        payload.insert("quota_id".to_owned(), json!(quota));
-    }
-    if let Some(metadata) = &order.metadata {
-        payload.insert("metadata".to_owned(), json!(metadata));
-    }
-    if !payload.is_empty() {
+    decider.workspace(&order.id)?;
+    let subject = order.id.resource();
+    let updated = payload::WorkspaceUpdated {
+        name: order.name.clone(),
+        capabilities: order.capabilities.clone(),
+        quota_id: order.quota_id.clone(),
+        metadata: order.metadata.as_ref().map(detail),
+    };
+    if !payload::members(&updated).is_empty() {
         let place = Place {
             workspace_id: Some(order.id.clone()),
             ..Place::default()
         };
-        desk.draft(
-            Kind::WorkspaceUpdated,
-            subject.clone(),
-            &place,
-            payload.into(),
-        );
+        decider.draft(Payload::WorkspaceUpdated(updated), subject.clone(), &place);
     }
     Ok(subject)
 }
 
 pub(super) fn create_branch(
-    desk: &mut Desk<'_>,
+    decider: &mut Decider<'_>,
     order: &CreateBranch,
 ) -> Result<ResourceRef, Refusal> {
-    let (_, session) = desk.session(&order.session_id)?;
+    let (_, session) = decider.session(&order.session_id)?;
     let place = Place::of_session(&order.session_id, session);
     let parent = match &order.parent_branch_id {
         Some(parent) => {
-            desk.branch(parent.as_str())
+            decider
+                .branch(parent.as_str())
                 .map_err(|_| Refusal::NotFound {
                     object: "branch",
                     param: Some("parent_branch_id"),
                 })?;
             parent.clone()
         }
-        None => line_of(desk, session)?,
+        None => line_of(decider, session)?,
     };
     if let Some(task) = &order.task_id {
-        desk.task(task).map_err(|_| Refusal::NotFound {
+        decider.task(task).map_err(|_| Refusal::NotFound {
             object: "task",
             param: Some("task_id"),
         })?;
     }
-    let subject = ResourceRef::new("branch", order.id.as_str());
-    desk.draft(
-        Kind::BranchCreated,
-        subject.clone(),
-        &place,
-        json!({
-            "kind": order.kind,
-            "base_ref": order.base_ref,
-            "parent_branch_id": parent,
-            "task_id": order.task_id,
-            "metadata": order.metadata,
-        }),
-    );
+    let subject = order.id.resource();
+    let created = Payload::BranchCreated(payload::BranchCreated {
+        kind: order.kind,
+        base_ref: order.base_ref.clone(),
+        parent_branch_id: Some(Some(parent)),
+        task_id: Some(order.task_id.clone()),
+        metadata: detail(&order.metadata),
+    });
+    decider.draft(created, subject.clone(), &place);
     Ok(subject)
 }
 
 /// Returns the Branch that a new one of a Session leaves: lineage always ends at the Workspace's default branch
 /// (AP-BR-03).
-pub(super) fn line_of(desk: &Desk<'_>, session: &Session) -> Result<BranchId, Refusal> {
+pub(super) fn line_of(decider: &Decider<'_>, session: &Session) -> Result<BranchId, Refusal> {
     match &session.branch_id {
         Some(branch) => Ok(branch.clone()),
-        None => Ok(desk
+        None => Ok(decider
             .workspace(&session.workspace_id)?
             .default_branch_id
             .clone()),
@@ -126,7 +111,7 @@ pub(super) fn line_of(desk: &Desk<'_>, session: &Session) -> Result<BranchId, Re
 }
 
 pub(super) fn register_artifact(
-    desk: &mut Desk<'_>,
+    decider: &mut Decider<'_>,
     order: &RegisterArtifact,
 ) -> Result<ResourceRef, Refusal> {
     let mut place = Place {
@@ -134,7 +119,7 @@ pub(super) fn register_artifact(
         ..Place::default()
     };
     if let Some(id) = &order.session_id {
-        let (_, session) = desk.session(id).map_err(|_| Refusal::NotFound {
+        let (_, session) = decider.session(id).map_err(|_| Refusal::NotFound {
             object: "session",
             param: Some("session_id"),
         })?;
@@ -143,7 +128,7 @@ pub(super) fn register_artifact(
     }
     let mut owner = None;
     if let Some(id) = &order.task_id {
-        let task = desk.task(id).map_err(|_| Refusal::NotFound {
+        let task = decider.task(id).map_err(|_| Refusal::NotFound {
             object: "task",
             param: Some("task_id"),
         })?;
@@ -156,32 +141,34 @@ pub(super) fn register_artifact(
         }
     }
     if let Some(workspace) = &place.workspace_id {
-        desk.workspace(workspace).map_err(|_| Refusal::NotFound {
-            object: "workspace",
-            param: Some("workspace_id"),
-        })?;
+        decider
+            .workspace(workspace)
+            .map_err(|_| Refusal::NotFound {
+                object: "workspace",
+                param: Some("workspace_id"),
+            })?;
     }
-    let subject = ResourceRef::new("artifact", order.id.as_str());
-    desk.draft(
-        Kind::ArtifactCreated,
-        subject.clone(),
-        &place,
-        json!({
-            "kind": order.kind,
-            "mime_type": order.mime_type,
-            "uri": order.uri,
-            "visibility": order.visibility,
-            "sha256": order.sha256,
-            "task_id": owner,
-            "metadata": order.metadata,
-        }),
-    );
+    let subject = order.id.resource();
+    let created = Payload::ArtifactCreated(payload::ArtifactCreated {
+        kind: order.kind,
+        mime_type: order.mime_type.clone(),
+        uri: order.uri.clone(),
+        visibility: order.visibility,
+        sha256: order.sha256,
+        bytes: None,
+        task_id: owner.cloned(),
+        metadata: detail(&order.metadata),
+    });
+    decider.draft(created, subject.clone(), &place);
     Ok(subject)
 }
 
-pub(super) fn attach(desk: &mut Desk<'_>, order: &AttachContent) -> Result<ResourceRef, Refusal> {
-    let artifact = desk.artifact(order.id.as_str())?;
-    let subject = ResourceRef::new("artifact", order.id.as_str());
+pub(super) fn attach(
+    decider: &mut Decider<'_>,
+    order: &AttachContent,
+) -> Result<ResourceRef, Refusal> {
+    let artifact = decider.artifact(order.id.as_str())?;
+    let subject = order.id.resource();
     if let Some(known) = artifact.sha256
         && known != order.sha256
     {
@@ -198,46 +185,49 @@ pub(super) fn attach(desk: &mut Desk<'_>, order: &AttachContent) -> Result<Resou
     if artifact.bytes.is_none() {
         // Content that arrives while the Task runs is part of its log, so that its receipt states the digest.
         let owner = artifact.task_id.as_ref();
-        let running = owner.filter(|id| desk.task(id).is_ok_and(|task| !task.status.is_terminal()));
+        let running = owner.filter(|id| {
+            decider
+                .task(id)
+                .is_ok_and(|task| !task.status.is_terminal())
+        });
         let place = Place {
             workspace_id: Some(artifact.workspace_id.clone()),
             session_id: artifact.session_id.clone(),
             task_id: running.cloned(),
         };
-        desk.draft(
-            Kind::ArtifactUpdated,
-            subject.clone(),
-            &place,
-            json!({"sha256": order.sha256, "bytes": order.bytes}),
-        );
+        let updated = Payload::ArtifactUpdated(payload::ArtifactUpdated {
+            sha256: order.sha256,
+            bytes: order.bytes,
+        });
+        decider.draft(updated, subject.clone(), &place);
     }
     Ok(subject)
 }
 
 pub(super) fn create_vault(
-    desk: &mut Desk<'_>,
+    decider: &mut Decider<'_>,
     order: &CreateVault,
 ) -> Result<ResourceRef, Refusal> {
     if let Some(id) = &order.workspace_id {
-        desk.workspace(id).map_err(|_| Refusal::NotFound {
+        decider.workspace(id).map_err(|_| Refusal::NotFound {
             object: "workspace",
             param: Some("workspace_id"),
         })?;
     }
-    let subject = ResourceRef::new("vault", order.id.as_str());
+    let subject = order.id.resource();
     // The local one has a fixed id: making it again changes nothing.
-    if desk.documents.document(order.id.as_str()).is_some() {
+    if decider.documents.document(order.id.as_str()).is_some() {
         return Ok(subject);
     }
     let place = Place {
         workspace_id: order.workspace_id.clone(),
         ..Place::default()
     };
-    desk.draft(
-        Kind::VaultCreated,
-        subject.clone(),
-        &place,
-        json!({"provider": order.provider, "capabilities": order.capabilities, "metadata": order.metadata}),
-    );
+    let created = Payload::VaultCreated(payload::VaultCreated {
+        provider: order.provider.clone(),
+        capabilities: order.capabilities.clone(),
+        metadata: detail(&order.metadata),
+    });
+    decider.draft(created, subject.clone(), &place);
     Ok(subject)
 }

@@ -4,11 +4,12 @@
 //! continue resources that this log does not have. Here one event says that the Task is there and where its log is,
 //! and one that its Receipt is there, which this server did not issue.
 
-use canon::Value;
-use serde_json::json;
+use canon::{Map, Value};
 
-use super::{Desk, Place};
-use crate::{ImportTask, Kind, Refusal, ResourceRef, SessionId, State, TaskId};
+use super::{Decider, Place};
+use crate::kind::Payload;
+use crate::payload::{self, detail};
+use crate::{ImportTask, Kind, Refusal, ResourceRef, State};
 
 /// What is taken from `task.submitted`: all that the Task's document and its replays need. Its Branch is not here.
 const SUBMITTED: [&str; 8] = [
@@ -25,9 +26,12 @@ const SUBMITTED: [&str; 8] = [
 /// What is taken from the Message that was its input.
 const MESSAGE: [&str; 3] = ["message_id", "role", "parts"];
 
-pub(super) fn import(desk: &mut Desk<'_>, order: &ImportTask) -> Result<ResourceRef, Refusal> {
-    let subject = ResourceRef::new(TaskId::OBJECT, order.id.as_str());
-    if let Some(known) = desk.documents.document(order.id.as_str()) {
+pub(super) fn import(
+    decider: &mut Decider<'_>,
+    order: &ImportTask,
+) -> Result<ResourceRef, Refusal> {
+    let subject = order.id.resource();
+    if let Some(known) = decider.documents.document(order.id.as_str()) {
         return match &known.state {
             State::Task(task)
                 if task.workspace_id == order.workspace_id
@@ -38,13 +42,14 @@ pub(super) fn import(desk: &mut Desk<'_>, order: &ImportTask) -> Result<Resource
             _ => Err(taken("task_exists", "task", order.id.as_str())),
         };
     }
-    desk.workspace(&order.workspace_id)
+    decider
+        .workspace(&order.workspace_id)
         .map_err(|_| Refusal::NotFound {
             object: "workspace",
             param: Some("workspace_id"),
         })?;
     let receipt = &order.receipt;
-    if desk.documents.document(receipt.id.as_str()).is_some() {
+    if decider.documents.document(receipt.id.as_str()).is_some() {
         return Err(taken("receipt_exists", "receipt", receipt.id.as_str()));
     }
     let place = Place {
@@ -52,42 +57,44 @@ pub(super) fn import(desk: &mut Desk<'_>, order: &ImportTask) -> Result<Resource
         session_id: Some(order.session_id.clone()),
         task_id: None,
     };
-    begin_session(desk, order, &place)?;
+    begin_session(decider, order, &place)?;
     let place = Place {
         task_id: Some(order.id.clone()),
         ..place
     };
-    desk.draft(Kind::TaskImported, subject.clone(), &place, payload(order))
+    decider
+        .draft_open(Kind::TaskImported, members(order), subject.clone(), &place)
         .receipt_id = Some(receipt.id.clone());
-    desk.draft(
-        Kind::ReceiptImported,
-        ResourceRef::new("receipt", receipt.id.as_str()),
-        &place,
-        json!({
-            "receipt_id": receipt.id,
-            "receipt_hash": receipt.hash,
-            "previous_receipt_hash": receipt.previous,
-            "content_sha256": receipt.content.digest,
-            "bytes": receipt.content.bytes.len(),
-        }),
-    )
-    .receipt_id = Some(receipt.id.clone());
-    desk.blobs.push(receipt.content.clone());
-    desk.blobs.extend(order.blobs.iter().cloned());
+    let imported = Payload::ReceiptImported(payload::Receipt {
+        receipt_id: detail(&receipt.id),
+        receipt_hash: receipt.hash,
+        previous_receipt_hash: receipt.previous,
+        previous_receipt_id: None,
+        content_sha256: receipt.content.digest,
+        bytes: detail(receipt.content.bytes.len()),
+    });
+    decider
+        .draft(imported, receipt.id.resource(), &place)
+        .receipt_id = Some(receipt.id.clone());
+    decider.blobs.push(receipt.content.clone());
+    decider.blobs.extend(order.blobs.iter().cloned());
     Ok(subject)
 }
 
 /// Makes the Session, unless an earlier import made it.
-fn begin_session(desk: &mut Desk<'_>, order: &ImportTask, place: &Place) -> Result<(), Refusal> {
+fn begin_session(
+    decider: &mut Decider<'_>,
+    order: &ImportTask,
+    place: &Place,
+) -> Result<(), Refusal> {
     let id = order.session_id.as_str();
-    let Some(known) = desk.documents.document(id) else {
-        let payload = json!({
-            "workspace_id": order.workspace_id,
-            "imported": true,
-            "metadata": {"imported": true},
+    let Some(known) = decider.documents.document(id) else {
+        let metadata = Map::from_iter([("imported".to_owned(), Value::Bool(true))]);
+        let created = Payload::SessionCreated(payload::SessionCreated {
+            imported: Some(true),
+            ..payload::SessionCreated::new(&order.workspace_id, &metadata)
         });
-        let session = ResourceRef::new(SessionId::OBJECT, id);
-        desk.draft(Kind::SessionCreated, session, place, payload);
+        decider.draft(created, order.session_id.resource(), place);
         return Ok(());
     };
     match &known.state {
@@ -100,30 +107,27 @@ fn begin_session(desk: &mut Desk<'_>, order: &ImportTask, place: &Place) -> Resu
     }
 }
 
-fn payload(order: &ImportTask) -> Value {
-    let mut payload = json!({
-        "created_by": order.created_by,
-        "status": order.status,
-        "submitted_at": order.submitted_at,
-        "started_at": order.started_at,
-        "ended_at": order.ended_at,
-        "bundle_sha256": order.bundle,
-        "bundle_bytes": order.bundle_bytes,
-        "receipt_id": order.receipt.id,
-    });
-    let Value::Object(members) = &mut payload else {
-        return payload;
-    };
-    if !order.failure.is_null() {
-        members.insert("failure".to_owned(), order.failure.clone());
-    }
+/// Returns what is said of the Task here, and what is taken as its own log has it.
+fn members(order: &ImportTask) -> Map<String, Value> {
     let mut metadata = match order.submitted.get("metadata") {
         Some(Value::Object(metadata)) => metadata.clone(),
-        _ => canon::Map::new(),
+        _ => Map::new(),
     };
     metadata.insert("imported".to_owned(), true.into());
-    members.insert("metadata".to_owned(), Value::Object(metadata));
-    let from = |source: &canon::Map<String, Value>, names: &[&str]| -> Vec<(String, Value)> {
+    let imported = Payload::TaskImported(payload::TaskImported {
+        created_by: order.created_by.clone(),
+        status: order.status,
+        submitted_at: order.submitted_at,
+        started_at: order.started_at,
+        ended_at: order.ended_at,
+        bundle_sha256: order.bundle,
+        bundle_bytes: detail(order.bundle_bytes),
+        receipt_id: Some(order.receipt.id.clone()),
+        failure: (!order.failure.is_null()).then(|| detail(&order.failure)),
+        metadata: detail(metadata),
+    });
+    let mut members = imported.into_members();
+    let from = |source: &Map<String, Value>, names: &[&str]| -> Vec<(String, Value)> {
         let taken = names.iter().filter_map(|name| {
             let value = source.get(*name).filter(|value| !value.is_null())?;
             Some(((*name).to_owned(), value.clone()))
@@ -134,7 +138,7 @@ fn payload(order: &ImportTask) -> Value {
     if let Some(message) = &order.message {
         members.extend(from(message, &MESSAGE));
     }
-    payload
+    members
 }
 
 fn taken(reason: &'static str, object: &str, id: &str) -> Refusal {

@@ -1,20 +1,23 @@
 //! Personas: defined once per name and version, changed in a few members.
 
-use canon::{Digest, Map, Value, jcs, sha256};
+use canon::{Map, Value, jcs, sha256};
 use serde_json::json;
 
-use super::{Desk, Place};
-use crate::{
-    CreatePersona, Kind, Persona, PersonaSpec, Refusal, ResourceRef, State, UpdatePersona,
-};
+use super::{Decider, Place};
+use crate::kind::Payload;
+use crate::payload::{self, detail};
+use crate::{CreatePersona, Persona, PersonaSpec, Refusal, ResourceRef, State, UpdatePersona};
 
-pub(super) fn create(desk: &mut Desk<'_>, order: &CreatePersona) -> Result<ResourceRef, Refusal> {
+pub(super) fn create(
+    decider: &mut Decider<'_>,
+    order: &CreatePersona,
+) -> Result<ResourceRef, Refusal> {
     let id = order.id();
-    let subject = ResourceRef::new("persona", id.as_str());
-    let (payload, digest) = content(&order.persona, &order.metadata);
-    match known(desk, id.as_str()) {
+    let subject = id.resource();
+    let said = content(&order.persona, &order.metadata);
+    match known(decider, id.as_str()) {
         None => {}
-        Some((_, known)) if known.content == digest => return Ok(subject),
+        Some((_, known)) if known.content == said.content_sha256 => return Ok(subject),
         Some(_) => {
             let spec = &order.persona;
             return Err(Refusal::Conflict {
@@ -28,52 +31,45 @@ pub(super) fn create(desk: &mut Desk<'_>, order: &CreatePersona) -> Result<Resou
         }
     }
     // Global to the server: it belongs to no Workspace (AP-WS-03).
-    desk.draft(
-        Kind::PersonaCreated,
-        subject.clone(),
-        &Place::default(),
-        payload,
-    );
+    let created = Payload::PersonaCreated(said);
+    decider.draft(created, subject.clone(), &Place::default());
     Ok(subject)
 }
 
-pub(super) fn update(desk: &mut Desk<'_>, order: &UpdatePersona) -> Result<ResourceRef, Refusal> {
-    let Some((version, known)) = known(desk, order.id.as_str()) else {
+pub(super) fn update(
+    decider: &mut Decider<'_>,
+    order: &UpdatePersona,
+) -> Result<ResourceRef, Refusal> {
+    let Some((version, known)) = known(decider, order.id.as_str()) else {
         return Err(Refusal::not_found("persona"));
     };
     if version != order.document_version {
         return Err(Refusal::Stale);
     }
-    let subject = ResourceRef::new("persona", order.id.as_str());
-    let (payload, digest) = content(&order.persona, &order.metadata);
-    if known.content != digest {
-        desk.draft(
-            Kind::PersonaUpdated,
-            subject.clone(),
-            &Place::default(),
-            payload,
-        );
+    let subject = order.id.resource();
+    let said = content(&order.persona, &order.metadata);
+    if known.content != said.content_sha256 {
+        let updated = Payload::PersonaUpdated(said);
+        decider.draft(updated, subject.clone(), &Place::default());
     }
     Ok(subject)
 }
 
-fn known<'a>(desk: &Desk<'a>, id: &str) -> Option<(u64, &'a Persona)> {
-    let document = desk.documents.document(id)?;
+fn known<'a>(decider: &Decider<'a>, id: &str) -> Option<(u64, &'a Persona)> {
+    let document = decider.documents.document(id)?;
     match &document.state {
         State::Persona(persona) => Some((document.version, persona)),
         _ => None,
     }
 }
 
-/// Returns the payload that holds a whole definition, and the digest of what it says.
-fn content(persona: &PersonaSpec, metadata: &Map<String, Value>) -> (Value, Digest) {
-    let digest = sha256(&jcs(&json!({"persona": persona, "metadata": metadata})));
-    let payload = json!({
-        "name": persona.name,
-        "version": persona.version,
-        "content_sha256": digest,
-        "persona": persona,
-        "metadata": metadata,
-    });
-    (payload, digest)
+/// Returns the payload that holds a whole definition, with the digest of what it says.
+fn content(persona: &PersonaSpec, metadata: &Map<String, Value>) -> payload::Persona {
+    payload::Persona {
+        name: persona.name.clone(),
+        version: persona.version.clone(),
+        content_sha256: sha256(&jcs(&json!({"persona": persona, "metadata": metadata}))),
+        persona: detail(persona),
+        metadata: detail(metadata),
+    }
 }

@@ -3,12 +3,13 @@
 //! The receipt itself is built elsewhere, once its Task's last event has its bytes; here it becomes events.
 
 use canon::Digest;
-use serde_json::json;
 
-use super::{Desk, Documents, Place};
+use super::{Decider, Documents, Place};
+use crate::kind::Payload;
+use crate::payload::{self, detail};
 use crate::{
-    ChainId, CosignHead, Draft, Kind, ReceiptId, RecordVerification, Refusal, ResourceRef,
-    SealHead, State, TaskId,
+    ChainId, CosignHead, Draft, ReceiptId, RecordVerification, Refusal, ResourceRef, SealHead,
+    State, TaskId,
 };
 
 /// A receipt that was built and signed.
@@ -32,14 +33,15 @@ pub struct Issued {
 /// Drafts the events of a new Receipt: two, or one for a replay's, so that positions can be reserved before it
 /// exists.
 pub fn issue_receipt(documents: &dyn Documents, actor: &str, issued: &Issued) -> Vec<Draft> {
-    let mut desk = Desk {
+    let mut decider = Decider {
         documents,
         actor,
         drafts: Vec::new(),
         blobs: Vec::new(),
         ends: None,
+        unreadable: None,
     };
-    let Ok(task) = desk.task(&issued.task_id) else {
+    let Ok(task) = decider.task(&issued.task_id) else {
         return Vec::new();
     };
     let place = Place::of_task(&issued.task_id, task);
@@ -59,50 +61,47 @@ pub fn issue_receipt(documents: &dyn Documents, actor: &str, issued: &Issued) ->
         None => (previous, previous_id),
         Some(source) => {
             let replayed = task.replay.as_ref().map(|replay| &replay.source_task_id);
-            let source_task = replayed.and_then(|id| desk.task(id).ok());
+            let source_task = replayed.and_then(|id| decider.task(id).ok());
             (
                 source,
                 source_task.and_then(|task| task.receipt_id.as_ref()),
             )
         }
     };
-    desk.draft(
-        Kind::ReceiptIssued,
-        ResourceRef::new("receipt", issued.receipt_id.as_str()),
-        &place,
-        json!({
-            "receipt_id": issued.receipt_id,
-            "receipt_hash": issued.receipt_hash,
-            "previous_receipt_hash": previous,
-            "previous_receipt_id": previous_id,
-            "content_sha256": issued.content,
-            "bytes": issued.bytes,
-        }),
-    )
-    .receipt_id = Some(issued.receipt_id.clone());
+    let said = Payload::ReceiptIssued(payload::Receipt {
+        receipt_id: detail(&issued.receipt_id),
+        receipt_hash: issued.receipt_hash,
+        previous_receipt_hash: previous,
+        previous_receipt_id: Some(previous_id.cloned()),
+        content_sha256: issued.content,
+        bytes: detail(issued.bytes),
+    });
+    decider
+        .draft(said, issued.receipt_id.resource(), &place)
+        .receipt_id = Some(issued.receipt_id.clone());
     if issued.source.is_some() {
-        return desk.drafts;
+        return decider.drafts;
     }
     // The Task's log ends with its receipt; the chain belongs to the Session.
     let place = Place {
         task_id: None,
         ..place
     };
-    desk.draft(
-        Kind::ReceiptChained,
-        ResourceRef::new("receipt_chain", chain_id.as_str()),
-        &place,
-        json!({"receipt_id": issued.receipt_id, "receipt_hash": issued.receipt_hash, "count": count + 1}),
-    );
-    desk.drafts
+    let chained = Payload::ReceiptChained(payload::ReceiptChained {
+        receipt_id: issued.receipt_id.clone(),
+        receipt_hash: issued.receipt_hash,
+        count: count + 1,
+    });
+    decider.draft(chained, chain_id.resource(), &place);
+    decider.drafts
 }
 
 pub(super) fn record_verification(
-    desk: &mut Desk<'_>,
+    decider: &mut Decider<'_>,
     order: &RecordVerification,
 ) -> Result<ResourceRef, Refusal> {
-    let subject = ResourceRef::new("receipt", order.id.as_str());
-    let Some(State::Receipt(receipt)) = desk
+    let subject = order.id.resource();
+    let Some(State::Receipt(receipt)) = decider
         .documents
         .document(order.id.as_str())
         .map(|document| &document.state)
@@ -115,37 +114,44 @@ pub(super) fn record_verification(
         session_id: Some(receipt.session_id.clone()),
         task_id: None,
     };
-    let kind = if order.valid {
-        Kind::ReceiptVerified
-    } else {
-        Kind::ReceiptVerificationFailed
+    let said = payload::Verified {
+        receipt_id: detail(&order.id),
+        valid: detail(order.valid),
+        reason: detail(&order.reason),
+        value: detail(&order.details),
     };
-    let payload = json!({"receipt_id": order.id, "valid": order.valid, "reason": order.reason, "value": order.details});
-    desk.draft(kind, subject.clone(), &place, payload)
-        .receipt_id = Some(order.id.clone());
+    let said = if order.valid {
+        Payload::ReceiptVerified(said)
+    } else {
+        Payload::ReceiptVerificationFailed(said)
+    };
+    decider.draft(said, subject.clone(), &place).receipt_id = Some(order.id.clone());
     Ok(subject)
 }
 
-pub(super) fn seal_head(desk: &mut Desk<'_>, order: &SealHead) -> Result<ResourceRef, Refusal> {
-    let subject = ResourceRef::new("receipt_batch", order.id.as_str());
-    desk.draft(
-        Kind::TreeHeadSealed,
-        subject.clone(),
-        &Place::default(),
-        json!({
-            "batch_id": order.id,
-            "size": order.size,
-            "root": order.root,
-            "previous_root": order.previous_root,
-            "checkpoint": order.checkpoint,
-        }),
-    );
+pub(super) fn seal_head(
+    decider: &mut Decider<'_>,
+    order: &SealHead,
+) -> Result<ResourceRef, Refusal> {
+    let subject = order.id.resource();
+    let sealed = Payload::TreeHeadSealed(payload::TreeHeadSealed {
+        batch_id: detail(&order.id),
+        size: order.size,
+        root: order.root,
+        previous_root: detail(order.previous_root),
+        checkpoint: detail(&order.checkpoint),
+        recovered: order.recovered.as_ref().map(detail),
+    });
+    decider.draft(sealed, subject.clone(), &Place::default());
     Ok(subject)
 }
 
-pub(super) fn cosign(desk: &mut Desk<'_>, order: &CosignHead) -> Result<ResourceRef, Refusal> {
-    let subject = ResourceRef::new("receipt_batch", order.id.as_str());
-    match desk
+pub(super) fn cosign(
+    decider: &mut Decider<'_>,
+    order: &CosignHead,
+) -> Result<ResourceRef, Refusal> {
+    let subject = order.id.resource();
+    match decider
         .documents
         .document(order.id.as_str())
         .map(|document| &document.state)
@@ -153,11 +159,9 @@ pub(super) fn cosign(desk: &mut Desk<'_>, order: &CosignHead) -> Result<Resource
         Some(State::Batch(_)) => {}
         _ => return Err(Refusal::not_found("receipt_batch")),
     }
-    desk.draft(
-        Kind::TreeHeadCosigned,
-        subject.clone(),
-        &Place::default(),
-        json!({"line": order.line}),
-    );
+    let cosigned = Payload::TreeHeadCosigned(payload::TreeHeadCosigned {
+        line: detail(&order.line),
+    });
+    decider.draft(cosigned, subject.clone(), &Place::default());
     Ok(subject)
 }

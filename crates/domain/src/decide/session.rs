@@ -1,212 +1,197 @@
 //! Sessions and their transcripts.
 
-use canon::Value;
-use serde_json::json;
+use canon::Map;
 
 use super::content::line_of;
-use super::{Desk, Place};
+use super::{Decider, Place};
+use crate::kind::Payload;
+use crate::payload::{self, Open, detail};
 use crate::{
-    AppendMessage, ChainId, CreateSession, ForkSession, Kind, RecordSessionReplay, Refusal,
+    AppendMessage, BranchKind, ChainId, CreateSession, ForkSession, RecordSessionReplay, Refusal,
     ResourceRef, SessionId, TruncateSession, UpdateSession,
 };
 
-pub(super) fn create(desk: &mut Desk<'_>, order: &CreateSession) -> Result<ResourceRef, Refusal> {
-    desk.workspace(&order.workspace_id)?;
-    let subject = ResourceRef::new("session", order.id.as_str());
+pub(super) fn create(
+    decider: &mut Decider<'_>,
+    order: &CreateSession,
+) -> Result<ResourceRef, Refusal> {
+    decider.workspace(&order.workspace_id)?;
+    let subject = order.id.resource();
     let place = Place {
         workspace_id: Some(order.workspace_id.clone()),
         session_id: Some(order.id.clone()),
         task_id: None,
     };
-    desk.draft(
-        Kind::SessionCreated,
-        subject.clone(),
-        &place,
-        json!({
-            "workspace_id": order.workspace_id,
-            "mode_id": order.mode_id,
-            "persona_id": order.persona_id,
-            "model_policy": order.model_policy,
-            "metadata": order.metadata,
-        }),
-    );
+    let created = Payload::SessionCreated(payload::SessionCreated {
+        mode_id: Some(order.mode_id.clone()),
+        persona_id: Some(order.persona_id.clone()),
+        model_policy: Some(order.model_policy.clone()),
+        ..payload::SessionCreated::new(&order.workspace_id, &order.metadata)
+    });
+    decider.draft(created, subject.clone(), &place);
     for message in &order.initial_messages {
-        desk.message(message, &order.id, &place);
+        decider.message(message, &order.id, &place);
     }
     Ok(subject)
 }
 
-pub(super) fn update(desk: &mut Desk<'_>, order: &UpdateSession) -> Result<ResourceRef, Refusal> {
-    let (_, session) = desk.session(&order.id)?;
-    let subject = ResourceRef::new("session", order.id.as_str());
-    let mut payload = canon::Map::new();
-    if let Some(summary) = &order.summary {
-        payload.insert("summary".to_owned(), json!(summary));
-    }
-    if let Some(policy) = &order.model_policy {
-        payload.insert("model_policy".to_owned(), json!(policy));
-    }
-    if let Some(metadata) = &order.metadata {
-        payload.insert("metadata".to_owned(), json!(metadata));
-    }
-    if !payload.is_empty() {
+pub(super) fn update(
+    decider: &mut Decider<'_>,
+    order: &UpdateSession,
+) -> Result<ResourceRef, Refusal> {
+    let (_, session) = decider.session(&order.id)?;
+    let subject = order.id.resource();
+    let updated = payload::SessionUpdated {
+        summary: order.summary.clone(),
+        model_policy: order.model_policy.clone(),
+        metadata: order.metadata.as_ref().map(detail),
+    };
+    if !payload::members(&updated).is_empty() {
         let place = Place::of_session(&order.id, session);
-        desk.draft(
-            Kind::SessionUpdated,
+        decider.draft(Payload::SessionUpdated(updated), subject.clone(), &place);
+    }
+    Ok(subject)
+}
+
+pub(super) fn close(decider: &mut Decider<'_>, id: &SessionId) -> Result<ResourceRef, Refusal> {
+    let (_, session) = decider.session(id)?;
+    let subject = id.resource();
+    if !session.closed {
+        let place = Place::of_session(id, session);
+        decider.draft(
+            Payload::SessionClosed(Open::default()),
             subject.clone(),
             &place,
-            payload.into(),
         );
     }
     Ok(subject)
 }
 
-pub(super) fn close(desk: &mut Desk<'_>, id: &SessionId) -> Result<ResourceRef, Refusal> {
-    let (_, session) = desk.session(id)?;
-    let subject = ResourceRef::new("session", id.as_str());
-    if !session.closed {
-        desk.draft(
-            Kind::SessionClosed,
-            subject.clone(),
-            &Place::of_session(id, session),
-            json!({}),
-        );
-    }
-    Ok(subject)
-}
-
-pub(super) fn fork(desk: &mut Desk<'_>, order: &ForkSession) -> Result<ResourceRef, Refusal> {
-    let (document, parent) = desk.session(&order.parent)?;
+pub(super) fn fork(decider: &mut Decider<'_>, order: &ForkSession) -> Result<ResourceRef, Refusal> {
+    let (document, parent) = decider.session(&order.parent)?;
     if document.version != order.parent_version {
         return Err(Refusal::Stale);
     }
     if let Some(branch) = &order.branch_id {
-        desk.branch(branch.as_str())
+        decider
+            .branch(branch.as_str())
             .map_err(|_| Refusal::NotFound {
                 object: "branch",
                 param: Some("branch_id"),
             })?;
     }
     if let Some(branch) = &order.new_branch {
-        let payload = json!({
-            "kind": "session",
-            "base_ref": order.parent,
-            "parent_branch_id": line_of(desk, parent)?,
-            "task_id": null,
-            "metadata": {},
+        let created = Payload::BranchCreated(payload::BranchCreated {
+            kind: BranchKind::Session,
+            base_ref: order.parent.to_string(),
+            parent_branch_id: Some(Some(line_of(decider, parent)?)),
+            task_id: Some(None),
+            metadata: detail(Map::new()),
         });
         let place = Place::of_session(&order.parent, parent);
-        let branch = ResourceRef::new("branch", branch.as_str());
-        desk.draft(Kind::BranchCreated, branch, &place, payload);
+        decider.draft(created, branch.resource(), &place);
     }
     let branch_id = order.new_branch.as_ref().or(order.branch_id.as_ref());
-    let subject = ResourceRef::new("session", order.id.as_str());
+    let subject = order.id.resource();
     let root = parent.root_session_id.as_ref().unwrap_or(&order.parent);
-    desk.draft(
-        Kind::SessionThreadForked,
-        ResourceRef::new("session", order.parent.as_str()),
-        &Place::of_session(&order.parent, parent),
-        json!({"session_id": order.id, "at_event_id": order.at_event_id, "copied": order.messages.len()}),
-    );
+    let forked = Payload::SessionThreadForked(payload::SessionForked {
+        session_id: detail(&order.id),
+        at_event_id: detail(&order.at_event_id),
+        copied: detail(order.messages.len()),
+    });
+    let of_parent = Place::of_session(&order.parent, parent);
+    decider.draft(forked, order.parent.resource(), &of_parent);
     let place = Place {
         workspace_id: Some(parent.workspace_id.clone()),
         session_id: Some(order.id.clone()),
         task_id: None,
     };
-    let mut payload = json!({
-        "workspace_id": parent.workspace_id,
-        "mode_id": parent.mode_id,
-        "persona_id": parent.persona_id,
-        "model_policy": parent.model_policy,
-        "parent_session_id": order.parent,
-        "root_session_id": root,
-        "branch_id": branch_id,
-        "copied": order.messages.len(),
-        "metadata": order.metadata,
+    let plan = order.replay.as_ref().map(|replay| &replay.plan);
+    let created = Payload::SessionCreated(payload::SessionCreated {
+        mode_id: Some(parent.mode_id.clone()),
+        persona_id: Some(parent.persona_id.clone()),
+        model_policy: Some(parent.model_policy.clone()),
+        parent_session_id: Some(order.parent.clone()),
+        root_session_id: Some(root.clone()),
+        branch_id: Some(branch_id.cloned()),
+        copied: Some(order.messages.len() as u64),
+        replay_plan_sha256: plan.map(|plan| plan.digest),
+        ..payload::SessionCreated::new(&parent.workspace_id, &order.metadata)
     });
-    if let (Some(replay), Value::Object(payload)) = (&order.replay, &mut payload) {
-        payload.insert("replay_plan_sha256".to_owned(), json!(replay.plan.digest));
-        desk.blobs.push(replay.plan.clone());
-    }
-    desk.draft(Kind::SessionCreated, subject.clone(), &place, payload);
+    decider.blobs.extend(plan.cloned());
+    decider.draft(created, subject.clone(), &place);
     // The first receipt of the fork follows the parent's last one (A5).
     if let Some((receipt_id, receipt_hash)) = &order.chain {
-        desk.draft(
-            Kind::ReceiptChained,
-            ResourceRef::new("receipt_chain", ChainId::of(&order.id).as_str()),
-            &place,
-            json!({"receipt_id": receipt_id, "receipt_hash": receipt_hash, "count": 0}),
-        );
+        let chained = Payload::ReceiptChained(payload::ReceiptChained {
+            receipt_id: receipt_id.clone(),
+            receipt_hash: *receipt_hash,
+            count: 0,
+        });
+        decider.draft(chained, ChainId::of(&order.id).resource(), &place);
     }
     for copy in &order.messages {
-        desk.draft(
-            Kind::MessageCopied,
-            ResourceRef::new("message", copy.id.as_str()),
-            &place,
-            json!({"message_id": copy.id, "source_message_id": copy.of, "source_position": copy.source, "role": copy.role}),
-        );
+        let copied = Payload::MessageCopied(payload::MessageCopied {
+            message_id: detail(&copy.id),
+            source_message_id: detail(&copy.of),
+            source_position: copy.source,
+            role: copy.role,
+        });
+        decider.draft(copied, copy.id.resource(), &place);
     }
     Ok(subject)
 }
 
 /// Notes on a Session that it has repeated another one, and how far that came. Once.
 pub(super) fn replayed(
-    desk: &mut Desk<'_>,
+    decider: &mut Decider<'_>,
     order: &RecordSessionReplay,
 ) -> Result<ResourceRef, Refusal> {
-    let (_, session) = desk.session(&order.id)?;
-    let subject = ResourceRef::new("session", order.id.as_str());
+    let (_, session) = decider.session(&order.id)?;
+    let subject = order.id.resource();
     if session.replaying.is_none() {
         return Ok(subject);
     }
     let place = Place::of_session(&order.id, session);
-    desk.draft(
-        Kind::SessionReplayed,
-        subject.clone(),
-        &place,
-        order.payload.clone().into(),
-    );
+    let replayed = Payload::SessionReplayed(Open(order.payload.clone()));
+    decider.draft(replayed, subject.clone(), &place);
     Ok(subject)
 }
 
 pub(super) fn truncate(
-    desk: &mut Desk<'_>,
+    decider: &mut Decider<'_>,
     order: &TruncateSession,
 ) -> Result<ResourceRef, Refusal> {
-    let (document, session) = desk.session(&order.id)?;
+    let (document, session) = decider.session(&order.id)?;
     if document.version != order.version {
         return Err(Refusal::Stale);
     }
     let count = session.message_count();
     let kept = count.min(order.keep_first);
-    let subject = ResourceRef::new("session", order.id.as_str());
+    let subject = order.id.resource();
     // Recorded even when nothing is removed: the answer of a truncation is rebuilt from its event.
-    desk.draft(
-        Kind::SessionTruncated,
-        subject.clone(),
-        &Place::of_session(&order.id, session),
-        json!({
-            "keep_first": order.keep_first,
-            "kept_turn_count": kept,
-            "removed_turn_count": count - kept,
-            "new_tip_turn_id": order.tip,
-            "after_position": order.after,
-            "through_position": order.through,
-            "reason": order.reason,
-        }),
-    );
+    let truncated = Payload::SessionTruncated(payload::SessionTruncated {
+        keep_first: detail(order.keep_first),
+        kept_turn_count: detail(kept),
+        removed_turn_count: count - kept,
+        new_tip_turn_id: detail(&order.tip),
+        after_position: order.after,
+        through_position: order.through,
+        reason: detail(&order.reason),
+    });
+    let place = Place::of_session(&order.id, session);
+    decider.draft(truncated, subject.clone(), &place);
     Ok(subject)
 }
 
 pub(super) fn append_message(
-    desk: &mut Desk<'_>,
+    decider: &mut Decider<'_>,
     order: &AppendMessage,
 ) -> Result<ResourceRef, Refusal> {
-    let (_, session) = desk.open_session(&order.session_id)?;
-    desk.message(
+    let (_, session) = decider.open_session(&order.session_id)?;
+    decider.message(
         &order.message,
         &order.session_id,
         &Place::of_session(&order.session_id, session),
     );
-    Ok(ResourceRef::new("message", order.message.id.as_str()))
+    Ok(order.message.id.resource())
 }

@@ -3,15 +3,20 @@
 use canon::{Digest, Value, jcs, sha256};
 use serde_json::json;
 
-use super::{Desk, Ends, Place};
+use super::{Decider, Ends, Place};
+use crate::kind::Payload;
+use crate::payload::{self, Detail, detail};
 use crate::{
-    Answer, AnswerRequest, Ask, CancelTask, EndIds, InterruptTask, Kind, Permission, PermissionId,
+    Answer, AnswerRequest, Ask, CancelTask, EndIds, InterruptTask, Permission, PermissionId,
     ReceiptPolicy, Refusal, RequestReply, ResourceRef, Status, SubmitTask, Task, TaskId, TaskInput,
     TaskPersona, TrustChainId,
 };
 
-pub(super) fn submit(desk: &mut Desk<'_>, order: &SubmitTask) -> Result<ResourceRef, Refusal> {
-    let (_, session) = desk
+pub(super) fn submit(
+    decider: &mut Decider<'_>,
+    order: &SubmitTask,
+) -> Result<ResourceRef, Refusal> {
+    let (_, session) = decider
         .open_session(&order.session_id)
         .map_err(|refusal| in_param(refusal, "session", "session_id"))?;
     if let Some(named) = &order.workspace_id
@@ -26,44 +31,44 @@ pub(super) fn submit(desk: &mut Desk<'_>, order: &SubmitTask) -> Result<Resource
         });
     }
     if let Some(branch) = &order.branch_id {
-        desk.branch(branch.as_str())
+        decider
+            .branch(branch.as_str())
             .map_err(|refusal| in_param(refusal, "branch", "branch_id"))?;
     }
     if let Some(parent) = &order.parent_task_id {
-        desk.task(parent)
+        decider
+            .task(parent)
             .map_err(|refusal| in_param(refusal, "task", "parent_task_id"))?;
     }
-    let subject = ResourceRef::new("task", order.id.as_str());
+    let subject = order.id.resource();
     let place = Place {
         workspace_id: Some(session.workspace_id.clone()),
         session_id: Some(order.session_id.clone()),
         task_id: Some(order.id.clone()),
     };
-    let mut payload = json!({
-        "workflow": order.workflow,
-        "branch_id": order.branch_id,
-        "parent_task_id": order.parent_task_id,
-        "metadata": order.metadata,
-    });
-    if let (Some(persona), Value::Object(payload)) = (&order.persona, &mut payload) {
+    let mut submitted = payload::TaskSubmitted::new(&order.workflow, &order.metadata);
+    submitted.branch_id.clone_from(&order.branch_id);
+    submitted.parent_task_id.clone_from(&order.parent_task_id);
+    if let Some(persona) = &order.persona {
         // What the Task's document needs stands beside the copy, which may move into a blob.
-        payload.insert("persona_id".to_owned(), json!(persona.id));
-        payload.insert("persona_version".to_owned(), json!(persona.version));
-        payload.insert("autonomy_tier".to_owned(), json!(persona.autonomy_tier));
-        payload.insert("receipt_policy".to_owned(), json!(persona.receipt_policy));
-        payload.insert("persona".to_owned(), json!(persona));
+        submitted.runs_under(&TaskPersona {
+            id: persona.id.clone(),
+            version: persona.version.clone(),
+            autonomy_tier: persona.autonomy_tier,
+            receipt_policy: persona.receipt_policy,
+        });
+        submitted.persona = Some(detail(persona));
     }
     match &order.input {
         TaskInput::Object(input) => {
-            if let Value::Object(payload) = &mut payload {
-                payload.insert("input".to_owned(), Value::Object(input.clone()));
-            }
-            desk.draft(Kind::TaskSubmitted, subject.clone(), &place, payload);
+            submitted.input = Some(detail(input));
+            decider.draft(Payload::TaskSubmitted(submitted), subject.clone(), &place);
         }
         TaskInput::Message(message) => {
-            desk.draft(Kind::TaskSubmitted, subject.clone(), &place, payload)
+            decider
+                .draft(Payload::TaskSubmitted(submitted), subject.clone(), &place)
                 .sibling = Some(("input_event_id", 1));
-            desk.message(message, &order.session_id, &place);
+            decider.message(message, &order.session_id, &place);
         }
     }
     Ok(subject)
@@ -83,9 +88,12 @@ fn in_param(refusal: Refusal, object: &'static str, param: &'static str) -> Refu
     }
 }
 
-pub(super) fn cancel(desk: &mut Desk<'_>, order: &CancelTask) -> Result<ResourceRef, Refusal> {
-    let task = desk.task(&order.id)?;
-    let subject = ResourceRef::new("task", order.id.as_str());
+pub(super) fn cancel(
+    decider: &mut Decider<'_>,
+    order: &CancelTask,
+) -> Result<ResourceRef, Refusal> {
+    let task = decider.task(&order.id)?;
+    let subject = order.id.resource();
     match task.status {
         Status::Canceled => return Ok(subject),
         Status::Completed | Status::Failed => {
@@ -98,13 +106,14 @@ pub(super) fn cancel(desk: &mut Desk<'_>, order: &CancelTask) -> Result<Resource
         Status::Submitted | Status::Working | Status::InputRequired | Status::AuthRequired => {}
     }
     let place = Place::of_task(&order.id, task);
-    desk.draft(
-        Kind::UserCancelRequested,
-        subject.clone(),
-        &place,
-        json!({"scope": "task", "reason": order.reason}),
-    );
-    withdraw(desk, task, &place);
+    let requested = Payload::UserCancelRequested(payload::CancelRequested {
+        scope: detail("task"),
+        reason: Some(detail(&order.reason)),
+        message_id: None,
+        pending: None,
+    });
+    decider.draft(requested, subject.clone(), &place);
+    withdraw(decider, task, &place, "the task ended");
     let summary = match &order.reason {
         Some(reason) => format!("Canceled: {reason}"),
         None => "Canceled".to_owned(),
@@ -115,46 +124,98 @@ pub(super) fn cancel(desk: &mut Desk<'_>, order: &CancelTask) -> Result<Resource
         messages: Messages::Ids(json!([])),
         failure: Value::Null,
     };
-    end(desk, &order.id, task.status, &order.ids, &place, ending);
-    if let Some(ends) = &mut desk.ends {
+    end(decider, &order.id, task.status, &order.ids, &place, ending);
+    if let Some(ends) = &mut decider.ends {
         ends.receipt.clone_from(&order.receipt);
     }
     Ok(subject)
 }
 
 pub(super) fn interrupt(
-    desk: &mut Desk<'_>,
+    decider: &mut Decider<'_>,
     order: &InterruptTask,
 ) -> Result<ResourceRef, Refusal> {
-    let task = desk.task(&order.id)?;
+    let task = decider.task(&order.id)?;
     if task.status.is_terminal() {
         return Err(Refusal::InvalidTransition {
             status: task.status,
         });
     }
+    if task.replay.is_some() {
+        return Err(Refusal::Conflict {
+            reason: "replay",
+            message: "a replay repeats what happened and cannot be interrupted".to_owned(),
+            status: Some(task.status),
+        });
+    }
+    if task.interrupts.len() >= INTERRUPTS_MAX {
+        return Err(Refusal::Conflict {
+            reason: "too_many_interrupts",
+            message: "the task has not taken up the interrupts before this one".to_owned(),
+            status: Some(task.status),
+        });
+    }
     let place = Place::of_task(&order.id, task);
-    desk.message(&order.message, &task.session_id, &place);
-    desk.draft(
-        Kind::UserCancelRequested,
-        ResourceRef::new("task", order.id.as_str()),
-        &place,
-        json!({"scope": "step", "message_id": order.message.id}),
-    );
-    Ok(ResourceRef::new("message", order.message.id.as_str()))
+    decider.message(&order.message, &task.session_id, &place);
+    let waits_for = task.waits_for.as_ref().filter(|_| task.status.is_waiting());
+    let requested = Payload::UserCancelRequested(payload::CancelRequested {
+        scope: detail("step"),
+        reason: None,
+        message_id: Some(detail(&order.message.id)),
+        // What waits can be told at once; whoever works is told when its step has been dropped.
+        pending: waits_for.is_none().then_some(true),
+    });
+    decider.draft(requested, order.id.resource(), &place);
+    if let Some(request) = waits_for {
+        let effect_key = &decider.permission(request.as_str())?.effect_key;
+        let value = interrupted(&public_text(&order.message.parts));
+        let recorded = Payload::EffectRecorded(payload::EffectRecorded {
+            effect_key: detail(effect_key),
+            kind: detail("host_fact"),
+            outcome: detail("error"),
+            value_sha256: detail(sha256(&jcs(&value))),
+            value: Detail::of(value),
+            visibility: detail("public"),
+            provider_request_id: None,
+            model: None,
+            side_effects: None,
+            interrupted_through: None,
+        });
+        withdraw(decider, task, &place, "interrupted");
+        decider.draft(recorded, order.id.resource(), &place);
+        change_status(
+            decider,
+            order.id.resource(),
+            &place,
+            task.status,
+            Status::Working,
+            Some("interrupted"),
+        );
+    }
+    Ok(order.message.id.resource())
 }
 
-/// Drafts the end of a pending request whose Task ends without its answer.
-pub(super) fn withdraw(desk: &mut Desk<'_>, task: &Task, place: &Place) {
+/// Interrupts that a Task may have been sent without having taken them up.
+const INTERRUPTS_MAX: usize = 16;
+
+/// Returns the result of an effect that was dropped for an interrupt: what a workflow is told, and what it goes on with.
+pub fn interrupted(input: &str) -> Value {
+    json!({
+        "code": "interrupted",
+        "message": "interrupted before it was done; whether it happened is not known",
+        "input": input,
+    })
+}
+
+/// Drafts the end of a pending request that nobody will answer.
+pub(super) fn withdraw(decider: &mut Decider<'_>, task: &Task, place: &Place, reason: &str) {
     if let Some(request) = &task.waits_for {
-        let resource = ResourceRef::new("permission_request", request.as_str());
-        desk.draft(
-            Kind::RequestWithdrawn,
-            resource,
-            place,
-            json!({"reason": "the task ended"}),
-        );
-        if let Ok(known) = desk.permission(request.as_str()) {
-            record_trust(desk, request, known, task, place, "canceled");
+        let withdrawn = Payload::RequestWithdrawn(payload::Withdrawn {
+            reason: detail(reason),
+        });
+        decider.draft(withdrawn, request.resource(), place);
+        if let Ok(known) = decider.permission(request.as_str()) {
+            record_trust(decider, request, known, task, place, "canceled");
         }
     }
 }
@@ -162,7 +223,7 @@ pub(super) fn withdraw(desk: &mut Desk<'_>, task: &Task, place: &Place) {
 /// Drafts the record of a decision. Sealing adds the member `record`: it needs the time, the key and the head of the
 /// chain.
 fn record_trust(
-    desk: &mut Desk<'_>,
+    decider: &mut Decider<'_>,
     id: &PermissionId,
     request: &Permission,
     task: &Task,
@@ -174,17 +235,15 @@ fn record_trust(
         Ask::Approval => "approval",
     };
     let chain = TrustChainId::of(&task.session_id);
-    desk.draft(
-        Kind::TrustRecorded,
-        ResourceRef::new(TrustChainId::OBJECT, chain.as_str()),
-        place,
-        json!({
-            "request_id": id,
-            "agent": task.persona.as_ref().map_or_else(|| task.workflow.clone(), TaskPersona::reference),
-            "action": request.action.as_deref().unwrap_or(asked),
-            "decision": decision,
-        }),
-    );
+    let agent = task.persona.as_ref().map(TaskPersona::reference);
+    let recorded = Payload::TrustRecorded(payload::TrustRecorded {
+        request_id: detail(id),
+        agent: detail(agent.as_ref().unwrap_or(&task.workflow)),
+        action: detail(request.action.as_deref().unwrap_or(asked)),
+        decision: detail(decision),
+        record: None,
+    });
+    decider.draft(recorded, chain.resource(), place);
 }
 
 /// The Messages of a result.
@@ -205,54 +264,51 @@ pub(super) struct Ending {
 
 /// Drafts Outcome, terminal event and transition, in this order.
 pub(super) fn end(
-    desk: &mut Desk<'_>,
+    decider: &mut Decider<'_>,
     id: &TaskId,
     from: Status,
     ids: &EndIds,
     place: &Place,
     ending: Ending,
 ) {
-    let subject = ResourceRef::new("task", id.as_str());
-    let kind = match ending.status {
-        Status::Completed => Kind::TaskCompleted,
-        Status::Canceled => Kind::TaskCanceled,
-        Status::Failed
-        | Status::Submitted
-        | Status::Working
-        | Status::InputRequired
-        | Status::AuthRequired => Kind::TaskFailed,
-    };
-    let (member, messages) = match ending.messages {
-        Messages::Ids(ids) => ("message_ids", ids),
-        Messages::Whole(messages) => ("messages", messages),
+    let subject = id.resource();
+    let (message_ids, messages) = match ending.messages {
+        Messages::Ids(ids) => (Some(Detail::of(ids)), None),
+        Messages::Whole(messages) => (None, Some(Detail::of(messages))),
     };
     // AP-PERS-05: under this policy nothing is issued, so nothing may name a Receipt.
-    let without = desk.task(id).is_ok_and(|task| {
+    let without = decider.task(id).is_ok_and(|task| {
         let persona = task.persona.as_ref();
         persona.is_some_and(|persona| persona.receipt_policy == ReceiptPolicy::Disabled)
     });
     let receipt_id = (!without).then(|| ids.receipt_id.clone());
-    desk.draft(
-        Kind::OutcomeRecorded,
-        ResourceRef::new("outcome", ids.outcome_id.as_str()),
-        place,
-        json!({
-            "outcome_id": ids.outcome_id,
-            "receipt_id": receipt_id,
-            "status": ending.status,
-            "summary": ending.summary,
-            member: messages,
-            "failure": ending.failure,
-        }),
-    );
-    desk.draft(
-        kind,
-        subject.clone(),
-        place,
-        json!({"outcome_id": ids.outcome_id, "receipt_id": receipt_id, "failure": ending.failure}),
-    );
-    change_status(desk, subject, place, from, ending.status, None);
-    desk.ends = receipt_id.map(|receipt_id| Ends {
+    let outcome = Payload::OutcomeRecorded(payload::OutcomeRecorded {
+        outcome_id: detail(&ids.outcome_id),
+        receipt_id: receipt_id.clone(),
+        status: ending.status,
+        summary: detail(&ending.summary),
+        message_ids,
+        messages,
+        failure: detail(&ending.failure),
+    });
+    decider.draft(outcome, ids.outcome_id.resource(), place);
+    let ended = payload::TaskEnded {
+        outcome_id: Some(ids.outcome_id.clone()),
+        receipt_id: receipt_id.clone(),
+        failure: Detail::of(ending.failure),
+    };
+    let ended = match ending.status {
+        Status::Completed => Payload::TaskCompleted(ended),
+        Status::Canceled => Payload::TaskCanceled(ended),
+        Status::Failed
+        | Status::Submitted
+        | Status::Working
+        | Status::InputRequired
+        | Status::AuthRequired => Payload::TaskFailed(ended),
+    };
+    decider.draft(ended, subject.clone(), place);
+    change_status(decider, subject, place, from, ending.status, None);
+    decider.ends = receipt_id.map(|receipt_id| Ends {
         task_id: id.clone(),
         receipt_id,
         receipt: None,
@@ -260,24 +316,25 @@ pub(super) fn end(
 }
 
 pub(super) fn change_status(
-    desk: &mut Desk<'_>,
+    decider: &mut Decider<'_>,
     subject: ResourceRef,
     place: &Place,
     from: Status,
     to: Status,
     reason: Option<&str>,
 ) {
-    let mut payload = json!({"from": from, "to": to});
-    if let (Some(reason), Value::Object(payload)) = (reason, &mut payload) {
-        payload.insert("reason".to_owned(), reason.into());
-    }
-    desk.draft(Kind::TaskStatusChanged, subject, place, payload);
+    let reason = reason.map(str::to_owned);
+    let changed = Payload::TaskStatusChanged(payload::StatusChanged { from, to, reason });
+    decider.draft(changed, subject, place);
 }
 
-pub(super) fn answer(desk: &mut Desk<'_>, order: &AnswerRequest) -> Result<ResourceRef, Refusal> {
-    let request = desk.permission(order.id.as_str())?;
-    let task = desk.task(&request.task_id)?;
-    let subject = ResourceRef::new("permission_request", order.id.as_str());
+pub(super) fn answer(
+    decider: &mut Decider<'_>,
+    order: &AnswerRequest,
+) -> Result<ResourceRef, Refusal> {
+    let request = decider.permission(order.id.as_str())?;
+    let task = decider.task(&request.task_id)?;
+    let subject = order.id.resource();
     check_reply(request, &order.reply)?;
     let digest = reply_digest(&order.reply);
     match request.answer {
@@ -297,7 +354,7 @@ pub(super) fn answer(desk: &mut Desk<'_>, order: &AnswerRequest) -> Result<Resou
             return Err(Refusal::Conflict {
                 reason: "already_answered",
                 message: format!(
-                    "permission request `{}` has another answer already",
+                    "permission request `{}` has already been answered differently",
                     order.id
                 ),
                 status: Some(task.status),
@@ -316,69 +373,67 @@ pub(super) fn answer(desk: &mut Desk<'_>, order: &AnswerRequest) -> Result<Resou
         RequestReply::Confirm { approved, .. } => *approved,
     };
     let mut value = json!({"approved": approved});
-    let mut payload = json!({
-        "request_id": order.id,
-        "effect_key": request.effect_key,
-        "approved": approved,
-        "answer_sha256": digest,
-        "remarks": order.remarks,
-    });
-    if let (Value::Object(value), Value::Object(payload)) = (&mut value, &mut payload) {
-        match &order.reply {
-            RequestReply::Message(message) => {
-                desk.message(message, &task.session_id, &place);
-                payload.insert("message_id".to_owned(), json!(message.id));
-                value.insert("message_id".to_owned(), json!(message.id));
-                value.insert("text".to_owned(), json!(public_text(&message.parts)));
-            }
-            RequestReply::Value(answer) => {
-                payload.insert("answer".to_owned(), answer.clone());
-                value.insert("answer".to_owned(), answer.clone());
-            }
-            RequestReply::Confirm { message, .. } => {
-                desk.message(message, &task.session_id, &place);
-                payload.insert("message_id".to_owned(), json!(message.id));
-            }
-            RequestReply::Approve | RequestReply::Deny => {}
-        }
-    }
-    let kind = match request.ask {
-        Ask::Input => Kind::UserInputSubmitted,
-        Ask::Approval => Kind::UserToolConfirmation,
+    let mut said = payload::Answered {
+        request_id: detail(&order.id),
+        effect_key: detail(&request.effect_key),
+        approved,
+        answer_sha256: digest,
+        remarks: detail(&order.remarks),
+        message_id: None,
+        answer: None,
     };
-    desk.draft(kind, subject.clone(), &place, payload);
-    let decision = if approved { "approved" } else { "denied" };
-    record_trust(desk, &order.id, request, task, &place, decision);
-    if request.ask == Ask::Approval {
-        let kind = if approved {
-            Kind::ToolApproved
-        } else {
-            Kind::ToolDenied
-        };
-        desk.draft(
-            kind,
-            subject.clone(),
-            &place,
-            json!({"request_id": order.id}),
-        );
+    match &order.reply {
+        RequestReply::Message(message) => {
+            decider.message(message, &task.session_id, &place);
+            said.message_id = Some(detail(&message.id));
+            let text = public_text(&message.parts);
+            value = json!({"approved": approved, "message_id": message.id, "text": text});
+        }
+        RequestReply::Value(answer) => {
+            said.answer = Some(detail(answer));
+            value = json!({"approved": approved, "answer": answer});
+        }
+        RequestReply::Confirm { message, .. } => {
+            decider.message(message, &task.session_id, &place);
+            said.message_id = Some(detail(&message.id));
+        }
+        RequestReply::Approve | RequestReply::Deny => {}
     }
-    let task_resource = ResourceRef::new("task", request.task_id.as_str());
-    desk.draft(
-        Kind::EffectRecorded,
-        task_resource.clone(),
-        &place,
-        json!({
-            "effect_key": request.effect_key,
-            "kind": "host_fact",
-            "outcome": "ok",
-            "value_sha256": sha256(&jcs(&value)),
-            "value": value,
-            "visibility": "public",
-        }),
-    );
+    let said = match request.ask {
+        Ask::Input => Payload::UserInputSubmitted(said),
+        Ask::Approval => Payload::UserToolConfirmation(said),
+    };
+    decider.draft(said, subject.clone(), &place);
+    let decision = if approved { "approved" } else { "denied" };
+    record_trust(decider, &order.id, request, task, &place, decision);
+    if request.ask == Ask::Approval {
+        let said = payload::Decided {
+            request_id: detail(&order.id),
+        };
+        let said = if approved {
+            Payload::ToolApproved(said)
+        } else {
+            Payload::ToolDenied(said)
+        };
+        decider.draft(said, subject.clone(), &place);
+    }
+    let task_resource = request.task_id.resource();
+    let recorded = Payload::EffectRecorded(payload::EffectRecorded {
+        effect_key: detail(&request.effect_key),
+        kind: detail("host_fact"),
+        outcome: detail("ok"),
+        value_sha256: detail(sha256(&jcs(&value))),
+        value: Detail::of(value),
+        visibility: detail("public"),
+        provider_request_id: None,
+        model: None,
+        side_effects: None,
+        interrupted_through: None,
+    });
+    decider.draft(recorded, task_resource.clone(), &place);
     if task.status.is_waiting() {
         change_status(
-            desk,
+            decider,
             task_resource,
             &place,
             task.status,

@@ -153,6 +153,7 @@ fn result(key: &str, ok: bool) -> EffectResult {
         provider_request_id: ok.then(|| "req".to_owned()),
         model: ok.then_some(model),
         observed: ok.then(Observed::default),
+        interrupted_through: None,
     }
 }
 
@@ -354,6 +355,7 @@ fn proofs(log: &mut Log) {
         }));
     }
     log.run(Order::SealHead(SealHead {
+        recovered: None,
         id: BatchId::from_body("1"),
         size: 2,
         root: sha256(b"root"),

@@ -118,7 +118,7 @@ pub(crate) fn events(list: &[Value]) -> String {
         .collect()
 }
 
-/// Cuts a text into pieces of so many bytes.
+/// Cuts a text into pieces of this many bytes.
 pub(crate) fn cut(text: &str, size: usize) -> Vec<String> {
     assert!(
         text.is_ascii(),

@@ -2,7 +2,7 @@
 
 use std::io::{BufRead, BufReader, Write};
 use std::path::Path;
-use std::process::{Command, Stdio};
+use std::process::{Child, Command, Stdio};
 
 use domain::{Position, ResourceKind};
 use engine::port::suite::{Model, wait};
@@ -49,6 +49,20 @@ fn child_that_commits_until_it_is_killed() {
     }
 }
 
+/// Starts the child; each line that begins with `acknowledged` names the first position of a commit.
+pub(crate) fn child(directory: &Path) -> Child {
+    Command::new(std::env::current_exe().unwrap())
+        .args([
+            "--exact",
+            "crash::child_that_commits_until_it_is_killed",
+            "--nocapture",
+        ])
+        .env(CHILD, directory)
+        .stdout(Stdio::piped())
+        .spawn()
+        .unwrap()
+}
+
 #[test]
 fn what_a_killed_process_acknowledged_is_there() {
     let home = tempfile::tempdir().unwrap();
@@ -61,16 +75,7 @@ fn what_a_killed_process_acknowledged_is_there() {
     store.close();
     let mut last = 0;
     for round in 0..KILLS {
-        let mut child = Command::new(std::env::current_exe().unwrap())
-            .args([
-                "--exact",
-                "crash::child_that_commits_until_it_is_killed",
-                "--nocapture",
-            ])
-            .env(CHILD, home.path())
-            .stdout(Stdio::piped())
-            .spawn()
-            .unwrap();
+        let mut child = child(home.path());
         let mut lines = BufReader::new(child.stdout.take().unwrap()).lines();
         // Killed after a different number of commits each time, at whatever it is doing then.
         let mut wanted = 1 + round * 3 % 17;

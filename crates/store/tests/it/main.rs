@@ -11,6 +11,8 @@ mod full;
 #[cfg(test)]
 mod home;
 #[cfg(test)]
+mod loss;
+#[cfg(test)]
 mod offline;
 #[cfg(test)]
 mod opening;

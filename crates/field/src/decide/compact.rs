@@ -1,0 +1,186 @@
+//! COMPACT: archives, summarises or purges units. The log keeps every entry.
+
+use std::collections::BTreeMap;
+
+use canon::Value;
+use serde_json::json;
+
+use super::{Embedding, Synthesis, Work};
+use crate::caller;
+use crate::error::{Check, Code, Fault};
+use crate::event::{Event, UnitText};
+use crate::kind::{CompactStrategy, MemoryType, UnitStatus};
+use crate::state::Unit;
+use crate::text;
+
+/// Which units are meant; every member restricts.
+struct Filter {
+    max_age: Option<u64>,
+    session: Option<String>,
+    types: Vec<MemoryType>,
+    status: Vec<UnitStatus>,
+}
+
+impl Filter {
+    fn is_empty(&self) -> bool {
+        self.max_age.is_none()
+            && self.session.is_none()
+            && self.types.is_empty()
+            && self.status.is_empty()
+    }
+
+    fn selects(&self, unit: &Unit, epoch: u64) -> bool {
+        let is_old = |age: u64| unit.epoch < epoch.saturating_sub(age);
+        self.max_age.is_none_or(is_old)
+            && (self.session.is_none() || self.session == unit.session)
+            && (self.types.is_empty() || self.types.contains(&unit.kind))
+            && (self.status.is_empty() || self.status.contains(&unit.status))
+    }
+}
+
+impl Work<'_> {
+    pub(super) fn compact(&mut self) -> Check<Value> {
+        let stated = self.peek("strategy").and_then(CompactStrategy::parse);
+        // What is not offered is refused before authority is asked for, as with operations.
+        if let Some(strategy) = stated.filter(|strategy| !self.field.config.compacts(*strategy)) {
+            let message = format!("strategy `{strategy}` is not offered at this level");
+            return Err(Fault::new(Code::UnsupportedOperation, message));
+        }
+        if let Some(strategy) = stated {
+            self.require(caller::to_compact(strategy))?;
+        }
+        let payload = self.payload();
+        let strategy = payload.required_choice("strategy", CompactStrategy::parse)?;
+        let filter = self.read_compact_filter()?;
+        let reason = payload.line("reason")?;
+        if strategy == CompactStrategy::Purge && filter.is_empty() {
+            return Err(Fault::request(
+                "`filter` selects everything: a purge must name what it erases",
+            ));
+        }
+        self.check_session_takes_writes()?;
+        let selected: Vec<&Unit> = self
+            .field
+            .units
+            .iter()
+            .filter(|unit| !unit.is_purged())
+            .filter(|unit| strategy == CompactStrategy::Purge || !unit.archived)
+            .filter(|unit| filter.selects(unit, self.epoch))
+            .filter(|unit| self.field.sees(self.agent(), unit))
+            .filter(|unit| !self.field.is_disputed(unit, None))
+            .collect();
+        let reclaimed: usize = selected
+            .iter()
+            .filter_map(|unit| unit.text.as_ref())
+            .map(|text| text.bytes().len())
+            .sum();
+        self.log(Event::Compacted {
+            strategy,
+            unit_ids: selected.iter().map(|unit| unit.id.clone()).collect(),
+            reason,
+        });
+        let created = if strategy == CompactStrategy::Summarize {
+            self.summarize(&selected)
+        } else {
+            0
+        };
+        Ok(json!({
+            "status": "ok",
+            "units_affected": selected.len(),
+            "synthesis_units_created": created,
+            "storage_reclaimed_bytes": (strategy == CompactStrategy::Purge).then_some(reclaimed),
+        }))
+    }
+
+    fn read_compact_filter(&self) -> Check<Filter> {
+        let Some(filter) = self.payload().object("filter", "filter.")? else {
+            return Ok(Filter {
+                max_age: None,
+                session: None,
+                types: Vec::new(),
+                status: Vec::new(),
+            });
+        };
+        let len_max = self.field.config.limits.list_len_max;
+        Ok(Filter {
+            max_age: filter.integer("max_age_epochs", 0)?,
+            session: filter.id("session_id")?,
+            types: filter.choices("types", MemoryType::parse, len_max)?,
+            status: filter.choices("status", UnitStatus::parse, len_max)?,
+        })
+    }
+
+    /// Writes one synthesis per task and session, in the order of their first units; returns how many.
+    fn summarize(&mut self, selected: &[&Unit]) -> usize {
+        let mut places: BTreeMap<(&Option<String>, &Option<String>), usize> = BTreeMap::new();
+        let mut groups: Vec<Vec<&Unit>> = Vec::new();
+        for unit in selected {
+            let place = *places
+                .entry((&unit.task, &unit.session))
+                .or_insert(groups.len());
+            match groups.get_mut(place) {
+                Some(group) => group.push(unit),
+                None => groups.push(vec![unit]),
+            }
+        }
+        let created = groups.len();
+        // A model outside has not seen these texts: they wait for their vectors unless the built-in one is used.
+        let embedding = match &self.call.embedding {
+            Embedding::BuiltIn => Embedding::BuiltIn,
+            Embedding::Given(_) | Embedding::Failed(_) => {
+                Embedding::Failed("made by the field".into())
+            }
+        };
+        for group in groups {
+            let Some(first) = group.first() else { continue };
+            let score = group
+                .iter()
+                .map(|unit| unit.score.unwrap_or(0.0))
+                .fold(1.0, f64::min);
+            let text = UnitText {
+                salt: self.next_salt(),
+                content: digest(&group, self.field.config.limits.content_bytes_max),
+                purpose: "Summary of archived units".into(),
+                question: None,
+                reasoning: Some("The lowest score of the units that were summarised.".into()),
+                evidence: None,
+                assumptions: None,
+                descriptions: Vec::new(),
+            };
+            let synthesis = Synthesis {
+                unit_id: self.next_id("mem"),
+                task_id: first.task.clone(),
+                session_id: first.session.clone(),
+                sources: group.iter().map(|unit| unit.id.clone()).collect(),
+                score,
+                text,
+                embedding: embedding.clone(),
+            };
+            self.record_synthesis(synthesis);
+        }
+        created
+    }
+}
+
+/// Returns the first sentence of each unit, as many as fit.
+fn digest(group: &[&Unit], bytes_max: usize) -> String {
+    let mut digest = format!("Summary of {} units.", group.len());
+    for unit in group {
+        let sentence = unit
+            .text
+            .as_ref()
+            .map(|text| text::summary(&text.content))
+            .unwrap_or_default();
+        let line = format!(
+            "\n{} by {}: {}",
+            unit.kind,
+            unit.author,
+            text::start(&sentence, 200)
+        );
+        if digest.len() + line.len() > bytes_max {
+            break;
+        }
+        digest.push_str(&line);
+    }
+    digest
+}

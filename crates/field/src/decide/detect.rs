@@ -1,0 +1,355 @@
+//! DETECT, and the automatic search for contradictions that RECORD shares with it.
+//!
+//! Automatic detection looks at pairs of committed units that stand, of the same type and task, by different agents,
+//! without a relation and without an earlier conflict between them. Two such units contradict each other when their
+//! words are nearly the same and they differ in a number, or one of them denies.
+
+use std::collections::BTreeMap;
+
+use canon::Value;
+use serde_json::json;
+
+use super::{Embedding, Work};
+use crate::error::{Check, Code, Fault};
+use crate::event::Event;
+use crate::kind::{ConflictStatus, ConflictType, DetectMode, MemoryType, Method, Mode};
+use crate::render;
+use crate::state::{Conflict, Field, Row, Unit};
+use crate::text;
+use crate::vector::{Model, Vector};
+
+/// How close two texts must be to contradict each other.
+const COSINE_MIN: f64 = 0.80;
+
+/// Ids of units that contradict a new one, in the order in which they were recorded.
+pub(super) type Found = Vec<String>;
+
+/// What a search for contradictions found before the message was decided.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Findings {
+    pub(super) unit_ids: Vec<String>,
+    /// Units of the field that were compared, in the order of the log.
+    pub(super) units_seen: usize,
+}
+
+/// A unit that is about to be recorded.
+pub(super) struct NewUnit<'a> {
+    pub(super) kind: MemoryType,
+    pub(super) task: &'a str,
+    pub(super) author: &'a str,
+    pub(super) content: &'a str,
+    pub(super) related: &'a [&'a str],
+}
+
+impl NewUnit<'_> {
+    /// Returns the contradictions among units recorded at or after row `from`, and of `known` those that still count.
+    ///
+    /// Nothing if there are more units to compare than the limit allows.
+    pub(super) fn find(
+        &self,
+        field: &Field,
+        embedding: &Embedding,
+        from: usize,
+        known: &[String],
+    ) -> Option<Found> {
+        let vector = match embedding {
+            Embedding::BuiltIn => Vector::hash_1024(self.content),
+            Embedding::Given(vector) => vector.clone(),
+            Embedding::Failed(_) => return None,
+        };
+        let rows = field.by_task.get(self.task).map_or(&[][..], Vec::as_slice);
+        let candidates: Vec<(Row, &Unit)> = rows
+            .iter()
+            .filter_map(|row| field.at(*row).map(|unit| (*row, unit)))
+            .filter(|(row, unit)| {
+                let is_recent = usize::try_from(*row).is_ok_and(|row| row >= from);
+                (is_recent || known.contains(&unit.id)) && self.may_contradict(field, unit)
+            })
+            .collect();
+        if candidates.len() > field.config.limits.detect_pairs_max {
+            return None;
+        }
+        let found = candidates.into_iter().filter(|(row, unit)| {
+            let words = unit.text.as_ref().map(|text| text.content.as_str());
+            let theirs = field.search.vector(*row, &vector.model);
+            words.is_some_and(|words| contradict(self.content, words))
+                && theirs.is_some_and(|theirs| are_close(&vector, &theirs))
+        });
+        Some(found.map(|(_, unit)| unit.id.clone()).collect())
+    }
+
+    fn may_contradict(&self, field: &Field, unit: &Unit) -> bool {
+        unit.kind == self.kind
+            && counts(unit)
+            && unit.author != self.author
+            && field.sees(self.author, unit)
+            && !self.related.contains(&unit.id.as_str())
+    }
+}
+
+/// Looks for contradictions to a RECORD before it is decided, so that the decision itself need not search.
+///
+/// Nothing if the message is not a RECORD with a task, or there is more to compare than the limit allows.
+pub fn find_contradictions(
+    field: &Field,
+    envelope: &crate::envelope::Envelope,
+    embedding: &Embedding,
+) -> Option<Findings> {
+    let payload = &envelope.payload;
+    let related: Vec<&str> = payload
+        .get("relations")
+        .and_then(Value::as_array)
+        .into_iter()
+        .flatten()
+        .filter_map(|relation| relation.get("target_id").and_then(Value::as_str))
+        .collect();
+    let unit = NewUnit {
+        kind: MemoryType::parse(payload.get("type")?.as_str()?)?,
+        task: payload.get("intent")?.get("task_id")?.as_str()?,
+        author: &envelope.agent_id,
+        content: payload.get("content")?.as_str()?,
+        related: &related,
+    };
+    Some(Findings {
+        unit_ids: unit.find(field, embedding, 0, &[])?,
+        units_seen: field.units.len(),
+    })
+}
+
+fn counts(unit: &Unit) -> bool {
+    unit.mode == Mode::Committed && unit.stands() && !unit.is_purged()
+}
+
+fn are_close(one: &Vector, other: &Vector) -> bool {
+    one.cosine(other).is_some_and(|cosine| cosine >= COSINE_MIN)
+}
+
+/// Returns whether two texts that say nearly the same differ in what matters.
+fn contradict(one: &str, other: &str) -> bool {
+    let (ours, theirs) = (text::numbers(one), text::numbers(other));
+    let other_numbers = !ours.is_subset(&theirs) && !theirs.is_subset(&ours);
+    other_numbers || text::negates(one) != text::negates(other)
+}
+
+/// What DETECT lists.
+struct Filter {
+    status: Vec<ConflictStatus>,
+    types: Vec<ConflictType>,
+    agents: Vec<String>,
+}
+
+impl Filter {
+    fn lets(&self, field: &Field, conflict: &Conflict) -> bool {
+        let involves = |agent: &String| {
+            [conflict.a, conflict.b]
+                .iter()
+                .any(|row| field.at(*row).is_some_and(|unit| unit.author == *agent))
+        };
+        (self.status.is_empty() || self.status.contains(&conflict.status))
+            && (self.types.is_empty() || self.types.contains(&conflict.kind))
+            && (self.agents.is_empty() || self.agents.iter().any(involves))
+    }
+}
+
+impl Work<'_> {
+    pub(super) fn detect(&mut self) -> Check<Value> {
+        let payload = self.payload();
+        let mode = payload.required_choice("mode", DetectMode::parse)?;
+        if !self.detects(mode) {
+            let message = format!("mode `{mode}` is not offered at this level");
+            return Err(Fault::request(message));
+        }
+        let target = payload.id("target_id")?;
+        if mode == DetectMode::Check && target.is_none() {
+            return Err(payload.missing("target_id"));
+        }
+        let filter = self.read_filter()?;
+        let known = target
+            .as_deref()
+            .and_then(|id| self.field.visible(self.agent(), id));
+        if mode == DetectMode::Check && known.is_none() {
+            let message = "there is no unit under `target_id`";
+            return Err(Fault::new(Code::UnitNotFound, message));
+        }
+        if mode != DetectMode::List {
+            self.check_session_takes_writes()?;
+        }
+        let (pairs, scanned) = match (mode, known) {
+            (DetectMode::Check, Some((row, _))) => self.search_pairs(Some(row)),
+            (DetectMode::Scan, _) => self.search_pairs(None),
+            _ => (Vec::new(), 0),
+        };
+        let target_row = known
+            .map(|(row, _)| row)
+            .filter(|_| mode == DetectMode::Check);
+        let mut listed: Vec<Value> = self
+            .field
+            .conflicts
+            .iter()
+            .filter(|conflict| mode == DetectMode::List || conflict.is_open())
+            .filter(|conflict| target_row.is_none_or(|row| row == conflict.a || row == conflict.b))
+            .filter(|conflict| self.field.sees_conflict(self.agent(), conflict))
+            .filter(|conflict| filter.lets(self.field, conflict))
+            .map(|conflict| render::conflict(self.field, conflict))
+            .collect();
+        let found = pairs.len();
+        listed.extend(self.log_detection(mode, target, &pairs, &filter));
+        Ok(json!({
+            "status": "ok",
+            "conflicts": listed,
+            "scan_coverage": {"units_scanned": scanned, "new_conflicts_found": found},
+        }))
+    }
+
+    fn read_filter(&self) -> Check<Filter> {
+        let len_max = self.field.config.limits.list_len_max;
+        let Some(filter) = self.payload().object("filter", "filter.")? else {
+            return Ok(Filter {
+                status: Vec::new(),
+                types: Vec::new(),
+                agents: Vec::new(),
+            });
+        };
+        Ok(Filter {
+            status: filter.choices("status", ConflictStatus::parse, len_max)?,
+            types: filter.choices("types", ConflictType::parse, len_max)?,
+            agents: filter.texts("involving_agents", len_max)?,
+        })
+    }
+
+    /// Writes the DETECT entry and, after it, one entry per new conflict.
+    fn log_detection(
+        &mut self,
+        mode: DetectMode,
+        target_id: Option<String>,
+        pairs: &[(Row, Row)],
+        filter: &Filter,
+    ) -> Vec<Value> {
+        let kind = self.field.config.conflict_type;
+        // The entry comes first and names the conflicts, so it is completed when their ids are known.
+        self.log(Event::Detected {
+            mode,
+            target_id,
+            conflict_ids: Vec::new(),
+        });
+        let mut created = Vec::new();
+        let mut shown = Vec::new();
+        for (a, b) in pairs {
+            let (Some(unit_a), Some(unit_b)) = (self.field.at(*a), self.field.at(*b)) else {
+                continue;
+            };
+            let id = self.create_conflict(&unit_a.id, &unit_b.id, kind, Method::Semantic);
+            let conflict = Conflict {
+                id: id.clone(),
+                kind,
+                status: ConflictStatus::Detected,
+                a: *a,
+                b: *b,
+                detected_by: Method::Semantic,
+                votes: BTreeMap::new(),
+                first_vote: None,
+                resolution: None,
+            };
+            if filter.lets(self.field, &conflict) {
+                shown.push(render::conflict(self.field, &conflict));
+            }
+            created.push(id);
+        }
+        if let Some((entry, _)) = self.steps.first_mut()
+            && let Event::Detected { conflict_ids, .. } = &mut entry.event
+        {
+            *conflict_ids = created;
+        }
+        shown
+    }
+
+    /// Returns pairs that contradict each other, and how many units were looked at before the limit was reached.
+    fn search_pairs(&self, target: Option<Row>) -> (Vec<(Row, Row)>, usize) {
+        let field = self.field;
+        let mut groups: BTreeMap<(&str, MemoryType), Vec<Row>> = BTreeMap::new();
+        let wanted = target.and_then(|row| field.at(row));
+        for (task, rows) in &field.by_task {
+            if wanted.is_some_and(|unit| unit.task.as_ref() != Some(task)) {
+                continue;
+            }
+            for (row, unit) in rows
+                .iter()
+                .filter_map(|row| field.at(*row).map(|unit| (*row, unit)))
+            {
+                let fits = wanted.is_none_or(|wanted| wanted.kind == unit.kind);
+                if fits && counts(unit) && field.sees(self.agent(), unit) {
+                    groups.entry((task, unit.kind)).or_default().push(row);
+                }
+            }
+        }
+        let mut pairs_left = field.config.limits.detect_pairs_max;
+        let (mut pairs, mut scanned) = (Vec::new(), 0);
+        for rows in groups.values() {
+            for (index, later) in rows.iter().enumerate() {
+                let before = rows.get(..index).unwrap_or_default();
+                let partners: Vec<Row> = match target {
+                    Some(target) if target == *later => before.to_vec(),
+                    Some(target) => before
+                        .iter()
+                        .copied()
+                        .filter(|row| *row == target)
+                        .collect(),
+                    None => before.to_vec(),
+                };
+                if partners.len() > pairs_left {
+                    return (pairs, scanned);
+                }
+                pairs_left -= partners.len();
+                scanned += 1;
+                let found = partners
+                    .into_iter()
+                    .filter(|row| self.is_contradiction(*row, *later));
+                pairs.extend(found.map(|row| (row, *later)));
+            }
+        }
+        pairs.sort_unstable_by_key(|(a, b)| (*b, *a));
+        (pairs, scanned)
+    }
+
+    fn is_contradiction(&self, a: Row, b: Row) -> bool {
+        let field = self.field;
+        let (Some(one), Some(other)) = (field.at(a), field.at(b)) else {
+            return false;
+        };
+        let points = |from: &Unit, to: &Unit| {
+            from.relations
+                .iter()
+                .any(|relation| relation.target_id == to.id)
+        };
+        let had_conflict = one
+            .conflicts
+            .iter()
+            .any(|row| other.conflicts.contains(row));
+        if one.author == other.author || points(one, other) || points(other, one) || had_conflict {
+            return false;
+        }
+        let (Some(words), Some(others)) = (&one.text, &other.text) else {
+            return false;
+        };
+        contradict(&words.content, &others.content) && self.close_rows(a, b, one, other)
+    }
+
+    fn close_rows(&self, a: Row, b: Row, one: &Unit, other: &Unit) -> bool {
+        let model = one
+            .vector
+            .as_ref()
+            .map_or_else(Model::hash_1024, |vector| vector.model.clone());
+        let theirs = other
+            .vector
+            .as_ref()
+            .map_or_else(Model::hash_1024, |vector| vector.model.clone());
+        if model != theirs {
+            return false;
+        }
+        let search = &self.field.search;
+        match (search.vector(a, &model), search.vector(b, &model)) {
+            (Some(one), Some(other)) => are_close(&one, &other),
+            _ => false,
+        }
+    }
+}

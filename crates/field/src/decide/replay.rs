@@ -1,0 +1,34 @@
+//! REPLAY as an operation: reads the log up to its head and leaves a light entry of its own.
+
+use canon::Value;
+
+use super::Work;
+use crate::caller::{AUDITOR, OPERATOR, SESSION_CREATOR};
+use crate::error::Check;
+use crate::event::Event;
+use crate::kind::{Depth, TargetType};
+use crate::replay::{Reader, Target, replay};
+
+impl Work<'_> {
+    pub(super) fn replay(&mut self) -> Check<Value> {
+        let payload = self.payload();
+        let target = Target {
+            kind: payload.required_choice("target_type", TargetType::parse)?,
+            id: payload.required_id("target_id")?,
+            depth: payload.required_choice("depth", Depth::parse)?,
+        };
+        let (field, agent) = (self.field, self.agent());
+        let sees_all = [AUDITOR, SESSION_CREATOR, OPERATOR].contains(&self.authority);
+        let reader = Reader {
+            text_of: &|unit| field.text_of(unit),
+            sees: &|session| sees_all || field.sees_session(agent, session),
+        };
+        let answer = replay(&field.log, &reader, &target, &field.config.limits)?;
+        self.log(Event::Replayed {
+            target_type: target.kind,
+            target_id: target.id,
+            depth: target.depth,
+        });
+        Ok(answer)
+    }
+}

@@ -1,0 +1,381 @@
+//! Notifications: which subscriptions an operation concerns, and when they are sent.
+//!
+//! Computed from entries that are durable and applied. Whoever did it is not notified of it: the answer said so.
+
+use std::collections::BTreeMap;
+
+use canon::Value;
+use domain::Timestamp;
+use serde_json::json;
+
+use crate::config::Level;
+use crate::event::{Entry, Event, Outcome, Subscription};
+use crate::kind::{HandoffAction, SessionAction, TaskAction, Topic, UnitStatus};
+use crate::relevance::Scope;
+use crate::state::Field;
+use crate::vector::Vector;
+
+/// One push to one subscriber.
+#[derive(Debug, Clone, PartialEq)]
+pub struct Notification {
+    /// Who gets it.
+    pub agent_id: String,
+    /// The least gap to the next one about the same thing.
+    pub debounce_ms: u64,
+    subscription_id: String,
+    event: Topic,
+    epoch: u64,
+    relevance_score: f64,
+    summary: String,
+    memory_unit_id: Option<String>,
+    conflict_id: Option<String>,
+    requires_action: bool,
+    /// What it is about, for the gap between notifications.
+    about: String,
+}
+
+impl Notification {
+    /// Returns the topic.
+    pub fn topic(&self) -> Topic {
+        self.event
+    }
+
+    /// Returns the object that is pushed.
+    pub fn to_json(&self) -> Value {
+        json!({
+            "subscription_id": self.subscription_id,
+            "event": self.event,
+            "epoch": self.epoch,
+            "relevance_score": self.relevance_score,
+            "summary": self.summary,
+            "memory_unit_id": self.memory_unit_id,
+            "conflict_id": self.conflict_id,
+            "requires_action": self.requires_action,
+        })
+    }
+}
+
+/// Something that subscribers may want to hear about.
+struct Happening<'a> {
+    topic: Topic,
+    entry: &'a Entry,
+    summary: String,
+    unit: Option<&'a str>,
+    conflict: Option<&'a str>,
+    about: &'a str,
+    /// Who has to do something.
+    asked: Vec<&'a str>,
+    /// The only agent it concerns, if it is not for everyone.
+    only: Option<&'a str>,
+}
+
+impl Field {
+    /// Returns what to push after the entries of one operation were applied.
+    pub fn notifications(&self, entries: &[Entry]) -> Vec<Notification> {
+        let actor = entries.first().map(|entry| entry.agent_id.as_str());
+        let mut notifications = Vec::new();
+        if self.config.level < Level::Standard || self.subscriptions.is_empty() {
+            return notifications;
+        }
+        for happening in entries.iter().flat_map(|entry| self.happenings(entry)) {
+            for (agent, subscription) in self.subscriptions.values() {
+                let wanted = subscription.events.contains(&happening.topic)
+                    && Some(agent.as_str()) != actor
+                    && happening.only.is_none_or(|only| only == agent)
+                    && self.may_hear(agent, &happening);
+                if wanted {
+                    notifications.extend(self.notify(agent, subscription, &happening));
+                }
+            }
+        }
+        notifications
+    }
+
+    fn may_hear(&self, agent: &str, happening: &Happening<'_>) -> bool {
+        let unit = happening.unit.and_then(|unit| self.unit(unit));
+        let conflict = happening
+            .conflict
+            .and_then(|conflict| self.conflict(conflict));
+        self.active(agent).is_some()
+            && self.sees_session(agent, happening.entry.session_id.as_deref())
+            && unit.is_none_or(|unit| self.sees(agent, unit))
+            && conflict.is_none_or(|conflict| self.sees_conflict(agent, conflict))
+    }
+
+    fn notify(
+        &self,
+        agent: &str,
+        subscription: &Subscription,
+        happening: &Happening<'_>,
+    ) -> Option<Notification> {
+        let relevance = happening
+            .unit
+            .map_or(1.0, |unit| self.relevance_to(agent, unit));
+        if subscription
+            .min_relevance
+            .is_some_and(|least| relevance < least)
+        {
+            return None;
+        }
+        Some(Notification {
+            agent_id: agent.to_owned(),
+            debounce_ms: subscription.debounce_ms.unwrap_or(0),
+            subscription_id: subscription.id.clone(),
+            event: happening.topic,
+            epoch: happening.entry.epoch,
+            relevance_score: relevance,
+            summary: happening.summary.clone(),
+            memory_unit_id: happening.unit.map(str::to_owned),
+            conflict_id: happening.conflict.map(str::to_owned),
+            requires_action: happening.asked.contains(&agent),
+            about: happening.about.to_owned(),
+        })
+    }
+
+    /// Returns how much a unit matters to an agent by its role, interests and current task.
+    fn relevance_to(&self, agent_id: &str, unit: &str) -> f64 {
+        let (Some(agent), Some(row)) = (self.active(agent_id), self.unit_rows.get(unit)) else {
+            return 0.0;
+        };
+        let query = if agent.interests.is_empty() {
+            agent.role.clone()
+        } else {
+            agent.interests.join(" ")
+        };
+        let vector = Vector::hash_1024(&query);
+        let scope = Scope {
+            agent: agent_id,
+            role: &agent.role,
+            interests: agent.interests.iter().map(String::as_str).collect(),
+            task: agent.current_task.as_deref(),
+            query: &query,
+            query_source: "the interests of the subscriber",
+            vector: Some(&vector),
+            recency_weight: None,
+            since_epoch: None,
+            include_own: true,
+            include_archived: true,
+            threshold: None,
+            epoch: self.clock,
+        };
+        self.relevance(&scope, *row)
+    }
+
+    fn author_of(&self, unit: &str) -> Option<&str> {
+        self.unit(unit).map(|unit| unit.author.as_str())
+    }
+
+    fn happenings<'a>(&'a self, entry: &'a Entry) -> Vec<Happening<'a>> {
+        let agent = &entry.agent_id;
+        let plain = |topic: Topic, summary: String, about: &'a str| Happening {
+            topic,
+            entry,
+            summary,
+            unit: None,
+            conflict: None,
+            about,
+            asked: Vec::new(),
+            only: None,
+        };
+        let mut found = match &entry.event {
+            Event::Recorded(recorded) => vec![Happening {
+                unit: Some(&recorded.unit_id),
+                ..plain(
+                    Topic::MemoryRecorded,
+                    format!("{agent} recorded a {}", recorded.kind),
+                    &recorded.unit_id,
+                )
+            }],
+            Event::ConflictCreated {
+                conflict_id,
+                unit_a,
+                unit_b,
+                ..
+            } => vec![Happening {
+                conflict: Some(conflict_id),
+                asked: [unit_a, unit_b]
+                    .into_iter()
+                    .filter_map(|unit| self.author_of(unit))
+                    .collect(),
+                ..plain(
+                    Topic::ConflictDetected,
+                    format!("{unit_b} contradicts {unit_a}"),
+                    conflict_id,
+                )
+            }],
+            Event::Merged(merged) if merged.outcome == Outcome::Resolved => vec![Happening {
+                conflict: Some(&merged.conflict_id),
+                ..plain(
+                    Topic::ConflictResolved,
+                    format!(
+                        "{agent} resolved {} by {}",
+                        merged.conflict_id, merged.strategy
+                    ),
+                    &merged.conflict_id,
+                )
+            }],
+            Event::Coordinated {
+                action,
+                task_id,
+                assignee,
+                ..
+            } => {
+                let mut found = vec![plain(
+                    Topic::TaskStateChanged,
+                    format!("{agent}: {action} {task_id}"),
+                    task_id,
+                )];
+                if let (TaskAction::Create | TaskAction::Assign, Some(assignee)) =
+                    (action, assignee)
+                {
+                    found.push(Happening {
+                        asked: vec![assignee],
+                        ..plain(
+                            Topic::TaskAssigned,
+                            format!("{task_id} is assigned to {assignee}"),
+                            task_id,
+                        )
+                    });
+                }
+                if *action == TaskAction::Complete {
+                    let summary = format!("{task_id} is completed");
+                    found.push(plain(Topic::TaskCompleted, summary, task_id));
+                }
+                found
+            }
+            Event::HandedOff {
+                action: HandoffAction::Offer,
+                handoff_id,
+                task_id,
+                to_agent,
+                ..
+            } => vec![Happening {
+                asked: vec![to_agent],
+                only: Some(to_agent),
+                ..plain(
+                    Topic::HandoffIncoming,
+                    format!("{agent} offers {task_id} ({handoff_id})"),
+                    handoff_id,
+                )
+            }],
+            Event::Registered { role, .. } => {
+                vec![plain(
+                    Topic::AgentJoined,
+                    format!("{agent} joined as {role}"),
+                    agent,
+                )]
+            }
+            Event::AgentFailed { agent_id, .. } => {
+                vec![plain(
+                    Topic::AgentFailed,
+                    format!("{agent_id} failed"),
+                    agent_id,
+                )]
+            }
+            Event::SessionChanged {
+                action, session_id, ..
+            } => match action {
+                SessionAction::Pause => vec![plain(
+                    Topic::SessionPaused,
+                    format!("{session_id} is paused"),
+                    session_id,
+                )],
+                SessionAction::End => vec![plain(
+                    Topic::SessionEnded,
+                    format!("{session_id} is ended"),
+                    session_id,
+                )],
+                SessionAction::Create
+                | SessionAction::Join
+                | SessionAction::Leave
+                | SessionAction::Resume => Vec::new(),
+            },
+            _ => Vec::new(),
+        };
+        for effect in entry.event.effects() {
+            let (topic, word) = match effect.status {
+                UnitStatus::Superseded => (Topic::MemorySuperseded, "superseded"),
+                UnitStatus::Contested => (Topic::MemoryContested, "contested"),
+                UnitStatus::Active
+                | UnitStatus::Draft
+                | UnitStatus::Retracted
+                | UnitStatus::PendingEnrichment => continue,
+            };
+            found.push(Happening {
+                unit: Some(&effect.unit_id),
+                asked: self.author_of(&effect.unit_id).into_iter().collect(),
+                ..plain(
+                    topic,
+                    format!("{} is {word}", effect.unit_id),
+                    &effect.unit_id,
+                )
+            });
+        }
+        found
+    }
+}
+
+/// A subscription and the thing it is notified about.
+type About = (String, String);
+
+/// Keeps the least gap between two notifications about one thing; of those in between the last one is kept.
+#[derive(Debug, Clone, Default)]
+pub struct Debouncer {
+    quiet_until: BTreeMap<About, i64>,
+    held: BTreeMap<About, Notification>,
+}
+
+impl Debouncer {
+    /// Returns the notification if it may be sent now; otherwise holds it, in place of an earlier one that waits.
+    pub fn offer(&mut self, notification: Notification, now: Timestamp) -> Option<Notification> {
+        let about = (
+            notification.subscription_id.clone(),
+            notification.about.clone(),
+        );
+        let now = now.as_micros();
+        if self
+            .quiet_until
+            .get(&about)
+            .is_some_and(|until| *until > now)
+        {
+            self.held.insert(about, notification);
+            return None;
+        }
+        self.note(about, &notification, now);
+        Some(notification)
+    }
+
+    /// Returns what was held and may be sent now.
+    pub fn due(&mut self, now: Timestamp) -> Vec<Notification> {
+        let now = now.as_micros();
+        self.quiet_until
+            .retain(|about, until| *until > now || self.held.contains_key(about));
+        let ready: Vec<About> = self
+            .held
+            .keys()
+            .filter(|about| {
+                self.quiet_until
+                    .get(*about)
+                    .is_none_or(|until| *until <= now)
+            })
+            .cloned()
+            .collect();
+        let mut due = Vec::new();
+        for about in ready {
+            if let Some(notification) = self.held.remove(&about) {
+                self.note(about, &notification, now);
+                due.push(notification);
+            }
+        }
+        due
+    }
+
+    fn note(&mut self, about: About, notification: &Notification, now: i64) {
+        let gap = i64::try_from(notification.debounce_ms)
+            .unwrap_or(i64::MAX)
+            .saturating_mul(1_000);
+        if gap > 0 {
+            self.quiet_until.insert(about, now.saturating_add(gap));
+        }
+    }
+}

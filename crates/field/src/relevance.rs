@@ -1,0 +1,526 @@
+//! What matters to whom: the score of a unit for an agent, and the reason in words.
+//!
+//! Nine factors, each from 0 to 1, with fixed weights; a factor that the request gives nothing to compare with is left
+//! out and the others share its weight. Scores are whole ten-thousandths, so that equal means equal. Ranking reads a
+//! few bytes per unit, one pass over the vectors, and the lists of the words asked for.
+
+use std::collections::{BTreeMap, BTreeSet, BinaryHeap};
+
+use crate::kind::{MemoryType, UnitStatus};
+use crate::state::{Field, Row, Unit};
+use crate::vector::Vector;
+
+/// What ranking needs to know of a unit, close together in memory.
+#[derive(Debug, Clone, Copy)]
+pub(crate) struct Mark {
+    epoch: u64,
+    author: u32,
+    role: u32,
+    task: u32,
+    session: u32,
+    score: Option<f32>,
+    kind: MemoryType,
+    /// Not superseded, not retracted, not purged.
+    stands: bool,
+    archived: bool,
+}
+
+/// Numbers for agents, roles, tasks and sessions; 0 is nobody.
+#[derive(Debug, Clone, Default)]
+pub(crate) struct Names(BTreeMap<String, u32>);
+
+impl Names {
+    fn add(&mut self, name: &str) -> u32 {
+        if let Some(number) = self.0.get(name) {
+            return *number;
+        }
+        let number = u32::try_from(self.0.len() + 1).unwrap_or(u32::MAX);
+        self.0.insert(name.to_owned(), number);
+        number
+    }
+
+    fn get(&self, name: &str) -> Option<u32> {
+        self.0.get(name).copied()
+    }
+}
+
+impl Mark {
+    pub(crate) fn of(unit: &Unit, names: &mut Names) -> Self {
+        let mut optional = |name: Option<&str>| name.map_or(0, |name| names.add(name));
+        Self {
+            epoch: unit.epoch,
+            author: optional(Some(&unit.author)),
+            role: optional(Some(&unit.role)),
+            task: optional(unit.task.as_deref()),
+            session: optional(unit.session.as_deref()),
+            score: unit.score.map(narrow),
+            kind: unit.kind,
+            stands: !matches!(unit.status, UnitStatus::Superseded | UnitStatus::Retracted)
+                && !unit.is_purged(),
+            archived: unit.archived,
+        }
+    }
+}
+
+// A share from 0 to 1; seven digits are plenty for a score.
+fn narrow(value: f64) -> f32 {
+    value as f32
+}
+
+/// For whom units are ranked.
+#[derive(Debug)]
+pub(crate) struct Scope<'a> {
+    pub(crate) agent: &'a str,
+    pub(crate) role: &'a str,
+    pub(crate) interests: Vec<&'a str>,
+    pub(crate) task: Option<&'a str>,
+    /// What is asked for; may be empty.
+    pub(crate) query: &'a str,
+    /// Where the query comes from, for the reason.
+    pub(crate) query_source: &'static str,
+    pub(crate) vector: Option<&'a Vector>,
+    pub(crate) recency_weight: Option<f64>,
+    pub(crate) since_epoch: Option<u64>,
+    pub(crate) include_own: bool,
+    pub(crate) include_archived: bool,
+    pub(crate) threshold: Option<f64>,
+    /// "Now" for the age of units.
+    pub(crate) epoch: u64,
+}
+
+/// A ranked unit.
+#[derive(Debug, Clone, PartialEq)]
+pub(crate) struct Ranked {
+    pub(crate) row: Row,
+    /// In ten-thousandths.
+    pub(crate) score: u32,
+    pub(crate) reason: String,
+}
+
+/// The best units, and how many there are in all.
+#[derive(Debug, Clone, PartialEq)]
+pub(crate) struct Ranking {
+    pub(crate) best: Vec<Ranked>,
+    pub(crate) available: usize,
+}
+
+const SIMILARITY: usize = 0;
+const INTERESTS: usize = 1;
+const TASK: usize = 2;
+const ROLE: usize = 3;
+const TYPE: usize = 4;
+const CONFIDENCE: usize = 5;
+const PROXIMITY: usize = 6;
+const DIVERSITY: usize = 7;
+const RECENCY: usize = 8;
+const FACTORS: usize = 9;
+
+/// The weights of all factors but recency, in their order.
+const WEIGHTS: [f64; 8] = [0.30, 0.10, 0.15, 0.05, 0.06, 0.05, 0.07, 0.07];
+const RECENCY_WEIGHT: f64 = 0.15;
+/// The age at which a unit is half as recent as a new one.
+const HALF_AGE_EPOCHS: f64 = 100.0;
+/// What a unit without a score counts for.
+const UNKNOWN_CONFIDENCE: f64 = 0.3;
+/// Units from which proximity is measured, and units it reaches.
+const ANCHORS_MAX: usize = 64;
+const NEIGHBOURS_MAX: usize = 4_096;
+const SCALE: f64 = 10_000.0;
+
+/// A unit by its score without the bonus for another source; equal scores by epoch, then by sequence.
+type Candidate = (u32, u64, Row);
+
+impl Field {
+    /// Ranks the units that a scope may see; returns at most `max_units`.
+    pub(crate) fn rank(&self, scope: &Scope<'_>, max_units: usize) -> Ranking {
+        let view = View::new(self, scope, None);
+        let mut by_author: BTreeMap<u32, Vec<Candidate>> = BTreeMap::new();
+        let mut available = 0;
+        for (row, mark) in (0..).zip(&self.marks) {
+            if view.admits(mark) {
+                let candidate = (view.base(row, mark), mark.epoch, row);
+                by_author.entry(mark.author).or_default().push(candidate);
+                available += 1;
+            }
+        }
+        if let Some(threshold) = scope.threshold {
+            let least = whole(threshold);
+            available = by_author
+                .values()
+                .map(|candidates| view.count_from(candidates, least))
+                .sum();
+        }
+        let chosen = view.take_best(by_author, max_units.min(available));
+        let best = chosen
+            .into_iter()
+            .map(|(score, row, rank)| Ranked {
+                row,
+                score,
+                reason: view.reason(row, rank),
+            })
+            .collect();
+        Ranking { best, available }
+    }
+
+    /// Returns the score of one unit for a scope, as if it were the only one of its author.
+    ///
+    /// Costs the same in the largest field.
+    pub(crate) fn relevance(&self, scope: &Scope<'_>, row: Row) -> f64 {
+        let view = View::new(self, scope, Some(row));
+        let mark = usize::try_from(row)
+            .ok()
+            .and_then(|row| self.marks.get(row));
+        mark.map_or(0.0, |mark| {
+            f64::from(view.base(row, mark) + view.bonus(0)) / SCALE
+        })
+    }
+}
+
+/// What a request compares units with, computed once.
+struct View<'a> {
+    field: &'a Field,
+    scope: &'a Scope<'a>,
+    weights: [f64; FACTORS],
+    /// The row that the first place of the lists below is about.
+    first: Row,
+    words: Vec<f64>,
+    cosines: Vec<f64>,
+    interests: Vec<f64>,
+    role_words: Vec<f64>,
+    agent: Option<u32>,
+    role: Option<u32>,
+    task: Option<u32>,
+    hidden_sessions: BTreeSet<u32>,
+    near: BTreeMap<Row, f64>,
+}
+
+impl<'a> View<'a> {
+    /// Compares every unit with the scope, or only the one of row `only`.
+    fn new(field: &'a Field, scope: &'a Scope<'a>, only: Option<Row>) -> Self {
+        let rows = field.units.len();
+        let scores = |query: &str| match only {
+            Some(row) => vec![field.search.words_at(query, row)],
+            None => {
+                let mut scores = vec![0.0; rows];
+                field.search.score_words(query, &mut scores);
+                scores
+            }
+        };
+        let cosines = match (scope.vector, only) {
+            (None, _) => Vec::new(),
+            (Some(vector), Some(row)) => {
+                let theirs = field.search.vector(row, &vector.model);
+                let cosine = theirs.and_then(|theirs| vector.cosine(&theirs));
+                vec![cosine.unwrap_or_default()]
+            }
+            (Some(vector), None) => {
+                let mut cosines = vec![0.0; rows];
+                field.search.score_vectors(vector, &mut cosines);
+                cosines
+            }
+        };
+        let mut interests = Vec::new();
+        for interest in &scope.interests {
+            let found = scores(interest);
+            if interests.is_empty() {
+                interests = found;
+            } else {
+                for (best, new) in interests.iter_mut().zip(found) {
+                    *best = new.max(*best);
+                }
+            }
+        }
+        let hidden = field
+            .sessions
+            .keys()
+            .filter(|session| !field.sees_session(scope.agent, Some(session)));
+        let near = neighbours(field, scope);
+        let mut view = Self {
+            field,
+            scope,
+            weights: [0.0; FACTORS],
+            first: only.unwrap_or(0),
+            words: if scope.query.is_empty() {
+                Vec::new()
+            } else {
+                scores(scope.query)
+            },
+            cosines,
+            interests,
+            role_words: scores(scope.role),
+            agent: field.names.get(scope.agent),
+            role: field.names.get(scope.role),
+            task: scope.task.and_then(|task| field.names.get(task)),
+            hidden_sessions: hidden
+                .filter_map(|session| field.names.get(session))
+                .collect(),
+            near,
+        };
+        view.weigh();
+        view
+    }
+
+    /// Shares the weight of what cannot be compared among the rest.
+    fn weigh(&mut self) {
+        let recency = self.scope.recency_weight.unwrap_or(RECENCY_WEIGHT);
+        let mut weights = [0.0; FACTORS];
+        for (weight, given) in weights.iter_mut().zip(WEIGHTS) {
+            *weight = given;
+        }
+        let mut drop = |factor: usize, unused: bool| {
+            if let (true, Some(weight)) = (unused, weights.get_mut(factor)) {
+                *weight = 0.0;
+            }
+        };
+        drop(SIMILARITY, self.words.is_empty() && self.cosines.is_empty());
+        drop(INTERESTS, self.interests.is_empty());
+        drop(TASK, self.scope.task.is_none());
+        drop(PROXIMITY, self.near.is_empty());
+        let sum: f64 = weights.iter().sum();
+        for weight in &mut weights {
+            *weight *= (1.0 - recency) / sum;
+        }
+        if let Some(weight) = weights.get_mut(RECENCY) {
+            *weight = recency;
+        }
+        self.weights = weights;
+    }
+
+    fn admits(&self, mark: &Mark) -> bool {
+        mark.stands
+            && (self.scope.include_archived || !mark.archived)
+            && (self.scope.include_own || Some(mark.author) != self.agent)
+            && self
+                .scope
+                .since_epoch
+                .is_none_or(|since| mark.epoch >= since)
+            && (self.hidden_sessions.is_empty() || !self.hidden_sessions.contains(&mark.session))
+    }
+
+    /// The factors of a unit, diversity aside.
+    fn factors(&self, row: Row, mark: &Mark) -> [f64; FACTORS] {
+        let index = usize::try_from(row - self.first).unwrap_or(usize::MAX);
+        let at = |scores: &[f64]| scores.get(index).copied().unwrap_or_default();
+        let cosine = at(&self.cosines).max(0.0);
+        let words = damped(at(&self.words));
+        let age = distance(self.scope.epoch, mark.epoch);
+        let role = if Some(mark.role) == self.role {
+            1.0
+        } else {
+            damped(at(&self.role_words))
+        };
+        let mut factors = [0.0; FACTORS];
+        let values = [
+            (SIMILARITY, both(words, cosine, self.cosines.is_empty())),
+            (INTERESTS, damped(at(&self.interests))),
+            (TASK, f64::from(u8::from(self.task == Some(mark.task)))),
+            (ROLE, role),
+            (TYPE, type_weight(mark.kind)),
+            (CONFIDENCE, mark.score.map_or(UNKNOWN_CONFIDENCE, f64::from)),
+            (PROXIMITY, self.near.get(&row).copied().unwrap_or_default()),
+            (RECENCY, 1.0 / (1.0 + age / HALF_AGE_EPOCHS)),
+        ];
+        for (factor, value) in values {
+            if let Some(place) = factors.get_mut(factor) {
+                *place = value;
+            }
+        }
+        factors
+    }
+
+    fn base(&self, row: Row, mark: &Mark) -> u32 {
+        let factors = self.factors(row, mark);
+        let sum: f64 = factors
+            .iter()
+            .zip(&self.weights)
+            .map(|(value, weight)| value * weight)
+            .sum();
+        whole(sum)
+    }
+
+    /// What a unit gains for its source: the first of an author all, the next half, and so on.
+    fn bonus(&self, rank: usize) -> u32 {
+        let weight = self.weights.get(DIVERSITY).copied().unwrap_or_default();
+        whole(weight * diversity(rank))
+    }
+
+    /// Returns how many units of one author reach a score, the bonus included.
+    ///
+    /// Within an author the order by score is the order without the bonus, so only the undecided ones are sorted.
+    fn count_from(&self, candidates: &[Candidate], least: u32) -> usize {
+        let sure = candidates
+            .iter()
+            .filter(|(base, ..)| *base >= least)
+            .count();
+        let mut undecided: Vec<Candidate> = candidates
+            .iter()
+            .copied()
+            .filter(|(base, ..)| *base < least && base + self.bonus(sure) >= least)
+            .collect();
+        undecided.sort_unstable_by(|one, other| other.cmp(one));
+        let reached = undecided
+            .iter()
+            .zip(sure..)
+            .take_while(|((base, ..), rank)| base + self.bonus(*rank) >= least)
+            .count();
+        sure + reached
+    }
+
+    /// Returns the best units with their scores and their rank among those of their author.
+    fn take_best(
+        &self,
+        by_author: BTreeMap<u32, Vec<Candidate>>,
+        count: usize,
+    ) -> Vec<(u32, Row, usize)> {
+        let mut authors: Vec<(BinaryHeap<Candidate>, usize)> = by_author
+            .into_values()
+            .map(|candidates| (BinaryHeap::from(candidates), 0))
+            .collect();
+        let mut heads: BinaryHeap<((u32, u64, Row), usize)> = BinaryHeap::new();
+        let next = |author: &(BinaryHeap<Candidate>, usize)| {
+            let (base, epoch, row) = author.0.peek()?;
+            Some((base + self.bonus(author.1), *epoch, *row))
+        };
+        for (index, author) in authors.iter().enumerate() {
+            heads.extend(next(author).map(|head| (head, index)));
+        }
+        let mut best = Vec::new();
+        while best.len() < count {
+            let Some(((score, _, row), index)) = heads.pop() else {
+                break;
+            };
+            let Some(author) = authors.get_mut(index) else {
+                break;
+            };
+            best.push((score, row, author.1));
+            author.0.pop();
+            author.1 += 1;
+            heads.extend(next(author).map(|head| (head, index)));
+        }
+        best
+    }
+
+    /// Says which two factors count most.
+    fn reason(&self, row: Row, rank: usize) -> String {
+        let mark = usize::try_from(row)
+            .ok()
+            .and_then(|row| self.field.marks.get(row));
+        let (Some(mark), Some(unit)) = (mark, self.field.at(row)) else {
+            return String::new();
+        };
+        let mut factors = self.factors(row, mark);
+        if let Some(place) = factors.get_mut(DIVERSITY) {
+            *place = diversity(rank);
+        }
+        let mut shares: Vec<(u32, usize, f64)> = factors
+            .iter()
+            .zip(&self.weights)
+            .enumerate()
+            .map(|(factor, (value, weight))| (whole(value * weight), factor, *value))
+            .filter(|(share, ..)| *share > 0)
+            .collect();
+        shares.sort_by_key(|(share, factor, _)| (std::cmp::Reverse(*share), *factor));
+        let words: Vec<String> = shares
+            .iter()
+            .take(2)
+            .map(|(_, factor, value)| self.words_of(*factor, *value, unit))
+            .collect();
+        match words.as_slice() {
+            [] => "Nothing speaks for it in particular.".to_owned(),
+            [only] => format!("Mainly: {only}."),
+            [first, second, ..] => format!("Mainly: {first}. Also: {second}."),
+        }
+    }
+
+    fn words_of(&self, factor: usize, value: f64, unit: &Unit) -> String {
+        match factor {
+            SIMILARITY => {
+                let source = self.scope.query_source;
+                format!("its words are close to {source} ({value:.2})")
+            }
+            INTERESTS => format!("it touches the interests of the requester ({value:.2})"),
+            TASK => "it belongs to the active task".to_owned(),
+            ROLE => format!("it fits the role {} ({value:.2})", self.scope.role),
+            TYPE => format!("it is a {}", unit.kind.as_str().replace('_', " ")),
+            CONFIDENCE => format!("its author is confident ({value:.2})"),
+            PROXIMITY => "it is related to units of the requester or the task".to_owned(),
+            DIVERSITY => format!("it adds {} as a source", unit.author),
+            _ => format!("it is recent (epoch {})", unit.epoch),
+        }
+    }
+}
+
+/// Words and vectors together; words alone where there are no vectors.
+pub(crate) fn both(words: f64, cosine: f64, no_vectors: bool) -> f64 {
+    if no_vectors {
+        words
+    } else {
+        0.6 * words + 0.4 * cosine
+    }
+}
+
+/// Brings a score of words, which has no upper end, below 1 without changing the order.
+pub(crate) fn damped(score: f64) -> f64 {
+    score / (score + 0.5)
+}
+
+fn diversity(rank: usize) -> f64 {
+    let rank = u32::try_from(rank).unwrap_or(u32::MAX);
+    1.0 / (1.0 + f64::from(rank))
+}
+
+// A share from 0 to 1, clamped, times ten thousand.
+fn whole(share: f64) -> u32 {
+    (share.clamp(0.0, 1.0) * SCALE).round() as u32
+}
+
+// Epochs are below 2^53.
+fn distance(now: u64, epoch: u64) -> f64 {
+    now.saturating_sub(epoch) as f64
+}
+
+fn type_weight(kind: MemoryType) -> f64 {
+    match kind {
+        MemoryType::HumanDirective => 1.0,
+        MemoryType::Decision | MemoryType::Contradiction => 0.9,
+        MemoryType::Constraint | MemoryType::Correction => 0.8,
+        MemoryType::Synthesis => 0.7,
+        MemoryType::Finding => 0.6,
+        MemoryType::Question | MemoryType::Assumption | MemoryType::Intention => 0.5,
+        MemoryType::Observation => 0.3,
+    }
+}
+
+/// Returns units one or two relations away from the latest units of the requester and of the active task.
+fn neighbours(field: &Field, scope: &Scope<'_>) -> BTreeMap<Row, f64> {
+    let mut near = BTreeMap::new();
+    let own = field.by_author.get(scope.agent);
+    let of_task = scope.task.and_then(|task| field.by_task.get(task));
+    let mut edge: BTreeSet<Row> = [own, of_task]
+        .into_iter()
+        .flatten()
+        .flat_map(|rows| rows.iter().rev().take(ANCHORS_MAX).copied())
+        .collect();
+    let anchors = edge.clone();
+    for closeness in [1.0, 0.5] {
+        let mut next = BTreeSet::new();
+        for unit in edge.iter().filter_map(|row| field.at(*row)) {
+            let targets = unit
+                .relations
+                .iter()
+                .filter_map(|relation| field.unit_rows.get(&relation.target_id).copied());
+            let sources = unit.incoming.iter().map(|(_, row)| *row);
+            for row in targets.chain(sources) {
+                if near.len() >= NEIGHBOURS_MAX {
+                    return near;
+                }
+                if !anchors.contains(&row) && !near.contains_key(&row) {
+                    near.insert(row, closeness);
+                    next.insert(row);
+                }
+            }
+        }
+        edge = next;
+    }
+    near
+}

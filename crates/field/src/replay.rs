@@ -1,0 +1,189 @@
+//! REPLAY: why a unit, decision, conflict, task or session stands as it does.
+//!
+//! Reads the log alone: entries, the index of causes over them, and the text of units for the words of a description.
+//! Nothing that later operations could have changed is looked at, so the answer is the same after every derived state
+//! was thrown away. The whole answer or none: a chain that is too large is refused, never cut.
+
+mod chain;
+mod summary;
+mod wording;
+
+use canon::Value;
+use serde_json::json;
+
+use crate::config::Limits;
+use crate::error::{Check, Code, Fault};
+use crate::event::{Entry, Event, SYSTEM, UnitText};
+use crate::kind::{Depth, TargetType};
+use crate::log::{Log, Place};
+
+pub(crate) use wording::recorded_start;
+
+/// What is asked for.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Target {
+    /// The kind of thing.
+    pub kind: TargetType,
+    /// Its id.
+    pub id: String,
+    /// How much to show.
+    pub depth: Depth,
+}
+
+/// What a reader may see, and where the words come from.
+pub struct Reader<'a> {
+    /// Returns the text of a unit; nothing if it was purged.
+    pub text_of: &'a dyn Fn(&str) -> Option<&'a UnitText>,
+    /// Returns whether what belongs to a session may be seen.
+    pub sees: &'a dyn Fn(Option<&str>) -> bool,
+}
+
+impl std::fmt::Debug for Reader<'_> {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.debug_struct("Reader").finish_non_exhaustive()
+    }
+}
+
+/// The agent of an event that the reader may not see.
+const REDACTED: &str = "redacted";
+
+/// Everything that the answer is made of.
+pub(crate) struct Story<'a, 'r> {
+    pub(crate) log: &'a Log,
+    pub(crate) reader: &'a Reader<'r>,
+    pub(crate) target: &'a Target,
+    pub(crate) chain: Vec<Place>,
+    pub(crate) key: Vec<Place>,
+}
+
+impl Story<'_, '_> {
+    pub(crate) fn sees(&self, entry: &Entry) -> bool {
+        (self.reader.sees)(entry.session_id.as_deref())
+    }
+
+    /// Returns whether a unit may be named: it is visible, or nobody recorded it.
+    pub(crate) fn sees_unit(&self, id: &str) -> bool {
+        self.log
+            .unit_named(id)
+            .and_then(|(_, node)| node.record)
+            .and_then(|place| self.log.entry(place))
+            .is_none_or(|entry| self.sees(entry))
+    }
+}
+
+/// Reads the causal chain of a target.
+pub(crate) fn replay(
+    log: &Log,
+    reader: &Reader<'_>,
+    target: &Target,
+    limits: &Limits,
+) -> Check<Value> {
+    let (chain, key) = chain::collect(log, target, limits)?;
+    let story = Story {
+        log,
+        reader,
+        target,
+        chain,
+        key,
+    };
+    let lighter = match target.depth {
+        Depth::FullTrace => Some("use detailed or summary"),
+        Depth::Detailed => Some("use summary"),
+        Depth::Summary => None,
+    };
+    let too_large = |what: String| Fault::new(Code::ReplayTooLarge, what).advising(lighter);
+    let shown: &[Place] = match target.depth {
+        Depth::Summary => &[],
+        Depth::Detailed => &story.key,
+        Depth::FullTrace => &story.chain,
+    };
+    if shown.len() > limits.replay_events_max {
+        return Err(too_large(format!(
+            "the timeline has {} events, more than {}",
+            shown.len(),
+            limits.replay_events_max
+        )));
+    }
+    let timeline: Vec<Value> = shown
+        .iter()
+        .filter_map(|place| log.entry(*place))
+        .map(|entry| shown_event(&story, entry))
+        .collect();
+    let answer = json!({
+        "status": "ok",
+        "timeline": timeline,
+        "summary": summary::write(&story),
+        "agents_involved": agents(&story),
+        "total_events": story.chain.len(),
+    });
+    if target.depth != Depth::Summary && canon::jcs(&answer).len() > limits.replay_bytes_max {
+        let max = limits.replay_bytes_max;
+        return Err(too_large(format!("the answer is larger than {max} bytes")));
+    }
+    Ok(answer)
+}
+
+fn shown_event(story: &Story<'_, '_>, entry: &Entry) -> Value {
+    if !story.sees(entry) {
+        return json!({
+            "epoch": entry.epoch,
+            "event_type": entry.event.event_type(),
+            "agent_id": REDACTED,
+            "description": "(redacted)",
+            "memory_unit_id": null,
+            "task_id": null,
+            "timestamp": entry.at,
+        });
+    }
+    json!({
+        "epoch": entry.epoch,
+        "event_type": entry.event.event_type(),
+        "agent_id": entry.agent_id,
+        "description": wording::describe(story, entry),
+        "memory_unit_id": entry.event.memory_unit_id().filter(|unit| story.sees_unit(unit)),
+        "task_id": entry.event.task_id(),
+        "timestamp": entry.at,
+    })
+}
+
+/// Returns the agents of the whole chain in the order in which they appear.
+fn agents<'a>(story: &Story<'a, '_>) -> Vec<&'a str> {
+    let mut seen = std::collections::BTreeSet::new();
+    let mut agents = Vec::new();
+    for entry in story
+        .chain
+        .iter()
+        .filter_map(|place| story.log.entry(*place))
+    {
+        let agent = entry.agent_id.as_str();
+        if story.sees(entry) && agent != SYSTEM && seen.insert(agent) {
+            agents.push(agent);
+        }
+    }
+    agents
+}
+
+/// Returns whether an event only read and found nothing new.
+fn is_idle_read(event: &Event) -> bool {
+    match event {
+        Event::Attuned { .. } | Event::Subscribed { .. } | Event::Replayed { .. } => true,
+        Event::Detected { conflict_ids, .. } => conflict_ids.is_empty(),
+        _ => false,
+    }
+}
+
+impl Log {
+    /// Reads the causal chain of a target, as the REPLAY operation does, for whoever holds a log alone.
+    ///
+    /// # Errors
+    /// The target does not exist, or its chain is larger than the limits allow.
+    pub fn replay(
+        &self,
+        target: &Target,
+        reader: &Reader<'_>,
+        limits: &Limits,
+    ) -> Result<Value, crate::error::Refusal> {
+        replay(self, reader, target, limits)
+            .map_err(|fault| fault.of(Some(crate::kind::Operation::Replay)))
+    }
+}

@@ -1,0 +1,202 @@
+//! The summary of a replay: one paragraph of plain words, the same at every depth.
+//!
+//! What the target is and how it stands; the key events, up to ten, as who did what; who ended which conflict, how and
+//! when; and the size of the chain.
+
+use super::Story;
+use super::wording::{contradicts, describe, named, recorded_start};
+use crate::event::{Entry, Event, Outcome};
+use crate::kind::{CompactStrategy, Mode, TargetType, UnitStatus};
+
+const SENTENCES_MAX: usize = 10;
+
+/// Writes the summary.
+pub(super) fn write(story: &Story<'_, '_>) -> String {
+    let entries = |places: &[crate::log::Place]| -> Vec<&Entry> {
+        places
+            .iter()
+            .filter_map(|place| story.log.entry(*place))
+            .collect()
+    };
+    let (chain, key) = (entries(&story.chain), entries(&story.key));
+    let mut text = standing(story, &chain);
+    let shown = key
+        .iter()
+        .take(SENTENCES_MAX)
+        .map(|entry| told(story, entry));
+    let mut sentences: Vec<String> = shown.collect();
+    if key.len() > SENTENCES_MAX {
+        sentences.push(format!("{} more key events", key.len() - SENTENCES_MAX));
+    }
+    if !sentences.is_empty() {
+        text.push(' ');
+        text.push_str(&sentences.join("; "));
+        text.push('.');
+    }
+    for (entry, strategy) in key.iter().filter_map(|entry| resolution(entry)) {
+        let by = if story.sees(entry) {
+            entry.agent_id.as_str()
+        } else {
+            super::REDACTED
+        };
+        text.push_str(&format!(
+            " Resolved by {by} using {strategy} strategy at epoch {}.",
+            entry.epoch
+        ));
+    }
+    if let (Some(first), Some(last)) = (chain.first(), chain.last()) {
+        text.push_str(&format!(
+            " {} events by {} agents, from epoch {} to epoch {}.",
+            chain.len(),
+            super::agents(story).len(),
+            first.epoch,
+            last.epoch
+        ));
+    }
+    text
+}
+
+fn resolution<'a>(entry: &&'a Entry) -> Option<(&'a Entry, &'static str)> {
+    match &entry.event {
+        Event::Merged(merged) if merged.outcome == Outcome::Resolved => {
+            Some((entry, merged.strategy.as_str()))
+        }
+        _ => None,
+    }
+}
+
+/// Returns what the target is and where it stands, as the chain tells it.
+fn standing(story: &Story<'_, '_>, chain: &[&Entry]) -> String {
+    let id = story.target.id.as_str();
+    match story.target.kind {
+        TargetType::MemoryUnit | TargetType::Decision => unit_standing(story, id, chain),
+        TargetType::Conflict => {
+            let mut merges = chain.iter().rev().filter_map(|entry| match &entry.event {
+                Event::Merged(merged) if merged.conflict_id == id => Some(match merged.outcome {
+                    Outcome::Resolved => "resolved",
+                    Outcome::Escalated => "escalated",
+                    Outcome::PendingVote => "being voted on",
+                }),
+                Event::ConflictEscalated { conflict_id, .. } if conflict_id == id => {
+                    Some("escalated")
+                }
+                _ => None,
+            });
+            let status = merges.next().unwrap_or("detected");
+            let between = chain.iter().find_map(|entry| match &entry.event {
+                Event::ConflictCreated {
+                    conflict_id,
+                    unit_a,
+                    unit_b,
+                    ..
+                } if conflict_id == id => Some((unit_a, unit_b)),
+                _ => None,
+            });
+            match between {
+                Some((a, b)) => format!(
+                    "Conflict {id} between {} and {} is {status}.",
+                    named(story, a),
+                    named(story, b)
+                ),
+                None => format!("Conflict {id} is {status}."),
+            }
+        }
+        TargetType::Task => {
+            let units = chain.iter().filter(|entry| {
+                matches!(&entry.event, Event::Recorded(recorded) if recorded.task_id.as_deref() == Some(id))
+            });
+            let state = chain.iter().rev().find_map(|entry| match &entry.event {
+                Event::Coordinated {
+                    action, task_id, ..
+                } if task_id == id => Some(*action),
+                _ => None,
+            });
+            let last = state.map_or(String::new(), |action| format!(", last {action}"));
+            format!("Task {id} has {} recorded units{last}.", units.count())
+        }
+        TargetType::Session => {
+            let records = chain
+                .iter()
+                .filter(|entry| matches!(entry.event, Event::Recorded(_)));
+            format!("Session {id} has {} recorded units.", records.count())
+        }
+    }
+}
+
+fn unit_standing(story: &Story<'_, '_>, id: &str, chain: &[&Entry]) -> String {
+    let (mut status, mut kind, mut extra) = (UnitStatus::Active, "unit", "");
+    for entry in chain {
+        match &entry.event {
+            Event::Recorded(recorded) if recorded.unit_id == id => {
+                kind = recorded.kind.as_str();
+                status = recorded.status;
+                if recorded.mode == Mode::Draft {
+                    status = UnitStatus::Draft;
+                }
+            }
+            Event::Retracted { unit_id, .. } if unit_id == id => status = UnitStatus::Retracted,
+            Event::Enriched { unit_id, .. }
+                if unit_id == id && status == UnitStatus::PendingEnrichment =>
+            {
+                status = UnitStatus::Active;
+            }
+            Event::Compacted {
+                strategy, unit_ids, ..
+            } if unit_ids.iter().any(|unit| unit == id) => {
+                extra = match strategy {
+                    CompactStrategy::Purge => ", its content purged",
+                    CompactStrategy::Archive | CompactStrategy::Summarize => ", archived",
+                };
+            }
+            _ => {}
+        }
+        let mut own = entry
+            .event
+            .effects()
+            .iter()
+            .filter(|effect| effect.unit_id == id);
+        if let Some(effect) = own.next_back() {
+            status = effect.status;
+        }
+    }
+    if !story.sees_unit(id) {
+        return format!("Memory unit {id} belongs to a session that you do not see.");
+    }
+    format!("Memory unit {id}, a {kind}, is {status}{extra}.")
+}
+
+/// Returns one key event as who did what.
+fn told(story: &Story<'_, '_>, entry: &Entry) -> String {
+    if !story.sees(entry) {
+        return format!("(redacted) {}", entry.event.event_type());
+    }
+    let agent = &entry.agent_id;
+    match &entry.event {
+        Event::Recorded(recorded) => {
+            let relation = if contradicts(recorded) {
+                " with contradicts relation"
+            } else {
+                ""
+            };
+            let kind = recorded.kind;
+            match (story.reader.text_of)(&recorded.unit_id) {
+                Some(text) => format!(
+                    "{agent} recorded {kind}: {}{relation}",
+                    recorded_start(text)
+                ),
+                None => format!("{agent} recorded {kind} (content purged){relation}"),
+            }
+        }
+        _ => {
+            let description = describe(story, entry);
+            let mut characters = description.chars();
+            let lower: String = characters
+                .next()
+                .into_iter()
+                .flat_map(char::to_lowercase)
+                .chain(characters)
+                .collect();
+            format!("{agent}: {lower}")
+        }
+    }
+}

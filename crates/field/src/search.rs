@@ -1,0 +1,230 @@
+//! Search over the text of units: BM25 by words, and vectors by model.
+//!
+//! A disposable reader of the units. Nothing here decides who may see what: it scores rows, the caller filters them.
+
+use std::collections::BTreeMap;
+
+use crate::text;
+use crate::vector::{Matrix, Model, Vector};
+
+const K1: f64 = 1.2;
+const B: f64 = 0.75;
+
+/// The words and vectors of all units that have a text.
+#[derive(Debug, Clone, Default)]
+pub(crate) struct Search {
+    /// For each word the rows that have it, ascending, and how often.
+    postings: BTreeMap<String, Vec<(u32, u32)>>,
+    /// Words of each row.
+    lengths: Vec<u32>,
+    length_sum: u64,
+    documents: u64,
+    matrices: BTreeMap<Model, Matrix>,
+}
+
+impl Search {
+    /// Adds the words of a row; rows come in ascending order.
+    pub(crate) fn add_text(&mut self, row: u32, texts: &[&str]) {
+        let mut counts: BTreeMap<String, u32> = BTreeMap::new();
+        for text in texts {
+            for term in text::terms(text) {
+                *counts.entry(term).or_default() += 1;
+            }
+        }
+        let length: u32 = counts.values().sum();
+        let index = usize::try_from(row).unwrap_or(usize::MAX);
+        if self.lengths.len() <= index {
+            self.lengths.resize(index + 1, 0);
+        }
+        if let Some(place) = self.lengths.get_mut(index) {
+            *place = length;
+        }
+        self.length_sum += u64::from(length);
+        self.documents += 1;
+        for (term, count) in counts {
+            let list = self.postings.entry(term).or_default();
+            match list.binary_search_by_key(&row, |(row, _)| *row) {
+                Ok(_) => {}
+                Err(place) => list.insert(place, (row, count)),
+            }
+        }
+    }
+
+    /// Takes the words and vectors of a row out.
+    pub(crate) fn erase(&mut self, row: u32, texts: &[&str]) {
+        for text in texts {
+            for term in text::terms(text) {
+                if let Some(list) = self.postings.get_mut(&term) {
+                    if let Ok(place) = list.binary_search_by_key(&row, |(row, _)| *row) {
+                        list.remove(place);
+                    }
+                    if list.is_empty() {
+                        self.postings.remove(&term);
+                    }
+                }
+            }
+        }
+        let index = usize::try_from(row).unwrap_or(usize::MAX);
+        if let Some(length) = self.lengths.get_mut(index) {
+            self.length_sum -= u64::from(*length);
+            self.documents -= 1;
+            *length = 0;
+        }
+        for matrix in self.matrices.values_mut() {
+            matrix.erase(row);
+        }
+    }
+
+    /// Adds the vector of a row.
+    pub(crate) fn add_vector(&mut self, row: u32, vector: &Vector) {
+        self.matrices
+            .entry(vector.model.clone())
+            .or_default()
+            .add(row, vector);
+    }
+
+    /// Returns the vector of a row under a model.
+    pub(crate) fn vector(&self, row: u32, model: &Model) -> Option<Vector> {
+        let components = self.matrices.get(model)?.components(row)?;
+        Some(Vector {
+            model: model.clone(),
+            components,
+        })
+    }
+
+    /// Adds to `scores` how well each row matches the words of a query, 1 for a row of average length that has every
+    /// word once.
+    pub(crate) fn score_words(&self, query: &str, scores: &mut [f64]) {
+        for (list, weight) in self.weighted(query) {
+            for (row, times) in list {
+                let index = usize::try_from(*row).unwrap_or(usize::MAX);
+                let gain = weight * self.gain(index, *times);
+                if let Some(score) = scores.get_mut(index) {
+                    *score += gain;
+                }
+            }
+        }
+    }
+
+    /// Returns how well one row matches the words of a query, at the cost of the query alone.
+    pub(crate) fn words_at(&self, query: &str, row: u32) -> f64 {
+        let index = usize::try_from(row).unwrap_or(usize::MAX);
+        let mut score = 0.0;
+        for (list, weight) in self.weighted(query) {
+            let found = list.binary_search_by_key(&row, |(row, _)| *row).ok();
+            if let Some((_, times)) = found.and_then(|place| list.get(place)) {
+                score += weight * self.gain(index, *times);
+            }
+        }
+        score
+    }
+
+    /// Returns the rows of each word of a query and what the word counts for.
+    fn weighted(&self, query: &str) -> Vec<(&[(u32, u32)], f64)> {
+        let mut wanted = text::terms(query);
+        wanted.sort_unstable();
+        wanted.dedup();
+        let documents = count(self.documents);
+        let weight_of = |rows: usize| {
+            let rows = count(u64::try_from(rows).unwrap_or(u64::MAX));
+            ln(1.0 + (documents - rows + 0.5) / (rows + 0.5))
+        };
+        let lists: Vec<(&[(u32, u32)], f64)> = wanted
+            .iter()
+            .map(|term| self.postings.get(term).map_or(&[][..], Vec::as_slice))
+            .map(|list| (list, weight_of(list.len())))
+            .collect();
+        let best: f64 = lists.iter().map(|(_, weight)| weight).sum();
+        if best <= 0.0 {
+            return Vec::new();
+        }
+        lists
+            .into_iter()
+            .map(|(list, weight)| (list, weight / best))
+            .collect()
+    }
+
+    fn gain(&self, index: usize, times: u32) -> f64 {
+        let average = count(self.length_sum) / count(self.documents).max(1.0);
+        let length = f64::from(self.lengths.get(index).copied().unwrap_or_default());
+        let times = f64::from(times);
+        let damped = K1 * (1.0 - B + B * length / average.max(1.0));
+        times * (K1 + 1.0) / (times + damped)
+    }
+
+    /// Sets in `scores` the cosine of each row that has a vector of the query's model.
+    pub(crate) fn score_vectors(&self, query: &Vector, scores: &mut [f64]) {
+        if let Some(matrix) = self.matrices.get(&query.model) {
+            matrix.search(query, |row, cosine| {
+                let index = usize::try_from(row).unwrap_or(usize::MAX);
+                if let Some(score) = scores.get_mut(index) {
+                    *score = cosine;
+                }
+            });
+        }
+    }
+}
+
+// Counts of units and words stay far below 2^53.
+fn count(value: u64) -> f64 {
+    value as f64
+}
+
+/// The natural logarithm by basic arithmetic alone: library versions differ in the last digit between machines.
+fn ln(value: f64) -> f64 {
+    if !value.is_normal() || value < 0.0 {
+        return 0.0;
+    }
+    let mut mantissa = value;
+    let mut twos = 0.0;
+    while mantissa > 1.5 {
+        mantissa /= 2.0;
+        twos += 1.0;
+    }
+    while mantissa < 0.75 {
+        mantissa *= 2.0;
+        twos -= 1.0;
+    }
+    let ratio = (mantissa - 1.0) / (mantissa + 1.0);
+    let square = ratio * ratio;
+    let (mut power, mut sum, mut odd) = (ratio, 0.0, 1.0);
+    for _ in 0..16 {
+        sum += power / odd;
+        power *= square;
+        odd += 2.0;
+    }
+    2.0 * sum + twos * std::f64::consts::LN_2
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn our_logarithm_is_the_logarithm() {
+        for value in [1e-6, 0.3, 0.75, 1.0, 1.2, 1.5, 2.0, 10.0, 12_345.678, 1e9] {
+            assert!((ln(value) - f64::ln(value)).abs() < 1e-12, "{value}");
+        }
+    }
+
+    #[test]
+    fn rare_words_count_more_and_erased_rows_are_gone() {
+        let mut search = Search::default();
+        let texts = [
+            "cache latency rises",
+            "cache is warm",
+            "cache of the proxy",
+            "latency budget",
+        ];
+        for (row, text) in (0_u32..).zip(texts) {
+            search.add_text(row, &[text]);
+        }
+        let mut scores = vec![0.0; 4];
+        search.score_words("cache latency", &mut scores);
+        assert!(scores[0] > scores[3] && scores[3] > scores[1], "{scores:?}");
+        search.erase(0, &[texts[0]]);
+        let mut scores = vec![0.0; 4];
+        search.score_words("rises", &mut scores);
+        assert_eq!(scores, [0.0; 4]);
+    }
+}

@@ -1,0 +1,80 @@
+//! Views of the field for people and tools: no operation, no epoch, no entry.
+
+use std::collections::BTreeMap;
+
+use canon::Value;
+use serde_json::json;
+
+use crate::envelope::PROTOCOL_VERSION;
+use crate::render;
+use crate::state::{Conflict, Field};
+
+impl Field {
+    /// Returns the registered agents.
+    pub fn agents_view(&self) -> Value {
+        let agents: Vec<Value> = self
+            .agents
+            .keys()
+            .filter_map(|id| self.active(id).map(|agent| render::agent(id, agent)))
+            .collect();
+        json!({"agents": agents})
+    }
+
+    /// Returns conflicts that are not resolved and that one of `viewers` may see; all of them for nobody in particular.
+    pub fn conflicts_view(&self, viewers: Option<&[&str]>) -> Value {
+        let conflicts: Vec<Value> = self
+            .conflicts
+            .iter()
+            .filter(|conflict| conflict.is_open() && self.is_shown(viewers, conflict))
+            .map(|conflict| render::conflict(self, conflict))
+            .collect();
+        json!({"conflicts": conflicts})
+    }
+
+    /// Returns counts of what is in the field, of what one of `viewers` may see.
+    pub fn status_view(&self, viewers: Option<&[&str]>) -> Value {
+        let mut units: BTreeMap<&str, u64> = BTreeMap::new();
+        for unit in &self.units {
+            let shown =
+                viewers.is_none_or(|viewers| viewers.iter().any(|agent| self.sees(agent, unit)));
+            if shown && !unit.is_purged() {
+                *units.entry(unit.status.as_str()).or_default() += 1;
+            }
+        }
+        let mut conflicts: BTreeMap<&str, u64> = BTreeMap::new();
+        for conflict in self
+            .conflicts
+            .iter()
+            .filter(|conflict| self.is_shown(viewers, conflict))
+        {
+            *conflicts.entry(conflict.status.as_str()).or_default() += 1;
+        }
+        let agents = self
+            .agents
+            .keys()
+            .filter(|id| self.active(id).is_some())
+            .count();
+        json!({
+            "conformance_level": self.config.level.number(),
+            "protocol_version": PROTOCOL_VERSION,
+            "epoch": self.clock,
+            "agents": agents,
+            "units": units,
+            "conflicts": conflicts,
+        })
+    }
+
+    /// Returns when and why a unit was purged.
+    pub fn tombstone(&self, unit: &str) -> Option<(domain::Timestamp, Option<&str>)> {
+        let tombstone = self.unit(unit)?.tombstone.as_ref()?;
+        Some((tombstone.at, tombstone.reason.as_deref()))
+    }
+
+    fn is_shown(&self, viewers: Option<&[&str]>, conflict: &Conflict) -> bool {
+        viewers.is_none_or(|viewers| {
+            viewers
+                .iter()
+                .any(|agent| self.sees_conflict(agent, conflict))
+        })
+    }
+}

@@ -1,0 +1,144 @@
+//! Opening a log to look at it: nothing in its directory is written, and none needs to be writable.
+//!
+//! Beside a process that works in the directory, a view is one transaction of the database. Where nobody works and
+//! everything is in the database file, the file is read as it lies, without locks; should somebody begin to work there
+//! meanwhile, [`View::is_stale`] tells. Where a process left a write-ahead log behind, SQLite keeps an index of it in a
+//! file beside it; a directory that has no place for that is copied.
+
+use std::fs;
+use std::path::{Path, PathBuf};
+use std::time::SystemTime;
+
+use rusqlite::{Connection, OpenFlags};
+use tempfile::TempDir;
+
+use crate::blocks::Blocks;
+use crate::directory::{self, OpenError, database};
+use crate::kept;
+use crate::loss::{self, Loss};
+use crate::schema::{self, Role};
+use crate::wal::{self, Wal};
+
+/// A log, open for looking.
+#[derive(Debug)]
+pub(crate) struct View {
+    pub(crate) blocks: Blocks,
+    /// Why the log is not what was acknowledged, when it can be read nevertheless.
+    pub(crate) loss: Option<Loss>,
+    /// Why nothing says how far the log had come.
+    pub(crate) unreadable: Option<OpenError>,
+    /// The copy that is looked at instead of the directory, gone with the view.
+    copy: Option<TempDir>,
+    /// What the database file was when it was opened without locks.
+    still: Option<Stamp>,
+    directory: PathBuf,
+}
+
+type Stamp = (u64, Option<SystemTime>);
+
+impl View {
+    /// Opens the log of a directory as it is now.
+    pub(crate) fn open(directory: &Path) -> Result<Self, OpenError> {
+        directory::check(directory)?;
+        // Before the log, which may only be ahead of it.
+        let (kept, unreadable) = match kept::read(directory) {
+            Ok(kept) => (kept, None),
+            Err(error @ OpenError::UnreadableHead { .. }) => (None, Some(error)),
+            Err(error) => return Err(error),
+        };
+        let wal = if directory::is_held(directory) {
+            None
+        } else {
+            Some(loss::refuse(directory, kept.as_ref())?)
+        };
+        let fault = |error: rusqlite::Error| OpenError::fault(directory, error);
+        let (connection, copy, still) = match wal {
+            None => (beside(directory).map_err(fault)?, None, None),
+            Some(Wal::None) => {
+                let stamp = stamp(directory);
+                let connection = as_it_lies(directory).map_err(fault)?;
+                (connection, None, Some(stamp))
+            }
+            Some(Wal::Whole { .. } | Wal::Damaged { .. }) => match beside(directory) {
+                Ok(connection) => (connection, None, None),
+                Err(error) => {
+                    let copy = copy(directory).map_err(|_| fault(error))?;
+                    (beside(copy.path()).map_err(fault)?, Some(copy), None)
+                }
+            },
+        };
+        let blocks = Blocks::new(connection);
+        let loss = kept.and_then(|kept| loss::of_log(&blocks, &kept));
+        Ok(Self {
+            blocks,
+            loss,
+            unreadable,
+            copy,
+            still,
+            directory: directory.to_owned(),
+        })
+    }
+
+    /// True when a copy is looked at.
+    pub(crate) fn is_copy(&self) -> bool {
+        self.copy.is_some()
+    }
+
+    /// True when somebody wrote what was opened without locks: what was read may be torn.
+    pub(crate) fn is_stale(&self) -> bool {
+        self.still
+            .is_some_and(|still| still != stamp(&self.directory))
+    }
+}
+
+/// Opens the database beside whoever works in it; one transaction to the end, so that what is committed meanwhile stays
+/// out of sight.
+fn beside(directory: &Path) -> rusqlite::Result<Connection> {
+    let connection = schema::connect(directory, Role::Reader)?;
+    begin(connection)
+}
+
+/// Opens a database that nobody writes, as on a medium that cannot be written.
+fn as_it_lies(directory: &Path) -> rusqlite::Result<Connection> {
+    let mut uri = "file:".to_owned();
+    for byte in database(directory).as_os_str().as_encoded_bytes() {
+        match byte {
+            b'/' | b'.' | b'-' | b'_' => uri.push(char::from(*byte)),
+            byte if byte.is_ascii_alphanumeric() => uri.push(char::from(*byte)),
+            byte => uri.push_str(&format!("%{byte:02x}")),
+        }
+    }
+    uri.push_str("?immutable=1");
+    let flags = OpenFlags::SQLITE_OPEN_READ_ONLY
+        | OpenFlags::SQLITE_OPEN_NO_MUTEX
+        | OpenFlags::SQLITE_OPEN_URI;
+    let connection = Connection::open_with_flags(uri, flags)?;
+    schema::configure(&connection, Role::Reader)?;
+    begin(connection)
+}
+
+fn begin(connection: Connection) -> rusqlite::Result<Connection> {
+    connection.execute_batch("BEGIN")?;
+    connection.query_row("SELECT count(*) FROM sqlite_schema", [], |_| Ok(()))?;
+    Ok(connection)
+}
+
+/// Copies the database with its write-ahead log, not the blobs.
+fn copy(directory: &Path) -> std::io::Result<TempDir> {
+    let copy = tempfile::Builder::new().prefix("reprise-").tempdir()?;
+    for (from, to) in [
+        (database(directory), database(copy.path())),
+        (wal::path(directory), wal::path(copy.path())),
+    ] {
+        std::io::copy(&mut fs::File::open(from)?, &mut fs::File::create(to)?)?;
+    }
+    Ok(copy)
+}
+
+fn stamp(directory: &Path) -> Stamp {
+    let metadata = fs::metadata(database(directory));
+    let len = metadata.as_ref().map_or(0, fs::Metadata::len);
+    // A log beside it means that it will be written; whatever is written later changes one or the other.
+    let wal = fs::metadata(wal::path(directory)).map_or(0, |wal| wal.len());
+    (len + wal, metadata.and_then(|found| found.modified()).ok())
+}
