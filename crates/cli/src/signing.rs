@@ -122,6 +122,28 @@ pub(crate) fn public_keys(directory: &Path) -> anyhow::Result<Option<KeySet>> {
     keys.map(|keys| public(&path(directory), &keys)).transpose()
 }
 
+/// Returns what signs the manifest of an export; none before the first start.
+///
+/// # Errors
+/// The file cannot be read or understood.
+pub(crate) fn sealer(
+    directory: &Path,
+) -> anyhow::Result<Option<impl Fn(&[u8]) -> io::Result<String>>> {
+    let Some(keys) = read(directory)? else {
+        return Ok(None);
+    };
+    let file = path(directory);
+    let active = keys.keys.iter().find(|key| key.key_id == keys.active);
+    let Some(active) = active else {
+        return Err(broken(&file, "its active key is not among its keys"));
+    };
+    let signer = Signer::new(active.key_id.as_str(), &seed(&file, active)?);
+    let origin = keys.origin;
+    Ok(Some(move |manifest: &[u8]| {
+        receipts::export::seal(manifest, &origin, &signer).map_err(io::Error::other)
+    }))
+}
+
 /// Makes a new key and ends the validity of the active one. The caller holds the data directory: a running server would
 /// go on with the old key.
 ///

@@ -10,7 +10,9 @@
 mod build;
 pub mod cbor;
 mod chain;
+pub mod export;
 mod facts;
+mod fit;
 mod format;
 mod keys;
 pub mod merkle;

@@ -26,7 +26,7 @@ pub(crate) struct Failure {
     pub(crate) cause: Option<String>,
 }
 
-/// What a handler gives back.
+/// What a handler returns.
 pub(crate) type Reply = Result<Response, Failure>;
 
 impl Failure {
@@ -180,7 +180,7 @@ impl From<Refused> for Failure {
                 failure.cause = Some(detail);
                 failure
             }
-            Refused::Internal { detail } => Failure::internal(detail),
+            Refused::Internal { detail } | Refused::Store { detail } => Failure::internal(detail),
         }
     }
 }

@@ -2,6 +2,7 @@
 //!
 //! ```text
 //! manifest.json   what is in here
+//! manifest.note   a signed note over the manifest, by the key that signs receipts
 //! events.jsonl    the stored bytes of every event and a line feed, by position
 //! receipts.jsonl  the canonical bytes of every receipt and a line feed, in the order of their leaves
 //! keys.json       the public keys that signed them, as a JSON Web Key Set
@@ -44,12 +45,23 @@ pub struct Exported {
 }
 
 /// What a bundle holds that is not in the log itself.
-#[derive(Debug, Clone, Copy, Default)]
+#[derive(Clone, Copy, Default)]
 pub struct Evidence<'a> {
     /// The public keys, as a JSON Web Key Set.
     pub keys: Option<&'a [u8]>,
     /// The newest signed checkpoint.
     pub checkpoint: Option<&'a str>,
+    /// Signs the manifest: it gets its bytes and returns the note.
+    pub seal: Option<&'a dyn Fn(&[u8]) -> io::Result<String>>,
+}
+
+impl std::fmt::Debug for Evidence<'_> {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.debug_struct("Evidence")
+            .field("keys", &self.keys)
+            .field("checkpoint", &self.checkpoint)
+            .finish_non_exhaustive()
+    }
 }
 
 /// Writes the log of a directory as a bundle into a directory that must not exist yet; it appears whole or not at
@@ -96,10 +108,14 @@ pub fn export(
         events_sha256: events.sha256,
     };
     let manifest = manifest(&audit, &exported, &files, found.first, blob_bytes);
-    write(
-        &aside.0.join("manifest.json"),
-        &[&canon::jcs(&manifest), b"\n"],
-    )?;
+    let mut manifest = canon::jcs(&manifest);
+    manifest.push(b'\n');
+    write(&aside.0.join("manifest.json"), &[&manifest])?;
+    if let Some(seal) = evidence.seal {
+        let file = aside.0.join("manifest.note");
+        let note = seal(&manifest).map_err(AuditError::file(&file))?;
+        write(&file, &[note.as_bytes()])?;
+    }
     for folder in [&blobs, &aside.0] {
         sync_directory(folder).map_err(AuditError::file(folder))?;
     }

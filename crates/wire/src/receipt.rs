@@ -274,6 +274,9 @@ pub fn bare(mut body: Map<String, Value>) -> Result<Map<String, Value>, InputErr
             return Err(disagrees(name));
         }
     }
+    if let Some(name) = contradicted(&body, &payload) {
+        return Err(disagrees(name));
+    }
     let extra = body.keys().filter(|name| !ADDED.contains(&name.as_str()));
     for name in extra.chain(payload.keys()) {
         if body.get(name) != payload.get(name) {
@@ -281,6 +284,60 @@ pub fn bare(mut body: Map<String, Value>) -> Result<Map<String, Value>, InputErr
         }
     }
     Ok(payload)
+}
+
+/// Returns the first member beside a bare receipt that does not follow from it. What a server knows by itself, such as its
+/// last verdict, must at least be about this receipt.
+fn contradicted(body: &Map<String, Value>, payload: &Map<String, Value>) -> Option<&'static str> {
+    let bare = |name: &str| payload.get(name).cloned().unwrap_or_default();
+    let issuer = bare("issuer").get("id").cloned().unwrap_or_default();
+    let wire = body.get("wire").and_then(Value::as_object);
+    let inside = |name: &str| wire.and_then(|wire| wire.get(name));
+    let stated = [
+        ("object", body.get("object"), "receipt".into()),
+        ("issuer_id", body.get("issuer_id"), issuer),
+        (
+            "summary",
+            body.get("summary"),
+            summary(Some(payload)).into(),
+        ),
+        (
+            "wire.schema_version",
+            inside("schema_version"),
+            bare("schema"),
+        ),
+        ("wire.subject", inside("subject"), bare("subject")),
+        ("wire.issued_at", inside("issued_at"), bare("issued_at")),
+        (
+            "wire.signature",
+            inside("signature"),
+            json!(signature(Some(payload))),
+        ),
+    ];
+    let other = stated.into_iter().find_map(|(name, found, expected)| {
+        let differs = found.is_some_and(|found| *found != expected);
+        differs.then_some(name)
+    });
+    if other.is_some() {
+        return other;
+    }
+    let verified = body
+        .get("verification")
+        .and_then(|verdict| verdict.get("receipt_id"));
+    if verified.is_some_and(|id| *id != bare("receipt_id")) {
+        return Some("verification");
+    }
+    let time = |value: Option<&Value>| {
+        let text = value.and_then(Value::as_str)?;
+        Timestamp::parse(text).ok()
+    };
+    // It was stored when it was issued, or later: as a replay's or as one of another server.
+    let (created, issued) = (time(body.get("created_at")), time(payload.get("issued_at")));
+    let is_early = created
+        .zip(issued)
+        .is_some_and(|(created, issued)| created < issued);
+    let is_malformed = body.contains_key("created_at") && created.is_none();
+    (is_early || is_malformed).then_some("created_at")
 }
 
 #[cfg(test)]

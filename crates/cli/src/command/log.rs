@@ -1,4 +1,4 @@
-//! `reprise log`: checks and exports of a data directory, also beside a running server; pruning, without one; imports,
+//! `reprise log`: checks and exports of a data directory, also while a server is running; pruning, without one; imports,
 //! through one.
 
 pub(crate) mod import;
@@ -103,9 +103,14 @@ fn export(args: &LogExportArgs) -> anyhow::Result<Exit> {
     let keys = signing::public_keys(data)?.map(|keys| keys.to_jwks());
     // Read before the events: whatever it covers is among them.
     let checkpoint = checkpoint(data)?;
+    let sealer = signing::sealer(data)?;
+    let seal = sealer
+        .as_ref()
+        .map(|seal| seal as &dyn Fn(&[u8]) -> std::io::Result<String>);
     let evidence = Evidence {
         keys: keys.as_deref(),
         checkpoint: checkpoint.as_deref(),
+        seal,
     };
     let exported = with_progress("events written", |progress| {
         store::export(data, &args.out, evidence, progress)
@@ -199,7 +204,7 @@ fn days(asked: Option<u32>, retention: Option<u32>) -> anyhow::Result<u32> {
         .into()),
         (Some(days), _) | (None, Some(days)) => Ok(days),
         (None, None) => Err(Problem::new(
-            "no retention is set: everything is kept for good",
+            "no retention is set: everything is kept forever",
             "give --older-than-days, or set `retention_days` and name the file with --config",
         )
         .into()),

@@ -4,28 +4,26 @@
 //! checkpoint's one signature stands for every receipt it covers, and the report says so. Each receipt commits to the
 //! events of its task, so a changed event is seen too.
 
-use std::collections::BTreeMap;
-use std::fs::File;
-use std::io::{BufRead, BufReader};
-use std::path::{Path, PathBuf};
+pub(crate) mod files;
+mod prove;
 
-use canon::{Digest, Integers, Map, Value};
-use receipts::merkle::{self, Frontier};
-use receipts::note::Checkpoint;
-use receipts::tiles::{self, TILE_WIDTH};
+use std::collections::BTreeMap;
+use std::path::Path;
+
+use canon::Digest;
 use receipts::verify::{Evidence, Form, Keys, Predecessor};
 use receipts::walk::Walk;
 use receipts::{KeySet, verify as verify_receipt};
 use serde::Deserialize;
 use serde_json::json;
-use sha2::{Digest as _, Sha256};
 
-use super::events::{self, Covered};
-use super::file::{SignedHead, check_checkpoint, read_file, read_keys, read_receipt};
-use super::names_file;
+use super::events::{self, Covered, Outline};
+use super::file::{SignedHead, check_checkpoint, read_file, read_keys};
+use super::replays::{self, Unbound};
 use super::report::{Findings, Question};
-use crate::exit::{OrHint, Problem};
 use crate::output::counter;
+use files::{Blobs, Lines, Manifest, Seal, optional};
+pub(crate) use prove::prove;
 
 /// What is verified with what.
 #[derive(Debug)]
@@ -55,30 +53,48 @@ pub(crate) fn verify(request: &Request<'_>) -> anyhow::Result<Findings> {
         Some(path) => Some(read_file(path)?),
         None => optional(&directory.join("checkpoint"))?,
     };
+    let seal = manifest.check_seal(directory, keys.as_ref(), &mut findings)?;
     manifest.check_small_files(directory, &mut findings)?;
+    let outline = events::outline(directory)?;
     let head = match &checkpoint {
         Some(bytes) => check_checkpoint(bytes, keys.as_ref(), request.trust_anchor, &mut findings),
+        None if outline.heads.is_empty() => {
+            let why = "the bundle has none, because no head was sealed";
+            findings.skip("checkpoint", why);
+            None
+        }
         None => {
-            findings.skip(
-                "checkpoint",
-                "the bundle has none, because no head was sealed",
-            );
+            let expected = Some("the newest of the heads that events tell of".to_owned());
+            let found = Some("no file `checkpoint`".to_owned());
+            findings.fail("checkpoint", "checkpoint_missing", expected, found);
             None
         }
     };
-    let receipts = check_receipts(request, keys.as_ref(), head.as_ref(), &mut findings)?;
+    let verified = Verified {
+        keys: keys.as_ref(),
+        signed: head.as_ref(),
+        outline: &outline,
+    };
+    let receipts = check_receipts(request, &verified, &mut findings)?;
     manifest.compare("receipts.jsonl", receipts.sha256, &mut findings);
     manifest.count("receipts", receipts.count, &mut findings);
-    let events = events::check(directory, manifest.log(), &receipts.covered, &mut findings)?;
+    let covered = &receipts.covered;
+    let events = events::check(directory, manifest.log(), covered, seal, &mut findings)?;
     manifest.compare("events.jsonl", events.sha256, &mut findings);
     manifest.count("events", events.count, &mut findings);
-    let blobs = check_blobs(directory, &mut findings)?;
-    let stated = manifest
-        .map
-        .get("blobs")
-        .and_then(|blobs| blobs.get("count"));
-    let stated = stated.cloned().unwrap_or_default();
-    findings.compare("blob count", "manifest_mismatch", stated, blobs);
+    let withheld = manifest.withheld();
+    let blobs = Blobs::of(directory).check(&events.named, &withheld, &mut findings)?;
+    manifest.count_blobs(blobs, &mut findings);
+    if !withheld.is_empty() {
+        findings.note(format!(
+            "      {} blobs with content that is not public are withheld: their digests are salted, what they held is not shown",
+            withheld.len()
+        ));
+        findings.set("withheld", json!(withheld));
+    }
+    let mut unbound = replays::check(directory, covered, &events, &mut findings)?;
+    unbound.extend(events.unbound.iter().cloned());
+    tell_unbound(&unbound, seal, &mut findings);
     // Whoever makes up a bundle makes up its keys too, their ids included; a thumbprint is the key itself.
     let is_anchored = keys.as_ref().is_some_and(|keys| {
         let mut thumbprints = keys.keys().iter().map(receipts::PublicKey::thumbprint);
@@ -99,114 +115,37 @@ pub(crate) fn verify(request: &Request<'_>) -> anyhow::Result<Findings> {
     Ok(findings)
 }
 
-fn optional(path: &Path) -> anyhow::Result<Option<Vec<u8>>> {
-    match path.is_file() {
-        true => read_file(path).map(Some),
-        false => Ok(None),
+/// How many events that nothing binds are shown to a person.
+const UNBOUND_SHOWN_MAX: usize = 12;
+
+/// Says by name what no receipt, no signature and no run confirms. None of it counts as checked.
+fn tell_unbound(unbound: &[Unbound], seal: Seal, findings: &mut Findings) {
+    if unbound.is_empty() {
+        return;
     }
+    findings.note(match seal {
+        Seal::Holds => "      bound by the signature of the export alone, by no receipt:",
+        Seal::Missing => "      bound by nothing:",
+    });
+    for entry in unbound.iter().take(UNBOUND_SHOWN_MAX) {
+        findings.note(format!("      - {}: {}", entry.what, entry.why));
+    }
+    if unbound.len() > UNBOUND_SHOWN_MAX {
+        let more = unbound.len() - UNBOUND_SHOWN_MAX;
+        findings.note(format!("      - and {more} more, which --json lists"));
+    }
+    let list: Vec<_> = unbound
+        .iter()
+        .map(|entry| json!({"what": entry.what, "why": entry.why}))
+        .collect();
+    findings.set("unbound", json!(list));
 }
 
-/// What a bundle says about itself.
-struct Manifest {
-    map: Map<String, Value>,
-}
-
-impl Manifest {
-    fn read(directory: &Path) -> anyhow::Result<Self> {
-        let file = directory.join("manifest.json");
-        let bytes = read_file(&file)?;
-        let map = canon::read_object(&bytes, Integers::Safe)
-            .or_hint(format_args!("`{}`", file.display()), HINT)?;
-        let is = |name: &str, value: Value| map.get(name) == Some(&value);
-        if !is("format", json!("reprise-log")) || !is("version", json!(1)) {
-            let message = format!("`{}` is of another format or version", file.display());
-            return Err(Problem::new(message, HINT).into());
-        }
-        Ok(Self { map })
-    }
-
-    fn log(&self) -> &str {
-        self.map
-            .get("log")
-            .and_then(Value::as_str)
-            .unwrap_or_default()
-    }
-
-    fn files(&self) -> impl Iterator<Item = (&str, &Value)> {
-        let files = self.map.get("files").and_then(Value::as_object);
-        let files = files.into_iter().flatten();
-        files.map(|(name, entry)| (name.as_str(), entry.get("sha256").unwrap_or(&Value::Null)))
-    }
-
-    fn compare(&self, name: &str, found: Digest, findings: &mut Findings) {
-        let stated = self.files().find(|(known, _)| *known == name);
-        let stated = stated
-            .and_then(|(_, digest)| digest.as_str())
-            .unwrap_or("none");
-        findings.compare(format!("file {name}"), "manifest_mismatch", stated, found);
-    }
-
-    fn count(&self, name: &str, found: u64, findings: &mut Findings) {
-        let stated = self.map.get(name).cloned().unwrap_or_default();
-        let name = format!("{} count", name.trim_end_matches('s'));
-        findings.compare(name, "manifest_mismatch", stated, found);
-    }
-
-    /// Checks the files that are read whole; the large ones are hashed while they are read.
-    fn check_small_files(&self, directory: &Path, findings: &mut Findings) -> anyhow::Result<()> {
-        for name in ["keys.json", "checkpoint"] {
-            let there = optional(&directory.join(name))?;
-            let stated = self.files().any(|(known, _)| known == name);
-            match there {
-                Some(bytes) => self.compare(name, canon::sha256(&bytes), findings),
-                None if stated => {
-                    let name = format!("file {name}");
-                    findings.fail(name, "manifest_mismatch", None, Some("missing".to_owned()));
-                }
-                None => {}
-            }
-        }
-        Ok(())
-    }
-}
-
-/// Lines of a file with the digest of the whole.
-pub(crate) struct Lines {
-    path: PathBuf,
-    reader: BufReader<File>,
-    hasher: Sha256,
-    line: Vec<u8>,
-}
-
-impl Lines {
-    pub(crate) fn open(path: PathBuf) -> anyhow::Result<Self> {
-        let file = File::open(&path).or_hint(format_args!("`{}`", path.display()), HINT)?;
-        Ok(Self {
-            path,
-            reader: BufReader::with_capacity(1 << 16, file),
-            hasher: Sha256::new(),
-            line: Vec::new(),
-        })
-    }
-
-    /// Returns the next line without its line feed, and whether it had one.
-    pub(crate) fn next(&mut self) -> anyhow::Result<Option<(&[u8], bool)>> {
-        self.line.clear();
-        let read = self.reader.read_until(b'\n', &mut self.line);
-        let count = read.or_hint(format_args!("`{}`", self.path.display()), HINT)?;
-        if count == 0 {
-            return Ok(None);
-        }
-        self.hasher.update(&self.line);
-        Ok(Some(match self.line.strip_suffix(b"\n") {
-            Some(line) => (line, true),
-            None => (&self.line, false),
-        }))
-    }
-
-    pub(crate) fn sha256(self) -> Digest {
-        Digest::from_bytes(self.hasher.finalize().into())
-    }
+/// What receipts are held against.
+struct Verified<'a> {
+    keys: Option<&'a KeySet>,
+    signed: Option<&'a SignedHead>,
+    outline: &'a Outline,
 }
 
 struct Receipts {
@@ -246,23 +185,29 @@ struct Material {
 
 fn check_receipts(
     request: &Request<'_>,
-    keys: Option<&KeySet>,
-    signed: Option<&SignedHead>,
+    verified: &Verified<'_>,
     findings: &mut Findings,
 ) -> anyhow::Result<Receipts> {
+    let Verified {
+        keys,
+        signed,
+        outline,
+    } = *verified;
     let bar = counter();
     let head = signed.map(|signed| signed.batch);
     let mut lines = Lines::open(request.directory.join("receipts.jsonl"))?;
     let mut walk = Walk::default();
-    for hash in events::foreign(request.directory)? {
-        walk.know(hash);
+    for hash in &outline.foreign {
+        walk.know(*hash);
     }
+    let mut roots = BTreeMap::new();
+    let mut ids = BTreeMap::new();
     let mut count = 0_u64;
     let mut bad = 0_u64;
     let mut covered = BTreeMap::new();
     let mut root_at_head = head.filter(|head| head.size == 0).map(|_| walk.root());
     // Signatures that a matching checkpoint will not stand for; checked at the end, when that is known.
-    while let Some((line, ended)) = lines.next()? {
+    while let Some((line, ended, place)) = lines.next()? {
         let name = format!("receipt {count}");
         count += 1;
         if count.is_multiple_of(1_000) {
@@ -315,21 +260,25 @@ fn check_receipts(
                 receipt_id: step.receipt.receipt_id.clone().into_owned(),
                 receipt_hash: step.receipt.hash,
                 content: canon::sha256(line),
+                task_id: leads.identifiers.task_id.clone(),
+                is_replay: step.receipt.is_replay,
+                place,
                 log_of: match step.receipt.is_replay {
                     true => leads.metadata.source_task_id.unwrap_or_default(),
                     false => leads.identifiers.task_id.clone(),
                 },
                 event_log: log,
             };
-            if covered
-                .insert(leads.identifiers.task_id.clone(), entry)
-                .is_some()
-                && !step.receipt.is_replay
-            {
+            let task = leads.identifiers.task_id;
+            // Each task leaves one receipt, replays too, and no id is given twice.
+            let again = ids.insert(entry.receipt_id.clone(), count).is_some();
+            if covered.insert(task.clone(), entry).is_some() || again {
                 bad += 1;
-                let found = Some(leads.identifiers.task_id);
-                findings.fail(&name, "receipt_duplicate", None, found);
+                findings.fail(&name, "receipt_duplicate", None, Some(task));
             }
+        }
+        if outline.heads.contains_key(&walk.size()) {
+            roots.insert(walk.size(), walk.root());
         }
         if head.is_some_and(|head| head.size == walk.size()) {
             root_at_head = Some(walk.root());
@@ -340,6 +289,7 @@ fn check_receipts(
         findings.pass("receipts");
         findings.pass("chains");
     }
+    check_heads(outline, &roots, findings);
     let matches = match head {
         None => false,
         Some(head) => {
@@ -373,6 +323,25 @@ fn check_receipts(
     })
 }
 
+/// Every head that events tell of must be a head of this tree.
+fn check_heads(outline: &Outline, roots: &BTreeMap<u64, Digest>, findings: &mut Findings) {
+    let mut bad = 0;
+    for (size, stated) in &outline.heads {
+        let found = roots.get(size);
+        if found == Some(stated) {
+            continue;
+        }
+        bad += 1;
+        let found = found.map_or("fewer receipts".to_owned(), Digest::to_string);
+        let name = format!("head of {size} receipts");
+        let expected = Some(stated.to_string());
+        findings.fail(name, "merkle_mismatch", expected, Some(found));
+    }
+    if bad == 0 && !outline.heads.is_empty() {
+        findings.pass(format!("heads: {}", outline.heads.len()));
+    }
+}
+
 /// Checks the signatures that no checkpoint stands for, or all of them.
 fn check_signatures(
     request: &Request<'_>,
@@ -383,7 +352,7 @@ fn check_signatures(
     let mut lines = Lines::open(request.directory.join("receipts.jsonl"))?;
     let mut index = 0_u64;
     let (mut checked, mut skipped, mut unsigned, mut bad) = (0_u64, 0_u64, 0_u64, 0_u64);
-    while let Some((line, _)) = lines.next()? {
+    while let Some((line, _, _)) = lines.next()? {
         let at = index;
         index += 1;
         if at < covered && !request.all_signatures {
@@ -443,113 +412,4 @@ fn check_signatures(
         json!({"covered": skipped, "checked": checked, "failed": bad, "unsigned": unsigned}),
     );
     Ok(())
-}
-
-fn check_blobs(directory: &Path, findings: &mut Findings) -> anyhow::Result<u64> {
-    let folder = directory.join("blobs");
-    let entries =
-        std::fs::read_dir(&folder).or_hint(format_args!("`{}`", folder.display()), HINT)?;
-    let mut names: Vec<PathBuf> = Vec::new();
-    for entry in entries {
-        let entry = entry.or_hint(format_args!("`{}`", folder.display()), HINT)?;
-        names.push(entry.path());
-    }
-    names.sort();
-    let mut bad = 0;
-    for path in &names {
-        let name = path.file_name().unwrap_or_default().to_string_lossy();
-        let bytes = std::fs::read(path).or_hint(format_args!("`{}`", path.display()), HINT)?;
-        let found = canon::sha256(&bytes);
-        if Digest::parse(&name) != Ok(found) {
-            bad += 1;
-            let expected = Some(name.clone().into_owned());
-            findings.fail(
-                format!("blob {name}"),
-                "blob_mismatch",
-                expected,
-                Some(found.hex()),
-            );
-        }
-    }
-    if bad == 0 {
-        findings.pass("blobs");
-    }
-    Ok(names.len() as u64)
-}
-
-/// Computes the proof that a receipt, named by id, task or file, is in the tree of a bundle's checkpoint.
-pub(crate) fn prove(directory: &Path, name: &str) -> anyhow::Result<Value> {
-    let wanted = match names_file(name) {
-        true => {
-            let handed = read_receipt(name.as_ref())?;
-            let hint = "name a file that holds one receipt as JSON or CBOR";
-            Some(
-                receipts::Receipt::read(&handed.bytes)
-                    .or_hint(format_args!("`{name}`"), hint)?
-                    .hash(),
-            )
-        }
-        false => None,
-    };
-    let missing = |what: &str| Problem::new(what.to_owned(), HINT).answers_no();
-    let checkpoint = optional(&directory.join("checkpoint"))?;
-    let Some(checkpoint) = checkpoint else {
-        return Err(missing("the bundle has no checkpoint: no head was sealed yet").into());
-    };
-    let note = receipts::note::Note::read(&checkpoint).or_hint("the checkpoint", HINT)?;
-    let head = Checkpoint::read(note.text()).or_hint("the checkpoint", HINT)?;
-    let mut lines = Lines::open(directory.join("receipts.jsonl"))?;
-    let mut frontier = Frontier::EMPTY;
-    let mut tree: BTreeMap<(u8, u64), Vec<Digest>> = BTreeMap::new();
-    let mut found = None;
-    while frontier.size() < head.size
-        && let Some((line, _)) = lines.next()?
-    {
-        let receipt = receipts::stream::check(line).or_hint("receipts.jsonl", HINT)?;
-        let is_task = || {
-            serde_json::from_slice::<Leads>(line)
-                .is_ok_and(|leads| leads.identifiers.task_id == name)
-        };
-        let is_it = match wanted {
-            Some(hash) => receipt.hash == hash,
-            None => receipt.receipt_id == name || is_task(),
-        };
-        if is_it {
-            found = Some((
-                frontier.size(),
-                receipt.receipt_id.clone().into_owned(),
-                receipt.hash,
-            ));
-        }
-        let (grown, kept) = merkle::append(frontier, merkle::leaf(&receipt.hash));
-        frontier = grown;
-        for hash in kept {
-            let tile = tree
-                .entry((hash.level, hash.index / TILE_WIDTH))
-                .or_default();
-            tile.push(hash.hash);
-        }
-    }
-    let Some((index, receipt_id, receipt_hash)) = found else {
-        let message = format!("`{name}` is not among the receipts that the checkpoint covers");
-        return Err(missing(&message).into());
-    };
-    if frontier.size() < head.size {
-        return Err(missing("the bundle has fewer receipts than its checkpoint covers").into());
-    }
-    let read = |tile: tiles::Tile| {
-        tree.get(&(tile.level, tile.index))
-            .map(|hashes| tiles::tile_bytes(hashes))
-    };
-    let path = tiles::inclusion(read, index, head.size).or_hint("the proof", HINT)?;
-    Ok(json!({
-        "object": "receipt_proof",
-        "receipt_id": receipt_id,
-        "receipt_hash": receipt_hash,
-        "leaf_index": index,
-        "tree_size": head.size,
-        "root": frontier.root(),
-        "path": path,
-        "checkpoint": String::from_utf8_lossy(&checkpoint),
-    }))
 }

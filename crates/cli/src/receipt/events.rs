@@ -5,12 +5,13 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::path::Path;
 
 use canon::{Digest, Integers, Map, Value};
-use domain::{Event, EventName, Kind};
+use domain::{BLOB_MEMBER, Event, EventName, Kind, Visibility};
 use receipts::Head;
 use receipts::trust::follows;
 use sha2::{Digest as _, Sha256};
 
-use super::bundle::Lines;
+use super::bundle::files::{Lines, Place, Seal};
+use super::replays::Unbound;
 use super::report::Findings;
 use crate::output::counter;
 
@@ -18,6 +19,10 @@ use crate::output::counter;
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(crate) struct Covered {
     pub(crate) receipt_id: String,
+    pub(crate) task_id: String,
+    pub(crate) is_replay: bool,
+    /// Where it stands in its file.
+    pub(crate) place: Place,
     pub(crate) receipt_hash: Digest,
     /// Digest of its bytes.
     pub(crate) content: Digest,
@@ -31,6 +36,25 @@ pub(crate) struct Covered {
 pub(crate) struct Checked {
     pub(crate) count: u64,
     pub(crate) sha256: Digest,
+    /// Where the events of replays and of their sources stand.
+    pub(crate) places: BTreeMap<String, Vec<Place>>,
+    /// Tasks of which only headers are left.
+    pub(crate) pruned: BTreeSet<String>,
+    /// Tasks of other logs, with the digest of their bundles.
+    pub(crate) imports: BTreeMap<String, Digest>,
+    /// Blobs that events name, each with one of these events.
+    pub(crate) named: BTreeMap<Digest, Box<str>>,
+    /// What no receipt covers.
+    pub(crate) unbound: Vec<Unbound>,
+}
+
+/// What must be known of the events before the receipts are read.
+#[derive(Debug, Default)]
+pub(crate) struct Outline {
+    /// Hashes of receipts of other servers that came with tasks of theirs: replays here hang off them.
+    pub(crate) foreign: Vec<Digest>,
+    /// Sealed heads: size and root.
+    pub(crate) heads: BTreeMap<u64, Digest>,
 }
 
 /// The log of a task while it is read.
@@ -51,30 +75,41 @@ struct State {
     /// Tasks that were submitted under a policy of leaving no receipt.
     waived: BTreeSet<String>,
     /// Tasks of other servers, whose events are in bundles of their own.
-    imported: BTreeSet<String>,
+    imports: BTreeMap<String, Digest>,
+    named: BTreeMap<Digest, Box<str>>,
+    places: BTreeMap<String, Vec<Place>>,
+    /// Events that belong to no task, by kind.
+    loose: BTreeMap<Box<str>, u64>,
     last: u64,
     problems: Vec<(String, &'static str, Option<String>, Option<String>)>,
 }
 
-/// Returns the hashes of the receipts of other servers that came with tasks of theirs: replays here hang off them.
-pub(crate) fn foreign(directory: &Path) -> anyhow::Result<Vec<Digest>> {
+/// Reads what the receipts are held against.
+pub(crate) fn outline(directory: &Path) -> anyhow::Result<Outline> {
     let mut lines = Lines::open(directory.join("events.jsonl"))?;
-    let word = format!("\"event\":\"{}\"", Kind::ReceiptImported);
-    let mut found = Vec::new();
-    while let Some((line, _)) = lines.next()? {
+    let words =
+        [Kind::ReceiptImported, Kind::TreeHeadSealed].map(|kind| format!("\"event\":\"{kind}\""));
+    let mut outline = Outline::default();
+    while let Some((line, _, _)) = lines.next()? {
         // Most events are others: looking for the word is cheaper than reading each.
-        if !str::from_utf8(line).is_ok_and(|text| text.contains(&word)) {
+        let is_it = |text: &str| words.iter().any(|word| text.contains(word));
+        if !str::from_utf8(line).is_ok_and(is_it) {
             continue;
         }
-        let event = Event::parse(line).ok();
-        let event = event.filter(|event| event.kind() == Ok(Kind::ReceiptImported));
-        let hash = event.and_then(|event| {
-            let hash = event.payload.get("receipt_hash")?.as_str()?;
-            Digest::parse(hash).ok()
-        });
-        found.extend(hash);
+        let Ok(event) = Event::parse(line) else {
+            continue;
+        };
+        let digest = |name: &str| Digest::parse(event.payload.get(name)?.as_str()?).ok();
+        match event.kind() {
+            Ok(Kind::ReceiptImported) => outline.foreign.extend(digest("receipt_hash")),
+            Ok(Kind::TreeHeadSealed) => {
+                let size = event.payload.get("size").and_then(Value::as_u64);
+                outline.heads.extend(size.zip(digest("root")));
+            }
+            _ => {}
+        }
     }
-    Ok(found)
+    Ok(outline)
 }
 
 /// Checks the events of a bundle against each other and against its receipts.
@@ -82,14 +117,20 @@ pub(crate) fn check(
     directory: &Path,
     log: &str,
     receipts: &BTreeMap<String, Covered>,
+    seal: Seal,
     findings: &mut Findings,
 ) -> anyhow::Result<Checked> {
     let bar = counter();
     let name = EventName::new(log);
     let mut lines = Lines::open(directory.join("events.jsonl"))?;
     let mut state = State::default();
+    for replay in receipts.values().filter(|receipt| receipt.is_replay) {
+        for task in [&replay.task_id, &replay.log_of] {
+            state.places.insert(task.clone(), Vec::new());
+        }
+    }
     let mut count = 0_u64;
-    while let Some((line, ended)) = lines.next()? {
+    while let Some((line, ended, place)) = lines.next()? {
         let label = format!("event {count}");
         count += 1;
         if count.is_multiple_of(1_000) {
@@ -103,12 +144,33 @@ pub(crate) fn check(
                 false => Err("not in canonical form".to_owned()),
             });
         match read {
-            Ok(event) => state.event(&name, &label, &event, line, receipts),
+            Ok(event) => {
+                let keep = state.event(&name, &label, &event, line, receipts);
+                let task = event.task_id.as_ref().filter(|_| keep);
+                let places = task.and_then(|task| state.places.get_mut(task.as_str()));
+                if let Some(places) = places {
+                    places.push(place);
+                }
+            }
             Err(problem) => state.problem(&label, "event_invalid", None, Some(problem)),
         }
     }
     bar.finish_and_clear();
     state.compare(receipts);
+    let pruned: BTreeSet<String> = state
+        .logs
+        .iter()
+        .filter(|(_, log)| matches!(log, Log::Pruned))
+        .map(|(task, _)| task.clone())
+        .collect();
+    if seal == Seal::Missing {
+        // Headers state digests that nothing can be compared with: anybody can write them in the place of events.
+        for task in &pruned {
+            let found = Some("headers that no signature vouches for".to_owned());
+            let name = format!("event log of {task}");
+            state.problem(&name, "pruned_unproven", None, found);
+        }
+    }
     if state.problems.is_empty() {
         findings.pass("events");
         findings.pass("event logs of tasks");
@@ -119,19 +181,24 @@ pub(crate) fn check(
             "{without} tasks ran under a persona that leaves no receipts: nothing proves their events"
         ));
     }
-    let pruned = state.logs.values();
-    let pruned = pruned.filter(|log| matches!(log, Log::Pruned)).count();
-    if pruned > 0 {
+    if !pruned.is_empty() {
         findings.note(format!(
-            "{pruned} tasks were pruned: their receipts stand, their events cannot be compared any more (material_unavailable)"
+            "{} tasks were pruned: their receipts stand, their events cannot be compared any more (material_unavailable)",
+            pruned.len()
         ));
     }
+    let unbound = state.unbound(receipts, &pruned);
     for (name, code, expected, found) in state.problems {
         findings.fail(name, code, expected, found);
     }
     Ok(Checked {
         count,
         sha256: lines.sha256(),
+        places: state.places,
+        pruned,
+        imports: state.imports,
+        named: state.named,
+        unbound,
     })
 }
 
@@ -146,6 +213,7 @@ impl State {
         self.problems.push((name.to_owned(), code, expected, found));
     }
 
+    /// Takes the next event. Returns whether it belongs to the log of its task, which its issue of a receipt does not.
     fn event(
         &mut self,
         log: &EventName,
@@ -153,7 +221,7 @@ impl State {
         event: &Event,
         line: &[u8],
         receipts: &BTreeMap<String, Covered>,
-    ) {
+    ) -> bool {
         match log.position(&event.id) {
             Some(position) if position.0 > self.last => self.last = position.0,
             _ => {
@@ -183,9 +251,66 @@ impl State {
         if event.kind() == Ok(Kind::TrustRecorded) {
             self.trusted(label, event);
         }
-        if let Some(task) = &event.task_id {
-            self.of_task(label, task.as_str(), event, line, receipts);
+        self.name_blobs(event);
+        match &event.task_id {
+            Some(task) => self.of_task(label, task.as_str(), event, line, receipts),
+            None => {
+                *self.loose.entry(event.kind.clone()).or_default() += 1;
+                false
+            }
         }
+    }
+
+    /// Notes the blobs that an event needs.
+    fn name_blobs(&mut self, event: &Event) {
+        let digest = |value: &Value| Digest::parse(value.get("sha256")?.as_str()?).ok();
+        let moved = event.payload.get(BLOB_MEMBER).and_then(Value::as_object);
+        let moved = moved.into_iter().flat_map(|moved| moved.values());
+        let parts = event.payload.get("parts").and_then(Value::as_array);
+        let hidden = parts.into_iter().flatten().filter(|part| {
+            // A public part may have members of these names too: they are the caller's.
+            let visibility = part.get("visibility").and_then(Value::as_str);
+            visibility.is_some_and(|word| word != Visibility::Public.as_str())
+                && part.get("redacted") == Some(&Value::Bool(true))
+        });
+        let named = event.kind().ok();
+        let named = named.and_then(|kind| kind.named_blob().digest(event));
+        for digest in moved.chain(hidden).filter_map(digest).chain(named) {
+            self.named.entry(digest).or_insert_with(|| event.id.clone());
+        }
+    }
+
+    /// Returns what no receipt covers. Replays are judged by themselves.
+    fn unbound(
+        &self,
+        receipts: &BTreeMap<String, Covered>,
+        pruned: &BTreeSet<String>,
+    ) -> Vec<Unbound> {
+        let mut unbound = Vec::new();
+        for (task, event) in &self.issued {
+            let what = format!("receipt.issued {event} of {task}");
+            let why = "the receipt is bound, when and by whom it was stored is not";
+            unbound.push(Unbound::new(what, why));
+        }
+        for (task, log) in &self.logs {
+            let why = match log {
+                Log::Pruned if pruned.contains(task) => "only headers are left",
+                Log::Open(_) => "the task has not ended",
+                Log::Sealed(_) if !receipts.contains_key(task) => "the task left no receipt",
+                Log::Sealed(_) | Log::Pruned => continue,
+            };
+            unbound.push(Unbound::new(format!("events of {task}"), why));
+        }
+        for task in self.imports.keys() {
+            let what = format!("the arrival of {task}");
+            let why = "it came from another log, whose receipt covers its events";
+            unbound.push(Unbound::new(what, why));
+        }
+        for (kind, count) in &self.loose {
+            let what = format!("{count} {kind}");
+            unbound.push(Unbound::new(what, "no task's log holds it"));
+        }
+        unbound
     }
 
     fn trusted(&mut self, label: &str, event: &Event) {
@@ -211,14 +336,21 @@ impl State {
         event: &Event,
         line: &[u8],
         receipts: &BTreeMap<String, Covered>,
-    ) {
+    ) -> bool {
         let kind = event.kind();
         if kind == Ok(Kind::ReceiptIssued) {
-            return self.issued(label, task, event, receipts);
+            self.issued(label, task, event, receipts);
+            return false;
         }
-        if matches!(kind, Ok(Kind::TaskImported | Kind::ReceiptImported)) {
-            self.imported.insert(task.to_owned());
-            return;
+        if kind == Ok(Kind::ReceiptImported) {
+            return false;
+        }
+        if kind == Ok(Kind::TaskImported) {
+            let bundle = kind.ok().and_then(|kind| kind.named_blob().digest(event));
+            // A header says that there was one.
+            let bundle = bundle.unwrap_or_else(|| canon::sha256(b""));
+            self.imports.insert(task.to_owned(), bundle);
+            return false;
         }
         let log = self
             .logs
@@ -229,16 +361,17 @@ impl State {
                 *log = Log::Pruned;
             }
             if matches!(log, Log::Pruned) {
-                return;
+                return true;
             }
         }
         // Trust records stay whole.
         if matches!(log, Log::Pruned) && kind == Ok(Kind::TrustRecorded) {
-            return;
+            return true;
         }
         let Log::Open(hasher) = log else {
             let found = Some(event.id.to_string());
-            return self.problem(label, "event_after_end", None, found);
+            self.problem(label, "event_after_end", None, found);
+            return false;
         };
         hasher.update(line);
         hasher.update(b"\n");
@@ -252,6 +385,7 @@ impl State {
             let digest = Digest::from_bytes(hasher.clone().finalize().into());
             *log = Log::Sealed(digest);
         }
+        true
     }
 
     /// A receipt that was issued must be there, with these bytes.
@@ -263,8 +397,11 @@ impl State {
         receipts: &BTreeMap<String, Covered>,
     ) {
         let text = |name: &str| event.payload.get(name).and_then(Value::as_str);
-        self.issued
-            .insert(task.to_owned(), event.resource.id.to_string());
+        let again = self.issued.insert(task.to_owned(), event.id.to_string());
+        if again.is_some() {
+            let found = Some(event.resource.id.to_string());
+            self.problem(label, "receipt_duplicate", None, found);
+        }
         let Some(receipt) = receipts.get(task) else {
             let found = Some(event.resource.id.to_string());
             return self.problem(label, "receipt_missing", None, found);
@@ -285,11 +422,15 @@ impl State {
     fn compare(&mut self, receipts: &BTreeMap<String, Covered>) {
         for (task, receipt) in receipts {
             let name = format!("event log of {task}");
+            // A task that came from another log left no receipt here, and only a replay has it as its source.
+            let is_source = receipt.is_replay && !receipts.contains_key(&receipt.log_of);
             let found = match self.logs.get(&receipt.log_of) {
-                // Gone, or never in this log.
-                None if self.imported.contains(&receipt.log_of) => receipt
+                None if is_source && self.imports.contains_key(&receipt.log_of) => receipt
                     .event_log
                     .map_or_else(String::new, |log| log.to_string()),
+                Some(_) if self.imports.contains_key(&receipt.log_of) => {
+                    "events of a task that is said to come from another log".to_owned()
+                }
                 Some(Log::Pruned) => receipt
                     .event_log
                     .map_or_else(String::new, |log| log.to_string()),

@@ -154,6 +154,9 @@ pub(crate) fn verify(request: &Request<'_>) -> anyhow::Result<Findings> {
     };
     let report = verify_receipt(&handed.bytes, &evidence);
     findings.report(&report);
+    if let Some(proof) = &proof {
+        proof.check_subject(&handed.bytes, &mut findings);
+    }
     for name in &report.skipped {
         match *name {
             "chain" => findings.skip("chain", "give --previous, or --first"),
@@ -234,7 +237,31 @@ pub(crate) fn check_checkpoint(
 
 struct Proof {
     inclusion: Inclusion,
+    /// What it says that it is about.
+    receipt_id: Option<String>,
+    receipt_hash: Option<Digest>,
     checkpoint: Option<String>,
+}
+
+impl Proof {
+    /// A proof names the receipt that it is about; that must be this one.
+    fn check_subject(&self, receipt: &[u8], findings: &mut Findings) {
+        let Ok(receipt) = Receipt::read(receipt) else {
+            return;
+        };
+        let (id, hash) = (receipt.id().to_owned(), receipt.hash());
+        let is_it = self.receipt_id.as_ref().is_none_or(|known| *known == id)
+            && self.receipt_hash.is_none_or(|known| known == hash);
+        if is_it {
+            findings.pass("proof");
+            return;
+        }
+        let stated = self.receipt_hash.map(|hash| hash.to_string());
+        let stated_id = self.receipt_id.as_deref().unwrap_or("no id");
+        let found = format!("{stated_id} {}", stated.as_deref().unwrap_or("no hash"));
+        let expected = Some(format!("{id} {hash}"));
+        findings.fail("proof", "merkle_mismatch", expected, Some(found));
+    }
 }
 
 fn read_proof(path: &Path) -> anyhow::Result<Proof> {
@@ -258,8 +285,11 @@ fn read_proof(path: &Path) -> anyhow::Result<Proof> {
         return Err(Problem::new(format!("{what} is not a proof"), hint).into());
     };
     let checkpoint = map.get("checkpoint").and_then(Value::as_str);
+    let receipt_id = map.get("receipt_id").and_then(Value::as_str);
     Ok(Proof {
         inclusion,
+        receipt_id: receipt_id.map(str::to_owned),
+        receipt_hash: map.get("receipt_hash").and_then(digest),
         checkpoint: checkpoint.map(str::to_owned),
     })
 }

@@ -37,11 +37,12 @@ pub(crate) enum Question {
 }
 
 /// Codes that say nothing against the content, only that nobody stands behind it.
-const NOBODY_VOUCHES: [&str; 4] = [
+const NOBODY_VOUCHES: [&str; 5] = [
     "signature_missing",
     "signature_not_checked",
     "unsigned",
     "keys_not_given",
+    "export_unsigned",
 ];
 
 /// One result.

@@ -3,6 +3,7 @@
 mod bundle;
 mod damage;
 mod files;
+mod forged;
 mod keys;
 mod served;
 mod trust;

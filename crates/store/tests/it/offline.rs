@@ -43,6 +43,7 @@ fn an_export_holds_the_bytes_as_stored() {
     let evidence = store::Evidence {
         keys: Some(b"{\"keys\":[]}"),
         checkpoint: Some("a checkpoint\n"),
+        seal: Some(&|manifest| Ok(format!("sealed {}\n", canon::sha256(manifest)))),
     };
     let mut told = Vec::new();
     let exported = store::export(&data, &out, evidence, &mut |done, of| {
@@ -87,8 +88,10 @@ fn an_export_holds_the_bytes_as_stored() {
     }
     assert_eq!(fs::read(out.join("keys.json")).unwrap(), b"{\"keys\":[]}");
     assert_eq!(fs::read(out.join("checkpoint")).unwrap(), b"a checkpoint\n");
-    let manifest: Value =
-        serde_json::from_slice(&fs::read(out.join("manifest.json")).unwrap()).unwrap();
+    let manifest = fs::read(out.join("manifest.json")).unwrap();
+    let note = fs::read_to_string(out.join("manifest.note")).unwrap();
+    assert_eq!(note, format!("sealed {}\n", sha256(&manifest)));
+    let manifest: Value = serde_json::from_slice(&manifest).unwrap();
     assert_eq!(
         manifest,
         serde_json::json!({

@@ -13,8 +13,8 @@ fn document(verified: Option<Position>) -> Document {
         version: 1,
         tip: Position(1),
         links: Links::default(),
-        created_at: Timestamp::from_micros(0),
-        updated_at: Timestamp::from_micros(5),
+        created_at: Timestamp::parse("2026-04-25T00:00:00.5Z").unwrap(),
+        updated_at: Timestamp::parse("2026-04-25T00:00:05Z").unwrap(),
         state: State::Receipt(Receipt {
             task_id: TaskId::from_body("1"),
             session_id: SessionId::from_body("1"),
@@ -91,19 +91,35 @@ fn a_superset_gives_its_bare_receipt_back_unless_it_disagrees() {
     assert_eq!(Value::Object(bare(whole.clone()).unwrap()), stored());
     let plain = stored().as_object().unwrap().clone();
     assert_eq!(bare(plain.clone()).unwrap(), plain);
-    let other: [(&str, Value); 6] = [
+    let other: [(&str, Value); 13] = [
         ("id", json!("receipt_2")),
         ("format", json!("other")),
         ("issued_at", json!("2026-04-26T00:00:00Z")),
         ("signatures", json!([])),
         ("deltas", json!([])),
         ("unknown", json!(1)),
+        ("object", json!("task")),
+        ("issuer_id", json!("somebody")),
+        ("summary", json!("task task_1: FAILED")),
+        ("created_at", json!("2025-04-25T00:00:00Z")),
+        ("created_at", json!("soon")),
+        ("created_at", json!(7)),
+        (
+            "verification",
+            json!({"receipt_id": "receipt_2", "valid": true}),
+        ),
     ];
     for (name, value) in other {
         let mut changed = whole.clone();
         changed.insert(name.to_owned(), value);
         let error = format!("{:?}", bare(changed).unwrap_err());
         assert!(error.contains(name), "{name}: {error}");
+    }
+    for name in ["schema_version", "subject", "issued_at", "signature"] {
+        let mut changed = whole.clone();
+        changed["wire"][name] = json!("other");
+        let error = format!("{:?}", bare(changed).unwrap_err());
+        assert!(error.contains(&format!("wire.{name}")), "{name}: {error}");
     }
     let mut without = whole.clone();
     without.remove("lifecycle");

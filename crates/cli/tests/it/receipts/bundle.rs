@@ -17,7 +17,7 @@ fn bundle() -> Ran {
     ran
 }
 
-fn copy(from: &Path, to: &Path) {
+pub(super) fn copy(from: &Path, to: &Path) {
     let _ = fs::remove_dir_all(to);
     fs::create_dir(to).unwrap();
     for entry in fs::read_dir(from).unwrap() {
@@ -32,7 +32,7 @@ fn copy(from: &Path, to: &Path) {
 }
 
 /// Makes the manifest agree with files that were changed, as a careful forger would.
-fn agree(bundle: &Path) {
+pub(super) fn agree(bundle: &Path) {
     let file = bundle.join("manifest.json");
     let mut manifest: Value = serde_json::from_slice(&fs::read(&file).unwrap()).unwrap();
     for name in ["events.jsonl", "receipts.jsonl", "keys.json", "checkpoint"] {
@@ -285,8 +285,8 @@ fn whatever_is_changed_in_a_bundle_is_seen() {
     let mut bytes = fs::read(&blob).unwrap();
     bytes.push(b' ');
     fs::write(&blob, bytes).unwrap();
-    let (_, value) = ran.verify(&["--bundle", "changed"]);
-    assert_eq!(value["reason"], "blob_mismatch", "{value}");
+    let (said, _) = ran.verify(&["--bundle", "changed", "--keys", "jwks.json"]);
+    assert!(said.stdout.contains("blob_mismatch"), "{said:?}");
 }
 
 #[test]
@@ -305,10 +305,17 @@ fn signatures_beyond_the_checkpoint_are_checked_one_by_one() {
         .unwrap()
         .remove("checkpoint");
     fs::write(&file, manifest.to_string()).unwrap();
+    // Events tell of its head: without the file it was taken away, and so is the seal of the manifest broken.
     let (said, value) = ran.verify(&["--bundle", "changed", "--keys", "jwks.json"]);
-    assert_eq!(said.code, 0, "{said:?}");
+    assert_eq!(said.code, 1, "{said:?}");
     assert_eq!(value["signatures"]["checked"], 4);
-    assert_eq!(value["not_checked"], json!(["checkpoint"]));
+    let codes: Vec<&str> = value["checks"]
+        .as_array()
+        .unwrap()
+        .iter()
+        .filter_map(|check| check["code"].as_str())
+        .collect();
+    assert_eq!(codes, ["signature_invalid", "checkpoint_missing"]);
     // A receipt that nobody signed does not slip in.
     let text = fs::read_to_string(changed.join("receipts.jsonl")).unwrap();
     let start = text.find("\"signatures\":[").unwrap();
@@ -318,5 +325,5 @@ fn signatures_beyond_the_checkpoint_are_checked_one_by_one() {
     agree(&changed);
     let (said, value) = ran.verify(&["--bundle", "changed", "--keys", "jwks.json"]);
     assert_eq!(said.code, 1);
-    assert_eq!(value["reason"], "signature_missing", "{value}");
+    assert!(said.stdout.contains("signature_missing"), "{value}");
 }

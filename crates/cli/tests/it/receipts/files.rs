@@ -114,6 +114,26 @@ fn files_are_verified_without_any_server() {
         assert_eq!(said.code, 1, "{args:?} {said:?}");
         assert_eq!(value["reason"], code, "{args:?}");
     }
+    // A proof says what it is about: the path alone would do, the statement beside it must not lie.
+    let proof = fs::read_to_string(ran.path("proof.json")).unwrap();
+    let own = &ran.receipts[2];
+    fs::write(
+        ran.path("other-proof.json"),
+        proof.replace(own, &ran.receipts[1]),
+    )
+    .unwrap();
+    let args = [
+        "r2.json",
+        "--keys",
+        "jwks.json",
+        "--proof",
+        "other-proof.json",
+    ];
+    let (said, value) = ran.verify(&args);
+    assert_eq!(
+        (said.code, &value["reason"]),
+        (1, &json!("merkle_mismatch"))
+    );
     let text = fs::read_to_string(ran.path("r2.json")).unwrap();
     for (from, to, code) in [
         ("SUCCEEDED", "FAILED", "receipt_hash_mismatch"),
