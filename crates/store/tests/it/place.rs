@@ -105,6 +105,7 @@ fn u26_files_are_private_whatever_the_umask_and_an_open_directory_is_closed() {
     let evidence = store::Evidence {
         keys: None,
         checkpoint: None,
+        seal: None,
     };
     store::export(&data, &out, evidence, &mut |_, _| {}).unwrap();
     for path in everything(&data).into_iter().chain(everything(&out)) {
