@@ -120,7 +120,6 @@ pub fn ids() -> impl Iterator<Item = &'static str> {
 #[cfg(test)]
 mod tests {
     use std::collections::BTreeSet;
-    use std::path::Path;
 
     use super::*;
 

@@ -1,6 +1,5 @@
 //! The server keeps to its own description: requests generated from `/openapi.json`, answers checked against it.
 
-use std::path::PathBuf;
 use std::process::Command;
 
 use crate::subject::{Subject, VERSION};

@@ -1,6 +1,6 @@
 //! Published data, and facts from which the tests make their own receipts.
 
-use std::{path::Path, sync::LazyLock};
+use std::sync::LazyLock;
 
 use canon::{Digest, Integers, Map, Value, jcs, sha256};
 use receipts::*;

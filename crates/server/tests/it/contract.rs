@@ -2,7 +2,6 @@
 //! is there.
 
 use std::collections::BTreeMap;
-use std::path::Path;
 use std::sync::{Arc, Mutex, OnceLock};
 
 use jsonschema::Validator;

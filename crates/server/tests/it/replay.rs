@@ -1,6 +1,5 @@
 //! AP-RPL over HTTP: what is accepted and how, what is refused and why, and what a client sees of it.
 
-use std::path::Path;
 use std::time::Duration;
 
 use canon::{jcs, sha256};

@@ -1,7 +1,6 @@
 //! The document holds together, and keeps what the published contract promises.
 
 use std::collections::BTreeSet;
-use std::path::Path;
 
 use super::*;
 
