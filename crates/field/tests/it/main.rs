@@ -14,6 +14,8 @@ mod compact;
 mod conflicts;
 mod coordination;
 mod envelope;
+mod hostile;
+mod oracle;
 mod record;
 mod register;
 mod replay;
