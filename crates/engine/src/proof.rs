@@ -136,7 +136,7 @@ impl Engine {
         let document = self.visible(caller, ResourceKind::Receipt, id).await?;
         let State::Receipt(receipt) = &document.state else {
             return Err(Refused::Internal {
-                detail: "a receipt that is none".to_owned(),
+                detail: "the document is not a receipt".to_owned(),
             });
         };
         if receipt.imported {
@@ -194,7 +194,7 @@ impl Engine {
         let view = self.get(caller, ResourceKind::Receipt, id).await?;
         let State::Receipt(receipt) = view.document.state.clone() else {
             return Err(Refused::Internal {
-                detail: "a receipt that is none".to_owned(),
+                detail: "the document is not a receipt".to_owned(),
             });
         };
         // As stored, damaged or not: the verdict shall say what is wrong with it.

@@ -26,7 +26,7 @@ pub struct ListRequest {
     pub task_id: Option<String>,
     /// After this key.
     pub after: Position,
-    /// At most so many.
+    /// The maximum number to return.
     pub limit: usize,
 }
 
@@ -50,7 +50,7 @@ pub struct EventRange {
     pub task_id: Option<String>,
     /// After this event, exclusive.
     pub after_event_id: Option<String>,
-    /// At most so many.
+    /// The maximum number to return.
     pub limit: usize,
 }
 
@@ -245,7 +245,7 @@ impl Engine {
             .await?;
         let State::Session(session) = &document.state else {
             return Err(Refused::Internal {
-                detail: "a session that is none".to_owned(),
+                detail: "the document is not a session".to_owned(),
             });
         };
         let documents = self
@@ -524,7 +524,7 @@ impl Engine {
         let document = self.visible(caller, ResourceKind::Artifact, id).await?;
         let State::Artifact(artifact) = document.state else {
             return Err(Refused::Internal {
-                detail: "an artifact that is none".to_owned(),
+                detail: "the document is not an artifact".to_owned(),
             });
         };
         match artifact.visibility {

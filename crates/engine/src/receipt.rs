@@ -17,7 +17,7 @@ use receipts::{
     Identifiers, Issuer, Lifecycle, Material, MaterialContent, MaterialKind, Quorum, Receipt,
     ReplayInput, Signer, TaskFacts, Tier, Trust, build_task,
 };
-use runs::{Deeds, looks_secret};
+use runs::{SideEffectSummary, looks_secret};
 use sha2::{Digest as _, Sha256};
 
 use crate::port::StoredEvent;
@@ -161,8 +161,8 @@ fn facts(
         _ => None,
     };
     let lifecycle = lifecycle(document, task, story.failure, stamp);
-    let redactions = story.deeds.redactions();
-    let consumed = story.deeds.consumed(wall_time_ms(task, stamp));
+    let redactions = story.side_effects.redactions();
+    let consumed = story.side_effects.consumed(wall_time_ms(task, stamp));
     let log_id = format!("event_log_{}", document.id);
     TaskFacts {
         receipt_id: receipt_id.to_string(),
@@ -196,11 +196,11 @@ fn facts(
             },
             materials: story.materials,
         },
-        model_calls: story.deeds.model_calls,
+        model_calls: story.side_effects.model_calls,
         alternatives: Vec::new(),
         route_policy_reason: "the model that the persona or the server names".to_owned(),
         currency: "USD".to_owned(),
-        side_effects: story.deeds.side_effects,
+        side_effects: story.side_effects.side_effects,
         final_artifacts: story.artifacts,
         redactions,
         previous_receipt_hash: previous,
@@ -262,7 +262,7 @@ fn wall_time_ms(task: &Task, stamp: Timestamp) -> u64 {
 #[derive(Debug, Clone, Default)]
 struct Story {
     materials: Vec<Material>,
-    deeds: Deeds,
+    side_effects: SideEffectSummary,
     approvals: Vec<Approval>,
     artifacts: Vec<FinalArtifact>,
     failure: Option<Failure>,
@@ -274,7 +274,7 @@ impl Story {
         match event.kind().map_or(InReceipt::Digest, Kind::in_receipt) {
             InReceipt::Digest => {}
             InReceipt::Effect => self.effect(event),
-            InReceipt::ToolUse => self.deeds.uses_tool(&event.payload),
+            InReceipt::ToolUse => self.side_effects.uses_tool(&event.payload),
             InReceipt::Answer => {
                 let approved = event.payload.get("approved") == Some(&Value::Bool(true));
                 self.approvals.push(approval(
@@ -368,7 +368,7 @@ impl Story {
                 content: MaterialContent::Stored { uri, sha256 },
             });
         }
-        self.deeds.effect(&event.payload);
+        self.side_effects.effect(&event.payload);
     }
 }
 

@@ -43,6 +43,8 @@ pub(crate) struct Work {
 pub(crate) struct Signal {
     /// Nothing is left to do here.
     pub(crate) stop: bool,
+    /// The last interrupt that the Task has not taken up.
+    pub(crate) interrupt: Option<Position>,
 }
 
 /// How often a Task that cannot be advanced is tried.

@@ -25,7 +25,7 @@ pub enum BuildError {
     /// An amount of money that a double cannot hold exactly in millionths.
     #[error("amount of {0} millionths is too large")]
     AmountTooLarge(u64),
-    /// A fact that the format cannot say: an empty text, a time that is none, an unsafe integer.
+    /// A fact that the format cannot say: an empty text, an invalid time, an unsafe integer.
     #[error("facts do not fit the receipt format: {0}")]
     Unfit(#[from] ReadReceiptError),
 }
@@ -518,6 +518,11 @@ pub(crate) fn side_effects(effects: &SideEffects) -> Option<Value> {
                     ("status", text(call.status.as_str())),
                     ("input_hash", digest(call.input_hash)),
                     ("output_hash", digest(call.output_hash)),
+                    (
+                        "metadata",
+                        (call.sandbox.clone())
+                            .and_then(|limits| some(object([("sandbox", Some(limits))]))),
+                    ),
                 ])
             }),
         ),

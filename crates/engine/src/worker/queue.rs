@@ -57,13 +57,20 @@ impl Queue {
 
     /// Queues a Task unless it is known already. True when somebody has to look.
     pub(super) fn add(&mut self, document: &Document, task: &Task, epoch: Option<u64>) -> bool {
-        if self.active.contains_key(&document.key) {
+        let interrupt = task.interrupts.last().copied();
+        if let Some(signal) = self.active.get(&document.key) {
+            signal.send_if_modified(|signal| {
+                std::mem::replace(&mut signal.interrupt, interrupt) != interrupt
+            });
             return false;
         }
         let Ok(id) = TaskId::parse(&document.id) else {
             return false;
         };
-        let signal = watch::Sender::new(Signal::default());
+        let signal = watch::Sender::new(Signal {
+            stop: false,
+            interrupt,
+        });
         let job = Job {
             key: document.key,
             id,

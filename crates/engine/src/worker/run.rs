@@ -48,8 +48,9 @@ pub(super) struct Run<'a> {
     pub(super) streams_as: Option<domain::ReplayMark>,
     /// True once the result of an effect is durable: the attempt has come to something.
     pub(super) has_recorded: bool,
-    #[expect(dead_code, reason = "interrupts come next")]
-    signals: watch::Receiver<Signal>,
+    pub(super) signals: watch::Receiver<Signal>,
+    /// The last interrupt that a step was dropped for.
+    pub(super) interrupted: Option<Position>,
 }
 
 /// The effects a Task's log holds.
@@ -79,6 +80,7 @@ impl<'a> Run<'a> {
             streams_as: None,
             has_recorded: false,
             signals,
+            interrupted: None,
         }
     }
 

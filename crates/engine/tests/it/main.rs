@@ -11,6 +11,7 @@
 mod containment;
 mod door;
 mod hand;
+mod interrupt;
 mod lifecycle;
 mod receipts;
 mod records;

@@ -108,6 +108,13 @@ impl Outside {
         locked(&self.calls).len()
     }
 
+    /// The messages of the last model request under a key.
+    pub(crate) fn messages(&self, key: &str) -> Vec<Value> {
+        let request = self.request(key).unwrap_or_default();
+        let messages = request.get("messages").and_then(Value::as_array);
+        messages.cloned().unwrap_or_default()
+    }
+
     /// The last request under a key.
     pub(crate) fn request(&self, key: &str) -> Option<Value> {
         let requests = locked(&self.requests);

@@ -12,7 +12,7 @@ use serde::Deserialize as _;
 
 /// What was done, collected from payloads in the order of the log.
 #[derive(Debug, Clone, Default)]
-pub struct Deeds {
+pub struct SideEffectSummary {
     /// Answered model calls, with what they cost.
     pub model_calls: Vec<ModelCall>,
     /// Tool calls, changed files and contacted hosts.
@@ -27,7 +27,7 @@ pub struct Deeds {
     withheld: Vec<String>,
 }
 
-impl Deeds {
+impl SideEffectSummary {
     /// Takes the payload of `agent.tool_use`.
     pub fn uses_tool(&mut self, payload: &Map<String, Value>) {
         let text = |member: &str| payload.get(member).and_then(Value::as_str);
@@ -59,6 +59,10 @@ impl Deeds {
     /// Takes the same of an effect that must not pass for harmless because nobody looked.
     pub fn live_effect(&mut self, payload: &Map<String, Value>) {
         self.effect(payload);
+        // Receipts of replays have no place for limits.
+        for call in &mut self.side_effects.tool_calls {
+            call.sandbox = None;
+        }
         let is_tool = matches!(
             payload.get("kind").and_then(Value::as_str),
             Some("mcp_tool_return" | "tool_result")
@@ -124,6 +128,11 @@ impl Deeds {
             },
             input_hash,
             output_hash: text("value_sha256").and_then(|digest| Digest::parse(digest).ok()),
+            sandbox: payload
+                .get("side_effects")
+                .and_then(|observed| observed.get("sandbox"))
+                .filter(|limits| limits.is_object())
+                .cloned(),
         });
     }
 
