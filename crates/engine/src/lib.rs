@@ -26,7 +26,7 @@ mod vault;
 mod view;
 mod worker;
 
-pub use caller::{Caller, SCOPES};
+pub use caller::{APPROVE, Caller, SCOPES};
 pub use dispatch::{Answer, Idempotency, Settle};
 pub use engine::{Engine, Parts};
 pub use limits::Limits;
