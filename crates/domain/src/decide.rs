@@ -16,7 +16,7 @@ use std::sync::Arc;
 
 use canon::{Map, Value};
 pub use receipt::{Issued, issue_receipt};
-pub use task::public_text;
+pub use task::{interrupted, public_text};
 
 use crate::kind::Payload;
 use crate::part::hide_private_parts;

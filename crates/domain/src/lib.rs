@@ -25,7 +25,9 @@ mod time;
 
 pub use apply::{ImpossibleEvent, apply};
 pub use command::*;
-pub use decide::{Decision, Documents, Ends, Issued, decide, issue_receipt, public_text};
+pub use decide::{
+    Decision, Documents, Ends, Issued, decide, interrupted, issue_receipt, public_text,
+};
 pub use document::{Document, Links, Position};
 pub use event::{
     Draft, EVENT_OVERRIDE, Event, EventName, ParseEventError, ReplayMark, ResourceRef,

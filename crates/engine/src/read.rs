@@ -26,7 +26,7 @@ pub struct ListRequest {
     pub task_id: Option<String>,
     /// After this key.
     pub after: Position,
-    /// At most so many.
+    /// The maximum number to return.
     pub limit: usize,
 }
 
@@ -50,7 +50,7 @@ pub struct EventRange {
     pub task_id: Option<String>,
     /// After this event, exclusive.
     pub after_event_id: Option<String>,
-    /// At most so many.
+    /// The maximum number to return.
     pub limit: usize,
 }
 
@@ -197,6 +197,11 @@ impl Engine {
             )
             .await?
         };
+        // As with events: what is created while scopes are read one after the other is for the next page.
+        let head = match scopes.len() {
+            0 | 1 => None,
+            _ => Some(self.shared.store.head()),
+        };
         let mut documents = Vec::new();
         for scope in scopes {
             let query = ListQuery {
@@ -208,6 +213,7 @@ impl Engine {
             };
             documents.extend(self.shared.store.list(query).await?);
         }
+        documents.retain(|document| head.is_none_or(|head| document.key <= head));
         documents.sort_by_key(|document| document.key);
         self.page(caller, documents, request.limit).await
     }
@@ -247,7 +253,7 @@ impl Engine {
             .await?;
         let State::Session(session) = &document.state else {
             return Err(Refused::Internal {
-                detail: "a session that is none".to_owned(),
+                detail: "the document is not a session".to_owned(),
             });
         };
         let documents = self
@@ -430,13 +436,16 @@ impl Engine {
         Ok(EventPage { events, has_more })
     }
 
-    /// Reads events of several scopes in one order.
+    /// Reads events of several scopes in one order. Scopes are read one after the other, and the log goes on in between:
+    /// what came after the head at the beginning is left for the next read, so that a page never has an event whose
+    /// predecessor in another scope was missed.
     pub(crate) async fn read_scopes(
         &self,
         scopes: &[Scope],
         after: Position,
         limit: usize,
     ) -> Result<Vec<StoredEvent>, Refused> {
+        let head = self.shared.store.head();
         let mut events = Vec::new();
         for scope in scopes {
             events.extend(
@@ -451,6 +460,7 @@ impl Engine {
             );
         }
         if scopes.len() > 1 {
+            events.retain(|event| event.position <= head);
             events.sort_by_key(|event| event.position);
             events.truncate(limit);
         }
@@ -522,7 +532,7 @@ impl Engine {
         let document = self.visible(caller, ResourceKind::Artifact, id).await?;
         let State::Artifact(artifact) = document.state else {
             return Err(Refused::Internal {
-                detail: "an artifact that is none".to_owned(),
+                detail: "the document is not an artifact".to_owned(),
             });
         };
         match artifact.visibility {

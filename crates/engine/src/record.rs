@@ -87,7 +87,7 @@ impl Engine {
                 status: Some(task.status),
             })),
             _ => Err(Refused::Internal {
-                detail: "a task that is none".to_owned(),
+                detail: "the document is not a task".to_owned(),
             }),
         }
     }

@@ -29,14 +29,14 @@ pub enum Refused {
     /// The event cursor names nothing that can be read.
     #[error("the cursor is unknown or no longer available")]
     CursorExpired,
-    /// The Task exists, its log is not to be had any more.
+    /// The Task exists, its log is no longer available.
     #[error("{}", gone(reason))]
     RecordGone {
         /// A stable word for programs: `pruned`, `missing` or `log_corrupt`.
         reason: &'static str,
     },
-    /// The Artifact exists, its bytes are not to be had.
-    #[error("the artifact has no bytes to give: {reason}")]
+    /// The Artifact exists, its bytes are not available.
+    #[error("the artifact's content is not available: {reason}")]
     ContentUnavailable {
         /// A stable word for programs.
         reason: &'static str,
@@ -53,7 +53,13 @@ pub enum Refused {
     /// There is no room to write.
     #[error("the disk is full")]
     Full,
-    /// The store failed, or a bug was caught. Details go to the log, not to the caller.
+    /// The store failed, which may pass. Details go to the log, not to the caller.
+    #[error("internal error")]
+    Store {
+        /// For the log.
+        detail: String,
+    },
+    /// A bug was caught, or what is stored makes no sense. Details go to the log, not to the caller.
     #[error("internal error")]
     Internal {
         /// For the log.
@@ -63,9 +69,7 @@ pub enum Refused {
 
 fn gone(reason: &str) -> String {
     match reason {
-        "pruned" => {
-            "retention took the events of this task: only their headers are left".to_owned()
-        }
+        "pruned" => "this task's events were pruned: only their headers are left".to_owned(),
         reason => format!("the events of this task cannot be read: {reason}"),
     }
 }
@@ -87,9 +91,19 @@ impl From<StoreFault> for Refused {
         if fault.is_full() {
             Refused::Full
         } else {
-            Refused::Internal {
+            Refused::Store {
                 detail: fault.to_string(),
             }
+        }
+    }
+}
+
+impl Refused {
+    /// Says what happened, with what only an operator may read.
+    pub(crate) fn for_the_log(&self) -> String {
+        match self {
+            Refused::Internal { detail } | Refused::Store { detail } => detail.clone(),
+            other => other.to_string(),
         }
     }
 }

@@ -136,10 +136,11 @@ impl EventStream {
                 continue;
             }
             if self.ask_for_end {
-                self.ask_for_end = false;
                 if self.is_over().await? {
                     return Ok(None);
                 }
+                // Not before it is known: whoever drops this future and calls again must ask again.
+                self.ask_for_end = false;
                 continue;
             }
             match self.news.recv().await {

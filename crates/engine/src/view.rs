@@ -87,8 +87,8 @@ impl Engine {
         let mut contents = BTreeMap::new();
         let mut wanted = Vec::new();
         for position in documents.iter().flat_map(content_positions) {
-            match written.event(position)? {
-                Some(event) => drop(contents.insert(position, event)),
+            match written.event(position) {
+                Some(event) => drop(contents.insert(position, event.clone())),
                 None => wanted.push(position),
             }
         }

@@ -404,7 +404,7 @@ fn check_each_signature(
     report: &mut Report,
 ) {
     let at = at_time.unwrap_or_else(|| receipt.issued_at());
-    // At a time that is none, no key is valid.
+    // At an invalid time no key is valid.
     let at_seconds = time::parse(at);
     for (index, stated) in receipt.signatures().enumerate() {
         let name = format!("signature/{index}");

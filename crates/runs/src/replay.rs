@@ -3,11 +3,11 @@
 //! Pure: a source (its sealed log, its receipt, the blobs these name) and a request give the events, the end and the
 //! receipt of the replay. The server writes them; the offline command prints them; both get the same bytes.
 
-pub mod anew;
 mod bundle;
 pub mod diff;
 mod failure;
 mod keys;
+pub mod live;
 mod outcome;
 mod preflight;
 mod proof;

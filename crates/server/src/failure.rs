@@ -26,7 +26,7 @@ pub(crate) struct Failure {
     pub(crate) cause: Option<String>,
 }
 
-/// What a handler gives back.
+/// What a handler returns.
 pub(crate) type Reply = Result<Response, Failure>;
 
 impl Failure {
@@ -175,7 +175,7 @@ impl From<Refused> for Failure {
             Refused::Full => Failure::new(Code::ServiceUnavailable, message)
                 .with("reason", json!("disk_full"))
                 .retry_after(60),
-            Refused::Internal { detail } => Failure::internal(detail),
+            Refused::Internal { detail } | Refused::Store { detail } => Failure::internal(detail),
         }
     }
 }

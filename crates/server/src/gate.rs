@@ -177,7 +177,7 @@ pub(crate) async fn no_route() -> Failure {
 
 /// Answers methods that a path does not have; the router adds which it has, outside of all layers.
 pub(crate) async fn no_method() -> Failure {
-    let mut failure = Failure::new(Code::InvalidRequest, "this path does not have that method");
+    let mut failure = Failure::new(Code::InvalidRequest, "method not allowed on this path");
     failure.status = 405;
     failure
 }

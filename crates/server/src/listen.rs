@@ -106,7 +106,7 @@ impl std::fmt::Debug for Acceptor {
 /// Takes the address to listen on.
 ///
 /// # Errors
-/// The address is not to be had, is not safe without TLS, or the certificate cannot be used.
+/// The address is not available, is not safe without TLS, or the certificate cannot be used.
 pub async fn bind(config: Config) -> Result<Bound, ServeError> {
     let address = config.listen;
     if config.tls.is_none() && !config.allow_plain_http && !address.ip().is_loopback() {

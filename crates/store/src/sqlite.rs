@@ -32,7 +32,7 @@ pub struct Options {
     /// Sync at each commit. False only where a test must see the difference: a power cut then loses commits
     /// that were acknowledged.
     pub full_sync: bool,
-    /// Pretends that the disk has room for so many pages of the database, for tests.
+    /// Pretends that the disk has room for this many pages of the database, for tests.
     pub pages_max: Option<u32>,
 }
 

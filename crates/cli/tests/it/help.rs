@@ -8,6 +8,7 @@ const COMMANDS: [&[&str]; 37] = [
     &["serve"],
     &["key"],
     &["key", "create"],
+    &["key", "grant"],
     &["key", "list"],
     &["key", "revoke"],
     &["task"],

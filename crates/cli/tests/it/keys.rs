@@ -1,4 +1,4 @@
-//! `reprise key` beside a running server.
+//! `reprise key` while a server is running.
 
 use std::path::{Path, PathBuf};
 use std::time::{Duration, Instant};
@@ -121,7 +121,7 @@ fn u21_who_submits_does_not_approve_and_a_key_can_be_granted_the_right() {
     let task = world.submit("approve");
     // Everything does not hold this right; `task answer` takes the approver's key by itself.
     let refused = world.run(&["task", "answer", &task, "--approve", "--key", key]);
-    assert_eq!(refused.code, 1, "{refused:?}");
+    assert_ne!(refused.code, 0, "{refused:?}");
     assert!(refused.stderr.contains("approvals:write"), "{refused:?}");
     let keys = world.json(&["key", "list", "--json"]);
     let id = keys.as_array().unwrap().iter();
@@ -142,7 +142,7 @@ fn u21_who_submits_does_not_approve_and_a_key_can_be_granted_the_right() {
     let granted = Instant::now();
     loop {
         let refused = world.run(&["task", "answer", own, "--approve", "--key", key]);
-        assert_eq!(refused.code, 1, "{refused:?}");
+        assert_ne!(refused.code, 0, "{refused:?}");
         if refused.stderr.contains("another actor has to") {
             break;
         }

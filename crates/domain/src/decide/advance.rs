@@ -107,6 +107,7 @@ fn perform(
                 provider_request_id: Some(detail(&result.provider_request_id)),
                 model: Some(detail(&result.model)),
                 side_effects: result.observed.as_ref().map(detail),
+                interrupted_through: result.interrupted_through,
             });
             decider.draft(recorded, subject, place);
         }
@@ -189,7 +190,7 @@ fn perform(
             message,
             details,
         } => {
-            withdraw(decider, task, place);
+            withdraw(decider, task, place, "the task ended");
             let ending = Ending {
                 status: Status::Failed,
                 summary: message.clone(),

@@ -23,6 +23,20 @@ fn program() -> Option<PathBuf> {
     program
 }
 
+/// Where the server's packages are, and the programs that the path leads to: what an operator names for a server from npm.
+fn readable(program: &std::path::Path) -> Value {
+    let path = std::env::var_os("PATH").unwrap_or_default();
+    let node = std::env::split_paths(&path).map(|folder| folder.join("node"));
+    let node = node.filter_map(|file| std::fs::canonicalize(file).ok());
+    let packages = program.ancestors().nth(2).map(PathBuf::from);
+    let folders: Vec<PathBuf> = node
+        .filter_map(|file| file.ancestors().nth(2).map(PathBuf::from))
+        .filter(|folder| folder.parent().is_some())
+        .chain(packages)
+        .collect();
+    json!(folders)
+}
+
 /// The server, and the secrets that a run with it has handles of.
 struct Used<'a> {
     outside: &'a Outside,
@@ -46,8 +60,7 @@ async fn works(used: &Used<'_>) {
         assert_eq!(tool["parameters"]["type"], "object");
         tool["repeatable"].as_bool().unwrap()
     };
-    assert!(repeatable("echo"));
-    assert!(!repeatable("toggle-simulated-logging"));
+    assert!(!repeatable("echo") && !repeatable("toggle-simulated-logging"));
 
     let performed = call(used, "get-sum", json!({"a": 20, "b": 22})).await;
     assert!(performed.ok, "{performed:?}");
@@ -101,8 +114,9 @@ async fn the_server_from_npm_works_over_stdio() {
     let Some(program) = program() else { return };
     let (_folder, vault) = vault(&[("token", "planted-canary")]);
     let text = format!(
-        "[[mcp_servers]]\nid = \"everything\"\ncommand = [\"{}\"]\ntimeout_ms = 4000\nsecrets = {{ TOKEN = \"token\" }}\n",
-        program.display()
+        "[[mcp_servers]]\nid = \"everything\"\ncommand = [\"{}\"]\ntimeout_ms = 4000\nsecrets = {{ TOKEN = \"token\" }}\nread = {}\n",
+        program.display(),
+        readable(&program)
     );
     let outside = outside_with(&text, &vault);
     let used = Used {

@@ -123,7 +123,7 @@ fn read(bundle: Bundle, bytes: &[u8], workspace_id: WorkspaceId) -> Result<Impor
         .iter()
         .find(|(digest, bytes)| sha256(bytes) != **digest)
     {
-        let message = format!("the bundle holds other bytes under {digest} than these");
+        let message = format!("blob {digest} of the bundle does not match its digest");
         return Err(no("blob_mismatch", message));
     }
     let receipt = check_receipt(&bundle)?;

@@ -247,7 +247,7 @@ pub(crate) fn replay_id(source: &TaskId, ordinal: u64) -> Result<TaskId, Refused
 fn too_long() -> Refused {
     Refused::Domain(Refusal::Policy {
         reason: "id_too_long",
-        message: "this replay of a replay of a replay would need too long an id".to_owned(),
+        message: "replays are nested too deeply: the id would be too long".to_owned(),
     })
 }
 

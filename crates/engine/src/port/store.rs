@@ -203,7 +203,7 @@ pub struct ListQuery {
     pub open_only: bool,
     /// Created after this key.
     pub after: Position,
-    /// At most so many.
+    /// The maximum number to return.
     pub limit: usize,
 }
 
@@ -216,7 +216,7 @@ pub struct NewestQuery {
     pub scope: Scope,
     /// Created before this key; none for no bound.
     pub before: Option<Position>,
-    /// At most so many.
+    /// The maximum number to return.
     pub limit: usize,
 }
 
@@ -239,7 +239,7 @@ pub struct ReadEvents {
     pub scope: Scope,
     /// After this position.
     pub after: Position,
-    /// At most so many.
+    /// The maximum number to return.
     pub limit: usize,
 }
 

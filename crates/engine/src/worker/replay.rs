@@ -68,7 +68,7 @@ impl Run<'_> {
                     }
                     let mark = paused.so_far().mark(&source, &self.id, spec.mode.as_str());
                     self.streams_as = Some(mark);
-                    progress = paused.resume(self.perform_anew(effect).await?);
+                    progress = paused.resume(self.perform_live(effect).await?);
                 }
             }
         }
@@ -100,7 +100,7 @@ impl Run<'_> {
 
     /// Performs an effect of a run that has left its record. Its result is kept in memory until the event that tells
     /// it is written; a process that takes over performs it again only if that does no harm.
-    async fn perform_anew(&mut self, effect: Wanted) -> Result<Performed, Refused> {
+    async fn perform_live(&mut self, effect: Wanted) -> Result<Performed, Refused> {
         let mut answers = [None];
         self.perform(vec![(0, effect.into_effect())], &mut answers)
             .await?;

@@ -8,8 +8,10 @@
     reason = "tests"
 )]
 
+mod containment;
 mod door;
 mod hand;
+mod interrupt;
 mod lifecycle;
 mod receipts;
 mod records;
@@ -25,6 +27,7 @@ mod rig;
 mod session_replay;
 mod support;
 mod transcript;
+mod watched;
 
 #[test]
 fn no_file_in_this_folder_is_forgotten() {

@@ -373,7 +373,7 @@ fn write_case(
     std::fs::write(folder.join("receipt.json"), compute(name)).unwrap();
 }
 
-/// Writes every vector anew: `cargo test --package engine --test it -- --ignored write_the_replay_vectors`. Published
+/// Writes every vector again: `cargo test --package engine --test it -- --ignored write_the_replay_vectors`. Published
 /// vectors do not change; a new file set is a decision to say so.
 #[test]
 #[ignore = "writes files: only for a deliberate change of the vectors"]

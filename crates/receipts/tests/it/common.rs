@@ -172,6 +172,7 @@ pub(crate) fn task_facts() -> TaskFacts {
                 status: ToolStatus::Succeeded,
                 input_hash: Some(repeated('f')),
                 output_hash: None,
+                sandbox: None,
             }],
             handoffs: Vec::new(),
         },

@@ -95,7 +95,7 @@ pub struct Replayed {
     pub artifacts: Vec<FinalArtifact>,
     /// True when it ended as the source did, with the same words.
     pub result_equal: bool,
-    /// True when something may be read or performed anew: then no one can promise the same bytes again.
+    /// True when something may be read or performed live: then no one can promise the same bytes again.
     pub refreshed: bool,
     /// The last event of the source that was consumed.
     pub cursor: Option<usize>,
@@ -117,7 +117,7 @@ impl Replayed {
         }
     }
 
-    /// Notes that an override or something read anew was delivered.
+    /// Notes that an override or something read live was delivered.
     pub(super) fn apply(&mut self, applied: Applied) {
         match self.place_of(&applied.key) {
             Ok(place) => {

@@ -32,7 +32,7 @@ impl Mode {
     }
 }
 
-/// What may be read or performed anew.
+/// What may be read or performed live.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum Refresh {
@@ -141,7 +141,7 @@ pub struct Spec {
     pub overrides: BTreeMap<String, Override>,
     /// The checkpoint to start from.
     pub checkpoint: Option<String>,
-    /// What may be read anew.
+    /// What may be read live.
     pub refresh: BTreeSet<Refresh>,
     /// Why, for overrides that do not say it themselves.
     pub reason: Option<String>,
@@ -471,7 +471,7 @@ fn checkpoint_at(source: Option<&Source>, event_id: &str) -> Result<String, Requ
     );
     Err(RequestError::Invalid {
         param: "checkpoint_event_id".to_owned(),
-        message: format!("`{event_id}` is no checkpoint and not the event before one"),
+        message: format!("`{event_id}` is neither a checkpoint nor the event before one"),
         details,
     })
 }
@@ -697,8 +697,9 @@ fn read_value(
                     ),
                 ));
             }
-            let value = canon::read(bytes, canon::Integers::Safe)
-                .map_err(|error| invalid(param("artifact_id"), format!("is no JSON: {error}")))?;
+            let value = canon::read(bytes, canon::Integers::Safe).map_err(|error| {
+                invalid(param("artifact_id"), format!("is not valid JSON: {error}"))
+            })?;
             if canon::depth(&value) > canon::VALUE_DEPTH_MAX {
                 return Err(invalid(param("artifact_id"), "nests too deeply"));
             }

@@ -272,7 +272,7 @@ impl Source {
             })
     }
 
-    /// Returns the state that a checkpoint keeps, when it is to be had.
+    /// Returns the state that a checkpoint keeps, when it is available.
     pub(super) fn checkpoint_state(&self, index: usize) -> Option<Value> {
         let event = self.events.get(index)?;
         let digest = Digest::parse(event.payload.get("state_sha256")?.as_str()?).ok()?;
@@ -431,7 +431,7 @@ impl Source {
         })
     }
 
-    /// Returns the value that was recorded at a place, when it is to be had.
+    /// Returns the value that was recorded at a place, when it is available.
     pub(super) fn recorded_value(&self, index: usize) -> Option<Value> {
         let event = self.events.get(index)?;
         if let Some(value) = event.payload.get("value") {

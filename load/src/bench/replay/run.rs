@@ -86,7 +86,7 @@ pub(super) async fn session(engine: &Engine) -> Result<SessionId> {
         metadata: Map::new(),
     });
     let document = dispatch(engine, request).await?;
-    SessionId::parse(&document.id).context("a session id that is none")
+    SessionId::parse(&document.id).context("not a session id")
 }
 
 /// Runs a Task under a persona to its end, in a Session of its own.
@@ -139,7 +139,7 @@ async fn to_the_end(engine: &Engine, store: &dyn Store, request: Request) -> Res
             task.status,
             is_heard.is_ok()
         ),
-        _ => bail!("`{}` is no task", document.id),
+        _ => bail!("`{}` is not a task", document.id),
     }
 }
 
