@@ -2,7 +2,7 @@
 
 use crate::world::World;
 
-const COMMANDS: [&[&str]; 37] = [
+const COMMANDS: [&[&str]; 38] = [
     &[],
     &["demo"],
     &["serve"],

@@ -165,7 +165,7 @@ mod tests {
             text
         );
         assert!(store.api_key(digest(&text)).await.unwrap().is_some());
-        assert_eq!(ensure(home.path(), &store).await, FirstKey::There);
+        assert_eq!(start(home.path(), &store).await, FirstKey::There);
         assert_eq!(store.api_keys().await.unwrap().len(), 2);
     }
 
@@ -188,7 +188,7 @@ mod tests {
         let store = store();
         start(home.path(), &store).await;
         std::fs::remove_file(home.path().join(KEY_FILE)).unwrap();
-        assert_eq!(ensure(home.path(), &store).await, FirstKey::There);
+        assert_eq!(start(home.path(), &store).await, FirstKey::There);
         assert!(!home.path().join(KEY_FILE).exists());
     }
 
@@ -203,8 +203,35 @@ mod tests {
             ..key
         };
         store.put_api_key(revoked.clone()).await.unwrap();
-        assert_eq!(ensure(home.path(), &store).await, FirstKey::There);
-        assert_eq!(store.api_keys().await.unwrap(), [revoked]);
+        assert_eq!(start(home.path(), &store).await, FirstKey::There);
+        assert_eq!(store.api_keys().await.unwrap().first(), Some(&revoked));
+        assert_eq!(store.api_keys().await.unwrap().len(), 2);
+    }
+
+    #[tokio::test]
+    async fn u21_a_directory_of_before_gets_an_approver_and_its_keys_stay_as_they_were() {
+        let home = tempfile::tempdir().unwrap();
+        let store = store();
+        let before = ApiKey {
+            id: "key_old".to_owned(),
+            digest: digest("rpk_old"),
+            actor: "admin".to_owned(),
+            workspaces: None,
+            scopes: vec!["*".to_owned()],
+            created_at: now(),
+            revoked_at: None,
+        };
+        store.put_api_key(before.clone()).await.unwrap();
+        for _ in 0..2 {
+            assert_eq!(start(home.path(), &store).await, FirstKey::There);
+            let keys = store.api_keys().await.unwrap();
+            assert_eq!(keys.len(), 2);
+            assert!(keys.contains(&before));
+            let approver = keys.iter().find(|key| key.actor == "approver").unwrap();
+            assert!(approver.scopes.iter().any(|scope| scope == APPROVE));
+        }
+        assert!(home.path().join(APPROVER_KEY_FILE).exists());
+        assert!(!home.path().join(KEY_FILE).exists());
     }
 
     #[tokio::test]
