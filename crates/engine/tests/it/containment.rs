@@ -212,7 +212,7 @@ async fn c2_a_result_waits_for_a_full_disk_and_is_not_asked_for_again() {
     let (store, outside) = (Watched::new(), Outside::new());
     outside
         .answer("tool:main:1", json!({"did": "it"}))
-        .delay("tool:main:1", 500);
+        .delay("tool:main:1", 5_000);
     let engine = engine_of(&store, &outside).await;
     let steps = json!([[{"key": "tool:main:1", "kind": "tool", "repeatable": false}]]);
     let id = submit_steps(&engine, steps).await;
