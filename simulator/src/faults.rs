@@ -59,6 +59,10 @@ impl Store for FaultyStore {
         self.inner.head()
     }
 
+    fn health(&self) -> BoxFuture<'_, Result<(), StoreFault>> {
+        self.inner.health()
+    }
+
     fn news(&self) -> broadcast::Receiver<News> {
         self.inner.news()
     }

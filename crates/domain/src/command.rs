@@ -698,6 +698,9 @@ pub struct Observed {
     pub network_egress: Vec<Egress>,
     /// Lists that cannot be told, such as `fs_writes`: their being empty says nothing.
     pub not_observed: Vec<String>,
+    /// The limits that a program was confined to; none for what is no program.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub sandbox: Option<Value>,
 }
 
 /// One changed file.

@@ -338,6 +338,14 @@ impl Engine {
         self.shared.draining.load(Ordering::Acquire)
     }
 
+    /// Says whether anything can be written, or why not.
+    ///
+    /// # Errors
+    /// Nothing can.
+    pub async fn health(&self) -> Result<(), Refused> {
+        Ok(self.shared.store.health().await?)
+    }
+
     /// Stops claiming Tasks, waits a bounded time for those being worked on, and gives their leases back. No Task
     /// changes its state through this; a later process goes on with what is left.
     pub async fn drain(&self) {

@@ -9,8 +9,11 @@
 )]
 
 mod agreement;
+mod checks;
+mod compiling;
 mod generate;
 mod oracle;
 mod prechecks;
+mod rulings;
 mod support;
 mod worked_cases;

@@ -722,10 +722,10 @@ impl Oracle {
                 }
             }
             for aggregate in list(&self.session["aggregates"]) {
-                if has(&aggregate["tools"], tool) {
-                    if let Some((rank, word)) = self.aggregate(aggregate, args, &taken) {
-                        fail(rank, word);
-                    }
+                if has(&aggregate["tools"], tool)
+                    && let Some((rank, word)) = self.aggregate(aggregate, args, &taken)
+                {
+                    fail(rank, word);
                 }
             }
             for envelope in list(&self.session["envelopes"]) {
