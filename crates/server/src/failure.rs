@@ -175,6 +175,13 @@ impl From<Refused> for Failure {
             Refused::Full => Failure::new(Code::ServiceUnavailable, message)
                 .with("reason", json!("disk_full"))
                 .retry_after(60),
+            Refused::Unavailable { detail } => {
+                let mut failure = Failure::new(Code::ServiceUnavailable, message)
+                    .with("reason", json!("store_unavailable"))
+                    .retry_after(60);
+                failure.cause = Some(detail);
+                failure
+            }
             Refused::Internal { detail } | Refused::Store { detail } => Failure::internal(detail),
         }
     }
