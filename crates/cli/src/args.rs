@@ -408,6 +408,11 @@ pub(crate) enum LogCommand {
         Example:\n  reprise log recover --accept-loss --data /var/lib/reprise"
     )]
     Recover(LogRecoverArgs),
+    /// Remove the blobs that nothing names: what refused uploads and killed processes left
+    #[command(
+        after_help = "Stop the server first. Reads the whole log.\n\nExample:\n  reprise log sweep --data /var/lib/reprise"
+    )]
+    Sweep(LogArgs),
     /// Reduce finished tasks to headers once they are older than the retention
     #[command(
         after_help = "Stop the server first. Of each event of such a task its envelope and the digest of what it said stay;\n\
