@@ -171,10 +171,10 @@ fn value<T: rusqlite::types::FromSql>(
     Ok(found.map_err(fault)?.flatten())
 }
 
-/// A lease is of something that is there, at an epoch that was given out.
+/// A lease is of something that is there, at an epoch that was given out. That at 0 is the process's own.
 fn leases(connection: &Connection) -> Result<Vec<Problem>, AuditError> {
     let wrong = "SELECT leases.name FROM leases LEFT JOIN documents ON documents.key = leases.name \
-         WHERE documents.key IS NULL OR leases.epoch < 1 \
+         WHERE (leases.name > 0 AND documents.key IS NULL) OR leases.epoch < 1 \
          OR leases.epoch > (SELECT value FROM meta WHERE name = 'lease_epoch') ORDER BY 1 LIMIT 20";
     let run = || {
         let mut select = connection.prepare(wrong)?;
