@@ -2,7 +2,7 @@
 
 use crate::world::World;
 
-const COMMANDS: [&[&str]; 37] = [
+const COMMANDS: [&[&str]; 43] = [
     &[],
     &["demo"],
     &["serve"],
@@ -39,6 +39,12 @@ const COMMANDS: [&[&str]; 37] = [
     &["vault", "set"],
     &["vault", "list"],
     &["vault", "delete"],
+    &["contracts"],
+    &["contracts", "check"],
+    &["contracts", "test"],
+    &["contracts", "init"],
+    &["contracts", "explain"],
+    &["contracts", "schema"],
     &["conformance"],
 ];
 
