@@ -15,9 +15,11 @@ use std::sync::atomic::{AtomicBool, Ordering};
 
 use domain::Timestamp;
 
+use crate::capture::{self, Buffer, Flushed};
 use crate::checkpoint::{
     Answer, Answers, ApprovalRequest, ApprovalResponse, question, read_answer,
 };
+use crate::compile::compile;
 use crate::cost::Usage;
 use crate::decimal::Decimal;
 use crate::decode::is_label;
@@ -31,7 +33,7 @@ use crate::judge::{Judgement, Occasion, judge};
 use crate::narrow::{Narrowing, narrow};
 use crate::precheck::{Refusal, check_attempt, check_open, precheck, provider_warnings};
 use crate::request::{OfferedTool, Request, Response, ToolChoice};
-use crate::rules::{Feedback, Mode, Permission, Rules};
+use crate::rules::{Feedback, Mode, Options, Permission, Rules};
 use crate::state::{Lifecycle, Snapshot, State};
 
 pub use execute::{Executed, Executor, ToolError};
@@ -122,6 +124,7 @@ pub struct Governed<C, H> {
     last_delta: Option<ShadowDelta>,
     warned: BTreeSet<String>,
     executors: execute::Executors,
+    captures: Buffer,
 }
 
 impl<C: ModelClient, H: Hooks> Governed<C, H> {
@@ -153,7 +156,21 @@ impl<C: ModelClient, H: Hooks> Governed<C, H> {
             last_delta: None,
             warned: BTreeSet::new(),
             executors: execute::Executors::default(),
+            captures: Buffer::default(),
         })
+    }
+
+    /// Watches a client without contracts: nothing is judged, changed or delayed.
+    ///
+    /// # Errors
+    /// The id is not one, or the beginning could not be recorded.
+    pub fn observe(client: C, session_id: &str, hooks: H) -> Result<Self, Fault> {
+        let compiled = compile(&[], None).map_err(|error| Fault::new(error.to_string()))?;
+        let mut options = Options::new(session_id);
+        options.mode = Mode::LogOnly;
+        let rules = Rules::new(Arc::new(compiled), options);
+        let rules = rules.map_err(|error| Fault::new(error.to_string()))?;
+        Self::start(client, rules, hooks)
     }
 
     /// Asks the model through the session.
@@ -229,6 +246,7 @@ impl<C: ModelClient, H: Hooks> Governed<C, H> {
                 }
             };
             self.commit(&event, Some(&decision))?;
+            self.capture(&request, &answered.response, Some(&decision));
             if enforces && decision.reason.is_some() {
                 self.hooks.blocked(&decision);
             }
@@ -333,6 +351,11 @@ impl<C: ModelClient, H: Hooks> Governed<C, H> {
     /// Returns what enforcement would have done to the last call; shadow only.
     pub fn last_shadow_delta(&self) -> Option<&ShadowDelta> {
         self.last_delta.as_ref()
+    }
+
+    /// Hands over what was captured since the last time, with the counts of all times.
+    pub fn flush(&mut self) -> (Vec<serde_json::Value>, Flushed) {
+        (self.captures.take(), self.captures.counts())
     }
 
     /// Returns what the session calls out to.
@@ -614,7 +637,34 @@ impl<C: ModelClient, H: Hooks> Governed<C, H> {
             },
         });
         self.commit(&event, None)?;
+        self.capture(request, &answered.response, None);
         Ok(Released::logged(answered.response))
+    }
+
+    /// Keeps what the capture level allows: for reading, never for deciding.
+    fn capture(&mut self, request: &Request, response: &Response, decision: Option<&Decision>) {
+        let level = self.rules.options().capture_level;
+        let calls = response.calls.iter().map(|call| {
+            let compiled = self.rules.compiled();
+            serde_json::json!({
+                "id": call.id,
+                "tool": call.name,
+                "arguments": capture::arguments(level, compiled, &call.name, &call.arguments, &[]),
+            })
+        });
+        let calls: Vec<serde_json::Value> = calls.collect();
+        let content = response.content.as_deref();
+        let capture = serde_json::json!({
+            "session_id": self.rules.options().session_id,
+            "attempt": self.state.attempts(),
+            "provider": request.provider,
+            "model": request.model,
+            "request": capture::text(level, &request.view.to_json(), &[]),
+            "content": content.map(|content| capture::text(level, content, &[])),
+            "calls": calls,
+            "decision": decision,
+        });
+        self.captures.push(capture);
     }
 }
 

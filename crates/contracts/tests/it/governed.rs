@@ -10,8 +10,8 @@ use contracts::{
     Narrowing, OfferedTool, Options, Permission, Price, ProposedCall, Request, Response, Rules,
     SUBSTITUTE, SeenOutput, Surroundings, ToolChoice, Usage, compile,
     governed::{
-        Answered, CreateError, ExecuteError, Executed, Fault, Governed, Hooks, LabelError,
-        ModelClient, Planned, ToolError,
+        Answered, CreateError, ExecuteError, Executed, Fault, Governed, Hooks, KillSwitch,
+        LabelError, ModelClient, Planned, ToolError,
     },
 };
 use domain::Timestamp;
@@ -24,6 +24,8 @@ struct Script {
     answers: Rc<RefCell<VecDeque<Result<Vec<(&'static str, String)>, &'static str>>>>,
     sent: Rc<RefCell<Vec<(Vec<String>, Option<String>)>>>,
     usage: Option<Usage>,
+    /// Pulled while the model thinks.
+    switch: Rc<RefCell<Option<KillSwitch>>>,
 }
 
 impl ModelClient for Script {
@@ -32,6 +34,9 @@ impl ModelClient for Script {
 
     fn create(&mut self, planned: &Planned<'_, String>) -> Result<Answered, &'static str> {
         assert_eq!(planned.body, "hello");
+        if let Some(switch) = self.switch.borrow().as_ref() {
+            switch.kill();
+        }
         let names = planned.tools.iter().map(|tool| tool.name.clone()).collect();
         self.sent
             .borrow_mut()
@@ -435,6 +440,19 @@ fn control_actions_apply_at_once_and_an_ended_session_gives_the_client_back() {
 }
 
 #[test]
+fn r28_a_response_that_arrives_after_a_kill_is_thrown_away_and_its_cost_counts() {
+    let mut world = World::plain("", |_| {});
+    *world.script.switch.borrow_mut() = Some(world.session.kill_switch());
+    assert!(matches!(
+        world.create(&[("a", "{}")]),
+        Err(CreateError::Killed { .. })
+    ));
+    let state = world.session.state();
+    assert_eq!((state.total_step_count, state.attempt_count), (0, 1));
+    assert_eq!(state.exact_costs.actual, decimal("0.001"));
+}
+
+#[test]
 fn shadow_changes_nothing_and_tells_the_difference_log_only_judges_nothing() {
     let mut world = World::plain("", |options| options.mode = Mode::Shadow);
     let released = world.create(&[("free", "{}")]).unwrap();
@@ -458,6 +476,40 @@ fn shadow_changes_nothing_and_tells_the_difference_log_only_judges_nothing() {
     let released = log.create(&[("free", "not JSON")]).unwrap();
     assert_eq!(released.decision, None);
     assert_eq!(log.session.state().tool_call_counts["free"], 1);
+}
+
+#[test]
+fn r38_an_observer_needs_no_contracts_and_captures_what_its_level_allows() {
+    let script = Script::default();
+    let mut session = Governed::observe(script.clone(), "watch", Outside::default()).unwrap();
+    let arguments = r#"{"to":"ann@mail.example"}"#.to_owned();
+    script
+        .answers
+        .borrow_mut()
+        .push_back(Ok(vec![("mail", arguments)]));
+    let request = Request {
+        provider: "openai".to_owned(),
+        model: "gpt-test".to_owned(),
+        tools: vec![OfferedTool::named("mail")],
+        choice: ToolChoice::Auto,
+        unsupported: Some("n".to_owned()),
+        view: value(r#"{"messages":["write to bob@mail.example"]}"#),
+    };
+    let released = session.create(&"hello".to_owned(), request, &[]).unwrap();
+    assert_eq!(released.response.calls.len(), 1);
+    let (captures, counts) = session.flush();
+    assert_eq!((counts.sent, counts.pending), (1, 0));
+    assert_eq!(
+        captures[0]["calls"][0]["arguments"]["to"],
+        "[REDACTED:email]"
+    );
+    assert_eq!(
+        captures[0]["request"],
+        r#"{"messages":["write to [REDACTED:email]"]}"#
+    );
+    assert!(session.flush().0.is_empty());
+    assert!(session.restore().is_some());
+    assert!(Governed::observe(Script::default(), "not an id", Outside::default()).is_err());
 }
 
 #[test]
