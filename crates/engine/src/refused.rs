@@ -20,6 +20,9 @@ pub enum Refused {
         /// The scope.
         scope: &'static str,
     },
+    /// Whoever submitted a Task does not approve what it asks.
+    #[error("whoever submitted a task does not approve what it asks: another actor has to")]
+    ApproverMustDiffer,
     /// The idempotency key was used with another body.
     #[error("the idempotency key was used with another body")]
     IdempotencyKeyReused,
@@ -50,6 +53,12 @@ pub enum Refused {
     /// There is no room to write.
     #[error("the disk is full")]
     Full,
+    /// Nothing can be written until somebody looks after the store.
+    #[error("the server cannot write at the moment")]
+    Unavailable {
+        /// For the log.
+        detail: String,
+    },
     /// The store failed, which may pass. Details go to the log, not to the caller.
     #[error("internal error")]
     Store {
@@ -87,6 +96,10 @@ impl From<StoreFault> for Refused {
     fn from(fault: StoreFault) -> Self {
         if fault.is_full() {
             Refused::Full
+        } else if fault.is_unavailable() {
+            Refused::Unavailable {
+                detail: fault.to_string(),
+            }
         } else {
             Refused::Store {
                 detail: fault.to_string(),

@@ -4,7 +4,7 @@ use domain::Position;
 use tokio::sync::broadcast;
 
 use crate::engine::Engine;
-use crate::port::News;
+use crate::port::{News, StoredEvent};
 
 /// Hears of the commits that touch one Task, and of no others.
 #[derive(Debug)]
@@ -28,13 +28,13 @@ impl TaskWatch {
     pub(crate) async fn changed(&mut self) {
         loop {
             match self.news.recv().await {
-                // Nothing in it: somebody else committed, and only the log knows what.
-                Ok(news) if news.events.is_empty() => return,
                 Ok(news) => {
-                    let mut events = news.events.iter();
-                    if events.any(|event| {
+                    let events = news.events();
+                    let is_ours = |event: &StoredEvent| {
                         event.links.task == Some(self.key) || event.resource == self.key
-                    }) {
+                    };
+                    // Nothing in it: something was committed, and only the log knows what.
+                    if events.is_empty() || events.iter().any(is_ours) {
                         return;
                     }
                 }

@@ -518,6 +518,11 @@ pub(crate) fn side_effects(effects: &SideEffects) -> Option<Value> {
                     ("status", text(call.status.as_str())),
                     ("input_hash", digest(call.input_hash)),
                     ("output_hash", digest(call.output_hash)),
+                    (
+                        "metadata",
+                        (call.sandbox.clone())
+                            .and_then(|limits| some(object([("sandbox", Some(limits))]))),
+                    ),
                 ])
             }),
         ),

@@ -59,6 +59,10 @@ impl SideEffectSummary {
     /// Takes the same of an effect that must not pass for harmless because nobody looked.
     pub fn live_effect(&mut self, payload: &Map<String, Value>) {
         self.effect(payload);
+        // Receipts of replays have no place for limits.
+        for call in &mut self.side_effects.tool_calls {
+            call.sandbox = None;
+        }
         let is_tool = matches!(
             payload.get("kind").and_then(Value::as_str),
             Some("mcp_tool_return" | "tool_result")
@@ -124,6 +128,11 @@ impl SideEffectSummary {
             },
             input_hash,
             output_hash: text("value_sha256").and_then(|digest| Digest::parse(digest).ok()),
+            sandbox: payload
+                .get("side_effects")
+                .and_then(|observed| observed.get("sandbox"))
+                .filter(|limits| limits.is_object())
+                .cloned(),
         });
     }
 

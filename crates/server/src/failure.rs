@@ -153,6 +153,8 @@ impl From<Refused> for Failure {
             Refused::PermissionDenied { scope } => Failure::new(Code::PermissionDenied, message)
                 .with("rule", json!("scope"))
                 .with("required_scopes", json!([scope])),
+            Refused::ApproverMustDiffer => Failure::new(Code::PermissionDenied, message)
+                .with("rule", json!("approver_must_differ")),
             Refused::IdempotencyKeyReused => {
                 let mut failure = Failure::new(Code::IdempotencyKeyReused, message);
                 failure.param = Some("Idempotency-Key".to_owned());
@@ -173,6 +175,13 @@ impl From<Refused> for Failure {
             Refused::Full => Failure::new(Code::ServiceUnavailable, message)
                 .with("reason", json!("disk_full"))
                 .retry_after(60),
+            Refused::Unavailable { detail } => {
+                let mut failure = Failure::new(Code::ServiceUnavailable, message)
+                    .with("reason", json!("store_unavailable"))
+                    .retry_after(60);
+                failure.cause = Some(detail);
+                failure
+            }
             Refused::Internal { detail } | Refused::Store { detail } => Failure::internal(detail),
         }
     }

@@ -8,7 +8,7 @@ use std::path::{Path, PathBuf};
 use std::str::FromStr;
 use std::sync::Arc;
 
-use effects::Outside;
+use effects::{Confinement, Outside};
 use engine::port::Store;
 use engine::{Engine, Parts};
 use runs::workflow::{Registry, builtin};
@@ -22,7 +22,7 @@ use tracing_subscriber::util::SubscriberInitExt;
 
 use crate::args::ServeArgs;
 use crate::client::ADDRESS_FILE;
-use crate::command::key::{FirstKey, ensure_first_key};
+use crate::command::key::{FirstKey, ensure_first_keys};
 use crate::config::{self, Flags, Log, LogFormat, Settings};
 use crate::exit::{Exit, OrHint, Problem};
 use crate::output::{Output, talk};
@@ -47,7 +47,7 @@ pub(crate) async fn run(args: ServeArgs) -> anyhow::Result<Exit> {
     }
     if let FirstKey::Made(file) = &server.first_key {
         talk(format_args!(
-            "made the first key, for all workspaces and scopes: {}",
+            "made the first key, for everything but approving: {}; approvals have their own beside it",
             file.display()
         ));
     }
@@ -122,13 +122,18 @@ impl Server {
             };
             Problem::new(error.to_string(), hint)
         })?;
-        let first_key = ensure_first_key(data, &*store).await?;
+        let first_key = ensure_first_keys(data, &*store).await?;
         let mut authority = signing::authority(data, store.name().log())?;
         let given = |text: &String| Some(text.clone()).filter(|text| !text.is_empty());
         authority.id = given(&settings.issuer_id).unwrap_or(authority.id);
         authority.name = given(&settings.issuer_name).or(authority.name);
         let vault = vault::open(data)?;
-        let outside = Outside::new(translate::outside(settings), Some(vault.clone())).or_hint(
+        let outside = Outside::new(
+            translate::outside(settings),
+            Some(vault.clone()),
+            Confinement::by_this_program(vec![data.to_owned()]),
+        )
+        .or_hint(
             "the configuration of providers and tools",
             "see docs/agents.md",
         )?;

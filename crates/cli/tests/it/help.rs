@@ -2,12 +2,13 @@
 
 use crate::world::World;
 
-const COMMANDS: [&[&str]; 43] = [
+const COMMANDS: [&[&str]; 44] = [
     &[],
     &["demo"],
     &["serve"],
     &["key"],
     &["key", "create"],
+    &["key", "grant"],
     &["key", "list"],
     &["key", "revoke"],
     &["task"],

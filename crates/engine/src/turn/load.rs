@@ -4,7 +4,7 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 
 use canon::Digest;
-use domain::{ChainId, Document, Move, Order, Scratch, State, Timestamp, TrustChainId};
+use domain::{ChainId, Document, Move, Order, Scratch, State, TrustChainId};
 
 use super::Item;
 use super::plan::At;
@@ -30,7 +30,6 @@ pub(super) fn may_end(order: &Order) -> Option<&str> {
 pub(super) async fn load_claims(
     shared: &Shared,
     batch: &[Item],
-    now: Timestamp,
 ) -> Result<BTreeMap<ClaimScope, (Digest, At)>, Refused> {
     let scopes: Vec<ClaimScope> = batch
         .iter()
@@ -39,13 +38,7 @@ pub(super) async fn load_claims(
     if scopes.is_empty() {
         return Ok(BTreeMap::new());
     }
-    let claims = shared
-        .store
-        .claims(scopes)
-        .await?
-        .into_iter()
-        .flatten()
-        .filter(|claim| claim.expires_at > now);
+    let claims = shared.store.claims(scopes).await?.into_iter().flatten();
     Ok(claims
         .map(|claim| (claim.scope, (claim.body, At::Known(claim.answer))))
         .collect())

@@ -99,7 +99,7 @@ pub(super) async fn prepare(shared: &Shared, batch: &[Item]) -> Result<Turn, Ref
     let base = load(shared, batch).await?;
     let mut folds = load_folds(shared, &base, batch).await?;
     let now = shared.clock.now();
-    let mut claimed = load_claims(shared, batch, now).await?;
+    let mut claimed = load_claims(shared, batch).await?;
     let guess = shared.store.head().plus(1);
     let mut scratch = base.clone();
     let mut plan = Plan::new(shared, now);

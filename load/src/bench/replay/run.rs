@@ -145,8 +145,12 @@ async fn to_the_end(engine: &Engine, store: &dyn Store, request: Request) -> Res
 
 /// Resolves when the receipt of a Task is committed: by the commit itself, not by asking again and again.
 async fn until_receipt(news: &mut broadcast::Receiver<News>, task: Position) {
-    while let Ok(News { events }) = news.recv().await {
-        if events.iter().any(|event| issues_receipt(event, task)) {
+    while let Ok(news) = news.recv().await {
+        if news
+            .events()
+            .iter()
+            .any(|event| issues_receipt(event, task))
+        {
             return;
         }
     }

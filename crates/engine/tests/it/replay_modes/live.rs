@@ -251,6 +251,7 @@ fn observed_write(path: &str) -> Observed {
         }],
         network_egress: Vec::new(),
         not_observed: vec!["network_egress".to_owned()],
+        sandbox: None,
     }
 }
 
