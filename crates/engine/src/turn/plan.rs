@@ -62,11 +62,13 @@ pub(super) struct Turn {
 /// What a commit writes: its events, and the documents as it leaves them. Empty until it seals. Clones share it.
 #[derive(Debug, Clone, Default)]
 pub(crate) struct Written {
-    sealed: Arc<OnceLock<(Vec<Appended>, Vec<Arc<Document>>)>>,
+    sealed: Arc<OnceLock<EventsAndDocuments>>,
 }
 
 /// An event as it is stored, and what its bytes say.
 pub(super) type Appended = (StoredEvent, Event);
+
+type EventsAndDocuments = (Vec<Appended>, Vec<Arc<Document>>);
 
 impl Written {
     /// Returns the event at a position, when the commit wrote it.
