@@ -137,6 +137,9 @@ impl Server {
             "the configuration of providers and tools",
             "see docs/agents.md",
         )?;
+        for warning in outside.warnings() {
+            tracing::warn!("{warning}");
+        }
         let engine = Engine::start(Parts {
             store,
             clock: Arc::new(SystemClock),

@@ -25,9 +25,7 @@ pub(super) fn asked(
 ) -> BTreeMap<String, Asked> {
     let mut found = BTreeMap::new();
     let (name, version) = source.workflow();
-    let workflow = workflows.find(name);
-    let workflow = workflow
-        .filter(|known| version.is_none_or(|version| workflow::digest(known.as_ref()) == version));
+    let workflow = workflows.recorded(name, version);
     let Some((mut machine, mut is_open)) =
         workflow.and_then(|workflow| begun(workflow.as_ref(), source, beside))
     else {
