@@ -57,6 +57,7 @@ const EDGES: &[(&str, &[&str])] = &[
             "canon", "domain", "engine", "receipts", "runs", "server", "sidecar", "store",
         ],
     ),
+    ("testing", &[]),
     ("xtask", &[]),
 ];
 

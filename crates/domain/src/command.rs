@@ -544,6 +544,8 @@ pub enum Move {
         /// The facts.
         payload: Map<String, Value>,
     },
+    /// A recovered Task waits on for the same request.
+    WaitAgain,
     /// A piece of text that a model call has streamed.
     Delta {
         /// The model call.

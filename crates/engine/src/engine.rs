@@ -11,7 +11,7 @@ use tokio::sync::{mpsc, oneshot};
 
 use crate::limits::Limits;
 use crate::metrics::Metrics;
-use crate::port::{Clock, Commit, Ids, Performer, SealedTurn, SecretKeeper, Spawn, Store};
+use crate::port::{Clock, Ids, Performer, SecretKeeper, Spawn, Store};
 use crate::receipt::Authority;
 use crate::refused::Refused;
 use crate::turn::{self, Cache, ClaimRequest, Done, Folds, Item, Lease, NotDone, Queues};
@@ -205,11 +205,11 @@ impl Engine {
             workers,
         };
         engine.ensure_local_workspace().await?;
-        let recovered = engine.recover().await?;
+        let left = engine.take_over().await?;
         engine
             .shared
             .spawn
-            .spawn(Box::pin(engine.clone().work(recovered)));
+            .spawn(Box::pin(engine.clone().work(left)));
         let unfinished = engine.open_session_replays().await?;
         let replays = engine.clone().replay_sessions(sessions, unfinished);
         engine.shared.spawn.spawn(Box::pin(replays));
@@ -317,6 +317,22 @@ impl Engine {
         }
     }
 
+    /// Has long pure work done where it keeps no other task waiting.
+    ///
+    /// # Errors
+    /// The work came to no end, which is a bug.
+    pub(crate) async fn aside<T: Send + 'static>(
+        &self,
+        work: impl FnOnce() -> T + Send + 'static,
+    ) -> Result<T, Refused> {
+        let (sender, result) = oneshot::channel();
+        let work = Box::new(move || drop(sender.send(work())));
+        self.shared.spawn.spawn_blocking(work);
+        result.await.map_err(|_| Refused::Internal {
+            detail: "work that was done aside came to no end".to_owned(),
+        })
+    }
+
     /// True once a drain has begun.
     pub fn is_draining(&self) -> bool {
         self.shared.draining.load(Ordering::Acquire)
@@ -347,25 +363,9 @@ impl Engine {
             tracing::warn!(%error, "the receipt log was not sealed; the next start does it");
         }
         let unfinished = self.shared.work.stop_all();
-        if unfinished.is_empty() {
-            return;
-        }
-        let turn = SealedTurn {
-            leases_released: unfinished,
-            ..SealedTurn::default()
-        };
-        let commit = Commit {
-            expected: Vec::new(),
-            fences: Vec::new(),
-            holder: self.shared.holder.clone(),
-            blobs: Vec::new(),
-            event_count: 0,
-            seal: Box::new(|_| Ok(turn)),
-            now: self.shared.clock.now(),
-        };
-        // The next process takes leases over anyway; giving them back only spares it the surprise.
-        if let Err(error) = self.shared.store.commit(commit).await {
-            tracing::warn!(%error, "leases were not given back");
+        // The next process takes leases over anyway; giving them back spares it the search for what went wrong.
+        if let Err(error) = self.give_back(unfinished).await {
+            tracing::warn!(%error, "leases were not given back; the next start will take this for a crash");
         }
     }
 

@@ -60,7 +60,9 @@ impl Engine {
         };
         let a = self.source(a, Beside::Everything).await??;
         let b = self.source(b, Beside::Everything).await??;
-        Ok(diff::between(&a, &b, &self.shared.workflows, reveal))
+        let workflows = self.shared.workflows.clone();
+        self.aside(move || diff::between(&a, &b, &workflows, reveal))
+            .await
     }
 
     async fn finished(

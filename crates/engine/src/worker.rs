@@ -8,6 +8,7 @@ mod run;
 pub(crate) mod session_replay;
 
 use std::collections::{BTreeMap, BTreeSet};
+use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
@@ -18,7 +19,7 @@ use domain::{
 use tokio::sync::{Notify, mpsc, watch};
 
 use crate::engine::Engine;
-use crate::port::{ListQuery, Scope};
+use crate::port::{Commit, CommitError, LeaseName, ListQuery, Scope, SealedTurn};
 use crate::refused::Refused;
 use crate::turn::Lease;
 use queue::{Job, Queue};
@@ -33,6 +34,8 @@ pub(crate) struct Work {
     closed: watch::Sender<bool>,
     /// Counts workers that have stopped.
     left: watch::Sender<u64>,
+    /// Tasks that waited and whose last event is not after this one have yet to be recovered; none when 0.
+    recovers_through: AtomicU64,
     /// Sessions that replay others, on their way to be worked on, and those that are on it.
     sessions: mpsc::UnboundedSender<SessionId>,
     replaying: Mutex<BTreeSet<Position>>,
@@ -59,6 +62,7 @@ impl Work {
     pub(crate) fn new(workers_max: usize) -> (Self, mpsc::UnboundedReceiver<SessionId>) {
         let (sessions, replays) = mpsc::unbounded_channel();
         let work = Self {
+            recovers_through: AtomicU64::new(0),
             queue: Mutex::new(Queue::new(workers_max)),
             wake: Notify::new(),
             closed: watch::Sender::new(false),
@@ -94,6 +98,18 @@ impl Work {
         if self.queue().add(document, task, epoch) {
             self.wake.notify_one();
         }
+    }
+
+    fn recovers_through(&self, last: Option<Position>) {
+        let last = last.map_or(0, |position| position.0);
+        self.recovers_through.store(last, Ordering::Release);
+    }
+
+    /// True for a Task that waited when an earlier process crashed, until it has gone through WORKING.
+    pub(crate) fn is_recovering(&self, document: &Document) -> bool {
+        let last = self.recovers_through.load(Ordering::Acquire);
+        document.tip.0 <= last
+            && matches!(&document.state, State::Task(task) if task.status.is_waiting())
     }
 
     /// Returns how many Tasks are queued or being worked on.
@@ -137,17 +153,71 @@ impl Work {
     }
 }
 
+/// What an earlier process left.
+#[derive(Debug)]
+pub(crate) struct Left {
+    /// Its leases, which are this process's now.
+    leases: BTreeMap<Position, u64>,
+}
+
+/// The lease that says that a process is there. One that stops gives it back, one that is killed cannot.
+const PRESENCE: LeaseName = Position::START;
+
 impl Engine {
-    /// Finds what an earlier process left: open Tasks, with the leases of those that were being worked on.
-    pub(crate) async fn recover(&self) -> Result<Vec<(Document, Option<u64>)>, Refused> {
+    /// Takes over what an earlier process left, and makes it known that this one is there. Reads no history: how many
+    /// Tasks are open does not matter.
+    pub(crate) async fn take_over(&self) -> Result<Left, Refused> {
         let shared = &self.shared;
-        let leases: BTreeMap<Position, u64> = shared
-            .store
-            .take_over(shared.holder.clone())
-            .await?
-            .into_iter()
-            .collect();
-        let mut found = Vec::new();
+        let leases = shared.store.take_over(shared.holder.clone()).await?;
+        let leases: BTreeMap<Position, u64> = leases.into_iter().collect();
+        if leases.contains_key(&PRESENCE) {
+            // It did not stop by itself.
+            shared.work.recovers_through(Some(shared.store.head()));
+        } else {
+            let turn = SealedTurn {
+                leases_taken: vec![PRESENCE],
+                ..SealedTurn::default()
+            };
+            self.commit_leases(turn)
+                .await
+                .map_err(|error| match error {
+                    CommitError::Fault(fault) => Refused::from(fault),
+                    other => Refused::Internal {
+                        detail: format!("the store was not taken over: {other}"),
+                    },
+                })?;
+        }
+        Ok(Left { leases })
+    }
+
+    /// Gives back the leases of Tasks that were not finished, and says that this process has stopped by itself.
+    pub(crate) async fn give_back(&self, unfinished: Vec<Position>) -> Result<(), CommitError> {
+        let mut leases_released = unfinished;
+        leases_released.push(PRESENCE);
+        let turn = SealedTurn {
+            leases_released,
+            ..SealedTurn::default()
+        };
+        self.commit_leases(turn).await
+    }
+
+    async fn commit_leases(&self, turn: SealedTurn) -> Result<(), CommitError> {
+        let commit = Commit {
+            expected: Vec::new(),
+            fences: Vec::new(),
+            holder: self.shared.holder.clone(),
+            blobs: Vec::new(),
+            event_count: 0,
+            seal: Box::new(|_| Ok(turn)),
+            now: self.shared.clock.now(),
+        };
+        self.shared.store.commit(commit).await.map(drop)
+    }
+
+    /// Finds the open Tasks that an earlier process left: those it worked on are queued, those that waited when it
+    /// crashed go through WORKING once (AP-TASK-04). After a clean stop they wait on, and nothing is written.
+    async fn recover(&self, left: &Left) -> Result<(), Refused> {
+        let shared = &self.shared;
         let mut after = Position::START;
         loop {
             let query = ListQuery {
@@ -155,60 +225,68 @@ impl Engine {
                 scope: Scope::All,
                 open_only: true,
                 after,
-                limit: 1_000,
+                limit: shared.limits.batch_len_max.max(1),
             };
             let page = shared.store.list(query).await?;
             let Some(last) = page.last() else { break };
             after = last.key;
-            found.extend(page.into_iter().map(|document| {
-                let epoch = leases.get(&document.key).copied();
-                (document, epoch)
-            }));
+            let mut waiting = Vec::new();
+            for document in &page {
+                let State::Task(task) = &document.state else {
+                    continue;
+                };
+                if !task.status.is_waiting() {
+                    let epoch = left.leases.get(&document.key).copied();
+                    shared.work.enqueue(document, task, epoch);
+                } else if shared.work.is_recovering(document) {
+                    waiting.extend(TaskId::parse(&document.id));
+                }
+            }
+            self.wait_again(waiting).await?;
         }
-        self.resume_waiting(&found).await?;
-        Ok(found)
+        shared.work.recovers_through(None);
+        Ok(())
     }
 
-    /// Moves Tasks that waited when the earlier process ended back to WORKING, before anybody can look: their
-    /// workers then ask again under the same request (AP-TASK-04).
-    async fn resume_waiting(&self, found: &[(Document, Option<u64>)]) -> Result<(), Refused> {
-        let waiting: Vec<TaskId> = found
-            .iter()
-            .filter(|(document, _)| matches!(&document.state, State::Task(task) if task.status.is_waiting()))
-            .filter_map(|(document, _)| TaskId::parse(&document.id).ok())
-            .collect();
-        for some in waiting.chunks(self.shared.limits.batch_len_max) {
-            let orders = some.iter().map(|id| {
-                let order = domain::Order::AdvanceTask(AdvanceTask {
-                    id: id.clone(),
-                    moves: vec![Move::Recover],
-                });
-                let command = Command {
-                    actor: "system".to_owned(),
-                    idempotency_key: None,
-                    order,
-                };
-                self.order_own(command, Lease::None)
+    /// Moves Tasks that waited to WORKING and back, all in one commit.
+    async fn wait_again(&self, waiting: Vec<TaskId>) -> Result<(), Refused> {
+        let orders = waiting.into_iter().map(|id| {
+            let order = domain::Order::AdvanceTask(AdvanceTask {
+                id,
+                moves: vec![Move::Recover, Move::WaitAgain],
             });
-            for done in futures_util::future::join_all(orders).await {
-                done.map_err(|not_done| not_done.refused)?;
+            let command = Command {
+                actor: "system".to_owned(),
+                idempotency_key: None,
+                order,
+            };
+            self.order_own(command, Lease::None)
+        });
+        for done in futures_util::future::join_all(orders).await {
+            match done.map_err(|not_done| not_done.refused) {
+                // Somebody answered or canceled it in the meantime.
+                Ok(_) | Err(Refused::Domain(_)) => {}
+                Err(refused) => return Err(refused),
             }
         }
         Ok(())
     }
 
-    /// Hands jobs to workers until a drain begins.
-    pub(crate) async fn work(self, recovered: Vec<(Document, Option<u64>)>) {
+    /// Recovers what is left, then and meanwhile hands jobs to workers until a drain begins.
+    pub(crate) async fn work(self, left: Left) {
         let shared = &self.shared;
-        for (document, epoch) in &recovered {
-            // A Task that waited was queued by the turn that moved it.
-            if let State::Task(task) = &document.state
-                && !task.status.is_waiting()
-            {
-                shared.work.enqueue(document, task, *epoch);
+        let recovering = self.clone();
+        shared.spawn.spawn(Box::pin(async move {
+            let mut attempts = 0;
+            while let Err(fault) = recovering.recover(&left).await {
+                tracing::warn!(fault = %fault.for_the_log(), "open tasks were not all found, will look again");
+                if recovering.is_draining() {
+                    return;
+                }
+                attempts += 1;
+                recovering.shared.clock.sleep(pause_after(attempts)).await;
             }
-        }
-        drop(recovered);
+        }));
         let mut closed = shared.work.closed.subscribe();
         loop {
             loop {

@@ -260,10 +260,12 @@ impl crate::Engine {
         beside: Beside,
     ) -> Result<Result<Source, Failure>, Refused> {
         let record = self.record(id, beside).await?;
-        Ok(record.and_then(|record| {
-            let source = record.into_source();
-            source.map_err(|_| unreadable(id, "log_corrupt"))
-        }))
+        let record = match record {
+            Ok(record) => record,
+            Err(failure) => return Ok(Err(failure)),
+        };
+        let source = self.aside(move || record.into_source()).await?;
+        Ok(source.map_err(|_| unreadable(id, "log_corrupt")))
     }
 
     /// Reads a Receipt; what is wrong with it otherwise.

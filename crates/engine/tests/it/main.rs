@@ -15,6 +15,7 @@ mod interrupt;
 mod lifecycle;
 mod receipts;
 mod records;
+mod recovery;
 mod replay_agent;
 mod replay_crash;
 mod replay_diff;

@@ -388,7 +388,7 @@ fn ak_ses_01_paused_and_ended_sessions_take_nothing_in() {
 #[test]
 fn ak_sec_07_what_belongs_to_a_session_is_for_its_members() {
     let (mut lab, unit_id) = with_session();
-    assert_eq!(lab.seen_by("b"), [unit_id.clone()]);
+    assert_eq!(lab.seen_by("b"), [unit_id.as_str()]);
     assert_eq!(lab.seen_by("c"), Vec::<String>::new());
     assert_eq!(
         lab.seen_by("human"),

@@ -339,6 +339,7 @@ fn u5_content_that_the_format_cannot_say_is_left_out_and_named() {
             status: ToolStatus::Failed,
             input_hash: None,
             output_hash: None,
+            sandbox: None,
         });
         facts.lifecycle.end = End::Failed(Failure {
             code: String::new(),
