@@ -185,7 +185,9 @@ impl Secrets {
             let _ = self.variable(name);
         }
         let mut seen = self.0.seen.lock().unwrap_or_else(PoisonError::into_inner);
-        let Seen { values, scrubber } = &mut *seen;
+        let Seen {
+            values, scrubber, ..
+        } = &mut *seen;
         let scrubber = scrubber.get_or_insert_with(|| {
             let values = values.iter();
             let values = values.map(|(name, value)| (name.as_str(), value.expose_secret()));

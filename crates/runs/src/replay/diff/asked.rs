@@ -7,7 +7,7 @@ use canon::{Digest, Value};
 
 use super::{is_given_openly, is_public};
 use crate::replay::source::Source;
-use crate::workflow::{self, Answers, EffectAnswer, Machine, Registry, Step, Wanted, Workflow};
+use crate::workflow::{Answers, EffectAnswer, Machine, Registry, Step, Wanted, Workflow};
 
 /// Something that a run asked.
 pub(super) struct Asked {
