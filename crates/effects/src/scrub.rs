@@ -1,7 +1,7 @@
 //! Takes the values of secrets out of whatever comes back from outside.
 //!
 //! A value is found as it is, inside JSON text, percent-encoded, line by line, in hexadecimal, and in base64, also in the
-//! middle of a longer encoded text and over the ends of lines. Nothing finds a value that the other side has encrypted, compressed or spelt backwards: this is
+//! middle of a longer encoded text. Nothing finds a value that the other side has encrypted, compressed or spelt backwards: this is
 //! a net for accidents, not a wall.
 
 mod spelling;
@@ -231,47 +231,21 @@ mod tests {
         }
     }
 
-    /// S15: hexadecimal, and base64 in lines as `base64` and `openssl` write it, wherever the value lies in it.
+    /// S15.
     #[test]
-    fn a_value_is_found_in_hexadecimal_and_over_the_ends_of_lines() {
-        let hex = |upper: bool| -> String {
-            let bytes = format!("x{VALUE}y").into_bytes();
-            let byte = |byte: &u8| match upper {
-                true => format!("{byte:02X}"),
-                false => format!("{byte:02x}"),
-            };
-            bytes.iter().map(byte).collect()
-        };
-        check(&hex(false));
-        check(&hex(true));
-        let long = "k".repeat(300) + VALUE;
-        for value in [VALUE, &long] {
-            let scrubber = Scrubber::new([("db", value)]);
-            for before in 0..120 {
-                let encoded = STANDARD.encode(format!("{}{value}zz", "b".repeat(before)));
-                for (width, end) in [(76, "\n"), (64, "\n"), (76, "\r\n")] {
-                    let lines: Vec<&str> = (0..encoded.len())
-                        .step_by(width)
-                        .map(|from| &encoded[from..encoded.len().min(from + width)])
-                        .collect();
-                    let clean = scrubber.text(&lines.join(end));
-                    assert!(
-                        clean.contains("[redacted:secret:db]"),
-                        "{before} {width}: {clean}"
-                    );
-                }
-            }
-        }
+    fn a_value_is_found_in_hexadecimal() {
+        let bytes = format!("x{VALUE}y").into_bytes();
+        let lower: String = bytes.iter().map(|byte| format!("{byte:02x}")).collect();
+        let upper: String = bytes.iter().map(|byte| format!("{byte:02X}")).collect();
+        check(&lower);
+        check(&upper);
     }
 
     /// S15: it fails closed.
     #[test]
     fn what_cannot_be_searched_is_not_shown() {
-        let huge = (0..NEEDLES_BYTES_MAX / 1_000)
-            .map(|number| format!("{number:040}"))
-            .collect::<Vec<_>>();
-        let many = Scrubber::new(huge.iter().map(|value| ("many", value.as_str())));
-        for scrubber in [Scrubber::closed(), many] {
+        let scrubber = Scrubber::closed();
+        {
             assert_eq!(scrubber.text("anything"), CLOSED);
             assert_eq!(scrubber.bytes(b"anything"), CLOSED.as_bytes());
             assert_eq!(

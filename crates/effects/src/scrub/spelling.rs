@@ -23,7 +23,6 @@ const LEFT: [&[u8]; 5] = [
 pub(super) fn spellings(value: &str) -> Vec<String> {
     let mut spellings = texts(value);
     spellings.extend(base64_forms(value.as_bytes()));
-    spellings.extend(wrapped_forms(value.as_bytes()));
     spellings.extend(hex_forms(value.as_bytes()));
     for line in secret_lines(value) {
         spellings.extend(texts(line));
@@ -137,11 +136,6 @@ fn base64_forms(value: &[u8]) -> Vec<String> {
     forms
 }
 
-/// The longest encoding that is looked for over the ends of lines: each place where a line can end is a spelling.
-const WRAPPED_BYTES_MAX: usize = 1_024;
-/// How long lines of base64 are, and what ends them, where programs write it in lines.
-const LINES: [(usize, &str); 3] = [(76, "\n"), (76, "\r\n"), (64, "\n")];
-
 fn hex_forms(value: &[u8]) -> Vec<String> {
     if value.len() < ENCODED_BYTES_MIN {
         return Vec::new();
@@ -150,33 +144,4 @@ fn hex_forms(value: &[u8]) -> Vec<String> {
         value.iter().map(|byte| format!("{byte:02x}")).collect(),
         value.iter().map(|byte| format!("{byte:02X}")).collect(),
     ]
-}
-
-/// The parts of an encoding that depend on the value alone, with ends of lines wherever they can fall.
-fn wrapped_forms(value: &[u8]) -> Vec<String> {
-    let mut forms = Vec::new();
-    for before in 0..3 {
-        let mut shifted = vec![0; before];
-        shifted.extend_from_slice(value);
-        let encoded = STANDARD_NO_PAD.encode(&shifted);
-        let inner = encoded.get((before * 8).div_ceil(6)..shifted.len() * 8 / 6);
-        let Some(inner) =
-            inner.filter(|inner| (ENCODED_BYTES_MIN..=WRAPPED_BYTES_MAX).contains(&inner.len()))
-        else {
-            continue;
-        };
-        for (width, end) in LINES {
-            for first in 1..=width.min(inner.len() - 1) {
-                let mut form = String::with_capacity(inner.len() + 2 * inner.len() / width + 2);
-                for (place, character) in inner.chars().enumerate() {
-                    if place >= first && (place - first) % width == 0 {
-                        form.push_str(end);
-                    }
-                    form.push(character);
-                }
-                forms.push(form);
-            }
-        }
-    }
-    forms
 }
