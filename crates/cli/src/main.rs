@@ -13,6 +13,7 @@ mod receipt;
 mod sidecar;
 mod signing;
 mod vault;
+mod witness;
 
 use std::io;
 use std::process::ExitCode;
@@ -52,6 +53,8 @@ fn run(command: Command) -> anyhow::Result<ExitCode> {
         Command::Vault(vault) => vault::run(vault),
         Command::Log(log) => command::log::run(log),
         Command::Receipt(receipt) => receipt::run(receipt),
+        Command::Tlog(tlog) => receipt::tlog::run(tlog),
+        Command::Witness(witness) => witness::run(witness),
         Command::Canonicalize(args) => command::canonicalize::run(&args),
         Command::Sidecar(args) => return sidecar::run(args),
         Command::VerifyReplay(args) => return sidecar::run(args.into()),

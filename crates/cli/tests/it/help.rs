@@ -2,7 +2,7 @@
 
 use crate::world::World;
 
-const COMMANDS: [&[&str]; 37] = [
+const COMMANDS: [&[&str]; 44] = [
     &[],
     &["demo"],
     &["serve"],
@@ -34,6 +34,13 @@ const COMMANDS: [&[&str]; 37] = [
     &["receipt", "proof"],
     &["receipt", "trust"],
     &["receipt", "rotate-key"],
+    &["receipt", "revoke-key"],
+    &["tlog"],
+    &["tlog", "check"],
+    &["witness"],
+    &["witness", "add"],
+    &["witness", "list"],
+    &["witness", "remove"],
     &["canonicalize"],
     &["vault"],
     &["vault", "set"],
