@@ -239,7 +239,7 @@ impl Wire {
                 .made("list events")
                 .await?;
             let Some(items) = at(&page, "data").as_array() else {
-                return unseen(format!("{path} is no list"));
+                return unseen(format!("{path} is not a list"));
             };
             // A server that ignores the cursor would be read forever.
             let again = items.first().is_some_and(|item| {

@@ -41,6 +41,6 @@ pub(crate) async fn run(name: &str, bench: &Bench, report: &mut Report) -> Resul
         "sidecar" => sidecar::run(bench, report).await,
         "replay" => replay::run(bench, report).await,
         "replay.exact" => replay::run_exact(bench, report).await,
-        _ => bail!("`{name}` is no benchmark"),
+        _ => bail!("`{name}` is not a benchmark"),
     }
 }

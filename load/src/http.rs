@@ -214,7 +214,7 @@ impl Chunks {
                 b'\n' if self.closing => self.closing = false,
                 b'\n' => {
                     self.left = usize::from_str_radix(&self.size, 16)
-                        .with_context(|| format!("`{}` is no length of a chunk", self.size))?;
+                        .with_context(|| format!("`{}` is not the length of a chunk", self.size))?;
                     if self.left == 0 {
                         bail!("the server ended a stream");
                     }

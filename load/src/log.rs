@@ -68,7 +68,7 @@ impl Log {
             metadata: Map::new(),
         });
         let answer = self.dispatch(request).await?;
-        SessionId::parse(&answer.view.document.id).context("a session id that is none")
+        SessionId::parse(&answer.view.document.id).context("not a session id")
     }
 
     /// Appends a Message.

@@ -146,7 +146,7 @@ pub(crate) fn persona(turns: u64) -> Result<(CreatePersona, Value)> {
         "limits": {"steps_max": turns},
     });
     let persona = CreatePersona {
-        persona: serde_json::from_value(definition.clone()).context("a persona that is none")?,
+        persona: serde_json::from_value(definition.clone()).context("not a persona")?,
         metadata: Map::new(),
     };
     Ok((persona, definition))

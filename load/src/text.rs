@@ -11,7 +11,7 @@ pub(crate) fn printable(rng: &mut Rng, len: usize) -> String {
 }
 
 /// Returns text that is as hard to compress as printable UTF-8 can be: every character is about as likely as its
-/// length in bytes allows. At most so many bytes, and no fewer than four less.
+/// length in bytes allows. At most that many bytes, and at least four fewer.
 pub(crate) fn unicode(rng: &mut Rng, len: usize) -> String {
     let mut text = String::with_capacity(len);
     while text.len() < len.saturating_sub(3) {

@@ -11,7 +11,7 @@ use domain::{
 use engine::port::{ListQuery, MemoryStore, NewestQuery, ReadEvents, Scope, Store, StoredEvent};
 use receipts::merkle::Frontier;
 
-use crate::clients::Ledger;
+use crate::clients::{Ledger, Reader};
 pub use replays::Replays;
 pub(crate) use replays::{ISSUER, check_replays};
 
@@ -32,6 +32,81 @@ pub(crate) async fn check(store: &MemoryStore, ledger: &Ledger) -> Result<(), St
     }
     check_documents(store, &folded).await?;
     check_ledger(ledger, &folded)
+}
+
+/// Checks what one life of the engine did: readers missed nothing, and nothing became unknown that was in hand.
+pub(crate) async fn check_life(
+    store: &MemoryStore,
+    began_at: Position,
+    readers: &[Reader],
+) -> Result<(), String> {
+    let query = ReadEvents {
+        scope: Scope::All,
+        after: Position::START,
+        limit: usize::MAX,
+    };
+    let events = store
+        .events(query)
+        .await
+        .map_err(|error| error.to_string())?;
+    for reader in readers {
+        let given = reader.given();
+        let Some(last) = given.last().copied() else {
+            continue;
+        };
+        // Both Workspaces are all there are; what belongs to none is nobody's.
+        let held = events
+            .iter()
+            .filter(|event| event.position <= last && event.links.workspace.is_some())
+            .map(|event| event.position);
+        let held: Vec<Position> = held.collect();
+        if given != held {
+            let missed = held.iter().find(|position| !given.contains(position));
+            return Err(format!(
+                "a reader of two workspaces (pages: {}) was given {} events of {} up to {}; the first missing is {missed:?}",
+                reader.pages,
+                given.len(),
+                held.len(),
+                last.0
+            ));
+        }
+    }
+    let mut requested: BTreeMap<(Box<str>, String), Position> = BTreeMap::new();
+    let mut workflows: BTreeMap<Box<str>, String> = BTreeMap::new();
+    for stored in &events {
+        let event = Event::parse(&stored.bytes).map_err(|error| error.to_string())?;
+        let text = |pointer: &str| {
+            let value = canon::Value::Object(event.payload.clone());
+            let text = value.pointer(pointer).and_then(canon::Value::as_str);
+            text.unwrap_or_default().to_owned()
+        };
+        let task = event.resource.id.clone();
+        match &*event.kind {
+            "task.submitted" => drop(workflows.insert(task, text("/workflow"))),
+            "vendor.effect_requested" => {
+                requested.insert((task, text("/effect_key")), stored.position);
+            }
+            "task.failed" if stored.position > began_at => {
+                let code = text("/failure/code");
+                let poisoned = workflows.get(&task).map(String::as_str) == Some("poison");
+                if code == "cannot_advance" && !poisoned {
+                    return Err(format!(
+                        "task `{task}` cannot be advanced: {}",
+                        text("/failure/message")
+                    ));
+                }
+                let key = text("/failure/details/effect_key");
+                let intended = requested.get(&(task.clone(), key));
+                if code == "effect_result_unknown"
+                    && intended.is_none_or(|position| *position > began_at)
+                {
+                    return Err(format!("task `{task}` lost a result that this life had"));
+                }
+            }
+            _ => {}
+        }
+    }
+    Ok(())
 }
 
 async fn fold(

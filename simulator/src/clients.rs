@@ -5,15 +5,20 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
 use canon::Map;
-use domain::{ResourceKind, Role, SessionId, State, Status, TaskId};
-use engine::port::{Clock, ListQuery, Scope};
+use domain::{
+    Position, ResourceKind, Role, SessionId, State, Status, TaskId, Timestamp, WorkspaceId,
+};
+use engine::port::{ApiKey, Clock, ListQuery, Scope};
 use engine::{
-    Caller, Engine, Idempotency, InputSpec, MessageSpec, NewSession, NewTask, Refused,
+    Caller, Engine, EventRange, Idempotency, InputSpec, MessageSpec, NewSession, NewTask, Refused,
     ReplaySession, ReplayTask, Request, Settle, TaskMessageKind,
 };
 use serde_json::json;
 
 use crate::world::Dice;
+
+/// The idempotency key under which the second Workspace is made.
+const OTHER_WORKSPACE: &str = "client1/workspace";
 
 /// What clients were told, over all lives of the engine.
 #[derive(Debug, Default)]
@@ -100,9 +105,23 @@ impl Client {
         }
     }
 
+    /// One client has a Workspace of its own, the others share the local one.
+    async fn workspace(&self, engine: &Engine) -> Option<Option<WorkspaceId>> {
+        if self.number != 1 {
+            return Some(None);
+        }
+        let request = Request::CreateWorkspace {
+            name: "other".to_owned(),
+            root: "sim://other".to_owned(),
+            metadata: Map::new(),
+        };
+        let id = self.write(engine, OTHER_WORKSPACE, request).await?;
+        WorkspaceId::parse(&id).ok().map(Some)
+    }
+
     async fn session(&self, engine: &Engine) -> Option<SessionId> {
         let request = Request::CreateSession(NewSession {
-            workspace_id: None,
+            workspace_id: self.workspace(engine).await?,
             mode_id: None,
             persona_id: None,
             model_policy: None,
@@ -140,7 +159,12 @@ impl Client {
                 }
             }
             3 | 4 => {
-                self.write(engine, &key, task(session, "agent")).await;
+                let workflow = match action % 4 {
+                    0 => "agent",
+                    1 => "poison",
+                    _ => "careful",
+                };
+                self.write(engine, &key, task(session, workflow)).await;
             }
             5 => {
                 if let Some(id) = self.write(engine, &key, task(session, "ask")).await {
@@ -151,6 +175,13 @@ impl Client {
                 if let Some(id) = self.write(engine, &key, task(session, "hold")).await
                     && let Ok(id) = TaskId::parse(&id)
                 {
+                    let interrupt = Request::SendTaskMessage {
+                        id: id.clone(),
+                        kind: TaskMessageKind::Interrupt,
+                        message: message("rather this"),
+                    };
+                    self.write(engine, &format!("{key}/interrupt"), interrupt)
+                        .await;
                     let cancel = Request::CancelTask { id, reason: None };
                     self.write(engine, &format!("{key}/cancel"), cancel).await;
                 }
@@ -259,7 +290,7 @@ fn task(session: &SessionId, workflow: &str) -> Request {
 /// client is ended; what a worker can end must end by itself, in bounded time.
 pub(crate) async fn finish_all(engine: &Engine, clock: impl Clock) {
     let caller = Caller::system();
-    for _ in 0..20 {
+    for _ in 0..60 {
         let query = ListQuery {
             kind: ResourceKind::Task,
             scope: Scope::All,
@@ -285,5 +316,82 @@ pub(crate) async fn finish_all(engine: &Engine, clock: impl Clock) {
             }
         }
         clock.sleep(Duration::from_secs(1)).await;
+    }
+}
+
+/// A reader whose key is bound to two Workspaces. What it was given, in order, must be what the log holds.
+#[derive(Debug, Clone)]
+pub(crate) struct Reader {
+    pub(crate) ledger: SharedLedger,
+    pub(crate) given: Arc<Mutex<Vec<Position>>>,
+    /// By pages instead of a stream.
+    pub(crate) pages: bool,
+}
+
+impl Reader {
+    /// Reads as long as the engine lives.
+    pub(crate) async fn run(self, engine: Engine, clock: impl Clock) {
+        let other = loop {
+            let known = self
+                .ledger
+                .lock()
+                .acknowledged
+                .get(OTHER_WORKSPACE)
+                .cloned();
+            match known {
+                Some(id) => break id,
+                None => clock.sleep(Duration::from_millis(300)).await,
+            }
+        };
+        let caller = Caller::from_key(&ApiKey {
+            id: "reader".to_owned(),
+            digest: canon::sha256(b"reader"),
+            actor: "reader".to_owned(),
+            workspaces: Some(vec![WorkspaceId::local().to_string(), other.to_string()]),
+            scopes: vec!["*".to_owned()],
+            created_at: Timestamp::from_micros(0),
+            revoked_at: None,
+        });
+        let mut range = EventRange {
+            workspace_id: None,
+            session_id: None,
+            task_id: None,
+            after_event_id: None,
+            limit: 5,
+        };
+        if !self.pages {
+            let Ok(mut stream) = engine.stream(&caller, range).await else {
+                return;
+            };
+            while let Ok(Some(frame)) = stream.next().await {
+                self.give(frame.event.position);
+            }
+            return;
+        }
+        loop {
+            let Ok(page) = engine.events(&caller, range.clone()).await else {
+                return;
+            };
+            for event in &page.events {
+                self.give(event.position);
+            }
+            if let Some(last) = page.events.last() {
+                range.after_event_id = Some(engine.store().name().id(last.position));
+            }
+            if !page.has_more {
+                clock.sleep(Duration::from_millis(700)).await;
+            }
+        }
+    }
+
+    fn give(&self, position: Position) {
+        let mut given = self.given.lock().unwrap_or_else(PoisonError::into_inner);
+        given.push(position);
+    }
+
+    /// Returns what it was given.
+    pub(crate) fn given(&self) -> Vec<Position> {
+        let given = self.given.lock().unwrap_or_else(PoisonError::into_inner);
+        given.clone()
     }
 }

@@ -38,6 +38,9 @@ impl FaultyStore {
     ) -> BoxFuture<'a, Result<T, StoreFault>> {
         Box::pin(async move {
             dawdle(self.dice.below(3)).await;
+            if self.faults && self.dice.one_in(400) {
+                return Err(StoreFault::new("simulated: the disk cannot be read"));
+            }
             call(&self.inner).await
         })
     }
@@ -54,6 +57,10 @@ impl Store for FaultyStore {
 
     fn head(&self) -> Position {
         self.inner.head()
+    }
+
+    fn health(&self) -> BoxFuture<'_, Result<(), StoreFault>> {
+        self.inner.health()
     }
 
     fn news(&self) -> broadcast::Receiver<News> {
@@ -97,9 +104,11 @@ impl Store for FaultyStore {
         Box::pin(async move {
             dawdle(self.dice.below(4)).await;
             if self.faults && self.dice.one_in(40) {
-                return Err(CommitError::Fault(StoreFault::new(
-                    "simulated: the append was lost",
-                )));
+                let fault = match self.dice.one_in(2) {
+                    true => StoreFault::new("simulated: the append was lost"),
+                    false => StoreFault::full("simulated: the disk is full"),
+                };
+                return Err(CommitError::Fault(fault));
             }
             if self.faults && self.dice.one_in(60) {
                 // Another node was there first, as far as the engine can tell.

@@ -8,8 +8,8 @@ use canon::{Digest, sha256_parts};
 use engine::port::{MemoryStore, ReadEvents, Scope, Store};
 use engine::{Authority, Engine, Limits, Parts};
 
-use crate::check::{ISSUER, Replays, check, check_end};
-use crate::clients::{Client, SharedLedger, finish_all};
+use crate::check::{ISSUER, Replays, check, check_end, check_life};
+use crate::clients::{Client, Reader, SharedLedger, finish_all};
 use crate::executor::Executor;
 use crate::faults::FaultyStore;
 use crate::talker::workflows;
@@ -38,6 +38,7 @@ pub fn run(seed: u64) -> Result<Report, String> {
     let ids = SimIds::default();
     let ledger = SharedLedger::default();
     let too_early = Arc::new(AtomicBool::new(false));
+    let done_once = Arc::default();
     let mut store = Arc::new(MemoryStore::new("simulate", [9; 32]));
     let client_count = 1 + dice.below(3);
     let clients: Vec<Client> = (0..client_count)
@@ -66,7 +67,14 @@ pub fn run(seed: u64) -> Result<Report, String> {
             dice: dice.clone(),
             clock: SharedClock(Arc::clone(&clock)),
             too_early: Arc::clone(&too_early),
+            done_once: Arc::clone(&done_once),
         };
+        let began_at = store.head();
+        let readers = [false, true].map(|pages| Reader {
+            ledger: ledger.clone(),
+            given: Arc::default(),
+            pages,
+        });
         let parts = Parts {
             store: Arc::new(faulty),
             clock: Arc::new(SharedClock(Arc::clone(&clock))),
@@ -77,8 +85,9 @@ pub fn run(seed: u64) -> Result<Report, String> {
             workflows: workflows(),
             authority: Authority::with_one_key(ISSUER, "key-1", &[1; 32])
                 .map_err(|error| error.to_string())?,
-            limits: limits(&dice),
+            limits: limits(&dice, last),
         };
+        let reading = readers.clone();
         let finished = Arc::new(AtomicBool::new(false));
         let (inbox, done) = (Arc::clone(&executor.inbox), Arc::clone(&finished));
         let clients = clients.clone();
@@ -88,6 +97,10 @@ pub fn run(seed: u64) -> Result<Report, String> {
             let Ok(engine) = Engine::start(parts).await else {
                 return;
             };
+            for reader in reading {
+                let (engine, time) = (engine.clone(), time.clone());
+                inbox.push(Box::pin(reader.run(engine, time)));
+            }
             let left = Arc::new(tokio::sync::Semaphore::new(0));
             let count = u32::try_from(clients.len()).unwrap_or(u32::MAX);
             for client in clients {
@@ -120,6 +133,11 @@ pub fn run(seed: u64) -> Result<Report, String> {
         if too_early.load(Ordering::Relaxed) {
             return Err("an effect was performed before its intent was durable".to_owned());
         }
+        if done_once.1.load(Ordering::Relaxed) {
+            return Err("an effect that must not be repeated was performed twice".to_owned());
+        }
+        now_or_never(check_life(&store, began_at, &readers))
+            .map_err(|error| format!("in life {life}: {error}"))?;
         now_or_never(check(&store, &ledger.lock()))
             .map_err(|error| format!("after life {life}: {error}"))?;
     }
@@ -165,7 +183,12 @@ fn live(
             return;
         }
         if dice.one_in(500) {
-            clock.step_back(u64::from(dice.below(5_000_000)));
+            clock.jump(-i64::from(dice.below(5_000_000)));
+        }
+        if dice.one_in(3_000) {
+            // Ahead by up to half an hour, and sometimes back again.
+            let ahead = i64::from(dice.below(1_800_000_000));
+            clock.jump(if dice.one_in(2) { ahead } else { -ahead });
         }
         let mut rng = dice.lock().fork();
         if !executor.step(&mut rng) && !clock.advance() {
@@ -174,10 +197,15 @@ fn live(
     }
 }
 
-fn limits(dice: &Dice) -> Limits {
+fn limits(dice: &Dice, last: bool) -> Limits {
+    // Sometimes clients find the queue full. The last life must be able to finish.
+    let pending = match dice.below(3) {
+        0 if !last => 1 + dice.below(3) as usize,
+        _ => 1_000,
+    };
     Limits {
         batch_len_max: 1 + dice.below(8) as usize,
-        pending_commands_max: 1_000,
+        pending_commands_max: pending,
         workers_max: 1 + dice.below(4) as usize,
         open_tasks_max: 1_000,
         streams_max: 10,

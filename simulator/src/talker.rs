@@ -1,4 +1,5 @@
-//! A workflow that tells much: its replays take more than one commit, so that a crash finds them half written.
+//! Workflows of the simulation: one that tells much, so that a crash finds its replays half written; one whose tool must
+//! not be used twice; one that tells what no log can hold.
 
 use std::sync::Arc;
 
@@ -15,7 +16,76 @@ const NOTES: u64 = 140;
 /// The workflows of simulated engines.
 pub(crate) fn workflows() -> Registry {
     let talker: Arc<dyn Workflow> = Arc::new(Talker);
-    Registry::new(builtin().into_iter().chain([talker]))
+    let careful: Arc<dyn Workflow> = Arc::new(Careful { poisons: false });
+    let poison: Arc<dyn Workflow> = Arc::new(Careful { poisons: true });
+    Registry::new(builtin().into_iter().chain([talker, careful, poison]))
+}
+
+/// Uses a tool that must not be used twice. The other one of its kind then says what cannot be recorded.
+#[derive(Debug)]
+struct Careful {
+    poisons: bool,
+}
+
+impl Workflow for Careful {
+    fn name(&self) -> &'static str {
+        if self.poisons { "poison" } else { "careful" }
+    }
+
+    fn version(&self) -> &'static str {
+        "1"
+    }
+
+    fn description(&self) -> &'static str {
+        "Uses a tool once."
+    }
+
+    fn begin(&self, _start: &Start) -> Box<dyn Machine> {
+        Box::new(Using {
+            poisons: self.poisons,
+            steps: 0,
+        })
+    }
+}
+
+struct Using {
+    poisons: bool,
+    steps: u32,
+}
+
+impl Machine for Using {
+    fn step(&mut self, results: &[EffectAnswer]) -> Step {
+        self.steps += 1;
+        let effect = match self.steps {
+            // A number that no other run has tells the uses apart.
+            1 => Wanted::repeatable("random:main:1", EffectKind::Random, json!({})),
+            2 => Wanted {
+                repeatable: false,
+                ..Wanted::repeatable(
+                    "tool:use:main:1",
+                    EffectKind::LocalTool,
+                    json!({"number": results.first().map(|answer| &answer.value)}),
+                )
+            },
+            _ => {
+                let bad = Note {
+                    kind: Kind::TaskStatusChanged,
+                    payload: canon::Map::new(),
+                };
+                return Step::Done {
+                    notes: self.poisons.then_some(bad).into_iter().collect(),
+                    summary: "used".to_owned(),
+                    text: "Used it once.".to_owned(),
+                    products: Vec::new(),
+                };
+            }
+        };
+        Step::Request {
+            notes: Vec::new(),
+            checkpoint: false,
+            effects: vec![effect],
+        }
+    }
 }
 
 #[derive(Debug)]

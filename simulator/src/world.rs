@@ -1,9 +1,9 @@
 //! Time, ids, spawning and the outside, all from the seed.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::future::Future;
 use std::pin::Pin;
-use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicI64, AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::task::{Context, Poll, Waker};
 use std::time::Duration;
@@ -44,7 +44,7 @@ impl Dice {
 #[derive(Debug)]
 pub(crate) struct SimClock {
     elapsed_us: AtomicU64,
-    skew_us: AtomicU64,
+    skew_us: AtomicI64,
     sleepers: Mutex<BTreeMap<(u64, u64), Waker>>,
     next: AtomicU64,
 }
@@ -55,14 +55,14 @@ impl SimClock {
     pub(crate) fn new() -> Self {
         Self {
             elapsed_us: AtomicU64::new(0),
-            skew_us: AtomicU64::new(0),
+            skew_us: AtomicI64::new(0),
             sleepers: Mutex::default(),
             next: AtomicU64::new(0),
         }
     }
 
-    /// Makes the wall clock step back by a while.
-    pub(crate) fn step_back(&self, micros: u64) {
+    /// Moves the wall clock by a while, ahead or back.
+    pub(crate) fn jump(&self, micros: i64) {
         self.skew_us.fetch_add(micros, Ordering::Relaxed);
     }
 
@@ -94,7 +94,7 @@ impl Clock for SharedClock {
         let elapsed = self.0.elapsed_us.fetch_add(1, Ordering::Relaxed);
         let skew = self.0.skew_us.load(Ordering::Relaxed);
         let signed = |micros: u64| i64::try_from(micros).unwrap_or(i64::MAX);
-        Timestamp::from_micros(SimClock::EPOCH_US + signed(elapsed) - signed(skew))
+        Timestamp::from_micros(SimClock::EPOCH_US + signed(elapsed) + skew)
     }
 
     fn sleep(&self, duration: Duration) -> BoxFuture<'static, ()> {
@@ -191,6 +191,8 @@ pub(crate) struct SimPerformer {
     pub(crate) clock: SharedClock,
     /// Set when an effect was performed whose intent was not in the log.
     pub(crate) too_early: Arc<AtomicBool>,
+    /// What must not be repeated and was performed, over all lives; set beside it when something was performed again.
+    pub(crate) done_once: Arc<(Mutex<BTreeSet<String>>, AtomicBool)>,
 }
 
 impl Performer for SimPerformer {
@@ -199,6 +201,21 @@ impl Performer for SimPerformer {
         Box::pin(async move {
             if !this.is_intended(&effect).await {
                 this.too_early.store(true, Ordering::Relaxed);
+            }
+            if effect.kind == EffectKind::LocalTool {
+                let name = format!("{} {}", effect.key, effect.request_digest());
+                let (done, twice) = &*this.done_once;
+                if !done
+                    .lock()
+                    .unwrap_or_else(PoisonError::into_inner)
+                    .insert(name)
+                {
+                    twice.store(true, Ordering::Relaxed);
+                }
+                this.clock
+                    .sleep(Duration::from_millis(u64::from(this.dice.below(2_000))))
+                    .await;
+                return Performed::ok(effect.request);
             }
             let late = this.dice.below(6);
             dawdle(late).await;

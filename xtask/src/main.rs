@@ -3,6 +3,7 @@
 #![expect(clippy::print_stdout, reason = "a program for a terminal")]
 
 mod instructions;
+mod packages;
 mod shell;
 mod soak;
 mod test;
@@ -13,8 +14,11 @@ use std::process::ExitCode;
 const USAGE: &str = "\
 usage: cargo xtask COMMAND
 
-  test            install what the tests need, then format, lint, tidy and every test (what CI runs)
-  check           the fast part of it: format, lint, tidy
+  test [--demand GROUP,…]
+                  install what the tests need, then format, lint, tidy and every test (what CI runs); fails
+                  when a test of a demanded group cannot run
+  check           the fast part of it: format, lint, tidy, licences
+  packages        licences, bans and sources of dependencies
   tidy            crate edges, file headers, machine paths, test names in coverage tables
   soak [SEEDS]    more seeds of the simulator than the test command runs (default 20000)
   bench [NAME …]  the load program, in release; prints ratios in one run
@@ -26,9 +30,10 @@ fn main() -> ExitCode {
     let arguments: Vec<String> = std::env::args().skip(1).collect();
     let result = match arguments.split_first() {
         Some((command, rest)) => match command.as_str() {
-            "test" => test::run(),
+            "test" => test::run(rest),
             "check" => test::check(),
             "tidy" => tidy::run(),
+            "packages" => packages::run(),
             "soak" => soak::run(rest),
             "bench" if *rest == ["instructions"] => instructions::run(),
             "bench" => soak::bench(rest),

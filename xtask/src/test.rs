@@ -1,20 +1,23 @@
 //! The test command: everything CI runs, from a fresh clone.
 //!
-//! What the tests need beyond Rust is installed under the target directory; where that is impossible, the test
-//! that needs it is reported as skipped with the reason, never silently passed.
+//! What the tests need beyond Rust is installed, under the target directory where that is possible. Tests that need what a
+//! clone may lack are named groups (crate `testing`): what was left out is counted and said at the end, and a group
+//! that is demanded and cannot run fails.
 
+use std::collections::{BTreeMap, BTreeSet};
 use std::path::{Path, PathBuf};
 use std::process::Command;
 
-use anyhow::Result;
+use anyhow::{Result, bail};
 
 use crate::shell::{cargo, root, step, target};
-use crate::tidy;
+use crate::{packages, tidy};
 
 /// Format, lint and tidy.
 pub(crate) fn check() -> Result<()> {
     step("format", cargo().args(["fmt", "--all", "--check"]))?;
     tidy::run()?;
+    packages::run()?;
     let clippy = [
         "clippy",
         "--workspace",
@@ -27,31 +30,101 @@ pub(crate) fn check() -> Result<()> {
     step("lint", cargo().args(clippy))
 }
 
-/// Everything.
-pub(crate) fn run() -> Result<()> {
+/// Everything. `demanded` lists the groups of tests that must run, separated by commas.
+pub(crate) fn run(arguments: &[String]) -> Result<()> {
+    let demanded = match arguments {
+        [] => "",
+        [option, groups] if option == "--demand" => groups.as_str(),
+        _ => bail!("usage: cargo xtask test [--demand GROUP,…]"),
+    };
     check()?;
+    system_tools();
+    let notes = target().join("test-notes.txt");
+    let _ = std::fs::remove_file(&notes);
     let mut tests = cargo();
     tests.args(["test", "--workspace", "--all-features"]);
-    // Tests that drive programs from PyPI find them here, and say so when they are missing.
-    match python_tools() {
-        Ok(bin) => {
-            tests.env("REPRISE_TEST_PYTHON_BIN", bin);
-        }
-        Err(reason) => {
-            eprintln!("    skipped: tests with programs from PyPI, because {reason:#}");
-            tests.env("REPRISE_TEST_PYTHON_SKIP", format!("{reason:#}"));
+    tests
+        .env("REPRISE_TEST_NOTES", &notes)
+        .env("REPRISE_TEST_DEMAND", demanded);
+    for (variable, tools) in [
+        ("REPRISE_TEST_PYTHON_BIN", python_tools()),
+        ("REPRISE_TEST_NPM_BIN", npm_tools()),
+    ] {
+        match tools {
+            Ok(bin) => tests.env(variable, bin),
+            Err(reason) => tests.env(format!("{variable}_MISSING"), format!("{reason:#}")),
+        };
+    }
+    let result = step("tests", &mut tests);
+    let noted = std::fs::read_to_string(&notes).unwrap_or_default();
+    let ran = summarize(&noted);
+    result?;
+    for group in demanded.split(',').filter(|group| !group.is_empty()) {
+        if !ran.contains(group) {
+            bail!("group `{group}` is demanded, and no test of it ran");
         }
     }
-    match npm_tools() {
-        Ok(bin) => {
-            tests.env("REPRISE_TEST_NPM_BIN", bin);
-        }
-        Err(reason) => {
-            eprintln!("    skipped: tests with programs from npm, because {reason:#}");
-            tests.env("REPRISE_TEST_NPM_SKIP", format!("{reason:#}"));
+    Ok(())
+}
+
+/// Says what ran and what was left out of each group, and returns the groups of which something ran.
+fn summarize(notes: &str) -> BTreeSet<&str> {
+    #[derive(Default)]
+    struct Group<'a> {
+        ran: BTreeMap<&'a str, u64>,
+        left_out: BTreeMap<&'a str, &'a str>,
+    }
+    let mut groups: BTreeMap<&str, Group<'_>> = BTreeMap::new();
+    for line in notes.lines() {
+        let mut cells = line.splitn(4, '\t');
+        let (Some(what), Some(group), Some(test), Some(detail)) =
+            (cells.next(), cells.next(), cells.next(), cells.next())
+        else {
+            continue;
+        };
+        let group = groups.entry(group).or_default();
+        if what == "ran" {
+            *group.ran.entry(test).or_default() += detail.parse::<u64>().unwrap_or_default();
+        } else {
+            group.left_out.insert(test, detail);
         }
     }
-    step("tests", &mut tests)
+    for (name, group) in &groups {
+        let seconds = group.ran.values().sum::<u64>() / 1_000;
+        eprintln!(
+            "    group {name}: {} tests ran ({seconds} s)",
+            group.ran.len()
+        );
+        if let Some(reason) = group.left_out.values().next() {
+            let count = group.left_out.len();
+            eprintln!("    group {name}: {count} tests LEFT OUT, for one because {reason}");
+        }
+    }
+    let ran = groups.iter().filter(|(_, group)| !group.ran.is_empty());
+    ran.map(|(name, _)| *name).collect()
+}
+
+/// Installs programs of the system that tests use, where this user may. Without them their groups are left out.
+fn system_tools() {
+    let is_there = |program: &str| {
+        let asked = Command::new(program).arg("--version").output();
+        asked.is_ok_and(|output| output.status.success())
+    };
+    let missing: Vec<&str> = ["strace", "zsh"]
+        .into_iter()
+        .filter(|program| !is_there(program))
+        .collect();
+    if missing.is_empty() {
+        return;
+    }
+    let mut install = Command::new("apt-get");
+    install
+        .args(["install", "--yes", "--no-install-recommends"])
+        .args(&missing)
+        .env("DEBIAN_FRONTEND", "noninteractive");
+    if let Err(error) = step("install: programs of the system", &mut install) {
+        eprintln!("    {} not installed: {error:#}", missing.join(" and "));
+    }
 }
 
 /// Installs the programs that tests run from PyPI into a virtual environment under the target directory.
@@ -105,5 +178,17 @@ fn same(one: &Path, other: &Path) -> bool {
     match (std::fs::read(one), std::fs::read(other)) {
         (Ok(one), Ok(other)) => one == other,
         _ => false,
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_group_counts_as_run_only_if_a_test_of_it_ran() {
+        let notes = "ran\tstrace\ta::b\t1500\nleft out\troot\tc\tno rights\nran\tstrace\ta::b\t1\n";
+        assert_eq!(summarize(notes), BTreeSet::from(["strace"]));
+        assert!(summarize("").is_empty());
     }
 }

@@ -20,6 +20,7 @@ const EDGES: &[(&str, &[&str])] = &[
     ("field", &["canon", "domain"]),
     ("receipts", &["canon"]),
     ("sidecar", &["canon"]),
+    ("contracts", &["canon", "domain"]),
     ("wire", &["canon", "domain"]),
     ("runs", &["canon", "domain", "receipts"]),
     ("engine", &["canon", "domain", "receipts", "runs"]),
@@ -56,12 +57,20 @@ const EDGES: &[(&str, &[&str])] = &[
             "canon", "domain", "engine", "receipts", "runs", "server", "sidecar", "store",
         ],
     ),
+    ("testing", &[]),
     ("xtask", &[]),
 ];
 
 /// Crates without clock, randomness, files, sockets and threads.
 const PURE: &[&str] = &[
-    "canon", "domain", "field", "receipts", "runs", "sidecar", "wire",
+    "canon",
+    "contracts",
+    "domain",
+    "field",
+    "receipts",
+    "runs",
+    "sidecar",
+    "wire",
 ];
 
 /// Parts of the program that work without a server: they use pure crates alone.
@@ -227,6 +236,7 @@ fn check_file(file: &Path, problems: &mut Vec<String>) -> Result<()> {
             ));
         }
     }
+    check_words(file, &text, problems);
     if file.extension().is_none_or(|extension| extension != "rs") {
         return Ok(());
     }
@@ -266,6 +276,64 @@ fn check_file(file: &Path, problems: &mut Vec<String>) -> Result<()> {
         problems.push(format!("{shown}: modules are named `foo.rs` beside `foo/`"));
     }
     Ok(())
+}
+
+/// Phrases that a reader stumbles over, and plain words instead.
+const STUMBLES: &[(&str, &str)] = &[
+    (concat!("so ", "many"), "say which number is meant"),
+    (concat!("an", "ew"), "`again` or `live`"),
+    (concat!("to be ", "had"), "`available`"),
+    (concat!("that is ", "none"), "`is not a …`"),
+    (concat!("is ", "no "), "`is not a …`"),
+    (concat!("are ", "no "), "`are not …`"),
+];
+
+/// Names phrases of [`STUMBLES`] in texts that people read: documents, and string literals outside tests.
+fn check_words(file: &Path, text: &str, problems: &mut Vec<String>) {
+    let is = |wanted: &str| {
+        file.extension()
+            .is_some_and(|extension| extension == wanted)
+    };
+    let path = file.to_string_lossy();
+    // What a workflow says is recorded: it changes with a version of the workflow, not before.
+    let exempt = path.contains("tests")
+        || path.contains("/suite")
+        || path.starts_with("crates/runs/src/workflow/");
+    if exempt || !(is("md") || is("rs")) {
+        return;
+    }
+    for (number, line) in text.lines().enumerate() {
+        let code = line.trim_start();
+        if is("rs") && code.starts_with("#[cfg(test)]") {
+            return;
+        }
+        let read: Vec<&str> = if is("md") {
+            vec![line]
+        } else if code.starts_with("//") {
+            continue;
+        } else {
+            line.split('"').skip(1).step_by(2).collect()
+        };
+        for (phrase, instead) in STUMBLES {
+            let stumbles = |text: &&str| {
+                text.match_indices(phrase).any(|(at, _)| {
+                    let (before, after) = (&text[..at], &text[at + phrase.len()..]);
+                    let in_word = before.ends_with(char::is_alphanumeric)
+                        || (!phrase.ends_with(' ') && after.starts_with(char::is_alphanumeric));
+                    let idiomatic =
+                        before.to_lowercase().ends_with("there ") || after.starts_with("longer");
+                    !in_word && !idiomatic
+                })
+            };
+            if read.iter().any(stumbles) {
+                problems.push(format!(
+                    "{}:{}: says `{phrase}`: {instead}",
+                    file.display(),
+                    number + 1
+                ));
+            }
+        }
+    }
 }
 
 /// Every test that `conformance/coverage.md` names must exist: `crate::module::test_name`.

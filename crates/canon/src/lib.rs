@@ -4,10 +4,12 @@
 //! Nothing here knows what a document means. Two profiles share one writer: RFC 8785 (`Profile::Jcs`)
 //! and `ahd-js-1` (`Profile::AhdJs1`), which differ only in the order of object members.
 
+mod depth;
 mod digest;
 mod read;
 mod write;
 
+pub use depth::{DEPTH_MAX, VALUE_DEPTH_MAX, depth};
 pub use digest::{Digest, ParseDigestError, sha256, sha256_parts};
 pub use read::{Integers, ReadError, Reason, read, read_object};
 pub use serde_json::{Map, Number, Value};

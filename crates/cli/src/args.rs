@@ -41,7 +41,7 @@ pub(crate) enum Command {
     /// Run a finished task again from its record, exactly or with answers changed
     #[command(after_help = replay::EXAMPLES)]
     Replay(replay::ReplayArgs),
-    /// Show where two runs part
+    /// Compare two runs
     #[command(after_help = diff::EXAMPLES)]
     Diff(diff::DiffArgs),
     /// Define agents from files, list and show them
@@ -50,7 +50,7 @@ pub(crate) enum Command {
     /// Keep secrets for tools and providers, list and forget them
     #[command(subcommand)]
     Vault(vault::Command),
-    /// Check, rebuild, export and prune the event log, and take over tasks of others
+    /// Check, rebuild, export and prune the event log, and import tasks from other servers
     #[command(subcommand)]
     Log(LogCommand),
     /// Show, verify and prove receipts, on a server or from files alone
@@ -69,7 +69,7 @@ pub(crate) enum Command {
     /// Check a report's replay block (the same as `sidecar verify`)
     #[command(after_help = sidecar::VERIFY_EXAMPLES)]
     VerifyReplay(sidecar::VerifyArgs),
-    /// Ask a server whether it keeps to the protocol
+    /// Check a server's protocol conformance
     Conformance(ConformanceArgs),
 }
 
@@ -142,7 +142,7 @@ pub(crate) struct DataArgs {
 pub(crate) enum KeyCommand {
     /// Make a key and print it, once
     #[command(
-        after_help = "The key goes to stdout, everything else to stderr. Works beside a running server.\n\n\
+        after_help = "The key goes to stdout, everything else to stderr. Works while a server is running.\n\n\
         Examples:\n  reprise key create --actor ci\n  reprise key create --actor auditor --read-only\n  \
         reprise key create --actor bot --workspace workspace_local --scope tasks:read --scope tasks:write"
     )]
@@ -321,7 +321,7 @@ pub(crate) struct TaskListArgs {
     /// Only tasks of this workspace
     #[arg(long, value_name = "ID")]
     pub(crate) workspace: Option<String>,
-    /// At most so many
+    /// Maximum number of tasks to list
     #[arg(long, value_name = "N", default_value_t = 50, value_parser = clap::value_parser!(u32).range(1..=100_000))]
     pub(crate) limit: u32,
     /// Print JSON
@@ -386,19 +386,19 @@ pub(crate) struct TaskCancelArgs {
 pub(crate) enum LogCommand {
     /// Check every event and everything derived from events; exit 1 when something is wrong
     #[command(
-        after_help = "Works beside a running server, on media that cannot be written, and writes nothing.\n\n\
+        after_help = "Works while a server is running, on media that cannot be written, and writes nothing.\n\n\
         Examples:\n  reprise log verify\n  \
         reprise log verify --data /var/lib/reprise --json"
     )]
     Verify(LogArgs),
     /// Derive everything again from the events alone and compare; exit 1 when something differs
     #[command(
-        after_help = "Changes nothing. Works beside a running server.\n\nExample:\n  reprise log rebuild"
+        after_help = "Changes nothing. Works while a server is running.\n\nExample:\n  reprise log rebuild"
     )]
     Rebuild(LogArgs),
     /// Write the log as plain files: events, receipts with keys and checkpoint, blobs by digest, a manifest
     #[command(
-        after_help = "Works beside a running server. `reprise receipt verify --bundle` checks what it wrote.\n\n\
+        after_help = "Works while a server is running. `reprise receipt verify --bundle` checks what it wrote.\n\n\
         Example:\n  reprise log export backup-2026-11-15"
     )]
     Export(LogExportArgs),
@@ -441,7 +441,7 @@ pub(crate) struct LogRecoverArgs {
 /// `reprise log prune`
 #[derive(Debug, Args)]
 pub(crate) struct LogPruneArgs {
-    /// Prune tasks whose last event is older than so many days [default: the setting `retention_days`]
+    /// Prune tasks whose last event is older than this many days [default: the setting `retention_days`]
     #[arg(long, value_name = "DAYS")]
     pub(crate) older_than_days: Option<u32>,
     /// Say what would go, and change nothing

@@ -366,7 +366,7 @@ fn record_gone(code: &str, message: &str, reason: Option<&str>) -> Problem {
     let hint = match reason {
         Some("pruned") => {
             "the setting `retention_days` says how long events stay; \
-            a file of `reprise task export` made before replays with --bundle"
+            a bundle exported earlier with `reprise task export` can be replayed with --bundle"
         }
         _ => "`reprise log verify` says what is wrong with the data directory",
     };

@@ -25,6 +25,10 @@ use args::{Cli, Command};
 use exit::{Exit, OrHint};
 
 fn main() -> ExitCode {
+    // First of all: a process that is to become a tool does nothing else.
+    if let Some(code) = effects::confine::enter_if_asked() {
+        return code;
+    }
     let cli = match Cli::try_parse() {
         Ok(cli) => cli,
         Err(error) => return usage(&error),

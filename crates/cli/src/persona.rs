@@ -31,7 +31,7 @@ A file, here reviewer.yaml; the same members in TOML or JSON are as good:
 It runs on a server without any configuration, where the offline model answers. docs/agents.md says what else a file
 can hold, and how providers and tools are configured.
 
-A name and version are defined once: the same file again changes nothing, another content needs another version.
+A name and version are defined once: the same file again changes nothing, different content needs a new version.
 
 Examples:
   reprise persona apply reviewer.yaml
@@ -70,7 +70,7 @@ pub(crate) struct ApplyArgs {
 /// `reprise persona list`
 #[derive(Debug, Args)]
 pub(crate) struct ListArgs {
-    /// At most so many
+    /// Maximum number of personas to list
     #[arg(long, value_name = "N", default_value_t = 50, value_parser = clap::value_parser!(u32).range(1..=100_000))]
     limit: u32,
     /// Print JSON

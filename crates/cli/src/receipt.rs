@@ -231,7 +231,7 @@ fn show(args: &ShowArgs) -> anyhow::Result<Exit> {
         (
             value_of(&bare)?,
             bare,
-            "unverified; `receipt verify` tells".to_owned(),
+            "not verified yet; run `receipt verify`".to_owned(),
         )
     } else {
         let shown = crate::wait(online::receipt(&args.connection, &args.receipt))?;
@@ -349,7 +349,7 @@ fn cost(receipt: &Value) -> String {
     }
 }
 
-/// Prints what a replay changed or made anew.
+/// Prints what a replay changed or performed live.
 fn deltas(out: &mut Output, receipt: &Value) -> anyhow::Result<()> {
     let deltas = receipt.get("deltas").and_then(Value::as_array);
     let deltas = deltas.map(Vec::as_slice).unwrap_or_default();

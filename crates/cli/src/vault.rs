@@ -1,4 +1,4 @@
-//! `reprise vault`: secrets for tools and providers, straight in the data directory, also beside a running server.
+//! `reprise vault`: secrets for tools and providers, straight in the data directory, also while a server is running.
 //!
 //! A value goes in and never comes out again: there is no command that shows one.
 
@@ -96,7 +96,7 @@ pub(crate) fn run(command: Command) -> anyhow::Result<Exit> {
                 format_args!("`{}`", args.name),
                 "`reprise vault list` shows what there is",
             )?;
-            talk(format_args!("forgot `{}`", args.name));
+            talk(format_args!("deleted `{}`", args.name));
             Ok(Exit::Ok)
         }
     }
@@ -119,7 +119,7 @@ fn set(args: &SetArgs) -> anyhow::Result<Exit> {
         .put(&args.name, &value.into())
         .or_hint(format_args!("`{}`", args.name), "nothing was kept")?;
     talk(format_args!(
-        "kept `{}`, version {}",
+        "stored `{}`, version {}",
         kept.name, kept.version
     ));
     Ok(Exit::Ok)

@@ -409,10 +409,22 @@ impl Fold<'_> {
                 }))
             }
             Payload::TaskStatusChanged(said) => self.moved(changed!(self, state, Task), &said),
+            Payload::UserCancelRequested(said) => {
+                let mut task = self.open_task(state)?;
+                if said.pending == Some(true) {
+                    task.interrupts.push(self.position);
+                }
+                Ok(State::Task(task))
+            }
+            Payload::EffectRecorded(said) => {
+                let mut task = self.open_task(state)?;
+                if let Some(through) = said.interrupted_through {
+                    task.interrupts.retain(|position| *position > through);
+                }
+                Ok(State::Task(task))
+            }
             Payload::TaskStarted(_)
-            | Payload::UserCancelRequested(_)
             | Payload::EffectRequested(_)
-            | Payload::EffectRecorded(_)
             | Payload::AgentToolUse(_)
             | Payload::AgentToolResult(_)
             | Payload::AgentMemoryRead(_)
@@ -572,6 +584,7 @@ impl Fold<'_> {
                 ordinal: replay.ordinal,
             }),
             imported: None,
+            interrupts: Vec::new(),
         })
     }
 
@@ -637,6 +650,9 @@ impl Fold<'_> {
             )));
         }
         task.status = said.to;
+        if said.to.is_terminal() {
+            task.interrupts.clear();
+        }
         let now = self.event.created_at;
         match said.to {
             Status::Working => {

@@ -546,6 +546,8 @@ pub enum Move {
         /// The facts.
         payload: Map<String, Value>,
     },
+    /// A recovered Task waits on for the same request.
+    WaitAgain,
     /// A piece of text that a model call has streamed.
     Delta {
         /// The model call.
@@ -698,6 +700,9 @@ pub struct Observed {
     pub network_egress: Vec<Egress>,
     /// Lists that cannot be told, such as `fs_writes`: their being empty says nothing.
     pub not_observed: Vec<String>,
+    /// The limits that a program was confined to; none for what is no program.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub sandbox: Option<Value>,
 }
 
 /// One changed file.
@@ -741,4 +746,6 @@ pub struct EffectResult {
     pub model: Option<ModelUse>,
     /// What it was seen to do outside.
     pub observed: Option<Observed>,
+    /// The last interrupt that this result tells the workflow of, when it was dropped for one.
+    pub interrupted_through: Option<Position>,
 }

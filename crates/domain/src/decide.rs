@@ -16,7 +16,7 @@ use std::sync::Arc;
 
 use canon::{Map, Value};
 pub use receipt::{Issued, issue_receipt};
-pub use task::public_text;
+pub use task::{interrupted, public_text};
 
 use crate::kind::Payload;
 use crate::part::hide_private_parts;
@@ -69,6 +69,7 @@ pub fn decide(documents: &dyn Documents, command: &Command) -> Result<Decision, 
         drafts: Vec::new(),
         blobs: Vec::new(),
         ends: None,
+        unreadable: None,
     };
     let subject = match &command.order {
         Order::CreateWorkspace(order) => content::create_workspace(&mut decider, order),
@@ -101,8 +102,12 @@ pub fn decide(documents: &dyn Documents, command: &Command) -> Result<Decision, 
         mut drafts,
         blobs,
         ends,
+        unreadable,
         ..
     } = decider;
+    if let Some(message) = unreadable {
+        return Err(Refusal::Invalid { param: "", message });
+    }
     if let Some(first) = drafts.first_mut() {
         first.idempotency_key.clone_from(&command.idempotency_key);
     }
@@ -121,7 +126,12 @@ struct Decider<'a> {
     drafts: Vec<Draft>,
     blobs: Vec<Blob>,
     ends: Option<Ends>,
+    /// Why one of the drafts could not be read back from the log, when one could not.
+    unreadable: Option<String>,
 }
+
+/// The most bytes of a payload, after its content was moved into blobs.
+const PAYLOAD_BYTES_MAX: usize = 4 * 1024 * 1024;
 
 /// What an event belongs to.
 #[derive(Clone, Default)]
@@ -147,6 +157,18 @@ impl<'a> Decider<'a> {
     ) -> &mut Draft {
         let (payload, blobs) = externalize(members);
         self.blobs.extend(blobs);
+        // Nothing is written that cannot be read: the event is one more object around its payload.
+        let depth = 1 + payload.values().map(canon::depth).max().unwrap_or_default();
+        if depth >= canon::DEPTH_MAX {
+            self.unreadable.get_or_insert_with(|| {
+                format!("a `{}` event would nest too deeply", kind.as_str())
+            });
+        } else if payload_bytes(&payload) > PAYLOAD_BYTES_MAX {
+            self.unreadable.get_or_insert_with(|| {
+                let kind = kind.as_str();
+                format!("a `{kind}` event would be longer than {PAYLOAD_BYTES_MAX} bytes")
+            });
+        }
         self.drafts.push(Draft {
             kind,
             resource,
@@ -254,6 +276,23 @@ impl<'a> Decider<'a> {
             _ => Err(Refusal::not_found("permission_request")),
         }
     }
+}
+
+/// Returns about how many bytes a payload takes: texts, names and a few bytes for all else.
+fn payload_bytes(payload: &Map<String, Value>) -> usize {
+    fn bytes(value: &Value) -> usize {
+        match value {
+            Value::Null | Value::Bool(_) | Value::Number(_) => 8,
+            Value::String(text) => text.len() + 3,
+            Value::Array(list) => list.iter().map(bytes).sum::<usize>() + 2,
+            Value::Object(map) => payload_bytes(map),
+        }
+    }
+    let members = payload.iter();
+    members
+        .map(|(name, value)| name.len() + 4 + bytes(value))
+        .sum::<usize>()
+        + 2
 }
 
 impl Place {

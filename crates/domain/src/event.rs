@@ -233,6 +233,14 @@ impl Event {
         pruned_digest(&self.payload).is_some()
     }
 
+    /// True when the payload is what the request for a replay put in the place of the recorded one. It is a caller's data:
+    /// whatever it looks like, it names no blob, and nobody reads one by what it says.
+    pub fn is_substituted(&self) -> bool {
+        let mark = self.replay.as_ref();
+        let key = mark.and_then(|mark| mark.override_key.as_deref());
+        key.is_some_and(|key| key.starts_with(EVENT_OVERRIDE))
+    }
+
     /// Returns the kind, when this program knows it.
     ///
     /// # Errors
@@ -242,7 +250,11 @@ impl Event {
     }
 }
 
-/// The payload member that only headers have. Callers' own data lies deeper and cannot reach it.
+/// How the key of an override begins that replaces the payload of an event.
+pub const EVENT_OVERRIDE: &str = "event:";
+
+/// The payload member that only headers have. Callers' own data lies deeper and cannot reach it; the one
+/// exception, the payload that an override gives an event, is refused in this shape.
 const PRUNED_MEMBER: &str = "pruned";
 
 /// Returns the digest of the bytes that an event had before it was pruned; none when this is no header's payload.

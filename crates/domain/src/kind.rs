@@ -242,9 +242,18 @@ pub enum NamedBlob {
 }
 
 impl NamedBlob {
-    /// Returns the digest that the payload of an event states for this blob.
+    /// Returns the digest that an event states for this blob; none when its payload came with the request for a replay,
+    /// because what a caller says names nothing.
     pub fn digest(self, event: &Event) -> Option<Digest> {
-        let member = |name: &str| event.payload.get(name);
+        match event.is_substituted() {
+            true => None,
+            false => self.stated_in(&event.payload),
+        }
+    }
+
+    /// Returns the digest that a payload states for this blob, whoever wrote it.
+    pub fn stated_in(self, payload: &Map<String, Value>) -> Option<Digest> {
+        let member = |name: &str| payload.get(name);
         let stated = match self {
             NamedBlob::None => None,
             // Of what is only registered, a log holds no bytes.

@@ -25,9 +25,14 @@ mod time;
 
 pub use apply::{ImpossibleEvent, apply};
 pub use command::*;
-pub use decide::{Decision, Documents, Ends, Issued, decide, issue_receipt, public_text};
+pub use decide::{
+    Decision, Documents, Ends, Issued, decide, interrupted, issue_receipt, public_text,
+};
 pub use document::{Document, Links, Position};
-pub use event::{Draft, Event, EventName, ParseEventError, ReplayMark, ResourceRef, pruned_digest};
+pub use event::{
+    Draft, EVENT_OVERRIDE, Event, EventName, ParseEventError, ReplayMark, ResourceRef,
+    pruned_digest,
+};
 pub use id::*;
 pub use kind::{InDiff, InReceipt, InRecovery, InReplay, Kind, NamedBlob, Retention, UnknownKind};
 pub use lifecycle::{Status, StatusChange};

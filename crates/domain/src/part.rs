@@ -55,8 +55,8 @@ impl Role {
     }
 }
 
-/// Who may see a part or an Artifact.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
+/// Who may see a part or an Artifact; what fewer may see is greater.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum Visibility {
     /// Everybody who may read the resource.

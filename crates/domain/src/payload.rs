@@ -210,7 +210,7 @@ payloads! {
     }
     Decided { request_id: Detail, }
     Withdrawn { reason: Detail, }
-    CancelRequested { scope: Detail, ?reason: Detail, ?message_id: Detail, }
+    CancelRequested { scope: Detail, ?reason: Detail, ?message_id: Detail, ?pending: bool, }
     EffectRequested {
         effect_key: Detail,
         kind: Detail,
@@ -228,6 +228,7 @@ payloads! {
         ?provider_request_id: Detail,
         ?model: Detail,
         ?side_effects: Detail,
+        ?interrupted_through: Position,
     }
     MessageDelta { effect_key: Detail, index: Detail, text: Detail, }
     VaultCreated { provider: String, capabilities: Vec<String>, metadata: Detail, }

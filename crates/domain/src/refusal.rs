@@ -32,7 +32,7 @@ pub enum Refusal {
         status: Option<Status>,
     },
     /// An attempt to move a Task where its lifecycle does not go.
-    #[error("a task that is {} cannot go on", status.as_str())]
+    #[error("{}", excluded_by(*status))]
     InvalidTransition {
         /// The status that excludes the move.
         status: Status,
@@ -56,5 +56,13 @@ impl Refusal {
             object,
             param: None,
         }
+    }
+}
+
+fn excluded_by(status: Status) -> String {
+    if status.is_terminal() {
+        format!("the task is already {}", status.as_str())
+    } else {
+        format!("not possible while the task is {}", status.as_str())
     }
 }

@@ -3,22 +3,49 @@
 //! Pure, so that it can run inside a store's transaction, once the first position is known.
 
 use std::collections::BTreeMap;
+use std::sync::Arc;
 
 use crate::apply::apply;
 use crate::{
     Document, Documents, Draft, Event, EventName, ImpossibleEvent, Links, Position, Timestamp,
 };
 
-/// Documents as a turn sees them: what the store held, changed by what the turn has decided so far.
+/// Documents as a turn sees them: what the store held, changed by what the turn has decided so far. Copies share the
+/// documents that neither has changed.
 #[derive(Debug, Clone, Default)]
 pub struct Scratch {
-    documents: BTreeMap<Box<str>, Document>,
+    documents: BTreeMap<Box<str>, Arc<Document>>,
+    /// What documents were since the mark, latest last; none without a mark.
+    before: Option<Vec<Before>>,
 }
+
+/// What a document was, by its id; none when it was not there.
+type Before = (Box<str>, Option<Arc<Document>>);
 
 impl Scratch {
     /// Puts a document in.
     pub fn insert(&mut self, document: Document) {
+        self.insert_shared(Arc::new(document));
+    }
+
+    /// Puts a document in that somebody else holds too.
+    pub fn insert_shared(&mut self, document: Arc<Document>) {
         self.documents.insert(document.id.clone(), document);
+    }
+
+    /// Remembers how things stand: [`Scratch::roll_back`] returns to it. Replaces an earlier mark.
+    pub fn mark(&mut self) {
+        self.before.get_or_insert_default().clear();
+    }
+
+    /// Undoes what was sealed since the mark.
+    pub fn roll_back(&mut self) {
+        for (id, document) in self.before.take().into_iter().flatten().rev() {
+            match document {
+                Some(document) => self.documents.insert(id, document),
+                None => self.documents.remove(&id),
+            };
+        }
     }
 
     fn key(&self, id: Option<&str>) -> Option<Position> {
@@ -27,13 +54,27 @@ impl Scratch {
 
     /// Returns every document, by id.
     pub fn iter(&self) -> impl Iterator<Item = &Document> {
+        self.documents.values().map(|document| &**document)
+    }
+
+    /// Returns every document, by id, to be kept.
+    pub fn iter_shared(&self) -> impl Iterator<Item = &Arc<Document>> {
         self.documents.values()
+    }
+
+    /// Takes a document out to change it.
+    fn take(&mut self, id: &str) -> Option<Document> {
+        let document = self.documents.remove(id);
+        if let Some(before) = &mut self.before {
+            before.push((id.into(), document.clone()));
+        }
+        document.map(Arc::unwrap_or_clone)
     }
 }
 
 impl Documents for Scratch {
     fn document(&self, id: &str) -> Option<&Document> {
-        self.documents.get(id)
+        self.documents.get(id).map(|document| &**document)
     }
 }
 
@@ -48,6 +89,8 @@ pub struct Sealed {
     pub resource: Position,
     /// The stored bytes.
     pub bytes: Vec<u8>,
+    /// What they say.
+    pub event: Event,
 }
 
 /// Seals drafts from a first position on and folds them into the scratch documents.
@@ -64,7 +107,7 @@ pub fn seal(
     let mut sealed = Vec::with_capacity(drafts.len());
     for (index, draft) in drafts.iter().enumerate() {
         let position = first.plus(index as u64);
-        let document = scratch.documents.remove(&draft.resource.id);
+        let document = scratch.take(&draft.resource.id);
         let mut payload = draft.payload.clone();
         if let Some((member, distance)) = draft.sibling {
             payload.insert(member.to_owned(), log.id(position.plus(distance)).into());
@@ -103,6 +146,7 @@ pub fn seal(
             links,
             resource: own_key,
             bytes,
+            event,
         });
     }
     Ok(sealed)

@@ -300,6 +300,9 @@ pub struct Task {
     /// Where its log is, when it was taken over from another one.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub imported: Option<Imported>,
+    /// Interrupts that no step has been told of yet: positions of the events that asked for them.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub interrupts: Vec<Position>,
 }
 
 /// What this log knows of a Task that ran under another one.

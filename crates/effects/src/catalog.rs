@@ -33,8 +33,10 @@ pub struct CatalogTool {
     pub server: Option<String>,
     /// Its name there, or of the declared command.
     pub tool: String,
-    /// True when calling it twice does no harm.
+    /// True when it may be called again after a crash that left its result unknown.
     pub repeatable: bool,
+    /// True when the operator says that it changes nothing, and its server does not say otherwise.
+    pub read_only: bool,
     /// The names of the secrets that it is given.
     #[serde(skip_serializing_if = "Vec::is_empty")]
     pub secrets: Vec<String>,
@@ -183,7 +185,8 @@ fn local(tool: &Tool) -> CatalogTool {
         via: Via::Local,
         server: None,
         tool: config.name.clone(),
-        repeatable: config.repeatable,
+        repeatable: config.repeatable || config.read_only,
+        read_only: config.read_only,
         secrets: names(config.secrets.values()),
     }
 }
@@ -206,17 +209,24 @@ async fn offered(server: &Server, secrets: &Secrets) -> Result<Vec<CatalogTool>,
     })?;
     Ok(tools
         .into_iter()
-        .map(|tool| CatalogTool {
-            name: model_name(id, &tool.name),
-            description: scrubber.text(tool.description.as_deref().unwrap_or_default()),
-            parameters: scrubber.value(Value::Object((*tool.input_schema).clone())),
-            via: Via::Mcp,
-            server: Some(id.to_owned()),
-            repeatable: tool.annotations.is_some_and(|hints| {
-                hints.read_only_hint == Some(true) || hints.idempotent_hint == Some(true)
-            }),
-            tool: tool.name.into_owned(),
-            secrets: names(server.secrets()),
+        .map(|tool| {
+            // What a server says of its own tools is no promise: it can only take back what the operator says.
+            let hints = tool.annotations.unwrap_or_default();
+            let changes =
+                hints.read_only_hint == Some(false) || hints.destructive_hint == Some(true);
+            let read_only = server.is_read_only(&tool.name) && !changes;
+            let again = server.is_repeatable(&tool.name) && hints.idempotent_hint != Some(false);
+            CatalogTool {
+                name: model_name(id, &tool.name),
+                description: scrubber.text(tool.description.as_deref().unwrap_or_default()),
+                parameters: scrubber.value(Value::Object((*tool.input_schema).clone())),
+                via: Via::Mcp,
+                server: Some(id.to_owned()),
+                repeatable: read_only || again,
+                read_only,
+                tool: tool.name.into_owned(),
+                secrets: names(server.secrets()),
+            }
         })
         .collect())
 }

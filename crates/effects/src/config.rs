@@ -156,9 +156,35 @@ pub struct ToolConfig {
     /// How many bytes the files of the folder may hold to be observed.
     #[serde(default = "observed_bytes_max")]
     pub observed_bytes_max: u64,
-    /// True when running it twice does no harm.
+    /// True when it may run again after a crash that left its result unknown.
     #[serde(default)]
     pub repeatable: bool,
+    /// True when it changes nothing. Only such tools run without asking under the careful tiers.
+    #[serde(default)]
+    pub read_only: bool,
+    /// What it can read besides system folders, its own file and its folder.
+    #[serde(default)]
+    pub read: Vec<PathBuf>,
+    /// What it can change besides its folder and a temporary one.
+    #[serde(default)]
+    pub write: Vec<PathBuf>,
+    /// Whether it has the network.
+    #[serde(default)]
+    pub network: bool,
+    /// Whether it is confined.
+    #[serde(default)]
+    pub sandbox: SandboxMode,
+}
+
+/// Whether a program is confined by the kernel.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub enum SandboxMode {
+    /// It is, and does not run where that is not possible.
+    #[default]
+    On,
+    /// It runs with the rights of the server: it can read the server's keys.
+    Off,
 }
 
 /// What a local command reads.
@@ -226,6 +252,25 @@ pub struct McpServerConfig {
     /// The longest message of the server.
     #[serde(default = "message_bytes_max")]
     pub output_bytes_max: usize,
+    /// Its tools that change nothing, by their names there, or `*`. Only such tools run without asking under the
+    /// careful tiers. What the server itself says of a tool can take this back, never give it.
+    #[serde(default)]
+    pub read_only: Vec<String>,
+    /// Its tools that may be called again after a crash that left their result unknown, by their names there, or `*`.
+    #[serde(default)]
+    pub repeatable: Vec<String>,
+    /// What the program can read besides system folders, its own file and its folder.
+    #[serde(default)]
+    pub read: Vec<PathBuf>,
+    /// What the program can change besides its folder and a temporary one.
+    #[serde(default)]
+    pub write: Vec<PathBuf>,
+    /// Whether the program has the network.
+    #[serde(default)]
+    pub network: bool,
+    /// Whether the program is confined.
+    #[serde(default)]
+    pub sandbox: SandboxMode,
 }
 
 fn path_and_home() -> Vec<String> {

@@ -37,6 +37,7 @@
 
 mod catalog;
 mod config;
+pub mod confine;
 mod mcp;
 mod outside;
 mod prices;
@@ -49,7 +50,8 @@ mod vault;
 pub use catalog::{CatalogError, CatalogTool, Via};
 pub use config::{
     ApiKey, Config, ConfigError, McpServerConfig, Price, PriceTable, ProviderConfig, ProviderKind,
-    SecretRef, Stdin, ToolConfig,
+    SandboxMode, SecretRef, Stdin, ToolConfig,
 };
+pub use confine::Confinement;
 pub use outside::Outside;
 pub use vault::{SecretHandle, Vault, VaultError};

@@ -24,6 +24,7 @@ use runs::workflow::{Effect, Performed};
 use tokio::sync::Mutex;
 
 use crate::config::{ApiKey, ConfigError, McpServerConfig, SecretRef, check_ids};
+use crate::confine::{Confinement, Reach, Sandbox};
 use crate::scrub::Scrubber;
 use crate::secrets::{SecretError, Secrets};
 use connection::Connection;
@@ -43,6 +44,8 @@ pub(crate) struct Server {
     config: McpServerConfig,
     client: reqwest::Client,
     host: Option<String>,
+    /// That of its program, if it is one.
+    sandbox: Option<Sandbox>,
     connection: Mutex<Option<Arc<Connection>>>,
 }
 
@@ -69,6 +72,7 @@ impl Servers {
     pub(crate) fn new(
         configs: Vec<McpServerConfig>,
         client: &reqwest::Client,
+        confinement: &Arc<Confinement>,
     ) -> Result<Self, ConfigError> {
         check_ids(
             "MCP server",
@@ -76,12 +80,17 @@ impl Servers {
         )?;
         let mut servers = BTreeMap::new();
         for config in configs {
-            let host = check(&config).map_err(|problem| {
-                ConfigError::new(format!("MCP server `{}`", config.id), problem)
-            })?;
+            let refused =
+                |problem| ConfigError::new(format!("MCP server `{}`", config.id), problem);
+            let host = check(&config).map_err(refused)?;
+            let sandbox = match config.command {
+                Some(_) => Some(sandbox(&config, confinement).map_err(refused)?),
+                None => None,
+            };
             let server = Server {
                 client: client.clone(),
                 host,
+                sandbox,
                 connection: Mutex::default(),
                 config,
             };
@@ -134,18 +143,30 @@ impl Servers {
     }
 }
 
+fn sandbox(config: &McpServerConfig, confinement: &Arc<Confinement>) -> Result<Sandbox, String> {
+    let reach = Reach {
+        folder: config.folder.clone(),
+        read: config.read.clone(),
+        write: config.write.clone(),
+        network: config.network,
+        mode: config.sandbox,
+    };
+    Sandbox::new(confinement, reach)
+}
+
 /// Returns the host of a server behind an address.
 fn check(config: &McpServerConfig) -> Result<Option<String>, String> {
     if config.id.contains(SEPARATOR) {
         return Err(format!("the id cannot contain `{SEPARATOR}`"));
     }
     for name in config.headers.keys().chain(config.secret_headers.keys()) {
-        HeaderName::try_from(name).map_err(|_| format!("`{name}` is no name of a header"))?;
+        HeaderName::try_from(name).map_err(|_| format!("`{name}` is not a valid header name"))?;
     }
     match (&config.command, &config.url) {
         (Some(command), None) if !command.is_empty() => Ok(None),
         (None, Some(url)) => {
-            let url = Url::parse(url).map_err(|error| format!("`url` is no address: {error}"))?;
+            let url =
+                Url::parse(url).map_err(|error| format!("`url` is not a valid URL: {error}"))?;
             match (url.scheme(), url.host_str()) {
                 ("http" | "https", Some(host)) => Ok(Some(host.to_owned())),
                 _ => Err("`url` must begin with http:// or https://".to_owned()),
@@ -155,9 +176,23 @@ fn check(config: &McpServerConfig) -> Result<Option<String>, String> {
     }
 }
 
+fn is_named(names: &[String], tool: &str) -> bool {
+    names.iter().any(|name| name == tool || name == "*")
+}
+
 impl Server {
     pub(crate) fn id(&self) -> &str {
         &self.config.id
+    }
+
+    /// Returns whether the operator says that a tool changes nothing.
+    pub(crate) fn is_read_only(&self, tool: &str) -> bool {
+        is_named(&self.config.read_only, tool)
+    }
+
+    /// Returns whether the operator says that a tool may be called twice.
+    pub(crate) fn is_repeatable(&self, tool: &str) -> bool {
+        is_named(&self.config.repeatable, tool)
     }
 
     /// The secrets that its process or its address is given.
@@ -186,6 +221,7 @@ impl Server {
             // Nobody watches what a server's process does.
             None => Observed {
                 not_observed: vec!["fs_writes".to_owned(), "network_egress".to_owned()],
+                sandbox: self.sandbox.as_ref().map(Sandbox::told),
                 ..Observed::default()
             },
         }

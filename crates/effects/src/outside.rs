@@ -12,6 +12,7 @@ use serde_json::json;
 
 use crate::catalog::{self, CatalogError, CatalogTool};
 use crate::config::{Config, ConfigError};
+use crate::confine::Confinement;
 use crate::mcp::Servers;
 use crate::provider::{Choice, Providers};
 use crate::secrets::Secrets;
@@ -47,15 +48,20 @@ impl Outside {
     ///
     /// # Errors
     /// Names the part of the configuration that cannot work.
-    pub fn new(config: Config, vault: Option<Vault>) -> Result<Self, ConfigError> {
+    pub fn new(
+        config: Config,
+        vault: Option<Vault>,
+        confinement: Confinement,
+    ) -> Result<Self, ConfigError> {
+        let confinement = Arc::new(confinement);
         let client = reqwest::Client::builder()
             .connect_timeout(CONNECT_TIMEOUT)
             // A redirected call would carry its key to a host that nobody configured.
             .redirect(reqwest::redirect::Policy::none())
             .build()
             .map_err(|error| ConfigError::new("HTTP client", error.to_string()))?;
-        let tools = Tools::new(config.tools.clone())?;
-        let servers = Servers::new(config.mcp_servers.clone(), &client)?;
+        let tools = Tools::new(config.tools.clone(), &confinement)?;
+        let servers = Servers::new(config.mcp_servers.clone(), &client, &confinement)?;
         catalog::check(&tools, &servers)?;
         Ok(Self(Arc::new(Inner {
             providers: Providers::new(&config, client)?,
@@ -135,7 +141,7 @@ impl Inner {
                     .as_array()
                     .and_then(|names| names.iter().map(Value::as_str).collect());
                 let Some(texts) = texts else {
-                    return Performed::error("tool_unknown", "`names` is no list of names");
+                    return Performed::error("tool_unknown", "`names` is not a list of names");
                 };
                 Some::<Vec<&str>>(texts)
             }

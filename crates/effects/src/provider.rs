@@ -125,7 +125,7 @@ fn access(config: &ProviderConfig) -> Result<Access, String> {
     };
     let base = config.base_url.as_deref().unwrap_or(default);
     let url = Url::parse(&format!("{}/{path}", base.trim_end_matches('/')))
-        .map_err(|error| format!("`base_url` is no address: {error}"))?;
+        .map_err(|error| format!("`base_url` is not a valid URL: {error}"))?;
     if !matches!(url.scheme(), "http" | "https") || url.host_str().is_none() {
         return Err("`base_url` must begin with http:// or https://".to_owned());
     }

@@ -30,7 +30,7 @@ pub(crate) enum SecretError {
     },
     #[error("this run has no handle of secret `{0}` on record; a new task would have one")]
     NoHandle(String),
-    #[error("what this run has on record for secret `{0}` is no handle of it")]
+    #[error("the recorded handle does not belong to secret `{0}`")]
     NotItsHandle(String),
     #[error("environment variable `{0}` is not set, or too short for a secret")]
     NoVariable(String),

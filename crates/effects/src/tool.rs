@@ -19,6 +19,7 @@ use serde_json::json;
 use tokio::sync::Mutex;
 
 use crate::config::{ConfigError, Stdin, ToolConfig, check_ids};
+use crate::confine::{Confinement, Reach, Sandbox};
 use crate::scrub::Scrubber;
 use crate::secrets::{Secrets, environment};
 pub(crate) use process::Group;
@@ -36,12 +37,16 @@ pub(crate) struct Tools(BTreeMap<String, Arc<Tool>>);
 pub(crate) struct Tool {
     pub(crate) config: ToolConfig,
     validator: Validator,
+    sandbox: Sandbox,
     /// Held while it runs in a folder: what changes there can only be told of one command at a time.
     turn: Option<Arc<Mutex<()>>>,
 }
 
 impl Tools {
-    pub(crate) fn new(configs: Vec<ToolConfig>) -> Result<Self, ConfigError> {
+    pub(crate) fn new(
+        configs: Vec<ToolConfig>,
+        confinement: &Arc<Confinement>,
+    ) -> Result<Self, ConfigError> {
         check_ids("tool", configs.iter().map(|config| config.name.as_str()))?;
         let mut tools = BTreeMap::new();
         let mut turns = turns(&configs);
@@ -50,12 +55,23 @@ impl Tools {
             let validator =
                 check(&config).map_err(|problem| ConfigError::new(place.clone(), problem))?;
             if let Some(folder) = &mut config.folder {
-                *folder = std::path::absolute(&*folder)
-                    .map_err(|error| ConfigError::new(place, format!("`folder`: {error}")))?;
+                *folder = std::path::absolute(&*folder).map_err(|error| {
+                    ConfigError::new(place.clone(), format!("`folder`: {error}"))
+                })?;
             }
+            let reach = Reach {
+                folder: config.folder.clone(),
+                read: config.read.clone(),
+                write: config.write.clone(),
+                network: config.network,
+                mode: config.sandbox,
+            };
+            let sandbox = Sandbox::new(confinement, reach)
+                .map_err(|problem| ConfigError::new(place, problem))?;
             let tool = Tool {
                 turn: turns.remove(&config.name),
                 validator,
+                sandbox,
                 config,
             };
             tools.insert(tool.config.name.clone(), Arc::new(tool));
@@ -135,7 +151,7 @@ fn check(config: &ToolConfig) -> Result<Validator, String> {
         return Err("`parameters` must be a schema of type object".to_owned());
     }
     jsonschema::validator_for(&config.parameters)
-        .map_err(|error| format!("`parameters` is no JSON Schema: {error}"))
+        .map_err(|error| format!("`parameters` is not a valid JSON Schema: {error}"))
 }
 
 /// Returns the name in `{name}`.
@@ -202,10 +218,16 @@ impl Tool {
         let hidden = hidden
             .into_iter()
             .map(|(variable, value)| (variable, value.expose_secret().to_owned()));
+        let environment = plain.chain(hidden).collect();
+        let ready = match self
+            .sandbox
+            .command(&argv(&config.argv, members), environment)
+        {
+            Ok(ready) => ready,
+            Err(problem) => return self.not_started(&problem, &scrubber),
+        };
         let order = Order {
-            argv: argv(&config.argv, members),
-            folder: config.folder.clone(),
-            environment: plain.chain(hidden).collect(),
+            ready,
             stdin: (config.stdin == Stdin::Json).then(|| jcs(arguments)),
             timeout_ms: config.timeout_ms,
             output_bytes_max: config.output_bytes_max,
@@ -226,6 +248,7 @@ impl Tool {
         let mut observed = Observed {
             // Nobody watches the sockets of a command.
             not_observed: vec!["network_egress".to_owned()],
+            sandbox: Some(self.sandbox.told()),
             ..Observed::default()
         };
         let changes = match (before, self.look(scrubber).await) {
@@ -250,6 +273,12 @@ impl Tool {
         look.await.ok()?.ok()
     }
 
+    fn not_started(&self, problem: &str, scrubber: &Scrubber) -> Performed {
+        let name = &self.config.name;
+        let message = scrubber.text(&format!("`{name}` could not be started: {problem}"));
+        Performed::error("tool_not_started", message)
+    }
+
     fn told(&self, ended: Ended, observed: Observed, scrubber: &Scrubber) -> Performed {
         let name = &self.config.name;
         let (end, stdout, stderr) = match ended {
@@ -258,10 +287,7 @@ impl Tool {
                 stdout,
                 stderr,
             } => (end, stdout, stderr),
-            Ended::NotStarted(problem) => {
-                let message = scrubber.text(&format!("`{name}` could not be started: {problem}"));
-                return Performed::error("tool_not_started", message);
-            }
+            Ended::NotStarted(problem) => return self.not_started(&problem, scrubber),
         };
         let (mut performed, more) = match end {
             End::Exited { code } => (Performed::ok(json!({})), ("exit_code", json!(code))),

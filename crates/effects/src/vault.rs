@@ -57,7 +57,7 @@ pub enum VaultError {
     #[error("the vault has no secret `{0}`")]
     Unknown(String),
     /// A name outside `[A-Za-z0-9_.-]{1,64}`.
-    #[error("`{0}` is no name of a secret: use 1 to 64 of the characters A-Z a-z 0-9 _ . -")]
+    #[error("`{0}` is not a valid secret name: use 1 to 64 of the characters A-Z a-z 0-9 _ . -")]
     BadName(String),
     /// A value that cannot be kept.
     #[error("a secret is text of {VALUE_BYTES_MIN} to {VALUE_BYTES_MAX} bytes without NUL")]

@@ -82,8 +82,8 @@ impl Engine {
         let done = self
             .carry_out(caller, request, idempotency.as_ref())
             .await?;
-        let event = match done.written.event(done.answer)? {
-            Some(event) => Some(event),
+        let event = match done.written.event(done.answer) {
+            Some(event) => Some(event.clone()),
             None => self.event_at(done.answer).await?,
         };
         let subject = match &event {
@@ -93,7 +93,8 @@ impl Engine {
         // A Task that was submitted has gone on since.
         let mut written = done.written;
         if submits {
-            self.settle(&subject.id, settle).await?;
+            let key = written.document(&subject.id).map(|document| document.key);
+            self.settle(&subject.id, key, settle).await?;
             written = Written::default();
         }
         let view = if to_task {
@@ -245,18 +246,20 @@ impl Engine {
 
     /// Waits until a submitted Task is worth showing: never before WORKING while a worker is free (AP-LIFE-09),
     /// and for a short window until it ends or waits (C-20). Waits on the log.
-    async fn settle(&self, id: &str, settle: Settle) -> Result<(), Refused> {
-        let mut news = self.shared.store.news();
+    async fn settle(&self, id: &str, key: Option<Position>, settle: Settle) -> Result<(), Refused> {
+        let key = match key {
+            Some(key) => key,
+            None => match self.document(id).await? {
+                Some(document) => document.key,
+                None => return Ok(()),
+            },
+        };
+        let mut watch = self.watch_task(key);
         let mut window = self.shared.clock.sleep(self.shared.limits.settle_window);
         let mut start_window = self.shared.clock.sleep(self.shared.limits.start_window);
         let mut window_over = false;
         loop {
-            let documents = self.shared.store.documents(vec![id.into()]).await?;
-            let Some(State::Task(task)) = documents
-                .into_iter()
-                .flatten()
-                .next()
-                .map(|document| document.state)
+            let Some(State::Task(task)) = self.document(id).await?.map(|document| document.state)
             else {
                 return Ok(());
             };
@@ -277,10 +280,10 @@ impl Engine {
             }
             tokio::select! {
                 biased;
-                // Lagging is as good a reason to look again as news.
-                _ = news.recv() => {}
-                () = &mut window, if !window_over => window_over = true,
+                // Time first: news may always be there.
                 () = &mut start_window => return Ok(()),
+                () = &mut window, if !window_over => window_over = true,
+                () = watch.changed() => {}
             }
         }
     }

@@ -11,10 +11,10 @@ use tokio::sync::{mpsc, oneshot};
 
 use crate::limits::Limits;
 use crate::metrics::Metrics;
-use crate::port::{Clock, Commit, Ids, Performer, SealedTurn, SecretKeeper, Spawn, Store};
+use crate::port::{Clock, Ids, Performer, SecretKeeper, Spawn, Store};
 use crate::receipt::Authority;
 use crate::refused::Refused;
-use crate::turn::{self, Cache, ClaimRequest, Done, Item, Lease};
+use crate::turn::{self, Cache, ClaimRequest, Done, Folds, Item, Lease, NotDone, Queues};
 use crate::worker::{Work, session_replay};
 use runs::workflow::Registry;
 
@@ -45,7 +45,9 @@ pub struct Parts {
 #[derive(Clone)]
 pub struct Engine {
     pub(crate) shared: Arc<Shared>,
-    turns: mpsc::Sender<Item>,
+    clients: mpsc::Sender<Item>,
+    /// What workers and the engine itself order does not wait behind clients.
+    workers: mpsc::Sender<Item>,
 }
 
 /// What turns, workers and reads share.
@@ -63,6 +65,8 @@ pub(crate) struct Shared {
     pub(crate) work: Work,
     /// What the last turns saw.
     pub(crate) cache: Cache,
+    /// What the receipts of open Tasks will say.
+    pub(crate) folds: Folds,
     /// Who takes leases: this process.
     pub(crate) holder: Box<str>,
     /// Held while leaves are assigned or a head is sealed: both are done by one at a time.
@@ -123,7 +127,7 @@ impl Shared {
     }
 
     /// Forgets what replays that have ended were told, however they ended.
-    pub(crate) fn forget_secrets_of_ended(&self, changed: &[Document]) {
+    pub(crate) fn forget_secrets_of_ended(&self, changed: &[Arc<Document>]) {
         for document in changed {
             if let State::Task(task) = &document.state
                 && task.replay.is_some()
@@ -168,8 +172,13 @@ impl Engine {
             authority,
             limits,
         } = parts;
-        let (turns, items) = mpsc::channel(limits.pending_commands_max);
-        let (work, jobs, sessions) = Work::new(limits.workers_max);
+        let (clients, client_items) = mpsc::channel(limits.pending_commands_max);
+        let (workers, worker_items) = mpsc::channel(limits.batch_len_max.max(1));
+        let queues = Queues {
+            clients: client_items,
+            workers: worker_items,
+        };
+        let (work, sessions) = Work::new(limits.workers_max);
         let shared = Arc::new(Shared {
             store,
             clock,
@@ -184,6 +193,7 @@ impl Engine {
             metrics: Metrics::default(),
             work,
             cache: Cache::default(),
+            folds: Folds::default(),
             tree: tokio::sync::Mutex::new(()),
             witnesses: std::sync::RwLock::default(),
             draining: AtomicBool::new(false),
@@ -191,14 +201,18 @@ impl Engine {
         });
         shared
             .spawn
-            .spawn(Box::pin(turn::run(Arc::clone(&shared), items)));
-        let engine = Self { shared, turns };
+            .spawn(Box::pin(turn::run(Arc::clone(&shared), queues)));
+        let engine = Self {
+            shared,
+            clients,
+            workers,
+        };
         engine.ensure_local_workspace().await?;
-        let recovered = engine.recover().await?;
+        let left = engine.take_over().await?;
         engine
             .shared
             .spawn
-            .spawn(Box::pin(engine.clone().work(jobs, recovered)));
+            .spawn(Box::pin(engine.clone().work(left)));
         let unfinished = engine.open_session_replays().await?;
         let replays = engine.clone().replay_sessions(sessions, unfinished);
         engine.shared.spawn.spawn(Box::pin(replays));
@@ -233,13 +247,16 @@ impl Engine {
         self.order(command, None, Lease::None).await.map(drop)
     }
 
-    /// Puts a command into the next turn and waits until it is durable or refused.
+    /// Puts a client's command into the next turn and waits until it is durable or refused.
     pub(crate) async fn order(
         &self,
         command: Command,
         claim: Option<ClaimRequest>,
         lease: Lease,
     ) -> Result<Done, Refused> {
+        if let Order::CancelTask(cancel) = &command.order {
+            self.know_log_of(&cancel.id).await?;
+        }
         let (reply, answer) = oneshot::channel();
         let item = Item {
             command,
@@ -247,7 +264,7 @@ impl Engine {
             lease,
             reply,
         };
-        match self.turns.try_send(item) {
+        match self.clients.try_send(item) {
             Ok(()) => {}
             Err(mpsc::error::TrySendError::Full(_)) => {
                 return Err(Refused::Busy {
@@ -256,12 +273,80 @@ impl Engine {
             }
             Err(mpsc::error::TrySendError::Closed(_)) => return Err(Refused::Draining),
         }
-        answer.await.unwrap_or(Err(Refused::Draining))
+        match answer.await {
+            Ok(done) => done.map_err(|not_done| not_done.refused),
+            Err(_) => Err(Refused::Draining),
+        }
+    }
+
+    /// Puts a command of the engine's own into the next turn, waiting for its place, and waits until it is durable or
+    /// refused. Gives a refused command back.
+    pub(crate) async fn order_own(
+        &self,
+        command: Command,
+        lease: Lease,
+    ) -> Result<Done, Box<NotDone>> {
+        let (reply, answer) = oneshot::channel();
+        let item = Item {
+            command,
+            claim: None,
+            lease,
+            reply,
+        };
+        let gone = |command| {
+            Box::new(NotDone {
+                refused: Refused::Draining,
+                command,
+            })
+        };
+        if let Err(mpsc::error::SendError(item)) = self.workers.send(item).await {
+            return Err(gone(Some(item.command)));
+        }
+        match answer.await {
+            Ok(done) => done.map_err(Box::new),
+            Err(_) => Err(gone(None)),
+        }
+    }
+
+    /// Reads the log of a Task that somebody wants to cancel, unless it has ended.
+    async fn know_log_of(&self, id: &TaskId) -> Result<(), Refused> {
+        match self.document(id.as_str()).await? {
+            Some(Document {
+                key,
+                state: State::Task(task),
+                ..
+            }) if !task.status.is_terminal() => self.know_task_log(key).await,
+            _ => Ok(()),
+        }
+    }
+
+    /// Has long pure work done where it keeps no other task waiting.
+    ///
+    /// # Errors
+    /// The work came to no end, which is a bug.
+    pub(crate) async fn aside<T: Send + 'static>(
+        &self,
+        work: impl FnOnce() -> T + Send + 'static,
+    ) -> Result<T, Refused> {
+        let (sender, result) = oneshot::channel();
+        let work = Box::new(move || drop(sender.send(work())));
+        self.shared.spawn.spawn_blocking(work);
+        result.await.map_err(|_| Refused::Internal {
+            detail: "work that was done aside came to no end".to_owned(),
+        })
     }
 
     /// True once a drain has begun.
     pub fn is_draining(&self) -> bool {
         self.shared.draining.load(Ordering::Acquire)
+    }
+
+    /// Says whether anything can be written, or why not.
+    ///
+    /// # Errors
+    /// Nothing can.
+    pub async fn health(&self) -> Result<(), Refused> {
+        Ok(self.shared.store.health().await?)
     }
 
     /// Stops claiming Tasks, waits a bounded time for those being worked on, and gives their leases back. No Task
@@ -281,31 +366,23 @@ impl Engine {
             tracing::warn!(%error, "the receipt log was not sealed; the next start does it");
         }
         let unfinished = self.shared.work.stop_all();
-        if unfinished.is_empty() {
-            return;
-        }
-        let turn = SealedTurn {
-            leases_released: unfinished,
-            ..SealedTurn::default()
-        };
-        let commit = Commit {
-            expected: Vec::new(),
-            fences: Vec::new(),
-            holder: self.shared.holder.clone(),
-            blobs: Vec::new(),
-            event_count: 0,
-            seal: Box::new(|_| Ok(turn)),
-            now: self.shared.clock.now(),
-        };
-        // The next process takes leases over anyway; giving them back only spares it the surprise.
-        if let Err(error) = self.shared.store.commit(commit).await {
-            tracing::warn!(%error, "leases were not given back");
+        // The next process takes leases over anyway; giving them back spares it the search for what went wrong.
+        if let Err(error) = self.give_back(unfinished).await {
+            tracing::warn!(%error, "leases were not given back; the next start will take this for a crash");
         }
     }
 
     /// The engine's counters.
     pub fn metrics(&self) -> &Metrics {
-        &self.shared.metrics
+        let (metrics, work) = (&self.shared.metrics, &self.shared.work);
+        let gauge = |count: usize| count as u64;
+        metrics
+            .queued
+            .store(gauge(work.waiting_count()), Ordering::Relaxed);
+        metrics
+            .running
+            .store(gauge(work.running_count()), Ordering::Relaxed);
+        metrics
     }
 
     /// Returns how many running replays were told secrets. Those of ended ones are gone.

@@ -25,10 +25,15 @@ impl Engine {
             let reason = if pruned { "pruned" } else { "missing" };
             return Ok(Err(unreadable(id, reason)));
         };
-        if sha256(&bytes) != imported.bundle {
-            return Ok(Err(unreadable(id, "log_corrupt")));
-        }
-        Ok(Bundle::read(&bytes).map_err(|_| unreadable(id, "log_corrupt")))
+        let expected = imported.bundle;
+        let bundle = self
+            .aside(move || {
+                (sha256(&bytes) == expected)
+                    .then(|| Bundle::read(&bytes).ok())
+                    .flatten()
+            })
+            .await?;
+        Ok(bundle.ok_or_else(|| unreadable(id, "log_corrupt")))
     }
 
     /// Reads the events of a Task that was taken over, its own first, under their own ids; after them comes what this

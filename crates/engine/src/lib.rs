@@ -24,6 +24,7 @@ mod trust;
 mod turn;
 mod vault;
 mod view;
+mod wait;
 mod worker;
 
 pub use caller::{Caller, SCOPES};

@@ -9,7 +9,8 @@ pub struct Limits {
     pub batch_len_max: usize,
     /// Commands that may wait for a turn; more are refused as unavailable.
     pub pending_commands_max: usize,
-    /// Tasks worked on at the same time.
+    /// Tasks of one caller worked on at the same time. A quarter more is kept for callers that have less than their
+    /// share.
     pub workers_max: usize,
     /// Tasks queued or being worked on; more are refused. Tasks that wait for somebody do not count.
     pub open_tasks_max: usize,

@@ -413,7 +413,7 @@ pub async fn newest_checkpoint(store: &dyn Store) -> Result<Option<String>, Refu
 async fn checkpoint_in(store: &dyn Store, document: &Document) -> Result<String, Refused> {
     let State::Batch(batch) = &document.state else {
         return Err(Refused::Internal {
-            detail: "a batch that is none".to_owned(),
+            detail: "the document is not a receipt batch".to_owned(),
         });
     };
     let text = |payload: &canon::Map<String, canon::Value>, member: &str| {

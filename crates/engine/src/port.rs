@@ -3,16 +3,20 @@
 //! The store, the clock, ids, spawning, and the performing of effects. Each port is as small as the engine can
 //! live with; an in-memory store lives beside the trait and is the first implementation.
 
+mod claim_time;
 mod memory;
+mod news;
 mod store;
 #[cfg(feature = "test-util")]
 pub mod suite;
 mod world;
 
+pub use claim_time::ClaimTime;
 pub use memory::MemoryStore;
+pub use news::{News, Publisher};
 pub use store::{
     ApiKey, Claim, ClaimScope, Commit, CommitError, Committed, Expected, Fence, LeaseName,
-    ListQuery, NewestQuery, News, ReadEvents, Scope, Seal, SealedTurn, Store, StoreFault,
-    StoredEvent, Tree, TreeAppend,
+    ListQuery, NewestQuery, ReadEvents, Scope, Seal, SealedTurn, Store, StoreFault, StoredEvent,
+    Tree, TreeAppend,
 };
 pub use world::{BoxFuture, Clock, Deltas, Ids, KeepSecretError, Performer, SecretKeeper, Spawn};

@@ -95,7 +95,11 @@ impl Engine {
         request: ListRequest,
     ) -> Result<Page, Refused> {
         caller.require("receipts:read")?;
-        let mut news = self.shared.store.news();
+        let key = match &request.task_id {
+            Some(id) => self.document(id).await?.map(|document| document.key),
+            None => None,
+        };
+        let mut watch = self.watch_task(key.unwrap_or(Position::START));
         let mut late = self.shared.clock.sleep(self.shared.limits.receipt_window);
         loop {
             let page = self.list(caller, request.clone()).await?;
@@ -104,8 +108,9 @@ impl Engine {
             }
             tokio::select! {
                 biased;
-                _ = news.recv() => {}
+                // Time first: news may always be there.
                 () = &mut late => return Ok(page),
+                () = watch.changed() => {}
             }
         }
     }
@@ -131,7 +136,7 @@ impl Engine {
         let document = self.visible(caller, ResourceKind::Receipt, id).await?;
         let State::Receipt(receipt) = &document.state else {
             return Err(Refused::Internal {
-                detail: "a receipt that is none".to_owned(),
+                detail: "the document is not a receipt".to_owned(),
             });
         };
         if receipt.imported {
@@ -189,7 +194,7 @@ impl Engine {
         let view = self.get(caller, ResourceKind::Receipt, id).await?;
         let State::Receipt(receipt) = view.document.state.clone() else {
             return Err(Refused::Internal {
-                detail: "a receipt that is none".to_owned(),
+                detail: "the document is not a receipt".to_owned(),
             });
         };
         // As stored, damaged or not: the verdict shall say what is wrong with it.

@@ -26,7 +26,7 @@ pub struct ListRequest {
     pub task_id: Option<String>,
     /// After this key.
     pub after: Position,
-    /// At most so many.
+    /// The maximum number to return.
     pub limit: usize,
 }
 
@@ -50,7 +50,7 @@ pub struct EventRange {
     pub task_id: Option<String>,
     /// After this event, exclusive.
     pub after_event_id: Option<String>,
-    /// At most so many.
+    /// The maximum number to return.
     pub limit: usize,
 }
 
@@ -189,6 +189,11 @@ impl Engine {
             )
             .await?
         };
+        // As with events: what is created while scopes are read one after the other is for the next page.
+        let head = match scopes.len() {
+            0 | 1 => None,
+            _ => Some(self.shared.store.head()),
+        };
         let mut documents = Vec::new();
         for scope in scopes {
             let query = ListQuery {
@@ -200,6 +205,7 @@ impl Engine {
             };
             documents.extend(self.shared.store.list(query).await?);
         }
+        documents.retain(|document| head.is_none_or(|head| document.key <= head));
         documents.sort_by_key(|document| document.key);
         self.page(caller, documents, request.limit).await
     }
@@ -239,7 +245,7 @@ impl Engine {
             .await?;
         let State::Session(session) = &document.state else {
             return Err(Refused::Internal {
-                detail: "a session that is none".to_owned(),
+                detail: "the document is not a session".to_owned(),
             });
         };
         let documents = self
@@ -422,13 +428,16 @@ impl Engine {
         Ok(EventPage { events, has_more })
     }
 
-    /// Reads events of several scopes in one order.
+    /// Reads events of several scopes in one order. Scopes are read one after the other, and the log goes on in between:
+    /// what came after the head at the beginning is left for the next read, so that a page never has an event whose
+    /// predecessor in another scope was missed.
     pub(crate) async fn read_scopes(
         &self,
         scopes: &[Scope],
         after: Position,
         limit: usize,
     ) -> Result<Vec<StoredEvent>, Refused> {
+        let head = self.shared.store.head();
         let mut events = Vec::new();
         for scope in scopes {
             events.extend(
@@ -443,6 +452,7 @@ impl Engine {
             );
         }
         if scopes.len() > 1 {
+            events.retain(|event| event.position <= head);
             events.sort_by_key(|event| event.position);
             events.truncate(limit);
         }
@@ -500,11 +510,21 @@ impl Engine {
         caller: &Caller,
         id: &str,
     ) -> Result<(String, Vec<u8>), Refused> {
+        let (artifact, bytes) = self.readable_artifact(caller, id).await?;
+        Ok((artifact.mime_type, bytes))
+    }
+
+    /// Reads an Artifact and its bytes, if the caller may see these.
+    pub(crate) async fn readable_artifact(
+        &self,
+        caller: &Caller,
+        id: &str,
+    ) -> Result<(domain::Artifact, Vec<u8>), Refused> {
         caller.require("artifacts:read")?;
         let document = self.visible(caller, ResourceKind::Artifact, id).await?;
         let State::Artifact(artifact) = document.state else {
             return Err(Refused::Internal {
-                detail: "an artifact that is none".to_owned(),
+                detail: "the document is not an artifact".to_owned(),
             });
         };
         match artifact.visibility {
@@ -523,7 +543,7 @@ impl Engine {
             });
         };
         match self.shared.store.blob(digest).await? {
-            Some(bytes) => Ok((artifact.mime_type, bytes)),
+            Some(bytes) => Ok((artifact, bytes)),
             None => Err(Refused::ContentUnavailable { reason: "redacted" }),
         }
     }

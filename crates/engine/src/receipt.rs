@@ -1,30 +1,66 @@
-//! Issuing receipts: from a Task's whole log to the proof that commits to it.
+//! Issuing receipts: from a Task's log to the proof that commits to it.
 //!
-//! Runs where a turn is sealed, because the receipt covers the very events of its commit. Pure: signing Ed25519 is
-//! deterministic, so sealing twice gives the same bytes.
+//! What a receipt says is folded from the events as they come ([`TaskFold`]), so that the end of a Task costs what its
+//! own commit costs, however long the Task was. Pure: signing Ed25519 is deterministic, so sealing twice gives the
+//! same bytes.
 
 use std::sync::Arc;
 
 use canon::{Digest, Map, Value};
 use domain::{
-    AutonomyTier, Blob, ChainId, Document, Documents, Draft, Ends, Event, EventName,
-    ImpossibleEvent, InReceipt, Issued, Kind, Position, ReceiptId, Scratch, Sealed, State, Status,
-    Task, TaskId, TaskPersona, Timestamp, issue_receipt, seal,
+    AutonomyTier, Blob, ChainId, Document, Documents, Draft, Event, InReceipt, Issued, Kind,
+    ParseEventError, Position, ReceiptId, Scratch, State, Status, Task, TaskId, TaskPersona,
+    Timestamp, issue_receipt,
 };
 use receipts::{
-    Approval, Decision, Determinism, End, EventLog, Failure, FinalArtifact, Identifiers, Issuer,
-    Lifecycle, Material, MaterialContent, MaterialKind, Quorum, Receipt, ReplayInput, Signer,
-    TaskFacts, Tier, Trust, build_task, event_log_digest,
+    Approval, BuildError, Decision, Determinism, End, EventLog, Failure, FinalArtifact,
+    Identifiers, Issuer, Lifecycle, Material, MaterialContent, MaterialKind, Quorum, Receipt,
+    ReplayInput, Signer, TaskFacts, Tier, Trust, build_task,
 };
-use runs::{Deeds, looks_secret};
+use runs::{SideEffectSummary, looks_secret};
+use sha2::{Digest as _, Sha256};
 
-use crate::trust;
+use crate::port::StoredEvent;
 
-/// How many events a receipt adds to the commit that ends a Task: its issue, and its place in the Session's chain.
-const RECEIPT_EVENTS: u64 = 2;
+/// What a Task's receipt says of its events, up to one of them.
+#[derive(Debug, Clone, Default)]
+pub(crate) struct TaskFold {
+    /// The last event that is in it.
+    through: Option<Position>,
+    log: Sha256,
+    story: Story,
+}
 
-/// A replay's receipt hangs off its source and leaves the chain alone.
-const REPLAY_RECEIPT_EVENTS: u64 = 1;
+impl TaskFold {
+    /// Adds the next event of the Task's log. Events that are in already are passed over.
+    pub(crate) fn add(&mut self, position: Position, bytes: &[u8], event: &Event) {
+        if self.through.is_some_and(|through| position <= through) {
+            return;
+        }
+        self.through = Some(position);
+        self.log.update(bytes);
+        self.log.update(b"\n");
+        self.story.read(event);
+    }
+
+    /// Adds the next event as it is stored.
+    ///
+    /// # Errors
+    /// Its bytes are no event.
+    pub(crate) fn read(&mut self, stored: &StoredEvent) -> Result<(), ParseEventError> {
+        self.add(
+            stored.position,
+            &stored.bytes,
+            &Event::parse(&stored.bytes)?,
+        );
+        Ok(())
+    }
+
+    /// Returns the last event that is in it.
+    pub(crate) fn through(&self) -> Position {
+        self.through.unwrap_or(Position::START)
+    }
+}
 
 /// Who signs receipts.
 #[derive(Debug, Clone)]
@@ -69,90 +105,26 @@ impl Authority {
     }
 }
 
-/// The decided events of one command, and the Task they end.
-#[derive(Debug, Clone)]
-pub(crate) struct Step {
-    pub(crate) drafts: Vec<Draft>,
-    pub(crate) ends: Option<Ends>,
-    /// Stored bytes of the ended Task's earlier events.
-    pub(crate) history: Arc<[Arc<[u8]>]>,
-}
-
-impl Step {
-    pub(crate) fn event_count(&self) -> u64 {
-        let receipt = match &self.ends {
-            Some(ends) if ends.receipt.is_some() => REPLAY_RECEIPT_EVENTS,
-            Some(_) => RECEIPT_EVENTS,
-            None => 0,
-        };
-        self.drafts.len() as u64 + receipt
-    }
-
-    /// Seals the step; `earlier` are the events of the same turn before it.
-    pub(crate) fn seal(
-        &self,
-        log: &EventName,
-        authority: &Authority,
-        scratch: &mut Scratch,
-        earlier: &[Sealed],
-        first: Position,
-        stamp: Timestamp,
-    ) -> Result<(Vec<Sealed>, Option<Blob>), ImpossibleEvent> {
-        let mut sealed = Vec::with_capacity(self.drafts.len());
-        for (index, draft) in (0..).zip(&self.drafts) {
-            let draft = trust::complete(draft, scratch, authority, stamp)?;
-            let drafts = std::slice::from_ref(draft.as_ref());
-            sealed.extend(seal(log, scratch, drafts, first.plus(index), stamp)?);
-        }
-        let Some(Ends {
-            task_id,
-            receipt_id,
-            receipt: prepared,
-        }) = &self.ends
-        else {
-            return Ok((sealed, None));
-        };
-        let broken = |problem: String| {
-            ImpossibleEvent::new(receipt_id.as_str(), Kind::ReceiptIssued, problem)
-        };
-        if let Some(prepared) = prepared {
-            let receipt = Receipt::read(prepared)
-                .map_err(|error| broken(error.to_string()))?
-                .signed(&authority.signer);
-            let source = Some(receipt.previous_hash());
-            let (issued, blob) = issue(scratch, task_id, receipt_id, &receipt, source);
-            let first = first.plus(self.drafts.len() as u64);
-            sealed.extend(seal(log, scratch, &issued, first, stamp)?);
-            return Ok((sealed, Some(blob)));
-        }
-        let Some(document) = scratch.document(task_id.as_str()).cloned() else {
-            return Err(broken(format!("no task `{task_id}`")));
-        };
-        let in_turn = earlier
-            .iter()
-            .chain(&sealed)
-            .filter(|event| event.links.task == Some(document.key));
-        let events: Vec<&[u8]> = self
-            .history
-            .iter()
-            .map(|bytes| &**bytes)
-            .chain(in_turn.map(|event| &*event.bytes))
-            .collect();
-        let facts = facts(scratch, authority, &document, receipt_id, &events, stamp)
-            .map_err(|error| broken(error.to_string()))?;
-        let receipt = build_task(&facts)
-            .and_then(|receipt| receipt.redacted(&looks_secret))
-            .map_err(|error| broken(error.to_string()))?
-            .signed(&authority.signer);
-        let (drafts, blob) = issue(scratch, task_id, receipt_id, &receipt, None);
-        let first = first.plus(self.drafts.len() as u64);
-        sealed.extend(seal(log, scratch, &drafts, first, stamp)?);
-        Ok((sealed, Some(blob)))
-    }
+/// Builds and signs the receipt of a Task that its last event has ended.
+///
+/// # Errors
+/// The receipt cannot be built: an error of this program, because content always fits.
+pub(crate) fn of_task(
+    scratch: &Scratch,
+    authority: &Authority,
+    document: &Document,
+    task: &Task,
+    receipt_id: &ReceiptId,
+    fold: TaskFold,
+    stamp: Timestamp,
+) -> Result<Receipt, BuildError> {
+    let facts = facts(scratch, authority, document, task, receipt_id, fold, stamp);
+    let receipt = build_task(&facts)?.redacted(&looks_secret)?;
+    Ok(receipt.signed(&authority.signer))
 }
 
 /// Drafts the events of a signed receipt, and its bytes.
-fn issue(
+pub(crate) fn issue(
     scratch: &Scratch,
     task_id: &TaskId,
     receipt_id: &ReceiptId,
@@ -176,19 +148,12 @@ fn facts(
     scratch: &Scratch,
     authority: &Authority,
     document: &Document,
+    task: &Task,
     receipt_id: &ReceiptId,
-    events: &[&[u8]],
+    fold: TaskFold,
     stamp: Timestamp,
-) -> Result<TaskFacts, domain::ParseEventError> {
-    let State::Task(task) = &document.state else {
-        return Err(domain::ParseEventError::new(
-            "the ended document is no task",
-        ));
-    };
-    let mut story = Story::default();
-    for bytes in events {
-        story.read(Event::parse(bytes)?);
-    }
+) -> TaskFacts {
+    let TaskFold { log, story, .. } = fold;
     let previous = match scratch
         .document(ChainId::of(&task.session_id).as_str())
         .map(|document| &document.state)
@@ -197,10 +162,10 @@ fn facts(
         _ => None,
     };
     let lifecycle = lifecycle(document, task, story.failure, stamp);
-    let redactions = story.deeds.redactions();
-    let consumed = story.deeds.consumed(wall_time_ms(task, stamp));
+    let redactions = story.side_effects.redactions();
+    let consumed = story.side_effects.consumed(wall_time_ms(task, stamp));
     let log_id = format!("event_log_{}", document.id);
-    Ok(TaskFacts {
+    TaskFacts {
         receipt_id: receipt_id.to_string(),
         issuer: Issuer {
             id: authority.id.clone(),
@@ -228,21 +193,21 @@ fn facts(
             event_log: EventLog {
                 uri: format!("artifact://{log_id}"),
                 id: log_id,
-                sha256: event_log_digest(events.iter().copied()),
+                sha256: Digest::from_bytes(log.finalize().into()),
             },
             materials: story.materials,
         },
-        model_calls: story.deeds.model_calls,
+        model_calls: story.side_effects.model_calls,
         alternatives: Vec::new(),
         route_policy_reason: "the model that the persona or the server names".to_owned(),
         currency: "USD".to_owned(),
-        side_effects: story.deeds.side_effects,
+        side_effects: story.side_effects.side_effects,
         final_artifacts: story.artifacts,
         redactions,
         previous_receipt_hash: previous,
         merkle_root: None,
         metadata: Map::new(),
-    })
+    }
 }
 
 /// The tier is the Persona's, from start to end. A Task without one has no tier of its own (C-46).
@@ -295,26 +260,26 @@ fn wall_time_ms(task: &Task, stamp: Timestamp) -> u64 {
 }
 
 /// What is collected while reading a Task's events in order.
-#[derive(Default)]
+#[derive(Debug, Clone, Default)]
 struct Story {
     materials: Vec<Material>,
-    deeds: Deeds,
+    side_effects: SideEffectSummary,
     approvals: Vec<Approval>,
     artifacts: Vec<FinalArtifact>,
     failure: Option<Failure>,
 }
 
 impl Story {
-    fn read(&mut self, event: Event) {
+    fn read(&mut self, event: &Event) {
         let text = |member: &str| event.payload.get(member).and_then(Value::as_str);
         match event.kind().map_or(InReceipt::Digest, Kind::in_receipt) {
             InReceipt::Digest => {}
-            InReceipt::Effect => self.effect(&event),
-            InReceipt::ToolUse => self.deeds.uses_tool(&event.payload),
+            InReceipt::Effect => self.effect(event),
+            InReceipt::ToolUse => self.side_effects.uses_tool(&event.payload),
             InReceipt::Answer => {
                 let approved = event.payload.get("approved") == Some(&Value::Bool(true));
                 self.approvals.push(approval(
-                    &event,
+                    event,
                     if approved {
                         Decision::Approved
                     } else {
@@ -322,8 +287,8 @@ impl Story {
                     },
                 ));
             }
-            InReceipt::Withdrawal => self.approvals.push(approval(&event, Decision::Canceled)),
-            InReceipt::Trust => self.evidence(&event),
+            InReceipt::Withdrawal => self.approvals.push(approval(event, Decision::Canceled)),
+            InReceipt::Trust => self.evidence(event),
             InReceipt::Content => {
                 let known = self
                     .artifacts
@@ -404,7 +369,7 @@ impl Story {
                 content: MaterialContent::Stored { uri, sha256 },
             });
         }
-        self.deeds.effect(&event.payload);
+        self.side_effects.effect(&event.payload);
     }
 }
 

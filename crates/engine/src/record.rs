@@ -60,7 +60,9 @@ impl Engine {
         };
         let a = self.source(a, Beside::Everything).await??;
         let b = self.source(b, Beside::Everything).await??;
-        Ok(diff::between(&a, &b, &self.shared.workflows, reveal))
+        let workflows = self.shared.workflows.clone();
+        self.aside(move || diff::between(&a, &b, &workflows, reveal))
+            .await
     }
 
     async fn finished(
@@ -87,7 +89,7 @@ impl Engine {
                 status: Some(task.status),
             })),
             _ => Err(Refused::Internal {
-                detail: "a task that is none".to_owned(),
+                detail: "the document is not a task".to_owned(),
             }),
         }
     }

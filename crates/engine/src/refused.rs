@@ -26,14 +26,14 @@ pub enum Refused {
     /// The event cursor names nothing that can be read.
     #[error("the cursor is unknown or no longer available")]
     CursorExpired,
-    /// The Task exists, its log is not to be had any more.
+    /// The Task exists, its log is no longer available.
     #[error("{}", gone(reason))]
     RecordGone {
         /// A stable word for programs: `pruned`, `missing` or `log_corrupt`.
         reason: &'static str,
     },
-    /// The Artifact exists, its bytes are not to be had.
-    #[error("the artifact has no bytes to give: {reason}")]
+    /// The Artifact exists, its bytes are not available.
+    #[error("the artifact's content is not available: {reason}")]
     ContentUnavailable {
         /// A stable word for programs.
         reason: &'static str,
@@ -50,7 +50,19 @@ pub enum Refused {
     /// There is no room to write.
     #[error("the disk is full")]
     Full,
-    /// The store failed, or a bug was caught. Details go to the log, not to the caller.
+    /// Nothing can be written until somebody looks after the store.
+    #[error("the server cannot write at the moment")]
+    Unavailable {
+        /// For the log.
+        detail: String,
+    },
+    /// The store failed, which may pass. Details go to the log, not to the caller.
+    #[error("internal error")]
+    Store {
+        /// For the log.
+        detail: String,
+    },
+    /// A bug was caught, or what is stored makes no sense. Details go to the log, not to the caller.
     #[error("internal error")]
     Internal {
         /// For the log.
@@ -60,9 +72,7 @@ pub enum Refused {
 
 fn gone(reason: &str) -> String {
     match reason {
-        "pruned" => {
-            "retention took the events of this task: only their headers are left".to_owned()
-        }
+        "pruned" => "this task's events were pruned: only their headers are left".to_owned(),
         reason => format!("the events of this task cannot be read: {reason}"),
     }
 }
@@ -83,10 +93,24 @@ impl From<StoreFault> for Refused {
     fn from(fault: StoreFault) -> Self {
         if fault.is_full() {
             Refused::Full
-        } else {
-            Refused::Internal {
+        } else if fault.is_unavailable() {
+            Refused::Unavailable {
                 detail: fault.to_string(),
             }
+        } else {
+            Refused::Store {
+                detail: fault.to_string(),
+            }
+        }
+    }
+}
+
+impl Refused {
+    /// Says what happened, with what only an operator may read.
+    pub(crate) fn for_the_log(&self) -> String {
+        match self {
+            Refused::Internal { detail } | Refused::Store { detail } => detail.clone(),
+            other => other.to_string(),
         }
     }
 }

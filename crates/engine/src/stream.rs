@@ -136,10 +136,11 @@ impl EventStream {
                 continue;
             }
             if self.ask_for_end {
-                self.ask_for_end = false;
                 if self.is_over().await? {
                     return Ok(None);
                 }
+                // Not before it is known: whoever drops this future and calls again must ask again.
+                self.ask_for_end = false;
                 continue;
             }
             match self.news.recv().await {
@@ -169,12 +170,13 @@ impl EventStream {
     }
 
     fn take(&mut self, news: &News) {
-        let Some(last) = news.events.last() else {
+        let events = news.events();
+        let Some(last) = events.last() else {
             // Somebody else committed: the log knows what.
             self.behind = true;
             return;
         };
-        for event in news.events.iter() {
+        for event in events.iter() {
             let wanted = event.position > self.cursor
                 && self.scopes.iter().any(|scope| scope.contains(event.links));
             if wanted {

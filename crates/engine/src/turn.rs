@@ -3,13 +3,18 @@
 //! Takes what waits, reads the documents it names, decides each command on a scratch copy (later commands see what
 //! earlier ones changed), seals and commits once, then answers all. Clients that come together share one sync;
 //! a client alone pays one. A refusal writes nothing and leaves its neighbours alone; a conflict repeats the turn.
+//! What cannot be read or sealed for one command is no reason to refuse the others: they are taken one by one then.
+//!
+//! Workers have a queue of their own: however many clients press, what was performed gets recorded.
 //!
 //! Invariant: no answer leaves before the commit that it depends on, refusals included, because a refusal may rest
 //! on a neighbour's change.
 
 mod cache;
+mod folds;
 mod load;
 mod plan;
+mod seal;
 
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
@@ -23,8 +28,11 @@ use crate::engine::Shared;
 use crate::port::{ClaimScope, CommitError, Committed, Fence, LeaseName};
 use crate::refused::Refused;
 pub(crate) use cache::Cache;
+pub(crate) use folds::Folds;
 pub(crate) use plan::Written;
 use plan::{Outcome, prepare};
+#[cfg(feature = "test-util")]
+pub(crate) use seal::SealStep;
 
 /// A command on its way into a turn.
 #[derive(Debug)]
@@ -32,7 +40,24 @@ pub(crate) struct Item {
     pub(crate) command: Command,
     pub(crate) claim: Option<ClaimRequest>,
     pub(crate) lease: Lease,
-    pub(crate) reply: oneshot::Sender<Result<Done, Refused>>,
+    pub(crate) reply: oneshot::Sender<Result<Done, NotDone>>,
+}
+
+/// A command that was refused, given back so that it can be repeated.
+#[derive(Debug)]
+pub(crate) struct NotDone {
+    pub(crate) refused: Refused,
+    /// None when nobody knows what became of it: the engine is gone.
+    pub(crate) command: Option<Command>,
+}
+
+/// Where commands wait for their turn.
+#[derive(Debug)]
+pub(crate) struct Queues {
+    /// Those of clients.
+    pub(crate) clients: mpsc::Receiver<Item>,
+    /// Those of workers and of the engine itself.
+    pub(crate) workers: mpsc::Receiver<Item>,
 }
 
 /// The idempotency key of a command, digested.
@@ -68,24 +93,56 @@ pub(crate) struct Done {
     pub(crate) written: Written,
 }
 
+/// How often a turn is repeated because somebody else committed first.
+const CONFLICTS_MAX: u32 = 16;
+
 /// Takes turns until every sender is gone.
-pub(crate) async fn run(shared: Arc<Shared>, mut items: mpsc::Receiver<Item>) {
+pub(crate) async fn run(shared: Arc<Shared>, mut queues: Queues) {
+    let most = shared.limits.batch_len_max.max(1);
     let mut batch = Vec::new();
-    while items
-        .recv_many(&mut batch, shared.limits.batch_len_max)
-        .await
-        > 0
-    {
+    loop {
+        let first = tokio::select! {
+            biased;
+            first = queues.workers.recv() => first,
+            first = queues.clients.recv() => first,
+        };
+        batch.extend(first);
+        // Half of a turn at most for workers, when clients wait too.
+        fill(&mut batch, &mut queues.workers, most.div_ceil(2));
+        fill(&mut batch, &mut queues.clients, most);
+        fill(&mut batch, &mut queues.workers, most);
+        if batch.is_empty() {
+            // The engine is gone, and with it both senders.
+            return;
+        }
         take(&shared, std::mem::take(&mut batch)).await;
+    }
+}
+
+fn fill(batch: &mut Vec<Item>, queue: &mut mpsc::Receiver<Item>, most: usize) {
+    while batch.len() < most {
+        let Ok(item) = queue.try_recv() else { return };
+        batch.push(item);
+    }
+}
+
+/// Takes the commands of a turn that failed as a whole one by one, so that only those fail whose fault it is.
+async fn take_apart(shared: &Arc<Shared>, batch: Vec<Item>, refused: &Refused) {
+    if batch.len() <= 1 {
+        return refuse_all(shared, batch, refused);
+    }
+    for item in batch {
+        Box::pin(take(shared, vec![item])).await;
     }
 }
 
 async fn take(shared: &Arc<Shared>, mut batch: Vec<Item>) {
     let began = shared.clock.now();
+    let mut conflicts = 0;
     loop {
         let turn = match prepare(shared, &batch).await {
             Ok(turn) => turn,
-            Err(refused) => return refuse_all(shared, batch, &refused),
+            Err(refused) => return take_apart(shared, batch, &refused).await,
         };
         let written = turn.written.clone();
         let committed = match turn.commit {
@@ -99,6 +156,7 @@ async fn take(shared: &Arc<Shared>, mut batch: Vec<Item>) {
             Ok(committed) => {
                 let changed = written.documents();
                 shared.cache.insert(changed);
+                shared.folds.after_commit(&written);
                 shared.metrics.turns.fetch_add(1, Ordering::Relaxed);
                 shared
                     .metrics
@@ -124,6 +182,15 @@ async fn take(shared: &Arc<Shared>, mut batch: Vec<Item>) {
             Err(CommitError::Conflict) => {
                 shared.metrics.conflicts.fetch_add(1, Ordering::Relaxed);
                 shared.cache.clear();
+                conflicts += 1;
+                if conflicts == CONFLICTS_MAX {
+                    let busy = Refused::Busy { what: "conflicts" };
+                    return take_apart(shared, batch, &busy).await;
+                }
+                if conflicts > 1 {
+                    let pause = Duration::from_millis(1 << conflicts.min(6));
+                    shared.clock.sleep(pause).await;
+                }
             }
             Err(CommitError::Fenced(lease)) => {
                 let (fenced, rest): (Vec<_>, Vec<_>) =
@@ -150,13 +217,8 @@ async fn take(shared: &Arc<Shared>, mut batch: Vec<Item>) {
             }
             Err(CommitError::Impossible(error)) => {
                 shared.cache.clear();
-                return refuse_all(
-                    shared,
-                    batch,
-                    &Refused::Internal {
-                        detail: error.to_string(),
-                    },
-                );
+                let detail = error.to_string();
+                return take_apart(shared, batch, &Refused::Internal { detail }).await;
             }
             Err(CommitError::Fault(fault)) => {
                 shared.cache.clear();
@@ -167,14 +229,17 @@ async fn take(shared: &Arc<Shared>, mut batch: Vec<Item>) {
 }
 
 fn refuse_all(shared: &Shared, batch: Vec<Item>, refused: &Refused) {
-    if let Refused::Internal { detail } = refused {
+    if let Refused::Internal { detail } | Refused::Store { detail } = refused {
         tracing::error!(%detail, commands = batch.len(), "turn failed");
     }
     for item in batch {
         shared.metrics.commands.fetch_add(1, Ordering::Relaxed);
         shared.metrics.refusals.fetch_add(1, Ordering::Relaxed);
         // A caller that has left needs no answer.
-        let _ = item.reply.send(Err(refused.clone()));
+        let _ = item.reply.send(Err(NotDone {
+            refused: refused.clone(),
+            command: Some(item.command),
+        }));
     }
 }
 
@@ -190,7 +255,10 @@ fn answer_all(
         let answer = match outcome {
             Outcome::Refused(refused) => {
                 shared.metrics.refusals.fetch_add(1, Ordering::Relaxed);
-                Err(refused)
+                Err(NotDone {
+                    refused,
+                    command: Some(item.command),
+                })
             }
             Outcome::Done {
                 subject,

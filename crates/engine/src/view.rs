@@ -81,14 +81,22 @@ impl Engine {
     pub(crate) async fn views(
         &self,
         caller: &Caller,
-        documents: Vec<Document>,
+        mut documents: Vec<Document>,
         written: &Written,
     ) -> Result<Vec<View>, Refused> {
+        for document in &mut documents {
+            if self.shared.work.is_recovering(document)
+                && let State::Task(task) = &mut document.state
+            {
+                // After a crash nobody sees a Task wait that has not been recovered (AP-TASK-04).
+                task.status = domain::Status::Working;
+            }
+        }
         let mut contents = BTreeMap::new();
         let mut wanted = Vec::new();
         for position in documents.iter().flat_map(content_positions) {
-            match written.event(position)? {
-                Some(event) => drop(contents.insert(position, event)),
+            match written.event(position) {
+                Some(event) => drop(contents.insert(position, event.clone())),
                 None => wanted.push(position),
             }
         }

@@ -1,83 +1,81 @@
-//! Working on Tasks: a queue, a pool, recovery. What a worker does with one Task is in `run`.
+//! Working on Tasks: who gets a worker when, recovery, and what becomes of a Task that cannot be advanced. What a worker
+//! does with one Task is in `run`.
 
 mod perform;
+mod queue;
 mod replay;
 mod run;
 pub(crate) mod session_replay;
 
 use std::collections::{BTreeMap, BTreeSet};
-use std::sync::atomic::Ordering;
-use std::sync::{Mutex, MutexGuard, PoisonError};
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
 use domain::{
     AdvanceTask, Command, Document, Move, Position, Refusal, ResourceKind, SessionId, State,
-    Status, TaskId,
+    Status, Task, TaskId,
 };
-use tokio::sync::{Semaphore, mpsc, watch};
+use tokio::sync::{Notify, mpsc, watch};
 
 use crate::engine::Engine;
-use crate::port::{ListQuery, Scope};
+use crate::port::{Commit, CommitError, LeaseName, ListQuery, Scope, SealedTurn};
 use crate::refused::Refused;
 use crate::turn::Lease;
+use queue::{Job, Queue};
 use run::{Ended, Run};
 
-/// The queue of Tasks and who is on them.
+/// The Tasks that there is work on, and who is on them.
 #[derive(Debug)]
 pub(crate) struct Work {
-    queue: mpsc::UnboundedSender<Job>,
-    /// Tasks queued or being worked on, each with the sender that stops its worker.
-    active: Mutex<BTreeMap<Position, watch::Sender<bool>>>,
-    permits: std::sync::Arc<Semaphore>,
-    workers_max: usize,
+    queue: Mutex<Queue>,
+    /// Wakes whoever hands out jobs.
+    wake: Notify,
     closed: watch::Sender<bool>,
-    /// Told whenever a worker stops.
+    /// Counts workers that have stopped.
     left: watch::Sender<u64>,
+    /// Tasks that waited and whose last event is not after this one have yet to be recovered; none when 0.
+    recovers_through: AtomicU64,
     /// Sessions that replay others, on their way to be worked on, and those that are on it.
     sessions: mpsc::UnboundedSender<SessionId>,
     replaying: Mutex<BTreeSet<Position>>,
 }
 
-/// A Task to work on.
-#[derive(Debug)]
-pub(crate) struct Job {
-    key: Position,
-    id: TaskId,
-    /// The epoch of a lease taken over from an earlier process.
-    epoch: Option<u64>,
-    stop: watch::Receiver<bool>,
+/// What a worker is told while it works.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
+pub(crate) struct Signal {
+    /// Nothing is left to do here.
+    pub(crate) stop: bool,
+    /// The last interrupt that the Task has not taken up.
+    pub(crate) interrupt: Option<Position>,
+}
+
+/// How often a Task that cannot be advanced is tried.
+const ATTEMPTS_MAX: u32 = 8;
+
+/// Returns how long to wait after an attempt that failed.
+fn pause_after(attempts: u32) -> Duration {
+    Duration::from_millis(250 << attempts.saturating_sub(1).min(8))
 }
 
 impl Work {
-    pub(crate) fn new(
-        workers_max: usize,
-    ) -> (
-        Self,
-        mpsc::UnboundedReceiver<Job>,
-        mpsc::UnboundedReceiver<SessionId>,
-    ) {
-        let (queue, jobs) = mpsc::unbounded_channel();
+    pub(crate) fn new(workers_max: usize) -> (Self, mpsc::UnboundedReceiver<SessionId>) {
         let (sessions, replays) = mpsc::unbounded_channel();
         let work = Self {
-            queue,
-            active: Mutex::default(),
-            permits: std::sync::Arc::new(Semaphore::new(workers_max)),
-            workers_max,
+            recovers_through: AtomicU64::new(0),
+            queue: Mutex::new(Queue::new(workers_max)),
+            wake: Notify::new(),
             closed: watch::Sender::new(false),
             left: watch::Sender::new(0),
             sessions,
             replaying: Mutex::default(),
         };
-        (work, jobs, replays)
-    }
-
-    fn active(&self) -> MutexGuard<'_, BTreeMap<Position, watch::Sender<bool>>> {
-        self.active.lock().unwrap_or_else(PoisonError::into_inner)
+        (work, replays)
     }
 
     /// Reacts to what a turn changed: new work is queued, ended work is stopped. Runs in commit order, in the
     /// turn itself, so that no client's disappearance can lose a Task.
-    pub(crate) fn after_commit(&self, changed: &[Document]) {
+    pub(crate) fn after_commit(&self, changed: &[Arc<Document>]) {
         for document in changed {
             if let State::Session(session) = &document.state {
                 self.replay_session(document, session.replaying.is_some());
@@ -86,49 +84,52 @@ impl Work {
                 continue;
             };
             match task.status {
-                Status::Submitted | Status::Working => self.enqueue(document, None),
+                Status::Submitted | Status::Working => self.enqueue(document, task, None),
                 Status::InputRequired
                 | Status::AuthRequired
                 | Status::Completed
                 | Status::Failed
-                | Status::Canceled => {
-                    // The worker, if one is left, learns that there is nothing more to do.
-                    if let Some(stop) = self.active().remove(&document.key) {
-                        stop.send_replace(true);
-                    }
-                }
+                | Status::Canceled => self.queue().forget(document.key),
             }
         }
     }
 
-    fn enqueue(&self, document: &Document, epoch: Option<u64>) {
-        let mut active = self.active();
-        if active.contains_key(&document.key) {
-            return;
+    fn enqueue(&self, document: &Document, task: &Task, epoch: Option<u64>) {
+        if self.queue().add(document, task, epoch) {
+            self.wake.notify_one();
         }
-        let Ok(id) = TaskId::parse(&document.id) else {
-            return;
-        };
-        let stop = watch::Sender::new(false);
-        let job = Job {
-            key: document.key,
-            id,
-            epoch,
-            stop: stop.subscribe(),
-        };
-        active.insert(document.key, stop);
-        // Fails only when the engine is gone.
-        let _ = self.queue.send(job);
+    }
+
+    fn recovers_through(&self, last: Option<Position>) {
+        let last = last.map_or(0, |position| position.0);
+        self.recovers_through.store(last, Ordering::Release);
+    }
+
+    /// True for a Task that waited when an earlier process crashed, until it has gone through WORKING.
+    pub(crate) fn is_recovering(&self, document: &Document) -> bool {
+        let last = self.recovers_through.load(Ordering::Acquire);
+        document.tip.0 <= last
+            && matches!(&document.state, State::Task(task) if task.status.is_waiting())
     }
 
     /// Returns how many Tasks are queued or being worked on.
     pub(crate) fn active_count(&self) -> usize {
-        self.active().len()
+        self.queue().active_count()
+    }
+
+    /// Returns how many Tasks wait for a worker.
+    pub(crate) fn waiting_count(&self) -> usize {
+        self.queue().waiting_count()
+    }
+
+    /// Returns how many Tasks are being worked on.
+    pub(crate) fn running_count(&self) -> usize {
+        self.queue().running_count()
     }
 
     /// True when a Task that is queued now would be begun at once.
     pub(crate) fn has_free_worker(&self) -> bool {
-        self.permits.available_permits() > 0
+        self.queue().has_free_worker()
     }
 
     /// Stops claiming.
@@ -137,40 +138,86 @@ impl Work {
     }
 
     /// Resolves once no worker is busy.
-    pub(crate) fn idle(&self) -> impl Future<Output = ()> + use<> {
-        let permits = std::sync::Arc::clone(&self.permits);
-        let all = self.workers_max;
+    pub(crate) async fn idle(&self) {
         let mut left = self.left.subscribe();
-        async move {
-            while permits.available_permits() < all {
-                if left.changed().await.is_err() {
-                    return;
-                }
+        while self.queue().running_count() > 0 {
+            if left.changed().await.is_err() {
+                return;
             }
         }
     }
 
     /// Stops every worker where it stands; nothing is recorded. Returns the Tasks that were not finished.
     pub(crate) fn stop_all(&self) -> Vec<Position> {
-        let active = std::mem::take(&mut *self.active());
-        for stop in active.values() {
-            stop.send_replace(true);
-        }
-        active.into_keys().collect()
+        self.queue().stop_all()
     }
 }
 
+/// What an earlier process left.
+#[derive(Debug)]
+pub(crate) struct Left {
+    /// Its leases, which are this process's now.
+    leases: BTreeMap<Position, u64>,
+}
+
+/// The lease that says that a process is there. One that stops gives it back, one that is killed cannot.
+const PRESENCE: LeaseName = Position::START;
+
 impl Engine {
-    /// Finds what an earlier process left: open Tasks, with the leases of those that were being worked on.
-    pub(crate) async fn recover(&self) -> Result<Vec<(Document, Option<u64>)>, Refused> {
+    /// Takes over what an earlier process left, and makes it known that this one is there. Reads no history: how many
+    /// Tasks are open does not matter.
+    pub(crate) async fn take_over(&self) -> Result<Left, Refused> {
         let shared = &self.shared;
-        let leases: BTreeMap<Position, u64> = shared
-            .store
-            .take_over(shared.holder.clone())
-            .await?
-            .into_iter()
-            .collect();
-        let mut found = Vec::new();
+        let leases = shared.store.take_over(shared.holder.clone()).await?;
+        let leases: BTreeMap<Position, u64> = leases.into_iter().collect();
+        if leases.contains_key(&PRESENCE) {
+            // It did not stop by itself.
+            shared.work.recovers_through(Some(shared.store.head()));
+        } else {
+            let turn = SealedTurn {
+                leases_taken: vec![PRESENCE],
+                ..SealedTurn::default()
+            };
+            self.commit_leases(turn)
+                .await
+                .map_err(|error| match error {
+                    CommitError::Fault(fault) => Refused::from(fault),
+                    other => Refused::Internal {
+                        detail: format!("the store was not taken over: {other}"),
+                    },
+                })?;
+        }
+        Ok(Left { leases })
+    }
+
+    /// Gives back the leases of Tasks that were not finished, and says that this process has stopped by itself.
+    pub(crate) async fn give_back(&self, unfinished: Vec<Position>) -> Result<(), CommitError> {
+        let mut leases_released = unfinished;
+        leases_released.push(PRESENCE);
+        let turn = SealedTurn {
+            leases_released,
+            ..SealedTurn::default()
+        };
+        self.commit_leases(turn).await
+    }
+
+    async fn commit_leases(&self, turn: SealedTurn) -> Result<(), CommitError> {
+        let commit = Commit {
+            expected: Vec::new(),
+            fences: Vec::new(),
+            holder: self.shared.holder.clone(),
+            blobs: Vec::new(),
+            event_count: 0,
+            seal: Box::new(|_| Ok(turn)),
+            now: self.shared.clock.now(),
+        };
+        self.shared.store.commit(commit).await.map(drop)
+    }
+
+    /// Finds the open Tasks that an earlier process left: those it worked on are queued, those that waited when it
+    /// crashed go through WORKING once (AP-TASK-04). After a clean stop they wait on, and nothing is written.
+    async fn recover(&self, left: &Left) -> Result<(), Refused> {
+        let shared = &self.shared;
         let mut after = Position::START;
         loop {
             let query = ListQuery {
@@ -178,154 +225,181 @@ impl Engine {
                 scope: Scope::All,
                 open_only: true,
                 after,
-                limit: 1_000,
+                limit: shared.limits.batch_len_max.max(1),
             };
             let page = shared.store.list(query).await?;
             let Some(last) = page.last() else { break };
             after = last.key;
-            found.extend(page.into_iter().map(|document| {
-                let epoch = leases.get(&document.key).copied();
-                (document, epoch)
-            }));
+            let mut waiting = Vec::new();
+            for document in &page {
+                let State::Task(task) = &document.state else {
+                    continue;
+                };
+                if !task.status.is_waiting() {
+                    let epoch = left.leases.get(&document.key).copied();
+                    shared.work.enqueue(document, task, epoch);
+                } else if shared.work.is_recovering(document) {
+                    waiting.extend(TaskId::parse(&document.id));
+                }
+            }
+            self.wait_again(waiting).await?;
         }
-        self.resume_waiting(&found).await?;
-        Ok(found)
+        shared.work.recovers_through(None);
+        Ok(())
     }
 
-    /// Moves Tasks that waited when the earlier process ended back to WORKING, before anybody can look: their
-    /// workers then ask again under the same request (AP-TASK-04).
-    async fn resume_waiting(&self, found: &[(Document, Option<u64>)]) -> Result<(), Refused> {
-        let waiting: Vec<TaskId> = found
-            .iter()
-            .filter(|(document, _)| matches!(&document.state, State::Task(task) if task.status.is_waiting()))
-            .filter_map(|(document, _)| TaskId::parse(&document.id).ok())
-            .collect();
-        for some in waiting.chunks(
-            self.shared
-                .limits
-                .batch_len_max
-                .min(self.shared.limits.pending_commands_max),
-        ) {
-            let orders = some.iter().map(|id| {
-                let order = domain::Order::AdvanceTask(AdvanceTask {
-                    id: id.clone(),
-                    moves: vec![Move::Recover],
-                });
-                let command = Command {
-                    actor: "system".to_owned(),
-                    idempotency_key: None,
-                    order,
-                };
-                self.order(command, None, Lease::None)
+    /// Moves Tasks that waited to WORKING and back, all in one commit.
+    async fn wait_again(&self, waiting: Vec<TaskId>) -> Result<(), Refused> {
+        let orders = waiting.into_iter().map(|id| {
+            let order = domain::Order::AdvanceTask(AdvanceTask {
+                id,
+                moves: vec![Move::Recover, Move::WaitAgain],
             });
-            for done in futures_util::future::join_all(orders).await {
-                done?;
+            let command = Command {
+                actor: "system".to_owned(),
+                idempotency_key: None,
+                order,
+            };
+            self.order_own(command, Lease::None)
+        });
+        for done in futures_util::future::join_all(orders).await {
+            match done.map_err(|not_done| not_done.refused) {
+                // Somebody answered or canceled it in the meantime.
+                Ok(_) | Err(Refused::Domain(_)) => {}
+                Err(refused) => return Err(refused),
             }
         }
         Ok(())
     }
 
-    /// Hands jobs to workers until a drain begins.
-    pub(crate) async fn work(
-        self,
-        jobs: mpsc::UnboundedReceiver<Job>,
-        recovered: Vec<(Document, Option<u64>)>,
-    ) {
-        self.hand_out(jobs, recovered).await;
-        // It held a permit while it waited for a job: a drain that counts them must hear that it came back.
-        self.shared.work.left.send_modify(|count| *count += 1);
-    }
-
-    async fn hand_out(
-        &self,
-        mut jobs: mpsc::UnboundedReceiver<Job>,
-        recovered: Vec<(Document, Option<u64>)>,
-    ) {
+    /// Recovers what is left, then and meanwhile hands jobs to workers until a drain begins.
+    pub(crate) async fn work(self, left: Left) {
         let shared = &self.shared;
-        for (document, epoch) in &recovered {
-            // A Task that waited was queued by the turn that moved it.
-            if !matches!(&document.state, State::Task(task) if task.status.is_waiting()) {
-                shared.work.enqueue(document, *epoch);
+        let recovering = self.clone();
+        shared.spawn.spawn(Box::pin(async move {
+            let mut attempts = 0;
+            while let Err(fault) = recovering.recover(&left).await {
+                tracing::warn!(fault = %fault.for_the_log(), "open tasks were not all found, will look again");
+                if recovering.is_draining() {
+                    return;
+                }
+                attempts += 1;
+                recovering.shared.clock.sleep(pause_after(attempts)).await;
             }
-        }
-        drop(recovered);
+        }));
         let mut closed = shared.work.closed.subscribe();
         loop {
-            let permit = tokio::select! {
+            loop {
+                let Some(job) = shared.work.queue().next() else {
+                    break;
+                };
+                let engine = self.clone();
+                shared
+                    .spawn
+                    .spawn(Box::pin(async move { engine.work_on(job).await }));
+            }
+            tokio::select! {
                 biased;
                 _ = closed.wait_for(|closed| *closed) => return,
-                permit = std::sync::Arc::clone(&shared.work.permits).acquire_owned() => permit,
-            };
-            let Ok(permit) = permit else { return };
-            shared
-                .metrics
-                .queued
-                .store(jobs.len() as u64, Ordering::Relaxed);
-            let job = tokio::select! {
-                biased;
-                _ = closed.wait_for(|closed| *closed) => return,
-                job = jobs.recv() => job,
-            };
-            let Some(job) = job else { return };
-            let engine = self.clone();
-            shared.spawn.spawn(Box::pin(async move {
-                engine
-                    .shared
-                    .metrics
-                    .running
-                    .fetch_add(1, Ordering::Relaxed);
-                engine.work_on(job).await;
-                engine
-                    .shared
-                    .metrics
-                    .running
-                    .fetch_sub(1, Ordering::Relaxed);
-                drop(permit);
-                engine.shared.work.left.send_modify(|count| *count += 1);
-            }));
+                () = shared.work.wake.notified() => {}
+            }
         }
     }
 
-    /// Works on one Task until it ends, waits, or is stopped. A fault of the store is waited out: the Task is
-    /// taken up again from the log.
-    async fn work_on(&self, job: Job) {
-        const FAULT_PAUSE: Duration = Duration::from_secs(1);
-        let Job {
-            key,
-            id,
-            mut epoch,
-            mut stop,
-        } = job;
-        loop {
-            let mut run = Run::new(self, key, id.clone(), epoch);
-            let stopped = async { drop(stop.wait_for(|stop| *stop).await) };
-            let ended = tokio::select! {
-                biased;
-                () = stopped => return,
-                ended = run.drive() => ended,
-            };
-            epoch = run.epoch;
-            match ended {
-                // Look once more: a wait that began here and its answer may have been committed in one turn, and
-                // then nobody was told that there is work again.
-                Ok(Ended::Flushed) => {}
-                // The turn that brought this about is about to say so.
-                Ok(Ended::NothingToDo) => {
-                    drop(stop.wait_for(|stop| *stop).await);
-                    return;
-                }
-                // The log went on since it was read: go on from there.
-                Err(Refused::Domain(Refusal::Stale)) => {}
-                // The Task has ended or gone to another worker: not ours any more.
-                Err(Refused::Domain(refusal)) => {
-                    tracing::debug!(task.id = %id, %refusal, "work stopped");
-                    return;
-                }
-                Err(fault) => {
-                    tracing::warn!(task.id = %id, %fault, "work interrupted, will go on from the log");
-                    self.shared.clock.sleep(FAULT_PAUSE).await;
-                }
+    /// Has a worker on a Task, and gives it back.
+    async fn work_on(self, mut job: Job) {
+        let pause = self.attempt(&mut job).await;
+        let work = &self.shared.work;
+        work.queue().left(&job);
+        work.left.send_modify(|count| *count += 1);
+        work.wake.notify_one();
+        let Some(pause) = pause else { return };
+        // Nobody is kept busy while the Task waits for its next attempt.
+        let mut signals = job.signals.clone();
+        let stopped = async { drop(signals.wait_for(|signal| signal.stop).await) };
+        tokio::select! {
+            biased;
+            () = stopped => {}
+            () = self.shared.clock.sleep(pause) => {
+                work.queue().again(job);
+                work.wake.notify_one();
             }
         }
+    }
+
+    /// Works on one Task until it ends, waits, or is stopped. When it cannot be advanced, returns how long to wait
+    /// before the next attempt; after the last one it fails.
+    async fn attempt(&self, job: &mut Job) -> Option<Duration> {
+        loop {
+            let mut run = Run::new(
+                self,
+                job.key,
+                job.id.clone(),
+                job.epoch,
+                job.signals.clone(),
+            );
+            let mut signals = job.signals.clone();
+            let stopped = async { drop(signals.wait_for(|signal| signal.stop).await) };
+            let ended = tokio::select! {
+                biased;
+                () = stopped => return None,
+                ended = run.drive() => ended,
+            };
+            job.epoch = run.epoch;
+            if run.has_recorded {
+                job.attempts = 0;
+            }
+            let fault = match ended {
+                // Look once more: a wait that began here and its answer may have been committed in one turn, and
+                // then nobody was told that there is work again.
+                Ok(Ended::Flushed) => continue,
+                // The turn that brought this about is about to say so.
+                Ok(Ended::NothingToDo) => {
+                    drop(job.signals.wait_for(|signal| signal.stop).await);
+                    return None;
+                }
+                // The log went on since it was read: go on from there.
+                Err(Refused::Domain(Refusal::Stale)) => continue,
+                Err(Refused::Domain(Refusal::Conflict {
+                    reason: "lease_lost",
+                    ..
+                })) => {
+                    tracing::info!(task.id = %job.id, "another worker has taken the task over");
+                    self.shared.work.queue().forget(job.key);
+                    return None;
+                }
+                Err(Refused::Draining) => return None,
+                Err(fault) => fault,
+            };
+            job.attempts += 1;
+            tracing::warn!(task.id = %job.id, attempt = job.attempts, fault = %fault.for_the_log(), "task was not advanced");
+            if job.attempts < ATTEMPTS_MAX {
+                return Some(pause_after(job.attempts));
+            }
+            return self.give_up(job, &fault).await;
+        }
+    }
+
+    /// Fails a Task that cannot be advanced. Where even that is impossible, it is left to a cancel or the next start.
+    async fn give_up(&self, job: &mut Job, fault: &Refused) -> Option<Duration> {
+        let mut run = Run::new(
+            self,
+            job.key,
+            job.id.clone(),
+            job.epoch,
+            job.signals.clone(),
+        );
+        let mut signals = job.signals.clone();
+        let stopped = async { drop(signals.wait_for(|signal| signal.stop).await) };
+        let failed = tokio::select! {
+            biased;
+            () = stopped => return None,
+            failed = run.cannot_advance(ATTEMPTS_MAX, fault) => failed,
+        };
+        if let Err(refused) = failed {
+            tracing::error!(task.id = %job.id, fault = %refused.for_the_log(), "task can neither be advanced nor failed");
+            self.shared.work.queue().forget(job.key);
+        }
+        None
     }
 }

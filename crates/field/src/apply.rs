@@ -38,7 +38,7 @@ impl Field {
         content: Option<&Content>,
     ) -> Result<(), ImpossibleEntry> {
         self.check(entry, content)
-            .and_then(|()| self.log.add(entry))
+            .and_then(|()| self.log.add(entry.clone()))
             .map_err(|reason| ImpossibleEntry {
                 seq: entry.seq,
                 reason,

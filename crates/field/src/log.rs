@@ -55,7 +55,7 @@ impl Log {
     ///
     /// # Errors
     /// Says what is wrong with the first entry that does not fit.
-    pub fn build<'a>(entries: impl IntoIterator<Item = &'a Entry>) -> Result<Self, &'static str> {
+    pub fn build(entries: impl IntoIterator<Item = Entry>) -> Result<Self, &'static str> {
         let mut log = Self::default();
         for entry in entries {
             log.add(entry)?;
@@ -116,7 +116,7 @@ impl Log {
     }
 
     /// Adds an entry; nothing changes on an error.
-    pub(crate) fn add(&mut self, entry: &Entry) -> Result<(), &'static str> {
+    pub(crate) fn add(&mut self, entry: Entry) -> Result<(), &'static str> {
         let place = Place::try_from(self.entries.len()).map_err(|_| "the log is full")?;
         if self
             .entries
@@ -147,9 +147,9 @@ impl Log {
             let node = self.conflict_node(conflict);
             self.change_conflict(node, |conflict| conflict.events.push(place));
         }
-        self.index(entry, place);
+        self.index(&entry, place);
         self.epoch_max = self.epoch_max.max(entry.epoch);
-        self.entries.push(entry.clone());
+        self.entries.push(entry);
         Ok(())
     }
 

@@ -455,7 +455,7 @@ pub(crate) fn both(words: f64, cosine: f64, no_vectors: bool) -> f64 {
     if no_vectors {
         words
     } else {
-        0.6 * words + 0.4 * cosine
+        0.5 * words + 0.5 * cosine
     }
 }
 

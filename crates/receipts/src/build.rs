@@ -13,6 +13,7 @@ use crate::{
         Identifiers, Issuer, Lifecycle, Material, MaterialContent, MaterialKind, Micros, ModelCall,
         ModelRef, Redaction, ReplayInput, SideEffects, TaskFacts, Trust,
     },
+    fit::fit,
     format::FORMAT,
     receipt::{self, ReadReceiptError, Receipt},
     shape::push_step,
@@ -24,20 +25,34 @@ pub enum BuildError {
     /// An amount of money that a double cannot hold exactly in millionths.
     #[error("amount of {0} millionths is too large")]
     AmountTooLarge(u64),
-    /// A fact that the format cannot say: an empty text, a time that is none, an unsafe integer.
+    /// A fact that the format cannot say: an empty text, an invalid time, an unsafe integer.
     #[error("facts do not fit the receipt format: {0}")]
     Unfit(#[from] ReadReceiptError),
 }
 
-/// Builds the receipt of a finished task, unsigned.
+/// Builds the receipt of a finished task, unsigned. What a run brought with it always fits: the format leaves out or
+/// replaces what it cannot say, and `redactions` name the place.
 ///
 /// # Errors
-/// A fact cannot be said in the format.
+/// Who issues the receipt, about what or when cannot be said in the format.
 pub fn build_task(facts: &TaskFacts) -> Result<Receipt, BuildError> {
+    seal_fitting(|| task_map(facts))
+}
+
+/// Seals what is built, or what of it fits. Nearly always everything does, so that it is built again only then.
+pub(crate) fn seal_fitting(build: impl Fn() -> Map<String, Value>) -> Result<Receipt, BuildError> {
+    if let Ok(receipt) = seal(&mut build()) {
+        return Ok(receipt);
+    }
+    let mut map = build();
+    fit(&mut map);
+    seal(&mut map)
+}
+
+fn task_map(facts: &TaskFacts) -> Map<String, Value> {
     let mut redactions = facts.redactions.clone();
-    let cost = cost(&facts.currency, &facts.model_calls, &mut redactions)?;
-    let limit = facts.limit.as_ref().map(limit).transpose()?;
-    let mut map = object([
+    let cost = cost(&facts.currency, &facts.model_calls, &mut redactions);
+    object([
         ("schema", text(FORMAT)),
         ("receipt_id", text(&facts.receipt_id)),
         ("subject", subject("task", &facts.identifiers.task_id)),
@@ -53,8 +68,8 @@ pub fn build_task(facts: &TaskFacts) -> Result<Receipt, BuildError> {
         (
             "autonomy_budget",
             some(object([
-                ("limit", limit),
-                ("consumed", consumed(&facts.consumed)?),
+                ("limit", facts.limit.as_ref().map(limit)),
+                ("consumed", consumed(&facts.consumed)),
             ])),
         ),
         (
@@ -85,8 +100,7 @@ pub fn build_task(facts: &TaskFacts) -> Result<Receipt, BuildError> {
         ("redactions", list(&redactions, redaction)),
         ("signatures", some_list(Vec::new())),
         ("metadata", some(facts.metadata.clone())),
-    ]);
-    seal(&mut map)
+    ])
 }
 
 /// Returns the digest of an event log: over each event's canonical bytes and a line feed, in order.
@@ -194,6 +208,11 @@ pub(crate) fn money(amount: Micros) -> Result<Option<Value>, BuildError> {
     Ok(Some((amount.0 as f64 / 1e6).into()))
 }
 
+/// Converts millionths; null, which fits nowhere, when they are too many.
+fn amount(amount: Micros) -> Option<Value> {
+    money(amount).unwrap_or(Some(Value::Null))
+}
+
 pub(crate) fn subject(object_kind: &str, id: &str) -> Option<Value> {
     some(object([("object", text(object_kind)), ("id", text(id))]))
 }
@@ -256,26 +275,24 @@ pub(crate) fn trust(trust: &Trust) -> Option<Value> {
     ]))
 }
 
-pub(crate) fn consumed(budget: &Budget) -> Result<Option<Value>, BuildError> {
-    limit(&BudgetLimit {
+pub(crate) fn consumed(budget: &Budget) -> Option<Value> {
+    Some(limit(&BudgetLimit {
         usd: Some(budget.usd),
         input_tokens: Some(budget.input_tokens),
         output_tokens: Some(budget.output_tokens),
         tool_calls: Some(budget.tool_calls),
         wall_time_ms: Some(budget.wall_time_ms),
-    })
-    .map(Some)
+    }))
 }
 
-fn limit(limit: &BudgetLimit) -> Result<Value, BuildError> {
-    let usd = limit.usd.map(money).transpose()?;
-    Ok(Value::Object(object([
-        ("usd", usd.flatten()),
+fn limit(limit: &BudgetLimit) -> Value {
+    Value::Object(object([
+        ("usd", limit.usd.and_then(amount)),
         ("input_tokens", limit.input_tokens.and_then(number)),
         ("output_tokens", limit.output_tokens.and_then(number)),
         ("tool_calls", limit.tool_calls.and_then(number)),
         ("wall_time_ms", limit.wall_time_ms.and_then(number)),
-    ])))
+    ]))
 }
 
 fn approval(approval: &Approval) -> Map<String, Value> {
@@ -407,7 +424,7 @@ pub(crate) fn cost(
     currency: &str,
     calls: &[ModelCall],
     redactions: &mut Vec<Redaction>,
-) -> Result<Option<Value>, BuildError> {
+) -> Option<Value> {
     let mut groups: Vec<ModelCall> = Vec::new();
     let mut total = Micros(0);
     for call in calls {
@@ -415,14 +432,14 @@ pub(crate) fn cost(
             note_unknown_price(&call.model, redactions);
             continue;
         };
-        total = plus(total, price)?;
+        total = plus(total, price);
         let of_group = |group: &&mut ModelCall| {
             group.model.provider == call.model.provider
                 && group.model.model == call.model.model
                 && group.price_table == call.price_table
         };
         if let Some(group) = groups.iter_mut().find(of_group) {
-            group.cost = Some(plus(group.cost.unwrap_or_default(), price)?);
+            group.cost = Some(plus(group.cost.unwrap_or_default(), price));
             group.input_tokens = group.input_tokens.saturating_add(call.input_tokens);
             group.output_tokens = group.output_tokens.saturating_add(call.output_tokens);
         } else {
@@ -435,7 +452,7 @@ pub(crate) fn cost(
         breakdown.push(Value::Object(object([
             ("provider", text(&group.model.provider)),
             ("model", text(&group.model.model)),
-            ("amount", money(group.cost.unwrap_or_default())?),
+            ("amount", amount(group.cost.unwrap_or_default())),
             ("input_tokens", number(group.input_tokens)),
             ("output_tokens", number(group.output_tokens)),
             (
@@ -444,16 +461,15 @@ pub(crate) fn cost(
             ),
         ])));
     }
-    Ok(some(object([
+    some(object([
         ("currency", text(currency)),
-        ("total", money(total)?),
+        ("total", amount(total)),
         ("provider_breakdown", some_list(breakdown)),
-    ])))
+    ]))
 }
 
-fn plus(a: Micros, b: Micros) -> Result<Micros, BuildError> {
-    let sum = a.0.checked_add(b.0);
-    sum.map(Micros).ok_or(BuildError::AmountTooLarge(u64::MAX))
+fn plus(a: Micros, b: Micros) -> Micros {
+    Micros(a.0.saturating_add(b.0))
 }
 
 fn note_unknown_price(model: &ModelRef, redactions: &mut Vec<Redaction>) {
@@ -502,6 +518,11 @@ pub(crate) fn side_effects(effects: &SideEffects) -> Option<Value> {
                     ("status", text(call.status.as_str())),
                     ("input_hash", digest(call.input_hash)),
                     ("output_hash", digest(call.output_hash)),
+                    (
+                        "metadata",
+                        (call.sandbox.clone())
+                            .and_then(|limits| some(object([("sandbox", Some(limits))]))),
+                    ),
                 ])
             }),
         ),

@@ -467,6 +467,8 @@ pub struct ToolCall {
     pub input_hash: Option<Digest>,
     /// The digest of the result.
     pub output_hash: Option<Digest>,
+    /// The limits that its program was confined to.
+    pub sandbox: Option<Value>,
 }
 
 /// One handoff to another agent.

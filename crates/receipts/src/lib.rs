@@ -12,6 +12,7 @@ pub mod cbor;
 mod chain;
 pub mod export;
 mod facts;
+mod fit;
 mod format;
 mod keys;
 pub mod merkle;

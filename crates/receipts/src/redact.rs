@@ -18,7 +18,7 @@ impl Receipt {
     /// any digest: that of a short secret would betray it. An object with a secret as a member's name is emptied.
     ///
     /// # Errors
-    /// What is left does not fit the format.
+    /// A secret stood where the receipt says whose it is or when it was issued.
     pub fn redacted(self, is_secret: &dyn Fn(&str) -> bool) -> Result<Self, BuildError> {
         // Nearly always there is none, and nothing has to be copied.
         if !self.as_map().values().any(|value| holds(value, is_secret)) {
@@ -41,7 +41,7 @@ impl Receipt {
         if let Value::Array(list) = list {
             list.extend(entries);
         }
-        build::seal(&mut map)
+        build::seal_fitting(|| map.clone())
     }
 }
 

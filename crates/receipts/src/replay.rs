@@ -19,16 +19,20 @@ use crate::{
     shape::push_step,
 };
 
-/// Builds the receipt of a finished replay, unsigned.
+/// Builds the receipt of a finished replay, unsigned. As with that of a task, content always fits.
 ///
 /// # Errors
-/// A fact cannot be said in the format.
+/// Who issues the receipt, about what or when cannot be said in the format.
 pub fn build_replay(facts: &ReplayFacts) -> Result<Receipt, BuildError> {
+    build::seal_fitting(|| replay_map(facts))
+}
+
+fn replay_map(facts: &ReplayFacts) -> Map<String, Value> {
     let live = &facts.live;
     let mut redactions = facts.redactions.clone();
-    let cost = cost(&facts.currency, &live.model_calls, &mut redactions)?;
+    let cost = cost(&facts.currency, &live.model_calls, &mut redactions);
     let input = &facts.replay_input;
-    let mut map = object([
+    object([
         ("schema", text(FORMAT)),
         ("receipt_id", text(&facts.receipt_id)),
         (
@@ -42,7 +46,7 @@ pub fn build_replay(facts: &ReplayFacts) -> Result<Receipt, BuildError> {
         ("trust", trust(&facts.trust)),
         (
             "autonomy_budget",
-            some(object([("consumed", consumed(&live.consumed)?)])),
+            some(object([("consumed", consumed(&live.consumed))])),
         ),
         (
             "replay_input",
@@ -70,8 +74,7 @@ pub fn build_replay(facts: &ReplayFacts) -> Result<Receipt, BuildError> {
                 ("replay_mode", text(&facts.replay_mode)),
             ])),
         ),
-    ]);
-    build::seal(&mut map)
+    ])
 }
 
 /// The model that was called where the replay went on live, else the one whose recorded answers were used.

@@ -405,7 +405,7 @@ fn check_each_signature(
     report: &mut Report,
 ) {
     let at = at_time.unwrap_or_else(|| receipt.issued_at());
-    // At a time that is none, no key is valid.
+    // At an invalid time no key is valid.
     let at_seconds = time::parse(at);
     let is_included = report
         .checks

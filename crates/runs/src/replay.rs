@@ -3,11 +3,11 @@
 //! Pure: a source (its sealed log, its receipt, the blobs these name) and a request give the events, the end and the
 //! receipt of the replay. The server writes them; the offline command prints them; both get the same bytes.
 
-pub mod anew;
 mod bundle;
 pub mod diff;
 mod failure;
 mod keys;
+pub mod live;
 mod outcome;
 mod preflight;
 mod proof;
@@ -23,8 +23,10 @@ pub use failure::{Divergence, Failure, Unavailable};
 pub use keys::{Key, NoDecision, keys, kind_of, question, readable, text_value};
 pub use outcome::{Emission, End, Replayed, broken};
 pub use proof::{CONFORMANCE_ISSUER, Issuing, receipt};
-pub use request::{Given, Mode, Override, Refresh, RequestError, Spec, artifacts_named, read};
-pub use request::{asks, read_with};
+pub use request::{
+    Given, Mode, Override, ReadArtifact, Refresh, RequestError, Spec, artifacts_named, asks, read,
+    read_with,
+};
 pub use run::{Live, Paused, Progress, canceled, run};
 pub use source::{ReadSourceError, Source, blobs_named};
 

@@ -347,6 +347,13 @@ impl EffectAnswer {
             model: member("model").and_then(|model| serde::Deserialize::deserialize(model).ok()),
         }
     }
+
+    /// Returns what somebody said who interrupted the effect, if that is why there is no result.
+    pub fn interruption(&self) -> Option<&str> {
+        let text = |member: &str| self.value.get(member).and_then(Value::as_str);
+        let is_so = !self.ok && text("code") == Some("interrupted");
+        is_so.then(|| text("input").unwrap_or_default())
+    }
 }
 
 /// The workflows a server offers, by name.

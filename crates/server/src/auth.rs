@@ -2,17 +2,19 @@
 //!
 //! The store holds digests. A found key is remembered for half a second, so that a revoked one is refused within a
 //! second and a busy client does not ask the store each time. Unknown keys are not remembered: nobody can fill the
-//! memory with them.
+//! memory with them. Streams outlive the look at their key, so keys with open streams are looked at again and again.
 
 use std::collections::BTreeMap;
+use std::convert::Infallible;
 use std::sync::{Mutex, PoisonError};
 use std::time::Duration;
 
 use axum::http::{HeaderMap, header};
 use canon::Digest;
-use engine::port::Store;
+use engine::port::{ApiKey, Store};
 use engine::{Caller, Refused};
 use subtle::ConstantTimeEq;
+use tokio::sync::watch;
 use tokio::time::Instant;
 use wire::Code;
 
@@ -21,10 +23,19 @@ use crate::failure::Failure;
 const REMEMBERED_FOR: Duration = Duration::from_millis(500);
 const REMEMBERED_MAX: usize = 1_024;
 
+/// How often the keys of open streams are looked at.
+const STREAMS_CHECKED_EVERY: Duration = Duration::from_millis(400);
+
+/// Names the key that a request came with.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
+pub(crate) struct Credential(Digest);
+
 /// Keys seen a moment ago, by digest.
 #[derive(Debug, Default)]
 pub(crate) struct Keys {
     seen: Mutex<BTreeMap<Digest, (Instant, Caller)>>,
+    /// Keys with open streams; true once the key is no longer valid.
+    streaming: Mutex<BTreeMap<Credential, watch::Sender<bool>>>,
 }
 
 impl Keys {
@@ -33,7 +44,7 @@ impl Keys {
         &self,
         store: &dyn Store,
         headers: &HeaderMap,
-    ) -> Result<Caller, Failure> {
+    ) -> Result<(Caller, Credential), Failure> {
         let refuse = || {
             Failure::new(
                 Code::Unauthenticated,
@@ -43,17 +54,56 @@ impl Keys {
         let key = presented(headers).ok_or_else(refuse)?;
         let digest = canon::sha256(key.as_bytes());
         if let Some(caller) = self.remembered(digest) {
-            return Ok(caller);
+            return Ok((caller, Credential(digest)));
         }
         let found = store.api_key(digest).await.map_err(Refused::from)?;
-        // The store looks up by digest; comparing again costs nothing and does not lean on how it compares.
-        let found = found.filter(|known| {
-            known.revoked_at.is_none()
-                && bool::from(known.digest.as_bytes().ct_eq(digest.as_bytes()))
-        });
+        let found = found.filter(|known| is_valid(known, digest));
         let caller = Caller::from_key(&found.ok_or_else(refuse)?);
         self.remember(digest, caller.clone());
-        Ok(caller)
+        Ok((caller, Credential(digest)))
+    }
+
+    /// Returns what becomes true when a key is no longer valid.
+    pub(crate) fn watch(&self, credential: Credential) -> watch::Receiver<bool> {
+        let mut streaming = self
+            .streaming
+            .lock()
+            .unwrap_or_else(PoisonError::into_inner);
+        let sender = streaming
+            .entry(credential)
+            .or_insert_with(|| watch::channel(false).0);
+        sender.subscribe()
+    }
+
+    /// Looks at the keys of open streams from time to time and tells those whose key is no longer valid.
+    pub(crate) async fn keep_watch(&self, store: &dyn Store) -> Infallible {
+        loop {
+            tokio::time::sleep(STREAMS_CHECKED_EVERY).await;
+            let watched: Vec<Credential> = {
+                let mut streaming = self
+                    .streaming
+                    .lock()
+                    .unwrap_or_else(PoisonError::into_inner);
+                streaming.retain(|_, sender| sender.receiver_count() > 0);
+                streaming.keys().copied().collect()
+            };
+            for Credential(digest) in watched {
+                // A store that cannot answer says nothing about the key; the stream will notice the store itself.
+                let Ok(found) = store.api_key(digest).await else {
+                    continue;
+                };
+                if found.is_some_and(|known| is_valid(&known, digest)) {
+                    continue;
+                }
+                let mut streaming = self
+                    .streaming
+                    .lock()
+                    .unwrap_or_else(PoisonError::into_inner);
+                if let Some(sender) = streaming.remove(&Credential(digest)) {
+                    sender.send_replace(true);
+                }
+            }
+        }
     }
 
     fn remembered(&self, digest: Digest) -> Option<Caller> {
@@ -71,6 +121,12 @@ impl Keys {
             seen.insert(digest, (Instant::now(), caller));
         }
     }
+}
+
+/// True for the key of a digest, as long as nobody revoked it. The store looks up by digest; comparing again costs nothing
+/// and does not lean on how it compares.
+fn is_valid(key: &ApiKey, digest: Digest) -> bool {
+    key.revoked_at.is_none() && bool::from(key.digest.as_bytes().ct_eq(digest.as_bytes()))
 }
 
 /// Returns the bearer token of a request, when it has exactly one.

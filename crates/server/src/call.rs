@@ -15,7 +15,7 @@ use serde_json::json;
 use wire::{Code, Cursor};
 
 use crate::app::App;
-use crate::auth;
+use crate::auth::{self, Credential};
 use crate::failure::{Failure, Reply};
 use crate::gate::RequestId;
 use crate::{redact, render};
@@ -32,6 +32,7 @@ const LIMIT_DEFAULT: usize = 50;
 pub(crate) struct Call {
     pub(crate) app: Arc<App>,
     pub(crate) caller: Caller,
+    pub(crate) credential: Credential,
     pub(crate) request_id: String,
     method: Method,
     /// The route's template with its parameters filled in: the same for every spelling of a path.
@@ -67,6 +68,7 @@ impl FromRequest<Arc<App>> for Call {
         Ok(Self {
             app: Arc::clone(app),
             caller: parts.extensions.get::<Caller>().cloned().ok_or_else(lost)?,
+            credential: *parts.extensions.get::<Credential>().ok_or_else(lost)?,
             request_id: parts
                 .extensions
                 .get::<RequestId>()
@@ -178,6 +180,16 @@ impl Call {
         }
         let mut body = canon::read_object(&bytes, Integers::Safe)
             .map_err(|error| Failure::invalid("", format!("the body cannot be read: {error}")))?;
+        let depth = 1 + body.values().map(canon::depth).max().unwrap_or_default();
+        if depth > canon::VALUE_DEPTH_MAX {
+            let message = format!(
+                "the body nests {depth} levels deep; {} are taken",
+                canon::VALUE_DEPTH_MAX
+            );
+            return Err(Failure::invalid("", message)
+                .with("reason", json!("nested_too_deeply"))
+                .with("depth_max", json!(canon::VALUE_DEPTH_MAX)));
+        }
         if let Some(key) = auth::presented(&self.headers) {
             redact::members(&mut body, key);
         }

@@ -36,9 +36,9 @@ pub struct Config {
     pub connections_max: usize,
     /// How long a request may take until its answer begins.
     pub request_timeout: Duration,
-    /// How long a client may take to send a request's head, and to shake hands.
+    /// How long a client may take to send a request's head, and to complete the TLS handshake.
     pub header_read_timeout: Duration,
-    /// How often an idle stream says that it lives. At least five seconds (AP-SSE-09).
+    /// Heartbeat interval of idle streams. At least five seconds (AP-SSE-09).
     pub sse_heartbeat: Duration,
     /// How long a stop waits for requests that are being answered.
     pub shutdown_timeout: Duration,

@@ -26,7 +26,7 @@ pub(crate) struct Failure {
     pub(crate) cause: Option<String>,
 }
 
-/// What a handler gives back.
+/// What a handler returns.
 pub(crate) type Reply = Result<Response, Failure>;
 
 impl Failure {
@@ -173,7 +173,14 @@ impl From<Refused> for Failure {
             Refused::Full => Failure::new(Code::ServiceUnavailable, message)
                 .with("reason", json!("disk_full"))
                 .retry_after(60),
-            Refused::Internal { detail } => Failure::internal(detail),
+            Refused::Unavailable { detail } => {
+                let mut failure = Failure::new(Code::ServiceUnavailable, message)
+                    .with("reason", json!("store_unavailable"))
+                    .retry_after(60);
+                failure.cause = Some(detail);
+                failure
+            }
+            Refused::Internal { detail } | Refused::Store { detail } => Failure::internal(detail),
         }
     }
 }

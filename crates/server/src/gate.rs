@@ -20,6 +20,8 @@ use tokio::time::Instant;
 use wire::{Code, ErrorBody, PROTOCOL_VERSION, VERSION_HEADER};
 
 use crate::app::App;
+use crate::auth::Credential;
+use crate::connection::Life;
 use crate::failure::Failure;
 use crate::world::RandomIds;
 
@@ -128,32 +130,36 @@ pub(crate) async fn inner(
     mut request: Request,
     next: Next,
 ) -> Response {
-    let caller = match admitted(&app, request.headers()).await {
-        Ok(caller) => caller,
+    let (caller, credential) = match admitted(&app, request.headers()).await {
+        Ok(admitted) => admitted,
         Err(failure) => return failure.into_response(),
     };
+    if let Some(life) = request.extensions().get::<Arc<Life>>() {
+        life.authenticated();
+    }
     let actor = Actor(caller.actor.clone());
     request.extensions_mut().insert(caller);
+    request.extensions_mut().insert(credential);
     let mut response = next.run(request).await;
     response.extensions_mut().insert(actor);
     response
 }
 
-async fn admitted(app: &App, headers: &HeaderMap) -> Result<Caller, Failure> {
+async fn admitted(app: &App, headers: &HeaderMap) -> Result<(Caller, Credential), Failure> {
     let versions: Vec<&HeaderValue> = headers.get_all(VERSION_HEADER).iter().collect();
     if !matches!(versions.as_slice(), [one] if one.as_bytes() == PROTOCOL_VERSION.as_bytes()) {
         let message = format!("send the header `{VERSION_HEADER}: {PROTOCOL_VERSION}` once");
         return Err(Failure::new(Code::UnsupportedProtocolVersion, message)
             .with("supported_versions", json!([PROTOCOL_VERSION])));
     }
-    let caller = app.keys.caller(&**app.engine.store(), headers).await?;
+    let (caller, credential) = app.keys.caller(&**app.engine.store(), headers).await?;
     if let Some(buckets) = &app.buckets {
         buckets.take(&caller.actor, Instant::now())?;
     }
     if app.engine.is_draining() {
         return Err(Failure::draining());
     }
-    Ok(caller)
+    Ok((caller, credential))
 }
 
 /// Answers paths that lead nowhere.
@@ -163,7 +169,7 @@ pub(crate) async fn no_route() -> Failure {
 
 /// Answers methods that a path does not have; the router adds which it has, outside of all layers.
 pub(crate) async fn no_method() -> Failure {
-    let mut failure = Failure::new(Code::InvalidRequest, "this path does not have that method");
+    let mut failure = Failure::new(Code::InvalidRequest, "method not allowed on this path");
     failure.status = 405;
     failure
 }

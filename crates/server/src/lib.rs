@@ -8,6 +8,7 @@ mod app;
 mod auth;
 mod call;
 mod config;
+mod connection;
 mod failure;
 mod gate;
 mod limit;

@@ -13,7 +13,11 @@ use std::sync::atomic::Ordering;
 use std::time::Duration;
 
 use axum::Router;
+use axum::body::Body;
+use axum::http::Request;
+use axum::response::Response;
 use engine::Engine;
+use hyper::body::Incoming;
 use hyper_util::rt::{TokioExecutor, TokioIo, TokioTimer};
 use hyper_util::server::conn::auto;
 use hyper_util::server::graceful::{GracefulShutdown, Watcher};
@@ -25,9 +29,11 @@ use tokio::net::{TcpListener, TcpStream};
 use tokio::sync::{Semaphore, watch};
 use tokio::task::JoinSet;
 use tokio_rustls::TlsAcceptor;
+use tower::ServiceBuilder;
 
 use crate::app::App;
 use crate::config::{Config, Tls};
+use crate::connection::{Connections, Life, Patience, Watched};
 use crate::routes;
 
 /// Why a server did not start.
@@ -100,7 +106,7 @@ impl std::fmt::Debug for Acceptor {
 /// Takes the address to listen on.
 ///
 /// # Errors
-/// The address is not to be had, is not safe without TLS, or the certificate cannot be used.
+/// The address is not available, is not safe without TLS, or the certificate cannot be used.
 pub async fn bind(config: Config) -> Result<Bound, ServeError> {
     let address = config.listen;
     if config.tls.is_none() && !config.allow_plain_http && !address.ip().is_loopback() {
@@ -166,6 +172,7 @@ impl Bound {
             tokio::select! {
                 () = shutdown => {}
                 never = &mut accepting => match never {},
+                never = app.keys.keep_watch(&**app.engine.store()) => match never {},
             }
             tracing::info!("draining");
             // Nobody is left to tell when all streams are gone.
@@ -193,16 +200,13 @@ struct Server<'a> {
 
 impl Server<'_> {
     async fn accept(self, connections: &mut JoinSet<()>) -> Infallible {
-        let places = Arc::new(Semaphore::new(self.app.config.connections_max));
+        let places_max = self.app.config.connections_max;
+        let places = Arc::new(Semaphore::new(places_max));
+        let open = Arc::new(Connections::default());
         loop {
             while connections.try_join_next().is_some() {}
-            let Ok(place) = Arc::clone(&places).acquire_owned().await else {
-                // Invariant: the semaphore is never closed.
-                std::future::pending::<()>().await;
-                continue;
-            };
-            let stream = match self.listener.accept().await {
-                Ok((stream, _)) => stream,
+            let (stream, address) = match self.listener.accept().await {
+                Ok(accepted) => accepted,
                 Err(error) => {
                     // Mostly a lack of file handles: waiting is all that helps.
                     tracing::warn!(%error, "cannot accept a connection");
@@ -210,10 +214,18 @@ impl Server<'_> {
                     continue;
                 }
             };
+            // Whoever has to make room for this one is gone in a moment; when nobody has to, this one waits.
+            let listed = open.take_in(address.ip(), places_max, places_max / UNKNOWN_SHARE);
+            let Ok(place) = Arc::clone(&places).acquire_owned().await else {
+                // Invariant: the semaphore is never closed.
+                std::future::pending::<()>().await;
+                continue;
+            };
             let connection = Connection {
                 tls: self.tls.clone(),
                 router: self.router.clone(),
                 app: Arc::clone(&self.app),
+                life: Arc::clone(&listed.life),
                 watcher: self.graceful.watcher(),
             };
             connections.spawn(async move {
@@ -223,9 +235,14 @@ impl Server<'_> {
                     .connections
                     .fetch_add(1, Ordering::Relaxed);
                 let app = Arc::clone(&connection.app);
-                connection.run(stream).await;
+                tokio::select! {
+                    () = connection.run(stream) => {}
+                    () = listed.life.over(patience(&app.config)) => {
+                        tracing::debug!("a connection stood still and was ended");
+                    }
+                }
                 app.http.connections.fetch_sub(1, Ordering::Relaxed);
-                drop(place);
+                drop((listed, place));
             });
         }
     }
@@ -235,7 +252,21 @@ struct Connection {
     tls: Option<Acceptor>,
     router: Router,
     app: Arc<App>,
+    life: Arc<Life>,
     watcher: Watcher,
+}
+
+/// One address may hold this part of all places with connections that have not authenticated.
+const UNKNOWN_SHARE: usize = 4;
+
+/// How long a connection may stand still once it is known; longer than any answer and any pause of a stream.
+fn patience(config: &Config) -> Patience {
+    const KNOWN_MIN: Duration = Duration::from_secs(60);
+    let answer = config.request_timeout + config.header_read_timeout;
+    Patience {
+        unknown: config.header_read_timeout,
+        known: KNOWN_MIN.max(answer).max(config.sse_heartbeat * 3),
+    }
 }
 
 impl Connection {
@@ -244,12 +275,7 @@ impl Connection {
         // Answers are written whole; waiting for more would only delay small frames.
         let _ = stream.set_nodelay(true);
         match self.tls.clone() {
-            None => {
-                // A client that says nothing at all gives its place back.
-                if let Ok(Ok(())) = tokio::time::timeout(patience, stream.readable()).await {
-                    self.answer(stream).await;
-                }
-            }
+            None => self.answer(stream).await,
             Some(acceptor) => {
                 match tokio::time::timeout(patience, acceptor.0.accept(stream)).await {
                     Ok(Ok(stream)) => self.answer(stream).await,
@@ -275,7 +301,18 @@ impl Connection {
             .timer(TokioTimer::new())
             .keep_alive_interval(Duration::from_secs(20))
             .keep_alive_timeout(patience);
-        let service = TowerToHyperService::new(self.router);
+        let (life, answering) = (Arc::clone(&self.life), self.life);
+        let service = ServiceBuilder::new()
+            .map_request(move |mut request: Request<Incoming>| {
+                life.moved();
+                request.extensions_mut().insert(Arc::clone(&life));
+                request
+            })
+            .map_response(move |response: Response| {
+                response.map(|body| Body::new(Watched::new(body, Arc::clone(&answering))))
+            })
+            .service(self.router);
+        let service = TowerToHyperService::new(service);
         let connection = builder.serve_connection(TokioIo::new(stream), service);
         if let Err(error) = self.watcher.watch(connection.into_owned()).await {
             tracing::debug!(error, "connection ended");

@@ -8,7 +8,7 @@ use std::time::Duration;
 
 use engine::{Histogram, Metrics};
 
-/// Requests by method, route and status. Routes are templates, so there are only so many.
+/// Requests by method, route and status. Routes are templates, so their number is bounded.
 #[derive(Debug, Default)]
 pub(crate) struct HttpMetrics {
     requests: Mutex<BTreeMap<Labels, Histogram>>,

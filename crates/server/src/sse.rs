@@ -29,22 +29,17 @@ pub(crate) async fn open(call: &Call, range: EventRange) -> Reply {
                 events,
                 heartbeat: call.app.config.sse_heartbeat.max(Duration::from_secs(5)),
                 closing: call.app.closing.clone(),
+                revoked: call.app.keys.watch(call.credential),
+                request_id: call.request_id.clone(),
+                is_over: false,
             },
             Reader::next,
         )))),
-        Err(Refused::CursorExpired) => {
-            let error = ErrorBody {
-                code: Code::CursorExpired,
-                message: &Refused::CursorExpired.to_string(),
-                param: None,
-                request_id: &call.request_id,
-                details: &Map::new(),
-            };
-            Ok(answer(Body::from(wire::error_frame(
-                &error,
-                SystemClock.now(),
-            ))))
-        }
+        Err(Refused::CursorExpired) => Ok(answer(Body::from(error_frame(
+            Code::CursorExpired,
+            &Refused::CursorExpired.to_string(),
+            &call.request_id,
+        )))),
         Err(refused) => Err(refused.into()),
     }
 }
@@ -58,18 +53,42 @@ fn answer(body: Body) -> Response {
     (headers, [("x-accel-buffering", "no")], body).into_response()
 }
 
+/// Writes the frame that says why a stream ends.
+fn error_frame(code: Code, message: &str, request_id: &str) -> Bytes {
+    let error = ErrorBody {
+        code,
+        message,
+        param: None,
+        request_id,
+        details: &Map::new(),
+    };
+    wire::error_frame(&error, SystemClock.now()).into()
+}
+
 struct Reader {
     events: EventStream,
     heartbeat: Duration,
     closing: watch::Receiver<bool>,
+    /// True once the key that opened the stream is no longer valid.
+    revoked: watch::Receiver<bool>,
+    request_id: String,
+    is_over: bool,
 }
 
 impl Reader {
     async fn next(mut self) -> Option<(Result<Bytes, Infallible>, Self)> {
+        if self.is_over {
+            return None;
+        }
         let text = tokio::select! {
             // A stop ends a stream however much there is left to send: its reader resumes elsewhere.
             biased;
             _ = self.closing.wait_for(|closing| *closing) => return None,
+            Ok(_) = self.revoked.wait_for(|revoked| *revoked) => {
+                self.is_over = true;
+                let message = "the key that opened this stream is no longer valid";
+                error_frame(Code::Unauthenticated, message, &self.request_id)
+            }
             frame = self.events.next() => match frame {
                 Ok(Some(frame)) => wire::frame(&frame.event.bytes, frame.replayed).into(),
                 Ok(None) => return None,

@@ -50,6 +50,10 @@ impl Spawn for TokioSpawn {
     fn spawn(&self, future: BoxFuture<'static, ()>) {
         drop(tokio::spawn(future));
     }
+
+    fn spawn_blocking(&self, work: Box<dyn FnOnce() + Send>) {
+        drop(tokio::task::spawn_blocking(work));
+    }
 }
 
 #[cfg(test)]

@@ -12,7 +12,7 @@ use domain::Blob;
 use engine::port::StoreFault;
 
 use crate::blocks::Blocks;
-use crate::directory::{blobs, sync_directory, write_durably};
+use crate::directory::{blobs, make_private, sync_directory, write_durably};
 use crate::fault::file_fault;
 use crate::read;
 
@@ -41,7 +41,7 @@ pub(crate) fn write_file(directory: &Path, blob: &Blob) -> Result<(), StoreFault
     let (shelf, name) = place(directory, &blob.digest);
     let store = || -> io::Result<()> {
         if !shelf.exists() {
-            fs::create_dir_all(&shelf)?;
+            make_private(&shelf)?;
             sync_directory(&blobs(directory))?;
             sync_directory(directory)?;
         }

@@ -2,7 +2,7 @@
 //!
 //! Everyone who reads a block comes through here. What is kept are contents that a block may continue, never an answer: the
 //! block that is asked for is decompressed from what is stored now, and its checksum tells when that does not fit what is
-//! kept, because the log was pruned meanwhile. Then its chain is read anew.
+//! kept, because the log was pruned meanwhile. Then its chain is read again.
 
 use std::cell::RefCell;
 use std::collections::BTreeSet;
@@ -20,7 +20,7 @@ use crate::fault::fault;
 use crate::row::sql;
 use crate::rows::Table;
 
-/// How many chains are kept: so many Tasks may take turns in the log before reading it reads a chain twice.
+/// How many chains are kept: that many Tasks may take turns in the log before reading it reads a chain twice.
 const KEPT_MAX: usize = 16;
 
 /// Why a block cannot be read.
@@ -225,7 +225,7 @@ impl Blocks {
         if chain.is_ok() {
             return Ok(chain);
         }
-        // Whether it is damaged or what was kept is old, reading it anew will tell.
+        // Whether it is damaged or what was kept is old, reading it again will tell.
         self.continued(&mut Kept::default(), before, number, bytes)
     }
 

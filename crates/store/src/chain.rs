@@ -223,7 +223,7 @@ mod tests {
         }
     }
 
-    /// Encodes blocks, each of so many events, and returns which block each continues.
+    /// Encodes blocks, each of this many events, and returns which block each continues.
     fn continued(blocks: &[(&[Option<u64>], usize)]) -> Vec<Option<u64>> {
         let mut chains = Chains::default();
         let mut number = 1;

@@ -121,7 +121,7 @@ pub(crate) fn decompress_after(before: &mut Vec<u8>, frame: &[u8]) -> Result<(),
     let read = UNAFTER.with_borrow_mut(|kept| {
         let context = match kept {
             Some(context) => context,
-            None => kept.insert(DCtx::try_create().ok_or("there is no memory")?),
+            None => kept.insert(DCtx::try_create().ok_or("out of memory")?),
         };
         context
             .decompress_using_dict(new, &frame, old)

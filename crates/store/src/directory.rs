@@ -7,6 +7,8 @@ use std::io::{self, Read, Seek, Write};
 use std::path::{Path, PathBuf};
 use std::time::Duration;
 
+use engine::port::StoreFault;
+
 use crate::loss::Loss;
 
 /// The version of the data directory that this program writes.
@@ -155,7 +157,52 @@ impl OpenError {
 /// The lock of a data directory, held until dropped.
 #[derive(Debug)]
 pub(crate) struct Lock {
-    _file: File,
+    file: File,
+}
+
+impl Lock {
+    /// Returns what tells whether the directory is still in its place.
+    pub(crate) fn presence(&self, directory: &Path) -> io::Result<Presence> {
+        Ok(Presence {
+            lock: directory.join(LOCK),
+            database: database(directory),
+            held: identity(&self.file.metadata()?),
+        })
+    }
+}
+
+/// Tells whether a directory was moved or removed under the process that works in it. Its files would take writes
+/// nevertheless, where nobody finds them.
+#[derive(Debug, Clone)]
+pub(crate) struct Presence {
+    lock: PathBuf,
+    database: PathBuf,
+    held: (u64, u64),
+}
+
+impl Presence {
+    pub(crate) fn check(&self) -> Result<(), StoreFault> {
+        let found = fs::metadata(&self.lock).map(|found| identity(&found));
+        let database = fs::metadata(&self.database);
+        match (found, database) {
+            (Ok(found), Ok(_)) if found == self.held => Ok(()),
+            _ => Err(StoreFault::unavailable(format!(
+                "the data directory is not where it was (`{}` is missing or another); put it back, or stop the server",
+                self.lock.display()
+            ))),
+        }
+    }
+}
+
+#[cfg(unix)]
+fn identity(metadata: &fs::Metadata) -> (u64, u64) {
+    use std::os::unix::fs::MetadataExt;
+    (metadata.dev(), metadata.ino())
+}
+
+#[cfg(not(unix))]
+fn identity(_: &fs::Metadata) -> (u64, u64) {
+    (0, 0)
 }
 
 /// Takes the lock, or gives up after a moment. A child that is about to become another program holds what its parent had
@@ -185,7 +232,7 @@ pub(crate) fn is_held(directory: &Path) -> bool {
 pub(crate) fn claim(directory: &Path) -> Result<Lock, OpenError> {
     let fault = |error: io::Error| OpenError::fault(directory, error);
     make_directory(directory).map_err(fault)?;
-    let mut file = OpenOptions::new()
+    let mut file = private()
         .create(true)
         .truncate(false)
         .read(true)
@@ -211,7 +258,7 @@ pub(crate) fn claim(directory: &Path) -> Result<Lock, OpenError> {
     };
     write_pid(&mut file).map_err(fault)?;
     match read_format(directory)? {
-        Some(FORMAT_OLDEST..=FORMAT_VERSION) | None => Ok(Lock { _file: file }),
+        Some(FORMAT_OLDEST..=FORMAT_VERSION) | None => Ok(Lock { file }),
         Some(found) => Err(OpenError::other_format(directory, found)),
     }
 }
@@ -268,16 +315,45 @@ pub(crate) fn make_directory(directory: &Path) -> io::Result<()> {
     if directory.is_dir() {
         return Ok(());
     }
-    let mut builder = fs::DirBuilder::new();
-    builder.recursive(true);
-    #[cfg(unix)]
-    std::os::unix::fs::DirBuilderExt::mode(&mut builder, 0o700);
-    builder.create(directory)?;
+    make_private(directory)?;
     // Its name must be as durable as what will be in it.
     let parent = directory
         .parent()
         .filter(|parent| !parent.as_os_str().is_empty());
     sync_directory(parent.unwrap_or(Path::new(".")))
+}
+
+/// Makes a file that only its owner may read, or empties the one that is there.
+pub(crate) fn create(file: &Path) -> io::Result<File> {
+    private().write(true).create(true).truncate(true).open(file)
+}
+
+/// Closes to others what is open to them: a directory that somebody else made, and what an older program wrote into it
+/// under a wide umask. Returns what was changed. Files within closed directories need no look.
+#[cfg(unix)]
+pub(crate) fn tighten(directory: &Path) -> io::Result<Vec<PathBuf>> {
+    use std::os::unix::fs::PermissionsExt;
+    let mut changed = Vec::new();
+    let entries = [LOCK, FORMAT, DATABASE, BLOBS].map(|name| directory.join(name));
+    let beside = ["-wal", "-shm"].map(|end| directory.join(format!("{DATABASE}{end}")));
+    let entries = entries.into_iter().chain(beside);
+    for path in std::iter::once(directory.to_owned()).chain(entries) {
+        let mode = match fs::metadata(&path) {
+            Ok(metadata) => metadata.permissions().mode(),
+            Err(error) if error.kind() == io::ErrorKind::NotFound => continue,
+            Err(error) => return Err(error),
+        };
+        if mode & 0o077 != 0 {
+            fs::set_permissions(&path, fs::Permissions::from_mode(mode & 0o700))?;
+            changed.push(path);
+        }
+    }
+    Ok(changed)
+}
+
+#[cfg(not(unix))]
+pub(crate) fn tighten(_: &Path) -> io::Result<Vec<PathBuf>> {
+    Ok(Vec::new())
 }
 
 /// Returns how files are opened that only their owner may read: what is in a log is in all of them.
@@ -288,10 +364,19 @@ pub(crate) fn private() -> OpenOptions {
     options
 }
 
+/// Makes directories that only their owner can look into.
+pub(crate) fn make_private(directory: &Path) -> io::Result<()> {
+    let mut builder = fs::DirBuilder::new();
+    builder.recursive(true);
+    #[cfg(unix)]
+    std::os::unix::fs::DirBuilderExt::mode(&mut builder, 0o700);
+    builder.create(directory)
+}
+
 /// Writes a file so that after a crash it is there whole or not at all.
 pub(crate) fn write_durably(directory: &Path, name: &str, bytes: &[u8]) -> io::Result<()> {
     let temporary = directory.join(format!("{name}.tmp"));
-    let written = File::create(&temporary).and_then(|mut file| {
+    let written = create(&temporary).and_then(|mut file| {
         file.write_all(bytes)?;
         file.sync_all()
     });
@@ -301,6 +386,17 @@ pub(crate) fn write_durably(directory: &Path, name: &str, bytes: &[u8]) -> io::R
         return Err(error);
     }
     sync_directory(directory)
+}
+
+/// Finds out whether so many bytes can be written.
+pub(crate) fn probe(directory: &Path, bytes: usize) -> io::Result<()> {
+    let file = directory.join("probe.tmp");
+    let written = create(&file).and_then(|mut file| {
+        file.write_all(&vec![0; bytes])?;
+        file.sync_all()
+    });
+    let removed = fs::remove_file(&file);
+    written.and(removed)
 }
 
 /// Makes names in a directory durable.

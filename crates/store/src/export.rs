@@ -24,7 +24,7 @@ use serde_json::{Value, json};
 use sha2::{Digest as _, Sha256};
 
 use crate::audit::{Audit, AuditError};
-use crate::directory::sync_directory;
+use crate::directory::{create, make_private, sync_directory};
 
 /// The version of the bundle.
 const BUNDLE_VERSION: u32 = 1;
@@ -83,7 +83,7 @@ pub fn export(
     let aside = Aside(aside_of(out));
     let _ = fs::remove_dir_all(&aside.0);
     let blobs = aside.0.join("blobs");
-    fs::create_dir_all(&blobs).map_err(AuditError::file(&blobs))?;
+    make_private(&blobs).map_err(AuditError::file(&blobs))?;
     let found = write_events(&audit, &aside.0, progress)?;
     let events = &found.written;
     let mut files = vec![("events.jsonl", events.sha256)];
@@ -155,7 +155,7 @@ struct Written {
 
 impl Lines {
     fn create(file: PathBuf) -> Result<Self, AuditError> {
-        let writer = BufWriter::new(File::create(&file).map_err(AuditError::file(&file))?);
+        let writer = BufWriter::new(create(&file).map_err(AuditError::file(&file))?);
         Ok(Self {
             file,
             writer,
@@ -286,7 +286,7 @@ fn write_blobs(audit: &Audit, out: &Path) -> Result<(u64, u64), AuditError> {
 
 fn write(file: &Path, parts: &[&[u8]]) -> Result<(), AuditError> {
     let write = || {
-        let mut out = File::create(file)?;
+        let mut out = create(file)?;
         for part in parts {
             out.write_all(part)?;
         }

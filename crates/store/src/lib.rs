@@ -27,7 +27,6 @@ mod kept;
 mod loss;
 mod prune;
 mod read;
-mod readers;
 mod rebuild;
 mod row;
 mod rows;
@@ -35,6 +34,7 @@ mod schema;
 mod sqlite;
 #[cfg(any(test, feature = "test-util"))]
 pub mod tamper;
+mod threads;
 mod tree;
 mod verify;
 mod view;

@@ -258,7 +258,7 @@ fn decode(blocks: &Blocks, first: Position, bytes: &[u8]) -> Result<Block, Store
 
 const CLAIM: &str = "SELECT body, answer, expires_at FROM claims WHERE scope = ?1";
 
-/// Reads claims; those that expired at the given time or before count as absent.
+/// Reads claims; those that expired at the given time or before, by the time of claims, count as absent.
 pub(crate) fn claims(
     connection: &Connection,
     scopes: &[ClaimScope],

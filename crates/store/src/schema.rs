@@ -13,7 +13,7 @@ use domain::Position;
 use rusqlite::config::DbConfig;
 use rusqlite::{Connection, OpenFlags, OptionalExtension, TransactionBehavior};
 
-use crate::directory::{OpenError, database};
+use crate::directory::{OpenError, database, private};
 
 /// The version of the tables, kept in the database itself; the data directory's format covers all files.
 const SCHEMA_VERSION: i64 = 2;
@@ -160,6 +160,12 @@ pub(crate) fn connect(directory: &Path, role: Role) -> rusqlite::Result<Connecti
     let mut flags = OpenFlags::SQLITE_OPEN_READ_WRITE | OpenFlags::SQLITE_OPEN_NO_MUTEX;
     if matches!(role, Role::Writer { .. }) {
         flags |= OpenFlags::SQLITE_OPEN_CREATE;
+        // SQLite gives its other files the mode of this one, and would make this one readable for others.
+        let made = private()
+            .create(true)
+            .append(true)
+            .open(database(directory));
+        made.map_err(|error| rusqlite::Error::ToSqlConversionFailure(error.into()))?;
     }
     let connection = Connection::open_with_flags(database(directory), flags)?;
     configure(&connection, role)?;

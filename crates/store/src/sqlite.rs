@@ -16,12 +16,12 @@ use rusqlite::TransactionBehavior;
 use tokio::sync::{broadcast, oneshot};
 
 use crate::blocks::Blocks;
-use crate::directory::{self, Lock, OpenError};
+use crate::directory::{self, Lock, OpenError, Presence};
 use crate::fault::{closed, fault};
 use crate::kept::{self, Kept};
 use crate::loss::{self, Loss};
-use crate::readers::Readers;
 use crate::schema::{self, Meta, Role};
+use crate::threads::{FileWriters, Readers};
 use crate::wal::Wal;
 use crate::write::{Published, Writer, upsert_api_key};
 use crate::{blob, checkpoint, read, tree};
@@ -32,7 +32,7 @@ pub struct Options {
     /// Sync at each commit. False only where a test must see the difference: a power cut then loses commits
     /// that were acknowledged.
     pub full_sync: bool,
-    /// Pretends that the disk has room for so many pages of the database, for tests.
+    /// Pretends that the disk has room for this many pages of the database, for tests.
     pub pages_max: Option<u32>,
 }
 
@@ -96,6 +96,8 @@ type Job = Box<dyn FnOnce(&mut Writer) + Send>;
 struct Writing {
     jobs: mpsc::Sender<Job>,
     writer: JoinHandle<()>,
+    files: FileWriters,
+    presence: Presence,
     _lock: Lock,
 }
 
@@ -153,6 +155,14 @@ impl SqliteStore {
         after: Position,
     ) -> Result<Self, OpenError> {
         directory::adopt(directory)?;
+        let tightened =
+            directory::tighten(directory).map_err(|error| OpenError::fault(directory, error))?;
+        for path in tightened {
+            let path = path.display();
+            tracing::warn!(
+                "closed `{path}` to other users: what is in the log could be read there"
+            );
+        }
         let fault = |error: rusqlite::Error| OpenError::fault(directory, error);
         let role = Role::Writer {
             full_sync: options.full_sync,
@@ -169,7 +179,11 @@ impl SqliteStore {
         let meta = schema::meta(directory, &connection)?;
         let (checkpoints, checkpoint_thread) =
             checkpoint::start(directory, &mut connection).map_err(fault)?;
-        let (writer, published) = Writer::new(directory, connection, checkpoints, wal, after)
+        let presence = lock
+            .presence(directory)
+            .map_err(|error| OpenError::fault(directory, error))?;
+        let place = (directory, presence.clone());
+        let (writer, published) = Writer::new(place, connection, checkpoints, wal, after)
             .map_err(|problem| OpenError::fault(directory, problem))?;
         let (jobs, queue) = mpsc::channel::<Job>();
         let writer = thread::Builder::new()
@@ -185,6 +199,8 @@ impl SqliteStore {
         let writing = Writing {
             jobs,
             writer,
+            files: FileWriters::file_writers(directory),
+            presence,
             _lock: lock,
         };
         Ok(Self::new(directory, meta, published, Some(writing)))
@@ -225,7 +241,7 @@ impl SqliteStore {
             name: EventName::new(&meta.name),
             secret: meta.secret,
             published,
-            readers: Readers::new(directory),
+            readers: Readers::readers(directory),
             writing,
         }
     }
@@ -253,9 +269,7 @@ impl SqliteStore {
         write: impl FnOnce(&mut Writer) -> T + Send + 'static,
     ) -> Result<oneshot::Receiver<T>, StoreFault> {
         let Some(writing) = &self.writing else {
-            return Err(StoreFault::new(
-                "this process opened the data directory for reading only",
-            ));
+            return Err(read_only());
         };
         let (answer, result) = oneshot::channel();
         let job: Job = Box::new(move |writer| {
@@ -274,12 +288,22 @@ impl SqliteStore {
     }
 
     fn write_files(&self, blobs: Vec<Blob>) -> BoxFuture<'_, Result<(), StoreFault>> {
+        let Some(writing) = &self.writing else {
+            return Box::pin(async { Err(read_only()) });
+        };
         let directory = Arc::clone(&self.directory);
-        self.read(move |_| {
-            blobs
-                .iter()
-                .try_for_each(|blob| blob::write_file(&directory, blob))
-        })
+        let presence = writing.presence.clone();
+        let (answer, result) = oneshot::channel();
+        writing.files.submit(Box::new(move |ready| {
+            let write = |()| {
+                // A directory that is not there must not be made again.
+                presence.check()?;
+                let mut blobs = blobs.iter();
+                blobs.try_for_each(|blob| blob::write_file(&directory, blob))
+            };
+            let _ = answer.send(ready.copied().and_then(write));
+        }));
+        Box::pin(async move { result.await.unwrap_or_else(|_| Err(closed())) })
     }
 }
 
@@ -289,9 +313,12 @@ impl Drop for SqliteStore {
         if let Some(Writing {
             jobs,
             writer,
+            files,
             _lock: lock,
+            ..
         }) = self.writing.take()
         {
+            files.close();
             drop(jobs);
             // A thread that panicked has said so already.
             let _ = writer.join();
@@ -320,6 +347,24 @@ impl Store for SqliteStore {
 
     fn head(&self) -> Position {
         Position(self.published.head.load(Ordering::Acquire))
+    }
+
+    fn health(&self) -> BoxFuture<'_, Result<(), StoreFault>> {
+        Box::pin(async move {
+            let writing = self.writing.as_ref().ok_or_else(read_only)?;
+            writing.presence.check()?;
+            if let Some(fault) = self.published.stopped.get() {
+                return Err(fault.clone());
+            }
+            if writing.writer.is_finished() {
+                return Err(StoreFault::unavailable("the thread that writes has ended"));
+            }
+            // Only then is it worth a write to find out whether there is room again.
+            if self.published.full.load(Ordering::Relaxed) {
+                self.write_or_fault(Writer::probe).await?;
+            }
+            Ok(())
+        })
     }
 
     fn news(&self) -> broadcast::Receiver<News> {
@@ -356,8 +401,8 @@ impl Store for SqliteStore {
         &self,
         scopes: Vec<ClaimScope>,
     ) -> BoxFuture<'_, Result<Vec<Option<Claim>>, StoreFault>> {
-        let now = self.published.now.load(Ordering::Relaxed);
-        self.read(move |connection| read::claims(connection, &scopes, now))
+        let time = self.published.claim_time.load(Ordering::Relaxed);
+        self.read(move |connection| read::claims(connection, &scopes, time))
     }
 
     fn commit(&self, mut commit: Commit) -> BoxFuture<'_, Result<Committed, CommitError>> {
@@ -384,8 +429,6 @@ impl Store for SqliteStore {
     fn put_blob(&self, blob: Blob) -> BoxFuture<'_, Result<(), StoreFault>> {
         if blob::is_small(&blob) {
             self.write_or_fault(move |writer| writer.put_blob(&blob))
-        } else if self.writing.is_none() {
-            self.write_or_fault(|_| Ok(()))
         } else {
             self.write_files(vec![blob])
         }
@@ -466,6 +509,10 @@ impl Store for SqliteStore {
         let directory = Arc::clone(&self.directory);
         self.read(move |_| put_api_key_beside(&directory, &key).map_err(fault))
     }
+}
+
+fn read_only() -> StoreFault {
+    StoreFault::new("this process opened the data directory for reading only")
 }
 
 /// Stores a key from a process that does not hold the directory; waits for the one that does.

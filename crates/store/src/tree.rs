@@ -40,7 +40,7 @@ pub(crate) fn tree(connection: &Connection) -> Result<Tree, StoreFault> {
     let (peaks, rest) = peaks.as_chunks::<HASH_BYTES>();
     if !rest.is_empty() {
         return Err(StoreFault::new(
-            "the receipt log's tree is damaged: its peaks are no hashes; run `reprise log verify`",
+            "the receipt log's tree is damaged: its peaks are not hashes; run `reprise log verify`",
         ));
     }
     Ok(Tree {

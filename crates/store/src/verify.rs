@@ -361,6 +361,10 @@ impl<'a> Check<'a> {
 
     /// Notes the blobs that an event needs.
     fn refer(&mut self, event: &Event, position: Position) {
+        if event.is_substituted() {
+            // A caller's words: nothing is kept for them.
+            return;
+        }
         if let Some(Value::Object(moved)) = event.payload.get(BLOB_MEMBER) {
             for (member, descriptor) in moved {
                 if let Some(digest) = digest_of(descriptor) {

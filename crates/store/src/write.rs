@@ -6,31 +6,28 @@
 use std::collections::BTreeSet;
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::path::Path;
-use std::sync::Arc;
-use std::sync::atomic::{AtomicI64, AtomicU64, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicI64, AtomicU64, Ordering};
+use std::sync::{Arc, OnceLock};
 
 use canon::{Digest, sha256};
 use domain::{Blob, Document, Position, ResourceKind, State};
 use engine::port::{
-    ApiKey, Claim, Commit, CommitError, Committed, LeaseName, NewestQuery, News, Scope, SealedTurn,
-    StoreFault, StoredEvent, TreeAppend,
+    ApiKey, Claim, ClaimTime, Commit, CommitError, Committed, LeaseName, NewestQuery, Publisher,
+    Scope, SealedTurn, StoreFault, StoredEvent, TreeAppend,
 };
 use rusqlite::{Connection, ErrorCode, OptionalExtension};
-use tokio::sync::broadcast;
 
 use crate::block::Block;
 use crate::blocks::Blocks;
 use crate::chain::Chains;
 use crate::checkpoint::{self, Checkpoints};
+use crate::directory::{self, Presence};
 use crate::fault::{commit_fault, fault, file_fault, only_fault};
 use crate::kept::{Keeper, Kept};
 use crate::row::{DocumentRow, id_bytes, sql};
 use crate::rows::{Room, Table};
 use crate::wal::Wal;
 use crate::{blob, read, schema, tree};
-
-/// How many commits a lagging subscriber may miss before it must read the log.
-const NEWS_LEN_MAX: usize = 1024;
 
 /// How many expired claims a commit drops beyond twice those it adds, so that they never pile up and never hold
 /// a commit up.
@@ -40,17 +37,29 @@ const CLAIMS_DROPPED_MAX: usize = 64;
 #[derive(Debug)]
 pub(crate) struct Published {
     pub(crate) head: AtomicU64,
-    /// The latest time a commit brought: claims that expired by then are gone, dropped already or not.
-    pub(crate) now: AtomicI64,
-    pub(crate) news: broadcast::Sender<News>,
+    /// Claims that expired by then are gone, dropped already or not.
+    pub(crate) claim_time: AtomicI64,
+    pub(crate) news: Publisher,
+    /// Why nothing is written any more.
+    pub(crate) stopped: OnceLock<StoreFault>,
+    /// True when the last write found no room.
+    pub(crate) full: AtomicBool,
 }
+
+/// How much room there must be before a disk that was full counts as usable: more than a commit takes.
+const ROOM_BYTES: usize = 1 << 20;
+
+/// How often the time of claims is written down: a start goes on from there, so that claims live so much longer at most.
+const CLAIM_TIME_KEPT_MICROS: i64 = 60_000_000;
 
 impl Published {
     pub(crate) fn new(head: Position) -> Self {
         Self {
             head: AtomicU64::new(head.0),
-            now: AtomicI64::new(i64::MIN),
-            news: broadcast::Sender::new(NEWS_LEN_MAX),
+            claim_time: AtomicI64::new(i64::MIN),
+            news: Publisher::default(),
+            stopped: OnceLock::new(),
+            full: AtomicBool::new(false),
         }
     }
 }
@@ -64,6 +73,9 @@ struct Counters {
     /// Size and root of the newest signed head of the receipt log.
     tree: Option<(u64, Digest)>,
     epoch: u64,
+    claim_time: ClaimTime,
+    /// The time of claims as it was last written down.
+    claim_time_kept: Option<i64>,
     pack: u64,
     event_room: Room,
     pack_room: Room,
@@ -80,6 +92,14 @@ impl Counters {
                 .next(),
             None => None,
         };
+        let claim_time = connection
+            .query_row(
+                "SELECT value FROM meta WHERE name = 'claim_time'",
+                [],
+                |row| row.get(0),
+            )
+            .optional()
+            .map_err(fault)?;
         let tree = read::newest(connection, NewestQuery::one(ResourceKind::Batch))?;
         Ok(Self {
             head: last.map_or(0, |last| last.0),
@@ -88,6 +108,8 @@ impl Counters {
             epoch: connection
                 .query_row(epoch, [], |row| row.get(0))
                 .map_err(fault)?,
+            claim_time: ClaimTime::resume(claim_time),
+            claim_time_kept: claim_time,
             pack: Table::Packs.holding(connection, u64::MAX)?.unwrap_or(0),
             event_room: Room::default(),
             pack_room: Room::default(),
@@ -123,18 +145,18 @@ struct Transaction<'a> {
 /// The one who writes.
 pub(crate) struct Writer {
     directory: Arc<Path>,
+    presence: Presence,
     connection: Blocks,
     counters: Counters,
     chains: Chains,
     checkpoints: Checkpoints,
     keeper: Keeper,
     published: Arc<Published>,
-    stopped: Option<StoreFault>,
 }
 
 impl Writer {
     pub(crate) fn new(
-        directory: &Path,
+        (directory, presence): (&Path, Presence),
         connection: Connection,
         checkpoints: Checkpoints,
         wal: Wal,
@@ -158,34 +180,34 @@ impl Writer {
         let keeper = Keeper::open(directory, kept)
             .map_err(|error| file_fault("the position of the newest event", error))?;
         let published = Arc::new(Published::new(Position(counters.head)));
+        let claim_time = counters.claim_time.time().unwrap_or(i64::MIN);
+        published.claim_time.store(claim_time, Ordering::Relaxed);
         let writer = Self {
             directory: directory.into(),
+            presence,
             connection,
             counters,
             chains: Chains::default(),
             checkpoints,
             keeper,
             published: Arc::clone(&published),
-            stopped: None,
         };
         Ok((writer, published))
     }
 
     /// Writes one turn.
     pub(crate) fn commit(&mut self, commit: Commit) -> Result<Committed, CommitError> {
-        let now = commit
-            .now
-            .as_micros()
-            .max(self.published.now.load(Ordering::Relaxed));
         let directory = Arc::clone(&self.directory);
         let (committed, events) =
-            self.transact(|transaction| turn(&directory, transaction, commit, now))?;
-        self.published.now.store(now, Ordering::Relaxed);
+            self.transact(|transaction| turn(&directory, transaction, commit))?;
+        let claim_time = self.counters.claim_time.time().unwrap_or(i64::MIN);
+        self.published
+            .claim_time
+            .store(claim_time, Ordering::Relaxed);
         self.published
             .head
             .store(self.counters.head, Ordering::Release);
-        // Nobody listening is fine.
-        let _ = self.published.news.send(News { events });
+        self.published.news.publish(events);
         Ok(committed)
     }
 
@@ -194,6 +216,18 @@ impl Writer {
         self.transact(|transaction| {
             let new = new_blobs(transaction.connection, [blob]).map_err(commit_fault)?;
             put_blocks(transaction, &[], new).map_err(commit_fault)
+        })
+        .map_err(only_fault)
+    }
+
+    /// Writes something that is of no use, to find out whether there is room again.
+    pub(crate) fn probe(&mut self) -> Result<(), StoreFault> {
+        directory::probe(&self.directory, ROOM_BYTES)
+            .map_err(|error| file_fault("room on the disk", error))?;
+        self.transact(|transaction| {
+            let same = "UPDATE meta SET value = value WHERE name = 'lease_epoch'";
+            let updated = transaction.connection.execute(same, []);
+            updated.map(drop).map_err(commit_fault)
         })
         .map_err(only_fault)
     }
@@ -260,9 +294,20 @@ impl Writer {
         &mut self,
         work: impl FnOnce(&mut Transaction<'_>) -> Result<T, CommitError>,
     ) -> Result<T, CommitError> {
-        if let Some(fault) = &self.stopped {
+        let worked = self.transact_once(work);
+        let full = matches!(&worked, Err(CommitError::Fault(fault)) if fault.is_full());
+        self.published.full.store(full, Ordering::Relaxed);
+        worked
+    }
+
+    fn transact_once<T>(
+        &mut self,
+        work: impl FnOnce(&mut Transaction<'_>) -> Result<T, CommitError>,
+    ) -> Result<T, CommitError> {
+        if let Some(fault) = self.published.stopped.get() {
             return Err(CommitError::Fault(fault.clone()));
         }
+        self.presence.check().map_err(CommitError::Fault)?;
         self.execute("BEGIN IMMEDIATE").map_err(commit_fault)?;
         let mut transaction = Transaction {
             connection: &self.connection,
@@ -314,7 +359,8 @@ impl Writer {
             "{cause}, so the store accepts no writes any more; reads go on; check the disk, then restart"
         );
         tracing::error!("{message}");
-        self.stopped = Some(StoreFault::new(message));
+        // The first cause stands.
+        let _ = self.published.stopped.set(StoreFault::unavailable(message));
     }
 
     fn execute(&self, statement: &str) -> rusqlite::Result<()> {
@@ -349,13 +395,12 @@ pub(crate) fn upsert_api_key(connection: &Connection, key: &ApiKey) -> rusqlite:
     Ok(())
 }
 
-type Done = (Committed, Arc<[StoredEvent]>);
+type Done = (Committed, Vec<StoredEvent>);
 
 fn turn(
     directory: &Path,
     transaction: &mut Transaction<'_>,
     commit: Commit,
-    now: i64,
 ) -> Result<Done, CommitError> {
     let connection = transaction.connection;
     check(connection, &commit)?;
@@ -371,7 +416,7 @@ fn turn(
         // Sealing made it just now: it becomes a file here, durable before the commit that names it.
         blob::write_file(directory, blob).map_err(CommitError::Fault)?;
     }
-    put_claims(connection, &turn.claims, now)?;
+    put_claims(transaction, &turn.claims, commit.now.as_micros())?;
     let new = new_blobs(connection, commit.blobs.iter().chain(small)).map_err(commit_fault)?;
     put_blocks(transaction, &turn.events, new).map_err(commit_fault)?;
     for document in &turn.documents {
@@ -407,7 +452,7 @@ fn turn(
         transaction.counters.tree = Some(tree);
     }
     transaction.counters.head += commit.event_count;
-    Ok((Committed { first, leases }, turn.events.into()))
+    Ok((Committed { first, leases }, turn.events))
 }
 
 fn sealed_head(document: &Document) -> Option<(u64, Digest)> {
@@ -457,7 +502,22 @@ fn check_positions(turn: &SealedTurn, first: Position, count: u64) -> Result<(),
     Ok(())
 }
 
-fn put_claims(connection: &Connection, claims: &[Claim], now: i64) -> Result<(), CommitError> {
+fn put_claims(
+    transaction: &mut Transaction<'_>,
+    claims: &[Claim],
+    clock: i64,
+) -> Result<(), CommitError> {
+    let connection = transaction.connection;
+    let counters = &mut transaction.counters;
+    let now = counters.claim_time.advance(clock);
+    let kept = counters.claim_time_kept;
+    if kept.is_none_or(|kept| now.saturating_sub(kept) >= CLAIM_TIME_KEPT_MICROS) {
+        connection
+            .prepare_cached("INSERT OR REPLACE INTO meta(name, value) VALUES ('claim_time', ?1)")
+            .and_then(|mut insert| insert.execute([now]))
+            .map_err(commit_fault)?;
+        counters.claim_time_kept = Some(now);
+    }
     // Only commits that add claims drop some: the others need not look, and there are never more to drop.
     if claims.is_empty() {
         return Ok(());
@@ -483,7 +543,7 @@ fn put_claims(connection: &Connection, claims: &[Claim], now: i64) -> Result<(),
                 claim.scope.0.as_bytes(),
                 claim.body.as_bytes(),
                 sql(claim.answer.0),
-                claim.expires_at.as_micros(),
+                counters.claim_time.end(clock, claim.expires_at.as_micros()),
                 now,
             ))
             .map_err(commit_fault)?;
@@ -575,18 +635,15 @@ mod tests {
     use domain::Timestamp;
 
     fn writer(directory: &std::path::Path) -> Writer {
+        let lock = crate::directory::claim(directory).unwrap();
+        let presence = lock.presence(directory).unwrap();
         let mut connection = connect(directory, Role::Writer { full_sync: false }).unwrap();
         prepare(directory, &mut connection).unwrap();
         let (checkpoints, _) = checkpoint::start(directory, &mut connection).unwrap();
-        Writer::new(
-            directory,
-            connection,
-            checkpoints,
-            Wal::None,
-            Position::START,
-        )
-        .unwrap()
-        .0
+        let place = (directory, presence);
+        Writer::new(place, connection, checkpoints, Wal::None, Position::START)
+            .unwrap()
+            .0
     }
 
     fn commit(seal: engine::port::Seal) -> Commit {

@@ -117,7 +117,7 @@ fn global<'a>(id: &'a str, object: &'a str, at: Timestamp, metadata: Value) -> E
 }
 
 /// Returns what `GET /v1` answers (AP-VER-05). A capability is claimed only when all of it is there. Events are kept for
-/// so many days, or for good (AP-RPL-19).
+/// this many days, or forever (AP-RPL-19).
 pub fn discovery(retention_days: Option<u32>) -> Value {
     json!({
         "object": "protocol_discovery",

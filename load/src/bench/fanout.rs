@@ -137,7 +137,7 @@ impl Follower {
         }
     }
 
-    /// Reads until so many events have come.
+    /// Reads until this many events have come.
     async fn reach(&mut self, count: usize) -> Result<()> {
         while self.ids.len() < count {
             let ids = &mut self.ids;

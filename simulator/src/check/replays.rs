@@ -209,7 +209,7 @@ async fn source(store: &MemoryStore, id: &TaskId) -> Result<Source, String> {
     let document = documents.into_iter().flatten().next();
     let document = document.ok_or_else(|| format!("its source `{id}` is gone"))?;
     let State::Task(task) = &document.state else {
-        return Err(format!("`{id}` is no task"));
+        return Err(format!("`{id}` is not a task"));
     };
     let query = ReadEvents {
         scope: Scope::Task(document.key),

@@ -47,7 +47,9 @@ impl Target {
         let url = parse(&url)?;
         if url.scheme() == "http" && !is_loopback(&url) && !connection.allow_plain_http {
             return Err(Problem::new(
-                format!("plain http to another machine, `{url}`, would show the key to everybody between"),
+                format!(
+                    "plain http to another machine, `{url}`, would expose the key on the network"
+                ),
                 "use https://, or say --allow-plain-http in a network you trust",
             )
             .into());

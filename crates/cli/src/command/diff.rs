@@ -15,8 +15,7 @@ use crate::exit::{Exit, OrHint};
 use crate::output::{Output, Paint, Table, printable, shorten};
 
 /// What `--help` shows at its end.
-pub(crate) const EXAMPLES: &str = "Ids, times and positions of a run are its own and no difference; neither is what a model's \
-    provider keeps its books by.\n\
+pub(crate) const EXAMPLES: &str = "Ids, times and positions are a run's own and not compared; neither are provider bookkeeping fields.\n\
     With two files nothing but files is read. Exit 0 when the runs are equal, 1 when they differ.\n\n\
     Examples:\n  reprise diff task_0123 task_replay_0123\n  reprise diff before.bundle after.bundle\n  \
     reprise diff task_0123 task_0456 --json | jq .first_divergence";
@@ -250,7 +249,7 @@ impl Printer<'_> {
             }
             match text("note") {
                 "stale_input" => notes.push("the recorded answer was used"),
-                "refreshed" => notes.push("performed anew"),
+                "refreshed" => notes.push("performed live"),
                 _ => {}
             }
             let key = self.out.paint(Paint::Waiting, &shorten(text("key"), 120));

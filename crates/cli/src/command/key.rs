@@ -1,4 +1,4 @@
-//! `reprise key`: API keys, straight in the data directory, also beside a running server.
+//! `reprise key`: API keys, straight in the data directory, also while a server is running.
 //!
 //! The text of a key exists in two places only: where it is shown once, and in the first key's file. The store has
 //! its SHA-256.

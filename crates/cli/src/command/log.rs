@@ -1,4 +1,4 @@
-//! `reprise log`: checks and exports of a data directory, also beside a running server; pruning, without one; imports,
+//! `reprise log`: checks and exports of a data directory, also while a server is running; pruning, without one; imports,
 //! through one.
 
 pub(crate) mod import;
@@ -204,7 +204,7 @@ fn days(asked: Option<u32>, retention: Option<u32>) -> anyhow::Result<u32> {
         .into()),
         (Some(days), _) | (None, Some(days)) => Ok(days),
         (None, None) => Err(Problem::new(
-            "no retention is set: everything is kept for good",
+            "no retention is set: everything is kept forever",
             "give --older-than-days, or set `retention_days` and name the file with --config",
         )
         .into()),

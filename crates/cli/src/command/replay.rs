@@ -56,7 +56,7 @@ pub(crate) struct ReplayArgs {
     /// Start from a checkpoint, or from the event that made it or came before it
     #[arg(long, value_name = "CHECKPOINT|EVENT")]
     from: Option<String>,
-    /// What may be read or performed anew: memory, secrets, host, time, and model and tools once the run left its record
+    /// What may be read or performed live: memory, secrets, host, time, and model and tools once the run left its record
     #[arg(long, value_name = "WHAT", value_delimiter = ',',
         value_parser = ["memory", "secrets", "host", "time", "model", "tools"])]
     refresh: Vec<String>,

@@ -8,7 +8,7 @@ use std::path::{Path, PathBuf};
 use std::str::FromStr;
 use std::sync::Arc;
 
-use effects::Outside;
+use effects::{Confinement, Outside};
 use engine::port::Store;
 use engine::{Engine, Parts};
 use runs::workflow::{Registry, builtin};
@@ -130,7 +130,12 @@ impl Server {
         authority.id = given(&settings.issuer_id).unwrap_or(authority.id);
         authority.name = given(&settings.issuer_name).or(authority.name);
         let vault = vault::open(data)?;
-        let outside = Outside::new(translate::outside(settings), Some(vault.clone())).or_hint(
+        let outside = Outside::new(
+            translate::outside(settings),
+            Some(vault.clone()),
+            Confinement::by_this_program(vec![data.to_owned()]),
+        )
+        .or_hint(
             "the configuration of providers and tools",
             "see docs/agents.md",
         )?;

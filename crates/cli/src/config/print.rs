@@ -85,7 +85,7 @@ pub(super) const KEYS: &[Key] = &[
     key(
         "",
         "issuer_id",
-        "Who issues receipts here; empty for a name of this log's own. Servers that shall give equal replay receipts need equal ones.",
+        "Who issues receipts here; empty for a name of this log's own. Set the same value on servers whose replay receipts must match.",
     ),
     key(
         "",
@@ -100,7 +100,7 @@ pub(super) const KEYS: &[Key] = &[
     key(
         "",
         "retention_days",
-        "Days for which events are kept whole; `reprise log prune` may then reduce finished tasks to headers. 0 for good.",
+        "Days for which events are kept whole; `reprise log prune` may then reduce finished tasks to headers. 0 keeps them forever.",
     ),
     key(
         "",
@@ -224,12 +224,12 @@ pub(super) const KEYS: &[Key] = &[
     key(
         "limits",
         "header_read_timeout_ms",
-        "How long a client may take to send the head of a request, and to shake hands.",
+        "How long a client may take to send the head of a request, and to complete the TLS handshake.",
     ),
     key(
         "limits",
         "sse_heartbeat_ms",
-        "How often an idle stream says that it lives.",
+        "Heartbeat interval of idle streams.",
     ),
     key(
         "limits",

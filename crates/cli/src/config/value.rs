@@ -19,7 +19,7 @@ pub(crate) type Size = Bounded<1_024, 1_073_741_824>;
 pub(crate) type WindowMs = Bounded<0, 3_600_000>;
 /// How long until somebody loses patience.
 pub(crate) type TimeoutMs = Bounded<100, 3_600_000>;
-/// How often a stream says that it lives: not in the first seconds, and before clients give up (AP-SSE-09).
+/// How often a stream sends a heartbeat: not in the first seconds, and before clients give up (AP-SSE-09).
 pub(crate) type HeartbeatMs = Bounded<5_000, 25_000>;
 /// How long something promised for a day is kept: at least that day (AP-IDEM-03), at most a year.
 pub(crate) type RetentionS = Bounded<86_400, 31_622_400>;

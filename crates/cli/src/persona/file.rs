@@ -109,7 +109,7 @@ pub(super) fn read(path: &Path) -> anyhow::Result<Value> {
         Some(_) => {
             return Err(Problem::new(
                 format!(
-                    "`{}` is no .yaml, .yml, .toml or .json file",
+                    "`{}` is not a .yaml, .yml, .toml or .json file",
                     path.display()
                 ),
                 "name the file after its format",

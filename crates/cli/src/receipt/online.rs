@@ -47,7 +47,7 @@ pub(crate) fn last_verdict(receipt: &Value) -> String {
         .get("verification")
         .filter(|value| value.is_object());
     let Some(verdict) = verdict else {
-        return "unverified; `receipt verify` tells".to_owned();
+        return "not verified yet; run `receipt verify`".to_owned();
     };
     let text = |name: &str| {
         verdict

@@ -1,6 +1,5 @@
 //! The server keeps to its own description: requests generated from `/openapi.json`, answers checked against it.
 
-use std::path::PathBuf;
 use std::process::Command;
 
 use crate::subject::{Subject, VERSION};
@@ -9,22 +8,11 @@ use crate::subject::{Subject, VERSION};
 /// about a body is decided by the server.
 const UNFIT: &str = "missing_required_header,negative_data_rejection,positive_data_acceptance";
 
-fn tool() -> Result<PathBuf, String> {
-    let why = || std::env::var("REPRISE_TEST_PYTHON_SKIP");
-    match std::env::var_os("REPRISE_TEST_PYTHON_BIN") {
-        Some(folder) => Ok(PathBuf::from(folder).join("schemathesis")),
-        None => Err(why().unwrap_or_else(|_| "REPRISE_TEST_PYTHON_BIN is not set".to_owned())),
-    }
-}
-
 #[tokio::test]
 async fn ap_rest_01_ap_rest_05_generated_requests_get_the_described_answers() {
-    let tool = match tool() {
-        Ok(tool) => tool,
-        Err(reason) => {
-            println!("skipped: schemathesis is not here, because {reason}");
-            return;
-        }
+    let tool = testing::installed("pypi", "REPRISE_TEST_PYTHON_BIN", "schemathesis");
+    let Some((tool, _running)) = tool else {
+        return;
     };
     let subject = Subject::start("harn_agent_card").await;
     let mut run = Command::new(tool);

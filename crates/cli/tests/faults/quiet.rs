@@ -86,13 +86,6 @@ fn outward(trace: &str) -> Vec<&str> {
         .collect()
 }
 
-fn can_trace() -> bool {
-    let traced = Command::new("strace")
-        .args(["-f", "-o", "/dev/null", "true"])
-        .output();
-    traced.is_ok_and(|output| output.status.success())
-}
-
 fn read(file: &Path) -> String {
     String::from_utf8_lossy(&std::fs::read(file).unwrap()).into_owned()
 }
@@ -100,10 +93,9 @@ fn read(file: &Path) -> String {
 /// AP-RPL-05: without `refresh` nobody performs anything.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn an_exact_replay_opens_no_socket_and_starts_no_process() {
-    if !can_trace() {
-        println!("skipped: strace is missing or may not trace here");
+    let Some(_running) = testing::strace() else {
         return;
-    }
+    };
     const CALLS: &str =
         "trace=socket,socketpair,connect,bind,execve,execveat,fork,vfork,clone,clone3";
     let world = World::new();

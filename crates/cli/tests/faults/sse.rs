@@ -87,7 +87,7 @@ impl Stream {
         Ok(stream)
     }
 
-    /// Reads up to so many bytes; none when nothing came.
+    /// Reads up to this many bytes; none when nothing came.
     fn fill(&mut self, most: usize) -> std::io::Result<Option<usize>> {
         let mut bytes = vec![0; most];
         match self.socket.read(&mut bytes) {
@@ -107,7 +107,7 @@ impl Stream {
         }
     }
 
-    /// Returns the next whole frame, reading at most so many bytes at a time.
+    /// Returns the next whole frame, reading at most this many bytes at a time.
     pub(crate) fn next(&mut self, most: usize) -> Got {
         loop {
             if let Some(at) = find(&self.buffer, b"\n\n") {

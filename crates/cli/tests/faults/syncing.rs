@@ -66,19 +66,11 @@ async fn traced(flags: &[&str]) -> (Trace, usize) {
     (Trace::of(&text), writes)
 }
 
-fn can_trace() -> bool {
-    let traced = Command::new("strace")
-        .args(["-f", "-o", "/dev/null", "true"])
-        .output();
-    traced.is_ok_and(|output| output.status.success())
-}
-
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn no_answer_leaves_before_its_commit_is_synced() {
-    if !can_trace() {
-        println!("skipped: strace is missing or may not trace here");
+    let Some(_running) = testing::strace() else {
         return;
-    }
+    };
     let (trace, writes) = traced(&[]).await;
     assert_eq!(trace.violations, Vec::<String>::new());
     assert_eq!(trace.answers, writes);
@@ -86,10 +78,9 @@ async fn no_answer_leaves_before_its_commit_is_synced() {
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn without_full_sync_every_answer_leaves_too_early() {
-    if !can_trace() {
-        println!("skipped: strace is missing or may not trace here");
+    let Some(_running) = testing::strace() else {
         return;
-    }
+    };
     let (trace, writes) = traced(&["--unsafe-no-sync"]).await;
     assert_eq!(trace.answers, writes);
     assert!(trace.violations.len() >= writes, "{:?}", trace.violations);

@@ -1,4 +1,4 @@
-//! `reprise key` beside a running server.
+//! `reprise key` while a server is running.
 
 use std::path::{Path, PathBuf};
 use std::time::{Duration, Instant};

@@ -224,7 +224,7 @@ fn ap_rpl_19_nothing_younger_than_the_retention_goes() {
     // Without the setting everything is kept until somebody says otherwise.
     let refused = world.run(&["log", "prune"]);
     assert_eq!(refused.code, 2, "{refused:?}");
-    assert!(refused.stderr.contains("kept for good"), "{refused:?}");
+    assert!(refused.stderr.contains("kept forever"), "{refused:?}");
     let server = world.serve();
     let client = Client {
         url: server.url.clone(),

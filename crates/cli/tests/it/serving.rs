@@ -138,3 +138,43 @@ fn a_second_signal_ends_at_once() {
     server.signal("INT");
     assert_eq!(server.wait().code(), Some(2));
 }
+
+/// U26, and what nothing can be written to is not ready.
+#[test]
+fn u26_a_data_directory_that_is_moved_away_makes_the_server_unready_and_every_write_503() {
+    let world = World::new();
+    let server = world.serve();
+    let task = world.submit("agent");
+    let away = world.home.path().join("away");
+    std::fs::rename(world.data(), &away).unwrap();
+    let address = server.address();
+    let key = std::fs::read_to_string(away.join("api-key")).unwrap();
+    let ask = |method: &str, path: &str, body: Option<&str>| {
+        let mut command = std::process::Command::new("curl");
+        command.args(["-s", "-o", "/dev/null", "-w", "%{http_code}", "-X", method]);
+        command
+            .arg("-H")
+            .arg(format!("Authorization: Bearer {}", key.trim()));
+        command.args([
+            "-H",
+            "Harn-Agents-Protocol-Version: agents-protocol-2026-04-25",
+        ]);
+        if let Some(body) = body {
+            command.args(["-H", "Content-Type: application/json", "-d", body]);
+        }
+        command.arg(format!("http://{address}{path}"));
+        String::from_utf8(command.output().unwrap().stdout).unwrap()
+    };
+    assert_eq!(ask("GET", "/readyz", None), "503");
+    assert_eq!(ask("POST", "/v1/sessions", Some("{}")), "503");
+    assert_eq!(
+        ask("GET", &format!("/v1/tasks/{task}"), None),
+        "200",
+        "reads go on"
+    );
+    std::fs::rename(&away, world.data()).unwrap();
+    assert_eq!(ask("GET", "/readyz", None), "200");
+    assert_eq!(ask("POST", "/v1/sessions", Some("{}")), "201");
+    server.stop();
+    world.ok(&["log", "verify"]);
+}

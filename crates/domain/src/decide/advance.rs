@@ -22,7 +22,8 @@ pub(super) fn advance(
     let place = Place::of_task(&order.id, task);
     let mut status = task.status;
     for step in &order.moves {
-        let next = target(step, status).ok_or(Refusal::InvalidTransition { status })?;
+        let next =
+            target(step, status, task.status).ok_or(Refusal::InvalidTransition { status })?;
         if let Move::Ask { request, .. } = step
             && decider
                 .permission(request.as_str())
@@ -37,12 +38,14 @@ pub(super) fn advance(
     Ok(subject)
 }
 
-/// Returns where a move leads from a status, or none when it is not possible there.
-fn target(step: &Move, from: Status) -> Option<Status> {
+/// Returns where a move leads from a status, or none when it is not possible there. `before` is the status that the Task
+/// had before the order.
+fn target(step: &Move, from: Status, before: Status) -> Option<Status> {
     let working = from == Status::Working;
     match step {
         Move::Start { .. } => (from == Status::Submitted).then_some(Status::Working),
         Move::Recover => from.is_waiting().then_some(Status::Working),
+        Move::WaitAgain => (working && before.is_waiting()).then_some(before),
         // While a Task waits nothing else may happen to it.
         Move::RequestEffect(_)
         | Move::RecordEffect(_)
@@ -78,6 +81,14 @@ fn perform(
             decider.draft(started, subject.clone(), place);
             change_status(decider, subject, place, status, Status::Working, None);
         }
+        Move::WaitAgain => change_status(
+            decider,
+            subject,
+            place,
+            status,
+            task.status,
+            Some("recovered"),
+        ),
         Move::Recover => change_status(
             decider,
             subject,
@@ -107,6 +118,7 @@ fn perform(
                 provider_request_id: Some(detail(&result.provider_request_id)),
                 model: Some(detail(&result.model)),
                 side_effects: result.observed.as_ref().map(detail),
+                interrupted_through: result.interrupted_through,
             });
             decider.draft(recorded, subject, place);
         }
@@ -189,7 +201,7 @@ fn perform(
             message,
             details,
         } => {
-            withdraw(decider, task, place);
+            withdraw(decider, task, place, "the task ended");
             let ending = Ending {
                 status: Status::Failed,
                 summary: message.clone(),

@@ -39,6 +39,7 @@ pub fn issue_receipt(documents: &dyn Documents, actor: &str, issued: &Issued) ->
         drafts: Vec::new(),
         blobs: Vec::new(),
         ends: None,
+        unreadable: None,
     };
     let Ok(task) = decider.task(&issued.task_id) else {
         return Vec::new();

@@ -110,9 +110,10 @@ pub(super) fn cancel(
         scope: detail("task"),
         reason: Some(detail(&order.reason)),
         message_id: None,
+        pending: None,
     });
     decider.draft(requested, subject.clone(), &place);
-    withdraw(decider, task, &place);
+    withdraw(decider, task, &place, "the task ended");
     let summary = match &order.reason {
         Some(reason) => format!("Canceled: {reason}"),
         None => "Canceled".to_owned(),
@@ -140,22 +141,77 @@ pub(super) fn interrupt(
             status: task.status,
         });
     }
+    if task.replay.is_some() {
+        return Err(Refusal::Conflict {
+            reason: "replay",
+            message: "a replay repeats what happened and cannot be interrupted".to_owned(),
+            status: Some(task.status),
+        });
+    }
+    if task.interrupts.len() >= INTERRUPTS_MAX {
+        return Err(Refusal::Conflict {
+            reason: "too_many_interrupts",
+            message: "the task has not taken up the interrupts before this one".to_owned(),
+            status: Some(task.status),
+        });
+    }
     let place = Place::of_task(&order.id, task);
     decider.message(&order.message, &task.session_id, &place);
+    let waits_for = task.waits_for.as_ref().filter(|_| task.status.is_waiting());
     let requested = Payload::UserCancelRequested(payload::CancelRequested {
         scope: detail("step"),
         reason: None,
         message_id: Some(detail(&order.message.id)),
+        // What waits can be told at once; whoever works is told when its step has been dropped.
+        pending: waits_for.is_none().then_some(true),
     });
     decider.draft(requested, order.id.resource(), &place);
+    if let Some(request) = waits_for {
+        let effect_key = &decider.permission(request.as_str())?.effect_key;
+        let value = interrupted(&public_text(&order.message.parts));
+        let recorded = Payload::EffectRecorded(payload::EffectRecorded {
+            effect_key: detail(effect_key),
+            kind: detail("host_fact"),
+            outcome: detail("error"),
+            value_sha256: detail(sha256(&jcs(&value))),
+            value: Detail::of(value),
+            visibility: detail("public"),
+            provider_request_id: None,
+            model: None,
+            side_effects: None,
+            interrupted_through: None,
+        });
+        withdraw(decider, task, &place, "interrupted");
+        decider.draft(recorded, order.id.resource(), &place);
+        change_status(
+            decider,
+            order.id.resource(),
+            &place,
+            task.status,
+            Status::Working,
+            Some("interrupted"),
+        );
+    }
     Ok(order.message.id.resource())
 }
 
-/// Drafts the end of a pending request whose Task ends without its answer.
-pub(super) fn withdraw(decider: &mut Decider<'_>, task: &Task, place: &Place) {
+/// Interrupts that a Task may have been sent without having taken them up.
+const INTERRUPTS_MAX: usize = 16;
+
+/// Returns the result of an effect that was dropped for an interrupt: what a workflow is told, and what it goes on with.
+pub fn interrupted(input: &str) -> Value {
+    json!({
+        "code": "interrupted",
+        "message": "interrupted before it was done; whether it happened is not known",
+        "input": input,
+    })
+}
+
+/// Drafts the end of a pending request that nobody will answer.
+pub(super) fn withdraw(decider: &mut Decider<'_>, task: &Task, place: &Place, reason: &str) {
     if let Some(request) = &task.waits_for {
         let withdrawn = Payload::RequestWithdrawn(payload::Withdrawn {
-            reason: detail("the task ended"),
+            reason: detail(reason),
         });
         decider.draft(withdrawn, request.resource(), place);
         if let Ok(known) = decider.permission(request.as_str()) {
@@ -298,7 +354,7 @@ pub(super) fn answer(
             return Err(Refusal::Conflict {
                 reason: "already_answered",
                 message: format!(
-                    "permission request `{}` has another answer already",
+                    "permission request `{}` has already been answered differently",
                     order.id
                 ),
                 status: Some(task.status),
@@ -372,6 +428,7 @@ pub(super) fn answer(
         provider_request_id: None,
         model: None,
         side_effects: None,
+        interrupted_through: None,
     });
     decider.draft(recorded, task_resource.clone(), &place);
     if task.status.is_waiting() {

@@ -153,6 +153,7 @@ fn result(key: &str, ok: bool) -> EffectResult {
         provider_request_id: ok.then(|| "req".to_owned()),
         model: ok.then_some(model),
         observed: ok.then(Observed::default),
+        interrupted_through: None,
     }
 }
 

@@ -172,6 +172,7 @@ fn orders() -> Vec<(&'static str, Order)> {
                 provider_request_id: None,
                 model: None,
                 observed: None,
+                interrupted_through: None,
             })),
         ),
         ("ask for input", ask(Ask::Input)),

@@ -48,7 +48,7 @@ impl Server {
             let handle = serde_json::from_value::<SecretHandle>(handle.clone()).map_err(|_| {
                 McpError::Failed(
                     "secret_unknown",
-                    format!("`{name}` is no handle of a secret"),
+                    format!("`{name}` is not a handle of a secret"),
                 )
             })?;
             let value = secrets.value_of(&handle).map_err(McpError::Secret)?;

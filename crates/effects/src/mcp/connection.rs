@@ -116,8 +116,12 @@ impl Server {
                 timeout(limit, me.serve_with_lifecycle(transport, lifecycle)).await
             }
             None => {
-                let (started, output, input) = stdio::start(config, given.variables, &flood)
-                    .map_err(|problem| McpError::Failed("mcp_unavailable", problem))?;
+                let sandbox = self.sandbox.as_ref().ok_or_else(|| {
+                    McpError::Failed("mcp_unavailable", "there is no program".to_owned())
+                })?;
+                let (started, output, input) =
+                    stdio::start(config, sandbox, given.variables, &flood)
+                        .map_err(|problem| McpError::Failed("mcp_unavailable", problem))?;
                 process = Some(started);
                 let transport = AsyncRwTransport::new_client(output, input)
                     // The reader itself stops at our limit, and says so.
@@ -125,7 +129,6 @@ impl Server {
                 timeout(limit, me.serve_with_lifecycle(transport, lifecycle)).await
             }
         };
-        let complaint = process.as_ref().map(|process| process.complaints());
         let said = match ready {
             Ok(Ok(service)) => {
                 return Ok(Connection {
@@ -142,7 +145,10 @@ impl Server {
             let (code, said) = too_much(&flood);
             return Err(McpError::Failed(code, said));
         }
-        let complaint = complaint.map(|complaint| complaint.last_line());
+        let complaint = match &mut process {
+            Some(process) => Some(process.last_words().await),
+            None => None,
+        };
         Err(McpError::Failed(
             "mcp_unavailable",
             match complaint.filter(|line| !line.is_empty()) {

@@ -6,16 +6,20 @@ use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
 
 use secrecy::{ExposeSecret, SecretString};
+use tempfile::TempDir;
 use tokio::io::{AsyncRead, AsyncReadExt};
-use tokio::process::{ChildStdin, ChildStdout, Command};
+use tokio::process::{ChildStdin, ChildStdout};
 use tokio::task::JoinHandle;
 
 use super::flood::{Bounded, Flood};
 use crate::config::McpServerConfig;
+use crate::confine::{Ready, Sandbox};
 use crate::tool::Group;
 
 /// How much of what a server complains about is kept.
 const STDERR_BYTES_MAX: usize = 2_048;
+/// How long the end of its complaints is waited for when it is of no use.
+const LAST_WORDS: Duration = Duration::from_millis(300);
 /// How long a server may take to end by itself after its input was closed.
 const END_GRACE: Duration = Duration::from_secs(1);
 
@@ -24,7 +28,12 @@ const END_GRACE: Duration = Duration::from_secs(1);
 pub(super) struct Process {
     group: SharedGroup,
     waiter: JoinHandle<()>,
+    reader: JoinHandle<()>,
     complaints: Complaints,
+    /// Stands before a complaint of whoever was to start it.
+    mark: String,
+    /// Its own temporary folder.
+    _temporary: Option<TempDir>,
 }
 
 /// Emptied by whoever comes first: the one who kills, or the one who sees the process end. After that its number
@@ -37,11 +46,11 @@ fn kill(group: &SharedGroup) {
 
 /// The end of what a process wrote to its error output.
 #[derive(Debug, Clone, Default)]
-pub(super) struct Complaints(Arc<Mutex<VecDeque<u8>>>);
+struct Complaints(Arc<Mutex<VecDeque<u8>>>);
 
 impl Complaints {
     /// Returns the last line, unless its beginning is lost: half of a value would not be known as one.
-    pub(super) fn last_line(&self) -> String {
+    fn last_line(&self) -> String {
         let bytes = self.0.lock().unwrap_or_else(PoisonError::into_inner);
         let bytes: Vec<u8> = bytes.iter().copied().collect();
         let text = String::from_utf8_lossy(&bytes).into_owned();
@@ -59,34 +68,29 @@ impl Complaints {
 /// Starts a server and returns what to speak through.
 pub(super) fn start(
     config: &McpServerConfig,
+    sandbox: &Sandbox,
     secrets: Vec<(String, SecretString)>,
     flood: &Flood,
 ) -> Result<(Process, Bounded<ChildStdout>, ChildStdin), String> {
-    let mut words = config.command.iter().flatten();
-    let program = words.next().ok_or("`command` is empty")?;
-    let mut command = Command::new(program);
+    let plain = config
+        .env
+        .iter()
+        .filter_map(|name| Some((name.clone(), std::env::var(name).ok()?)));
+    let hidden = secrets
+        .iter()
+        .map(|(name, value)| (name.clone(), value.expose_secret().to_owned()));
+    let argv = config.command.as_deref().unwrap_or_default();
+    let Ready {
+        mut command,
+        temporary,
+        mark,
+    } = sandbox.command(argv, plain.chain(hidden).collect())?;
     command
-        .args(words)
-        .env_clear()
-        .envs(
-            config
-                .env
-                .iter()
-                .filter_map(|name| Some((name, std::env::var(name).ok()?))),
-        )
-        .envs(
-            secrets
-                .iter()
-                .map(|(name, value)| (name, value.expose_secret())),
-        )
         .stdin(Stdio::piped())
         .stdout(Stdio::piped())
         .stderr(Stdio::piped())
         .process_group(0)
         .kill_on_drop(true);
-    if let Some(folder) = &config.folder {
-        command.current_dir(folder);
-    }
     let mut child = command.spawn().map_err(|error| error.to_string())?;
     let group = SharedGroup::new(Mutex::new(Some(Group::of(child.id()))));
     let complaints = Complaints::default();
@@ -96,7 +100,7 @@ pub(super) fn start(
         return Err("the program has no input or output".to_owned());
     };
     // Ends with the process.
-    tokio::spawn(keep_end(stderr, complaints.clone()));
+    let reader = tokio::spawn(keep_end(stderr, complaints.clone()));
     let waiter = tokio::spawn({
         let group = Arc::clone(&group);
         async move {
@@ -108,14 +112,23 @@ pub(super) fn start(
     let process = Process {
         group,
         waiter,
+        reader,
         complaints,
+        mark,
+        _temporary: temporary,
     };
     Ok((process, Bounded::new(stdout, flood.clone()), stdin))
 }
 
 impl Process {
-    pub(super) fn complaints(&self) -> Complaints {
-        self.complaints.clone()
+    /// Returns the last line of what it complained about, once all of it is here or it goes on for too long.
+    pub(super) async fn last_words(&mut self) -> String {
+        let _ = tokio::time::timeout(LAST_WORDS, &mut self.reader).await;
+        let line = self.complaints.last_line();
+        match line.strip_prefix(&self.mark) {
+            Some(complaint) => complaint.to_owned(),
+            None => line,
+        }
     }
 
     /// Waits a little for a process whose input was closed, then kills it.

@@ -3,26 +3,23 @@
 //! Invariant: when a run has ended, or its future was dropped, nothing of its process group is left running.
 
 use std::os::unix::process::ExitStatusExt;
-use std::path::PathBuf;
 use std::process::Stdio;
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
 
 use rustix::process::{Pid, Signal, kill_process_group};
 use tokio::io::{AsyncRead, AsyncReadExt, AsyncWriteExt};
-use tokio::process::Command;
 use tokio::task::JoinSet;
 use tokio::time::timeout;
+
+use crate::confine::{NOT_STARTED, Ready};
 
 /// How long outputs are read after the end, for a process that left the group and holds them open.
 const DRAIN: Duration = Duration::from_millis(500);
 
 /// What to run.
 pub(super) struct Order {
-    pub(super) argv: Vec<String>,
-    pub(super) folder: Option<PathBuf>,
-    /// The whole environment.
-    pub(super) environment: Vec<(String, String)>,
+    pub(super) ready: Ready,
     pub(super) stdin: Option<Vec<u8>>,
     pub(super) timeout_ms: u64,
     pub(super) output_bytes_max: usize,
@@ -79,15 +76,12 @@ impl Drop for Group {
 }
 
 pub(super) async fn run(order: Order) -> Ended {
-    let mut words = order.argv.iter();
-    let Some(program) = words.next() else {
-        return Ended::NotStarted("there is no program".to_owned());
-    };
-    let mut command = Command::new(program);
+    let Ready {
+        mut command,
+        temporary,
+        mark,
+    } = order.ready;
     command
-        .args(words)
-        .env_clear()
-        .envs(order.environment)
         .stdin(match order.stdin {
             Some(_) => Stdio::piped(),
             None => Stdio::null(),
@@ -96,12 +90,6 @@ pub(super) async fn run(order: Order) -> Ended {
         .stderr(Stdio::piped())
         .process_group(0)
         .kill_on_drop(true);
-    if let Some(folder) = &order.folder {
-        if !folder.is_dir() {
-            return Ended::NotStarted(format!("there is no folder `{}`", folder.display()));
-        }
-        command.current_dir(folder);
-    }
     let mut child = match command.spawn() {
         Ok(child) => child,
         Err(error) => return Ended::NotStarted(error.to_string()),
@@ -142,10 +130,20 @@ pub(super) async fn run(order: Order) -> Ended {
         Some(Err(error)) => return Ended::NotStarted(error.to_string()),
         None => End::TimedOut,
     };
+    // It may hold many files.
+    tokio::task::spawn_blocking(move || drop(temporary));
+    let stderr = stderr.take();
+    let complaint = stderr.bytes.strip_prefix(mark.as_bytes());
+    if let (End::Exited { code: NOT_STARTED }, Some(complaint), false) =
+        (end, complaint, mark.is_empty())
+    {
+        let complaint = String::from_utf8_lossy(complaint);
+        return Ended::NotStarted(complaint.trim_end().to_owned());
+    }
     Ended::Ran {
         end,
         stdout: stdout.take(),
-        stderr: stderr.take(),
+        stderr,
     }
 }
 

@@ -7,7 +7,7 @@ use std::sync::{Arc, Mutex};
 use axum::Router;
 use axum::body::{Body, Bytes};
 use axum::http::{HeaderMap, Response, Uri};
-use effects::{Config, Outside, Vault};
+use effects::{Config, Confinement, Outside, Vault};
 use engine::port::{Deltas, Performer};
 use futures_util::StreamExt;
 use runs::workflow::{Effect, EffectKind, Handles, Performed};
@@ -118,7 +118,7 @@ pub(crate) fn events(list: &[Value]) -> String {
         .collect()
 }
 
-/// Cuts a text into pieces of so many bytes.
+/// Cuts a text into pieces of this many bytes.
 pub(crate) fn cut(text: &str, size: usize) -> Vec<String> {
     assert!(
         text.is_ascii(),
@@ -134,12 +134,30 @@ pub(crate) fn config(text: &str) -> Config {
     toml::from_str(text).unwrap_or_else(|error| panic!("{error}\n{text}"))
 }
 
+/// Python where every tool can read it; one of a version manager lies in somebody's home.
+pub(crate) fn python() -> &'static str {
+    let system = "/usr/bin/python3";
+    if std::path::Path::new(system).exists() {
+        system
+    } else {
+        "python3"
+    }
+}
+
+/// The starter of these tests, and nothing to keep from anybody.
+pub(crate) fn confinement() -> Confinement {
+    Confinement {
+        starter: env!("CARGO_BIN_EXE_confined-starter").into(),
+        out_of_reach: Vec::new(),
+    }
+}
+
 pub(crate) fn outside(text: &str) -> Outside {
-    Outside::new(config(text), None).unwrap()
+    Outside::new(config(text), None, confinement()).unwrap()
 }
 
 pub(crate) fn outside_with(text: &str, vault: &Vault) -> Outside {
-    Outside::new(config(text), Some(vault.clone())).unwrap()
+    Outside::new(config(text), Some(vault.clone()), confinement()).unwrap()
 }
 
 /// A vault with secrets in a folder that lives as long as it is held.

@@ -17,6 +17,7 @@ mod mcp_everything;
 mod mcp_http;
 mod openai;
 mod providers;
+mod sandbox;
 mod scrubbing;
 mod tools;
 

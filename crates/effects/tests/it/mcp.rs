@@ -8,15 +8,16 @@ use runs::workflow::{EffectKind, Handles, Performed};
 use serde_json::{Value, json};
 
 use crate::fixture::{
-    assert_error, config, handles, is_gone, outside, outside_with, perform, perform_with,
-    perform_with_secrets, vault,
+    assert_error, config, confinement, handles, is_gone, outside, outside_with, perform,
+    perform_with, perform_with_secrets, python, vault,
 };
 
 fn faulty(more: &str) -> String {
     let script = Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/mcp/faulty.py");
     format!(
-        "[[mcp_servers]]\nid = \"faulty\"\ncommand = [\"python3\", \"{}\"]\n{more}\n",
-        script.display()
+        "[[mcp_servers]]\nid = \"faulty\"\ncommand = [\"{1}\", \"{0}\"]\nread = [\"{0}\"]\n{more}\n",
+        script.display(),
+        python()
     )
 }
 
@@ -284,9 +285,9 @@ async fn the_catalog_lists_commands_and_tools_of_servers() {
         performed.value,
         json!({"tools": [
             {"name": "faulty__echo", "description": "says it again", "parameters": {"type": "object"},
-                "via": "mcp", "server": "faulty", "tool": "echo", "repeatable": true},
+                "via": "mcp", "server": "faulty", "tool": "echo", "repeatable": false, "read_only": false},
             {"name": "wc", "description": "counts", "parameters": {"type": "object"},
-                "via": "local", "tool": "wc", "repeatable": true},
+                "via": "local", "tool": "wc", "repeatable": true, "read_only": false},
         ]})
     );
     let names = |performed: &Performed| -> Vec<(String, bool)> {
@@ -304,8 +305,9 @@ async fn the_catalog_lists_commands_and_tools_of_servers() {
     let performed = perform(&outside, EffectKind::Host, list(json!(["faulty"]))).await;
     let all = names(&performed);
     assert_eq!(all.len(), 3, "{all:?}");
-    assert!(all.contains(&("faulty__set".to_owned(), true)));
-    // No hint, no repetition; and a name that every provider takes.
+    // What a server says of itself gives nothing.
+    assert!(all.contains(&("faulty__set".to_owned(), false)));
+    // A name that every provider takes.
     let dotted = all
         .iter()
         .find(|(name, _)| name.starts_with("faulty__dotted_name_"))
@@ -370,7 +372,51 @@ fn a_server_that_cannot_work_is_refused() {
             "could be taken",
         ),
     ] {
-        let error = Outside::new(config(&format!("[[mcp_servers]]\n{text}\n")), None).unwrap_err();
+        let error = Outside::new(
+            config(&format!("[[mcp_servers]]\n{text}\n")),
+            None,
+            confinement(),
+        )
+        .unwrap_err();
         assert!(error.to_string().contains(expected), "{error}");
     }
+}
+
+/// S3: the operator says what a tool does. What its server says of it can take that back, and never give it.
+#[tokio::test]
+async fn what_a_server_says_of_its_tools_only_narrows() {
+    let list = async |more: &str| -> Vec<(String, bool, bool)> {
+        let outside = outside(&faulty(more));
+        let listed = perform(&outside, EffectKind::Host, json!({"capability": "tools"})).await;
+        let tools = listed.value["tools"].as_array().unwrap().clone();
+        outside.shutdown().await;
+        let flag = |tool: &Value, name: &str| tool[name].as_bool().unwrap();
+        tools
+            .iter()
+            .map(|tool| {
+                let name = tool["tool"].as_str().unwrap().to_owned();
+                (name, flag(tool, "read_only"), flag(tool, "repeatable"))
+            })
+            .collect()
+    };
+    let named = |echo: (bool, bool), set: (bool, bool), dotted: (bool, bool)| {
+        [("dotted.name", dotted), ("echo", echo), ("set", set)]
+            .map(|(name, (read_only, repeatable))| (name.to_owned(), read_only, repeatable))
+            .to_vec()
+    };
+    let sorted = |mut tools: Vec<(String, bool, bool)>| {
+        tools.sort();
+        tools
+    };
+    // `echo` calls itself read-only, `set` idempotent and not read-only, `dotted.name` nothing.
+    let (no, again, reads) = ((false, false), (false, true), (true, true));
+    assert_eq!(sorted(list("").await), named(no, no, no));
+    assert_eq!(
+        sorted(list("read_only = [\"*\"]").await),
+        named(reads, no, reads)
+    );
+    assert_eq!(
+        sorted(list("repeatable = [\"set\", \"echo\"]").await),
+        named(again, again, no)
+    );
 }

@@ -10,17 +10,23 @@ use serde_json::{Value, json};
 
 use crate::fixture::{assert_error, outside_with, perform, perform_with_secrets, vault};
 
-/// Finds the program, or says why it is not there.
-fn program() -> Option<PathBuf> {
-    let program = std::env::var_os("REPRISE_TEST_NPM_BIN")
-        .map(|folder| PathBuf::from(folder).join("mcp-server-everything"))
-        .filter(|program| program.exists());
-    if program.is_none() {
-        let reason = std::env::var("REPRISE_TEST_NPM_SKIP")
-            .unwrap_or_else(|_| "REPRISE_TEST_NPM_BIN is not set".to_owned());
-        println!("skipped: the MCP server from npm is not here, because {reason}");
-    }
-    program
+/// Finds the program that the test command installs.
+fn program() -> Option<(PathBuf, testing::Running)> {
+    testing::installed("npm", "REPRISE_TEST_NPM_BIN", "mcp-server-everything")
+}
+
+/// Where the server's packages are, and the programs that the path leads to: what an operator names for a server from npm.
+fn readable(program: &std::path::Path) -> Value {
+    let path = std::env::var_os("PATH").unwrap_or_default();
+    let node = std::env::split_paths(&path).map(|folder| folder.join("node"));
+    let node = node.filter_map(|file| std::fs::canonicalize(file).ok());
+    let packages = program.ancestors().nth(2).map(PathBuf::from);
+    let folders: Vec<PathBuf> = node
+        .filter_map(|file| file.ancestors().nth(2).map(PathBuf::from))
+        .filter(|folder| folder.parent().is_some())
+        .chain(packages)
+        .collect();
+    json!(folders)
 }
 
 /// The server, and the secrets that a run with it has handles of.
@@ -46,8 +52,7 @@ async fn works(used: &Used<'_>) {
         assert_eq!(tool["parameters"]["type"], "object");
         tool["repeatable"].as_bool().unwrap()
     };
-    assert!(repeatable("echo"));
-    assert!(!repeatable("toggle-simulated-logging"));
+    assert!(!repeatable("echo") && !repeatable("toggle-simulated-logging"));
 
     let performed = call(used, "get-sum", json!({"a": 20, "b": 22})).await;
     assert!(performed.ok, "{performed:?}");
@@ -98,11 +103,14 @@ async fn works(used: &Used<'_>) {
 
 #[tokio::test]
 async fn the_server_from_npm_works_over_stdio() {
-    let Some(program) = program() else { return };
+    let Some((program, _running)) = program() else {
+        return;
+    };
     let (_folder, vault) = vault(&[("token", "planted-canary")]);
     let text = format!(
-        "[[mcp_servers]]\nid = \"everything\"\ncommand = [\"{}\"]\ntimeout_ms = 4000\nsecrets = {{ TOKEN = \"token\" }}\n",
-        program.display()
+        "[[mcp_servers]]\nid = \"everything\"\ncommand = [\"{}\"]\ntimeout_ms = 4000\nsecrets = {{ TOKEN = \"token\" }}\nread = {}\n",
+        program.display(),
+        readable(&program)
     );
     let outside = outside_with(&text, &vault);
     let used = Used {
@@ -132,7 +140,9 @@ impl Drop for Running {
 
 #[tokio::test]
 async fn the_server_from_npm_works_over_http() {
-    let Some(program) = program() else { return };
+    let Some((program, _running)) = program() else {
+        return;
+    };
     let free = std::net::TcpListener::bind("127.0.0.1:0").unwrap();
     let port = free.local_addr().unwrap().port();
     drop(free);

@@ -6,7 +6,7 @@ use runs::workflow::EffectKind;
 use serde_json::{Value, json};
 
 use crate::fixture::{
-    ask, assert_error, config, effect, hello, outside, outside_with, perform, vault,
+    ask, assert_error, config, confinement, effect, hello, outside, outside_with, perform, vault,
 };
 
 fn scripted(text: &str) -> (tempfile::TempDir, Outside) {
@@ -171,7 +171,7 @@ fn a_configuration_that_cannot_work_is_refused_with_its_place() {
         (script("answers: [{anwser: x}]"), "anwser"),
         (script("answers: [{answer: x}]\nanswers: []"), "answers"),
     ] {
-        let error = Outside::new(config(&text), None).unwrap_err();
+        let error = Outside::new(config(&text), None, confinement()).unwrap_err();
         assert!(error.to_string().contains(expected), "{error}");
     }
 }

@@ -5,7 +5,8 @@ use runs::workflow::{EffectKind, Performed};
 use serde_json::{Value, json};
 
 use crate::fixture::{
-    Fake, Reply, ask, events, hello, outside, outside_with, perform, perform_with_secrets, vault,
+    Fake, Reply, ask, events, hello, outside, outside_with, perform, perform_with_secrets, python,
+    vault,
 };
 
 /// Set for every test by whoever runs it, and like no other text.
@@ -80,9 +81,10 @@ async fn ap_priv_02_a_key_of_the_environment_is_hidden_from_the_start() {
 async fn run(secret: &str, more: &str, program: &str) -> Performed {
     let (_folder, vault) = vault(&[("token", secret)]);
     let text = format!(
-        "[[tools]]\nname = \"run\"\nargv = [\"python3\", \"-c\", \"{{program}}\"]\n\
+        "[[tools]]\nname = \"run\"\nargv = [\"{}\", \"-c\", \"{{program}}\"]\n\
          secrets = {{ TOKEN = \"token\" }}\n{more}\n\
-         [tools.parameters]\ntype = \"object\"\n[tools.parameters.properties]\nprogram = {{ type = \"string\" }}\n"
+         [tools.parameters]\ntype = \"object\"\n[tools.parameters.properties]\nprogram = {{ type = \"string\" }}\n",
+        python()
     );
     let outside = outside_with(&text, &vault);
     let program = format!(

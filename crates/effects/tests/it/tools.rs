@@ -7,8 +7,8 @@ use runs::workflow::{EffectKind, Handles, Performed};
 use serde_json::{Value, json};
 
 use crate::fixture::{
-    assert_error, config, handles, is_gone, outside, outside_with, perform, perform_with,
-    perform_with_secrets, vault,
+    assert_error, config, confinement, handles, is_gone, outside, outside_with, perform,
+    perform_with, perform_with_secrets, vault,
 };
 
 fn shell(more: &str) -> String {
@@ -282,7 +282,8 @@ async fn commands_in_one_folder_take_turns_and_others_do_not_wait() {
         let text = with(&format!("folder = \"{}{place}\"", folder.path().display()));
         text.replacen("\"run\"", &format!("\"{name}\""), 1)
     };
-    let text = tool("around", "") + &tool("inside", "/inner") + &shell("");
+    let anywhere = with(&format!("write = [\"{}\"]", folder.path().display()));
+    let text = tool("around", "") + &tool("inside", "/inner") + &anywhere;
     let outside = outside(&text);
     let call = |tool: &str, script: &str| {
         let request = json!({"tool": tool, "arguments": {"script": script}});
@@ -421,7 +422,7 @@ async fn a_command_sees_only_the_variables_that_are_allowed() {
         "env | cut -d= -f1 | grep -vE '^(PWD|SHLVL|_|OLDPWD)$' | sort",
     )
     .await;
-    assert_eq!(performed.value["stdout"], "CARGO_PKG_NAME\nPATH\n");
+    assert_eq!(performed.value["stdout"], "CARGO_PKG_NAME\nPATH\nTMPDIR\n");
 }
 
 #[test]
@@ -440,7 +441,8 @@ fn a_declaration_that_cannot_work_is_refused() {
             "no JSON Schema",
         ),
     ] {
-        let error = Outside::new(config(&format!("[[tools]]\n{text}\n")), None).unwrap_err();
+        let error =
+            Outside::new(config(&format!("[[tools]]\n{text}\n")), None, confinement()).unwrap_err();
         assert!(error.to_string().contains(expected), "{error}");
     }
 }

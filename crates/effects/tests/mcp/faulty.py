@@ -35,6 +35,11 @@ def call(name, arguments):
         return text(str(len(os.environ.get("TOKEN", ""))))
     if name == "fails":
         return text("it did not work", isError=True)
+    if name == "open":
+        try:
+            return text(open(arguments["path"]).read())
+        except OSError as error:
+            return text(error.strerror)
     if name == "big_number":
         return text("see", structuredContent={"n": 2**53 + 1, "m": [1, None]})
     if name == "die":

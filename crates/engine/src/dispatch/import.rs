@@ -39,7 +39,9 @@ impl Engine {
             "workspace_id",
         )
         .await?;
-        let bundle = Bundle::read(bytes).map_err(|error| {
+        let read_aside = Arc::clone(bytes);
+        let bundle = self.aside(move || Bundle::read(&read_aside)).await?;
+        let bundle = bundle.map_err(|error| {
             Refused::Domain(Refusal::Invalid {
                 param: "",
                 message: error.to_string(),
@@ -52,7 +54,8 @@ impl Engine {
         });
         let workspace = workspace_id.or(there.map(|(workspace, _)| workspace));
         let workspace = workspace.cloned().unwrap_or_else(WorkspaceId::local);
-        let order = read(bundle, bytes, workspace.clone())?;
+        let (checked, into) = (Arc::clone(bytes), workspace.clone());
+        let order = self.aside(move || read(bundle, &checked, into)).await??;
         if there.map(|(_, known)| known) == Some(order.bundle)
             && self.shared.store.blob(order.bundle).await?.is_none()
         {
@@ -123,7 +126,7 @@ fn read(bundle: Bundle, bytes: &[u8], workspace_id: WorkspaceId) -> Result<Impor
         .iter()
         .find(|(digest, bytes)| sha256(bytes) != **digest)
     {
-        let message = format!("the bundle holds other bytes under {digest} than these");
+        let message = format!("blob {digest} of the bundle does not match its digest");
         return Err(no("blob_mismatch", message));
     }
     let receipt = check_receipt(&bundle)?;

@@ -133,7 +133,7 @@ impl Engine {
                     .await?;
                 let State::Permission(permission) = document.state else {
                     return Err(Refused::Internal {
-                        detail: "a permission request that is none".to_owned(),
+                        detail: "the document is not a permission request".to_owned(),
                     });
                 };
                 let reply = reply(&permission, *approved, answer.as_ref());
@@ -358,7 +358,7 @@ impl Engine {
                 Refusal::Conflict {
                     reason: "not_waiting",
                     message: format!(
-                        "the task is {} and waits for no such answer",
+                        "the task is {} and is not waiting for input",
                         task.status.as_str()
                     ),
                     status: Some(task.status),
@@ -500,7 +500,7 @@ impl Engine {
         match document.state.clone() {
             State::Session(session) => Ok((document, session)),
             _ => Err(Refused::Internal {
-                detail: "a session that is none".to_owned(),
+                detail: "the document is not a session".to_owned(),
             }),
         }
     }
@@ -547,7 +547,7 @@ impl Engine {
         match document.state.clone() {
             State::Task(task) => Ok((document, task)),
             _ => Err(Refused::Internal {
-                detail: "a task that is none".to_owned(),
+                detail: "the document is not a task".to_owned(),
             }),
         }
     }

@@ -3,9 +3,7 @@
 use std::collections::BTreeMap;
 
 use canon::{Map, Value};
-use domain::{
-    BranchId, Event, Kind, Order, Position, Refusal, ResourceKind, State, Task, TaskId, WorkspaceId,
-};
+use domain::{BranchId, Event, Kind, Order, Position, Refusal, Task, TaskId, WorkspaceId};
 
 use crate::caller::Caller;
 use crate::engine::Engine;
@@ -13,7 +11,10 @@ use crate::record::Beside;
 use crate::refused::Refused;
 use crate::request::ReplayTask;
 use crate::view;
-use runs::replay::{self, Refresh, Source, Spec};
+use runs::replay::{self, ReadArtifact, Refresh, Source, Spec};
+
+/// The most bytes of Artifacts that the overrides of one replay take values from: all are in memory while it runs.
+const OVERRIDES_BYTES_MAX: usize = 16 * 1024 * 1024;
 
 impl Engine {
     pub(super) async fn build_replay(
@@ -128,20 +129,28 @@ impl Engine {
         source: Option<&Source>,
     ) -> Result<(Spec, BTreeMap<String, Value>), Refused> {
         let mut artifacts = BTreeMap::new();
+        let mut total = 0;
         for id in replay::artifacts_named(&request.body) {
-            // What cannot be read is as good as not there; the request says which one it was.
-            let document = self.visible(caller, ResourceKind::Artifact, &id).await;
-            let digest = match document.map(|document| document.state) {
-                Ok(State::Artifact(artifact)) => {
-                    artifact.sha256.filter(|_| artifact.bytes.is_some())
-                }
-                Ok(_) | Err(Refused::Domain(_)) => None,
-                Err(fault) => return Err(fault),
-            };
-            let Some(digest) = digest else { continue };
-            if let Some(bytes) = self.shared.store.blob(digest).await? {
-                artifacts.insert(id, bytes.to_vec());
+            if artifacts.contains_key(&id) {
+                continue;
             }
+            // Whoever puts an Artifact into a run reads it: the same scopes, and no way around its visibility.
+            let (visibility, bytes) = match self.readable_artifact(caller, &id).await {
+                Ok((artifact, bytes)) => (artifact.visibility, bytes),
+                // The request says which one it was.
+                Err(Refused::Domain(Refusal::NotFound { .. })) => continue,
+                Err(refused) => return Err(refused),
+            };
+            total += bytes.len();
+            if total > OVERRIDES_BYTES_MAX {
+                return Err(Refused::Domain(Refusal::Policy {
+                    reason: "overrides_too_large",
+                    message: format!(
+                        "the artifacts of a replay's overrides may have {OVERRIDES_BYTES_MAX} bytes together"
+                    ),
+                }));
+            }
+            artifacts.insert(id, ReadArtifact { visibility, bytes });
         }
         replay::read_with(&request.body, source, &artifacts, request.conformance)
             .map_err(|error| Refused::Replay(Box::new(error)))
@@ -225,7 +234,7 @@ pub(crate) fn replay_id(source: &TaskId, ordinal: u64) -> Result<TaskId, Refused
     TaskId::parse(&receipts::replay_task_id(source.as_str(), ordinal)).map_err(|_| {
         Refused::Domain(Refusal::Policy {
             reason: "id_too_long",
-            message: "this replay of a replay of a replay would need too long an id".to_owned(),
+            message: "replays are nested too deeply: the id would be too long".to_owned(),
         })
     })
 }

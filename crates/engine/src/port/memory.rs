@@ -9,23 +9,21 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Mutex, MutexGuard, PoisonError};
 
 use canon::Digest;
-use domain::{Blob, Document, EventName, Position};
+use domain::{Blob, Document, EventName, Position, Timestamp};
 use tokio::sync::broadcast;
 
 use super::{
-    ApiKey, BoxFuture, Claim, ClaimScope, Commit, CommitError, Committed, LeaseName, ListQuery,
-    NewestQuery, News, ReadEvents, Scope, Store, StoreFault, StoredEvent, Tree, TreeAppend,
+    ApiKey, BoxFuture, Claim, ClaimScope, ClaimTime, Commit, CommitError, Committed, LeaseName,
+    ListQuery, NewestQuery, News, Publisher, ReadEvents, Scope, Store, StoreFault, StoredEvent,
+    Tree, TreeAppend,
 };
-
-/// How many commits a lagging subscriber may miss before it must read the log.
-const NEWS_LEN_MAX: usize = 1024;
 
 /// A log in memory.
 pub struct MemoryStore {
     name: EventName,
     secret: [u8; 32],
     inner: Mutex<Inner>,
-    news: broadcast::Sender<News>,
+    news: Publisher,
     reads: AtomicU64,
 }
 
@@ -35,6 +33,7 @@ struct Inner {
     events: BTreeMap<Position, StoredEvent>,
     documents: BTreeMap<Box<str>, Document>,
     claims: BTreeMap<ClaimScope, Claim>,
+    claim_time: ClaimTime,
     leases: BTreeMap<LeaseName, (Box<str>, u64)>,
     epoch: u64,
     blobs: BTreeMap<Digest, Vec<u8>>,
@@ -47,12 +46,11 @@ struct Inner {
 impl MemoryStore {
     /// Makes an empty log.
     pub fn new(name: &str, secret: [u8; 32]) -> Self {
-        let news = broadcast::Sender::new(NEWS_LEN_MAX);
         Self {
             name: EventName::new(name),
             secret,
             inner: Mutex::default(),
-            news,
+            news: Publisher::default(),
             reads: AtomicU64::new(0),
         }
     }
@@ -60,12 +58,13 @@ impl MemoryStore {
     /// Returns another store with the same content, as a crash and a restart would leave it: subscribers are
     /// gone, everything committed is there.
     pub fn reopened(&self) -> Self {
-        let news = broadcast::Sender::new(NEWS_LEN_MAX);
+        let mut inner = self.lock().clone();
+        inner.claim_time = ClaimTime::resume(inner.claim_time.time());
         Self {
             name: self.name.clone(),
             secret: self.secret,
-            inner: Mutex::new(self.lock().clone()),
-            news,
+            inner: Mutex::new(inner),
+            news: Publisher::default(),
             reads: AtomicU64::new(0),
         }
     }
@@ -118,6 +117,10 @@ impl Store for MemoryStore {
 
     fn head(&self) -> Position {
         Position(self.lock().head)
+    }
+
+    fn health(&self) -> BoxFuture<'_, Result<(), StoreFault>> {
+        ready(Ok(()))
     }
 
     fn news(&self) -> broadcast::Receiver<News> {
@@ -203,10 +206,7 @@ impl Store for MemoryStore {
             Ok(done) => done,
             Err(error) => return ready(Err(error)),
         };
-        // Nobody listening is fine.
-        let _ = self.news.send(News {
-            events: events.into(),
-        });
+        self.news.publish(events);
         ready(Ok(committed))
     }
 
@@ -358,7 +358,11 @@ impl Inner {
         let first = Position(self.head + 1);
         let turn = (commit.seal)(first).map_err(CommitError::Impossible)?;
         // Every check comes before the first change: a refused commit changes nothing.
-        self.claims.retain(|_, claim| claim.expires_at > commit.now);
+        let clock = commit.now.as_micros();
+        let mut time = self.claim_time;
+        let now = time.advance(clock);
+        self.claims
+            .retain(|_, claim| claim.expires_at.as_micros() > now);
         let mut scopes = BTreeSet::new();
         if turn
             .claims
@@ -375,8 +379,12 @@ impl Inner {
         {
             return Err(CommitError::Fenced(*held));
         }
-        self.claims
-            .extend(turn.claims.iter().map(|claim| (claim.scope, *claim)));
+        self.claim_time = time;
+        for mut claim in turn.claims {
+            let end = time.end(clock, claim.expires_at.as_micros());
+            claim.expires_at = Timestamp::from_micros(end);
+            self.claims.insert(claim.scope, claim);
+        }
         for (event, position) in turn.events.iter().zip(first.0..) {
             assert_eq!(
                 event.position.0, position,

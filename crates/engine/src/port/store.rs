@@ -13,7 +13,7 @@ use domain::{
 };
 use tokio::sync::broadcast;
 
-use super::BoxFuture;
+use super::{BoxFuture, News};
 
 /// A store of one log: events, the documents folded from them, and what is not folded (claims, leases, keys,
 /// blobs).
@@ -26,6 +26,9 @@ pub trait Store: Send + Sync + fmt::Debug + 'static {
 
     /// Returns the position of the last committed event; the start when there is none.
     fn head(&self) -> Position;
+
+    /// Says whether anything can be written, or why not.
+    fn health(&self) -> BoxFuture<'_, Result<(), StoreFault>>;
 
     /// Subscribes to commits. Lossy: a subscriber that lags is told so and reads the log instead.
     fn news(&self) -> broadcast::Receiver<News>;
@@ -128,7 +131,14 @@ pub trait Store: Send + Sync + fmt::Debug + 'static {
 #[error("{message}")]
 pub struct StoreFault {
     message: String,
-    full: bool,
+    kind: FaultKind,
+}
+
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum FaultKind {
+    Other,
+    Full,
+    Unavailable,
 }
 
 impl StoreFault {
@@ -136,7 +146,7 @@ impl StoreFault {
     pub fn new(message: impl Into<String>) -> Self {
         Self {
             message: message.into(),
-            full: false,
+            kind: FaultKind::Other,
         }
     }
 
@@ -144,13 +154,26 @@ impl StoreFault {
     pub fn full(message: impl Into<String>) -> Self {
         Self {
             message: message.into(),
-            full: true,
+            kind: FaultKind::Full,
         }
     }
 
     /// True when there is no room left: reads go on, and writes may work again later.
     pub fn is_full(&self) -> bool {
-        self.full
+        self.kind == FaultKind::Full
+    }
+
+    /// Says that nothing can be written until somebody looks after it.
+    pub fn unavailable(message: impl Into<String>) -> Self {
+        Self {
+            message: message.into(),
+            kind: FaultKind::Unavailable,
+        }
+    }
+
+    /// True when nothing can be written until somebody looks after it.
+    pub fn is_unavailable(&self) -> bool {
+        self.kind == FaultKind::Unavailable
     }
 }
 
@@ -203,7 +226,7 @@ pub struct ListQuery {
     pub open_only: bool,
     /// Created after this key.
     pub after: Position,
-    /// At most so many.
+    /// The maximum number to return.
     pub limit: usize,
 }
 
@@ -216,7 +239,7 @@ pub struct NewestQuery {
     pub scope: Scope,
     /// Created before this key; none for no bound.
     pub before: Option<Position>,
-    /// At most so many.
+    /// The maximum number to return.
     pub limit: usize,
 }
 
@@ -239,15 +262,8 @@ pub struct ReadEvents {
     pub scope: Scope,
     /// After this position.
     pub after: Position,
-    /// At most so many.
+    /// The maximum number to return.
     pub limit: usize,
-}
-
-/// Tells subscribers what was committed. Empty: something was, look into the log.
-#[derive(Debug, Clone)]
-pub struct News {
-    /// The events of one commit, ascending.
-    pub events: Arc<[StoredEvent]>,
 }
 
 /// The digest of actor, workspace, method, target and key.
@@ -263,7 +279,7 @@ pub struct Claim {
     pub body: Digest,
     /// Position of the event the answer is rebuilt from.
     pub answer: Position,
-    /// When it may be forgotten.
+    /// When it may be forgotten: for a commit by its own clock, when read by the store's (see [`super::ClaimTime`]).
     pub expires_at: Timestamp,
 }
 

@@ -73,6 +73,7 @@ macro_rules! store_suite {
             an_impossible_event_writes_nothing
             a_claim_in_use_is_a_conflict
             an_expired_claim_is_gone_and_its_scope_free
+            claims_outlive_a_clock_that_jumps
             a_commit_needs_the_epochs_it_names
             a_lease_that_is_held_cannot_be_taken
             taking_over_gives_every_lease_a_new_epoch

@@ -35,6 +35,12 @@ pub trait Ids: Send + Sync + fmt::Debug + 'static {
 pub trait Spawn: Send + Sync + fmt::Debug + 'static {
     /// Runs a future to its end.
     fn spawn(&self, future: BoxFuture<'static, ()>);
+
+    /// Runs work that keeps a processor busy for long, where it keeps nobody else waiting. Without such a place it runs at
+    /// once.
+    fn spawn_blocking(&self, work: Box<dyn FnOnce() + Send>) {
+        work();
+    }
 }
 
 /// Where a model call that streams puts pieces of its text as they come. They are shown, never relied on: the

@@ -4,32 +4,32 @@
 //! it answers only for what no event changes, such as whose a resource is.
 
 use std::collections::BTreeMap;
-use std::sync::{Mutex, MutexGuard, PoisonError};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use domain::Document;
 
 /// Documents by id, as they last were.
 #[derive(Debug, Default)]
 pub(crate) struct Cache {
-    documents: Mutex<BTreeMap<Box<str>, Document>>,
+    documents: Mutex<BTreeMap<Box<str>, Arc<Document>>>,
 }
 
 impl Cache {
     const LEN_MAX: usize = 8_192;
 
     /// Returns a document as it was when a turn last saw it.
-    pub(crate) fn document(&self, id: &str) -> Option<Document> {
+    pub(crate) fn document(&self, id: &str) -> Option<Arc<Document>> {
         self.lock().get(id).cloned()
     }
 
     /// Keeps documents that a turn has read or written.
-    pub(super) fn insert(&self, documents: &[Document]) {
+    pub(super) fn insert(&self, documents: &[Arc<Document>]) {
         let mut known = self.lock();
         for document in documents {
             if known.len() >= Self::LEN_MAX {
                 known.clear();
             }
-            known.insert(document.id.clone(), document.clone());
+            known.insert(document.id.clone(), Arc::clone(document));
         }
     }
 
@@ -38,7 +38,7 @@ impl Cache {
         self.lock().clear();
     }
 
-    fn lock(&self) -> MutexGuard<'_, BTreeMap<Box<str>, Document>> {
+    fn lock(&self) -> MutexGuard<'_, BTreeMap<Box<str>, Arc<Document>>> {
         // Each change is one call on the map.
         self.documents
             .lock()

@@ -1,56 +1,19 @@
-//! What a turn reads before it decides: the documents that commands name, claims, and the logs of Tasks that may end.
+//! What a turn reads before it decides: the documents that commands name, and claims.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 
 use canon::Digest;
-use domain::{
-    ChainId, Document, Documents, Move, Order, Position, Scratch, State, Timestamp, TrustChainId,
-};
+use domain::{ChainId, Document, Move, Order, Scratch, State, TrustChainId};
 
 use super::Item;
 use super::plan::At;
 use crate::engine::Shared;
-use crate::port::{ClaimScope, ReadEvents, Scope};
+use crate::port::ClaimScope;
 use crate::refused::Refused;
 
-/// Stored events of Tasks that commands may end, by Task id.
-pub(super) type Histories = BTreeMap<Box<str>, Arc<[Arc<[u8]>]>>;
-
-/// Reads the logs of Tasks that may end in this turn: their receipts commit to them.
-pub(super) async fn load_histories(
-    shared: &Shared,
-    base: &Scratch,
-    batch: &[Item],
-) -> Result<Histories, Refused> {
-    let mut histories = Histories::new();
-    for id in batch.iter().filter_map(|item| may_end(&item.command.order)) {
-        let Some(document) = base.document(id) else {
-            continue;
-        };
-        if histories.contains_key(id) {
-            continue;
-        }
-        let mut events: Vec<Arc<[u8]>> = Vec::new();
-        let mut after = Position::START;
-        loop {
-            let query = ReadEvents {
-                scope: Scope::Task(document.key),
-                after,
-                limit: 512,
-            };
-            let page = shared.store.events(query).await?;
-            let Some(last) = page.last() else { break };
-            after = last.position;
-            events.extend(page.into_iter().map(|event| event.bytes));
-        }
-        histories.insert(id.into(), events.into());
-    }
-    Ok(histories)
-}
-
 /// Returns the Task that an order may end.
-fn may_end(order: &Order) -> Option<&str> {
+pub(super) fn may_end(order: &Order) -> Option<&str> {
     match order {
         Order::CancelTask(order) => Some(order.id.as_str()).filter(|_| order.receipt.is_none()),
         Order::AdvanceTask(order) => {
@@ -67,7 +30,6 @@ fn may_end(order: &Order) -> Option<&str> {
 pub(super) async fn load_claims(
     shared: &Shared,
     batch: &[Item],
-    now: Timestamp,
 ) -> Result<BTreeMap<ClaimScope, (Digest, At)>, Refused> {
     let scopes: Vec<ClaimScope> = batch
         .iter()
@@ -76,13 +38,7 @@ pub(super) async fn load_claims(
     if scopes.is_empty() {
         return Ok(BTreeMap::new());
     }
-    let claims = shared
-        .store
-        .claims(scopes)
-        .await?
-        .into_iter()
-        .flatten()
-        .filter(|claim| claim.expires_at > now);
+    let claims = shared.store.claims(scopes).await?.into_iter().flatten();
     Ok(claims
         .map(|claim| (claim.scope, (claim.body, At::Known(claim.answer))))
         .collect())
@@ -106,18 +62,18 @@ pub(super) async fn load(shared: &Shared, batch: &[Item]) -> Result<Scratch, Ref
             match shared.cache.document(&id) {
                 Some(document) => {
                     next.extend(belongs_to(&document));
-                    scratch.insert(document);
+                    scratch.insert_shared(document);
                 }
                 None => missing.push(id),
             }
         }
         if !missing.is_empty() {
             let found = shared.store.documents(missing).await?;
-            let found: Vec<Document> = found.into_iter().flatten().collect();
+            let found: Vec<Arc<Document>> = found.into_iter().flatten().map(Arc::new).collect();
             shared.cache.insert(&found);
             for document in found {
                 next.extend(belongs_to(&document));
-                scratch.insert(document);
+                scratch.insert_shared(document);
             }
         }
         wanted = next;

@@ -9,11 +9,13 @@ use domain::{
     Scratch, Sealed, State, Timestamp, decide,
 };
 
-use super::load::{Histories, load, load_claims, load_histories};
+use super::folds::{FoldsById, load_folds};
+use super::load::{load, load_claims};
+use super::seal::SealStep;
 use super::{ClaimRequest, Item, Lease};
 use crate::engine::Shared;
 use crate::port::{Claim, ClaimScope, Commit, Expected, LeaseName, Seal, SealedTurn, StoredEvent};
-use crate::receipt::{Authority, Step};
+use crate::receipt::Authority;
 use crate::refused::Refused;
 
 /// What will be answered once the turn is committed.
@@ -59,61 +61,51 @@ pub(super) struct Turn {
 /// What a commit writes: its events, and the documents as it leaves them. Empty until it seals. Clones share it.
 #[derive(Debug, Clone, Default)]
 pub(crate) struct Written {
-    sealed: Arc<OnceLock<(Vec<StoredEvent>, Vec<Document>)>>,
-    /// The event that was read first: an answer shows it, and what it shows points to it.
-    read: OnceLock<(Position, Event)>,
+    sealed: Arc<OnceLock<(Vec<Appended>, Vec<Arc<Document>>)>>,
 }
+
+/// An event as it is stored, and what its bytes say.
+pub(super) type Appended = (StoredEvent, Event);
 
 impl Written {
     /// Returns the event at a position, when the commit wrote it.
-    ///
-    /// # Errors
-    /// Its bytes are no event, which is a bug.
-    pub(crate) fn event(&self, position: Position) -> Result<Option<Event>, Refused> {
-        if let Some((known, event)) = self.read.get()
-            && *known == position
-        {
-            return Ok(Some(event.clone()));
-        }
-        let Some(stored) = self.stored(position) else {
-            return Ok(None);
-        };
-        let event = Event::parse(&stored.bytes).map_err(|error| Refused::Internal {
-            detail: error.to_string(),
-        })?;
-        // Only the first is kept.
-        let _ = self.read.set((position, event.clone()));
-        Ok(Some(event))
-    }
-
-    fn stored(&self, position: Position) -> Option<&StoredEvent> {
-        let (events, _) = self.sealed.get()?;
-        let offset = position.0.checked_sub(events.first()?.position.0)?;
-        events.get(usize::try_from(offset).ok()?)
+    pub(crate) fn event(&self, position: Position) -> Option<&Event> {
+        let events = self.events();
+        let (first, _) = events.first()?;
+        let offset = position.0.checked_sub(first.position.0)?;
+        let (_, event) = events.get(usize::try_from(offset).ok()?)?;
+        Some(event)
     }
 
     /// Returns a document, when the commit wrote it.
     pub(crate) fn document(&self, id: &str) -> Option<&Document> {
-        self.documents().iter().find(|document| &*document.id == id)
+        let mut documents = self.documents().iter();
+        documents
+            .find(|document| &*document.id == id)
+            .map(|document| &**document)
     }
 
-    pub(super) fn documents(&self) -> &[Document] {
+    pub(super) fn documents(&self) -> &[Arc<Document>] {
         self.sealed.get().map_or(&[], |(_, documents)| documents)
+    }
+
+    pub(super) fn events(&self) -> &[Appended] {
+        self.sealed.get().map_or(&[], |(events, _)| events)
     }
 }
 
 /// Reads what commands name, decides them all and returns what to commit.
 pub(super) async fn prepare(shared: &Shared, batch: &[Item]) -> Result<Turn, Refused> {
     let base = load(shared, batch).await?;
-    let mut histories = load_histories(shared, &base, batch).await?;
+    let mut folds = load_folds(shared, &base, batch).await?;
     let now = shared.clock.now();
-    let mut claimed = load_claims(shared, batch, now).await?;
+    let mut claimed = load_claims(shared, batch).await?;
     let guess = shared.store.head().plus(1);
     let mut scratch = base.clone();
     let mut plan = Plan::new(shared, now);
     let mut outcomes = Vec::with_capacity(batch.len());
     for item in batch {
-        outcomes.push(plan.decide(&mut scratch, &mut claimed, &mut histories, item, guess)?);
+        outcomes.push(plan.decide(&mut scratch, &mut claimed, &mut folds, item, guess));
     }
     let written = Written::default();
     let event_count = plan.event_count;
@@ -150,7 +142,7 @@ struct Plan {
     authority: Arc<Authority>,
     now: Timestamp,
     expires_at: Timestamp,
-    steps: Vec<Step>,
+    steps: Vec<SealStep>,
     event_count: u64,
     sealed: SealedSteps,
     blobs: Vec<Blob>,
@@ -185,23 +177,23 @@ impl Plan {
         &mut self,
         scratch: &mut Scratch,
         claimed: &mut BTreeMap<ClaimScope, (Digest, At)>,
-        histories: &mut Histories,
+        folds: &mut FoldsById,
         item: &Item,
         guess: Position,
-    ) -> Result<Outcome, Refused> {
+    ) -> Outcome {
         if let Some(claim) = item.claim
             && let Some((body, answer)) = claimed.get(&claim.scope)
         {
             if *body != claim.body {
-                return Ok(Outcome::Refused(Refused::IdempotencyKeyReused));
+                return Outcome::Refused(Refused::IdempotencyKeyReused);
             }
             // Whose resource it is stands in the event at that position.
             let subject = ResourceRef::new("", "");
-            return Ok(Outcome::Done {
+            return Outcome::Done {
                 subject,
                 answer: *answer,
                 changed: false,
-            });
+            };
         }
         let Decision {
             drafts,
@@ -210,7 +202,7 @@ impl Plan {
             ends,
         } = match decide(scratch, &item.command) {
             Ok(decision) => decision,
-            Err(refusal) => return Ok(Outcome::Refused(Refused::Domain(refusal))),
+            Err(refusal) => return Outcome::Refused(Refused::Domain(refusal)),
         };
         let changed = !drafts.is_empty();
         let about_subject = drafts
@@ -226,22 +218,24 @@ impl Plan {
                     .map_or(Position::START, |document| document.key),
             )
         };
-        let history = ends
+        let fold = ends
             .as_ref()
             .filter(|ends| ends.receipt.is_none())
-            .and_then(|ends| histories.remove(ends.task_id.as_str()))
+            .and_then(|ends| folds.remove(ends.task_id.as_str()))
             .unwrap_or_default();
-        let step = Step {
-            drafts,
-            ends,
-            history,
-        };
+        let step = SealStep { drafts, ends, fold };
         let first = guess.plus(self.event_count);
-        self.sealed
-            .add(&self.log, &self.authority, scratch, &step, first, self.now)
-            .map_err(|error| Refused::Internal {
-                detail: error.to_string(),
-            })?;
+        scratch.mark();
+        let sealed = self
+            .sealed
+            .add(&self.log, &self.authority, scratch, &step, first, self.now);
+        if let Err(error) = sealed {
+            // Its neighbours see nothing of it.
+            scratch.roll_back();
+            let detail = error.to_string();
+            tracing::error!(%detail, "a command cannot be sealed and is refused");
+            return Outcome::Refused(Refused::Internal { detail });
+        }
         self.event_count += step.event_count();
         self.steps.push(step);
         self.blobs.extend(blobs);
@@ -252,11 +246,11 @@ impl Plan {
             claimed.insert(claim.scope, (claim.body, answer));
             self.claims.push((claim, answer));
         }
-        Ok(Outcome::Done {
+        Outcome::Done {
             subject,
             answer,
             changed,
-        })
+        }
     }
 
     /// Returns the closure that the store runs once it has reserved positions. Usually the guess was right and
@@ -288,8 +282,8 @@ impl Plan {
                 }
                 (scratch, sealed)
             };
-            let changed: Vec<Document> = scratch
-                .iter()
+            let changed: Vec<Arc<Document>> = scratch
+                .iter_shared()
                 .filter(|document| {
                     base.document(&document.id)
                         .is_none_or(|before| before.version != document.version)
@@ -300,10 +294,10 @@ impl Plan {
                 .iter()
                 .filter(|document| ends_work(document))
                 .map(|document| document.key);
-            let events: Vec<StoredEvent> = sealed.events.into_iter().map(stored).collect();
+            let events: Vec<Appended> = sealed.events.into_iter().map(stored).collect();
             let turn = SealedTurn {
                 leases_released: released.collect(),
-                events: events.clone(),
+                events: events.iter().map(|(stored, _)| stored.clone()).collect(),
                 blobs: sealed.receipts,
                 claims: self
                     .claims
@@ -316,7 +310,10 @@ impl Plan {
                     })
                     .collect(),
                 leases_taken: self.leases_taken,
-                documents: changed.clone(),
+                documents: changed
+                    .iter()
+                    .map(|document| (**document).clone())
+                    .collect(),
             };
             // Filled once per commit; a second filling cannot happen.
             let _ = written.sealed.set((events, changed));
@@ -331,7 +328,7 @@ impl SealedSteps {
         log: &EventName,
         authority: &Authority,
         scratch: &mut Scratch,
-        step: &Step,
+        step: &SealStep,
         first: Position,
         now: Timestamp,
     ) -> Result<(), ImpossibleEvent> {
@@ -362,13 +359,14 @@ fn ends_work(document: &Document) -> bool {
     }
 }
 
-fn stored(sealed: Sealed) -> StoredEvent {
-    StoredEvent {
+fn stored(sealed: Sealed) -> Appended {
+    let stored = StoredEvent {
         position: sealed.position,
         links: sealed.links,
         resource: sealed.resource,
         bytes: sealed.bytes.into(),
-    }
+    };
+    (stored, sealed.event)
 }
 
 /// Every document that was read must be as it was; every document that is created must not exist.

@@ -3,10 +3,11 @@
 //! Time, randomness and what the Session remembers come from the engine's own ports; the rest is the performer's.
 //! Pieces of streamed text are shown while a model call runs, not more often than a reader can follow.
 
+use std::collections::{BTreeMap, VecDeque};
 use std::time::Duration;
 
 use canon::{Value, sha256};
-use domain::{EffectResult, Kind, Move, ReplayedEvent, State};
+use domain::{EffectResult, Kind, Move, Position, ReplayedEvent, State};
 use futures_util::StreamExt;
 use futures_util::stream::FuturesUnordered;
 use serde_json::json;
@@ -18,8 +19,11 @@ use crate::refused::Refused;
 use crate::view;
 use runs::workflow::{Effect, EffectAnswer, EffectKind, Performed};
 
-/// How often pieces of streamed text are committed, per call.
-const DELTA_INTERVAL: Duration = Duration::from_millis(100);
+/// How often pieces of streamed text are committed, per call, and how long each may be (U12: a stream is four events a
+/// second, however fine the provider cuts it). What a call has streamed faster follows with its result.
+const DELTA_INTERVAL: Duration = Duration::from_millis(250);
+/// A little less than an event holds inline, so that a piece is no blob beside it.
+const DELTA_BYTES_MAX: usize = 3_584;
 
 /// Messages that an agent remembers of its Session, the newest.
 const MEMORY_MESSAGES_MAX: usize = 200;
@@ -37,6 +41,13 @@ impl Run<'_> {
         effects: Vec<(usize, Effect)>,
         answers: &mut [Option<EffectAnswer>],
     ) -> Result<(), Refused> {
+        let mut open: BTreeMap<usize, (String, EffectKind)> = effects
+            .iter()
+            .map(|(index, effect)| (*index, (effect.key.clone(), effect.kind)))
+            .collect();
+        if self.is_interrupted() && self.interrupt(&open, answers).await? {
+            return Ok(());
+        }
         let (sender, mut pieces) = mpsc::unbounded_channel::<(usize, String)>();
         let mut streams: Vec<Stream> = Vec::new();
         let mut running: FuturesUnordered<_> = FuturesUnordered::new();
@@ -54,6 +65,8 @@ impl Run<'_> {
         drop(sender);
         let clock = std::sync::Arc::clone(&self.engine.shared.clock);
         let mut pause: Option<BoxFuture<'static, ()>> = None;
+        // Results that came while something was committed.
+        let mut ended = VecDeque::new();
         loop {
             let waited = async {
                 match &mut pause {
@@ -61,19 +74,43 @@ impl Run<'_> {
                     None => std::future::pending().await,
                 }
             };
-            tokio::select! {
+            let next = async {
+                match ended.pop_front() {
+                    Some(next) => Some(next),
+                    None => running.next().await,
+                }
+            };
+            let mut signals = self.signals.clone();
+            let known = self.interrupted;
+            let interrupted = async {
+                if signals
+                    .wait_for(|signal| signal.interrupt > known)
+                    .await
+                    .is_err()
+                {
+                    // Nobody is left who could interrupt.
+                    std::future::pending::<()>().await;
+                }
+            };
+            let is_late = tokio::select! {
                 biased;
-                ended = running.next() => {
-                    let Some((index, stream, key, kind, performed)) = ended else { return Ok(()) };
+                next = next => {
+                    let Some((index, stream, key, kind, performed)) = next else { return Ok(()) };
+                    open.remove(&index);
                     while let Ok((stream, text)) = pieces.try_recv() {
                         collect(&mut streams, stream, &text);
                     }
-                    self.show(streams.get_mut(stream).into_iter());
+                    self.show_rest(streams.get_mut(stream));
                     self.recorded(index, key, kind, performed, answers);
                     // The last result travels with what the workflow does next.
-                    if !running.is_empty() {
-                        self.flush().await?;
+                    !running.is_empty() || !ended.is_empty()
+                }
+                // Only as a whole, so that a step has either all its results or is told why not.
+                () = interrupted, if self.streams_as.is_none() && open.values().all(can_be_dropped) => {
+                    if self.interrupt(&open, answers).await? {
+                        return Ok(());
                     }
+                    false
                 }
                 piece = pieces.recv(), if !pieces.is_closed() || !pieces.is_empty() => {
                     if let Some((stream, text)) = piece {
@@ -82,42 +119,136 @@ impl Run<'_> {
                             pause = Some(clock.sleep(DELTA_INTERVAL));
                         }
                     }
+                    false
                 }
                 () = waited => {
                     pause = None;
-                    self.show(streams.iter_mut());
-                    self.flush().await?;
+                    for stream in &mut streams {
+                        self.show(stream);
+                    }
+                    if streams.iter().any(|stream| !stream.text.is_empty()) {
+                        pause = Some(clock.sleep(DELTA_INTERVAL));
+                    }
+                    true
+                }
+            };
+            if is_late {
+                // Whoever waits for the store must not keep providers and tools waiting.
+                let mut flushed = std::pin::pin!(self.flush());
+                loop {
+                    tokio::select! {
+                        biased;
+                        flushed = &mut flushed => break flushed?,
+                        Some(next) = running.next() => ended.push_back(next),
+                    }
                 }
             }
         }
     }
 
-    fn show<'s>(&mut self, streams: impl Iterator<Item = &'s mut Stream>) {
-        for stream in streams.filter(|stream| !stream.text.is_empty()) {
-            let text = std::mem::take(&mut stream.text);
-            self.moves.push(match &self.streams_as {
-                None => Move::Delta {
-                    effect_key: stream.effect_key.clone(),
-                    index: stream.index,
-                    text,
-                },
-                Some(mark) => Move::Replay(Box::new(ReplayedEvent {
-                    kind: Kind::MessageDelta,
-                    actor: None,
-                    artifact: None,
-                    content: None,
-                    payload: [
-                        ("effect_key".to_owned(), json!(stream.effect_key)),
-                        ("index".to_owned(), json!(stream.index)),
-                        ("text".to_owned(), json!(text)),
-                    ]
-                    .into_iter()
-                    .collect(),
-                    mark: mark.clone(),
-                })),
-            });
-            stream.index += 1;
+    fn is_interrupted(&self) -> bool {
+        self.signals.borrow().interrupt > self.interrupted
+    }
+
+    /// Records that effects were dropped for the interrupts that wait, and what these said. False when somebody was
+    /// faster, or when the effects must run to their end.
+    async fn interrupt(
+        &mut self,
+        open: &BTreeMap<usize, (String, EffectKind)>,
+        answers: &mut [Option<EffectAnswer>],
+    ) -> Result<bool, Refused> {
+        if self.streams_as.is_some() || !open.values().all(can_be_dropped) {
+            return Ok(false);
         }
+        self.interrupted = self.signals.borrow().interrupt;
+        let task = self.load().await?;
+        let waiting = task.map(|task| task.interrupts).unwrap_or_default();
+        let Some(through) = waiting.last().copied() else {
+            return Ok(false);
+        };
+        self.interrupted = Some(through);
+        let mut said = Vec::new();
+        for position in waiting {
+            said.extend(self.said_with(position).await?);
+        }
+        let mut told = Some((said.join("\n\n"), through));
+        for (index, (key, kind)) in open {
+            // The first one brings the words, the others only the fact.
+            let (words, through) = told.take().unzip();
+            let performed = Performed {
+                ok: false,
+                ..Performed::ok(domain::interrupted(&words.unwrap_or_default()))
+            };
+            self.recorded(*index, key.clone(), *kind, performed, answers);
+            if let Some(Move::RecordEffect(result)) = self.moves.last_mut() {
+                result.interrupted_through = through;
+            }
+        }
+        Ok(true)
+    }
+
+    /// Returns the words of the Message that came with an interrupt.
+    async fn said_with(&self, interrupt: Position) -> Result<Option<String>, Refused> {
+        let store = &*self.engine.shared.store;
+        let asked = view::payload(store, interrupt).await?;
+        let Some(id) = asked.get("message_id").and_then(Value::as_str) else {
+            return Ok(None);
+        };
+        let message = match self
+            .engine
+            .document(id)
+            .await?
+            .map(|document| document.state)
+        {
+            Some(State::Message(message)) => message,
+            _ => return Ok(None),
+        };
+        let payload = view::payload(store, message.source).await?;
+        let parts = payload.get("parts").and_then(Value::as_array);
+        Ok(parts.map(|parts| domain::public_text(parts)))
+    }
+
+    /// Shows what a call streamed at last.
+    fn show_rest(&mut self, stream: Option<&mut Stream>) {
+        let Some(stream) = stream else { return };
+        while !stream.text.is_empty() {
+            self.show(stream);
+        }
+    }
+
+    /// Shows the next piece of what a call has streamed.
+    fn show(&mut self, stream: &mut Stream) {
+        if stream.text.is_empty() {
+            return;
+        }
+        let mut end = stream.text.len().min(DELTA_BYTES_MAX);
+        while !stream.text.is_char_boundary(end) {
+            end -= 1;
+        }
+        let rest = stream.text.split_off(end);
+        let text = std::mem::replace(&mut stream.text, rest);
+        self.moves.push(match &self.streams_as {
+            None => Move::Delta {
+                effect_key: stream.effect_key.clone(),
+                index: stream.index,
+                text,
+            },
+            Some(mark) => Move::Replay(Box::new(ReplayedEvent {
+                kind: Kind::MessageDelta,
+                actor: None,
+                artifact: None,
+                content: None,
+                payload: [
+                    ("effect_key".to_owned(), json!(stream.effect_key)),
+                    ("index".to_owned(), json!(stream.index)),
+                    ("text".to_owned(), json!(text)),
+                ]
+                .into_iter()
+                .collect(),
+                mark: mark.clone(),
+            })),
+        });
+        stream.index += 1;
     }
 
     fn recorded(
@@ -128,6 +259,20 @@ impl Run<'_> {
         performed: Performed,
         answers: &mut [Option<EffectAnswer>],
     ) {
+        // Nobody here is at fault for what a tool or a model returns, and its event must be readable.
+        let depth = canon::depth(&performed.value);
+        let performed = match depth > canon::VALUE_DEPTH_MAX {
+            false => performed,
+            true => {
+                let message = format!("the result nests {depth} levels deep, which is too deep");
+                Performed {
+                    provider_request_id: performed.provider_request_id,
+                    model: performed.model,
+                    observed: performed.observed,
+                    ..Performed::error("nested_too_deeply", message)
+                }
+            }
+        };
         let Performed {
             ok,
             value,
@@ -143,6 +288,7 @@ impl Run<'_> {
             provider_request_id,
             model: model.clone(),
             observed,
+            interrupted_through: None,
         }));
         if let Some(slot) = answers.get_mut(index) {
             *slot = Some(EffectAnswer { ok, value, model });
@@ -220,6 +366,19 @@ impl Run<'_> {
             messages.push(json!({"role": role, "content": domain::public_text(parts)}));
         }
         Ok(json!({"messages": messages}))
+    }
+}
+
+/// True for what may take long and is dropped by an interrupt: its result tells that nobody knows how far it came.
+fn can_be_dropped((_, kind): &(String, EffectKind)) -> bool {
+    match kind {
+        EffectKind::Model | EffectKind::McpTool | EffectKind::LocalTool | EffectKind::Hold => true,
+        EffectKind::Time
+        | EffectKind::Random
+        | EffectKind::Memory
+        | EffectKind::Secret
+        | EffectKind::Host
+        | EffectKind::Ask(_) => false,
     }
 }
 

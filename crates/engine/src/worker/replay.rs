@@ -68,7 +68,7 @@ impl Run<'_> {
                     }
                     let mark = paused.so_far().mark(&source, &self.id, spec.mode.as_str());
                     self.streams_as = Some(mark);
-                    progress = paused.resume(self.perform_anew(effect).await?);
+                    progress = paused.resume(self.perform_live(effect).await?);
                 }
             }
         }
@@ -84,6 +84,11 @@ impl Run<'_> {
     ) -> Result<(), Refused> {
         for emission in replayed.emissions.iter().skip(*written) {
             let event = replayed.event(source, emission, &self.id, spec.mode.as_str());
+            if let Some(digest) = Replayed::foreign(source, &event) {
+                return Err(Refused::Internal {
+                    detail: format!("a replay would name {digest}, which its source does not hold"),
+                });
+            }
             self.moves.push(Move::Replay(Box::new(event)));
             *written += 1;
             if self.moves.len() >= PIECE_LEN {
@@ -95,7 +100,7 @@ impl Run<'_> {
 
     /// Performs an effect of a run that has left its record. Its result is kept in memory until the event that tells
     /// it is written; a process that takes over performs it again only if that does no harm.
-    async fn perform_anew(&mut self, effect: Wanted) -> Result<Performed, Refused> {
+    async fn perform_live(&mut self, effect: Wanted) -> Result<Performed, Refused> {
         let mut answers = [None];
         self.perform(vec![(0, effect.into_effect())], &mut answers)
             .await?;
@@ -255,10 +260,12 @@ impl crate::Engine {
         beside: Beside,
     ) -> Result<Result<Source, Failure>, Refused> {
         let record = self.record(id, beside).await?;
-        Ok(record.and_then(|record| {
-            let source = record.into_source();
-            source.map_err(|_| unreadable(id, "log_corrupt"))
-        }))
+        let record = match record {
+            Ok(record) => record,
+            Err(failure) => return Ok(Err(failure)),
+        };
+        let source = self.aside(move || record.into_source()).await?;
+        Ok(source.map_err(|_| unreadable(id, "log_corrupt")))
     }
 
     /// Reads a Receipt; what is wrong with it otherwise.

@@ -4,6 +4,7 @@
 //! intent of the next share a commit.
 
 use std::collections::BTreeMap;
+use std::time::Duration;
 
 use canon::{Digest, Map, Value};
 use domain::{
@@ -11,11 +12,14 @@ use domain::{
     PermissionId, Position, Product, RequestParts, Role, State, Status, Task, TaskId,
 };
 use serde_json::json;
+use tokio::sync::watch;
 
+use super::Signal;
 use crate::engine::Engine;
-use crate::port::{Fence, ReadEvents, Scope};
+use crate::port::{Fence, ReadEvents, Scope, StoredEvent};
+use crate::receipt::TaskFold;
 use crate::refused::Refused;
-use crate::turn::Lease;
+use crate::turn::{Lease, NotDone};
 use crate::view;
 use runs::workflow::{
     self, Answers, EffectAnswer, EffectKind, Note, Produced, Start, Step, Transcript, Wanted,
@@ -42,6 +46,11 @@ pub(super) struct Run<'a> {
     checkpoints: u64,
     /// How pieces of streamed text are marked, when a replay goes on live.
     pub(super) streams_as: Option<domain::ReplayMark>,
+    /// True once the result of an effect is durable: the attempt has come to something.
+    pub(super) has_recorded: bool,
+    pub(super) signals: watch::Receiver<Signal>,
+    /// The last interrupt that a step was dropped for.
+    pub(super) interrupted: Option<Position>,
 }
 
 /// The effects a Task's log holds.
@@ -53,7 +62,13 @@ struct Record {
 }
 
 impl<'a> Run<'a> {
-    pub(super) fn new(engine: &'a Engine, key: Position, id: TaskId, epoch: Option<u64>) -> Self {
+    pub(super) fn new(
+        engine: &'a Engine,
+        key: Position,
+        id: TaskId,
+        epoch: Option<u64>,
+        signals: watch::Receiver<Signal>,
+    ) -> Self {
         Self {
             engine,
             key,
@@ -63,6 +78,9 @@ impl<'a> Run<'a> {
             last_request: None,
             checkpoints: 0,
             streams_as: None,
+            has_recorded: false,
+            signals,
+            interrupted: None,
         }
     }
 
@@ -186,12 +204,16 @@ impl<'a> Run<'a> {
 
     async fn record(&self) -> Result<Record, Refused> {
         let mut record = Record::default();
+        // Whoever reads the whole log spares the turn that ends the Task from doing so.
+        let mut fold = TaskFold::default();
         let mut after = Position::START;
         while let Some(events) = self.next_events(&mut after).await? {
-            for mut event in events {
+            for (stored, mut event) in events {
+                fold.add(stored.position, &stored.bytes, &event);
                 self.note(&mut record, &mut event).await?;
             }
         }
+        self.engine.shared.folds.offer(self.key, fold);
         Ok(record)
     }
 
@@ -199,7 +221,7 @@ impl<'a> Run<'a> {
     pub(super) async fn next_events(
         &self,
         after: &mut Position,
-    ) -> Result<Option<Vec<Event>>, Refused> {
+    ) -> Result<Option<Vec<(StoredEvent, Event)>>, Refused> {
         let query = ReadEvents {
             scope: Scope::Task(self.key),
             after: *after,
@@ -210,8 +232,8 @@ impl<'a> Run<'a> {
             return Ok(None);
         };
         *after = last.position;
-        page.iter()
-            .map(|stored| Event::parse(&stored.bytes))
+        page.into_iter()
+            .map(|stored| Event::parse(&stored.bytes).map(|event| (stored, event)))
             .collect::<Result<_, _>>()
             .map(Some)
             .map_err(|error| Refused::Internal {
@@ -396,33 +418,148 @@ impl<'a> Run<'a> {
         self.flush().await
     }
 
-    /// Commits what has collected. Nothing is performed before this returns.
+    /// Fails the Task because nothing else can be done with it.
+    pub(super) async fn cannot_advance(
+        &mut self,
+        attempts: u32,
+        fault: &Refused,
+    ) -> Result<(), Refused> {
+        /// What a failure shows of a fault.
+        const FAULT_CHARS_MAX: usize = 500;
+        let Some(task) = self.load().await? else {
+            return Ok(());
+        };
+        if task.status.is_terminal() {
+            return Ok(());
+        }
+        let fault: String = fault.for_the_log().chars().take(FAULT_CHARS_MAX).collect();
+        let message = format!("the task cannot be advanced: {fault}");
+        let details = [
+            ("attempts".to_owned(), attempts.into()),
+            ("fault".to_owned(), fault.into()),
+        ];
+        self.fail("cannot_advance", message, details.into_iter().collect())
+            .await
+    }
+
+    /// Commits what has collected. Nothing is performed before this returns. A result that is in it is not lost
+    /// whatever happens: see [`Run::commit`] and [`Run::save_results`].
     pub(super) async fn flush(&mut self) -> Result<(), Refused> {
         if self.moves.is_empty() {
             return Ok(());
         }
-        let lease = match self.epoch {
-            Some(epoch) => Lease::Hold(Fence {
-                lease: self.key,
-                epoch,
-            }),
-            None => Lease::Take(self.key),
-        };
+        let moves = std::mem::take(&mut self.moves);
+        let ends = moves.iter().any(|step| {
+            matches!(
+                step,
+                Move::Complete { .. } | Move::Fail { .. } | Move::EndReplay(_)
+            )
+        });
+        if ends {
+            self.engine.know_task_log(self.key).await?;
+        }
+        match self.commit(moves).await {
+            Ok(()) => Ok(()),
+            Err((refused @ Refused::Internal { .. }, moves)) => {
+                self.save_results(moves, &refused).await?;
+                Err(refused)
+            }
+            Err((refused, _)) => Err(refused),
+        }
+    }
+
+    /// Commits moves. What may pass is waited out, with the same moves in hand: a busy or full store must not turn what
+    /// was performed into something unknown. Gives the moves back when they are refused.
+    async fn commit(&mut self, moves: Vec<Move>) -> Result<(), (Refused, Vec<Move>)> {
+        const PAUSE_MIN: Duration = Duration::from_millis(50);
+        const PAUSE_MAX: Duration = Duration::from_secs(30);
+        /// A store that fails for half an hour, and is not merely full, will not get better.
+        const FAULTS_MAX: u32 = 64;
+        let records = moves.iter().any(is_result);
+        let mut pause = PAUSE_MIN;
+        let mut faults = 0;
         let order = AdvanceTask {
             id: self.id.clone(),
-            moves: std::mem::take(&mut self.moves),
+            moves,
         };
-        let command = Command {
+        let mut command = Command {
             actor: "agent".to_owned(),
             idempotency_key: None,
             order: domain::Order::AdvanceTask(order),
         };
-        let done = self.engine.order(command, None, lease).await?;
-        if done.epoch.is_some() {
-            self.epoch = done.epoch;
+        loop {
+            let lease = match self.epoch {
+                Some(epoch) => Lease::Hold(Fence {
+                    lease: self.key,
+                    epoch,
+                }),
+                None => Lease::Take(self.key),
+            };
+            let NotDone {
+                refused,
+                command: again,
+            } = *match self.engine.order_own(command, lease).await {
+                Ok(done) => {
+                    if done.epoch.is_some() {
+                        self.epoch = done.epoch;
+                    }
+                    self.has_recorded |= records;
+                    return Ok(());
+                }
+                Err(not_done) => not_done,
+            };
+            faults += u32::from(matches!(refused, Refused::Store { .. }));
+            let may_pass = match &refused {
+                Refused::Full => true,
+                Refused::Busy { what } => *what != "conflicts",
+                Refused::Store { .. } => faults < FAULTS_MAX,
+                _ => false,
+            };
+            let again = match again {
+                Some(again) if may_pass => again,
+                Some(Command {
+                    order: domain::Order::AdvanceTask(order),
+                    ..
+                }) => return Err((refused, order.moves)),
+                _ => return Err((refused, Vec::new())),
+            };
+            tracing::warn!(task.id = %self.id, fault = %refused.for_the_log(), "not committed yet, will be repeated");
+            command = again;
+            self.engine.shared.clock.sleep(pause).await;
+            pause = (pause * 2).min(PAUSE_MAX);
+        }
+    }
+
+    /// Records the results among moves that cannot be committed together, each by itself. One that cannot be recorded at
+    /// all is recorded as an error that says so: performing it again would not make it recordable.
+    async fn save_results(&mut self, moves: Vec<Move>, refused: &Refused) -> Result<(), Refused> {
+        for step in moves.into_iter().filter(is_result) {
+            let Err((again, mut moves)) = self.commit(vec![step]).await else {
+                continue;
+            };
+            let Refused::Internal { .. } = again else {
+                return Err(again);
+            };
+            let Some(Move::RecordEffect(result)) = moves.first_mut() else {
+                return Err(again);
+            };
+            result.ok = false;
+            result.value = json!({
+                "code": "result_unrecordable",
+                "message": "the effect was performed, but its result cannot be recorded",
+            });
+            result.model = None;
+            result.observed = None;
+            result.provider_request_id = None;
+            tracing::warn!(task.id = %self.id, effect.key = %result.key, fault = %refused.for_the_log(), "result cannot be recorded");
+            self.commit(moves).await.map_err(|(refused, _)| refused)?;
         }
         Ok(())
     }
+}
+
+fn is_result(step: &Move) -> bool {
+    matches!(step, Move::RecordEffect(_))
 }
 
 /// Returns what a Task's workflow starts from.

@@ -284,14 +284,16 @@ impl Engine {
     }
 
     async fn until_ended(&self, id: &str) -> Result<(), Refused> {
-        let mut news = self.shared.store.news();
+        let Some(document) = self.document(id).await? else {
+            return Ok(());
+        };
+        let mut watch = self.watch_task(document.key);
         loop {
             match self.document(id).await?.map(|document| document.state) {
                 Some(State::Task(task)) if !task.status.is_terminal() => {}
                 _ => return Ok(()),
             }
-            // Lagging is as good a reason to look again as news.
-            let _ = news.recv().await;
+            watch.changed().await;
         }
     }
 

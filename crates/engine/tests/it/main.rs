@@ -8,11 +8,14 @@
     reason = "tests"
 )]
 
+mod containment;
 mod door;
 mod hand;
+mod interrupt;
 mod lifecycle;
 mod receipts;
 mod records;
+mod recovery;
 mod replay_agent;
 mod replay_crash;
 mod replay_diff;
@@ -25,6 +28,7 @@ mod rig;
 mod session_replay;
 mod support;
 mod transcript;
+mod watched;
 
 #[test]
 fn no_file_in_this_folder_is_forgotten() {

@@ -114,13 +114,12 @@ pub(crate) async fn ask(world: &World, key: &str, request: Request) -> Result<Bo
 }
 
 /// Logs as they can be compared: ids, positions and digests by the order in which they first appear, without what a
-/// recovery adds: the step back from waiting and the question that is asked again, wherever these are told.
+/// recovery adds: the step back from waiting and the one into it again, wherever these are told.
 fn normal(tasks: &[Finished]) -> Vec<String> {
     let mut names: BTreeMap<String, usize> = BTreeMap::new();
     let mut recovery: Vec<String> = Vec::new();
     let mut lines = Vec::new();
     for task in tasks {
-        let mut asks_again = 0;
         for event in &task.events {
             let told = event
                 .replay
@@ -130,13 +129,6 @@ fn normal(tasks: &[Finished]) -> Vec<String> {
                 continue;
             }
             if event.payload.get("reason").and_then(Value::as_str) == Some("recovered") {
-                asks_again = 2;
-                recovery.push(event.id.to_string());
-                continue;
-            }
-            let is_ask = ["task.auth_required", "task.status_changed"].contains(&&*event.kind);
-            if asks_again > 0 && is_ask && event.payload.get("reason").is_none() {
-                asks_again -= 1;
                 recovery.push(event.id.to_string());
                 continue;
             }

@@ -563,7 +563,7 @@ pub(crate) async fn artifact(world: &World, bytes: &[u8]) -> String {
         kind: ArtifactKind::Dataset,
         mime_type: "application/json".to_owned(),
         uri: None,
-        visibility: Visibility::Internal,
+        visibility: Visibility::Public,
         sha256: None,
         workspace_id: None,
         session_id: None,

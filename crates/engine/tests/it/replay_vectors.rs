@@ -170,12 +170,9 @@ fn vectors_say_what_their_names_say() {
 /// paths of the published one. Its digests are placeholders (C-23) and `chain.merkle_root` cannot be (C-22).
 #[test]
 fn ap_rpl_21_the_published_fixture_has_this_shape() {
-    let shared = Path::new(env!("CARGO_MANIFEST_DIR"))
-        .join("../../../shared/spec/data/replay/fixtures/valid");
-    if !shared.exists() {
-        println!("skipped: the published replay fixtures are not beside this repository");
+    let Some(shared) = testing::published_path("data/replay/fixtures/valid") else {
         return;
-    }
+    };
     let source = read_source("fixture", &BTreeSet::new()).source();
     let request = read_json(&shared.join("task-replay-request.json"));
     let published = read_json(&shared.join("task-replay-receipt.json"));
@@ -373,7 +370,7 @@ fn write_case(
     std::fs::write(folder.join("receipt.json"), compute(name)).unwrap();
 }
 
-/// Writes every vector anew: `cargo test --package engine --test it -- --ignored write_the_replay_vectors`. Published
+/// Writes every vector again: `cargo test --package engine --test it -- --ignored write_the_replay_vectors`. Published
 /// vectors do not change; a new file set is a decision to say so.
 #[test]
 #[ignore = "writes files: only for a deliberate change of the vectors"]

@@ -7,14 +7,23 @@
     reason = "a test fails by panicking; the exemption for tests does not reach their helpers"
 )]
 
+mod attune;
 mod clock;
 mod common;
+mod compact;
+mod conflicts;
+mod coordination;
+mod coverage;
 mod envelope;
+mod hostile;
+mod oracle;
+mod quality;
 mod record;
 mod register;
 mod replay;
 
 #[test]
+#[expect(clippy::disallowed_methods, reason = "the folder of the tests")]
 fn no_file_of_this_folder_is_forgotten() {
     let folder = concat!(env!("CARGO_MANIFEST_DIR"), "/tests/it");
     let main = include_str!("main.rs");

@@ -435,7 +435,7 @@ fn contents_and_relations_have_a_limit() {
 }
 
 #[test]
-fn ak_log_05_the_entry_holds_relations_and_no_text() {
+fn ak_rec_09_log_05_the_entry_holds_relations_and_no_text() {
     let mut lab = Lab::with_agents(Level::Standard, &["a"]);
     let target = lab.note("a", "target", &[]);
     let more = json!({

@@ -145,7 +145,7 @@ pub(crate) fn replay(entries: &[Entry], request: &Value, limits: &Limits) -> Res
     let (Some(kind), Some(depth)) = parsed else {
         return Err(Code::InvalidRequest);
     };
-    let log = Log::build(entries).unwrap();
+    let log = Log::build(entries.iter().cloned()).unwrap();
     let target = Target {
         kind,
         id: text(&request["target_id"]),
@@ -211,7 +211,7 @@ fn ak_replay_16_the_published_example_is_reproduced_member_by_member() {
         ("mem-002", words("23% CAGR")),
         ("mem-010", words(" 14%\n CAGR ")),
     ]);
-    let log = Log::build(&entries).unwrap();
+    let log = Log::build(entries.iter().cloned()).unwrap();
     let target = Target {
         kind: TargetType::Conflict,
         id: "conflict-001".into(),

@@ -1,20 +1,14 @@
 //! Published data, and facts from which the tests make their own receipts.
 
-use std::{path::Path, sync::LazyLock};
+use std::sync::LazyLock;
 
 use canon::{Digest, Integers, Map, Value, jcs, sha256};
 use receipts::*;
 use serde_json::json;
 
-/// Reads published data that is not part of this repository, or says that the test is skipped.
-#[expect(clippy::disallowed_methods, reason = "data of tests")]
+/// Reads published data that is not part of this repository; none when the test is left out.
 pub(crate) fn published(path: &str) -> Option<Vec<u8>> {
-    let base = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../../shared/spec/data");
-    let bytes = std::fs::read(base.join(path)).ok();
-    if bytes.is_none() {
-        eprintln!("skipped: published data `{path}` is not beside this repository");
-    }
-    bytes
+    testing::published(&format!("data/{path}"))
 }
 
 pub(crate) fn published_object(path: &str) -> Option<Map<String, Value>> {
@@ -173,6 +167,7 @@ pub(crate) fn task_facts() -> TaskFacts {
                 status: ToolStatus::Succeeded,
                 input_hash: Some(repeated('f')),
                 output_hash: None,
+                sandbox: None,
             }],
             handoffs: Vec::new(),
         },

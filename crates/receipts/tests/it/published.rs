@@ -219,6 +219,7 @@ pub(crate) fn task_facts(map: &Map<String, Value>) -> TaskFacts {
                 ),
                 input_hash: digest(&call["input_hash"]),
                 output_hash: digest(&call["output_hash"]),
+                sandbox: None,
             }),
             handoffs: Vec::new(),
         },

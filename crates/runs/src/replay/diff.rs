@@ -3,7 +3,7 @@
 //!
 //! Pure, over two sealed logs. A replay and its source are laid side by side by the ids that the replay's events carry;
 //! other runs by effect keys and by the order of each kind of event. Ids, positions and times of a run are its own and
-//! no difference, and neither is what a provider keeps its books by (`same.rs`); a time that a request changed is one.
+//! no difference, and neither are provider bookkeeping fields (`same.rs`); a time that a request changed is one.
 //! Pieces of streamed text are not compared: the whole answer is.
 
 mod align;

@@ -22,7 +22,7 @@ pub struct Key {
     pub ok: bool,
     /// False when nothing was recorded: the run ended before.
     pub recorded: bool,
-    /// What was recorded, when it is to be had.
+    /// What was recorded, when it is available.
     pub value: Option<Value>,
     /// The digest of what was recorded, where the log states it.
     pub value_sha256: Option<String>,
@@ -107,7 +107,7 @@ pub fn question(source: &Source, key: &str) -> Option<Ask> {
 
 /// Text that decides nothing, where a decision is asked for.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
-#[error("`{text}` is no decision: `{key}` asks for an approval")]
+#[error("expected `approve` or `deny` for `{key}`, got `{text}`")]
 pub struct NoDecision {
     key: String,
     text: String,

@@ -1,12 +1,12 @@
 //! What a replay comes to: the events it emits and how it ends.
 
 use canon::{Digest, Map, Value};
-use domain::{ArtifactId, Kind, ReplayMark, ReplayedEvent, Status, TaskId};
+use domain::{ArtifactId, EVENT_OVERRIDE, Kind, ReplayMark, ReplayedEvent, Status, TaskId};
 use receipts::Applied;
 use serde_json::json;
 
 use super::failure::Failure;
-use super::source::Source;
+use super::source::{Source, names_in};
 
 /// One event of a replay, in the order of emission.
 #[derive(Debug, Clone, PartialEq)]
@@ -95,7 +95,7 @@ pub struct Replayed {
     pub artifacts: Vec<FinalArtifact>,
     /// True when it ended as the source did, with the same words.
     pub result_equal: bool,
-    /// True when something may be read or performed anew: then no one can promise the same bytes again.
+    /// True when something may be read or performed live: then no one can promise the same bytes again.
     pub refreshed: bool,
     /// The last event of the source that was consumed.
     pub cursor: Option<usize>,
@@ -117,7 +117,7 @@ impl Replayed {
         }
     }
 
-    /// Notes that an override or something read anew was delivered.
+    /// Notes that an override or something read live was delivered.
     pub(super) fn apply(&mut self, applied: Applied) {
         match self.place_of(&applied.key) {
             Ok(place) => {
@@ -183,6 +183,24 @@ impl Replayed {
             payload,
             mark,
         }
+    }
+
+    /// Returns a blob that an event of the replay would name though neither the source's record nor the replay itself
+    /// holds it. Such an event is not written: it would reach for what belongs to somebody else.
+    pub fn foreign(source: &Source, event: &ReplayedEvent) -> Option<Digest> {
+        let is_data = event
+            .mark
+            .override_key
+            .as_deref()
+            .is_some_and(|key| key.starts_with(EVENT_OVERRIDE));
+        if is_data {
+            return None;
+        }
+        let own = event.content.as_deref().map(canon::sha256);
+        let mut named = names_in(&event.payload, Some(event.kind)).into_iter();
+        named
+            .find(|(_, digest)| source.blob(*digest).is_none() && own != Some(*digest))
+            .map(|(_, digest)| digest)
     }
 
     /// Returns the mark of an event that repeats none of the source, where this run stands.

@@ -9,7 +9,7 @@ use receipts::Receipt;
 
 use super::failure::{Failure, Unavailable};
 use super::request::Override;
-use super::source::{Source, named_by};
+use super::source::{Source, names_in};
 
 impl Source {
     /// Checks everything that a replay from a place on refers to. What is overridden is not needed.
@@ -30,11 +30,15 @@ impl Source {
             .events
             .iter()
             .enumerate()
-            // The boundary itself counts, and to restore it the workflow goes over what it was told before.
-            .filter(|(index, _)| index + 1 >= from || self.is_needed_again(*index))
-            .filter(|(index, _)| !self.is_replaced(*index, overrides))
+            .filter(|(index, event)| {
+                // The boundary itself counts, and to restore it the workflow goes over what it was told before.
+                let is_used = index + 1 >= from || self.is_needed_again(*index);
+                // What a request said in the replay that is replayed now may come again as an event of the run's own,
+                // which then names what it looks like: that must be in this very record.
+                event.is_substituted() || (is_used && !self.is_replaced(*index, overrides))
+            })
             .flat_map(|(index, event)| {
-                named_by(event, self.kind(index))
+                names_in(&event.payload, self.kind(index))
                     .into_iter()
                     .map(move |(_, digest)| (index, event, digest))
             })

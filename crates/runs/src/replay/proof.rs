@@ -8,12 +8,12 @@ use receipts::{
     Tier, Trust, build_replay, replay_artifact_id, replay_receipt_id, replay_task_id,
 };
 
-use super::anew;
+use super::live;
 use super::outcome::Replayed;
 use super::request::Spec;
 use super::source::Source;
-use crate::deeds::Deeds;
 use crate::secrets::looks_secret;
+use crate::side_effects::SideEffectSummary;
 
 /// The issuer of a conformance run, its name, and the `source` text of its receipts.
 pub const CONFORMANCE_ISSUER: (&str, &str, &str) = (
@@ -88,9 +88,9 @@ pub fn receipt(
         uri: format!("artifact://event_log_{}", source.task_id),
         sha256: source.log_sha256,
     };
-    let deeds = deeds(source, replayed);
+    let summary = summary(source, replayed);
     // Prices are in dollars; what was recorded may have been in anything.
-    let currency = match deeds.model_calls.is_empty() {
+    let currency = match summary.model_calls.is_empty() {
         true => read.text("/cost/currency"),
         false => None,
     };
@@ -133,12 +133,12 @@ pub fn receipt(
             event_log,
             materials: materials(source, replayed),
         },
-        redactions: deeds.redactions(),
+        redactions: summary.redactions(),
         live: LivePart {
             // B5: by the recorded clock no time passes in a replay.
-            consumed: deeds.consumed(0),
-            model_calls: deeds.model_calls,
-            side_effects: deeds.side_effects,
+            consumed: summary.consumed(0),
+            model_calls: summary.model_calls,
+            side_effects: summary.side_effects,
         },
         chosen_model: read.model(),
         currency: currency.unwrap_or_else(|| "USD".to_owned()),
@@ -166,22 +166,22 @@ pub fn receipt(
 /// B9 wants cost, consumption and side effects of zero, because a replay performs nothing. That is not so for one that
 /// goes on live (B7): it paid and acted, and a proof of it must say so. What it reused of the record stays out: the
 /// source's own receipt tells that.
-fn deeds(source: &Source, replayed: &Replayed) -> Deeds {
-    let mut deeds = Deeds::default();
+fn summary(source: &Source, replayed: &Replayed) -> SideEffectSummary {
+    let mut summary = SideEffectSummary::default();
     if !replayed.refreshed {
-        return deeds;
+        return summary;
     }
     for emission in &replayed.emissions {
         match (emission.kind, &emission.payload, emission.original) {
-            (Kind::AgentToolUse, Some(payload), _) => deeds.uses_tool(payload),
-            (Kind::AgentToolUse, None, Some(index)) => deeds.uses_tool(&source.payload(index)),
-            (Kind::EffectRecorded, Some(payload), _) if anew::is_told_by(payload) => {
-                deeds.live_effect(payload);
+            (Kind::AgentToolUse, Some(payload), _) => summary.uses_tool(payload),
+            (Kind::AgentToolUse, None, Some(index)) => summary.uses_tool(&source.payload(index)),
+            (Kind::EffectRecorded, Some(payload), _) if live::is_told_by(payload) => {
+                summary.live_effect(payload);
             }
             _ => {}
         }
     }
-    deeds
+    summary
 }
 
 /// The members of the source's receipt.

@@ -3,7 +3,7 @@
 use std::collections::{BTreeMap, BTreeSet};
 
 use canon::{Digest, Map, Value, jcs, sha256};
-use domain::{BLOB_MEMBER, INLINE_BYTES_MAX, Visibility};
+use domain::{BLOB_MEMBER, INLINE_BYTES_MAX, Visibility, pruned_digest};
 use serde::{Deserialize, Serialize};
 use serde_json::json;
 
@@ -32,7 +32,7 @@ impl Mode {
     }
 }
 
-/// What may be read or performed anew.
+/// What may be read or performed live.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum Refresh {
@@ -84,6 +84,15 @@ pub enum Given {
     Secret,
 }
 
+/// An Artifact that a request takes a value from, as its caller may read it.
+#[derive(Debug, Clone, PartialEq)]
+pub struct ReadArtifact {
+    /// Who may see it.
+    pub visibility: Visibility,
+    /// What it holds.
+    pub bytes: Vec<u8>,
+}
+
 /// One answer to be replaced.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 pub struct Override {
@@ -132,7 +141,7 @@ pub struct Spec {
     pub overrides: BTreeMap<String, Override>,
     /// The checkpoint to start from.
     pub checkpoint: Option<String>,
-    /// What may be read anew.
+    /// What may be read live.
     pub refresh: BTreeSet<Refresh>,
     /// Why, for overrides that do not say it themselves.
     pub reason: Option<String>,
@@ -231,7 +240,7 @@ pub fn artifacts_named(body: &Value) -> Vec<String> {
 pub fn read(
     body: &Value,
     source: &Source,
-    artifacts: &BTreeMap<String, Vec<u8>>,
+    artifacts: &BTreeMap<String, ReadArtifact>,
     conformance: bool,
 ) -> Result<(Spec, BTreeMap<String, Value>), RequestError> {
     read_with(body, Some(source), artifacts, conformance)
@@ -257,7 +266,7 @@ pub fn asks(body: &Value) -> Option<Vec<&str>> {
 pub fn read_with(
     body: &Value,
     source: Option<&Source>,
-    artifacts: &BTreeMap<String, Vec<u8>>,
+    artifacts: &BTreeMap<String, ReadArtifact>,
     conformance: bool,
 ) -> Result<(Spec, BTreeMap<String, Value>), RequestError> {
     let Value::Object(body) = body else {
@@ -462,7 +471,7 @@ fn checkpoint_at(source: Option<&Source>, event_id: &str) -> Result<String, Requ
     );
     Err(RequestError::Invalid {
         param: "checkpoint_event_id".to_owned(),
-        message: format!("`{event_id}` is no checkpoint and not the event before one"),
+        message: format!("`{event_id}` is neither a checkpoint nor the event before one"),
         details,
     })
 }
@@ -512,7 +521,7 @@ fn read_override(
     key: &str,
     given: &Value,
     source: &Source,
-    artifacts: &BTreeMap<String, Vec<u8>>,
+    artifacts: &BTreeMap<String, ReadArtifact>,
     conformance: bool,
 ) -> Result<(String, Override, Option<Value>), RequestError> {
     let param = |member: &str| format!("override.{key}.{member}");
@@ -569,7 +578,7 @@ fn read_override(
     }
     let stated = stated_digest(given, &param("sha256"))?;
     let placeholder = stated.filter(|digest| is_placeholder(*digest));
-    let (given_value, secret) = read_value(key, given, artifacts, is_secret)?;
+    let (given_value, secret) = read_value(key, given, artifacts, visibility, is_secret)?;
     let canonical = canonical_key(key, source)?;
     let mut read = Override {
         kind,
@@ -642,7 +651,8 @@ fn canonical_key(key: &str, source: &Source) -> Result<String, RequestError> {
 fn read_value(
     key: &str,
     given: &Map<String, Value>,
-    artifacts: &BTreeMap<String, Vec<u8>>,
+    artifacts: &BTreeMap<String, ReadArtifact>,
+    visibility: Visibility,
     is_secret: bool,
 ) -> Result<(Given, Option<Value>), RequestError> {
     let param = |member: &str| format!("override.{key}.{member}");
@@ -668,14 +678,31 @@ fn read_value(
             "a secret is sent inline: an artifact would keep it",
         )),
         (None, Some(artifact_id)) => {
-            let Some(bytes) = artifacts.get(&artifact_id) else {
+            let Some(ReadArtifact {
+                visibility: own,
+                bytes,
+            }) = artifacts.get(&artifact_id)
+            else {
                 return Err(RequestError::NotFound {
                     object: "artifact",
                     param: param("artifact_id"),
                 });
             };
-            let value = canon::read(bytes, canon::Integers::Safe)
-                .map_err(|error| invalid(param("artifact_id"), format!("is no JSON: {error}")))?;
+            if visibility < *own {
+                return Err(invalid(
+                    param("visibility"),
+                    format!(
+                        "the artifact is {}, and what it holds is not shown to more readers than that",
+                        own.as_str()
+                    ),
+                ));
+            }
+            let value = canon::read(bytes, canon::Integers::Safe).map_err(|error| {
+                invalid(param("artifact_id"), format!("is not valid JSON: {error}"))
+            })?;
+            if canon::depth(&value) > canon::VALUE_DEPTH_MAX {
+                return Err(invalid(param("artifact_id"), "nests too deeply"));
+            }
             let given = Given::Artifact {
                 artifact_id,
                 sha256: sha256(bytes),
@@ -706,10 +733,20 @@ fn is_placeholder(digest: Digest) -> bool {
     digits.all(|digit| Some(digit) == first)
 }
 
-/// The payload of an event is an object. It points at nothing that is kept beside the log: whoever may replay may not
-/// therefore read what a digest names.
+/// The payload of an event is an object. It points at nothing that is kept beside the log, and does not pass for what
+/// pruning leaves of an event: whoever may replay may not therefore read what a digest names, or make a log look damaged.
 fn check_payload(read: &Override, param: &str) -> Result<(), RequestError> {
+    // The effect that an event belongs to is filled in by the run, whatever a request says.
+    let passes_for_header = |payload: &Map<String, Value>| {
+        let mut payload = payload.clone();
+        payload.remove("effect_key");
+        pruned_digest(&payload).is_some()
+    };
     match read.inline() {
+        Some(Value::Object(payload)) if passes_for_header(payload) => Err(invalid(
+            param,
+            "a payload of `pruned` and `sha256` alone is what pruning leaves, and not for callers",
+        )),
         Some(Value::Object(payload)) if !payload.contains_key(BLOB_MEMBER) => Ok(()),
         Some(Value::Object(_)) => Err(invalid(
             param,

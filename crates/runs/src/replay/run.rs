@@ -29,7 +29,7 @@ pub use canceled::canceled;
 use effects::{Delivered, Delivery};
 use emit::{Class, class_of};
 
-/// What was performed anew, by the keys of the effects.
+/// What was performed live, by the keys of the effects.
 pub type Live = BTreeMap<String, Performed>;
 
 /// How far a replay came.
@@ -41,11 +41,11 @@ pub type Live = BTreeMap<String, Performed>;
 pub enum Progress<'a> {
     /// To its end.
     Ended(Replayed),
-    /// To an effect that the request lets it perform anew.
+    /// To an effect that the request lets it perform live.
     Needs(Box<Paused<'a>>),
 }
 
-/// Replays a source. `live` holds what was performed anew before.
+/// Replays a source. `live` holds what was performed live before.
 pub fn run<'a>(
     source: &'a Source,
     workflows: &Registry,
@@ -229,10 +229,10 @@ struct Runner<'a> {
     source: &'a Source,
     spec: &'a Spec,
     secrets: &'a BTreeMap<String, Value>,
-    /// What was performed anew before and has not been asked for yet.
+    /// What was performed live before and has not been asked for yet.
     live: Live,
     /// The effects that were asked for and are not answered from the record.
-    anew: BTreeSet<String>,
+    asked_live: BTreeSet<String>,
     /// What the run came to so far.
     replayed: Replayed,
     /// The first event of the source that has not been passed.
@@ -242,7 +242,7 @@ struct Runner<'a> {
     consumed: Vec<bool>,
     /// True once an answer other than the recorded one was delivered.
     deviated: bool,
-    /// True once a model or a tool was asked anew: the record tells of another world from there on.
+    /// True once a model or a tool was asked live: from there on the record no longer applies.
     live_since: bool,
 }
 
@@ -269,7 +269,7 @@ impl<'a> Runner<'a> {
             spec,
             secrets,
             live,
-            anew: BTreeSet::new(),
+            asked_live: BTreeSet::new(),
             replayed,
             next: 0,
             ahead,

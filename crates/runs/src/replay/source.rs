@@ -74,11 +74,20 @@ pub fn blobs_named(events: &[Arc<[u8]>]) -> Result<Vec<Digest>, ReadSourceError>
     Ok(named)
 }
 
-/// Returns what an event keeps in blobs: the member, and the digest.
+/// Returns what an event keeps in blobs: the member, and the digest. An event whose payload came with a request keeps
+/// nothing, whatever it says: a digest is no right to read what it is the digest of.
 pub(super) fn named_by(event: &Event, kind: Option<Kind>) -> Vec<(String, Digest)> {
+    match event.is_substituted() {
+        true => Vec::new(),
+        false => names_in(&event.payload, kind),
+    }
+}
+
+/// Returns what a payload would keep in blobs if its event were the log's own.
+pub(super) fn names_in(payload: &Map<String, Value>, kind: Option<Kind>) -> Vec<(String, Digest)> {
     let digest = |value: &Value| value.as_str().and_then(|text| Digest::parse(text).ok());
     let mut named = Vec::new();
-    if let Some(Value::Object(listed)) = event.payload.get(BLOB_MEMBER) {
+    if let Some(Value::Object(listed)) = payload.get(BLOB_MEMBER) {
         for (member, descriptor) in listed {
             if let Some(digest) = descriptor.get("sha256").and_then(digest) {
                 named.push((member.clone(), digest));
@@ -90,7 +99,7 @@ pub(super) fn named_by(event: &Event, kind: Option<Kind>) -> Vec<(String, Digest
         NamedBlob::State | NamedBlob::Content => {
             named.extend(
                 named_blob
-                    .digest(event)
+                    .stated_in(payload)
                     .map(|digest| (String::new(), digest)),
             );
         }
@@ -263,7 +272,7 @@ impl Source {
             })
     }
 
-    /// Returns the state that a checkpoint keeps, when it is to be had.
+    /// Returns the state that a checkpoint keeps, when it is available.
     pub(super) fn checkpoint_state(&self, index: usize) -> Option<Value> {
         let event = self.events.get(index)?;
         let digest = Digest::parse(event.payload.get("state_sha256")?.as_str()?).ok()?;
@@ -310,8 +319,8 @@ impl Source {
 
     /// True for an event of a replay whose payload came from a request: no workflow would say it again.
     pub(super) fn is_substituted(&self, index: usize) -> bool {
-        self.substituted_by(index)
-            .is_some_and(|key| key.starts_with("event:"))
+        let event = self.events.get(index);
+        event.is_some_and(Event::is_substituted)
     }
 
     /// True for an event of a replay that does not show what a tool returned, because a request put it there.
@@ -422,7 +431,7 @@ impl Source {
         })
     }
 
-    /// Returns the value that was recorded at a place, when it is to be had.
+    /// Returns the value that was recorded at a place, when it is available.
     pub(super) fn recorded_value(&self, index: usize) -> Option<Value> {
         let event = self.events.get(index)?;
         if let Some(value) = event.payload.get("value") {

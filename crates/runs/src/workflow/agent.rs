@@ -288,6 +288,10 @@ impl Loop {
     }
 
     fn answered(&mut self, answer: &EffectAnswer) -> Step {
+        if answer.interruption().is_some() {
+            self.hear(std::slice::from_ref(answer));
+            return self.ask_model(Vec::new());
+        }
         if !answer.ok {
             return broken("model_call_failed", "the model call failed", &answer.value);
         }
@@ -337,9 +341,13 @@ impl Loop {
         let Some(used) = &answer.model else {
             return Ok(());
         };
-        self.used.tokens += used.input_tokens + used.output_tokens;
+        // A count that wrapped around would lift the limit.
+        let tokens = used.input_tokens.saturating_add(used.output_tokens);
+        self.used.tokens = self.used.tokens.saturating_add(tokens);
         match used.cost_micros {
-            Some(cost) => self.used.cost_micros += cost,
+            Some(cost) => {
+                self.used.cost_micros = self.used.cost_micros.saturating_add(cost);
+            }
             None if self.persona.limits_cost() => {
                 return Err(failed(
                     "price_unknown",
@@ -384,6 +392,15 @@ impl Loop {
     }
 
     fn approval_answered(&mut self, place: usize, results: &[EffectAnswer]) -> Step {
+        if results.iter().any(|answer| answer.interruption().is_some()) {
+            for call in &mut self.calls {
+                call.deny("interrupted before the tool was used");
+            }
+            let mut notes: Vec<Note> = self.calls.iter().flat_map(Call::use_notes).collect();
+            self.tell_results(&[], &mut notes);
+            self.hear(results);
+            return self.ask_model(notes);
+        }
         let approved = results
             .first()
             .and_then(|answer| answer.value.get("approved"))
@@ -409,8 +426,23 @@ impl Loop {
         }
     }
 
-    /// Tells the model what its tools gave.
     fn after_tools(&mut self, results: &[EffectAnswer], mut notes: Vec<Note>) -> Step {
+        self.tell_results(results, &mut notes);
+        self.hear(results);
+        self.ask_model(notes)
+    }
+
+    /// Takes what somebody said who interrupted a step as the next input.
+    fn hear(&mut self, results: &[EffectAnswer]) {
+        let said = results.iter().filter_map(EffectAnswer::interruption);
+        for input in said.filter(|input| !input.is_empty()) {
+            self.transcript
+                .push(json!({"role": "user", "content": input}));
+        }
+    }
+
+    /// Tells the model what its tools gave.
+    fn tell_results(&mut self, results: &[EffectAnswer], notes: &mut Vec<Note>) {
         let mut results = results.iter();
         for call in &self.calls {
             let result = if call.is_performed() {
@@ -424,7 +456,6 @@ impl Loop {
                 .push(json!({"role": "tool", "tool_call_id": call.id, "content": text}));
         }
         self.calls.clear();
-        self.ask_model(notes)
     }
 }
 

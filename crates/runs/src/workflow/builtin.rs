@@ -41,6 +41,48 @@ impl<End: FnMut(&[EffectAnswer]) -> Step + Send> Machine for Once<End> {
     }
 }
 
+/// A machine that asks, begins again with what somebody said who interrupted it, and then ends.
+struct Asking<Ask, End> {
+    ask: Ask,
+    end: End,
+    input: Value,
+    /// How often it has asked.
+    asked: u64,
+}
+
+impl<Ask, End> Machine for Asking<Ask, End>
+where
+    Ask: FnMut(u64, &Value) -> Wanted + Send,
+    End: FnMut(&[EffectAnswer]) -> Step + Send,
+{
+    fn step(&mut self, results: &[EffectAnswer]) -> Step {
+        match results.iter().find_map(EffectAnswer::interruption) {
+            Some(input) => self.input = input.into(),
+            None if self.asked > 0 => return (self.end)(results),
+            None => {}
+        }
+        self.asked += 1;
+        Step::Request {
+            notes: Vec::new(),
+            checkpoint: false,
+            effects: vec![(self.ask)(self.asked, &self.input)],
+        }
+    }
+}
+
+fn asking(
+    start: &Start,
+    ask: impl FnMut(u64, &Value) -> Wanted + Send + 'static,
+    end: impl FnMut(&[EffectAnswer]) -> Step + Send + 'static,
+) -> Box<dyn Machine> {
+    Box::new(Asking {
+        ask,
+        end,
+        input: start.input.clone(),
+        asked: 0,
+    })
+}
+
 fn once(
     effects: Vec<Wanted>,
     end: impl FnMut(&[EffectAnswer]) -> Step + Send + 'static,
@@ -93,10 +135,12 @@ impl Workflow for AskOnce {
     }
 
     fn begin(&self, start: &Start) -> Box<dyn Machine> {
-        let request =
-            json!({"question": "What should I know before I go on?", "about": start.input});
-        let effect = Wanted::repeatable("host:approval:1", EffectKind::Ask(Ask::Input), request);
-        once(vec![effect], |results| {
+        let ask = |number, about: &Value| {
+            let request = json!({"question": "What should I know before I go on?", "about": about});
+            let key = format!("host:approval:{number}");
+            Wanted::repeatable(key, EffectKind::Ask(Ask::Input), request)
+        };
+        asking(start, ask, |results| {
             let answer = results.first().map(|answer| &answer.value);
             if answer.and_then(|value| value.get("approved")) == Some(&Value::Bool(false)) {
                 return failed("input_refused", "the question was declined");
@@ -129,9 +173,12 @@ impl Workflow for Approve {
     }
 
     fn begin(&self, start: &Start) -> Box<dyn Machine> {
-        let request = json!({"reason": "The task wants to act on its input.", "action": {"name": "act", "input": start.input}});
-        let effect = Wanted::repeatable("host:approval:1", EffectKind::Ask(Ask::Approval), request);
-        once(vec![effect], |results| {
+        let ask = |number, input: &Value| {
+            let request = json!({"reason": "The task wants to act on its input.", "action": {"name": "act", "input": input}});
+            let key = format!("host:approval:{number}");
+            Wanted::repeatable(key, EffectKind::Ask(Ask::Approval), request)
+        };
+        asking(start, ask, |results| {
             let approved = results
                 .first()
                 .and_then(|answer| answer.value.get("approved"))
@@ -161,9 +208,12 @@ impl Workflow for Hold {
         "Stays WORKING until it is canceled."
     }
 
-    fn begin(&self, _start: &Start) -> Box<dyn Machine> {
-        let effect = Wanted::repeatable("host:hold:main:1", EffectKind::Hold, json!({}));
-        once(vec![effect], |_| done("Released.".to_owned()))
+    fn begin(&self, start: &Start) -> Box<dyn Machine> {
+        let hold = |number, _: &Value| {
+            let key = format!("host:hold:main:{number}");
+            Wanted::repeatable(key, EffectKind::Hold, json!({}))
+        };
+        asking(start, hold, |_| done("Released.".to_owned()))
     }
 }
 

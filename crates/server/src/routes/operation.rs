@@ -22,10 +22,11 @@ async fn alive() -> &'static str {
 }
 
 async fn ready(State(app): State<Arc<App>>) -> Reply {
-    match app.engine.is_draining() {
-        false => Ok("ready\n".into_response()),
-        true => Err(Failure::draining()),
+    if app.engine.is_draining() {
+        return Err(Failure::draining());
     }
+    app.engine.health().await?;
+    Ok("ready\n".into_response())
 }
 
 async fn metrics(State(app): State<Arc<App>>) -> Response {

@@ -2,7 +2,6 @@
 //! is there.
 
 use std::collections::BTreeMap;
-use std::path::Path;
 use std::sync::{Arc, Mutex, OnceLock};
 
 use jsonschema::Validator;
@@ -26,15 +25,10 @@ struct Documents {
 fn documents() -> &'static Documents {
     static DOCUMENTS: OnceLock<Documents> = OnceLock::new();
     DOCUMENTS.get_or_init(|| {
-        let path = Path::new(env!("CARGO_MANIFEST_DIR"))
-            .join("../../../shared/spec/data/openapi-agents-protocol-2026-04-25.yaml");
-        let contract = std::fs::read_to_string(path).ok();
-        if contract.is_none() {
-            println!("skipped: the published contract is not at ../shared/spec/data");
-        }
+        let contract = testing::published("data/openapi-agents-protocol-2026-04-25.yaml");
         Documents {
             ours: wire::openapi::document("0", "http://x"),
-            contract: contract.map(|text| serde_saphyr::from_str(&text).unwrap()),
+            contract: contract.map(|text| serde_saphyr::from_slice(&text).unwrap()),
         }
     })
 }

@@ -11,6 +11,7 @@
 
 mod artifacts;
 mod auth;
+mod boundary;
 mod contract;
 mod discovery;
 mod errors;

@@ -196,6 +196,17 @@ async fn c_14_interrupts_and_confirmations_reach_the_task() {
             .await
             .contains("user.cancel_requested")
     );
+    // The step is dropped, which the next one tells.
+    let mut events = String::new();
+    for _ in 0..200 {
+        events = api.text(&format!("{path}/events")).await;
+        if events.contains("host:hold:main:2") {
+            break;
+        }
+        tokio::time::sleep(std::time::Duration::from_millis(20)).await;
+    }
+    assert!(events.contains(r#""code":"interrupted""#), "{events}");
+    assert!(events.contains("host:hold:main:2"), "{events}");
     let approve = api.task(&session, "approve").await;
     assert_eq!(approve["status"], "AUTH_REQUIRED", "C-10");
     let yes = json!({"kind": "tool_confirmation", "message": {"role": "user", "parts": [{"type": "json", "value": {"approved": true}}]}});

@@ -17,6 +17,8 @@ mod offline;
 #[cfg(test)]
 mod opening;
 #[cfg(test)]
+mod place;
+#[cfg(test)]
 mod prune;
 #[cfg(test)]
 mod receipts;

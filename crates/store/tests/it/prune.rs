@@ -370,7 +370,7 @@ fn a_directory_in_use_is_refused() {
     assert!(!nowhere.exists());
 }
 
-/// The child: prunes, and dies without a word after so many steps.
+/// The child: prunes, and dies without a word after this many steps.
 #[test]
 fn child_that_dies_while_it_prunes() {
     let Ok(given) = std::env::var(CHILD) else {

@@ -57,7 +57,7 @@ impl<'a> Members<'a> {
         )
     }
 
-    /// Reads an optional string of at most so many bytes.
+    /// Reads an optional string of at most this many bytes.
     pub fn string(&self, name: &str, bytes_max: usize) -> Read<Option<String>> {
         match self.map.get(name) {
             None => Ok(None),

@@ -68,7 +68,7 @@ pub fn create_persona(body: &Map<String, Value>) -> Result<CreatePersona, InputE
     })
 }
 
-/// Reads a change of a Persona. What a definition fixes is not among it: another version says it anew.
+/// Reads a change of a Persona. What a definition fixes is not among it: another version says it again.
 ///
 /// # Errors
 /// Names the member that is wrong.

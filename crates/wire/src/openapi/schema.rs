@@ -57,9 +57,9 @@ pub(super) enum Type {
     Any,
     Text,
     NonEmpty,
-    /// At most so many bytes of UTF-8.
+    /// At most this many bytes of UTF-8.
     TextMax(usize),
-    /// From 1 to so many bytes of UTF-8.
+    /// From 1 to this many bytes of UTF-8.
     Name(usize),
     Matching(&'static str),
     Time,

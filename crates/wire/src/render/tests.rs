@@ -80,6 +80,7 @@ fn task_state() -> Task {
         input: Position(2),
         waits_for: None,
         requests: 0,
+        interrupts: Vec::new(),
         started_at: None,
         completed_at: None,
         canceled_at: None,

@@ -86,7 +86,7 @@ pub(super) async fn session(engine: &Engine) -> Result<SessionId> {
         metadata: Map::new(),
     });
     let document = dispatch(engine, request).await?;
-    SessionId::parse(&document.id).context("a session id that is none")
+    SessionId::parse(&document.id).context("not a session id")
 }
 
 /// Runs a Task under a persona to its end, in a Session of its own.
@@ -139,14 +139,18 @@ async fn to_the_end(engine: &Engine, store: &dyn Store, request: Request) -> Res
             task.status,
             is_heard.is_ok()
         ),
-        _ => bail!("`{}` is no task", document.id),
+        _ => bail!("`{}` is not a task", document.id),
     }
 }
 
 /// Resolves when the receipt of a Task is committed: by the commit itself, not by asking again and again.
 async fn until_receipt(news: &mut broadcast::Receiver<News>, task: Position) {
-    while let Ok(News { events }) = news.recv().await {
-        if events.iter().any(|event| issues_receipt(event, task)) {
+    while let Ok(news) = news.recv().await {
+        if news
+            .events()
+            .iter()
+            .any(|event| issues_receipt(event, task))
+        {
             return;
         }
     }

@@ -204,7 +204,7 @@ impl Guide<'_> {
 }
 
 fn program() -> anyhow::Result<std::path::PathBuf> {
-    std::env::current_exe().or_hint("this program does not find itself", HINT)
+    std::env::current_exe().or_hint("cannot locate this executable", HINT)
 }
 
 /// Replays a bundle with a process of its own, in an empty directory, and returns the receipt.

@@ -86,7 +86,7 @@ fn read(args: &ImportArgs) -> anyhow::Result<Vec<u8>> {
         )
         .into()),
         (None, false) => Err(Problem::new(
-            format!("{name} is no bundle"),
+            format!("{name} is not a bundle"),
             "name a file that `reprise task export` wrote; for a log alone, give its receipt with --receipt",
         )
         .into()),

@@ -5,9 +5,9 @@ use std::io::Write as _;
 use std::path::Path;
 
 use canon::Value;
-use domain::Kind;
+use domain::{Kind, Visibility};
 use receipts::Receipt;
-use runs::replay::{self, Issuing, Progress, RequestError, Source};
+use runs::replay::{self, Issuing, Progress, ReadArtifact, RequestError, Source};
 use runs::workflow::{Registry, builtin};
 use serde_json::json;
 
@@ -78,12 +78,17 @@ pub(super) fn run(args: &ReplayArgs, file: &Path) -> anyhow::Result<Exit> {
 fn request(
     args: &ReplayArgs,
     source: &Source,
-) -> anyhow::Result<(Value, BTreeMap<String, Vec<u8>>)> {
+) -> anyhow::Result<(Value, BTreeMap<String, ReadArtifact>)> {
+    // Whoever has the files may read them.
+    let own = |bytes| ReadArtifact {
+        visibility: Visibility::Public,
+        bytes,
+    };
     let mut artifacts = BTreeMap::new();
     for (id, file) in &args.offline.artifact {
         let hint = "name a file with the content of the artifact";
         let bytes = std::fs::read(file).or_hint(format_args!("`{file}`"), hint)?;
-        artifacts.insert(id.clone(), bytes);
+        artifacts.insert(id.clone(), own(bytes));
     }
     let mut prepared: Prepared = prepare(args, Names::Keys, |key| replay::question(source, key))?;
     for large in prepared.take_large() {
@@ -91,7 +96,7 @@ fn request(
         let digest = canon::sha256(&large.bytes).hex();
         let id = format!("artifact_{}", digest.get(..32).unwrap_or(&digest));
         prepared.place(&large.key, &id);
-        artifacts.insert(id, large.bytes);
+        artifacts.insert(id, own(large.bytes));
     }
     Ok((prepared.value(), artifacts))
 }

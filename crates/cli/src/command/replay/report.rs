@@ -23,9 +23,9 @@ pub(super) struct Report {
     pub(super) unmatched: Vec<String>,
     /// Effects that were answered from the record though they asked something else.
     pub(super) stale: Vec<String>,
-    /// Effects that were performed anew.
+    /// Effects that were performed live.
     pub(super) refreshed: Vec<String>,
-    /// Effects that the source had performed anew: repeated from its record.
+    /// Effects that the source had performed live: repeated from its record.
     pub(super) refreshed_in_source: Vec<String>,
     /// `{code, message, details}`; null when nothing failed.
     pub(super) failure: Value,
@@ -146,11 +146,11 @@ impl Report {
                     _ => " (the recorded answer to another request)",
                 },
             ),
-            ("anew", &self.refreshed, " (performed now, not recorded)"),
+            ("live", &self.refreshed, " (performed now, not recorded)"),
             (
-                "anew",
+                "live",
                 &self.refreshed_in_source,
-                " (anew in the source; nothing was performed now)",
+                " (live in the source; nothing was performed now)",
             ),
         ];
         for (name, keys, note) in lists {

@@ -156,7 +156,7 @@ fn inferred(args: &ReplayArgs, overrides: &Map<String, Value>) -> &'static str {
 fn kind(key: &str) -> anyhow::Result<&'static str> {
     kind_of(key).ok_or_else(|| {
         Problem::new(
-            format!("`{key}` is no key"),
+            format!("`{key}` is not an override key"),
             "a key begins with llm:, mcp:, host:, secret:, time: or event:; --list shows those of a task",
         )
         .into()

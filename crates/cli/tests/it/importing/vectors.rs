@@ -99,7 +99,7 @@ fn ap_rpl_20_every_vector_gives_its_bytes_in_two_fresh_directories_and_offline()
     }
 }
 
-/// What the black-box runner imports is the source that it says it is. `UPDATE_VECTORS=1` writes it anew.
+/// What the black-box runner imports is the source that it says it is. `UPDATE_VECTORS=1` writes it again.
 #[test]
 fn the_bundle_of_the_vectors_is_their_source() {
     let source = folder().join("sources/agent");

@@ -7,7 +7,7 @@ use crate::world::{Server, World};
 fn a_receipt_is_unverified_until_somebody_verified_it() {
     let ran = Ran::new(1);
     let shown = ran.world.ok(&["receipt", "show", &ran.tasks[0]]);
-    assert!(shown.contains("unverified"), "{shown}");
+    assert!(shown.contains("not verified yet"), "{shown}");
     assert!(!shown.contains(" valid"), "{shown}");
     let said = ran.world.run(&["receipt", "verify", &ran.receipts[0]]);
     assert_eq!(said.code, 0, "{said:?}");

@@ -194,13 +194,9 @@ fn ap_rpl_nothing_outside_is_touched() {
         }
         command
     };
-    let probe = Command::new("strace")
-        .args(["-f", "-o", "/dev/null", "true"])
-        .output();
-    if !probe.is_ok_and(|output| output.status.success()) {
-        println!("skipped: strace is missing or may not trace here");
+    let Some(_running) = testing::strace() else {
         return;
-    }
+    };
     for (args, code) in [
         (
             &["replay", "--bundle", "run.bundle", "--set", "llm:main:1=x"][..],

@@ -112,7 +112,10 @@ fn what_a_server_refuses_is_told_in_two_lines() {
         &[task, "--set", "time:started_at=noon"],
         "must be an RFC 3339 time",
     );
-    ran.fault(&[task, "--set", "nokey=x"], "`nokey` is no key");
+    ran.fault(
+        &[task, "--set", "nokey=x"],
+        "`nokey` is not an override key",
+    );
     ran.fault(
         &[task, "--set", "llm:main:1=x", "--set", "llm:main:1=y"],
         "`llm:main:1` is given twice",

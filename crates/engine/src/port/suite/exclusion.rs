@@ -186,6 +186,53 @@ pub fn an_expired_claim_is_gone_and_its_scope_free<S: Subject>(make: impl Fn() -
     assert!(matches!(error, CommitError::Conflict), "{error}");
 }
 
+/// A clock that runs ahead for a while, or behind, takes no claim away: not one that was made before, not one that was
+/// made meanwhile, and not one that is made afterwards. Time that passes does.
+pub fn claims_outlive_a_clock_that_jumps<S: Subject>(make: impl Fn() -> S) {
+    const SECOND: i64 = 1_000_000;
+    const WINDOW: i64 = 600 * SECOND;
+    const JUMP: i64 = 2 * 24 * 3_600 * SECOND;
+    const START: i64 = 1_800_000_000 * SECOND;
+    let subject = make();
+    let store = subject.store();
+    let mut scopes = Vec::new();
+    let jumps = [0, JUMP, SECOND, -JUMP, 2 * SECOND, 3 * SECOND];
+    for (number, at) in jumps.into_iter().enumerate() {
+        let clock = START + at;
+        let claim = claim(&number.to_be_bytes(), clock + WINDOW);
+        let turn = SealedTurn {
+            claims: vec![claim],
+            ..SealedTurn::default()
+        };
+        wait(store.commit(bare(clock, turn))).unwrap();
+        scopes.push(claim.scope);
+        let found = wait(store.claims(scopes.clone())).unwrap();
+        let found = found.iter().filter(|claim| claim.is_some()).count();
+        assert_eq!(found, scopes.len(), "after a jump by {at}");
+    }
+    drop(store);
+    let subject = subject.reopen();
+    let store = subject.store();
+    let found = wait(store.claims(scopes.clone())).unwrap();
+    assert!(found.iter().all(Option::is_some), "after a restart");
+    for number in 0..jumps.len() {
+        let again = claim(&number.to_be_bytes(), START + WINDOW);
+        let turn = SealedTurn {
+            claims: vec![again],
+            ..SealedTurn::default()
+        };
+        let error = wait(store.commit(bare(START + 4 * SECOND, turn))).unwrap_err();
+        assert!(matches!(error, CommitError::Conflict), "{error}");
+    }
+    // Commits follow each other, and in the end the window has passed.
+    for minute in 0..20 {
+        let clock = START + minute * 60 * SECOND;
+        wait(store.commit(bare(clock, SealedTurn::default()))).unwrap();
+    }
+    let found = wait(store.claims(scopes)).unwrap();
+    assert!(found.iter().all(Option::is_none), "{found:?}");
+}
+
 fn take(store: &dyn Store, name: u64) -> Result<u64, CommitError> {
     let turn = SealedTurn {
         leases_taken: vec![Position(name)],

@@ -76,7 +76,7 @@ pub fn news_come_after_the_commit_and_in_order<S: Subject>(make: impl Fn() -> S)
     let mut commits = 0;
     while let Ok(commit) = news.try_recv() {
         commits += 1;
-        for event in &*commit.events {
+        for event in commit.events().iter() {
             assert!(store.head() >= event.position);
             let read = wait(store.events_at(vec![event.position])).unwrap();
             assert_eq!(read, vec![Some(event.clone())]);
@@ -86,12 +86,12 @@ pub fn news_come_after_the_commit_and_in_order<S: Subject>(make: impl Fn() -> S)
     assert_eq!(commits, 22);
     assert_eq!(heard, model.events());
     let heard = late.try_recv().unwrap();
-    assert_eq!(heard.events[0].position, Position(4), "from then on");
+    assert_eq!(heard.events()[0].position, Position(4), "from then on");
 
     // A subscriber that waits hears at the moment of the commit.
     let waiting = std::thread::spawn(move || {
         while let Ok(commit) = wait(late.recv()) {
-            if commit.events.iter().any(|event| event.position.0 == 44) {
+            if commit.events().iter().any(|event| event.position.0 == 44) {
                 return true;
             }
         }
@@ -122,7 +122,7 @@ pub fn a_subscriber_that_lags_is_told<S: Subject>(make: impl Fn() -> S) {
     let end = loop {
         match news.try_recv() {
             Ok(commit) => {
-                assert!(commit.events.is_empty());
+                assert!(commit.events().is_empty());
                 kept += 1;
             }
             Err(end) => break end,

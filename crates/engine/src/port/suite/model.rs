@@ -17,7 +17,8 @@ use serde_json::json;
 
 use super::wait;
 use crate::port::{Commit, CommitError, Committed, Expected, SealedTurn, Store, StoredEvent};
-use crate::receipt::{Authority, Step as Sealing};
+use crate::receipt::{Authority, TaskFold};
+use crate::turn::SealStep;
 
 /// What a log must hold after the commits made through it.
 #[derive(Debug, Clone)]
@@ -150,18 +151,20 @@ impl Model {
     }
 
     /// The step of the engine that seals a decision, with its receipt.
-    fn sealing(&self, decision: &Decision) -> Sealing {
+    fn sealing(&self, decision: &Decision) -> SealStep {
         let ended = decision.ends.as_ref();
         let task = ended.and_then(|ends| self.scratch.document(ends.task_id.as_str()));
-        let history = task.map(|task| {
+        let mut fold = TaskFold::default();
+        if let Some(task) = task {
             let events = self.events.iter();
-            let own = events.filter(|event| event.links.task == Some(task.key));
-            own.map(|event| Arc::clone(&event.bytes)).collect()
-        });
-        Sealing {
+            for event in events.filter(|event| event.links.task == Some(task.key)) {
+                fold.read(event).unwrap();
+            }
+        }
+        SealStep {
             drafts: decision.drafts.clone(),
             ends: decision.ends.clone(),
-            history: history.unwrap_or_default(),
+            fold: Arc::new(fold),
         }
     }
 

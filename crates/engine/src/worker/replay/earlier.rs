@@ -8,14 +8,14 @@ use domain::{Event, Kind, Position};
 use super::super::run::Run;
 use crate::refused::Refused;
 use crate::view;
-use runs::replay::{Live, anew};
+use runs::replay::{Live, live};
 
 /// What is done already.
 #[derive(Debug, Default)]
 pub(super) struct Earlier {
     /// How many events of the computed run are in the log.
     pub(super) written: usize,
-    /// What was performed anew.
+    /// What was performed live.
     pub(super) live: Live,
     /// The effects that were meant to be performed and of which no result was told.
     pub(super) unknown: BTreeSet<String>,
@@ -26,7 +26,7 @@ impl Run<'_> {
         let mut earlier = Earlier::default();
         let mut after = Position::START;
         while let Some(events) = self.next_events(&mut after).await? {
-            for event in events {
+            for (_, event) in events {
                 self.add_earlier(&mut earlier, event).await?;
             }
         }
@@ -50,9 +50,9 @@ impl Run<'_> {
             earlier.unknown.insert(key);
         } else if kind == Some(Kind::EffectRecorded) {
             earlier.unknown.remove(&key);
-            if anew::is_told_by(&event.payload) {
+            if live::is_told_by(&event.payload) {
                 view::resolve_blobs(&*self.engine.shared.store, &mut event.payload).await?;
-                earlier.live.insert(key, anew::read(&event));
+                earlier.live.insert(key, live::read(&event));
             }
         }
         Ok(())

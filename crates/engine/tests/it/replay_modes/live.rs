@@ -12,7 +12,7 @@ use serde_json::json;
 use super::{effect, first_unavailable};
 use crate::rig::{Finished, Outside, World, completion, deltas, two_tools, with};
 
-/// B7: what is refreshed is read anew, told as such, and accounted for.
+/// B7: what is refreshed is read live, reported as such, and accounted for.
 #[tokio::test]
 async fn b07_refreshed_reads_are_substitutions() {
     let world = World::new(Outside::new()).await;
@@ -251,6 +251,7 @@ fn observed_write(path: &str) -> Observed {
         }],
         network_egress: Vec::new(),
         not_observed: vec!["network_egress".to_owned()],
+        sandbox: None,
     }
 }
 
@@ -502,7 +503,7 @@ async fn b07_an_approval_of_the_record_approves_nothing_else() {
     assert_eq!(world.outside.call_count(), calls);
 }
 
-/// Once something was performed anew, the record tells of another world: what follows is performed too, even if the
+/// Once something was performed live, the record no longer applies: what follows is performed too, even if the
 /// same was asked before.
 #[tokio::test]
 async fn b07_from_the_first_live_effect_on_everything_is_live() {

@@ -18,7 +18,7 @@ pub(crate) struct Outside {
     answers: Mutex<BTreeMap<String, Performed>>,
     delays: Mutex<BTreeMap<String, u64>>,
     dawdles: Mutex<BTreeMap<String, u32>>,
-    pieces: Mutex<BTreeMap<String, Vec<String>>>,
+    pieces: Mutex<BTreeMap<String, (Vec<String>, u64)>>,
     calls: Mutex<Vec<String>>,
     requests: Mutex<Vec<Effect>>,
     pub(super) step_us: AtomicI64,
@@ -88,9 +88,14 @@ impl Outside {
         self
     }
 
+    /// Streams pieces slowly enough for each to be an event.
     pub(crate) fn streams(&self, key: &str, pieces: &[&str]) -> &Self {
+        self.streams_every(key, pieces, 300)
+    }
+
+    pub(crate) fn streams_every(&self, key: &str, pieces: &[&str], milliseconds: u64) -> &Self {
         let pieces = pieces.iter().map(ToString::to_string).collect();
-        locked(&self.pieces).insert(key.to_owned(), pieces);
+        locked(&self.pieces).insert(key.to_owned(), (pieces, milliseconds));
         self
     }
 
@@ -101,6 +106,13 @@ impl Outside {
 
     pub(crate) fn call_count(&self) -> usize {
         locked(&self.calls).len()
+    }
+
+    /// The messages of the last model request under a key.
+    pub(crate) fn messages(&self, key: &str) -> Vec<Value> {
+        let request = self.request(key).unwrap_or_default();
+        let messages = request.get("messages").and_then(Value::as_array);
+        messages.cloned().unwrap_or_default()
     }
 
     /// The last request under a key.
@@ -140,9 +152,10 @@ impl Performer for Outside {
             for _ in 0..dawdles.unwrap_or(0) {
                 tokio::task::yield_now().await;
             }
-            for piece in pieces.unwrap_or_default() {
+            let (pieces, pause) = pieces.unwrap_or_default();
+            for piece in pieces {
                 deltas.push(piece);
-                tokio::time::sleep(Duration::from_millis(120)).await;
+                tokio::time::sleep(Duration::from_millis(pause)).await;
             }
             if let Some(delay) = delay {
                 tokio::time::sleep(Duration::from_millis(delay)).await;

@@ -39,7 +39,7 @@ pub struct Effect {
     pub text: Option<TextDiff>,
     /// True when the request of a replay replaced the answer.
     pub overridden: bool,
-    /// `stale_input` for a recorded answer to another request, `refreshed` for one that was performed anew.
+    /// `stale_input` for a recorded answer to another request, `refreshed` for one that was performed live.
     pub note: Option<String>,
 }
 

@@ -1,4 +1,4 @@
-//! What is no difference: the ids and numbers by which a provider and the server keep their books.
+//! What is not compared: the ids and numbers that a provider and the server use for bookkeeping.
 //!
 //! Of a model's answer, members named in the lists below do not count; of what was asked of it, the ids of tool calls
 //! do not, only their order; of what somebody answered, the id of the message. Everything else counts, above all words

@@ -8,7 +8,7 @@ use receipts::Applied;
 
 use super::overrides::operation;
 use super::{Live, Runner};
-use crate::replay::anew;
+use crate::replay::live;
 use crate::replay::outcome::{Emission, Replayed};
 use crate::replay::request::Spec;
 use crate::replay::source::Source;
@@ -61,7 +61,7 @@ impl Runner<'_> {
             self.apply(key, place, before);
         } else if self.source.lifecycle_event(key).is_some() {
             self.lifecycle_time(key, 0);
-        } else if anew::is_told_by(&event.payload) {
+        } else if live::is_told_by(&event.payload) {
             self.replayed.apply(Applied {
                 key: key.to_owned(),
                 operation: operation(recorded),
@@ -69,7 +69,7 @@ impl Runner<'_> {
                 before_sha256: self.recorded_digest(key),
                 after_sha256: digest_in(event, "value_sha256"),
                 artifact_id: None,
-                reason: anew::REASON.to_owned(),
+                reason: live::REASON.to_owned(),
             });
         } else {
             self.apply(key, recorded, self.recorded_digest(key));

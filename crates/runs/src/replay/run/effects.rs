@@ -9,8 +9,8 @@ use serde_json::json;
 
 use super::overrides::operation;
 use super::{Runner, members};
-use crate::replay::anew;
 use crate::replay::failure::{Divergence, Failure, Unavailable};
+use crate::replay::live;
 use crate::replay::request::Refresh;
 use crate::replay::source::answer_in;
 use crate::workflow::Performed;
@@ -25,7 +25,7 @@ enum Found {
         stale: bool,
     },
     Override,
-    Anew(Performed),
+    Live(Performed),
     /// To be performed.
     Needed,
     /// The source stopped here too.
@@ -44,7 +44,7 @@ impl Delivery {
     /// Takes what performing the effect gave that all others wait for.
     pub(super) fn performed(&mut self, performed: Performed) {
         if let Some((.., found)) = self.waiting.front_mut() {
-            *found = Found::Anew(performed);
+            *found = Found::Live(performed);
         }
     }
 }
@@ -84,7 +84,7 @@ impl Runner<'_> {
         })
     }
 
-    /// Hands over what is to be had, up to an effect that must be performed first: each result is told before the next
+    /// Hands over what is available, up to an effect that must be performed first: each result is told before the next
     /// effect begins.
     pub(super) fn deliver_all(&mut self, delivery: &mut Delivery) -> Result<Delivered, Failure> {
         while let Some((index, effect, found)) = delivery.waiting.pop_front() {
@@ -127,11 +127,11 @@ impl Runner<'_> {
         self.deviated && self.spec.refresh.contains(&refresh)
     }
 
-    /// Returns what was performed anew before, or says that it must be.
-    fn anew(&mut self, key: &str) -> Found {
-        self.anew.insert(key.to_owned());
+    /// Returns what was performed live before, or says that it must be.
+    fn live(&mut self, key: &str) -> Found {
+        self.asked_live.insert(key.to_owned());
         match self.live.remove(key) {
-            Some(performed) => Found::Anew(performed),
+            Some(performed) => Found::Live(performed),
             None => Found::Needed,
         }
     }
@@ -141,17 +141,17 @@ impl Runner<'_> {
             return Ok(Found::Override);
         }
         if self.refreshes(effect.kind) {
-            return Ok(self.anew(&effect.key));
+            return Ok(self.live(&effect.key));
         }
         let goes_on_live = self.goes_on_live(effect.kind);
         if goes_on_live && self.live_since {
-            return Ok(self.anew(&effect.key));
+            return Ok(self.live(&effect.key));
         }
         let places = self.source.places(&effect.key);
         let Some(place) = places.recorded else {
             if goes_on_live {
                 self.live_since = true;
-                return Ok(self.anew(&effect.key));
+                return Ok(self.live(&effect.key));
             }
             if !self.deviated
                 && places.requested.is_some()
@@ -189,7 +189,7 @@ impl Runner<'_> {
         }
         if goes_on_live {
             self.live_since = true;
-            return Ok(self.anew(&effect.key));
+            return Ok(self.live(&effect.key));
         }
         if self.deviated && !self.spec.stale_input_fails {
             return Ok(Found::Record {
@@ -287,12 +287,12 @@ impl Runner<'_> {
                 Ok(answer)
             }
             Found::Override => self.deliver_override(effect).map(Some),
-            Found::Anew(performed) => self.deliver_anew(effect, performed).map(Some),
+            Found::Live(performed) => self.deliver_live(effect, performed).map(Some),
             Found::Needed | Found::Nowhere => Ok(None),
         }
     }
 
-    fn deliver_anew(
+    fn deliver_live(
         &mut self,
         effect: &Wanted,
         performed: Performed,
@@ -307,9 +307,9 @@ impl Runner<'_> {
             before_sha256: self.recorded_digest(&effect.key),
             after_sha256: Some(digest),
             artifact_id: None,
-            reason: anew::REASON.to_owned(),
+            reason: live::REASON.to_owned(),
         });
-        let payload = anew::payload(effect, &performed, digest);
+        let payload = live::payload(effect, &performed, digest);
         self.emit(
             Kind::EffectRecorded,
             recorded,

@@ -92,7 +92,7 @@ impl Runner<'_> {
                     // Pieces of an answer that was replaced would tell something else than the answer.
                     let key = self.source.key_of(index).unwrap_or_default();
                     let is_replaced =
-                        self.spec.overrides.contains_key(key) || self.anew.contains(key);
+                        self.spec.overrides.contains_key(key) || self.asked_live.contains(key);
                     if !is_replaced {
                         self.repeat(Kind::MessageDelta, index, None);
                     }

@@ -16,8 +16,10 @@ impl Runner<'_> {
             let key = payload.get("effect_key").and_then(Value::as_str);
             let key = key.map(str::to_owned);
             let given = key.as_ref().and_then(|key| self.spec.overrides.get(key));
-            let is_replaced =
-                given.is_some() || key.as_ref().is_some_and(|key| self.anew.contains(key));
+            let is_replaced = given.is_some()
+                || key
+                    .as_ref()
+                    .is_some_and(|key| self.asked_live.contains(key));
             let is_same = place.is_some_and(|index| {
                 self.source.is_substituted(index)
                     || self.source.tells(index, &payload)

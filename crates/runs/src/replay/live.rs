@@ -1,4 +1,4 @@
-//! What a replay performed anew, as its own event tells it.
+//! What a replay performed live, as its own event reports it.
 //!
 //! Written and read here and nowhere else: a process that takes over must know all of it again, and the receipt is
 //! computed from it.

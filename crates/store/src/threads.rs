@@ -1,6 +1,5 @@
-//! Threads that read, each with its own connection, started when they are needed.
-//!
-//! A read blocks its thread and never the caller's executor.
+//! Threads for what blocks: reads, each thread with its own connection, and writes of large blobs, which must not stand
+//! in the way of reads. Started when they are needed; a job blocks its thread and never the caller's executor.
 
 use std::collections::VecDeque;
 use std::path::Path;
@@ -14,35 +13,75 @@ use crate::fault::{closed, fault};
 use crate::schema::{Role, connect};
 
 /// How many reads run at once. Reads of a warm database are short; more threads would only hold caches.
-const THREADS_MAX: usize = 3;
+const READERS_MAX: usize = 3;
 
-type Job = Box<dyn FnOnce(Result<&Blocks, StoreFault>) + Send>;
+/// How many files are written at once. The disk is what takes the time; a second one fills the pauses of the first.
+const FILE_WRITERS_MAX: usize = 2;
 
-/// The reading threads of one store.
+type Job<T> = Box<dyn FnOnce(Result<&T, StoreFault>) + Send>;
+
+/// Threads that read.
+pub(crate) type Readers = Threads<Blocks>;
+
+/// Threads that write files.
+pub(crate) type FileWriters = Threads<()>;
+
+/// Some threads of one store, each with something of its own to work with.
 #[derive(Debug)]
-pub(crate) struct Readers {
-    shared: Arc<Shared>,
+pub(crate) struct Threads<T> {
+    shared: Arc<Shared<T>>,
 }
 
-struct Shared {
+struct Shared<T> {
     directory: Box<Path>,
-    queue: Mutex<Queue>,
+    name: &'static str,
+    threads_max: usize,
+    equip: fn(&Path) -> Result<T, StoreFault>,
+    queue: Mutex<Queue<T>>,
     ready: Condvar,
 }
 
-#[derive(Default)]
-struct Queue {
-    jobs: VecDeque<Job>,
+struct Queue<T> {
+    jobs: VecDeque<Job<T>>,
     idle: usize,
     closed: bool,
     threads: Vec<JoinHandle<()>>,
 }
 
 impl Readers {
-    pub(crate) fn new(directory: &Path) -> Self {
+    pub(crate) fn readers(directory: &Path) -> Self {
+        Self::new(directory, "store-read", READERS_MAX, |directory| {
+            let connection = connect(directory, Role::Reader).map_err(fault)?;
+            Ok(Blocks::new(connection))
+        })
+    }
+}
+
+impl FileWriters {
+    pub(crate) fn file_writers(directory: &Path) -> Self {
+        Self::new(directory, "store-blob", FILE_WRITERS_MAX, |_| Ok(()))
+    }
+}
+
+impl<T: 'static> Threads<T> {
+    fn new(
+        directory: &Path,
+        name: &'static str,
+        threads_max: usize,
+        equip: fn(&Path) -> Result<T, StoreFault>,
+    ) -> Self {
+        let queue = Queue {
+            jobs: VecDeque::new(),
+            idle: 0,
+            closed: false,
+            threads: Vec::new(),
+        };
         let shared = Shared {
             directory: directory.into(),
-            queue: Mutex::default(),
+            name,
+            threads_max,
+            equip,
+            queue: Mutex::new(queue),
             ready: Condvar::new(),
         };
         Self {
@@ -50,17 +89,18 @@ impl Readers {
         }
     }
 
-    /// Runs a read on one of the threads.
-    pub(crate) fn submit(&self, job: Job) {
-        let mut queue = self.shared.lock();
+    /// Runs a job on one of the threads.
+    pub(crate) fn submit(&self, job: Job<T>) {
+        let shared = &self.shared;
+        let mut queue = shared.lock();
         if queue.closed {
             drop(queue);
             return job(Err(closed()));
         }
         queue.jobs.push_back(job);
-        if queue.idle < queue.jobs.len() && queue.threads.len() < THREADS_MAX {
+        if queue.idle < queue.jobs.len() && queue.threads.len() < shared.threads_max {
             let shared = Arc::clone(&self.shared);
-            let name = format!("store-read-{}", queue.threads.len());
+            let name = format!("{}-{}", shared.name, queue.threads.len());
             match thread::Builder::new()
                 .name(name)
                 .spawn(move || shared.work())
@@ -71,7 +111,7 @@ impl Readers {
                     drop(queue);
                     if let Some(job) = job {
                         job(Err(StoreFault::new(format!(
-                            "no thread to read with: {error}"
+                            "no thread to work with: {error}"
                         ))));
                     }
                     return;
@@ -99,31 +139,31 @@ impl Readers {
     }
 }
 
-impl Shared {
-    fn lock(&self) -> MutexGuard<'_, Queue> {
+impl<T> Shared<T> {
+    fn lock(&self) -> MutexGuard<'_, Queue<T>> {
         // Nothing that can panic runs under the lock.
         self.queue.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
     fn work(&self) {
-        let mut connection = None;
+        let mut equipment = None;
         while let Some(job) = self.next() {
-            if connection.is_none() {
-                match connect(&self.directory, Role::Reader) {
-                    Ok(opened) => connection = Some(Blocks::new(opened)),
-                    Err(error) => {
-                        job(Err(fault(error)));
+            if equipment.is_none() {
+                match (self.equip)(&self.directory) {
+                    Ok(equipped) => equipment = Some(equipped),
+                    Err(fault) => {
+                        job(Err(fault));
                         continue;
                     }
                 }
             }
-            if let Some(connection) = &connection {
-                job(Ok(connection));
+            if let Some(equipment) = &equipment {
+                job(Ok(equipment));
             }
         }
     }
 
-    fn next(&self) -> Option<Job> {
+    fn next(&self) -> Option<Job<T>> {
         let mut queue = self.lock();
         loop {
             if let Some(job) = queue.jobs.pop_front() {
@@ -142,7 +182,7 @@ impl Shared {
     }
 }
 
-impl std::fmt::Debug for Shared {
+impl<T> std::fmt::Debug for Shared<T> {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
         f.debug_struct("Shared")
             .field("directory", &self.directory)

@@ -3,7 +3,7 @@
 use std::collections::{BTreeMap, BTreeSet};
 
 use canon::{Digest, Map, Value, jcs, sha256};
-use domain::Observed;
+use domain::{Observed, blob_reference};
 use receipts::{
     Budget, FileOperation, FileWrite, Micros, ModelCall, ModelRef, NetworkEgress, Redaction,
     SideEffects, ToolCall, ToolStatus,
@@ -11,8 +11,8 @@ use receipts::{
 use serde::Deserialize as _;
 
 /// What was done, collected from payloads in the order of the log.
-#[derive(Debug, Default)]
-pub struct Deeds {
+#[derive(Debug, Clone, Default)]
+pub struct SideEffectSummary {
     /// Answered model calls, with what they cost.
     pub model_calls: Vec<ModelCall>,
     /// Tool calls, changed files and contacted hosts.
@@ -27,7 +27,7 @@ pub struct Deeds {
     withheld: Vec<String>,
 }
 
-impl Deeds {
+impl SideEffectSummary {
     /// Takes the payload of `agent.tool_use`.
     pub fn uses_tool(&mut self, payload: &Map<String, Value>) {
         let text = |member: &str| payload.get(member).and_then(Value::as_str);
@@ -35,7 +35,11 @@ impl Deeds {
             let call = (
                 text("name").unwrap_or("unknown").to_owned(),
                 text("tool_call_id").unwrap_or(key).to_owned(),
-                payload.get("input").map(|input| sha256(&jcs(input))),
+                // A large input is a blob, whose digest is the same.
+                match payload.get("input") {
+                    Some(input) => Some(sha256(&jcs(input))),
+                    None => blob_reference(payload, "input"),
+                },
             );
             self.tools.insert(key.to_owned(), call);
         }
@@ -55,6 +59,10 @@ impl Deeds {
     /// Takes the same of an effect that must not pass for harmless because nobody looked.
     pub fn live_effect(&mut self, payload: &Map<String, Value>) {
         self.effect(payload);
+        // Receipts of replays have no place for limits.
+        for call in &mut self.side_effects.tool_calls {
+            call.sandbox = None;
+        }
         let is_tool = matches!(
             payload.get("kind").and_then(Value::as_str),
             Some("mcp_tool_return" | "tool_result")
@@ -67,20 +75,14 @@ impl Deeds {
 
     /// Returns what was used up in a time.
     pub fn consumed(&self, wall_time_ms: u64) -> Budget {
-        let calls = || self.model_calls.iter();
+        let sum = |amount: fn(&ModelCall) -> u64| {
+            let amounts = self.model_calls.iter().map(amount);
+            amounts.fold(0, u64::saturating_add)
+        };
         Budget {
-            usd: Micros(
-                calls()
-                    .filter_map(|call| call.cost)
-                    .map(|cost| cost.0)
-                    .sum(),
-            ),
-            input_tokens: calls()
-                .map(|call| call.input_tokens)
-                .fold(0, u64::saturating_add),
-            output_tokens: calls()
-                .map(|call| call.output_tokens)
-                .fold(0, u64::saturating_add),
+            usd: Micros(sum(|call| call.cost.map_or(0, |cost| cost.0))),
+            input_tokens: sum(|call| call.input_tokens),
+            output_tokens: sum(|call| call.output_tokens),
             tool_calls: self.side_effects.tool_calls.len() as u64,
             wall_time_ms,
         }
@@ -126,6 +128,11 @@ impl Deeds {
             },
             input_hash,
             output_hash: text("value_sha256").and_then(|digest| Digest::parse(digest).ok()),
+            sandbox: payload
+                .get("side_effects")
+                .and_then(|observed| observed.get("sandbox"))
+                .filter(|limits| limits.is_object())
+                .cloned(),
         });
     }
 

@@ -1,0 +1,19 @@
+//! Contracts from the outside: files in, verdicts and states out.
+
+#![expect(
+    clippy::unwrap_used,
+    clippy::indexing_slicing,
+    clippy::expect_used,
+    clippy::panic,
+    reason = "tests"
+)]
+
+mod agreement;
+mod checks;
+mod compiling;
+mod generate;
+mod oracle;
+mod prechecks;
+mod rulings;
+mod support;
+mod worked_cases;

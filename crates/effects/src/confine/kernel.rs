@@ -1,0 +1,213 @@
+//! Giving up rights on Linux: descriptors, files (Landlock), system calls (seccomp). No root is needed.
+//!
+//! Landlock holds back files by where they are, whatever path leads to them. It does not know UDP, raw, netlink and Unix
+//! sockets; these are held back by a filter of system calls, which looks at numbers only.
+
+use std::collections::BTreeMap;
+use std::ffi::{OsStr, OsString};
+use std::os::unix::process::CommandExt;
+use std::process::Command;
+
+use landlock::{
+    ABI, Access, AccessFs, CompatLevel, Compatible, Ruleset, RulesetAttr, RulesetCreatedAttr,
+    RulesetStatus, Scope, path_beneath_rules,
+};
+use nix::libc;
+use seccompiler::{
+    BpfProgram, SeccompAction, SeccompCmpArgLen, SeccompCmpOp, SeccompCondition, SeccompFilter,
+    SeccompRule, TargetArch,
+};
+
+use super::Order;
+
+/// The oldest interface that holds back every way to change a file; before it, any file could be truncated.
+const OLDEST: (ABI, u32) = (ABI::V3, 3);
+
+/// Calls that no tool needs and that lead around the rest: to files without a path, to sockets without `socket`, into
+/// the kernel, to the keys and the clock of the machine.
+const REFUSED: &[i64] = &[
+    libc::SYS_add_key,
+    libc::SYS_bpf,
+    libc::SYS_clock_settime,
+    libc::SYS_delete_module,
+    libc::SYS_finit_module,
+    libc::SYS_init_module,
+    libc::SYS_io_uring_enter,
+    libc::SYS_io_uring_register,
+    libc::SYS_io_uring_setup,
+    libc::SYS_kexec_load,
+    libc::SYS_keyctl,
+    libc::SYS_open_by_handle_at,
+    libc::SYS_perf_event_open,
+    libc::SYS_reboot,
+    libc::SYS_request_key,
+    libc::SYS_settimeofday,
+    libc::SYS_swapoff,
+    libc::SYS_swapon,
+    libc::SYS_userfaultfd,
+];
+
+/// An old way to ask for whole packets.
+const SOCK_PACKET: u64 = 10;
+/// The lower bits of a socket's type; above them are flags.
+const TYPE: u64 = 0xf;
+/// Set in the numbers of the calls of x32 programs, which pass for x86-64.
+#[cfg(target_arch = "x86_64")]
+const X32: i64 = 0x4000_0000;
+
+/// Returns the newest interface of Landlock whose rights this kernel knows, as far as we use them.
+pub(super) fn level() -> Result<u32, String> {
+    let files = |abi| {
+        let ruleset = Ruleset::default().set_compatibility(CompatLevel::HardRequirement);
+        ruleset.handle_access(AccessFs::from_all(abi))
+    };
+    files(OLDEST.0)
+        .and_then(Ruleset::create)
+        .map_err(|_| "this kernel has no Landlock, or one that is too old (Linux 6.2 has it, if it is switched on)".to_owned())?;
+    filter(false)?;
+    let newer = |abi, number| {
+        let ruleset = files(abi).ok()?;
+        let scoped = match number {
+            6.. => ruleset.scope(Scope::from_all(abi)).ok()?,
+            _ => ruleset,
+        };
+        scoped.create().ok().map(|_| number)
+    };
+    Ok(newer(ABI::V6, 6)
+        .or_else(|| newer(ABI::V5, 5))
+        .unwrap_or(OLDEST.1))
+}
+
+/// Gives up everything but what the order says, and becomes the program. Returns why it could not.
+pub(super) fn enter(
+    order: &Order,
+    program: &OsStr,
+    arguments: impl Iterator<Item = OsString>,
+) -> String {
+    let confined = close_descriptors()
+        .and_then(|()| hold_back_files(order))
+        .and_then(|()| {
+            seccompiler::apply_filter(&filter(order.network)?)
+                .map_err(|error| format!("cannot be confined: {error}"))
+        });
+    match confined {
+        Err(problem) => problem,
+        Ok(()) => Command::new(program).args(arguments).exec().to_string(),
+    }
+}
+
+/// Closes whatever was inherited beyond input, output and errors.
+fn close_descriptors() -> Result<(), String> {
+    let failed = |error| format!("cannot list open descriptors: {error}");
+    let mut open = Vec::new();
+    for entry in std::fs::read_dir("/proc/self/fd").map_err(failed)? {
+        let name = entry.map_err(failed)?.file_name();
+        open.extend(name.to_str().and_then(|name| name.parse::<i32>().ok()));
+    }
+    for descriptor in open.into_iter().filter(|descriptor| *descriptor > 2) {
+        // One of them was the list itself, which is closed by now.
+        let _ = nix::unistd::close(descriptor);
+    }
+    Ok(())
+}
+
+fn hold_back_files(order: &Order) -> Result<(), String> {
+    let newest = ABI::V6;
+    let hold_back = || {
+        Ruleset::default()
+            .set_compatibility(CompatLevel::HardRequirement)
+            .handle_access(AccessFs::from_all(OLDEST.0))?
+            .set_compatibility(CompatLevel::BestEffort)
+            .handle_access(AccessFs::from_all(newest))?
+            .scope(Scope::from_all(newest))?
+            .create()?
+            .add_rules(path_beneath_rules(&order.read, AccessFs::from_read(newest)))?
+            .add_rules(path_beneath_rules(&order.write, AccessFs::from_all(newest)))?
+            .restrict_self()
+    };
+    match hold_back() {
+        Ok(status) if status.ruleset != RulesetStatus::NotEnforced => Ok(()),
+        Ok(_) => Err("cannot be confined: Landlock did not take effect".to_owned()),
+        Err(error) => Err(format!("cannot be confined: {error}")),
+    }
+}
+
+fn filter(network: bool) -> Result<BpfProgram, String> {
+    let failed = |error| format!("cannot be confined: {error}");
+    let mut rules: BTreeMap<i64, Vec<SeccompRule>> =
+        REFUSED.iter().map(|call| (*call, Vec::new())).collect();
+    let sockets = match network {
+        // Everything.
+        false => Vec::new(),
+        true => internet_only().map_err(failed)?,
+    };
+    rules.insert(libc::SYS_socket, sockets);
+    rules.insert(libc::SYS_socketpair, streams_only().map_err(failed)?);
+    #[cfg(target_arch = "x86_64")]
+    rules.extend(
+        rules
+            .clone()
+            .into_iter()
+            .map(|(call, rules)| (call | X32, rules)),
+    );
+    let arch = TargetArch::try_from(std::env::consts::ARCH).map_err(failed)?;
+    let refusal = SeccompAction::Errno(libc::EPERM as u32);
+    SeccompFilter::new(rules, SeccompAction::Allow, refusal, arch)
+        .and_then(BpfProgram::try_from)
+        .map_err(failed)
+}
+
+type Rules = Result<Vec<SeccompRule>, seccompiler::BackendError>;
+
+fn argument(
+    index: u8,
+    op: SeccompCmpOp,
+    value: u64,
+) -> Result<SeccompCondition, seccompiler::BackendError> {
+    SeccompCondition::new(index, SeccompCmpArgLen::Dword, op, value)
+}
+
+/// Refuses sockets of any family but IPv4 and IPv6, raw ones of these, and netlink but for the questions about routes
+/// and addresses that the look-up of names asks.
+fn internet_only() -> Rules {
+    let (v4, v6) = (libc::AF_INET as u64, libc::AF_INET6 as u64);
+    let netlink = libc::AF_NETLINK as u64;
+    let mut rules = vec![
+        SeccompRule::new(vec![
+            argument(0, SeccompCmpOp::Ne, v4)?,
+            argument(0, SeccompCmpOp::Ne, v6)?,
+            argument(0, SeccompCmpOp::Ne, netlink)?,
+        ])?,
+        SeccompRule::new(vec![
+            argument(0, SeccompCmpOp::Eq, netlink)?,
+            argument(2, SeccompCmpOp::Ne, libc::NETLINK_ROUTE as u64)?,
+        ])?,
+    ];
+    for family in [v4, v6] {
+        for raw in [libc::SOCK_RAW as u64, SOCK_PACKET] {
+            rules.push(SeccompRule::new(vec![
+                argument(0, SeccompCmpOp::Eq, family)?,
+                argument(1, SeccompCmpOp::MaskedEq(TYPE), raw)?,
+            ])?);
+        }
+    }
+    Ok(rules)
+}
+
+/// Refuses pairs of sockets but streams, with which a program talks to its own children. One end of any other kind can be
+/// turned to somebody else.
+fn streams_only() -> Rules {
+    let mut rules = vec![SeccompRule::new(vec![argument(
+        0,
+        SeccompCmpOp::Ne,
+        libc::AF_UNIX as u64,
+    )?])?];
+    for other in (0..=TYPE).filter(|kind| *kind != libc::SOCK_STREAM as u64) {
+        rules.push(SeccompRule::new(vec![argument(
+            1,
+            SeccompCmpOp::MaskedEq(TYPE),
+            other,
+        )?])?);
+    }
+    Ok(rules)
+}

@@ -1,0 +1,159 @@
+//! A store that counts what it is asked and fails when told to: the in-memory one behind it does the work.
+
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
+
+use canon::Digest;
+use domain::{Blob, Document, EventName, Position};
+use engine::port::{
+    ApiKey, BoxFuture, Claim, ClaimScope, Commit, CommitError, Committed, LeaseName, ListQuery,
+    MemoryStore, NewestQuery, News, ReadEvents, Scope, Store, StoreFault, StoredEvent, Tree,
+    TreeAppend,
+};
+use tokio::sync::broadcast;
+
+#[derive(Debug)]
+pub(crate) struct Watched {
+    pub(crate) inner: Arc<MemoryStore>,
+    /// Reads of documents so far.
+    pub(crate) document_reads: AtomicUsize,
+    /// Events read so far.
+    pub(crate) events_read: AtomicUsize,
+    /// While set, no commit works.
+    pub(crate) is_full: AtomicBool,
+}
+
+impl Watched {
+    pub(crate) fn new() -> Arc<Self> {
+        Arc::new(Self {
+            inner: crate::support::store(),
+            document_reads: AtomicUsize::new(0),
+            events_read: AtomicUsize::new(0),
+            is_full: AtomicBool::new(false),
+        })
+    }
+}
+
+impl Store for Watched {
+    fn name(&self) -> &EventName {
+        self.inner.name()
+    }
+
+    fn secret(&self) -> &[u8; 32] {
+        self.inner.secret()
+    }
+
+    fn head(&self) -> Position {
+        self.inner.head()
+    }
+
+    fn news(&self) -> broadcast::Receiver<News> {
+        self.inner.news()
+    }
+
+    fn documents(
+        &self,
+        ids: Vec<Box<str>>,
+    ) -> BoxFuture<'_, Result<Vec<Option<Document>>, StoreFault>> {
+        self.document_reads.fetch_add(1, Ordering::Relaxed);
+        self.inner.documents(ids)
+    }
+
+    fn list(&self, query: ListQuery) -> BoxFuture<'_, Result<Vec<Document>, StoreFault>> {
+        self.inner.list(query)
+    }
+
+    fn events(&self, query: ReadEvents) -> BoxFuture<'_, Result<Vec<StoredEvent>, StoreFault>> {
+        Box::pin(async move {
+            let events = self.inner.events(query).await?;
+            self.events_read.fetch_add(events.len(), Ordering::Relaxed);
+            Ok(events)
+        })
+    }
+
+    fn events_at(
+        &self,
+        positions: Vec<Position>,
+    ) -> BoxFuture<'_, Result<Vec<Option<StoredEvent>>, StoreFault>> {
+        self.inner.events_at(positions)
+    }
+
+    fn last_event(&self, scope: Scope) -> BoxFuture<'_, Result<Option<Position>, StoreFault>> {
+        self.inner.last_event(scope)
+    }
+
+    fn claims(
+        &self,
+        scopes: Vec<ClaimScope>,
+    ) -> BoxFuture<'_, Result<Vec<Option<Claim>>, StoreFault>> {
+        self.inner.claims(scopes)
+    }
+
+    fn commit(&self, commit: Commit) -> BoxFuture<'_, Result<Committed, CommitError>> {
+        if self.is_full.load(Ordering::Relaxed) {
+            let fault = CommitError::Fault(StoreFault::full("no space left on device"));
+            return Box::pin(std::future::ready(Err(fault)));
+        }
+        self.inner.commit(commit)
+    }
+
+    fn put_blob(&self, blob: Blob) -> BoxFuture<'_, Result<(), StoreFault>> {
+        self.inner.put_blob(blob)
+    }
+
+    fn blob(&self, digest: Digest) -> BoxFuture<'_, Result<Option<Vec<u8>>, StoreFault>> {
+        self.inner.blob(digest)
+    }
+
+    fn blob_as_stored(&self, digest: Digest) -> BoxFuture<'_, Result<Option<Vec<u8>>, StoreFault>> {
+        self.inner.blob_as_stored(digest)
+    }
+
+    fn take_over(
+        &self,
+        holder: Box<str>,
+    ) -> BoxFuture<'_, Result<Vec<(LeaseName, u64)>, StoreFault>> {
+        self.inner.take_over(holder)
+    }
+
+    fn newest(&self, query: NewestQuery) -> BoxFuture<'_, Result<Vec<Document>, StoreFault>> {
+        self.inner.newest(query)
+    }
+
+    fn tree(&self) -> BoxFuture<'_, Result<Tree, StoreFault>> {
+        self.inner.tree()
+    }
+
+    fn append_leaves(&self, append: TreeAppend) -> BoxFuture<'_, Result<bool, StoreFault>> {
+        self.inner.append_leaves(append)
+    }
+
+    fn leaf_index(&self, receipt: Position) -> BoxFuture<'_, Result<Option<u64>, StoreFault>> {
+        self.inner.leaf_index(receipt)
+    }
+
+    fn leaves(&self, first: u64, count: usize) -> BoxFuture<'_, Result<Vec<Digest>, StoreFault>> {
+        self.inner.leaves(first, count)
+    }
+
+    fn tree_hashes(
+        &self,
+        level: u8,
+        first: u64,
+        count: usize,
+    ) -> BoxFuture<'_, Result<Vec<Digest>, StoreFault>> {
+        self.inner.tree_hashes(level, first, count)
+    }
+
+    fn api_key(&self, digest: Digest) -> BoxFuture<'_, Result<Option<ApiKey>, StoreFault>> {
+        self.inner.api_key(digest)
+    }
+
+    fn api_keys(&self) -> BoxFuture<'_, Result<Vec<ApiKey>, StoreFault>> {
+        self.inner.api_keys()
+    }
+
+    fn put_api_key(&self, key: ApiKey) -> BoxFuture<'_, Result<(), StoreFault>> {
+        self.inner.put_api_key(key)
+    }
+}
