@@ -74,6 +74,8 @@ trace    1 events, jsonl, session s-17
   ok    agent/tools/0  `read` agrees by canonical-json
   ok    agent/policy  `scout` agrees by raw-bytes
   warning: dirty_tree
+  not checked: report; give --outputs
+  not checked: block; give --outputs
 
 clean: 5 of 5 ok
 ";
