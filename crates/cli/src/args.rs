@@ -150,21 +150,35 @@ pub(crate) enum KeyCommand {
     /// List keys; the keys themselves are not stored and cannot be shown
     #[command(after_help = "Examples:\n  reprise key list\n  reprise key list --json")]
     List(KeyListArgs),
+    /// Allow a key one more thing
+    #[command(after_help = "Example:\n  reprise key grant key_0123abcd approvals:write")]
+    Grant(KeyGrantArgs),
     /// Revoke a key; a running server refuses it within a second
     #[command(after_help = "Example:\n  reprise key revoke key_0123abcd")]
     Revoke(KeyRevokeArgs),
+}
+
+/// `reprise key grant`
+#[derive(Debug, Args)]
+pub(crate) struct KeyGrantArgs {
+    /// The id that `reprise key list` shows
+    pub(crate) id: String,
+    /// What it may do from now on
+    pub(crate) scope: String,
+    #[command(flatten)]
+    pub(crate) data: DataArgs,
 }
 
 /// `reprise key create`
 #[derive(Debug, Args)]
 pub(crate) struct KeyCreateArgs {
     /// Who it is: the actor in events
-    #[arg(long, value_name = "NAME", default_value = "admin")]
+    #[arg(long, value_name = "NAME")]
     pub(crate) actor: String,
     /// A workspace it may see; repeat for more [default: all]
     #[arg(long, value_name = "ID")]
     pub(crate) workspace: Vec<String>,
-    /// Something it may do, such as `tasks:write`; repeat for more [default: everything]
+    /// Something it may do, such as `tasks:write`; repeat for more [default: everything but `approvals:write`]
     #[arg(long, value_name = "SCOPE")]
     pub(crate) scope: Vec<String>,
     /// It may read everything and write nothing
@@ -527,6 +541,14 @@ pub(crate) struct ConformanceArgs {
         hide_env_values = true
     )]
     pub(crate) other_key: Option<String>,
+    /// A key of another actor that may approve what tasks of the first ask
+    #[arg(
+        long,
+        value_name = "KEY",
+        env = "REPRISE_APPROVER_KEY",
+        hide_env_values = true
+    )]
+    pub(crate) approver_key: Option<String>,
     /// A shell command that kills and restarts the server and returns when it is ready
     #[arg(long, value_name = "COMMAND")]
     pub(crate) restart: Option<String>,

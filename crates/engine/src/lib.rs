@@ -27,7 +27,7 @@ mod view;
 mod wait;
 mod worker;
 
-pub use caller::{Caller, SCOPES};
+pub use caller::{APPROVE, Caller, SCOPES};
 pub use dispatch::{Answer, Idempotency, Settle};
 pub use engine::{Engine, Parts};
 pub use limits::Limits;

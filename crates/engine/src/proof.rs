@@ -156,7 +156,9 @@ impl Engine {
     /// # Errors
     /// The Task does not exist, is hidden, or has not ended; the caller lacks the scope; the store failed.
     pub async fn event_log_content(&self, caller: &Caller, task: &str) -> Result<Vec<u8>, Refused> {
+        // These are the events, whatever they are called.
         caller.require("artifacts:read")?;
+        caller.require("events:read")?;
         let unknown = |refused| match refused {
             Refused::Domain(Refusal::NotFound { .. }) => Refused::Domain(Refusal::NotFound {
                 object: ResourceKind::Artifact.object(),
@@ -175,6 +177,20 @@ impl Engine {
         }
     }
 
+    /// Verifies a receipt of this log without a trace.
+    ///
+    /// # Errors
+    /// As [`Self::verify_receipt`].
+    pub async fn judge_receipt(
+        &self,
+        caller: &Caller,
+        id: &str,
+        request: &VerifyRequest,
+    ) -> Result<(bool, Option<String>, Value), Refused> {
+        let (_, _, order) = self.judged(caller, id, request).await?;
+        Ok((order.valid, order.reason, order.details))
+    }
+
     /// Verifies a receipt of this log and records the verdict.
     ///
     /// # Errors
@@ -187,10 +203,45 @@ impl Engine {
         request: &VerifyRequest,
         idempotency: Option<Idempotency>,
     ) -> Result<Answer, Refused> {
-        caller.require("receipts:read")?;
         if self.is_draining() {
             return Err(Refused::Draining);
         }
+        let (view, receipt, order) = self.judged(caller, id, request).await?;
+        let command = Command {
+            actor: caller.actor.clone(),
+            idempotency_key: idempotency.as_ref().map(|given| given.key.clone()),
+            order: Order::RecordVerification(order),
+        };
+        let claim =
+            idempotency.map(|given| self.claim(caller, Some(&receipt.workspace_id), &given));
+        let done = self.order(command, claim, Lease::None).await?;
+
+        let event = self.event_at(done.answer).await?;
+        let documents = self
+            .shared
+            .store
+            .documents(vec![view.document.id.clone()])
+            .await?;
+        let document = documents
+            .into_iter()
+            .flatten()
+            .next()
+            .unwrap_or(view.document);
+        Ok(Answer {
+            view: self.view(caller, document, &Written::default()).await?,
+            event,
+            changed: done.changed,
+        })
+    }
+
+    /// Examines a receipt of this log and returns the verdict as it would be recorded.
+    async fn judged(
+        &self,
+        caller: &Caller,
+        id: &str,
+        request: &VerifyRequest,
+    ) -> Result<(View, Receipt, RecordVerification), Refused> {
+        caller.require("receipts:read")?;
         let view = self.get(caller, ResourceKind::Receipt, id).await?;
         let State::Receipt(receipt) = view.document.state.clone() else {
             return Err(Refused::Internal {
@@ -217,31 +268,7 @@ impl Engine {
                 (details, _) => details,
             },
         };
-        let command = Command {
-            actor: caller.actor.clone(),
-            idempotency_key: idempotency.as_ref().map(|given| given.key.clone()),
-            order: Order::RecordVerification(order),
-        };
-        let claim =
-            idempotency.map(|given| self.claim(caller, Some(&receipt.workspace_id), &given));
-        let done = self.order(command, claim, Lease::None).await?;
-
-        let event = self.event_at(done.answer).await?;
-        let documents = self
-            .shared
-            .store
-            .documents(vec![view.document.id.clone()])
-            .await?;
-        let document = documents
-            .into_iter()
-            .flatten()
-            .next()
-            .unwrap_or(view.document);
-        Ok(Answer {
-            view: self.view(caller, document, &Written::default()).await?,
-            event,
-            changed: done.changed,
-        })
+        Ok((view, receipt, order))
     }
 
     async fn examine(

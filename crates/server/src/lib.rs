@@ -11,6 +11,7 @@ mod config;
 mod connection;
 mod failure;
 mod gate;
+mod host;
 mod limit;
 mod listen;
 mod metrics;

@@ -22,7 +22,7 @@ use tracing_subscriber::util::SubscriberInitExt;
 
 use crate::args::ServeArgs;
 use crate::client::ADDRESS_FILE;
-use crate::command::key::{FirstKey, ensure_first_key};
+use crate::command::key::{FirstKey, ensure_first_keys};
 use crate::config::{self, Flags, Log, LogFormat, Settings};
 use crate::exit::{Exit, OrHint, Problem};
 use crate::output::{Output, talk};
@@ -47,7 +47,7 @@ pub(crate) async fn run(args: ServeArgs) -> anyhow::Result<Exit> {
     }
     if let FirstKey::Made(file) = &server.first_key {
         talk(format_args!(
-            "made the first key, for all workspaces and scopes: {}",
+            "made the first key, for everything but approving: {}; approvals have their own beside it",
             file.display()
         ));
     }
@@ -123,7 +123,7 @@ impl Server {
             };
             Problem::new(error.to_string(), hint)
         })?;
-        let first_key = ensure_first_key(data, &*store).await?;
+        let first_key = ensure_first_keys(data, &*store).await?;
         signing::log_rotation(data, &*store).await?;
         let mut authority = signing::authority(data, store.name().log())?;
         let given = |text: &String| Some(text.clone()).filter(|text| !text.is_empty());

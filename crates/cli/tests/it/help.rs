@@ -2,12 +2,13 @@
 
 use crate::world::World;
 
-const COMMANDS: [&[&str]; 44] = [
+const COMMANDS: [&[&str]; 45] = [
     &[],
     &["demo"],
     &["serve"],
     &["key"],
     &["key", "create"],
+    &["key", "grant"],
     &["key", "list"],
     &["key", "revoke"],
     &["task"],
