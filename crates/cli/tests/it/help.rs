@@ -2,7 +2,7 @@
 
 use crate::world::World;
 
-const COMMANDS: [&[&str]; 38] = [
+const COMMANDS: [&[&str]; 44] = [
     &[],
     &["demo"],
     &["serve"],
@@ -40,6 +40,12 @@ const COMMANDS: [&[&str]; 38] = [
     &["vault", "set"],
     &["vault", "list"],
     &["vault", "delete"],
+    &["contracts"],
+    &["contracts", "check"],
+    &["contracts", "test"],
+    &["contracts", "init"],
+    &["contracts", "explain"],
+    &["contracts", "schema"],
     &["conformance"],
 ];
 
