@@ -7,7 +7,7 @@ use std::path::PathBuf;
 use clap::{Args, Parser, Subcommand};
 
 use crate::command::{diff, log, replay};
-use crate::{persona, receipt, sidecar, vault};
+use crate::{contracts, persona, receipt, sidecar, vault};
 
 /// The flight recorder for AI agents: run them under contract, replay any run, prove what happened.
 #[derive(Debug, Parser)]
@@ -50,6 +50,9 @@ pub(crate) enum Command {
     /// Keep secrets for tools and providers, list and forget them
     #[command(subcommand)]
     Vault(vault::Command),
+    /// Check, test, draft and explain contracts for tool calls
+    #[command(subcommand)]
+    Contracts(contracts::Command),
     /// Check, rebuild, export and prune the event log, and import tasks from other servers
     #[command(subcommand)]
     Log(LogCommand),

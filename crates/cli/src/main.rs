@@ -6,6 +6,7 @@ mod args;
 mod client;
 mod command;
 mod config;
+mod contracts;
 mod exit;
 mod output;
 mod persona;
@@ -55,6 +56,7 @@ fn run(command: Command) -> anyhow::Result<ExitCode> {
         Command::Diff(args) => command::diff::run(&args),
         Command::Persona(persona) => wait(persona::run(persona)),
         Command::Vault(vault) => vault::run(vault),
+        Command::Contracts(command) => contracts::run(command),
         Command::Log(log) => command::log::run(log),
         Command::Receipt(receipt) => receipt::run(receipt),
         Command::Tlog(tlog) => receipt::tlog::run(tlog),

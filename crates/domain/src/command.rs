@@ -745,7 +745,7 @@ pub struct EffectResult {
     /// For a model call: what was used.
     pub model: Option<ModelUse>,
     /// What it was seen to do outside.
-    pub observed: Option<Observed>,
+    pub observed: Option<Box<Observed>>,
     /// The last interrupt that this result tells the workflow of, when it was dropped for one.
     pub interrupted_through: Option<Position>,
 }
