@@ -10,6 +10,7 @@
 //!     url: "http://127.0.0.1:8080".to_owned(),
 //!     key: "the key".to_owned(),
 //!     other_key: None,
+//!     approver_key: None,
 //!     restart: None,
 //!     timeout: std::time::Duration::from_secs(30),
 //!     skip: Vec::new(),

@@ -301,7 +301,7 @@ mod tests {
         let wire = Wire::new(
             url.parse().unwrap(),
             "the-key".to_owned(),
-            None,
+            (None, None),
             None,
             Duration::from_secs(2),
         );

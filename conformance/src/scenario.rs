@@ -201,6 +201,9 @@ impl Wire {
 
     /// Returns the pending permission request of a waiting task.
     pub(crate) async fn pending(&self, task: &Value) -> Result<Value, Miss> {
+        if self.approver_key.is_none() && text(task, "status") == "AUTH_REQUIRED" {
+            return unseen("deciding takes the key of another actor: give --approver-key");
+        }
         let path = format!("/v1/tasks/{}/permission-requests", text(task, "id"));
         let list = self.get(path).made("list permission requests").await?;
         let pending = data(&list)
@@ -213,10 +216,12 @@ impl Wire {
     }
 
     pub(crate) fn respond(&self, request: &Value, body: &Value) -> crate::wire::Call<'_> {
-        self.post(
-            format!("/v1/permission-requests/{}/respond", text(request, "id")),
-            body,
-        )
+        let path = format!("/v1/permission-requests/{}/respond", text(request, "id"));
+        let call = self.post(path, body);
+        match &self.approver_key {
+            Some(key) => call.key(key),
+            None => call,
+        }
     }
 
     /// Answers a task's question.

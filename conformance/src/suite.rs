@@ -23,6 +23,8 @@ pub struct Suite {
     pub key: String,
     /// A key of another actor that is limited to another workspace or may only read.
     pub other_key: Option<String>,
+    /// A key of another actor that may decide what tasks of the first key ask approval for.
+    pub approver_key: Option<String>,
     /// A shell command that kills and restarts the server and returns when it is ready.
     pub restart: Option<String>,
     /// How long to wait for any one answer.
@@ -149,7 +151,7 @@ impl Suite {
         let wire = Wire::new(
             base,
             self.key.clone(),
-            self.other_key.clone(),
+            (self.other_key.clone(), self.approver_key.clone()),
             self.restart.clone(),
             self.timeout,
         );
@@ -229,6 +231,7 @@ mod tests {
             url: url.to_owned(),
             key: "k".to_owned(),
             other_key: None,
+            approver_key: None,
             restart: None,
             timeout,
             skip: Vec::new(),

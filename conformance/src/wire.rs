@@ -42,6 +42,7 @@ pub(crate) struct Wire {
     pub(crate) base: reqwest::Url,
     pub(crate) key: String,
     pub(crate) other_key: Option<String>,
+    pub(crate) approver_key: Option<String>,
     pub(crate) restart: Option<String>,
     pub(crate) timeout: Duration,
     pub(crate) claims: Claims,
@@ -57,7 +58,7 @@ impl Wire {
     pub(crate) fn new(
         base: reqwest::Url,
         key: String,
-        other_key: Option<String>,
+        (other_key, approver_key): (Option<String>, Option<String>),
         restart: Option<String>,
         timeout: Duration,
     ) -> reqwest::Result<Self> {
@@ -69,6 +70,7 @@ impl Wire {
             base,
             key,
             other_key,
+            approver_key,
             restart,
             timeout,
             claims: Claims::default(),
@@ -98,6 +100,7 @@ impl Wire {
         // A key of a few letters is a placeholder, and removing it would make the report unreadable.
         let keys = std::iter::once(&self.key)
             .chain(self.other_key.as_ref())
+            .chain(self.approver_key.as_ref())
             .filter(|key| key.len() >= 8);
         keys.fold(text.to_owned(), |text, key| {
             text.replace(key.as_str(), "<key>")

@@ -7,7 +7,7 @@ use std::path::PathBuf;
 use clap::{Args, Parser, Subcommand};
 
 use crate::command::{diff, log, replay};
-use crate::{persona, receipt, sidecar, vault};
+use crate::{contracts, persona, receipt, sidecar, vault};
 
 /// The flight recorder for AI agents: run them under contract, replay any run, prove what happened.
 #[derive(Debug, Parser)]
@@ -50,12 +50,21 @@ pub(crate) enum Command {
     /// Keep secrets for tools and providers, list and forget them
     #[command(subcommand)]
     Vault(vault::Command),
+    /// Check, test, draft and explain contracts for tool calls
+    #[command(subcommand)]
+    Contracts(contracts::Command),
     /// Check, rebuild, export and prune the event log, and import tasks from other servers
     #[command(subcommand)]
     Log(LogCommand),
     /// Show, verify and prove receipts, on a server or from files alone
     #[command(subcommand)]
     Receipt(receipt::Command),
+    /// Compare heads of a receipt log
+    #[command(subcommand)]
+    Tlog(receipt::tlog::Command),
+    /// Ask third parties to sign the heads of the receipt log
+    #[command(subcommand)]
+    Witness(crate::witness::Command),
     /// Write JSON from stdin in its canonical form to stdout
     Canonicalize(CanonicalizeArgs),
     /// Replay blocks: capture a run, verify its inputs, run it again
@@ -144,21 +153,35 @@ pub(crate) enum KeyCommand {
     /// List keys; the keys themselves are not stored and cannot be shown
     #[command(after_help = "Examples:\n  reprise key list\n  reprise key list --json")]
     List(KeyListArgs),
+    /// Allow a key one more thing
+    #[command(after_help = "Example:\n  reprise key grant key_0123abcd approvals:write")]
+    Grant(KeyGrantArgs),
     /// Revoke a key; a running server refuses it within a second
     #[command(after_help = "Example:\n  reprise key revoke key_0123abcd")]
     Revoke(KeyRevokeArgs),
+}
+
+/// `reprise key grant`
+#[derive(Debug, Args)]
+pub(crate) struct KeyGrantArgs {
+    /// The id that `reprise key list` shows
+    pub(crate) id: String,
+    /// What it may do from now on
+    pub(crate) scope: String,
+    #[command(flatten)]
+    pub(crate) data: DataArgs,
 }
 
 /// `reprise key create`
 #[derive(Debug, Args)]
 pub(crate) struct KeyCreateArgs {
     /// Who it is: the actor in events
-    #[arg(long, value_name = "NAME", default_value = "admin")]
+    #[arg(long, value_name = "NAME")]
     pub(crate) actor: String,
     /// A workspace it may see; repeat for more [default: all]
     #[arg(long, value_name = "ID")]
     pub(crate) workspace: Vec<String>,
-    /// Something it may do, such as `tasks:write`; repeat for more [default: everything]
+    /// Something it may do, such as `tasks:write`; repeat for more [default: everything but `approvals:write`]
     #[arg(long, value_name = "SCOPE")]
     pub(crate) scope: Vec<String>,
     /// It may read everything and write nothing
@@ -521,6 +544,14 @@ pub(crate) struct ConformanceArgs {
         hide_env_values = true
     )]
     pub(crate) other_key: Option<String>,
+    /// A key of another actor that may approve what tasks of the first ask
+    #[arg(
+        long,
+        value_name = "KEY",
+        env = "REPRISE_APPROVER_KEY",
+        hide_env_values = true
+    )]
+    pub(crate) approver_key: Option<String>,
     /// A shell command that kills and restarts the server and returns when it is ready
     #[arg(long, value_name = "COMMAND")]
     pub(crate) restart: Option<String>,

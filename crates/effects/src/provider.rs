@@ -284,12 +284,9 @@ impl Call {
             Some((micros, table)) => (Some(micros), table),
             None => (None, None),
         };
-        let request_id = completion
-            .request_id
-            .clone()
-            .or_else(|| Some(completion.id.clone()).filter(|id| !id.is_empty()));
+        let request_id = completion.request_id.as_deref();
         Performed {
-            provider_request_id: request_id.map(|id| scrubber.text(&id)),
+            provider_request_id: request_id.map(|id| scrubber.text(id)),
             model: Some(ModelUse {
                 provider: provider.clone(),
                 model: scrubber.text(&completion.model),

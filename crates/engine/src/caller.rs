@@ -5,8 +5,12 @@ use domain::WorkspaceId;
 use crate::Refused;
 use crate::port::ApiKey;
 
-/// What an API key can be allowed to do. `*` stands for all, `*:read` for everything that ends in `:read`.
-pub const SCOPES: [&str; 19] = [
+/// The right to decide what an agent asks approval for. Only its own name gives it: whoever may do everything else may not
+/// therefore wave through what somebody was to look at.
+pub const APPROVE: &str = "approvals:write";
+
+/// What an API key can be allowed to do. `*` stands for all but [`APPROVE`], `*:read` for everything that ends in `:read`.
+pub const SCOPES: [&str; 21] = [
     "workspaces:read",
     "workspaces:write",
     "sessions:read",
@@ -14,6 +18,8 @@ pub const SCOPES: [&str; 19] = [
     "tasks:read",
     "tasks:write",
     "tasks:import",
+    APPROVE,
+    "replays:live",
     "events:read",
     "artifacts:read",
     "artifacts:write",
@@ -43,7 +49,7 @@ impl Caller {
         Self {
             actor: "system".to_owned(),
             workspaces: None,
-            scopes: vec!["*".to_owned()],
+            scopes: vec!["*".to_owned(), APPROVE.to_owned()],
         }
     }
 
@@ -64,6 +70,9 @@ impl Caller {
     /// True when a scope was granted.
     pub fn may(&self, scope: &str) -> bool {
         self.scopes.iter().any(|granted| {
+            if scope == APPROVE {
+                return granted == scope;
+            }
             granted == "*"
                 || granted == scope
                 || granted
@@ -121,6 +130,10 @@ mod tests {
         assert!(!caller(&["tasks:write"]).may("tasks:read"));
         assert!(!caller(&["*ead"]).may("tasks:read"));
         assert!(!caller(&[]).may("tasks:read"));
+        for wild in ["*", "*:write"] {
+            assert!(!caller(&[wild]).may(APPROVE), "U21: {wild}");
+        }
+        assert!(caller(&[APPROVE]).may(APPROVE));
     }
 
     #[test]

@@ -76,7 +76,9 @@ impl Engine {
         if self.is_draining() {
             return Err(Refused::Draining);
         }
-        caller.require(write_scope(&request))?;
+        if let Some(scope) = write_scope(&request) {
+            caller.require(scope)?;
+        }
         let submits = matches!(request, Request::SubmitTask(_) | Request::ReplayTask(_));
         let to_task = matches!(request, Request::SendTaskMessage { .. });
         let done = self
@@ -184,6 +186,15 @@ impl Engine {
     ) -> Result<Done, Refused> {
         /// How often a command is built again because the documents it was built on changed.
         const STALE_TRIES: usize = 50;
+        // A repeated request gets its first answer, also where building it again would be refused.
+        if let Some(given) = idempotency
+            && let Some(workspace) = self.workspace_asked(caller, &request).await?
+            && let Some(done) = self
+                .claimed(self.claim(caller, workspace.as_ref(), given))
+                .await?
+        {
+            return Ok(done);
+        }
         let mut tries = 0;
         loop {
             let (workspace, order) = self.build(caller, &request).await?;
@@ -210,6 +221,27 @@ impl Engine {
                 other => return other,
             }
         }
+    }
+
+    /// Returns the answer that was given to a request with this key before.
+    async fn claimed(&self, claim: ClaimRequest) -> Result<Option<Done>, Refused> {
+        let found = self.shared.store.claims(vec![claim.scope]).await?;
+        let now = self.shared.clock.now();
+        let found = found.into_iter().flatten().next();
+        let Some(found) = found.filter(|found| found.expires_at > now) else {
+            return Ok(None);
+        };
+        if found.body != claim.body {
+            return Err(Refused::IdempotencyKeyReused);
+        }
+        Ok(Some(Done {
+            // Whose resource it is stands in the event at that position.
+            subject: ResourceRef::new("", ""),
+            answer: found.answer,
+            changed: false,
+            epoch: None,
+            written: Written::default(),
+        }))
     }
 
     pub(crate) fn claim(
@@ -295,8 +327,9 @@ impl Engine {
 /// What only administrators are given: `*:write` does not hold it.
 const IMPORT: &str = "tasks:import";
 
-fn write_scope(request: &Request) -> &'static str {
-    match request {
+/// Returns the scope of a write; none where it depends on what the answer is to.
+fn write_scope(request: &Request) -> Option<&'static str> {
+    Some(match request {
         Request::CreateWorkspace { .. } | Request::UpdateWorkspace(_) => "workspaces:write",
         Request::CreateSession(_)
         | Request::UpdateSession(_)
@@ -308,12 +341,11 @@ fn write_scope(request: &Request) -> &'static str {
         Request::SubmitTask(_)
         | Request::ReplayTask(_)
         | Request::ReplaySession(_)
-        | Request::CancelTask { .. }
-        | Request::SendTaskMessage { .. }
-        | Request::RespondPermission { .. } => "tasks:write",
+        | Request::CancelTask { .. } => "tasks:write",
+        Request::SendTaskMessage { .. } | Request::RespondPermission { .. } => return None,
         Request::ImportTask { .. } => IMPORT,
         Request::RegisterArtifact(_) | Request::UploadContent { .. } => "artifacts:write",
         Request::CreateVault { .. } => "vaults:write",
         Request::CreatePersona(_) | Request::UpdatePersona { .. } => "personas:write",
-    }
+    })
 }

@@ -125,6 +125,14 @@ impl Engine {
         })
     }
 
+    /// Refuses to go on unless the caller may see a resource, whatever else it may do with it.
+    ///
+    /// # Errors
+    /// It does not exist or is hidden; the store failed.
+    pub async fn sees(&self, caller: &Caller, kind: ResourceKind, id: &str) -> Result<(), Refused> {
+        self.visible(caller, kind, id).await.map(drop)
+    }
+
     /// Finds a document of a kind that the caller may see.
     pub(crate) async fn visible(
         &self,

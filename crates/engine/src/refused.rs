@@ -20,6 +20,9 @@ pub enum Refused {
         /// The scope.
         scope: &'static str,
     },
+    /// Whoever submitted a Task does not approve what it asks.
+    #[error("whoever submitted a task does not approve what it asks: another actor has to")]
+    ApproverMustDiffer,
     /// The idempotency key was used with another body.
     #[error("the idempotency key was used with another body")]
     IdempotencyKeyReused,

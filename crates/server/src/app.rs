@@ -1,17 +1,23 @@
 //! What all handlers share.
 
+use std::collections::BTreeMap;
 use std::sync::Arc;
+use std::time::Duration;
 
+use axum::http::Method;
 use bytes::Bytes;
 use canon::Value;
 use domain::Timestamp;
-use engine::Engine;
 use engine::port::Clock;
-use tokio::sync::watch;
+use engine::{Engine, Refused};
+use tokio::sync::{Semaphore, SemaphorePermit, watch};
 use wire::card::{About, Skill};
+use wire::openapi::Operation;
 
 use crate::auth::Keys;
 use crate::config::Config;
+use crate::failure::Failure;
+use crate::frames::Frames;
 use crate::limit::Buckets;
 use crate::metrics::HttpMetrics;
 use crate::world::SystemClock;
@@ -27,6 +33,8 @@ pub(crate) struct App {
     pub(crate) keys: Keys,
     pub(crate) buckets: Option<Buckets>,
     pub(crate) http: HttpMetrics,
+    /// What streams deliver, rendered.
+    pub(crate) frames: Frames,
     pub(crate) started_at: Timestamp,
     /// Where it answers, without a slash at the end.
     pub(crate) base_url: String,
@@ -36,6 +44,23 @@ pub(crate) struct App {
     pub(crate) openapi: Bytes,
     /// True once the server stops: streams end.
     pub(crate) closing: watch::Receiver<bool>,
+    /// Every operation by method and path.
+    operations: BTreeMap<(&'static str, &'static str), &'static Operation>,
+    /// Room for large bodies that are in memory at the same time, in KiB.
+    room: Semaphore,
+}
+
+/// Bodies up to this length are not counted: the number of connections bounds them.
+const SMALL_BODY_BYTES: usize = 1024 * 1024;
+
+/// Bytes of large bodies that are in memory at the same time: one bundle of the largest size.
+const LARGE_BODIES_BYTES_MAX: usize = 256 * 1024 * 1024;
+
+/// How long a large body waits for room.
+const ROOM_PATIENCE: Duration = Duration::from_secs(5);
+
+fn kib(bytes: usize) -> u32 {
+    u32::try_from(bytes.div_ceil(1024)).unwrap_or(u32::MAX)
 }
 
 impl App {
@@ -60,12 +85,47 @@ impl App {
             buckets: config.rate_limit.map(Buckets::new),
             config,
             http: HttpMetrics::default(),
+            frames: Frames::default(),
             started_at: SystemClock.now(),
             base_url,
             receipt_keys,
             openapi: openapi.to_string().into(),
             closing,
+            operations: wire::openapi::operations()
+                .map(|operation| ((operation.method, operation.path), operation))
+                .collect(),
+            room: Semaphore::new(kib(LARGE_BODIES_BYTES_MAX) as usize),
         })
+    }
+
+    /// Returns the description of what a method of a path does.
+    pub(crate) fn operation(&self, method: &Method, path: &str) -> Option<&'static Operation> {
+        let method = match method.as_str() {
+            "GET" | "HEAD" => "get",
+            "POST" => "post",
+            "PUT" => "put",
+            "PATCH" => "patch",
+            "DELETE" => "delete",
+            _ => return None,
+        };
+        self.operations.get(&(method, path)).copied()
+    }
+
+    /// Takes room for a body; none is needed for a small one.
+    pub(crate) async fn room(&self, bytes: usize) -> Result<Option<SemaphorePermit<'_>>, Failure> {
+        if bytes <= SMALL_BODY_BYTES {
+            return Ok(None);
+        }
+        let taken = self
+            .room
+            .acquire_many(kib(bytes.min(LARGE_BODIES_BYTES_MAX)));
+        match tokio::time::timeout(ROOM_PATIENCE, taken).await {
+            Ok(Ok(room)) => Ok(Some(room)),
+            _ => Err(Refused::Busy {
+                what: "bodies in flight",
+            }
+            .into()),
+        }
     }
 
     pub(crate) fn about(&self) -> About<'_> {

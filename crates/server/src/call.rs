@@ -9,9 +9,11 @@ use axum::response::{IntoResponse, Response};
 use bytes::{Bytes, BytesMut};
 use canon::{Integers, Map, Value};
 use domain::{Position, ResourceKind};
-use engine::{Answer, Caller, Idempotency, ListRequest, Request as Write, Settle};
+use engine::{Answer, Caller, Idempotency, ListRequest, Refused, Request as Write, Settle};
 use http_body_util::BodyExt;
 use serde_json::json;
+use wire::access::Place;
+use wire::openapi::Operation;
 use wire::{Code, Cursor};
 
 use crate::app::App;
@@ -61,13 +63,19 @@ impl FromRequest<Arc<App>> for Call {
             Query::<Vec<(String, String)>>::try_from_uri(&parts.uri).map_err(|_| bad("query"))?;
         let lost = || Failure::new(Code::InternalError, "internal error");
         let template = parts.extensions.get::<MatchedPath>().ok_or_else(lost)?;
+        let caller = parts.extensions.get::<Caller>().cloned().ok_or_else(lost)?;
+        // What is not described is not served.
+        let operation = app
+            .operation(&parts.method, template.as_str())
+            .ok_or_else(lost)?;
+        authorize(app, &caller, operation, &params).await?;
         let mut target = template.as_str().to_owned();
         for (name, value) in &params {
             target = target.replace(&format!("{{{name}}}"), value);
         }
         Ok(Self {
             app: Arc::clone(app),
-            caller: parts.extensions.get::<Caller>().cloned().ok_or_else(lost)?,
+            caller,
             credential: *parts.extensions.get::<Credential>().ok_or_else(lost)?,
             request_id: parts
                 .extensions
@@ -81,6 +89,41 @@ impl FromRequest<Arc<App>> for Call {
             headers: parts.headers,
             body: Mutex::new(body),
         })
+    }
+}
+
+/// Checks what can be told before a body is read: the scopes of the operation, and that the caller may see what the path
+/// of a write names. A read looks at it anyway.
+async fn authorize(
+    app: &App,
+    caller: &Caller,
+    operation: &Operation,
+    params: &[(String, String)],
+) -> Result<(), Failure> {
+    let access = operation.access;
+    for scope in access.all_of {
+        caller.require(scope)?;
+    }
+    if let Some(first) = access.one_of.first()
+        && !access.one_of.iter().any(|scope| caller.may(scope))
+    {
+        caller.require(first)?;
+    }
+    match access.place {
+        Place::Every(scope) if caller.workspaces().is_some() => {
+            Err(Refused::PermissionDenied { scope }.into())
+        }
+        Place::InPath(kind) if operation.body != wire::openapi::Body::Absent => {
+            let subject = operation.subject();
+            let named = params
+                .iter()
+                .find(|(name, _)| Some(name.as_str()) == subject);
+            let id = named.map(|(_, value)| value.as_str()).unwrap_or_default();
+            Ok(app.engine.sees(caller, kind, id).await?)
+        }
+        Place::InPath(_) | Place::Every(_) | Place::Unplaced | Place::InBody | Place::Filtered => {
+            Ok(())
+        }
     }
 }
 
@@ -212,6 +255,11 @@ impl Call {
         if claimed.is_some_and(|claimed| claimed > read_max as u64) {
             return Err(too_large());
         }
+        // A large body takes its room before it is read: what waits to be read is not in memory.
+        let needed = claimed.map_or(bytes_max, |claimed| {
+            usize::try_from(claimed).unwrap_or(bytes_max).min(bytes_max)
+        });
+        let _room = self.app.room(needed).await?;
         let mut bytes = BytesMut::new();
         let mut length = 0;
         while let Some(frame) = body.frame().await {
@@ -329,8 +377,7 @@ impl Call {
     /// Refuses to go on unless the caller may see a resource.
     pub(crate) async fn must_see(&self, kind: ResourceKind, param: &str) -> Result<(), Failure> {
         let engine = &self.app.engine;
-        engine.get(&self.caller, kind, self.param(param)).await?;
-        Ok(())
+        Ok(engine.sees(&self.caller, kind, self.param(param)).await?)
     }
 }
 

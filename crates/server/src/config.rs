@@ -20,6 +20,9 @@ pub struct Config {
     pub allow_plain_http: bool,
     /// Where clients reach this server, when that is not the listening address.
     pub public_url: Option<String>,
+    /// Names by which clients may call this server, beside its own: what a browser is led to under another name by somebody
+    /// else's page is refused. On an address that others can reach, names are looked at only when there are some.
+    pub allowed_hosts: Vec<String>,
     /// The value of `object` in the card: `harn_agent_card` or `agent_card` (C-01).
     pub card_object: String,
     /// Connectors to show.
@@ -72,6 +75,7 @@ impl Config {
             tls: None,
             allow_plain_http: false,
             public_url: None,
+            allowed_hosts: Vec::new(),
             card_object: CARD_OBJECT.to_owned(),
             replay_conformance: false,
             retention_days: None,

@@ -153,6 +153,8 @@ impl From<Refused> for Failure {
             Refused::PermissionDenied { scope } => Failure::new(Code::PermissionDenied, message)
                 .with("rule", json!("scope"))
                 .with("required_scopes", json!([scope])),
+            Refused::ApproverMustDiffer => Failure::new(Code::PermissionDenied, message)
+                .with("rule", json!("approver_must_differ")),
             Refused::IdempotencyKeyReused => {
                 let mut failure = Failure::new(Code::IdempotencyKeyReused, message);
                 failure.param = Some("Idempotency-Key".to_owned());

@@ -23,6 +23,7 @@ use crate::app::App;
 use crate::auth::Credential;
 use crate::connection::Life;
 use crate::failure::Failure;
+use crate::host;
 use crate::world::RandomIds;
 
 /// The id of a request, in its answer's header and in its error.
@@ -45,7 +46,14 @@ pub(crate) async fn outer(
         .extensions()
         .get::<MatchedPath>()
         .map_or_else(|| "unmatched".to_owned(), |path| path.as_str().to_owned());
-    let answered = AssertUnwindSafe(next.run(request)).catch_unwind();
+    let addressed = host::check(&app.config, &request);
+    let answered = async {
+        match addressed {
+            Ok(()) => next.run(request).await,
+            Err(failure) => failure.into_response(),
+        }
+    };
+    let answered = AssertUnwindSafe(answered).catch_unwind();
     let mut response = match tokio::time::timeout(app.config.request_timeout, answered).await {
         Ok(Ok(response)) => response,
         Ok(Err(_)) => {
@@ -240,7 +248,10 @@ mod tests {
             .route("/boom", get(boom))
             .layer(from_fn_with_state(Arc::clone(&app), outer))
             .with_state(app);
-        let request = Request::get("/boom").body(Body::empty()).unwrap();
+        let request = Request::get("/boom")
+            .header("host", "localhost")
+            .body(Body::empty())
+            .unwrap();
         let response = router.oneshot(request).await.unwrap();
         assert_eq!(response.status(), 500);
         assert!(response.headers().contains_key(REQUEST_ID));

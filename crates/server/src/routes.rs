@@ -147,7 +147,7 @@ mod tests {
             let operation = wire::openapi::operations()
                 .find(|operation| operation.method == method && operation.path == path);
             assert!(
-                operation.is_some_and(|operation| operation.public),
+                operation.is_some_and(wire::openapi::Operation::public),
                 "{path}"
             );
         }

@@ -4,6 +4,7 @@
 //! payloads they point to, and gets JSON back. Domain types are not wire types: every member of an answer is named
 //! here, so that a change of the domain cannot change the protocol by accident.
 
+pub mod access;
 pub mod card;
 mod cursor;
 pub mod decode;

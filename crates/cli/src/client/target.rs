@@ -11,7 +11,7 @@ use std::path::{Path, PathBuf};
 use reqwest::Url;
 
 use crate::args::Connection;
-use crate::command::key::KEY_FILE;
+use crate::command::key::{APPROVER_KEY_FILE, KEY_FILE};
 use crate::exit::{OrHint, Problem};
 
 /// The file in the data directory in which a running server says where it listens.
@@ -40,6 +40,19 @@ impl fmt::Debug for Target {
 impl Target {
     /// Finds the server and the key that a command means.
     pub(crate) fn find(connection: &Connection) -> anyhow::Result<Self> {
+        Self::find_with(connection, KEY_FILE)
+    }
+
+    /// Finds the server, and the key of whoever answers and decides; the first key where there is none.
+    pub(crate) fn find_approver(connection: &Connection) -> anyhow::Result<Self> {
+        let has_own = connection.data.join(APPROVER_KEY_FILE).exists();
+        Self::find_with(
+            connection,
+            if has_own { APPROVER_KEY_FILE } else { KEY_FILE },
+        )
+    }
+
+    fn find_with(connection: &Connection, key_file: &str) -> anyhow::Result<Self> {
         let (url, local) = match &connection.url {
             Some(url) => (url.clone(), false),
             None => (local_address(&connection.data), true),
@@ -56,7 +69,7 @@ impl Target {
         }
         let key = match &connection.key {
             Some(key) => key.clone(),
-            None if local || is_loopback(&url) => local_key(&connection.data)?,
+            None if local || is_loopback(&url) => local_key(&connection.data, key_file)?,
             None => {
                 return Err(Problem::new(
                     format!("no key for `{url}`"),
@@ -110,8 +123,8 @@ fn local_address(data: &Path) -> String {
     }
 }
 
-fn local_key(data: &Path) -> anyhow::Result<String> {
-    let file = data.join(KEY_FILE);
+fn local_key(data: &Path, key_file: &str) -> anyhow::Result<String> {
+    let file = data.join(key_file);
     let text = std::fs::read_to_string(&file).or_hint(
         format_args!("no key: `{}`", file.display()),
         "run this where `reprise serve` runs, or give --key, REPRISE_KEY or --data",

@@ -14,6 +14,7 @@ pub(crate) async fn run(args: ConformanceArgs) -> anyhow::Result<Exit> {
         url: args.url,
         key: args.key,
         other_key: args.other_key,
+        approver_key: args.approver_key,
         restart: args.restart,
         timeout: Duration::from_secs(args.timeout),
         skip: Vec::new(),

@@ -93,17 +93,20 @@ struct Place {
 }
 
 async fn tour(place: &Place) -> anyhow::Result<()> {
-    let client = Client::new(Target::find(&Connection {
+    let connection = Connection {
         url: Some(place.url.clone()),
         key: None,
         data: place.data.clone(),
         ca: None,
         allow_plain_http: false,
-    })?)?;
+    };
+    let client = Client::new(Target::find(&connection)?)?;
+    let approver = Client::new(Target::find_approver(&connection)?)?;
     let session = new_session(&client, None, &fresh_key()?).await?;
     let mut guide = Guide {
         out: Output::stdout(),
         client: &client,
+        approver: &approver,
         session,
         tasks: Vec::new(),
     };
@@ -182,6 +185,8 @@ impl Act {
 struct Guide<'a> {
     out: Output,
     client: &'a Client,
+    /// Whoever submits does not approve.
+    approver: &'a Client,
     session: String,
     tasks: Vec<Task>,
 }
@@ -259,7 +264,7 @@ impl Guide<'_> {
         match act {
             Act::Nothing => Ok(()),
             Act::Say(text) => say(self.client, id, text).await,
-            Act::Approve => decide(self.client, id, true, Some("seen on the tour")).await,
+            Act::Approve => decide(self.approver, id, true, Some("seen on the tour")).await,
             Act::Cancel(reason) => stop(self.client, id, Some(reason)).await.map(drop),
         }
     }

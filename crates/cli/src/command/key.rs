@@ -14,17 +14,18 @@ use engine::port::{ApiKey, Store};
 use serde_json::{Value, json};
 use store::SqliteStore;
 
-use crate::args::{DataArgs, KeyCommand, KeyCreateArgs, KeyListArgs, KeyRevokeArgs};
+use crate::args::{DataArgs, KeyCommand, KeyCreateArgs, KeyGrantArgs, KeyListArgs, KeyRevokeArgs};
 use crate::exit::{Exit, OrHint, Problem};
 use crate::output::{Output, Paint, Table, shorten, talk};
 
-pub(crate) use first::{FirstKey, KEY_FILE, ensure_first_key, write_secret};
+pub(crate) use first::{APPROVER_KEY_FILE, FirstKey, KEY_FILE, ensure_first_keys, write_secret};
 
 /// Runs one of them.
 pub(crate) async fn run(command: KeyCommand) -> anyhow::Result<Exit> {
     match command {
         KeyCommand::Create(args) => create(args).await,
         KeyCommand::List(args) => list(args).await,
+        KeyCommand::Grant(args) => grant(args).await,
         KeyCommand::Revoke(args) => revoke(args).await,
     }
 }
@@ -42,6 +43,13 @@ async fn create(args: KeyCreateArgs) -> anyhow::Result<Exit> {
     if actor.is_empty() || actor.chars().count() > 200 || actor.chars().any(char::is_control) {
         return Err(Problem::new(
             "an actor has 1 to 200 printable characters",
+            "name who uses the key, such as --actor ci",
+        )
+        .into());
+    }
+    if RESERVED_ACTORS.contains(&actor) {
+        return Err(Problem::new(
+            format!("`{actor}` is what the log calls the server's own part"),
             "name who uses the key, such as --actor ci",
         )
         .into());
@@ -74,6 +82,9 @@ async fn create(args: KeyCreateArgs) -> anyhow::Result<Exit> {
     Output::stdout().line(&text)?;
     Ok(Exit::Ok)
 }
+
+/// Actors that no key has: events by them are the server's own.
+const RESERVED_ACTORS: [&str; 2] = ["system", "agent"];
 
 fn workspaces(named: &[String]) -> anyhow::Result<Option<Vec<String>>> {
     for id in named {
@@ -167,19 +178,44 @@ fn as_json(key: &ApiKey) -> Value {
     })
 }
 
-async fn revoke(args: KeyRevokeArgs) -> anyhow::Result<Exit> {
-    let store = open(&args.data)?;
+/// Finds a key by its id.
+async fn find(store: &SqliteStore, id: &str) -> anyhow::Result<ApiKey> {
     let keys = store.api_keys().await.or_hint(
         "the keys cannot be read",
         "`reprise log verify` checks the data directory",
     )?;
-    let Some(key) = keys.into_iter().find(|key| key.id == args.id) else {
-        return Err(Problem::new(
-            format!("there is no key `{}`", args.id),
+    let found = keys.into_iter().find(|key| key.id == id);
+    found.ok_or_else(|| {
+        Problem::new(
+            format!("there is no key `{id}`"),
             "`reprise key list` shows the ids",
         )
-        .into());
-    };
+        .into()
+    })
+}
+
+async fn grant(args: KeyGrantArgs) -> anyhow::Result<Exit> {
+    let store = open(&args.data)?;
+    let mut key = find(&store, &args.id).await?;
+    let mut granted = scopes(std::slice::from_ref(&args.scope), false)?;
+    granted.retain(|scope| !key.scopes.contains(scope));
+    if granted.is_empty() {
+        talk(format_args!("{} may do that already", key.id));
+        return Ok(Exit::Ok);
+    }
+    key.scopes.extend(granted);
+    let id = key.id.clone();
+    store.put_api_key(key).await.or_hint(
+        "the key was not changed",
+        "check that the disk has room and lets this user write",
+    )?;
+    talk(format_args!("{id} may use {} within a second", args.scope));
+    Ok(Exit::Ok)
+}
+
+async fn revoke(args: KeyRevokeArgs) -> anyhow::Result<Exit> {
+    let store = open(&args.data)?;
+    let key = find(&store, &args.id).await?;
     if key.revoked_at.is_some() {
         talk(format_args!("{} was revoked before", key.id));
         return Ok(Exit::Ok);

@@ -22,7 +22,7 @@ use tracing_subscriber::util::SubscriberInitExt;
 
 use crate::args::ServeArgs;
 use crate::client::ADDRESS_FILE;
-use crate::command::key::{FirstKey, ensure_first_key};
+use crate::command::key::{FirstKey, ensure_first_keys};
 use crate::config::{self, Flags, Log, LogFormat, Settings};
 use crate::exit::{Exit, OrHint, Problem};
 use crate::output::{Output, talk};
@@ -47,7 +47,7 @@ pub(crate) async fn run(args: ServeArgs) -> anyhow::Result<Exit> {
     }
     if let FirstKey::Made(file) = &server.first_key {
         talk(format_args!(
-            "made the first key, for all workspaces and scopes: {}",
+            "made the first key, for everything but approving: {}; approvals have their own beside it",
             file.display()
         ));
     }
@@ -94,6 +94,7 @@ fn start_logs(log: &Log) -> anyhow::Result<()> {
 pub(crate) struct Server {
     bound: Bound,
     engine: Engine,
+    data: PathBuf,
     outside: Outside,
     address_file: PathBuf,
     /// Where this machine reaches it.
@@ -122,7 +123,8 @@ impl Server {
             };
             Problem::new(error.to_string(), hint)
         })?;
-        let first_key = ensure_first_key(data, &*store).await?;
+        let first_key = ensure_first_keys(data, &*store).await?;
+        signing::log_rotation(data, &*store).await?;
         let mut authority = signing::authority(data, store.name().log())?;
         let given = |text: &String| Some(text.clone()).filter(|text| !text.is_empty());
         authority.id = given(&settings.issuer_id).unwrap_or(authority.id);
@@ -156,6 +158,7 @@ impl Server {
             "the engine did not start",
             "`reprise log verify` checks the data directory",
         )?;
+        crate::witness::load(data, &engine)?;
         let url = local_url(&bound);
         let address_file = data.join(ADDRESS_FILE);
         write_address(data, &url).or_hint(
@@ -166,6 +169,7 @@ impl Server {
             bound,
             engine,
             outside,
+            data: data.to_path_buf(),
             address_file,
             url,
             first_key,
@@ -174,7 +178,9 @@ impl Server {
 
     /// Answers until `stop`, then drains.
     pub(crate) async fn serve(self, stop: impl Future<Output = ()>) {
+        let witnesses = tokio::spawn(crate::witness::tend(self.data, self.engine.clone()));
         self.bound.serve(self.engine, stop).await;
+        witnesses.abort();
         // Processes of MCP servers end with ours.
         self.outside.shutdown().await;
         // A file that stays behind leads clients to a closed port, and they say so.

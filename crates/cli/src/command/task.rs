@@ -383,7 +383,7 @@ pub(crate) fn ending(task: &Task) -> String {
 }
 
 async fn answer(args: TaskAnswerArgs) -> anyhow::Result<Exit> {
-    let client = Client::new(Target::find(&args.connection)?)?;
+    let client = Client::new(Target::find_approver(&args.connection)?)?;
     match &args.text {
         Some(text) => say(&client, &args.id, text).await?,
         None => decide(&client, &args.id, args.approve, args.reason.as_deref()).await?,

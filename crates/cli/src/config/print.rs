@@ -79,6 +79,11 @@ pub(super) const KEYS: &[Key] = &[
     ),
     key(
         "",
+        "allowed_hosts",
+        "Names by which clients may call this server beside its own; a server on loopback refuses others with 421.",
+    ),
+    key(
+        "",
         "card_object",
         "What the agent card calls itself: harn_agent_card (the contract) or agent_card (an earlier draft).",
     ),

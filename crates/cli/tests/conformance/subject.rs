@@ -28,6 +28,7 @@ pub(crate) struct Subject {
     pub(crate) url: String,
     pub(crate) key: String,
     other_key: String,
+    approver_key: String,
     world: Arc<World>,
     over: Arc<AtomicBool>,
     keeper: Option<JoinHandle<()>>,
@@ -52,6 +53,8 @@ impl Subject {
             &workspace,
         ];
         let other_key = world.ok(&other).trim().to_owned();
+        let approver_key = std::fs::read_to_string(world.data().join("approver-key")).unwrap();
+        let approver_key = approver_key.trim().to_owned();
 
         let over = Arc::new(AtomicBool::new(false));
         let keeper = {
@@ -80,6 +83,7 @@ impl Subject {
             url,
             key,
             other_key,
+            approver_key,
             world,
             over,
             keeper: Some(keeper),
@@ -97,6 +101,7 @@ impl Subject {
             url: url.to_owned(),
             key: self.key.clone(),
             other_key: Some(self.other_key.clone()),
+            approver_key: Some(self.approver_key.clone()),
             restart: Some(format!(
                 "cd '{home}' && rm -f restarted && touch restart && until [ -f restarted ]; do sleep 0.02; done"
             )),

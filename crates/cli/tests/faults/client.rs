@@ -143,10 +143,12 @@ pub(crate) struct Api {
     http: Client,
     url: String,
     key: String,
+    /// Decides what the other asks approval for.
+    approver_key: String,
 }
 
 impl Api {
-    pub(crate) fn new(url: &str, key: &str) -> Self {
+    pub(crate) fn new(url: &str, key: &str, approver_key: &str) -> Self {
         let http = Client::builder()
             .no_proxy()
             .timeout(PATIENCE)
@@ -156,15 +158,20 @@ impl Api {
             http,
             url: url.to_owned(),
             key: key.to_owned(),
+            approver_key: approver_key.to_owned(),
         }
     }
 
     pub(crate) async fn send(&self, ask: &Ask) -> Result<Answer, Lost> {
         let url = format!("{}{}", self.url, ask.path);
+        let key = match ask.path.ends_with("/respond") {
+            true => &self.approver_key,
+            false => &self.key,
+        };
         let mut request = self
             .http
             .request(ask.method.clone(), url)
-            .bearer_auth(&self.key)
+            .bearer_auth(key)
             .header("Harn-Agents-Protocol-Version", "agents-protocol-2026-04-25");
         if let Some(key) = &ask.key {
             request = request.header("Idempotency-Key", key);

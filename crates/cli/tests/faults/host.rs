@@ -64,7 +64,9 @@ impl Host {
 
     /// A client with connections of its own.
     pub(crate) fn api(&self) -> Api {
-        Api::new(&format!("http://{}", self.address), &self.key())
+        let approver = std::fs::read_to_string(self.world.data().join("approver-key")).unwrap();
+        let url = format!("http://{}", self.address);
+        Api::new(&url, &self.key(), approver.trim())
     }
 
     pub(crate) fn key(&self) -> String {

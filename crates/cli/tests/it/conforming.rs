@@ -11,8 +11,10 @@ fn judge(card: &str) -> Said {
     command.env("REPRISE_CARD_OBJECT", card);
     let server = Server::start(&mut command).unwrap();
     let key = std::fs::read_to_string(world.data().join("api-key")).unwrap();
+    let approver = std::fs::read_to_string(world.data().join("approver-key")).unwrap();
     let mut command = world.command(&["conformance", "--json"]);
     command
+        .env("REPRISE_APPROVER_KEY", approver.trim())
         .env("REPRISE_URL", &server.url)
         .env("REPRISE_KEY", key.trim());
     said(command)

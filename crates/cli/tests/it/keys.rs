@@ -99,8 +99,9 @@ fn wrong_words_are_errors_with_a_hint() {
     world.serve().stop();
     let texts = [
         missing,
-        world.run(&["key", "create", "--scope", "task:write"]),
-        world.run(&["key", "create", "--workspace", "here"]),
+        world.run(&["key", "create", "--actor", "a", "--scope", "task:write"]),
+        world.run(&["key", "create", "--actor", "system"]),
+        world.run(&["key", "create", "--actor", "a", "--workspace", "here"]),
         world.run(&["key", "create", "--actor", ""]),
         world.run(&["key", "revoke", "key_unknown"]),
     ];
@@ -109,6 +110,46 @@ fn wrong_words_are_errors_with_a_hint() {
     }
     let texts: Vec<String> = texts.into_iter().map(|said| said.stderr).collect();
     insta::assert_snapshot!(texts.join("\n"));
+}
+
+#[test]
+fn u21_who_submits_does_not_approve_and_a_key_can_be_granted_the_right() {
+    let world = World::new();
+    let _server = world.serve();
+    let made = world.ok(&["key", "create", "--actor", "ci"]);
+    let key = made.trim();
+    let task = world.submit("approve");
+    // Everything does not hold this right; `task answer` takes the approver's key by itself.
+    let refused = world.run(&["task", "answer", &task, "--approve", "--key", key]);
+    assert_ne!(refused.code, 0, "{refused:?}");
+    assert!(refused.stderr.contains("approvals:write"), "{refused:?}");
+    let keys = world.json(&["key", "list", "--json"]);
+    let id = keys.as_array().unwrap().iter();
+    let id = id.filter(|key| key["actor"] == "ci").map(|key| &key["id"]);
+    let id = id.next_back().unwrap().as_str().unwrap();
+    world.ok(&["key", "grant", id, "approvals:write"]);
+    let own = world.json(&[
+        "task",
+        "submit",
+        "Do it",
+        "--workflow",
+        "approve",
+        "--json",
+        "--key",
+        key,
+    ]);
+    let own = own["id"].as_str().unwrap();
+    let granted = Instant::now();
+    loop {
+        let refused = world.run(&["task", "answer", own, "--approve", "--key", key]);
+        assert_ne!(refused.code, 0, "{refused:?}");
+        if refused.stderr.contains("another actor has to") {
+            break;
+        }
+        assert!(granted.elapsed() < Duration::from_secs(2), "{refused:?}");
+    }
+    world.ok(&["task", "answer", &task, "--approve", "--key", key]);
+    world.ok(&["task", "answer", own, "--approve"]);
 }
 
 /// What holds the text of a key below a folder.

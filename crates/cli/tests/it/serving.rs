@@ -37,7 +37,7 @@ fn ap_auth_03_an_empty_directory_gets_a_key_file_that_only_its_owner_reads_and_n
             .as_array()
             .unwrap()
             .len(),
-        1
+        2
     );
 }
 

@@ -7,7 +7,7 @@ use domain::{
     TaskId, TaskInput, VaultId, WorkspaceId,
 };
 
-use crate::caller::Caller;
+use crate::caller::{APPROVE, Caller};
 use crate::engine::Engine;
 use crate::port::{ListQuery, Scope};
 use crate::read::workspace_of;
@@ -137,6 +137,8 @@ impl Engine {
                     });
                 };
                 let reply = reply(&permission, *approved, answer.as_ref());
+                let (_, task) = self.visible_task(caller, &permission.task_id).await?;
+                check_right(caller, permission.ask, &reply, &task)?;
                 let order = domain::AnswerRequest {
                     id: id.clone(),
                     reply,
@@ -224,6 +226,79 @@ impl Engine {
         }
     }
 
+    /// Finds the Workspace that a request happens in, from what it names and the caller may see; `None` where that takes
+    /// building it. The same Workspace that [`Self::build`] returns.
+    pub(super) async fn workspace_asked(
+        &self,
+        caller: &Caller,
+        request: &Request,
+    ) -> Result<Option<Option<WorkspaceId>>, Refused> {
+        let workspace = match request {
+            Request::CreateWorkspace { .. }
+            | Request::CreatePersona(_)
+            | Request::UpdatePersona { .. } => match caller.workspaces() {
+                None => None,
+                // Refused where it is built.
+                Some(_) => return Ok(None),
+            },
+            // Where a bundle belongs may depend on what it holds.
+            Request::ImportTask { .. } => return Ok(None),
+            Request::UpdateWorkspace(update) => {
+                self.sees(caller, ResourceKind::Workspace, update.id.as_str())
+                    .await?;
+                Some(update.id.clone())
+            }
+            Request::CreateSession(spec) => {
+                let id = spec.workspace_id.clone().unwrap_or_else(WorkspaceId::local);
+                let named = Some(id.as_str());
+                self.must_see(caller, ResourceKind::Workspace, named, "workspace_id")
+                    .await?;
+                Some(id)
+            }
+            Request::UpdateSession(update) => {
+                Some(self.session_workspace(caller, &update.id).await?)
+            }
+            Request::CloseSession(id)
+            | Request::ForkSession { id, .. }
+            | Request::TruncateSession { id, .. } => {
+                Some(self.session_workspace(caller, id).await?)
+            }
+            Request::ReplaySession(spec) => Some(self.session_workspace(caller, &spec.id).await?),
+            Request::AppendMessage { session_id, .. }
+            | Request::CreateBranch { session_id, .. } => {
+                Some(self.session_workspace(caller, session_id).await?)
+            }
+            Request::SubmitTask(spec) => {
+                let session = Some(spec.session_id.as_str());
+                self.must_see(caller, ResourceKind::Session, session, "session_id")
+                    .await?;
+                Some(self.session_workspace(caller, &spec.session_id).await?)
+            }
+            Request::ReplayTask(spec) => {
+                Some(self.visible_task(caller, &spec.id).await?.1.workspace_id)
+            }
+            Request::CancelTask { id, .. } | Request::SendTaskMessage { id, .. } => {
+                Some(self.visible_task(caller, id).await?.1.workspace_id)
+            }
+            Request::RespondPermission { id, .. } => {
+                let found = self.visible(caller, ResourceKind::Permission, id.as_str());
+                workspace_of(&found.await?)
+            }
+            Request::RegisterArtifact(spec) => Some(self.artifact_workspace(caller, spec).await?),
+            Request::UploadContent { id, .. } => {
+                let found = self.visible(caller, ResourceKind::Artifact, id.as_str());
+                workspace_of(&found.await?)
+            }
+            Request::CreateVault { workspace_id, .. } => {
+                let named = workspace_id.as_ref().map(WorkspaceId::as_str);
+                self.must_see(caller, ResourceKind::Workspace, named, "workspace_id")
+                    .await?;
+                workspace_id.clone()
+            }
+        };
+        Ok(Some(workspace))
+    }
+
     async fn build_session(
         &self,
         caller: &Caller,
@@ -290,7 +365,18 @@ impl Engine {
             "parent_task_id",
         )
         .await?;
+        let entry = persona.as_ref().map(|known| &*known.spec.entry_workflow);
         let workflow = match spec.metadata.get("workflow") {
+            // A persona says how its agent runs, approvals included: no caller gets around it.
+            Some(asked) if entry.is_some_and(|entry| asked.as_str() != Some(entry)) => {
+                return Err(Refused::Domain(Refusal::Policy {
+                    reason: "persona_workflow",
+                    message: format!(
+                        "tasks of this persona run `{}`: leave out `metadata.workflow`",
+                        entry.unwrap_or_default()
+                    ),
+                }));
+            }
             None => match &persona {
                 Some(persona) => self.entry_workflow(persona)?,
                 None => "agent",
@@ -338,6 +424,7 @@ impl Engine {
         let (document, task) = self.visible_task(caller, id).await?;
         let workspace = Some(task.workspace_id.clone());
         if kind == TaskMessageKind::Interrupt {
+            caller.require("tasks:write")?;
             let order = domain::InterruptTask {
                 id: id.clone(),
                 message: self.new_message(message),
@@ -345,10 +432,13 @@ impl Engine {
             return Ok((workspace, Order::InterruptTask(order)));
         }
         // The request that waits, or the last one that was answered: a repeated answer must find it.
-        let wanted = match kind {
-            TaskMessageKind::Input | TaskMessageKind::Interrupt => domain::Ask::Input,
-            TaskMessageKind::ToolConfirmation => domain::Ask::Approval,
+        let (wanted, scope) = match kind {
+            TaskMessageKind::Input | TaskMessageKind::Interrupt => {
+                (domain::Ask::Input, "tasks:write")
+            }
+            TaskMessageKind::ToolConfirmation => (domain::Ask::Approval, APPROVE),
         };
+        caller.require(scope)?;
         let Some(request) = self.last_request(document.key, wanted).await? else {
             return Err(Refused::Domain(if task.status.is_terminal() {
                 Refusal::InvalidTransition {
@@ -391,6 +481,7 @@ impl Engine {
                 }
             }
         };
+        check_right(caller, wanted, &reply, &task)?;
         let order = domain::AnswerRequest {
             id: request,
             reply,
@@ -429,11 +520,12 @@ impl Engine {
         }
     }
 
-    async fn build_artifact(
+    /// Finds where an Artifact belongs: with its Task, its Session, or where the request says.
+    async fn artifact_workspace(
         &self,
         caller: &Caller,
         spec: &NewArtifact,
-    ) -> Result<(Option<WorkspaceId>, Order), Refused> {
+    ) -> Result<WorkspaceId, Refused> {
         let session = spec.session_id.as_ref().map(SessionId::as_str);
         let task = spec.task_id.as_ref().map(TaskId::as_str);
         self.must_see(caller, ResourceKind::Session, session, "session_id")
@@ -453,6 +545,15 @@ impl Engine {
             "workspace_id",
         )
         .await?;
+        Ok(workspace_id)
+    }
+
+    async fn build_artifact(
+        &self,
+        caller: &Caller,
+        spec: &NewArtifact,
+    ) -> Result<(Option<WorkspaceId>, Order), Refused> {
+        let workspace_id = self.artifact_workspace(caller, spec).await?;
         let order = domain::RegisterArtifact {
             id: ArtifactId::from_body(&self.shared.ids.body()),
             kind: spec.kind,
@@ -702,6 +803,30 @@ impl Engine {
             left -= (page.len() as u64).min(left);
         }
         Ok((session.workspace_id, order))
+    }
+}
+
+/// Answering a question is part of the work; deciding what an agent may do is a right of its own (U21), and approving is
+/// for somebody else than whoever submitted the Task. A key has one actor, so that the same key is the same actor.
+fn check_right(
+    caller: &Caller,
+    ask: domain::Ask,
+    reply: &RequestReply,
+    task: &Task,
+) -> Result<(), Refused> {
+    match ask {
+        domain::Ask::Input => caller.require("tasks:write"),
+        domain::Ask::Approval => {
+            caller.require(APPROVE)?;
+            let approves = matches!(
+                reply,
+                RequestReply::Approve | RequestReply::Confirm { approved: true, .. }
+            );
+            match approves && task.created_by == caller.actor {
+                true => Err(Refused::ApproverMustDiffer),
+                false => Ok(()),
+            }
+        }
     }
 }
 

@@ -3,7 +3,9 @@
 use std::collections::BTreeMap;
 
 use canon::{Map, Value};
-use domain::{BranchId, Event, Kind, Order, Position, Refusal, Task, TaskId, WorkspaceId};
+use domain::{
+    BranchId, Event, Kind, Order, Position, ReceiptId, Refusal, Task, TaskId, WorkspaceId,
+};
 
 use crate::caller::Caller;
 use crate::engine::Engine;
@@ -63,8 +65,15 @@ impl Engine {
         if !secrets.is_empty() {
             caller.require("vaults:write")?;
         }
+        let goes_live =
+            spec.refresh.contains(&Refresh::Model) || spec.refresh.contains(&Refresh::Tools);
+        if goes_live {
+            // Whoever chooses what a model said chooses what its tools do.
+            caller.require("replays:live")?;
+        }
         let ordinal = self.next_ordinal(&request.id).await?;
         let id = replay_id(&request.id, ordinal)?;
+        check_lengths(&request.id, task.receipt_id.as_ref(), &id, ordinal)?;
         let session_id = match &request.session_id {
             Some(session) => session.clone(),
             None => task.session_id.clone(),
@@ -231,13 +240,39 @@ impl Engine {
 }
 
 pub(crate) fn replay_id(source: &TaskId, ordinal: u64) -> Result<TaskId, Refused> {
-    TaskId::parse(&receipts::replay_task_id(source.as_str(), ordinal)).map_err(|_| {
-        Refused::Domain(Refusal::Policy {
-            reason: "id_too_long",
-            message: "replays are nested too deeply: the id would be too long".to_owned(),
-        })
+    let id = receipts::replay_task_id(source.as_str(), ordinal);
+    TaskId::parse(&id).map_err(|_| too_long())
+}
+
+fn too_long() -> Refused {
+    Refused::Domain(Refusal::Policy {
+        reason: "id_too_long",
+        message: "replays are nested too deeply: the id would be too long".to_owned(),
     })
 }
+
+/// Refuses a replay that could never end, because the ids of what it leaves behind would be too long.
+fn check_lengths(
+    source: &TaskId,
+    receipt: Option<&ReceiptId>,
+    id: &TaskId,
+    ordinal: u64,
+) -> Result<(), Refused> {
+    let receipt = receipt.map(ReceiptId::as_str);
+    let body = id.as_str().strip_prefix("task_").unwrap_or_default();
+    let left = [
+        receipts::replay_receipt_id(receipt, source.as_str(), ordinal),
+        receipts::replay_artifact_id(id.as_str(), NUMBERS_MAX),
+        format!("artifact_checkpoint_{body}_{NUMBERS_MAX}"),
+    ];
+    match left.iter().all(|id| id.len() <= domain::ID_BYTES_MAX) {
+        true => Ok(()),
+        false => Err(too_long()),
+    }
+}
+
+/// More Artifacts and checkpoints than a run has.
+const NUMBERS_MAX: u64 = 999_999;
 
 /// Returns the caller's own members, with the reason of the request.
 fn metadata(body: &Value) -> Map<String, Value> {

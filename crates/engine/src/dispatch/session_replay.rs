@@ -36,6 +36,8 @@ impl Engine {
         caller: &Caller,
         request: &ReplaySession,
     ) -> Result<(Option<WorkspaceId>, Order), Refused> {
+        // It makes a Session.
+        caller.require("sessions:write")?;
         let (document, session) = self.visible_session(caller, &request.id).await?;
         let wanted = self.wanted(&document, request).await?;
         let limit = self.shared.limits.fork_messages_max;

@@ -7,7 +7,7 @@ use std::sync::Arc;
 use canon::Value;
 use domain::{Egress, Event, Observed, Status, TaskId};
 use engine::port::{MemoryStore, Store};
-use engine::{Caller, Idempotency, InputSpec, NewSession, NewTask, Refused, Request, Settle};
+use engine::{Idempotency, InputSpec, NewSession, NewTask, Refused, Request, Settle};
 use runs::workflow::Performed;
 use serde_json::json;
 
@@ -105,7 +105,7 @@ pub(crate) async fn ask(world: &World, key: &str, request: Request) -> Result<Bo
         target: "/test".to_owned(),
         body: json!({"key": key}),
     };
-    let caller = Caller::system();
+    let caller = crate::support::caller_of(&request);
     let answer = world
         .engine
         .dispatch(&caller, request, Some(idempotency), Settle::Window)

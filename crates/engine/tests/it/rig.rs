@@ -237,7 +237,12 @@ impl World {
 
     pub(crate) async fn write(&self, request: Request) -> Result<engine::Answer, Refused> {
         self.engine
-            .dispatch(&Caller::system(), request, None, Settle::Window)
+            .dispatch(
+                &crate::support::caller_of(&request),
+                request,
+                None,
+                Settle::Window,
+            )
             .await
     }
 

@@ -49,18 +49,15 @@ async fn respond(mut call: Call) -> Reply {
     call.write(request, body, StatusCode::OK).await
 }
 
-async fn policy(call: Call) -> Reply {
-    call.caller.require("tasks:read")?;
+async fn policy(_: Call) -> Reply {
     Ok(ok(&card::permission_policy()))
 }
 
-async fn rules(call: Call) -> Reply {
-    call.caller.require("tasks:read")?;
+async fn rules(_: Call) -> Reply {
     Ok(ok(&wire::list(Vec::new(), None)))
 }
 
 async fn history(call: Call) -> Reply {
-    call.caller.require("tasks:read")?;
     call.limit()?;
     Ok(ok(&wire::list(Vec::new(), None)))
 }
@@ -78,13 +75,11 @@ async fn check(call: Call) -> Reply {
 }
 
 async fn refuse(mut call: Call, what: &str) -> Reply {
-    call.caller.require("tasks:write")?;
     call.json().await?;
     call.idempotency(canon::Value::Null)?;
     Err(Failure::not_available(what))
 }
 
-async fn revoke_rule(call: Call) -> Reply {
-    call.caller.require("tasks:write")?;
+async fn revoke_rule(_: Call) -> Reply {
     Err(Failure::not_found("permission_rule"))
 }

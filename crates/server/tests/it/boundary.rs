@@ -439,7 +439,10 @@ async fn connections_that_say_nothing_of_use_do_not_keep_others_out() {
         ("silent", b""),
         ("a piece of the preface", b"P"),
         ("half a request line", b"GET /heal"),
-        ("half a head", b"GET /healthz HTTP/1.1\r\nHost: x\r\n"),
+        (
+            "half a head",
+            b"GET /healthz HTTP/1.1\r\nHost: localhost\r\n",
+        ),
         ("answers that are not read", &unread),
         ("an idle HTTP/2 connection", preface),
     ];
@@ -488,4 +491,66 @@ async fn a_connection_that_stands_still_is_ended() {
             String::from_utf8_lossy(says)
         );
     }
+}
+
+#[tokio::test]
+async fn a_key_that_may_only_read_writes_nothing() {
+    let server = Server::start().await;
+    let api = server.client();
+    let session = api.session().await;
+    let task = api.task(&session, "agent").await;
+    let task = api.wait_for(&id(&task), "COMPLETED").await;
+    server
+        .add_key(key("rk_auditor", "auditor", &["*:read"], None))
+        .await;
+    let auditor = server.client_with("rk_auditor");
+    let path = format!(
+        "/v1/receipts/{}/verify",
+        task["receipt_id"].as_str().unwrap()
+    );
+    // The tree may still be busy with the receipt.
+    while api.post(&path, json!({})).await.1["valid"] != true {
+        tokio::time::sleep(Duration::from_millis(50)).await;
+    }
+    let head = server.store_head();
+    for _ in 0..3 {
+        let (status, verdict) = auditor.post(&path, json!({})).await;
+        assert_eq!(
+            (status, &verdict["valid"]),
+            (200, &json!(true)),
+            "{verdict}"
+        );
+    }
+    assert_eq!(server.store_head(), head);
+    // The log of a task is its events, under whatever name.
+    server
+        .add_key(key("rk_artifacts", "art", &["artifacts:read"], None))
+        .await;
+    let reader = server.client_with("rk_artifacts");
+    let log = format!("/v1/artifacts/event_log_{}/content", id(&task));
+    assert_eq!(reader.get(&log).await.0, 403);
+    assert_eq!(
+        auditor.request("GET", &log).send().await.unwrap().status(),
+        200
+    );
+}
+
+#[tokio::test]
+async fn a_replay_that_could_never_end_is_refused_when_it_is_asked_for() {
+    let server = Server::start().await;
+    let api = server.client();
+    let session = api.session().await;
+    let task = api.task(&session, "agent").await;
+    let mut task = api.wait_for(&id(&task), "COMPLETED").await;
+    for _ in 0..40 {
+        let path = format!("/v1/tasks/{}/replay", id(&task));
+        let (status, replayed) = api.post(&path, json!({})).await;
+        if status != 202 {
+            assert_eq!(status, 422, "{replayed}");
+            assert_eq!(replayed["error"]["details"]["reason"], "id_too_long");
+            return;
+        }
+        task = api.wait_for(&id(&replayed), "COMPLETED").await;
+    }
+    panic!("{} is still replayed", id(&task));
 }

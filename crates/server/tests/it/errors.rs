@@ -166,7 +166,7 @@ async fn raw(server: &Server, request: &[u8]) -> String {
 async fn paths_that_are_not_utf_8_are_refused_in_shape() {
     let server = Server::start().await;
     let head = format!(
-        "authorization: Bearer {KEY}\r\nharn-agents-protocol-version: {VERSION}\r\nhost: x\r\nconnection: close\r\n\r\n"
+        "authorization: Bearer {KEY}\r\nharn-agents-protocol-version: {VERSION}\r\nhost: localhost\r\nconnection: close\r\n\r\n"
     );
     for path in ["/v1/tasks/%FF", "/v1/tasks/%ff%fe/events"] {
         let answer = raw(&server, format!("GET {path} HTTP/1.1\r\n{head}").as_bytes()).await;
@@ -220,7 +220,7 @@ async fn requests_that_take_too_long_are_given_up() {
     let server = Server::start_with(hasty).await;
     // A body that never comes.
     let head = format!(
-        "POST /v1/sessions HTTP/1.1\r\nhost: x\r\nauthorization: Bearer {KEY}\r\nharn-agents-protocol-version: {VERSION}\r\ncontent-length: 10\r\nconnection: close\r\n\r\n{{"
+        "POST /v1/sessions HTTP/1.1\r\nhost: localhost\r\nauthorization: Bearer {KEY}\r\nharn-agents-protocol-version: {VERSION}\r\ncontent-length: 10\r\nconnection: close\r\n\r\n{{"
     );
     let answer = raw(&server, head.as_bytes()).await;
     assert!(answer.starts_with("HTTP/1.1 504"), "{answer}");

@@ -30,6 +30,7 @@ mod sse;
 mod tasks;
 mod tls;
 mod trust;
+mod walk;
 mod witness;
 mod workspaces;
 

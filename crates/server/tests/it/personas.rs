@@ -234,11 +234,13 @@ async fn a_task_runs_under_its_own_persona_or_its_sessions() {
     assert_eq!(task["persona_id"], json!(plain));
     api.wait_for(&id(&task), "COMPLETED").await;
 
-    // Asked for by name: the workflow is another one, the persona stays.
-    let metadata = json!({"metadata": {"workflow": "approve"}});
-    let task = submit_to(&api, &session, metadata).await;
-    assert_eq!(task["persona_id"], json!(asks));
-    api.wait_for(&id(&task), "AUTH_REQUIRED").await;
+    // A persona is a floor: no caller has its tasks run another way.
+    let body = |workflow: &str| json!({"input": {"goal": "x"}, "metadata": {"workflow": workflow}});
+    let path = format!("/v1/sessions/{session}/tasks");
+    let got = api.post(&path, body("agent")).await;
+    refused(&got, 422, "policy_violation", None);
+    assert_eq!(got.1["error"]["details"]["reason"], "persona_workflow");
+    assert_eq!(api.post(&path, body("ask")).await.0, 202);
 
     let (_, fork) = api
         .post(&format!("/v1/sessions/{session}/fork"), json!({}))
@@ -295,8 +297,9 @@ async fn ap_pers_05_under_a_disabled_policy_no_task_leaves_a_receipt() {
     let last = events["data"].as_array().unwrap().last().unwrap();
     assert_eq!(last["event"], "task.status_changed");
     // Denied: a failure leaves none either.
-    let failing = json!({"persona_id": silent, "metadata": {"workflow": "approve"}});
-    let failing = submit_to(&api, &session, failing).await;
+    let members = json!({"name": "q", "receipt_policy": "disabled", "entry_workflow": "approve"});
+    let asking = persona(&api, members).await;
+    let failing = submit_to(&api, &session, json!({"persona_id": asking})).await;
     api.wait_for(&id(&failing), "AUTH_REQUIRED").await;
     let (_, requests) = api
         .get(&format!("/v1/tasks/{}/permission-requests", id(&failing)))

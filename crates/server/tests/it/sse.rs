@@ -151,7 +151,7 @@ async fn ap_sse_06_c_17_a_cursor_that_cannot_be_used_is_one_error_frame() {
 async fn raw_stream(server: &Server, path: &str) -> (TcpStream, Vec<u8>) {
     let mut socket = TcpStream::connect(server.address).await.unwrap();
     let head = format!(
-        "GET {path} HTTP/1.1\r\nhost: x\r\nauthorization: Bearer {KEY}\r\nharn-agents-protocol-version: {VERSION}\r\n\r\n"
+        "GET {path} HTTP/1.1\r\nhost: localhost\r\nauthorization: Bearer {KEY}\r\nharn-agents-protocol-version: {VERSION}\r\n\r\n"
     );
     socket.write_all(head.as_bytes()).await.unwrap();
     let mut seen = Vec::new();

@@ -2,7 +2,7 @@
 
 use serde_json::{Value, json};
 
-use crate::fixture::{Server, id, refused};
+use crate::fixture::{APPROVER_KEY, Server, id, refused};
 
 #[tokio::test]
 async fn ap_task_01_02_ap_life_09_a_quick_task_answers_terminal() {
@@ -210,9 +210,15 @@ async fn c_14_interrupts_and_confirmations_reach_the_task() {
     let approve = api.task(&session, "approve").await;
     assert_eq!(approve["status"], "AUTH_REQUIRED", "C-10");
     let yes = json!({"kind": "tool_confirmation", "message": {"role": "user", "parts": [{"type": "json", "value": {"approved": true}}]}});
-    let (status, got) = api
-        .post(&format!("/v1/tasks/{}/messages", id(&approve)), yes)
-        .await;
+    let path = format!("/v1/tasks/{}/messages", id(&approve));
+    refused(
+        &api.post(&path, yes.clone()).await,
+        403,
+        "permission_denied",
+        None,
+    );
+    let approver = server.client_with(APPROVER_KEY);
+    let (status, got) = approver.post(&path, yes).await;
     assert_eq!(status, 201, "{got}");
     assert_eq!(got["object"], "message");
     assert_eq!(got["parts"][0]["value"], json!({"approved": true}));
@@ -236,9 +242,15 @@ async fn ap_prm_03_the_same_decision_by_another_way_changes_nothing() {
         }})
     };
     let path = format!("/v1/tasks/{task}/messages");
-    let (status, same) = api.post(&path, say(true)).await;
+    let approver = server.client_with(APPROVER_KEY);
+    let (status, same) = approver.post(&path, say(true)).await;
     assert_eq!((status, &same["status"]), (200, &json!("approved")));
-    refused(&api.post(&path, say(false)).await, 409, "conflict", None);
+    refused(
+        &approver.post(&path, say(false)).await,
+        409,
+        "conflict",
+        None,
+    );
 }
 
 #[tokio::test]

@@ -69,7 +69,7 @@ async fn ap_rest_02_tls_answers_over_http_1_and_http_2() {
     // Plain HTTP on a TLS port gets no answer and does not disturb the others.
     let mut plain = TcpStream::connect(server.address).await.unwrap();
     plain
-        .write_all(b"GET /v1 HTTP/1.1\r\nhost: x\r\n\r\n")
+        .write_all(b"GET /v1 HTTP/1.1\r\nhost: localhost\r\n\r\n")
         .await
         .unwrap();
     let mut answer = Vec::new();

@@ -39,7 +39,9 @@ async fn approvals(api: &Api, task: &str, status: &str) -> Value {
 #[tokio::test]
 async fn every_decision_is_a_record_that_its_receipt_names_as_evidence() {
     let server = Server::start().await;
-    server.add_key(key("ada", "user_ada", &["*"], None)).await;
+    server
+        .add_key(key("ada", "user_ada", &["*", "approvals:write"], None))
+        .await;
     let (api, ada) = (server.client(), server.client_with("ada"));
     let session = api.session().await;
     let empty = export(&api, &session).await;

@@ -4,6 +4,7 @@ use canon::{Map, Value};
 use serde_json::json;
 
 use super::schema::reference;
+use crate::access::Access;
 use crate::{PROTOCOL_VERSION, VERSION_HEADER};
 
 /// A method of a path.
@@ -31,8 +32,8 @@ pub struct Operation {
     pub media_type: &'static str,
     /// Other media types, for those who ask for them.
     pub on_request: &'static [&'static str],
-    /// True when neither version nor credential is asked for.
-    pub public: bool,
+    /// What it asks of its caller.
+    pub access: Access,
 }
 
 /// What an operation takes.
@@ -74,6 +75,7 @@ impl Operation {
         id: &'static str,
         tag: &'static str,
         gives: Gives,
+        access: Access,
     ) -> Self {
         Self {
             method,
@@ -87,7 +89,7 @@ impl Operation {
             gives,
             media_type: "application/json",
             on_request: &[],
-            public: false,
+            access,
         }
     }
 
@@ -121,9 +123,18 @@ impl Operation {
         self
     }
 
-    pub(super) const fn open(mut self) -> Self {
-        self.public = true;
-        self
+    /// True when neither version nor credential is asked for.
+    pub const fn public(&self) -> bool {
+        !self.access.key
+    }
+
+    /// Returns the parameter of the path that names what the operation is about.
+    pub fn subject(&self) -> Option<&'static str> {
+        let mut parameters = self.path.split('/').filter_map(|segment| {
+            let name = segment.strip_prefix('{')?;
+            name.strip_suffix('}')
+        });
+        parameters.next()
     }
 
     /// True when it changes something.
@@ -140,8 +151,11 @@ impl Operation {
             "responses": self.responses(),
         });
         if let Value::Object(members) = &mut operation {
-            if self.public {
+            if self.public() {
                 members.insert("security".to_owned(), json!([]));
+            } else {
+                let needed = json!({"all_of": self.access.all_of, "one_of": self.access.one_of});
+                members.insert("x-scopes".to_owned(), needed);
             }
             if let Some(body) = self.request_body() {
                 members.insert("requestBody".to_owned(), body);
@@ -160,7 +174,7 @@ impl Operation {
         });
         let mut parameters: Vec<Value> = in_path.collect();
         parameters.extend(self.query.iter().map(|name| refer(name)));
-        if !self.public {
+        if !self.public() {
             parameters.push(refer("protocol_version"));
         }
         if self.writes() {

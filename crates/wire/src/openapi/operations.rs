@@ -1,41 +1,52 @@
 //! Every operation: its method and path, what it takes and what it gives.
 
 use super::operation::{Body::*, Gives::*, Operation};
+use crate::access::Place::*;
+use crate::access::{PUBLIC, needs, needs_one_of};
 use crate::receipt::{MEDIA_TYPE, MEDIA_TYPE_CBOR};
+use domain::ResourceKind;
 
 /// Every operation of the contract, and those of the server itself.
 pub(super) const OPERATIONS: &[Operation] = &[
-    Operation::new("get", "/health", "getHealth", "Runtime", Json("Health")).open(),
+    Operation::new(
+        "get",
+        "/health",
+        "getHealth",
+        "Runtime",
+        Json("Health"),
+        PUBLIC,
+    ),
     Operation::new(
         "get",
         "/version",
         "getVersion",
         "Runtime",
         Json("RuntimeVersion"),
-    )
-    .open(),
+        PUBLIC,
+    ),
     Operation::new(
         "get",
         "/openapi.json",
         "getOpenApiDocument",
         "Discovery",
         AnyObject,
-    )
-    .open(),
+        PUBLIC,
+    ),
     Operation::new(
         "get",
         "/v1",
         "getProtocolDiscovery",
         "Discovery",
         Json("Discovery"),
-    )
-    .open(),
+        PUBLIC,
+    ),
     Operation::new(
         "get",
         "/v1/runtime",
         "getRuntime",
         "Runtime",
         Json("RuntimeMetadata"),
+        needs(&[], Unplaced),
     ),
     Operation::new(
         "get",
@@ -43,6 +54,7 @@ pub(super) const OPERATIONS: &[Operation] = &[
         "listCapabilities",
         "Runtime",
         Json("CapabilitySummary"),
+        needs(&[], Unplaced),
     ),
     Operation::new(
         "get",
@@ -50,15 +62,24 @@ pub(super) const OPERATIONS: &[Operation] = &[
         "getProviderCatalog",
         "Runtime",
         Json("ProviderCatalog"),
+        needs(&[], Unplaced),
     ),
-    Operation::new("get", "/v1/tools", "listTools", "Tools", Json("ToolList"))
-        .query(&["limit", "cursor"]),
+    Operation::new(
+        "get",
+        "/v1/tools",
+        "listTools",
+        "Tools",
+        Json("ToolList"),
+        needs(&[], Unplaced),
+    )
+    .query(&["limit", "cursor"]),
     Operation::new(
         "get",
         "/v1/tools/{tool_id}",
         "getTool",
         "Tools",
         Json("Tool"),
+        needs(&[], Unplaced),
     ),
     Operation::new(
         "get",
@@ -66,14 +87,15 @@ pub(super) const OPERATIONS: &[Operation] = &[
         "getAgentCard",
         "Discovery",
         Json("HarnAgentCard"),
-    )
-    .open(),
+        PUBLIC,
+    ),
     Operation::new(
         "get",
         "/v1/personas",
         "listPersonas",
         "Personas",
         Json("PersonaList"),
+        needs(&["personas:read"], Unplaced),
     )
     .query(&["limit", "cursor"]),
     Operation::new(
@@ -82,6 +104,10 @@ pub(super) const OPERATIONS: &[Operation] = &[
         "createPersona",
         "Personas",
         Json("Persona"),
+        needs(
+            &["personas:write"],
+            Every("personas:write for all workspaces"),
+        ),
     )
     .takes(Required("CreatePersonaRequest"))
     .with_status(201),
@@ -91,6 +117,7 @@ pub(super) const OPERATIONS: &[Operation] = &[
         "getPersona",
         "Personas",
         Json("Persona"),
+        needs(&["personas:read"], Unplaced),
     ),
     Operation::new(
         "patch",
@@ -98,6 +125,10 @@ pub(super) const OPERATIONS: &[Operation] = &[
         "updatePersona",
         "Personas",
         Json("Persona"),
+        needs(
+            &["personas:write"],
+            Every("personas:write for all workspaces"),
+        ),
     )
     .takes(Required("UpdatePersonaRequest")),
     Operation::new(
@@ -106,6 +137,7 @@ pub(super) const OPERATIONS: &[Operation] = &[
         "listWorkspaces",
         "Workspaces",
         Json("WorkspaceList"),
+        needs(&["workspaces:read"], Filtered),
     )
     .query(&["limit", "cursor"]),
     Operation::new(
@@ -114,6 +146,10 @@ pub(super) const OPERATIONS: &[Operation] = &[
         "createWorkspace",
         "Workspaces",
         Json("Workspace"),
+        needs(
+            &["workspaces:write"],
+            Every("workspaces:write for all workspaces"),
+        ),
     )
     .takes(Required("CreateWorkspaceRequest"))
     .with_status(201),
@@ -123,6 +159,7 @@ pub(super) const OPERATIONS: &[Operation] = &[
         "getWorkspace",
         "Workspaces",
         Json("Workspace"),
+        needs(&["workspaces:read"], InPath(ResourceKind::Workspace)),
     ),
     Operation::new(
         "patch",
@@ -130,6 +167,7 @@ pub(super) const OPERATIONS: &[Operation] = &[
         "updateWorkspace",
         "Workspaces",
         Json("Workspace"),
+        needs(&["workspaces:write"], InPath(ResourceKind::Workspace)),
     )
     .takes(Optional("UpdateWorkspaceRequest")),
     Operation::new(
@@ -138,6 +176,7 @@ pub(super) const OPERATIONS: &[Operation] = &[
         "readWorkspaceFile",
         "Workspaces",
         JsonAnyOf(&["WorkspaceFile", "WorkspaceFileListing"]),
+        needs(&["workspaces:read"], InPath(ResourceKind::Workspace)),
     )
     .query(&["path"]),
     Operation::new(
@@ -146,6 +185,7 @@ pub(super) const OPERATIONS: &[Operation] = &[
         "writeWorkspaceFile",
         "Workspaces",
         Json("WorkspaceFile"),
+        needs(&["workspaces:write"], InPath(ResourceKind::Workspace)),
     )
     .query(&["path"])
     .takes(Required("WriteWorkspaceFileRequest")),
@@ -155,6 +195,7 @@ pub(super) const OPERATIONS: &[Operation] = &[
         "listSessions",
         "Sessions",
         Json("SessionList"),
+        needs(&["sessions:read"], Filtered),
     )
     .query(&["workspace_id", "limit", "cursor"]),
     Operation::new(
@@ -163,6 +204,7 @@ pub(super) const OPERATIONS: &[Operation] = &[
         "createSession",
         "Sessions",
         Json("Session"),
+        needs(&["sessions:write"], InBody),
     )
     .takes(Optional("CreateSessionRequest"))
     .with_status(201),
@@ -172,6 +214,7 @@ pub(super) const OPERATIONS: &[Operation] = &[
         "getSession",
         "Sessions",
         Json("Session"),
+        needs(&["sessions:read"], InPath(ResourceKind::Session)),
     ),
     Operation::new(
         "patch",
@@ -179,6 +222,7 @@ pub(super) const OPERATIONS: &[Operation] = &[
         "updateSession",
         "Sessions",
         Json("Session"),
+        needs(&["sessions:write"], InPath(ResourceKind::Session)),
     )
     .takes(Optional("UpdateSessionRequest")),
     Operation::new(
@@ -187,6 +231,7 @@ pub(super) const OPERATIONS: &[Operation] = &[
         "closeSession",
         "Sessions",
         Json("Session"),
+        needs(&["sessions:write"], InPath(ResourceKind::Session)),
     )
     .takes(Optional("JsonObject")),
     Operation::new(
@@ -195,6 +240,7 @@ pub(super) const OPERATIONS: &[Operation] = &[
         "listSessionLiveClients",
         "Sessions",
         Json("LiveSessionClientList"),
+        needs(&["sessions:read"], InPath(ResourceKind::Session)),
     ),
     Operation::new(
         "post",
@@ -202,6 +248,7 @@ pub(super) const OPERATIONS: &[Operation] = &[
         "attachSessionClient",
         "Sessions",
         Json("LiveSessionClientChange"),
+        needs(&["sessions:write"], InPath(ResourceKind::Session)),
     )
     .takes(Required("AttachSessionClientRequest")),
     Operation::new(
@@ -210,6 +257,7 @@ pub(super) const OPERATIONS: &[Operation] = &[
         "takeoverSessionClient",
         "Sessions",
         Json("LiveSessionClientChange"),
+        needs(&["sessions:write"], InPath(ResourceKind::Session)),
     )
     .takes(Required("SessionClientRequest")),
     Operation::new(
@@ -218,6 +266,7 @@ pub(super) const OPERATIONS: &[Operation] = &[
         "detachSessionClient",
         "Sessions",
         Json("LiveSessionClientChange"),
+        needs(&["sessions:write"], InPath(ResourceKind::Session)),
     )
     .takes(Required("SessionClientRequest")),
     Operation::new(
@@ -226,6 +275,7 @@ pub(super) const OPERATIONS: &[Operation] = &[
         "heartbeatSessionClient",
         "Sessions",
         Json("LiveSessionClientChange"),
+        needs(&["sessions:write"], InPath(ResourceKind::Session)),
     )
     .takes(Required("SessionClientRequest")),
     Operation::new(
@@ -234,6 +284,7 @@ pub(super) const OPERATIONS: &[Operation] = &[
         "forkSession",
         "Sessions",
         Json("Session"),
+        needs(&["sessions:write"], InPath(ResourceKind::Session)),
     )
     .takes(Optional("ForkSessionRequest"))
     .with_status(201),
@@ -243,6 +294,7 @@ pub(super) const OPERATIONS: &[Operation] = &[
         "truncateSession",
         "Sessions",
         Json("TruncateSessionResponse"),
+        needs(&["sessions:write"], InPath(ResourceKind::Session)),
     )
     .takes(Required("TruncateSessionRequest")),
     Operation::new(
@@ -251,6 +303,7 @@ pub(super) const OPERATIONS: &[Operation] = &[
         "listSessionMessages",
         "Messages",
         Json("MessageList"),
+        needs(&["sessions:read"], InPath(ResourceKind::Session)),
     )
     .query(&["limit", "cursor"]),
     Operation::new(
@@ -259,6 +312,7 @@ pub(super) const OPERATIONS: &[Operation] = &[
         "appendSessionMessage",
         "Messages",
         Json("Message"),
+        needs(&["sessions:write"], InPath(ResourceKind::Session)),
     )
     .takes(Required("AppendMessageRequest"))
     .with_status(201),
@@ -268,6 +322,7 @@ pub(super) const OPERATIONS: &[Operation] = &[
         "listSessionTasks",
         "Tasks",
         Json("TaskList"),
+        needs(&["tasks:read"], InPath(ResourceKind::Session)),
     )
     .query(&["limit", "cursor"]),
     Operation::new(
@@ -276,6 +331,7 @@ pub(super) const OPERATIONS: &[Operation] = &[
         "submitSessionTask",
         "Tasks",
         Json("Task"),
+        needs(&["tasks:write"], InPath(ResourceKind::Session)),
     )
     .takes(Required("SubmitTaskRequest"))
     .with_status(202),
@@ -285,6 +341,7 @@ pub(super) const OPERATIONS: &[Operation] = &[
         "listSessionBranches",
         "Branches",
         Json("BranchList"),
+        needs(&["sessions:read"], InPath(ResourceKind::Session)),
     )
     .query(&["limit", "cursor"]),
     Operation::new(
@@ -293,6 +350,7 @@ pub(super) const OPERATIONS: &[Operation] = &[
         "createSessionBranch",
         "Branches",
         Json("Branch"),
+        needs(&["sessions:write"], InPath(ResourceKind::Session)),
     )
     .takes(Required("CreateBranchRequest"))
     .with_status(201),
@@ -302,6 +360,7 @@ pub(super) const OPERATIONS: &[Operation] = &[
         "listSessionEvents",
         "Events",
         Json("EventList"),
+        needs(&["events:read"], InPath(ResourceKind::Session)),
     )
     .query(&["after_event_id", "limit", "cursor", "after"]),
     Operation::new(
@@ -310,23 +369,35 @@ pub(super) const OPERATIONS: &[Operation] = &[
         "streamSessionEvents",
         "Events",
         Stream,
+        needs(&["events:read"], InPath(ResourceKind::Session)),
     )
     .query(&["after_event_id", "cursor", "after"]),
-    Operation::new("get", "/v1/tasks", "listTasks", "Tasks", Json("TaskList")).query(&[
-        "workspace_id",
-        "session_id",
-        "limit",
-        "cursor",
-    ]),
-    Operation::new("post", "/v1/tasks", "submitTask", "Tasks", Json("Task"))
-        .takes(Required("SubmitTaskRequest"))
-        .with_status(202),
+    Operation::new(
+        "get",
+        "/v1/tasks",
+        "listTasks",
+        "Tasks",
+        Json("TaskList"),
+        needs(&["tasks:read"], Filtered),
+    )
+    .query(&["workspace_id", "session_id", "limit", "cursor"]),
+    Operation::new(
+        "post",
+        "/v1/tasks",
+        "submitTask",
+        "Tasks",
+        Json("Task"),
+        needs(&["tasks:write"], InBody),
+    )
+    .takes(Required("SubmitTaskRequest"))
+    .with_status(202),
     Operation::new(
         "get",
         "/v1/tasks/{task_id}",
         "getTask",
         "Tasks",
         Json("Task"),
+        needs(&["tasks:read"], InPath(ResourceKind::Task)),
     ),
     Operation::new(
         "post",
@@ -334,6 +405,7 @@ pub(super) const OPERATIONS: &[Operation] = &[
         "cancelTask",
         "Tasks",
         Json("Task"),
+        needs(&["tasks:write"], InPath(ResourceKind::Task)),
     )
     .takes(Optional("CancelTaskRequest")),
     Operation::new(
@@ -342,6 +414,7 @@ pub(super) const OPERATIONS: &[Operation] = &[
         "listPermissionRequests",
         "Permissions",
         Json("PermissionRequestList"),
+        needs(&["tasks:read"], Filtered),
     )
     .query(&["session_id", "task_id", "limit", "cursor"]),
     Operation::new(
@@ -350,6 +423,7 @@ pub(super) const OPERATIONS: &[Operation] = &[
         "listTaskPermissionRequests",
         "Permissions",
         Json("PermissionRequestList"),
+        needs(&["tasks:read"], InPath(ResourceKind::Task)),
     )
     .query(&["limit", "cursor"]),
     Operation::new(
@@ -358,6 +432,10 @@ pub(super) const OPERATIONS: &[Operation] = &[
         "respondPermissionRequest",
         "Permissions",
         Json("PermissionRequest"),
+        needs_one_of(
+            &["tasks:write", "approvals:write"],
+            InPath(ResourceKind::Permission),
+        ),
     )
     .takes(Required("PermissionResponseRequest")),
     Operation::new(
@@ -366,6 +444,7 @@ pub(super) const OPERATIONS: &[Operation] = &[
         "getPermissionPolicy",
         "Permissions",
         Json("PermissionPolicyResponse"),
+        needs(&["tasks:read"], Unplaced),
     ),
     Operation::new(
         "put",
@@ -373,6 +452,7 @@ pub(super) const OPERATIONS: &[Operation] = &[
         "installPermissionPolicy",
         "Permissions",
         Json("PermissionPolicyResponse"),
+        needs(&["tasks:write"], Unplaced),
     )
     .takes(Required("PermissionPolicy")),
     Operation::new(
@@ -381,6 +461,7 @@ pub(super) const OPERATIONS: &[Operation] = &[
         "listPermissionRules",
         "Permissions",
         Json("RememberRuleList"),
+        needs(&["tasks:read"], Unplaced),
     ),
     Operation::new(
         "post",
@@ -388,6 +469,7 @@ pub(super) const OPERATIONS: &[Operation] = &[
         "createPermissionRule",
         "Permissions",
         Json("RememberRule"),
+        needs(&["tasks:write"], Unplaced),
     )
     .takes(Required("RememberRule")),
     Operation::new(
@@ -396,6 +478,7 @@ pub(super) const OPERATIONS: &[Operation] = &[
         "revokePermissionRule",
         "Permissions",
         Nothing,
+        needs(&["tasks:write"], Unplaced),
     )
     .with_status(204),
     Operation::new(
@@ -404,6 +487,7 @@ pub(super) const OPERATIONS: &[Operation] = &[
         "getPermissionHistory",
         "Permissions",
         Json("AuditEntryList"),
+        needs(&["tasks:read"], Unplaced),
     )
     .query(&[
         "session_id",
@@ -419,6 +503,7 @@ pub(super) const OPERATIONS: &[Operation] = &[
         "checkPermission",
         "Permissions",
         Json("PermissionCheckResponse"),
+        needs(&["tasks:write"], Unplaced),
     )
     .takes(Required("PermissionCheckRequest")),
     Operation::new(
@@ -427,6 +512,10 @@ pub(super) const OPERATIONS: &[Operation] = &[
         "replaySession",
         "Sessions",
         Json("Session"),
+        needs(
+            &["tasks:write", "sessions:write"],
+            InPath(ResourceKind::Session),
+        ),
     )
     .takes(Optional("ReplayTaskRequest"))
     .with_status(202),
@@ -436,6 +525,7 @@ pub(super) const OPERATIONS: &[Operation] = &[
         "replayTask",
         "Tasks",
         Json("Task"),
+        needs(&["tasks:write"], InPath(ResourceKind::Task)),
     )
     .takes(Optional("ReplayTaskRequest"))
     .with_status(202),
@@ -445,6 +535,10 @@ pub(super) const OPERATIONS: &[Operation] = &[
         "appendTaskMessage",
         "Messages",
         JsonAnyOf(&["Message", "PermissionRequest"]),
+        needs_one_of(
+            &["tasks:write", "approvals:write"],
+            InPath(ResourceKind::Task),
+        ),
     )
     .takes(Required("AppendTaskMessageRequest"))
     .with_status(201)
@@ -455,6 +549,7 @@ pub(super) const OPERATIONS: &[Operation] = &[
         "listTaskEvents",
         "Events",
         Json("EventList"),
+        needs(&["events:read"], InPath(ResourceKind::Task)),
     )
     .query(&["after_event_id", "limit", "cursor", "after"]),
     Operation::new(
@@ -463,6 +558,7 @@ pub(super) const OPERATIONS: &[Operation] = &[
         "streamTaskEvents",
         "Events",
         Stream,
+        needs(&["events:read"], InPath(ResourceKind::Task)),
     )
     .query(&["after_event_id", "cursor", "after"]),
     Operation::new(
@@ -471,6 +567,7 @@ pub(super) const OPERATIONS: &[Operation] = &[
         "listTaskReceipts",
         "Receipts",
         Json("ReceiptList"),
+        needs(&["receipts:read"], InPath(ResourceKind::Task)),
     )
     .query(&["limit", "cursor"]),
     Operation::new(
@@ -479,6 +576,7 @@ pub(super) const OPERATIONS: &[Operation] = &[
         "getBranch",
         "Branches",
         Json("Branch"),
+        needs(&["sessions:read"], InPath(ResourceKind::Branch)),
     ),
     Operation::new(
         "get",
@@ -486,6 +584,7 @@ pub(super) const OPERATIONS: &[Operation] = &[
         "getMessage",
         "Messages",
         Json("Message"),
+        needs(&["sessions:read"], InPath(ResourceKind::Message)),
     ),
     Operation::new(
         "get",
@@ -493,6 +592,7 @@ pub(super) const OPERATIONS: &[Operation] = &[
         "listArtifacts",
         "Artifacts",
         Json("ArtifactList"),
+        needs(&["artifacts:read"], Filtered),
     )
     .query(&["workspace_id", "session_id", "task_id", "limit", "cursor"]),
     Operation::new(
@@ -501,6 +601,7 @@ pub(super) const OPERATIONS: &[Operation] = &[
         "registerArtifact",
         "Artifacts",
         Json("Artifact"),
+        needs(&["artifacts:write"], InBody),
     )
     .takes(Required("RegisterArtifactRequest"))
     .with_status(201),
@@ -510,6 +611,7 @@ pub(super) const OPERATIONS: &[Operation] = &[
         "getArtifact",
         "Artifacts",
         Json("Artifact"),
+        needs(&["artifacts:read"], InPath(ResourceKind::Artifact)),
     ),
     Operation::new(
         "get",
@@ -517,6 +619,7 @@ pub(super) const OPERATIONS: &[Operation] = &[
         "downloadArtifactContent",
         "Artifacts",
         Bytes,
+        needs(&["artifacts:read"], InPath(ResourceKind::Artifact)),
     ),
     Operation::new(
         "get",
@@ -524,6 +627,7 @@ pub(super) const OPERATIONS: &[Operation] = &[
         "listEvents",
         "Events",
         Json("EventList"),
+        needs(&["events:read"], Filtered),
     )
     .query(&[
         "workspace_id",
@@ -540,8 +644,17 @@ pub(super) const OPERATIONS: &[Operation] = &[
         "getEvent",
         "Events",
         Json("Event"),
+        needs(&["events:read"], Filtered),
     ),
-    Operation::new("get", "/v1/events/stream", "streamEvents", "Events", Stream).query(&[
+    Operation::new(
+        "get",
+        "/v1/events/stream",
+        "streamEvents",
+        "Events",
+        Stream,
+        needs(&["events:read"], Filtered),
+    )
+    .query(&[
         "workspace_id",
         "session_id",
         "task_id",
@@ -555,6 +668,7 @@ pub(super) const OPERATIONS: &[Operation] = &[
         "getReceipt",
         "Receipts",
         Json("Receipt"),
+        needs(&["receipts:read"], InPath(ResourceKind::Receipt)),
     )
     .or_types(&[MEDIA_TYPE, MEDIA_TYPE_CBOR])
     .query(&["view"]),
@@ -564,6 +678,7 @@ pub(super) const OPERATIONS: &[Operation] = &[
         "verifyReceipt",
         "Receipts",
         Json("ReceiptVerification"),
+        needs(&["receipts:read"], InPath(ResourceKind::Receipt)),
     )
     .takes(Optional("VerifyReceiptRequest")),
     Operation::new(
@@ -572,6 +687,7 @@ pub(super) const OPERATIONS: &[Operation] = &[
         "listMemories",
         "Memories",
         Json("MemoryList"),
+        needs(&[], Unplaced),
     )
     .query(&["workspace_id", "session_id", "limit", "cursor"]),
     Operation::new(
@@ -580,6 +696,7 @@ pub(super) const OPERATIONS: &[Operation] = &[
         "createMemory",
         "Memories",
         Json("Memory"),
+        needs(&[], Unplaced),
     )
     .takes(Required("CreateMemoryRequest"))
     .with_status(201),
@@ -589,6 +706,7 @@ pub(super) const OPERATIONS: &[Operation] = &[
         "getMemory",
         "Memories",
         Json("Memory"),
+        needs(&[], Unplaced),
     ),
     Operation::new(
         "delete",
@@ -596,6 +714,7 @@ pub(super) const OPERATIONS: &[Operation] = &[
         "deleteMemory",
         "Memories",
         Nothing,
+        needs(&[], Unplaced),
     )
     .with_status(204),
     Operation::new(
@@ -604,6 +723,7 @@ pub(super) const OPERATIONS: &[Operation] = &[
         "listVaults",
         "Vaults",
         Json("VaultList"),
+        needs(&["vaults:read"], Filtered),
     )
     .query(&["workspace_id", "limit", "cursor"]),
     Operation::new(
@@ -612,6 +732,7 @@ pub(super) const OPERATIONS: &[Operation] = &[
         "putSecret",
         "Vaults",
         Nothing,
+        needs(&["vaults:write"], Every("vaults:write for all workspaces")),
     )
     .takes(Required("PutSecretRequest"))
     .with_status(204),
@@ -621,17 +742,26 @@ pub(super) const OPERATIONS: &[Operation] = &[
         "deleteSecret",
         "Vaults",
         Nothing,
+        needs(&["vaults:write"], Every("vaults:write for all workspaces")),
     )
     .with_status(204),
-    Operation::new("post", "/v1/vaults", "createVault", "Vaults", Json("Vault"))
-        .takes(Required("CreateVaultRequest"))
-        .with_status(201),
+    Operation::new(
+        "post",
+        "/v1/vaults",
+        "createVault",
+        "Vaults",
+        Json("Vault"),
+        needs(&["vaults:write"], InBody),
+    )
+    .takes(Required("CreateVaultRequest"))
+    .with_status(201),
     Operation::new(
         "get",
         "/v1/vaults/{vault_id}",
         "getVault",
         "Vaults",
         Json("Vault"),
+        needs(&["vaults:read"], InPath(ResourceKind::Vault)),
     ),
     Operation::new(
         "get",
@@ -639,6 +769,7 @@ pub(super) const OPERATIONS: &[Operation] = &[
         "listConnectors",
         "Connectors",
         Json("ConnectorList"),
+        needs(&["connectors:read"], Filtered),
     )
     .query(&["workspace_id", "limit", "cursor"]),
     Operation::new(
@@ -647,6 +778,7 @@ pub(super) const OPERATIONS: &[Operation] = &[
         "getConnector",
         "Connectors",
         Json("Connector"),
+        needs(&["connectors:read"], Filtered),
     ),
     Operation::new(
         "get",
@@ -654,6 +786,7 @@ pub(super) const OPERATIONS: &[Operation] = &[
         "listSkills",
         "Skills",
         Json("SkillList"),
+        needs(&["skills:read"], Unplaced),
     )
     .query(&["limit", "cursor"]),
     Operation::new(
@@ -662,6 +795,7 @@ pub(super) const OPERATIONS: &[Operation] = &[
         "getSkill",
         "Skills",
         Json("Skill"),
+        needs(&["skills:read"], Unplaced),
     ),
     Operation::new(
         "get",
@@ -669,6 +803,7 @@ pub(super) const OPERATIONS: &[Operation] = &[
         "listOutcomes",
         "Outcomes",
         Json("OutcomeList"),
+        needs(&["tasks:read"], Filtered),
     )
     .query(&["task_id", "limit", "cursor"]),
     Operation::new(
@@ -677,6 +812,7 @@ pub(super) const OPERATIONS: &[Operation] = &[
         "getOutcome",
         "Outcomes",
         Json("Outcome"),
+        needs(&["tasks:read"], InPath(ResourceKind::Outcome)),
     ),
     Operation::new(
         "get",
@@ -684,6 +820,7 @@ pub(super) const OPERATIONS: &[Operation] = &[
         "listQuotas",
         "Quotas",
         Json("QuotaList"),
+        needs(&[], Unplaced),
     )
     .query(&["limit", "cursor"]),
     Operation::new(
@@ -692,6 +829,7 @@ pub(super) const OPERATIONS: &[Operation] = &[
         "getQuota",
         "Quotas",
         Json("Quota"),
+        needs(&[], Unplaced),
     ),
     Operation::new(
         "put",
@@ -699,9 +837,31 @@ pub(super) const OPERATIONS: &[Operation] = &[
         "uploadArtifactContent",
         "Artifacts",
         Json("Artifact"),
+        needs(&["artifacts:write"], InPath(ResourceKind::Artifact)),
     )
     .takes(Octets),
-    Operation::new("get", "/healthz", "getLiveness", "Operation", PlainText).open(),
-    Operation::new("get", "/readyz", "getReadiness", "Operation", PlainText).open(),
-    Operation::new("get", "/metrics", "getMetrics", "Operation", PlainText).open(),
+    Operation::new(
+        "get",
+        "/healthz",
+        "getLiveness",
+        "Operation",
+        PlainText,
+        PUBLIC,
+    ),
+    Operation::new(
+        "get",
+        "/readyz",
+        "getReadiness",
+        "Operation",
+        PlainText,
+        PUBLIC,
+    ),
+    Operation::new(
+        "get",
+        "/metrics",
+        "getMetrics",
+        "Operation",
+        PlainText,
+        PUBLIC,
+    ),
 ];

@@ -4,6 +4,9 @@ use canon::Value;
 
 use super::operation::{Body::*, Gives::*, Operation};
 use super::schema::{Schema, Shape::*, Type::*, opt, req};
+use crate::access::Place::*;
+use crate::access::{PUBLIC, needs};
+use domain::ResourceKind;
 
 /// Operations beside those of the contract.
 pub(super) const OPERATIONS: &[Operation] = &[
@@ -13,6 +16,7 @@ pub(super) const OPERATIONS: &[Operation] = &[
         "verifyForeignReceipt",
         "Receipts",
         Json("ReceiptVerification"),
+        needs(&["receipts:read"], Unplaced),
     )
     .query(&["trust_anchor", "at_time", "integrity_only"])
     .takes(Required("JsonObject")),
@@ -22,6 +26,7 @@ pub(super) const OPERATIONS: &[Operation] = &[
         "getReceiptProof",
         "Receipts",
         Json("ReceiptProof"),
+        needs(&["receipts:read"], InPath(ResourceKind::Receipt)),
     ),
     Operation::new(
         "get",
@@ -29,6 +34,7 @@ pub(super) const OPERATIONS: &[Operation] = &[
         "listReceiptBatches",
         "Receipts",
         Json("ReceiptBatchList"),
+        needs(&["receipts:read"], Unplaced),
     )
     .query(&["limit", "cursor"]),
     Operation::new(
@@ -37,6 +43,7 @@ pub(super) const OPERATIONS: &[Operation] = &[
         "getReceiptConsistency",
         "Receipts",
         Json("ReceiptConsistencyProof"),
+        needs(&["receipts:read"], Unplaced),
     )
     .query(&["from", "to"]),
     Operation::new(
@@ -45,6 +52,7 @@ pub(super) const OPERATIONS: &[Operation] = &[
         "getReceiptBatch",
         "Receipts",
         Json("ReceiptBatch"),
+        needs(&["receipts:read"], Unplaced),
     ),
     Operation::new(
         "post",
@@ -52,6 +60,7 @@ pub(super) const OPERATIONS: &[Operation] = &[
         "cosignReceiptBatch",
         "Receipts",
         Json("ReceiptBatch"),
+        needs(&["receipts:write"], Unplaced),
     )
     .takes(Required("CosignRequest")),
     Operation::new(
@@ -60,6 +69,7 @@ pub(super) const OPERATIONS: &[Operation] = &[
         "getTrustChain",
         "Receipts",
         Json("TrustChainExport"),
+        needs(&["receipts:read"], InPath(ResourceKind::Session)),
     ),
     Operation::new(
         "get",
@@ -67,27 +77,34 @@ pub(super) const OPERATIONS: &[Operation] = &[
         "getReceiptKeys",
         "Receipts",
         Json("KeySet"),
+        PUBLIC,
     )
-    .of_type("application/jwk-set+json")
-    .open(),
+    .of_type("application/jwk-set+json"),
     Operation::new(
         "get",
         "/schemas/receipt-2026-04-25.schema.json",
         "getReceiptSchema",
         "Receipts",
         AnyObject,
+        PUBLIC,
     )
-    .of_type("application/schema+json")
-    .open(),
+    .of_type("application/schema+json"),
     Operation::new(
         "get",
         "/tlog/checkpoint",
         "getCheckpoint",
         "Receipts",
         PlainText,
-    )
-    .open(),
-    Operation::new("get", "/tlog/tile/{path}", "getTile", "Receipts", Bytes).open(),
+        PUBLIC,
+    ),
+    Operation::new(
+        "get",
+        "/tlog/tile/{path}",
+        "getTile",
+        "Receipts",
+        Bytes,
+        PUBLIC,
+    ),
 ];
 
 pub(super) const SCHEMAS: &[Schema] = &[

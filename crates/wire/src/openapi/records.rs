@@ -2,6 +2,9 @@
 
 use super::operation::{Body::Octets, Gives::*, Operation};
 use super::schema::{Schema, Shape::*, Type, Type::*, req};
+use crate::access::Place::*;
+use crate::access::needs;
+use domain::ResourceKind;
 
 /// Operations beside those of the contract.
 pub(super) const OPERATIONS: &[Operation] = &[
@@ -11,6 +14,10 @@ pub(super) const OPERATIONS: &[Operation] = &[
         "getTaskBundle",
         "Tasks",
         Bytes,
+        needs(
+            &["tasks:read", "receipts:read", "internal:read"],
+            InPath(ResourceKind::Task),
+        ),
     ),
     Operation::new(
         "get",
@@ -18,6 +25,7 @@ pub(super) const OPERATIONS: &[Operation] = &[
         "diffTasks",
         "Tasks",
         Json("RunDiff"),
+        needs(&["tasks:read", "events:read"], InPath(ResourceKind::Task)),
     )
     .query(&["other"]),
     Operation::new(
@@ -26,6 +34,7 @@ pub(super) const OPERATIONS: &[Operation] = &[
         "importTask",
         "Tasks",
         Json("Task"),
+        needs(&["tasks:import"], Every("tasks:import for all workspaces")),
     )
     .query(&["workspace_id"])
     .takes(Octets)

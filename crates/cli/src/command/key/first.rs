@@ -1,4 +1,5 @@
-//! The first key of a data directory, so that a fresh server can be used at once.
+//! The first keys of a data directory, so that a fresh server can be used at once: one that does everything but approve,
+//! and one that approves. One person can work with both, and the log still tells who decided.
 //!
 //! The text is durable in its file before the store knows the digest. A crash between the two leaves a file whose
 //! key does not work yet; the next start completes it. Nothing here ever replaces a file.
@@ -7,6 +8,7 @@ use std::fs::{File, OpenOptions};
 use std::io::{self, Write};
 use std::path::{Path, PathBuf};
 
+use engine::APPROVE;
 use engine::port::{ApiKey, Store};
 
 use super::{digest, new_id, new_text, now};
@@ -14,6 +16,20 @@ use crate::exit::{OrHint, Problem};
 
 /// The file in the data directory that holds the first key.
 pub(crate) const KEY_FILE: &str = "api-key";
+
+/// The file in the data directory that holds the key of the first approver.
+pub(crate) const APPROVER_KEY_FILE: &str = "approver-key";
+
+/// What the first approver may do besides approving: see what it decides on, and answer questions.
+const APPROVER_SCOPES: [&str; 7] = [
+    APPROVE,
+    "tasks:read",
+    "tasks:write",
+    "sessions:read",
+    "events:read",
+    "artifacts:read",
+    "receipts:read",
+];
 
 /// What became of the first key.
 #[derive(Debug, PartialEq, Eq)]
@@ -24,28 +40,53 @@ pub(crate) enum FirstKey {
     There,
 }
 
-/// Makes the first key when the directory has none.
+/// Makes the first key when the directory has none, and an approver's when nobody may approve yet.
 ///
 /// # Errors
-/// The disk fails, or the file holds something that is not a key.
-pub(crate) async fn ensure_first_key(
+/// The disk fails, or a file holds something that is not a key.
+pub(crate) async fn ensure_first_keys(
     directory: &Path,
     store: &dyn Store,
 ) -> anyhow::Result<FirstKey> {
-    let file = directory.join(KEY_FILE);
+    let disk = "check that the disk has room and lets this user write";
+    let keys = store.api_keys();
+    let keys = keys.await.or_hint("the keys cannot be read", disk)?;
+    let everything = ["*".to_owned()];
+    let first = ensure(
+        directory,
+        store,
+        (KEY_FILE, "admin"),
+        &everything,
+        keys.is_empty(),
+    )
+    .await?;
+    let nobody_approves = !keys
+        .iter()
+        .any(|key| key.scopes.iter().any(|scope| scope == APPROVE));
+    let scopes = APPROVER_SCOPES.map(str::to_owned);
+    let names = (APPROVER_KEY_FILE, "approver");
+    ensure(directory, store, names, &scopes, nobody_approves).await?;
+    Ok(first)
+}
+
+/// Makes a key with its file, or completes what an interrupted start left of it.
+async fn ensure(
+    directory: &Path,
+    store: &dyn Store,
+    (name, actor): (&str, &str),
+    scopes: &[String],
+    is_missing: bool,
+) -> anyhow::Result<FirstKey> {
+    let file = directory.join(name);
     let disk = "check that the disk has room and lets this user write";
     let text = match std::fs::read_to_string(&file) {
         Ok(text) => text.trim().to_owned(),
         Err(error) if error.kind() == io::ErrorKind::NotFound => {
-            let keys = store
-                .api_keys()
-                .await
-                .or_hint("the keys cannot be read", disk)?;
-            if !keys.is_empty() {
+            if !is_missing {
                 return Ok(FirstKey::There);
             }
             let text = new_text()?;
-            write_secret(directory, KEY_FILE, &format!("{text}\n"))
+            write_secret(directory, name, &format!("{text}\n"))
                 .or_hint(format_args!("`{}`", file.display()), disk)?;
             text
         }
@@ -58,26 +99,21 @@ pub(crate) async fn ensure_first_key(
         )
         .into());
     }
-    let known = store
-        .api_key(digest(&text))
-        .await
-        .or_hint("the keys cannot be read", disk)?;
-    if known.is_some() {
+    let known = store.api_key(digest(&text)).await;
+    if known.or_hint("the keys cannot be read", disk)?.is_some() {
         return Ok(FirstKey::There);
     }
     let key = ApiKey {
         id: new_id()?,
         digest: digest(&text),
-        actor: "admin".to_owned(),
+        actor: actor.to_owned(),
         workspaces: None,
-        scopes: vec!["*".to_owned()],
+        scopes: scopes.to_vec(),
         created_at: now(),
         revoked_at: None,
     };
-    store
-        .put_api_key(key)
-        .await
-        .or_hint("the first key was not stored", disk)?;
+    let stored = store.put_api_key(key).await;
+    stored.or_hint("a first key was not stored", disk)?;
     Ok(FirstKey::Made(file))
 }
 
@@ -109,8 +145,8 @@ mod tests {
         MemoryStore::new("testlogs", [7; 32])
     }
 
-    async fn ensure(home: &Path, store: &MemoryStore) -> FirstKey {
-        ensure_first_key(home, store).await.unwrap()
+    async fn start(home: &Path, store: &MemoryStore) -> FirstKey {
+        ensure_first_keys(home, store).await.unwrap()
     }
 
     #[tokio::test]
@@ -121,7 +157,7 @@ mod tests {
         let text = new_text().unwrap();
         write_secret(home.path(), KEY_FILE, &text).unwrap();
         assert!(matches!(
-            ensure(home.path(), &store).await,
+            start(home.path(), &store).await,
             FirstKey::Made(_)
         ));
         assert_eq!(
@@ -129,8 +165,8 @@ mod tests {
             text
         );
         assert!(store.api_key(digest(&text)).await.unwrap().is_some());
-        assert_eq!(ensure(home.path(), &store).await, FirstKey::There);
-        assert_eq!(store.api_keys().await.unwrap().len(), 1);
+        assert_eq!(start(home.path(), &store).await, FirstKey::There);
+        assert_eq!(store.api_keys().await.unwrap().len(), 2);
     }
 
     #[tokio::test]
@@ -139,10 +175,10 @@ mod tests {
         let store = store();
         std::fs::write(home.path().join("api-key.tmp"), "rpk_ha").unwrap();
         assert!(matches!(
-            ensure(home.path(), &store).await,
+            start(home.path(), &store).await,
             FirstKey::Made(_)
         ));
-        assert_eq!(store.api_keys().await.unwrap().len(), 1);
+        assert_eq!(store.api_keys().await.unwrap().len(), 2);
         assert!(!home.path().join("api-key.tmp").exists());
     }
 
@@ -150,9 +186,9 @@ mod tests {
     async fn a_directory_with_keys_and_without_the_file_gets_no_other_key() {
         let home = tempfile::tempdir().unwrap();
         let store = store();
-        ensure(home.path(), &store).await;
+        start(home.path(), &store).await;
         std::fs::remove_file(home.path().join(KEY_FILE)).unwrap();
-        assert_eq!(ensure(home.path(), &store).await, FirstKey::There);
+        assert_eq!(start(home.path(), &store).await, FirstKey::There);
         assert!(!home.path().join(KEY_FILE).exists());
     }
 
@@ -160,22 +196,49 @@ mod tests {
     async fn a_revoked_first_key_stays_revoked() {
         let home = tempfile::tempdir().unwrap();
         let store = store();
-        ensure(home.path(), &store).await;
+        start(home.path(), &store).await;
         let key = store.api_keys().await.unwrap().remove(0);
         let revoked = ApiKey {
             revoked_at: Some(now()),
             ..key
         };
         store.put_api_key(revoked.clone()).await.unwrap();
-        assert_eq!(ensure(home.path(), &store).await, FirstKey::There);
-        assert_eq!(store.api_keys().await.unwrap(), [revoked]);
+        assert_eq!(start(home.path(), &store).await, FirstKey::There);
+        assert_eq!(store.api_keys().await.unwrap().first(), Some(&revoked));
+        assert_eq!(store.api_keys().await.unwrap().len(), 2);
+    }
+
+    #[tokio::test]
+    async fn u21_a_directory_of_before_gets_an_approver_and_its_keys_stay_as_they_were() {
+        let home = tempfile::tempdir().unwrap();
+        let store = store();
+        let before = ApiKey {
+            id: "key_old".to_owned(),
+            digest: digest("rpk_old"),
+            actor: "admin".to_owned(),
+            workspaces: None,
+            scopes: vec!["*".to_owned()],
+            created_at: now(),
+            revoked_at: None,
+        };
+        store.put_api_key(before.clone()).await.unwrap();
+        for _ in 0..2 {
+            assert_eq!(start(home.path(), &store).await, FirstKey::There);
+            let keys = store.api_keys().await.unwrap();
+            assert_eq!(keys.len(), 2);
+            assert!(keys.contains(&before));
+            let approver = keys.iter().find(|key| key.actor == "approver").unwrap();
+            assert!(approver.scopes.iter().any(|scope| scope == APPROVE));
+        }
+        assert!(home.path().join(APPROVER_KEY_FILE).exists());
+        assert!(!home.path().join(KEY_FILE).exists());
     }
 
     #[tokio::test]
     async fn a_file_that_holds_no_key_is_left_alone() {
         let home = tempfile::tempdir().unwrap();
         std::fs::write(home.path().join(KEY_FILE), "hello\n").unwrap();
-        let error = ensure_first_key(home.path(), &store()).await.unwrap_err();
+        let error = ensure_first_keys(home.path(), &store()).await.unwrap_err();
         assert!(error.to_string().contains("does not hold a key"), "{error}");
         assert_eq!(
             std::fs::read_to_string(home.path().join(KEY_FILE)).unwrap(),

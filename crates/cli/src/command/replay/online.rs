@@ -92,7 +92,8 @@ pub(super) async fn upload(
     let body = json!({
         "kind": "other",
         "mime_type": "application/json",
-        "visibility": "receipt_only",
+        // What nobody may read nobody may put into a run.
+        "visibility": "internal",
         "session_id": session,
         "workspace_id": workspace,
         "metadata": {"override_key": large.key},

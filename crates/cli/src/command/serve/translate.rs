@@ -31,6 +31,7 @@ pub(super) fn config(settings: &Settings) -> anyhow::Result<Config> {
         tls,
         allow_plain_http: settings.allow_plain_http,
         public_url: (!settings.public_url.is_empty()).then(|| settings.public_url.clone()),
+        allowed_hosts: settings.allowed_hosts.clone(),
         card_object: match settings.card_object {
             CardObject::HarnAgentCard => "harn_agent_card".to_owned(),
             CardObject::AgentCard => "agent_card".to_owned(),
