@@ -59,6 +59,12 @@ pub(crate) enum Command {
     /// Show, verify and prove receipts, on a server or from files alone
     #[command(subcommand)]
     Receipt(receipt::Command),
+    /// Compare heads of a receipt log
+    #[command(subcommand)]
+    Tlog(receipt::tlog::Command),
+    /// Ask third parties to sign the heads of the receipt log
+    #[command(subcommand)]
+    Witness(crate::witness::Command),
     /// Write JSON from stdin in its canonical form to stdout
     Canonicalize(CanonicalizeArgs),
     /// Replay blocks: capture a run, verify its inputs, run it again
