@@ -45,6 +45,6 @@ pub use event::*;
 pub use kind::*;
 pub use log::Log;
 pub use notify::{Debouncer, Notification};
-pub use replay::{Reader, Target};
+pub use replay::{Graph, Reader, Target};
 pub use state::Field;
 pub use vector::{Model, Vector};

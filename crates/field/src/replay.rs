@@ -5,6 +5,7 @@
 //! was thrown away. The whole answer or none: a chain that is too large is refused, never cut.
 
 mod chain;
+mod graph;
 mod summary;
 mod wording;
 
@@ -17,6 +18,7 @@ use crate::event::{Entry, Event, SYSTEM, UnitText};
 use crate::kind::{Depth, TargetType};
 use crate::log::{Log, Place};
 
+pub use graph::Graph;
 pub(crate) use wording::recorded_start;
 
 /// What is asked for.

@@ -43,7 +43,7 @@ mod write;
 
 pub use audit::{Audit, AuditError, DamagedBlock};
 pub use directory::{FORMAT_VERSION, OpenError};
-pub use export::{Evidence, Exported, export};
+pub use export::{Evidence, Exported, SealManifest, export};
 pub use fold::{Problem, What};
 pub use kept::Kept;
 pub use loss::Loss;

@@ -70,10 +70,13 @@ impl NewUnit<'_> {
             return None;
         }
         let found = candidates.into_iter().filter(|(row, unit)| {
+            // Words first: they rule most units out and cost less than a vector.
             let words = unit.text.as_ref().map(|text| text.content.as_str());
-            let theirs = field.search.vector(*row, &vector.model);
             words.is_some_and(|words| contradict(self.content, words))
-                && theirs.is_some_and(|theirs| are_close(&vector, &theirs))
+                && field
+                    .search
+                    .vector(*row, &vector.model)
+                    .is_some_and(|theirs| are_close(&vector, &theirs))
         });
         Some(found.map(|(_, unit)| unit.id.clone()).collect())
     }

@@ -17,6 +17,7 @@ mod coverage;
 mod envelope;
 mod hostile;
 mod oracle;
+mod picture;
 mod quality;
 mod record;
 mod register;
