@@ -59,6 +59,12 @@ pub(crate) enum Command {
     /// Show, verify and prove receipts, on a server or from files alone
     #[command(subcommand)]
     Receipt(receipt::Command),
+    /// Compare heads of a receipt log
+    #[command(subcommand)]
+    Tlog(receipt::tlog::Command),
+    /// Ask third parties to sign the heads of the receipt log
+    #[command(subcommand)]
+    Witness(crate::witness::Command),
     /// Write JSON from stdin in its canonical form to stdout
     Canonicalize(CanonicalizeArgs),
     /// Replay blocks: capture a run, verify its inputs, run it again
@@ -425,6 +431,11 @@ pub(crate) enum LogCommand {
         Example:\n  reprise log recover --accept-loss --data /var/lib/reprise"
     )]
     Recover(LogRecoverArgs),
+    /// Remove the blobs that nothing names: what refused uploads and killed processes left
+    #[command(
+        after_help = "Stop the server first. Reads the whole log.\n\nExample:\n  reprise log sweep --data /var/lib/reprise"
+    )]
+    Sweep(LogArgs),
     /// Reduce finished tasks to headers once they are older than the retention
     #[command(
         after_help = "Stop the server first. Of each event of such a task its envelope and the digest of what it said stay;\n\

@@ -14,6 +14,7 @@ mod receipt;
 mod sidecar;
 mod signing;
 mod vault;
+mod witness;
 
 use std::io;
 use std::process::ExitCode;
@@ -58,6 +59,8 @@ fn run(command: Command) -> anyhow::Result<ExitCode> {
         Command::Contracts(command) => contracts::run(command),
         Command::Log(log) => command::log::run(log),
         Command::Receipt(receipt) => receipt::run(receipt),
+        Command::Tlog(tlog) => receipt::tlog::run(tlog),
+        Command::Witness(witness) => witness::run(witness),
         Command::Canonicalize(args) => command::canonicalize::run(&args),
         Command::Sidecar(args) => return sidecar::run(args),
         Command::VerifyReplay(args) => return sidecar::run(args.into()),

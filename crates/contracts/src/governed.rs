@@ -264,7 +264,7 @@ impl<C: ModelClient, H: Hooks> Governed<C, H> {
                     ));
                 }
                 Settlement::Reject(_) | Settlement::Wait => {
-                    return Err(CreateError::Contract(decision));
+                    return Err(CreateError::Contract(Box::new(decision)));
                 }
                 Settlement::Retry { feedback, .. } => {
                     retries_left -= 1;
@@ -273,7 +273,7 @@ impl<C: ModelClient, H: Hooks> Governed<C, H> {
                     {
                         return Err(match refusal {
                             Refusal::Blocked { .. } => {
-                                CreateError::Contract(decision.stop_retry(&refusal))
+                                CreateError::Contract(Box::new(decision.stop_retry(&refusal)))
                             }
                             refusal => CreateError::refused(refusal),
                         });
@@ -481,7 +481,7 @@ impl<C: ModelClient, H: Hooks> Governed<C, H> {
             let at = self.hooks.now();
             self.commit(&Event::Refused { at }, Some(&decision))?;
             self.hooks.blocked(&decision);
-            return Err(CreateError::Contract(decision));
+            return Err(CreateError::Contract(Box::new(decision)));
         }
         Err(CreateError::refused(refusal))
     }

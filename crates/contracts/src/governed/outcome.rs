@@ -28,7 +28,7 @@ impl Fault {
 pub enum CreateError<E> {
     /// Contracts block the response, or a limit the request.
     #[error("blocked by contract")]
-    Contract(Decision),
+    Contract(Box<Decision>),
     /// The session was stopped for good.
     #[error("the session was killed: {cause}")]
     Killed {

@@ -18,11 +18,16 @@ use domain::Timestamp;
 
 use crate::support::{TOOLS, at, decimal, desk_files, desk_options, file, payment, source, value};
 
+/// Calls with their arguments, or how the provider fails.
+type Scripted = Result<Vec<(&'static str, String)>, &'static str>;
+/// The tools that were offered, and what was said about the others.
+type Sent = (Vec<String>, Option<String>);
+
 /// What the model was sent, and what it answers.
 #[derive(Debug, Default, Clone)]
 struct Script {
-    answers: Rc<RefCell<VecDeque<Result<Vec<(&'static str, String)>, &'static str>>>>,
-    sent: Rc<RefCell<Vec<(Vec<String>, Option<String>)>>>,
+    answers: Rc<RefCell<VecDeque<Scripted>>>,
+    sent: Rc<RefCell<Vec<Sent>>>,
     usage: Option<Usage>,
     /// Pulled while the model thinks.
     switch: Rc<RefCell<Option<KillSwitch>>>,
@@ -209,7 +214,7 @@ impl World {
         self.session.create(&"hello".to_owned(), request, outputs)
     }
 
-    fn sent(&self) -> Vec<(Vec<String>, Option<String>)> {
+    fn sent(&self) -> Vec<Sent> {
         self.script.sent.borrow().clone()
     }
 }
