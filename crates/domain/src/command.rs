@@ -138,6 +138,8 @@ pub struct SealHead {
     pub checkpoint: String,
     /// What the log had lost before it went on under a new origin; this head is the first one under it.
     pub recovered: Option<Value>,
+    /// The statement by which another key took over; this head is the first one that it signed.
+    pub rotation: Option<Value>,
 }
 
 /// See [`Order::CosignHead`].

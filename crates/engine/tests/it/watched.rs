@@ -163,6 +163,10 @@ impl Store for Watched {
         self.inner.api_keys()
     }
 
+    fn health(&self) -> BoxFuture<'_, Result<(), StoreFault>> {
+        self.inner.health()
+    }
+
     fn put_api_key(&self, key: ApiKey) -> BoxFuture<'_, Result<(), StoreFault>> {
         self.inner.put_api_key(key)
     }
