@@ -121,8 +121,7 @@ async fn an_exact_replay_opens_no_socket_and_starts_no_process() {
     command.env("REPRISE_LOG_LEVEL", "warn");
     let server = Server::start(&mut command).unwrap_or_else(|said| panic!("{said:?}"));
     let key = std::fs::read_to_string(world.data().join("api-key")).unwrap();
-    let approver = std::fs::read_to_string(world.data().join("approver-key")).unwrap();
-    let api = Api::new(&server.url, key.trim(), approver.trim());
+    let api = Api::new(&server.url, key.trim());
     let start = read(&file).len();
     let task = run(&api).await;
     assert_eq!(task["status"], "COMPLETED", "{task}");

@@ -59,8 +59,7 @@ async fn traced(flags: &[&str]) -> (Trace, usize) {
         .env("REPRISE_LIMITS_SETTLE_WINDOW_MS", "10000");
     let server = Server::start(&mut command).unwrap_or_else(|said| panic!("{said:?}"));
     let key = std::fs::read_to_string(world.data().join("api-key")).unwrap();
-    let approver = std::fs::read_to_string(world.data().join("approver-key")).unwrap();
-    let writes = write(&Api::new(&server.url, key.trim(), approver.trim())).await;
+    let writes = write(&Api::new(&server.url, key.trim())).await;
     let (status, _) = server.stop();
     assert_eq!(status.code(), Some(0));
     let text = std::fs::read_to_string(&file).unwrap();

@@ -50,10 +50,6 @@ impl Store for Watched {
         self.inner.head()
     }
 
-    fn health(&self) -> BoxFuture<'_, Result<(), StoreFault>> {
-        self.inner.health()
-    }
-
     fn news(&self) -> broadcast::Receiver<News> {
         self.inner.news()
     }
