@@ -92,6 +92,7 @@ impl Performer for Script {
                 "description": "Looks at one thing and tells what it saw.",
                 "parameters": {"type": "object", "properties": {"turn": {"type": "integer"}}},
                 "repeatable": true,
+                "read_only": true,
             }]})),
             EffectKind::Model => {
                 let (text, value) = self.answer(number);

@@ -86,7 +86,8 @@ pub(crate) async fn check_life(
             "vendor.effect_requested" => {
                 requested.insert((task, text("/effect_key")), stored.position);
             }
-            "task.failed" if stored.position > began_at => {
+            // A replay fails as its source did.
+            "task.failed" if stored.position > began_at && !task.starts_with("task_replay_") => {
                 let code = text("/failure/code");
                 let poisoned = workflows.get(&task).map(String::as_str) == Some("poison");
                 if code == "cannot_advance" && !poisoned {

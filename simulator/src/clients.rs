@@ -308,7 +308,8 @@ pub(crate) async fn finish_all(engine: &Engine, clock: impl Clock) {
             let Ok(id) = TaskId::parse(&document.id) else {
                 continue;
             };
-            if state.workflow == "hold" || state.status.is_waiting() {
+            // A replay ends by itself, whatever it repeats.
+            if (state.workflow == "hold" && state.replay.is_none()) || state.status.is_waiting() {
                 let request = Request::CancelTask { id, reason: None };
                 let _ = engine
                     .dispatch(&caller, request, None, Settle::Window)

@@ -36,6 +36,7 @@ const EDGES: &[(&str, &[&str])] = &[
         &[
             "canon",
             "conformance",
+            "contracts",
             "domain",
             "effects",
             "engine",
@@ -79,6 +80,7 @@ const OFFLINE: &[&str] = &[
     "crates/cli/src/command/diff.rs",
     "crates/cli/src/command/replay/keys.rs",
     "crates/cli/src/command/replay/offline.rs",
+    "crates/cli/src/contracts/",
     "crates/cli/src/receipt/",
     "crates/cli/src/sidecar/",
 ];

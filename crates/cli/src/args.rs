@@ -7,7 +7,7 @@ use std::path::PathBuf;
 use clap::{Args, Parser, Subcommand};
 
 use crate::command::{diff, log, replay};
-use crate::{persona, receipt, sidecar, vault};
+use crate::{contracts, persona, receipt, sidecar, vault};
 
 /// The flight recorder for AI agents: run them under contract, replay any run, prove what happened.
 #[derive(Debug, Parser)]
@@ -50,12 +50,21 @@ pub(crate) enum Command {
     /// Keep secrets for tools and providers, list and forget them
     #[command(subcommand)]
     Vault(vault::Command),
+    /// Check, test, draft and explain contracts for tool calls
+    #[command(subcommand)]
+    Contracts(contracts::Command),
     /// Check, rebuild, export and prune the event log, and import tasks from other servers
     #[command(subcommand)]
     Log(LogCommand),
     /// Show, verify and prove receipts, on a server or from files alone
     #[command(subcommand)]
     Receipt(receipt::Command),
+    /// Compare heads of a receipt log
+    #[command(subcommand)]
+    Tlog(receipt::tlog::Command),
+    /// Ask third parties to sign the heads of the receipt log
+    #[command(subcommand)]
+    Witness(crate::witness::Command),
     /// Write JSON from stdin in its canonical form to stdout
     Canonicalize(CanonicalizeArgs),
     /// Replay blocks: capture a run, verify its inputs, run it again
@@ -422,6 +431,11 @@ pub(crate) enum LogCommand {
         Example:\n  reprise log recover --accept-loss --data /var/lib/reprise"
     )]
     Recover(LogRecoverArgs),
+    /// Remove the blobs that nothing names: what refused uploads and killed processes left
+    #[command(
+        after_help = "Stop the server first. Reads the whole log.\n\nExample:\n  reprise log sweep --data /var/lib/reprise"
+    )]
+    Sweep(LogArgs),
     /// Reduce finished tasks to headers once they are older than the retention
     #[command(
         after_help = "Stop the server first. Of each event of such a task its envelope and the digest of what it said stay;\n\

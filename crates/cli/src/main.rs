@@ -6,6 +6,7 @@ mod args;
 mod client;
 mod command;
 mod config;
+mod contracts;
 mod exit;
 mod output;
 mod persona;
@@ -13,6 +14,7 @@ mod receipt;
 mod sidecar;
 mod signing;
 mod vault;
+mod witness;
 
 use std::io;
 use std::process::ExitCode;
@@ -54,8 +56,11 @@ fn run(command: Command) -> anyhow::Result<ExitCode> {
         Command::Diff(args) => command::diff::run(&args),
         Command::Persona(persona) => wait(persona::run(persona)),
         Command::Vault(vault) => vault::run(vault),
+        Command::Contracts(command) => contracts::run(command),
         Command::Log(log) => command::log::run(log),
         Command::Receipt(receipt) => receipt::run(receipt),
+        Command::Tlog(tlog) => receipt::tlog::run(tlog),
+        Command::Witness(witness) => witness::run(witness),
         Command::Canonicalize(args) => command::canonicalize::run(&args),
         Command::Sidecar(args) => return sidecar::run(args),
         Command::VerifyReplay(args) => return sidecar::run(args.into()),

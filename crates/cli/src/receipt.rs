@@ -9,7 +9,9 @@ mod file;
 mod online;
 mod replays;
 mod report;
+pub(crate) mod tlog;
 mod trust;
+mod witnessed;
 
 use std::path::PathBuf;
 
@@ -63,6 +65,13 @@ pub(crate) enum Command {
         after_help = "Stop the server first: it holds its key until it ends.\n\nExample:\n  reprise receipt rotate-key"
     )]
     RotateKey(RotateArgs),
+    /// Say since when a key is not trusted any more, because somebody else may have it
+    #[command(
+        after_help = "Stop the server first. A key that is in use is rotated first. What the key signed counts from then on only \
+        with its place in a log head that another key signed.\n\n\
+        Example:\n  reprise receipt revoke-key key_0123456789abcdef --since 2026-11-15T10:00:00Z"
+    )]
+    RevokeKey(RevokeArgs),
 }
 
 /// `reprise receipt show`
@@ -113,6 +122,12 @@ pub(crate) struct VerifyArgs {
     /// The time at which keys must have been valid [default: the time of issue]
     #[arg(long, value_name = "TIME", conflicts_with = "bundle")]
     at_time: Option<String>,
+    /// The public key (`name+id+key`) of a witness that must have signed the checkpoint; repeat for more
+    #[arg(long, value_name = "VKEY")]
+    witness: Vec<String>,
+    /// How many of these witnesses must have signed [default: all]
+    #[arg(long, value_name = "N", requires = "witness")]
+    quorum: Option<usize>,
     /// Ask only whether a file or bundle is whole, not who vouches for it
     #[arg(long, conflicts_with_all = ["keys", "trust_anchor", "at_time"])]
     unsigned: bool,
@@ -166,6 +181,21 @@ pub(crate) struct RotateArgs {
     data: DataArgs,
 }
 
+/// `reprise receipt revoke-key`
+#[derive(Debug, clap::Args)]
+pub(crate) struct RevokeArgs {
+    /// The key's id
+    key: String,
+    /// The time from which on nothing that it signed is believed by its date [default: now]
+    #[arg(long, value_name = "TIME")]
+    since: Option<String>,
+    /// Print JSON
+    #[arg(long)]
+    json: bool,
+    #[command(flatten)]
+    data: DataArgs,
+}
+
 /// Runs one of them.
 pub(crate) fn run(command: Command) -> anyhow::Result<Exit> {
     match command {
@@ -184,6 +214,7 @@ pub(crate) fn run(command: Command) -> anyhow::Result<Exit> {
             connection: &args.connection,
         }),
         Command::RotateKey(args) => rotate(&args),
+        Command::RevokeKey(args) => revoke(&args),
     }
 }
 
@@ -350,6 +381,7 @@ fn verify(args: &VerifyArgs) -> anyhow::Result<Exit> {
         true => Question::Whole,
         false => Question::Valid,
     };
+    let witnesses = witnessed::Witnesses::read(&args.witness, args.quorum)?;
     let findings = match (&args.bundle, &args.receipt) {
         (Some(directory), _) => bundle::verify(&bundle::Request {
             directory,
@@ -357,6 +389,7 @@ fn verify(args: &VerifyArgs) -> anyhow::Result<Exit> {
             checkpoint: args.checkpoint.as_deref(),
             trust_anchor: args.trust_anchor.as_deref(),
             all_signatures: args.all_signatures,
+            witnesses: &witnesses,
             question,
         })?,
         (None, Some(name)) if names_file(name) => file::verify(&file::Request {
@@ -368,6 +401,7 @@ fn verify(args: &VerifyArgs) -> anyhow::Result<Exit> {
             checkpoint: args.checkpoint.as_deref(),
             trust_anchor: args.trust_anchor.as_deref(),
             at_time: args.at_time.as_deref(),
+            witnesses: &witnesses,
             question,
         })?,
         (None, Some(name)) => {
@@ -375,6 +409,7 @@ fn verify(args: &VerifyArgs) -> anyhow::Result<Exit> {
                 || args.previous.is_some()
                 || args.first
                 || args.unsigned
+                || !args.witness.is_empty()
                 || args.proof.is_some()
                 || args.checkpoint.is_some();
             if needs_file {
@@ -405,23 +440,46 @@ fn proof(args: &ProofArgs) -> anyhow::Result<Exit> {
     Ok(Exit::Ok)
 }
 
+/// Opens a data directory. Holding it keeps servers away: one that runs would go on with the old key.
+fn hold(data: &std::path::Path) -> Result<SqliteStore, Problem> {
+    if !data.exists() {
+        return Err(Problem::new(
+            format!("`{}` is not a data directory", data.display()),
+            "name the directory that `reprise serve` uses",
+        ));
+    }
+    SqliteStore::open(data, Options::default()).map_err(|error| {
+        let hint = error.hint();
+        Problem::new(error.to_string(), hint)
+    })
+}
+
+fn revoke(args: &RevokeArgs) -> anyhow::Result<Exit> {
+    let data = args.data.data.as_path();
+    let since = match &args.since {
+        None => jiff::Timestamp::now().as_second(),
+        Some(time) => receipts::seconds_of(time).ok_or_else(|| {
+            let hint = "write it as 2026-11-15T10:00:00Z";
+            Problem::new(format!("`{time}` is not an RFC 3339 time"), hint)
+        })?,
+    };
+    let store = hold(data)?;
+    let rotated = signing::revoke(data, &store, &args.key, since)?;
+    store.close();
+    if args.json {
+        let active = rotated.map(|rotated| rotated.new);
+        let value = json!({"revoked": args.key, "since": since, "rotated_to": active});
+        Output::stdout().json(&value)?;
+    } else {
+        talk(format_args!("`{}` is revoked", args.key));
+    }
+    Ok(Exit::Ok)
+}
+
 fn rotate(args: &RotateArgs) -> anyhow::Result<Exit> {
     let data = args.data.data.as_path();
-    // Holding the directory keeps servers away: one that runs would go on with the old key.
-    let open = || {
-        if !data.exists() {
-            return Err(Problem::new(
-                format!("`{}` is not a data directory", data.display()),
-                "name the directory that `reprise serve` uses",
-            ));
-        }
-        SqliteStore::open(data, Options::default()).map_err(|error| {
-            let hint = error.hint();
-            Problem::new(error.to_string(), hint)
-        })
-    };
-    let store = open()?;
-    let rotated = signing::rotate(data)?;
+    let store = hold(data)?;
+    let rotated = signing::rotate(data, &store)?;
     store.close();
     if args.json {
         let value = json!({"active": rotated.new, "previous": rotated.old});

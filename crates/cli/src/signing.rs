@@ -1,7 +1,7 @@
 //! The keys that sign receipts, in one file of the data directory.
 //!
 //! Made and synced before the first receipt can be signed. A key that was ever in use stays in the file, because its
-//! public half must stay published. Seeds leave this module only inside a signer.
+//! public half must stay published; its seed goes when another key takes over. Seeds leave this module only inside a signer.
 
 use std::io;
 use std::path::{Path, PathBuf};
@@ -10,9 +10,17 @@ use std::sync::Arc;
 use anyhow::Context as _;
 use base64::Engine as _;
 use base64::engine::general_purpose::URL_SAFE_NO_PAD;
+use canon::Digest;
+use domain::BatchId;
 use engine::Authority;
-use receipts::{KeySet, PublicKey, Signer};
+use engine::port::{Clock as _, Ids as _, Store};
+use receipts::merkle::Frontier;
+use receipts::note::Note;
+use receipts::{KeySet, PublicKey, Retired, Signer};
 use serde::{Deserialize, Serialize};
+use serde_json::json;
+use server::world::{RandomIds, SystemClock};
+use store::SqliteStore;
 
 use crate::command::key::write_secret;
 use crate::exit::{OrHint, Problem};
@@ -21,7 +29,8 @@ use crate::exit::{OrHint, Problem};
 pub(crate) const FILE: &str = "signing-keys.json";
 
 const FORMAT: &str = "reprise-signing-keys";
-const VERSION: u32 = 1;
+/// Since 2 a key that was rotated out has no seed, and says where it ended.
+const VERSION: u32 = 2;
 const RESTORE: &str = "restore it from a backup; receipts are signed with it. To go on with a new key instead, move the \
     file away and keep the old public keys for those who verify old receipts";
 
@@ -42,17 +51,38 @@ struct Keys {
     active: String,
     /// Every key that was ever in use, oldest first.
     keys: Vec<Key>,
+    /// The statement of a rotation that the log does not hold yet.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    unlogged: Option<serde_json::Value>,
 }
 
 #[derive(Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 struct Key {
     key_id: String,
-    seed: String,
+    /// The secret half; a key that was rotated out has none any more.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    seed: Option<String>,
+    /// The public half of a key without its secret one.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    public: Option<String>,
     #[serde(default, skip_serializing_if = "Option::is_none")]
     nbf: Option<i64>,
     #[serde(default, skip_serializing_if = "Option::is_none")]
     exp: Option<i64>,
+    /// Where the log stood at its end.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    retired: Option<End>,
+    /// Since when it is not trusted.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    revoked_at: Option<i64>,
+}
+
+#[derive(Serialize, Deserialize, Clone, Copy)]
+#[serde(deny_unknown_fields)]
+struct End {
+    size: u64,
+    root: Digest,
 }
 
 /// What a rotation did.
@@ -83,6 +113,7 @@ pub(crate) fn authority(directory: &Path, log: &str) -> anyhow::Result<Authority
                 name: None,
                 active: key.key_id.clone(),
                 keys: vec![key],
+                unlogged: None,
             };
             write(directory, &keys)?;
             keys
@@ -144,12 +175,15 @@ pub(crate) fn sealer(
     }))
 }
 
-/// Makes a new key and ends the validity of the active one. The caller holds the data directory: a running server would
-/// go on with the old key.
+/// Makes a new key, and ends the active one where the log stands. The caller holds the data directory: a running server
+/// would go on with the old key.
+///
+/// The new key and the statement that both keys signed are written in one step, and the old seed goes with it. Then the
+/// statement is logged; a start after a crash in between logs it.
 ///
 /// # Errors
-/// There is no file, or it cannot be read, understood or written.
-pub(crate) fn rotate(directory: &Path) -> anyhow::Result<Rotated> {
+/// There is no file, or it cannot be read, understood or written; the log cannot be read.
+pub(crate) fn rotate(directory: &Path, store: &SqliteStore) -> anyhow::Result<Rotated> {
     let file = path(directory);
     let Some(mut keys) = read(directory)? else {
         return Err(Problem::new(
@@ -158,19 +192,140 @@ pub(crate) fn rotate(directory: &Path) -> anyhow::Result<Rotated> {
         )
         .into());
     };
+    crate::wait(log_rotation(directory, store))?;
+    keys.unlogged = None;
+    let tree = crate::wait(async {
+        let tree = store.tree().await;
+        tree.or_hint("the receipt log cannot be read", "run `reprise log verify`")
+    })?;
+    let frontier = Frontier::from_parts(tree.size, tree.peaks);
+    let Some(frontier) = frontier else {
+        return Err(Problem::new("the receipt log is damaged", "run `reprise log verify`").into());
+    };
+    let end = End {
+        size: frontier.size(),
+        root: frontier.root(),
+    };
     let now = now_seconds();
     let old = keys.active.clone();
+    let origin = keys.origin.clone();
     let Some(active) = keys.keys.iter_mut().find(|key| key.key_id == old) else {
         return Err(broken(&file, "its active key is not among its keys"));
     };
-    // What it signed within this second stays valid.
-    active.exp = Some(now + 1);
     let key = new_key(Some(now))?;
     let new = key.key_id.clone();
+    let signers = [
+        Signer::new(old.as_str(), &seed(&file, active)?),
+        Signer::new(new.as_str(), &seed(&file, &key)?),
+    ];
+    let statement = statement(&origin, &signers, end)?;
+    // What it signed within this second stays valid.
+    active.exp = Some(now + 1);
+    active.retired = Some(end);
+    active.public = Some(URL_SAFE_NO_PAD.encode(public_of(&file, active)?));
+    active.seed = None;
     keys.active.clone_from(&new);
     keys.keys.push(key);
+    keys.unlogged = Some(json!({
+        "old_key_id": old,
+        "new_key_id": new,
+        "size": end.size,
+        "root": end.root,
+        "statement": statement,
+    }));
+    keys.version = VERSION;
     write(directory, &keys)?;
+    crate::wait(log_rotation(directory, store))?;
     Ok(Rotated { old, new })
+}
+
+/// Returns what both keys sign: which key follows which, and where the log stood.
+fn statement(origin: &str, [old, new]: &[Signer; 2], end: End) -> anyhow::Result<String> {
+    let hex = |signer: &Signer| canon::sha256(&signer.public()).hex();
+    let text = format!(
+        "reprise-key-rotation/1\n{origin}\n{} {}\n{} {}\n{}\n{}\n",
+        old.key_id(),
+        hex(old),
+        new.key_id(),
+        hex(new),
+        end.size,
+        end.root
+    );
+    let signed = || {
+        let mut note = Note::new(text)?;
+        note.sign(origin, old)?;
+        note.sign(origin, new)?;
+        Ok::<_, receipts::note::NoteError>(note.write())
+    };
+    signed().or_hint(
+        "the rotation cannot be signed",
+        "check the origin in the file",
+    )
+}
+
+/// Logs the statement of a rotation with the first head that the new key signs, when that was not done yet.
+///
+/// # Errors
+/// The log or the file cannot be written.
+pub(crate) async fn log_rotation(directory: &Path, store: &dyn Store) -> anyhow::Result<()> {
+    let Some(mut keys) = read(directory)? else {
+        return Ok(());
+    };
+    let Some(said) = keys.unlogged.take() else {
+        return Ok(());
+    };
+    let authority = authority(directory, store.name().log())?;
+    let id = BatchId::from_body(&RandomIds.body());
+    let now = SystemClock.now();
+    let begins = engine::Beginning::Rotation(said);
+    let sealed = engine::seal_first(store, &authority, (id, now), begins).await;
+    sealed.or_hint("the rotation cannot be logged", "run `reprise log verify`")?;
+    write(directory, &keys)
+}
+
+/// Says since when a key is not trusted: somebody else may have it. The key in use is rotated first.
+///
+/// # Errors
+/// There is no such key; the file or the log cannot be read or written.
+pub(crate) fn revoke(
+    directory: &Path,
+    store: &SqliteStore,
+    key_id: &str,
+    since: i64,
+) -> anyhow::Result<Option<Rotated>> {
+    let known = read(directory)?;
+    let is_active = known.as_ref().is_some_and(|keys| keys.active == key_id);
+    let is_known = known.is_some_and(|keys| keys.keys.iter().any(|key| key.key_id == key_id));
+    if !is_known {
+        let hint = "`/.well-known/jwks.json` lists the keys of a server";
+        return Err(Problem::new(format!("there is no key `{key_id}`"), hint).into());
+    }
+    let rotated = match is_active {
+        true => Some(rotate(directory, store)?),
+        false => None,
+    };
+    let Some(mut keys) = read(directory)? else {
+        return Err(broken(&path(directory), "it is not there"));
+    };
+    for key in keys.keys.iter_mut().filter(|key| key.key_id == key_id) {
+        key.revoked_at = Some(key.revoked_at.map_or(since, |known| known.min(since)));
+    }
+    let authority = authority(directory, store.name().log())?;
+    let text = format!(
+        "reprise-key-revocation/1\n{}\n{key_id}\n{since}\n",
+        keys.origin
+    );
+    let signed = || {
+        let mut note = Note::new(text)?;
+        note.sign(&keys.origin, &authority.signer)?;
+        Ok::<_, receipts::note::NoteError>(note.write())
+    };
+    let statement = signed().or_hint("the revocation cannot be signed", "check the origin")?;
+    keys.version = VERSION;
+    keys.unlogged = Some(json!({"revoked_key_id": key_id, "since": since, "statement": statement}));
+    write(directory, &keys)?;
+    crate::wait(log_rotation(directory, store))?;
+    Ok(rotated)
 }
 
 /// Gives the log a new origin, because it cannot continue what it signed under the old one. Returns the old and the new
@@ -208,12 +363,12 @@ fn read(directory: &Path) -> anyhow::Result<Option<Keys>> {
     };
     let keys: Keys =
         serde_json::from_slice(&bytes).or_hint(format_args!("`{}`", file.display()), RESTORE)?;
-    if keys.format != FORMAT || keys.version != VERSION {
+    if keys.format != FORMAT || !(1..=VERSION).contains(&keys.version) {
         return Err(broken(&file, "it is of another format or a newer version"));
     }
     for key in &keys.keys {
         // A damaged seed is a key like any other: only its id tells that it is not the one that was published.
-        let public = Signer::new("", &seed(&file, key)?).public();
+        let public = public_of(&file, key)?;
         if key.key_id != key_id(&public) {
             let problem = format!("the seed of `{}` belongs to another key", key.key_id);
             return Err(broken(&file, &problem));
@@ -235,7 +390,8 @@ fn broken(file: &Path, problem: &str) -> anyhow::Error {
 }
 
 fn seed(file: &Path, key: &Key) -> anyhow::Result<[u8; 32]> {
-    let bytes = URL_SAFE_NO_PAD.decode(&key.seed).ok();
+    let seed = key.seed.as_deref().unwrap_or_default();
+    let bytes = URL_SAFE_NO_PAD.decode(seed).ok();
     let seed = bytes.and_then(|bytes| <[u8; 32]>::try_from(bytes).ok());
     seed.ok_or_else(|| {
         broken(
@@ -245,14 +401,32 @@ fn seed(file: &Path, key: &Key) -> anyhow::Result<[u8; 32]> {
     })
 }
 
+/// Returns the public half of a key, with or without its secret one.
+fn public_of(file: &Path, key: &Key) -> anyhow::Result<[u8; 32]> {
+    let Some(public) = &key.public else {
+        return Ok(Signer::new("", &seed(file, key)?).public());
+    };
+    let bytes = URL_SAFE_NO_PAD.decode(public).ok();
+    let public = bytes.and_then(|bytes| <[u8; 32]>::try_from(bytes).ok());
+    public.ok_or_else(|| {
+        let problem = format!("the public half of `{}` is not 32 bytes", key.key_id);
+        broken(file, &problem)
+    })
+}
+
 fn public(file: &Path, keys: &Keys) -> anyhow::Result<KeySet> {
     let mut published = Vec::new();
     for key in &keys.keys {
         published.push(PublicKey {
             key_id: key.key_id.clone(),
-            bytes: Signer::new(key.key_id.as_str(), &seed(file, key)?).public(),
+            bytes: public_of(file, key)?,
             not_before: key.nbf,
             expires: key.exp,
+            // Files of version 1 do not say where a key ended, only that it did.
+            retired: (key.key_id != keys.active).then(|| Retired {
+                head: key.retired.map(|end| (end.size, end.root)),
+                revoked_at: key.revoked_at,
+            }),
         });
     }
     KeySet::new(published).or_hint(format_args!("`{}`", file.display()), RESTORE)
@@ -264,9 +438,12 @@ fn new_key(nbf: Option<i64>) -> anyhow::Result<Key> {
     let public = Signer::new("", &seed).public();
     Ok(Key {
         key_id: key_id(&public),
-        seed: URL_SAFE_NO_PAD.encode(seed),
+        seed: Some(URL_SAFE_NO_PAD.encode(seed)),
+        public: None,
         nbf,
         exp: None,
+        retired: None,
+        revoked_at: None,
     })
 }
 
@@ -303,13 +480,20 @@ mod tests {
         }
     }
 
+    fn opened(home: &Path) -> SqliteStore {
+        SqliteStore::open(home, store::Options::default()).unwrap()
+    }
+
     #[test]
-    fn a_rotated_key_stays_published_with_its_end() {
+    fn a_rotated_key_stays_published_with_its_end_and_loses_its_seed() {
         let home = tempfile::tempdir().unwrap();
-        assert!(rotate(home.path()).is_err());
-        let first = authority(home.path(), "abcdefgh").unwrap();
-        let rotated = rotate(home.path()).unwrap();
-        let second = authority(home.path(), "abcdefgh").unwrap();
+        let store = opened(home.path());
+        let log = store.name().log().to_owned();
+        assert!(rotate(home.path(), &store).is_err());
+        let first = authority(home.path(), &log).unwrap();
+        let seed = read(home.path()).unwrap().unwrap().keys[0].seed.clone();
+        let rotated = rotate(home.path(), &store).unwrap();
+        let second = authority(home.path(), &log).unwrap();
         assert_eq!(rotated.old, first.signer.key_id());
         assert_eq!(rotated.new, second.signer.key_id());
         assert_ne!(rotated.old, rotated.new);
@@ -320,6 +504,12 @@ mod tests {
         let end = keys[0].expires.unwrap();
         assert_eq!(keys[1].not_before, Some(end - 1));
         assert_eq!(keys[1].expires, None);
+        let empty = Frontier::EMPTY.root();
+        assert_eq!(keys[0].retired.unwrap().head, Some((0, empty)));
+        assert_eq!(keys[1].retired, None);
+        let text = std::fs::read_to_string(path(home.path())).unwrap();
+        assert!(!text.contains(&seed.unwrap()), "the old seed is kept");
+        assert!(!text.contains("unlogged"), "{text}");
     }
 
     #[test]
@@ -331,7 +521,7 @@ mod tests {
             "",
             "{}",
             &good.replace("\"active\": \"key_", "\"active\": \"kex_"),
-            &good.replace("\"version\": 1", "\"version\": 2"),
+            &good.replace("\"version\": 2", "\"version\": 3"),
             &good.replace("\"seed\": \"", "\"seed\": \"!"),
             &good.replace("\"issuer\"", "\"other\""),
         ];
@@ -365,7 +555,7 @@ mod tests {
             let (text, _) = crate::exit::report(&error);
             assert!(text.contains("belongs to another key"), "{text}");
             assert!(text.contains("backup"), "{text}");
-            assert!(public_keys(home.path()).is_err() && rotate(home.path()).is_err());
+            assert!(public_keys(home.path()).is_err());
             assert_eq!(std::fs::read_to_string(path(home.path())).unwrap(), bad);
         }
     }
@@ -374,7 +564,7 @@ mod tests {
     fn a_clock_before_the_keys_time_stops() {
         let home = tempfile::tempdir().unwrap();
         authority(home.path(), "abcdefgh").unwrap();
-        rotate(home.path()).unwrap();
+        rotate(home.path(), &opened(home.path())).unwrap();
         let later = now_seconds() + 1_000_000;
         let mut keys = read(home.path()).unwrap().unwrap();
         keys.keys.last_mut().unwrap().nbf = Some(later);

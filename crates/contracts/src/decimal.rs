@@ -35,8 +35,10 @@ pub enum ParseDecimalError {
 
 const DIGITS_MAX: usize = 34;
 const EXPONENT_MAX: i64 = 6144;
-/// Results of arithmetic have at most 38 digits: what always fits the coefficient, padded or not.
-const COEFFICIENT_END: u128 = 10_u128.pow(38);
+/// Results of arithmetic have as many digits as what is read, so that a result that was written reads back.
+const COEFFICIENT_END: u128 = 10_u128.pow(34);
+/// On the way to a result: what always fits the coefficient, padded or not.
+const SCALED_END: u128 = 10_u128.pow(38);
 
 impl Decimal {
     /// Zero.
@@ -119,7 +121,7 @@ impl Decimal {
         u64::try_from(self.coefficient.checked_mul(power)?).ok()
     }
 
-    /// Returns the exact sum, or nothing when it has more than 38 digits.
+    /// Returns the exact sum, or nothing when it has more than 34 digits.
     pub fn checked_add(self, other: Self) -> Option<Self> {
         if self.coefficient == 0 {
             return Some(other);
@@ -139,7 +141,7 @@ impl Decimal {
         Self::normalised(negative, coefficient, exponent)
     }
 
-    /// Returns the exact product, or nothing when it has more than 38 digits.
+    /// Returns the exact product, or nothing when it has more than 34 digits.
     pub fn checked_mul(self, other: Self) -> Option<Self> {
         let coefficient = self.coefficient.checked_mul(other.coefficient)?;
         let exponent = self.exponent.checked_add(other.exponent)?;
@@ -160,7 +162,7 @@ impl Decimal {
     fn scaled_to(self, exponent: i32) -> Option<u128> {
         let steps = u32::try_from(self.exponent.checked_sub(exponent)?).ok()?;
         let scaled = self.coefficient.checked_mul(10_u128.checked_pow(steps)?)?;
-        (scaled < COEFFICIENT_END).then_some(scaled)
+        (scaled < SCALED_END).then_some(scaled)
     }
 
     fn normalised(negative: bool, mut coefficient: u128, mut exponent: i32) -> Option<Self> {
@@ -189,7 +191,7 @@ impl Decimal {
         let (digits, other_digits) = (self.digit_count(), other.digit_count());
         let adjusted = i64::from(self.exponent) + i64::from(digits);
         let other_adjusted = i64::from(other.exponent) + i64::from(other_digits);
-        // Invariant: coefficients have at most 38 digits, so both fit when padded to the longer one.
+        // Invariant: coefficients have at most 34 digits, so both fit when padded to the longer one.
         let pad =
             |value: u128, from: u32, to: u32| value * 10_u128.pow(to.saturating_sub(from).min(37));
         adjusted.cmp(&other_adjusted).then_with(|| {
@@ -374,8 +376,8 @@ mod tests {
             sum("9007199254740993", "1").as_deref(),
             Some("9007199254740994")
         );
-        assert_eq!(sum("1e37", "1").map(|text| text.len()), Some(38));
-        assert_eq!(sum("1e38", "1"), None);
+        assert_eq!(sum("1e33", "1").map(|text| text.len()), Some(34));
+        assert_eq!(sum("1e34", "1"), None);
         assert_eq!(sum("1e6144", "1e-6144"), None);
     }
 

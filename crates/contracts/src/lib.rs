@@ -19,6 +19,7 @@ mod event;
 mod execute;
 mod finding;
 mod gate;
+pub mod governed;
 mod health;
 mod invariant;
 pub mod json;
@@ -73,3 +74,8 @@ pub use rules::{
 pub use session::{ProviderConstraints, Session};
 pub use state::{CompletedStep, Costs, ImpossibleEvent, Lifecycle, Snapshot, State};
 pub use value::{Number, Type, Value};
+
+/// The JSON Schema of a contract file, for editors.
+pub const CONTRACT_SCHEMA: &str = include_str!("../schemas/contract.schema.json");
+/// The JSON Schema of a session file, for editors.
+pub const SESSION_SCHEMA: &str = include_str!("../schemas/session.schema.json");

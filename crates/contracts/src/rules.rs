@@ -5,6 +5,7 @@
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 
+use crate::capture::CaptureLevel;
 use crate::compile::Compiled;
 use crate::contract::CommitRequirement;
 use crate::cost::Prices;
@@ -131,6 +132,8 @@ pub struct Options {
     pub labels: Vec<String>,
     /// What models cost.
     pub prices: Prices,
+    /// How much of each call is kept for later reading.
+    pub capture_level: CaptureLevel,
 }
 
 impl Options {
@@ -154,6 +157,7 @@ impl Options {
             answers_checkpoints: false,
             labels: Vec::new(),
             prices: Prices::default(),
+            capture_level: CaptureLevel::Redacted,
         }
     }
 }

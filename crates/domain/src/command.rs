@@ -138,6 +138,8 @@ pub struct SealHead {
     pub checkpoint: String,
     /// What the log had lost before it went on under a new origin; this head is the first one under it.
     pub recovered: Option<Value>,
+    /// The statement by which another key took over; this head is the first one that it signed.
+    pub rotation: Option<Value>,
 }
 
 /// See [`Order::CosignHead`].
@@ -743,7 +745,7 @@ pub struct EffectResult {
     /// For a model call: what was used.
     pub model: Option<ModelUse>,
     /// What it was seen to do outside.
-    pub observed: Option<Observed>,
+    pub observed: Option<Box<Observed>>,
     /// The last interrupt that this result tells the workflow of, when it was dropped for one.
     pub interrupted_through: Option<Position>,
 }

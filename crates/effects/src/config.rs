@@ -334,6 +334,20 @@ impl ConfigError {
     }
 }
 
+/// Why an address is refused that a key would be sent to.
+pub(crate) const IN_THE_CLEAR: &str = "`{member}` is plain http://, and everybody on the way would see the key; use https://, or an address of this machine";
+
+/// Returns whether nobody on the way can read what is sent: it is encrypted, or does not leave this machine.
+pub(crate) fn keeps_a_key(url: &reqwest::Url) -> bool {
+    let name = url.host_str().unwrap_or_default();
+    let address = name.trim_start_matches('[').trim_end_matches(']');
+    let is_here = match address.parse::<std::net::IpAddr>() {
+        Ok(address) => address.is_loopback(),
+        Err(_) => name == "localhost" || name.ends_with(".localhost"),
+    };
+    url.scheme() == "https" || is_here
+}
+
 /// Checks that ids of a kind are well-formed and each used once.
 pub(crate) fn check_ids<'a>(
     kind: &str,

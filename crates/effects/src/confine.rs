@@ -210,6 +210,15 @@ impl Sandbox {
         Ok(())
     }
 
+    /// Returns the places that the configuration names.
+    pub(crate) fn places(&self) -> Vec<&PathBuf> {
+        let reach = &self.reach;
+        (reach.folder.iter())
+            .chain(&reach.read)
+            .chain(&reach.write)
+            .collect()
+    }
+
     /// Returns the effective limits, for the record.
     pub(crate) fn told(&self) -> Value {
         let Some(level) = self.level else {

@@ -14,6 +14,7 @@ mod http;
 mod stdio;
 
 use std::collections::BTreeMap;
+use std::path::PathBuf;
 use std::sync::Arc;
 
 use canon::Value;
@@ -23,7 +24,9 @@ use reqwest::header::HeaderName;
 use runs::workflow::{Effect, Performed};
 use tokio::sync::Mutex;
 
-use crate::config::{ApiKey, ConfigError, McpServerConfig, SecretRef, check_ids};
+use crate::config::{
+    ApiKey, ConfigError, IN_THE_CLEAR, McpServerConfig, SecretRef, check_ids, keeps_a_key,
+};
 use crate::confine::{Confinement, Reach, Sandbox};
 use crate::scrub::Scrubber;
 use crate::secrets::{SecretError, Secrets};
@@ -167,6 +170,10 @@ fn check(config: &McpServerConfig) -> Result<Option<String>, String> {
         (None, Some(url)) => {
             let url =
                 Url::parse(url).map_err(|error| format!("`url` is not a valid URL: {error}"))?;
+            let carries_a_key = config.bearer.is_some() || !config.secret_headers.is_empty();
+            if url.scheme() == "http" && carries_a_key && !keeps_a_key(&url) {
+                return Err(IN_THE_CLEAR.replace("{member}", "url"));
+            }
             match (url.scheme(), url.host_str()) {
                 ("http" | "https", Some(host)) => Ok(Some(host.to_owned())),
                 _ => Err("`url` must begin with http:// or https://".to_owned()),
@@ -183,6 +190,13 @@ fn is_named(names: &[String], tool: &str) -> bool {
 impl Server {
     pub(crate) fn id(&self) -> &str {
         &self.config.id
+    }
+
+    /// Its name for people, the places that its program uses and the secrets that it is given.
+    pub(crate) fn needs(&self) -> (String, Vec<&PathBuf>, Vec<&SecretRef>) {
+        let place = format!("MCP server `{}`", self.config.id);
+        let places = self.sandbox.as_ref().map(Sandbox::places);
+        (place, places.unwrap_or_default(), self.secrets().collect())
     }
 
     /// Returns whether the operator says that a tool changes nothing.

@@ -72,6 +72,30 @@ impl Outside {
         })))
     }
 
+    /// Returns what of the configuration will not work as long as nothing changes: folders that are not there, secrets that
+    /// nobody set. All of it can be mended while the server runs.
+    pub fn warnings(&self) -> Vec<String> {
+        let inner = &self.0;
+        let mut warnings = Vec::new();
+        for (place, reach, secrets) in (inner.tools.iter().map(|tool| tool.needs()))
+            .chain(inner.servers.iter().map(|server| server.needs()))
+        {
+            let missing = reach.into_iter().filter(|path| !path.exists());
+            warnings
+                .extend(missing.map(|path| format!("{place}: there is no `{}`", path.display())));
+            let unknown = secrets
+                .into_iter()
+                .filter_map(|secret| inner.secrets.newest(std::iter::once(secret)).err());
+            warnings.extend(unknown.map(|error| format!("{place}: {error}")));
+        }
+        for (id, key) in inner.providers.keys() {
+            if let Err(error) = inner.secrets.key(key) {
+                warnings.push(format!("provider `{id}`: {error}"));
+            }
+        }
+        warnings
+    }
+
     /// Returns all tools that models may call, by name. Starts and contacts the MCP servers that it must ask.
     ///
     /// # Errors

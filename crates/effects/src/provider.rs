@@ -19,7 +19,9 @@ use reqwest::Url;
 use runs::workflow::{Effect, Performed};
 use secrecy::ExposeSecret;
 
-use crate::config::{Config, ConfigError, ProviderConfig, ProviderKind};
+use crate::config::{
+    ApiKey, Config, ConfigError, IN_THE_CLEAR, ProviderConfig, ProviderKind, keeps_a_key,
+};
 use crate::prices::{Prices, Seller};
 use crate::scrub::Scrubber;
 use crate::secrets::Secrets;
@@ -92,6 +94,13 @@ impl Providers {
         })
     }
 
+    /// The keys that providers need, with their ids.
+    pub(crate) fn keys(&self) -> impl Iterator<Item = (&str, &ApiKey)> {
+        self.all
+            .iter()
+            .filter_map(|one| Some((one.config.id.as_str(), one.config.api_key.as_ref()?)))
+    }
+
     pub(crate) fn choose(&self, request: &Value) -> Choice {
         let found = match request.get("provider").and_then(Value::as_str) {
             None => self.all.first(),
@@ -128,6 +137,9 @@ fn access(config: &ProviderConfig) -> Result<Access, String> {
         .map_err(|error| format!("`base_url` is not a valid URL: {error}"))?;
     if !matches!(url.scheme(), "http" | "https") || url.host_str().is_none() {
         return Err("`base_url` must begin with http:// or https://".to_owned());
+    }
+    if config.api_key.is_some() && !keeps_a_key(&url) {
+        return Err(IN_THE_CLEAR.replace("{member}", "base_url"));
     }
     Ok(Access::Http(url))
 }
@@ -272,12 +284,9 @@ impl Call {
             Some((micros, table)) => (Some(micros), table),
             None => (None, None),
         };
-        let request_id = completion
-            .request_id
-            .clone()
-            .or_else(|| Some(completion.id.clone()).filter(|id| !id.is_empty()));
+        let request_id = completion.request_id.as_deref();
         Performed {
-            provider_request_id: request_id.map(|id| scrubber.text(&id)),
+            provider_request_id: request_id.map(|id| scrubber.text(id)),
             model: Some(ModelUse {
                 provider: provider.clone(),
                 model: scrubber.text(&completion.model),

@@ -1,7 +1,7 @@
 //! Takes the values of secrets out of whatever comes back from outside.
 //!
-//! A value is found as it is, inside JSON text, percent-encoded, line by line, and in base64, also in the middle of a
-//! longer encoded text. Nothing finds a value that the other side has encrypted, compressed or spelt backwards: this is
+//! A value is found as it is, inside JSON text, percent-encoded, line by line, in hexadecimal, and in base64, also in the
+//! middle of a longer encoded text. Nothing finds a value that the other side has encrypted, compressed or spelt backwards: this is
 //! a net for accidents, not a wall.
 
 mod spelling;
@@ -13,8 +13,23 @@ use canon::Value;
 pub(crate) struct Scrubber {
     needles: Vec<String>,
     markers: Vec<String>,
-    finder: Option<AhoCorasick>,
+    finder: Finder,
 }
+
+/// How values are found.
+enum Finder {
+    /// There are none.
+    Nothing,
+    /// By all their spellings at once.
+    Known(Box<AhoCorasick>),
+    /// What there is to hide is not known: nothing is shown.
+    Closed,
+}
+
+/// Stands in the place of text that cannot be looked through.
+const CLOSED: &str = "[redacted: this could not be searched for secrets]";
+/// All spellings of all values together; the search for more would take all memory.
+const NEEDLES_BYTES_MAX: usize = 32 * 1024 * 1024;
 
 impl std::fmt::Debug for Scrubber {
     fn fmt(&self, formatter: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
@@ -32,22 +47,45 @@ impl Scrubber {
                 markers.push(format!("[redacted:secret:{name}]"));
             }
         }
-        let finder = AhoCorasick::builder()
+        let bytes: usize = needles.iter().map(String::len).sum();
+        if needles.is_empty() {
+            return Self {
+                needles,
+                markers,
+                finder: Finder::Nothing,
+            };
+        }
+        if bytes > NEEDLES_BYTES_MAX {
+            return Self::closed();
+        }
+        let built = AhoCorasick::builder()
             .match_kind(MatchKind::LeftmostLongest)
-            .build(&needles)
-            .ok()
-            .filter(|_| !needles.is_empty());
+            .build(&needles);
+        match built {
+            Ok(finder) => Self {
+                needles,
+                markers,
+                finder: Finder::Known(Box::new(finder)),
+            },
+            Err(_) => Self::closed(),
+        }
+    }
+
+    /// Hides everything: for when it is not known what there is to hide.
+    pub(crate) fn closed() -> Self {
         Self {
-            needles,
-            markers,
-            finder,
+            needles: Vec::new(),
+            markers: Vec::new(),
+            finder: Finder::Closed,
         }
     }
 
     pub(crate) fn text(&self, text: &str) -> String {
         match &self.finder {
-            Some(finder) => finder.replace_all(text, &self.markers),
-            None => text.to_owned(),
+            Finder::Known(finder) => finder.replace_all(text, &self.markers),
+            Finder::Nothing => text.to_owned(),
+            Finder::Closed if text.is_empty() => String::new(),
+            Finder::Closed => CLOSED.to_owned(),
         }
     }
 
@@ -58,14 +96,16 @@ impl Scrubber {
 
     pub(crate) fn bytes(&self, bytes: &[u8]) -> Vec<u8> {
         match &self.finder {
-            Some(finder) => finder.replace_all_bytes(bytes, &self.markers),
-            None => bytes.to_owned(),
+            Finder::Known(finder) => finder.replace_all_bytes(bytes, &self.markers),
+            Finder::Nothing => bytes.to_owned(),
+            Finder::Closed if bytes.is_empty() => Vec::new(),
+            Finder::Closed => CLOSED.as_bytes().to_owned(),
         }
     }
 
     /// Scrubs every text of a value, names of members included.
     pub(crate) fn value(&self, value: Value) -> Value {
-        if self.finder.is_none() {
+        if matches!(self.finder, Finder::Nothing) {
             return value;
         }
         match value {
@@ -73,7 +113,11 @@ impl Scrubber {
             Value::Array(items) => items.into_iter().map(|item| self.value(item)).collect(),
             Value::Object(members) => members
                 .into_iter()
-                .map(|(name, member)| (self.text(&name), self.value(member)))
+                // Names are kept where nothing is known: they tell the parts of an answer from each other.
+                .map(|(name, member)| match self.finder {
+                    Finder::Closed => (name, self.value(member)),
+                    _ => (self.text(&name), self.value(member)),
+                })
                 .collect(),
             Value::Null | Value::Bool(_) | Value::Number(_) => value,
         }
@@ -82,6 +126,9 @@ impl Scrubber {
     /// Returns whether this is a value and nothing else, in whatever spelling, but for ends of lines behind it.
     pub(crate) fn is_secret(&self, bytes: &[u8]) -> bool {
         let bytes = without_line_ends(bytes);
+        if matches!(self.finder, Finder::Closed) {
+            return true;
+        }
         let is_same = |needle: &String| without_line_ends(needle.as_bytes()) == bytes;
         !bytes.is_empty() && self.needles.iter().any(is_same)
     }
@@ -181,6 +228,31 @@ mod tests {
                 check(&STANDARD.encode(&inside));
                 check(&URL_SAFE_NO_PAD.encode(&inside));
             }
+        }
+    }
+
+    /// S15.
+    #[test]
+    fn a_value_is_found_in_hexadecimal() {
+        let bytes = format!("x{VALUE}y").into_bytes();
+        let lower: String = bytes.iter().map(|byte| format!("{byte:02x}")).collect();
+        let upper: String = bytes.iter().map(|byte| format!("{byte:02X}")).collect();
+        check(&lower);
+        check(&upper);
+    }
+
+    /// S15: it fails closed.
+    #[test]
+    fn what_cannot_be_searched_is_not_shown() {
+        let scrubber = Scrubber::closed();
+        {
+            assert_eq!(scrubber.text("anything"), CLOSED);
+            assert_eq!(scrubber.bytes(b"anything"), CLOSED.as_bytes());
+            assert_eq!(
+                scrubber.value(serde_json::json!({"a": ["b", 1]})),
+                serde_json::json!({"a": [CLOSED, 1]})
+            );
+            assert!(scrubber.is_secret(b"x"));
         }
     }
 

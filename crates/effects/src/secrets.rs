@@ -2,6 +2,7 @@
 
 use std::collections::BTreeMap;
 use std::sync::{Arc, Mutex, PoisonError};
+use std::time::{Duration, SystemTime};
 
 use canon::Value;
 use runs::workflow::{Handles, Performed};
@@ -11,6 +12,9 @@ use serde_json::json;
 use crate::config::{ApiKey, Config, SecretRef};
 use crate::scrub::Scrubber;
 use crate::vault::{SecretHandle, VALUE_BYTES_MIN, Vault, VaultError};
+
+/// How old a change must be so that no other can have the same time.
+const SETTLED: Duration = Duration::from_secs(1);
 
 /// A secret that an executor asked for and cannot have.
 #[derive(Debug, thiserror::Error)]
@@ -67,6 +71,8 @@ struct Shared {
 #[derive(Debug, Default)]
 struct Seen {
     values: Vec<(String, SecretString)>,
+    /// When the vault was changed that these come from.
+    vault: Option<SystemTime>,
     /// Hides all of these values; none when one came after it was made.
     scrubber: Option<Arc<Scrubber>>,
 }
@@ -168,29 +174,46 @@ impl Secrets {
 
     /// Returns what hides all values that are or were known.
     pub(crate) fn scrubber(&self) -> Arc<Scrubber> {
-        if let Some(vault) = &self.0.vault {
-            match vault.all() {
-                // A damaged record gives nobody its value, so there is nothing to hide.
-                Ok(all) => {
-                    for (value, handle) in all.into_iter().flatten() {
-                        self.remember(&handle.name, &value);
-                    }
-                }
-                Err(error) => tracing::warn!(%error, "the vault cannot be listed"),
-            }
+        if let Some(vault) = &self.0.vault
+            && let Err(error) = self.look_into(vault)
+        {
+            tracing::warn!(%error, "the vault cannot be listed, so nothing is shown");
+            return Arc::new(Scrubber::closed());
         }
         for name in &self.0.variables {
             // One that is not set is told by whoever needs it.
             let _ = self.variable(name);
         }
         let mut seen = self.0.seen.lock().unwrap_or_else(PoisonError::into_inner);
-        let Seen { values, scrubber } = &mut *seen;
+        let Seen {
+            values, scrubber, ..
+        } = &mut *seen;
         let scrubber = scrubber.get_or_insert_with(|| {
             let values = values.iter();
             let values = values.map(|(name, value)| (name.as_str(), value.expose_secret()));
             Arc::new(Scrubber::new(values))
         });
         Arc::clone(scrubber)
+    }
+
+    /// Learns the values of a vault, if it changed since the last look.
+    fn look_into(&self, vault: &Vault) -> Result<(), VaultError> {
+        let stamp = vault.stamp()?;
+        {
+            let seen = self.0.seen.lock().unwrap_or_else(PoisonError::into_inner);
+            if seen.vault == Some(stamp) {
+                return Ok(());
+            }
+        }
+        // A damaged record gives nobody its value, so there is nothing to hide.
+        for (value, handle) in vault.all()?.into_iter().flatten() {
+            self.remember(&handle.name, &value);
+        }
+        // A clock that ticks too slowly could hide a second change behind the first.
+        let is_settled = stamp.elapsed().is_ok_and(|age| age > SETTLED);
+        let mut seen = self.0.seen.lock().unwrap_or_else(PoisonError::into_inner);
+        seen.vault = is_settled.then_some(stamp);
+        Ok(())
     }
 
     fn variable(&self, name: &str) -> Result<SecretString, SecretError> {

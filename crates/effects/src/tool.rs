@@ -18,7 +18,7 @@ use secrecy::ExposeSecret;
 use serde_json::json;
 use tokio::sync::Mutex;
 
-use crate::config::{ConfigError, Stdin, ToolConfig, check_ids};
+use crate::config::{ConfigError, SecretRef, Stdin, ToolConfig, check_ids};
 use crate::confine::{Confinement, Reach, Sandbox};
 use crate::scrub::Scrubber;
 use crate::secrets::{Secrets, environment};
@@ -183,6 +183,13 @@ fn argv(template: &[String], arguments: &Map<String, Value>) -> Vec<String> {
 }
 
 impl Tool {
+    /// Its name for people, the places that it uses and the secrets that it is given.
+    pub(crate) fn needs(&self) -> (String, Vec<&PathBuf>, Vec<&SecretRef>) {
+        let place = format!("tool `{}`", self.config.name);
+        let secrets = self.config.secrets.values().collect();
+        (place, self.sandbox.places(), secrets)
+    }
+
     async fn perform(
         &self,
         arguments: Option<&Value>,

@@ -14,6 +14,7 @@ mod record;
 use std::fs;
 use std::io;
 use std::path::PathBuf;
+use std::time::SystemTime;
 
 use engine::port::{KeepSecretError, SecretKeeper};
 use secrecy::{ExposeSecret, SecretString};
@@ -246,6 +247,12 @@ impl Vault {
             .into_iter()
             .map(|found| found.map(|(_, handle)| handle))
             .collect())
+    }
+
+    /// Returns when a record was last added, replaced or removed.
+    pub(crate) fn stamp(&self) -> Result<SystemTime, VaultError> {
+        let folder = fs::metadata(&self.folder).map_err(at(&self.folder))?;
+        folder.modified().map_err(at(&self.folder))
     }
 
     /// Returns every secret, by name.

@@ -71,6 +71,8 @@ pub(crate) struct Shared {
     pub(crate) holder: Box<str>,
     /// Held while leaves are assigned or a head is sealed: both are done by one at a time.
     pub(crate) tree: tokio::sync::Mutex<()>,
+    /// The keys of the witnesses whose signatures on heads are taken.
+    pub(crate) witnesses: std::sync::RwLock<Vec<receipts::note::NoteKey>>,
     draining: AtomicBool,
     /// Secrets that running replays were told. Never written anywhere.
     replay_secrets: Mutex<BTreeMap<String, ReplaySecrets>>,
@@ -193,6 +195,7 @@ impl Engine {
             cache: Cache::default(),
             folds: Folds::default(),
             tree: tokio::sync::Mutex::new(()),
+            witnesses: std::sync::RwLock::default(),
             draining: AtomicBool::new(false),
             replay_secrets: Mutex::default(),
         });

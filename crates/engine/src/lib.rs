@@ -31,7 +31,7 @@ pub use caller::{APPROVE, Caller, SCOPES};
 pub use dispatch::{Answer, Idempotency, Settle};
 pub use engine::{Engine, Parts};
 pub use limits::Limits;
-pub use log_tree::{Proof, newest_checkpoint, seal_recovered};
+pub use log_tree::{Beginning, Proof, newest_checkpoint, seal_first};
 pub use metrics::{Histogram, Metrics};
 pub use offline::Offline;
 pub use proof::{ReceiptForm, VerifyRequest};

@@ -13,7 +13,7 @@ use domain::{
     Sealed, State, Timestamp, decide, seal,
 };
 use receipts::merkle::{self, Frontier};
-use receipts::note::{Checkpoint, Note, SignatureLine};
+use receipts::note::{Checkpoint, Note, NoteKey, SignatureLine};
 use receipts::tiles::{self, Tile};
 
 use crate::engine::Engine;
@@ -194,8 +194,44 @@ impl Engine {
         checkpoint_in(&*self.shared.store, document).await
     }
 
-    /// Adds a witness's signature line to a head, when it is a well-formed line that is not there yet. Whether to
-    /// trust the witness is for readers to decide: it signs under its own name.
+    /// Says which witnesses may sign heads.
+    pub fn set_witnesses(&self, keys: Vec<NoteKey>) {
+        let witnesses = &self.shared.witnesses;
+        *witnesses
+            .write()
+            .unwrap_or_else(std::sync::PoisonError::into_inner) = keys;
+    }
+
+    /// Checks that a line is the cosignature of a configured witness on a head. One under the name of the log would make
+    /// the whole checkpoint unverifiable, and one of nobody would take the place of another.
+    fn check_witness(&self, head: &str, line: &SignatureLine) -> Result<(), String> {
+        if line.name() == self.shared.authority.origin {
+            return Err("the log signs under that name itself".to_owned());
+        }
+        let witnesses = &self.shared.witnesses;
+        let witnesses = witnesses
+            .read()
+            .unwrap_or_else(std::sync::PoisonError::into_inner);
+        let mut named = witnesses
+            .iter()
+            .filter(|key| key.name() == line.name())
+            .peekable();
+        if named.peek().is_none() {
+            return Err(format!("no witness `{}` is configured", line.name()));
+        }
+        let note = Note::read(head.as_bytes()).map_err(|error| error.to_string())?;
+        let mut alone = Note::new(note.text()).map_err(|error| error.to_string())?;
+        alone.add(line.clone());
+        match named.any(|key| alone.verify(key).is_ok()) {
+            true => Ok(()),
+            false => Err(format!(
+                "it is not a signature of `{}` on this head",
+                line.name()
+            )),
+        }
+    }
+
+    /// Adds the signature line of a configured witness to a head, when it holds and is not there yet.
     ///
     /// # Errors
     /// The line is malformed; there is no such head; the store failed.
@@ -219,6 +255,7 @@ impl Engine {
         if known.lines().any(|existing| existing == line) {
             return Ok(known);
         }
+        self.check_witness(&known, &parsed).map_err(invalid)?;
         if known.lines().count() >= receipts::note::NOTE_SIGNATURES_MAX {
             return Err(Refused::Busy {
                 what: "signatures of a checkpoint",
@@ -401,11 +438,11 @@ async fn checkpoint_in(store: &dyn Store, document: &Document) -> Result<String,
 ///
 /// # Errors
 /// The store failed.
-pub async fn seal_recovered(
+pub async fn seal_first(
     store: &dyn Store,
     authority: &Authority,
     (id, now): (BatchId, Timestamp),
-    recovered: Value,
+    begins: Beginning,
 ) -> Result<Position, Refused> {
     let internal = |detail: String| Refused::Internal { detail };
     let tree = store.tree().await?;
@@ -414,7 +451,7 @@ pub async fn seal_recovered(
         State::Batch(batch) => Some(batch.root),
         _ => None,
     });
-    let command = head_of(&tree, authority, id, newest, Some(recovered))?;
+    let command = head_of(&tree, authority, id, newest, Some(begins))?;
     let decision =
         decide(&Scratch::default(), &command).map_err(|refusal| internal(refusal.to_string()))?;
     let log = store.name().clone();
@@ -442,6 +479,15 @@ pub async fn seal_recovered(
     }
 }
 
+/// What begins with a head.
+#[derive(Debug, Clone, PartialEq)]
+pub enum Beginning {
+    /// A new origin, after a loss.
+    Recovery(Value),
+    /// Another signing key, by a statement that both keys signed.
+    Rotation(Value),
+}
+
 fn stored(sealed: Sealed) -> StoredEvent {
     StoredEvent {
         position: sealed.position,
@@ -457,7 +503,7 @@ fn head_of(
     authority: &Authority,
     id: BatchId,
     previous_root: Option<Digest>,
-    recovered: Option<Value>,
+    begins: Option<Beginning>,
 ) -> Result<Command, Refused> {
     let root = frontier(tree)?.root();
     let checkpoint = Checkpoint {
@@ -478,7 +524,14 @@ fn head_of(
         root,
         previous_root,
         checkpoint: note.write(),
-        recovered,
+        recovered: match &begins {
+            Some(Beginning::Recovery(said)) => Some(said.clone()),
+            Some(Beginning::Rotation(_)) | None => None,
+        },
+        rotation: match begins {
+            Some(Beginning::Rotation(said)) => Some(said),
+            Some(Beginning::Recovery(_)) | None => None,
+        },
     };
     Ok(Command {
         actor: "system".to_owned(),

@@ -537,12 +537,14 @@ impl Engine {
         request: &VerifyRequest,
     ) -> Result<(bool, Option<String>, Value), Refused> {
         caller.require("receipts:read")?;
-        let batches = self.named_batch(bytes).await?;
+        let mut batches = self.named_batch(bytes).await?;
+        let inclusion = self.stored_inclusion(caller, bytes).await?;
+        batches.extend(inclusion.as_ref().map(|inclusion| inclusion.batch));
         let evidence = Evidence {
             form: Form::AnyJson,
             predecessor: Predecessor::NotAsked,
             batches: &batches,
-            inclusion: None,
+            inclusion: inclusion.as_ref(),
             keys: self.asked_keys(request),
             at_time: request.at_time.as_deref(),
             trust_anchor: request.trust_anchor.as_deref(),
@@ -552,6 +554,49 @@ impl Engine {
         self.compare_with_stored(caller, bytes, &mut report).await?;
         let reason = report.reason().map(|code| code.as_str().to_owned());
         Ok((report.is_valid(), reason, details(&report, Value::Null)))
+    }
+
+    /// Proves that a receipt is in this log, when it is and this caller may see it: of a retired key no other receipt counts.
+    async fn stored_inclusion(
+        &self,
+        caller: &Caller,
+        bytes: &[u8],
+    ) -> Result<Option<Inclusion>, Refused> {
+        let Ok(handed) = receipts::Receipt::read(bytes) else {
+            return Ok(None);
+        };
+        let found = self
+            .visible(caller, ResourceKind::Receipt, handed.id())
+            .await;
+        let document = match found {
+            Ok(document) => document,
+            Err(Refused::Domain(Refusal::NotFound { .. })) => return Ok(None),
+            Err(refused) => return Err(refused),
+        };
+        let is_own = match &document.state {
+            State::Receipt(stored) => !stored.imported && stored.receipt_hash == handed.hash(),
+            _ => false,
+        };
+        // Asking must not write: a head that does not cover it yet is not sealed for this.
+        let index = self.shared.store.leaf_index(document.key).await?;
+        let newest = self.newest_batch().await?.map(|(_, size, _)| size);
+        let is_covered = index.zip(newest).is_some_and(|(index, size)| index < size);
+        if !is_own || !is_covered {
+            return Ok(None);
+        }
+        match self.prove(document.key, handed.hash()).await {
+            Ok(proof) => Ok(Some(Inclusion {
+                leaf_index: proof.leaf_index,
+                batch: Batch {
+                    size: proof.size,
+                    root: proof.root,
+                },
+                path: proof.path,
+            })),
+            // Its own verification tells what is wrong with the tree.
+            Err(Unproven::Broken(_)) => Ok(None),
+            Err(Unproven::Refused(refused)) => Err(refused),
+        }
     }
 
     /// Holds a receipt against the one that this server has under the same id, when this caller may see that.

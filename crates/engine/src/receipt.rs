@@ -93,6 +93,7 @@ impl Authority {
             bytes: signer.public(),
             not_before: None,
             expires: None,
+            retired: None,
         }])?;
         Ok(Self {
             id: id.to_owned(),

@@ -127,9 +127,8 @@ impl EventStream {
     /// The store failed.
     pub async fn next(&mut self) -> Result<Option<Frame>, Refused> {
         loop {
-            if let Some(event) = self.buffer.pop_front() {
-                let replayed = event.position <= self.opened_at;
-                return Ok(Some(Frame { event, replayed }));
+            if let Some(frame) = self.pop() {
+                return Ok(Some(frame));
             }
             if self.behind {
                 self.read().await?;
@@ -149,6 +148,27 @@ impl EventStream {
                 Err(broadcast::error::RecvError::Closed) => return Ok(None),
             }
         }
+    }
+
+    /// Returns the next event if it is at hand: never waits and never reads.
+    pub fn next_ready(&mut self) -> Option<Frame> {
+        while self.buffer.is_empty() && !self.behind && !self.ask_for_end {
+            match self.news.try_recv() {
+                Ok(news) => self.take(&news),
+                Err(broadcast::error::TryRecvError::Lagged(_)) => self.behind = true,
+                // `next` tells a quiet log from a closed one.
+                Err(
+                    broadcast::error::TryRecvError::Empty | broadcast::error::TryRecvError::Closed,
+                ) => return None,
+            }
+        }
+        self.pop()
+    }
+
+    fn pop(&mut self) -> Option<Frame> {
+        let event = self.buffer.pop_front()?;
+        let replayed = event.position <= self.opened_at;
+        Some(Frame { event, replayed })
     }
 
     async fn read(&mut self) -> Result<(), Refused> {

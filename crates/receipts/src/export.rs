@@ -19,6 +19,9 @@ pub enum SealError {
     /// It is the seal of something else.
     #[error("the seal is of another manifest")]
     OtherManifest,
+    /// It is by a key that is not the current one: whoever has that now could have made it.
+    #[error("it was signed by `{0}`, which was retired")]
+    KeyRetired(String),
     /// No key of the set made it.
     #[error("no key of the key set has signed it")]
     NotSigned,
@@ -52,7 +55,11 @@ pub fn check<'a>(
         let key = NoteKey::new(origin, KeyUse::Note, key.bytes);
         key.is_ok_and(|key| note.verify(&key).is_ok())
     });
-    signers.next().ok_or(SealError::NotSigned)
+    let signer = signers.next().ok_or(SealError::NotSigned)?;
+    match signer.retired {
+        None => Ok(signer),
+        Some(_) => Err(SealError::KeyRetired(signer.key_id.clone())),
+    }
 }
 
 fn text(manifest: &[u8], origin: &str) -> String {

@@ -74,6 +74,17 @@ pub struct PublicKey {
     pub not_before: Option<i64>,
     /// First second since 1970 in which it is no longer valid; none: for ever.
     pub expires: Option<i64>,
+    /// Where it ended, when another key took over.
+    pub retired: Option<Retired>,
+}
+
+/// The end of a key. Its holder can sign anything and write any date, so what it signed counts only if the log held it.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
+pub struct Retired {
+    /// The size of the log at its end, and the root.
+    pub head: Option<(u64, Digest)>,
+    /// The second since 1970 from which on it is not trusted at all: somebody else may have had it.
+    pub revoked_at: Option<i64>,
 }
 
 impl PublicKey {
@@ -84,7 +95,9 @@ impl PublicKey {
     }
 
     fn is_valid_at(&self, seconds: i64) -> bool {
-        self.not_before.is_none_or(|first| first <= seconds)
+        let revoked_at = self.retired.and_then(|retired| retired.revoked_at);
+        revoked_at.is_none_or(|end| seconds < end)
+            && self.not_before.is_none_or(|first| first <= seconds)
             && self.expires.is_none_or(|end| seconds < end)
     }
 
@@ -123,7 +136,38 @@ impl PublicKey {
             bytes,
             not_before: seconds("nbf")?,
             expires: seconds("exp")?,
+            retired: Retired::read(entry.get("retired"), seconds("revoked_at")?)
+                .ok_or_else(|| format!("`retired` of key `{key_id}` is malformed"))?,
         })
+    }
+}
+
+impl Retired {
+    /// Reads the members of a key set; none when they are malformed.
+    fn read(stated: Option<&Value>, revoked_at: Option<i64>) -> Option<Option<Self>> {
+        let head = match stated {
+            None if revoked_at.is_none() => return Some(None),
+            None => None,
+            Some(Value::Object(stated)) if stated.is_empty() => None,
+            Some(stated) => {
+                let size = stated.get("size")?.as_u64()?;
+                let root = Digest::parse(stated.get("root")?.as_str()?).ok()?;
+                Some((size, root))
+            }
+        };
+        Some(Some(Self { head, revoked_at }))
+    }
+
+    fn write(&self, members: &mut Map<String, Value>) {
+        let mut retired = Map::new();
+        if let Some((size, root)) = self.head {
+            retired.insert("size".to_owned(), size.into());
+            retired.insert("root".to_owned(), root.to_string().into());
+        }
+        members.insert("retired".to_owned(), Value::Object(retired));
+        if let Some(seconds) = self.revoked_at {
+            members.insert("revoked_at".to_owned(), seconds.into());
+        }
     }
 }
 
@@ -205,6 +249,9 @@ impl KeySet {
                         members.insert(name.to_owned(), seconds.into());
                     }
                 }
+                if let Some(retired) = &key.retired {
+                    retired.write(&mut members);
+                }
                 Value::Object(members)
             })
             .collect();
@@ -217,6 +264,20 @@ impl KeySet {
     /// Returns the keys.
     pub fn keys(&self) -> &[PublicKey] {
         &self.keys
+    }
+
+    /// Tells whether a key was the current one at a size of the log: a retired key signs no head after its end, none at all
+    /// once it is revoked, and a later key none from before. The head at its very end is known by its root.
+    pub fn may_sign_head(&self, key: &PublicKey, size: u64, root: &Digest) -> bool {
+        let Some(retired) = key.retired else {
+            let mut ends = self.keys.iter().filter_map(|other| other.retired?.head);
+            return ends.all(|(end, _)| size >= end);
+        };
+        match retired.head {
+            Some((end, known)) if size == end => known == *root,
+            Some((end, _)) => size < end && retired.revoked_at.is_none(),
+            None => retired.revoked_at.is_none(),
+        }
     }
 
     /// Checks one stated signature over a hash, and returns the key that made it.

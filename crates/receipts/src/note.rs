@@ -116,6 +116,16 @@ impl NoteKey {
         format!("{name}+{id}+{}", STANDARD.encode(bytes))
     }
 
+    /// Returns the name of the signer.
+    pub fn name(&self) -> &str {
+        &self.name
+    }
+
+    /// Returns what the key may sign.
+    pub fn key_use(&self) -> KeyUse {
+        self.key_use
+    }
+
     /// Returns the short id that signature lines carry.
     pub fn id(&self) -> [u8; 4] {
         let parts = [

@@ -30,6 +30,7 @@ words! {
         SignatureInvalid = "signature_invalid",
         KeyUnknown = "key_unknown",
         KeyNotValidAtTime = "key_not_valid_at_time",
+        KeyRetired = "key_retired",
         AlgorithmUnsupported = "algorithm_unsupported",
         UntrustedAnchor = "untrusted_anchor",
         SignatureMissing = "signature_missing",
@@ -406,11 +407,24 @@ fn check_each_signature(
     let at = at_time.unwrap_or_else(|| receipt.issued_at());
     // At an invalid time no key is valid.
     let at_seconds = time::parse(at);
+    let is_included = report
+        .checks
+        .iter()
+        .any(|check| check.name == "inclusion" && check.ok);
     for (index, stated) in receipt.signatures().enumerate() {
         let name = format!("signature/{index}");
         // Over the computed hash, not the stated one: a signature counts only for this content.
         let result = keys.check(stated, &receipt.hash(), at_seconds);
         let (code, expected, found) = match result {
+            // Whoever has it now can sign and date what he likes: only the log says that it was there before.
+            Ok(key) if key.retired.is_some() && !is_included => (
+                Code::KeyRetired,
+                format!(
+                    "a proof that the log held it, because `{}` was retired",
+                    key.key_id
+                ),
+                "no inclusion proof",
+            ),
             Ok(key) => {
                 report.signed_by.push(key.key_id.clone());
                 report.pass(name);

@@ -356,31 +356,40 @@ impl EffectAnswer {
     }
 }
 
-/// The workflows a server offers, by name.
+/// The workflows a server knows, by name: the newest version of each for new Tasks, older ones for what they recorded.
 #[derive(Debug, Clone)]
 pub struct Registry {
-    workflows: BTreeMap<&'static str, Arc<dyn Workflow>>,
+    workflows: BTreeMap<&'static str, Vec<Arc<dyn Workflow>>>,
 }
 
 impl Registry {
-    /// Collects workflows; a later one replaces an earlier one of the same name.
+    /// Collects workflows, older versions first. One of a name and version that is there replaces it.
     pub fn new(workflows: impl IntoIterator<Item = Arc<dyn Workflow>>) -> Self {
-        Self {
-            workflows: workflows
-                .into_iter()
-                .map(|workflow| (workflow.name(), workflow))
-                .collect(),
+        let mut known: BTreeMap<&'static str, Vec<Arc<dyn Workflow>>> = BTreeMap::new();
+        for workflow in workflows {
+            let versions = known.entry(workflow.name()).or_default();
+            versions.retain(|other| other.version() != workflow.version());
+            versions.push(workflow);
         }
+        Self { workflows: known }
     }
 
-    /// Finds a workflow.
+    /// Finds the newest version of a workflow.
     pub fn find(&self, name: &str) -> Option<&Arc<dyn Workflow>> {
-        self.workflows.get(name)
+        self.workflows.get(name)?.last()
     }
 
-    /// Returns all of them, by name.
+    /// Finds the version that a log names; the oldest one for a log that names none.
+    pub fn recorded(&self, name: &str, version: Option<Digest>) -> Option<&Arc<dyn Workflow>> {
+        let mut versions = self.workflows.get(name)?.iter();
+        versions.find(|workflow| version.is_none_or(|version| digest(workflow.as_ref()) == version))
+    }
+
+    /// Returns the newest version of each, by name.
     pub fn iter(&self) -> impl Iterator<Item = &Arc<dyn Workflow>> {
-        self.workflows.values()
+        self.workflows
+            .values()
+            .filter_map(|versions| versions.last())
     }
 }
 

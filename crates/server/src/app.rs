@@ -17,6 +17,7 @@ use wire::openapi::Operation;
 use crate::auth::Keys;
 use crate::config::Config;
 use crate::failure::Failure;
+use crate::frames::Frames;
 use crate::limit::Buckets;
 use crate::metrics::HttpMetrics;
 use crate::world::SystemClock;
@@ -32,6 +33,8 @@ pub(crate) struct App {
     pub(crate) keys: Keys,
     pub(crate) buckets: Option<Buckets>,
     pub(crate) http: HttpMetrics,
+    /// What streams deliver, rendered.
+    pub(crate) frames: Frames,
     pub(crate) started_at: Timestamp,
     /// Where it answers, without a slash at the end.
     pub(crate) base_url: String,
@@ -82,6 +85,7 @@ impl App {
             buckets: config.rate_limit.map(Buckets::new),
             config,
             http: HttpMetrics::default(),
+            frames: Frames::default(),
             started_at: SystemClock.now(),
             base_url,
             receipt_keys,

@@ -26,6 +26,8 @@ pub(crate) struct Life {
     /// When something last moved: milliseconds since the beginning.
     moved_ms: AtomicU64,
     is_authenticated: AtomicBool,
+    /// True once it was told to end: it makes room for one, not for all that come before it is gone.
+    is_ending: AtomicBool,
     must_end: Notify,
 }
 
@@ -36,6 +38,7 @@ impl Life {
             begun: Instant::now(),
             moved_ms: AtomicU64::new(0),
             is_authenticated: AtomicBool::new(false),
+            is_ending: AtomicBool::new(false),
             must_end: Notify::new(),
         }
     }
@@ -49,6 +52,11 @@ impl Life {
     /// Notes that a request came with a valid key.
     pub(crate) fn authenticated(&self) {
         self.is_authenticated.store(true, Ordering::Relaxed);
+    }
+
+    fn end(&self) {
+        self.is_ending.store(true, Ordering::Relaxed);
+        self.must_end.notify_one();
     }
 
     fn is_known(&self) -> bool {
@@ -129,7 +137,10 @@ impl Connections {
         let life = Arc::new(Life::new(address));
         let mut open = self.lock();
         let quietest = |of: &dyn Fn(&Life) -> bool| {
-            let unknown = open.lives.values().filter(|life| !life.is_known());
+            let unknown = open
+                .lives
+                .values()
+                .filter(|life| !life.is_known() && !life.is_ending.load(Ordering::Relaxed));
             let those: Vec<&Arc<Life>> = unknown.filter(|life| of(life)).collect();
             let first = those.iter().min_by_key(|life| life.last_moved());
             (those.len(), first.map(|life| Arc::clone(life)))
@@ -143,7 +154,7 @@ impl Connections {
             None
         };
         if let Some(life) = leaves {
-            life.must_end.notify_one();
+            life.end();
         }
         let number = open.next;
         open.next += 1;

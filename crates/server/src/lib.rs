@@ -10,6 +10,7 @@ mod call;
 mod config;
 mod connection;
 mod failure;
+mod frames;
 mod gate;
 mod host;
 mod limit;

@@ -4,11 +4,12 @@
 //! log later, and nothing piles up here. A stream ends with its Task's log, or when the server stops.
 
 use std::convert::Infallible;
+use std::sync::Arc;
 
 use axum::body::Body;
 use axum::http::header;
 use axum::response::{IntoResponse, Response};
-use bytes::Bytes;
+use bytes::{Bytes, BytesMut};
 use canon::Map;
 use engine::port::Clock;
 use engine::{EventRange, EventStream, Refused};
@@ -17,15 +18,20 @@ use tokio::sync::watch;
 use tokio::time::Duration;
 use wire::{Code, ErrorBody};
 
+use crate::app::App;
 use crate::call::Call;
 use crate::failure::Reply;
 use crate::world::SystemClock;
+
+/// How many bytes of frames are gathered for one write. Only what is at hand: nothing waits for more.
+const PIECE_BYTES: usize = 16 * 1024;
 
 /// Opens a stream. A cursor that cannot be used becomes one error frame, then the end (C-17).
 pub(crate) async fn open(call: &Call, range: EventRange) -> Reply {
     match call.app.engine.stream(&call.caller, range).await {
         Ok(events) => Ok(answer(Body::from_stream(stream::unfold(
             Reader {
+                app: Arc::clone(&call.app),
                 events,
                 heartbeat: call.app.config.sse_heartbeat.max(Duration::from_secs(5)),
                 closing: call.app.closing.clone(),
@@ -66,6 +72,7 @@ fn error_frame(code: Code, message: &str, request_id: &str) -> Bytes {
 }
 
 struct Reader {
+    app: Arc<App>,
     events: EventStream,
     heartbeat: Duration,
     closing: watch::Receiver<bool>,
@@ -90,7 +97,7 @@ impl Reader {
                 error_frame(Code::Unauthenticated, message, &self.request_id)
             }
             frame = self.events.next() => match frame {
-                Ok(Some(frame)) => wire::frame(&frame.event.bytes, frame.replayed).into(),
+                Ok(Some(frame)) => self.app.frames.render(&frame),
                 Ok(None) => return None,
                 Err(refused) => {
                     tracing::error!(%refused, "a stream ended early");
@@ -99,6 +106,27 @@ impl Reader {
             },
             () = tokio::time::sleep(self.heartbeat) => Bytes::from_static(wire::heartbeat()),
         };
-        Some((Ok(text), self))
+        let piece = match self.is_over {
+            true => text,
+            false => self.with_ready(text),
+        };
+        Some((Ok(piece), self))
+    }
+    /// Returns a frame and those that are at hand after it as one piece: one write for a burst of events.
+    fn with_ready(&mut self, first: Bytes) -> Bytes {
+        if first.len() >= PIECE_BYTES {
+            return first;
+        }
+        let Some(next) = self.events.next_ready() else {
+            return first;
+        };
+        let mut piece = BytesMut::from(&*first);
+        piece.extend_from_slice(&self.app.frames.render(&next));
+        while piece.len() < PIECE_BYTES
+            && let Some(next) = self.events.next_ready()
+        {
+            piece.extend_from_slice(&self.app.frames.render(&next));
+        }
+        piece.freeze()
     }
 }

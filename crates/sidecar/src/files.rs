@@ -75,9 +75,13 @@ pub fn resolve(path: &str, files: &dyn Files) -> Result<Resolved, FileError> {
         return Err(FileError::Missing);
     }
     if !is_absolute(path) {
-        let path = normalise(path).ok_or(FileError::OutsideRoot)?;
+        let resolved = normalise(path).ok_or(FileError::OutsideRoot)?;
+        // A slash at the end names a directory: a file of that name is not what was recorded.
+        if path.ends_with('/') && files.is_file(&resolved) {
+            return Err(FileError::Missing);
+        }
         return Ok(Resolved {
-            path,
+            path: resolved,
             relocated: false,
         });
     }
@@ -179,6 +183,7 @@ mod tests {
     fn rb_ver_05_relative_paths_stay_inside() {
         check("./tokens//demo.yml", Ok(("tokens/demo.yml", false)));
         check("a/../demo.yml", Ok(("demo.yml", false)));
+        check("tokens/demo.yml/", Err(FileError::Missing));
         check("../outside.yml", Err(FileError::OutsideRoot));
         check("a/../../outside.yml", Err(FileError::OutsideRoot));
     }

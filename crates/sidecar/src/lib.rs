@@ -25,7 +25,7 @@ pub use hash::{
     tree_hash, tree_listing,
 };
 pub use markdown::{INFO_STRING, shell_block, yaml_block};
-pub use report::{ReportError, render, strip};
+pub use report::{BlockState, ReportError, compare_block, render, strip};
 pub use secrets::{Secret, find_secrets, is_secret_variable, looks_secret, redact, redacted_name};
 pub use shape::{AHD_KINDS, Problem, Shape, check_ahd, check_general, is_utc_time};
 pub use shell::shell_line;

@@ -48,37 +48,91 @@ pub fn render(report: &[u8], sidecar: &Sidecar) -> Result<Vec<u8>, ReportError> 
     Ok([before, &chunk, after].concat().into_bytes())
 }
 
+/// What a report says of its run, compared with what its sidecar renders to.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum BlockState {
+    /// It has no replay block.
+    Absent,
+    /// Both blocks are what the sidecar renders to.
+    Same,
+    /// The YAML block says something else.
+    YamlDiffers,
+    /// The command block is not there, or says something else.
+    ShellDiffers,
+}
+
+/// Compares the blocks of a report with what a sidecar renders to. Line ends do not count: the report has its own.
+///
+/// # Errors
+/// The report is not text, or its block is unclosed or not the only one.
+pub fn compare_block(report: &[u8], sidecar: &Sidecar) -> Result<BlockState, ReportError> {
+    let text = std::str::from_utf8(report).map_err(|_| ReportError::NotText)?;
+    let Some(found) = find_block(text)? else {
+        return Ok(BlockState::Absent);
+    };
+    let is = |range: std::ops::Range<usize>, rendered: String| {
+        let found = text.get(range).unwrap_or_default();
+        let lines = |text: &str| text.replace("\r\n", "\n");
+        lines(found) == lines(&rendered)
+    };
+    if !is(found.yaml, yaml_block(sidecar)) {
+        return Ok(BlockState::YamlDiffers);
+    }
+    let shell = found
+        .shell
+        .is_some_and(|shell| is(shell, shell_block(sidecar)));
+    Ok(match shell {
+        true => BlockState::Same,
+        false => BlockState::ShellDiffers,
+    })
+}
+
+/// Where the blocks of a report are.
+struct Found {
+    yaml: std::ops::Range<usize>,
+    shell: Option<std::ops::Range<usize>>,
+}
+
+fn find_block(text: &str) -> Result<Option<Found>, ReportError> {
+    let fences = fences(text);
+    let is_block = |fence: &&Fence<'_>| fence.info == INFO_STRING;
+    let count = fences.iter().filter(is_block).count();
+    if count > 1 {
+        return Err(ReportError::SeveralBlocks(count));
+    }
+    let mut rest = fences.iter().skip_while(|fence| !is_block(fence));
+    let Some(block) = rest.next() else {
+        return Ok(None);
+    };
+    let end = block.end.ok_or(ReportError::Unclosed(block.line))?;
+    let shell = match rest.next() {
+        Some(command)
+            if command.info == "sh"
+                && text
+                    .get(end..command.start)
+                    .is_some_and(|gap| gap.trim().is_empty()) =>
+        {
+            let end = command.end.ok_or(ReportError::Unclosed(command.line))?;
+            Some(command.start..end)
+        }
+        _ => None,
+    };
+    let yaml = block.start..end;
+    Ok(Some(Found { yaml, shell }))
+}
+
 /// Returns the report without its replay block and the command block that follows it.
 ///
 /// # Errors
 /// The report is not text, or its block is unclosed or not the only one.
 pub fn strip(report: &[u8]) -> Result<Vec<u8>, ReportError> {
     let text = std::str::from_utf8(report).map_err(|_| ReportError::NotText)?;
-    let fences = fences(text);
-    let is_block = |fence: &&Fence| fence.info == INFO_STRING;
-    let count = fences.iter().filter(is_block).count();
-    if count > 1 {
-        return Err(ReportError::SeveralBlocks(count));
-    }
-    let Some(index) = fences.iter().position(|fence| is_block(&fence)) else {
+    let Some(Found { yaml, shell }) = find_block(text)? else {
         return Ok(report.to_vec());
     };
-    let Some(block) = fences.get(index) else {
-        return Ok(report.to_vec());
-    };
-    let Some(mut end) = block.end else {
-        return Err(ReportError::Unclosed(block.line));
-    };
-    if let Some(command) = fences.get(index + 1)
-        && command.info == "sh"
-        && text
-            .get(end..command.start)
-            .is_some_and(|gap| gap.trim().is_empty())
-    {
-        end = command.end.ok_or(ReportError::Unclosed(command.line))?;
-    }
+    let end = shell.map_or(yaml.end, |shell| shell.end);
     let (mut before, mut after) = (
-        text.get(..block.start).unwrap_or_default(),
+        text.get(..yaml.start).unwrap_or_default(),
         text.get(end..).unwrap_or_default(),
     );
     if before.trim_start_matches('\u{feff}').is_empty() {

@@ -11,7 +11,7 @@ use serde::Serialize;
 use crate::block::{Ahd, Artifact, General, HashedFile, ReadSidecar, Sidecar};
 use crate::files::{Content, FileError, Files, Resolved, resolve};
 use crate::hash::{Mode, Profile, canonical_hash, sidecar_hash, tree_hash};
-use crate::report;
+use crate::report::{self, BlockState};
 use crate::yaml::{Limits, YamlError, YamlRefusal};
 
 pub use agent::AgentFiles;
@@ -51,8 +51,10 @@ pub enum Reason {
     NotRecorded,
     NotSigned,
     KeyUnknown,
+    KeyRetired,
     SignatureInvalid,
     NotChecked,
+    BlockDiffers,
 }
 
 impl Reason {
@@ -75,8 +77,10 @@ impl Reason {
             Self::NotRecorded => "not_recorded",
             Self::NotSigned => "not_signed",
             Self::KeyUnknown => "key_unknown",
+            Self::KeyRetired => "key_retired",
             Self::SignatureInvalid => "signature_invalid",
             Self::NotChecked => "not_checked",
+            Self::BlockDiffers => "block_differs",
         }
     }
 }
@@ -156,7 +160,15 @@ pub fn verify(read: &ReadSidecar, files: &dyn Files, options: &VerifyOptions) ->
     }
     let checks = match &read.sidecar {
         Sidecar::Ahd(ahd) => ahd_checks(ahd, files, options),
-        Sidecar::General(general) => general_checks(general, files, options),
+        Sidecar::General(general) => {
+            let mut checks = general_checks(general, files, options);
+            if let Some(recorded) = &general.report
+                && options.outputs
+            {
+                checks.push(block_check(&recorded.path, &read.sidecar, files, options));
+            }
+            checks
+        }
     };
     for check in checks.iter().filter(|check| check.relocated_to.is_some()) {
         warnings.push(format!("relocated:/{}/path", check.field));
@@ -234,6 +246,46 @@ fn general_checks(general: &General, files: &dyn Files, options: &VerifyOptions)
         }
     }
     checks
+}
+
+/// What the report tells its readers of the run, the command they paste included, is what the sidecar says.
+fn block_check(path: &str, sidecar: &Sidecar, files: &dyn Files, options: &VerifyOptions) -> Check {
+    let compared = || {
+        let found = resolve(path, files)?;
+        let content = kept(files.read(&found.path, DOCUMENT_BYTES_MAX)?)?;
+        report::compare_block(&content, sidecar)
+            .map_err(|error| Failure::new(Reason::ParseError, error.to_string()))
+    };
+    let differs = |what: &str| {
+        let detail = format!("{what} is not what the sidecar renders to");
+        (Outcome::Fail, Some(Reason::BlockDiffers), Some(detail))
+    };
+    let unchecked = |why: &str| {
+        let detail = Some(why.to_owned());
+        (Outcome::Note, Some(Reason::NotChecked), detail)
+    };
+    let (result, reason, detail) = if options.before_run {
+        unchecked("the run wrote it later")
+    } else {
+        match compared() {
+            Ok(BlockState::Same) => (Outcome::Ok, None, None),
+            Ok(BlockState::Absent) => unchecked("the report has no replay block"),
+            Ok(BlockState::YamlDiffers) => differs("the YAML block"),
+            Ok(BlockState::ShellDiffers) => differs("the command block"),
+            Err(Failure { reason, detail }) => (Outcome::Fail, Some(reason), detail),
+        }
+    };
+    Check {
+        field: "block".to_owned(),
+        path: path.to_owned(),
+        relocated_to: None,
+        result,
+        reason,
+        detail,
+        matched: None,
+        expected: None,
+        actual: None,
+    }
 }
 
 fn artifact(field: &str, recorded: &Artifact, profile: Profile, files: &dyn Files) -> Check {

@@ -16,7 +16,7 @@ mod write;
 
 use std::borrow::Cow;
 
-use saphyr_parser::{Event, Marker, Parser, ScalarStyle, ScanError, Tag};
+use saphyr_parser::{Event, Marker, Parser, ScalarStyle, ScanError, Span, Tag};
 
 use crate::hash::Profile;
 use scalar::Explicit;
@@ -123,7 +123,8 @@ fn walk(
     limits: Limits,
     mut pass: impl FnMut(Item<'_>, usize) -> Result<(), YamlError>,
 ) -> Result<(), YamlError> {
-    let source = source::prepare(bytes, limits.input_bytes_max)?;
+    let mut source = source::prepare(bytes, limits.input_bytes_max)?;
+    accept_tabs(&mut source);
     let mut documents = 0;
     let mut last_style = ScalarStyle::Plain;
     let mut blank_tail = false;
@@ -146,6 +147,7 @@ fn walk(
             Event::Alias(id) => Item::Alias(id),
             Event::Scalar(text, style, anchor, tag) => {
                 last_style = style;
+                refuse_misread(&text, style, &source, span)?;
                 blank_tail |= ends_in_blank_line(&text, style);
                 let text = source.restore(text, style == ScalarStyle::DoubleQuoted);
                 let resolved = resolve(&text, style, tag.as_deref(), at)?;
@@ -176,6 +178,50 @@ fn walk(
             "a block scalar that ends in a line of blanks",
             0,
         ));
+    }
+    Ok(())
+}
+
+/// How many bytes are parsed again, at most, to find tabs that the parser refuses.
+const REPARSED_BYTES_MAX: usize = 64 << 20;
+
+/// Makes spaces of tabs between a colon and a plain scalar. The parser says where it refuses one; where tabs are part of a
+/// text it never does.
+fn accept_tabs(source: &mut source::Source<'_>) {
+    let mut parsed = 0;
+    while source.text().contains(":\t") && parsed < REPARSED_BYTES_MAX {
+        parsed += source.text().len();
+        let refused = Parser::new_from_str(source.text()).find_map(Result::err);
+        let at = refused
+            .filter(|error| error.info() == "':' must be followed by a valid YAML whitespace")
+            .map(|error| error.marker().index());
+        if !at.is_some_and(|at| source.accept_tab_before(at)) {
+            return;
+        }
+    }
+}
+
+/// Refuses scalars that the parser reads otherwise than the reference, or that the reference refuses.
+fn refuse_misread(
+    text: &str,
+    style: ScalarStyle,
+    source: &source::Source<'_>,
+    span: Span,
+) -> Result<(), YamlError> {
+    let line = span.start.line();
+    // Characters that no plain scalar begins with.
+    const INDICATORS: [char; 14] = [
+        ',', '[', ']', '{', '}', '#', '&', '*', '!', '|', '>', '%', '@', '`',
+    ];
+    let is_plain = style == ScalarStyle::Plain;
+    if is_plain && (text == "?" || text.starts_with(INDICATORS)) {
+        let message = "a plain text that begins with an indicator";
+        return Err(YamlError::new(YamlRefusal::Syntax, message, line));
+    }
+    let joins = || source.joins_empty_line(span.start.index(), span.end.index());
+    if style == ScalarStyle::DoubleQuoted && joins() {
+        let message = "a line that ends in a backslash before an empty line";
+        return Err(YamlError::new(YamlRefusal::Unsupported, message, line));
     }
     Ok(())
 }

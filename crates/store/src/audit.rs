@@ -107,7 +107,7 @@ impl Audit {
         })
     }
 
-    fn connection(&self) -> &Blocks {
+    pub(crate) fn connection(&self) -> &Blocks {
         &self.view.blocks
     }
 

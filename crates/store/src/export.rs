@@ -44,6 +44,9 @@ pub struct Exported {
     pub events_sha256: Digest,
 }
 
+/// Signs the bytes of a manifest and returns the note.
+pub type SealManifest<'a> = dyn Fn(&[u8]) -> io::Result<String> + 'a;
+
 /// What a bundle holds that is not in the log itself.
 #[derive(Clone, Copy, Default)]
 pub struct Evidence<'a> {
@@ -52,7 +55,7 @@ pub struct Evidence<'a> {
     /// The newest signed checkpoint.
     pub checkpoint: Option<&'a str>,
     /// Signs the manifest: it gets its bytes and returns the note.
-    pub seal: Option<&'a dyn Fn(&[u8]) -> io::Result<String>>,
+    pub seal: Option<&'a SealManifest<'a>>,
 }
 
 impl std::fmt::Debug for Evidence<'_> {

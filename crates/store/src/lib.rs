@@ -43,11 +43,11 @@ mod write;
 
 pub use audit::{Audit, AuditError, DamagedBlock};
 pub use directory::{FORMAT_VERSION, OpenError};
-pub use export::{Evidence, Exported, export};
+pub use export::{Evidence, Exported, SealManifest, export};
 pub use fold::{Problem, What};
 pub use kept::Kept;
 pub use loss::Loss;
-pub use prune::{PruneProgress, Pruned, prunable, prune};
+pub use prune::{PruneProgress, Pruned, prunable, prune, sweep};
 pub use rebuild::{Rebuilt, rebuild};
 pub use row::{DocumentRow, document_bytes};
 pub use sqlite::{Lost, Options, SqliteStore};

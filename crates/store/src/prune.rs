@@ -63,8 +63,29 @@ pub fn prune(
     before: Timestamp,
     progress: PruneProgress<'_>,
 ) -> Result<Pruned, AuditError> {
+    let (_lock, connection) = claimed(directory)?;
+    let mut prune = Prune {
+        directory,
+        connection: &connection,
+        pruned: Pruned::default(),
+    };
+    let tasks = prune.choose(before)?;
+    prune.note(&tasks)?;
+    for task in &tasks {
+        prune.reduce(*task)?;
+        progress("events pruned", prune.pruned.events);
+    }
+    let unneeded = prune.unneeded(&BTreeSet::new(), prune.noted()?, progress)?;
+    prune.sweep(unneeded)?;
+    let pruned = prune.pruned;
+    closed(&connection)?;
+    Ok(pruned)
+}
+
+/// Takes a directory to remove things from it.
+fn claimed(directory: &Path) -> Result<(directory::Lock, Blocks), AuditError> {
     directory::check(directory)?;
-    let _lock = directory::claim(directory)?;
+    let lock = directory::claim(directory)?;
     let kept = kept::read(directory)?;
     loss::of_files(directory, kept.as_ref())?
         .1
@@ -81,26 +102,34 @@ pub fn prune(
     set("secure_delete", 1).map_err(open)?;
     set("wal_autocheckpoint", CHECKPOINT_PAGES).map_err(open)?;
     schema::prepare_pruning(&connection).map_err(open)?;
+    Ok((lock, connection))
+}
 
+/// Moves what was done into the database file.
+fn closed(connection: &Blocks) -> Result<(), AuditError> {
+    let truncate = "PRAGMA wal_checkpoint(TRUNCATE)";
+    connection
+        .query_row(truncate, [], |_| Ok(()))
+        .map_err(fault)?;
+    Ok(schema::checkpoint_on_close(connection, true).map_err(fault)?)
+}
+
+/// Removes the blobs that nothing names: what refused uploads and killed processes left. Nobody else may work in the
+/// directory meanwhile. Reads the whole log.
+///
+/// # Errors
+/// The directory is in use or holds no log, a block is damaged, or the disk fails.
+pub fn sweep(directory: &Path, progress: PruneProgress<'_>) -> Result<Pruned, AuditError> {
+    let (_lock, connection) = claimed(directory)?;
     let mut prune = Prune {
         directory,
         connection: &connection,
         pruned: Pruned::default(),
     };
-    let tasks = prune.choose(before)?;
-    prune.note(&tasks)?;
-    for task in &tasks {
-        prune.reduce(*task)?;
-        progress("events pruned", prune.pruned.events);
-    }
-    let unneeded = prune.unneeded(&BTreeSet::new(), prune.noted()?, progress)?;
+    let unneeded = prune.unneeded(&BTreeSet::new(), prune.stored()?, progress)?;
     prune.sweep(unneeded)?;
     let pruned = prune.pruned;
-    let truncate = "PRAGMA wal_checkpoint(TRUNCATE)";
-    connection
-        .query_row(truncate, [], |_| Ok(()))
-        .map_err(fault)?;
-    schema::checkpoint_on_close(&connection, true).map_err(fault)?;
+    closed(&connection)?;
     Ok(pruned)
 }
 
@@ -251,6 +280,19 @@ impl Prune<'_> {
             })?;
         }
         Ok(())
+    }
+
+    /// Returns every blob that is stored.
+    fn stored(&self) -> Result<BTreeSet<Digest>, AuditError> {
+        let read = || {
+            let mut select = self.connection.prepare("SELECT digest FROM blobs")?;
+            let rows = select.query_map([], |row| Ok(Digest::from_bytes(row.get(0)?)))?;
+            rows.collect::<rusqlite::Result<BTreeSet<_>>>()
+        };
+        let mut digests = read().map_err(fault)?;
+        let files = blob::files(self.directory);
+        digests.extend(files.map_err(AuditError::file(&directory::blobs(self.directory)))?);
+        Ok(digests)
     }
 
     /// Returns the blobs that were noted down.

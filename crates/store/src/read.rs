@@ -111,12 +111,18 @@ fn select_documents(
 }
 
 fn list_query(query: ListQuery) -> String {
-    // Open documents are few whatever their scope: one index finds them, the scope is checked on each.
     let (index, filter) = match query.open_only {
-        true => (
-            "INDEXED BY documents_open".to_owned(),
-            format!(" AND open = 1{}", in_scope(query.scope)),
-        ),
+        true => {
+            let index = match query.scope {
+                Scope::All => "documents_open",
+                Scope::Workspace(_) => "documents_workspace_open",
+                Scope::Session(_) => "documents_session_open",
+                // What belongs to one Task is little.
+                Scope::Task(_) => "documents_task",
+            };
+            let filter = format!(" AND open = 1{}", in_scope(query.scope));
+            (format!("INDEXED BY {index}"), filter)
+        }
         false => indexed(query.kind, query.scope),
     };
     format!(
@@ -434,6 +440,7 @@ mod tests {
                 Some("documents_kind" | "documents_open") => format!("(kind=? AND {range})"),
                 Some(index) => {
                     let scope = index.strip_prefix("documents_").unwrap();
+                    let scope = scope.strip_suffix("_open").unwrap_or(scope);
                     format!("({scope}=? AND kind=? AND {range})")
                 }
             };

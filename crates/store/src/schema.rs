@@ -57,6 +57,8 @@ const TABLES: &str = "
     CREATE INDEX documents_session ON documents(session, kind) WHERE session IS NOT NULL;
     CREATE INDEX documents_task ON documents(task, kind) WHERE task IS NOT NULL;
     CREATE INDEX documents_open ON documents(kind) WHERE open = 1;
+    CREATE INDEX documents_workspace_open ON documents(workspace, kind) WHERE open = 1 AND workspace IS NOT NULL;
+    CREATE INDEX documents_session_open ON documents(session, kind) WHERE open = 1 AND session IS NOT NULL;
 
     CREATE TABLE claims(
         scope BLOB PRIMARY KEY,
@@ -104,6 +106,86 @@ const TABLES: &str = "
     ) STRICT;
     CREATE INDEX api_keys_digest ON api_keys(digest);
 ";
+
+/// What older programs did not make. They keep indexes up to date that they do not know, so that this is no new format.
+const ADDITIONS: &str = "
+    CREATE INDEX IF NOT EXISTS documents_workspace_open
+        ON documents(workspace, kind) WHERE open = 1 AND workspace IS NOT NULL;
+    CREATE INDEX IF NOT EXISTS documents_session_open
+        ON documents(session, kind) WHERE open = 1 AND session IS NOT NULL;
+";
+
+/// What a digest is kept of, because nothing else would tell that it changed.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Sealed {
+    /// The secret of the log.
+    Secret,
+    /// The table of API keys.
+    ApiKeys,
+}
+
+impl Sealed {
+    fn name(self) -> &'static str {
+        match self {
+            Sealed::Secret => "secret_sha256",
+            Sealed::ApiKeys => "api_keys_sha256",
+        }
+    }
+}
+
+/// Returns the digest that was kept; none in a log that no newer program opened.
+pub(crate) fn seal_of(connection: &Connection, what: Sealed) -> rusqlite::Result<Option<Digest>> {
+    let select = "SELECT value FROM meta WHERE name = ?1";
+    let found = connection.query_row(select, [what.name()], |row| row.get(0));
+    Ok(found.optional()?.map(Digest::from_bytes))
+}
+
+fn keep_seal(connection: &Connection, what: Sealed, digest: Digest) -> rusqlite::Result<()> {
+    let insert = "INSERT OR REPLACE INTO meta(name, value) VALUES (?1, ?2)";
+    connection
+        .execute(insert, (what.name(), digest.as_bytes()))
+        .map(drop)
+}
+
+/// Keeps the digest of the API keys, in the transaction that changed them.
+pub(crate) fn seal_api_keys(connection: &Connection) -> rusqlite::Result<()> {
+    keep_seal(connection, Sealed::ApiKeys, digest_of_api_keys(connection)?)
+}
+
+/// Returns the digest of all API keys as they are stored.
+pub(crate) fn digest_of_api_keys(connection: &Connection) -> rusqlite::Result<Digest> {
+    let mut select = connection.prepare("SELECT * FROM api_keys ORDER BY number")?;
+    let columns = select.column_count();
+    let mut rows = select.query([])?;
+    let mut text = String::new();
+    while let Some(row) = rows.next()? {
+        for column in 0..columns {
+            text.push_str(&format!("{:?}\n", row.get_ref(column)?));
+        }
+    }
+    Ok(canon::sha256(text.as_bytes()))
+}
+
+/// Adds what older programs did not make.
+fn complete(connection: &mut Connection) -> rusqlite::Result<()> {
+    let complete = |connection: &Connection| -> rusqlite::Result<bool> {
+        let index = "SELECT 1 FROM sqlite_schema WHERE name = 'documents_session_open'";
+        let has_indexes = connection.prepare(index)?.exists([])?;
+        Ok(has_indexes && seal_of(connection, Sealed::ApiKeys)?.is_some())
+    };
+    if complete(connection)? {
+        return Ok(());
+    }
+    let transaction = connection.transaction_with_behavior(TransactionBehavior::Immediate)?;
+    transaction.execute_batch(ADDITIONS)?;
+    if seal_of(&transaction, Sealed::Secret)?.is_none() {
+        let select = "SELECT value FROM meta WHERE name = 'secret'";
+        let secret: Vec<u8> = transaction.query_row(select, [], |row| row.get(0))?;
+        keep_seal(&transaction, Sealed::Secret, canon::sha256(&secret))?;
+    }
+    seal_api_keys(&transaction)?;
+    transaction.commit()
+}
 
 /// Made by the first prune of a log; most logs have none of it. `pruned` says of a Task how many headers stand for its
 /// events and what they hash to; `unnamed` lists blobs that pruned events named and that may not be needed any more.
@@ -230,7 +312,7 @@ pub(crate) fn prepare(directory: &Path, connection: &mut Connection) -> Result<(
         .pragma_query_value(None, "user_version", |row| row.get(0))
         .map_err(fault)?;
     if version == SCHEMA_VERSION {
-        return Ok(());
+        return complete(connection).map_err(fault);
     }
     if version != 0 {
         let found = u32::try_from(version).unwrap_or(u32::MAX);
@@ -248,7 +330,9 @@ pub(crate) fn prepare(directory: &Path, connection: &mut Connection) -> Result<(
         transaction.pragma_update(None, "user_version", SCHEMA_VERSION)?;
         transaction.commit()
     };
-    create(connection).map_err(fault)
+    create(connection)
+        .and_then(|()| complete(connection))
+        .map_err(fault)
 }
 
 fn random() -> Result<(String, [u8; 32]), getrandom::Error> {

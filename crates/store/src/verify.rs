@@ -5,6 +5,7 @@
 //! them, elsewhere with a signed checkpoint.
 
 mod receipt;
+mod tables;
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::path::Path;
@@ -117,6 +118,9 @@ fn check(audit: &Audit, progress: &mut dyn FnMut(u64, u64)) -> Result<Report, Au
     check.documents()?;
     check.blobs()?;
     check.receipts()?;
+    let is_sound = check.report.problems.is_empty();
+    let wrong = tables::check(audit.connection(), audit.head(), is_sound)?;
+    check.report.problems.extend(wrong);
     Ok(check.report)
 }
 

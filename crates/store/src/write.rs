@@ -392,7 +392,7 @@ pub(crate) fn upsert_api_key(connection: &Connection, key: &ApiKey) -> rusqlite:
             key.revoked_at.map(domain::Timestamp::as_micros),
         ),
     )?;
-    Ok(())
+    schema::seal_api_keys(connection)
 }
 
 type Done = (Committed, Vec<StoredEvent>);

@@ -71,9 +71,30 @@ pub fn frame(bytes: &[u8], replayed: bool) -> Vec<u8> {
         None => (String::new(), "message".to_owned()),
     };
     let mut out = format!("id: {id}\nevent: {event}\ndata: ").into_bytes();
-    out.extend_from_slice(&with_delivery_marks(bytes, replayed));
+    push_one_line(&mut out, &with_delivery_marks(bytes, replayed));
     out.extend_from_slice(b"\n\n");
     out
+}
+
+/// Appends JSON with the characters escaped that some readers of streams take for the end of a line: U+0085, U+2028
+/// and U+2029. JSON has them only inside strings, where the escape means the same.
+fn push_one_line(out: &mut Vec<u8>, json: &[u8]) {
+    const BREAKS: [(&[u8], &[u8]); 3] = [
+        ("\u{85}".as_bytes(), br"\u0085"),
+        ("\u{2028}".as_bytes(), br"\u2028"),
+        ("\u{2029}".as_bytes(), br"\u2029"),
+    ];
+    let mut rest = json;
+    // Both bytes that begin one of them are rare in JSON: most events are copied in one piece.
+    while let Some(at) = rest.iter().position(|byte| matches!(byte, 0xC2 | 0xE2)) {
+        let (before, found) = rest.split_at(at);
+        out.extend_from_slice(before);
+        let escaped = BREAKS.iter().find(|(raw, _)| found.starts_with(raw));
+        let (taken, after) = found.split_at(escaped.map_or(1, |(raw, _)| raw.len()));
+        out.extend_from_slice(escaped.map_or(taken, |(_, escape)| *escape));
+        rest = after;
+    }
+    out.extend_from_slice(rest);
 }
 
 /// Returns the comment that keeps an idle stream alive.
@@ -156,6 +177,17 @@ mod tests {
         assert!(lines[2].starts_with("data: {"));
         assert_eq!(&lines[3..], ["", ""]);
         assert!(!text.contains('\r'));
+    }
+
+    #[test]
+    fn characters_that_end_a_line_elsewhere_are_escaped_in_frames() {
+        let stored = STORED.replace("\"x\"", "\"a\u{2028}b\u{2029}c\u{85}dâ€\u{e2}\u{2027}\"");
+        let text = String::from_utf8(frame(stored.as_bytes(), false)).unwrap();
+        let data = text.lines().nth(2).unwrap().strip_prefix("data: ").unwrap();
+        assert!(!data.contains(['\u{85}', '\u{2028}', '\u{2029}']), "{data}");
+        let delivered: Value = serde_json::from_str(data).unwrap();
+        let value: Value = serde_json::from_str(&stored).unwrap();
+        assert_eq!(delivered["payload"], value["payload"]);
     }
 
     #[test]

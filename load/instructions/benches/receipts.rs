@@ -94,6 +94,7 @@ fn whole() -> Whole {
         bytes: signer.public(),
         not_before: None,
         expires: None,
+        retired: None,
     };
     Whole {
         bytes: receipt.bytes(),

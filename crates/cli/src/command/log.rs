@@ -29,6 +29,7 @@ pub(crate) fn run(command: LogCommand) -> anyhow::Result<Exit> {
         LogCommand::Export(args) => export(&args),
         LogCommand::Import(args) => crate::wait(import::run(&args)),
         LogCommand::Recover(args) => recover::run(&args),
+        LogCommand::Sweep(args) => sweep(&args),
         LogCommand::Prune(args) => prune(args),
     }
 }
@@ -188,6 +189,26 @@ fn prune(args: LogPruneArgs) -> anyhow::Result<Exit> {
             "{} tasks were left alone, because a replay of them has not ended",
             pruned.in_use
         ));
+    }
+    Ok(Exit::Ok)
+}
+
+fn sweep(args: &LogArgs) -> anyhow::Result<Exit> {
+    let bar = counter();
+    let result = store::sweep(&args.data.data, &mut |what, done| {
+        bar.set_position(done);
+        bar.set_message(what);
+    });
+    bar.finish_and_clear();
+    let swept = result.map_err(problem)?;
+    let mut out = Output::stdout();
+    if args.json {
+        out.json(&json!({"blobs": swept.blobs, "bytes": swept.bytes}))?;
+    } else {
+        out.line(format_args!(
+            "removed {} blobs that nothing names, {} bytes in all",
+            swept.blobs, swept.bytes
+        ))?;
     }
     Ok(Exit::Ok)
 }

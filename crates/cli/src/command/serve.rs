@@ -94,6 +94,7 @@ fn start_logs(log: &Log) -> anyhow::Result<()> {
 pub(crate) struct Server {
     bound: Bound,
     engine: Engine,
+    data: PathBuf,
     outside: Outside,
     address_file: PathBuf,
     /// Where this machine reaches it.
@@ -123,6 +124,7 @@ impl Server {
             Problem::new(error.to_string(), hint)
         })?;
         let first_key = ensure_first_keys(data, &*store).await?;
+        signing::log_rotation(data, &*store).await?;
         let mut authority = signing::authority(data, store.name().log())?;
         let given = |text: &String| Some(text.clone()).filter(|text| !text.is_empty());
         authority.id = given(&settings.issuer_id).unwrap_or(authority.id);
@@ -137,6 +139,9 @@ impl Server {
             "the configuration of providers and tools",
             "see docs/agents.md",
         )?;
+        for warning in outside.warnings() {
+            tracing::warn!("{warning}");
+        }
         let engine = Engine::start(Parts {
             store,
             clock: Arc::new(SystemClock),
@@ -153,6 +158,7 @@ impl Server {
             "the engine did not start",
             "`reprise log verify` checks the data directory",
         )?;
+        crate::witness::load(data, &engine)?;
         let url = local_url(&bound);
         let address_file = data.join(ADDRESS_FILE);
         write_address(data, &url).or_hint(
@@ -163,6 +169,7 @@ impl Server {
             bound,
             engine,
             outside,
+            data: data.to_path_buf(),
             address_file,
             url,
             first_key,
@@ -171,7 +178,9 @@ impl Server {
 
     /// Answers until `stop`, then drains.
     pub(crate) async fn serve(self, stop: impl Future<Output = ()>) {
+        let witnesses = tokio::spawn(crate::witness::tend(self.data, self.engine.clone()));
         self.bound.serve(self.engine, stop).await;
+        witnesses.abort();
         // Processes of MCP servers end with ours.
         self.outside.shutdown().await;
         // A file that stays behind leads clients to a closed port, and they say so.

@@ -11,7 +11,7 @@ use std::collections::BTreeMap;
 use std::path::Path;
 
 use canon::Digest;
-use receipts::verify::{Evidence, Form, Keys, Predecessor};
+use receipts::verify::{Code, Evidence, Form, Keys, Predecessor};
 use receipts::walk::Walk;
 use receipts::{KeySet, verify as verify_receipt};
 use serde::Deserialize;
@@ -21,6 +21,7 @@ use super::events::{self, Covered, Outline};
 use super::file::{SignedHead, check_checkpoint, read_file, read_keys};
 use super::replays::{self, Unbound};
 use super::report::{Findings, Question};
+use super::witnessed::Witnesses;
 use crate::output::counter;
 use files::{Blobs, Lines, Manifest, Seal, optional};
 pub(crate) use prove::prove;
@@ -33,6 +34,7 @@ pub(crate) struct Request<'a> {
     pub(crate) checkpoint: Option<&'a Path>,
     pub(crate) trust_anchor: Option<&'a str>,
     pub(crate) all_signatures: bool,
+    pub(crate) witnesses: &'a Witnesses,
     pub(crate) question: Question,
 }
 
@@ -57,7 +59,10 @@ pub(crate) fn verify(request: &Request<'_>) -> anyhow::Result<Findings> {
     manifest.check_small_files(directory, &mut findings)?;
     let outline = events::outline(directory)?;
     let head = match &checkpoint {
-        Some(bytes) => check_checkpoint(bytes, keys.as_ref(), request.trust_anchor, &mut findings),
+        Some(bytes) => {
+            let (keys, anchor) = (keys.as_ref(), request.trust_anchor);
+            check_checkpoint(bytes, keys, anchor, request.witnesses, &mut findings)
+        }
         None if outline.heads.is_empty() => {
             let why = "the bundle has none, because no head was sealed";
             findings.skip("checkpoint", why);
@@ -200,7 +205,7 @@ fn check_receipts(
     for hash in &outline.foreign {
         walk.know(*hash);
     }
-    let mut roots = BTreeMap::new();
+    let mut roots = BTreeMap::from([(0, walk.root())]);
     let mut ids = BTreeMap::new();
     let mut count = 0_u64;
     let mut bad = 0_u64;
@@ -385,6 +390,8 @@ fn check_signatures(
             .checks
             .iter()
             .filter(|check| !check.ok && about(&check.name))
+            // The tree under the signed checkpoint holds it: that is the proof.
+            .filter(|check| at >= covered || check.code != Some(Code::KeyRetired))
         {
             bad += 1;
             let mut named = check.clone();

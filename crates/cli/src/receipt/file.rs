@@ -9,6 +9,7 @@ use receipts::verify::{Batch, Evidence, Form, Inclusion, Keys, Predecessor};
 use receipts::{KeySet, Receipt, cbor, verify as verify_receipt};
 
 use super::report::{Findings, Question};
+use super::witnessed::Witnesses;
 use crate::exit::{OrHint, Problem};
 
 /// What is verified with what.
@@ -22,6 +23,7 @@ pub(crate) struct Request<'a> {
     pub(crate) checkpoint: Option<&'a Path>,
     pub(crate) trust_anchor: Option<&'a str>,
     pub(crate) at_time: Option<&'a str>,
+    pub(crate) witnesses: &'a Witnesses,
     pub(crate) question: Question,
 }
 
@@ -130,9 +132,14 @@ pub(crate) fn verify(request: &Request<'_>) -> anyhow::Result<Findings> {
         (None, Some(proof)) => proof.checkpoint.clone().map(String::into_bytes),
         (None, None) => None,
     };
-    let head = checkpoint
-        .as_deref()
-        .and_then(|bytes| check_checkpoint(bytes, keys, request.trust_anchor, &mut findings));
+    let head = checkpoint.as_deref().and_then(|bytes| {
+        let anchor = request.trust_anchor;
+        check_checkpoint(bytes, keys, anchor, request.witnesses, &mut findings)
+    });
+    if head.is_none() && !request.witnesses.is_empty() && checkpoint.is_none() {
+        let expected = Some("a checkpoint, in --proof or by --checkpoint".to_owned());
+        findings.fail("witnesses", "witness_quorum", expected, None);
+    }
     let batches: Vec<Batch> = head.into_iter().map(|head| head.batch).collect();
     let evidence = Evidence {
         form: Form::AnyJson,
@@ -191,6 +198,7 @@ pub(crate) fn check_checkpoint(
     bytes: &[u8],
     keys: Option<&KeySet>,
     trust_anchor: Option<&str>,
+    witnesses: &Witnesses,
     findings: &mut Findings,
 ) -> Option<SignedHead> {
     let malformed = |error: receipts::note::NoteError| error.to_string();
@@ -225,6 +233,14 @@ pub(crate) fn check_checkpoint(
         findings.fail("checkpoint", "signature_invalid", Some(expected), found);
         return None;
     };
+    let is_witnessed = witnesses.check(&note, findings);
+    // Who saw it in time says that nobody made it up later.
+    if !is_witnessed && !keys.may_sign_head(signer, head.size, &head.root) {
+        let expected = format!("the key that was current at size {}", head.size);
+        let found = Some(format!("signed by `{}`", signer.key_id));
+        findings.fail("checkpoint", "key_retired", Some(expected), found);
+        return None;
+    }
     findings.pass("checkpoint");
     Some(SignedHead {
         batch: Batch {

@@ -12,7 +12,7 @@ use canon::{Digest, Map, Value};
 use domain::{BLOB_MEMBER, Event, Kind, blob_reference};
 use receipts::Receipt;
 use runs::replay::{self, Bundle, Given, Issuing, Log, Progress, Replayed, Source, Spec};
-use runs::workflow::{Registry, builtin, digest};
+use runs::workflow::{Registry, builtin};
 use serde_json::json;
 
 use super::bundle::files::{Blobs, Place, Reread};
@@ -230,9 +230,8 @@ fn rerun(
         Err(fault) => return Ok(Err(fault)),
     };
     let (name, version) = source.workflow();
-    let known = workflows.find(name).map(|known| digest(known.as_ref()));
     // One that never started has no version, and nothing to run.
-    if version.is_some() && known != version {
+    if version.is_some() && workflows.recorded(name, version).is_none() {
         return Ok(Err(CannotRun(
             "this program does not know that version of its workflow",
         )));

@@ -35,6 +35,10 @@ fn git(directory: &Path) -> Command {
         .arg(directory)
         .env("GIT_OPTIONAL_LOCKS", "0")
         .env("GIT_LITERAL_PATHSPECS", "1")
+        // What is not in this clone is missing: fetching it would start commands that the repository names.
+        .env("GIT_NO_LAZY_FETCH", "1")
+        .env("GIT_TERMINAL_PROMPT", "0")
+        .args(["-c", "protocol.allow=never"])
         .env("LC_ALL", "C")
         .stdin(Stdio::null());
     command
@@ -246,9 +250,9 @@ impl AtCommit {
             }
         }
         if !child.wait().map_err(unreadable)?.success() {
-            return Err(FileError::Unreadable(
-                "git cannot read the object".to_owned(),
-            ));
+            return Err(FileError::Unreadable(format!(
+                "git cannot read object `{object}`; in a partial clone `git fetch` brings what is missing"
+            )));
         }
         let (digest, len) = hasher.finish();
         Ok(Content {

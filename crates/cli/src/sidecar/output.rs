@@ -74,6 +74,15 @@ pub(super) struct Outlook {
     pub(super) message: Option<String>,
     pub(super) warnings: Vec<String>,
     pub(super) checks: Vec<Check>,
+    pub(super) not_checked: Vec<NotChecked>,
+}
+
+/// Something that the sidecar records and nobody asked about.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize)]
+pub(super) struct NotChecked {
+    pub(super) part: &'static str,
+    /// What to give.
+    pub(super) ask: &'static str,
 }
 
 /// The answer as one word.
@@ -87,10 +96,10 @@ pub(super) enum Verdict {
 
 /// Returns the text form of a verification.
 pub(super) fn text(
-    report: &Path,
-    path: &Path,
+    (report, path): (&Path, &Path),
     sidecar: &Sidecar,
     verification: &Verification,
+    not_checked: &[NotChecked],
 ) -> String {
     let (name, version) = sidecar.tool();
     let dirty = if sidecar.dirty() { " (dirty)" } else { "" };
@@ -116,6 +125,9 @@ pub(super) fn text(
     }
     for warning in &verification.warnings {
         text.push_str(&format!("  warning: {}\n", shown(warning)));
+    }
+    for NotChecked { part, ask } in not_checked {
+        text.push_str(&format!("  not checked: {part}; {ask}\n"));
     }
     let failed = count(verification, Outcome::Fail);
     let verdict = match failed {

@@ -108,6 +108,7 @@ pub(super) fn sign(general: General, key: &SigningKey) -> anyhow::Result<General
         bytes: key.verifying_key().to_bytes(),
         not_before: None,
         expires: None,
+        retired: None,
     };
     let signature = key.sign(&signed_bytes(&document));
     general.signature = Some(Signature {

@@ -4,7 +4,8 @@ use std::path::{Path, PathBuf};
 use std::process::ExitCode;
 
 use ::sidecar::{
-    AgentFiles, FileError, Files, ReadSidecar, Sidecar, VerifyOptions, read_sidecar, verify,
+    AgentFiles, BlockState, FileError, Files, ReadSidecar, Sidecar, VerifyOptions, compare_block,
+    read_sidecar, verify,
 };
 use anyhow::Context as _;
 use ed25519_dalek::VerifyingKey;
@@ -14,7 +15,7 @@ use super::files::{WorkingTree, read_file, read_named};
 use super::git::AtCommit;
 use super::hashing::NamedFile;
 use super::locate::{self, Pair, directory_of};
-use super::output::{self, Outlook, Verdict};
+use super::output::{self, NotChecked, Outlook, Verdict};
 use super::{recording, signature};
 
 pub(crate) const EXAMPLES: &str = "\
@@ -106,6 +107,7 @@ pub(super) fn run(args: &VerifyArgs) -> anyhow::Result<ExitCode> {
         message: None,
         warnings: Vec::new(),
         checks: Vec::new(),
+        not_checked: Vec::new(),
     };
     let mut text = String::new();
     match judge(args, key.as_ref(), &pair, &mut outlook) {
@@ -176,10 +178,71 @@ fn judge(
     } else {
         Verdict::Drift
     };
-    let text = output::text(&pair.report, &pair.sidecar, &read.sidecar, &verification);
+    if args.outputs && matches!(read.sidecar, Sidecar::Ahd(_)) && differs(pair, &read.sidecar) {
+        // Published blocks of these kinds are not all YAML; their sidecars are what counts.
+        verification.warnings.push("block_differs".to_owned());
+    }
+    outlook.not_checked = not_checked(args, &read.sidecar);
+    let text = output::text(
+        (&pair.report, &pair.sidecar),
+        &read.sidecar,
+        &verification,
+        &outlook.not_checked,
+    );
     outlook.warnings = verification.warnings;
     outlook.checks = verification.checks;
     Ok(text)
+}
+
+/// Says whether a report has a block, and that is not what the sidecar renders to.
+fn differs(pair: &Pair, sidecar: &Sidecar) -> bool {
+    let content = read_file(&pair.report, ::sidecar::DOCUMENT_BYTES_MAX).ok();
+    let bytes = content.and_then(|content| content.bytes);
+    let state = bytes.and_then(|bytes| compare_block(&bytes, sidecar).ok());
+    state.is_some_and(|state| !matches!(state, BlockState::Same | BlockState::Absent))
+}
+
+/// Returns what the sidecar records and nobody asked about, with what to give.
+fn not_checked(args: &VerifyArgs, sidecar: &Sidecar) -> Vec<NotChecked> {
+    let mut parts = Vec::new();
+    let mut add = |is_open: bool, part: &'static str, ask: &'static str| {
+        if is_open {
+            parts.push(NotChecked { part, ask });
+        }
+    };
+    let Sidecar::General(general) = sidecar else {
+        return parts;
+    };
+    let has_outputs = general
+        .outputs
+        .as_ref()
+        .is_some_and(|outputs| !outputs.is_empty());
+    add(has_outputs && !args.outputs, "outputs", "give --outputs");
+    let has_report = general.report.is_some() && !args.outputs;
+    add(has_report, "report", "give --outputs");
+    add(has_report, "block", "give --outputs");
+    let agent = general.agent.as_ref();
+    let has_config = agent.is_some_and(|agent| agent.config_hash.is_some());
+    add(
+        has_config && args.agent.is_none(),
+        "agent",
+        "give --agent FILE",
+    );
+    let tools = agent.and_then(|agent| agent.tools.as_ref());
+    let open_tools = tools.is_some_and(|tools| tools.len() > args.agent_tools.len());
+    add(
+        open_tools,
+        "agent/tools",
+        "give --agent-tool NAME=FILE for each",
+    );
+    let has_policy = agent.is_some_and(|agent| agent.policy_hash.is_some());
+    let without_policy = has_policy && args.agent_policy.is_none();
+    add(without_policy, "agent/policy", "give --agent-policy FILE");
+    let unsigned = general.signature.is_some() && args.key.is_none();
+    add(unsigned, "signature", "give --key PUBLICKEY");
+    let recorded = general.recording.is_some() && args.keys.is_none();
+    add(recorded, "recording/signature", "give --keys JWKS");
+    parts
 }
 
 fn agent_files(args: &VerifyArgs) -> anyhow::Result<AgentFiles> {

@@ -148,7 +148,7 @@ pub(crate) struct Api {
 }
 
 impl Api {
-    pub(crate) fn new(url: &str, key: &str, approver_key: &str) -> Self {
+    pub(crate) fn new(url: &str, key: &str) -> Self {
         let http = Client::builder()
             .no_proxy()
             .timeout(PATIENCE)
@@ -158,8 +158,14 @@ impl Api {
             http,
             url: url.to_owned(),
             key: key.to_owned(),
-            approver_key: approver_key.to_owned(),
+            approver_key: key.to_owned(),
         }
+    }
+
+    /// Decides with another key.
+    pub(crate) fn approving(mut self, key: &str) -> Self {
+        self.approver_key = key.to_owned();
+        self
     }
 
     pub(crate) async fn send(&self, ask: &Ask) -> Result<Answer, Lost> {

@@ -1,9 +1,10 @@
 //! One damaged document and one damaged event: the check names each of them, and nothing else.
 
 use engine::port::StoredEvent;
+use serde_json::json;
 use store::tamper::Tamper;
 
-use crate::client::Ask;
+use crate::client::{Ask, text};
 use crate::host::Host;
 
 /// A stopped server's files, with the ids of two Sessions.
@@ -115,4 +116,38 @@ async fn a_missing_document_and_a_missing_event_are_named() {
         said.stdout.contains(&format!("document `{two}`: ")),
         "{said:?}"
     );
+}
+
+/// What a request puts in the place of an event is a caller's data: it names no blob, so that none is missing.
+#[tokio::test]
+async fn what_a_replay_is_told_does_not_make_the_log_look_damaged() {
+    let host = Host::new();
+    let api = host.api();
+    let session = api.session().await;
+    let task = api.ok(&Ask::task(&session, "ask", "Wait")).await;
+    let task = text(&task["id"]);
+    api.until_status(&task, "INPUT_REQUIRED").await;
+    let body = json!({"task_id": task, "kind": "other", "mime_type": "text/plain", "visibility": "public"});
+    let artifact = text(&api.ok(&Ask::post("/v1/artifacts", body)).await["id"]);
+    let content = format!("/v1/artifacts/{artifact}/content");
+    api.ok(&Ask::put(&content, b"mine".to_vec())).await;
+    api.ok(&Ask::answer(&task, "go on")).await;
+    api.until_status(&task, "COMPLETED").await;
+    let named = json!({"sha256": format!("sha256:{}", "cd".repeat(32)), "bytes": 1});
+    let mut replays = 0;
+    for event in api.list(&format!("/v1/tasks/{task}/events")).await {
+        if !["artifact.created", "artifact.updated"].contains(&event["event"].as_str().unwrap()) {
+            continue;
+        }
+        let key = format!("event:{}", text(&event["id"]));
+        let given = json!({"kind": "event_payload", "visibility": "public", "value": named});
+        let body = json!({"mode": "with_overrides", "override": {key: given}});
+        let replay = api
+            .ok(&Ask::post(&format!("/v1/tasks/{task}/replay"), body))
+            .await;
+        api.until_status(&text(&replay["id"]), "COMPLETED").await;
+        replays += 1;
+    }
+    assert_eq!(replays, 2);
+    host.must_verify();
 }

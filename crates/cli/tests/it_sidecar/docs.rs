@@ -44,7 +44,8 @@ fn the_worked_example_works_as_printed() {
     assert!(output.status.success(), "{out}\n{err}");
     for line in [
         "# Demo run\n\n```yaml ahd-replay\n",
-        "clean: 4 of 4 ok\n",
+        "  ok    block  `out/report.md`\n",
+        "clean: 5 of 5 ok\n",
         "clean: 2 of 2 ok\n",
         "  FAIL  inputs/1  `agent.yml`: hash_mismatch\n",
         "drift: 1 of 2 FAIL\nexit status 1\n",
@@ -73,6 +74,8 @@ trace    1 events, jsonl, session s-17
   ok    agent/tools/0  `read` agrees by canonical-json
   ok    agent/policy  `scout` agrees by raw-bytes
   warning: dirty_tree
+  not checked: report; give --outputs
+  not checked: block; give --outputs
 
 clean: 5 of 5 ok
 ";

@@ -100,6 +100,34 @@ fn the_text_form_names_each_check() {
     );
 }
 
+/// In a partial clone git would fetch what is missing, with the command that the repository names for it.
+#[test]
+fn at_commit_starts_nothing_and_fetches_nothing() {
+    let world = World::framework();
+    world.capture_eval(&[], &["true"]).expect(0);
+    world.commit_all();
+    let object = world.git(&["rev-parse", "HEAD:tokens/demo.yml"]);
+    let (folder, rest) = object.split_at(2);
+    let file = world.at(&format!(".git/objects/{folder}/{rest}"));
+    std::fs::remove_file(file).unwrap();
+    let evil = world.at("EVIL");
+    let command = format!("touch {}; false", evil.display());
+    for (name, value) in [
+        ("core.repositoryformatversion", "1"),
+        ("extensions.partialClone", "origin"),
+        ("remote.origin.url", "ssh://evil.invalid/x"),
+        ("remote.origin.promisor", "true"),
+        ("core.sshCommand", &command),
+    ] {
+        world.git(&["config", name, value]);
+    }
+    world
+        .run(&["sidecar", "verify", "--at-commit", "docs/report.md"])
+        .expect(1)
+        .says("unreadable");
+    assert!(!evil.exists(), "a command of the repository was run");
+}
+
 /// RB-VER-07.
 #[test]
 fn at_commit_reads_the_files_from_git() {

@@ -91,6 +91,15 @@ impl State {
     /// # Errors
     /// The event names a call or a response that this session does not have.
     pub fn apply(mut self, compiled: &Compiled, event: &Event) -> Result<Self, ImpossibleEvent> {
+        self.advance(compiled, event)?;
+        Ok(self)
+    }
+
+    /// Applies one event in place; an event that is refused changes nothing.
+    ///
+    /// # Errors
+    /// As [`State::apply`].
+    pub fn advance(&mut self, compiled: &Compiled, event: &Event) -> Result<(), ImpossibleEvent> {
         match event {
             Event::Narrowed { narrowing } => self.last_narrowing = Some(narrowing.clone()),
             Event::OutputsSeen { outputs } => self.see_outputs(compiled, outputs),
@@ -146,7 +155,7 @@ impl State {
                 }
             }
         }
-        Ok(self)
+        Ok(())
     }
 
     pub(crate) fn is_open(&self) -> bool {

@@ -319,3 +319,79 @@ fn a_null_principal_is_a_principal() {
     options.principal = Some(contracts::Value::Null);
     assert!(Rules::new(compiled, options).is_ok());
 }
+
+/// Files as an editor reads them.
+fn as_json(text: &str) -> serde_json::Value {
+    let options = serde_saphyr::options! { strict_booleans: true, with_snippet: false, };
+    serde_saphyr::from_str_with_options(text, options).unwrap()
+}
+
+#[test]
+fn the_schemas_accept_what_compiles_and_refuse_typing_errors() {
+    let schema = |text: &str| {
+        let schema: serde_json::Value = serde_json::from_str(text).unwrap();
+        jsonschema::validator_for(&schema).unwrap()
+    };
+    let contract = schema(contracts::CONTRACT_SCHEMA);
+    for file in desk_files() {
+        let json = as_json(&file.text);
+        assert!(
+            contract.is_valid(&json),
+            "{} {:?}",
+            file.file,
+            contract.validate(&json).err()
+        );
+    }
+    let session = schema(contracts::SESSION_SCHEMA);
+    let mut json = as_json(&file("session").text);
+    assert!(
+        session.is_valid(&json),
+        "{:?}",
+        session.validate(&json).err()
+    );
+    json["max_steps"] = 3.into();
+    assert!(!session.is_valid(&json));
+    for bad in [
+        r#"{"tool":"a"}"#,
+        r#"{"tool":"a","side_effect":"reads"}"#,
+        r#"{"tool":"a","side_effect":"read","sideEffect":1}"#,
+        r#"{"tool":"a","side_effect":"read","argument_value_invariants":[{"path":"$.a"}]}"#,
+        r#"{"tool":"a","side_effect":"read","policy":{"rules":[{"id":"x","effect":"allow","when":[{"path":"$.a","ref":"s"}]}]}}"#,
+    ] {
+        assert!(
+            !contract.is_valid(&serde_json::from_str(bad).unwrap()),
+            "{bad}"
+        );
+        let text = serde_json::from_str::<serde_json::Value>(bad)
+            .unwrap()
+            .to_string();
+        assert!(!found(&[("a", &text)], "").is_empty(), "{bad}");
+    }
+}
+
+#[test]
+fn the_schemas_know_exactly_the_keys_that_the_reader_knows() {
+    for (schema, text, is_session) in [
+        (contracts::CONTRACT_SCHEMA, "zzz: 1\n", false),
+        (contracts::SESSION_SCHEMA, "zzz: 1\n", true),
+    ] {
+        let schema: serde_json::Value = serde_json::from_str(schema).unwrap();
+        let findings = if is_session {
+            found(&[], text)
+        } else {
+            found(&[("a", text)], "")
+        };
+        let unknown = findings
+            .iter()
+            .find(|finding| finding.contains("unknown key"))
+            .unwrap();
+        let (_, known) = unknown.split_once("known are ").unwrap();
+        let known: std::collections::BTreeSet<&str> = known
+            .split(", ")
+            .map(|name| name.trim_matches('`'))
+            .collect();
+        let listed = schema["properties"].as_object().unwrap();
+        let listed: std::collections::BTreeSet<&str> = listed.keys().map(String::as_str).collect();
+        assert_eq!(known, listed);
+    }
+}

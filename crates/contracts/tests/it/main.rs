@@ -12,6 +12,7 @@ mod agreement;
 mod checks;
 mod compiling;
 mod generate;
+mod governed;
 mod oracle;
 mod prechecks;
 mod rulings;

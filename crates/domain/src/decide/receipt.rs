@@ -141,6 +141,7 @@ pub(super) fn seal_head(
         previous_root: detail(order.previous_root),
         checkpoint: detail(&order.checkpoint),
         recovered: order.recovered.as_ref().map(detail),
+        rotation: order.rotation.as_ref().map(detail),
     });
     decider.draft(sealed, subject.clone(), &Place::default());
     Ok(subject)

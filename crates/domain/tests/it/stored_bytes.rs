@@ -152,7 +152,7 @@ fn result(key: &str, ok: bool) -> EffectResult {
         value: json!({"v": 1}),
         provider_request_id: ok.then(|| "req".to_owned()),
         model: ok.then_some(model),
-        observed: ok.then(Observed::default),
+        observed: ok.then(Box::default),
         interrupted_through: None,
     }
 }
@@ -356,6 +356,7 @@ fn proofs(log: &mut Log) {
     }
     log.run(Order::SealHead(SealHead {
         recovered: None,
+        rotation: None,
         id: BatchId::from_body("1"),
         size: 2,
         root: sha256(b"root"),

@@ -24,8 +24,9 @@ const ERROR_BYTES_MAX: usize = 16 * 1024;
 const MESSAGE_CHARS_MAX: usize = 250;
 /// The longest wait between two attempts; a provider that asks for more gets none.
 const WAIT_MS_MAX: u64 = 30_000;
-/// Headers in which providers name an exchange.
-const REQUEST_ID_HEADERS: [&str; 2] = ["x-request-id", "request-id"];
+/// Headers in which providers name an exchange; the first that is present counts. An id in the body names the answer, not
+/// the exchange, and is not one.
+const REQUEST_ID_HEADERS: [&str; 4] = ["request-id", "x-request-id", "cf-ray", "x-goog-request-id"];
 
 /// What is said to whom, and how the answer is read.
 #[derive(Debug)]

@@ -23,6 +23,7 @@ const LEFT: [&[u8]; 5] = [
 pub(super) fn spellings(value: &str) -> Vec<String> {
     let mut spellings = texts(value);
     spellings.extend(base64_forms(value.as_bytes()));
+    spellings.extend(hex_forms(value.as_bytes()));
     for line in secret_lines(value) {
         spellings.extend(texts(line));
     }
@@ -133,4 +134,14 @@ fn base64_forms(value: &[u8]) -> Vec<String> {
         }
     }
     forms
+}
+
+fn hex_forms(value: &[u8]) -> Vec<String> {
+    if value.len() < ENCODED_BYTES_MIN {
+        return Vec::new();
+    }
+    vec![
+        value.iter().map(|byte| format!("{byte:02x}")).collect(),
+        value.iter().map(|byte| format!("{byte:02X}")).collect(),
+    ]
 }

@@ -361,7 +361,7 @@ fn a_server_that_cannot_work_is_refused() {
         ("id = \"a\"\nurl = \"file:///x\"", "must begin with"),
         (
             "id = \"a\"\nurl = \"http://x\"\nheaders = { \"a b\" = \"c\" }",
-            "no name of a header",
+            "not a valid header name",
         ),
         (
             "id = \"a\"\ncommand = [\"x\"]\n[[tools]]\nname = \"a__b\"\nargv = [\"x\"]",

@@ -138,6 +138,33 @@ async fn reasoning_is_in_no_piece_and_not_in_the_answer() {
     }
 }
 
+/// The first of these headers that is present, in this order, names the exchange.
+#[tokio::test]
+async fn request_ids_come_from_the_first_header_that_is_there() {
+    let answer = json!({"id": "chatcmpl-9", "model": "asked-model", "choices": [{"finish_reason": "stop",
+        "message": {"role": "assistant", "content": "yes"}}]});
+    let all = [
+        ("x-goog-request-id", "goog"),
+        ("cf-ray", "ray"),
+        ("x-request-id", "openai"),
+        ("request-id", "anthropic"),
+    ];
+    for (count, expected) in [
+        (4, Some("anthropic")),
+        (3, Some("openai")),
+        (2, Some("ray")),
+        (1, Some("goog")),
+        (0, None),
+    ] {
+        let headers = all[..count].to_vec();
+        let fake = Fake::start([Reply::Whole(200, headers, answer.to_string())]).await;
+        let outside = outside(&provider(&fake.url, "stream = false"));
+        let (performed, _) = ask(&outside, conversation()).await;
+        assert!(performed.ok, "{performed:?}");
+        assert_eq!(performed.provider_request_id.as_deref(), expected);
+    }
+}
+
 #[tokio::test]
 async fn the_whole_conversation_is_sent_and_a_whole_answer_is_read() {
     let answer = json!({"id": "chatcmpl-2", "model": "asked-model", "choices": [{"finish_reason": "length",
@@ -159,7 +186,8 @@ async fn the_whole_conversation_is_sent_and_a_whole_answer_is_read() {
     let used = performed.model.unwrap();
     assert_eq!(used.cost_micros, Some(60 * 2 + 40 / 2 + 50 * 4));
     assert_eq!(used.price_table.as_deref(), Some("ours"));
-    assert_eq!(performed.provider_request_id.as_deref(), Some("chatcmpl-2"));
+    // The id in the body names the answer, not the exchange.
+    assert_eq!(performed.provider_request_id, None);
     let mut expected = conversation();
     expected["max_completion_tokens"] = expected["max_tokens"].take();
     expected.as_object_mut().unwrap().remove("max_tokens");

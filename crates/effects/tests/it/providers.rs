@@ -217,3 +217,42 @@ async fn the_environment_is_read_only_where_allowed() {
     let performed = perform(&outside, EffectKind::Host, json!({"capability": "moon"})).await;
     assert_error(&performed, "capability_unknown");
 }
+
+/// S19: a key is not sent where everybody on the way can read it.
+#[test]
+fn a_key_goes_to_no_plain_address_but_of_this_machine() {
+    let provider = |url: &str, key: &str| {
+        format!("[[providers]]\nid = \"p\"\nkind = \"openai\"\nbase_url = \"{url}\"\n{key}\n")
+    };
+    let server =
+        |url: &str, key: &str| format!("[[mcp_servers]]\nid = \"s\"\nurl = \"{url}\"\n{key}\n");
+    let made = |text: &str| Outside::new(config(text), None, confinement()).map(drop);
+    for url in [
+        "http://models.example/v1",
+        "http://10.0.0.7/v1",
+        "http://[fd00::1]/v1",
+        "http://127.0.0.1.example/v1",
+    ] {
+        for text in [
+            provider(url, "api_key = { env = \"KEY\" }"),
+            provider(url, "api_key = { secret = \"key\" }"),
+            server(url, "bearer = { env = \"KEY\" }"),
+            server(url, "secret_headers = { \"x-key\" = \"key\" }"),
+        ] {
+            let error = made(&text).unwrap_err().to_string();
+            assert!(error.contains("plain http://"), "{text}: {error}");
+        }
+        // Without a key there is nothing to lose.
+        made(&provider(url, "")).unwrap();
+        made(&server(url, "")).unwrap();
+    }
+    for url in [
+        "https://models.example/v1",
+        "http://127.0.0.1:9/v1",
+        "http://[::1]:9/v1",
+        "http://localhost:9/v1",
+    ] {
+        made(&provider(url, "api_key = { env = \"KEY\" }")).unwrap();
+        made(&server(url, "bearer = { env = \"KEY\" }")).unwrap();
+    }
+}

@@ -401,3 +401,29 @@ async fn u24_an_mcp_server_that_is_a_process_is_confined() {
         outside.shutdown().await;
     }
 }
+
+/// What cannot work is said when it is said, not when it is used.
+#[test]
+fn missing_folders_and_unknown_secrets_are_warned_about_at_start() {
+    let (_folder, vault) = crate::fixture::vault(&[("known", "planted-canary")]);
+    let text = "[[providers]]\nid = \"p\"\nkind = \"openai\"\napi_key = { secret = \"none\" }\n\
+        [[tools]]\nname = \"a\"\nargv = [\"true\"]\nfolder = \"/reprise-no-such-folder\"\nsecrets = { A = \"known\", B = \"other\" }\n\
+        [[mcp_servers]]\nid = \"s\"\ncommand = [\"true\"]\nread = [\"/reprise-no-such-file\"]\nsandbox = \"off\"\n\
+        [[tools]]\nname = \"fine\"\nargv = [\"true\"]\nsandbox = \"off\"\nfolder = \"/\"\nsecrets = { A = \"known\" }\n";
+    let text = text.replacen("argv", "sandbox = \"off\"\nargv", 1);
+    let outside = Outside::new(config(&text), Some(vault), confinement()).unwrap();
+    let warnings = outside.warnings();
+    let about = |start: &str, end: &str| {
+        let found = |warning: &&String| warning.starts_with(start) && warning.contains(end);
+        assert_eq!(
+            warnings.iter().filter(found).count(),
+            1,
+            "{start} {end}: {warnings:?}"
+        );
+    };
+    about("tool `a`: ", "there is no `/reprise-no-such-folder`");
+    about("tool `a`: ", "`other`");
+    about("MCP server `s`: ", "there is no `/reprise-no-such-file`");
+    about("provider `p`: ", "`none`");
+    assert_eq!(warnings.len(), 4, "{warnings:?}");
+}

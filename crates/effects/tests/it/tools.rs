@@ -438,7 +438,7 @@ fn a_declaration_that_cannot_work_is_refused() {
         ),
         (
             "name = \"t\"\nargv = [\"x\"]\nparameters = { type = \"object\", properties = 3 }",
-            "no JSON Schema",
+            "not a valid JSON Schema",
         ),
     ] {
         let error =

@@ -192,8 +192,18 @@ impl Engine {
                     sha256: blob.digest,
                     bytes: blob.bytes.len() as u64,
                 };
-                // Durable before the event that names it. If the order is refused the bytes stay, named by nothing.
-                self.shared.store.put_blob(blob).await?;
+                // Other bytes than were stated are refused in the turn: they are not stored first.
+                let is_stated = match &document.state {
+                    State::Artifact(artifact) => {
+                        artifact.sha256.is_none_or(|stated| stated == blob.digest)
+                    }
+                    _ => true,
+                };
+                // Durable before the event that names it. If the order is refused for another reason the bytes stay,
+                // named by nothing, until `reprise log sweep`.
+                if is_stated {
+                    self.shared.store.put_blob(blob).await?;
+                }
                 Ok((workspace, Order::AttachContent(order)))
             }
             Request::CreateVault {

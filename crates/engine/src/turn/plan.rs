@@ -1,6 +1,7 @@
 //! Deciding a turn: each command on a scratch copy, sealed at the positions it will most likely get.
 
-use std::collections::BTreeMap;
+use std::cell::RefCell;
+use std::collections::{BTreeMap, BTreeSet};
 use std::sync::{Arc, OnceLock};
 
 use canon::Digest;
@@ -61,11 +62,13 @@ pub(super) struct Turn {
 /// What a commit writes: its events, and the documents as it leaves them. Empty until it seals. Clones share it.
 #[derive(Debug, Clone, Default)]
 pub(crate) struct Written {
-    sealed: Arc<OnceLock<(Vec<Appended>, Vec<Arc<Document>>)>>,
+    sealed: Arc<OnceLock<EventsAndDocuments>>,
 }
 
 /// An event as it is stored, and what its bytes say.
 pub(super) type Appended = (StoredEvent, Event);
+
+type EventsAndDocuments = (Vec<Appended>, Vec<Arc<Document>>);
 
 impl Written {
     /// Returns the event at a position, when the commit wrote it.
@@ -113,7 +116,7 @@ pub(super) async fn prepare(shared: &Shared, batch: &[Item]) -> Result<Turn, Ref
     let expiry_us = i64::try_from(shared.limits.idempotency_window.as_micros()).unwrap_or(i64::MAX);
     plan.expires_at = Timestamp::from_micros(now.as_micros().saturating_add(expiry_us));
     let commit = (!is_empty).then(|| Commit {
-        expected: expected(&base, &scratch),
+        expected: expected(&base, &scratch, &plan.looked.0.take()),
         fences: batch
             .iter()
             .filter_map(|item| match item.lease {
@@ -148,6 +151,35 @@ struct Plan {
     blobs: Vec<Blob>,
     claims: Vec<(ClaimRequest, At)>,
     leases_taken: Vec<LeaseName>,
+    looked: Looked,
+}
+
+/// The documents that decisions have looked at: those they rest on.
+#[derive(Debug, Default)]
+struct Looked(RefCell<BTreeSet<Box<str>>>);
+
+impl Looked {
+    fn at<'a>(&'a self, documents: &'a Scratch) -> LookingAt<'a> {
+        LookingAt {
+            looked: self,
+            documents,
+        }
+    }
+}
+
+struct LookingAt<'a> {
+    looked: &'a Looked,
+    documents: &'a Scratch,
+}
+
+impl Documents for LookingAt<'_> {
+    fn document(&self, id: &str) -> Option<&Document> {
+        let mut looked = self.looked.0.borrow_mut();
+        if !looked.contains(id) {
+            looked.insert(id.into());
+        }
+        self.documents.document(id)
+    }
 }
 
 /// Sealed events, and the receipts that sealing made.
@@ -170,6 +202,7 @@ impl Plan {
             blobs: Vec::new(),
             claims: Vec::new(),
             leases_taken: Vec::new(),
+            looked: Looked::default(),
         }
     }
 
@@ -200,7 +233,7 @@ impl Plan {
             blobs,
             subject,
             ends,
-        } = match decide(scratch, &item.command) {
+        } = match decide(&self.looked.at(scratch), &item.command) {
             Ok(decision) => decision,
             Err(refusal) => return Outcome::Refused(Refused::Domain(refusal)),
         };
@@ -369,9 +402,14 @@ fn stored(sealed: Sealed) -> Appended {
     (stored, sealed.event)
 }
 
-/// Every document that was read must be as it was; every document that is created must not exist.
-fn expected(base: &Scratch, changed: &Scratch) -> Vec<Expected> {
-    let read = base.iter().map(|document| Expected {
+/// Every document that a decision rests on or that is changed must be as it was; every document that is created must
+/// not exist. What was only read along with them may have gone on elsewhere.
+fn expected(base: &Scratch, changed: &Scratch, looked: &BTreeSet<Box<str>>) -> Vec<Expected> {
+    let matters = |document: &&Document| {
+        let after = changed.document(&document.id);
+        looked.contains(&document.id) || after.is_none_or(|after| after.version != document.version)
+    };
+    let read = base.iter().filter(matters).map(|document| Expected {
         id: document.id.clone(),
         version: document.version,
     });

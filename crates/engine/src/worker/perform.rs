@@ -287,7 +287,7 @@ impl Run<'_> {
             value: value.clone(),
             provider_request_id,
             model: model.clone(),
-            observed,
+            observed: observed.map(Box::new),
             interrupted_through: None,
         }));
         if let Some(slot) = answers.get_mut(index) {

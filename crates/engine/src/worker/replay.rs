@@ -123,7 +123,7 @@ impl Run<'_> {
                 value,
                 provider_request_id,
                 model,
-                observed,
+                observed: observed.map(|observed| *observed),
             }),
             _ => Err(Refused::Internal {
                 detail: "an effect was performed and left no result".to_owned(),

@@ -102,14 +102,13 @@ impl<'a> Run<'a> {
 
     async fn advance(&mut self, task: &Task) -> Result<(), Refused> {
         let workflows = &self.engine.shared.workflows;
-        let Some(workflow) = workflows.find(&task.workflow) else {
+        let Some(newest) = workflows.find(&task.workflow) else {
             let message = format!("this server has no workflow `{}`", task.workflow);
             return self.fail("workflow_unavailable", message, Map::new()).await;
         };
-        let digest = workflow::digest(workflow.as_ref());
         match task.status {
             Status::Submitted => self.moves.push(Move::Start {
-                workflow_digest: digest,
+                workflow_digest: workflow::digest(newest.as_ref()),
             }),
             Status::InputRequired | Status::AuthRequired => self.moves.push(Move::Recover),
             Status::Working => {}
@@ -120,13 +119,18 @@ impl<'a> Run<'a> {
             Status::Submitted => Record::default(),
             _ => self.record().await?,
         };
-        if record.workflow.is_some_and(|recorded| recorded != digest) {
+        // A Task goes on under the version that it began with.
+        let workflow = match record.workflow {
+            Some(_) => workflows.recorded(&task.workflow, record.workflow),
+            None => Some(newest),
+        };
+        let Some(workflow) = workflow else {
             let message = format!(
                 "workflow `{}` has changed since this task began",
                 task.workflow
             );
             return self.fail("workflow_changed", message, Map::new()).await;
-        }
+        };
         let start = start_of(self.engine, task).await?;
         let mut machine = workflow.begin(&start);
         let mut step = machine.step(&[]);

@@ -406,3 +406,22 @@ async fn c18_long_pure_work_is_done_aside() {
     // Two records are made ready and compared.
     assert_eq!(spawn.0.load(Ordering::Relaxed) - before, 3);
 }
+
+#[tokio::test]
+async fn a_worker_does_not_depend_on_what_happens_to_its_session() {
+    let (store, outside) = (Watched::new(), Outside::new());
+    let engine = engine_of(&store, &outside).await;
+    let steps: Vec<Value> = (1..=5)
+        .map(|n| json!([{"key": format!("host:fact:main:{n}"), "kind": "host"}]))
+        .collect();
+    for n in 1..=5 {
+        outside.answer(&format!("host:fact:main:{n}"), json!(n));
+    }
+    let id = submit_steps(&engine, Value::Array(steps)).await;
+    reach(&engine, &id, Status::Completed).await;
+    let commits = store.expected.lock().unwrap().clone();
+    let alone = commits
+        .iter()
+        .filter(|expected| expected.len() == 1 && *expected[0] == *id.as_str());
+    assert!(alone.count() >= 4, "{commits:?}");
+}

@@ -219,14 +219,20 @@ async fn every_flipped_byte_of_a_stored_receipt_is_seen() {
         assert!(reasons.contains(code), "{reasons:?}");
     }
     // What the hash does not cover is compared with the digest it is stored under.
-    let mut unsigned = receipt.as_map().clone();
-    unsigned["signatures"] = Value::Array(Vec::new());
-    replace(&store, content, canon::jcs(&Value::Object(unsigned))).await;
-    let (valid, reason, _) = verdict(&engine, &id).await;
-    assert_eq!(
-        (valid, reason.as_deref()),
-        (false, Some("content_mismatch"))
-    );
+    let signatures = receipt.as_map()["signatures"].as_array().unwrap();
+    for (signatures, code) in [
+        (Vec::new(), "signature_missing"),
+        (
+            [signatures.clone(), signatures.clone()].concat(),
+            "content_mismatch",
+        ),
+    ] {
+        let mut resigned = receipt.as_map().clone();
+        resigned["signatures"] = Value::Array(signatures);
+        replace(&store, content, canon::jcs(&Value::Object(resigned))).await;
+        let (valid, reason, _) = verdict(&engine, &id).await;
+        assert_eq!((valid, reason.as_deref()), (false, Some(code)));
+    }
     replace(&store, content, bytes).await;
     assert!(verdict(&engine, &id).await.0);
 }

@@ -491,3 +491,51 @@ async fn tools_that_need_secrets_get_handles_and_nothing_else_is_recorded() {
     assert_eq!(*handle, json!({"vault_id": "vault_1", "version": 4}));
     assert_replays(&world, &source).await;
 }
+
+/// S3: a tool that may be repeated after a crash, and changes something, is not one that changes nothing.
+#[tokio::test]
+async fn u22_an_idempotent_delete_asks_and_is_denied_under_suggest() {
+    let outside = Outside::new();
+    outside
+        .tools(json!([{"name": "delete_file", "repeatable": true, "read_only": false}]))
+        .uses("llm:main:1", &[("c", "delete_file", "{}")])
+        .answer("host:tool.delete_file:main:1", json!({"deleted": true}))
+        .says("llm:main:2", "done");
+    let world = World::new(outside).await;
+    let persona =
+        |tier: &str| json!({"tools": ["delete_file"], "autonomy_tier": tier, "name": tier});
+    let source = world.agent(persona("suggest"), "tidy up").await;
+    assert_eq!(source.of_kind("tool.denied").len(), 1);
+    assert!(
+        !world
+            .outside
+            .calls()
+            .iter()
+            .any(|key| key.contains("delete"))
+    );
+    assert_replays(&world, &source).await;
+
+    let session = world.session().await;
+    let persona = world.persona(persona("act_with_approval")).await;
+    let id = world
+        .submit(&session, None, Some(&persona), "tidy up".into())
+        .await;
+    world.reach(&id, Status::AuthRequired).await;
+    assert!(
+        !world
+            .outside
+            .calls()
+            .iter()
+            .any(|key| key.contains("delete"))
+    );
+    world.approve(&id, true).await;
+    let source = world.ended(&id).await;
+    assert!(
+        world
+            .outside
+            .calls()
+            .iter()
+            .any(|key| key.contains("delete"))
+    );
+    assert_replays(&world, &source).await;
+}

@@ -313,6 +313,12 @@ fn written_source(
         .uses("llm:main:2", &[("call_c", "send", r#"{"to":"owner"}"#)])
         .answer("host:tool.send:main:1", json!({"sent": true}))
         .says("llm:main:3", "The window is open; the owner knows.");
+    if name == "agent-3" {
+        outside.tools(json!([
+            {"name": "look", "description": "looks", "parameters": {"type": "object"}, "repeatable": true, "read_only": true, "server": "eyes"},
+            {"name": "send", "description": "sends", "parameters": {"type": "object"}, "repeatable": true, "read_only": false, "secrets": ["token"]},
+        ]));
+    }
     if name == "fixture" {
         outside.says("llm:main:1", "perhaps");
     }
@@ -507,6 +513,36 @@ fn write_the_replay_vectors() {
         true,
         &[],
     );
+}
+
+/// Writes the vectors of version 3 of the agent, which came after the others were published: `cargo test --package engine
+/// --test it -- --ignored write_the_vectors_of_version_3`.
+#[test]
+#[ignore = "writes files: only for a deliberate change of the vectors"]
+fn write_the_vectors_of_version_3() {
+    let persona = json!({"name": "watch", "tools": ["look", "send"], "system_prompt": "Report what you see.",
+        "autonomy_tier": "suggest"});
+    let watch = async |world: &World| world.agent(persona, "Is everything closed?").await;
+    written_source("agent-3", Registry::new(builtin()), watch);
+    let what = "version 3 of the agent: a tool that may be repeated and changes something is denied under `suggest`";
+    write_case("exact-agent-3", "agent-3", what, &json!({}), false, &[]);
+}
+
+/// U2: each version that ever wrote a log is here.
+#[test]
+fn u2_every_version_of_the_agent_has_a_vector() {
+    for workflow in builtin()
+        .iter()
+        .filter(|workflow| workflow.name() == "agent")
+    {
+        let digest = runs::workflow::digest(workflow.as_ref()).to_string();
+        let has_it = names(&folder().join("sources")).iter().any(|name| {
+            let log =
+                std::fs::read_to_string(folder().join("sources").join(name).join("log.jsonl"));
+            log.unwrap().contains(&digest)
+        });
+        assert!(has_it, "version {}", workflow.version());
+    }
 }
 
 /// The same through the engine: a conformance run echoes what it was given, any other tells what is true.

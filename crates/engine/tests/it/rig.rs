@@ -629,7 +629,7 @@ pub(crate) fn saying(content: &str) -> Value {
 /// Two tools: one that may be repeated and one that may not.
 pub(crate) fn two_tools() -> Value {
     json!([
-        {"name": "look", "description": "looks", "parameters": {"type": "object"}, "repeatable": true, "server": "eyes"},
+        {"name": "look", "description": "looks", "parameters": {"type": "object"}, "repeatable": true, "read_only": true, "server": "eyes"},
         {"name": "send", "description": "sends", "parameters": {"type": "object"}, "repeatable": false},
     ])
 }

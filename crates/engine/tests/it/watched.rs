@@ -1,7 +1,7 @@
 //! A store that counts what it is asked and fails when told to: the in-memory one behind it does the work.
 
-use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
+use std::sync::{Arc, Mutex};
 
 use canon::Digest;
 use domain::{Blob, Document, EventName, Position};
@@ -19,6 +19,8 @@ pub(crate) struct Watched {
     pub(crate) document_reads: AtomicUsize,
     /// Events read so far.
     pub(crate) events_read: AtomicUsize,
+    /// The documents that each commit expected to be as they were.
+    pub(crate) expected: Mutex<Vec<Vec<Box<str>>>>,
     /// While set, no commit works.
     pub(crate) is_full: AtomicBool,
 }
@@ -29,6 +31,7 @@ impl Watched {
             inner: crate::support::store(),
             document_reads: AtomicUsize::new(0),
             events_read: AtomicUsize::new(0),
+            expected: Mutex::default(),
             is_full: AtomicBool::new(false),
         })
     }
@@ -45,6 +48,10 @@ impl Store for Watched {
 
     fn head(&self) -> Position {
         self.inner.head()
+    }
+
+    fn health(&self) -> BoxFuture<'_, Result<(), StoreFault>> {
+        self.inner.health()
     }
 
     fn news(&self) -> broadcast::Receiver<News> {
@@ -94,6 +101,9 @@ impl Store for Watched {
             let fault = CommitError::Fault(StoreFault::full("no space left on device"));
             return Box::pin(std::future::ready(Err(fault)));
         }
+        let expected = commit.expected.iter();
+        let expected = expected.map(|expected| expected.id.clone()).collect();
+        self.expected.lock().unwrap().push(expected);
         self.inner.commit(commit)
     }
 
@@ -151,6 +161,10 @@ impl Store for Watched {
 
     fn api_keys(&self) -> BoxFuture<'_, Result<Vec<ApiKey>, StoreFault>> {
         self.inner.api_keys()
+    }
+
+    fn health(&self) -> BoxFuture<'_, Result<(), StoreFault>> {
+        self.inner.health()
     }
 
     fn put_api_key(&self, key: ApiKey) -> BoxFuture<'_, Result<(), StoreFault>> {

@@ -39,6 +39,7 @@ pub(crate) fn key_set() -> KeySet {
         bytes: signer().public(),
         not_before: None,
         expires: None,
+        retired: None,
     }])
     .unwrap()
 }

@@ -251,6 +251,7 @@ fn keys(expires: Option<i64>) -> KeySet {
         bytes: signer.public(),
         not_before: None,
         expires,
+        retired: None,
     }])
     .unwrap()
 }

@@ -416,6 +416,7 @@ fn a_weak_key_signs_nothing() {
         bytes: neutral,
         not_before: None,
         expires: None,
+        retired: None,
     }])
     .unwrap();
     let form = format!("base64:{}", STANDARD.encode(signature));
@@ -637,6 +638,7 @@ fn key_sets_are_written_and_read() {
         bytes: Signer::new(id, &[secret; 32]).public(),
         not_before,
         expires,
+        retired: None,
     };
     let keys = KeySet::new(vec![
         key("old", 1, Some(0), Some(1_777_000_000)),

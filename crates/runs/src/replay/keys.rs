@@ -298,7 +298,7 @@ mod tests {
         for word in ["maybe", "{\"text\": \"yes\"}", "1"] {
             let error = value(word, Some(Ask::Approval)).unwrap_err();
             assert!(
-                error.to_string().contains("asks for an approval"),
+                error.to_string().contains("expected `approve` or `deny`"),
                 "{error}"
             );
         }

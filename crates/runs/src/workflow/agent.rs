@@ -18,9 +18,19 @@ use super::{
 use persona::Persona;
 use tools::{Call, Catalog, Counters};
 
-/// The workflow `agent`.
+/// The workflow `agent`, by its rules.
 #[derive(Debug)]
-pub(super) struct Agent;
+pub(super) struct Agent(pub(super) Rules);
+
+/// What decides whether a tool is used unasked.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) enum Rules {
+    /// Version 2: that calling it twice does no harm; a tier that is missing or unknown acts. Only for runs that began
+    /// under it.
+    Repeatable,
+    /// Version 3: that the operator says that it changes nothing; a tier that is missing or unknown uses no tools.
+    ReadOnly,
+}
 
 impl Workflow for Agent {
     fn name(&self) -> &'static str {
@@ -28,7 +38,10 @@ impl Workflow for Agent {
     }
 
     fn version(&self) -> &'static str {
-        "2"
+        match self.0 {
+            Rules::Repeatable => "2",
+            Rules::ReadOnly => "3",
+        }
     }
 
     fn description(&self) -> &'static str {
@@ -36,7 +49,7 @@ impl Workflow for Agent {
     }
 
     fn begin(&self, start: &Start) -> Box<dyn Machine> {
-        Box::new(Loop::new(start))
+        Box::new(Loop::new(start, self.0))
     }
 
     fn restore(
@@ -47,14 +60,14 @@ impl Workflow for Agent {
     ) -> Result<Box<dyn Machine>, String> {
         let number = |name: &str| state.get(name).and_then(Value::as_u64);
         let turn = number("turn").ok_or("the state has no number `turn`")?;
-        let mut machine = Loop::new(start);
+        let mut machine = Loop::new(start, self.0);
         match state.get("system_prompt") {
             Some(Value::String(prompt)) => machine.persona.system_prompt = Some(prompt.clone()),
             Some(Value::Null) | None => machine.persona.system_prompt = None,
             Some(_) => return Err("`system_prompt` is neither text nor null".to_owned()),
         }
         if let Some(Value::String(tier)) = state.get("autonomy_tier") {
-            machine.persona.autonomy_tier.clone_from(tier);
+            machine.persona.autonomy_tier = Some(tier.clone());
         }
         // The machine goes over what it was told before the boundary; nothing is asked for again.
         let mut step = machine.step(&[]);
@@ -143,13 +156,13 @@ struct Loop {
 }
 
 impl Loop {
-    fn new(start: &Start) -> Self {
+    fn new(start: &Start, rules: Rules) -> Self {
         let input = match &start.input {
             Value::String(text) => text.clone(),
             other => other.to_string(),
         };
         Self {
-            persona: Persona::read(start.persona.as_ref()),
+            persona: Persona::read(start.persona.as_ref(), rules),
             input,
             waits: Waits::Start,
             turn: 0,

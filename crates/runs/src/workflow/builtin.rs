@@ -6,7 +6,7 @@ use canon::{Map, Value, jcs};
 use domain::{ArtifactKind, Ask};
 use serde_json::json;
 
-use super::agent::Agent;
+use super::agent::{Agent, Rules};
 use super::{
     EffectAnswer, EffectKind, Machine, Produced, Start, Step, Transcript, Wanted, Workflow,
 };
@@ -14,7 +14,8 @@ use super::{
 /// Returns the built-in workflows.
 pub fn builtin() -> Vec<Arc<dyn Workflow>> {
     vec![
-        Arc::new(Agent),
+        Arc::new(Agent(Rules::Repeatable)),
+        Arc::new(Agent(Rules::ReadOnly)),
         Arc::new(AskOnce),
         Arc::new(Approve),
         Arc::new(Hold),

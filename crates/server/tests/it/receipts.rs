@@ -480,11 +480,31 @@ async fn a_witness_signs_a_head_and_everyone_sees_it() {
     );
     let text = proof["checkpoint"].as_str().unwrap();
     let note = Note::read(text.as_bytes()).unwrap();
-    // A witness signs the text under its own name.
+    // A witness signs the text under its own name, and is known here.
     let witness = Signer::new("w", &[3; 32]);
     let mut own = Note::new(note.text()).unwrap();
     own.sign("witness.example", &witness).unwrap();
     let line = own.signatures()[0].write();
+    let got = api.post(&path, json!({"line": line})).await;
+    refused(&got, 400, "invalid_request", Some("line"));
+    let key = NoteKey::new("witness.example", KeyUse::Note, witness.public()).unwrap();
+    server.engine.set_witnesses(vec![key.clone()]);
+    // Neither junk under its name, nor anything under the log's: that would make the checkpoint unverifiable for good.
+    let of_other = |name: &str, signer: &Signer| {
+        let mut other = Note::new("another head\n").unwrap();
+        other.sign(name, signer).unwrap();
+        other.signatures()[0].write()
+    };
+    let log = Signer::new("key_test", &[9; 32]);
+    let own_key = NoteKey::new("harness_test/receipts", KeyUse::Note, log.public()).unwrap();
+    for bad in [
+        of_other("witness.example", &witness),
+        of_other("harness_test/receipts", &log),
+        of_other("stranger.example", &witness),
+    ] {
+        let got = api.post(&path, json!({"line": bad})).await;
+        refused(&got, 400, "invalid_request", Some("line"));
+    }
     let (status, batch) = api.post(&path, json!({"line": line})).await;
     assert_eq!(status, 200, "{batch}");
     assert_eq!(batch["cosignatures"], json!([line]));
@@ -501,8 +521,8 @@ async fn a_witness_signs_a_head_and_everyone_sees_it() {
             .signatures()
             .contains(&SignatureLine::parse(&line).unwrap())
     );
-    let key = NoteKey::new("witness.example", KeyUse::Note, witness.public()).unwrap();
     served.verify(&key).unwrap();
+    served.verify(&own_key).unwrap();
     for body in [json!({}), json!({"line": "no line"}), json!({"line": 1})] {
         assert_eq!(api.post(&path, body).await.0, 400);
     }

@@ -51,12 +51,92 @@ pub(super) fn prepare(bytes: &[u8], bytes_max: usize) -> Result<Source<'_>, Yaml
         return Err(unsupported("a byte order mark after the start", 0));
     }
     refuse_other_versions(text)?;
-    Ok(join_surrogates(text))
+    refuse_second_document(text)?;
+    refuse_empty_value_before_empty_key(text)?;
+    // Between the tokens of JSON a tab is as good as a space, and no string of JSON holds one.
+    if text.contains(":\t") && canon::read(text.as_bytes(), canon::Integers::Doubles).is_ok() {
+        return Ok(join_surrogates(Cow::Owned(text.replace('\t', " "))));
+    }
+    Ok(join_surrogates(Cow::Borrowed(text)))
+}
+
+/// Refuses a second `---`: the parser takes one inside a scalar that is not indented for text.
+fn refuse_second_document(text: &str) -> Result<(), YamlError> {
+    let is_marker = |line: &str| {
+        let rest = line.strip_prefix("---");
+        rest.is_some_and(|rest| rest.is_empty() || rest.starts_with([' ', '\t', '\r']))
+    };
+    let mut markers = text
+        .split('\n')
+        .zip(1..)
+        .filter(|(line, _)| is_marker(line));
+    match markers.nth(1) {
+        None => Ok(()),
+        Some((_, line)) => Err(YamlError::new(
+            YamlRefusal::Syntax,
+            "more than one document",
+            line,
+        )),
+    }
+}
+
+/// Refuses a `:` without a value on the line before another `:`. Readers differ in which key the second belongs to.
+fn refuse_empty_value_before_empty_key(text: &str) -> Result<(), YamlError> {
+    let mut is_open = false;
+    for (line, number) in text.split('\n').zip(1..) {
+        let rest = line.trim_start_matches(' ').strip_prefix(':');
+        let rest = rest.filter(|rest| rest.is_empty() || rest.starts_with([' ', '\t', '\r']));
+        if is_open && rest.is_some() {
+            let message = "a key without a name after a key without a value";
+            return Err(YamlError::new(YamlRefusal::Unsupported, message, number));
+        }
+        let is_empty = |rest: &str| rest.trim().is_empty() || rest.trim().starts_with('#');
+        is_open = rest.is_some_and(is_empty);
+    }
+    Ok(())
 }
 
 impl Source<'_> {
     pub(super) fn text(&self) -> &str {
         &self.text
+    }
+
+    /// Makes a space of the tab between a colon and the plain scalar at a character of the text, which the parser refuses
+    /// there. Returns whether there was one. Only after a key of the same line: elsewhere a tab would be indentation.
+    pub(super) fn accept_tab_before(&mut self, character: usize) -> bool {
+        let Some((end, _)) = self.text.char_indices().nth(character) else {
+            return false;
+        };
+        let before = self.text.get(..end).unwrap_or_default();
+        let blanks = before.trim_end_matches(['\t', ' ']);
+        let Some(key) = blanks.strip_suffix(':') else {
+            return false;
+        };
+        let line = key.rsplit('\n').next().unwrap_or_default();
+        let at = blanks.len();
+        if line.trim().is_empty() || before.as_bytes().get(at) != Some(&b'\t') {
+            return false;
+        }
+        self.text.to_mut().replace_range(at..=at, " ");
+        true
+    }
+
+    /// Says whether a line of a quoted text ends in a backslash before an empty line: readers differ in what that joins.
+    pub(super) fn joins_empty_line(&self, start: usize, end: usize) -> bool {
+        // Most texts have no such line at all, and counting characters costs a pass.
+        if !self.text.contains("\\\n") && !self.text.contains("\\\r\n") {
+            return false;
+        }
+        let quoted: String = self.text.chars().skip(start).take(end - start).collect();
+        let mut lines = quoted.lines().peekable();
+        while let Some(line) = lines.next() {
+            let backslashes = line.len() - line.trim_end_matches('\\').len();
+            let is_empty = lines.peek().is_some_and(|next| next.trim().is_empty());
+            if backslashes % 2 == 1 && is_empty {
+                return true;
+            }
+        }
+        false
     }
 
     /// Says whether the text ends in a line of blanks without a line feed.
@@ -131,22 +211,18 @@ fn refuse_other_versions(text: &str) -> Result<(), YamlError> {
     Ok(())
 }
 
-fn join_surrogates(text: &str) -> Source<'_> {
-    let pairs = surrogate_pairs(text);
-    let unchanged = Source {
-        text: Cow::Borrowed(text),
-        mark: None,
-    };
+fn join_surrogates(text: Cow<'_, str>) -> Source<'_> {
+    let pairs = surrogate_pairs(&text);
     if pairs.is_empty() {
-        return unchanged;
+        return Source { text, mark: None };
     }
-    let taken = private_characters(text);
+    let taken = private_characters(&text);
     let free = ('\u{e000}'..='\u{f8ff}')
         .chain('\u{f0000}'..='\u{ffffd}')
         .find(|char| !taken.contains(char));
     let Some(mark) = free else {
         // A text that uses all 71,933 of them is refused by the parser for its surrogate escape.
-        return unchanged;
+        return Source { text, mark: None };
     };
     let mut out = String::with_capacity(text.len() + pairs.len());
     let mut from = 0;

@@ -125,3 +125,61 @@ fn jcs_refuses_non_finite_numbers_and_orders_names_as_text() {
     assert_eq!(text(Profile::Jcs1).unwrap(), r#"{"10":"a","9":"b"}"#);
     assert_eq!(text(Profile::AhdJs1).unwrap(), r#"{"9":"b","10":"a"}"#);
 }
+
+/// A tab separates as a space does; inside a text it is a character of it.
+#[test]
+fn a_tab_after_a_colon_is_json_and_yaml() {
+    let text = |input: &str| {
+        let text = canonical_text(input.as_bytes(), Profile::AhdJs1);
+        text.map(|text| String::from_utf8(text).unwrap())
+            .map_err(|error| error.to_string())
+    };
+    for (input, expected) in [
+        ("{\"a\":\t1}", r#"{"a":1}"#),
+        (
+            "{\t\"a\"\t:\ttrue\t,\n\t\"b\":\t[\t-1\t]}",
+            r#"{"a":true,"b":[-1]}"#,
+        ),
+        ("a:\t1", r#"{"a":1}"#),
+        ("a:\t\t word\nb:\tnull\n", r#"{"a":"word","b":null}"#),
+        ("- a:\tx\n  b:\t-1\n", r#"[{"a":"x","b":-1}]"#),
+        ("a: \"b:\tc\"\nd:\te", r#"{"a":"b:\tc","d":"e"}"#),
+        ("a: |\n  b:\tc\nd:\te", r#"{"a":"b:\tc\n","d":"e"}"#),
+        ("{a:\tb, c:\td}", r#"{"a":"b","c":"d"}"#),
+    ] {
+        assert_eq!(text(input).as_deref(), Ok(expected), "{input:?}");
+    }
+    for input in ["? a\n:\tb: c", "a:\tb: c"] {
+        assert!(text(input).is_err(), "{input:?}: {:?}", text(input));
+    }
+}
+
+/// What the reference reads otherwise, or not at all, gets no hash.
+#[test]
+fn no_text_gets_a_third_hash() {
+    for input in [
+        "a: \"x\\\n\n  y\"",
+        "a: \"x\\\r\n\r\n  y\"",
+        "? a\n: \n: b",
+        "? a\n:\n: b",
+        "{?}",
+        "[?]",
+        "--- |\n--- |\n  t",
+        "--- a\n---\n",
+        "{a: >10}",
+        "[|x]",
+    ] {
+        let text = canonical_text(input.as_bytes(), Profile::AhdJs1);
+        let text = text.map(|text| String::from_utf8(text).unwrap());
+        assert!(text.is_err(), "{input:?}: {text:?}");
+    }
+    for (input, expected) in [
+        ("a: \"x\\\n  y\"", r#"{"a":"xy"}"#),
+        ("a: |\n  x\\\n\n  y\n", r#"{"a":"x\\\n\ny\n"}"#),
+        ("---\na: 1\n", r#"{"a":1}"#),
+        ("---a: 1\n", r#"{"---a":1}"#),
+    ] {
+        let text = canonical_text(input.as_bytes(), Profile::AhdJs1).unwrap();
+        assert_eq!(String::from_utf8(text).unwrap(), expected, "{input:?}");
+    }
+}

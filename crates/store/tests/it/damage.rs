@@ -432,3 +432,44 @@ fn a_torn_page_is_a_problem_of_the_database() {
         "{problems:#?}"
     );
 }
+
+/// Answers are made from these tables too, and no document holds them.
+#[test]
+fn a_change_in_any_small_table_is_found() {
+    let home = tempfile::tempdir().unwrap();
+    filled(home.path());
+    let store = open(home.path());
+    let key = engine::port::ApiKey {
+        id: "key".to_owned(),
+        digest: canon::sha256(b"text"),
+        actor: "me".to_owned(),
+        workspaces: None,
+        scopes: vec!["tasks:read".to_owned()],
+        created_at: domain::Timestamp::from_micros(1),
+        revoked_at: Some(domain::Timestamp::from_micros(2)),
+    };
+    engine::port::suite::wait(engine::port::Store::put_api_key(&store, key)).unwrap();
+    store.close();
+    assert_eq!(verify(home.path()).problems, vec![]);
+    let database = home.path().join("reprise.db");
+    let whole = std::fs::read(&database).unwrap();
+    let changes = [
+        "DELETE FROM event_links WHERE (link, first) IN (SELECT link, first FROM event_links LIMIT 1 OFFSET 5)",
+        "UPDATE event_links SET first = first + 1 WHERE (link, first) IN (SELECT link, first FROM event_links LIMIT 1)",
+        "INSERT INTO event_links VALUES (99999, 1)",
+        "UPDATE meta SET value = randomblob(32) WHERE name = 'secret'",
+        "DELETE FROM meta WHERE name = 'lease_epoch'",
+        "UPDATE api_keys SET revoked_at = NULL",
+        "UPDATE api_keys SET scopes = '[\"*\"]'",
+        "UPDATE api_keys SET actor = 'you'",
+        "DELETE FROM api_keys",
+        "INSERT INTO leases VALUES (424242, 'nobody', 1)",
+    ];
+    for change in changes {
+        crate::home::tamper(home.path(), change);
+        let report = verify(home.path());
+        assert!(!report.problems.is_empty(), "{change}");
+        std::fs::write(&database, &whole).unwrap();
+    }
+    assert_eq!(verify(home.path()).problems, vec![]);
+}

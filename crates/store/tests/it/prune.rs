@@ -546,3 +546,31 @@ proptest! {
         }
     }
 }
+
+#[test]
+fn blobs_that_nothing_names_are_swept_and_no_others() {
+    let home = tempfile::tempdir().unwrap();
+    let model = crate::home::filled(home.path());
+    let store = crate::home::open(home.path());
+    let strays: Vec<domain::Blob> = [10, 300_000]
+        .map(|len| domain::Blob::new(vec![250; len]))
+        .into();
+    for stray in &strays {
+        wait(store.put_blob(stray.clone())).unwrap();
+    }
+    store.close();
+    let before = crate::home::verify(home.path());
+    assert_eq!(before.problems, vec![]);
+    let swept = store::sweep(home.path(), &mut |_, _| {}).unwrap();
+    assert!(swept.blobs >= 2, "{swept:?}");
+    assert!(swept.bytes >= 300_010, "{swept:?}");
+    let again = store::sweep(home.path(), &mut |_, _| {}).unwrap();
+    assert_eq!(again.blobs, 0);
+    let after = crate::home::verify(home.path());
+    assert_eq!(after.problems, vec![], "something that is needed went");
+    let store = crate::home::open(home.path());
+    for stray in strays {
+        assert_eq!(wait(store.blob(stray.digest)).unwrap(), None);
+    }
+    engine::port::suite::agrees(&store, &model);
+}

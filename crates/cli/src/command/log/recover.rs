@@ -42,7 +42,8 @@ pub(super) fn run(args: &LogRecoverArgs) -> anyhow::Result<Exit> {
     let id = BatchId::from_body(&RandomIds.body());
     let now = SystemClock.now();
     let first = crate::wait(async {
-        engine::seal_recovered(&store, &authority, (id, now), recovered.clone())
+        let begins = engine::Beginning::Recovery(recovered.clone());
+        engine::seal_first(&store, &authority, (id, now), begins)
             .await
             .or_hint(
                 "the first head under the new origin cannot be sealed",

@@ -83,7 +83,10 @@ impl Manifest {
             Err(problem) => {
                 let expected = "the signature of a given key over this manifest".to_owned();
                 let found = problem.to_string();
-                let code = "signature_invalid";
+                let code = match problem {
+                    export::SealError::KeyRetired(_) => "key_retired",
+                    _ => "signature_invalid",
+                };
                 findings.fail("manifest", code, Some(expected), Some(found));
                 Ok(Seal::Missing)
             }

@@ -7,19 +7,36 @@
 use ::sidecar::{Check, Outcome, Reason, Recording};
 use canon::{Digest, Value};
 use receipts::note::{Checkpoint, KeyUse, Note, NoteError, NoteKey};
-use receipts::verify::{Code, Evidence, Form, Keys, Predecessor, Report};
+use receipts::verify::{Batch, Code, Evidence, Form, Inclusion, Keys, Predecessor, Report};
 use receipts::{KeySet, Receipt, merkle};
 
 /// Checks a recording; its signatures only with keys.
 pub(in super::super) fn checks(recording: &Recording, keys: Option<&KeySet>) -> Vec<Check> {
     let bytes = canon::jcs(&recording.receipt);
+    let checkpoint = read_checkpoint(&recording.checkpoint);
+    // Of a retired key, a receipt counts only with its place under a head that the key of that time signed.
+    let head = checkpoint.as_ref().ok().filter(|stated| {
+        let signed = |keys| signed_by_log(&stated.note, &stated.checkpoint, keys);
+        keys.is_some_and(|keys| signed(keys).result == Outcome::Ok)
+    });
+    let batch = head.map(|stated| Batch {
+        size: stated.checkpoint.size,
+        root: stated.checkpoint.root,
+    });
+    let batches: Vec<Batch> = batch.into_iter().collect();
+    let proof = Proof::read(&recording.proof);
+    let inclusion = batch.zip(proof).map(|(batch, proof)| Inclusion {
+        leaf_index: proof.leaf_index,
+        batch,
+        path: proof.path,
+    });
     let report = receipts::verify(
         &bytes,
         &Evidence {
             form: Form::AnyJson,
             predecessor: Predecessor::NotAsked,
-            batches: &[],
-            inclusion: None,
+            batches: &batches,
+            inclusion: inclusion.as_ref(),
             keys: keys.map_or(Keys::NotAsked, Keys::Given),
             at_time: None,
             trust_anchor: None,
@@ -28,7 +45,6 @@ pub(in super::super) fn checks(recording: &Recording, keys: Option<&KeySet>) -> 
     );
     let receipt = Receipt::read(&bytes).ok();
     let receipt = receipt.as_ref();
-    let checkpoint = read_checkpoint(&recording.checkpoint);
     vec![
         receipt_line(receipt, &report),
         task_line(receipt, &recording.task_id),
@@ -124,6 +140,7 @@ fn receipt_line(receipt: Option<&Receipt>, report: &Report) -> Check {
         !check.ok
             && check.name != "hash"
             && check.name != "merkle_root"
+            && check.name != "inclusion"
             && !is_signature(&check.name)
     });
     let answer = if stated != computed {
@@ -258,7 +275,7 @@ fn checkpoint_line(stated: &Result<Stated, NoteError>, keys: Option<&KeySet>) ->
             let origin = &checkpoint.origin;
             let answer = keys.map_or_else(
                 || not_checked(NO_KEYS),
-                |keys| signed_by_log(note, origin, keys),
+                |keys| signed_by_log(note, checkpoint, keys),
             );
             line("checkpoint", origin, answer)
         }
@@ -266,13 +283,17 @@ fn checkpoint_line(stated: &Result<Stated, NoteError>, keys: Option<&KeySet>) ->
 }
 
 /// The log signs under the name of its origin; other lines are of witnesses, whose keys are not in its set.
-fn signed_by_log(note: &Note, origin: &str, keys: &KeySet) -> Answer {
+fn signed_by_log(note: &Note, head: &Checkpoint, keys: &KeySet) -> Answer {
     let mut answer = fail(Reason::KeyUnknown, "no published key has signed it");
     for key in keys.keys() {
         let verified =
-            NoteKey::new(origin, KeyUse::Note, key.bytes).and_then(|key| note.verify(&key));
+            NoteKey::new(&head.origin, KeyUse::Note, key.bytes).and_then(|key| note.verify(&key));
         match verified {
-            Ok(_) => return OK,
+            Ok(_) if keys.may_sign_head(key, head.size, &head.root) => return OK,
+            Ok(_) => {
+                let detail = format!("`{}` was not the key in use at that size", key.key_id);
+                answer = fail(Reason::KeyRetired, detail);
+            }
             Err(NoteError::NotSigned) => {}
             Err(error) => answer = fail(Reason::SignatureInvalid, error.to_string()),
         }
@@ -298,6 +319,7 @@ fn signature_line(receipt: Option<&Receipt>, report: &Report, keys: Option<&KeyS
         (Some(_), Some(check)) => {
             let reason = match check.code {
                 Some(Code::KeyUnknown) => Reason::KeyUnknown,
+                Some(Code::KeyRetired) => Reason::KeyRetired,
                 _ => Reason::SignatureInvalid,
             };
             fail(reason, check.code.map_or("", Code::as_str))

@@ -2,7 +2,11 @@
 
 use std::fs;
 
-use serde_json::Value;
+use base64::Engine as _;
+use base64::engine::general_purpose::URL_SAFE_NO_PAD;
+use receipts::Signer;
+use receipts::note::{KeyUse, Note, NoteKey};
+use serde_json::{Value, json};
 
 use super::{Ran, get};
 use crate::world::World;
@@ -33,8 +37,9 @@ fn a_rotated_key_leaves_old_receipts_valid() {
     assert!(keys["keys"][0]["exp"].is_i64(), "{keys}");
     assert!(!keys.to_string().contains("\"d\""));
     let text = fs::read_to_string(ran.world.data().join("signing-keys.json")).unwrap();
-    for word in text.split('"').filter(|word| word.len() == 43) {
-        assert!(!keys.to_string().contains(word), "a seed is published");
+    for line in text.lines().filter(|line| line.contains("\"seed\"")) {
+        let seed = line.split('"').find(|word| word.len() == 43).unwrap();
+        assert!(!keys.to_string().contains(seed), "a seed is published");
     }
 }
 
@@ -57,4 +62,242 @@ fn a_key_file_that_cannot_be_read_stops_the_start_with_advice() {
     }
     fs::write(&file, good).unwrap();
     world.serve().stop();
+}
+
+/// The secret half of the key in use, as a thief has it who copied the file in time.
+fn stolen(ran: &Ran) -> Signer {
+    let text = fs::read_to_string(ran.world.data().join("signing-keys.json")).unwrap();
+    let keys: Value = serde_json::from_str(&text).unwrap();
+    let active = keys["active"].as_str().unwrap();
+    let key = keys["keys"].as_array().unwrap().iter();
+    let key = key.clone().find(|key| key["key_id"] == active).unwrap();
+    let seed = URL_SAFE_NO_PAD
+        .decode(key["seed"].as_str().unwrap())
+        .unwrap();
+    Signer::new(active, &seed.try_into().unwrap())
+}
+
+/// Rotation ends a key where the log stands: what it signed counts only with its place in the log, and its seed is gone.
+#[test]
+fn a_key_that_was_rotated_out_forges_nothing_that_verifies() {
+    let mut ran = Ran::new(3);
+    ran.save();
+    let thief = stolen(&ran);
+    ran.stop();
+    let rotated = ran.world.json(&["receipt", "rotate-key", "--json"]);
+    let file = fs::read_to_string(ran.world.data().join("signing-keys.json")).unwrap();
+    let keys: Value = serde_json::from_str(&file).unwrap();
+    assert_eq!(keys["keys"][0].get("seed"), None, "old seeds are dropped");
+    assert_eq!(keys["keys"][0]["retired"]["size"], 3);
+    ran.server = Some(ran.world.serve());
+    let url = ran.server.as_ref().unwrap().url.clone();
+    fs::write(ran.path("new.json"), get(&url, "/.well-known/jwks.json")).unwrap();
+    let published: Value =
+        serde_json::from_slice(&fs::read(ran.path("new.json")).unwrap()).unwrap();
+    assert_eq!(published["keys"][0]["retired"]["size"], 3, "{published}");
+
+    // Without its place in the log, a receipt of that key is anybody's who has the key.
+    let (said, value) = ran.verify(&["r1.json", "--keys", "new.json"]);
+    assert_eq!((said.code, &value["reason"]), (1, &json!("key_retired")));
+    assert!(said.stdout.contains("proof"), "{said:?}");
+    let proof = ran.world.ok(&["receipt", "proof", &ran.receipts[1]]);
+    fs::write(ran.path("p1.json"), proof).unwrap();
+    let with_proof = ["r1.json", "--keys", "new.json", "--proof", "p1.json"];
+    assert_eq!(ran.verify(&with_proof).0.code, 0);
+    // The proof that was kept from before.
+    let kept = ["r2.json", "--keys", "new.json", "--proof", "proof.json"];
+    let (said, _) = ran.verify(&kept);
+    assert_eq!(said.code, 0, "{said:?}");
+    // The server itself judges what is handed to it by its own log.
+    let (code, verdict) = post(
+        &ran,
+        "/v1/receipts/verify",
+        &fs::read(ran.path("r1.json")).unwrap(),
+    );
+    assert_eq!((code, &verdict["valid"]), (200, &json!(true)), "{verdict}");
+
+    // The thief: another content, dated back, signed with the key that was the right one then.
+    let bytes = fs::read(ran.path("r2.json")).unwrap();
+    let mut map = receipts::Receipt::read(&bytes).unwrap().as_map().clone();
+    map["lifecycle"]["final_state"] = json!("FAILED");
+    map["signatures"] = json!([]);
+    let hash = receipts::Receipt::from_map(map.clone()).unwrap().hash();
+    map["chain"]["receipt_hash"] = json!(hash.to_string());
+    let forged = receipts::Receipt::from_map(map).unwrap().signed(&thief);
+    fs::write(ran.path("forged.json"), forged.bytes()).unwrap();
+    assert_eq!(
+        ran.verify(&["forged.json", "--keys", "jwks.json"]).0.code,
+        0,
+        "with the keys of that time it is his word"
+    );
+    let (_, value) = ran.verify(&["forged.json", "--keys", "new.json"]);
+    assert_eq!(value["reason"], "key_retired");
+    let (_, verdict) = post(&ran, "/v1/receipts/verify", &forged.bytes());
+    assert_eq!(verdict["valid"], false, "{verdict}");
+    // With a head of his own, after the end of his key and at its very end.
+    let leaf = receipts::merkle::leaf(&forged.hash());
+    for size in [3, 4] {
+        let path: Vec<canon::Digest> = (1..=2).map(|_| canon::sha256(b"x")).collect();
+        let index = size - 1;
+        let path = &path[..if size == 3 { 1 } else { 2 }];
+        let root = receipts::merkle::inclusion_root(&leaf, index, size, path).unwrap();
+        let origin = published_origin(&ran);
+        let head = receipts::note::Checkpoint {
+            origin: origin.clone(),
+            size,
+            root,
+            extensions: Vec::new(),
+        };
+        let mut note = Note::new(head.text()).unwrap();
+        note.sign(&origin, &thief).unwrap();
+        let proof = json!({
+            "leaf_index": index, "tree_size": size, "root": root.to_string(),
+            "path": path.iter().map(ToString::to_string).collect::<Vec<_>>(),
+            "checkpoint": note.write(),
+        });
+        fs::write(ran.path("fp.json"), proof.to_string()).unwrap();
+        let args = ["forged.json", "--keys", "jwks.json", "--proof", "fp.json"];
+        assert_eq!(ran.verify(&args).0.code, 0, "his word, at that time");
+        let args = ["forged.json", "--keys", "new.json", "--proof", "fp.json"];
+        let (said, value) = ran.verify(&args);
+        assert_eq!(
+            (said.code, &value["reason"]),
+            (1, &json!("key_retired")),
+            "{size}: {said:?}"
+        );
+    }
+    // A whole export under his seal.
+    ran.stop();
+    ran.world.ok(&["log", "export", "bundle"]);
+    let (said, _) = ran.verify(&["--bundle", "bundle", "--keys", "new.json"]);
+    assert_eq!(said.code, 0, "{said:?}");
+    let all = [
+        "--bundle",
+        "bundle",
+        "--keys",
+        "new.json",
+        "--all-signatures",
+    ];
+    assert_eq!(ran.verify(&all).0.code, 0);
+    let manifest = fs::read(ran.path("bundle/manifest.json")).unwrap();
+    let seal = receipts::export::seal(&manifest, &published_origin(&ran), &thief).unwrap();
+    fs::write(ran.path("bundle/manifest.note"), seal).unwrap();
+    let (_, value) = ran.verify(&["--bundle", "bundle", "--keys", "new.json"]);
+    assert_eq!(value["reason"], "key_retired", "{value}");
+
+    // The log tells of it, in the words of both keys.
+    let events = fs::read_to_string(ran.path("bundle/events.jsonl")).unwrap();
+    let event = events.lines().find(|line| line.contains("\"rotation\":{"));
+    let event: Value = serde_json::from_str(event.expect("an event of the rotation")).unwrap();
+    let said = &event["payload"]["rotation"];
+    assert_eq!(said["new_key_id"], rotated["active"]);
+    let note = Note::read(said["statement"].as_str().unwrap().as_bytes()).unwrap();
+    let both = receipts::KeySet::from_jwks(&fs::read(ran.path("new.json")).unwrap()).unwrap();
+    for key in both.keys() {
+        let key = NoteKey::new(published_origin(&ran), KeyUse::Note, key.bytes).unwrap();
+        assert!(note.verify(&key).is_ok());
+    }
+}
+
+/// A key that somebody else may have is revoked with a time: then not even its heads from before its end count.
+#[test]
+fn a_revoked_key_signs_no_head_that_counts() {
+    let mut ran = Ran::new(2);
+    ran.save();
+    // A proof under an earlier head than the last one of that key.
+    let early = fs::read(ran.path("proof.json")).unwrap();
+    fs::write(ran.path("early.json"), early).unwrap();
+    ran.world.submit("agent");
+    let old = stolen(&ran).key_id().to_owned();
+    ran.stop();
+    ran.world.ok(&["receipt", "rotate-key"]);
+    let keys = |ran: &Ran, name: &str| {
+        let server = ran.world.serve();
+        let keys = get(&server.url, "/.well-known/jwks.json");
+        fs::write(ran.path(name), keys).unwrap();
+        server.stop();
+    };
+    keys(&ran, "retired.json");
+    let with = |keys| ["r1.json", "--keys", keys, "--proof", "early.json"];
+    let (said, _) = ran.verify(&with("retired.json"));
+    assert_eq!(said.code, 0, "{said:?}");
+    let since = "2020-01-01T00:00:00Z";
+    let revoked = ran.world.json(&[
+        "receipt",
+        "revoke-key",
+        &old,
+        "--since",
+        "2099-01-01T00:00:00Z",
+        "--json",
+    ]);
+    assert_eq!(
+        revoked["rotated_to"],
+        Value::Null,
+        "it was not in use: {revoked}"
+    );
+    keys(&ran, "revoked.json");
+    let (said, value) = ran.verify(&with("revoked.json"));
+    assert_eq!(
+        (said.code, &value["reason"]),
+        (1, &json!("key_retired")),
+        "{said:?}"
+    );
+    // With its place under a head of the key that followed it counts, unless it was signed after the time.
+    ran.server = Some(ran.world.serve());
+    let proof = ran.world.ok(&["receipt", "proof", &ran.receipts[1]]);
+    fs::write(ran.path("fresh.json"), proof).unwrap();
+    ran.stop();
+    let fresh = |keys| ["r1.json", "--keys", keys, "--proof", "fresh.json"];
+    let (said, _) = ran.verify(&fresh("revoked.json"));
+    assert_eq!(said.code, 0, "{said:?}");
+    ran.world
+        .ok(&["receipt", "revoke-key", &old, "--since", since]);
+    keys(&ran, "earlier.json");
+    let (_, value) = ran.verify(&fresh("earlier.json"));
+    assert_eq!(value["reason"], "key_not_valid_at_time", "{value}");
+    // The key in use is rotated first.
+    let active = stolen(&ran).key_id().to_owned();
+    let revoked = ran
+        .world
+        .json(&["receipt", "revoke-key", &active, "--json"]);
+    assert_ne!(revoked["rotated_to"], Value::Null);
+    assert_ne!(stolen(&ran).key_id(), active);
+    assert_eq!(
+        ran.world.run(&["receipt", "revoke-key", "key_none"]).code,
+        2
+    );
+    ran.world.ok(&["log", "verify"]);
+}
+
+fn published_origin(ran: &Ran) -> String {
+    let proof: Value = serde_json::from_slice(&fs::read(ran.path("proof.json")).unwrap()).unwrap();
+    let note = Note::read(proof["checkpoint"].as_str().unwrap().as_bytes()).unwrap();
+    receipts::note::Checkpoint::read(note.text())
+        .unwrap()
+        .origin
+}
+
+fn post(ran: &Ran, path: &str, body: &[u8]) -> (u16, Value) {
+    let url = &ran.server.as_ref().unwrap().url;
+    let key = fs::read_to_string(ran.world.data().join("api-key")).unwrap();
+    fs::write(ran.path("body"), body).unwrap();
+    let output = std::process::Command::new("curl")
+        .args(["-sS", "-w", "\n%{http_code}", "--data-binary", "@body"])
+        .args(["-H", "content-type: application/json"])
+        .args(["-H", "idempotency-key: k1"])
+        .args([
+            "-H",
+            "harn-agents-protocol-version: agents-protocol-2026-04-25",
+        ])
+        .args(["-H", &format!("authorization: Bearer {}", key.trim())])
+        .arg(format!("{url}{path}"))
+        .current_dir(ran.world.home.path())
+        .output()
+        .unwrap();
+    let text = String::from_utf8(output.stdout).unwrap();
+    let (body, code) = text.rsplit_once('\n').unwrap();
+    (
+        code.parse().unwrap(),
+        serde_json::from_str(body).unwrap_or_default(),
+    )
 }

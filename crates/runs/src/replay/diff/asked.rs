@@ -7,7 +7,7 @@ use canon::{Digest, Value};
 
 use super::{is_given_openly, is_public};
 use crate::replay::source::Source;
-use crate::workflow::{self, Answers, EffectAnswer, Machine, Registry, Step, Wanted, Workflow};
+use crate::workflow::{Answers, EffectAnswer, Machine, Registry, Step, Wanted, Workflow};
 
 /// Something that a run asked.
 pub(super) struct Asked {
@@ -25,9 +25,7 @@ pub(super) fn asked(
 ) -> BTreeMap<String, Asked> {
     let mut found = BTreeMap::new();
     let (name, version) = source.workflow();
-    let workflow = workflows.find(name);
-    let workflow = workflow
-        .filter(|known| version.is_none_or(|version| workflow::digest(known.as_ref()) == version));
+    let workflow = workflows.recorded(name, version);
     let Some((mut machine, mut is_open)) =
         workflow.and_then(|workflow| begun(workflow.as_ref(), source, beside))
     else {

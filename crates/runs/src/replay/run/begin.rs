@@ -28,9 +28,10 @@ impl Runner<'_> {
             return self.end_as_source().map(Begun::Ended);
         }
         let (name, recorded) = self.source.workflow();
-        let workflow = workflows.find(name);
-        let found = workflow.map(|workflow| workflow::digest(workflow.as_ref()));
-        let Some(workflow) = workflow.filter(|_| recorded.is_none() || found == recorded) else {
+        let Some(workflow) = workflows.recorded(name, recorded) else {
+            // The oldest, so that a version which is added later changes no receipt.
+            let oldest = workflows.recorded(name, None);
+            let found = oldest.map(|workflow| workflow::digest(workflow.as_ref()));
             return Err(Failure::Diverged(Box::new(Divergence {
                 key: None,
                 event: Some(format!("workflow {name}")),

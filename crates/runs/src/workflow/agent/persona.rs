@@ -3,7 +3,7 @@
 
 use canon::{Map, Value};
 
-use super::Used;
+use super::{Rules, Used};
 
 /// Model calls of a persona that states no limit of its own.
 const STEPS_MAX: u64 = 20;
@@ -12,7 +12,8 @@ const STEPS_MAX: u64 = 20;
 #[derive(Debug)]
 pub(super) struct Persona {
     pub(super) system_prompt: Option<String>,
-    pub(super) autonomy_tier: String,
+    rules: Rules,
+    pub(super) autonomy_tier: Option<String>,
     /// Members of every model request: provider, model and its settings.
     pub(super) model: Map<String, Value>,
     pub(super) tools: Vec<String>,
@@ -20,9 +21,20 @@ pub(super) struct Persona {
     limits: Map<String, Value>,
 }
 
+/// What a tier says to the use of a tool.
+#[derive(Debug, PartialEq, Eq)]
+pub(super) enum Verdict {
+    /// It is used.
+    Acts,
+    /// Somebody is asked first.
+    Asks,
+    /// It is not used, and why.
+    Denied(String),
+}
+
 impl Persona {
     /// Reads a snapshot; without one there are no tools, and the server's own model answers.
-    pub(super) fn read(persona: Option<&Value>) -> Self {
+    pub(super) fn read(persona: Option<&Value>, rules: Rules) -> Self {
         let member = |name: &str| persona.and_then(|persona| persona.get(name));
         let text = |name: &str| member(name).and_then(Value::as_str).map(str::to_owned);
         let object = |name: &str| {
@@ -43,11 +55,37 @@ impl Persona {
             .unwrap_or_default();
         Self {
             system_prompt: text("system_prompt"),
-            autonomy_tier: text("autonomy_tier").unwrap_or_else(|| "act_auto".to_owned()),
+            rules,
+            autonomy_tier: text("autonomy_tier").or_else(|| match rules {
+                Rules::Repeatable => Some("act_auto".to_owned()),
+                Rules::ReadOnly => None,
+            }),
             model: object("model"),
             tools,
             remembers: text("memory").as_deref() == Some("session"),
             limits: object("limits"),
+        }
+    }
+
+    /// Returns what the tier says to the use of a tool.
+    pub(super) fn judge(&self, repeatable: bool, read_only: bool) -> Verdict {
+        let harmless = match self.rules {
+            Rules::Repeatable => repeatable,
+            Rules::ReadOnly => read_only,
+        };
+        match (self.autonomy_tier.as_deref(), self.rules) {
+            (Some("shadow" | "suggest" | "act_with_approval"), _) if harmless => Verdict::Acts,
+            (Some(tier @ ("shadow" | "suggest")), _) => Verdict::Denied(format!(
+                "the tier `{tier}` does not let the agent use tools that change something"
+            )),
+            (Some("act_with_approval"), _) => Verdict::Asks,
+            (Some("act_auto"), _) | (_, Rules::Repeatable) => Verdict::Acts,
+            (Some(tier), Rules::ReadOnly) => Verdict::Denied(format!(
+                "the tier `{tier}` is unknown, so the agent uses no tools"
+            )),
+            (None, Rules::ReadOnly) => {
+                Verdict::Denied("the persona has no tier, so the agent uses no tools".to_owned())
+            }
         }
     }
 
@@ -93,4 +131,58 @@ impl Persona {
 
 fn sentence(name: &str, limit: u64, used: u64, unit: &str) -> String {
     format!("{name} is {limit} {unit}, and {used} are used")
+}
+
+#[cfg(test)]
+mod tests {
+    use serde_json::json;
+
+    use super::*;
+
+    fn judged(rules: Rules, tier: Option<&str>, repeatable: bool, read_only: bool) -> &'static str {
+        let persona = json!({"autonomy_tier": tier});
+        match Persona::read(Some(&persona), rules).judge(repeatable, read_only) {
+            Verdict::Acts => "acts",
+            Verdict::Asks => "asks",
+            Verdict::Denied(_) => "denied",
+        }
+    }
+
+    /// A tool that may be repeated is not one that changes nothing: an idempotent `delete_file` asks.
+    #[test]
+    fn u22_version_3_asks_unless_the_operator_says_that_a_tool_changes_nothing() {
+        let v3 = |tier, repeatable, read_only| judged(Rules::ReadOnly, tier, repeatable, read_only);
+        for repeatable in [false, true] {
+            for (tier, changes, reads) in [
+                (Some("shadow"), "denied", "acts"),
+                (Some("suggest"), "denied", "acts"),
+                (Some("act_with_approval"), "asks", "acts"),
+                (Some("act_auto"), "acts", "acts"),
+                (Some("act_always"), "denied", "denied"),
+                (Some(""), "denied", "denied"),
+                (None, "denied", "denied"),
+            ] {
+                assert_eq!(v3(tier, repeatable, false), changes, "{tier:?}");
+                assert_eq!(v3(tier, repeatable, true), reads, "{tier:?}");
+            }
+        }
+    }
+
+    /// What was recorded under version 2 goes on as it began.
+    #[test]
+    fn u2_version_2_decides_as_it_did() {
+        for read_only in [false, true] {
+            for (tier, changes, repeats) in [
+                (Some("shadow"), "denied", "acts"),
+                (Some("suggest"), "denied", "acts"),
+                (Some("act_with_approval"), "asks", "acts"),
+                (Some("act_auto"), "acts", "acts"),
+                (Some("act_always"), "acts", "acts"),
+                (None, "acts", "acts"),
+            ] {
+                let v2 = |repeatable| judged(Rules::Repeatable, tier, repeatable, read_only);
+                assert_eq!((v2(false), v2(true)), (changes, repeats), "{tier:?}");
+            }
+        }
+    }
 }

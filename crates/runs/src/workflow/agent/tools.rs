@@ -8,7 +8,7 @@ use serde_json::json;
 
 use super::super::{EffectAnswer, EffectKind, Handles, Note, Wanted};
 use super::note;
-use super::persona::Persona;
+use super::persona::{Persona, Verdict};
 
 /// The tools on offer, by the name the model knows.
 #[derive(Debug, Default)]
@@ -26,6 +26,7 @@ struct Tool {
     /// The name at its executor.
     name: String,
     repeatable: bool,
+    read_only: bool,
     secrets: Vec<String>,
 }
 
@@ -39,6 +40,7 @@ impl Catalog {
             .unwrap_or_default();
         let tools = listed.iter().filter_map(|tool| {
             let text = |name: &str| tool.get(name).and_then(Value::as_str);
+            let flag = |name: &str| tool.get(name).and_then(Value::as_bool).unwrap_or(false);
             let name = text("name")?;
             let secrets = tool
                 .get("secrets")
@@ -57,7 +59,8 @@ impl Catalog {
                 definition,
                 server: text("server").map(str::to_owned),
                 name: text("tool").unwrap_or(name).to_owned(),
-                repeatable: tool.get("repeatable").and_then(Value::as_bool).unwrap_or(false),
+                repeatable: flag("repeatable"),
+                read_only: flag("read_only"),
                 secrets,
             };
             Some((name.to_owned(), tool))
@@ -178,23 +181,18 @@ impl Call {
         let Some(tool) = catalog.tools.get(&name) else {
             return refused(format!("there is no tool `{name}`"), arguments);
         };
-        let may_act = match persona.autonomy_tier.as_str() {
-            "shadow" | "suggest" => tool.repeatable,
-            _ => true,
+        let asks = match persona.judge(tool.repeatable, tool.read_only) {
+            Verdict::Acts => false,
+            Verdict::Asks => true,
+            Verdict::Denied(why) => {
+                return Self {
+                    id: id.clone(),
+                    name: name.clone(),
+                    arguments,
+                    fate: Fate::Refused { denied: true, why },
+                };
+            }
         };
-        if !may_act {
-            let why = format!(
-                "the tier `{}` does not let the agent use tools that change something",
-                persona.autonomy_tier
-            );
-            return Self {
-                id: id.clone(),
-                name: name.clone(),
-                arguments,
-                fate: Fate::Refused { denied: true, why },
-            };
-        }
-        let asks = persona.autonomy_tier == "act_with_approval" && !tool.repeatable;
         let (prefix, kind, request) = match &tool.server {
             Some(server) => (
                 format!("mcp:{}", encode(server)),

@@ -1,0 +1,140 @@
+//! `reprise contracts`: check, test, draft and explain contracts. Nothing here needs a server.
+
+mod check;
+mod draft;
+mod explain;
+mod files;
+mod pack;
+mod report;
+
+use std::path::PathBuf;
+
+use clap::{Args, Subcommand, ValueEnum};
+
+use crate::exit::Exit;
+use crate::output::Output;
+
+/// `reprise contracts`
+#[derive(Debug, Subcommand)]
+pub(crate) enum Command {
+    /// Compile the contracts of a folder and print everything that is wrong with them
+    #[command(
+        after_help = "A folder holds `<tool>.yaml` for each tool and, if limits or phases are wanted, `session.yaml`.\n\
+        Exit 0 when they compile, 1 when they do not. Tools that can never be called are warnings.\n\n\
+        Examples:\n  reprise contracts check contracts/\n  reprise contracts check contracts/ --json"
+    )]
+    Check(CheckArgs),
+    /// Judge the recorded responses of a pack and compare the verdicts with what it expects
+    #[command(
+        after_help = "A pack is a folder with `contracts/`, `golden/` and `golden/negative/`. A case is a YAML file of steps; in\n\
+        `golden/` calls are expected to be allowed unless a step says otherwise, in `golden/negative/` each\n\
+        response is expected to be blocked. Exit 0 when every case is as expected, 1 when one is not.\n\n\
+        Examples:\n  reprise contracts test examples/refund-desk\n  \
+        reprise contracts test packs/desk --junit report.xml --sarif report.sarif"
+    )]
+    Test(TestArgs),
+    /// Write a first draft of contracts from the tool definitions of a request
+    #[command(
+        after_help = "Reads a JSON list of tools as OpenAI, Anthropic or MCP write them. Every guess is marked in a comment;\n\
+        nothing is overwritten, and nothing is in force until you move the files.\n\n\
+        Examples:\n  reprise contracts init tools.json\n  reprise contracts init tools.json --output drafts/"
+    )]
+    Init(InitArgs),
+    /// Show one recorded decision as the table of checks
+    #[command(
+        after_help = "Reads a decision as JSON: the `decision` of a contract error, or a line of the record.\n\n\
+        Examples:\n  reprise contracts explain decision.json\n  reprise contracts explain decision.json --call call_3"
+    )]
+    Explain(ExplainArgs),
+    /// Print the JSON Schema of a file, for editors
+    #[command(
+        after_help = "Examples:\n  reprise contracts schema contract > contract.schema.json\n  \
+        reprise contracts schema session"
+    )]
+    Schema(SchemaArgs),
+}
+
+/// `reprise contracts check`
+#[derive(Debug, Args)]
+pub(crate) struct CheckArgs {
+    /// The folder
+    #[arg(value_name = "DIR")]
+    folder: PathBuf,
+    /// Print JSON
+    #[arg(long)]
+    json: bool,
+}
+
+/// `reprise contracts test`
+#[derive(Debug, Args)]
+pub(crate) struct TestArgs {
+    /// The pack's folder
+    #[arg(value_name = "PACK")]
+    pack: PathBuf,
+    /// Also write a JUnit report
+    #[arg(long, value_name = "FILE")]
+    junit: Option<PathBuf>,
+    /// Also write a SARIF report
+    #[arg(long, value_name = "FILE")]
+    sarif: Option<PathBuf>,
+    /// Print JSON
+    #[arg(long)]
+    json: bool,
+}
+
+/// `reprise contracts init`
+#[derive(Debug, Args)]
+pub(crate) struct InitArgs {
+    /// The tool definitions, a JSON file
+    #[arg(value_name = "TOOLS")]
+    tools: PathBuf,
+    /// Where the draft goes
+    #[arg(long, value_name = "DIR", default_value = "contracts-draft")]
+    output: PathBuf,
+}
+
+/// `reprise contracts explain`
+#[derive(Debug, Args)]
+pub(crate) struct ExplainArgs {
+    /// The decision, a JSON file
+    #[arg(value_name = "FILE")]
+    file: PathBuf,
+    /// Only this call
+    #[arg(long, value_name = "ID")]
+    call: Option<String>,
+}
+
+/// `reprise contracts schema`
+#[derive(Debug, Args)]
+pub(crate) struct SchemaArgs {
+    /// Which file
+    #[arg(value_name = "FILE")]
+    kind: SchemaKind,
+}
+
+/// The files that have a schema.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum)]
+pub(crate) enum SchemaKind {
+    /// The contract of a tool
+    Contract,
+    /// `session.yaml`
+    Session,
+}
+
+/// Runs one of them.
+pub(crate) fn run(command: Command) -> anyhow::Result<Exit> {
+    match command {
+        Command::Check(args) => check::run(&args),
+        Command::Test(args) => pack::run(&args),
+        Command::Init(args) => draft::run(&args),
+        Command::Explain(args) => explain::run(&args),
+        Command::Schema(args) => {
+            let text = match args.kind {
+                SchemaKind::Contract => contracts::CONTRACT_SCHEMA,
+                SchemaKind::Session => contracts::SESSION_SCHEMA,
+            };
+            Output::stdout().write(text)?;
+            Ok(Exit::Ok)
+        }
+    }
+}

@@ -1,0 +1,129 @@
+//! `reprise contracts explain`: one decision as the table of checks.
+
+use contracts::{Check, DecidedCall, Decision, FailureRecord, Status};
+
+use super::ExplainArgs;
+use super::files::read_text;
+use crate::exit::{Exit, OrHint, Problem};
+use crate::output::{Output, Paint, Table, printable};
+
+/// What each check asks, and the pass it belongs to.
+const CHECKS: [(Check, u8, &str); 26] = [
+    (Check::V1, 1, "format of the response, ids, arguments"),
+    (Check::V2, 1, "offered, and under contract"),
+    (Check::V3, 1, "risk gate"),
+    (Check::V4, 1, "policy"),
+    (Check::V5, 1, "manual filter"),
+    (Check::V6, 1, "phase"),
+    (Check::V7, 1, "preconditions"),
+    (Check::V8, 1, "not forbidden by a committed call"),
+    (Check::V9, 1, "invariants on the request"),
+    (Check::V10, 1, "invariants on the response"),
+    (Check::V11, 1, "argument values"),
+    (Check::V12, 1, "slots are set"),
+    (Check::V13, 1, "slots are equal"),
+    (Check::V14, 2, "one target phase"),
+    (Check::V15, 3, "labels"),
+    (Check::V16, 3, "not forbidden by an open call"),
+    (Check::V17, 3, "tool calls of the session"),
+    (Check::V18, 3, "calls of the tool"),
+    (Check::V18r, 3, "rate"),
+    (Check::V19, 3, "loop"),
+    (Check::V20, 3, "aggregates can be computed"),
+    (Check::V21, 3, "aggregates stay within bounds"),
+    (Check::V22, 3, "envelopes are established"),
+    (Check::V23, 3, "envelopes hold"),
+    (Check::V24, 4, "checkpoint budget"),
+    (Check::V25, 4, "checkpoint answered"),
+];
+
+pub(super) fn run(args: &ExplainArgs) -> anyhow::Result<Exit> {
+    let text = read_text(&args.file)?;
+    let shown = args.file.display();
+    let decision: Decision = serde_json::from_str(&text).or_hint(
+        format_args!("`{shown}`"),
+        "it must hold one decision as JSON",
+    )?;
+    let wanted = |call: &&DecidedCall| args.call.as_ref().is_none_or(|id| call.call_id == *id);
+    let calls: Vec<&DecidedCall> = decision.calls.iter().filter(wanted).collect();
+    if let Some(id) = args.call.as_ref().filter(|_| calls.is_empty()) {
+        let message = format!("the decision has no call `{id}`");
+        return Err(Problem::new(message, "leave out --call to see all of them").into());
+    }
+    let mut out = Output::stdout();
+    out.line(format_args!(
+        "{}: attempt {}, gate {}, state {}/{}, contracts {}",
+        decision.action,
+        decision.attempt,
+        decision.gate,
+        decision.state_version,
+        decision.control_revision,
+        decision.compiled
+    ))?;
+    if let Some(reason) = decision.reason {
+        let detail = decision.detail.as_deref().unwrap_or_default();
+        out.line(printable(&format!("reason {reason} {detail}")).trim_end())?;
+    }
+    for call in calls {
+        explain(&mut out, call)?;
+    }
+    Ok(Exit::Ok)
+}
+
+fn explain(out: &mut Output, call: &DecidedCall) -> anyhow::Result<()> {
+    out.line("")?;
+    let status = match call.verdict {
+        Status::Allow => out.paint(Paint::Good, "allowed"),
+        Status::Block => out.paint(Paint::Bad, "blocked"),
+        Status::Ask => out.paint(Paint::Waiting, "asked"),
+    };
+    let (tool, id) = (printable(&call.tool_name), printable(&call.call_id));
+    out.line(format_args!("{tool} ({id}) {status}"))?;
+    if let Some(file) = &call.contract_file {
+        out.line(format_args!("  {}", printable(file)))?;
+    }
+    // A call with a failure does not enter the next pass.
+    let pass_of = |failure: &FailureRecord| {
+        let entry = CHECKS
+            .iter()
+            .find(|(check, ..)| Some(*check) == failure.check);
+        entry.map_or(0, |(_, pass, _)| *pass)
+    };
+    let last_pass = call.failures.iter().map(pass_of).min().unwrap_or(4);
+    let mut table = Table::new(&["CHECK", "PASS", "RESULT", "WHAT", "WHY"]);
+    for (check, pass, what) in CHECKS {
+        let failures: Vec<&FailureRecord> = call
+            .failures
+            .iter()
+            .filter(|failure| failure.check == Some(check))
+            .collect();
+        let (result, paint) = if !failures.is_empty() {
+            ("failed", Paint::Bad)
+        } else if pass > last_pass {
+            ("not reached", Paint::Quiet)
+        } else {
+            ("held", Paint::Good)
+        };
+        let why: Vec<String> = failures.iter().map(|failure| describe(failure)).collect();
+        table.row([
+            (check.to_string(), None),
+            (pass.to_string(), None),
+            (result.to_owned(), Some(paint)),
+            (what.to_owned(), None),
+            (printable(&why.join("; ")), None),
+        ]);
+    }
+    table.print(out, "  ")
+}
+
+fn describe(failure: &FailureRecord) -> String {
+    let parts = [
+        Some(failure.reason.to_string()),
+        failure.path.clone(),
+        failure.operator.clone(),
+        failure.expected.clone(),
+        failure.detail.clone().map(|detail| format!("({detail})")),
+    ];
+    let parts: Vec<String> = parts.into_iter().flatten().collect();
+    parts.join(" ")
+}

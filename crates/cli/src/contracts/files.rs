@@ -1,0 +1,77 @@
+//! The files of a folder of contracts.
+
+use std::fs;
+use std::path::{Path, PathBuf};
+
+use contracts::{CompileError, Compiled, Source, compile};
+
+use crate::exit::{OrHint, Problem};
+
+/// Contracts and session file of a folder, as they are on disk.
+#[derive(Debug)]
+pub(super) struct Folder {
+    pub(super) contracts: Vec<Source>,
+    pub(super) session: Option<Source>,
+}
+
+impl Folder {
+    /// Reads `<tool>.yaml` for each tool and `session.yaml`, in the order of their names.
+    pub(super) fn read(folder: &Path) -> anyhow::Result<Self> {
+        let mut contracts = Vec::new();
+        let mut session = None;
+        for path in yaml_files(folder)? {
+            let name = path
+                .file_name()
+                .unwrap_or_default()
+                .to_string_lossy()
+                .into_owned();
+            let source = Source {
+                file: path.display().to_string(),
+                text: read_text(&path)?,
+            };
+            match name.as_str() {
+                "session.yaml" => session = Some(source),
+                // Another part of the format; it is not a tool.
+                "workflow.yaml" => {}
+                _ => contracts.push(source),
+            }
+        }
+        if contracts.is_empty() && session.is_none() {
+            let message = format!("`{}` holds no contracts", folder.display());
+            return Err(Problem::new(message, "a contract is a file `<tool>.yaml`").into());
+        }
+        Ok(Self { contracts, session })
+    }
+
+    pub(super) fn compile(&self) -> Result<Compiled, CompileError> {
+        compile(&self.contracts, self.session.as_ref())
+    }
+}
+
+/// Returns the YAML files of a folder, sorted.
+pub(super) fn yaml_files(folder: &Path) -> anyhow::Result<Vec<PathBuf>> {
+    let hint = "name a folder that exists and can be read";
+    let entries = fs::read_dir(folder).or_hint(format_args!("`{}`", folder.display()), hint)?;
+    let mut files = Vec::new();
+    for entry in entries {
+        let path = entry
+            .or_hint(format_args!("`{}`", folder.display()), hint)?
+            .path();
+        let is_yaml = path
+            .extension()
+            .is_some_and(|word| word == "yaml" || word == "yml");
+        if is_yaml && path.is_file() {
+            files.push(path);
+        }
+    }
+    files.sort();
+    Ok(files)
+}
+
+/// Reads a text file.
+pub(super) fn read_text(path: &Path) -> anyhow::Result<String> {
+    fs::read_to_string(path).or_hint(
+        format_args!("`{}`", path.display()),
+        "name a UTF-8 file that exists and can be read",
+    )
+}

@@ -1,0 +1,206 @@
+//! The tables that answers are made from and that no document holds: links, secret, leases, keys, claims.
+
+use std::collections::BTreeSet;
+
+use canon::{Digest, sha256};
+use domain::Position;
+use rusqlite::{Connection, OptionalExtension};
+
+use crate::audit::AuditError;
+use crate::blocks::Blocks;
+use crate::fault::fault;
+use crate::fold::{Problem, What};
+use crate::read;
+use crate::rows::Table;
+use crate::schema::{self, Sealed};
+
+/// How many links are named when they differ.
+const NAMED_MAX: usize = 20;
+
+/// Checks them all. `head` is the position of the last event; where events are not as they were, the index of them cannot
+/// be judged.
+pub(super) fn check(
+    blocks: &Blocks,
+    head: Position,
+    events_are_sound: bool,
+) -> Result<Vec<Problem>, AuditError> {
+    let mut problems = meta(blocks)?;
+    if events_are_sound {
+        problems.extend(links(blocks)?);
+    }
+    problems.extend(leases(blocks)?);
+    problems.extend(keys(blocks)?);
+    let ahead = "SELECT count(*) FROM claims WHERE answer > ?1";
+    let ahead: u64 = blocks
+        .query_row(ahead, [crate::row::sql(head.0)], |row| row.get(0))
+        .map_err(fault)?;
+    if ahead > 0 {
+        problems.push(problem(format!(
+            "{ahead} idempotency keys name events that are not there"
+        )));
+    }
+    Ok(problems)
+}
+
+fn problem(problem: String) -> Problem {
+    Problem {
+        what: What::Database,
+        problem,
+    }
+}
+
+/// A sum that does not depend on the order: equal for equal sets, whatever their size, without holding them.
+#[derive(Default, PartialEq, Eq)]
+struct Sum(u128, u64);
+
+impl Sum {
+    fn add(&mut self, link: u64, first: u64) {
+        let mut bytes = [0; 16];
+        let (one, other) = bytes.split_at_mut(8);
+        one.copy_from_slice(&link.to_be_bytes());
+        other.copy_from_slice(&first.to_be_bytes());
+        let digest = sha256(&bytes);
+        let half = digest.as_bytes().first_chunk().copied();
+        self.0 = self.0.wrapping_add(half.map_or(0, u128::from_be_bytes));
+        self.1 += 1;
+    }
+}
+
+/// The index of events must name, for each Workspace, Session and Task, exactly the blocks that hold its events.
+fn links(blocks: &Blocks) -> Result<Vec<Problem>, AuditError> {
+    let mut unreadable = BTreeSet::new();
+    let mut needed = Sum::default();
+    each_needed(blocks, &mut unreadable, |link, first| {
+        needed.add(link, first)
+    })?;
+    let mut stored = Sum::default();
+    each_stored(blocks, &unreadable, |link, first| stored.add(link, first))?;
+    if needed == stored {
+        return Ok(Vec::new());
+    }
+    // Only now are they held, to say which.
+    let (mut wanted, mut found) = (BTreeSet::new(), BTreeSet::new());
+    each_needed(blocks, &mut unreadable, |link, first| {
+        wanted.insert((link, first));
+    })?;
+    each_stored(blocks, &unreadable, |link, first| {
+        found.insert((link, first));
+    })?;
+    let missing = wanted.difference(&found).map(|(link, first)| {
+        format!("the index of events lacks the block at position {first} for the resource with key {link}")
+    });
+    let extra = found.difference(&wanted).map(|(link, first)| {
+        format!("the index of events names position {first} for the resource with key {link}, which is not so")
+    });
+    Ok(missing.chain(extra).take(NAMED_MAX).map(problem).collect())
+}
+
+fn each_needed(
+    blocks: &Blocks,
+    unreadable: &mut BTreeSet<u64>,
+    mut each: impl FnMut(u64, u64),
+) -> Result<(), AuditError> {
+    Table::Events.each(blocks, 0, |first, bytes| -> Result<bool, AuditError> {
+        match blocks.decode(Table::Events, first.0, bytes)? {
+            Ok(block) => {
+                let events = block.events.iter();
+                let links: BTreeSet<Position> = events
+                    .flat_map(|event| {
+                        [event.links.workspace, event.links.session, event.links.task]
+                    })
+                    .flatten()
+                    .collect();
+                links.iter().for_each(|link| each(link.0, first.0));
+            }
+            // Said already.
+            Err(_) => {
+                unreadable.insert(first.0);
+            }
+        }
+        Ok(true)
+    })
+}
+
+fn each_stored(
+    connection: &Connection,
+    unreadable: &BTreeSet<u64>,
+    mut each: impl FnMut(u64, u64),
+) -> Result<(), AuditError> {
+    let mut run = || {
+        let mut select = connection.prepare("SELECT link, first FROM event_links")?;
+        let mut rows = select.query([])?;
+        while let Some(row) = rows.next()? {
+            let first = row.get(1)?;
+            if !unreadable.contains(&first) {
+                each(row.get(0)?, first);
+            }
+        }
+        Ok(())
+    };
+    Ok(run().map_err(fault)?)
+}
+
+fn meta(connection: &Connection) -> Result<Vec<Problem>, AuditError> {
+    let mut problems = Vec::new();
+    let secret: Option<Vec<u8>> = value(connection, "secret")?;
+    let known = schema::seal_of(connection, Sealed::Secret).map_err(fault)?;
+    match (secret, known) {
+        (None, _) => problems.push("the secret of the log is missing".to_owned()),
+        (Some(secret), Some(known)) if sha256(&secret) != known => {
+            problems.push("the secret of the log is not the one that it was made with".to_owned());
+        }
+        (Some(_), _) => {}
+    }
+    let epoch: Option<i64> = value(connection, "lease_epoch")?;
+    if epoch.is_none_or(|epoch| epoch < 0) {
+        problems.push("the counter of leases is missing or makes no sense".to_owned());
+    }
+    Ok(problems.into_iter().map(problem).collect())
+}
+
+fn value<T: rusqlite::types::FromSql>(
+    connection: &Connection,
+    name: &str,
+) -> Result<Option<T>, AuditError> {
+    let found = connection
+        .query_row("SELECT value FROM meta WHERE name = ?1", [name], |row| {
+            // One of another type is as good as none.
+            Ok(row.get(0).ok())
+        })
+        .optional();
+    Ok(found.map_err(fault)?.flatten())
+}
+
+/// A lease is of something that is there, at an epoch that was given out. That at 0 is the process's own.
+fn leases(connection: &Connection) -> Result<Vec<Problem>, AuditError> {
+    let wrong = "SELECT leases.name FROM leases LEFT JOIN documents ON documents.key = leases.name \
+         WHERE (leases.name > 0 AND documents.key IS NULL) OR leases.epoch < 1 \
+         OR leases.epoch > (SELECT value FROM meta WHERE name = 'lease_epoch') ORDER BY 1 LIMIT 20";
+    let run = || {
+        let mut select = connection.prepare(wrong)?;
+        let rows = select.query_map([], |row| row.get::<_, i64>(0))?;
+        rows.collect::<rusqlite::Result<Vec<_>>>()
+    };
+    let found = run().map_err(fault)?;
+    let said = found.into_iter().map(|name| {
+        problem(format!(
+            "lease {name} is of nothing that is there, or at an epoch that was never given out"
+        ))
+    });
+    Ok(said.collect())
+}
+
+fn keys(connection: &Connection) -> Result<Vec<Problem>, AuditError> {
+    let mut problems = Vec::new();
+    if let Err(error) = read::api_keys(connection) {
+        problems.push(problem(format!("an API key cannot be read: {error}")));
+    }
+    let known: Option<Digest> = schema::seal_of(connection, Sealed::ApiKeys).map_err(fault)?;
+    let found = schema::digest_of_api_keys(connection).map_err(fault)?;
+    if known.is_some_and(|known| known != found) {
+        problems.push(problem(
+            "the API keys are not those that were stored last".to_owned(),
+        ));
+    }
+    Ok(problems)
+}
