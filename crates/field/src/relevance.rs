@@ -134,19 +134,26 @@ impl Field {
     /// Ranks the units that a scope may see; returns at most `max_units`.
     pub(crate) fn rank(&self, scope: &Scope<'_>, max_units: usize) -> Ranking {
         let view = View::new(self, scope, None);
-        let mut by_author: BTreeMap<u32, Vec<Candidate>> = BTreeMap::new();
+        // By the number of the author: looking it up must not cost more than scoring.
+        let mut by_author: Vec<Vec<Candidate>> = Vec::new();
         let mut available = 0;
         for (row, mark) in (0..).zip(&self.marks) {
             if view.admits(mark) {
                 let candidate = (view.base(row, mark), mark.epoch, row);
-                by_author.entry(mark.author).or_default().push(candidate);
+                let author = usize::try_from(mark.author).unwrap_or_default();
+                if by_author.len() <= author {
+                    by_author.resize_with(author + 1, Vec::new);
+                }
+                if let Some(candidates) = by_author.get_mut(author) {
+                    candidates.push(candidate);
+                }
                 available += 1;
             }
         }
         if let Some(threshold) = scope.threshold {
             let least = whole(threshold);
             available = by_author
-                .values()
+                .iter()
                 .map(|candidates| view.count_from(candidates, least))
                 .sum();
         }
@@ -367,13 +374,10 @@ impl<'a> View<'a> {
     }
 
     /// Returns the best units with their scores and their rank among those of their author.
-    fn take_best(
-        &self,
-        by_author: BTreeMap<u32, Vec<Candidate>>,
-        count: usize,
-    ) -> Vec<(u32, Row, usize)> {
+    fn take_best(&self, by_author: Vec<Vec<Candidate>>, count: usize) -> Vec<(u32, Row, usize)> {
         let mut authors: Vec<(BinaryHeap<Candidate>, usize)> = by_author
-            .into_values()
+            .into_iter()
+            .filter(|candidates| !candidates.is_empty())
             .map(|candidates| (BinaryHeap::from(candidates), 0))
             .collect();
         let mut heads: BinaryHeap<((u32, u64, Row), usize)> = BinaryHeap::new();
