@@ -32,7 +32,11 @@ impl Witnesses {
         let quorum = quorum.unwrap_or(keys.len());
         if quorum > keys.len() || (quorum == 0 && !keys.is_empty()) {
             let message = format!("a quorum of {quorum} of {} witnesses", keys.len());
-            return Err(Problem::new(message, "name at least so many with --witness").into());
+            return Err(Problem::new(
+                message,
+                "name at least as many witnesses with --witness as the quorum asks for",
+            )
+            .into());
         }
         Ok(Self { keys, quorum })
     }
