@@ -49,7 +49,15 @@ async fn host(data: PathBuf, once: bool, kept: bool) -> anyhow::Result<Exit> {
         data: data.clone(),
         ..Settings::default()
     };
-    replay::set_stage(&mut settings)?;
+    // Beside the data directory: no tool may have a folder in it.
+    let stage = tempfile::Builder::new()
+        .prefix("reprise-demo-files-")
+        .tempdir()
+        .or_hint(
+            "no temporary directory",
+            "check that `TMPDIR` can be written",
+        )?;
+    replay::set_stage(&mut settings, stage.path())?;
     // The usual port when nobody has it, otherwise any. Another failure fails again, and is told then.
     let server = match Server::start(&settings, Options::default()).await {
         Ok(server) => server,

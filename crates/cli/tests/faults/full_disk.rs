@@ -67,12 +67,14 @@ async fn fill(api: &Api, session: &str, told: &mut Vec<Value>) {
     panic!("there was always room");
 }
 
-/// Reads go on, and everything acknowledged is there.
-async fn compare(api: &Api, session: &str, told: &[Value]) {
+/// Reads go on, everything acknowledged is there, and readiness says whether anything can be written.
+async fn compare(api: &Api, session: &str, told: &[Value], ready: u16) {
     let path = format!("/v1/sessions/{session}/messages");
     let found = api.list(&path).await;
     assert!(found == told, "{} of {} messages", found.len(), told.len());
-    assert_eq!(api.bytes(&Ask::get("/readyz")).await.status, 200);
+    let answer = api.send(&Ask::get("/readyz")).await.unwrap();
+    let text = String::from_utf8_lossy(&answer.bytes);
+    assert_eq!(answer.status, ready, "{text}");
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
@@ -96,7 +98,7 @@ async fn a_full_disk_refuses_writes_until_there_is_room_and_loses_nothing() {
     let mut told = Vec::new();
     fill(&api, &session, &mut told).await;
 
-    compare(&api, &session, &told).await;
+    compare(&api, &session, &told, 503).await;
     refused(
         &api.send(&Ask::put(&content, vec![1; 4 << 20]))
             .await
@@ -122,7 +124,7 @@ async fn a_full_disk_refuses_writes_until_there_is_room_and_loses_nothing() {
             refused(&answer);
         }
     }
-    compare(&api, &session, &told).await;
+    compare(&api, &session, &told, 503).await;
 
     std::fs::remove_file(&ballast).unwrap();
     let after = api
@@ -142,7 +144,7 @@ async fn a_full_disk_refuses_writes_until_there_is_room_and_loses_nothing() {
     for task in accepted {
         api.until_status(&task, "COMPLETED").await;
     }
-    compare(&api, &session, &told).await;
+    compare(&api, &session, &told, 200).await;
 
     // Full again, and killed: a start that finds no room says so, or works; with room it works.
     fill(&api, &session, &mut told).await;
@@ -160,7 +162,7 @@ async fn a_full_disk_refuses_writes_until_there_is_room_and_loses_nothing() {
     disk.grow();
     host.start();
     let api = host.api();
-    compare(&api, &session, &told).await;
+    compare(&api, &session, &told, 200).await;
     assert_eq!(
         api.bytes(&Ask::put(&content, vec![1; 4 << 20]))
             .await

@@ -76,7 +76,8 @@ fn a_persona_is_applied_listed_shown_and_run() {
         assert_eq!(task["persona_id"], persona);
         assert_eq!(task["status"], "INPUT_REQUIRED");
     }
-    let task = world.json(&[
+    // A caller cannot choose another one.
+    let other = [
         "task",
         "submit",
         "Look",
@@ -84,9 +85,11 @@ fn a_persona_is_applied_listed_shown_and_run() {
         id,
         "--workflow",
         "agent",
-        "--json",
-    ]);
-    assert_eq!(task["status"], "COMPLETED");
+    ];
+    let refused = world.run(&other);
+    assert_eq!(refused.code, 1, "{refused:?}");
+    assert!(refused.stderr.contains("run `ask`"), "{refused:?}");
+    let task = world.json(&["task", "submit", "Look", "--persona", id, "--json"]);
     let shown = world.ok(&["task", "get", task["id"].as_str().unwrap()]);
     assert!(shown.contains(id), "{shown}");
 }

@@ -41,9 +41,9 @@ struct Stage {
     tools: Vec<effects::ToolConfig>,
 }
 
-/// Writes the model's answers and the file that the tool reads, and adds both to the settings.
-pub(super) fn set_stage(settings: &mut Settings) -> anyhow::Result<()> {
-    let folder = settings.data.join("demo");
+/// Writes the model's answers and the file that the tool reads into a folder, which is not the data directory's, and
+/// adds both to the settings.
+pub(super) fn set_stage(settings: &mut Settings, folder: &Path) -> anyhow::Result<()> {
     let files = folder.join("files");
     std::fs::create_dir_all(&files).or_hint(format_args!("`{}`", files.display()), HINT)?;
     for (path, text) in [
@@ -59,6 +59,7 @@ pub(super) fn set_stage(settings: &mut Settings) -> anyhow::Result<()> {
             "description": "Counts the lines of a file.",
             "argv": ["wc", "-l", "--", "{file}"],
             "folder": files,
+            "read_only": true,
             "repeatable": true,
             "parameters": {
                 "type": "object",
