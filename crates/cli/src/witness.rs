@@ -167,7 +167,10 @@ fn list(args: &ListArgs) -> anyhow::Result<Exit> {
             (witness.vkey.clone(), None),
         ]);
     }
-    table.print(&mut out, "no witness is asked")?;
+    if known.is_empty() {
+        talk("no witness is asked");
+    }
+    table.print(&mut out, "")?;
     Ok(Exit::Ok)
 }
 

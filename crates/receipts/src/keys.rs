@@ -94,6 +94,16 @@ impl PublicKey {
         URL_SAFE_NO_PAD.encode(digest.as_bytes())
     }
 
+    /// Tells whether a witness that saw a head at this second saw it while the key was in use: only then does it say more
+    /// than the key itself, which its holder can still use after its end.
+    pub fn was_in_use_at(&self, seconds: u64) -> bool {
+        let has_end = self.expires.is_some()
+            || self
+                .retired
+                .is_some_and(|retired| retired.revoked_at.is_some());
+        has_end && i64::try_from(seconds).is_ok_and(|seconds| self.is_valid_at(seconds))
+    }
+
     fn is_valid_at(&self, seconds: i64) -> bool {
         let revoked_at = self.retired.and_then(|retired| retired.revoked_at);
         revoked_at.is_none_or(|end| seconds < end)

@@ -82,6 +82,11 @@ impl NoteKey {
         })
     }
 
+    /// Returns the 32 public bytes: the same key under another name is the same signer.
+    pub fn public(&self) -> &[u8; 32] {
+        &self.public
+    }
+
     /// Reads the text form `<name>+<key id in hex>+<base64 of kind and key>`.
     ///
     /// # Errors

@@ -2,7 +2,7 @@
 
 use std::fmt;
 use std::path::{Path, PathBuf};
-use std::sync::atomic::Ordering;
+use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, mpsc};
 use std::thread::{self, JoinHandle};
 
@@ -518,8 +518,18 @@ fn read_only() -> StoreFault {
 /// Stores a key from a process that does not hold the directory; waits for the one that does.
 fn put_api_key_beside(directory: &Path, key: &ApiKey) -> rusqlite::Result<()> {
     let mut connection = schema::connect(directory, Role::Writer { full_sync: true })?;
+    let frames = Arc::new(AtomicU64::new(0));
+    let seen = Arc::clone(&frames);
+    connection.wal_hook(Some(move |_: &mut _, frames| {
+        seen.store(u64::try_from(frames).unwrap_or(0), Ordering::Relaxed);
+        Ok(())
+    }))?;
     let transaction = connection.transaction_with_behavior(TransactionBehavior::Immediate)?;
     upsert_api_key(&transaction, key)?;
     transaction.commit()?;
+    // So that losing this commit is noticed: a key that was revoked must not come back.
+    if let Err(error) = kept::note_frames(directory, frames.load(Ordering::Relaxed)) {
+        tracing::warn!(%error, "the position of the newest commit cannot be kept outside the database");
+    }
     schema::checkpoint_on_close(&connection, !directory::is_held(directory))
 }

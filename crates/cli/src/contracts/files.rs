@@ -1,5 +1,6 @@
 //! The files of a folder of contracts.
 
+use std::ffi::OsStr;
 use std::fs;
 use std::path::{Path, PathBuf};
 
@@ -31,8 +32,10 @@ impl Folder {
             };
             match name.as_str() {
                 "session.yaml" => session = Some(source),
-                // Another part of the format; it is not a tool.
-                "workflow.yaml" => {}
+                "workflow.yaml" => {
+                    let message = format!("`{}`: workflows are not judged yet", path.display());
+                    return Err(Problem::new(message, "take the file out of the folder").into());
+                }
                 _ => contracts.push(source),
             }
         }
@@ -57,12 +60,24 @@ pub(super) fn yaml_files(folder: &Path) -> anyhow::Result<Vec<PathBuf>> {
         let path = entry
             .or_hint(format_args!("`{}`", folder.display()), hint)?
             .path();
-        let is_yaml = path
-            .extension()
-            .is_some_and(|word| word == "yaml" || word == "yml");
-        if is_yaml && path.is_file() {
-            files.push(path);
+        let is = |part: Option<&OsStr>, words: &[&str]| {
+            part.is_some_and(|part| words.iter().any(|word| part.eq_ignore_ascii_case(word)))
+        };
+        let is_session = is(path.file_stem(), &["session"]);
+        let is_yaml = is(path.extension(), &["yaml", "yml"]);
+        if !is_yaml && !is_session {
+            continue;
         }
+        // Rules in a file that nobody reads would be rules that silently do not hold.
+        if is_session && path.file_name() != Some(OsStr::new("session.yaml")) {
+            let message = format!("`{}` is not read", path.display());
+            return Err(Problem::new(message, "name the session file `session.yaml`").into());
+        }
+        if !path.is_file() {
+            let message = format!("`{}` is not a file that can be read", path.display());
+            return Err(Problem::new(message, "a contract is a file `<tool>.yaml`").into());
+        }
+        files.push(path);
     }
     files.sort();
     Ok(files)

@@ -11,7 +11,7 @@ use contracts::{
     Answer, Answers, AttemptCost, Begin, CallKey, Compiled, Decimal, Event, Executors,
     FinishReason, Gate, Judgement, Mode, Occasion, OfferedTool, Options, Outcome, Permission,
     ProposedCall, Request, Response, Rules, State, Status, ToolChoice, json as exact, judge,
-    narrow, settle, settled,
+    narrow, precheck, settle, settled,
 };
 use domain::Timestamp;
 use serde::Deserialize;
@@ -84,9 +84,9 @@ struct Respond {
     content: Option<String>,
     #[serde(default)]
     calls: Vec<CaseCall>,
-    /// What people answer when they are asked: `approve` (default), `deny` or `timeout`.
+    /// What people answer when they are asked: `approve`, `deny` or `timeout`.
     #[serde(default)]
-    answer: PersonAnswer,
+    answer: Option<PersonAnswer>,
 }
 
 #[derive(Debug, Deserialize)]
@@ -102,10 +102,9 @@ struct CaseCall {
     arguments_text: Option<String>,
 }
 
-#[derive(Debug, Default, Clone, Copy, Deserialize)]
+#[derive(Debug, Clone, Copy, Deserialize)]
 #[serde(rename_all = "snake_case")]
 enum PersonAnswer {
-    #[default]
     Approve,
     Deny,
     Timeout,
@@ -361,6 +360,13 @@ impl Player {
     ) -> anyhow::Result<()> {
         let response = self.response(respond)?;
         let request = self.request();
+        let narrowing = narrow(&self.rules, &self.state, &request.tools);
+        if let Err(refusal) = precheck(&self.rules, &self.state, &request, &narrowing) {
+            self.problems.push(format!(
+                "step {number}: no request is sent any more, so that no response comes: {refusal:?}"
+            ));
+            return Ok(());
+        }
         let mut answers = Answers::new();
         let judgement = loop {
             let occasion = Occasion {
@@ -374,8 +380,14 @@ impl Player {
             if asked.is_empty() {
                 break judgement;
             }
+            let Some(given) = respond.answer else {
+                self.problems.push(format!(
+                    "step {number}: a person is asked, and the case has no `answer`"
+                ));
+                return Ok(());
+            };
             for verdict in asked {
-                let answer = match respond.answer {
+                let answer = match given {
                     PersonAnswer::Approve => Answer::Approved {
                         arguments: verdict.arguments_digest(),
                         compiled: self.rules.compiled().digest(),

@@ -233,9 +233,9 @@ pub(crate) fn check_checkpoint(
         findings.fail("checkpoint", "signature_invalid", Some(expected), found);
         return None;
     };
-    let is_witnessed = witnesses.check(&note, findings);
+    let was_seen_in_time = witnesses.check(&note, signer, findings);
     // Who saw it in time says that nobody made it up later.
-    if !is_witnessed && !keys.may_sign_head(signer, head.size, &head.root) {
+    if !was_seen_in_time && !keys.may_sign_head(signer, head.size, &head.root) {
         let expected = format!("the key that was current at size {}", head.size);
         let found = Some(format!("signed by `{}`", signer.key_id));
         findings.fail("checkpoint", "key_retired", Some(expected), found);

@@ -37,14 +37,29 @@ const REFUSED: &[i64] = &[
     libc::SYS_io_uring_setup,
     libc::SYS_kexec_load,
     libc::SYS_keyctl,
+    libc::SYS_migrate_pages,
+    libc::SYS_move_pages,
     libc::SYS_open_by_handle_at,
     libc::SYS_perf_event_open,
+    libc::SYS_process_madvise,
     libc::SYS_reboot,
     libc::SYS_request_key,
     libc::SYS_settimeofday,
     libc::SYS_swapoff,
     libc::SYS_swapon,
     libc::SYS_userfaultfd,
+];
+
+/// Calls that set limits and priorities, of any process of the same user, and which argument names the process; 0 is the
+/// caller itself.
+const FOR_ITSELF_ONLY: &[(i64, u8)] = &[
+    (libc::SYS_ioprio_set, 1),
+    (libc::SYS_prlimit64, 0),
+    (libc::SYS_sched_setaffinity, 0),
+    (libc::SYS_sched_setattr, 0),
+    (libc::SYS_sched_setparam, 0),
+    (libc::SYS_sched_setscheduler, 0),
+    (libc::SYS_setpriority, 1),
 ];
 
 /// An old way to ask for whole packets.
@@ -143,6 +158,11 @@ fn filter(network: bool) -> Result<BpfProgram, String> {
     };
     rules.insert(libc::SYS_socket, sockets);
     rules.insert(libc::SYS_socketpair, streams_only().map_err(failed)?);
+    for (call, process) in FOR_ITSELF_ONLY {
+        let of_another = argument(*process, SeccompCmpOp::Ne, 0)
+            .and_then(|condition| SeccompRule::new(vec![condition]));
+        rules.insert(*call, vec![of_another.map_err(failed)?]);
+    }
     #[cfg(target_arch = "x86_64")]
     rules.extend(
         rules

@@ -1,17 +1,20 @@
 //! What is in a folder, and what has changed in it.
 //!
-//! Files are told by their content, links by where they point; nothing is followed. A folder that is too large to
+//! Files are told by their content, links by where they point; nothing is followed, not even what becomes a link while it is
+//! looked at: a tool may still be running, and this process may read more than the tool. A folder that is too large to
 //! look at, or that cannot be read, is not observed: no guess takes the place of a look. The digest of a file that
 //! holds a secret and nothing else would betray it, and is not told.
 
 use std::collections::BTreeMap;
 use std::fs::{self, File};
 use std::io::{self, Read};
+use std::os::fd::AsRawFd;
 use std::os::unix::ffi::OsStrExt;
 use std::path::{Path, PathBuf};
 
 use canon::{Digest, sha256};
 use domain::FileChange;
+use rustix::fs::{Mode, OFlags, ResolveFlags};
 
 use crate::scrub::Scrubber;
 
@@ -49,9 +52,12 @@ impl Content {
 pub(super) fn look(folder: &Path, limits: Limits, scrubber: &Scrubber) -> io::Result<Snapshot> {
     let mut snapshot = Snapshot::new();
     let mut bytes_left = limits.bytes_max;
+    let root = File::open(folder)?;
     let mut open = vec![PathBuf::new()];
     while let Some(inside) = open.pop() {
-        for entry in fs::read_dir(folder.join(&inside))? {
+        let directory = open_inside(&root, &inside, OFlags::DIRECTORY)?;
+        // By its descriptor: whatever stands at its path by now.
+        for entry in fs::read_dir(format!("/proc/self/fd/{}", directory.as_raw_fd()))? {
             let entry = entry?;
             let path = inside.join(entry.file_name());
             let kind = entry.file_type()?;
@@ -66,7 +72,7 @@ pub(super) fn look(folder: &Path, limits: Limits, scrubber: &Scrubber) -> io::Re
                 let target = fs::read_link(entry.path())?;
                 Content::of(target.as_os_str().as_bytes(), scrubber)
             } else if kind.is_file() {
-                Content::of(&read(&entry.path(), &mut bytes_left)?, scrubber)
+                Content::of(&read(&root, &path, &mut bytes_left)?, scrubber)
             } else {
                 // Sockets and pipes hold nothing.
                 continue;
@@ -77,9 +83,25 @@ pub(super) fn look(folder: &Path, limits: Limits, scrubber: &Scrubber) -> io::Re
     Ok(snapshot)
 }
 
-fn read(path: &Path, bytes_left: &mut u64) -> io::Result<Vec<u8>> {
+/// Opens what lies inside a folder, without following a link on the way and without waiting for the other end of a pipe.
+fn open_inside(root: &File, inside: &Path, flags: OFlags) -> io::Result<File> {
+    let inside = match inside.as_os_str().is_empty() {
+        true => Path::new("."),
+        false => inside,
+    };
+    let flags = flags | OFlags::RDONLY | OFlags::NONBLOCK | OFlags::CLOEXEC;
+    let resolve = ResolveFlags::BENEATH | ResolveFlags::NO_SYMLINKS;
+    let opened = rustix::fs::openat2(root, inside, flags, Mode::empty(), resolve)?;
+    Ok(File::from(opened))
+}
+
+fn read(root: &File, inside: &Path, bytes_left: &mut u64) -> io::Result<Vec<u8>> {
     let mut bytes = Vec::new();
-    let read = File::open(path)?
+    let file = open_inside(root, inside, OFlags::empty())?;
+    if !file.metadata()?.is_file() {
+        return Err(io::Error::other("a file changed while it was looked at"));
+    }
+    let read = file
         .take(bytes_left.saturating_add(1))
         .read_to_end(&mut bytes)?;
     *bytes_left = bytes_left

@@ -255,6 +255,37 @@ async fn u24_a_tool_without_the_network_gets_no_socket_of_any_family() {
     }
 }
 
+/// Sets limits of its parent, which is the server: without the sandbox nothing keeps the same user from it.
+const LIMITS: &str = "import os, resource\n\
+    def attempt(name, act):\n\
+    \x20   try:\n\
+    \x20       act()\n\
+    \x20       print(name, 'done')\n\
+    \x20   except OSError as error:\n\
+    \x20       print(name, error.errno)\n\
+    server = os.getppid()\n\
+    now = resource.prlimit(0, resource.RLIMIT_CORE)\n\
+    attempt('own', lambda: resource.prlimit(0, resource.RLIMIT_CORE, now))\n\
+    attempt('limit', lambda: resource.prlimit(server, resource.RLIMIT_CORE))\n\
+    attempt('priority', lambda: os.setpriority(os.PRIO_PROCESS, server, os.getpriority(os.PRIO_PROCESS, server)))\n\
+    attempt('cores', lambda: os.sched_setaffinity(server, os.sched_getaffinity(server)))\n";
+
+#[tokio::test]
+async fn u24_a_tool_sets_no_limits_of_other_processes() {
+    if !can_confine() {
+        return;
+    }
+    let place = Place::new();
+    fs::write(place.folder.join("limits.py"), LIMITS).unwrap();
+    let confined = said(&run(&place.outside(""), "python3 limits.py").await);
+    assert_eq!(confined.trim(), "own done\nlimit 1\npriority 1\ncores 1");
+    let free = said(&run(&place.outside("sandbox = \"off\""), "python3 limits.py").await);
+    assert_eq!(
+        free.trim(),
+        "own done\nlimit done\npriority done\ncores done"
+    );
+}
+
 async fn got_free(place: &Place) -> String {
     let script = SOCKETS.replace("assert error.errno == 1, (name, error)", "pass");
     fs::write(place.folder.join("sockets.py"), script).unwrap();

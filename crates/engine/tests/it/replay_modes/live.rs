@@ -503,6 +503,40 @@ async fn b07_an_approval_of_the_record_approves_nothing_else() {
     assert_eq!(world.outside.call_count(), calls);
 }
 
+/// Nor does it let the same action happen again: a changed turn that repeats it beside something new is live, and on a
+/// second time nobody decided.
+#[tokio::test]
+async fn b07_an_approval_of_the_record_performs_nothing_a_second_time() {
+    let world = World::new(Outside::new()).await;
+    world
+        .outside
+        .tools(two_tools())
+        .uses("llm:main:1", &[("c1", "look", "{}"), ("c2", "send", "{}")])
+        .answer("mcp:eyes:main:1", json!({"seen": "nothing"}))
+        .answer("host:tool.send:main:1", json!({"sent": 1}))
+        .says("llm:main:2", "sent");
+    let session = world.session().await;
+    let persona = json!({"tools": ["look", "send"], "autonomy_tier": "act_with_approval"});
+    let persona = world.persona(persona).await;
+    let id = world
+        .submit(&session, None, Some(&persona), "go".into())
+        .await;
+    world.approve(&id, true).await;
+    let source = world.ended(&id).await;
+    assert_eq!(source.status, Status::Completed);
+    let calls = world.outside.call_count();
+    let call = |id: &str, name: &str, arguments: &str| json!({"id": id, "type": "function", "function": {"name": name, "arguments": arguments}});
+    let calls_now = [call("c1", "look", "{\"x\":1}"), call("c2", "send", "{}")];
+    let value = json!({"id": "x", "choices": [{"message": {"role": "assistant", "content": "", "tool_calls": calls_now}}]});
+    let mut body = with(&[("llm:main:1", "llm_provider_response", value)]);
+    body["refresh"] = json!(["model", "tools"]);
+    let replay = world.replay(&source.id, body).await;
+    let first = first_unavailable(&replay);
+    assert_eq!(first["reason"], "not_recorded");
+    let again = world.outside.calls()[calls..].to_vec();
+    assert!(!again.iter().any(|key| key.contains("send")), "{again:?}");
+}
+
 /// Once something was performed live, the record no longer applies: what follows is performed too, even if the
 /// same was asked before.
 #[tokio::test]

@@ -172,12 +172,10 @@ impl Runner<'_> {
             .requested
             .and_then(|index| self.request_digest(index));
         let is_same = recorded.is_none_or(|recorded| recorded == asked);
-        // Somebody decided on that very action in that very run. Nobody has decided on what is now to be done.
+        // Somebody decided on that very action in that very run. Once a run has left its record, the action would be
+        // performed again, and on that nobody has decided.
         let is_decision = matches!(effect.kind, EffectKind::Ask(_));
-        if is_decision
-            && self.spec.refresh.contains(&Refresh::Tools)
-            && (self.live_since || (self.deviated && !is_same))
-        {
+        if is_decision && self.deviated && self.spec.refresh.contains(&Refresh::Tools) {
             return Err(self.not_recorded(effect));
         }
         if is_same {
