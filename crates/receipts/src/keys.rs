@@ -325,3 +325,39 @@ pub(crate) fn verify(public: &[u8; 32], message: &[u8], signature: &[u8]) -> boo
     let signature = Signature::from_slice(signature);
     matches!((key, signature), (Ok(key), Ok(signature)) if key.verify_strict(message, &signature).is_ok())
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// A witness's time excuses a key that is over only if it lies within the key's life; a key without an end needs no
+    /// excuse, and gets none.
+    #[test]
+    fn u16_a_witness_counts_only_while_the_key_was_in_use() {
+        let key = |not_before, expires, revoked_at| PublicKey {
+            key_id: "key".to_owned(),
+            bytes: [1; 32],
+            not_before,
+            expires,
+            retired: Some(Retired {
+                head: None,
+                revoked_at,
+            }),
+        };
+        let cases = [
+            (key(Some(10), Some(20), None), 10, true),
+            (key(Some(10), Some(20), None), 19, true),
+            (key(Some(10), Some(20), None), 20, false),
+            (key(Some(10), Some(20), None), 9, false),
+            (key(Some(10), Some(20), None), 1 << 63, false),
+            (key(Some(10), Some(20), Some(15)), 14, true),
+            (key(Some(10), Some(20), Some(15)), 15, false),
+            (key(None, None, Some(15)), 1, true),
+            (key(None, None, Some(15)), 1 << 62, false),
+            (key(None, None, None), 1, false),
+        ];
+        for (key, time, expected) in cases {
+            assert_eq!(key.was_in_use_at(time), expected, "{key:?} at {time}");
+        }
+    }
+}
