@@ -8,6 +8,7 @@ use domain::{
 
 use super::{
     LIST_LEN_MAX, Members, NAME_BYTES_MAX, PROMPT_BYTES_MAX, SUMMARY_BYTES_MAX, TEXT_BYTES_MAX,
+    unserved,
 };
 use crate::InputError;
 
@@ -62,24 +63,27 @@ pub fn create_persona(body: &Map<String, Value>) -> Result<CreatePersona, InputE
         isolated_replay: members.boolean("isolated_replay")?.unwrap_or(false),
         forbids_replay: members.boolean("forbids_replay")?.unwrap_or(false),
     };
+    unserved::refuse("CreatePersonaRequest", &members)?;
     Ok(CreatePersona {
         persona,
         metadata: members.metadata()?,
     })
 }
 
-/// Reads a change of a Persona. What a definition fixes is not among it: another version says it again.
+/// Reads a change of a Persona. What a definition fixes is refused: another version says it again.
 ///
 /// # Errors
 /// Names the member that is wrong.
 pub fn update_persona(body: &Map<String, Value>) -> Result<PersonaChange, InputError> {
     let members = Members::of(body);
-    Ok(PersonaChange {
+    let change = PersonaChange {
         description: members.string("description", SUMMARY_BYTES_MAX)?,
         receipt_policy: receipt_policy(&members)?,
         quota_id: members.nullable_string("quota_id", domain::ID_BYTES_MAX)?,
         metadata: members.metadata_if_any()?,
-    })
+    };
+    unserved::refuse("UpdatePersonaRequest", &members)?;
+    Ok(change)
 }
 
 fn receipt_policy(members: &Members<'_>) -> Result<Option<ReceiptPolicy>, InputError> {
