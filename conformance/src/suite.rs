@@ -161,7 +161,12 @@ impl Suite {
         let discovery = wire.get("/v1").send().await;
         let discovery = match discovery {
             Ok(answer) => answer.value().unwrap_or_default(),
-            Err(Miss::Fail { found, .. } | Miss::Unseen(found) | Miss::Part(found) | Miss::Differs(found)) => {
+            Err(
+                Miss::Fail { found, .. }
+                | Miss::Unseen(found)
+                | Miss::Part(found)
+                | Miss::Differs(found),
+            ) => {
                 return Err(unreachable(found));
             }
         };

@@ -60,7 +60,12 @@ async fn refuse_lists(call: &Call, body: &Map<String, Value>) -> Result<(), Fail
         let decode::Why::Lists(object) = row.why else {
             continue;
         };
-        for id in value.as_array().into_iter().flatten().filter_map(Value::as_str) {
+        for id in value
+            .as_array()
+            .into_iter()
+            .flatten()
+            .filter_map(Value::as_str)
+        {
             let known = match object {
                 "vault" => {
                     let seen = call.app.engine.sees(&call.caller, ResourceKind::Vault, id);

@@ -162,8 +162,7 @@ async fn the_same_definition_again_is_the_same_persona_and_another_one_a_conflic
 async fn a_change_reaches_what_may_change() {
     let server = Server::start().await;
     let api = server.client();
-    let members =
-        json!({"metadata": {"a": 1}, "system_prompt": "Be brief."});
+    let members = json!({"metadata": {"a": 1}, "system_prompt": "Be brief."});
     let persona = persona(&api, members.clone()).await;
     let path = format!("/v1/personas/{persona}");
     let change = json!({"description": "d", "receipt_policy": "optional", "quota_id": null, "metadata": {"b": 2}, "colour": "q"});

@@ -80,7 +80,7 @@ async fn send(api: &Api, target: &(&'static str, String, Value), more: Value) ->
 
 #[tokio::test]
 async fn u22_each_member_that_is_not_enforced_is_refused_by_name_and_only_when_it_asks_for_something()
-{
+ {
     let server = Server::start().await;
     let (api, approver) = (server.client(), server.client_with(APPROVER_KEY));
     for row in UNSERVED {
@@ -136,7 +136,7 @@ async fn u22_what_a_session_would_be_given_is_looked_up_and_then_refused() {
 
 #[tokio::test]
 async fn u22_members_outside_the_contract_are_ignored_and_an_answer_may_say_that_it_is_not_remembered()
-{
+ {
     let server = Server::start().await;
     let api = server.client();
     let (status, _) = api
@@ -148,10 +148,7 @@ async fn u22_members_outside_the_contract_are_ignored_and_an_answer_may_say_that
     let (_, asked) = api
         .get(&format!("/v1/tasks/{}/permission-requests", id(&task)))
         .await;
-    let path = format!(
-        "/v1/permission-requests/{}/respond",
-        id(&asked["data"][0])
-    );
+    let path = format!("/v1/permission-requests/{}/respond", id(&asked["data"][0]));
     let answer = json!({"approved": true, "remember": false, "scope": "session", "reason": "fine"});
     let (status, body) = server.client_with(APPROVER_KEY).post(&path, answer).await;
     assert_eq!(status, 200, "{body}");

@@ -172,9 +172,7 @@ mod tests {
         json!({
             "name": "reviewer", "version": "1.0.0", "entry_workflow": "agent", "description": "Reviews changes",
             "autonomy_tier": "suggest", "receipt_policy": "required",
-            "tools": ["git.diff"], "capabilities": ["read"], "triggers": [{"on": "push"}], "schedules": [{"cron": "0 6 * * *"}],
-            "handoffs": ["persona_b"], "context_packs": ["style"], "evals": ["e1"], "owner": "platform",
-            "model_policy": {"max_cost_usd": 1}, "rollout_policy": {"percent": 10}, "quota_id": "quota_1",
+            "tools": ["git.diff"], "capabilities": ["read"], "owner": "platform",
             "system_prompt": "You review.", "model": {"provider": "scripted", "model": "m", "max_tokens": 100, "temperature": 0.5},
             "limits": {"steps_max": 4, "tokens_max": 1000, "cost_micros_max": 5000, "tool_calls_max": 9},
             "memory": "session", "isolated_replay": true, "metadata": {"team": "a"},
@@ -187,7 +185,9 @@ mod tests {
 
     fn param(body: &Value) -> String {
         match read(body).unwrap_err() {
-            InputError::Invalid { param, .. } | InputError::Unknown { param, .. } => param,
+            InputError::Invalid { param, .. }
+            | InputError::Unknown { param, .. }
+            | InputError::Policy { param, .. } => param,
         }
     }
 
@@ -251,7 +251,7 @@ mod tests {
 
     #[test]
     fn a_change_reaches_policy_and_metadata_only() {
-        let body = json!({"description": "d", "receipt_policy": "optional", "quota_id": null, "metadata": {}, "name": "x"});
+        let body = json!({"description": "d", "receipt_policy": "optional", "quota_id": null, "metadata": {}, "colour": "x"});
         let change = update_persona(body.as_object().unwrap()).unwrap();
         let mut spec = read(&full()).unwrap().persona;
         spec.change(&change);

@@ -4,7 +4,7 @@ use canon::{Map, Value};
 use domain::{BranchId, SessionId, TaskId, UpdateSession, WorkspaceId};
 
 use super::message::{self, MessageInput};
-use super::{Members, unserved, SUMMARY_BYTES_MAX, TEXT_BYTES_MAX};
+use super::{Members, SUMMARY_BYTES_MAX, TEXT_BYTES_MAX, unserved};
 use crate::InputError;
 
 pub(crate) const MODES: [&str; 4] = ["ask", "architect", "code", "shadow"];
@@ -278,7 +278,9 @@ pub fn respond_permission(body: &Map<String, Value>) -> Result<Response, InputEr
     }
     members.metadata()?;
     unserved::refuse("PermissionResponseRequest", &members)?;
-    let kept = ["reviewer", "reason", "metadata", "scope", "remember", "class"];
+    let kept = [
+        "reviewer", "reason", "metadata", "scope", "remember", "class",
+    ];
     let remarks = kept
         .into_iter()
         .filter_map(|name| {

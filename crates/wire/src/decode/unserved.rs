@@ -68,7 +68,11 @@ pub const UNSERVED: &[Unserved] = &[
     row("CreateWorkspaceRequest", "image", Why::NotEnforced),
     row("CreateWorkspaceRequest", "packages", Why::NotEnforced),
     row("CreateWorkspaceRequest", "network_policy", Why::NotEnforced),
-    row("CreateWorkspaceRequest", "sandbox_backend", Why::NotEnforced),
+    row(
+        "CreateWorkspaceRequest",
+        "sandbox_backend",
+        Why::NotEnforced,
+    ),
     row("UpdateWorkspaceRequest", "quota_id", Why::NotEnforced),
     row("UpdateWorkspaceRequest", "root", Why::Fixed),
     row("UpdateWorkspaceRequest", "default_branch_id", Why::Fixed),
@@ -155,8 +159,8 @@ pub fn asked<'a>(
 
 /// Refuses a body that asks for what is not served; ids that have to be looked up are left to whoever can.
 pub(super) fn refuse(body: &str, members: &Members<'_>) -> Result<(), InputError> {
-    let refused =
-        asked(body, members.map()).find(|(row, _)| matches!(row.why, Why::NotEnforced | Why::Fixed));
+    let refused = asked(body, members.map())
+        .find(|(row, _)| matches!(row.why, Why::NotEnforced | Why::Fixed));
     match refused {
         None => Ok(()),
         Some((row, _)) => Err(row.refusal()),
