@@ -139,6 +139,11 @@ impl Server {
         self.url.split("://").nth(1).unwrap().to_owned()
     }
 
+    /// Returns the number of its process.
+    pub(crate) fn id(&self) -> u32 {
+        self.running.child.id()
+    }
+
     /// Kills it as a crash would.
     pub(crate) fn kill(mut self) {
         self.running.child.kill().unwrap();
