@@ -39,6 +39,8 @@ pub const SCOPES: [&str; 21] = [
 pub struct Caller {
     /// The actor in events.
     pub actor: String,
+    /// The id of the key it came with; empty for the server itself. What is bounded is shared out by key.
+    pub key: String,
     workspaces: Option<Vec<WorkspaceId>>,
     scopes: Vec<String>,
 }
@@ -48,6 +50,7 @@ impl Caller {
     pub fn system() -> Self {
         Self {
             actor: "system".to_owned(),
+            key: String::new(),
             workspaces: None,
             scopes: vec!["*".to_owned(), APPROVE.to_owned()],
         }
@@ -62,6 +65,7 @@ impl Caller {
         });
         Self {
             actor: key.actor.clone(),
+            key: key.id.clone(),
             workspaces,
             scopes: key.scopes.clone(),
         }
@@ -116,6 +120,7 @@ mod tests {
     fn caller(scopes: &[&str]) -> Caller {
         Caller {
             actor: "a".to_owned(),
+            key: "key_a".to_owned(),
             workspaces: Some(vec![WorkspaceId::from_body("one")]),
             scopes: scopes.iter().map(ToString::to_string).collect(),
         }

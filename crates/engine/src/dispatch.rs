@@ -10,6 +10,7 @@ mod order;
 mod persona;
 pub(crate) mod replay;
 mod session_replay;
+mod upload;
 
 use std::time::Duration;
 

@@ -14,6 +14,7 @@ use crate::metrics::Metrics;
 use crate::port::{Clock, Ids, Performer, SecretKeeper, Spawn, Store};
 use crate::receipt::Authority;
 use crate::refused::Refused;
+use crate::share::Shares;
 use crate::turn::{self, Cache, ClaimRequest, Done, Folds, Item, Lease, NotDone, Queues};
 use crate::worker::{Work, session_replay};
 use runs::workflow::Registry;
@@ -73,6 +74,8 @@ pub(crate) struct Shared {
     pub(crate) tree: tokio::sync::Mutex<()>,
     /// The keys of the witnesses whose signatures on heads are taken.
     pub(crate) witnesses: std::sync::RwLock<Vec<receipts::note::NoteKey>>,
+    /// Who has how many streams open, by key.
+    streams: Mutex<Shares<String>>,
     draining: AtomicBool,
     /// Secrets that running replays were told. Never written anywhere.
     replay_secrets: Mutex<BTreeMap<String, ReplaySecrets>>,
@@ -86,6 +89,10 @@ struct ReplaySecrets {
 }
 
 impl Shared {
+    pub(crate) fn streams(&self) -> MutexGuard<'_, Shares<String>> {
+        self.streams.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
     fn replay_secrets(&self) -> MutexGuard<'_, BTreeMap<String, ReplaySecrets>> {
         self.replay_secrets
             .lock()
@@ -179,6 +186,7 @@ impl Engine {
             workers: worker_items,
         };
         let (work, sessions) = Work::new(limits.workers_max);
+        let streams = Shares::new(limits.streams_max);
         let shared = Arc::new(Shared {
             store,
             clock,
@@ -196,6 +204,7 @@ impl Engine {
             folds: Folds::default(),
             tree: tokio::sync::Mutex::new(()),
             witnesses: std::sync::RwLock::default(),
+            streams: Mutex::new(streams),
             draining: AtomicBool::new(false),
             replay_secrets: Mutex::default(),
         });

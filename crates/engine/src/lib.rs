@@ -5,6 +5,7 @@
 //! limits and the settle window live here and nowhere else.
 
 mod caller;
+mod content;
 mod dispatch;
 mod engine;
 mod imported;
@@ -19,6 +20,7 @@ mod receipt;
 mod record;
 mod refused;
 mod request;
+mod share;
 mod stream;
 mod trust;
 mod turn;
@@ -28,6 +30,7 @@ mod wait;
 mod worker;
 
 pub use caller::{APPROVE, Caller, SCOPES};
+pub use content::{Download, Upload};
 pub use dispatch::{Answer, Idempotency, Settle};
 pub use engine::{Engine, Parts};
 pub use limits::Limits;
@@ -39,5 +42,6 @@ pub use read::{EventPage, EventRange, ListRequest, Page};
 pub use receipt::Authority;
 pub use refused::Refused;
 pub use request::*;
+pub use share::{NoShare, Shares};
 pub use stream::{EventStream, Frame};
 pub use view::{Activity, Extra, View};

@@ -2,11 +2,13 @@
 //!
 //! A resource of a Workspace that the caller may not see is answered like one that does not exist.
 
+use canon::Digest;
 use domain::{
     Document, Event, Position, Refusal, ResourceKind, Session, State, Visibility, WorkspaceId,
 };
 
 use crate::caller::Caller;
+use crate::content::Download;
 use crate::engine::Engine;
 use crate::port::{ListQuery, NewestQuery, ReadEvents, Scope, StoredEvent};
 use crate::refused::Refused;
@@ -517,9 +519,11 @@ impl Engine {
         &self,
         caller: &Caller,
         id: &str,
-    ) -> Result<(String, Vec<u8>), Refused> {
-        let (artifact, bytes) = self.readable_artifact(caller, id).await?;
-        Ok((artifact.mime_type, bytes))
+    ) -> Result<(String, Download), Refused> {
+        let (artifact, digest) = self.content_of(caller, id).await?;
+        let bytes = artifact.bytes.unwrap_or_default();
+        let content = Download::new(self.shared.store.clone(), digest, bytes);
+        Ok((artifact.mime_type, content))
     }
 
     /// Reads an Artifact and its bytes, if the caller may see these.
@@ -528,6 +532,19 @@ impl Engine {
         caller: &Caller,
         id: &str,
     ) -> Result<(domain::Artifact, Vec<u8>), Refused> {
+        let (artifact, digest) = self.content_of(caller, id).await?;
+        match self.shared.store.blob(digest).await? {
+            Some(bytes) => Ok((artifact, bytes)),
+            None => Err(Refused::ContentUnavailable { reason: "redacted" }),
+        }
+    }
+
+    /// Finds an Artifact that has content which the caller may see.
+    async fn content_of(
+        &self,
+        caller: &Caller,
+        id: &str,
+    ) -> Result<(domain::Artifact, Digest), Refused> {
         caller.require("artifacts:read")?;
         let document = self.visible(caller, ResourceKind::Artifact, id).await?;
         let State::Artifact(artifact) = document.state else {
@@ -545,14 +562,11 @@ impl Engine {
             }
         }
         let digest = artifact.sha256.filter(|_| artifact.bytes.is_some());
-        let Some(digest) = digest else {
-            return Err(Refused::ContentUnavailable {
+        match digest {
+            Some(digest) => Ok((artifact, digest)),
+            None => Err(Refused::ContentUnavailable {
                 reason: "no_stored_bytes",
-            });
-        };
-        match self.shared.store.blob(digest).await? {
-            Some(bytes) => Ok((artifact, bytes)),
-            None => Err(Refused::ContentUnavailable { reason: "redacted" }),
+            }),
         }
     }
 }

@@ -47,6 +47,19 @@ pub enum Refused {
         /// The limit's name.
         what: &'static str,
     },
+    /// The caller holds its share of something that is bounded.
+    #[error(
+        "this caller holds {held} of the {max} that `{limit}` allows and shares out: give some back first, or raise \
+         `limits.{limit}`"
+    )]
+    OverShare {
+        /// The limit's name.
+        limit: &'static str,
+        /// How much the caller holds.
+        held: usize,
+        /// How much there is.
+        max: usize,
+    },
     /// The server is shutting down.
     #[error("the server is draining")]
     Draining,

@@ -50,11 +50,15 @@ pub struct EventStream {
 
 /// Counts a stream while it is open.
 #[derive(Debug)]
-struct OpenStream(Arc<Shared>);
+struct OpenStream {
+    shared: Arc<Shared>,
+    key: String,
+}
 
 impl Drop for OpenStream {
     fn drop(&mut self) {
-        self.0.metrics.streams.fetch_sub(1, Ordering::Relaxed);
+        self.shared.streams().give_back(&self.key, 1);
+        self.shared.metrics.streams.fetch_sub(1, Ordering::Relaxed);
     }
 }
 
@@ -74,15 +78,13 @@ impl Engine {
     pub async fn stream(&self, caller: &Caller, range: EventRange) -> Result<EventStream, Refused> {
         caller.require("events:read")?;
         let shared = &self.shared;
-        if shared.metrics.streams.fetch_add(1, Ordering::Relaxed)
-            >= shared.limits.streams_max as u64
-        {
-            shared.metrics.streams.fetch_sub(1, Ordering::Relaxed);
-            return Err(Refused::Busy {
-                what: "streams_max",
-            });
-        }
-        let open = OpenStream(Arc::clone(shared));
+        let taken = shared.streams().take(&caller.key, 1);
+        taken.map_err(|no| no.of("streams_max", shared.limits.streams_max))?;
+        shared.metrics.streams.fetch_add(1, Ordering::Relaxed);
+        let open = OpenStream {
+            shared: Arc::clone(shared),
+            key: caller.key.clone(),
+        };
         let scopes = self
             .scopes(
                 caller,

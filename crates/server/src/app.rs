@@ -2,24 +2,24 @@
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
-use std::time::Duration;
 
 use axum::http::Method;
 use bytes::Bytes;
 use canon::Value;
 use domain::Timestamp;
+use engine::Engine;
 use engine::port::Clock;
-use engine::{Engine, Refused};
-use tokio::sync::{Semaphore, SemaphorePermit, watch};
+use tokio::sync::watch;
 use wire::card::{About, Skill};
 use wire::openapi::Operation;
 
-use crate::auth::Keys;
+use crate::auth::{Credential, Keys};
 use crate::config::Config;
 use crate::failure::Failure;
 use crate::frames::Frames;
 use crate::limit::Buckets;
 use crate::metrics::HttpMetrics;
+use crate::room::{Room, Taken};
 use crate::world::SystemClock;
 
 /// The version of the program.
@@ -46,22 +46,14 @@ pub(crate) struct App {
     pub(crate) closing: watch::Receiver<bool>,
     /// Every operation by method and path.
     operations: BTreeMap<(&'static str, &'static str), &'static Operation>,
-    /// Room for large bodies that are in memory at the same time, in KiB.
-    room: Semaphore,
+    /// Room for large bodies that are in memory at the same time.
+    pub(crate) memory: Arc<Room>,
+    /// Room for uploads that are not stored under their name yet.
+    pub(crate) uploads: Arc<Room>,
 }
 
 /// Bodies up to this length are not counted: the number of connections bounds them.
-const SMALL_BODY_BYTES: usize = 1024 * 1024;
-
-/// Bytes of large bodies that are in memory at the same time: one bundle of the largest size.
-const LARGE_BODIES_BYTES_MAX: usize = 256 * 1024 * 1024;
-
-/// How long a large body waits for room.
-const ROOM_PATIENCE: Duration = Duration::from_secs(5);
-
-fn kib(bytes: usize) -> u32 {
-    u32::try_from(bytes.div_ceil(1024)).unwrap_or(u32::MAX)
-}
+pub(crate) const SMALL_BODY_BYTES: usize = 1024 * 1024;
 
 impl App {
     pub(crate) fn new(
@@ -79,6 +71,8 @@ impl App {
         let receipt_keys = keys.get("keys").and_then(Value::as_array);
         let receipt_keys = receipt_keys.cloned().unwrap_or_default();
         let openapi = wire::openapi::document(VERSION, &base_url);
+        let memory = Room::new("large_bodies_bytes_max", config.large_bodies_bytes_max);
+        let uploads = Room::new("uploads_bytes_max", config.uploads_bytes_max);
         Arc::new(Self {
             engine,
             keys: Keys::default(),
@@ -94,7 +88,8 @@ impl App {
             operations: wire::openapi::operations()
                 .map(|operation| ((operation.method, operation.path), operation))
                 .collect(),
-            room: Semaphore::new(kib(LARGE_BODIES_BYTES_MAX) as usize),
+            memory,
+            uploads,
         })
     }
 
@@ -111,20 +106,15 @@ impl App {
         self.operations.get(&(method, path)).copied()
     }
 
-    /// Takes room for a body; none is needed for a small one.
-    pub(crate) async fn room(&self, bytes: usize) -> Result<Option<SemaphorePermit<'_>>, Failure> {
-        if bytes <= SMALL_BODY_BYTES {
-            return Ok(None);
-        }
-        let taken = self
-            .room
-            .acquire_many(kib(bytes.min(LARGE_BODIES_BYTES_MAX)));
-        match tokio::time::timeout(ROOM_PATIENCE, taken).await {
-            Ok(Ok(room)) => Ok(Some(room)),
-            _ => Err(Refused::Busy {
-                what: "bodies in flight",
-            }
-            .into()),
+    /// Takes room for a body that is whole in memory; none is needed for a small one.
+    pub(crate) async fn room(
+        &self,
+        key: Credential,
+        bytes: usize,
+    ) -> Result<Option<Taken>, Failure> {
+        match bytes <= SMALL_BODY_BYTES {
+            true => Ok(None),
+            false => self.memory.take(key, bytes).await.map(Some),
         }
     }
 

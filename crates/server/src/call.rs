@@ -1,5 +1,6 @@
 //! A request on its way to a handler: who calls, with what in path, query, headers and body.
 
+use std::convert::Infallible;
 use std::sync::{Arc, Mutex, PoisonError};
 
 use axum::body::Body;
@@ -9,14 +10,15 @@ use axum::response::{IntoResponse, Response};
 use bytes::{Bytes, BytesMut};
 use canon::{Integers, Map, Value};
 use domain::{Position, ResourceKind};
-use engine::{Answer, Caller, Idempotency, ListRequest, Refused, Request as Write, Settle};
+use engine::{Answer, Caller, Idempotency, ListRequest, Refused, Request as Write, Settle, Upload};
+use futures_util::stream;
 use http_body_util::BodyExt;
 use serde_json::json;
 use wire::access::Place;
 use wire::openapi::Operation;
 use wire::{Code, Cursor};
 
-use crate::app::App;
+use crate::app::{App, SMALL_BODY_BYTES};
 use crate::auth::{self, Credential};
 use crate::failure::{Failure, Reply};
 use crate::gate::RequestId;
@@ -259,7 +261,7 @@ impl Call {
         let needed = claimed.map_or(bytes_max, |claimed| {
             usize::try_from(claimed).unwrap_or(bytes_max).min(bytes_max)
         });
-        let _room = self.app.room(needed).await?;
+        let _room = self.app.room(self.credential, needed).await?;
         let mut bytes = BytesMut::new();
         let mut length = 0;
         while let Some(frame) = body.frame().await {
@@ -281,6 +283,66 @@ impl Call {
             return Err(too_large());
         }
         Ok(bytes.freeze())
+    }
+
+    /// Answers with bytes that are in memory, and takes room for them until they are sent.
+    pub(crate) async fn whole(&self, bytes: Vec<u8>) -> Result<(u64, Body), Failure> {
+        let room = self.app.room(self.credential, bytes.len()).await?;
+        let length = bytes.len() as u64;
+        let body = match room {
+            None => Body::from(bytes),
+            Some(room) => {
+                let rest = (Bytes::from(bytes), room);
+                Body::from_stream(stream::unfold(rest, |(mut rest, room)| async {
+                    const PIECE_BYTES: usize = 64 * 1024;
+                    let piece = rest.split_to(rest.len().min(PIECE_BYTES));
+                    (!piece.is_empty()).then(|| (Ok::<_, Infallible>(piece), (rest, room)))
+                }))
+            }
+        };
+        Ok((length, body))
+    }
+
+    /// Takes the body in piece by piece, hashed as it arrives.
+    pub(crate) async fn upload(&mut self, bytes_max: usize) -> Result<Upload, Failure> {
+        let body = self.body.get_mut().unwrap_or_else(PoisonError::into_inner);
+        let mut body = std::mem::take(body);
+        let too_large = || {
+            let message = format!("the body is longer than {bytes_max} bytes");
+            Failure::new(Code::PayloadTooLarge, message).with("bytes_max", json!(bytes_max))
+        };
+        let read_max = bytes_max.saturating_add(OVERRUN_BYTES_MAX);
+        let claimed = self
+            .header("content-length")
+            .and_then(|text| text.parse::<usize>().ok());
+        if claimed.is_some_and(|claimed| claimed > read_max) {
+            return Err(too_large());
+        }
+        let needed = claimed.unwrap_or(bytes_max).min(bytes_max);
+        let _room = match needed <= SMALL_BODY_BYTES {
+            true => None,
+            false => Some(self.app.uploads.take(self.credential, needed).await?),
+        };
+        let mut upload = Some(self.app.engine.begin_upload());
+        let mut length = 0;
+        while let Some(frame) = body.frame().await {
+            let frame = frame.map_err(|_| Failure::invalid("", "the body ended early"))?;
+            let Ok(data) = frame.into_data() else {
+                continue;
+            };
+            length += data.len();
+            if length > bytes_max {
+                // What is read on is dropped, so that its sender gets to read the answer.
+                upload = None;
+                if length > read_max {
+                    break;
+                }
+            }
+            if let Some(upload) = &mut upload {
+                upload.push(&data).await?;
+            }
+        }
+        upload.ok_or_else(too_large)
     }
 
     /// Reads the idempotency key, when there is one (AP-IDEM-08).

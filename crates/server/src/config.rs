@@ -35,6 +35,10 @@ pub struct Config {
     pub body_bytes_max: usize,
     /// The largest uploaded content of an Artifact.
     pub artifact_bytes_max: usize,
+    /// Bytes of bodies above 1 MiB that are whole in memory at the same time: imports, and bundles on their way out.
+    pub large_bodies_bytes_max: usize,
+    /// Bytes of uploads that have not arrived whole yet: they are on the disk.
+    pub uploads_bytes_max: usize,
     /// Connections open at the same time; more wait to be accepted.
     pub connections_max: usize,
     /// How long a request may take until its answer begins.
@@ -82,6 +86,8 @@ impl Config {
             connectors: Vec::new(),
             body_bytes_max: 1024 * 1024,
             artifact_bytes_max: 64 * 1024 * 1024,
+            large_bodies_bytes_max: 256 * 1024 * 1024,
+            uploads_bytes_max: 1024 * 1024 * 1024,
             connections_max: 1024,
             request_timeout: Duration::from_secs(30),
             header_read_timeout: Duration::from_secs(10),

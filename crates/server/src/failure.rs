@@ -181,6 +181,12 @@ impl From<Refused> for Failure {
                 .with("reason", json!("busy"))
                 .with("limit", json!(what))
                 .retry_after(engine::Engine::RETRY_AFTER.as_secs()),
+            Refused::OverShare { limit, held, max } => Failure::new(Code::RateLimited, message)
+                .with("limit", json!(limit))
+                .with("held", json!(held))
+                .with("max", json!(max))
+                .with("setting", json!(format!("limits.{limit}")))
+                .retry_after(engine::Engine::RETRY_AFTER.as_secs()),
             Refused::Draining => Failure::draining(),
             Refused::Full => Failure::new(Code::ServiceUnavailable, message)
                 .with("reason", json!("disk_full"))

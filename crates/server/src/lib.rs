@@ -18,6 +18,7 @@ mod listen;
 mod metrics;
 mod redact;
 mod render;
+mod room;
 mod routes;
 mod sse;
 pub mod world;

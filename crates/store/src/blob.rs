@@ -3,7 +3,7 @@
 //! A blob is content: whatever it is called by, its bytes must hash to the digest asked for.
 
 use std::fs;
-use std::io;
+use std::io::{self, Read, Seek};
 use std::path::{Path, PathBuf};
 use std::sync::{Mutex, PoisonError};
 
@@ -35,10 +35,35 @@ static TURNS: [Mutex<()>; 16] = [const { Mutex::new(()) }; 16];
 
 /// Stores a large blob as a file, durably.
 pub(crate) fn write_file(directory: &Path, blob: &Blob) -> Result<(), StoreFault> {
-    let [first, ..] = *blob.digest.as_bytes();
+    let len = blob.bytes.len() as u64;
+    put_file(directory, &blob.digest, len, |shelf, name| {
+        write_durably(shelf, name, &blob.bytes)
+    })
+}
+
+/// Gives a file that was synced the name of the blob it is, durably.
+pub(crate) fn take_file(
+    directory: &Path,
+    digest: &Digest,
+    len: u64,
+    file: &Path,
+) -> Result<(), StoreFault> {
+    put_file(directory, digest, len, |shelf, name| {
+        fs::rename(file, shelf.join(name))?;
+        sync_directory(shelf)
+    })
+}
+
+fn put_file(
+    directory: &Path,
+    digest: &Digest,
+    len: u64,
+    put: impl FnOnce(&Path, &str) -> io::Result<()>,
+) -> Result<(), StoreFault> {
+    let [first, ..] = *digest.as_bytes();
     let turn = TURNS.get(usize::from(first) % TURNS.len());
     let _turn = turn.map(|turn| turn.lock().unwrap_or_else(PoisonError::into_inner));
-    let (shelf, name) = place(directory, &blob.digest);
+    let (shelf, name) = place(directory, digest);
     let store = || -> io::Result<()> {
         if !shelf.exists() {
             make_private(&shelf)?;
@@ -47,11 +72,40 @@ pub(crate) fn write_file(directory: &Path, blob: &Blob) -> Result<(), StoreFault
         }
         match fs::metadata(shelf.join(&name)) {
             // The file was synced before it got its name, but a crash may have come before the name was.
-            Ok(known) if known.len() == blob.bytes.len() as u64 => sync_directory(&shelf),
-            _ => write_durably(&shelf, &name, &blob.bytes),
+            Ok(known) if known.len() == len => sync_directory(&shelf),
+            _ => put(&shelf, &name),
         }
     };
-    store().map_err(|error| file_fault(&format!("blob `{}`", blob.digest), error))
+    store().map_err(|error| file_fault(&format!("blob `{digest}`"), error))
+}
+
+/// Reads a part of a blob, unchecked.
+pub(crate) fn piece(
+    directory: &Path,
+    blocks: &Blocks,
+    digest: &Digest,
+    offset: u64,
+    bytes_max: usize,
+) -> Result<Option<Vec<u8>>, StoreFault> {
+    if let Some(whole) = read::blob(blocks, digest)? {
+        let start = usize::try_from(offset).unwrap_or(usize::MAX);
+        return Ok(Some(
+            whole.into_iter().skip(start).take(bytes_max).collect(),
+        ));
+    }
+    let (shelf, name) = place(directory, digest);
+    let read = || -> io::Result<Vec<u8>> {
+        let mut file = fs::File::open(shelf.join(name))?;
+        file.seek(io::SeekFrom::Start(offset))?;
+        let mut bytes = Vec::with_capacity(bytes_max);
+        file.take(bytes_max as u64).read_to_end(&mut bytes)?;
+        Ok(bytes)
+    };
+    match read() {
+        Ok(bytes) => Ok(Some(bytes)),
+        Err(error) if error.kind() == io::ErrorKind::NotFound => Ok(None),
+        Err(error) => Err(file_fault(&format!("blob `{digest}`"), error)),
+    }
 }
 
 /// Reads a blob and checks it.

@@ -23,6 +23,7 @@ mod directory;
 mod export;
 mod fault;
 mod fold;
+mod incoming;
 mod kept;
 mod loss;
 mod prune;

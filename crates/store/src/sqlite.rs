@@ -9,8 +9,9 @@ use std::thread::{self, JoinHandle};
 use canon::Digest;
 use domain::{Blob, Document, EventName, Position};
 use engine::port::{
-    ApiKey, BoxFuture, Claim, ClaimScope, Commit, CommitError, Committed, LeaseName, ListQuery,
-    NewestQuery, News, ReadEvents, Scope, Store, StoreFault, StoredEvent, Tree, TreeAppend,
+    ApiKey, BoxFuture, Claim, ClaimScope, Commit, CommitError, Committed, Incoming, LeaseName,
+    ListQuery, NewestQuery, News, ReadEvents, Scope, Store, StoreFault, StoredEvent, Tree,
+    TreeAppend,
 };
 use rusqlite::TransactionBehavior;
 use tokio::sync::{broadcast, oneshot};
@@ -18,6 +19,7 @@ use tokio::sync::{broadcast, oneshot};
 use crate::blocks::Blocks;
 use crate::directory::{self, Lock, OpenError, Presence};
 use crate::fault::{closed, fault};
+use crate::incoming::{self, IncomingFile};
 use crate::kept::{self, Kept};
 use crate::loss::{self, Loss};
 use crate::schema::{self, Meta, Role};
@@ -155,6 +157,7 @@ impl SqliteStore {
         after: Position,
     ) -> Result<Self, OpenError> {
         directory::adopt(directory)?;
+        incoming::clear(directory).map_err(|error| OpenError::fault(directory, error))?;
         let tightened =
             directory::tighten(directory).map_err(|error| OpenError::fault(directory, error))?;
         for path in tightened {
@@ -432,6 +435,28 @@ impl Store for SqliteStore {
         } else {
             self.write_files(vec![blob])
         }
+    }
+
+    fn incoming(&self) -> BoxFuture<'_, Result<Option<Box<dyn Incoming>>, StoreFault>> {
+        let opened = self.writing.as_ref().ok_or_else(read_only).map(|writing| {
+            let file = IncomingFile::new(
+                Arc::clone(&self.directory),
+                writing.presence.clone(),
+                writing.files.clone(),
+            );
+            Some(Box::new(file) as Box<dyn Incoming>)
+        });
+        Box::pin(async { opened })
+    }
+
+    fn blob_piece(
+        &self,
+        digest: Digest,
+        offset: u64,
+        bytes_max: usize,
+    ) -> BoxFuture<'_, Result<Option<Vec<u8>>, StoreFault>> {
+        let directory = Arc::clone(&self.directory);
+        self.read(move |connection| blob::piece(&directory, connection, &digest, offset, bytes_max))
     }
 
     fn blob(&self, digest: Digest) -> BoxFuture<'_, Result<Option<Vec<u8>>, StoreFault>> {

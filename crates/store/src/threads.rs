@@ -32,6 +32,14 @@ pub(crate) struct Threads<T> {
     shared: Arc<Shared<T>>,
 }
 
+impl<T> Clone for Threads<T> {
+    fn clone(&self) -> Self {
+        Self {
+            shared: Arc::clone(&self.shared),
+        }
+    }
+}
+
 struct Shared<T> {
     directory: Box<Path>,
     name: &'static str,

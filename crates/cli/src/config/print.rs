@@ -164,7 +164,7 @@ pub(super) const KEYS: &[Key] = &[
     key(
         "limits",
         "streams_max",
-        "Event streams open at the same time.",
+        "Event streams open at the same time; shared out by key, more are refused with 429.",
     ),
     key(
         "limits",
@@ -220,6 +220,16 @@ pub(super) const KEYS: &[Key] = &[
         "limits",
         "artifact_bytes_max",
         "The largest uploaded content of an artifact.",
+    ),
+    key(
+        "limits",
+        "large_bodies_bytes_max",
+        "Bytes of bodies above 1 MiB in memory at the same time (imports, bundles); shared out by key, more wait, then 429.",
+    ),
+    key(
+        "limits",
+        "uploads_bytes_max",
+        "Bytes of uploads that have not arrived whole yet, on the disk; shared out by key, more wait, then 429.",
     ),
     key(
         "limits",

@@ -774,10 +774,11 @@ async fn uploaded_artifacts_are_made_again() {
     let made = receipt.as_map()["final_artifacts"][0].clone();
     let new = made["artifact_id"].as_str().unwrap();
     assert_ne!(*new, *artifact);
-    let content = world
+    let mut content = world
         .engine
         .artifact_content(&Caller::system(), new)
         .await
         .unwrap();
-    assert_eq!(content.1, b"evidence");
+    let all = content.1.next().await.unwrap().unwrap();
+    assert_eq!(all, b"evidence");
 }

@@ -1,9 +1,11 @@
 //! Artifacts and their bytes.
 
+use axum::body::Body;
 use axum::http::{HeaderValue, StatusCode, header};
 use axum::response::IntoResponse;
 use domain::{ArtifactId, ResourceKind};
-use engine::{NewArtifact, Request};
+use engine::{Download, NewArtifact, Refused, Request};
+use futures_util::stream;
 use serde_json::json;
 use wire::decode;
 
@@ -51,12 +53,19 @@ async fn download(call: Call) -> Reply {
     let id = call.param("artifact_id");
     let engine = &call.app.engine;
     // The log of a finished Task is rendered from its events; nothing of it is stored twice.
-    let (mime_type, bytes) = match id.strip_prefix("event_log_") {
-        Some(task) => (
-            "application/jsonl".to_owned(),
-            engine.event_log_content(&call.caller, task).await?,
-        ),
-        None => engine.artifact_content(&call.caller, id).await?,
+    let (mime_type, bytes, body) = match id.strip_prefix("event_log_") {
+        Some(task) => {
+            let bytes = engine.event_log_content(&call.caller, task).await?;
+            let (length, body) = call.whole(bytes).await?;
+            ("application/jsonl".to_owned(), length, body)
+        }
+        None => {
+            let (mime_type, mut content) = engine.artifact_content(&call.caller, id).await?;
+            let length = content.bytes();
+            // What is damaged from its beginning on, or short, is an error and no answer.
+            let first = content.next().await?.unwrap_or_default();
+            (mime_type, length, Body::from_stream(pieces(first, content)))
+        }
     };
     let mime_type = HeaderValue::from_str(&mime_type)
         .ok()
@@ -78,19 +87,41 @@ async fn download(call: Call) -> Reply {
             HeaderValue::from_static("sandbox"),
         ),
     ];
-    Ok((headers, bytes).into_response())
+    Ok((headers, [(header::CONTENT_LENGTH, bytes)], body).into_response())
+}
+
+/// Sends content as its reader takes it. An error cuts the answer short of the length it stated.
+fn pieces(
+    first: Vec<u8>,
+    content: Download,
+) -> impl futures_util::Stream<Item = Result<Vec<u8>, Refused>> {
+    stream::unfold(Some((Some(first), content)), |state| async {
+        let (first, mut content) = state?;
+        let piece = match first {
+            Some(first) => Ok(Some(first)),
+            None => content.next().await,
+        };
+        match piece {
+            Ok(None) => None,
+            Ok(Some(piece)) => Some((Ok(piece), Some((None, content)))),
+            Err(refused) => {
+                tracing::error!(%refused, "content was not sent to its end");
+                Some((Err(refused), None))
+            }
+        }
+    })
 }
 
 async fn upload(mut call: Call) -> Reply {
     let id = call.id("artifact_id", ArtifactId::OBJECT, ArtifactId::parse)?;
-    let bytes = call.bytes(call.app.config.artifact_bytes_max).await?;
+    let content = call.upload(call.app.config.artifact_bytes_max).await?;
     // The key stands for these bytes: their digest is the body to compare.
-    let body = json!({"sha256": canon::sha256(&bytes)});
-    let request = Request::UploadContent {
-        id,
-        bytes: bytes.to_vec(),
-    };
-    let answer = call.dispatch(request, body).await?;
+    let (sha256, _) = content.arrived();
+    let idempotency = call.idempotency(json!({"sha256": sha256}))?;
+    let engine = &call.app.engine;
+    let answer = engine
+        .attach(&call.caller, &id, content, idempotency)
+        .await?;
     Ok(ok(&render::view(&call.app, &answer.view)))
 }
 

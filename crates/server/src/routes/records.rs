@@ -28,7 +28,8 @@ async fn bundle(call: Call) -> Reply {
         (header::CONTENT_DISPOSITION, "attachment"),
         (header::X_CONTENT_TYPE_OPTIONS, "nosniff"),
     ];
-    Ok((headers, bytes).into_response())
+    let (length, body) = call.whole(bytes).await?;
+    Ok((headers, [(header::CONTENT_LENGTH, length)], body).into_response())
 }
 
 async fn diff(call: Call) -> Reply {

@@ -41,6 +41,8 @@ pub(super) fn config(settings: &Settings) -> anyhow::Result<Config> {
         connectors: connectors.collect::<anyhow::Result<_>>()?,
         body_bytes_max: limits.body_bytes_max.count(),
         artifact_bytes_max: limits.artifact_bytes_max.count(),
+        large_bodies_bytes_max: limits.large_bodies_bytes_max.count(),
+        uploads_bytes_max: limits.uploads_bytes_max.count(),
         connections_max: limits.connections_max.count(),
         request_timeout: limits.request_timeout_ms.milliseconds(),
         header_read_timeout: limits.header_read_timeout_ms.milliseconds(),

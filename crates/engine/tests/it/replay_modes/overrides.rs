@@ -222,12 +222,13 @@ async fn every_kind_of_override_is_applied_by_value_and_by_artifact() {
     let artifacts = receipt.as_map()["final_artifacts"].as_array().unwrap();
     let id = artifacts[0]["artifact_id"].as_str().unwrap();
     assert_eq!(id, format!("artifact_{}_1", &replay.id.as_str()[5..]));
-    let content = world
+    let mut content = world
         .engine
         .artifact_content(&Caller::system(), id)
         .await
         .unwrap();
-    assert_eq!(artifacts[0]["sha256"], sha256(&content.1).to_string());
+    let all = content.1.next().await.unwrap().unwrap();
+    assert_eq!(artifacts[0]["sha256"], sha256(&all).to_string());
 }
 
 #[tokio::test]
