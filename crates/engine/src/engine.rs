@@ -185,7 +185,7 @@ impl Engine {
             clients: client_items,
             workers: worker_items,
         };
-        let (work, sessions) = Work::new(limits.workers_max);
+        let (work, sessions) = Work::new(&limits);
         let streams = Shares::new(limits.streams_max);
         let shared = Arc::new(Shared {
             store,

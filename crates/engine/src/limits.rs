@@ -12,9 +12,9 @@ pub struct Limits {
     /// Tasks of one caller worked on at the same time. A quarter more is kept for callers that have less than their
     /// share.
     pub workers_max: usize,
-    /// Tasks queued or being worked on; more are refused. Tasks that wait for somebody do not count.
+    /// Tasks accepted and not ended, those included that wait for somebody. Shared out by caller, as workers are.
     pub open_tasks_max: usize,
-    /// Event streams open at the same time.
+    /// Event streams open at the same time. Shared out by key, as workers are by caller.
     pub streams_max: usize,
     /// Messages a fork may copy, and initial Messages of a Session.
     pub fork_messages_max: usize,

@@ -1,6 +1,7 @@
 //! Working on Tasks: who gets a worker when, recovery, and what becomes of a Task that cannot be advanced. What a worker
 //! does with one Task is in `run`.
 
+mod open;
 mod perform;
 mod queue;
 mod replay;
@@ -9,19 +10,21 @@ pub(crate) mod session_replay;
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::atomic::{AtomicU64, Ordering};
-use std::sync::{Arc, Mutex};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
 use domain::{
     AdvanceTask, Command, Document, Move, Position, Refusal, ResourceKind, SessionId, State,
-    Status, Task, TaskId,
+    Status, Task, TaskId, WorkspaceId,
 };
 use tokio::sync::{Notify, mpsc, watch};
 
 use crate::engine::Engine;
+use crate::limits::Limits;
 use crate::port::{Commit, CommitError, LeaseName, ListQuery, Scope, SealedTurn};
 use crate::refused::Refused;
 use crate::turn::Lease;
+use open::Open;
 use queue::{Job, Queue};
 use run::{Ended, Run};
 
@@ -29,6 +32,7 @@ use run::{Ended, Run};
 #[derive(Debug)]
 pub(crate) struct Work {
     queue: Mutex<Queue>,
+    open: Mutex<Open>,
     /// Wakes whoever hands out jobs.
     wake: Notify,
     closed: watch::Sender<bool>,
@@ -59,11 +63,12 @@ fn pause_after(attempts: u32) -> Duration {
 }
 
 impl Work {
-    pub(crate) fn new(workers_max: usize) -> (Self, mpsc::UnboundedReceiver<SessionId>) {
+    pub(crate) fn new(limits: &Limits) -> (Self, mpsc::UnboundedReceiver<SessionId>) {
         let (sessions, replays) = mpsc::unbounded_channel();
         let work = Self {
             recovers_through: AtomicU64::new(0),
-            queue: Mutex::new(Queue::new(workers_max)),
+            queue: Mutex::new(Queue::new(limits.workers_max)),
+            open: Mutex::new(Open::new(limits.open_tasks_max)),
             wake: Notify::new(),
             closed: watch::Sender::new(false),
             left: watch::Sender::new(0),
@@ -83,6 +88,7 @@ impl Work {
             let State::Task(task) = &document.state else {
                 continue;
             };
+            self.open().changed(document, task);
             match task.status {
                 Status::Submitted | Status::Working => self.enqueue(document, task, None),
                 Status::InputRequired
@@ -112,9 +118,27 @@ impl Work {
             && matches!(&document.state, State::Task(task) if task.status.is_waiting())
     }
 
-    /// Returns how many Tasks are queued or being worked on.
-    pub(crate) fn active_count(&self) -> usize {
-        self.queue().active_count()
+    fn open(&self) -> MutexGuard<'_, Open> {
+        // Each call leaves the counts right.
+        self.open.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// Refuses somebody who has as many open Tasks as are their share.
+    pub(crate) fn may_open(&self, workspace: &WorkspaceId, actor: &str) -> Result<(), Refused> {
+        self.open().may_add(workspace, actor)
+    }
+
+    /// True when there are as many open Tasks as there may be.
+    pub(crate) fn is_full(&self) -> bool {
+        self.open().is_full()
+    }
+
+    /// Gives back the worker of a Task that only waits, for as long as what is returned lives.
+    pub(crate) fn rest(&self, key: Position) -> Resting<'_> {
+        self.queue().rest(key);
+        self.left.send_modify(|count| *count += 1);
+        self.wake.notify_one();
+        Resting { work: self, key }
     }
 
     /// Returns how many Tasks wait for a worker.
@@ -150,6 +174,19 @@ impl Work {
     /// Stops every worker where it stands; nothing is recorded. Returns the Tasks that were not finished.
     pub(crate) fn stop_all(&self) -> Vec<Position> {
         self.queue().stop_all()
+    }
+}
+
+/// A Task that has begun and needs no worker for now.
+#[derive(Debug)]
+pub(crate) struct Resting<'a> {
+    work: &'a Work,
+    key: Position,
+}
+
+impl Drop for Resting<'_> {
+    fn drop(&mut self) {
+        self.work.queue().go_on(self.key);
     }
 }
 
@@ -235,6 +272,7 @@ impl Engine {
                 let State::Task(task) = &document.state else {
                     continue;
                 };
+                shared.work.open().found(document, task);
                 if !task.status.is_waiting() {
                     let epoch = left.leases.get(&document.key).copied();
                     shared.work.enqueue(document, task, epoch);
@@ -244,6 +282,7 @@ impl Engine {
             }
             self.wait_again(waiting).await?;
         }
+        shared.work.open().all_found();
         shared.work.recovers_through(None);
         Ok(())
     }

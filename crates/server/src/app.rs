@@ -15,6 +15,7 @@ use wire::openapi::Operation;
 
 use crate::auth::{Credential, Keys};
 use crate::config::Config;
+use crate::connection::Connections;
 use crate::failure::Failure;
 use crate::frames::Frames;
 use crate::limit::Buckets;
@@ -46,6 +47,8 @@ pub(crate) struct App {
     pub(crate) closing: watch::Receiver<bool>,
     /// Every operation by method and path.
     operations: BTreeMap<(&'static str, &'static str), &'static Operation>,
+    /// Every open connection.
+    pub(crate) connections: Arc<Connections>,
     /// Room for large bodies that are in memory at the same time.
     pub(crate) memory: Arc<Room>,
     /// Room for uploads that are not stored under their name yet.
@@ -71,6 +74,7 @@ impl App {
         let receipt_keys = keys.get("keys").and_then(Value::as_array);
         let receipt_keys = receipt_keys.cloned().unwrap_or_default();
         let openapi = wire::openapi::document(VERSION, &base_url);
+        let connections = Connections::new(config.connections_max);
         let memory = Room::new("large_bodies_bytes_max", config.large_bodies_bytes_max);
         let uploads = Room::new("uploads_bytes_max", config.uploads_bytes_max);
         Arc::new(Self {
@@ -88,6 +92,7 @@ impl App {
             operations: wire::openapi::operations()
                 .map(|operation| ((operation.method, operation.path), operation))
                 .collect(),
+            connections,
             memory,
             uploads,
         })

@@ -30,6 +30,13 @@ const STREAMS_CHECKED_EVERY: Duration = Duration::from_millis(400);
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
 pub(crate) struct Credential(Digest);
 
+#[cfg(test)]
+impl Credential {
+    pub(crate) fn of(text: &str) -> Self {
+        Self(canon::sha256(text.as_bytes()))
+    }
+}
+
 /// Keys seen a moment ago, by digest.
 #[derive(Debug, Default)]
 pub(crate) struct Keys {

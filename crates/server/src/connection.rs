@@ -8,7 +8,7 @@ use std::collections::BTreeMap;
 use std::net::IpAddr;
 use std::pin::Pin;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
-use std::sync::{Arc, Mutex, PoisonError};
+use std::sync::{Arc, Mutex, OnceLock, PoisonError};
 use std::task::{Context, Poll};
 use std::time::Duration;
 
@@ -18,6 +18,8 @@ use http_body::{Frame, SizeHint};
 use tokio::sync::Notify;
 use tokio::time::Instant;
 
+use crate::auth::Credential;
+
 /// One connection, as those see it who serve it and those who count it.
 #[derive(Debug)]
 pub(crate) struct Life {
@@ -25,7 +27,8 @@ pub(crate) struct Life {
     begun: Instant,
     /// When something last moved: milliseconds since the beginning.
     moved_ms: AtomicU64,
-    is_authenticated: AtomicBool,
+    /// The key of its first authenticated request.
+    key: OnceLock<Credential>,
     /// True once it was told to end: it makes room for one, not for all that come before it is gone.
     is_ending: AtomicBool,
     must_end: Notify,
@@ -37,7 +40,7 @@ impl Life {
             address,
             begun: Instant::now(),
             moved_ms: AtomicU64::new(0),
-            is_authenticated: AtomicBool::new(false),
+            key: OnceLock::new(),
             is_ending: AtomicBool::new(false),
             must_end: Notify::new(),
         }
@@ -49,9 +52,9 @@ impl Life {
         self.moved_ms.store(now, Ordering::Relaxed);
     }
 
-    /// Notes that a request came with a valid key.
-    pub(crate) fn authenticated(&self) {
-        self.is_authenticated.store(true, Ordering::Relaxed);
+    /// Notes that a request came with a valid key. True when it is the first one.
+    fn authenticated(&self, key: Credential) -> bool {
+        self.key.set(key).is_ok()
     }
 
     fn end(&self) {
@@ -60,7 +63,7 @@ impl Life {
     }
 
     fn is_known(&self) -> bool {
-        self.is_authenticated.load(Ordering::Relaxed)
+        self.key.get().is_some()
     }
 
     fn last_moved(&self) -> Instant {
@@ -96,9 +99,16 @@ pub(crate) struct Patience {
 }
 
 /// All open connections.
-#[derive(Debug, Default)]
+#[derive(Debug)]
 pub(crate) struct Connections {
+    places: usize,
     open: Mutex<Open>,
+}
+
+/// The part of all places that connections of known callers may have. The rest is for whoever is to become known, so that
+/// no caller and no crowd of them keeps a new one out.
+fn places_of_known(places: usize) -> usize {
+    (places - places / 4).max(1)
 }
 
 #[derive(Debug, Default)]
@@ -122,18 +132,47 @@ impl Drop for Listed {
 }
 
 impl Connections {
+    pub(crate) fn new(places: usize) -> Arc<Self> {
+        Arc::new(Self {
+            places,
+            open: Mutex::default(),
+        })
+    }
+
+    /// Takes note that a connection carried a request with a valid key. When known callers have more than their part of
+    /// all places, the one that has most gives one back: its quietest.
+    pub(crate) fn authenticated(&self, life: &Life, key: Credential) {
+        if !life.authenticated(key) {
+            return;
+        }
+        let open = self.lock();
+        let mut of_key: BTreeMap<Credential, Vec<&Arc<Life>>> = BTreeMap::new();
+        let known = open.lives.values().filter_map(|life| {
+            let is_ending = life.is_ending.load(Ordering::Relaxed);
+            (!is_ending).then_some((*life.key.get()?, life))
+        });
+        let mut count = 0;
+        for (key, life) in known {
+            of_key.entry(key).or_default().push(life);
+            count += 1;
+        }
+        if count <= places_of_known(self.places) {
+            return;
+        }
+        let largest = of_key.values().max_by_key(|lives| lives.len());
+        let quietest = largest.and_then(|lives| lives.iter().min_by_key(|life| life.last_moved()));
+        if let Some(life) = quietest {
+            life.end();
+        }
+    }
+
     fn lock(&self) -> std::sync::MutexGuard<'_, Open> {
         self.open.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
     /// Takes a connection in. When its address has more than its share of connections that have not authenticated, or
     /// all places are taken, the quietest of them has to go.
-    pub(crate) fn take_in(
-        self: &Arc<Self>,
-        address: IpAddr,
-        places: usize,
-        per_address: usize,
-    ) -> Listed {
+    pub(crate) fn take_in(self: &Arc<Self>, address: IpAddr, per_address: usize) -> Listed {
         let life = Arc::new(Life::new(address));
         let mut open = self.lock();
         let quietest = |of: &dyn Fn(&Life) -> bool| {
@@ -148,7 +187,7 @@ impl Connections {
         let (of_address, own) = quietest(&|life| life.address == address);
         let leaves = if of_address >= per_address.max(1) {
             own
-        } else if open.lives.len() >= places {
+        } else if open.lives.len() >= self.places {
             quietest(&|_| true).1
         } else {
             None
@@ -225,10 +264,10 @@ mod tests {
 
     #[tokio::test(start_paused = true)]
     async fn a_connection_that_stands_still_ends_sooner_when_nobody_knows_it() {
-        let connections = Arc::new(Connections::default());
-        let unknown = connections.take_in(address(1), 10, 10);
-        let known = connections.take_in(address(1), 10, 10);
-        known.life.authenticated();
+        let connections = Connections::new(10);
+        let unknown = connections.take_in(address(1), 10);
+        let known = connections.take_in(address(1), 10);
+        connections.authenticated(&known.life, Credential::of("ann"));
         tokio::time::sleep(Duration::from_secs(9)).await;
         assert!(!is_over(&unknown.life).await);
         unknown.life.moved();
@@ -243,22 +282,49 @@ mod tests {
 
     #[tokio::test(start_paused = true)]
     async fn the_quietest_unknown_connection_makes_room() {
-        let connections = Arc::new(Connections::default());
+        let connections = Connections::new(3);
         let mut held = Vec::new();
         for last in [1, 1, 2] {
-            held.push(connections.take_in(address(last), 3, 2));
+            held.push(connections.take_in(address(last), 2));
             tokio::time::sleep(Duration::from_millis(10)).await;
         }
         held[0].life.moved();
         // The second of the first address has been quiet for longer than the first.
-        held.push(connections.take_in(address(1), 10, 2));
+        held.push(connections.take_in(address(1), 2));
         assert!(is_over(&held[1].life).await);
         drop(held.remove(1));
         // All places are taken, and the oldest of all is known.
-        held[0].life.authenticated();
-        held.push(connections.take_in(address(3), 3, 2));
+        connections.authenticated(&held[0].life, Credential::of("ann"));
+        held.push(connections.take_in(address(3), 2));
         assert!(!is_over(&held[0].life).await);
         assert!(is_over(&held[1].life).await);
         assert!(!is_over(&held[2].life).await);
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn f7_whoever_has_most_gives_back_its_quietest_and_a_quarter_stays_for_the_unknown() {
+        let connections = Connections::new(8);
+        let mut greedy = Vec::new();
+        for number in 0..6 {
+            let listed = connections.take_in(address(1), 8);
+            tokio::time::sleep(Duration::from_millis(10)).await;
+            listed.life.moved();
+            connections.authenticated(&listed.life, Credential::of("greedy"));
+            greedy.push((number, listed));
+        }
+        for (_, listed) in &greedy {
+            assert!(!is_over(&listed.life).await, "six of eight are its to have");
+        }
+        let modest = connections.take_in(address(2), 8);
+        connections.authenticated(&modest.life, Credential::of("modest"));
+        assert!(
+            is_over(&greedy[0].1.life).await,
+            "the quietest of the one with most"
+        );
+        assert!(!is_over(&greedy[1].1.life).await);
+        assert!(!is_over(&modest.life).await);
+        // The same connection again is nothing new.
+        connections.authenticated(&modest.life, Credential::of("modest"));
+        assert!(!is_over(&greedy[1].1.life).await);
     }
 }

@@ -143,7 +143,7 @@ pub(crate) async fn inner(
         Err(failure) => return failure.into_response(),
     };
     if let Some(life) = request.extensions().get::<Arc<Life>>() {
-        life.authenticated();
+        app.connections.authenticated(life, credential);
     }
     let actor = Actor(caller.actor.clone());
     request.extensions_mut().insert(caller);

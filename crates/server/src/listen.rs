@@ -33,7 +33,7 @@ use tower::ServiceBuilder;
 
 use crate::app::App;
 use crate::config::{Config, Tls};
-use crate::connection::{Connections, Life, Patience, Watched};
+use crate::connection::{Life, Patience, Watched};
 use crate::routes;
 
 /// Why a server did not start.
@@ -202,7 +202,7 @@ impl Server<'_> {
     async fn accept(self, connections: &mut JoinSet<()>) -> Infallible {
         let places_max = self.app.config.connections_max;
         let places = Arc::new(Semaphore::new(places_max));
-        let open = Arc::new(Connections::default());
+        let open = Arc::clone(&self.app.connections);
         loop {
             while connections.try_join_next().is_some() {}
             let (stream, address) = match self.listener.accept().await {
@@ -215,7 +215,7 @@ impl Server<'_> {
                 }
             };
             // Whoever has to make room for this one is gone in a moment; when nobody has to, this one waits.
-            let listed = open.take_in(address.ip(), places_max, places_max / UNKNOWN_SHARE);
+            let listed = open.take_in(address.ip(), places_max / UNKNOWN_SHARE);
             let Ok(place) = Arc::clone(&places).acquire_owned().await else {
                 // Invariant: the semaphore is never closed.
                 std::future::pending::<()>().await;

@@ -155,11 +155,15 @@ pub(super) const KEYS: &[Key] = &[
         "pending_commands_max",
         "Commands that may wait for a commit; more are refused with 503.",
     ),
-    key("limits", "workers_max", "Tasks worked on at the same time."),
+    key(
+        "limits",
+        "workers_max",
+        "Tasks worked on at the same time; shared out by caller, and a quarter more for those below their share.",
+    ),
     key(
         "limits",
         "open_tasks_max",
-        "Tasks accepted and not finished; more are refused.",
+        "Tasks accepted and not finished, also those that wait for somebody; shared out by caller, more are refused with 429.",
     ),
     key(
         "limits",

@@ -9,6 +9,7 @@ mod configuring;
 #[cfg(test)]
 mod conforming;
 #[cfg(test)]
+mod content;
 mod contracts;
 #[cfg(test)]
 mod demo;

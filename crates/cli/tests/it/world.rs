@@ -144,6 +144,10 @@ impl Server {
         self.running.child.id()
     }
 
+    pub(crate) fn pid(&self) -> u32 {
+        self.running.child.id()
+    }
+
     /// Kills it as a crash would.
     pub(crate) fn kill(mut self) {
         self.running.child.kill().unwrap();

@@ -346,16 +346,12 @@ impl Engine {
         caller: &Caller,
         spec: &NewTask,
     ) -> Result<(Option<WorkspaceId>, Order), Refused> {
-        if self.shared.work.active_count() >= self.shared.limits.open_tasks_max {
-            return Err(Refused::Busy {
-                what: "open_tasks_max",
-            });
-        }
         let session = spec.session_id.as_str();
         self.must_see(caller, ResourceKind::Session, Some(session), "session_id")
             .await?;
         let (_, session) = self.visible_session(caller, &spec.session_id).await?;
         let workspace = session.workspace_id;
+        self.shared.work.may_open(&workspace, &caller.actor)?;
         // Its own, or else the Session's.
         let of_session = session.persona_id.as_ref().map(PersonaId::as_str);
         let persona = self

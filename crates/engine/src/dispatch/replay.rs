@@ -55,11 +55,9 @@ impl Engine {
                 message: "the persona of this task does not let it be replayed".to_owned(),
             }));
         }
-        if self.shared.work.active_count() >= self.shared.limits.open_tasks_max {
-            return Err(Refused::Busy {
-                what: "open_tasks_max",
-            });
-        }
+        self.shared
+            .work
+            .may_open(&task.workspace_id, &caller.actor)?;
         let source = self.asked_of(&task, request).await?;
         let (spec, secrets) = self.read_spec(caller, request, source.as_ref()).await?;
         if !secrets.is_empty() {

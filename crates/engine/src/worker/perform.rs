@@ -63,6 +63,10 @@ impl Run<'_> {
             running.push(async move { (index, stream, key, kind, performed.await.made_safe()) });
         }
         drop(sender);
+        // Nobody is kept busy by a Task that only waits.
+        let work = &self.engine.shared.work;
+        let is_held = |(_, kind): &(String, EffectKind)| *kind == EffectKind::Hold;
+        let _resting = open.values().all(is_held).then(|| work.rest(self.key));
         let clock = std::sync::Arc::clone(&self.engine.shared.clock);
         let mut pause: Option<BoxFuture<'static, ()>> = None;
         // Results that came while something was committed.

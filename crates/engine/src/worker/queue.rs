@@ -7,9 +7,10 @@ use domain::{Document, Position, Task, TaskId, WorkspaceId};
 use tokio::sync::watch;
 
 use super::{Signal, Work};
+use crate::share::Shares;
 
 /// Whose work it is: the actor who submitted it, in its Workspace.
-type Caller = (WorkspaceId, String);
+pub(super) type Caller = (WorkspaceId, String);
 
 /// A Task to work on.
 #[derive(Debug)]
@@ -27,11 +28,13 @@ pub(super) struct Job {
 /// Jobs that wait, and what the others occupy.
 #[derive(Debug)]
 pub(super) struct Queue {
-    workers_max: usize,
     waiting: BTreeMap<Caller, VecDeque<Job>>,
     waiting_count: usize,
-    running: BTreeMap<Caller, usize>,
-    running_count: usize,
+    /// Workers, shared out by caller.
+    running: Shares<Caller>,
+    /// Tasks that have a worker, and those that have begun and only wait.
+    at_work: BTreeMap<Position, Caller>,
+    resting: BTreeMap<Position, Caller>,
     /// Tasks queued, being worked on or between two attempts, each with what its worker is told by.
     active: BTreeMap<Position, watch::Sender<Signal>>,
 }
@@ -46,11 +49,11 @@ impl Work {
 impl Queue {
     pub(super) fn new(workers_max: usize) -> Self {
         Self {
-            workers_max,
             waiting: BTreeMap::new(),
             waiting_count: 0,
-            running: BTreeMap::new(),
-            running_count: 0,
+            running: Shares::new(workers_max),
+            at_work: BTreeMap::new(),
+            resting: BTreeMap::new(),
             active: BTreeMap::new(),
         }
     }
@@ -100,40 +103,44 @@ impl Queue {
     /// Takes the job that comes next, if a worker is free for it. The last workers, a quarter more than one caller can
     /// have, are for callers that have less than their share.
     pub(super) fn next(&mut self) -> Option<Job> {
-        let running = |caller: &Caller| self.running.get(caller).copied().unwrap_or(0);
-        let caller = self
-            .waiting
-            .keys()
-            .min_by_key(|caller| running(caller))?
-            .clone();
-        if self.running_count >= self.workers_max {
-            let kept = self.workers_max.div_ceil(4);
-            let others = self.running.len() + usize::from(!self.running.contains_key(&caller));
-            let share = (self.workers_max / others.max(1)).max(1);
-            let is_below = others > 1 && running(&caller) < share;
-            if !is_below || self.running_count >= self.workers_max + kept {
-                return None;
-            }
-        }
-        let jobs = self.waiting.get_mut(&caller)?;
-        let job = jobs.pop_front()?;
-        if jobs.is_empty() {
+        let running = |caller: &&Caller| self.running.held(caller);
+        let caller = self.waiting.keys().min_by_key(running)?.clone();
+        self.running.take(&caller, 1).ok()?;
+        let job = self.waiting.get_mut(&caller).and_then(VecDeque::pop_front);
+        if self.waiting.get(&caller).is_none_or(VecDeque::is_empty) {
             self.waiting.remove(&caller);
         }
+        let Some(job) = job else {
+            // Invariant: nobody is listed without a job.
+            self.running.give_back(&caller, 1);
+            return None;
+        };
         self.waiting_count -= 1;
-        *self.running.entry(caller).or_default() += 1;
-        self.running_count += 1;
+        self.at_work.insert(job.key, caller);
         Some(job)
     }
 
     /// Takes note that a worker is free again.
     pub(super) fn left(&mut self, job: &Job) {
-        self.running_count = self.running_count.saturating_sub(1);
-        if let Some(count) = self.running.get_mut(&job.caller) {
-            *count = count.saturating_sub(1);
-            if *count == 0 {
-                self.running.remove(&job.caller);
-            }
+        self.resting.remove(&job.key);
+        if let Some(caller) = self.at_work.remove(&job.key) {
+            self.running.give_back(&caller, 1);
+        }
+    }
+
+    /// Gives back the worker of a Task that only waits from here on.
+    pub(super) fn rest(&mut self, key: Position) {
+        if let Some(caller) = self.at_work.remove(&key) {
+            self.running.give_back(&caller, 1);
+            self.resting.insert(key, caller);
+        }
+    }
+
+    /// Counts a Task again that goes on after a rest. It does not wait for its turn: it has begun.
+    pub(super) fn go_on(&mut self, key: Position) {
+        if let Some(caller) = self.resting.remove(&key) {
+            self.running.add(&caller, 1);
+            self.at_work.insert(key, caller);
         }
     }
 
@@ -152,30 +159,26 @@ impl Queue {
         active.into_keys().collect()
     }
 
-    pub(super) fn active_count(&self) -> usize {
-        self.active.len()
-    }
-
     pub(super) fn waiting_count(&self) -> usize {
         self.waiting_count
     }
 
     pub(super) fn running_count(&self) -> usize {
-        self.running_count
+        self.running.total()
     }
 
     pub(super) fn has_free_worker(&self) -> bool {
-        self.running_count < self.workers_max
+        self.running.total() < self.running.max()
     }
 }
 
 #[cfg(test)]
-mod tests {
+pub(super) mod tests {
     use domain::{Links, Status, Timestamp};
 
     use super::*;
 
-    fn document(key: u64, actor: &str) -> Document {
+    pub(in crate::worker) fn document(key: u64, actor: &str) -> Document {
         let state = serde_json::json!({
             "object": "task", "session_id": "session_1", "workspace_id": "workspace_1", "status": Status::Submitted,
             "created_by": actor, "workflow": "agent", "branch_id": null, "parent_task_id": null, "submitted": key,
@@ -229,5 +232,25 @@ mod tests {
             queue.left(job);
         }
         assert_eq!(queue.next().map(|job| job.key.0), Some(9));
+    }
+
+    #[test]
+    fn f7_a_task_that_only_waits_has_no_worker() {
+        let mut queue = Queue::new(1);
+        for key in 1..=3 {
+            add(&mut queue, key, "holder");
+        }
+        let held = queue.next().unwrap();
+        assert!(queue.next().is_none());
+        queue.rest(held.key);
+        let next = queue.next().unwrap();
+        assert_eq!(next.key.0, 2);
+        queue.go_on(held.key);
+        assert_eq!(queue.running_count(), 2);
+        queue.left(&held);
+        queue.left(&next);
+        queue.rest(next.key);
+        assert_eq!(queue.running_count(), 0);
+        assert_eq!(queue.next().map(|job| job.key.0), Some(3));
     }
 }

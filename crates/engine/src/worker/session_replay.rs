@@ -231,7 +231,7 @@ impl Engine {
         planned: &Planned,
         fork: &SessionId,
     ) -> Result<TaskId, Refused> {
-        if self.shared.work.active_count() >= self.shared.limits.open_tasks_max {
+        if self.shared.work.is_full() {
             return Err(Refused::Busy {
                 what: "open_tasks_max",
             });

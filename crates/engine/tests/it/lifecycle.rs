@@ -374,7 +374,7 @@ async fn ap_sse_05_a_stream_delivers_history_then_live_once_and_ends_with_its_ta
 }
 
 #[tokio::test]
-async fn a_named_limit_bounds_the_tasks_being_worked_on() {
+async fn a_named_limit_bounds_the_tasks_that_are_open() {
     let engine = crate::support::engine_with(store(), |limits| limits.open_tasks_max = 2).await;
     submit(&engine, "hold").await;
     let (_, second, _) = submit(&engine, "hold").await;
@@ -385,8 +385,10 @@ async fn a_named_limit_bounds_the_tasks_being_worked_on() {
     assert!(
         matches!(
             refused,
-            Refused::Busy {
-                what: "open_tasks_max"
+            Refused::OverShare {
+                limit: "open_tasks_max",
+                held: 2,
+                max: 2
             }
         ),
         "{refused:?}"

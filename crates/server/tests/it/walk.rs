@@ -232,7 +232,7 @@ async fn a_repeated_request_gets_its_first_answer_also_when_nothing_new_is_taken
     let body = json!({"input": {}, "metadata": {"workflow": "hold"}});
     let (status, first) = api.post_with_key(&path, "once", body.clone()).await;
     assert_eq!(status, 202, "{first}");
-    assert_eq!(api.post(&path, body.clone()).await.0, 503);
+    assert_eq!(api.post(&path, body.clone()).await.0, 429);
     let (status, again) = api.post_with_key(&path, "once", body).await;
     assert_eq!((status, id(&again)), (202, id(&first)), "{again}");
 }

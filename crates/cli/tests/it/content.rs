@@ -1,0 +1,214 @@
+//! Content of artifacts, in and out, against the real program: how much memory it takes and what it leaves on the disk.
+
+use std::io::{Read, Write};
+use std::net::TcpStream;
+use std::path::Path;
+use std::time::{Duration, Instant};
+
+use serde_json::{Value, json};
+
+use crate::world::{Server, World};
+
+const MIB: usize = 1024 * 1024;
+
+/// A client that speaks HTTP/1.1 on sockets of its own, so that it can stop in the middle.
+struct Client {
+    address: String,
+    key: String,
+}
+
+impl Client {
+    fn new(world: &World, server: &Server) -> Self {
+        let key = std::fs::read_to_string(world.data().join("api-key")).unwrap();
+        Self {
+            address: server.address(),
+            key: key.trim().to_owned(),
+        }
+    }
+
+    /// Sends the head of a request and returns the connection.
+    fn begin(&self, method: &str, path: &str, length: usize) -> TcpStream {
+        let mut socket = TcpStream::connect(&self.address).unwrap();
+        socket
+            .set_read_timeout(Some(Duration::from_secs(60)))
+            .unwrap();
+        let head = format!(
+            "{method} {path} HTTP/1.1\r\nHost: localhost\r\nAuthorization: Bearer {}\r\nConnection: close\r\n\
+             Harn-Agents-Protocol-Version: agents-protocol-2026-04-25\r\nContent-Length: {length}\r\n\r\n",
+            self.key
+        );
+        socket.write_all(head.as_bytes()).unwrap();
+        socket
+    }
+
+    fn call(&self, method: &str, path: &str, body: &[u8]) -> (u16, Vec<u8>) {
+        let mut socket = self.begin(method, path, body.len());
+        socket.write_all(body).unwrap();
+        answer(&mut socket)
+    }
+
+    /// Registers an artifact and returns its id.
+    fn artifact(&self, sha256: Option<&str>) -> String {
+        let body = json!({"kind": "dataset", "mime_type": "a/b", "visibility": "public", "sha256": sha256});
+        let (status, body) = self.call("POST", "/v1/artifacts", body.to_string().as_bytes());
+        assert_eq!(status, 201, "{}", String::from_utf8_lossy(&body));
+        let made: Value = serde_json::from_slice(&body).unwrap();
+        made["id"].as_str().unwrap().to_owned()
+    }
+}
+
+/// Reads an answer to its end.
+fn answer(socket: &mut TcpStream) -> (u16, Vec<u8>) {
+    let mut all = Vec::new();
+    socket.read_to_end(&mut all).unwrap();
+    let end = all.windows(4).position(|four| four == b"\r\n\r\n").unwrap();
+    let status = std::str::from_utf8(&all[9..12]).unwrap().parse().unwrap();
+    (status, all[end + 4..].to_vec())
+}
+
+/// Bytes that do not repeat, from a number.
+fn noise(number: u64, length: usize) -> Vec<u8> {
+    let mut state = number.wrapping_mul(0x9E37_79B9_7F4A_7C15) | 1;
+    let words = (0..length / 8).flat_map(|_| {
+        state ^= state << 13;
+        state ^= state >> 7;
+        state ^= state << 17;
+        state.to_le_bytes()
+    });
+    words.collect()
+}
+
+/// The memory that a process has in KiB, now or at most.
+fn memory_kib(server: &Server, line: &str) -> usize {
+    let status = std::fs::read_to_string(format!("/proc/{}/status", server.pid())).unwrap();
+    let found = status.lines().find(|known| known.starts_with(line));
+    let number = found.unwrap().split_whitespace().nth(1);
+    number.unwrap().parse().unwrap()
+}
+
+fn size_of(folder: &Path) -> u64 {
+    let Ok(entries) = std::fs::read_dir(folder) else {
+        return 0;
+    };
+    let sizes = entries.map(|entry| {
+        let entry = entry.unwrap();
+        match entry.file_type().unwrap().is_dir() {
+            true => size_of(&entry.path()),
+            false => entry.metadata().unwrap().len(),
+        }
+    });
+    sizes.sum()
+}
+
+/// U25: what is transferred is not in memory: sixteen uploads at once, then downloads that nobody reads.
+#[test]
+fn u25_parallel_uploads_and_stalled_downloads_take_little_memory() {
+    // More than is allowed together, so that whoever keeps bodies in memory is found out.
+    let length = std::env::var("REPRISE_TEST_UPLOAD_MIB").map_or(12, |mib| mib.parse().unwrap());
+    let length = length * MIB;
+    let world = World::new();
+    let server = world.serve();
+    let client = Client::new(&world, &server);
+    let ids: Vec<String> = (0..16).map(|_| client.artifact(None)).collect();
+    let idle = memory_kib(&server, "VmRSS");
+    std::thread::scope(|scope| {
+        for (number, id) in ids.iter().enumerate() {
+            let client = &client;
+            scope.spawn(move || {
+                let path = format!("/v1/artifacts/{id}/content");
+                let (status, body) = client.call("PUT", &path, &noise(number as u64, length));
+                assert_eq!(status, 200, "{}", String::from_utf8_lossy(&body));
+            });
+        }
+    });
+    let uploads = memory_kib(&server, "VmHWM") - idle;
+    let stalled: Vec<TcpStream> = (0..24)
+        .map(|number| {
+            let path = format!("/v1/artifacts/{}/content", ids[number % 16]);
+            client.begin("GET", &path, 0)
+        })
+        .collect();
+    // Each has begun to answer and waits for its reader.
+    for mut socket in &stalled {
+        let mut first = [0; 12];
+        socket.read_exact(&mut first).unwrap();
+        assert_eq!(&first[9..12], b"200");
+    }
+    std::thread::sleep(Duration::from_millis(300));
+    let downloads = memory_kib(&server, "VmHWM") - idle;
+    println!(
+        "{length} bytes each: uploads {uploads} KiB, with downloads {downloads} KiB above {idle} KiB"
+    );
+    assert!(downloads < 64 * 1024, "{uploads} KiB, {downloads} KiB");
+    drop(stalled);
+    let (status, read) = client.call("GET", &format!("/v1/artifacts/{}/content", ids[3]), b"");
+    assert_eq!((status, read.len()), (200, length));
+    assert!(read == noise(3, length), "other bytes came back");
+    assert_eq!(size_of(&world.data().join("blobs/incoming")), 0);
+}
+
+/// F14: what is refused, given up or cut off by a crash leaves nothing on the disk.
+#[test]
+fn f14_uploads_that_come_to_nothing_leave_nothing_behind() {
+    let world = World::new();
+    let server = world.serve();
+    let client = Client::new(&world, &server);
+    let blobs = world.data().join("blobs");
+    let before = size_of(&blobs);
+    let stated = client.artifact(Some(&"0".repeat(64)));
+    let path = format!("/v1/artifacts/{stated}/content");
+    let (status, _) = client.call("PUT", &path, &noise(1, 5 * MIB));
+    assert_eq!(status, 409);
+    assert_eq!(size_of(&blobs), before, "refused");
+
+    let id = client.artifact(None);
+    let path = format!("/v1/artifacts/{id}/content");
+    let half = || {
+        let mut socket = client.begin("PUT", &path, 5 * MIB);
+        socket.write_all(&noise(2, 3 * MIB)).unwrap();
+        let began = Instant::now();
+        while size_of(&blobs) <= before {
+            assert!(began.elapsed() < Duration::from_secs(20), "nothing arrives");
+            std::thread::sleep(Duration::from_millis(10));
+        }
+        socket
+    };
+    drop(half());
+    let began = Instant::now();
+    while size_of(&blobs) > before {
+        assert!(began.elapsed() < Duration::from_secs(20), "given up");
+        std::thread::sleep(Duration::from_millis(10));
+    }
+    let socket = half();
+    server.kill();
+    drop(socket);
+    assert!(size_of(&blobs) > before, "the crash left something");
+    let server = world.serve();
+    assert_eq!(size_of(&blobs), before, "cleared by the start");
+    drop(server);
+    world.ok(&["log", "verify"]);
+}
+
+/// Content that was damaged on the disk is not passed off as what was stored: the answer ends before its length.
+#[test]
+fn damaged_content_is_never_sent_whole() {
+    let world = World::new();
+    let server = world.serve();
+    let client = Client::new(&world, &server);
+    let id = client.artifact(None);
+    let path = format!("/v1/artifacts/{id}/content");
+    let content = noise(5, 2 * MIB);
+    assert_eq!(client.call("PUT", &path, &content).0, 200);
+    let mut files = Vec::new();
+    for shelf in std::fs::read_dir(world.data().join("blobs")).unwrap() {
+        let entries = std::fs::read_dir(shelf.unwrap().path()).unwrap();
+        files.extend(entries.map(|entry| entry.unwrap().path()));
+    }
+    assert_eq!(files.len(), 1);
+    let mut bytes = std::fs::read(&files[0]).unwrap();
+    bytes[MIB] ^= 1;
+    std::fs::write(&files[0], bytes).unwrap();
+    let (status, read) = client.call("GET", &path, b"");
+    assert_eq!(status, 200, "its beginning was sound");
+    assert!(read.len() < content.len(), "{} bytes", read.len());
+}
