@@ -332,21 +332,25 @@ impl Call {
             .await?)
     }
 
-    /// Reads the body, decodes the request as the operation's row says, and has the engine carry it out.
-    pub(crate) async fn carry_out(&mut self) -> Result<Answer, Failure> {
-        let body = self.json().await?;
-        let decode = self
-            .operation
-            .decode
-            .ok_or_else(|| Failure::new(Code::InternalError, "internal error"))?;
-        let request = decode(&Incoming {
+    /// Decodes a body into the request that the operation's row says.
+    pub(crate) fn decode(&self, body: &Map<String, Value>) -> Result<Write, Failure> {
+        let lost = || Failure::new(Code::InternalError, "internal error");
+        let decode = self.operation.decode.ok_or_else(lost)?;
+        let incoming = Incoming {
             params: &self.params,
-            body: &body,
+            body,
             settings: Settings {
                 initial_messages_max: self.app.engine.limits().fork_messages_max,
                 replay_conformance: self.app.config.replay_conformance,
             },
-        })?;
+        };
+        Ok(decode(&incoming)?)
+    }
+
+    /// Reads the body, decodes it and has the engine carry it out.
+    pub(crate) async fn carry_out(&mut self) -> Result<Answer, Failure> {
+        let body = self.json().await?;
+        let request = self.decode(&body)?;
         self.dispatch(request, Value::Object(body)).await
     }
 

@@ -8,6 +8,7 @@ mod members;
 mod message;
 mod persona;
 mod task;
+mod unserved;
 
 pub use content::{
     create_branch, create_vault, create_workspace, register_artifact, update_workspace,
@@ -19,6 +20,7 @@ pub use task::{
     cancel_task, close_session, create_session, fork_session, replay_session, replay_task,
     respond_permission, submit_task, truncate_session, update_session,
 };
+pub use unserved::{UNSERVED, Unserved, Why, asked};
 
 use canon::{Map, Value};
 use domain::{Request, SessionId, TaskId};

@@ -1,8 +1,9 @@
 //! Sessions.
 
-use canon::Value;
-use domain::ResourceKind;
-use wire::decode::Members;
+use canon::{Map, Value};
+use domain::{Refusal, ResourceKind};
+use engine::Refused;
+use wire::decode::{self, Members};
 
 use super::{Routes, write};
 use crate::call::{Call, ok};
@@ -12,7 +13,7 @@ use crate::render;
 pub(super) fn routes(routes: Routes) -> Routes {
     routes
         .get("/v1/sessions", list)
-        .post("/v1/sessions", write)
+        .post("/v1/sessions", create)
         .get("/v1/sessions/{session_id}", read)
         .patch("/v1/sessions/{session_id}", write)
         .post("/v1/sessions/{session_id}/close", write)
@@ -29,6 +30,49 @@ pub(super) fn routes(routes: Routes) -> Routes {
 async fn list(call: Call) -> Reply {
     let filters = call.filters(&["workspace_id"])?;
     call.page(ResourceKind::Session, filters).await
+}
+
+async fn create(mut call: Call) -> Reply {
+    let body = call.json().await?;
+    let request = call.decode(&body)?;
+    refuse_lists(&call, &body).await?;
+    let answer = call.dispatch(request, Value::Object(body)).await?;
+    Ok(call.shown(&answer))
+}
+
+/// Refuses lists of resources that a Session would be given: what they name is looked up first, as everywhere.
+async fn refuse_lists(call: &Call, body: &Map<String, Value>) -> Result<(), Failure> {
+    for (row, value) in decode::asked("CreateSessionRequest", body) {
+        let decode::Why::Lists(object) = row.why else {
+            continue;
+        };
+        for id in value
+            .as_array()
+            .into_iter()
+            .flatten()
+            .filter_map(Value::as_str)
+        {
+            let known = match object {
+                "vault" => {
+                    let seen = call.app.engine.sees(&call.caller, ResourceKind::Vault, id);
+                    match seen.await {
+                        Ok(()) => true,
+                        Err(Refused::Domain(Refusal::NotFound { .. })) => false,
+                        Err(refused) => return Err(refused.into()),
+                    }
+                }
+                "skill" => call.app.skills().iter().any(|skill| skill.id() == id),
+                _ => false,
+            };
+            if !known {
+                let mut failure = Failure::not_found(object);
+                failure.param = Some(row.member.to_owned());
+                return Err(failure);
+            }
+        }
+        return Err(row.refusal().into());
+    }
+    Ok(())
 }
 
 async fn read(call: Call) -> Reply {

@@ -8,7 +8,7 @@ use domain::{
 
 use super::{
     CAPABILITIES_MAX, CAPABILITY_BYTES_MAX, Incoming, MIME_TYPE_BYTES_MAX, TEXT_BYTES_MAX,
-    URI_BYTES_MAX,
+    URI_BYTES_MAX, unserved,
 };
 use crate::InputError;
 
@@ -32,16 +32,17 @@ const SECRET_WORDS: [&str; 4] = [
 /// Names the member that is missing or wrong.
 pub fn create_workspace(incoming: &Incoming<'_>) -> Result<Request, InputError> {
     let members = incoming.members();
-    // Checked and left unused: there is no sandbox to configure.
     members.string_or_null("image", TEXT_BYTES_MAX)?;
     members.names("packages")?;
     members.object("network_policy")?;
     members.string_or_null("sandbox_backend", TEXT_BYTES_MAX)?;
-    Ok(Request::CreateWorkspace(NewWorkspace {
+    let new = NewWorkspace {
         name: members.required_string("name", TEXT_BYTES_MAX)?,
         root: members.required_string("root", TEXT_BYTES_MAX)?,
         metadata: members.metadata()?,
-    }))
+    };
+    unserved::refuse("CreateWorkspaceRequest", &members)?;
+    Ok(Request::CreateWorkspace(new))
 }
 
 /// Reads a change of a Workspace.
@@ -50,13 +51,15 @@ pub fn create_workspace(incoming: &Incoming<'_>) -> Result<Request, InputError> 
 /// Names the member that is wrong.
 pub fn update_workspace(incoming: &Incoming<'_>) -> Result<Request, InputError> {
     let members = incoming.members();
-    Ok(Request::UpdateWorkspace(UpdateWorkspace {
+    let update = UpdateWorkspace {
         id: incoming.id("workspace_id", WorkspaceId::OBJECT, WorkspaceId::parse)?,
         name: members.string("name", TEXT_BYTES_MAX)?,
         capabilities: members.strings("capabilities", CAPABILITIES_MAX, CAPABILITY_BYTES_MAX)?,
         quota_id: members.nullable_string("quota_id", domain::ID_BYTES_MAX)?,
         metadata: members.metadata_if_any()?,
-    }))
+    };
+    unserved::refuse("UpdateWorkspaceRequest", &members)?;
+    Ok(Request::UpdateWorkspace(update))
 }
 
 /// Reads a new Branch.

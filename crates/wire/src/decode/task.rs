@@ -7,7 +7,7 @@ use domain::{
 };
 
 use super::message;
-use super::{Incoming, Members, SUMMARY_BYTES_MAX, TEXT_BYTES_MAX};
+use super::{Incoming, Members, SUMMARY_BYTES_MAX, TEXT_BYTES_MAX, unserved};
 use crate::InputError;
 
 pub(crate) const MODES: [&str; 4] = ["ask", "architect", "code", "shadow"];
@@ -41,14 +41,16 @@ pub fn create_session(incoming: &Incoming<'_>) -> Result<Request, InputError> {
     if members.map().get("workspace_id") == Some(&Value::Null) {
         return Err(members.wrong("workspace_id", "must be a string"));
     }
-    Ok(Request::CreateSession(NewSession {
+    let new = NewSession {
         workspace_id: members.id("workspace_id", WorkspaceId::OBJECT, WorkspaceId::parse)?,
         mode_id: members.word_or_null("mode_id", &MODES)?,
         persona_id: members.string_or_null("persona_id", domain::ID_BYTES_MAX)?,
         model_policy: model_policy(&members)?.flatten(),
         initial_messages,
         metadata: members.metadata()?,
-    }))
+    };
+    unserved::refuse("CreateSessionRequest", &members)?;
+    Ok(Request::CreateSession(new))
 }
 
 /// Reads a change of a Session.
@@ -57,12 +59,14 @@ pub fn create_session(incoming: &Incoming<'_>) -> Result<Request, InputError> {
 /// Names the member that is wrong.
 pub fn update_session(incoming: &Incoming<'_>) -> Result<Request, InputError> {
     let members = incoming.members();
-    Ok(Request::UpdateSession(UpdateSession {
+    let update = UpdateSession {
         id: incoming.session_id()?,
         summary: members.nullable_string("summary", SUMMARY_BYTES_MAX)?,
         model_policy: model_policy(&members)?,
         metadata: members.metadata_if_any()?,
-    }))
+    };
+    unserved::refuse("UpdateSessionRequest", &members)?;
+    Ok(Request::UpdateSession(update))
 }
 
 /// Reads which Session is closed.
@@ -240,16 +244,9 @@ pub fn respond_permission(incoming: &Incoming<'_>) -> Result<Request, InputError
         members.boolean("remember")?;
     }
     members.metadata()?;
+    unserved::refuse("PermissionResponseRequest", &members)?;
     let kept = [
-        "reviewer",
-        "reason",
-        "metadata",
-        "scope",
-        "expires_at",
-        "remember",
-        "action_pattern",
-        "target_pattern",
-        "class",
+        "reviewer", "reason", "metadata", "scope", "remember", "class",
     ];
     let remarks = kept
         .into_iter()

@@ -52,6 +52,7 @@ fn refused_at(params: &[(&str, &str)], decode: Decode, cases: &[(Value, &str)]) 
             Err(InputError::Invalid { param, .. } | InputError::Unknown { param, .. }) => {
                 assert_eq!(param, *blamed, "{body}");
             }
+            Err(other) => panic!("{body}: {other:?}"),
             Ok(taken) => panic!("{body} was taken as {taken:?}"),
         }
     }
