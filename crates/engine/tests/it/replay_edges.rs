@@ -761,11 +761,7 @@ async fn uploaded_artifacts_are_made_again() {
         metadata: canon::Map::new(),
     });
     let artifact = world.write(register).await.unwrap().view.document.id;
-    let upload = Request::UploadContent {
-        id: domain::ArtifactId::parse(&artifact).unwrap(),
-        bytes: b"evidence".to_vec(),
-    };
-    world.write(upload).await.unwrap();
+    world.upload(&artifact, b"evidence").await;
     world.approve(&id, true).await;
     let source = world.ended(&id).await;
     let replay = world.replay(&id, json!({})).await;

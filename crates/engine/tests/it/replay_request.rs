@@ -571,11 +571,7 @@ pub(crate) async fn artifact(world: &World, bytes: &[u8]) -> String {
         metadata: canon::Map::new(),
     });
     let id = world.write(register).await.unwrap().view.document.id;
-    let upload = Request::UploadContent {
-        id: domain::ArtifactId::parse(&id).unwrap(),
-        bytes: bytes.to_vec(),
-    };
-    world.write(upload).await.unwrap();
+    world.upload(&id, bytes).await;
     id.to_string()
 }
 

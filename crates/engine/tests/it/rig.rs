@@ -246,6 +246,16 @@ impl World {
             .await
     }
 
+    /// Gives an artifact its content.
+    pub(crate) async fn upload(&self, artifact: &str, bytes: &[u8]) {
+        let id = domain::ArtifactId::parse(artifact).unwrap();
+        let mut content = self.engine.begin_upload();
+        content.push(bytes).await.unwrap();
+        let caller = engine::Caller::system();
+        let attached = self.engine.attach(&caller, &id, content, None).await;
+        attached.unwrap();
+    }
+
     /// Defines an agent and returns its id. Members given replace the defaults.
     pub(crate) async fn persona(&self, members: Value) -> String {
         let mut persona = json!({

@@ -26,6 +26,7 @@ mod receipts;
 mod records;
 mod replay;
 mod sessions;
+mod shares;
 mod sse;
 mod tasks;
 mod tls;
