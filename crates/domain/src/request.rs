@@ -8,8 +8,8 @@ use std::sync::Arc;
 use canon::{Digest, Map, Value};
 
 use crate::{
-    ArtifactId, ArtifactKind, BranchId, BranchKind, CreatePersona, PermissionId, PersonaChange,
-    PersonaId, Role, SessionId, TaskId, UpdateSession, UpdateWorkspace, Visibility, WorkspaceId,
+    ArtifactKind, BranchId, BranchKind, CreatePersona, PermissionId, PersonaChange, PersonaId,
+    Role, SessionId, TaskId, UpdateSession, UpdateWorkspace, Visibility, WorkspaceId,
 };
 
 /// A write.

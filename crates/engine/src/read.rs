@@ -526,15 +526,19 @@ impl Engine {
         Ok((artifact.mime_type, content))
     }
 
-    /// Reads an Artifact and its bytes, if the caller may see these.
+    /// Reads an Artifact and its bytes, if the caller may see these; none when there are more than may be read.
     pub(crate) async fn readable_artifact(
         &self,
         caller: &Caller,
         id: &str,
-    ) -> Result<(domain::Artifact, Vec<u8>), Refused> {
+        bytes_max: usize,
+    ) -> Result<Option<(domain::Artifact, Vec<u8>)>, Refused> {
         let (artifact, digest) = self.content_of(caller, id).await?;
+        if artifact.bytes.is_none_or(|bytes| bytes > bytes_max as u64) {
+            return Ok(None);
+        }
         match self.shared.store.blob(digest).await? {
-            Some(bytes) => Ok((artifact, bytes)),
+            Some(bytes) => Ok(Some((artifact, bytes))),
             None => Err(Refused::ContentUnavailable { reason: "redacted" }),
         }
     }

@@ -68,6 +68,17 @@ impl Target {
             .into());
         }
         let key = match &connection.key {
+            // A folder that came from elsewhere may hold the file, and the key is none of its own.
+            Some(_) if local && !is_loopback(&url) => {
+                return Err(Problem::new(
+                    format!(
+                        "`{}` names another machine, `{url}`: a key from elsewhere is not sent there",
+                        connection.data.join(ADDRESS_FILE).display()
+                    ),
+                    "name the server with --url or REPRISE_URL",
+                )
+                .into());
+            }
             Some(key) => key.clone(),
             None if local || is_loopback(&url) => local_key(&connection.data, key_file)?,
             None => {
@@ -161,6 +172,13 @@ mod tests {
         std::fs::write(home.path().join(ADDRESS_FILE), "https://192.0.2.1:9\n").unwrap();
         let target = Target::find(&connection(home.path(), None)).unwrap();
         assert_eq!(target.key, "rpk_local");
+        let mut given = connection(home.path(), None);
+        given.key = Some("rpk_of_another_server".to_owned());
+        let error = Target::find(&given).unwrap_err();
+        assert!(
+            error.to_string().contains("another machine"),
+            "S16: {error}"
+        );
         let error =
             Target::find(&connection(home.path(), Some("https://example.org"))).unwrap_err();
         assert!(error.to_string().contains("no key"), "{error}");

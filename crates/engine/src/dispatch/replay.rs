@@ -141,21 +141,23 @@ impl Engine {
                 continue;
             }
             // Whoever puts an Artifact into a run reads it: the same scopes, and no way around its visibility.
-            let (visibility, bytes) = match self.readable_artifact(caller, &id).await {
-                Ok((artifact, bytes)) => (artifact.visibility, bytes),
+            let left = OVERRIDES_BYTES_MAX - total;
+            let (visibility, bytes) = match self.readable_artifact(caller, &id, left).await {
+                Ok(Some((artifact, bytes))) => (artifact.visibility, bytes),
+                // Known before it is read.
+                Ok(None) => {
+                    return Err(Refused::Domain(Refusal::Policy {
+                        reason: "overrides_too_large",
+                        message: format!(
+                            "the artifacts of a replay's overrides may have {OVERRIDES_BYTES_MAX} bytes together"
+                        ),
+                    }));
+                }
                 // The request says which one it was.
                 Err(Refused::Domain(Refusal::NotFound { .. })) => continue,
                 Err(refused) => return Err(refused),
             };
             total += bytes.len();
-            if total > OVERRIDES_BYTES_MAX {
-                return Err(Refused::Domain(Refusal::Policy {
-                    reason: "overrides_too_large",
-                    message: format!(
-                        "the artifacts of a replay's overrides may have {OVERRIDES_BYTES_MAX} bytes together"
-                    ),
-                }));
-            }
             artifacts.insert(id, ReadArtifact { visibility, bytes });
         }
         replay::read_with(&request.body, source, &artifacts, request.conformance)
