@@ -275,6 +275,7 @@ fn runs(log: &mut Log) {
         Kind::AgentToolUse,
         Kind::AgentToolResult,
         Kind::AgentMemoryRead,
+        Kind::ContractDecided,
         Kind::ToolDenied,
         Kind::ToolFailed,
     ];

@@ -417,7 +417,7 @@ impl Engine {
             branch_id: spec.branch_id.clone(),
             parent_task_id: spec.parent_task_id.clone(),
             workflow: workflow.to_owned(),
-            persona: persona.map(|known| known.spec.snapshot(known.id)),
+            persona: persona.map(|known| self.snapshot(known)).transpose()?,
             input,
             metadata: spec.metadata.clone(),
         };

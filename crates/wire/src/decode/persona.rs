@@ -61,6 +61,7 @@ pub fn create_persona(body: &Map<String, Value>) -> Result<CreatePersona, InputE
             .unwrap_or(PersonaMemory::None),
         isolated_replay: members.boolean("isolated_replay")?.unwrap_or(false),
         forbids_replay: members.boolean("forbids_replay")?.unwrap_or(false),
+        contracts: members.string_or_null("contracts", NAME_BYTES_MAX)?,
     };
     Ok(CreatePersona {
         persona,
