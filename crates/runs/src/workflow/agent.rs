@@ -325,7 +325,7 @@ impl Loop {
     }
 
     /// Asks the model, unless a limit says no.
-    fn ask_model(&mut self, notes: Vec<Note>) -> Step {
+    fn ask_model(&mut self, mut notes: Vec<Note>) -> Step {
         if let Some((limit, message)) = self.persona.exceeded(self.turn, &self.used) {
             return exceeded(limit, message, notes);
         }
@@ -348,7 +348,7 @@ impl Loop {
             match planned {
                 Ok((narrowing, told)) => {
                     self.allowed = Some(narrowing.allowed.into_iter().collect());
-                    self.notes.extend(told);
+                    notes.extend(told);
                 }
                 Err(fault) => {
                     return with_notes(refused(fault), notes);
