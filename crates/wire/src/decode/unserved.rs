@@ -62,6 +62,7 @@ pub const UNSERVED: &[Unserved] = &[
     row("UpdatePersonaRequest", "system_prompt", Why::Fixed),
     row("UpdatePersonaRequest", "model", Why::Fixed),
     row("UpdatePersonaRequest", "limits", Why::Fixed),
+    row("UpdatePersonaRequest", "contracts", Why::Fixed),
     row("UpdatePersonaRequest", "memory", Why::Fixed),
     row("UpdatePersonaRequest", "isolated_replay", Why::Fixed),
     row("UpdatePersonaRequest", "forbids_replay", Why::Fixed),
