@@ -137,18 +137,13 @@ async fn u7_an_interrupt_that_nobody_took_up_survives_a_crash() {
     outside.says("llm:main:2", "after the crash");
     let world = World::new(outside).await;
     let session = world.session().await;
-    let mut holds = Vec::new();
-    for _ in 0..crate::support::limits().workers_max {
-        let hold = world.submit(&session, Some("hold"), None, "x".into()).await;
-        world.reach(&hold, Status::Working).await;
-        holds.push(hold);
-    }
+    let busy = world.occupy(&session).await;
     // Nobody is free for it: it is interrupted before it has begun.
     let id = world.submit(&session, None, None, "go".into()).await;
     world.write(interrupt(&id, "now this")).await.unwrap();
     assert_eq!(world.task(&id).await.interrupts.len(), 1);
     let world = world.reopened_with(crate::rig::registry("1")).await;
-    for id in holds {
+    for id in busy {
         let cancel = Request::CancelTask { id, reason: None };
         world.write(cancel).await.unwrap();
     }

@@ -108,21 +108,13 @@ async fn b12_02_failed_and_canceled_sources_end_as_they_ended() {
 async fn b12_02_canceled_before_it_began() {
     let world = World::new(Outside::new()).await;
     let session = world.session().await;
-    // Four workers, all busy.
-    let mut held = Vec::new();
-    for _ in 0..4 {
-        held.push(
-            world
-                .submit(&session, Some("hold"), None, "wait".into())
-                .await,
-        );
-    }
+    let busy = world.occupy(&session).await;
     let id = world.submit(&session, None, None, "go".into()).await;
     assert_eq!(world.task(&id).await.status, Status::Submitted);
     world.cancel(&id).await;
     let canceled = world.ended(&id).await;
     assert!(!canceled.kinds().contains(&"task.started"));
-    for id in held {
+    for id in busy {
         world.cancel(&id).await;
     }
     assert_same(&canceled, &world.replay(&id, json!({})).await);

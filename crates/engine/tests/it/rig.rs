@@ -246,6 +246,22 @@ impl World {
             .await
     }
 
+    /// Gives every worker something to do that does not end by itself, and returns the tasks.
+    pub(crate) async fn occupy(&self, session: &SessionId) -> Vec<TaskId> {
+        const KEY: &str = "host:busy:main:1";
+        self.outside.delay(KEY, 3_600_000);
+        let steps = json!({"steps": [[{"key": KEY, "kind": "host", "repeatable": true}]]});
+        let mut busy = Vec::new();
+        for _ in 0..limits().workers_max {
+            let id = self
+                .submit(session, Some("steps"), None, steps.clone())
+                .await;
+            self.reach(&id, Status::Working).await;
+            busy.push(id);
+        }
+        busy
+    }
+
     /// Gives an artifact its content.
     pub(crate) async fn upload(&self, artifact: &str, bytes: &[u8]) {
         let id = domain::ArtifactId::parse(artifact).unwrap();

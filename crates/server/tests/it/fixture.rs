@@ -5,10 +5,10 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use domain::Timestamp;
-use engine::port::{ApiKey, MemoryStore, Store};
+use engine::port::{ApiKey, BoxFuture, Deltas, MemoryStore, Performer, Store};
 use engine::{Engine, Limits, Offline, Parts};
 use reqwest::{Client, Method, RequestBuilder, StatusCode};
-use runs::workflow::{Registry, builtin};
+use runs::workflow::{Effect, EffectKind, Performed, Registry, builtin};
 use serde_json::{Value, json};
 use server::world::{RandomIds, SystemClock, TokioSpawn};
 use server::{Config, bind};
@@ -21,6 +21,23 @@ pub(crate) const VERSION: &str = "agents-protocol-2026-04-25";
 pub(crate) const KEY: &str = "rk_test_0123456789abcdef";
 /// The key of somebody who decides what tasks of the first key ask approval for.
 pub(crate) const APPROVER_KEY: &str = "rk_approver_0123456789abcdef";
+
+/// The words at which the model does not come to an end: its task keeps a worker until it is canceled.
+const BUSY: &str = "stay busy";
+
+/// The outside of these tests.
+#[derive(Debug)]
+struct Outside;
+
+impl Performer for Outside {
+    fn perform(&self, effect: Effect, deltas: Deltas) -> BoxFuture<'static, Performed> {
+        let is_busy = effect.kind == EffectKind::Model && effect.request.to_string().contains(BUSY);
+        match is_busy {
+            true => Box::pin(std::future::pending()),
+            false => Offline.perform(effect, deltas),
+        }
+    }
+}
 
 /// A server that stops with the test.
 pub(crate) struct Server {
@@ -94,7 +111,7 @@ impl Server {
             clock: Arc::new(SystemClock),
             ids: Arc::new(RandomIds),
             spawn: Arc::new(TokioSpawn),
-            performer: Arc::new(Offline),
+            performer: Arc::new(Outside),
             secrets: None,
             workflows: Registry::new(builtin()),
             authority: engine::Authority::with_one_key("harness_test", "key_test", &[9; 32])
@@ -165,6 +182,20 @@ pub(crate) struct Api {
 pub(crate) type Got = (u16, Value);
 
 impl Api {
+    /// Submits a task that keeps a worker until it is canceled.
+    pub(crate) async fn busy(&self, session: &str) -> Value {
+        let body = json!({"input": {"role": "user", "content": BUSY}});
+        let (status, task) = self
+            .post(&format!("/v1/sessions/{session}/tasks"), body)
+            .await;
+        assert_eq!(
+            (status, &task["status"]),
+            (202, &json!("WORKING")),
+            "{task}"
+        );
+        task
+    }
+
     pub(crate) fn request(&self, method: &str, path: &str) -> RequestBuilder {
         let method: Method = method.parse().unwrap();
         // One person with two keys, as on the command line.

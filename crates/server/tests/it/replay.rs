@@ -425,7 +425,7 @@ async fn ap_rpl_14_streams_mark_what_was_replayed() {
     let api = server.client();
     let session = api.session().await;
     let task = finished(&api, &session, "agent").await;
-    let held = api.task(&session, "hold").await;
+    let held = api.busy(&session).await;
     let (status, waiting) = api.post(&path(&task), json!({})).await;
     assert_eq!((status, &waiting["status"]), (202, &json!("SUBMITTED")));
     let mut live =
@@ -454,7 +454,7 @@ async fn a_replay_that_waits_for_a_worker_can_be_canceled() {
     let api = server.client();
     let session = api.session().await;
     let task = finished(&api, &session, "agent").await;
-    api.task(&session, "hold").await;
+    api.busy(&session).await;
     let body = llm(json!({"kind": "llm_provider_response", "value": saying("never said")}));
     let (_, waiting) = api.post(&path(&task), body).await;
     let (status, canceled) = api

@@ -165,18 +165,11 @@ async fn b10_a_source_that_is_gone_when_the_replay_begins_fails_it() {
     let world = World::new(Outside::new()).await;
     let source = chained_source(&world).await;
     let session = world.session().await;
-    let mut held = Vec::new();
-    for _ in 0..4 {
-        held.push(
-            world
-                .submit(&session, Some("hold"), None, "wait".into())
-                .await,
-        );
-    }
+    let busy = world.occupy(&session).await;
     let id = world.replay_id(&source.id, json!({})).await;
     assert_eq!(world.task(&id).await.status, Status::Submitted);
     world.store.damage(source.id.as_str(), None);
-    world.cancel(&held[0]).await;
+    world.cancel(&busy[0]).await;
     let replay = world.ended(&id).await;
     let first = first_unavailable(&replay);
     assert_eq!(
