@@ -252,6 +252,14 @@ pub(crate) enum TaskCommand {
     /// Show a task
     #[command(after_help = "Example:\n  reprise task get task_0123 --json")]
     Get(TaskGetArgs),
+    /// Show a run: what was asked, every model request and answer, every tool call and decision, the end
+    #[command(
+        after_help = "Requests are put together from the record, and each says whether it has the recorded digest.\n\
+        Exit 1 when one does not. With a file nothing but the file is read.\n\n\
+        Examples:\n  reprise task show task_0123\n  reprise task show task_0123 --step 3\n  \
+        reprise task show run.bundle --json\n  reprise task show task_0123 --step 3 --raw"
+    )]
+    Show(TaskShowArgs),
     /// List tasks, oldest first
     #[command(
         after_help = "Examples:\n  reprise task list\n  reprise task list --session session_0123 --limit 10 --json"
@@ -325,6 +333,27 @@ pub(crate) struct TaskGetArgs {
     /// Print JSON
     #[arg(long)]
     pub(crate) json: bool,
+    #[command(flatten)]
+    pub(crate) connection: Connection,
+}
+
+/// `reprise task show`
+#[derive(Debug, Args)]
+pub(crate) struct TaskShowArgs {
+    /// The task, or a file that `reprise task export` wrote
+    pub(crate) task: String,
+    /// Only this step, with everything that is known of it
+    #[arg(long, value_name = "N", value_parser = positive)]
+    pub(crate) step: Option<usize>,
+    /// Print the stored bytes of the events instead, each after its digest
+    #[arg(long, conflicts_with = "json")]
+    pub(crate) raw: bool,
+    /// Print JSON
+    #[arg(long)]
+    pub(crate) json: bool,
+    /// Write to the terminal and not into a pager
+    #[arg(long)]
+    pub(crate) no_pager: bool,
     #[command(flatten)]
     pub(crate) connection: Connection,
 }
@@ -566,6 +595,13 @@ pub(crate) struct ConformanceArgs {
     /// Print JSON
     #[arg(long)]
     pub(crate) json: bool,
+}
+
+fn positive(text: &str) -> Result<usize, String> {
+    match text.parse() {
+        Ok(number) if number > 0 => Ok(number),
+        _ => Err("a number from 1".to_owned()),
+    }
 }
 
 pub(crate) fn key_value(text: &str) -> Result<(String, String), String> {

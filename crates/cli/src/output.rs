@@ -4,6 +4,7 @@
 //! server pass through [`printable`], so that no event can drive somebody's terminal.
 
 mod event;
+mod pager;
 
 use std::fmt;
 use std::io::{self, IsTerminal, Write};
@@ -11,7 +12,8 @@ use std::io::{self, IsTerminal, Write};
 use indicatif::{ProgressBar, ProgressDrawTarget, ProgressStyle};
 use serde_json::Value;
 
-pub(crate) use event::{KIND_WIDTH, event_line};
+pub(crate) use event::{KIND_WIDTH, event_line, is_told_elsewhere};
+pub(crate) use pager::Pager;
 
 /// Where data goes.
 #[derive(Debug)]
@@ -108,6 +110,12 @@ impl Output {
 /// Says something to the person at the terminal. That nobody listens is no error.
 pub(crate) fn talk(text: impl fmt::Display) {
     let _ = writeln!(io::stderr().lock(), "{text}");
+}
+
+/// Returns how many characters fit into a line: none when the output is not a terminal, where nothing is cut off.
+pub(crate) fn width() -> Option<usize> {
+    let size = console::Term::stdout().size_checked()?;
+    io::stdout().is_terminal().then_some(usize::from(size.1))
 }
 
 /// Replaces control characters.

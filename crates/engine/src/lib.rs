@@ -5,6 +5,7 @@
 //! limits and the settle window live here and nowhere else.
 
 mod caller;
+mod content;
 mod dispatch;
 mod engine;
 mod imported;
@@ -28,6 +29,7 @@ mod wait;
 mod worker;
 
 pub use caller::{APPROVE, Caller, SCOPES};
+pub use content::EXPANDED_BYTES_MAX;
 pub use dispatch::{Answer, Idempotency, Settle};
 pub use engine::{Engine, Parts};
 pub use limits::Limits;

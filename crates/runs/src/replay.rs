@@ -14,13 +14,14 @@ mod proof;
 mod request;
 mod run;
 mod source;
+pub mod transcript;
 
 pub use bundle::Log;
 pub use bundle::{
     BUNDLE_BYTES_MAX, BUNDLE_FORMAT, Bundle, ReadBundleError, bundle_names, request_names,
 };
 pub use failure::{Divergence, Failure, Unavailable};
-pub use keys::{Key, NoDecision, keys, kind_of, question, readable, text_value};
+pub use keys::{Key, NoDecision, keys, kind_of, message_words, question, readable, text_value};
 pub use outcome::{Emission, End, Replayed, broken};
 pub use proof::{CONFORMANCE_ISSUER, Issuing, receipt};
 pub use request::{

@@ -76,6 +76,35 @@ pub fn frame(bytes: &[u8], replayed: bool) -> Vec<u8> {
     out
 }
 
+/// True when an event may keep members of its payload beside itself. Cheap, and sometimes true of one that does not.
+pub fn may_keep_beside(bytes: &[u8]) -> bool {
+    const NAME: &[u8] = b"\"blobs\":{";
+    bytes.windows(NAME.len()).any(|window| window == NAME)
+}
+
+/// Returns the frame of a stored event with content in its place that the event keeps beside itself. `expanded` names
+/// these members: without them, and without the other delivery marks, the event is what is stored.
+pub fn expanded_frame(bytes: &[u8], replayed: bool, content: &[(String, Value)]) -> Vec<u8> {
+    let Ok(Value::Object(mut event)) = serde_json::from_slice::<Value>(bytes) else {
+        return frame(bytes, replayed);
+    };
+    let Some(Value::Object(payload)) = event.get_mut("payload") else {
+        return frame(bytes, replayed);
+    };
+    let mut expanded = Vec::new();
+    for (member, value) in content {
+        if !payload.contains_key(member) {
+            payload.insert(member.clone(), value.clone());
+            expanded.push(member.as_str());
+        }
+    }
+    if expanded.is_empty() {
+        return frame(bytes, replayed);
+    }
+    event.insert("expanded".to_owned(), json!(expanded));
+    frame(&canon::jcs(&Value::Object(event)), replayed)
+}
+
 /// Appends JSON with the characters escaped that some readers of streams take for the end of a line: U+0085, U+2028
 /// and U+2029. JSON has them only inside strings, where the escape means the same.
 fn push_one_line(out: &mut Vec<u8>, json: &[u8]) {

@@ -20,7 +20,9 @@ use crate::command::serve::{Server, Signals};
 use crate::command::task::{NewTask, decide, ending, new_session, paint, say, stop, user_message};
 use crate::config::Settings;
 use crate::exit::{Exit, OrHint};
-use crate::output::{KIND_WIDTH, Output, Paint, Table, event_line, shorten};
+use crate::output::{
+    KIND_WIDTH, Output, Paint, Table, event_line, is_told_elsewhere, shorten, width,
+};
 use crate::receipt::Findings;
 
 /// Takes the tour.
@@ -247,8 +249,11 @@ impl Guide<'_> {
     async fn show(&mut self, id: &str, cursor: &mut Cursor, until: &Act) -> anyhow::Result<Task> {
         let out = &mut self.out;
         follow(self.client, id, cursor, |event| {
-            let line = event_line(out, event);
-            out.line(format_args!("   {line}"))?;
+            if !is_told_elsewhere(event) {
+                let room = width().map(|width| width.saturating_sub(3));
+                let line = event_line(out, event, room);
+                out.line(format_args!("   {line}"))?;
+            }
             Ok(if until.is_due(event) {
                 Flow::Stop
             } else {

@@ -125,6 +125,11 @@ pub(crate) fn run(args: &ReplayArgs) -> anyhow::Result<Exit> {
 
 /// Reads a bundle.
 pub(crate) fn read_source(file: &Path) -> anyhow::Result<Source> {
+    source_of(&read_bytes(file)?, &format!("`{}`", file.display()))
+}
+
+/// Reads a file that is no larger than a bundle can be.
+pub(crate) fn read_bytes(file: &Path) -> anyhow::Result<Vec<u8>> {
     let hint = "name a file that `reprise task export` wrote";
     let name = format!("`{}`", file.display());
     let size = std::fs::metadata(file).or_hint(&name, hint)?.len();
@@ -132,8 +137,7 @@ pub(crate) fn read_source(file: &Path) -> anyhow::Result<Source> {
         let message = format!("{name} has more than {BUNDLE_BYTES_MAX} bytes");
         return Err(Problem::new(message, hint).into());
     }
-    let bytes = std::fs::read(file).or_hint(&name, hint)?;
-    source_of(&bytes, &name)
+    std::fs::read(file).or_hint(&name, hint)
 }
 
 /// Reads the bytes of a bundle.

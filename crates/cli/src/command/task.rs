@@ -1,5 +1,7 @@
 //! `reprise task`: submit, get, list, watch, answer, cancel.
 
+mod show;
+
 use std::io::{Read, Write as _};
 use std::path::Path;
 
@@ -13,7 +15,7 @@ use crate::client::{
     Client, Cursor, Flow, Page, Target, Task, TaskStatus, Write, follow, fresh_key,
 };
 use crate::exit::{Exit, OrHint, Problem};
-use crate::output::{Output, Paint, Table, event_line, shorten, talk};
+use crate::output::{Output, Paint, Table, event_line, is_told_elsewhere, shorten, talk, width};
 
 /// The most bytes of input that are read.
 const INPUT_BYTES_MAX: u64 = 64 * 1024 * 1024;
@@ -25,6 +27,7 @@ pub(crate) async fn run(command: TaskCommand) -> anyhow::Result<Exit> {
     match command {
         TaskCommand::Submit(args) => submit(args).await,
         TaskCommand::Get(args) => get(args).await,
+        TaskCommand::Show(args) => show::run(args).await,
         TaskCommand::List(args) => list(args).await,
         TaskCommand::Watch(args) => {
             let client = Client::new(Target::find(&args.connection)?)?;
@@ -74,7 +77,7 @@ async fn submit(args: TaskSubmitArgs) -> anyhow::Result<Exit> {
         }
         return watch(&client, &task.id, args.json).await;
     }
-    show(&task, args.json)?;
+    shown(&task, args.json)?;
     Ok(match task.status {
         TaskStatus::Failed | TaskStatus::Canceled => Exit::No,
         ref other => other.reading(),
@@ -337,11 +340,12 @@ async fn list(args: TaskListArgs) -> anyhow::Result<Exit> {
 
 async fn watch(client: &Client, id: &str, json: bool) -> anyhow::Result<Exit> {
     let mut out = Output::stdout();
-    let task = follow(client, id, &mut Cursor::default(), |event| {
+    let mut cursor = Cursor::default();
+    let following = follow(client, id, &mut cursor, |event| {
         if json {
             out.line(&event.raw)?;
-        } else {
-            out.line(event_line(&out, event))?;
+        } else if !is_told_elsewhere(event) {
+            out.line(event_line(&out, event, width()))?;
         }
         match event.kind.as_str() {
             "task.input_required" => {
@@ -361,8 +365,17 @@ async fn watch(client: &Client, id: &str, json: bool) -> anyhow::Result<Exit> {
         } else {
             Flow::Continue
         })
-    })
-    .await?;
+    });
+    let task = tokio::select! {
+        task = following => task?,
+        _ = tokio::signal::ctrl_c() => {
+            talk(format_args!(
+                "no longer watching; the task goes on. To watch it again: reprise task watch {id}; \
+                 to end it: reprise task cancel {id}"
+            ));
+            return Ok(Exit::Fault);
+        }
+    };
     if !json {
         talk(ending(&task));
     }
@@ -389,7 +402,7 @@ async fn answer(args: TaskAnswerArgs) -> anyhow::Result<Exit> {
         None => decide(&client, &args.id, args.approve, args.reason.as_deref()).await?,
     }
     let task = client.task(&args.id).await?;
-    show(&task, args.json)?;
+    shown(&task, args.json)?;
     Ok(task.status.reading())
 }
 
@@ -478,7 +491,7 @@ async fn export(args: TaskExportArgs) -> anyhow::Result<Exit> {
 async fn cancel(args: TaskCancelArgs) -> anyhow::Result<Exit> {
     let client = Client::new(Target::find(&args.connection)?)?;
     let task = stop(&client, &args.id, args.reason.as_deref()).await?;
-    show(&task, args.json)?;
+    shown(&task, args.json)?;
     Ok(task.status.reading())
 }
 
@@ -496,7 +509,7 @@ pub(crate) async fn stop(
     Task::read(answer)
 }
 
-fn show(task: &Task, json: bool) -> anyhow::Result<()> {
+fn shown(task: &Task, json: bool) -> anyhow::Result<()> {
     let mut out = Output::stdout();
     if json {
         return out.json(&task.raw);

@@ -33,6 +33,8 @@ mod replays;
 #[cfg(test)]
 mod serving;
 #[cfg(test)]
+mod showing;
+#[cfg(test)]
 mod tasks;
 #[cfg(test)]
 mod tls;

@@ -56,6 +56,12 @@ async fn download(call: Call) -> Reply {
             "application/jsonl".to_owned(),
             engine.event_log_content(&call.caller, task).await?,
         ),
+        // What an event keeps beside itself is named by the event.
+        None if engine.is_event_id(id) => {
+            let member = call.query("member")?;
+            let bytes = engine.event_content(&call.caller, id, member).await?;
+            ("application/json".to_owned(), bytes)
+        }
         None => engine.artifact_content(&call.caller, id).await?,
     };
     let mime_type = HeaderValue::from_str(&mime_type)

@@ -308,6 +308,16 @@ pub(super) fn parameters() -> Value {
         query("from", text(), "The smaller head: its size or its id"),
         query("to", text(), "The larger head: its size or its id"),
         query("other", text(), "The task to compare with"),
+        query(
+            "step",
+            json!({"type": "integer", "minimum": 1}),
+            "Only the step with this number, told whole",
+        ),
+        query(
+            "member",
+            text(),
+            "For the id of an event: which member of its payload, where several are kept beside it",
+        ),
         header(
             "protocol_version",
             VERSION_HEADER,

@@ -620,7 +620,8 @@ pub(super) const OPERATIONS: &[Operation] = &[
         "Artifacts",
         Bytes,
         needs(&["artifacts:read"], InPath(ResourceKind::Artifact)),
-    ),
+    )
+    .query(&["member"]),
     Operation::new(
         "get",
         "/v1/events",
