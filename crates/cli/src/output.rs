@@ -8,6 +8,7 @@ mod pager;
 
 use std::fmt;
 use std::io::{self, IsTerminal, Write};
+use std::sync::atomic::{AtomicBool, Ordering};
 
 use indicatif::{ProgressBar, ProgressDrawTarget, ProgressStyle};
 use serde_json::Value;
@@ -107,8 +108,28 @@ impl Output {
     }
 }
 
-/// Says something to the person at the terminal. That nobody listens is no error.
+/// True when only what was asked for is printed.
+static QUIET: AtomicBool = AtomicBool::new(false);
+
+/// Leaves out what nobody asked for from now on.
+pub(crate) fn be_quiet(quiet: bool) {
+    QUIET.store(quiet, Ordering::Relaxed);
+}
+
+/// True when only what was asked for is printed.
+pub(crate) fn is_quiet() -> bool {
+    QUIET.load(Ordering::Relaxed)
+}
+
+/// Says something to the person at the terminal, unless they want quiet. That nobody listens is no error.
 pub(crate) fn talk(text: impl fmt::Display) {
+    if !is_quiet() {
+        complain(text);
+    }
+}
+
+/// Says what went wrong, whoever wants quiet.
+pub(crate) fn complain(text: impl fmt::Display) {
     let _ = writeln!(io::stderr().lock(), "{text}");
 }
 

@@ -37,7 +37,7 @@ pub use log_tree::{Beginning, Proof, newest_checkpoint, seal_first};
 pub use metrics::{Histogram, Metrics};
 pub use offline::Offline;
 pub use proof::{ReceiptForm, VerifyRequest};
-pub use read::{EventPage, EventRange, ListRequest, Page};
+pub use read::{EventPage, EventRange, ListRequest, Look, Order, Page};
 pub use receipt::Authority;
 pub use refused::Refused;
 pub use request::*;

@@ -18,7 +18,8 @@ pub mod render;
 pub use cursor::Cursor;
 pub use error::{Code, ErrorBody, InputError};
 pub use event::{
-    error_frame, event_list, expanded_frame, frame, heartbeat, may_keep_beside, with_delivery_marks,
+    compact_event, error_frame, event_list, expanded_frame, frame, heartbeat, may_keep_beside,
+    with_delivery_marks,
 };
 pub use list::list;
 

@@ -13,6 +13,8 @@ mod contracts;
 #[cfg(test)]
 mod demo;
 #[cfg(test)]
+mod finding;
+#[cfg(test)]
 mod foreign;
 #[cfg(test)]
 mod help;

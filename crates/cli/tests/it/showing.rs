@@ -32,7 +32,7 @@ const PERSONA: &str = "name: counter\nversion: '1'\nentry_workflow: agent\ndescr
 /// A server with a persona whose model calls a tool and then gives a long answer.
 fn counting(world: &World) -> (crate::world::Server, String) {
     let home = world.home.path();
-    let long = format!("START {} END", "three words ".repeat(600));
+    let long = format!("START {}END", "three words ".repeat(600));
     let answers = format!(
         "answers:\n  - when: {{ key: \"llm:main:1\" }}\n    answer: Let me count.\n    tool_calls:\n      \
          - name: count_words\n        arguments: {{ file: note.txt }}\n  - answer: {}\n",

@@ -66,7 +66,7 @@ pub(super) fn create_branch(
     decider: &mut Decider<'_>,
     order: &CreateBranch,
 ) -> Result<ResourceRef, Refusal> {
-    let (_, session) = decider.session(&order.session_id)?;
+    let (_, session) = decider.open_session(&order.session_id)?;
     let place = Place::of_session(&order.session_id, session);
     let parent = match &order.parent_branch_id {
         Some(parent) => {
@@ -119,9 +119,12 @@ pub(super) fn register_artifact(
         ..Place::default()
     };
     if let Some(id) = &order.session_id {
-        let (_, session) = decider.session(id).map_err(|_| Refusal::NotFound {
-            object: "session",
-            param: Some("session_id"),
+        let (_, session) = decider.open_session(id).map_err(|refusal| match refusal {
+            Refusal::NotFound { object, .. } => Refusal::NotFound {
+                object,
+                param: Some("session_id"),
+            },
+            other => other,
         })?;
         place.workspace_id = Some(session.workspace_id.clone());
         place.session_id = Some(id.clone());

@@ -23,7 +23,8 @@ pub(super) fn routes(routes: Routes) -> Routes {
 
 async fn list(call: Call) -> Reply {
     let filters = call.filters(&["workspace_id", "session_id", "task_id"])?;
-    call.page(ResourceKind::Artifact, filters).await
+    call.narrowed_page(ResourceKind::Artifact, filters, &[], &[])
+        .await
 }
 
 async fn register(mut call: Call) -> Reply {

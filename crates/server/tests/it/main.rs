@@ -21,6 +21,7 @@ mod listening;
 mod personas;
 mod privacy;
 mod properties;
+mod reading;
 mod receipts;
 mod records;
 mod replay;

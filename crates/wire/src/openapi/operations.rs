@@ -24,6 +24,7 @@ pub(super) const OPERATIONS: &[Operation] = &[
         Json("RuntimeVersion"),
         PUBLIC,
     ),
+    Operation::new("get", "/", "getStartPage", "Discovery", PlainText, PUBLIC),
     Operation::new(
         "get",
         "/openapi.json",
@@ -197,7 +198,17 @@ pub(super) const OPERATIONS: &[Operation] = &[
         Json("SessionList"),
         needs(&["sessions:read"], Filtered),
     )
-    .query(&["workspace_id", "limit", "cursor"]),
+    .query(&[
+        "workspace_id",
+        "limit",
+        "cursor",
+        "order",
+        "status",
+        "persona_id",
+        "created_after",
+        "created_before",
+        "metadata",
+    ]),
     Operation::new(
         "post",
         "/v1/sessions",
@@ -324,7 +335,17 @@ pub(super) const OPERATIONS: &[Operation] = &[
         Json("TaskList"),
         needs(&["tasks:read"], InPath(ResourceKind::Session)),
     )
-    .query(&["limit", "cursor"]),
+    .query(&[
+        "limit",
+        "cursor",
+        "order",
+        "status",
+        "persona_id",
+        "workflow",
+        "created_after",
+        "created_before",
+        "metadata",
+    ]),
     Operation::new(
         "post",
         "/v1/sessions/{session_id}/tasks",
@@ -362,7 +383,7 @@ pub(super) const OPERATIONS: &[Operation] = &[
         Json("EventList"),
         needs(&["events:read"], InPath(ResourceKind::Session)),
     )
-    .query(&["after_event_id", "limit", "cursor", "after"]),
+    .query(&["after_event_id", "limit", "cursor", "after", "view"]),
     Operation::new(
         "get",
         "/v1/sessions/{session_id}/events/stream",
@@ -380,7 +401,19 @@ pub(super) const OPERATIONS: &[Operation] = &[
         Json("TaskList"),
         needs(&["tasks:read"], Filtered),
     )
-    .query(&["workspace_id", "session_id", "limit", "cursor"]),
+    .query(&[
+        "workspace_id",
+        "session_id",
+        "limit",
+        "cursor",
+        "order",
+        "status",
+        "persona_id",
+        "workflow",
+        "created_after",
+        "created_before",
+        "metadata",
+    ]),
     Operation::new(
         "post",
         "/v1/tasks",
@@ -416,7 +449,16 @@ pub(super) const OPERATIONS: &[Operation] = &[
         Json("PermissionRequestList"),
         needs(&["tasks:read"], Filtered),
     )
-    .query(&["session_id", "task_id", "limit", "cursor"]),
+    .query(&[
+        "session_id",
+        "task_id",
+        "limit",
+        "cursor",
+        "order",
+        "status",
+        "created_after",
+        "created_before",
+    ]),
     Operation::new(
         "get",
         "/v1/tasks/{task_id}/permission-requests",
@@ -425,7 +467,22 @@ pub(super) const OPERATIONS: &[Operation] = &[
         Json("PermissionRequestList"),
         needs(&["tasks:read"], InPath(ResourceKind::Task)),
     )
-    .query(&["limit", "cursor"]),
+    .query(&[
+        "limit",
+        "cursor",
+        "order",
+        "status",
+        "created_after",
+        "created_before",
+    ]),
+    Operation::new(
+        "get",
+        "/v1/permission-requests/{request_id}",
+        "getPermissionRequest",
+        "Permissions",
+        Json("PermissionRequest"),
+        needs(&["tasks:read"], InPath(ResourceKind::Permission)),
+    ),
     Operation::new(
         "post",
         "/v1/permission-requests/{request_id}/respond",
@@ -551,7 +608,7 @@ pub(super) const OPERATIONS: &[Operation] = &[
         Json("EventList"),
         needs(&["events:read"], InPath(ResourceKind::Task)),
     )
-    .query(&["after_event_id", "limit", "cursor", "after"]),
+    .query(&["after_event_id", "limit", "cursor", "after", "view"]),
     Operation::new(
         "get",
         "/v1/tasks/{task_id}/stream",
@@ -594,7 +651,17 @@ pub(super) const OPERATIONS: &[Operation] = &[
         Json("ArtifactList"),
         needs(&["artifacts:read"], Filtered),
     )
-    .query(&["workspace_id", "session_id", "task_id", "limit", "cursor"]),
+    .query(&[
+        "workspace_id",
+        "session_id",
+        "task_id",
+        "limit",
+        "cursor",
+        "order",
+        "created_after",
+        "created_before",
+        "metadata",
+    ]),
     Operation::new(
         "post",
         "/v1/artifacts",
@@ -634,6 +701,7 @@ pub(super) const OPERATIONS: &[Operation] = &[
         "workspace_id",
         "session_id",
         "task_id",
+        "view",
         "after_event_id",
         "limit",
         "cursor",
