@@ -310,6 +310,13 @@ pub(crate) enum TaskCommand {
         Examples:\n  reprise task export task_0123 run.bundle\n  reprise replay --bundle run.bundle"
     )]
     Export(TaskExportArgs),
+    /// Take up a task that failed for a passing reason, live, from its last checkpoint
+    #[command(
+        after_help = "A new task, linked to the old one. What has a result on record is served from there and never done again;\n\
+        only what failed is asked again, and what comes after it. Costs money and has side effects as any run has.\n\n\
+        Examples:\n  reprise task retry task_0123 --watch\n  reprise task retry task_0123 --reason 'the provider is back'"
+    )]
+    Retry(TaskRetryArgs),
     /// Cancel a task
     #[command(after_help = "Example:\n  reprise task cancel task_0123 --reason 'no longer needed'")]
     Cancel(TaskCancelArgs),
@@ -457,6 +464,24 @@ pub(crate) struct TaskExportArgs {
     /// The file to write; it must not exist. `-` for stdout
     pub(crate) out: PathBuf,
     /// Print JSON about what was written
+    #[arg(long)]
+    pub(crate) json: bool,
+    #[command(flatten)]
+    pub(crate) connection: Connection,
+}
+
+/// `reprise task retry`
+#[derive(Debug, Args)]
+pub(crate) struct TaskRetryArgs {
+    /// The task that failed
+    pub(crate) id: String,
+    /// Why
+    #[arg(long, value_name = "TEXT")]
+    pub(crate) reason: Option<String>,
+    /// Follow the new task until it ends
+    #[arg(long)]
+    pub(crate) watch: bool,
+    /// Print JSON
     #[arg(long)]
     pub(crate) json: bool,
     #[command(flatten)]

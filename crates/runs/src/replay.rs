@@ -12,6 +12,7 @@ mod outcome;
 mod preflight;
 mod proof;
 mod request;
+mod retry;
 mod run;
 mod source;
 pub mod transcript;
@@ -28,6 +29,7 @@ pub use request::{
     Given, Mode, Override, ReadArtifact, Refresh, RequestError, Spec, artifacts_named, asks, read,
     read_with,
 };
+pub use retry::{NoRetry, retry};
 pub use run::{Live, Paused, Progress, canceled, run};
 pub use source::{ReadSourceError, Source, blobs_named};
 

@@ -9,7 +9,7 @@ use serde_json::{Map, Value, json};
 
 use crate::args::{
     TaskAnswerArgs, TaskCancelArgs, TaskCommand, TaskExportArgs, TaskGetArgs, TaskListArgs,
-    TaskSubmitArgs,
+    TaskRetryArgs, TaskSubmitArgs,
 };
 use crate::client::{
     Client, Cursor, Flow, Page, Target, Task, TaskStatus, Write, follow, fresh_key,
@@ -35,6 +35,7 @@ pub(crate) async fn run(command: TaskCommand) -> anyhow::Result<Exit> {
         }
         TaskCommand::Answer(args) => answer(args).await,
         TaskCommand::Export(args) => export(args).await,
+        TaskCommand::Retry(args) => retry(args).await,
         TaskCommand::Cancel(args) => cancel(args).await,
     }
 }
@@ -559,6 +560,27 @@ async fn export(args: TaskExportArgs) -> anyhow::Result<Exit> {
         args.out.display()
     ));
     Ok(Exit::Ok)
+}
+
+async fn retry(args: TaskRetryArgs) -> anyhow::Result<Exit> {
+    let client = Client::new(Target::find(&args.connection)?)?;
+    let mut body = Map::new();
+    body.extend(
+        args.reason
+            .map(|reason| ("reason".to_owned(), Value::String(reason))),
+    );
+    let body = Value::Object(body);
+    let key = fresh_key()?;
+    let path = ["v1", "tasks", &args.id, "retry"];
+    let task = Task::read(client.post(&path, Write { body, key: &key }).await?)?;
+    if args.watch {
+        return watch(&client, &task.id, args.json).await;
+    }
+    shown(&task, args.json)?;
+    Ok(match task.status {
+        TaskStatus::Failed | TaskStatus::Canceled => Exit::No,
+        ref other => other.reading(),
+    })
 }
 
 async fn cancel(args: TaskCancelArgs) -> anyhow::Result<Exit> {

@@ -19,6 +19,7 @@ const COMMANDS: &[&[&str]] = &[
     &["task", "watch"],
     &["task", "answer"],
     &["task", "export"],
+    &["task", "retry"],
     &["task", "cancel"],
     &["approvals"],
     &["approvals", "list"],

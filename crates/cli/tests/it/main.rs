@@ -33,6 +33,8 @@ mod receipts;
 #[cfg(test)]
 mod replays;
 #[cfg(test)]
+mod retrying;
+#[cfg(test)]
 mod serving;
 #[cfg(test)]
 mod showing;

@@ -255,6 +255,11 @@ impl Source {
         self.effects.contains_key(key) || self.lifecycle_event(key).is_some()
     }
 
+    /// True when an override key names something of this source, by its name or by the id of a call.
+    pub fn names(&self, key: &str) -> bool {
+        self.knows(key) || !self.aliased(key).is_empty()
+    }
+
     /// Returns the event that tells one of the times that the server itself reads.
     pub(super) fn lifecycle_event(&self, key: &str) -> Option<usize> {
         match key {

@@ -23,6 +23,7 @@ pub(super) fn routes(routes: Routes) -> Routes {
         .post("/v1/tasks/{task_id}/cancel", cancel)
         .post("/v1/tasks/{task_id}/messages", send_message)
         .post("/v1/tasks/{task_id}/replay", replay)
+        .post("/v1/tasks/{task_id}/retry", retry)
         .get("/v1/outcomes", outcomes)
         .get("/v1/outcomes/{outcome_id}", outcome)
 }
@@ -119,6 +120,23 @@ async fn replay(mut call: Call) -> Reply {
         id,
         body: Value::Object(body.clone()),
         conformance: call.app.config.replay_conformance,
+        session_id: None,
+    };
+    call.write(Request::ReplayTask(replay), body, StatusCode::ACCEPTED)
+        .await
+}
+
+/// Takes a run that failed up again, live, from its last checkpoint.
+async fn retry(mut call: Call) -> Reply {
+    let id = task_id(&call)?;
+    let body = call.json().await?;
+    let mut asked = body.clone();
+    asked.retain(|name, _| ["reason", "metadata"].contains(&name.as_str()));
+    asked.insert("retry".to_owned(), Value::Bool(true));
+    let replay = ReplayTask {
+        id,
+        body: Value::Object(asked),
+        conformance: false,
         session_id: None,
     };
     call.write(Request::ReplayTask(replay), body, StatusCode::ACCEPTED)

@@ -588,6 +588,16 @@ pub(super) const OPERATIONS: &[Operation] = &[
     .with_status(202),
     Operation::new(
         "post",
+        "/v1/tasks/{task_id}/retry",
+        "retryTask",
+        "Tasks",
+        Json("Task"),
+        needs(&["tasks:write", "replays:live"], InPath(ResourceKind::Task)),
+    )
+    .takes(Optional("RetryTaskRequest"))
+    .with_status(202),
+    Operation::new(
+        "post",
         "/v1/tasks/{task_id}/messages",
         "appendTaskMessage",
         "Messages",

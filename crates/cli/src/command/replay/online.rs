@@ -9,7 +9,7 @@ use serde_json::json;
 use super::ReplayArgs;
 use super::keys::recorded;
 use super::report::Report;
-use super::request::{Large, Names, decided, prepare};
+use super::request::{Large, Names, check_keys, gives_keys, prepare};
 use crate::client::{Client, Cursor, Flow, Target, Task, Write, follow, fresh_key};
 use crate::exit::{Exit, Problem};
 use crate::output::{Output, talk};
@@ -17,10 +17,13 @@ use crate::output::{Output, talk};
 /// Replays and tells.
 pub(super) async fn run(args: &ReplayArgs, task: &str) -> anyhow::Result<Exit> {
     let client = Client::new(Target::find(&args.connection)?)?;
-    let asked = match decided(args).next() {
-        Some(_) => Some(recorded(&client, task).await?),
-        None => None,
+    let asked = match gives_keys(args) {
+        true => Some(recorded(&client, task).await?),
+        false => None,
     };
+    if let Some(source) = &asked {
+        check_keys(source, args)?;
+    }
     let mut prepared = prepare(args, Names::Keys, |key| question(asked.as_ref()?, key))?;
     let source = client.task(task).await?;
     for large in prepared.take_large() {
@@ -51,6 +54,7 @@ pub(super) async fn run(args: &ReplayArgs, task: &str) -> anyhow::Result<Exit> {
         task: accepted.id.clone(),
         source: task.to_owned(),
         mode,
+        wants_live: !args.refresh.is_empty(),
         ..Report::default()
     };
     let ended = follow(&client, &accepted.id, &mut Cursor::default(), |event| {
