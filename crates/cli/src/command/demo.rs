@@ -2,6 +2,7 @@
 //!
 //! Owns the story and its words. Everything it shows happened: it talks to the server as any client would.
 
+mod crash;
 mod replay;
 
 use std::path::PathBuf;
@@ -24,6 +25,8 @@ use crate::output::{
     KIND_WIDTH, Output, Paint, Table, event_line, is_told_elsewhere, shorten, width,
 };
 use crate::receipt::Findings;
+
+const HINT: &str = "run the demo again";
 
 /// Takes the tour.
 pub(crate) fn run(args: DemoArgs) -> anyhow::Result<Exit> {
@@ -124,7 +127,8 @@ async fn tour(place: &Place) -> anyhow::Result<()> {
     for (number, chapter) in CHAPTERS.iter().enumerate() {
         guide.chapter(number + 1, chapter).await?;
     }
-    guide.replay(CHAPTERS.len() + 1, place).await?;
+    guide.crash(CHAPTERS.len() + 1).await?;
+    guide.replay(CHAPTERS.len() + 2, place).await?;
     guide.record(place).await?;
     guide.prove().await?;
     guide.farewell(place)
@@ -164,7 +168,7 @@ const CHAPTERS: [Chapter; 4] = [
     },
     Chapter {
         title: "An agent needs approval",
-        why: "Nothing happens until somebody decides, and the decision is on record.",
+        why: "Nothing happens until somebody decides, and the decision is on record. (This workflow deletes nothing.)",
         workflow: "approve",
         text: "Delete the old backups.",
         act: Act::Approve,
@@ -214,7 +218,11 @@ impl Guide<'_> {
             quiet("key"),
             (place.data.join(KEY_FILE).display().to_string(), None),
         ]);
-        rows.print(&mut self.out, "   ")
+        rows.print(&mut self.out, "   ")?;
+        self.out.line(
+            "\n   The model of this tour is scripted: its answers are prepared, and the four small workflows do nothing but\n   \
+             what is shown. The server, the log, the tool, the receipts and the replays are real.",
+        )
     }
 
     fn heading(&mut self, number: usize, title: &str, why: &str) -> anyhow::Result<()> {
@@ -249,7 +257,7 @@ impl Guide<'_> {
     async fn show(&mut self, id: &str, cursor: &mut Cursor, until: &Act) -> anyhow::Result<Task> {
         let out = &mut self.out;
         follow(self.client, id, cursor, |event| {
-            if !is_told_elsewhere(event) {
+            if !is_told_elsewhere(event) && !is_bookkeeping(event) {
                 let room = width().map(|width| width.saturating_sub(3));
                 let line = event_line(out, event, room);
                 out.line(format_args!("   {line}"))?;
@@ -285,7 +293,7 @@ impl Guide<'_> {
     /// Shows what is left when all is done: outcomes, and a log that can be checked.
     async fn record(&mut self, place: &Place) -> anyhow::Result<()> {
         self.heading(
-            CHAPTERS.len() + 2,
+            CHAPTERS.len() + 3,
             "What is on record",
             "Tasks, outcomes and messages are folds of the events; nothing else is stored about them.",
         )?;
@@ -307,7 +315,7 @@ impl Guide<'_> {
             rows.row([
                 (task.workflow().to_owned(), None),
                 (task.status.to_string(), paint(&task.status)),
-                (Page::read(&events)?.data.len().to_string(), None),
+                (own_events(&Page::read(&events)?).to_string(), None),
                 (summary, None),
             ]);
         }
@@ -334,7 +342,7 @@ impl Guide<'_> {
     /// Shows a receipt, has it verified, and changes one byte of a copy.
     async fn prove(&mut self) -> anyhow::Result<()> {
         self.heading(
-            CHAPTERS.len() + 3,
+            CHAPTERS.len() + 4,
             "What can be proven",
             "Every ended task leaves a signed receipt that commits to its events; anyone can check it offline.",
         )?;
@@ -437,6 +445,7 @@ impl Guide<'_> {
             "\n{title}, in another terminal\n\n   \
              export REPRISE_DATA={data}\n   \
              {program} task list\n   \
+             {program} task show {task}\n   \
              {program} task submit 'Restart the cache' --workflow approve --watch\n   \
              {program} key create --actor auditor --read-only\n   \
              {program} receipt verify {task}\n   \
@@ -454,6 +463,40 @@ impl Guide<'_> {
         };
         self.out.line(self.out.paint(Paint::Quiet, note))
     }
+}
+
+/// True for events that a first look can do without. `reprise task watch` shows all of them.
+fn is_bookkeeping(event: &Event) -> bool {
+    match event.kind.as_str() {
+        "session.message_appended"
+        | "vendor.effect_requested"
+        | "vendor.effect_recorded"
+        | "vendor.outcome_recorded"
+        | "vendor.input_requested"
+        | "vendor.trust_recorded"
+        | "task.started"
+        | "task.completed"
+        | "task.canceled"
+        | "task.input_required"
+        | "task.auth_required"
+        | "tool.approved" => true,
+        "task.status_changed" => {
+            let to = event.payload.get("to").and_then(Value::as_str);
+            to == Some("WORKING")
+        }
+        _ => false,
+    }
+}
+
+/// Counts the events of a task's log; that its receipt was issued comes after it.
+fn own_events(page: &Page) -> usize {
+    let own = page.data.iter();
+    own.filter(|event| event.get("event").and_then(Value::as_str) != Some("receipt.issued"))
+        .count()
+}
+
+fn program_file() -> anyhow::Result<PathBuf> {
+    std::env::current_exe().or_hint("cannot locate this executable", HINT)
 }
 
 /// Returns how the reader started this program.

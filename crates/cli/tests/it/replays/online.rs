@@ -66,9 +66,11 @@ fn ap_rpl_one_answer_is_changed_by_text_by_file_and_by_artifact() {
     assert_eq!(by_artifact["answer"], long);
 
     let unknown = ran.replay(&[&ran.task, "--set", "llm:main:9=x"]);
-    assert_eq!(unknown.code, 0, "{unknown:?}");
-    let line = "unused   llm:main:9 (the source has no such key; --list shows its keys)\n";
-    assert!(unknown.stdout.contains(line), "{unknown:?}");
+    assert_eq!(unknown.code, 1, "{unknown:?}");
+    assert!(
+        unknown.stderr.contains("the run has no `llm:main:9`"),
+        "{unknown:?}"
+    );
 }
 
 /// A denial that is put in place of an approval fails the task: the replay went on, its result is another one.
