@@ -33,7 +33,11 @@ mod receipts;
 #[cfg(test)]
 mod replays;
 #[cfg(test)]
+<<<<<<< HEAD
 mod retrying;
+=======
+mod sandboxed;
+>>>>>>> main
 #[cfg(test)]
 mod serving;
 #[cfg(test)]
