@@ -74,7 +74,7 @@ async fn start(data: &Path) -> anyhow::Result<(Child, Client)> {
     // What a killed server left leads to a closed port.
     let _ = std::fs::remove_file(&address);
     let server = Command::new(program_file()?)
-        .args(["serve", "--listen", "127.0.0.1:0", "--data"])
+        .args(["serve", "--examples", "--listen", "127.0.0.1:0", "--data"])
         .arg(data)
         .stdin(Stdio::null())
         .stdout(Stdio::null())
