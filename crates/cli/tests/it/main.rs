@@ -33,11 +33,9 @@ mod receipts;
 #[cfg(test)]
 mod replays;
 #[cfg(test)]
-<<<<<<< HEAD
 mod retrying;
-=======
+#[cfg(test)]
 mod sandboxed;
->>>>>>> main
 #[cfg(test)]
 mod serving;
 #[cfg(test)]

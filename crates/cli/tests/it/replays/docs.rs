@@ -91,7 +91,7 @@ fn the_tour_of_the_readme_works_from_top_to_bottom() {
     let world = World::new();
     let server = world.serve();
     let tour = script(README, "\n## ", "A tour").replace("localhost:8080", &server.address());
-    let (before, after) = tour.split_once("reprise serve\n").unwrap();
+    let (before, after) = tour.split_once("reprise serve --examples\n").unwrap();
     assert_eq!(before.lines().count(), 1, "{before}");
     let out = paste(&world, after);
     for line in [
