@@ -130,6 +130,9 @@ pub(crate) struct ServeArgs {
     /// Print every setting with its default and exit
     #[arg(long)]
     pub(crate) print_config: bool,
+    /// Read the configuration, say what is wrong with it, and exit
+    #[arg(long, conflicts_with = "print_config")]
+    pub(crate) check_config: bool,
     /// Listen without TLS on an address that other machines can reach
     #[arg(long)]
     pub(crate) allow_plain_http: bool,
@@ -494,8 +497,9 @@ pub(crate) struct TaskRetryArgs {
 /// `reprise task cancel`
 #[derive(Debug, Args)]
 pub(crate) struct TaskCancelArgs {
-    /// The task
-    pub(crate) id: String,
+    /// The task; name more to cancel several
+    #[arg(required = true, value_name = "ID")]
+    pub(crate) ids: Vec<String>,
     /// Why
     #[arg(long, value_name = "TEXT")]
     pub(crate) reason: Option<String>,

@@ -27,6 +27,8 @@ pub(crate) const PROTOCOL_VERSION: &str = "agents-protocol-2026-04-25";
 
 /// How long an answer may take.
 const ANSWER_TIMEOUT: Duration = Duration::from_secs(30);
+/// How many bytes of a body a slow connection carries in a second.
+const BYTES_PER_SECOND_MIN: u64 = 512 * 1024;
 /// How long a stream may be silent; a server sends a sign of life every 15 seconds.
 const SILENCE_MAX: Duration = Duration::from_secs(45);
 /// The most bytes of one answer.
@@ -237,9 +239,13 @@ impl Client {
     async fn call(&self, method: Method, url: Url, sends: Sends<'_>) -> anyhow::Result<Vec<u8>> {
         let mut waits = REPEATS.iter();
         loop {
-            let mut request = self
-                .request(method.clone(), url.clone())
-                .timeout(ANSWER_TIMEOUT);
+            // A large body takes its time, and is not sent again because of that.
+            let size = match &sends {
+                Sends::Bytes(bytes, _) => bytes.len() as u64,
+                Sends::Nothing | Sends::Json(_) => 0,
+            };
+            let patience = ANSWER_TIMEOUT + Duration::from_secs(size / BYTES_PER_SECOND_MIN);
+            let mut request = self.request(method.clone(), url.clone()).timeout(patience);
             request = match &sends {
                 Sends::Nothing => request,
                 Sends::Json(write) => request
@@ -331,6 +337,9 @@ impl Client {
                 let reason = member("/error/details/reason");
                 let problem = if about_personas || param == Some("persona_id") {
                     persona_refusal(code, message, param)
+                } else if reason.is_some_and(|reason| TAMPERED.contains(&reason)) {
+                    let hint = "what was sent is not what its receipt proves: it was changed or damaged; export it again";
+                    Problem::new(refusal_text(code, message, param), hint).answers_no()
                 } else if code == "cursor_expired" && reason.is_some() {
                     record_gone(code, message, reason)
                 } else {
@@ -350,6 +359,15 @@ impl Client {
         }
     }
 }
+
+/// Reasons of a refusal that mean: this is not what was recorded.
+const TAMPERED: [&str; 5] = [
+    "log_mismatch",
+    "log_invalid",
+    "receipt_missing",
+    "receipt_mismatch",
+    "blob_mismatch",
+];
 
 /// Why a stream did not open.
 #[derive(Debug)]

@@ -320,7 +320,9 @@ impl Call {
         }
         let key = line
             .to_str()
-            .map_err(|_| wrong("the idempotency key must be printable ASCII"))?;
+            .ok()
+            .filter(|key| !key.contains('\t'))
+            .ok_or_else(|| wrong("the idempotency key must be printable ASCII"))?;
         if !(1..=255).contains(&key.len()) {
             return Err(wrong("the idempotency key must have 1 to 255 characters"));
         }

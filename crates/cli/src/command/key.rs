@@ -94,10 +94,12 @@ const RESERVED_ACTORS: [&str; 2] = ["system", "agent"];
 
 fn workspaces(named: &[String]) -> anyhow::Result<Option<Vec<String>>> {
     for id in named {
-        WorkspaceId::parse(id).or_hint(
-            format_args!("`{id}`"),
-            "a workspace id looks like workspace_local",
-        )?;
+        WorkspaceId::parse(id).map_err(|error| {
+            Problem::new(
+                error.to_string(),
+                "a workspace id looks like workspace_local",
+            )
+        })?;
     }
     Ok((!named.is_empty()).then(|| named.to_vec()))
 }

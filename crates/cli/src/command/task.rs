@@ -48,6 +48,15 @@ async fn submit(args: TaskSubmitArgs) -> anyhow::Result<Exit> {
         (Some(text), None) => user_message(text),
         (None, None) => user_message(""),
     };
+    if args.json_input.is_none()
+        && args
+            .text
+            .as_deref()
+            .is_some_and(|text| text.trim().is_empty())
+    {
+        let hint = "say what to do; `-` reads it from stdin";
+        return Err(Problem::new("the text is empty", hint).into());
+    }
     let mut metadata: Map<String, Value> = args
         .metadata
         .into_iter()
@@ -585,9 +594,23 @@ async fn retry(args: TaskRetryArgs) -> anyhow::Result<Exit> {
 
 async fn cancel(args: TaskCancelArgs) -> anyhow::Result<Exit> {
     let client = Client::new(Target::find(&args.connection)?)?;
-    let task = stop(&client, &args.id, args.reason.as_deref()).await?;
-    shown(&task, args.json)?;
-    Ok(task.status.reading())
+    let mut tasks = Vec::new();
+    for id in &args.ids {
+        tasks.push(stop(&client, id, args.reason.as_deref()).await?);
+    }
+    match (tasks.as_slice(), args.json) {
+        ([task], _) => shown(task, args.json)?,
+        (tasks, true) => {
+            Output::stdout().json(&tasks.iter().map(|task| task.raw.clone()).collect())?;
+        }
+        (tasks, false) => {
+            for task in tasks {
+                shown(task, false)?;
+            }
+        }
+    }
+    let is_known = tasks.iter().all(|task| task.status.reading() == Exit::Ok);
+    Ok(if is_known { Exit::Ok } else { Exit::No })
 }
 
 /// Cancels a Task.

@@ -227,11 +227,34 @@ impl Operation {
         for status in self.also.iter().chain([&self.status]) {
             responses.insert(status.to_string(), success.clone());
         }
+        for status in self.refusals() {
+            let refusal = json!({"$ref": "#/components/responses/Error"});
+            responses.insert(status.to_string(), refusal);
+        }
         responses.insert(
             "default".to_owned(),
             json!({"$ref": "#/components/responses/Error"}),
         );
         Value::Object(responses)
+    }
+
+    /// Returns the statuses with which it usually says no.
+    fn refusals(&self) -> Vec<u16> {
+        let mut statuses = vec![400, 429, 503];
+        if !self.public() {
+            statuses.extend([401, 403, 426]);
+        }
+        if self.path.contains('{') || !self.query.is_empty() {
+            statuses.push(404);
+        }
+        if self.writes() {
+            statuses.extend([409, 422]);
+        }
+        if self.body != Body::Absent {
+            statuses.extend([413, 415]);
+        }
+        statuses.retain(|status| *status != self.status && !self.also.contains(status));
+        statuses
     }
 
     fn request_body(&self) -> Option<Value> {
