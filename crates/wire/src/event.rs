@@ -43,37 +43,19 @@ pub fn event_list<'a>(events: impl IntoIterator<Item = &'a [u8]>, has_more: bool
     out
 }
 
-/// Returns an event without its payload: what a page needs that shows a long run.
+/// Returns an event with the words of its payload that say what it is about, and none of its content: what a page needs
+/// that shows a long run. `bytes` is the length of what is stored.
 pub fn compact_event(bytes: &[u8]) -> Vec<u8> {
-    let Ok(Value::Object(event)) = serde_json::from_slice::<Value>(bytes) else {
+    const WORDS: [&str; 5] = ["effect_key", "kind", "outcome", "from", "to"];
+    let Ok(Value::Object(mut event)) = serde_json::from_slice::<Value>(bytes) else {
         return bytes.to_vec();
     };
-    let mut compact = canon::Map::new();
-    for name in [
-        "id",
-        "object",
-        "event",
-        "resource",
-        "sequence",
-        "created_at",
-        "actor",
-        "workspace_id",
-        "session_id",
-        "task_id",
-        "replay",
-    ] {
-        if let Some(value) = event.get(name) {
-            compact.insert(name.to_owned(), value.clone());
-        }
+    if let Some(Value::Object(payload)) = event.get_mut("payload") {
+        payload.retain(|name, value| WORDS.contains(&name.as_str()) && value.is_string());
     }
-    let payload = event.get("payload");
-    for name in ["effect_key", "kind", "outcome", "from", "to"] {
-        if let Some(Value::String(word)) = payload.and_then(|payload| payload.get(name)) {
-            compact.insert(name.to_owned(), word.as_str().into());
-        }
-    }
-    compact.insert("bytes".to_owned(), json!(bytes.len()));
-    canon::jcs(&Value::Object(compact))
+    event.insert("metadata".to_owned(), json!({}));
+    event.insert("bytes".to_owned(), json!(bytes.len()));
+    canon::jcs(&Value::Object(event))
 }
 
 /// Returns the stored bytes with `replay` and `replayed` in their places. An event of a replay Task carries its own

@@ -359,7 +359,7 @@ pub(super) fn parameters() -> Value {
             json!({
                 "name": "view", "in": "query", "required": false,
                 "schema": {"type": "string", "enum": ["stored", "compact"], "default": "stored"},
-                "description": "`compact` for id, kind, sequence, time, actor and effect key without the payload",
+                "description": "`compact` for events without their content: of the payload only the words that say what it is about",
             }),
         ),
         query("actor", text(), "Only those of this actor"),

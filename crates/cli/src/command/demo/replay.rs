@@ -135,10 +135,9 @@ impl Guide<'_> {
             workspace: None,
         };
         let id = task.submit(self.client, &fresh_key()?).await?.id;
-        let task = follow(self.client, &id, &mut Cursor::default(), |_| {
-            Ok(Flow::Continue)
-        });
-        self.tasks.push(task.await?);
+        let mut cursor = Cursor::default();
+        let task = follow(self.client, &id, &mut cursor, |_| Ok(Flow::Continue)).await?;
+        self.tasks.push(task);
         Ok(id)
     }
 
