@@ -297,6 +297,7 @@ pub(crate) async fn resolve(client: &Client, words: &str) -> anyhow::Result<Stri
             format!("no persona is called `{}`", shorten(words, 80)),
             "`reprise persona list` shows them; `reprise persona apply FILE` defines one",
         )
+        .answers_no()
         .into()),
     }
 }

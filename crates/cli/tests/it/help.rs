@@ -94,6 +94,9 @@ fn without_a_command_the_help_goes_to_stderr_with_2() {
     let world = World::new();
     let said = world.run(&[]);
     assert_eq!((said.code, said.stdout.as_str()), (2, ""));
-    assert!(said.stderr.contains("Usage: reprise <COMMAND>"), "{said:?}");
+    assert!(
+        said.stderr.contains("Usage: reprise [OPTIONS] <COMMAND>"),
+        "{said:?}"
+    );
     assert!(world.ok(&["--version"]).starts_with("reprise "));
 }
