@@ -112,8 +112,10 @@ fn detail(kind: &str, payload: &Value) -> String {
         | "task.canceled"
         | "task.input_required"
         | "task.auth_required"
-        | "tool.approved"
-        | "tool.denied" => String::new(),
+        | "tool.approved" => String::new(),
+        // Where a person said no, a neighbour tells it; contracts and tiers say why here.
+        "tool.denied" => text("/reason").to_owned(),
+        "vendor.contract_decided" => decided(payload),
         "error" => format!("{}: {}", text("/error/code"), text("/error/message")),
         // A kind that this program does not know is still shown.
         _ => match payload.as_object() {
@@ -160,6 +162,43 @@ fn recorded(payload: &Value) -> String {
 }
 
 /// Returns the public text of a Message's parts.
+/// What contracts decided: which tools the model does not see, which calls are made and which are not.
+fn decided(payload: &Value) -> String {
+    let list = |pointer: &str| payload.pointer(pointer).and_then(Value::as_array);
+    let text = |value: &Value, name: &str| {
+        let found = value.get(name).and_then(Value::as_str);
+        found.unwrap_or_default().to_owned()
+    };
+    if let Some(removed) = list("/narrowing/removed") {
+        let removed = removed
+            .iter()
+            .map(|tool| format!("{} ({})", text(tool, "tool"), text(tool, "reason")));
+        return format!("not offered: {}", removed.collect::<Vec<_>>().join(", "));
+    }
+    if let Some(execution) = payload.get("execution") {
+        let (tool, reason) = (text(execution, "tool_name"), text(execution, "reason"));
+        return format!("blocked before it ran: {tool} ({reason})");
+    }
+    let action = payload.pointer("/decision/action").and_then(Value::as_str);
+    let calls = list("/decision/calls").into_iter().flatten().map(|call| {
+        let reason = text(call, "reason");
+        match reason.is_empty() {
+            true => format!("{} {}", text(call, "verdict"), text(call, "tool_name")),
+            false => format!(
+                "{} {} ({reason})",
+                text(call, "verdict"),
+                text(call, "tool_name")
+            ),
+        }
+    });
+    let calls: Vec<String> = calls.collect();
+    let calls = match calls.is_empty() {
+        true => "no calls".to_owned(),
+        false => calls.join(", "),
+    };
+    format!("{}: {calls}", action.unwrap_or_default())
+}
+
 fn spoken(payload: &Value) -> String {
     let parts = payload.get("parts").and_then(Value::as_array);
     let texts = parts

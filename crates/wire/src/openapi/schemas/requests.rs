@@ -39,6 +39,7 @@ pub(in crate::openapi) const SCHEMAS: &[Schema] = &[
             opt("memory", Words(PersonaMemory::WORDS)),
             opt("isolated_replay", Boolean),
             opt("forbids_replay", Boolean),
+            opt("contracts", OrNull(&Name(NAME_BYTES_MAX))),
             opt("metadata", Object),
         ]),
     },

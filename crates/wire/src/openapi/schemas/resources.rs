@@ -64,6 +64,7 @@ pub(in crate::openapi) const SCHEMAS: &[Schema] = &[
             opt("memory", Words(PersonaMemory::WORDS)),
             opt("isolated_replay", Boolean),
             opt("forbids_replay", Boolean),
+            opt("contracts", OrNull(&Text)),
         ]),
     },
     Schema {
