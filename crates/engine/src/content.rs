@@ -1,140 +1,156 @@
-//! Content on its way in and out, piece by piece: whatever its length, little of it is in memory.
+//! What an event keeps beside itself: members of its payload above the inline limit, by the id of the event.
+//!
+//! A digest is no right to read what it is the digest of. Only what the log itself moved into a blob is read: an event of
+//! a replay whose payload came with a request keeps nothing, whatever it says.
 
-use std::sync::Arc;
+use canon::{Digest, Value, jcs};
+use domain::{BLOB_MEMBER, Event, Refusal, Visibility, blob_reference};
 
-use canon::Digest;
-use domain::Blob;
-use sha2::{Digest as _, Sha256};
-
-use crate::port::{Incoming, Store};
+use crate::caller::Caller;
+use crate::engine::Engine;
+use crate::port::StoredEvent;
 use crate::refused::Refused;
 
-/// What is held of one transfer.
-const PIECE_BYTES: usize = 256 * 1024;
+/// The most bytes of content that a frame of a stream carries in its place.
+pub const EXPANDED_BYTES_MAX: u64 = 1024 * 1024;
 
-/// Content that arrives. It is hashed as it does; dropping it leaves nothing behind.
-#[derive(Debug)]
-pub struct Upload {
-    store: Arc<dyn Store>,
-    hasher: Sha256,
-    bytes: u64,
-    /// What was not handed on yet: all of it as long as there is little.
-    buffer: Vec<u8>,
-    /// Where the rest is; none when the store takes content only whole.
-    incoming: Option<Box<dyn Incoming>>,
-    is_whole: bool,
-}
-
-impl Upload {
-    pub(crate) fn new(store: Arc<dyn Store>) -> Self {
-        Self {
-            store,
-            hasher: Sha256::new(),
-            bytes: 0,
-            buffer: Vec::new(),
-            incoming: None,
-            is_whole: false,
-        }
+impl Engine {
+    /// True for an id of an event of this log, whether or not there is one.
+    pub fn is_event_id(&self, id: &str) -> bool {
+        self.shared.store.name().position(id).is_some()
     }
 
-    /// Takes the next piece.
+    /// Reads a member of an event's payload in its recorded bytes. Without a name it is the only one that is kept beside
+    /// the event, else the value that it recorded.
     ///
     /// # Errors
-    /// The store has no room, or failed.
-    pub async fn push(&mut self, piece: &[u8]) -> Result<(), Refused> {
-        self.hasher.update(piece);
-        self.bytes += piece.len() as u64;
-        self.buffer.extend_from_slice(piece);
-        if self.buffer.len() < PIECE_BYTES || self.is_whole {
-            return Ok(());
+    /// There is no such event or member, or it is hidden; the content is gone; the caller may not read it; the store
+    /// failed.
+    pub async fn event_content(
+        &self,
+        caller: &Caller,
+        id: &str,
+        member: Option<&str>,
+    ) -> Result<Vec<u8>, Refused> {
+        caller.require("artifacts:read")?;
+        caller.require("events:read")?;
+        let unknown = |param| {
+            Refused::Domain(Refusal::NotFound {
+                object: "artifact",
+                param,
+            })
+        };
+        let stored = match self.visible_event(caller, id, None).await {
+            Err(Refused::Domain(Refusal::NotFound { .. })) => return Err(unknown(None)),
+            other => other?,
+        };
+        let event = Event::parse(&stored.bytes).map_err(|error| Refused::Internal {
+            detail: error.to_string(),
+        })?;
+        if event.is_header() {
+            return Err(Refused::ContentUnavailable { reason: "pruned" });
         }
-        if self.incoming.is_none() {
-            self.incoming = self.store.incoming().await?;
-            self.is_whole = self.incoming.is_none();
-        }
-        self.hand_on().await
-    }
-
-    async fn hand_on(&mut self) -> Result<(), Refused> {
-        if let Some(incoming) = &mut self.incoming {
-            incoming.append(std::mem::take(&mut self.buffer)).await?;
-        }
-        Ok(())
-    }
-
-    /// Returns the digest and the length of what has arrived.
-    pub fn arrived(&self) -> (Digest, u64) {
-        let digest = Digest::from_bytes(self.hasher.clone().finalize().into());
-        (digest, self.bytes)
-    }
-
-    /// Stores it under its digest, durably.
-    pub(crate) async fn keep(mut self) -> Result<(), Refused> {
-        let (digest, _) = self.arrived();
-        self.hand_on().await?;
-        match self.incoming.take() {
-            Some(incoming) => incoming.keep(digest).await?,
-            None => {
-                let bytes = std::mem::take(&mut self.buffer);
-                self.store.put_blob(Blob { digest, bytes }).await?;
+        match visibility(&event) {
+            Visibility::Public => {}
+            Visibility::Internal => caller.require("internal:read")?,
+            Visibility::ReceiptOnly => {
+                return Err(Refused::ContentUnavailable {
+                    reason: "receipt_only",
+                });
             }
         }
-        Ok(())
-    }
-}
-
-/// Content that is sent. The last piece leaves only if all of it hashes to its digest.
-#[derive(Debug)]
-pub struct Download {
-    store: Arc<dyn Store>,
-    digest: Digest,
-    hasher: Sha256,
-    sent: u64,
-    bytes: u64,
-}
-
-impl Download {
-    pub(crate) fn new(store: Arc<dyn Store>, digest: Digest, bytes: u64) -> Self {
-        Self {
-            store,
-            digest,
-            hasher: Sha256::new(),
-            sent: 0,
-            bytes,
+        let kept = kept_members(&event);
+        let name = match (member, kept.as_slice()) {
+            (Some(member), _) => member,
+            (None, [only]) => only,
+            (None, []) => "value",
+            (None, [..]) => {
+                return Err(Refused::Domain(Refusal::Invalid {
+                    param: "member",
+                    message: format!("`member` must be one of {}", kept.join(", ")),
+                }));
+            }
+        };
+        if kept.iter().any(|kept| kept == name) {
+            let digest = blob_reference(&event.payload, name);
+            let digest = digest.ok_or_else(|| unknown(Some("member")))?;
+            return self.whole_blob(digest).await;
+        }
+        match event.payload.get(name) {
+            Some(value) if name != BLOB_MEMBER => Ok(jcs(value)),
+            _ => Err(unknown(member.map(|_| "member"))),
         }
     }
 
-    /// Returns how long it is.
-    pub fn bytes(&self) -> u64 {
-        self.bytes
+    async fn whole_blob(&self, digest: Digest) -> Result<Vec<u8>, Refused> {
+        match self.shared.store.blob_as_stored(digest).await? {
+            Some(bytes) if canon::sha256(&bytes) == digest => Ok(bytes),
+            Some(_) => Err(Refused::ContentUnavailable { reason: "damaged" }),
+            None => Err(Refused::ContentUnavailable { reason: "missing" }),
+        }
     }
 
-    /// Returns the next piece; none at the end.
+    /// Reads what a public event keeps beside itself, by member, as far as a frame carries it. What cannot be read stays a
+    /// descriptor.
     ///
     /// # Errors
-    /// The content is gone or damaged, or the store failed.
-    pub async fn next(&mut self) -> Result<Option<Vec<u8>>, Refused> {
-        if self.sent >= self.bytes {
-            return Ok(None);
+    /// The store failed.
+    pub async fn expansion(&self, stored: &StoredEvent) -> Result<Vec<(String, Value)>, Refused> {
+        let Ok(event) = Event::parse(&stored.bytes) else {
+            return Ok(Vec::new());
+        };
+        if visibility(&event) != Visibility::Public {
+            return Ok(Vec::new());
         }
-        let found = self
-            .store
-            .blob_piece(self.digest, self.sent, PIECE_BYTES)
-            .await?;
-        let piece = found.ok_or(Refused::ContentUnavailable { reason: "redacted" })?;
-        self.hasher.update(&piece);
-        self.sent += piece.len() as u64;
-        let is_short = piece.is_empty() || self.sent > self.bytes;
-        let is_last = self.sent >= self.bytes;
-        let hash = || Digest::from_bytes(self.hasher.clone().finalize().into());
-        if is_short || is_last && hash() != self.digest {
-            return Err(Refused::Store {
-                detail: format!(
-                    "blob `{}` is damaged: its bytes hash to something else; run `reprise log verify`",
-                    self.digest
-                ),
-            });
+        let mut room = EXPANDED_BYTES_MAX;
+        let mut found = Vec::new();
+        for member in kept_members(&event) {
+            let described = event
+                .payload
+                .get(BLOB_MEMBER)
+                .and_then(|kept| kept.get(&member));
+            let bytes = described.and_then(|described| described.get("bytes")?.as_u64());
+            let Some(left) = bytes.and_then(|bytes| room.checked_sub(bytes)) else {
+                continue;
+            };
+            let Some(digest) = blob_reference(&event.payload, &member) else {
+                continue;
+            };
+            let Some(blob) = self.shared.store.blob_as_stored(digest).await? else {
+                continue;
+            };
+            if canon::sha256(&blob) != digest || blob.len() as u64 > room {
+                continue;
+            }
+            if let Ok(value) = serde_json::from_slice(&blob) {
+                room = left;
+                found.push((member, value));
+            }
         }
-        Ok(Some(piece))
+        Ok(found)
+    }
+}
+
+/// Returns the members that the log moved out of an event's payload.
+fn kept_members(event: &Event) -> Vec<String> {
+    if event.is_substituted() {
+        return Vec::new();
+    }
+    let kept = event.payload.get(BLOB_MEMBER).and_then(Value::as_object);
+    kept.into_iter()
+        .flatten()
+        .map(|(member, _)| member.clone())
+        .collect()
+}
+
+/// Returns who may read what an event holds. A word that nobody knows hides it.
+fn visibility(event: &Event) -> Visibility {
+    match event.payload.get("visibility") {
+        None => Visibility::Public,
+        Some(word) => match word.as_str() {
+            Some(word) if word == Visibility::Public.as_str() => Visibility::Public,
+            Some(word) if word == Visibility::Internal.as_str() => Visibility::Internal,
+            _ => Visibility::ReceiptOnly,
+        },
     }
 }

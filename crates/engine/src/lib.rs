@@ -21,6 +21,7 @@ mod record;
 mod refused;
 mod share;
 mod stream;
+mod transfer;
 mod trust;
 mod turn;
 mod vault;
@@ -35,7 +36,7 @@ pub use domain::{
 };
 
 pub use caller::{APPROVE, Caller, SCOPES};
-pub use content::{Download, Upload};
+pub use content::EXPANDED_BYTES_MAX;
 pub use dispatch::{Answer, Idempotency, Settle};
 pub use engine::{Engine, Parts};
 pub use limits::Limits;
@@ -43,9 +44,10 @@ pub use log_tree::{Beginning, Proof, newest_checkpoint, seal_first};
 pub use metrics::{Histogram, Metrics};
 pub use offline::Offline;
 pub use proof::{ReceiptForm, VerifyRequest};
-pub use read::{EventPage, EventRange, ListRequest, Page};
+pub use read::{EventPage, EventRange, ListRequest, Look, Order, Page};
 pub use receipt::Authority;
 pub use refused::Refused;
 pub use share::{NoShare, Shares};
 pub use stream::{EventStream, Frame};
+pub use transfer::{Download, Upload};
 pub use view::{Activity, Extra, View};

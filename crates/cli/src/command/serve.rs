@@ -38,7 +38,13 @@ pub(crate) async fn run(args: ServeArgs) -> anyhow::Result<Exit> {
         full_sync: !args.unsafe_no_sync,
         ..Options::default()
     };
+    let is_check = args.check_config;
     let settings = settings(args)?;
+    if is_check {
+        translate::config(&settings)?;
+        talk("the configuration can be used");
+        return Ok(Exit::Ok);
+    }
     start_logs(&settings.log)?;
     let signals = Signals::new()?;
     let server = Server::start(&settings, options).await?;

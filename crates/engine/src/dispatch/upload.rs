@@ -4,10 +4,10 @@ use domain::{ArtifactId, Command, Order, ResourceKind, State};
 
 use super::{Answer, Idempotency};
 use crate::caller::Caller;
-use crate::content::Upload;
 use crate::engine::Engine;
 use crate::read::workspace_of;
 use crate::refused::Refused;
+use crate::transfer::Upload;
 use crate::turn::Lease;
 
 impl Engine {

@@ -23,7 +23,8 @@ pub(super) fn routes(routes: Routes) -> Routes {
 
 async fn list(call: Call) -> Reply {
     let filters = call.filters(&["workspace_id", "session_id", "task_id"])?;
-    call.page(ResourceKind::Artifact, filters).await
+    call.narrowed_page(ResourceKind::Artifact, filters, &[], &[])
+        .await
 }
 
 async fn read(call: Call) -> Reply {
@@ -39,6 +40,13 @@ async fn download(call: Call) -> Reply {
             let bytes = engine.event_log_content(&call.caller, task).await?;
             let (length, body) = call.whole(bytes).await?;
             ("application/jsonl".to_owned(), length, body)
+        }
+        // What an event keeps beside itself is named by the event.
+        None if engine.is_event_id(id) => {
+            let member = call.query("member")?;
+            let bytes = engine.event_content(&call.caller, id, member).await?;
+            let (length, body) = call.whole(bytes).await?;
+            ("application/json".to_owned(), length, body)
         }
         None => {
             let (mime_type, mut content) = engine.artifact_content(&call.caller, id).await?;

@@ -227,9 +227,14 @@ pub(in crate::openapi) const SCHEMAS: &[Schema] = &[
                     "memory", "secrets", "host", "time", "model", "tools",
                 ])),
             ),
+            opt("refresh_from", OrNull(&Text)),
             opt("reason", OrNull(&Text)),
             opt("metadata", Object),
         ]),
+    },
+    Schema {
+        name: "RetryTaskRequest",
+        shape: Plain(&[opt("reason", OrNull(&Text)), opt("metadata", Object)]),
     },
     Schema {
         name: "CreateBranchRequest",
