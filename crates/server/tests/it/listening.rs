@@ -40,7 +40,7 @@ async fn ap_err_05_while_draining_work_is_refused_and_the_server_says_so() {
     let api = server.client();
     let session = api.session().await;
     // Holds the drain for its window.
-    api.task(&session, "hold").await;
+    api.busy(&session).await;
     server.begin_stop();
     while !server.engine.is_draining() {
         tokio::time::sleep(Duration::from_millis(1)).await;
