@@ -164,7 +164,7 @@ impl Work {
     /// Resolves once no worker is busy.
     pub(crate) async fn idle(&self) {
         let mut left = self.left.subscribe();
-        while self.queue().running_count() > 0 {
+        while self.queue().begun_count() > 0 {
             if left.changed().await.is_err() {
                 return;
             }

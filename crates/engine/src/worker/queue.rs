@@ -167,6 +167,11 @@ impl Queue {
         self.running.total()
     }
 
+    /// Returns how many Tasks have begun and not been left, those included that rest.
+    pub(super) fn begun_count(&self) -> usize {
+        self.at_work.len() + self.resting.len()
+    }
+
     pub(super) fn has_free_worker(&self) -> bool {
         self.running.total() < self.running.max()
     }
