@@ -669,6 +669,13 @@ pub(crate) struct ConformanceArgs {
         hide_env_values = true
     )]
     pub(crate) approver_key: Option<String>,
+    /// A key that was revoked or has expired; can be given several times
+    #[arg(long, value_name = "KEY")]
+    pub(crate) dead_key: Vec<String>,
+    /// A shell command that makes a key with the one scope $SCOPE and prints it, such as
+    /// `reprise key create --actor walker --scope "$SCOPE"`
+    #[arg(long, value_name = "COMMAND")]
+    pub(crate) make_key: Option<String>,
     /// A shell command that kills and restarts the server and returns when it is ready
     #[arg(long, value_name = "COMMAND")]
     pub(crate) restart: Option<String>,
