@@ -176,7 +176,8 @@ fn small_text(bytes: &[u8]) -> Result<(), String> {
         must(again == time, "a time reads the same again")?;
     }
     if let Ok(digest) = canon::Digest::parse(text) {
-        must(digest.to_string() == text, "a digest has one form")?;
+        let again = canon::Digest::parse(&digest.to_string()).ok();
+        must(again == Some(digest), "a digest reads the same again")?;
     }
     let _ = receipts::tiles::Tile::parse(text);
     let _ = receipts::tiles::parse_entries_path(text);

@@ -1,10 +1,5 @@
 //! A bounded number of damaged inputs for every target. `cargo xtask fuzz` tries more.
 
-#![expect(
-    clippy::panic,
-    reason = "a test that meets what it does not expect stops"
-)]
-
 use fuzzing::{TARGETS, attack, bound_memory};
 
 /// Damaged inputs of each target.
