@@ -435,6 +435,8 @@ impl Fold<'_> {
             | Payload::ReplayFailed(_) => self.noted(state),
             // Only a replay emits it, and what a replay repeats is never folded.
             Payload::ReplayEventReplayed(_) => Err(self.misplaced()),
+            // It stands for an event that nobody can read any more, and whatever that did.
+            Payload::EventLost(_) => Err(self.misplaced()),
         }
     }
 

@@ -333,6 +333,7 @@ kinds! {
     ReceiptImported            "vendor.receipt_imported"      Receipt            Passive          Payload     Digest      Unneeded  Receipt    Receipt;
     PersonaCreated             "vendor.persona_created"       Persona            Passive          Payload     Digest      Unneeded  Header     None;
     PersonaUpdated             "vendor.persona_updated"       Persona            Passive          Payload     Digest      Unneeded  Header     None;
+    EventLost                  "vendor.event_lost"            Open               Passive          Ignored     Digest      Unneeded  Header     None;
 }
 
 impl fmt::Display for Kind {

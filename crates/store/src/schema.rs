@@ -4,7 +4,7 @@
 //! `read`: a list or a stream reads the rows it returns and no others, however long the log is. Messages are listed by
 //! Session alone: the wider indexes are without them, and an append writes two pages less.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::path::Path;
 use std::time::Duration;
 
@@ -171,7 +171,8 @@ fn complete(connection: &mut Connection) -> rusqlite::Result<()> {
     let complete = |connection: &Connection| -> rusqlite::Result<bool> {
         let index = "SELECT 1 FROM sqlite_schema WHERE name = 'documents_session_open'";
         let has_indexes = connection.prepare(index)?.exists([])?;
-        Ok(has_indexes && seal_of(connection, Sealed::ApiKeys)?.is_some())
+        let is_sealed = seal_of(connection, Sealed::ApiKeys)?.is_some();
+        Ok(has_indexes && is_sealed && keeps_head(connection)?)
     };
     if complete(connection)? {
         return Ok(());
@@ -184,7 +185,18 @@ fn complete(connection: &mut Connection) -> rusqlite::Result<()> {
         keep_seal(&transaction, Sealed::Secret, canon::sha256(&secret))?;
     }
     seal_api_keys(&transaction)?;
+    transaction.execute(
+        "INSERT OR REPLACE INTO meta(name, value) VALUES ('keeps_head', 1)",
+        [],
+    )?;
     transaction.commit()
+}
+
+/// True when programs that write down how far the log has come worked here: then the file must be there.
+pub(crate) fn keeps_head(connection: &Connection) -> rusqlite::Result<bool> {
+    connection
+        .prepare("SELECT 1 FROM meta WHERE name = 'keeps_head'")?
+        .exists([])
 }
 
 /// Made by the first prune of a log; most logs have none of it. `pruned` says of a Task how many headers stand for its
@@ -222,6 +234,46 @@ pub(crate) fn pruned(
         let headers = Digest::from_bytes(row.get(2)?);
         Ok((Position(row.get(0)?), (row.get(1)?, headers)))
     })?;
+    rows.collect()
+}
+
+/// Made by the first repair of a log; most logs have none of it. `repaired` lists the headers that stand for what could
+/// not be read, with what each hashes to; `lost_blobs` the blobs whose bytes were not theirs.
+const REPAIR_TABLES: &str = "
+    CREATE TABLE IF NOT EXISTS repaired(position INTEGER PRIMARY KEY, header BLOB NOT NULL) STRICT;
+    CREATE TABLE IF NOT EXISTS lost_blobs(digest BLOB PRIMARY KEY) STRICT, WITHOUT ROWID;
+";
+
+/// Makes the tables that a repair needs, when they are missing.
+pub(crate) fn prepare_repair(connection: &Connection) -> rusqlite::Result<()> {
+    connection.execute_batch(REPAIR_TABLES)
+}
+
+fn has_repair(connection: &Connection) -> rusqlite::Result<bool> {
+    connection
+        .prepare("SELECT 1 FROM sqlite_schema WHERE name = 'lost_blobs'")?
+        .exists([])
+}
+
+/// Returns the positions whose events could not be read, and what the headers in their place hash to.
+pub(crate) fn repaired(connection: &Connection) -> rusqlite::Result<BTreeMap<Position, Digest>> {
+    if !has_repair(connection)? {
+        return Ok(BTreeMap::new());
+    }
+    let mut select = connection.prepare("SELECT position, header FROM repaired")?;
+    let rows = select.query_map([], |row| {
+        Ok((Position(row.get(0)?), Digest::from_bytes(row.get(1)?)))
+    })?;
+    rows.collect()
+}
+
+/// Returns the blobs that a repair found to be lost.
+pub(crate) fn lost_blobs(connection: &Connection) -> rusqlite::Result<BTreeSet<Digest>> {
+    if !has_repair(connection)? {
+        return Ok(BTreeSet::new());
+    }
+    let mut select = connection.prepare("SELECT digest FROM lost_blobs")?;
+    let rows = select.query_map([], |row| Ok(Digest::from_bytes(row.get(0)?)))?;
     rows.collect()
 }
 

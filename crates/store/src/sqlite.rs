@@ -75,6 +75,9 @@ fn lost_of_log(directory: &Path, kept: Option<&Kept>) -> Result<Option<Loss>, Op
 fn last_position(directory: &Path) -> Result<Position, OpenError> {
     let connection = schema::connect(directory, Role::Reader)
         .map_err(|error| OpenError::fault(directory, error))?;
+    if !loss::has_tables(&connection) {
+        return Ok(Position::START);
+    }
     let last = read::last_event(&Blocks::new(connection), Scope::All)
         .map_err(|problem| OpenError::fault(directory, problem))?;
     Ok(last.unwrap_or(Position::START))

@@ -125,8 +125,9 @@ impl Server {
         })?;
         let first_key = ensure_first_keys(data, &*store).await?;
         signing::log_rotation(data, &*store).await?;
-        let mut authority = signing::authority(data, store.name().log())?;
         let given = |text: &String| Some(text.clone()).filter(|text| !text.is_empty());
+        let origin = given(&settings.origin);
+        let mut authority = signing::authority_of(data, store.name().log(), origin.as_deref())?;
         authority.id = given(&settings.issuer_id).unwrap_or(authority.id);
         authority.name = given(&settings.issuer_name).or(authority.name);
         let vault = vault::open(data)?;
