@@ -148,8 +148,9 @@ pub(crate) struct DataArgs {
 pub(crate) enum KeyCommand {
     /// Make a key and print it, once
     #[command(
-        after_help = "The key goes to stdout, everything else to stderr. Works while a server is running.\n\n\
-        Examples:\n  reprise key create --actor ci\n  reprise key create --actor auditor --read-only\n  \
+        after_help = "The key goes to stdout, everything else to stderr. Works while a server is running. Making, granting and revoking\n\
+        a key are events in the log.\n\n\
+        Examples:\n  reprise key create --actor ci\n  reprise key create --actor auditor --read-only --expires 30d\n  \
         reprise key create --actor bot --workspace workspace_local --scope tasks:read --scope tasks:write"
     )]
     Create(KeyCreateArgs),
@@ -190,6 +191,9 @@ pub(crate) struct KeyCreateArgs {
     /// It may read everything and write nothing
     #[arg(long, conflicts_with = "scope")]
     pub(crate) read_only: bool,
+    /// When it ends: 30d, 12h, 90m, 45s, or a time such as 2027-01-31T00:00:00Z [default: never]
+    #[arg(long, value_name = "WHEN")]
+    pub(crate) expires: Option<String>,
     #[command(flatten)]
     pub(crate) data: DataArgs,
 }

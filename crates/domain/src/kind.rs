@@ -333,6 +333,9 @@ kinds! {
     ReceiptImported            "vendor.receipt_imported"      Receipt            Passive          Payload     Digest      Unneeded  Receipt    Receipt;
     PersonaCreated             "vendor.persona_created"       Persona            Passive          Payload     Digest      Unneeded  Header     None;
     PersonaUpdated             "vendor.persona_updated"       Persona            Passive          Payload     Digest      Unneeded  Header     None;
+    KeyCreated                 "vendor.key_created"           KeyCreated         Passive          Payload     Digest      Unneeded  Header     None;
+    KeyGranted                 "vendor.key_granted"           KeyGranted         Passive          Payload     Digest      Unneeded  Header     None;
+    KeyRevoked                 "vendor.key_revoked"           KeyRevoked         Passive          Payload     Digest      Unneeded  Header     None;
     EventLost                  "vendor.event_lost"            Open               Passive          Ignored     Digest      Unneeded  Header     None;
 }
 

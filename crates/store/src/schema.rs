@@ -102,7 +102,8 @@ const TABLES: &str = "
         workspaces TEXT,
         scopes TEXT NOT NULL,
         created_at INTEGER NOT NULL,
-        revoked_at INTEGER
+        revoked_at INTEGER,
+        expires_at INTEGER
     ) STRICT;
     CREATE INDEX api_keys_digest ON api_keys(digest);
 ";
@@ -172,13 +173,16 @@ fn complete(connection: &mut Connection) -> rusqlite::Result<()> {
         let index = "SELECT 1 FROM sqlite_schema WHERE name = 'documents_session_open'";
         let has_indexes = connection.prepare(index)?.exists([])?;
         let is_sealed = seal_of(connection, Sealed::ApiKeys)?.is_some();
-        Ok(has_indexes && is_sealed && keeps_head(connection)?)
+        Ok(has_indexes && is_sealed && keeps_head(connection)? && keys_expire(connection)?)
     };
     if complete(connection)? {
         return Ok(());
     }
     let transaction = connection.transaction_with_behavior(TransactionBehavior::Immediate)?;
     transaction.execute_batch(ADDITIONS)?;
+    if !keys_expire(&transaction)? {
+        transaction.execute_batch("ALTER TABLE api_keys ADD COLUMN expires_at INTEGER")?;
+    }
     if seal_of(&transaction, Sealed::Secret)?.is_none() {
         let select = "SELECT value FROM meta WHERE name = 'secret'";
         let secret: Vec<u8> = transaction.query_row(select, [], |row| row.get(0))?;
@@ -190,6 +194,13 @@ fn complete(connection: &mut Connection) -> rusqlite::Result<()> {
         [],
     )?;
     transaction.commit()
+}
+
+/// True when API keys can have an end.
+pub(crate) fn keys_expire(connection: &Connection) -> rusqlite::Result<bool> {
+    connection
+        .prepare_cached("SELECT 1 FROM pragma_table_info('api_keys') WHERE name = 'expires_at'")?
+        .exists([])
 }
 
 /// True when programs that write down how far the log has come worked here: then the file must be there.

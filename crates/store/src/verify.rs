@@ -40,6 +40,8 @@ pub struct Report {
     pub repaired: u64,
     /// How many blobs a repair found to be lost.
     pub lost_blobs: u64,
+    /// How many API keys were made before keys had events.
+    pub keys_without_events: u64,
     /// True when no file says how far the log had come, because no program that writes one opened it yet.
     pub without_head: bool,
     /// True when a copy in a temporary folder was checked, because the directory cannot be written.
@@ -136,6 +138,7 @@ fn check(audit: &Audit, progress: &mut dyn FnMut(u64, u64)) -> Result<Report, Au
     check.blobs()?;
     check.receipts()?;
     let is_sound = check.report.problems.is_empty();
+    check.report.keys_without_events = tables::keys_without_events(audit.connection())?;
     let wrong = tables::check(audit.connection(), audit.head(), is_sound)?;
     check.report.problems.extend(wrong);
     Ok(check.report)

@@ -45,6 +45,12 @@ fn verify(args: &LogArgs) -> anyhow::Result<Exit> {
     if let Err(error) = signing::public_keys(&args.data.data) {
         problems.push(format!("signing keys: {error:#}"));
     }
+    if report.keys_without_events > 0 {
+        talk(format_args!(
+            "{} API keys were made before keys had events: no event says who made them or what they may do",
+            report.keys_without_events
+        ));
+    }
     if report.without_head {
         talk(
             "there is no file `head` yet: until the next start writes it, nothing would tell that the end of the log is missing",
@@ -66,6 +72,7 @@ fn verify(args: &LogArgs) -> anyhow::Result<Exit> {
         "lost_blobs": report.lost_blobs,
         "copied": report.copied,
         "head": !report.without_head,
+        "keys_without_events": report.keys_without_events,
     });
     let mut summary = format!(
         "{} events, {} documents, {} blobs and {} receipts are what they were when they were written",

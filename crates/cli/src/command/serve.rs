@@ -22,7 +22,7 @@ use tracing_subscriber::util::SubscriberInitExt;
 
 use crate::args::ServeArgs;
 use crate::client::ADDRESS_FILE;
-use crate::command::key::{FirstKey, ensure_first_keys};
+use crate::command::key::{Door, FirstKey, ensure_first_keys};
 use crate::config::{self, Flags, Log, LogFormat, Settings};
 use crate::exit::{Exit, OrHint, Problem};
 use crate::output::{Output, talk};
@@ -97,6 +97,7 @@ pub(crate) struct Server {
     engine: Engine,
     data: PathBuf,
     outside: Outside,
+    door: Door,
     address_file: PathBuf,
     /// Where this machine reaches it.
     pub(crate) url: String,
@@ -161,6 +162,7 @@ impl Server {
             "`reprise log verify` checks the data directory",
         )?;
         crate::witness::load(data, &engine)?;
+        let door = Door::open(data).await?;
         let url = local_url(&bound);
         let address_file = data.join(ADDRESS_FILE);
         write_address(data, &url).or_hint(
@@ -171,6 +173,7 @@ impl Server {
             bound,
             engine,
             outside,
+            door,
             data: data.to_path_buf(),
             address_file,
             url,
@@ -181,8 +184,10 @@ impl Server {
     /// Answers until `stop`, then drains.
     pub(crate) async fn serve(self, stop: impl Future<Output = ()>) {
         let witnesses = tokio::spawn(crate::witness::tend(self.data, self.engine.clone()));
+        let operator = tokio::spawn(self.door.serve(self.engine.clone()));
         self.bound.serve(self.engine, stop).await;
         witnesses.abort();
+        operator.abort();
         // Processes of MCP servers end with ours.
         self.outside.shutdown().await;
         // A file that stays behind leads clients to a closed port, and they say so.

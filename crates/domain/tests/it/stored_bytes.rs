@@ -67,7 +67,7 @@ impl Log {
     }
 
     fn answer(&mut self, request: &str, reply: RequestReply) {
-        self.run(Order::AnswerRequest(AnswerRequest {
+        self.run(Order::AnswerRequest(AnswerRequest { key_id: None,
             id: PermissionId::from_body(request),
             reply,
             remarks: map(json!({"why": "because"})),

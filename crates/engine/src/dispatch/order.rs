@@ -143,6 +143,7 @@ impl Engine {
                     id: id.clone(),
                     reply,
                     remarks: remarks.clone(),
+                    key_id: caller.key_id.clone(),
                 };
                 Ok((Some(permission.workspace_id), Order::AnswerRequest(order)))
             }
@@ -487,6 +488,7 @@ impl Engine {
             id: request,
             reply,
             remarks: canon::Map::new(),
+            key_id: caller.key_id.clone(),
         };
         Ok((workspace, Order::AnswerRequest(order)))
     }

@@ -330,16 +330,19 @@ impl Store for MemoryStore {
     }
 
     fn put_api_key(&self, key: ApiKey) -> BoxFuture<'_, Result<(), StoreFault>> {
-        let mut inner = self.lock();
-        match inner.api_keys.iter_mut().find(|known| known.id == key.id) {
-            Some(known) => *known = key,
-            None => inner.api_keys.push(key),
-        }
+        self.lock().put_api_key(key);
         ready(Ok(()))
     }
 }
 
 impl Inner {
+    fn put_api_key(&mut self, key: ApiKey) {
+        match self.api_keys.iter_mut().find(|known| known.id == key.id) {
+            Some(known) => *known = key,
+            None => self.api_keys.push(key),
+        }
+    }
+
     fn commit(&mut self, commit: Commit) -> Result<(Committed, Vec<StoredEvent>), CommitError> {
         for expected in &commit.expected {
             let version = self
@@ -422,6 +425,9 @@ impl Inner {
         }
         for name in &turn.leases_released {
             self.leases.remove(name);
+        }
+        for key in turn.api_keys {
+            self.put_api_key(key);
         }
         Ok((Committed { first, leases }, turn.events))
     }

@@ -320,6 +320,8 @@ pub struct SealedTurn {
     pub leases_taken: Vec<LeaseName>,
     /// Leases to give back.
     pub leases_released: Vec<LeaseName>,
+    /// API keys as these events left them.
+    pub api_keys: Vec<ApiKey>,
 }
 
 /// Seals a turn, given the first reserved position. Runs inside the transaction; must be quick and pure.
@@ -419,4 +421,25 @@ pub struct ApiKey {
     pub created_at: Timestamp,
     /// When it was revoked.
     pub revoked_at: Option<Timestamp>,
+    /// When it ends by itself.
+    pub expires_at: Option<Timestamp>,
+}
+
+impl ApiKey {
+    /// Returns what events tell of it.
+    pub fn recorded(&self) -> domain::Key {
+        domain::Key {
+            actor: self.actor.clone(),
+            workspaces: self.workspaces.clone(),
+            scopes: self.scopes.clone(),
+            fingerprint: canon::sha256(self.digest.as_bytes()),
+            expires_at: self.expires_at,
+            revoked_at: self.revoked_at,
+        }
+    }
+
+    /// True from its end on.
+    pub fn is_expired(&self, now: Timestamp) -> bool {
+        self.expires_at.is_some_and(|end| end <= now)
+    }
 }

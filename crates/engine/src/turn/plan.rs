@@ -388,7 +388,8 @@ fn ends_work(document: &Document) -> bool {
         | State::Chain(_)
         | State::Batch(_)
         | State::TrustChain(_)
-        | State::Persona(_) => false,
+        | State::Persona(_)
+        | State::Key(_) => false,
     }
 }
 

@@ -1,9 +1,10 @@
 //! The tables that answers are made from and that no document holds: links, secret, leases, keys, claims.
 
-use std::collections::BTreeSet;
+use std::collections::{BTreeMap, BTreeSet};
 
 use canon::{Digest, sha256};
-use domain::Position;
+use domain::{Position, ResourceKind, State};
+use engine::port::{ListQuery, Scope};
 use rusqlite::{Connection, OptionalExtension};
 
 use crate::audit::AuditError;
@@ -13,6 +14,9 @@ use crate::fold::{Problem, What};
 use crate::read;
 use crate::rows::Table;
 use crate::schema::{self, Sealed};
+
+/// How many documents are read at a time.
+const CHUNK: usize = 512;
 
 /// How many links are named when they differ.
 const NAMED_MAX: usize = 20;
@@ -202,5 +206,54 @@ fn keys(connection: &Connection) -> Result<Vec<Problem>, AuditError> {
             "the API keys are not those that were stored last".to_owned(),
         ));
     }
+    let stored = read::api_keys(connection).unwrap_or_default();
+    let mut recorded = recorded(connection)?;
+    for key in stored {
+        let told = recorded.remove(&*key.id);
+        if told.is_some_and(|told| told != key.recorded()) {
+            let id = &key.id;
+            problems.push(problem(format!(
+                "API key `{id}` is not what its events say of it"
+            )));
+        }
+    }
+    for id in recorded.into_keys() {
+        problems.push(problem(format!(
+            "API key `{id}` is missing, though events tell of it"
+        )));
+    }
     Ok(problems)
+}
+
+/// Returns what events tell of API keys, by id.
+fn recorded(connection: &Connection) -> Result<BTreeMap<Box<str>, domain::Key>, AuditError> {
+    let mut recorded = BTreeMap::new();
+    let mut after = Position::START;
+    loop {
+        let query = ListQuery {
+            kind: ResourceKind::Key,
+            scope: Scope::All,
+            open_only: false,
+            after,
+            limit: CHUNK,
+        };
+        let page = read::list(connection, query)?;
+        let Some(last) = page.last() else {
+            return Ok(recorded);
+        };
+        after = last.key;
+        for document in page {
+            if let State::Key(key) = document.state {
+                recorded.insert(document.id, key);
+            }
+        }
+    }
+}
+
+/// Counts the API keys that were made before keys had events.
+pub(super) fn keys_without_events(connection: &Connection) -> Result<u64, AuditError> {
+    let recorded = recorded(connection)?;
+    let keys = read::api_keys(connection).unwrap_or_default();
+    let without = keys.iter().filter(|key| !recorded.contains_key(&*key.id));
+    Ok(without.count() as u64)
 }

@@ -447,6 +447,7 @@ fn a_change_in_any_small_table_is_found() {
         scopes: vec!["tasks:read".to_owned()],
         created_at: domain::Timestamp::from_micros(1),
         revoked_at: Some(domain::Timestamp::from_micros(2)),
+        expires_at: None,
     };
     engine::port::suite::wait(engine::port::Store::put_api_key(&store, key)).unwrap();
     store.close();

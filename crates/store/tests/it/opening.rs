@@ -119,6 +119,7 @@ fn a_reader_beside_the_server_reads_and_stores_keys_but_commits_nothing() {
         scopes: vec!["*".to_owned()],
         created_at: model.now(),
         revoked_at: None,
+        expires_at: None,
     };
     wait(reader.put_api_key(key.clone())).unwrap();
     assert_eq!(wait(server.api_key(key.digest)).unwrap(), Some(key));
