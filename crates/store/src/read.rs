@@ -398,6 +398,7 @@ mod tests {
             newest_query(ResourceKind::Message, Scope::Session(Position::START)),
             tree::TREE.to_owned(),
             tree::LEAF_INDEX.to_owned(),
+            tree::HEAD_SIZE.to_owned(),
             tree::LEAVES.to_owned(),
             tree::TREE_HASHES.to_owned(),
             LINKED.to_owned(),

@@ -9,11 +9,14 @@ use std::path::Path;
 use std::time::Duration;
 
 use canon::Digest;
-use domain::Position;
+use domain::{Position, ResourceKind};
 use rusqlite::config::DbConfig;
 use rusqlite::{Connection, OpenFlags, OptionalExtension, TransactionBehavior};
 
 use crate::directory::{OpenError, database, private};
+use crate::row::DocumentRow;
+use crate::tree;
+use crate::write::sealed_head;
 
 /// The version of the tables, kept in the database itself; the data directory's format covers all files.
 const SCHEMA_VERSION: i64 = 2;
@@ -94,6 +97,8 @@ const TABLES: &str = "
         last INTEGER NOT NULL
     ) STRICT;
 
+    CREATE TABLE heads(root BLOB PRIMARY KEY, size INTEGER NOT NULL) STRICT, WITHOUT ROWID;
+
     CREATE TABLE api_keys(
         number INTEGER PRIMARY KEY,
         id TEXT NOT NULL UNIQUE,
@@ -173,13 +178,20 @@ fn complete(connection: &mut Connection) -> rusqlite::Result<()> {
         let index = "SELECT 1 FROM sqlite_schema WHERE name = 'documents_session_open'";
         let has_indexes = connection.prepare(index)?.exists([])?;
         let is_sealed = seal_of(connection, Sealed::ApiKeys)?.is_some();
-        Ok(has_indexes && is_sealed && keeps_head(connection)? && keys_expire(connection)?)
+        Ok(has_indexes
+            && is_sealed
+            && keeps_head(connection)?
+            && has_heads(connection)?
+            && keys_expire(connection)?)
     };
     if complete(connection)? {
         return Ok(());
     }
     let transaction = connection.transaction_with_behavior(TransactionBehavior::Immediate)?;
     transaction.execute_batch(ADDITIONS)?;
+    if !has_heads(&transaction)? {
+        index_heads(&transaction)?;
+    }
     if !keys_expire(&transaction)? {
         transaction.execute_batch("ALTER TABLE api_keys ADD COLUMN expires_at INTEGER")?;
     }
@@ -194,6 +206,34 @@ fn complete(connection: &mut Connection) -> rusqlite::Result<()> {
         [],
     )?;
     transaction.commit()
+}
+
+/// True when sealed heads can be found by their roots.
+pub(crate) fn has_heads(connection: &Connection) -> rusqlite::Result<bool> {
+    connection
+        .prepare("SELECT 1 FROM sqlite_schema WHERE name = 'heads'")?
+        .exists([])
+}
+
+/// Writes down every sealed head by its root, once.
+fn index_heads(connection: &Connection) -> rusqlite::Result<()> {
+    connection.execute_batch(
+        "CREATE TABLE heads(root BLOB PRIMARY KEY, size INTEGER NOT NULL) STRICT, WITHOUT ROWID",
+    )?;
+    let columns = DocumentRow::COLUMNS;
+    let kind = ResourceKind::Batch.number();
+    let text = format!("SELECT {columns} FROM documents INDEXED BY documents_kind WHERE kind = ?1 AND kind <> 4");
+    let mut select = connection.prepare(&text)?;
+    let mut rows = select.query([kind])?;
+    while let Some(row) = rows.next()? {
+        // One that cannot be read is found by verification, and named by nothing.
+        let document = DocumentRow::read(row)?.document();
+        let head = document.ok().as_ref().and_then(sealed_head);
+        if let Some((size, root)) = head {
+            tree::put_head(connection, size, &root)?;
+        }
+    }
+    Ok(())
 }
 
 /// True when API keys can have an end.

@@ -477,6 +477,10 @@ impl Store for SqliteStore {
         self.write_or_fault(move |writer| writer.append_leaves(&append))
     }
 
+    fn head_size(&self, root: Digest) -> BoxFuture<'_, Result<Option<u64>, StoreFault>> {
+        self.read(move |connection| tree::head_size(connection, &root))
+    }
+
     fn leaf_index(&self, receipt: Position) -> BoxFuture<'_, Result<Option<u64>, StoreFault>> {
         self.read(move |connection| tree::leaf_index(connection, receipt))
     }

@@ -453,6 +453,9 @@ fn turn(
     if let Some(newest) = turn.events.last() {
         transaction.counters.newest = Some(sha256(&newest.bytes));
     }
+    for (size, root) in turn.documents.iter().filter_map(sealed_head) {
+        tree::put_head(connection, size, &root).map_err(commit_fault)?;
+    }
     if let Some(tree) = turn.documents.iter().rev().find_map(sealed_head) {
         transaction.counters.tree = Some(tree);
     }
@@ -460,7 +463,7 @@ fn turn(
     Ok((Committed { first, leases }, turn.events))
 }
 
-fn sealed_head(document: &Document) -> Option<(u64, Digest)> {
+pub(crate) fn sealed_head(document: &Document) -> Option<(u64, Digest)> {
     match &document.state {
         State::Batch(batch) => Some((batch.size, batch.root)),
         _ => None,

@@ -9,7 +9,7 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Mutex, MutexGuard, PoisonError};
 
 use canon::Digest;
-use domain::{Blob, Document, EventName, Position, Timestamp};
+use domain::{Blob, Document, EventName, Position, State, Timestamp};
 use tokio::sync::broadcast;
 
 use super::{
@@ -282,6 +282,19 @@ impl Store for MemoryStore {
         );
         inner.tree = Some(append.after);
         ready(Ok(true))
+    }
+
+    fn head_size(&self, root: Digest) -> BoxFuture<'_, Result<Option<u64>, StoreFault>> {
+        let inner = self.lock();
+        let mut heads = inner
+            .documents
+            .values()
+            .filter_map(|document| match &document.state {
+                State::Batch(batch) => Some((batch.root, batch.size)),
+                _ => None,
+            });
+        let found = heads.find(|(known, _)| *known == root);
+        ready(Ok(found.map(|(_, size)| size)))
     }
 
     fn leaf_index(&self, receipt: Position) -> BoxFuture<'_, Result<Option<u64>, StoreFault>> {

@@ -102,6 +102,9 @@ pub trait Store: Send + Sync + fmt::Debug + 'static {
     /// Appends leaves to the tree, durably. False when the tree has another size than the caller believed.
     fn append_leaves(&self, append: TreeAppend) -> BoxFuture<'_, Result<bool, StoreFault>>;
 
+    /// Returns the size of a sealed head with a root, however many there are.
+    fn head_size(&self, root: Digest) -> BoxFuture<'_, Result<Option<u64>, StoreFault>>;
+
     /// Returns the index of the leaf of a Receipt, by the Receipt's key.
     fn leaf_index(&self, receipt: Position) -> BoxFuture<'_, Result<Option<u64>, StoreFault>>;
 
