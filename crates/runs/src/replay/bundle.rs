@@ -493,3 +493,6 @@ impl<'a> Lines<'a> {
         }
     }
 }
+
+#[cfg(test)]
+mod tests;
