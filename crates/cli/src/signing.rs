@@ -603,7 +603,7 @@ mod tests {
         assert_eq!(keys[1].not_before, Some(end - 1));
         assert_eq!(keys[1].expires, None);
         let empty = Frontier::EMPTY.root();
-        assert_eq!(keys[0].retired.unwrap().head, Some((0, empty)));
+        assert_eq!(keys[0].retired.clone().unwrap().head, Some((0, empty)));
         assert_eq!(keys[1].retired, None);
         let text = std::fs::read_to_string(path(home.path())).unwrap();
         assert!(!text.contains(&seed.unwrap()), "the old seed is kept");
