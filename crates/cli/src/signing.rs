@@ -201,6 +201,15 @@ pub(crate) fn public_keys(directory: &Path) -> anyhow::Result<Option<KeySet>> {
     keys.map(|keys| public(&path(directory), &keys)).transpose()
 }
 
+/// False when this user may not read the keys, whatever they are.
+pub(crate) fn is_readable(directory: &Path) -> bool {
+    let opened = std::fs::File::open(path(directory));
+    opened.map_or_else(
+        |error| error.kind() != io::ErrorKind::PermissionDenied,
+        |_| true,
+    )
+}
+
 /// Returns what signs the manifest of an export; none before the first start.
 ///
 /// # Errors
