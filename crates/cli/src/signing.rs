@@ -201,6 +201,15 @@ pub(crate) fn public_keys(directory: &Path) -> anyhow::Result<Option<KeySet>> {
     keys.map(|keys| public(&path(directory), &keys)).transpose()
 }
 
+/// False when this user may not read the keys, whatever they are.
+pub(crate) fn is_readable(directory: &Path) -> bool {
+    let opened = std::fs::File::open(path(directory));
+    opened.map_or_else(
+        |error| error.kind() != io::ErrorKind::PermissionDenied,
+        |_| true,
+    )
+}
+
 /// Returns what signs the manifest of an export; none before the first start.
 ///
 /// # Errors
@@ -603,7 +612,7 @@ mod tests {
         assert_eq!(keys[1].not_before, Some(end - 1));
         assert_eq!(keys[1].expires, None);
         let empty = Frontier::EMPTY.root();
-        assert_eq!(keys[0].retired.unwrap().head, Some((0, empty)));
+        assert_eq!(keys[0].retired.clone().unwrap().head, Some((0, empty)));
         assert_eq!(keys[1].retired, None);
         let text = std::fs::read_to_string(path(home.path())).unwrap();
         assert!(!text.contains(&seed.unwrap()), "the old seed is kept");

@@ -115,6 +115,9 @@ fn as_it_lies(directory: &Path) -> rusqlite::Result<Connection> {
 /// Opens a database with its write-ahead log, and keeps the index of that in memory: what asks for the database alone needs
 /// no index that others could share, and this way of opening it takes no locks.
 fn without_index(directory: &Path) -> rusqlite::Result<Connection> {
+    // SQLite would go on with a file that it may only read, and ask for an index after all.
+    let writable = fs::OpenOptions::new().write(true).open(database(directory));
+    writable.map_err(|error| rusqlite::Error::ToSqlConversionFailure(error.into()))?;
     let connection = open_uri(
         directory,
         "vfs=unix-none",

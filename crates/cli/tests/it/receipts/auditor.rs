@@ -77,10 +77,10 @@ fn exported() -> Ran {
         replay["id"].as_str().unwrap().to_owned()
     };
     let hidden = replay(
-        json!({"llm:main:1": {"value": {"text": "override-4711"}, "visibility": "internal"}}),
+        json!({"llm:main:1": {"kind": "llm_provider_response", "value": {"text": "override-4711"}, "visibility": "internal"}}),
     );
     let shown = replay(
-        json!({"llm:main:1": {"value": {"text": "public-override"}, "visibility": "public"}}),
+        json!({"llm:main:1": {"kind": "llm_provider_response", "value": {"text": "public-override"}, "visibility": "public"}}),
     );
     for task in [id, hidden, shown] {
         ran.world.ok(&["receipt", "proof", &task]);
