@@ -372,7 +372,7 @@ impl Writer {
 }
 
 /// Writes a key in the transaction under way.
-pub(crate) fn upsert_api_key(connection: &Connection, key: &ApiKey) -> rusqlite::Result<()> {
+fn upsert_api_key(connection: &Connection, key: &ApiKey) -> rusqlite::Result<()> {
     let list = |names: &Vec<String>| {
         serde_json::to_string(names)
             .map_err(|error| rusqlite::Error::ToSqlConversionFailure(error.into()))
