@@ -325,8 +325,7 @@ pub(crate) fn blob(blocks: &Blocks, digest: &Digest) -> Result<Option<Vec<u8>>, 
     })
 }
 
-const API_KEY: &str =
-    "SELECT id, digest, actor, workspaces, scopes, created_at, revoked_at, expires_at FROM api_keys";
+const API_KEY: &str = "SELECT id, digest, actor, workspaces, scopes, created_at, revoked_at, expires_at FROM api_keys";
 const API_KEY_BY_DIGEST: &str = "SELECT id, digest, actor, workspaces, scopes, created_at, revoked_at, expires_at \
      FROM api_keys WHERE digest = ?1 ORDER BY number LIMIT 1";
 

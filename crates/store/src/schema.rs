@@ -222,7 +222,9 @@ fn index_heads(connection: &Connection) -> rusqlite::Result<()> {
     )?;
     let columns = DocumentRow::COLUMNS;
     let kind = ResourceKind::Batch.number();
-    let text = format!("SELECT {columns} FROM documents INDEXED BY documents_kind WHERE kind = ?1 AND kind <> 4");
+    let text = format!(
+        "SELECT {columns} FROM documents INDEXED BY documents_kind WHERE kind = ?1 AND kind <> 4"
+    );
     let mut select = connection.prepare(&text)?;
     let mut rows = select.query([kind])?;
     while let Some(row) = rows.next()? {

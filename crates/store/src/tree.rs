@@ -56,7 +56,11 @@ pub(crate) const HEAD_SIZE: &str = "SELECT size FROM heads WHERE root = ?1";
 pub(crate) fn head_size(connection: &Connection, root: &Digest) -> Result<Option<u64>, StoreFault> {
     connection
         .prepare_cached(HEAD_SIZE)
-        .and_then(|mut select| select.query_row([root.as_bytes()], |row| row.get(0)).optional())
+        .and_then(|mut select| {
+            select
+                .query_row([root.as_bytes()], |row| row.get(0))
+                .optional()
+        })
         .map_err(fault)
 }
 

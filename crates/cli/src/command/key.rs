@@ -314,12 +314,29 @@ mod tests {
     #[test]
     fn u23_an_end_is_a_span_or_a_time_ahead() {
         let ahead = |text: &str| end(text).unwrap().as_micros() - now().as_micros();
-        for (text, seconds) in [("2s", 2), ("90m", 5_400), ("12h", 43_200), ("30d", 2_592_000)] {
+        for (text, seconds) in [
+            ("2s", 2),
+            ("90m", 5_400),
+            ("12h", 43_200),
+            ("30d", 2_592_000),
+        ] {
             let left = seconds * 1_000_000 - ahead(text);
             assert!((0..1_000_000).contains(&left), "{text}: {left}");
         }
-        assert_eq!(end("2999-01-31T00:00:00Z").unwrap().to_string(), "2999-01-31T00:00:00.000000Z");
-        for bad in ["", "d", "0s", "-1d", "3w", "tomorrow", "2001-01-31T00:00:00Z", "é"] {
+        assert_eq!(
+            end("2999-01-31T00:00:00Z").unwrap().to_string(),
+            "2999-01-31T00:00:00.000000Z"
+        );
+        for bad in [
+            "",
+            "d",
+            "0s",
+            "-1d",
+            "3w",
+            "tomorrow",
+            "2001-01-31T00:00:00Z",
+            "é",
+        ] {
             assert!(end(bad).is_err(), "{bad}");
         }
     }

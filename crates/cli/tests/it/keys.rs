@@ -226,7 +226,12 @@ fn u23_changes_of_keys_are_events_and_the_table_is_held_to_them() {
     let seen = events_of(&world, "stopped");
     let told: Vec<(&str, &str)> = seen
         .iter()
-        .map(|event| (event["event"].as_str().unwrap(), event["actor"].as_str().unwrap()))
+        .map(|event| {
+            (
+                event["event"].as_str().unwrap(),
+                event["actor"].as_str().unwrap(),
+            )
+        })
         .collect();
     let expected = [
         ("vendor.key_created", "system"),
@@ -240,7 +245,10 @@ fn u23_changes_of_keys_are_events_and_the_table_is_held_to_them() {
     let all = serde_json::to_string(&seen).unwrap();
     assert!(!all.contains(text.trim()));
     assert!(!all.contains(&canon::sha256(text.trim().as_bytes()).hex()));
-    assert_eq!(seen[3]["payload"]["scopes"], serde_json::json!(["tasks:read", "tasks:write"]));
+    assert_eq!(
+        seen[3]["payload"]["scopes"],
+        serde_json::json!(["tasks:read", "tasks:write"])
+    );
     world.ok(&["log", "verify"]);
     world.ok(&["log", "rebuild"]);
 
@@ -252,7 +260,9 @@ fn u23_changes_of_keys_are_events_and_the_table_is_held_to_them() {
             format!("UPDATE api_keys SET revoked_at = created_at WHERE id = '{ci}'"),
         ),
         (
-            format!("UPDATE api_keys SET scopes = '[\"*\",\"approvals:write\"]' WHERE id = '{later}'"),
+            format!(
+                "UPDATE api_keys SET scopes = '[\"*\",\"approvals:write\"]' WHERE id = '{later}'"
+            ),
             format!("UPDATE api_keys SET scopes = '[\"*\"]' WHERE id = '{later}'"),
         ),
         (
@@ -263,7 +273,10 @@ fn u23_changes_of_keys_are_events_and_the_table_is_held_to_them() {
         change(&harm);
         let said = world.run(&["log", "verify"]);
         assert_eq!(said.code, 1, "{said:?}");
-        assert!(said.stdout.contains("is not what its events say of it"), "{harm}: {said:?}");
+        assert!(
+            said.stdout.contains("is not what its events say of it"),
+            "{harm}: {said:?}"
+        );
         change(&mend);
     }
 }
@@ -291,16 +304,29 @@ fn u23_keys_from_before_have_no_events_and_that_is_said() {
     store.close();
     let said = world.run(&["log", "verify", "--json"]);
     assert_eq!(said.code, 0, "{said:?}");
-    assert!(said.stderr.contains("1 API keys were made before keys had events"), "{said:?}");
-    assert!(said.stdout.contains("\"keys_without_events\": 1"), "{said:?}");
+    assert!(
+        said.stderr
+            .contains("1 API keys were made before keys had events"),
+        "{said:?}"
+    );
+    assert!(
+        said.stdout.contains("\"keys_without_events\": 1"),
+        "{said:?}"
+    );
     world.ok(&["key", "revoke", "key_old"]);
     let seen = events_of(&world, "out");
-    let last: Vec<&serde_json::Value> = seen.iter().filter(|event| event["resource"]["id"] == "key_old").collect();
+    let last: Vec<&serde_json::Value> = seen
+        .iter()
+        .filter(|event| event["resource"]["id"] == "key_old")
+        .collect();
     assert_eq!(last.len(), 2, "{seen:#?}");
     assert_eq!(last[0]["payload"]["recorded_late"], true);
     assert_eq!(last[1]["event"], "vendor.key_revoked");
     let said = world.run(&["log", "verify", "--json"]);
-    assert!(said.stdout.contains("\"keys_without_events\": 0"), "{said:?}");
+    assert!(
+        said.stdout.contains("\"keys_without_events\": 0"),
+        "{said:?}"
+    );
 }
 
 /// U23: a key can end by itself; then it is refused with its own reason, and its streams end.
@@ -308,13 +334,24 @@ fn u23_keys_from_before_have_no_events_and_that_is_said() {
 fn u23_a_key_ends_by_itself_and_its_streams_with_it() {
     let world = World::new();
     let server = world.serve();
-    let key = world.ok(&["key", "create", "--actor", "guest", "--read-only", "--expires", "4s"]);
+    let key = world.ok(&[
+        "key",
+        "create",
+        "--actor",
+        "guest",
+        "--read-only",
+        "--expires",
+        "4s",
+    ]);
     let started = std::time::Instant::now();
     let get = |path: &str| {
         let output = std::process::Command::new("curl")
             .args(["-sS", "-N", "--max-time", "20", "-w", "\n%{http_code}"])
             .args(["-H", &format!("authorization: Bearer {}", key.trim())])
-            .args(["-H", "harn-agents-protocol-version: agents-protocol-2026-04-25"])
+            .args([
+                "-H",
+                "harn-agents-protocol-version: agents-protocol-2026-04-25",
+            ])
             .arg(format!("{}{path}", server.url))
             .output()
             .unwrap();
@@ -333,7 +370,14 @@ fn u23_a_key_ends_by_itself_and_its_streams_with_it() {
     assert!(keys.contains("expired"), "{keys}");
     server.stop();
     world.ok(&["log", "verify"]);
-    let said = world.run(&["key", "create", "--actor", "guest", "--expires", "yesterday"]);
+    let said = world.run(&[
+        "key",
+        "create",
+        "--actor",
+        "guest",
+        "--expires",
+        "yesterday",
+    ]);
     assert_eq!(said.code, 2, "{said:?}");
 }
 
@@ -344,13 +388,21 @@ fn u23_an_answer_that_is_not_the_servers_is_not_believed() {
     world.serve().stop();
     let liar = std::net::TcpListener::bind("127.0.0.1:0").unwrap();
     let address = liar.local_addr().unwrap();
-    std::fs::write(world.data().join("operator"), format!("{address} ask answer\n")).unwrap();
+    std::fs::write(
+        world.data().join("operator"),
+        format!("{address} ask answer\n"),
+    )
+    .unwrap();
     let lying = std::thread::spawn(move || {
         use std::io::{BufRead as _, Write as _};
         let (mut stream, _) = liar.accept().unwrap();
         let mut line = String::new();
-        std::io::BufReader::new(stream.try_clone().unwrap()).read_line(&mut line).unwrap();
-        stream.write_all(b"{\"proof\":\"made up\",\"problem\":null}\n").unwrap();
+        std::io::BufReader::new(stream.try_clone().unwrap())
+            .read_line(&mut line)
+            .unwrap();
+        stream
+            .write_all(b"{\"proof\":\"made up\",\"problem\":null}\n")
+            .unwrap();
     });
     world.ok(&["key", "create", "--actor", "late"]);
     lying.join().unwrap();

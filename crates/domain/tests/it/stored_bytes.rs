@@ -67,7 +67,8 @@ impl Log {
     }
 
     fn answer(&mut self, request: &str, reply: RequestReply) {
-        self.run(Order::AnswerRequest(AnswerRequest { key_id: None,
+        self.run(Order::AnswerRequest(AnswerRequest {
+            key_id: None,
             id: PermissionId::from_body(request),
             reply,
             remarks: map(json!({"why": "because"})),
@@ -181,9 +182,11 @@ fn places(log: &mut Log) {
     log.run(Order::CreateWorkspace(CreateWorkspace {
         id: local.clone(),
         branch_id: BranchId::from_body("main"),
-        name: "here".to_owned(),
-        root: "/".to_owned(),
-        metadata: Map::new(),
+        new: domain::NewWorkspace {
+            name: "here".to_owned(),
+            root: "/".to_owned(),
+            metadata: Map::new(),
+        },
     }));
     for quota_id in [Some(None), Some(Some("quota".to_owned())), None] {
         log.run(Order::UpdateWorkspace(UpdateWorkspace {
@@ -226,19 +229,23 @@ fn places(log: &mut Log) {
     }));
     log.run(Order::CreateBranch(CreateBranch {
         id: BranchId::from_body("side"),
-        session_id: SessionId::from_body("1"),
-        kind: BranchKind::Sandbox,
-        base_ref: "base".to_owned(),
-        parent_branch_id: None,
-        task_id: None,
-        metadata: Map::new(),
+        new: domain::NewBranch {
+            session_id: SessionId::from_body("1"),
+            kind: BranchKind::Sandbox,
+            base_ref: "base".to_owned(),
+            parent_branch_id: None,
+            task_id: None,
+            metadata: Map::new(),
+        },
     }));
     log.run(Order::CreateVault(CreateVault {
         id: VaultId::from_body("1"),
-        workspace_id: Some(local),
-        provider: "local".to_owned(),
-        capabilities: vec!["read".to_owned()],
-        metadata: Map::new(),
+        new: domain::NewVault {
+            workspace_id: Some(local),
+            provider: "local".to_owned(),
+            capabilities: vec!["read".to_owned()],
+            metadata: Map::new(),
+        },
     }));
 }
 
@@ -254,15 +261,18 @@ fn runs(log: &mut Log) {
     ));
     log.run(Order::RegisterArtifact(RegisterArtifact {
         id: ArtifactId::from_body("1"),
-        kind: ArtifactKind::File,
-        mime_type: "text/plain".to_owned(),
-        uri: None,
-        visibility: Visibility::Public,
-        sha256: None,
         workspace_id: WorkspaceId::local(),
-        session_id: None,
-        task_id: Some(TaskId::from_body("1")),
-        metadata: map(json!({"f": 1})),
+        new: domain::NewArtifact {
+            workspace_id: None,
+            kind: ArtifactKind::File,
+            mime_type: "text/plain".to_owned(),
+            uri: None,
+            visibility: Visibility::Public,
+            sha256: None,
+            session_id: None,
+            task_id: Some(TaskId::from_body("1")),
+            metadata: map(json!({"f": 1})),
+        },
     }));
     log.run(Order::AttachContent(AttachContent {
         id: ArtifactId::from_body("1"),
@@ -540,11 +550,21 @@ fn u23_events_of_keys_keep_their_bytes() {
     let changes = [
         ("key_1", domain::KeyChange::Create(key.clone())),
         ("key_1", domain::KeyChange::Grant(scopes.clone())),
-        ("key_1", domain::KeyChange::Revoke(Timestamp::from_micros(5))),
+        (
+            "key_1",
+            domain::KeyChange::Revoke(Timestamp::from_micros(5)),
+        ),
         ("key_2", domain::KeyChange::Record(key.clone())),
     ];
     let drafts = changes.map(|(id, change)| domain::change_key(id, "operator", change));
-    let sealed = seal(&name, &mut scratch, &drafts, Position(1), Timestamp::from_micros(7)).unwrap();
+    let sealed = seal(
+        &name,
+        &mut scratch,
+        &drafts,
+        Position(1),
+        Timestamp::from_micros(7),
+    )
+    .unwrap();
     let lines: Vec<String> = sealed
         .iter()
         .map(|event| String::from_utf8(event.bytes.clone()).unwrap())
@@ -559,5 +579,14 @@ fn u23_events_of_keys_keep_their_bytes() {
     assert_eq!(folded.state, State::Key(expected));
     // A key is made once.
     let again = domain::change_key("key_1", "operator", domain::KeyChange::Grant(Vec::new()));
-    assert!(seal(&name, &mut Scratch::default(), &[again], Position(9), Timestamp::from_micros(8)).is_err());
+    assert!(
+        seal(
+            &name,
+            &mut Scratch::default(),
+            &[again],
+            Position(9),
+            Timestamp::from_micros(8)
+        )
+        .is_err()
+    );
 }

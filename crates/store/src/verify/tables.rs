@@ -217,16 +217,24 @@ fn heads(connection: &Connection) -> Result<Vec<Problem>, AuditError> {
         };
         let Some(last) = page.last() else { break };
         after = last.key;
-        sealed.extend(page.iter().filter_map(sealed_head).map(|(size, root)| (root, size)));
+        sealed.extend(
+            page.iter()
+                .filter_map(sealed_head)
+                .map(|(size, root)| (root, size)),
+        );
     }
     let run = || {
         let mut select = connection.prepare("SELECT root, size FROM heads")?;
-        let rows = select.query_map([], |row| Ok((Digest::from_bytes(row.get(0)?), row.get(1)?)))?;
+        let rows =
+            select.query_map([], |row| Ok((Digest::from_bytes(row.get(0)?), row.get(1)?)))?;
         rows.collect::<rusqlite::Result<BTreeMap<Digest, u64>>>()
     };
     let found = run().map_err(fault)?;
     let wrong = "the index of sealed heads is not that of the heads".to_owned();
-    Ok((found != sealed).then(|| problem(wrong)).into_iter().collect())
+    Ok((found != sealed)
+        .then(|| problem(wrong))
+        .into_iter()
+        .collect())
 }
 
 fn keys(connection: &Connection) -> Result<Vec<Problem>, AuditError> {

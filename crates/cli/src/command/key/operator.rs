@@ -118,8 +118,11 @@ impl Door {
     pub(crate) async fn open(data: &Path) -> anyhow::Result<Self> {
         let hint = "check that the disk has room and lets this user write";
         let listener = TcpListener::bind((Ipv4Addr::LOCALHOST, 0)).await;
-        let listener = listener.or_hint("no port on 127.0.0.1", "check the limits of this machine")?;
-        let address = listener.local_addr().or_hint("no port on 127.0.0.1", hint)?;
+        let listener =
+            listener.or_hint("no port on 127.0.0.1", "check the limits of this machine")?;
+        let address = listener
+            .local_addr()
+            .or_hint("no port on 127.0.0.1", hint)?;
         let secrets = Secrets {
             asking: random_hex::<32>()?,
             answering: random_hex::<32>()?,

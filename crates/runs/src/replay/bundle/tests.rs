@@ -7,7 +7,10 @@ use super::*;
 const WHOLE: &[u8] = include_bytes!("../../../../../conformance/vectors/replay/agent.bundle");
 
 fn lines() -> Vec<Vec<u8>> {
-    let lines = WHOLE.strip_suffix(b"\n").unwrap().split(|byte| *byte == b'\n');
+    let lines = WHOLE
+        .strip_suffix(b"\n")
+        .unwrap()
+        .split(|byte| *byte == b'\n');
     lines.map(<[u8]>::to_vec).collect()
 }
 
@@ -57,35 +60,138 @@ fn each_way_to_be_no_bundle_is_refused_with_its_line() {
     let cases: Vec<(&str, Vec<u8>, usize, &str)> = vec![
         ("nothing", Vec::new(), 1, "ends here"),
         ("a line feed", b"\n".to_vec(), 1, ""),
-        ("no line feed at the end", WHOLE[..WHOLE.len() - 1].to_vec(), 39, "ends here"),
+        (
+            "no line feed at the end",
+            WHOLE[..WHOLE.len() - 1].to_vec(),
+            39,
+            "ends here",
+        ),
         ("other bytes", b"PK\x03\x04\xff\xfe\n".to_vec(), 1, ""),
         ("a list", b"[]\n".to_vec(), 1, "header"),
         ("a deep first line", deep, 1, ""),
-        ("another format", replaced(0, "bundle-1", "bundle-2"), 1, "format"),
-        ("white space", replaced(0, "\"events\":34", "\"events\": 34"), 1, "canonical"),
-        ("a member twice", replaced(0, "\"events\":34", "\"events\":34,\"events\":34"), 1, ""),
-        ("one more member", replaced(0, "\"events\":34", "\"events\":34,\"extra\":1"), 1, "does not know"),
-        ("no task", replaced(0, "\"task_id\":\"task_00000004\"", "\"task_id\":\"session_1\""), 1, "task_id"),
-        ("a digest that is none", replaced(0, "sha256:4", "sha256:x"), 1, "log_sha256"),
-        ("a negative count", replaced(0, "\"events\":34", "\"events\":-1"), 1, "events"),
-        ("more events than there are", replaced(0, "\"events\":34", "\"events\":35"), 36, "event must come"),
-        ("so many that no machine holds them", replaced(0, "\"events\":34", "\"events\":9007199254740991"), 36, "event must come"),
-        ("fewer events than there are", replaced(0, "\"events\":34", "\"events\":33"), 35, "blob"),
-        ("more blobs than there are", replaced(0, "\"blobs\":3", "\"blobs\":9007199254740991"), 39, "blob"),
-        ("no receipt is announced", replaced(0, "\"receipt\":true", "\"receipt\":false"), 39, "more lines"),
+        (
+            "another format",
+            replaced(0, "bundle-1", "bundle-2"),
+            1,
+            "format",
+        ),
+        (
+            "white space",
+            replaced(0, "\"events\":34", "\"events\": 34"),
+            1,
+            "canonical",
+        ),
+        (
+            "a member twice",
+            replaced(0, "\"events\":34", "\"events\":34,\"events\":34"),
+            1,
+            "",
+        ),
+        (
+            "one more member",
+            replaced(0, "\"events\":34", "\"events\":34,\"extra\":1"),
+            1,
+            "does not know",
+        ),
+        (
+            "no task",
+            replaced(
+                0,
+                "\"task_id\":\"task_00000004\"",
+                "\"task_id\":\"session_1\"",
+            ),
+            1,
+            "task_id",
+        ),
+        (
+            "a digest that is none",
+            replaced(0, "sha256:4", "sha256:x"),
+            1,
+            "log_sha256",
+        ),
+        (
+            "a negative count",
+            replaced(0, "\"events\":34", "\"events\":-1"),
+            1,
+            "events",
+        ),
+        (
+            "more events than there are",
+            replaced(0, "\"events\":34", "\"events\":35"),
+            36,
+            "event must come",
+        ),
+        (
+            "so many that no machine holds them",
+            replaced(0, "\"events\":34", "\"events\":9007199254740991"),
+            36,
+            "event must come",
+        ),
+        (
+            "fewer events than there are",
+            replaced(0, "\"events\":34", "\"events\":33"),
+            35,
+            "blob",
+        ),
+        (
+            "more blobs than there are",
+            replaced(0, "\"blobs\":3", "\"blobs\":9007199254740991"),
+            39,
+            "blob",
+        ),
+        (
+            "no receipt is announced",
+            replaced(0, "\"receipt\":true", "\"receipt\":false"),
+            39,
+            "more lines",
+        ),
         ("an event is missing", without(7), 35, "event must come"),
         ("a blob is missing", without(36), 38, "blob"),
         ("the receipt is missing", without(38), 39, "ends here"),
         ("a line too many", with(39, b"{}"), 40, "more lines"),
         ("an empty line", with(3, b""), 4, "event must come"),
         ("carriage returns", replaced(3, "}", "}\r"), 4, ""),
-        ("an event that is none", replaced(4, "\"sequence\":", "\"sequenze\":"), 5, "not a stored event"),
-        ("an event of deep nesting", with(5, &[EVENT_OPENS, &b"[".repeat(100_000)].concat()), 6, "event must come"),
-        ("blobs out of order", { let mut lines = all.clone(); lines.swap(35, 36); joined(&lines) }, 37, "order"),
+        (
+            "an event that is none",
+            replaced(4, "\"sequence\":", "\"sequenze\":"),
+            5,
+            "not a stored event",
+        ),
+        (
+            "an event of deep nesting",
+            with(5, &[EVENT_OPENS, &b"[".repeat(100_000)].concat()),
+            6,
+            "event must come",
+        ),
+        (
+            "blobs out of order",
+            {
+                let mut lines = all.clone();
+                lines.swap(35, 36);
+                joined(&lines)
+            },
+            37,
+            "order",
+        ),
         ("a blob twice", with(36, &all[35]), 37, "order"),
-        ("a blob that is not base64", replaced(35, "\"base64\":\"", "\"base64\":\"!"), 36, "blob"),
-        ("a blob with more members", replaced(35, "{\"blob\":{", "{\"blob\":{\"a\":1,"), 36, "nothing else"),
-        ("a receipt that is none", replaced(38, "\"receipt_id\"", "\"receipt_it\""), 39, ""),
+        (
+            "a blob that is not base64",
+            replaced(35, "\"base64\":\"", "\"base64\":\"!"),
+            36,
+            "blob",
+        ),
+        (
+            "a blob with more members",
+            replaced(35, "{\"blob\":{", "{\"blob\":{\"a\":1,"),
+            36,
+            "nothing else",
+        ),
+        (
+            "a receipt that is none",
+            replaced(38, "\"receipt_id\"", "\"receipt_it\""),
+            39,
+            "",
+        ),
     ];
     for (what, bytes, line, problem) in cases {
         let error = outcome(&bytes).map(drop).unwrap_err();
