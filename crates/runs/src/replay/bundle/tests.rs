@@ -223,7 +223,8 @@ fn what_was_changed_is_refused_or_is_another_bundle() {
     }
     for at in (0..WHOLE.len()).step_by(97) {
         check(&WHOLE[..at], format!("cut at {at}"));
-        for change in [1, 0x20, 0x80] {
+        // Not the bit of letter case: digests are read in any.
+        for change in [1, 2, 0x80] {
             let mut bytes = WHOLE.to_vec();
             bytes[at] ^= change;
             check(&bytes, format!("byte {at} ^ {change}"));
