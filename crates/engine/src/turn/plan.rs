@@ -329,6 +329,7 @@ impl Plan {
                 .map(|document| document.key);
             let events: Vec<Appended> = sealed.events.into_iter().map(stored).collect();
             let turn = SealedTurn {
+                api_keys: Vec::new(),
                 leases_released: released.collect(),
                 events: events.iter().map(|(stored, _)| stored.clone()).collect(),
                 blobs: sealed.receipts,
