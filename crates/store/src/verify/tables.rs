@@ -32,8 +32,8 @@ pub(super) fn check(
     let mut problems = meta(blocks)?;
     if events_are_sound {
         problems.extend(links(blocks)?);
+        problems.extend(heads(blocks)?);
     }
-    problems.extend(heads(blocks)?);
     problems.extend(leases(blocks)?);
     problems.extend(keys(blocks)?);
     let ahead = "SELECT count(*) FROM claims WHERE answer > ?1";
