@@ -74,6 +74,13 @@ async fn create(args: KeyCreateArgs) -> anyhow::Result<Exit> {
         expires_at,
     };
     operator::change(&args.data.data, key.clone()).await?;
+    if args.json {
+        Output::stdout().json(&json!({
+            "id": key.id, "actor": key.actor, "scopes": key.scopes, "workspaces": key.workspaces, "key": text,
+            "expires_at": key.expires_at.map(|time| time.to_string()),
+        }))?;
+        return Ok(Exit::Ok);
+    }
     let until = expires_at.map_or_else(String::new, |end| format!(", until {end}"));
     talk(format_args!(
         "made {} for `{}`: {} in {}{until}",
@@ -92,10 +99,12 @@ const RESERVED_ACTORS: [&str; 2] = ["system", "agent"];
 
 fn workspaces(named: &[String]) -> anyhow::Result<Option<Vec<String>>> {
     for id in named {
-        WorkspaceId::parse(id).or_hint(
-            format_args!("`{id}`"),
-            "a workspace id looks like workspace_local",
-        )?;
+        WorkspaceId::parse(id).map_err(|error| {
+            Problem::new(
+                error.to_string(),
+                "a workspace id looks like workspace_local",
+            )
+        })?;
     }
     Ok((!named.is_empty()).then(|| named.to_vec()))
 }
@@ -207,13 +216,24 @@ async fn grant(args: KeyGrantArgs) -> anyhow::Result<Exit> {
     granted.retain(|scope| !key.scopes.contains(scope));
     if granted.is_empty() {
         talk(format_args!("{} may do that already", key.id));
-        return Ok(Exit::Ok);
+        return told(args.json, &key);
     }
     key.scopes.extend(granted);
     let id = key.id.clone();
     drop(store);
-    operator::change(&args.data.data, key).await?;
+    operator::change(&args.data.data, key.clone()).await?;
     talk(format_args!("{id} may use {} within a second", args.scope));
+    told(args.json, &key)
+}
+
+/// Prints a key as JSON where that was asked for; its text is not known any more.
+fn told(json: bool, key: &ApiKey) -> anyhow::Result<Exit> {
+    if json {
+        Output::stdout().json(&json!({
+            "id": key.id, "actor": key.actor, "scopes": key.scopes, "workspaces": key.workspaces,
+            "revoked_at": key.revoked_at.map(|time| time.to_string()),
+        }))?;
+    }
     Ok(Exit::Ok)
 }
 
@@ -222,7 +242,7 @@ async fn revoke(args: KeyRevokeArgs) -> anyhow::Result<Exit> {
     let key = find(&store, &args.id).await?;
     if key.revoked_at.is_some() {
         talk(format_args!("{} was revoked before", key.id));
-        return Ok(Exit::Ok);
+        return told(args.json, &key);
     }
     let id = key.id.clone();
     let revoked = ApiKey {
@@ -230,11 +250,11 @@ async fn revoke(args: KeyRevokeArgs) -> anyhow::Result<Exit> {
         ..key
     };
     drop(store);
-    operator::change(&args.data.data, revoked).await?;
+    operator::change(&args.data.data, revoked.clone()).await?;
     talk(format_args!(
         "revoked {id}; a running server refuses it within a second"
     ));
-    Ok(Exit::Ok)
+    told(args.json, &revoked)
 }
 
 /// Reads when a key ends: a time, or how long from now on.
