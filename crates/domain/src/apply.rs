@@ -9,9 +9,9 @@ use crate::decide::task::withdrawn_digest;
 use crate::kind::Payload;
 use crate::{
     Answer, Artifact, ArtifactKind, Ask, Batch, Branch, Chain, Document, Dropped, Event, EventName,
-    Imported, Kind, Links, Message, Outcome, Permission, Persona, Position, Receipt, ReplayOf,
-    Session, SessionId, State, Status, Task, TaskId, TaskPersona, TrustChain, Vault, Visibility,
-    Workspace, WorkspaceId, blob_reference, payload,
+    Imported, Kind, Ledger, Links, Message, Outcome, Permission, Persona, Position, Receipt,
+    ReplayOf, Session, SessionId, State, Status, Task, TaskId, TaskPersona, TrustChain, Vault,
+    Visibility, Workspace, WorkspaceId, blob_reference, payload,
 };
 
 /// An event that cannot follow what is stored.
@@ -416,16 +416,31 @@ impl Fold<'_> {
                 }
                 Ok(State::Task(task))
             }
+            Payload::TaskStarted(said) => {
+                let mut task = self.open_task(state)?;
+                // A replay follows the record of its source.
+                let workflow = said.workflow_sha256.filter(|_| task.replay.is_none());
+                task.ledger = workflow.map(Ledger::new);
+                Ok(State::Task(task))
+            }
+            Payload::EffectRequested(said) => {
+                let mut task = self.open_task(state)?;
+                if let Some(ledger) = &mut task.ledger {
+                    ledger.request(&said.effect_key);
+                }
+                Ok(State::Task(task))
+            }
             Payload::EffectRecorded(said) => {
                 let mut task = self.open_task(state)?;
+                if let Some(ledger) = &mut task.ledger {
+                    ledger.record(&said.effect_key);
+                }
                 if let Some(through) = said.interrupted_through {
                     task.interrupts.retain(|position| *position > through);
                 }
                 Ok(State::Task(task))
             }
-            Payload::TaskStarted(_)
-            | Payload::EffectRequested(_)
-            | Payload::AgentToolUse(_)
+            Payload::AgentToolUse(_)
             | Payload::AgentToolResult(_)
             | Payload::AgentMemoryRead(_)
             | Payload::ToolFailed(_)
@@ -585,6 +600,7 @@ impl Fold<'_> {
             }),
             imported: None,
             interrupts: Vec::new(),
+            ledger: None,
         })
     }
 
@@ -652,6 +668,7 @@ impl Fold<'_> {
         task.status = said.to;
         if said.to.is_terminal() {
             task.interrupts.clear();
+            task.ledger = None;
         }
         let now = self.event.created_at;
         match said.to {
