@@ -226,6 +226,41 @@ impl DocumentRow {
 mod tests {
     use super::*;
 
+    fn task(ledger: &serde_json::Value) -> DocumentRow {
+        let state = serde_json::json!({"Task": {
+            "session_id": "session_1", "workspace_id": "workspace_local", "status": "WORKING", "created_by": "a",
+            "workflow": "agent", "branch_id": null, "parent_task_id": null, "submitted": 2, "input": 2,
+            "waits_for": null, "requests": 0, "started_at": null, "completed_at": null, "canceled_at": null,
+            "outcome_id": null, "receipt_id": null, "failure": null, "ledger": ledger,
+        }});
+        let state = serde_json::from_value(state).unwrap();
+        let time = Timestamp::from_micros(1);
+        DocumentRow::of(&Document {
+            key: Position(1),
+            id: "task_1".into(),
+            version: 1,
+            tip: Position(1),
+            links: Links::default(),
+            created_at: time,
+            updated_at: time,
+            state,
+        })
+    }
+
+    #[test]
+    fn a_stored_task_may_lack_its_ledger_and_may_not_have_another() {
+        let digest = canon::sha256(b"w");
+        let folded = task(&serde_json::json!({"workflow": digest, "open": ["llm:main:1"]}));
+        let older = task(&serde_json::Value::Null);
+        let other = task(&serde_json::json!({"workflow": digest}));
+        assert!(folded.difference(&older).is_empty());
+        assert_eq!(folded.difference(&other), ["body"]);
+        assert_eq!(older.difference(&folded), ["body"]);
+        let mut elsewhere = older;
+        elsewhere.body.push(b' ');
+        assert_eq!(folded.difference(&elsewhere), ["body"]);
+    }
+
     #[test]
     fn ids_come_back() {
         let packed = "chain_session_01a1df3c006b71e69ea20a83bb97dc88";
