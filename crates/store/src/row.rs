@@ -227,12 +227,12 @@ mod tests {
     use super::*;
 
     fn task(ledger: &serde_json::Value) -> DocumentRow {
-        let state = serde_json::json!({"Task": {
-            "session_id": "session_1", "workspace_id": "workspace_local", "status": "WORKING", "created_by": "a",
+        let state = serde_json::json!({
+            "object": "task", "session_id": "session_1", "workspace_id": "workspace_local", "status": "WORKING", "created_by": "a",
             "workflow": "agent", "branch_id": null, "parent_task_id": null, "submitted": 2, "input": 2,
             "waits_for": null, "requests": 0, "started_at": null, "completed_at": null, "canceled_at": null,
             "outcome_id": null, "receipt_id": null, "failure": null, "ledger": ledger,
-        }});
+        });
         let state = serde_json::from_value(state).unwrap();
         let time = Timestamp::from_micros(1);
         DocumentRow::of(&Document {
