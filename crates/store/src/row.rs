@@ -140,10 +140,11 @@ impl DocumentRow {
     /// end. None when there is nothing to leave out.
     fn body_of_older(&self) -> Option<Vec<u8>> {
         let mut document = self.document().ok()?;
-        match &mut document.state {
-            State::Task(task) if task.ledger.take().is_some() => Some(document_bytes(&document)),
-            _ => None,
-        }
+        let State::Task(task) = &mut document.state else {
+            return None;
+        };
+        task.ledger.take()?;
+        Some(document_bytes(&document))
     }
 
     /// Names the columns in which a stored row differs from what its events fold to, which is this one.
