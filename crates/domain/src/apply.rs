@@ -9,9 +9,9 @@ use crate::decide::task::withdrawn_digest;
 use crate::kind::Payload;
 use crate::{
     Answer, Artifact, ArtifactKind, Ask, Batch, Branch, Chain, Document, Dropped, Event, EventName,
-    Imported, Kind, Ledger, Links, Message, Outcome, Permission, Persona, Position, Receipt,
-    ReplayOf, Session, SessionId, State, Status, Task, TaskId, TaskPersona, TrustChain, Vault,
-    Visibility, Workspace, WorkspaceId, blob_reference, payload,
+    Imported, Key, Kind, Links, Message, Outcome, Permission, Persona, Position, Receipt, ReplayOf,
+    Session, SessionId, State, Status, Task, TaskId, TaskPersona, TrustChain, Vault, Visibility,
+    Workspace, WorkspaceId, blob_reference, payload,
 };
 
 /// An event that cannot follow what is stored.
@@ -416,31 +416,16 @@ impl Fold<'_> {
                 }
                 Ok(State::Task(task))
             }
-            Payload::TaskStarted(said) => {
-                let mut task = self.open_task(state)?;
-                // A replay follows the record of its source.
-                let workflow = said.workflow_sha256.filter(|_| task.replay.is_none());
-                task.ledger = workflow.map(Ledger::new);
-                Ok(State::Task(task))
-            }
-            Payload::EffectRequested(said) => {
-                let mut task = self.open_task(state)?;
-                if let Some(ledger) = &mut task.ledger {
-                    ledger.request(&said.effect_key);
-                }
-                Ok(State::Task(task))
-            }
             Payload::EffectRecorded(said) => {
                 let mut task = self.open_task(state)?;
-                if let Some(ledger) = &mut task.ledger {
-                    ledger.record(&said.effect_key);
-                }
                 if let Some(through) = said.interrupted_through {
                     task.interrupts.retain(|position| *position > through);
                 }
                 Ok(State::Task(task))
             }
-            Payload::AgentToolUse(_)
+            Payload::TaskStarted(_)
+            | Payload::EffectRequested(_)
+            | Payload::AgentToolUse(_)
             | Payload::AgentToolResult(_)
             | Payload::AgentMemoryRead(_)
             | Payload::ContractDecided(_)
@@ -451,6 +436,33 @@ impl Fold<'_> {
             | Payload::ReplayFailed(_) => self.noted(state),
             // Only a replay emits it, and what a replay repeats is never folded.
             Payload::ReplayEventReplayed(_) => Err(self.misplaced()),
+            Payload::KeyCreated(said) => {
+                let key = Key {
+                    actor: said.actor,
+                    workspaces: said.workspaces,
+                    scopes: said.scopes,
+                    fingerprint: said.fingerprint,
+                    expires_at: said.expires_at,
+                    revoked_at: said.revoked_at,
+                };
+                self.created(state, State::Key(key))
+            }
+            Payload::KeyGranted(said) => {
+                let key = changed!(self, state, Key);
+                Ok(State::Key(Key {
+                    scopes: said.scopes,
+                    ..key
+                }))
+            }
+            Payload::KeyRevoked(said) => {
+                let key = changed!(self, state, Key);
+                Ok(State::Key(Key {
+                    revoked_at: Some(said.revoked_at),
+                    ..key
+                }))
+            }
+            // It stands for an event that nobody can read any more, and whatever that did.
+            Payload::EventLost(_) => Err(self.misplaced()),
         }
     }
 
@@ -601,7 +613,6 @@ impl Fold<'_> {
             }),
             imported: None,
             interrupts: Vec::new(),
-            ledger: None,
         })
     }
 
@@ -669,7 +680,6 @@ impl Fold<'_> {
         task.status = said.to;
         if said.to.is_terminal() {
             task.interrupts.clear();
-            task.ledger = None;
         }
         let now = self.event.created_at;
         match said.to {

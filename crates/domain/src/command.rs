@@ -408,6 +408,8 @@ pub struct AnswerRequest {
     pub reply: RequestReply,
     /// Who answered, why, and for how long, as given.
     pub remarks: Map<String, Value>,
+    /// The id of the API key that it came with.
+    pub key_id: Option<String>,
 }
 
 /// An answer to a permission request.
@@ -475,8 +477,6 @@ pub struct CreateVault {
 pub struct AdvanceTask {
     /// The Task.
     pub id: TaskId,
-    /// Digest of the name and version of the workflow that these moves are of; none for what no workflow says.
-    pub workflow: Option<Digest>,
     /// What happened, in order.
     pub moves: Vec<Move>,
 }

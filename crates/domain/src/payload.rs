@@ -185,7 +185,7 @@ payloads! {
         ?failure: Detail,
         metadata: Detail,
     }
-    TaskStarted { workflow: Detail, ?workflow_sha256: Digest, }
+    TaskStarted { workflow: Detail, workflow_sha256: Detail, }
     TaskWaits { request_id: PermissionId, effect_key: Detail, }
     TaskEnded { outcome_id: Option<OutcomeId>, receipt_id: Option<ReceiptId>, failure: Detail, }
     StatusChanged { from: Status, to: Status, ?reason: String, }
@@ -212,14 +212,14 @@ payloads! {
     Withdrawn { reason: Detail, }
     CancelRequested { scope: Detail, ?reason: Detail, ?message_id: Detail, ?pending: bool, }
     EffectRequested {
-        effect_key: String,
+        effect_key: Detail,
         kind: Detail,
         request_sha256: Detail,
         repeatable: Detail,
         ?request_parts: Detail,
     }
     EffectRecorded {
-        effect_key: String,
+        effect_key: Detail,
         kind: Detail,
         outcome: Detail,
         value_sha256: Detail,
@@ -242,11 +242,23 @@ payloads! {
     }
     Verified { receipt_id: Detail, valid: Detail, reason: Detail, value: Detail, }
     ReceiptChained { receipt_id: ReceiptId, receipt_hash: Digest, count: u64, }
+    KeyCreated {
+        actor: String,
+        workspaces: Option<Vec<String>>,
+        scopes: Vec<String>,
+        fingerprint: Digest,
+        ?expires_at: Timestamp,
+        ?revoked_at: Timestamp,
+        ?recorded_late: bool,
+    }
+    KeyGranted { scopes: Vec<String>, }
+    KeyRevoked { revoked_at: Timestamp, }
     TrustRecorded {
         request_id: Detail,
         agent: Detail,
         action: Detail,
         decision: Detail,
+        ?key_id: Detail,
         ?record: TrustRecord,
     }
     TrustRecord { entry_hash: Digest, }

@@ -3,8 +3,6 @@
 //! A state holds what must be looked up; content stays in the event (or blob) that brought it, and the
 //! state says at which position. What can be computed at read, such as a Session's activity, is not here.
 
-use std::collections::BTreeMap;
-
 use canon::{Digest, Value};
 use serde::{Deserialize, Serialize};
 
@@ -44,11 +42,13 @@ pub enum ResourceKind {
     TrustChain,
     /// Personas.
     Persona,
+    /// API keys.
+    Key,
 }
 
 impl ResourceKind {
     /// Every kind. The index of a kind in this list is its number in stored data: only append.
-    pub const ALL: [ResourceKind; 14] = [
+    pub const ALL: [ResourceKind; 15] = [
         ResourceKind::Workspace,
         ResourceKind::Session,
         ResourceKind::Task,
@@ -63,6 +63,7 @@ impl ResourceKind {
         ResourceKind::Batch,
         ResourceKind::TrustChain,
         ResourceKind::Persona,
+        ResourceKind::Key,
     ];
 
     /// Returns the value of `object`.
@@ -82,6 +83,7 @@ impl ResourceKind {
             ResourceKind::Batch => crate::BatchId::OBJECT,
             ResourceKind::TrustChain => crate::TrustChainId::OBJECT,
             ResourceKind::Persona => PersonaId::OBJECT,
+            ResourceKind::Key => Key::OBJECT,
         }
     }
 
@@ -125,6 +127,9 @@ pub enum State {
     TrustChain(TrustChain),
     /// A Persona.
     Persona(Persona),
+    /// An API key.
+    #[serde(rename = "api_key")]
+    Key(Key),
 }
 
 impl State {
@@ -145,6 +150,7 @@ impl State {
             State::Batch(_) => ResourceKind::Batch,
             State::TrustChain(_) => ResourceKind::TrustChain,
             State::Persona(_) => ResourceKind::Persona,
+            State::Key(_) => ResourceKind::Key,
         }
     }
 
@@ -165,9 +171,34 @@ impl State {
             | State::Chain(_)
             | State::Batch(_)
             | State::TrustChain(_)
-            | State::Persona(_) => false,
+            | State::Persona(_)
+            | State::Key(_) => false,
         }
     }
+}
+
+/// An API key as events tell of it. What authenticates is a table of the store; it must agree with this.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Key {
+    /// The actor in events of whoever uses it.
+    pub actor: String,
+    /// The Workspaces that it is bound to; none for all.
+    pub workspaces: Option<Vec<String>>,
+    /// What it may do.
+    pub scopes: Vec<String>,
+    /// SHA-256 of what the store compares keys with, which is itself a digest of the key's text.
+    pub fingerprint: Digest,
+    /// When it ends by itself.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub expires_at: Option<Timestamp>,
+    /// Since when it is revoked.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub revoked_at: Option<Timestamp>,
+}
+
+impl Key {
+    /// The value of `object`.
+    pub const OBJECT: &'static str = "api_key";
 }
 
 /// The isolation boundary of files, tools, Sessions and logs.
@@ -305,60 +336,6 @@ pub struct Task {
     /// Interrupts that no step has been told of yet: positions of the events that asked for them.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub interrupts: Vec<Position>,
-    /// What the next move of its worker is judged by. None before it starts, once it has ended, for a replay, and for a Task
-    /// that a program without these rules began.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
-    pub ledger: Option<Ledger>,
-}
-
-/// What the worker of a Task has told. Does not grow with the Task's history.
-#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
-pub struct Ledger {
-    /// Digest of the workflow's name and version.
-    pub workflow: Digest,
-    /// Effects that were requested and have no result yet, in the order of their requests.
-    #[serde(default, skip_serializing_if = "Vec::is_empty")]
-    pub open: Vec<String>,
-    /// The highest number of an effect that was requested, by what stands before the number in its key.
-    #[serde(default, skip_serializing_if = "BTreeMap::is_empty")]
-    pub last: BTreeMap<String, u64>,
-}
-
-impl Ledger {
-    /// The ledger of a Task that starts under a workflow.
-    pub fn new(workflow: Digest) -> Self {
-        Self {
-            workflow,
-            open: Vec::new(),
-            last: BTreeMap::new(),
-        }
-    }
-
-    /// Notes that an effect was requested. False when one with this number or a later one was requested before: a key has
-    /// one request and one result.
-    pub fn request(&mut self, key: &str) -> bool {
-        let (family, number) = split_key(key);
-        if self.last.get(family).is_some_and(|last| number <= *last) {
-            return false;
-        }
-        self.last.insert(family.to_owned(), number);
-        self.open.push(key.to_owned());
-        true
-    }
-
-    /// Notes the result of an effect. False when it was not requested, or has a result.
-    pub fn record(&mut self, key: &str) -> bool {
-        let open = self.open.iter().position(|open| open == key);
-        open.map(|index| self.open.remove(index)).is_some()
-    }
-}
-
-/// Splits an effect's key, such as `llm:main:3`, before its number. One without a number can be requested once.
-fn split_key(key: &str) -> (&str, u64) {
-    let numbered = key
-        .rsplit_once(':')
-        .and_then(|(family, number)| Some((family, number.parse().ok()?)));
-    numbered.unwrap_or((key, 0))
 }
 
 /// What this log knows of a Task that ran under another one.

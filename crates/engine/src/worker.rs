@@ -253,7 +253,6 @@ impl Engine {
         let orders = waiting.into_iter().map(|id| {
             let order = domain::Order::AdvanceTask(AdvanceTask {
                 id,
-                workflow: None,
                 moves: vec![Move::Recover, Move::WaitAgain],
             });
             let command = Command {

@@ -2,7 +2,6 @@
 
 #![expect(clippy::unwrap_used, reason = "tests")]
 
-mod advance;
 mod persona;
 mod stored_bytes;
 mod table;

@@ -69,6 +69,7 @@ pub(crate) fn key(text: &str, actor: &str, scopes: &[&str], workspaces: Option<&
         scopes: scopes.iter().map(ToString::to_string).collect(),
         created_at: Timestamp::from_micros(0),
         revoked_at: None,
+        expires_at: None,
     }
 }
 

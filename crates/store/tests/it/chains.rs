@@ -418,12 +418,7 @@ impl Tasks {
     fn advance(&mut self, id: &TaskId, step: Move) {
         let moves = vec![step];
         let id = id.clone();
-        let workflow = Some(canon::sha256(b"workflow"));
-        self.run(Order::AdvanceTask(AdvanceTask {
-            id,
-            workflow,
-            moves,
-        }));
+        self.run(Order::AdvanceTask(AdvanceTask { id, moves }));
     }
 
     fn submit(&mut self) -> TaskId {

@@ -216,12 +216,7 @@ impl Bench {
     fn advance(&mut self, id: &TaskId, step: Move) {
         let moves = vec![step];
         let id = id.clone();
-        let workflow = Some(sha256(b"workflow"));
-        self.run(Order::AdvanceTask(AdvanceTask {
-            id,
-            workflow,
-            moves,
-        }));
+        self.run(Order::AdvanceTask(AdvanceTask { id, moves }));
     }
 
     fn complete(&mut self, id: &TaskId) {

@@ -316,6 +316,7 @@ impl Model {
             8 => {
                 let request = self.pick(ResourceKind::Permission, which)?;
                 Some(Order::AnswerRequest(AnswerRequest {
+                    key_id: None,
                     id: PermissionId::parse(&request).ok()?,
                     reply: if how.is_multiple_of(2) {
                         RequestReply::Approve
@@ -477,11 +478,7 @@ impl Model {
 
 fn advance(id: TaskId, step: Move) -> Option<Order> {
     let moves = vec![step];
-    Some(Order::AdvanceTask(AdvanceTask {
-        id,
-        workflow: Some(canon::sha256(b"workflow")),
-        moves,
-    }))
+    Some(Order::AdvanceTask(AdvanceTask { id, moves }))
 }
 
 fn ask(request: PermissionId, how: u8) -> Move {
