@@ -78,12 +78,13 @@ impl Engine {
     pub async fn stream(&self, caller: &Caller, range: EventRange) -> Result<EventStream, Refused> {
         caller.require("events:read")?;
         let shared = &self.shared;
-        let taken = shared.streams().take(&caller.key, 1);
+        let key = caller.key_id.clone().unwrap_or_default();
+        let taken = shared.streams().take(&key, 1);
         taken.map_err(|no| no.of("streams_max", shared.limits.streams_max))?;
         shared.metrics.streams.fetch_add(1, Ordering::Relaxed);
         let open = OpenStream {
             shared: Arc::clone(shared),
-            key: caller.key.clone(),
+            key,
         };
         let scopes = self
             .scopes(

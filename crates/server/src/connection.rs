@@ -7,7 +7,7 @@
 use std::collections::BTreeMap;
 use std::net::IpAddr;
 use std::pin::Pin;
-use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU8, AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, OnceLock, PoisonError};
 use std::task::{Context, Poll};
 use std::time::Duration;
@@ -20,6 +20,13 @@ use tokio::time::Instant;
 
 use crate::auth::Credential;
 
+/// No request is being answered.
+const WAITING: u8 = 0;
+/// One is.
+const ANSWERING: u8 = 1;
+/// Its answer is whole, and may not be sent yet.
+const ANSWERED: u8 = 2;
+
 /// One connection, as those see it who serve it and those who count it.
 #[derive(Debug)]
 pub(crate) struct Life {
@@ -29,6 +36,8 @@ pub(crate) struct Life {
     moved_ms: AtomicU64,
     /// The key of its first authenticated request.
     key: OnceLock<Credential>,
+    /// What becomes of a request of HTTP/1: [`WAITING`], [`ANSWERING`] or [`ANSWERED`].
+    exchange: AtomicU8,
     /// True once it was told to end: it makes room for one, not for all that come before it is gone.
     is_ending: AtomicBool,
     must_end: Notify,
@@ -41,6 +50,7 @@ impl Life {
             begun: Instant::now(),
             moved_ms: AtomicU64::new(0),
             key: OnceLock::new(),
+            exchange: AtomicU8::new(WAITING),
             is_ending: AtomicBool::new(false),
             must_end: Notify::new(),
         }
@@ -50,6 +60,30 @@ impl Life {
     pub(crate) fn moved(&self) {
         let now = u64::try_from(self.begun.elapsed().as_millis()).unwrap_or(u64::MAX);
         self.moved_ms.store(now, Ordering::Relaxed);
+    }
+
+    /// Notes that a request is being answered.
+    pub(crate) fn answering(&self) {
+        self.exchange.store(ANSWERING, Ordering::Relaxed);
+    }
+
+    /// Notes that the whole answer was handed over, though it may not be sent yet.
+    fn answered(&self) {
+        self.exchange.store(ANSWERED, Ordering::Relaxed);
+    }
+
+    /// Notes that all that was handed over is sent; tells whether that was the end of an answer.
+    pub(crate) fn sent(&self) -> bool {
+        let is_end = self.exchange.load(Ordering::Relaxed) == ANSWERED;
+        if is_end {
+            self.exchange.store(WAITING, Ordering::Relaxed);
+        }
+        is_end
+    }
+
+    /// Returns whether no request is being answered.
+    pub(crate) fn is_waiting(&self) -> bool {
+        self.exchange.load(Ordering::Relaxed) == WAITING
     }
 
     /// Notes that a request came with a valid key. True when it is the first one.
@@ -66,7 +100,8 @@ impl Life {
         self.key.get().is_some()
     }
 
-    fn last_moved(&self) -> Instant {
+    /// Returns when something last moved.
+    pub(crate) fn last_moved(&self) -> Instant {
         self.begun + Duration::from_millis(self.moved_ms.load(Ordering::Relaxed))
     }
 
@@ -215,6 +250,12 @@ pub(crate) struct Watched {
 impl Watched {
     pub(crate) fn new(body: Body, life: Arc<Life>) -> Self {
         Self { body, life }
+    }
+}
+
+impl Drop for Watched {
+    fn drop(&mut self) {
+        self.life.answered();
     }
 }
 
