@@ -15,6 +15,7 @@ mod contract;
 mod cost;
 mod decimal;
 mod decode;
+pub mod driver;
 mod event;
 mod execute;
 mod finding;
@@ -36,6 +37,7 @@ mod schema;
 mod session;
 mod state;
 mod value;
+pub mod wire;
 mod yaml;
 
 pub use checkpoint::{

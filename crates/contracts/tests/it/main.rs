@@ -17,4 +17,6 @@ mod oracle;
 mod prechecks;
 mod rulings;
 mod support;
+mod wire;
+mod wire_streams;
 mod worked_cases;
