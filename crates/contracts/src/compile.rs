@@ -135,6 +135,20 @@ pub fn compile(contracts: &[Source], session: Option<&Source>) -> Result<Compile
     Ok(compiled)
 }
 
+/// Reads a YAML document as strictly as contracts are read, with every digit of its numbers.
+///
+/// # Errors
+/// Everything that is wrong with it.
+pub fn read_document(source: &Source) -> Result<Value, CompileError> {
+    let mut findings = Findings::new(&source.file);
+    let node = yaml::read(&source.text, &mut findings);
+    let findings = findings.into_list();
+    match node {
+        Some(node) if findings.is_empty() => Ok(node.to_value()),
+        Some(_) | None => Err(CompileError { findings }),
+    }
+}
+
 impl Compiled {
     /// Returns the digest that approvals and records are bound to.
     pub fn digest(&self) -> Digest {

@@ -224,9 +224,10 @@ impl Driver {
             slots,
         };
         let state = State::begin(rules.compiled(), &begin)?;
-        let mut tools = rules.compiled().tools();
+        let looks = |contract: &crate::contract::Contract| !contract.input_invariants.is_empty();
+        let looks_at_requests = rules.compiled().tools().any(looks);
         Ok(Self {
-            looks_at_requests: tools.any(|contract| !contract.input_invariants.is_empty()),
+            looks_at_requests,
             rules,
             state,
             open: BTreeMap::new(),

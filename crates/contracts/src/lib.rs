@@ -7,6 +7,8 @@
 //! Fails closed: what cannot be checked with a definite yes is a no. Without clock, randomness, files, sockets and
 //! async: time and ids are values.
 
+pub mod backtest;
+pub mod bytes;
 mod canonical;
 pub mod capture;
 mod checkpoint;
@@ -44,7 +46,7 @@ pub use checkpoint::{
     Answer, Answers, ApprovalRequest, ApprovalResponse, CHECKPOINTS_MAX, ContextValue, question,
     read_answer,
 };
-pub use compile::{CompileError, Compiled, Source, compile};
+pub use compile::{CompileError, Compiled, Source, compile, read_document};
 pub use contract::{
     Checkpoint, CommitRequirement, Contract, EvidenceClass, FinishReason, RiskGate, SideEffect,
 };

@@ -17,7 +17,7 @@ pub struct Ticket {
     /// How long the tool may take.
     pub timeout_ms: u64,
     /// How often it may be started, and on which error codes again.
-    pub attempts_max: u32,
+    pub attempts_max: u64,
     /// Error codes after which it may be started again.
     pub retry_on: Vec<String>,
 }
@@ -88,9 +88,7 @@ impl Driver {
             call,
             timeout_ms: contract.map_or(30_000, |contract| contract.timeout_ms),
             attempts_max: contract.map_or(1, |contract| contract.attempts_max),
-            retry_on: contract.map_or_else(Vec::new, |contract| {
-                contract.retry_on.iter().cloned().collect()
-            }),
+            retry_on: contract.map_or_else(Vec::new, |contract| contract.retry_on.clone()),
         })
     }
 

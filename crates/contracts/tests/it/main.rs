@@ -9,8 +9,12 @@
 )]
 
 mod agreement;
+mod backtest;
+mod bytes;
 mod checks;
 mod compiling;
+mod coverage;
+mod driver;
 mod generate;
 mod governed;
 mod oracle;

@@ -18,6 +18,8 @@ use super::{
 use persona::Persona;
 use tools::{Call, Catalog, Counters};
 
+pub(crate) use tools::readable as readable_output;
+
 /// The workflow `agent`, by its rules.
 #[derive(Debug)]
 pub(super) struct Agent(pub(super) Rules);
