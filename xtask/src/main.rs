@@ -23,7 +23,8 @@ usage: cargo xtask COMMAND
   soak [SEEDS]    more seeds of the simulator than the test command runs (default 20000)
   bench [NAME …]  the load program, in release; prints ratios in one run
   bench instructions
-                  instructions of the operations behind proofs, each held against its limit (needs valgrind)
+                  instructions of the operations behind proofs and verdicts, each held against its limit (needs valgrind)
+  bench verdicts  how long a verdict by contracts takes, and how that grows with contracts and with the past
 ";
 
 fn main() -> ExitCode {
@@ -36,6 +37,7 @@ fn main() -> ExitCode {
             "packages" => packages::run(),
             "soak" => soak::run(rest),
             "bench" if *rest == ["instructions"] => instructions::run(),
+            "bench" if *rest == ["verdicts"] => instructions::verdicts(),
             "bench" => soak::bench(rest),
             "help" | "--help" | "-h" => {
                 println!("{USAGE}");

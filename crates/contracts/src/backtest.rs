@@ -201,9 +201,8 @@ impl Run<'_> {
         let mut would_block = 0;
         for verdict in judgement.verdicts() {
             let contract = self.rules.compiled().contract(&verdict.call().tool);
-            let unknown = self.unknown(contract.is_some_and(|contract| {
-                !contract.input_invariants.is_empty()
-            }));
+            let unknown = self
+                .unknown(contract.is_some_and(|contract| !contract.input_invariants.is_empty()));
             let (answer, detail) = match (unknown, verdict.status()) {
                 (Some(why), _) => (Backtested::NotJudgeable, Some(why)),
                 (None, Status::Allow) => (Backtested::Allowed, None),
@@ -223,7 +222,11 @@ impl Run<'_> {
                 tool: Some(verdict.call().tool.clone()),
                 arguments_digest: Some(verdict.arguments_digest()),
                 verdict: answer,
-                reasons: if blocked { verdict.all_reasons() } else { Vec::new() },
+                reasons: if blocked {
+                    verdict.all_reasons()
+                } else {
+                    Vec::new()
+                },
                 detail,
                 contract_file: verdict.contract_file().map(ToOwned::to_owned),
             });
@@ -287,7 +290,12 @@ impl Run<'_> {
 
     fn ended(&mut self, call_id: &str, ok: bool, output: Option<&str>) {
         let latest = |key: &&CallKey| key.id == call_id;
-        let found = self.state.unsettled().map(|(key, _)| key).filter(latest).last();
+        let found = self
+            .state
+            .unsettled()
+            .map(|(key, _)| key)
+            .filter(latest)
+            .last();
         let Some(call) = found.cloned() else {
             // A call that counted as done when it was released: only its output is news.
             if let Some(text) = output.filter(|_| ok) {

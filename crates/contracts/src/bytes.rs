@@ -68,7 +68,10 @@ pub struct Handle(Driver);
 pub fn compile(files: &[u8]) -> (Output, Option<CompiledFiles>) {
     let Some((contracts, session)) = read_files(files) else {
         let message = "contracts are a list of files, each with `file` and `text` or a document";
-        return (config_error("invalid_option", vec![message.to_owned()]), None);
+        return (
+            config_error("invalid_option", vec![message.to_owned()]),
+            None,
+        );
     };
     match compile_sources(&contracts, session.as_ref()) {
         Ok(compiled) => {
@@ -105,7 +108,10 @@ pub fn open(
     };
     let Ok(compiled) = compiled else {
         let message = "contracts are missing; only `mode: log-only` needs none";
-        return (config_error("invalid_option", vec![message.to_owned()]), None);
+        return (
+            config_error("invalid_option", vec![message.to_owned()]),
+            None,
+        );
     };
     let rules = match Rules::new(compiled, options) {
         Ok(rules) => rules,
@@ -114,7 +120,10 @@ pub fn open(
     match Driver::open(rules, Timestamp::from_micros(now_micros)) {
         Ok(driver) => {
             let id = driver.state().session_id;
-            (Output::new(&json!({"session_id": id})), Some(Handle(driver)))
+            (
+                Output::new(&json!({"session_id": id})),
+                Some(Handle(driver)),
+            )
         }
         Err(error) => (fault(&error.to_string()), None),
     }
@@ -123,9 +132,16 @@ pub fn open(
 /// 3. Plans a request. The answer's body is what is sent.
 pub fn plan(handle: &mut Handle, wire: &str, request: &[u8], now_micros: i64) -> Output {
     let Some(wire) = Wire::named(wire) else {
-        return Output::error("ReplayUnsupportedError", "no such wire format", json!({"member": "wire"}));
+        return Output::error(
+            "ReplayUnsupportedError",
+            "no such wire format",
+            json!({"member": "wire"}),
+        );
     };
-    match handle.0.plan(wire, request, Timestamp::from_micros(now_micros)) {
+    match handle
+        .0
+        .plan(wire, request, Timestamp::from_micros(now_micros))
+    {
         Ok(planned) => {
             let answer = json!({"attempt": planned.attempt, "narrowing": planned.narrowing});
             Output::with(&answer, planned.body)
@@ -172,7 +188,10 @@ pub fn failed(handle: &mut Handle, attempt: u64, kind: &str, now_micros: i64) ->
         "fault" => Failed::Fault,
         _ => return invalid("a failure is `provider`, `aborted` or `fault`"),
     };
-    match handle.0.failed(attempt, how, Timestamp::from_micros(now_micros)) {
+    match handle
+        .0
+        .failed(attempt, how, Timestamp::from_micros(now_micros))
+    {
         Ok(()) => Output::new(&json!({})),
         Err(error) => drive_error(&error),
     }
@@ -248,7 +267,10 @@ pub fn control(handle: &mut Handle, kind: &str, value: &[u8], now_micros: i64) -
         "bypassed" => Control::Bypassed,
         _ => return invalid("no such action"),
     };
-    match handle.0.control(control, Timestamp::from_micros(now_micros)) {
+    match handle
+        .0
+        .control(control, Timestamp::from_micros(now_micros))
+    {
         Ok(()) => Output::new(&json!({
             "control_revision": handle.0.state().control_revision,
             "labels": handle.0.state().labels,
@@ -288,7 +310,9 @@ pub fn read(handle: &mut Handle, what: &str, from: u64) -> Output {
 fn judged(attempt: u64, judged: Result<Judged, DriveError>) -> Output {
     match judged {
         Ok(Judged::Released { body, decision }) => {
-            let action = decision.as_ref().map_or(Action::Released, |decision| decision.action);
+            let action = decision
+                .as_ref()
+                .map_or(Action::Released, |decision| decision.action);
             let answer = json!({"action": action, "decision": decision, "ask": []});
             Output::with(&answer, body)
         }
@@ -298,7 +322,8 @@ fn judged(attempt: u64, judged: Result<Judged, DriveError>) -> Output {
             output
         }
         Ok(Judged::Retried { body, decision }) => {
-            let answer = json!({"action": "retried", "attempt": attempt, "decision": decision, "ask": []});
+            let answer =
+                json!({"action": "retried", "attempt": attempt, "decision": decision, "ask": []});
             Output::with(&answer, body)
         }
         Ok(Judged::Asked(question)) => {
@@ -336,9 +361,11 @@ fn drive_error(error: &DriveError) -> Output {
     let message = error.to_string();
     match error {
         DriveError::Contract(decision) => contract_error(decision),
-        DriveError::Killed { cause } => {
-            Output::error("ReplayKillError", "the session was killed", json!({"cause_of_kill": cause}))
-        }
+        DriveError::Killed { cause } => Output::error(
+            "ReplayKillError",
+            "the session was killed",
+            json!({"cause_of_kill": cause}),
+        ),
         DriveError::Inactive => Output::error("ReplayInactiveError", message, json!({})),
         DriveError::ProviderIncompatible { pattern } => {
             config_error("provider_incompatible", vec![pattern.clone()])
@@ -347,9 +374,11 @@ fn drive_error(error: &DriveError) -> Output {
             Output::error("ReplayUnsupportedError", message, json!({"member": member}))
         }
         // The provider's own error is the caller's to pass on.
-        DriveError::Provider { detail } => {
-            Output::error("ProviderError", "the provider failed", json!({"detail": detail}))
-        }
+        DriveError::Provider { detail } => Output::error(
+            "ProviderError",
+            "the provider failed",
+            json!({"detail": detail}),
+        ),
         DriveError::Unknown | DriveError::RecordsUnread => fault(&message),
     }
 }
@@ -406,7 +435,8 @@ fn read_files(files: &[u8]) -> Option<(Vec<Source>, Option<Source>)> {
 
 fn source(file: &crate::value::Value) -> Option<Source> {
     let members = file.as_object()?;
-    let texts = ["file", "text"].map(|name| members.get(name).and_then(crate::value::Value::as_str));
+    let texts =
+        ["file", "text"].map(|name| members.get(name).and_then(crate::value::Value::as_str));
     if let ([Some(name), Some(text)], 2) = (texts, members.len()) {
         return Some(Source {
             file: name.to_owned(),

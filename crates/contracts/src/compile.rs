@@ -33,6 +33,10 @@ pub struct CompileError {
 }
 
 impl CompileError {
+    pub(crate) fn of(findings: Vec<Finding>) -> Self {
+        Self { findings }
+    }
+
     /// Returns everything that is wrong, warnings included, in the order of files and lines.
     pub fn findings(&self) -> &[Finding] {
         &self.findings

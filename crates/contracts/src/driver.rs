@@ -367,7 +367,15 @@ impl Driver {
         };
         answers.insert(waiting.call.id, given);
         let proposal = Some(waiting.proposal);
-        self.go_on(attempt, open, waiting.reply, proposal, answers, waiting.asked, now)
+        self.go_on(
+            attempt,
+            open,
+            waiting.reply,
+            proposal,
+            answers,
+            waiting.asked,
+            now,
+        )
     }
 
     /// Takes note that a planned request brought no response.
@@ -422,7 +430,9 @@ impl Driver {
         if self.diagnostics.len() >= RECORDS_MAX {
             self.diagnostics.remove(0);
         }
-        let data = data.iter().map(|(name, value)| (*name, (*value).to_owned()));
+        let data = data
+            .iter()
+            .map(|(name, value)| (*name, (*value).to_owned()));
         self.diagnostics.push(Diagnostic {
             name,
             time,
@@ -434,7 +444,11 @@ impl Driver {
 
     fn id(&mut self, kind: &str) -> String {
         self.next_id += 1;
-        format!("{}.{kind}.{}", self.rules.options().session_id, self.next_id)
+        format!(
+            "{}.{kind}.{}",
+            self.rules.options().session_id,
+            self.next_id
+        )
     }
 
     fn expire(&mut self, now: Timestamp) {
@@ -504,7 +518,10 @@ impl Driver {
     }
 
     /// Judges, asks the next person, or settles.
-    #[expect(clippy::too_many_arguments, reason = "the parts of a response under way, moved one by one")]
+    #[expect(
+        clippy::too_many_arguments,
+        reason = "the parts of a response under way, moved one by one"
+    )]
     fn go_on(
         &mut self,
         attempt: u64,
@@ -522,7 +539,10 @@ impl Driver {
             answers: &answers,
         };
         let judgement = judge(&self.rules, &self.state, reply.response(), occasion);
-        let next = judgement.asked().next().map(|verdict| verdict.call().clone());
+        let next = judgement
+            .asked()
+            .next()
+            .map(|verdict| verdict.call().clone());
         let Some(call) = next else {
             return self.finish(attempt, open, &reply, &judgement, proposal, now);
         };
@@ -571,7 +591,13 @@ impl Driver {
             at: now,
             cost: self.cost(&open, reply.usage()),
         };
-        let event = settled(&self.rules, judgement, &settlement, cost, proposal.as_deref());
+        let event = settled(
+            &self.rules,
+            judgement,
+            &settlement,
+            cost,
+            proposal.as_deref(),
+        );
         let decision = match &settlement {
             Settlement::Release(decision)
             | Settlement::Strip { decision, .. }
@@ -612,7 +638,13 @@ impl Driver {
     }
 
     /// Asks the model again, unless a limit stops it.
-    fn retry(&mut self, attempt: u64, mut open: Open, decision: Decision, now: Timestamp) -> Judged {
+    fn retry(
+        &mut self,
+        attempt: u64,
+        mut open: Open,
+        decision: Decision,
+        now: Timestamp,
+    ) -> Judged {
         let checked =
             check_open(&self.state).and_then(|()| check_attempt(&self.rules, &self.state));
         if let Err(refusal) = checked {
@@ -667,7 +699,11 @@ impl Driver {
         detail: &str,
         now: Timestamp,
     ) -> Judged {
-        self.tell("violation", now, &[("reason", "response_format_invalid"), ("detail", detail)]);
+        self.tell(
+            "violation",
+            now,
+            &[("reason", "response_format_invalid"), ("detail", detail)],
+        );
         let release = match self.rules.options().mode {
             Mode::LogOnly => Release::Logged { tools: Vec::new() },
             Mode::Enforce | Mode::Shadow => Release::Shadow {
@@ -710,7 +746,9 @@ impl Driver {
         let request = open.request.request();
         let model = format!("{}/{}", request.provider, request.model);
         let price = self.rules.options().prices.get(&model);
-        price.zip(usage).and_then(|(price, usage)| price.cost(usage))
+        price
+            .zip(usage)
+            .and_then(|(price, usage)| price.cost(usage))
     }
 
     fn discard(

@@ -303,7 +303,10 @@ pub(crate) fn execution_refused(
         crate::json::Limits::ARGUMENTS,
         crate::json::Numbers::Doubles,
     );
-    let text = canonical.map_or_else(|_| arguments.to_owned(), |value| crate::canonical::text(&value));
+    let text = canonical.map_or_else(
+        |_| arguments.to_owned(),
+        |value| crate::canonical::text(&value),
+    );
     let call = DecidedCall {
         call_id: found.unwrap_or_default().to_owned(),
         tool_name: tool.to_owned(),

@@ -40,6 +40,7 @@ mod session;
 mod state;
 mod value;
 pub mod wire;
+pub mod workflow;
 mod yaml;
 
 pub use checkpoint::{

@@ -64,7 +64,9 @@ pub(super) fn run(args: &BacktestArgs) -> anyhow::Result<Exit> {
         );
         return Err(Problem::new(message, hint).into());
     }
-    found.judged.sort_by(|a, b| (a.started, &a.task).cmp(&(b.started, &b.task)));
+    found
+        .judged
+        .sort_by(|a, b| (a.started, &a.task).cmp(&(b.started, &b.task)));
     print(args, &compiled, &found)
 }
 
@@ -149,15 +151,22 @@ fn read_export(
     let events = read_text(&folder.join("events.jsonl"))?;
     let mut tasks: BTreeMap<String, Vec<Arc<[u8]>>> = BTreeMap::new();
     for line in events.lines() {
-        let task = Event::parse(line.as_bytes()).ok().and_then(|event| event.task_id);
+        let task = Event::parse(line.as_bytes())
+            .ok()
+            .and_then(|event| event.task_id);
         if let Some(task) = task {
-            tasks.entry(task.to_string()).or_default().push(line.as_bytes().into());
+            tasks
+                .entry(task.to_string())
+                .or_default()
+                .push(line.as_bytes().into());
         }
     }
     for (task, lines) in tasks {
         let mut log = Log::default();
         if log.extend(lines).is_err() || !log.is_ended() {
-            found.unreadable.push(format!("{task} (not ended, or damaged)"));
+            found
+                .unreadable
+                .push(format!("{task} (not ended, or damaged)"));
             continue;
         }
         let blobs = log.blobs_named().into_iter();
@@ -188,7 +197,10 @@ fn judge(source: &Source, rules: &Rules, since: Option<Timestamp>, found: &mut F
         return;
     }
     let told = tell(&exchanges(source));
-    if !told.iter().any(|told| matches!(told, Told::Answered { .. } | Told::Gap { .. })) {
+    if !told
+        .iter()
+        .any(|told| matches!(told, Told::Answered { .. } | Told::Gap { .. }))
+    {
         found.without_calls += 1;
         return;
     }
@@ -216,7 +228,10 @@ fn tell(exchanges: &[Exchange]) -> Vec<Told> {
     );
     let mut told = Vec::new();
     // An agent without a list of tools offered none.
-    if !exchanges.iter().any(|exchange| matches!(exchange, Exchange::Tools(_))) {
+    if !exchanges
+        .iter()
+        .any(|exchange| matches!(exchange, Exchange::Tools(_)))
+    {
         told.push(Told::Offered(Vec::new()));
     }
     for exchange in exchanges {
@@ -252,11 +267,20 @@ fn tell(exchanges: &[Exchange]) -> Vec<Told> {
 }
 
 fn offered(list: &Value) -> Vec<OfferedTool> {
-    let tools = list.get("tools").and_then(Value::as_array).into_iter().flatten();
+    let tools = list
+        .get("tools")
+        .and_then(Value::as_array)
+        .into_iter()
+        .flatten();
     let tools = tools.filter_map(|tool| {
         let mut offered = OfferedTool::named(tool.get("name")?.as_str()?);
         offered.schema = tool.get("parameters").and_then(|schema| {
-            exact::read(&schema.to_string(), exact::Limits::MESSAGE, exact::Numbers::Any).ok()
+            exact::read(
+                &schema.to_string(),
+                exact::Limits::MESSAGE,
+                exact::Numbers::Any,
+            )
+            .ok()
         });
         Some(offered)
     });
@@ -270,7 +294,11 @@ fn print(args: &BacktestArgs, compiled: &Compiled, found: &Found) -> anyhow::Res
         .filter(|run| run.verdicts.first_blocked().is_some())
         .count();
     let count = |verdict: Backtested| -> usize {
-        found.judged.iter().map(|run| run.verdicts.count(verdict)).sum()
+        found
+            .judged
+            .iter()
+            .map(|run| run.verdicts.count(verdict))
+            .sum()
     };
     let not_judgeable = count(Backtested::NotJudgeable);
     let gaps: usize = found.judged.iter().map(|run| run.verdicts.gaps.len()).sum();
@@ -344,7 +372,11 @@ fn print(args: &BacktestArgs, compiled: &Compiled, found: &Found) -> anyhow::Res
     }
     for run in &found.judged {
         for gap in &run.verdicts.gaps {
-            talk(format_args!("{}: the record does not hold {}", run.task, printable(gap)));
+            talk(format_args!(
+                "{}: the record does not hold {}",
+                run.task,
+                printable(gap)
+            ));
         }
     }
     for name in &found.unreadable {
@@ -358,7 +390,11 @@ fn print(args: &BacktestArgs, compiled: &Compiled, found: &Found) -> anyhow::Res
 
 fn first_index(run: &Judged) -> usize {
     let blocked = |call: &CallVerdict| call.verdict == Backtested::Blocked;
-    run.verdicts.calls.iter().position(blocked).unwrap_or(usize::MAX)
+    run.verdicts
+        .calls
+        .iter()
+        .position(blocked)
+        .unwrap_or(usize::MAX)
 }
 
 /// Allowed calls are the expected case: they are counted, not listed.
@@ -374,7 +410,11 @@ fn row(task: &str, call: &CallVerdict, first: bool) -> Option<Vec<(String, Optio
     let mut why = reasons.join(", ");
     if let Some(detail) = &call.detail {
         let detail = printable(detail);
-        why = if why.is_empty() { detail } else { format!("{why}: {detail}") };
+        why = if why.is_empty() {
+            detail
+        } else {
+            format!("{why}: {detail}")
+        };
     }
     Some(vec![
         (task.to_owned(), None),
@@ -382,15 +422,26 @@ fn row(task: &str, call: &CallVerdict, first: bool) -> Option<Vec<(String, Optio
         (printable(call.tool.as_deref().unwrap_or("(request)")), None),
         (word.to_owned(), Some(paint)),
         (why, None),
-        (printable(call.contract_file.as_deref().unwrap_or_default()), None),
+        (
+            printable(call.contract_file.as_deref().unwrap_or_default()),
+            None,
+        ),
     ])
 }
 
 /// How many runs each rule would have stopped first.
 fn by_reason(found: &Found) -> BTreeMap<(String, String), usize> {
     let mut counts = BTreeMap::new();
-    for call in found.judged.iter().filter_map(|run| run.verdicts.first_blocked()) {
-        let reason = call.reasons.first().map(ToString::to_string).unwrap_or_default();
+    for call in found
+        .judged
+        .iter()
+        .filter_map(|run| run.verdicts.first_blocked())
+    {
+        let reason = call
+            .reasons
+            .first()
+            .map(ToString::to_string)
+            .unwrap_or_default();
         let tool = call.tool.clone().unwrap_or_else(|| "request".to_owned());
         *counts.entry((reason, tool)).or_default() += 1;
     }

@@ -35,6 +35,7 @@ pub(super) struct CaseResult {
 #[derive(Debug, Default, Deserialize)]
 #[serde(deny_unknown_fields)]
 struct PackFile {
+    schema_version: Option<String>,
     /// Shown before the cases.
     name: Option<String>,
     #[serde(default, rename = "description")]
@@ -177,8 +178,18 @@ fn read_pack_file(pack: &Path) -> anyhow::Result<PackFile> {
     }
     let text = read_text(&path)?;
     let shown = format!("`{}`", path.display());
-    let file: PackFile = serde_saphyr::from_str(&text)
-        .or_hint(&shown, "it may have `name`, `description` and `contracts`")?;
+    let file: PackFile = serde_saphyr::from_str(&text).or_hint(
+        &shown,
+        "it may have `schema_version`, `name`, `description` and `contracts`",
+    )?;
+    if file
+        .schema_version
+        .as_deref()
+        .is_some_and(|version| version != "1.0")
+    {
+        let message = format!("{shown}: the only schema version is \"1.0\", in quotes");
+        return Err(Problem::new(message, "read docs/contracts.md").into());
+    }
     let inside = |folder: &String| {
         let mut parts = Path::new(folder).components();
         parts.all(|part| matches!(part, std::path::Component::Normal(_)))
@@ -397,7 +408,8 @@ impl Player {
         exact: Option<&contracts::Value>,
         negative: bool,
     ) -> anyhow::Result<()> {
-        let Some(exact) = exact.filter(|step| step.as_object().is_some_and(|step| !step.is_empty()))
+        let Some(exact) =
+            exact.filter(|step| step.as_object().is_some_and(|step| !step.is_empty()))
         else {
             self.problems.push(format!("step {number} says nothing"));
             return Ok(());
@@ -425,8 +437,9 @@ impl Player {
             let exact = member(exact, "respond");
             self.respond(number, respond, exact, step.expect.as_deref(), negative)?;
         } else if step.expect.is_some() {
-            self.problems
-                .push(format!("step {number} expects verdicts and has no response"));
+            self.problems.push(format!(
+                "step {number} expects verdicts and has no response"
+            ));
         }
         if let Some(execute) = &step.execute {
             self.execute(number, execute, member(exact, "execute"))?;

@@ -182,3 +182,262 @@ fn schemas_are_printed_for_editors() {
         assert_eq!(schema["additionalProperties"], false);
     }
 }
+
+/// A pack of one contract and one case.
+fn pack(world: &World, contract: &str, case: &str) {
+    let pack = world.home.path().join("pack");
+    fs::create_dir_all(pack.join("contracts")).unwrap();
+    fs::create_dir_all(pack.join("golden")).unwrap();
+    fs::write(pack.join("contracts/a.yaml"), contract).unwrap();
+    fs::write(pack.join("golden/case.yaml"), case).unwrap();
+}
+
+#[test]
+fn a_case_that_shows_nothing_fails() {
+    let world = World::new();
+    for (case, problem) in [
+        ("steps: []", "the case has no response to judge"),
+        (
+            "steps: [{}, { respond: { calls: [{ tool: a }] } }]",
+            "step 1 says nothing",
+        ),
+        (
+            "steps: [{ respond: { calls: [{ tool: a }] }, expect: [{}] }]",
+            "`expect` says either",
+        ),
+        (
+            "steps: [{ respond: { calls: [{ tool: a }] }, expect: [{ allow: true, block: [x] }] }]",
+            "`expect` says either",
+        ),
+        (
+            "steps: [{ respond: { calls: [{ tool: a }] } }, { expect: [{ allow: true }] }]",
+            "has no response",
+        ),
+    ] {
+        pack(&world, "tool: a\nside_effect: read\n", case);
+        let found = said(world.command(&["contracts", "test", "pack"]));
+        assert_eq!(found.code, 1, "{case}: {found:?}");
+        assert!(found.stdout.contains(problem), "{case}: {found:?}");
+    }
+}
+
+#[test]
+fn numbers_of_a_case_keep_their_digits() {
+    let world = World::new();
+    let contract = "tool: a\nside_effect: read\nargument_value_invariants:\n  - { path: $.n, lte: 9007199254740992 }\n";
+    let case = "steps: [{ respond: { calls: [{ tool: a, arguments: { n: 9007199254740993 } }] }, expect: [{ block: [response_format_invalid] }] }]";
+    pack(&world, contract, case);
+    let found = said(world.command(&["contracts", "test", "pack"]));
+    assert_eq!(found.code, 0, "{found:?}");
+}
+
+#[test]
+fn executions_and_costs_are_part_of_a_case() {
+    let world = World::new();
+    let contract = "tool: a\nside_effect: read\nexecution_constraints:\n  arguments:\n    - { path: $.n, lte: 5 }\n";
+    let case = "price: { input: \"1000000\", output: \"0\" }\nsteps:\n\
+        \x20 - respond: { calls: [{ tool: a, arguments: { n: 9 } }], usage: { input: 1, output: 1 } }\n\
+        \x20 - execute: { tool: a, refused: execution_constraint_violated }\n\
+        \x20 - execute: { tool: a, arguments: { n: 1 }, refused: execution_constraint_violated }\n";
+    pack(&world, contract, case);
+    let session = world.home.path().join("pack/contracts/session.yaml");
+    fs::write(
+        &session,
+        "schema_version: \"1.0\"\nsession_limits: { max_cost_per_session: 2 }\n",
+    )
+    .unwrap();
+    let found = said(world.command(&["contracts", "test", "pack"]));
+    assert_eq!(found.code, 0, "{found:?}");
+    // A second and a third response: one dollar each, and the third is over the limit.
+    let more = format!(
+        "{case}  - respond: {{ usage: {{ input: 1, output: 0 }} }}\n  - respond: {{ usage: {{ input: 1, output: 0 }} }}\n"
+    );
+    pack(&world, contract, &more);
+    let found = said(world.command(&["contracts", "test", "pack"]));
+    assert!(found.stdout.contains("max_cost"), "{found:?}");
+    let wrong = case.replace(
+        "{ tool: a, refused: execution_constraint_violated }",
+        "{ tool: a, outcome: success }",
+    );
+    pack(&world, contract, &wrong);
+    let found = said(world.command(&["contracts", "test", "pack"]));
+    assert!(found.stdout.contains("`a` is not run: $.n"), "{found:?}");
+}
+
+#[test]
+fn a_pack_file_is_read_or_refused() {
+    let world = World::new();
+    pack(
+        &world,
+        "tool: a\nside_effect: read\n",
+        "steps: [{ respond: { calls: [{ tool: a }] } }]",
+    );
+    let file = world.home.path().join("pack/pack.yaml");
+    for (text, code) in [
+        ("schema_version: \"1.0\"\nname: mine\n", 0),
+        ("contracts: contracts\n", 0),
+        ("pass_threshold: 0.5\n", 2),
+        ("schema_version: \"2.0\"\n", 2),
+        ("contracts: ../elsewhere\n", 2),
+    ] {
+        fs::write(&file, text).unwrap();
+        let found = said(world.command(&["contracts", "test", "pack"]));
+        assert_eq!(found.code, code, "{text}: {found:?}");
+    }
+}
+
+#[test]
+fn a_draft_names_the_tools_it_leaves_out() {
+    let world = World::new();
+    let tools = r#"[{"name":"find"},{"name":"a/b"},{"description":"nameless"}]"#;
+    fs::write(world.home.path().join("tools.json"), tools).unwrap();
+    let found = said(world.command(&["contracts", "init", "tools.json"]));
+    assert_eq!(found.code, 1, "{found:?}");
+    assert!(found.stdout.contains("find.yaml"), "{found:?}");
+    assert!(found.stderr.contains("left out tool 2 `a/b`"), "{found:?}");
+    assert!(
+        found.stderr.contains("left out tool 3 `(no name)`"),
+        "{found:?}"
+    );
+}
+
+const DESK_CONFIG: &str = r#"
+[[providers]]
+id = "script"
+kind = "scripted"
+file = "answers.yaml"
+
+[[tools]]
+name = "find"
+folder = "work"
+argv = ["sh", "-c", "printf '{\"ok\":true}'"]
+
+[[tools]]
+name = "pay"
+folder = "work"
+argv = ["sh", "-c", "printf '{}'", "{amount}"]
+[tools.parameters]
+type = "object"
+[tools.parameters.properties]
+amount = { type = "string" }
+"#;
+
+const DESK_ANSWERS: &str = r#"
+answers:
+  - when: { key: "llm:main:1" }
+    tool_calls: [{ name: find }]
+  - when: { key: "llm:main:2" }
+    tool_calls: [{ name: pay, arguments: { amount: "900" } }]
+  - when: { key: "llm:main:3" }
+    tool_calls: [{ name: pay, arguments: { amount: "900" } }]
+  - answer: done
+"#;
+
+#[test]
+fn recorded_runs_are_judged_again() {
+    let world = World::new();
+    let write = |name: &str, text: &str| {
+        let path = world.home.path().join(name);
+        fs::create_dir_all(path.parent().unwrap()).unwrap();
+        fs::write(path, text).unwrap();
+    };
+    write("reprise.toml", DESK_CONFIG);
+    // Long enough to be kept beside the log.
+    write(
+        "answers.yaml",
+        &DESK_ANSWERS.replacen("\"900\"", &format!("\"{}\"", "9".repeat(5_000)), 1),
+    );
+    write("work/.keep", "");
+    write(
+        "payer.yaml",
+        "name: payer\nversion: '1'\nentry_workflow: agent\ndescription: Pays\nautonomy_tier: act_auto\nreceipt_policy: required\ntools: [find, pay]\n",
+    );
+    let server = world.serve_with(&["--listen", "127.0.0.1:0", "--config", "reprise.toml"]);
+    world.ok(&["persona", "apply", "payer.yaml"]);
+    let submitted = world.run(&["task", "submit", "Go", "--persona", "payer", "--json"]);
+    let task: serde_json::Value = serde_json::from_str(&submitted.stdout).unwrap();
+    let id = task["id"].as_str().unwrap().to_owned();
+    world.run(&["task", "watch", &id]);
+    world.ok(&["task", "export", &id, "runs/one.bundle"]);
+    world.ok(&["log", "export", "out"]);
+
+    write("rules/find.yaml", "tool: find\nside_effect: read\n");
+    write("rules/pay.yaml", "tool: pay\nside_effect: write\n");
+    for place in ["runs/one.bundle", "runs", "out", "reprise-data"] {
+        let report = world.json(&["contracts", "backtest", "rules", place, "--json"]);
+        assert_eq!(
+            report["runs"][0]["task_id"],
+            id.as_str(),
+            "{place}: {report}"
+        );
+        assert_eq!(report["calls"]["allowed"], 3, "{place}: {report}");
+        assert_eq!(report["calls"]["not_judgeable"], 0, "{place}: {report}");
+    }
+    drop(server);
+    // Stricter: a second payment is one too many.
+    write(
+        "rules/pay.yaml",
+        "tool: pay\nside_effect: write\nforbids_after: [pay]\n",
+    );
+    let report = world.json(&["contracts", "backtest", "rules", "runs", "--json"]);
+    let first = &report["runs"][0]["first_blocked"];
+    assert_eq!(
+        (&first["tool"], &first["turn"]),
+        (&"pay".into(), &3.into()),
+        "{report}"
+    );
+    assert_eq!(first["reasons"][0], "forbidden_tool");
+    assert_eq!(report["runs_blocked"], 1);
+    let text = said(world.command(&[
+        "contracts",
+        "backtest",
+        "rules",
+        "runs",
+        "--max-blocked",
+        "0",
+    ]));
+    assert_eq!(text.code, 1, "{text:?}");
+    assert!(
+        text.stdout
+            .contains("1 runs judged, 1 would have been stopped"),
+        "{text:?}"
+    );
+    assert!(text.stdout.contains("forbidden_tool"), "{text:?}");
+    let text = said(world.command(&[
+        "contracts",
+        "backtest",
+        "rules",
+        "runs",
+        "--max-blocked",
+        "1",
+    ]));
+    assert_eq!(text.code, 0, "{text:?}");
+    // Everything lies before a date in the future; then there is nothing to judge.
+    let later = said(world.command(&[
+        "contracts",
+        "backtest",
+        "rules",
+        "runs",
+        "--since",
+        "2999-01-01",
+    ]));
+    assert_eq!(later.code, 2, "{later:?}");
+    // Content that is gone makes a gap: nothing behind it counts as allowed.
+    fs::remove_dir_all(world.home.path().join("out/blobs")).unwrap();
+    let report = world.json(&["contracts", "backtest", "rules", "out", "--json"]);
+    assert!(
+        !report["runs"][0]["gaps"].as_array().unwrap().is_empty(),
+        "{report}"
+    );
+    assert!(report["calls"]["allowed"].as_u64().unwrap() < 3, "{report}");
+    assert_eq!(report["calls"]["blocked"], 0, "{report}");
+    let strict = [
+        "contracts",
+        "backtest",
+        "rules",
+        "out",
+        "--max-not-judgeable",
+        "0",
+    ];
+    assert_eq!(said(world.command(&strict)).code, 1);
+}

@@ -58,7 +58,11 @@ fn set(options: &mut Options, name: &str, value: &Value) -> Result<(), &'static 
         "labels" => options.labels = texts(value)?,
         "answersCheckpoints" => match value {
             Value::Bool(answers) => options.answers_checkpoints = *answers,
-            Value::Null | Value::Number(_) | Value::String(_) | Value::Array(_) | Value::Object(_) => {
+            Value::Null
+            | Value::Number(_)
+            | Value::String(_)
+            | Value::Array(_)
+            | Value::Object(_) => {
                 return Err("true or false");
             }
         },
@@ -102,7 +106,8 @@ fn providers(value: &Value) -> Result<ProviderConstraints, &'static str> {
 
 /// Prices are decimals, as numbers or as texts: both are exact here.
 fn prices(value: &Value) -> Result<Prices, &'static str> {
-    const FORM: &str = "prices are `{ input, output, cache_read?, cache_write? }` by `provider/model`";
+    const FORM: &str =
+        "prices are `{ input, output, cache_read?, cache_write? }` by `provider/model`";
     let decimal = |value: Option<&Value>| {
         let value = value?;
         let text = value.as_str().and_then(|text| Decimal::parse(text).ok());

@@ -66,13 +66,22 @@ impl Driver {
                     ExecutionRefusal::Constraints { call, .. } => Some(call.clone()),
                 };
                 if self.rules.enforces() {
-                    let decision =
-                        execution_refused(&self.rules, &self.state, (tool, call_id), arguments, &refusal);
+                    let decision = execution_refused(
+                        &self.rules,
+                        &self.state,
+                        (tool, call_id),
+                        arguments,
+                        &refusal,
+                    );
                     let event = Event::ExecutionRefused { at: now };
                     self.commit(event, Some(decision.clone()));
                     return Err((refusal, Some(Box::new(decision))));
                 }
-                self.tell("violation", now, &[("reason", "execution_constraint_violated")]);
+                self.tell(
+                    "violation",
+                    now,
+                    &[("reason", "execution_constraint_violated")],
+                );
                 found
             }
         };

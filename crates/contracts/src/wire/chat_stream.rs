@@ -122,7 +122,9 @@ impl ChatStream {
                 let members = delta.member_places();
                 let spans: Vec<_> = members.iter().map(|(_, place)| place.clone()).collect();
                 edits.remove(&spans, |index| {
-                    members.get(index).is_some_and(|(name, _)| name == "tool_calls")
+                    members
+                        .get(index)
+                        .is_some_and(|(name, _)| name == "tool_calls")
                 });
                 says_something = members.len() > 1
                     || choice.get("finish_reason").is_some()
@@ -130,7 +132,9 @@ impl ChatStream {
             } else {
                 let spans: Vec<_> = calls.iter().map(|call| call.place()).collect();
                 edits.remove(&spans, |index| {
-                    calls.get(index).is_some_and(|call| place_of(call).is_none())
+                    calls
+                        .get(index)
+                        .is_some_and(|call| place_of(call).is_none())
                 });
                 for call in &calls {
                     if let (Some(place), Some(number)) = (place_of(call), call.get("index"))
@@ -238,7 +242,8 @@ impl PartialCall {
             let member = if self.custom { "input" } else { "arguments" };
             if let Some(text) = holder.get(member) {
                 let text = text.str();
-                let text = text.ok_or_else(|| ReplyError::unreadable("arguments are not a text"))?;
+                let text =
+                    text.ok_or_else(|| ReplyError::unreadable("arguments are not a text"))?;
                 self.text.push_str(&text);
             }
         }

@@ -53,7 +53,11 @@ pub(super) fn named(wire: Wire, entry: At<'_>) -> Option<String> {
     let own = ["function", "custom"].contains(&kind.as_str());
     if !own {
         let is_computer = kind.starts_with("computer");
-        return Some(if is_computer { "computer".to_owned() } else { kind });
+        return Some(if is_computer {
+            "computer".to_owned()
+        } else {
+            kind
+        });
     }
     let holder = match wire {
         Wire::OpenAiChat => entry.get(&kind)?,

@@ -512,8 +512,22 @@ mod tests {
     #[test]
     fn reads_exactly_what_json_is() {
         for text in [
-            "", "{", "[1,]", "01", "1.", "-", "1e", "\"\\x\"", "\"\\u12g4\"", "nul", "{\"a\"}", "1 2",
-            "\u{feff}1", "\"\n\"", "[", "{,}",
+            "",
+            "{",
+            "[1,]",
+            "01",
+            "1.",
+            "-",
+            "1e",
+            "\"\\x\"",
+            "\"\\u12g4\"",
+            "nul",
+            "{\"a\"}",
+            "1 2",
+            "\u{feff}1",
+            "\"\n\"",
+            "[",
+            "{,}",
         ] {
             assert!(Doc::read(text, Limits::MESSAGE).is_err(), "{text}");
             assert!(serde_json::from_str::<serde_json::Value>(text).is_err());

@@ -20,7 +20,10 @@ pub fn endpoint(provider: &str, method: &str, path: &str) -> Endpoint {
     let path = path.split(['?', '#']).next().unwrap_or_default();
     let mut parts: Vec<&str> = path.split('/').filter(|part| !part.is_empty()).collect();
     // A part such as `..` leads elsewhere, and an encoded one may.
-    if parts.iter().any(|part| part.contains('%') || *part == "." || *part == "..") {
+    if parts
+        .iter()
+        .any(|part| part.contains('%') || *part == "." || *part == "..")
+    {
         return Endpoint::Refused;
     }
     if parts.first() == Some(&"v1") {
@@ -69,14 +72,44 @@ mod tests {
     fn r17_only_known_endpoints_are_judged_or_passed() {
         let judged = Endpoint::Judged;
         for (provider, method, path, expected) in [
-            ("openai", "POST", "/chat/completions", judged(Wire::OpenAiChat)),
-            ("openai", "POST", "/v1/responses", judged(Wire::OpenAiResponses)),
-            ("anthropic", "POST", "/v1/messages?beta=true", judged(Wire::AnthropicMessages)),
-            ("anthropic", "POST", "/v1/messages/count_tokens", Endpoint::Passed),
-            ("openai", "POST", "/responses/input_tokens", Endpoint::Passed),
+            (
+                "openai",
+                "POST",
+                "/chat/completions",
+                judged(Wire::OpenAiChat),
+            ),
+            (
+                "openai",
+                "POST",
+                "/v1/responses",
+                judged(Wire::OpenAiResponses),
+            ),
+            (
+                "anthropic",
+                "POST",
+                "/v1/messages?beta=true",
+                judged(Wire::AnthropicMessages),
+            ),
+            (
+                "anthropic",
+                "POST",
+                "/v1/messages/count_tokens",
+                Endpoint::Passed,
+            ),
+            (
+                "openai",
+                "POST",
+                "/responses/input_tokens",
+                Endpoint::Passed,
+            ),
             ("openai", "POST", "/embeddings", Endpoint::Passed),
             ("openai", "GET", "/models/gpt", Endpoint::Passed),
-            ("openai", "POST", "/vector_stores/vs/search", Endpoint::Passed),
+            (
+                "openai",
+                "POST",
+                "/vector_stores/vs/search",
+                Endpoint::Passed,
+            ),
             ("openai", "DELETE", "/responses/r1", Endpoint::Passed),
             ("openai", "GET", "/responses/r1", Endpoint::Refused),
             ("openai", "GET", "/chat/completions/c1", Endpoint::Refused),
@@ -85,14 +118,33 @@ mod tests {
             ("openai", "POST", "/batches", Endpoint::Refused),
             ("openai", "POST", "/threads/t/runs", Endpoint::Refused),
             ("openai", "POST", "/realtime/sessions", Endpoint::Refused),
-            ("openai", "POST", "/models/../chat/completions", Endpoint::Refused),
-            ("openai", "POST", "/models/%2e%2e/chat/completions", Endpoint::Refused),
+            (
+                "openai",
+                "POST",
+                "/models/../chat/completions",
+                Endpoint::Refused,
+            ),
+            (
+                "openai",
+                "POST",
+                "/models/%2e%2e/chat/completions",
+                Endpoint::Refused,
+            ),
             ("openai", "POST", "/brand-new", Endpoint::Refused),
-            ("anthropic", "POST", "/v1/messages/batches", Endpoint::Refused),
+            (
+                "anthropic",
+                "POST",
+                "/v1/messages/batches",
+                Endpoint::Refused,
+            ),
             ("anthropic", "POST", "/v1/sessions", Endpoint::Refused),
             ("other", "POST", "/chat/completions", Endpoint::Refused),
         ] {
-            assert_eq!(endpoint(provider, method, path), expected, "{method} {path}");
+            assert_eq!(
+                endpoint(provider, method, path),
+                expected,
+                "{method} {path}"
+            );
         }
     }
 }

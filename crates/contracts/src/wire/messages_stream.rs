@@ -3,7 +3,9 @@
 use std::collections::BTreeSet;
 
 use super::doc::{At, Doc, Edits};
-use super::reply::{End, Item, Read, ReplyError, block_of, messages_usage, stop_reason, substitute, text_of};
+use super::reply::{
+    End, Item, Read, ReplyError, block_of, messages_usage, stop_reason, substitute, text_of,
+};
 use super::sse::{self, Change, Stream};
 use crate::request::{ProposedCall, Response};
 

@@ -49,7 +49,10 @@ pub(super) fn read(wire: Wire, root: At<'_>) -> Result<Vec<Offer>, String> {
 
 /// Tools that are looked up later are not in the list that is narrowed.
 fn is_deferred(tool: At<'_>) -> bool {
-    let asks = |at: At<'_>| at.get("defer_loading").is_some_and(|value| value.bool() != Some(false));
+    let asks = |at: At<'_>| {
+        at.get("defer_loading")
+            .is_some_and(|value| value.bool() != Some(false))
+    };
     asks(tool) || tool.get("function").is_some_and(asks)
 }
 

@@ -63,14 +63,22 @@ impl WireRequest {
             return;
         };
         let is_gone = |index: usize| {
-            let mut own = self.offers.iter().zip(gone).filter(|(offer, _)| offer.index == index);
+            let mut own = self
+                .offers
+                .iter()
+                .zip(gone)
+                .filter(|(offer, _)| offer.index == index);
             // An empty set offers nothing and stays as it is.
             let any = self.offers.iter().any(|offer| offer.index == index);
             any && own.all(|(_, gone)| *gone)
         };
         let places: Vec<_> = tools.iter().map(|tool| tool.place()).collect();
         edits.remove(&places, is_gone);
-        for (index, set) in tools.iter().enumerate().filter(|(index, _)| !is_gone(*index)) {
+        for (index, set) in tools
+            .iter()
+            .enumerate()
+            .filter(|(index, _)| !is_gone(*index))
+        {
             let members = set.get("tools").and_then(At::items).unwrap_or_default();
             let places: Vec<_> = members.iter().map(|member| member.place()).collect();
             edits.remove(&places, |place| {
@@ -213,14 +221,22 @@ fn used_tools(root: At<'_>) -> Option<BTreeSet<String>> {
     let messages = root.get("messages").and_then(At::items)?;
     let mut any = false;
     let mut names = BTreeSet::new();
-    let blocks = messages
-        .into_iter()
-        .flat_map(|message| message.get("content").and_then(At::items).unwrap_or_default());
+    let blocks = messages.into_iter().flat_map(|message| {
+        message
+            .get("content")
+            .and_then(At::items)
+            .unwrap_or_default()
+    });
     for block in blocks {
         match block.get("type").and_then(At::str).as_deref() {
             Some("tool_use") => {
                 any = true;
-                names.extend(block.get("name").and_then(At::str).map(|name| name.into_owned()));
+                names.extend(
+                    block
+                        .get("name")
+                        .and_then(At::str)
+                        .map(|name| name.into_owned()),
+                );
             }
             Some("tool_result") => any = true,
             Some(_) | None => {}

@@ -294,7 +294,10 @@ fn chat_call(item: At<'_>) -> ProposedCall {
         // Some servers leave the type out.
         Some("function") | None => {
             let holder = item.get("function");
-            (holder, holder.and_then(|holder| text_of(holder, "arguments")))
+            (
+                holder,
+                holder.and_then(|holder| text_of(holder, "arguments")),
+            )
         }
         Some(_) => (None, None),
     };
@@ -332,7 +335,11 @@ pub(super) fn chat_finish(
 pub(super) fn chat_usage(usage: At<'_>) -> Option<Usage> {
     open_ai_usage(
         usage,
-        ["prompt_tokens", "completion_tokens", "prompt_tokens_details"],
+        [
+            "prompt_tokens",
+            "completion_tokens",
+            "prompt_tokens_details",
+        ],
     )
 }
 
@@ -388,7 +395,10 @@ pub(super) fn responses(root: At<'_>) -> Result<Parts, ReplyError> {
         (_, _) => FinishReason::Other,
     };
     let usage = root.get("usage").and_then(|usage| {
-        open_ai_usage(usage, ["input_tokens", "output_tokens", "input_tokens_details"])
+        open_ai_usage(
+            usage,
+            ["input_tokens", "output_tokens", "input_tokens_details"],
+        )
     });
     let read = Read {
         response: Response {
@@ -507,7 +517,9 @@ pub(super) fn block_of(block: At<'_>) -> Item {
     let call = |name: String, input: Option<At<'_>>| ProposedCall {
         id: text_of(block, "id").unwrap_or_default(),
         name,
-        arguments: input.map(|input| input.raw().to_owned()).unwrap_or_default(),
+        arguments: input
+            .map(|input| input.raw().to_owned())
+            .unwrap_or_default(),
     };
     let name = || text_of(block, "name").unwrap_or_default();
     match kind.as_str() {

@@ -191,11 +191,7 @@ fn view(wire: Wire, body: &[u8]) -> Value {
                 .map_or(Value::Null, |_| Value::Array(names.collect())),
         ),
     ];
-    Value::Object(
-        members
-            .map(|(name, value)| (name.to_owned(), value))
-            .into(),
-    )
+    Value::Object(members.map(|(name, value)| (name.to_owned(), value)).into())
 }
 
 fn value(at: At<'_>) -> Value {
@@ -243,7 +239,12 @@ fn members(wire: Wire, root: At<'_>, created: &BTreeSet<String>) -> Vec<String> 
         Wire::OpenAiResponses => &["prompt", "conversation"],
         Wire::AnthropicMessages => &["thread", "mcp_servers"],
     };
-    found.extend(refused.iter().filter(|name| present(name)).map(ToString::to_string));
+    found.extend(
+        refused
+            .iter()
+            .filter(|name| present(name))
+            .map(ToString::to_string),
+    );
     match wire {
         Wire::OpenAiChat => {
             if root.get("n").is_some_and(|n| n.raw() != "1") {
@@ -275,9 +276,12 @@ fn members(wire: Wire, root: At<'_>, created: &BTreeSet<String>) -> Vec<String> 
                 found.push("messages".to_owned());
                 return found;
             };
-            let mut blocks = messages
-                .into_iter()
-                .flat_map(|message| message.get("content").and_then(At::items).unwrap_or_default());
+            let mut blocks = messages.into_iter().flat_map(|message| {
+                message
+                    .get("content")
+                    .and_then(At::items)
+                    .unwrap_or_default()
+            });
             if blocks.any(changes_tools) {
                 found.push("messages".to_owned());
             }
@@ -306,9 +310,9 @@ fn outputs(wire: Wire, root: At<'_>) -> Vec<SeenOutput> {
     let list = |name: &str| root.get(name).and_then(At::items).unwrap_or_default();
     match wire {
         Wire::OpenAiChat => {
-            let results = list("messages").into_iter().filter(|message| {
-                message.get("role").and_then(At::str).as_deref() == Some("tool")
-            });
+            let results = list("messages")
+                .into_iter()
+                .filter(|message| message.get("role").and_then(At::str).as_deref() == Some("tool"));
             let outputs = results.filter_map(|message| {
                 seen(
                     message.get("tool_call_id"),
@@ -330,9 +334,12 @@ fn outputs(wire: Wire, root: At<'_>) -> Vec<SeenOutput> {
             outputs.collect()
         }
         Wire::AnthropicMessages => {
-            let blocks = list("messages")
-                .into_iter()
-                .flat_map(|message| message.get("content").and_then(At::items).unwrap_or_default());
+            let blocks = list("messages").into_iter().flat_map(|message| {
+                message
+                    .get("content")
+                    .and_then(At::items)
+                    .unwrap_or_default()
+            });
             let results = blocks.filter(|block| {
                 // A failure is not an output: what it says must satisfy nothing.
                 let failed = block.get("is_error").and_then(At::bool) == Some(true);

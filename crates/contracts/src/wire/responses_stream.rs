@@ -4,9 +4,7 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::ops::Range;
 
 use super::doc::{At, Doc, Edits};
-use super::reply::{
-    End, Item, Read, ReplyError, responses, responses_item, substitute, text_of,
-};
+use super::reply::{End, Item, Read, ReplyError, responses, responses_item, substitute, text_of};
 use super::sse::{self, Change, Stream};
 use super::strip;
 use crate::request::ProposedCall;
@@ -61,7 +59,10 @@ impl ResponsesStream {
         let response = doc.root().get("response");
         let response = response.ok_or_else(|| ReplyError::unreadable("no response at the end"))?;
         let (places, _, read) = responses(response)?;
-        let items = response.get("output").and_then(At::items).unwrap_or_default();
+        let items = response
+            .get("output")
+            .and_then(At::items)
+            .unwrap_or_default();
         for (index, told) in &told {
             told.compare(items.get(*index).copied())?;
         }
@@ -78,7 +79,11 @@ impl ResponsesStream {
             .iter()
             .filter_map(|call| self.places.get(*call).copied())
             .collect();
-        let last = self.stream.events().get(self.end).and_then(|event| event.doc());
+        let last = self
+            .stream
+            .events()
+            .get(self.end)
+            .and_then(|event| event.doc());
         let items = last
             .and_then(|doc| doc.root().get("response")?.get("output")?.items())
             .unwrap_or_default();
@@ -123,15 +128,22 @@ fn opaque(root: At<'_>) -> Vec<Range<usize>> {
         Item::Text(_) | Item::Hosted(_) | Item::Other => None,
     };
     let mut places: Vec<_> = root.get("item").and_then(place).into_iter().collect();
-    let output = root.get("response").and_then(|response| response.get("output"));
+    let output = root
+        .get("response")
+        .and_then(|response| response.get("output"));
     let items = output.and_then(At::items).unwrap_or_default();
     places.extend(items.into_iter().filter_map(place));
     places
 }
 
 fn note(root: At<'_>, kind: &str, told: &mut BTreeMap<usize, Told>) -> Result<(), ReplyError> {
-    let early = root.get("response").and_then(|response| response.get("output"));
-    if early.and_then(At::items).is_some_and(|items| !items.is_empty()) {
+    let early = root
+        .get("response")
+        .and_then(|response| response.get("output"));
+    if early
+        .and_then(At::items)
+        .is_some_and(|items| !items.is_empty())
+    {
         return Err(ReplyError::unreadable("output before the end"));
     }
     let piece = match kind {
@@ -208,13 +220,30 @@ fn substitute_item(last: &Doc, index: usize) -> String {
     let part = strip::substitute_part(&text);
     let empty = strip::substitute_part("\"\"");
     let place = format!(r#""item_id":"msg_substitute","output_index":{index},"content_index":0"#);
-    let item = |status| format!(r#""output_index":{index},"item":{}"#, strip::substitute_item(status));
+    let item = |status| {
+        format!(
+            r#""output_index":{index},"item":{}"#,
+            strip::substitute_item(status)
+        )
+    };
     let events = [
         ("response.output_item.added", item("in_progress")),
-        ("response.content_part.added", format!(r#"{place},"part":{empty}"#)),
-        ("response.output_text.delta", format!(r#"{place},"delta":{text}"#)),
-        ("response.output_text.done", format!(r#"{place},"text":{text}"#)),
-        ("response.content_part.done", format!(r#"{place},"part":{part}"#)),
+        (
+            "response.content_part.added",
+            format!(r#"{place},"part":{empty}"#),
+        ),
+        (
+            "response.output_text.delta",
+            format!(r#"{place},"delta":{text}"#),
+        ),
+        (
+            "response.output_text.done",
+            format!(r#"{place},"text":{text}"#),
+        ),
+        (
+            "response.content_part.done",
+            format!(r#"{place},"part":{part}"#),
+        ),
         ("response.output_item.done", item("completed")),
     ];
     events

@@ -37,7 +37,9 @@ fn chat(root: At<'_>, edits: &mut Edits, gone: &BTreeSet<usize>, end: Option<End
     };
     let Some(end) = end else {
         let calls = message.get("tool_calls").and_then(At::items);
-        edits.remove(&spans(&calls.unwrap_or_default()), |index| gone.contains(&index));
+        edits.remove(&spans(&calls.unwrap_or_default()), |index| {
+            gone.contains(&index)
+        });
         return;
     };
     let members = message.member_places();
@@ -95,7 +97,12 @@ pub(super) fn with_reasoning(items: &[At<'_>], calls: &BTreeSet<usize>) -> BTree
 
 /// Changes a response object of the Responses format, wherever it stands. Its status stays: without a call,
 /// `completed` is the word for a normal stop, and a response that was cut off is still one.
-pub(super) fn responses(root: At<'_>, edits: &mut Edits, calls: &BTreeSet<usize>, end: Option<End>) {
+pub(super) fn responses(
+    root: At<'_>,
+    edits: &mut Edits,
+    calls: &BTreeSet<usize>,
+    end: Option<End>,
+) {
     let Some(list) = root.get("output") else {
         return;
     };

@@ -3,7 +3,9 @@
 use std::sync::Arc;
 
 use contracts::backtest::{Backtested, Told, Verdicts, backtest};
-use contracts::{BlockReason, Executors, FinishReason, OfferedTool, ProposedCall, Response, Rules, compile};
+use contracts::{
+    BlockReason, Executors, FinishReason, OfferedTool, ProposedCall, Response, Rules, compile,
+};
 
 use crate::support::{ACCEPTED, TOOLS, at, desk_files, desk_options, file, payment, source};
 
@@ -78,13 +80,23 @@ fn the_first_block_stands_apart_from_those_after_it() {
         ended("c2", true, "{}"),
         answered(3, &[("c3", "pay_back", &pay)]),
     ]);
-    assert_eq!(words(&found), [Backtested::Allowed, Backtested::Blocked, Backtested::Blocked]);
+    assert_eq!(
+        words(&found),
+        [
+            Backtested::Allowed,
+            Backtested::Blocked,
+            Backtested::Blocked
+        ]
+    );
     let first = found.first_blocked().unwrap();
     assert_eq!((first.turn, first.call_id.as_deref()), (2, Some("c2")));
     assert_eq!(first.reasons[0], BlockReason::IllegalPhaseTransition);
     let later: Vec<_> = found.later_blocked().collect();
     assert_eq!(later.len(), 1);
-    assert!(later[0].reasons.contains(&BlockReason::ForbiddenTool), "the first payment happened");
+    assert!(
+        later[0].reasons.contains(&BlockReason::ForbiddenTool),
+        "the first payment happened"
+    );
 }
 
 #[test]
@@ -109,7 +121,13 @@ fn what_the_record_does_not_hold_is_never_allowed() {
         offered(),
         answered(1, &[("c1", "find_order", a)]),
         gap,
-        answered(2, &[("c2", "find_order", a), ("c3", "pay_back", &payment("A", 1))]),
+        answered(
+            2,
+            &[
+                ("c2", "find_order", a),
+                ("c3", "pay_back", &payment("A", 1)),
+            ],
+        ),
     ]);
     let unknown = Backtested::NotJudgeable;
     assert_eq!(words(&found), [Backtested::Allowed, unknown, unknown]);
@@ -118,12 +136,18 @@ fn what_the_record_does_not_hold_is_never_allowed() {
     let found = verdicts(&[answered(1, &[("c1", "find_order", a)])]);
     assert_eq!(words(&found), [unknown]);
     // A rule that looks at requests cannot be held to a record without them.
-    let files = [source("a", "tool: a\nside_effect: read\nassertions:\n  input_invariants:\n    - { path: $.model, exists: true }")];
+    let files = [source(
+        "a",
+        "tool: a\nside_effect: read\nassertions:\n  input_invariants:\n    - { path: $.model, exists: true }",
+    )];
     let compiled = compile(&files, None).unwrap();
     let mut options = contracts::Options::new("s1");
     options.executors = Executors::All;
     let rules = Rules::new(Arc::new(compiled), options).unwrap();
-    let told = [Told::Offered(vec![OfferedTool::named("a")]), answered(1, &[("c1", "a", "{}")])];
+    let told = [
+        Told::Offered(vec![OfferedTool::named("a")]),
+        answered(1, &[("c1", "a", "{}")]),
+    ];
     assert_eq!(words(&backtest(&rules, at(0), &told)), [unknown]);
 }
 
@@ -140,13 +164,27 @@ fn people_who_would_have_been_asked_and_limits_are_told() {
         answered(3, &[("c3", "pay_back", &payment("A", 20000))]),
     ]);
     assert_eq!(words(&found).last(), Some(&Backtested::Asked));
-    let session = source("session", "schema_version: \"1.0\"\nsession_limits: { max_steps: 1 }");
+    let session = source(
+        "session",
+        "schema_version: \"1.0\"\nsession_limits: { max_steps: 1 }",
+    );
     let compiled = compile(&[source("a", "tool: a\nside_effect: read")], Some(&session)).unwrap();
     let mut options = contracts::Options::new("s1");
     options.executors = Executors::All;
     let rules = Rules::new(Arc::new(compiled), options).unwrap();
     let offer = Told::Offered(vec![OfferedTool::named("a")]);
-    let found = backtest(&rules, at(0), &[offer, answered(1, &[("c1", "a", "{}")]), answered(2, &[("c2", "a", "{}")])]);
+    let found = backtest(
+        &rules,
+        at(0),
+        &[
+            offer,
+            answered(1, &[("c1", "a", "{}")]),
+            answered(2, &[("c2", "a", "{}")]),
+        ],
+    );
     let first = found.first_blocked().unwrap();
-    assert_eq!((first.tool.as_deref(), first.detail.as_deref()), (None, Some("max_steps")));
+    assert_eq!(
+        (first.tool.as_deref(), first.detail.as_deref()),
+        (None, Some("max_steps"))
+    );
 }

@@ -75,21 +75,42 @@ fn a_call_goes_through_all_ten_functions() {
     let judged = judge(&mut session, attempt, &came, false, now(2));
     assert_eq!(value(&judged)["action"], "released");
     assert_eq!(judged.body.as_deref(), Some(came.as_slice()));
-    let ticket = execute(&mut session, "find_order", br#"{"order_id":"A"}"#, Some("t1"), now(3));
+    let ticket = execute(
+        &mut session,
+        "find_order",
+        br#"{"order_id":"A"}"#,
+        Some("t1"),
+        now(3),
+    );
     let ticket = value(&ticket)["ticket"].as_u64().unwrap();
-    let settled = settle(&mut session, ticket, br#"{"outcome":"success","output":"{}"}"#);
+    let settled = settle(
+        &mut session,
+        ticket,
+        br#"{"outcome":"success","output":"{}"}"#,
+    );
     assert_eq!(value(&settled)["state_version"], 2);
     let labelled = control(&mut session, "add_label", b"\"vip\"", now(4));
     assert_eq!(value(&labelled)["labels"], json!(["vip"]));
     let state = value(&read(&mut session, "state", 0));
     assert_eq!(state["value"]["currentPhase"], "order_known");
     assert_eq!(state["value"]["principal"], Value::Null);
-    assert_eq!(value(&read(&mut session, "health", 0))["value"]["status"], "healthy");
+    assert_eq!(
+        value(&read(&mut session, "health", 0))["value"]["status"],
+        "healthy"
+    );
     let records = value(&read(&mut session, "records", 2));
     assert_eq!(records["value"][0]["seq"], 2);
-    let planned = value(&plan(&mut session, "anthropic-messages", &request(), now(5)));
+    let planned = value(&plan(
+        &mut session,
+        "anthropic-messages",
+        &request(),
+        now(5),
+    ));
     let attempt = planned["attempt"].as_u64().unwrap();
-    assert_eq!(value(&failed(&mut session, attempt, "provider", now(6))), json!({}));
+    assert_eq!(
+        value(&failed(&mut session, attempt, "provider", now(6))),
+        json!({})
+    );
     let none = value(&answer(&mut session, "nothing", b"null", now(7)));
     assert_eq!(none["error"]["type"], "ReplayFaultError");
 }
@@ -97,33 +118,81 @@ fn a_call_goes_through_all_ten_functions() {
 #[test]
 fn r31_errors_have_the_names_of_their_classes() {
     let mut session = handle(with_price);
-    let planned = value(&plan(&mut session, "anthropic-messages", &request(), now(1)));
+    let planned = value(&plan(
+        &mut session,
+        "anthropic-messages",
+        &request(),
+        now(1),
+    ));
     let attempt = planned["attempt"].as_u64().unwrap();
-    let blocked = value(&judge(&mut session, attempt, &response("pay_back", &payment("A", 9000)), false, now(2)));
+    let blocked = value(&judge(
+        &mut session,
+        attempt,
+        &response("pay_back", &payment("A", 9000)),
+        false,
+        now(2),
+    ));
     let error = &blocked["error"];
     assert_eq!(error["type"], "ReplayContractError");
     assert_eq!(error["decision"]["reason"], "illegal_phase_transition");
     assert_eq!(error["contractFile"], "pay_back.yaml");
     assert!(!error["failures"].as_array().unwrap().is_empty());
     assert!(!error["message"].as_str().unwrap().contains("time"));
-    let odd = value(&plan(&mut session, "anthropic-messages", br#"{"model":"claude","messages":[],"thread":"t"}"#, now(2)));
-    assert_eq!((&odd["error"]["type"], &odd["error"]["member"]), (&json!("ReplayUnsupportedError"), &json!("thread")));
-    let label = value(&control(&mut session, "add_label", b"\"not a label\"", now(2)));
-    assert_eq!((&label["error"]["type"], &label["error"]["condition"]), (&json!("ReplayConfigError"), &json!("invalid_option")));
+    let odd = value(&plan(
+        &mut session,
+        "anthropic-messages",
+        br#"{"model":"claude","messages":[],"thread":"t"}"#,
+        now(2),
+    ));
+    assert_eq!(
+        (&odd["error"]["type"], &odd["error"]["member"]),
+        (&json!("ReplayUnsupportedError"), &json!("thread"))
+    );
+    let label = value(&control(
+        &mut session,
+        "add_label",
+        b"\"not a label\"",
+        now(2),
+    ));
+    assert_eq!(
+        (&label["error"]["type"], &label["error"]["condition"]),
+        (&json!("ReplayConfigError"), &json!("invalid_option"))
+    );
     let refused = value(&execute(&mut session, "pay_back", b"{}", None, now(3)));
-    assert_eq!(refused["error"]["decision"]["reason"], "execution_constraint_violated");
+    assert_eq!(
+        refused["error"]["decision"]["reason"],
+        "execution_constraint_violated"
+    );
     control(&mut session, "kill", b"\"enough\"", now(4));
-    let killed = value(&plan(&mut session, "anthropic-messages", &request(), now(5)));
-    assert_eq!((&killed["error"]["type"], &killed["error"]["cause_of_kill"]), (&json!("ReplayKillError"), &json!("enough")));
+    let killed = value(&plan(
+        &mut session,
+        "anthropic-messages",
+        &request(),
+        now(5),
+    ));
+    assert_eq!(
+        (&killed["error"]["type"], &killed["error"]["cause_of_kill"]),
+        (&json!("ReplayKillError"), &json!("enough"))
+    );
     let mut session = handle(with_price);
     control(&mut session, "restore", b"null", now(4));
-    let over = value(&plan(&mut session, "anthropic-messages", &request(), now(5)));
+    let over = value(&plan(
+        &mut session,
+        "anthropic-messages",
+        &request(),
+        now(5),
+    ));
     assert_eq!(over["error"]["type"], "ReplayInactiveError");
     let mut session = handle(|options| {
         with_price(options);
         options["providerConstraints"] = json!({"block_incompatible": ["anthropic/*"]});
     });
-    let excluded = value(&plan(&mut session, "anthropic-messages", &request(), now(5)));
+    let excluded = value(&plan(
+        &mut session,
+        "anthropic-messages",
+        &request(),
+        now(5),
+    ));
     assert_eq!(excluded["error"]["condition"], "provider_incompatible");
 }
 
@@ -138,9 +207,16 @@ fn r4_everything_wrong_with_options_is_said_at_once() {
     assert_eq!(error["findings"].as_array().unwrap().len(), 5);
     let mut six = options();
     six["maxRetries"] = json!(6);
-    assert!(open(Some(&files), six.to_string().as_bytes(), 0).1.is_none());
+    assert!(
+        open(Some(&files), six.to_string().as_bytes(), 0)
+            .1
+            .is_none()
+    );
     let (output, _) = open(Some(&files), br#"{"sessionId":"s"}"#, 0);
-    assert_eq!(value(&output)["error"]["condition"], "policy_without_principal");
+    assert_eq!(
+        value(&output)["error"]["condition"],
+        "policy_without_principal"
+    );
 }
 
 #[test]
@@ -153,7 +229,10 @@ fn r46_only_log_only_needs_no_contracts() {
     let came = response("anything", "{}");
     let judged = judge(&mut session, 1, &came, false, now(1));
     assert_eq!(judged.body.as_deref(), Some(came.as_slice()));
-    assert_eq!(value(&read(&mut session, "state", 0))["value"]["totalToolCalls"], 1);
+    assert_eq!(
+        value(&read(&mut session, "state", 0))["value"]["totalToolCalls"],
+        1
+    );
 }
 
 #[test]
@@ -161,7 +240,12 @@ fn r3_files_may_be_parsed_documents() {
     let parsed = br#"{"contracts":[{"tool":"a","side_effect":"read","argument_value_invariants":[{"path":"$.n","lte":9007199254740993}]},{"file":"b.yaml","text":"tool: b\nside_effect: read"}],"session":{"schema_version":"1.0"}}"#;
     let (output, files) = compile(parsed);
     let from_text = compile(br#"{"contracts":[{"file":"a.yaml","text":"tool: a\nside_effect: read\nargument_value_invariants:\n  - { path: $.n, lte: 9007199254740993 }"},{"tool":"b","side_effect":"read"}],"session":{"file":"session.yaml","text":"schema_version: \"1.0\""}}"#);
-    assert_eq!(bytes::digest(&files.unwrap()), bytes::digest(&from_text.1.unwrap()), "{}", value(&output));
+    assert_eq!(
+        bytes::digest(&files.unwrap()),
+        bytes::digest(&from_text.1.unwrap()),
+        "{}",
+        value(&output)
+    );
     let twice = br#"{"contracts":[{"tool":"a","side_effect":"read"},{"file":"a.yaml","text":"tool: a\nside_effect: read"}]}"#;
     let (output, none) = compile(twice);
     assert!(none.is_none());
@@ -179,9 +263,19 @@ fn damaged(rng: &mut Rng, right: &[u8]) -> Vec<u8> {
                 bytes[place] = rng.u8(..);
             }
             2 => {
-                let piece = [&b"\"a\":1,\"a\":2,"[..], b"1e400", b"[[[[[[", b"\\ud800", b"\n\n", b"null"];
+                let piece = [
+                    &b"\"a\":1,\"a\":2,"[..],
+                    b"1e400",
+                    b"[[[[[[",
+                    b"\\ud800",
+                    b"\n\n",
+                    b"null",
+                ];
                 let place = rng.usize(0..=bytes.len());
-                bytes.splice(place..place, piece[rng.usize(0..piece.len())].iter().copied());
+                bytes.splice(
+                    place..place,
+                    piece[rng.usize(0..piece.len())].iter().copied(),
+                );
             }
             _ => {
                 let from = rng.usize(0..=bytes.len());
@@ -201,29 +295,66 @@ fn no_bytes_make_a_function_panic_or_release_a_blocked_call() {
     for _ in 0..3_000 {
         let mut right = options();
         with_price(&mut right);
-        let _ = compile(&damaged(&mut rng, br#"{"contracts":[{"tool":"a","side_effect":"read"}]}"#));
-        let _ = open(Some(&files), &damaged(&mut rng, right.to_string().as_bytes()), 0);
+        let _ = compile(&damaged(
+            &mut rng,
+            br#"{"contracts":[{"tool":"a","side_effect":"read"}]}"#,
+        ));
+        let _ = open(
+            Some(&files),
+            &damaged(&mut rng, right.to_string().as_bytes()),
+            0,
+        );
         let (_, session) = open(Some(&files), right.to_string().as_bytes(), 0);
         let mut session = session.unwrap();
         let wires = ["openai-chat", "openai-responses", "anthropic-messages"];
-        let _ = plan(&mut session, wires[rng.usize(0..3)], &damaged(&mut rng, &request()), 1);
+        let _ = plan(
+            &mut session,
+            wires[rng.usize(0..3)],
+            &damaged(&mut rng, &request()),
+            1,
+        );
         let planned = value(&plan(&mut session, "anthropic-messages", &request(), 1));
         let attempt = planned["attempt"].as_u64().unwrap();
         let sse = rng.bool();
-        let right = if sse { stream.to_vec() } else { response("pay_back", &payment("A", 1)) };
+        let right = if sse {
+            stream.to_vec()
+        } else {
+            response("pay_back", &payment("A", 1))
+        };
         let came = damaged(&mut rng, &right);
         let judged = judge(&mut session, attempt, &came, sse, 2);
         if let Some(released) = judged.body {
             let text = String::from_utf8_lossy(&released);
             // What is released names the tool only where no reader finds a call of it.
             let calls = text.contains("tool_use\"") && text.contains("\"pay_back\"");
-            assert!(!calls, "{}\n{text}", value(&Output { json: judged.json, body: None }));
+            assert!(
+                !calls,
+                "{}\n{text}",
+                value(&Output {
+                    json: judged.json,
+                    body: None
+                })
+            );
         }
-        let _ = answer(&mut session, "x", &damaged(&mut rng, b"{\"decision\":\"approve\"}"), 3);
+        let _ = answer(
+            &mut session,
+            "x",
+            &damaged(&mut rng, b"{\"decision\":\"approve\"}"),
+            3,
+        );
         let _ = execute(&mut session, "pay_back", &came, None, 3);
         let _ = settle(&mut session, 1, &came);
         let _ = control(&mut session, "narrow", &came, 3);
-        for what in ["state", "health", "narrowing", "delta", "records", "diagnostics", "captures", "?"] {
+        for what in [
+            "state",
+            "health",
+            "narrowing",
+            "delta",
+            "records",
+            "diagnostics",
+            "captures",
+            "?",
+        ] {
             let output = read(&mut session, what, rng.u64(0..3));
             let text = std::str::from_utf8(&output.json).unwrap();
             assert!(contracts::json::read(text, Limits::MESSAGE, Numbers::Any).is_ok());

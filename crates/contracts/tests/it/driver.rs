@@ -27,7 +27,9 @@ fn plain(session: &str, change: impl FnOnce(&mut Options)) -> Driver {
     let session = source("session", &format!("schema_version: \"1.0\"\n{session}"));
     let compiled = compile(&files, Some(&session)).unwrap();
     let mut options = Options::new("s1");
-    options.prices.set("openai/gpt-test", crate::support::price());
+    options
+        .prices
+        .set("openai/gpt-test", crate::support::price());
     change(&mut options);
     Driver::open(Rules::new(Arc::new(compiled), options).unwrap(), at(0)).unwrap()
 }
@@ -54,22 +56,40 @@ fn respond(calls: &[(&str, &str, &str)]) -> Vec<u8> {
 
 /// One request and its response.
 fn turn(driver: &mut Driver, seconds: i64, calls: &[(&str, &str, &str)]) -> Judged {
-    let planned = driver.plan(Wire::OpenAiChat, &body(&TOOLS), at(seconds)).unwrap();
-    driver.judge(planned.attempt, &respond(calls), false, at(seconds)).unwrap()
+    let planned = driver
+        .plan(Wire::OpenAiChat, &body(&TOOLS), at(seconds))
+        .unwrap();
+    driver
+        .judge(planned.attempt, &respond(calls), false, at(seconds))
+        .unwrap()
 }
 
 fn run(driver: &mut Driver, seconds: i64, (id, tool, arguments): (&str, &str, &str), output: &str) {
     let judged = turn(driver, seconds, &[(id, tool, arguments)]);
     assert!(matches!(judged, Judged::Released { .. }), "{judged:?}");
-    let ticket = driver.execute(tool, arguments, Some(id), at(seconds)).unwrap();
-    driver.settle(ticket.ticket, Ended::Success(Some(output.to_owned()))).unwrap();
+    let ticket = driver
+        .execute(tool, arguments, Some(id), at(seconds))
+        .unwrap();
+    driver
+        .settle(ticket.ticket, Ended::Success(Some(output.to_owned())))
+        .unwrap();
 }
 
 /// A desk where order A was assessed.
 fn assessed(change: impl FnOnce(&mut Options)) -> Driver {
     let mut driver = desk(change);
-    run(&mut driver, 1, ("c1", "find_order", r#"{"order_id":"A"}"#), "{}");
-    run(&mut driver, 2, ("c2", "assess_return", r#"{"order_id":"A"}"#), ACCEPTED);
+    run(
+        &mut driver,
+        1,
+        ("c1", "find_order", r#"{"order_id":"A"}"#),
+        "{}",
+    );
+    run(
+        &mut driver,
+        2,
+        ("c2", "assess_return", r#"{"order_id":"A"}"#),
+        ACCEPTED,
+    );
     assert_eq!(driver.state().current_phase.as_deref(), Some("assessed"));
     driver
 }
@@ -79,10 +99,26 @@ fn tools_that_cannot_be_called_are_not_sent() {
     let mut driver = desk(|_| {});
     let planned = driver.plan(Wire::OpenAiChat, &body(&TOOLS), at(1)).unwrap();
     let sent: Value = serde_json::from_slice(&planned.body).unwrap();
-    let names: Vec<&str> = sent["tools"].as_array().unwrap().iter().map(|tool| tool["function"]["name"].as_str().unwrap()).collect();
+    let names: Vec<&str> = sent["tools"]
+        .as_array()
+        .unwrap()
+        .iter()
+        .map(|tool| tool["function"]["name"].as_str().unwrap())
+        .collect();
     assert_eq!(names, ["find_order", "send_note"]);
-    let removed: Vec<(&str, NarrowReason)> = planned.narrowing.removed.iter().map(|removed| (removed.tool.as_str(), removed.reason)).collect();
-    assert_eq!(removed, [("assess_return", NarrowReason::WrongPhase), ("pay_back", NarrowReason::WrongPhase)]);
+    let removed: Vec<(&str, NarrowReason)> = planned
+        .narrowing
+        .removed
+        .iter()
+        .map(|removed| (removed.tool.as_str(), removed.reason))
+        .collect();
+    assert_eq!(
+        removed,
+        [
+            ("assess_return", NarrowReason::WrongPhase),
+            ("pay_back", NarrowReason::WrongPhase)
+        ]
+    );
 }
 
 #[test]
@@ -106,31 +142,52 @@ fn r13_arguments_that_a_parser_would_change_are_blocked() {
         r#"{"order_id":"A","amount_cents":12000"#,
     ] {
         let mut driver = assessed(|_| {});
-        let Judged::Rejected(decision) = turn(&mut driver, 3, &[("c3", "pay_back", arguments)]) else {
+        let Judged::Rejected(decision) = turn(&mut driver, 3, &[("c3", "pay_back", arguments)])
+        else {
             panic!("{arguments}");
         };
-        assert_eq!(decision.reason, Some(BlockReason::ResponseFormatInvalid), "{arguments}");
+        assert_eq!(
+            decision.reason,
+            Some(BlockReason::ResponseFormatInvalid),
+            "{arguments}"
+        );
     }
 }
 
 #[test]
 fn stripped_responses_keep_what_is_allowed() {
     let mut driver = plain("", |options| options.gate = Gate::StripPartial);
-    let planned = driver.plan(Wire::OpenAiChat, &body(&["a", "b"]), at(1)).unwrap();
+    let planned = driver
+        .plan(Wire::OpenAiChat, &body(&["a", "b"]), at(1))
+        .unwrap();
     let both = respond(&[("c1", "a", "{}"), ("c2", "b", "{}")]);
-    let Judged::Released { body: released, decision } = driver.judge(planned.attempt, &both, false, at(1)).unwrap() else {
+    let Judged::Released {
+        body: released,
+        decision,
+    } = driver.judge(planned.attempt, &both, false, at(1)).unwrap()
+    else {
         panic!("released");
     };
     assert_eq!(decision.unwrap().action, Action::Stripped);
     let released: Value = serde_json::from_slice(&released).unwrap();
-    let calls = released["choices"][0]["message"]["tool_calls"].as_array().unwrap();
+    let calls = released["choices"][0]["message"]["tool_calls"]
+        .as_array()
+        .unwrap();
     assert_eq!(calls.len(), 1);
     assert_eq!(calls[0]["id"], "c1");
     assert_eq!(driver.state().total_tool_calls, 1);
 
     let mut driver = plain("", |options| options.gate = Gate::StripBlocked);
     let planned = driver.plan(Wire::OpenAiChat, &body(&["b"]), at(1)).unwrap();
-    let Judged::Released { body: released, .. } = driver.judge(planned.attempt, &respond(&[("c2", "b", "{}")]), false, at(1)).unwrap() else {
+    let Judged::Released { body: released, .. } = driver
+        .judge(
+            planned.attempt,
+            &respond(&[("c2", "b", "{}")]),
+            false,
+            at(1),
+        )
+        .unwrap()
+    else {
         panic!("released");
     };
     let released: Value = serde_json::from_slice(&released).unwrap();
@@ -152,10 +209,22 @@ fn people_are_asked_between_two_calls() {
     let big = r#"{"accepted":true,"days_since_delivery":4,"amount_cents":20000}"#;
     let start = || {
         let mut driver = desk(|_| {});
-        run(&mut driver, 1, ("c1", "find_order", r#"{"order_id":"A"}"#), "{}");
-        run(&mut driver, 2, ("c2", "assess_return", r#"{"order_id":"A"}"#), big);
+        run(
+            &mut driver,
+            1,
+            ("c1", "find_order", r#"{"order_id":"A"}"#),
+            "{}",
+        );
+        run(
+            &mut driver,
+            2,
+            ("c2", "assess_return", r#"{"order_id":"A"}"#),
+            big,
+        );
         let judged = turn(&mut driver, 3, &[("c3", "pay_back", &payment("A", 20000))]);
-        let Judged::Asked(question) = judged else { panic!("{judged:?}") };
+        let Judged::Asked(question) = judged else {
+            panic!("{judged:?}")
+        };
         (driver, question)
     };
     let (mut driver, question) = start();
@@ -164,27 +233,47 @@ fn people_are_asked_between_two_calls() {
     let planned = driver.plan(Wire::OpenAiChat, &body(&TOOLS), at(4)).unwrap();
     assert!(planned.narrowing.removed("pay_back").is_some());
     let answer = approve(&question.checkpoint_id, "ann");
-    let judged = driver.answer(&question.checkpoint_id, Some(&answer), at(5)).unwrap();
+    let judged = driver
+        .answer(&question.checkpoint_id, Some(&answer), at(5))
+        .unwrap();
     assert!(matches!(judged, Judged::Released { .. }), "{judged:?}");
-    assert_eq!(driver.answer(&question.checkpoint_id, Some(&answer), at(6)), Err(DriveError::Unknown));
+    assert_eq!(
+        driver.answer(&question.checkpoint_id, Some(&answer), at(6)),
+        Err(DriveError::Unknown)
+    );
 
     // A label that comes meanwhile counts.
     let (mut driver, question) = start();
     let label = Label::new("fraud_suspected").unwrap();
     driver.control(Control::AddLabel(label), at(4)).unwrap();
     let answer = approve(&question.checkpoint_id, "ann");
-    let judged = driver.answer(&question.checkpoint_id, Some(&answer), at(5)).unwrap();
-    let Judged::Rejected(decision) = judged else { panic!("{judged:?}") };
+    let judged = driver
+        .answer(&question.checkpoint_id, Some(&answer), at(5))
+        .unwrap();
+    let Judged::Rejected(decision) = judged else {
+        panic!("{judged:?}")
+    };
     assert_eq!(decision.reason, Some(BlockReason::LabelGate));
 
     let (mut driver, question) = start();
-    let judged = driver.answer(&question.checkpoint_id, None, at(700)).unwrap();
-    let Judged::Rejected(decision) = judged else { panic!("{judged:?}") };
+    let judged = driver
+        .answer(&question.checkpoint_id, None, at(700))
+        .unwrap();
+    let Judged::Rejected(decision) = judged else {
+        panic!("{judged:?}")
+    };
     assert_eq!(decision.reason, Some(BlockReason::CheckpointTimeout));
 
     // A kill while a person thinks: nothing is released, and the room is given back.
     let (mut driver, question) = start();
-    driver.control(Control::Kill { cause: "stop".to_owned() }, at(4)).unwrap();
+    driver
+        .control(
+            Control::Kill {
+                cause: "stop".to_owned(),
+            },
+            at(4),
+        )
+        .unwrap();
     let answer = approve(&question.checkpoint_id, "ann");
     let killed = driver.answer(&question.checkpoint_id, Some(&answer), at(5));
     assert!(matches!(killed, Err(DriveError::Killed { .. })));
@@ -193,7 +282,10 @@ fn people_are_asked_between_two_calls() {
     let (mut driver, question) = start();
     let before = driver.state().state_version;
     driver.failed(3, Failed::Aborted, at(4)).unwrap();
-    assert_eq!(driver.answer(&question.checkpoint_id, None, at(5)), Err(DriveError::Unknown));
+    assert_eq!(
+        driver.answer(&question.checkpoint_id, None, at(5)),
+        Err(DriveError::Unknown)
+    );
     assert_eq!(driver.state().state_version, before);
 }
 
@@ -208,7 +300,9 @@ fn a_retry_sends_the_narrowed_request_again() {
     assert_eq!(sent["messages"][0]["role"], "system");
     let wrong = respond(&[("c1", "find_order", "{")]);
     let judged = driver.judge(planned.attempt, &wrong, false, at(2)).unwrap();
-    let Judged::Retried { body, decision } = judged else { panic!("{judged:?}") };
+    let Judged::Retried { body, decision } = judged else {
+        panic!("{judged:?}")
+    };
     assert_eq!(decision.action, Action::Retried);
     let again: Value = serde_json::from_slice(&body).unwrap();
     let told = again["messages"][0]["content"].as_str().unwrap();
@@ -226,7 +320,8 @@ fn a_response_that_cannot_be_read_as_one_thing_is_blocked_whole() {
     for gate in [Gate::RejectAll, Gate::StripBlocked] {
         let mut driver = plain("", |options| options.gate = gate);
         let planned = driver.plan(Wire::OpenAiChat, &body(&["a"]), at(1)).unwrap();
-        let Judged::Rejected(decision) = driver.judge(planned.attempt, odd, false, at(1)).unwrap() else {
+        let Judged::Rejected(decision) = driver.judge(planned.attempt, odd, false, at(1)).unwrap()
+        else {
             panic!("rejected");
         };
         assert_eq!(decision.reason, Some(BlockReason::ResponseFormatInvalid));
@@ -236,7 +331,9 @@ fn a_response_that_cannot_be_read_as_one_thing_is_blocked_whole() {
     for mode in [Mode::Shadow, Mode::LogOnly] {
         let mut driver = plain("", |options| options.mode = mode);
         let planned = driver.plan(Wire::OpenAiChat, &body(&["a"]), at(1)).unwrap();
-        let Judged::Released { body, .. } = driver.judge(planned.attempt, odd, false, at(1)).unwrap() else {
+        let Judged::Released { body, .. } =
+            driver.judge(planned.attempt, odd, false, at(1)).unwrap()
+        else {
             panic!("released");
         };
         assert_eq!(body, odd);
@@ -250,22 +347,32 @@ fn shadow_changes_neither_request_nor_response() {
     let planned = driver.plan(Wire::OpenAiChat, &sent, at(1)).unwrap();
     assert_eq!(planned.body, sent);
     let response = respond(&[("c1", "pay_back", &payment("A", 9000))]);
-    let Judged::Released { body, .. } = driver.judge(planned.attempt, &response, false, at(1)).unwrap() else {
+    let Judged::Released { body, .. } = driver
+        .judge(planned.attempt, &response, false, at(1))
+        .unwrap()
+    else {
         panic!("released");
     };
     assert_eq!(body, response);
     let delta = driver.last_shadow_delta().unwrap();
-    assert_eq!(delta.would_have_blocked[0].reason, BlockReason::IllegalPhaseTransition);
+    assert_eq!(
+        delta.would_have_blocked[0].reason,
+        BlockReason::IllegalPhaseTransition
+    );
     assert_eq!(driver.state().current_phase.as_deref(), Some("intake"));
 }
 
 #[test]
 fn r45_only_responses_released_whole_can_be_continued() {
     let request = |previous: &str| {
-        format!(r#"{{"model":"gpt-test","input":"x","previous_response_id":{previous},"tools":[{{"type":"function","name":"a"}},{{"type":"function","name":"b"}}]}}"#)
+        format!(
+            r#"{{"model":"gpt-test","input":"x","previous_response_id":{previous},"tools":[{{"type":"function","name":"a"}},{{"type":"function","name":"b"}}]}}"#
+        )
     };
     let response = |id: &str, tool: &str| {
-        format!(r#"{{"id":"{id}","status":"completed","output":[{{"type":"function_call","call_id":"{id}","name":"a","arguments":"{{}}"}},{{"type":"function_call","call_id":"x{id}","name":"{tool}","arguments":"{{}}"}}],"usage":{{"input_tokens":1,"output_tokens":1}}}}"#)
+        format!(
+            r#"{{"id":"{id}","status":"completed","output":[{{"type":"function_call","call_id":"{id}","name":"a","arguments":"{{}}"}},{{"type":"function_call","call_id":"x{id}","name":"{tool}","arguments":"{{}}"}}],"usage":{{"input_tokens":1,"output_tokens":1}}}}"#
+        )
     };
     let mut driver = plain("", |options| options.gate = Gate::StripPartial);
     let mut turn = |previous: &str, answer: &str| {
@@ -273,30 +380,52 @@ fn r45_only_responses_released_whole_can_be_continued() {
         driver.judge(planned.attempt, answer.as_bytes(), false, at(1))
     };
     assert!(turn("null", &response("r1", "a")).is_ok());
-    assert!(turn("\"r1\"", &response("r2", "b")).is_ok(), "r1 was released whole");
+    assert!(
+        turn("\"r1\"", &response("r2", "b")).is_ok(),
+        "r1 was released whole"
+    );
     let refused = turn("\"r2\"", &response("r3", "a"));
     let member = "previous_response_id".to_owned();
-    assert_eq!(refused, Err(DriveError::Unsupported { member }), "r2 was stripped");
+    assert_eq!(
+        refused,
+        Err(DriveError::Unsupported { member }),
+        "r2 was stripped"
+    );
 }
 
 #[test]
 fn r18_hosted_calls_are_counted_and_never_stripped() {
-    let files = [source("web_search", "tool: web_search\nside_effect: read\ngate: allow")];
-    let session = "schema_version: \"1.0\"\nsession_limits: { max_calls_per_tool: { web_search: 1 } }";
+    let files = [source(
+        "web_search",
+        "tool: web_search\nside_effect: read\ngate: allow",
+    )];
+    let session =
+        "schema_version: \"1.0\"\nsession_limits: { max_calls_per_tool: { web_search: 1 } }";
     let compiled = compile(&files, Some(&source("session", session))).unwrap();
     let rules = Rules::new(Arc::new(compiled), Options::new("s1")).unwrap();
     let mut driver = Driver::open(rules, at(0)).unwrap();
-    let request = br#"{"model":"m","input":"x","tools":[{"type":"web_search"},{"type":"file_search"}]}"#;
+    let request =
+        br#"{"model":"m","input":"x","tools":[{"type":"web_search"},{"type":"file_search"}]}"#;
     let planned = driver.plan(Wire::OpenAiResponses, request, at(1)).unwrap();
-    assert_eq!(planned.body, br#"{"model":"m","input":"x","tools":[{"type":"web_search"}]}"#);
-    let response = br#"{"id":"r","status":"completed","output":[{"type":"web_search_call","id":"w"}]}"#;
-    let Judged::Released { body, .. } = driver.judge(planned.attempt, response, false, at(1)).unwrap() else {
+    assert_eq!(
+        planned.body,
+        br#"{"model":"m","input":"x","tools":[{"type":"web_search"}]}"#
+    );
+    let response =
+        br#"{"id":"r","status":"completed","output":[{"type":"web_search_call","id":"w"}]}"#;
+    let Judged::Released { body, .. } = driver
+        .judge(planned.attempt, response, false, at(1))
+        .unwrap()
+    else {
         panic!("released");
     };
     assert_eq!(body, response);
     assert_eq!(driver.state().tool_call_counts["web_search"], 1);
     let planned = driver.plan(Wire::OpenAiResponses, request, at(2)).unwrap();
-    assert_eq!(planned.narrowing.removed("web_search").unwrap().reason, NarrowReason::LimitReached);
+    assert_eq!(
+        planned.narrowing.removed("web_search").unwrap().reason,
+        NarrowReason::LimitReached
+    );
 }
 
 #[test]
@@ -305,9 +434,14 @@ fn outputs_in_requests_are_taken_in_once() {
     let _ = driver.records(u64::MAX).count();
     let with_result = json!({"model":"gpt-test","messages":[{"role":"tool","tool_call_id":"c2","content":ACCEPTED}]}).to_string();
     for seconds in 3..6 {
-        driver.plan(Wire::OpenAiChat, with_result.as_bytes(), at(seconds)).unwrap();
+        driver
+            .plan(Wire::OpenAiChat, with_result.as_bytes(), at(seconds))
+            .unwrap();
     }
-    let seen = driver.records(0).filter(|record| matches!(record.event, Event::OutputsSeen { .. })).count();
+    let seen = driver
+        .records(0)
+        .filter(|record| matches!(record.event, Event::OutputsSeen { .. }))
+        .count();
     assert_eq!(seen, 0, "the executor had reported it");
 }
 
@@ -316,16 +450,22 @@ fn limits_hold_on_bytes() {
     let limit = "session_limits: { max_attempts: 1 }";
     let mut driver = plain(limit, |_| {});
     let planned = driver.plan(Wire::OpenAiChat, &body(&["a"]), at(1)).unwrap();
-    driver.failed(planned.attempt, Failed::Provider, at(1)).unwrap();
-    let Err(DriveError::Contract(decision)) = driver.plan(Wire::OpenAiChat, &body(&["a"]), at(2)) else {
+    driver
+        .failed(planned.attempt, Failed::Provider, at(1))
+        .unwrap();
+    let Err(DriveError::Contract(decision)) = driver.plan(Wire::OpenAiChat, &body(&["a"]), at(2))
+    else {
         panic!("refused");
     };
     assert_eq!(decision.detail.as_deref(), Some("max_attempts"));
     // What an abandoned request cost is not known; a limit that cannot be computed is not a limit.
     let mut driver = plain("session_limits: { max_cost_per_session: 5 }", |_| {});
     let planned = driver.plan(Wire::OpenAiChat, &body(&["a"]), at(1)).unwrap();
-    driver.failed(planned.attempt, Failed::Aborted, at(1)).unwrap();
-    let Err(DriveError::Contract(decision)) = driver.plan(Wire::OpenAiChat, &body(&["a"]), at(2)) else {
+    driver
+        .failed(planned.attempt, Failed::Aborted, at(1))
+        .unwrap();
+    let Err(DriveError::Contract(decision)) = driver.plan(Wire::OpenAiChat, &body(&["a"]), at(2))
+    else {
         panic!("refused");
     };
     assert_eq!(decision.detail.as_deref(), Some("usage_unknown"));
@@ -339,7 +479,9 @@ fn a_fault_outside_is_counted_and_the_last_one_kills() {
     });
     for _ in 0..2 {
         let planned = driver.plan(Wire::OpenAiChat, &body(&["a"]), at(1)).unwrap();
-        driver.failed(planned.attempt, Failed::Fault, at(1)).unwrap();
+        driver
+            .failed(planned.attempt, Failed::Fault, at(1))
+            .unwrap();
     }
     let killed = driver.plan(Wire::OpenAiChat, &body(&["a"]), at(1));
     assert!(matches!(killed, Err(DriveError::Killed { .. })));
@@ -348,7 +490,10 @@ fn a_fault_outside_is_counted_and_the_last_one_kills() {
 #[test]
 fn a_stored_session_goes_on_where_it_was() {
     let mut driver = assessed(|_| {});
-    let events: Vec<Event> = driver.records(0).map(|record| record.event.clone()).collect();
+    let events: Vec<Event> = driver
+        .records(0)
+        .map(|record| record.event.clone())
+        .collect();
     let compiled = compile(&desk_files(), Some(&file("session"))).unwrap();
     let rules = Rules::new(Arc::new(compiled), desk_options()).unwrap();
     let mut resumed = Driver::resume(rules, at(0), &events).unwrap();
@@ -363,7 +508,9 @@ fn executions_need_an_allowed_call_with_the_same_arguments() {
     let mut driver = assessed(|_| {});
     let arguments = payment("A", 12000);
     turn(&mut driver, 3, &[("c3", "pay_back", &arguments)]);
-    let (_, decision) = driver.execute("pay_back", &payment("A", 1), None, at(4)).unwrap_err();
+    let (_, decision) = driver
+        .execute("pay_back", &payment("A", 1), None, at(4))
+        .unwrap_err();
     let decision = decision.unwrap();
     assert_eq!(decision.calls.len(), 1);
     assert_eq!(decision.detail.as_deref(), Some("no_pending_call"));

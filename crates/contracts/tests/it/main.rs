@@ -24,3 +24,4 @@ mod support;
 mod wire;
 mod wire_streams;
 mod worked_cases;
+mod workflow;

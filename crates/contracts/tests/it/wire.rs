@@ -59,7 +59,8 @@ fn a_planned_request_differs_only_in_its_tools() {
     assert_eq!(planned(&chat, &removing(&[]), None), CHAT);
     let without_b = CHAT.replace(r#" , {"type":"custom","custom":{"name":"b"}}"#, "");
     assert_eq!(planned(&chat, &removing(&["b"]), None), without_b);
-    let only_c: Value = serde_json::from_str(&planned(&chat, &removing(&["a", "b"]), None)).unwrap();
+    let only_c: Value =
+        serde_json::from_str(&planned(&chat, &removing(&["a", "b"]), None)).unwrap();
     assert_eq!(only_c["tools"].as_array().unwrap().len(), 1);
     assert_eq!(only_c["tool_choice"], "auto");
 }
@@ -68,7 +69,10 @@ fn a_planned_request_differs_only_in_its_tools() {
 fn r20_without_tools_the_members_about_them_go() {
     let chat = request(Wire::OpenAiChat, CHAT);
     let none = planned(&chat, &removing(&["a", "b", "c"]), None);
-    assert!(none.contains("\"seed\":9007199254740993,\"x\":1.50}"), "{none}");
+    assert!(
+        none.contains("\"seed\":9007199254740993,\"x\":1.50}"),
+        "{none}"
+    );
     let body: Value = serde_json::from_str(&none).unwrap();
     let members: Vec<&String> = body.as_object().unwrap().keys().collect();
     assert_eq!(members, ["messages", "model", "seed", "x"]);
@@ -82,8 +86,7 @@ fn r20_without_tools_the_members_about_them_go() {
     // Tool blocks in the conversation: the provider refuses them without tools.
     let used = r#"{"model":"c","messages":[{"role":"assistant","content":[{"type":"tool_use","id":"t","name":"b","input":{}}]},{"role":"user","content":[{"type":"tool_result","tool_use_id":"t","content":"{\"ok\":true}"}]}],"tools":[{"name":"a","input_schema":{}},{"name":"b","input_schema":{}}]}"#;
     let used = request(Wire::AnthropicMessages, used);
-    let body: Value =
-        serde_json::from_str(&planned(&used, &removing(&["a", "b"]), None)).unwrap();
+    let body: Value = serde_json::from_str(&planned(&used, &removing(&["a", "b"]), None)).unwrap();
     assert_eq!(body["tools"], json!([{"name":"b","input_schema":{}}]));
     assert_eq!(body["tool_choice"], json!({"type":"none"}));
     let output = SeenOutput {
@@ -101,10 +104,17 @@ fn r21_lists_of_allowed_tools_lose_what_was_removed() {
     assert_eq!(chat.request().choice, ToolChoice::AllowedOnly(both));
     let body: Value = serde_json::from_str(&planned(&chat, &removing(&["a"]), None)).unwrap();
     let listed = &body["tool_choice"]["allowed_tools"]["tools"];
-    assert_eq!(*listed, json!([{"type":"function","function":{"name":"b"}}]));
+    assert_eq!(
+        *listed,
+        json!([{"type":"function","function":{"name":"b"}}])
+    );
 
     for (wire, choice, expected) in [
-        (Wire::OpenAiChat, r#""required""#, Some(ToolChoice::Required)),
+        (
+            Wire::OpenAiChat,
+            r#""required""#,
+            Some(ToolChoice::Required),
+        ),
         (Wire::OpenAiChat, r#""none""#, Some(ToolChoice::None)),
         (
             Wire::OpenAiChat,
@@ -119,14 +129,21 @@ fn r21_lists_of_allowed_tools_lose_what_was_removed() {
         (
             Wire::OpenAiResponses,
             r#"{"type":"allowed_tools","mode":"auto","tools":[{"type":"function","name":"a"},{"type":"mcp","server_label":"s"}]}"#,
-            Some(ToolChoice::AllowedOnly(vec!["a".to_owned(), "mcp".to_owned()])),
+            Some(ToolChoice::AllowedOnly(vec![
+                "a".to_owned(),
+                "mcp".to_owned(),
+            ])),
         ),
         (
             Wire::AnthropicMessages,
             r#"{"type":"tool","name":"a"}"#,
             Some(ToolChoice::Named("a".to_owned())),
         ),
-        (Wire::AnthropicMessages, r#"{"type":"any"}"#, Some(ToolChoice::Required)),
+        (
+            Wire::AnthropicMessages,
+            r#"{"type":"any"}"#,
+            Some(ToolChoice::Required),
+        ),
         (Wire::OpenAiChat, r#""sometimes""#, None),
         (Wire::AnthropicMessages, r#""auto""#, None),
     ] {
@@ -161,12 +178,19 @@ fn r18_tools_are_governed_by_name_or_by_type() {
         .map(|tool| (tool.name.as_str(), tool.hosted))
         .collect();
     assert_eq!(found, expected);
-    let out = planned(&read, &removing(&["crm.drop", "brand_new", "web_search"]), None);
+    let out = planned(
+        &read,
+        &removing(&["crm.drop", "brand_new", "web_search"]),
+        None,
+    );
     let out: Value = serde_json::from_str(&out).unwrap();
     let tools = out["tools"].as_array().unwrap();
     assert_eq!(tools.len(), 6);
     assert_eq!(tools[4]["require_approval"], "always");
-    assert_eq!(tools[5]["tools"], json!([{"type":"function","name":"find"}]));
+    assert_eq!(
+        tools[5]["tools"],
+        json!([{"type":"function","name":"find"}])
+    );
     // A set of which nothing is left goes as a whole.
     let out = planned(&read, &removing(&["crm.drop", "crm.find"]), None);
     assert!(!out.contains("namespace"));
@@ -237,7 +261,10 @@ fn r19_what_cannot_be_judged_is_named() {
     }
     for (wire, body) in [
         (Wire::OpenAiChat, chat(r#","n":1,"functions":null"#)),
-        (Wire::OpenAiResponses, input(r#","background":false,"previous_response_id":null"#)),
+        (
+            Wire::OpenAiResponses,
+            input(r#","background":false,"previous_response_id":null"#),
+        ),
     ] {
         assert_eq!(request(wire, &body).request().unsupported, None, "{body}");
     }
@@ -249,10 +276,26 @@ fn r19_what_cannot_be_judged_is_named() {
 
 #[test]
 fn r35_sizes_of_a_request_hold() {
-    let deep = format!(r#"{{"model":"m","messages":{}1{}}}"#, "[".repeat(200), "]".repeat(200));
-    assert_eq!(request(Wire::OpenAiChat, &deep).request().unsupported.as_deref(), Some("body"));
+    let deep = format!(
+        r#"{{"model":"m","messages":{}1{}}}"#,
+        "[".repeat(200),
+        "]".repeat(200)
+    );
+    assert_eq!(
+        request(Wire::OpenAiChat, &deep)
+            .request()
+            .unsupported
+            .as_deref(),
+        Some("body")
+    );
     let big = format!(r#"{{"model":"m","messages":["{}"]}}"#, "x".repeat(16 << 20));
-    assert_eq!(request(Wire::OpenAiChat, &big).request().unsupported.as_deref(), Some("body"));
+    assert_eq!(
+        request(Wire::OpenAiChat, &big)
+            .request()
+            .unsupported
+            .as_deref(),
+        Some("body")
+    );
     let bytes = WireRequest::read(Wire::OpenAiChat, b"{\"model\":\"\xff\"}", &BTreeSet::new());
     assert_eq!(bytes.request().unsupported.as_deref(), Some("body"));
 }
@@ -260,10 +303,15 @@ fn r35_sizes_of_a_request_hold() {
 #[test]
 fn r24_what_the_model_is_told_stands_in_front() {
     let told = "These tools are not available now: a (restricted). Do not call them.";
-    let chat = request(Wire::OpenAiChat, r#"{"model":"m","messages":[{"role":"system","content":"s"}]}"#);
+    let chat = request(
+        Wire::OpenAiChat,
+        r#"{"model":"m","messages":[{"role":"system","content":"s"}]}"#,
+    );
     assert_eq!(
         planned(&chat, &removing(&[]), Some(told)),
-        format!(r#"{{"model":"m","messages":[{{"role":"system","content":"{told}"}},{{"role":"system","content":"s"}}]}}"#)
+        format!(
+            r#"{{"model":"m","messages":[{{"role":"system","content":"{told}"}},{{"role":"system","content":"s"}}]}}"#
+        )
     );
     let block = format!(r#"{{"type":"text","text":"{told}"}}"#);
     for (system, expected) in [
@@ -283,12 +331,18 @@ fn r24_what_the_model_is_told_stands_in_front() {
         assert_eq!(planned(&read, &removing(&[]), Some(told)), expected);
     }
     for (given, expected) in [
-        (r#","instructions":"be kind""#, format!(r#"{told}\n\nbe kind"#)),
+        (
+            r#","instructions":"be kind""#,
+            format!(r#"{told}\n\nbe kind"#),
+        ),
         (r#","instructions":null"#, told.to_owned()),
     ] {
         let read = request(Wire::OpenAiResponses, &format!(r#"{{"model":"m"{given}}}"#));
         let out = planned(&read, &removing(&[]), Some(told));
-        assert_eq!(out, format!(r#"{{"model":"m","instructions":"{expected}"}}"#));
+        assert_eq!(
+            out,
+            format!(r#"{{"model":"m","instructions":"{expected}"}}"#)
+        );
     }
 }
 
@@ -303,7 +357,10 @@ fn r25_usage_is_asked_for_where_a_limit_needs_it() {
             r#"{"model":"m","messages":[],"stream":true,"stream_options":{"include_usage":false}}"#,
             r#"{"model":"m","messages":[],"stream":true,"stream_options":{"include_usage":true}}"#,
         ),
-        (r#"{"model":"m","messages":[]}"#, r#"{"model":"m","messages":[]}"#),
+        (
+            r#"{"model":"m","messages":[]}"#,
+            r#"{"model":"m","messages":[]}"#,
+        ),
     ] {
         let plan = Plan {
             narrowing: None,
@@ -335,7 +392,10 @@ fn r16_the_view_is_what_is_sent() {
     let view: Value = serde_json::from_str(&anthropic.request().view.to_json()).unwrap();
     assert_eq!(view["system"], "x");
     assert_eq!(view["tools"], json!(["f"]));
-    let mut responses = request(Wire::OpenAiResponses, r#"{"model":"m","input":"hi","instructions":"i"}"#);
+    let mut responses = request(
+        Wire::OpenAiResponses,
+        r#"{"model":"m","input":"hi","instructions":"i"}"#,
+    );
     responses.look_at(br#"{"model":"m","input":"hi","instructions":"i"}"#);
     let view: Value = serde_json::from_str(&responses.request().view.to_json()).unwrap();
     assert_eq!(view["messages"], json!([{"role":"user","content":"hi"}]));
@@ -346,11 +406,19 @@ fn r16_the_view_is_what_is_sent() {
 fn outputs_are_found_in_requests() {
     let body = r#"{"model":"m","messages":[{"role":"tool","tool_call_id":"c1","content":"{\"a\":1}"},{"role":"tool","tool_call_id":"c2","content":[{"type":"text","text":"x"},{"type":"text","text":"y"}]}]}"#;
     let found = request(Wire::OpenAiChat, body);
-    let texts: Vec<&str> = found.outputs().iter().map(|output| output.text.as_str()).collect();
+    let texts: Vec<&str> = found
+        .outputs()
+        .iter()
+        .map(|output| output.text.as_str())
+        .collect();
     assert_eq!(texts, [r#"{"a":1}"#, "xy"]);
     let body = r#"{"model":"m","input":[{"type":"function_call_output","call_id":"c1","output":"1"},{"type":"shell_call_output","call_id":"c2","output":{"code":0}},{"role":"user","content":"x"}]}"#;
     let found = request(Wire::OpenAiResponses, body);
-    let texts: Vec<&str> = found.outputs().iter().map(|output| output.text.as_str()).collect();
+    let texts: Vec<&str> = found
+        .outputs()
+        .iter()
+        .map(|output| output.text.as_str())
+        .collect();
     assert_eq!(texts, ["1", r#"{"code":0}"#]);
     // A failure satisfies nothing, whatever it says.
     let body = r#"{"model":"m","messages":[{"role":"user","content":[{"type":"tool_result","tool_use_id":"t","is_error":true,"content":"{\"accepted\":true}"}]}]}"#;
@@ -364,7 +432,9 @@ fn chat_body(calls: &str, rest: &str) -> String {
 }
 
 fn call(id: &str, name: &str) -> String {
-    format!(r#"{{"id":"{id}","type":"function","function":{{"name":"{name}","arguments":"{{\"n\":1.0}}"}}}}"#)
+    format!(
+        r#"{{"id":"{id}","type":"function","function":{{"name":"{name}","arguments":"{{\"n\":1.0}}"}}}}"#
+    )
 }
 
 fn read(wire: Wire, body: &str) -> Reply {
@@ -373,15 +443,24 @@ fn read(wire: Wire, body: &str) -> Reply {
 
 #[test]
 fn a_released_response_is_the_bytes_that_came() {
-    let body = chat_body(&format!("{} ,{}", call("c1", "a"), call("c2", "b")), r#", "x":9007199254740993"#);
+    let body = chat_body(
+        &format!("{} ,{}", call("c1", "a"), call("c2", "b")),
+        r#", "x":9007199254740993"#,
+    );
     let reply = read(Wire::OpenAiChat, &body);
     assert_eq!(reply.response().calls[0].arguments, r#"{"n":1.0}"#);
     assert_eq!(reply.response().finish_reason, FinishReason::ToolCalls);
     assert_eq!(reply.whole(), body.as_bytes());
     let kept = chat_body(&call("c2", "b"), r#", "x":9007199254740993"#);
-    assert_eq!(String::from_utf8(reply.stripped(&[0], false)).unwrap(), kept);
+    assert_eq!(
+        String::from_utf8(reply.stripped(&[0], false)).unwrap(),
+        kept
+    );
     let none: Value = serde_json::from_slice(&reply.stripped(&[0, 1], true)).unwrap();
-    assert_eq!(none["choices"][0]["message"], json!({"role":"assistant","content":SUBSTITUTE}));
+    assert_eq!(
+        none["choices"][0]["message"],
+        json!({"role":"assistant","content":SUBSTITUTE})
+    );
     assert_eq!(none["choices"][0]["finish_reason"], "stop");
 }
 
@@ -391,7 +470,10 @@ fn a_text_of_its_own_is_not_replaced() {
     let reply = read(Wire::AnthropicMessages, body);
     assert_eq!(reply.response().content.as_deref(), Some("Hi"));
     // R13: the digits as they came.
-    assert_eq!(reply.response().calls[0].arguments, r#"{"n":9007199254740993}"#);
+    assert_eq!(
+        reply.response().calls[0].arguments,
+        r#"{"n":9007199254740993}"#
+    );
     let usage = Usage {
         input: 3,
         output: 5,
@@ -403,7 +485,8 @@ fn a_text_of_its_own_is_not_replaced() {
     assert_eq!(none["content"], json!([{"type":"text","text":"Hi"}]));
     assert_eq!(none["stop_reason"], "end_turn");
     let only = body.replace(r#"{"type":"text","text":"Hi"},"#, "");
-    let none: Value = serde_json::from_slice(&read(Wire::AnthropicMessages, &only).stripped(&[0], true)).unwrap();
+    let none: Value =
+        serde_json::from_slice(&read(Wire::AnthropicMessages, &only).stripped(&[0], true)).unwrap();
     assert_eq!(none["content"], json!([{"type":"text","text":SUBSTITUTE}]));
 }
 
@@ -415,48 +498,120 @@ fn r22_reasoning_goes_with_its_call() {
     assert_eq!(reply.response().content.as_deref(), Some("T"));
     assert_eq!(reply.usage().unwrap().input, 6);
     let out: Value = serde_json::from_slice(&reply.stripped(&[0], false)).unwrap();
-    let kinds: Vec<&str> = out["output"].as_array().unwrap().iter().map(|item| item["type"].as_str().unwrap()).collect();
+    let kinds: Vec<&str> = out["output"]
+        .as_array()
+        .unwrap()
+        .iter()
+        .map(|item| item["type"].as_str().unwrap())
+        .collect();
     assert_eq!(kinds, ["reasoning", "message", "function_call"]);
 }
 
 #[test]
 fn r15_finish_reasons_have_one_word_for_all() {
-    let chat = |word: &str| format!(r#"{{"choices":[{{"message":{{"content":"x"}},"finish_reason":"{word}"}}]}}"#);
+    let chat = |word: &str| {
+        format!(r#"{{"choices":[{{"message":{{"content":"x"}},"finish_reason":"{word}"}}]}}"#)
+    };
     let anthropic = |word: &str| format!(r#"{{"content":[],"stop_reason":"{word}"}}"#);
     let responses = |status: &str, why: &str, output: &str| {
-        format!(r#"{{"status":"{status}","incomplete_details":{{"reason":"{why}"}},"output":[{output}]}}"#)
+        format!(
+            r#"{{"status":"{status}","incomplete_details":{{"reason":"{why}"}},"output":[{output}]}}"#
+        )
     };
     let item = r#"{"type":"function_call","call_id":"c","name":"a","arguments":"{}"}"#;
     for (wire, body, expected) in [
         (Wire::OpenAiChat, chat("stop"), FinishReason::Stop),
         (Wire::OpenAiChat, chat("length"), FinishReason::Length),
-        (Wire::OpenAiChat, chat("content_filter"), FinishReason::ContentFilter),
-        (Wire::OpenAiChat, chat("function_call"), FinishReason::ToolCalls),
+        (
+            Wire::OpenAiChat,
+            chat("content_filter"),
+            FinishReason::ContentFilter,
+        ),
+        (
+            Wire::OpenAiChat,
+            chat("function_call"),
+            FinishReason::ToolCalls,
+        ),
         (Wire::OpenAiChat, chat("new"), FinishReason::Other),
-        (Wire::AnthropicMessages, anthropic("end_turn"), FinishReason::Stop),
-        (Wire::AnthropicMessages, anthropic("stop_sequence"), FinishReason::Stop),
-        (Wire::AnthropicMessages, anthropic("max_tokens"), FinishReason::Length),
-        (Wire::AnthropicMessages, anthropic("model_context_window_exceeded"), FinishReason::Length),
-        (Wire::AnthropicMessages, anthropic("pause_turn"), FinishReason::Other),
-        (Wire::AnthropicMessages, anthropic("refusal"), FinishReason::ContentFilter),
-        (Wire::OpenAiResponses, responses("completed", "", ""), FinishReason::Stop),
-        (Wire::OpenAiResponses, responses("completed", "", item), FinishReason::ToolCalls),
-        (Wire::OpenAiResponses, responses("incomplete", "max_output_tokens", item), FinishReason::Length),
-        (Wire::OpenAiResponses, responses("incomplete", "content_filter", ""), FinishReason::ContentFilter),
-        (Wire::OpenAiResponses, responses("failed", "", ""), FinishReason::Other),
+        (
+            Wire::AnthropicMessages,
+            anthropic("end_turn"),
+            FinishReason::Stop,
+        ),
+        (
+            Wire::AnthropicMessages,
+            anthropic("stop_sequence"),
+            FinishReason::Stop,
+        ),
+        (
+            Wire::AnthropicMessages,
+            anthropic("max_tokens"),
+            FinishReason::Length,
+        ),
+        (
+            Wire::AnthropicMessages,
+            anthropic("model_context_window_exceeded"),
+            FinishReason::Length,
+        ),
+        (
+            Wire::AnthropicMessages,
+            anthropic("pause_turn"),
+            FinishReason::Other,
+        ),
+        (
+            Wire::AnthropicMessages,
+            anthropic("refusal"),
+            FinishReason::ContentFilter,
+        ),
+        (
+            Wire::OpenAiResponses,
+            responses("completed", "", ""),
+            FinishReason::Stop,
+        ),
+        (
+            Wire::OpenAiResponses,
+            responses("completed", "", item),
+            FinishReason::ToolCalls,
+        ),
+        (
+            Wire::OpenAiResponses,
+            responses("incomplete", "max_output_tokens", item),
+            FinishReason::Length,
+        ),
+        (
+            Wire::OpenAiResponses,
+            responses("incomplete", "content_filter", ""),
+            FinishReason::ContentFilter,
+        ),
+        (
+            Wire::OpenAiResponses,
+            responses("failed", "", ""),
+            FinishReason::Other,
+        ),
     ] {
-        assert_eq!(read(wire, &body).response().finish_reason, expected, "{body}");
+        assert_eq!(
+            read(wire, &body).response().finish_reason,
+            expected,
+            "{body}"
+        );
     }
     // A forced call ends as a text does; a refusal is not content.
-    let forced = request(Wire::OpenAiChat, r#"{"model":"m","messages":[],"tool_choice":"required"}"#);
-    let body = chat_body(&call("c", "a"), "").replace(r#""finish_reason":"tool_calls""#, r#""finish_reason":"stop""#);
+    let forced = request(
+        Wire::OpenAiChat,
+        r#"{"model":"m","messages":[],"tool_choice":"required"}"#,
+    );
+    let body = chat_body(&call("c", "a"), "").replace(
+        r#""finish_reason":"tool_calls""#,
+        r#""finish_reason":"stop""#,
+    );
     let finish = |request: &WireRequest| {
         let reply = Reply::read(request, body.as_bytes(), false, false).unwrap();
         reply.response().finish_reason
     };
     assert_eq!(finish(&forced), FinishReason::ToolCalls);
     assert_eq!(finish(&simple(Wire::OpenAiChat)), FinishReason::Stop);
-    let refusal = r#"{"choices":[{"message":{"content":null,"refusal":"no"},"finish_reason":"stop"}]}"#;
+    let refusal =
+        r#"{"choices":[{"message":{"content":null,"refusal":"no"},"finish_reason":"stop"}]}"#;
     assert_eq!(read(Wire::OpenAiChat, refusal).response().content, None);
 }
 
@@ -464,8 +619,19 @@ fn r15_finish_reasons_have_one_word_for_all() {
 fn r18_calls_of_every_kind_are_proposed_or_counted() {
     let body = r#"{"status":"completed","output":[{"type":"custom_tool_call","call_id":"c1","name":"g","input":"a \"b\""},{"type":"local_shell_call","call_id":"c2","action":{"command":["ls"]}},{"type":"computer_call","call_id":"c3","actions":[{"type":"click"}]},{"type":"mcp_approval_request","id":"c4","name":"x","arguments":"{}"},{"type":"web_search_call","id":"ws"},{"type":"brand_new_call","call_id":"c5"}]}"#;
     let tools = r#"{"model":"m","input":"x","tools":[{"type":"web_search_preview"}]}"#;
-    let reply = Reply::read(&request(Wire::OpenAiResponses, tools), body.as_bytes(), false, false).unwrap();
-    let calls: Vec<(&str, &str)> = reply.response().calls.iter().map(|call| (call.name.as_str(), call.arguments.as_str())).collect();
+    let reply = Reply::read(
+        &request(Wire::OpenAiResponses, tools),
+        body.as_bytes(),
+        false,
+        false,
+    )
+    .unwrap();
+    let calls: Vec<(&str, &str)> = reply
+        .response()
+        .calls
+        .iter()
+        .map(|call| (call.name.as_str(), call.arguments.as_str()))
+        .collect();
     assert_eq!(
         calls,
         [
@@ -486,10 +652,11 @@ fn r18_calls_of_every_kind_are_proposed_or_counted() {
 
 #[test]
 fn what_readers_could_read_differently_is_not_judged() {
-    let unreadable = |wire: Wire, body: &str| match Reply::read(&simple(wire), body.as_bytes(), false, false) {
-        Err(ReplyError::Unreadable { detail }) => detail,
-        other => panic!("{body}: {other:?}"),
-    };
+    let unreadable =
+        |wire: Wire, body: &str| match Reply::read(&simple(wire), body.as_bytes(), false, false) {
+            Err(ReplyError::Unreadable { detail }) => detail,
+            other => panic!("{body}: {other:?}"),
+        };
     for body in [
         r#"{"choices":[]}"#,
         r#"{"choices":[{"message":{}},{"message":{}}]}"#,
@@ -503,7 +670,10 @@ fn what_readers_could_read_differently_is_not_judged() {
     unreadable(Wire::AnthropicMessages, r#"{"role":"assistant"}"#);
     // Inside the arguments it is the fault of one call, which its verdict says.
     let twice = r#"{"content":[{"type":"tool_use","id":"t","name":"a","input":{"n":1,"n":2}}],"stop_reason":"tool_use"}"#;
-    assert_eq!(read(Wire::AnthropicMessages, twice).response().calls[0].arguments, r#"{"n":1,"n":2}"#);
+    assert_eq!(
+        read(Wire::AnthropicMessages, twice).response().calls[0].arguments,
+        r#"{"n":1,"n":2}"#
+    );
     let error = r#"{"error":{"message":"overloaded"}}"#;
     assert!(matches!(
         Reply::read(&simple(Wire::OpenAiChat), error.as_bytes(), false, false),
@@ -521,7 +691,10 @@ fn r35_a_response_beyond_its_size_is_not_judged() {
     assert_eq!(incoming.whole().unwrap().len(), 16 << 20);
     incoming.push(b"x");
     incoming.push(b"{}");
-    assert!(matches!(incoming.whole(), Err(ReplyError::Unreadable { .. })));
+    assert!(matches!(
+        incoming.whole(),
+        Err(ReplyError::Unreadable { .. })
+    ));
     let deep = format!(r#"{{"choices":{}"#, "[".repeat(1_000_000));
     assert!(Reply::read(&simple(Wire::OpenAiChat), deep.as_bytes(), false, false).is_err());
 }

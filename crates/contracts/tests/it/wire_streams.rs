@@ -35,7 +35,11 @@ fn random_message(rng: &mut Rng, wire: Wire) -> Message {
         let text = rng.bool() && (wire != Wire::OpenAiChat || index == 0);
         if text {
             let text = texts[rng.usize(0..texts.len())];
-            let text = if wire == Wire::OpenAiChat && text.is_empty() { "x" } else { text };
+            let text = if wire == Wire::OpenAiChat && text.is_empty() {
+                "x"
+            } else {
+                text
+            };
             parts.push(Part::Text(text.to_owned()));
         } else {
             let arguments = match rng.u8(0..4) {
@@ -91,30 +95,48 @@ fn write_event(rng: &mut Rng, out: &mut String, name: Option<&str>, data: &Value
 
 fn chat(rng: &mut Rng, message: &Message) -> String {
     let mut out = String::new();
-    let chunk = |delta: Value, finish: Value| {
-        json!({"id":"c1","object":"chat.completion.chunk","choices":[{"index":0,"delta":delta,"finish_reason":finish}]})
-    };
-    write_event(rng, &mut out, None, &chunk(json!({"role":"assistant","content":""}), Value::Null));
+    let chunk = |delta: Value, finish: Value| json!({"id":"c1","object":"chat.completion.chunk","choices":[{"index":0,"delta":delta,"finish_reason":finish}]});
+    write_event(
+        rng,
+        &mut out,
+        None,
+        &chunk(json!({"role":"assistant","content":""}), Value::Null),
+    );
     let mut index = 0;
     for part in &message.parts {
         match part {
             Part::Text(text) => {
                 for piece in pieces(rng, text) {
-                    write_event(rng, &mut out, None, &chunk(json!({"content": piece}), Value::Null));
+                    write_event(
+                        rng,
+                        &mut out,
+                        None,
+                        &chunk(json!({"content": piece}), Value::Null),
+                    );
                 }
             }
-            Part::Call { id, name, arguments } => {
+            Part::Call {
+                id,
+                name,
+                arguments,
+            } => {
                 let call = json!({"tool_calls":[{"index":index,"id":id,"type":"function","function":{"name":name,"arguments":""}}]});
                 write_event(rng, &mut out, None, &chunk(call, Value::Null));
                 for piece in pieces(rng, arguments) {
-                    let call = json!({"tool_calls":[{"index":index,"function":{"arguments":piece}}]});
+                    let call =
+                        json!({"tool_calls":[{"index":index,"function":{"arguments":piece}}]});
                     write_event(rng, &mut out, None, &chunk(call, Value::Null));
                 }
                 index += 1;
             }
         }
     }
-    write_event(rng, &mut out, None, &chunk(json!({}), json!(message.finish)));
+    write_event(
+        rng,
+        &mut out,
+        None,
+        &chunk(json!({}), json!(message.finish)),
+    );
     out.push_str("data: [DONE]\n\n");
     out
 }
@@ -125,27 +147,43 @@ fn messages(rng: &mut Rng, message: &Message) -> String {
         let name = data["type"].as_str().unwrap().to_owned();
         write_event(rng, &mut out, Some(&name), &data);
     };
-    event(rng, json!({"type":"message_start","message":{"id":"m1","content":[],"usage":{"input_tokens":3,"output_tokens":1}}}));
+    event(
+        rng,
+        json!({"type":"message_start","message":{"id":"m1","content":[],"usage":{"input_tokens":3,"output_tokens":1}}}),
+    );
     for (index, part) in message.parts.iter().enumerate() {
         let (block, kind, member, text) = match part {
             Part::Text(text) => (json!({"type":"text","text":""}), "text_delta", "text", text),
-            Part::Call { id, name, arguments } => (
+            Part::Call {
+                id,
+                name,
+                arguments,
+            } => (
                 json!({"type":"tool_use","id":id,"name":name,"input":{}}),
                 "input_json_delta",
                 "partial_json",
                 arguments,
             ),
         };
-        event(rng, json!({"type":"content_block_start","index":index,"content_block":block}));
+        event(
+            rng,
+            json!({"type":"content_block_start","index":index,"content_block":block}),
+        );
         for piece in pieces(rng, text) {
-            event(rng, json!({"type":"content_block_delta","index":index,"delta":{"type":kind,member:piece}}));
+            event(
+                rng,
+                json!({"type":"content_block_delta","index":index,"delta":{"type":kind,member:piece}}),
+            );
         }
         event(rng, json!({"type":"content_block_stop","index":index}));
         if rng.u8(0..5) == 0 {
             event(rng, json!({"type":"ping"}));
         }
     }
-    event(rng, json!({"type":"message_delta","delta":{"stop_reason":message.finish},"usage":{"output_tokens":9}}));
+    event(
+        rng,
+        json!({"type":"message_delta","delta":{"stop_reason":message.finish},"usage":{"output_tokens":9}}),
+    );
     event(rng, json!({"type":"message_stop"}));
     out
 }
@@ -153,10 +191,18 @@ fn messages(rng: &mut Rng, message: &Message) -> String {
 fn item(part: &Part, whole: bool) -> Value {
     match part {
         Part::Text(text) => {
-            let content = if whole { json!([{"type":"output_text","text":text}]) } else { json!([]) };
+            let content = if whole {
+                json!([{"type":"output_text","text":text}])
+            } else {
+                json!([])
+            };
             json!({"type":"message","id":"msg","content":content})
         }
-        Part::Call { id, name, arguments } => {
+        Part::Call {
+            id,
+            name,
+            arguments,
+        } => {
             let arguments = if whole { arguments } else { "" };
             json!({"type":"function_call","id":format!("fc_{id}"),"call_id":id,"name":name,"arguments":arguments})
         }
@@ -172,22 +218,44 @@ fn responses(rng: &mut Rng, message: &Message) -> String {
         let name = data["type"].as_str().unwrap().to_owned();
         write_event(rng, &mut out, Some(&name), &data);
     };
-    event(rng, json!({"type":"response.created","response":{"id":"resp_1","output":[]}}));
+    event(
+        rng,
+        json!({"type":"response.created","response":{"id":"resp_1","output":[]}}),
+    );
     for (index, part) in message.parts.iter().enumerate() {
-        event(rng, json!({"type":"response.output_item.added","output_index":index,"item":item(part, false)}));
+        event(
+            rng,
+            json!({"type":"response.output_item.added","output_index":index,"item":item(part, false)}),
+        );
         let (kind, text) = match part {
             Part::Text(text) => ("response.output_text", text),
             Part::Call { arguments, .. } => ("response.function_call_arguments", arguments),
         };
         for piece in pieces(rng, text) {
-            event(rng, json!({"type":format!("{kind}.delta"),"output_index":index,"delta":piece}));
+            event(
+                rng,
+                json!({"type":format!("{kind}.delta"),"output_index":index,"delta":piece}),
+            );
         }
-        let member = if matches!(part, Part::Text(_)) { "text" } else { "arguments" };
-        event(rng, json!({"type":format!("{kind}.done"),"output_index":index,member:text}));
-        event(rng, json!({"type":"response.output_item.done","output_index":index,"item":item(part, true)}));
+        let member = if matches!(part, Part::Text(_)) {
+            "text"
+        } else {
+            "arguments"
+        };
+        event(
+            rng,
+            json!({"type":format!("{kind}.done"),"output_index":index,member:text}),
+        );
+        event(
+            rng,
+            json!({"type":"response.output_item.done","output_index":index,"item":item(part, true)}),
+        );
     }
     let output: Vec<Value> = message.parts.iter().map(|part| item(part, true)).collect();
-    event(rng, json!({"type":"response.completed","response":{"id":"resp_1","status":message.finish,"output":output,"usage":{"input_tokens":1,"output_tokens":2}}}));
+    event(
+        rng,
+        json!({"type":"response.completed","response":{"id":"resp_1","status":message.finish,"output":output,"usage":{"input_tokens":1,"output_tokens":2}}}),
+    );
     out
 }
 
@@ -205,7 +273,9 @@ fn datas(stream: &str) -> Vec<String> {
     let events = lines.split("\n\n");
     let data = |event: &str| {
         let lines = event.lines().filter_map(|line| line.strip_prefix("data:"));
-        lines.map(|line| line.strip_prefix(' ').unwrap_or(line).to_owned()).reduce(|a, b| a + "\n" + &b)
+        lines
+            .map(|line| line.strip_prefix(' ').unwrap_or(line).to_owned())
+            .reduce(|a, b| a + "\n" + &b)
     };
     events.filter_map(data).collect()
 }
@@ -225,9 +295,15 @@ fn naive(wire: Wire, stream: &str) -> Message {
             let (mut text, mut calls) = (String::new(), Vec::new());
             for data in &datas[..datas.len() - 1] {
                 let data: Value = serde_json::from_str(data).unwrap();
-                let Some(choice) = data["choices"].get(0) else { continue };
+                let Some(choice) = data["choices"].get(0) else {
+                    continue;
+                };
                 text.push_str(choice["delta"]["content"].as_str().unwrap_or_default());
-                for piece in choice["delta"]["tool_calls"].as_array().into_iter().flatten() {
+                for piece in choice["delta"]["tool_calls"]
+                    .as_array()
+                    .into_iter()
+                    .flatten()
+                {
                     let index = piece["index"].as_u64().unwrap() as usize;
                     if index == calls.len() {
                         calls.push(Part::Call {
@@ -236,7 +312,11 @@ fn naive(wire: Wire, stream: &str) -> Message {
                             arguments: String::new(),
                         });
                     }
-                    push(&mut calls, index, piece["function"]["arguments"].as_str().unwrap());
+                    push(
+                        &mut calls,
+                        index,
+                        piece["function"]["arguments"].as_str().unwrap(),
+                    );
                 }
                 if let Some(word) = choice["finish_reason"].as_str() {
                     word.clone_into(&mut finish);
@@ -266,10 +346,17 @@ fn naive(wire: Wire, stream: &str) -> Message {
                     "content_block_delta" => {
                         let delta = &data["delta"];
                         let text = delta["text"].as_str().or(delta["partial_json"].as_str());
-                        push(&mut parts, data["index"].as_u64().unwrap() as usize, text.unwrap());
+                        push(
+                            &mut parts,
+                            data["index"].as_u64().unwrap() as usize,
+                            text.unwrap(),
+                        );
                     }
                     "message_delta" => {
-                        data["delta"]["stop_reason"].as_str().unwrap().clone_into(&mut finish);
+                        data["delta"]["stop_reason"]
+                            .as_str()
+                            .unwrap()
+                            .clone_into(&mut finish);
                     }
                     _ => {}
                 }
@@ -289,7 +376,12 @@ fn naive(wire: Wire, stream: &str) -> Message {
                 } else if kind == "response.completed" {
                     let response = &data["response"];
                     response["status"].as_str().unwrap().clone_into(&mut finish);
-                    whole = response["output"].as_array().unwrap().iter().map(from_item).collect();
+                    whole = response["output"]
+                        .as_array()
+                        .unwrap()
+                        .iter()
+                        .map(from_item)
+                        .collect();
                 }
             }
             assert_eq!(parts, whole, "pieces and whole say the same");
@@ -300,7 +392,12 @@ fn naive(wire: Wire, stream: &str) -> Message {
 
 fn from_item(item: &Value) -> Part {
     match item["type"].as_str().unwrap() {
-        "message" => Part::Text(item["content"][0]["text"].as_str().unwrap_or_default().to_owned()),
+        "message" => Part::Text(
+            item["content"][0]["text"]
+                .as_str()
+                .unwrap_or_default()
+                .to_owned(),
+        ),
         _ => Part::Call {
             id: item["call_id"].as_str().unwrap().to_owned(),
             name: item["name"].as_str().unwrap().to_owned(),
@@ -329,7 +426,9 @@ fn strip(wire: Wire, message: &Message, removed: &[usize]) -> Message {
             Wire::OpenAiResponses => "completed",
         }
         .to_owned();
-        let has_text = parts.iter().any(|part| matches!(part, Part::Text(text) if !text.is_empty()));
+        let has_text = parts
+            .iter()
+            .any(|part| matches!(part, Part::Text(text) if !text.is_empty()));
         if !has_text {
             parts.push(Part::Text(SUBSTITUTE.to_owned()));
         }
@@ -339,9 +438,11 @@ fn strip(wire: Wire, message: &Message, removed: &[usize]) -> Message {
 
 fn calls(message: &Message) -> Vec<(String, String, String)> {
     let calls = message.parts.iter().filter_map(|part| match part {
-        Part::Call { id, name, arguments } => {
-            Some((id.clone(), name.clone(), arguments.clone()))
-        }
+        Part::Call {
+            id,
+            name,
+            arguments,
+        } => Some((id.clone(), name.clone(), arguments.clone())),
         Part::Text(_) => None,
     });
     calls.collect()
@@ -360,8 +461,14 @@ fn any_stream_is_seen_and_stripped_as_a_naive_reader_would() {
         let message = random_message(&mut rng, wire);
         let stream = write(&mut rng, wire, &message);
         assert_eq!(naive(wire, &stream), message, "seed {seed}: the generator");
-        let reply = read(wire, &stream).unwrap_or_else(|error| panic!("seed {seed}: {error}\n{stream}"));
-        let seen: Vec<_> = reply.response().calls.iter().map(|call| (call.id.clone(), call.name.clone(), call.arguments.clone())).collect();
+        let reply =
+            read(wire, &stream).unwrap_or_else(|error| panic!("seed {seed}: {error}\n{stream}"));
+        let seen: Vec<_> = reply
+            .response()
+            .calls
+            .iter()
+            .map(|call| (call.id.clone(), call.name.clone(), call.arguments.clone()))
+            .collect();
         assert_eq!(seen, calls(&message), "seed {seed}");
         assert_eq!(reply.whole(), stream.as_bytes(), "seed {seed}: untouched");
         let removed: Vec<usize> = (0..seen.len()).filter(|_| rng.bool()).collect();
@@ -372,12 +479,19 @@ fn any_stream_is_seen_and_stripped_as_a_naive_reader_would() {
         stripped_all += u32::from(empty);
         let released = String::from_utf8(reply.stripped(&removed, empty)).unwrap();
         let expected = strip(wire, &message, &removed);
-        assert_eq!(naive(wire, &released), expected, "seed {seed}\n{stream}\n---\n{released}");
+        assert_eq!(
+            naive(wire, &released),
+            expected,
+            "seed {seed}\n{stream}\n---\n{released}"
+        );
         // What was released can be read and judged like any other.
         assert!(read(wire, &released).is_ok(), "seed {seed}\n{released}");
         for gone in removed {
             let (id, ..) = &seen[gone];
-            assert!(!released.contains(&format!("\"{id}\"")), "seed {seed}: {id} is left");
+            assert!(
+                !released.contains(&format!("\"{id}\"")),
+                "seed {seed}: {id} is left"
+            );
         }
     }
     assert!(stripped_all > 500);
@@ -417,7 +531,9 @@ fn r22_a_stream_without_its_end_is_a_provider_error() {
         let message = random_message(&mut rng, wire);
         let stream = write(&mut rng, wire, &message);
         let cut = rng.usize(0..stream.len());
-        let Some(head) = stream.get(..cut) else { continue };
+        let Some(head) = stream.get(..cut) else {
+            continue;
+        };
         // The blank line after the last event may be cut in two.
         if head.trim_end() == stream.trim_end() {
             continue;
@@ -439,8 +555,10 @@ fn unreadable(wire: Wire, stream: &str) {
 
 #[test]
 fn chat_pieces_that_readers_join_differently_are_not_judged() {
-    let chunk = |delta: &str| format!("data: {{\"choices\":[{{\"index\":0,\"delta\":{delta}}}]}}\n\n");
-    let call = r#"{"tool_calls":[{"index":0,"id":"a","function":{"name":"find","arguments":"{}"}}]}"#;
+    let chunk =
+        |delta: &str| format!("data: {{\"choices\":[{{\"index\":0,\"delta\":{delta}}}]}}\n\n");
+    let call =
+        r#"{"tool_calls":[{"index":0,"id":"a","function":{"name":"find","arguments":"{}"}}]}"#;
     for second in [
         r#"{"tool_calls":[{"index":0,"id":"b"}]}"#,
         r#"{"tool_calls":[{"index":0,"function":{"name":"pay"}}]}"#,
@@ -451,11 +569,19 @@ fn chat_pieces_that_readers_join_differently_are_not_judged() {
         r#"{"function_call":{"name":"pay"}}"#,
         r#"{"content":"a","content":"b"}"#,
     ] {
-        unreadable(Wire::OpenAiChat, &format!("{}{}data: [DONE]\n\n", chunk(call), chunk(second)));
+        unreadable(
+            Wire::OpenAiChat,
+            &format!("{}{}data: [DONE]\n\n", chunk(call), chunk(second)),
+        );
     }
     // Repeating the same id and name is what some servers do.
-    let again = r#"{"tool_calls":[{"index":0,"id":"a","function":{"name":"find","arguments":" "}}]}"#;
-    let reply = read(Wire::OpenAiChat, &format!("{}{}data: [DONE]\n\n", chunk(call), chunk(again))).unwrap();
+    let again =
+        r#"{"tool_calls":[{"index":0,"id":"a","function":{"name":"find","arguments":" "}}]}"#;
+    let reply = read(
+        Wire::OpenAiChat,
+        &format!("{}{}data: [DONE]\n\n", chunk(call), chunk(again)),
+    )
+    .unwrap();
     assert_eq!(reply.response().calls[0].arguments, "{} ");
     for odd in [
         "data: {\"choices\":[{\"index\":1,\"delta\":{}}]}\n\ndata: [DONE]\n\n".to_owned(),
@@ -467,20 +593,33 @@ fn chat_pieces_that_readers_join_differently_are_not_judged() {
         unreadable(Wire::OpenAiChat, &odd);
     }
     let error = "data: {\"error\":{\"message\":\"overloaded\"}}\n\ndata: [DONE]\n\n";
-    assert!(matches!(read(Wire::OpenAiChat, error), Err(ReplyError::Provider { .. })));
+    assert!(matches!(
+        read(Wire::OpenAiChat, error),
+        Err(ReplyError::Provider { .. })
+    ));
 }
 
 #[test]
 fn blocks_that_do_not_fit_together_are_not_judged() {
     let event = |data: &str| {
         let name: Value = serde_json::from_str(data).unwrap();
-        format!("event: {}\ndata: {data}\n\n", name["type"].as_str().unwrap())
+        format!(
+            "event: {}\ndata: {data}\n\n",
+            name["type"].as_str().unwrap()
+        )
     };
     let start = event(r#"{"type":"message_start","message":{"content":[]}}"#);
     let stop = event(r#"{"type":"message_stop"}"#);
-    let block = event(r#"{"type":"content_block_start","index":0,"content_block":{"type":"tool_use","id":"t","name":"a","input":{"n":1}}}"#);
+    let block = event(
+        r#"{"type":"content_block_start","index":0,"content_block":{"type":"tool_use","id":"t","name":"a","input":{"n":1}}}"#,
+    );
     let end = event(r#"{"type":"content_block_stop","index":0}"#);
-    let piece = |text: &str| event(&format!(r#"{{"type":"content_block_delta","index":0,"delta":{{"type":"input_json_delta","partial_json":{}}}}}"#, json!(text)));
+    let piece = |text: &str| {
+        event(&format!(
+            r#"{{"type":"content_block_delta","index":0,"delta":{{"type":"input_json_delta","partial_json":{}}}}}"#,
+            json!(text)
+        ))
+    };
     let whole = format!("{start}{block}{end}{stop}");
     let reply = read(Wire::AnthropicMessages, &whole).unwrap();
     assert_eq!(reply.response().calls[0].arguments, r#"{"n":1}"#);
@@ -491,17 +630,33 @@ fn blocks_that_do_not_fit_together_are_not_judged() {
         format!("{start}{block}{}{end}{stop}", piece("{\"n\":2}")),
         format!("{block}{end}{stop}"),
         format!("{start}{start}{stop}"),
-        format!("{start}{}{end}{stop}", block.replace("\"index\":0", "\"index\":1")),
+        format!(
+            "{start}{}{end}{stop}",
+            block.replace("\"index\":0", "\"index\":1")
+        ),
         format!("{start}{block}{end}{stop}{stop}"),
-        format!("{start}{}{end}{stop}", block.replace("event: content_block_start", "event: ping")),
-        format!("{}{stop}", start.replace("\"content\":[]", "\"content\":[{\"type\":\"tool_use\"}]")),
+        format!(
+            "{start}{}{end}{stop}",
+            block.replace("event: content_block_start", "event: ping")
+        ),
+        format!(
+            "{}{stop}",
+            start.replace("\"content\":[]", "\"content\":[{\"type\":\"tool_use\"}]")
+        ),
     ] {
         unreadable(Wire::AnthropicMessages, &odd);
     }
     let error = format!("{start}{}", event(r#"{"type":"error","error":{}}"#));
-    assert!(matches!(read(Wire::AnthropicMessages, &error), Err(ReplyError::Provider { .. })));
+    assert!(matches!(
+        read(Wire::AnthropicMessages, &error),
+        Err(ReplyError::Provider { .. })
+    ));
     // Arguments with a member twice are the fault of that call.
-    let twice = format!("{start}{}{}{end}{stop}", block.replace(r#"{"n":1}"#, "{}"), piece(r#"{"n":1,"n":2}"#));
+    let twice = format!(
+        "{start}{}{}{end}{stop}",
+        block.replace(r#"{"n":1}"#, "{}"),
+        piece(r#"{"n":1,"n":2}"#)
+    );
     let reply = read(Wire::AnthropicMessages, &twice).unwrap();
     assert_eq!(reply.response().calls[0].arguments, r#"{"n":1,"n":2}"#);
 }
@@ -530,14 +685,20 @@ fn a_stream_whose_pieces_differ_from_its_end_is_not_judged() {
         ("Hello", "Hullo"),
     ] {
         assert!(last.contains(from), "{last}");
-        unreadable(Wire::OpenAiResponses, &format!("{head}{}", last.replace(from, to)));
+        unreadable(
+            Wire::OpenAiResponses,
+            &format!("{head}{}", last.replace(from, to)),
+        );
     }
     let empty = regex_free_output(last);
     unreadable(Wire::OpenAiResponses, &format!("{head}{empty}"));
     let early = head.replace("\"output\":[]", "\"output\":[{\"type\":\"function_call\"}]");
     unreadable(Wire::OpenAiResponses, &format!("{early}{last}"));
     let failed = "data: {\"type\":\"response.failed\",\"response\":{}}\n\n";
-    assert!(matches!(read(Wire::OpenAiResponses, failed), Err(ReplyError::Provider { .. })));
+    assert!(matches!(
+        read(Wire::OpenAiResponses, failed),
+        Err(ReplyError::Provider { .. })
+    ));
 }
 
 /// The last event with an empty output.
@@ -551,10 +712,17 @@ fn regex_free_output(last: &str) -> String {
 #[test]
 fn r25_the_extra_chunk_is_kept_back() {
     let text = "data: {\"choices\":[{\"delta\":{\"content\":\"x\"},\"finish_reason\":\"stop\"}],\"usage\":null}\n\n";
-    let usage = "data: {\"choices\":[],\"usage\":{\"prompt_tokens\":5,\"completion_tokens\":2}}\n\n";
+    let usage =
+        "data: {\"choices\":[],\"usage\":{\"prompt_tokens\":5,\"completion_tokens\":2}}\n\n";
     let stream = format!("{text}{usage}data: [DONE]\n\n");
-    let asked: WireRequest = request(Wire::OpenAiChat, r#"{"model":"m","messages":[],"stream":true,"stream_options":{"include_usage":true}}"#);
-    let silent = request(Wire::OpenAiChat, r#"{"model":"m","messages":[],"stream":true}"#);
+    let asked: WireRequest = request(
+        Wire::OpenAiChat,
+        r#"{"model":"m","messages":[],"stream":true,"stream_options":{"include_usage":true}}"#,
+    );
+    let silent = request(
+        Wire::OpenAiChat,
+        r#"{"model":"m","messages":[],"stream":true}"#,
+    );
     let released = |request: &WireRequest, count_usage| {
         let reply = Reply::read(request, stream.as_bytes(), true, count_usage).unwrap();
         assert_eq!(reply.usage().unwrap().input, 5);
