@@ -585,15 +585,15 @@ fn r47_a_bypass_is_seen_once_and_stays() {
     desk.apply(Event::Bypassed);
     desk.apply(Event::Bypassed);
     assert_eq!(desk.state.control_revision(), 1);
-    let health = health(&desk.rules, &desk.state, Surroundings::LOCAL);
-    assert!(health.bypass_detected);
-    assert_eq!(health.authority_state, Authority::Compromised);
+    let shown = health(&desk.rules, &desk.state, Surroundings::LOCAL);
+    assert!(shown.bypass_detected);
+    assert_eq!(shown.authority_state, Authority::Compromised);
     desk.apply(Event::Killed {
         cause: "x".to_owned(),
     });
-    let health = health(&desk.rules, &desk.state, Surroundings::LOCAL);
-    assert_eq!(health.authority_state, Authority::Killed);
-    assert!(health.bypass_detected);
+    let shown = health(&desk.rules, &desk.state, Surroundings::LOCAL);
+    assert_eq!(shown.authority_state, Authority::Killed);
+    assert!(shown.bypass_detected);
 }
 
 #[test]
