@@ -384,13 +384,15 @@ impl Driver {
     /// There is no such request.
     pub fn failed(&mut self, attempt: u64, how: Failed, now: Timestamp) -> Result<(), DriveError> {
         let open = self.open.remove(&attempt).ok_or(DriveError::Unknown)?;
-        match (how, &open.waiting) {
-            (Failed::Provider, _) => self.commit(failed(now, true), None),
-            (Failed::Aborted, waiting) => {
-                let usage = waiting.as_ref().and_then(|waiting| waiting.reply.usage());
-                let proposal = waiting.as_ref().map(|waiting| waiting.proposal.clone());
-                self.discard(&open, usage, proposal, now);
-            }
+        // A response that waits for people is closed with its request: it must not hold room for ever.
+        if let Some(waiting) = &open.waiting {
+            let (usage, proposal) = (waiting.reply.usage(), waiting.proposal.clone());
+            self.discard(&open, usage, Some(proposal), now);
+        }
+        match (how, open.waiting.is_some()) {
+            (Failed::Provider | Failed::Aborted, true) => {}
+            (Failed::Provider, false) => self.commit(failed(now, true), None),
+            (Failed::Aborted, false) => self.discard(&open, None, None, now),
             (Failed::Fault, _) => match self.rules.options().on_error {
                 Permission::Block => self.commit(failed(now, false), None),
                 Permission::Allow => {

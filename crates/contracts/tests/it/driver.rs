@@ -278,15 +278,21 @@ fn people_are_asked_between_two_calls() {
     let killed = driver.answer(&question.checkpoint_id, Some(&answer), at(5));
     assert!(matches!(killed, Err(DriveError::Killed { .. })));
 
-    // The caller gives up: the question is closed and nothing is committed.
-    let (mut driver, question) = start();
-    let before = driver.state().state_version;
-    driver.failed(3, Failed::Aborted, at(4)).unwrap();
-    assert_eq!(
-        driver.answer(&question.checkpoint_id, None, at(5)),
-        Err(DriveError::Unknown)
-    );
-    assert_eq!(driver.state().state_version, before);
+    // The call fails on the way: the question is closed, nothing is committed, and the room is given back.
+    for how in [Failed::Aborted, Failed::Provider, Failed::Fault] {
+        let (mut driver, question) = start();
+        let before = driver.state().state_version;
+        driver.failed(3, how, at(4)).unwrap();
+        let late = driver.answer(&question.checkpoint_id, None, at(5));
+        assert_eq!(late, Err(DriveError::Unknown));
+        assert_eq!(driver.state().state_version, before);
+        assert!(
+            !driver
+                .state()
+                .forbidden_tools
+                .contains(&"pay_back".to_owned())
+        );
+    }
 }
 
 #[test]
