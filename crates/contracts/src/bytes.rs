@@ -223,7 +223,9 @@ pub fn execute(
     }
 }
 
-/// 8. Reports how an execution ended: `{ "outcome": "success", "output"?: text }`, `{ "outcome": "error", "code" }` or
+/// 8. Reports how an execution ended.
+///
+/// The report is `{ "outcome": "success", "output"?: text }`, `{ "outcome": "error", "code" }` or
 /// `{ "outcome": "unknown" }`.
 pub fn settle(handle: &mut Handle, ticket: u64, ended: &[u8]) -> Output {
     #[derive(Deserialize)]
