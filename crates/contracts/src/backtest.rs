@@ -139,6 +139,7 @@ pub fn backtest(rules: &Rules, at: Timestamp, told: &[Told]) -> Verdicts {
         state,
         offered: None,
         turn: 0,
+        told_cost: false,
         verdicts,
     };
     for told in told {
@@ -152,6 +153,8 @@ struct Run<'a> {
     state: State,
     offered: Option<Vec<OfferedTool>>,
     turn: u64,
+    /// Whether it was said that a cost limit cannot be judged.
+    told_cost: bool,
     verdicts: Verdicts,
 }
 
@@ -269,6 +272,10 @@ impl Run<'_> {
             return;
         };
         let no_cost = ["price_unknown", "usage_unknown"].contains(&detail.as_str());
+        // No record says what a request may cost: once is enough.
+        if no_cost && std::mem::replace(&mut self.told_cost, true) {
+            return;
+        }
         let unknown = self.unknown(false);
         let verdict = if no_cost || unknown.is_some() {
             Backtested::NotJudgeable

@@ -48,8 +48,10 @@ fn verdicts(told: &[Told]) -> Verdicts {
     backtest(&rules(), at(0), told)
 }
 
+/// The answers about calls, without those about requests.
 fn words(verdicts: &Verdicts) -> Vec<Backtested> {
-    verdicts.calls.iter().map(|call| call.verdict).collect()
+    let calls = verdicts.calls.iter().filter(|call| call.tool.is_some());
+    calls.map(|call| call.verdict).collect()
 }
 
 #[test]
@@ -66,6 +68,15 @@ fn a_run_that_kept_to_the_rules_is_allowed() {
     ]);
     assert_eq!(words(&found), [Backtested::Allowed; 3], "{found:?}");
     assert_eq!(found.first_blocked(), None);
+    // The desk has a cost limit, and no record holds prices: said once, and not called allowed.
+    let costs: Vec<_> = found
+        .calls
+        .iter()
+        .filter(|call| call.tool.is_none())
+        .collect();
+    assert_eq!(costs.len(), 1, "{costs:?}");
+    assert_eq!(costs[0].verdict, Backtested::NotJudgeable);
+    assert_eq!(costs[0].detail.as_deref(), Some("price_unknown"));
 }
 
 #[test]
