@@ -441,6 +441,8 @@ fn recorded_runs_are_judged_again() {
         "0",
     ];
     assert_eq!(said(world.command(&strict)).code, 1);
+}
+
 /// The refund desk as a server: a payment out of turn is refused, one in turn is asked about, and the record says all of it.
 #[test]
 fn the_example_runs_under_its_contracts() {
