@@ -121,8 +121,9 @@ fn a_draft_compiles_marks_its_guesses_and_overwrites_nothing() {
       {"name":"../evil"}
     ]"#;
     fs::write(world.home.path().join("tools.json"), tools).unwrap();
-    let text = world.ok(&["contracts", "init", "tools.json", "--output", "draft"]);
-    assert_eq!(text.lines().count(), 4, "{text}");
+    let written = said(world.command(&["contracts", "init", "tools.json", "--output", "draft"]));
+    assert_eq!(written.code, 1, "one was left out: {written:?}");
+    assert_eq!(written.stdout.lines().count(), 4, "{written:?}");
     let contract = fs::read_to_string(world.home.path().join("draft/find_order.yaml")).unwrap();
     assert!(
         contract.starts_with("# Find an order\ntool: \"find_order\"\nside_effect: read # GUESS"),
@@ -349,6 +350,7 @@ fn recorded_runs_are_judged_again() {
         &DESK_ANSWERS.replacen("\"900\"", &format!("\"{}\"", "9".repeat(5_000)), 1),
     );
     write("work/.keep", "");
+    fs::create_dir_all(world.home.path().join("runs")).unwrap();
     write(
         "payer.yaml",
         "name: payer\nversion: '1'\nentry_workflow: agent\ndescription: Pays\nautonomy_tier: act_auto\nreceipt_policy: required\ntools: [find, pay]\n",
