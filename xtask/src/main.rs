@@ -21,6 +21,9 @@ usage: cargo xtask COMMAND
   packages        licences, bans and sources of dependencies
   tidy            crate edges, file headers, machine paths, test names in coverage tables
   soak [SEEDS]    more seeds of the simulator than the test command runs (default 20000)
+  fuzz [SECONDS] [TARGET …]
+                  damaged input for every decoder that others reach (default 300 seconds); what is found is kept in
+                  fuzzing/corpus and tried by the test command from then on
   bench [NAME …]  the load program, as it is shipped; prints ratios in one run
   bench instructions
                   instructions of the operations behind proofs and verdicts, each held against its limit (needs valgrind)
@@ -36,6 +39,7 @@ fn main() -> ExitCode {
             "tidy" => tidy::run(),
             "packages" => packages::run(),
             "soak" => soak::run(rest),
+            "fuzz" => soak::fuzz(rest),
             "bench" if *rest == ["instructions"] => instructions::run(),
             "bench" if *rest == ["verdicts"] => instructions::verdicts(),
             "bench" => soak::bench(rest),
