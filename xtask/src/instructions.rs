@@ -20,21 +20,10 @@ pub(crate) fn run() -> Result<()> {
     let runner = runner()?;
     let mut bench = cargo();
     bench
-        .args(["bench", "--bench", "contracts", "--bench", "receipts"])
-        .args(["--manifest-path", PACKAGE, "--target-dir"])
+        .args(["bench", "--manifest-path", PACKAGE, "--target-dir"])
         .arg(target().join("instructions"))
         .env("GUNGRAUN_RUNNER", runner);
     step("bench: instructions", &mut bench)
-}
-
-/// Prints how long verdicts take, and how that grows.
-pub(crate) fn verdicts() -> Result<()> {
-    let mut bench = cargo();
-    bench
-        .args(["bench", "--bench", "verdicts", "--manifest-path", PACKAGE])
-        .arg("--target-dir")
-        .arg(target().join("instructions"));
-    step("bench: verdicts", &mut bench)
 }
 
 /// Installs the runner unless it is there.

@@ -24,10 +24,9 @@ usage: cargo xtask COMMAND
   fuzz [SECONDS] [TARGET …]
                   damaged input for every decoder that others reach (default 300 seconds); what is found is kept in
                   fuzzing/corpus and tried by the test command from then on
-  bench [NAME …]  the load program, as it is shipped; prints ratios in one run
+  bench [NAME …]  the load program, as it is shipped; prints ratios in one run, and what became worse since `bench --keep`
   bench instructions
-                  instructions of the operations behind proofs and verdicts, each held against its limit (needs valgrind)
-  bench verdicts  how long a verdict by contracts takes, and how that grows with contracts and with the past
+                  instructions of the operations behind proofs, each held against its limit (needs valgrind)
 ";
 
 fn main() -> ExitCode {
@@ -41,7 +40,6 @@ fn main() -> ExitCode {
             "soak" => soak::run(rest),
             "fuzz" => soak::fuzz(rest),
             "bench" if *rest == ["instructions"] => instructions::run(),
-            "bench" if *rest == ["verdicts"] => instructions::verdicts(),
             "bench" => soak::bench(rest),
             "help" | "--help" | "-h" => {
                 println!("{USAGE}");
