@@ -4,6 +4,7 @@
 
 #![expect(clippy::print_stdout, reason = "a program for a terminal")]
 
+mod bare;
 mod bench;
 mod crowd;
 mod disk;
@@ -27,7 +28,7 @@ use crate::report::Report;
 const USAGE: &str = "\
 usage: load [--json] [--force] [--dir DIR] [NAME …]
 
-  NAME         append commits tasks reads fanout start stored history receipts sidecar replay (or replay.exact alone); all of them
+  NAME         append commits cpu tasks reads fanout start stored history receipts sidecar replay (or replay.exact alone); all of them
                when none is named
   --json       prints JSON instead of a table
   --force      gives a verdict however busy the machine is
@@ -83,6 +84,9 @@ fn arguments() -> Result<Arguments> {
 
 #[tokio::main]
 async fn main() -> ExitCode {
+    if std::env::args().nth(1).as_deref() == Some(bare::COMMAND) {
+        return bare::serve().await;
+    }
     let arguments = match arguments() {
         Ok(arguments) => arguments,
         Err(error) => {
