@@ -448,7 +448,12 @@ fn turn(
     if let Some(newest) = turn.events.last() {
         transaction.counters.newest = Some(sha256(&newest.bytes));
     }
-    if let Some(tree) = turn.documents.iter().rev().find_map(sealed_head) {
+    if let Some(tree) = turn
+        .documents
+        .iter()
+        .rev()
+        .find_map(|document| sealed_head(document))
+    {
         transaction.counters.tree = Some(tree);
     }
     transaction.counters.head += commit.event_count;

@@ -636,7 +636,7 @@ impl Engine {
         kind: ResourceKind,
         id: &str,
     ) -> Result<Option<WorkspaceId>, Refused> {
-        if let Some(document) = self.shared.cache.document(id)
+        if let Some(document) = self.shared.cache.last_seen(id)
             && document.state.kind() == kind
             && let Some(workspace) = workspace_of(&document)
             && caller.sees(Some(&workspace))
