@@ -111,6 +111,16 @@ impl From<InputError> for Failure {
                 failure.param = Some(param);
                 failure
             }
+            InputError::Policy {
+                param,
+                reason,
+                message,
+            } => {
+                let mut failure =
+                    Failure::new(Code::PolicyViolation, message).with("reason", json!(reason));
+                failure.param = Some(param);
+                failure
+            }
         }
     }
 }

@@ -7,6 +7,7 @@ mod members;
 mod message;
 mod persona;
 mod task;
+mod unserved;
 
 pub use content::{
     NewArtifact, NewBranch, NewVault, NewWorkspace, create_branch, create_vault, create_workspace,
@@ -19,6 +20,7 @@ pub use task::{
     Input, NewSession, NewTask, Response, Truncation, cancel_task, create_session, fork_session,
     respond_permission, submit_task, truncate_session, update_session,
 };
+pub use unserved::{UNSERVED, Unserved, Why, asked};
 
 /// Names, roots, references and reasons.
 pub const TEXT_BYTES_MAX: usize = 1_024;

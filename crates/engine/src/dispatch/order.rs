@@ -391,19 +391,10 @@ impl Engine {
                 Some(persona) => self.entry_workflow(persona)?,
                 None => "agent",
             },
-            Some(Value::String(name)) if self.shared.workflows.find(name).is_some() => name,
-            Some(_) => {
-                let known: Vec<&str> = self
-                    .shared
-                    .workflows
-                    .iter()
-                    .map(|workflow| workflow.name())
-                    .collect();
-                let message = format!("`metadata.workflow` must be one of {}", known.join(", "));
-                return Err(Refused::Domain(Refusal::Invalid {
-                    param: "metadata.workflow",
-                    message,
-                }));
+            Some(asked) => {
+                let name = asked.as_str().unwrap_or_default();
+                self.offered(name, "metadata.workflow")?;
+                name
             }
         };
         let input = match &spec.input {

@@ -13,6 +13,7 @@ use crate::caller::Caller;
 use crate::engine::Engine;
 use crate::port::{ListQuery, Scope};
 use crate::refused::Refused;
+use runs::workflow::Offer;
 
 /// A Persona with what its event says.
 pub(super) struct Known {
@@ -29,18 +30,7 @@ impl Engine {
         order: &CreatePersona,
     ) -> Result<(Option<WorkspaceId>, Order), Refused> {
         must_be_unbound(caller)?;
-        let workflow = &order.persona.entry_workflow;
-        if self.shared.workflows.find(workflow).is_none() {
-            let known = self.shared.workflows.iter();
-            let known: Vec<&str> = known.map(|workflow| workflow.name()).collect();
-            return Err(Refused::Domain(Refusal::Invalid {
-                param: "entry_workflow",
-                message: format!(
-                    "`entry_workflow` must be one of {}: this server has no workflow `{workflow}`",
-                    known.join(", ")
-                ),
-            }));
-        }
+        self.offered(&order.persona.entry_workflow, "entry_workflow")?;
         Ok((None, Order::CreatePersona(order.clone())))
     }
 
@@ -87,12 +77,32 @@ impl Engine {
     /// Returns the workflow of a Persona, which an earlier start of the server may have had and this one not.
     pub(super) fn entry_workflow<'a>(&self, persona: &'a Known) -> Result<&'a str, Refused> {
         let name = persona.spec.entry_workflow.as_str();
-        match self.shared.workflows.find(name) {
-            Some(_) => Ok(name),
-            None => Err(Refused::Domain(Refusal::Invalid {
+        match self.shared.workflows.offer(name) {
+            Offer::New => Ok(name),
+            Offer::OnlyRecorded => Err(only_recorded(name)),
+            Offer::Unknown => Err(Refused::Domain(Refusal::Invalid {
                 param: "persona_id",
                 message: format!("this server has no workflow `{name}`, which the persona runs"),
             })),
+        }
+    }
+
+    /// Refuses a workflow that new Tasks do not get.
+    pub(super) fn offered(&self, name: &str, param: &'static str) -> Result<(), Refused> {
+        match self.shared.workflows.offer(name) {
+            Offer::New => Ok(()),
+            Offer::OnlyRecorded => Err(only_recorded(name)),
+            Offer::Unknown => {
+                let known = self.shared.workflows.iter();
+                let known: Vec<&str> = known.map(|workflow| workflow.name()).collect();
+                Err(Refused::Domain(Refusal::Invalid {
+                    param,
+                    message: format!(
+                        "`{param}` must be one of {}: this server has no workflow `{name}`",
+                        known.join(", ")
+                    ),
+                }))
+            }
         }
     }
 
@@ -143,4 +153,13 @@ fn must_be_unbound(caller: &Caller) -> Result<(), Refused> {
             scope: "personas:write for all workspaces",
         }),
     }
+}
+
+fn only_recorded(name: &str) -> Refused {
+    Refused::Domain(Refusal::Policy {
+        reason: "example_workflow",
+        message: format!(
+            "`{name}` is an example workflow, which this server does not offer (`reprise serve --examples`)"
+        ),
+    })
 }

@@ -1,9 +1,9 @@
 //! Sessions.
 
 use axum::http::StatusCode;
-use canon::Value;
-use domain::{ResourceKind, SessionId};
-use engine::{NewSession, ReplaySession, Request};
+use canon::{Map, Value};
+use domain::{Refusal, ResourceKind, SessionId};
+use engine::{NewSession, Refused, ReplaySession, Request};
 use wire::decode::{self, Members};
 
 use super::Routes;
@@ -42,6 +42,7 @@ async fn create(mut call: Call) -> Reply {
     let body = call.json().await?;
     let messages_max = call.app.engine.limits().fork_messages_max;
     let new = decode::create_session(&body, messages_max)?;
+    refuse_lists(&call, &body).await?;
     let request = Request::CreateSession(NewSession {
         workspace_id: new.workspace_id,
         mode_id: new.mode_id,
@@ -51,6 +52,41 @@ async fn create(mut call: Call) -> Reply {
         metadata: new.metadata,
     });
     call.write(request, body, StatusCode::CREATED).await
+}
+
+/// Refuses lists of resources that a Session would be given: what they name is looked up first, as everywhere.
+async fn refuse_lists(call: &Call, body: &Map<String, Value>) -> Result<(), Failure> {
+    for (row, value) in decode::asked("CreateSessionRequest", body) {
+        let decode::Why::Lists(object) = row.why else {
+            continue;
+        };
+        for id in value
+            .as_array()
+            .into_iter()
+            .flatten()
+            .filter_map(Value::as_str)
+        {
+            let known = match object {
+                "vault" => {
+                    let seen = call.app.engine.sees(&call.caller, ResourceKind::Vault, id);
+                    match seen.await {
+                        Ok(()) => true,
+                        Err(Refused::Domain(Refusal::NotFound { .. })) => false,
+                        Err(refused) => return Err(refused.into()),
+                    }
+                }
+                "skill" => call.app.skills().iter().any(|skill| skill.id() == id),
+                _ => false,
+            };
+            if !known {
+                let mut failure = Failure::not_found(object);
+                failure.param = Some(row.member.to_owned());
+                return Err(failure);
+            }
+        }
+        return Err(row.refusal().into());
+    }
+    Ok(())
 }
 
 async fn read(call: Call) -> Reply {

@@ -7,7 +7,7 @@ use domain::{
 
 use super::{
     CAPABILITIES_MAX, CAPABILITY_BYTES_MAX, MIME_TYPE_BYTES_MAX, Members, TEXT_BYTES_MAX,
-    URI_BYTES_MAX,
+    URI_BYTES_MAX, unserved,
 };
 use crate::InputError;
 
@@ -42,16 +42,17 @@ pub struct NewWorkspace {
 /// Names the member that is missing or wrong.
 pub fn create_workspace(body: &Map<String, Value>) -> Result<NewWorkspace, InputError> {
     let members = Members::of(body);
-    // Checked and left unused: there is no sandbox to configure.
     members.string_or_null("image", TEXT_BYTES_MAX)?;
     members.names("packages")?;
     members.object("network_policy")?;
     members.string_or_null("sandbox_backend", TEXT_BYTES_MAX)?;
-    Ok(NewWorkspace {
+    let new = NewWorkspace {
         name: members.required_string("name", TEXT_BYTES_MAX)?,
         root: members.required_string("root", TEXT_BYTES_MAX)?,
         metadata: members.metadata()?,
-    })
+    };
+    unserved::refuse("CreateWorkspaceRequest", &members)?;
+    Ok(new)
 }
 
 /// Reads a change of a Workspace.
@@ -63,13 +64,15 @@ pub fn update_workspace(
     body: &Map<String, Value>,
 ) -> Result<UpdateWorkspace, InputError> {
     let members = Members::of(body);
-    Ok(UpdateWorkspace {
+    let update = UpdateWorkspace {
         id,
         name: members.string("name", TEXT_BYTES_MAX)?,
         capabilities: members.strings("capabilities", CAPABILITIES_MAX, CAPABILITY_BYTES_MAX)?,
         quota_id: members.nullable_string("quota_id", domain::ID_BYTES_MAX)?,
         metadata: members.metadata_if_any()?,
-    })
+    };
+    unserved::refuse("UpdateWorkspaceRequest", &members)?;
+    Ok(update)
 }
 
 /// A Branch to be.

@@ -8,6 +8,7 @@ use domain::{
 
 use super::{
     LIST_LEN_MAX, Members, NAME_BYTES_MAX, PROMPT_BYTES_MAX, SUMMARY_BYTES_MAX, TEXT_BYTES_MAX,
+    unserved,
 };
 use crate::InputError;
 
@@ -62,24 +63,27 @@ pub fn create_persona(body: &Map<String, Value>) -> Result<CreatePersona, InputE
         isolated_replay: members.boolean("isolated_replay")?.unwrap_or(false),
         forbids_replay: members.boolean("forbids_replay")?.unwrap_or(false),
     };
+    unserved::refuse("CreatePersonaRequest", &members)?;
     Ok(CreatePersona {
         persona,
         metadata: members.metadata()?,
     })
 }
 
-/// Reads a change of a Persona. What a definition fixes is not among it: another version says it again.
+/// Reads a change of a Persona. What a definition fixes is refused: another version says it again.
 ///
 /// # Errors
 /// Names the member that is wrong.
 pub fn update_persona(body: &Map<String, Value>) -> Result<PersonaChange, InputError> {
     let members = Members::of(body);
-    Ok(PersonaChange {
+    let change = PersonaChange {
         description: members.string("description", SUMMARY_BYTES_MAX)?,
         receipt_policy: receipt_policy(&members)?,
         quota_id: members.nullable_string("quota_id", domain::ID_BYTES_MAX)?,
         metadata: members.metadata_if_any()?,
-    })
+    };
+    unserved::refuse("UpdatePersonaRequest", &members)?;
+    Ok(change)
 }
 
 fn receipt_policy(members: &Members<'_>) -> Result<Option<ReceiptPolicy>, InputError> {
@@ -168,9 +172,7 @@ mod tests {
         json!({
             "name": "reviewer", "version": "1.0.0", "entry_workflow": "agent", "description": "Reviews changes",
             "autonomy_tier": "suggest", "receipt_policy": "required",
-            "tools": ["git.diff"], "capabilities": ["read"], "triggers": [{"on": "push"}], "schedules": [{"cron": "0 6 * * *"}],
-            "handoffs": ["persona_b"], "context_packs": ["style"], "evals": ["e1"], "owner": "platform",
-            "model_policy": {"max_cost_usd": 1}, "rollout_policy": {"percent": 10}, "quota_id": "quota_1",
+            "tools": ["git.diff"], "capabilities": ["read"], "owner": "platform",
             "system_prompt": "You review.", "model": {"provider": "scripted", "model": "m", "max_tokens": 100, "temperature": 0.5},
             "limits": {"steps_max": 4, "tokens_max": 1000, "cost_micros_max": 5000, "tool_calls_max": 9},
             "memory": "session", "isolated_replay": true, "metadata": {"team": "a"},
@@ -183,7 +185,9 @@ mod tests {
 
     fn param(body: &Value) -> String {
         match read(body).unwrap_err() {
-            InputError::Invalid { param, .. } | InputError::Unknown { param, .. } => param,
+            InputError::Invalid { param, .. }
+            | InputError::Unknown { param, .. }
+            | InputError::Policy { param, .. } => param,
         }
     }
 
@@ -247,7 +251,7 @@ mod tests {
 
     #[test]
     fn a_change_reaches_policy_and_metadata_only() {
-        let body = json!({"description": "d", "receipt_policy": "optional", "quota_id": null, "metadata": {}, "name": "x"});
+        let body = json!({"description": "d", "receipt_policy": "optional", "quota_id": null, "metadata": {}, "colour": "x"});
         let change = update_persona(body.as_object().unwrap()).unwrap();
         let mut spec = read(&full()).unwrap().persona;
         spec.change(&change);

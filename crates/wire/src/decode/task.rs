@@ -4,7 +4,7 @@ use canon::{Map, Value};
 use domain::{BranchId, SessionId, TaskId, UpdateSession, WorkspaceId};
 
 use super::message::{self, MessageInput};
-use super::{Members, SUMMARY_BYTES_MAX, TEXT_BYTES_MAX};
+use super::{Members, SUMMARY_BYTES_MAX, TEXT_BYTES_MAX, unserved};
 use crate::InputError;
 
 pub(crate) const MODES: [&str; 4] = ["ask", "architect", "code", "shadow"];
@@ -58,14 +58,16 @@ pub fn create_session(
     if members.map().get("workspace_id") == Some(&Value::Null) {
         return Err(members.wrong("workspace_id", "must be a string"));
     }
-    Ok(NewSession {
+    let new = NewSession {
         workspace_id: members.id("workspace_id", WorkspaceId::OBJECT, WorkspaceId::parse)?,
         mode_id: members.word_or_null("mode_id", &MODES)?,
         persona_id: members.string_or_null("persona_id", domain::ID_BYTES_MAX)?,
         model_policy: model_policy(&members)?.flatten(),
         initial_messages,
         metadata: members.metadata()?,
-    })
+    };
+    unserved::refuse("CreateSessionRequest", &members)?;
+    Ok(new)
 }
 
 /// Reads a change of a Session.
@@ -77,12 +79,14 @@ pub fn update_session(
     body: &Map<String, Value>,
 ) -> Result<UpdateSession, InputError> {
     let members = Members::of(body);
-    Ok(UpdateSession {
+    let update = UpdateSession {
         id,
         summary: members.nullable_string("summary", SUMMARY_BYTES_MAX)?,
         model_policy: model_policy(&members)?,
         metadata: members.metadata_if_any()?,
-    })
+    };
+    unserved::refuse("UpdateSessionRequest", &members)?;
+    Ok(update)
 }
 
 fn model_policy(members: &Members<'_>) -> Result<Option<Option<Value>>, InputError> {
@@ -273,16 +277,9 @@ pub fn respond_permission(body: &Map<String, Value>) -> Result<Response, InputEr
         members.boolean("remember")?;
     }
     members.metadata()?;
+    unserved::refuse("PermissionResponseRequest", &members)?;
     let kept = [
-        "reviewer",
-        "reason",
-        "metadata",
-        "scope",
-        "expires_at",
-        "remember",
-        "action_pattern",
-        "target_pattern",
-        "class",
+        "reviewer", "reason", "metadata", "scope", "remember", "class",
     ];
     let remarks = kept
         .into_iter()

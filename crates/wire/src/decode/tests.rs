@@ -21,6 +21,7 @@ fn refused<T: std::fmt::Debug>(
             Err(InputError::Invalid { param, .. } | InputError::Unknown { param, .. }) => {
                 assert_eq!(param, *blamed, "{body}");
             }
+            Err(other) => panic!("{body}: {other:?}"),
             Ok(taken) => panic!("{body} was taken as {taken:?}"),
         }
     }
