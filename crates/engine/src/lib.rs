@@ -19,7 +19,6 @@ mod read;
 mod receipt;
 mod record;
 mod refused;
-mod request;
 mod stream;
 mod trust;
 mod turn;
@@ -27,6 +26,12 @@ mod vault;
 mod view;
 mod wait;
 mod worker;
+
+/// What the engine takes.
+pub use domain::{
+    InputSpec, MessageSpec, NewArtifact, NewSession, NewTask, ReplaySession, ReplayTask, Request,
+    TaskMessageKind,
+};
 
 pub use caller::{APPROVE, Caller, SCOPES};
 pub use dispatch::{Answer, Idempotency, Settle};
@@ -39,6 +44,5 @@ pub use proof::{ReceiptForm, VerifyRequest};
 pub use read::{EventPage, EventRange, ListRequest, Page};
 pub use receipt::Authority;
 pub use refused::Refused;
-pub use request::*;
 pub use stream::{EventStream, Frame};
 pub use view::{Activity, Extra, View};

@@ -108,7 +108,7 @@ impl From<InputError> for Failure {
             InputError::Invalid { param, message } => Failure::invalid(param, message),
             InputError::Unknown { object, param } => {
                 let mut failure = Failure::not_found(object);
-                failure.param = Some(param);
+                failure.param = Some(param).filter(|param| !param.is_empty());
                 failure
             }
             InputError::Policy {

@@ -6,7 +6,7 @@
 use canon::{Map, Value};
 use domain::{
     CreatePersona, Document, Order, PersonaChange, PersonaId, PersonaSpec, Position, Refusal,
-    ResourceKind, State, UpdatePersona, WorkspaceId,
+    ResourceKind, State, UpdatePersona,
 };
 
 use crate::caller::Caller;
@@ -24,35 +24,29 @@ pub(super) struct Known {
 }
 
 impl Engine {
-    pub(super) fn build_persona(
-        &self,
-        caller: &Caller,
-        order: &CreatePersona,
-    ) -> Result<(Option<WorkspaceId>, Order), Refused> {
-        must_be_unbound(caller)?;
+    pub(super) fn build_persona(&self, order: CreatePersona) -> Result<Order, Refused> {
         self.offered(&order.persona.entry_workflow, "entry_workflow")?;
-        Ok((None, Order::CreatePersona(order.clone())))
+        Ok(Order::CreatePersona(order))
     }
 
     pub(super) async fn build_persona_change(
         &self,
         caller: &Caller,
         id: &PersonaId,
-        change: &PersonaChange,
-    ) -> Result<(Option<WorkspaceId>, Order), Refused> {
+        change: PersonaChange,
+    ) -> Result<Order, Refused> {
         let document = self
             .visible(caller, ResourceKind::Persona, id.as_str())
             .await?;
-        must_be_unbound(caller)?;
         let mut known = self.known_persona(document).await?;
-        known.spec.change(change);
+        known.spec.change(&change);
         let order = UpdatePersona {
             id: known.id,
             document_version: known.document_version,
             persona: known.spec,
-            metadata: change.metadata.clone().unwrap_or(known.metadata),
+            metadata: change.metadata.unwrap_or(known.metadata),
         };
-        Ok((None, Order::UpdatePersona(order)))
+        Ok(Order::UpdatePersona(order))
     }
 
     /// Finds the Persona that a request or a Session names (AP-PERS-07).
@@ -111,7 +105,7 @@ impl Engine {
             detail: format!("persona `{}`: {problem}", document.id),
         };
         let State::Persona(state) = &document.state else {
-            return Err(broken("is none"));
+            return Err(broken("the document is not a persona"));
         };
         let mut payload = self.payload(state.source).await?;
         let spec = payload.remove("persona").unwrap_or_default();
@@ -143,15 +137,6 @@ impl Engine {
             .into_iter()
             .map(|document| document.id.into())
             .collect())
-    }
-}
-
-fn must_be_unbound(caller: &Caller) -> Result<(), Refused> {
-    match caller.workspaces() {
-        None => Ok(()),
-        Some(_) => Err(Refused::PermissionDenied {
-            scope: "personas:write for all workspaces",
-        }),
     }
 }
 

@@ -2,7 +2,7 @@
 
 use engine::{Request, Settle};
 use serde_json::{Value, json};
-use wire::decode::{UNSERVED, Unserved, Why};
+use wire::decode::{Incoming, Settings, UNSERVED, Unserved, Why};
 
 use crate::fixture::{APPROVER_KEY, Api, KEY, Server, id, key, refused};
 
@@ -172,12 +172,22 @@ async fn u22_a_persona_that_was_stored_with_such_members_stays_readable_and_runs
         "name": "old", "version": "2", "entry_workflow": "agent", "description": "d",
         "autonomy_tier": "suggest", "receipt_policy": "required",
     });
-    let mut order = wire::decode::create_persona(body.as_object().unwrap()).unwrap();
+    let incoming = Incoming {
+        params: &[],
+        body: body.as_object().unwrap(),
+        settings: Settings {
+            initial_messages_max: 0,
+            replay_conformance: false,
+        },
+    };
+    let mut request = wire::decode::create_persona(&incoming).unwrap();
+    let Request::CreatePersona(order) = &mut request else {
+        panic!("{request:?}");
+    };
     order.persona.quota_id = Some("quota_1".to_owned());
     order.persona.evals = vec!["e".to_owned()];
     order.persona.triggers = vec![json!({"on": "push"}).as_object().unwrap().clone()];
     let caller = engine::Caller::from_key(&key(KEY, "ann", &["*"], None));
-    let request = Request::CreatePersona(Box::new(order));
     server
         .engine
         .dispatch(&caller, request, None, Settle::Window)

@@ -2,13 +2,13 @@
 
 use canon::{Map, Value};
 use domain::{
-    AutonomyTier, CreatePersona, PersonaChange, PersonaLimits, PersonaMemory, PersonaModel,
-    PersonaSpec, ReceiptPolicy,
+    AutonomyTier, CreatePersona, PersonaChange, PersonaId, PersonaLimits, PersonaMemory,
+    PersonaModel, PersonaSpec, ReceiptPolicy, Request,
 };
 
 use super::{
-    LIST_LEN_MAX, Members, NAME_BYTES_MAX, PROMPT_BYTES_MAX, SUMMARY_BYTES_MAX, TEXT_BYTES_MAX,
-    unserved,
+    Incoming, LIST_LEN_MAX, Members, NAME_BYTES_MAX, PROMPT_BYTES_MAX, SUMMARY_BYTES_MAX,
+    TEXT_BYTES_MAX, unserved,
 };
 use crate::InputError;
 
@@ -20,12 +20,12 @@ const LIMIT_MEMBERS: [&str; 4] = [
     "tool_calls_max",
 ];
 
-/// Reads a Persona to be (AP-PERS-01, AP-PERS-02).
+/// Reads a new Persona (AP-PERS-01, AP-PERS-02).
 ///
 /// # Errors
 /// Names the member that is missing or wrong.
-pub fn create_persona(body: &Map<String, Value>) -> Result<CreatePersona, InputError> {
-    let members = Members::of(body);
+pub fn create_persona(incoming: &Incoming<'_>) -> Result<Request, InputError> {
+    let members = incoming.members();
     if members.has("module_ref") {
         let message = "names a module to run, and this server runs none: leave it out and name a \
             registered workflow in `entry_workflow`";
@@ -64,18 +64,18 @@ pub fn create_persona(body: &Map<String, Value>) -> Result<CreatePersona, InputE
         forbids_replay: members.boolean("forbids_replay")?.unwrap_or(false),
     };
     unserved::refuse("CreatePersonaRequest", &members)?;
-    Ok(CreatePersona {
+    Ok(Request::CreatePersona(Box::new(CreatePersona {
         persona,
         metadata: members.metadata()?,
-    })
+    })))
 }
 
 /// Reads a change of a Persona. What a definition fixes is refused: another version says it again.
 ///
 /// # Errors
 /// Names the member that is wrong.
-pub fn update_persona(body: &Map<String, Value>) -> Result<PersonaChange, InputError> {
-    let members = Members::of(body);
+pub fn update_persona(incoming: &Incoming<'_>) -> Result<Request, InputError> {
+    let members = incoming.members();
     let change = PersonaChange {
         description: members.string("description", SUMMARY_BYTES_MAX)?,
         receipt_policy: receipt_policy(&members)?,
@@ -83,7 +83,8 @@ pub fn update_persona(body: &Map<String, Value>) -> Result<PersonaChange, InputE
         metadata: members.metadata_if_any()?,
     };
     unserved::refuse("UpdatePersonaRequest", &members)?;
-    Ok(change)
+    let id = incoming.id("persona_id", PersonaId::OBJECT, PersonaId::parse)?;
+    Ok(Request::UpdatePersona { id, change })
 }
 
 fn receipt_policy(members: &Members<'_>) -> Result<Option<ReceiptPolicy>, InputError> {
@@ -179,8 +180,30 @@ mod tests {
         })
     }
 
+    fn incoming<'a>(params: &'a [(String, String)], body: &'a Value) -> Incoming<'a> {
+        Incoming {
+            params,
+            body: body.as_object().unwrap(),
+            settings: crate::decode::Settings {
+                initial_messages_max: 0,
+                replay_conformance: false,
+            },
+        }
+    }
+
     fn read(body: &Value) -> Result<CreatePersona, InputError> {
-        create_persona(body.as_object().unwrap())
+        match create_persona(&incoming(&[], body))? {
+            Request::CreatePersona(persona) => Ok(*persona),
+            other => panic!("{other:?}"),
+        }
+    }
+
+    fn change(body: &Value) -> PersonaChange {
+        let params = [("persona_id".to_owned(), "persona_1".to_owned())];
+        match update_persona(&incoming(&params, body)).unwrap() {
+            Request::UpdatePersona { change, .. } => change,
+            other => panic!("{other:?}"),
+        }
     }
 
     fn param(body: &Value) -> String {
@@ -252,9 +275,8 @@ mod tests {
     #[test]
     fn a_change_reaches_policy_and_metadata_only() {
         let body = json!({"description": "d", "receipt_policy": "optional", "quota_id": null, "metadata": {}, "colour": "x"});
-        let change = update_persona(body.as_object().unwrap()).unwrap();
         let mut spec = read(&full()).unwrap().persona;
-        spec.change(&change);
+        spec.change(&change(&body));
         assert_eq!(
             (
                 &*spec.name,
@@ -264,7 +286,6 @@ mod tests {
             ),
             ("reviewer", "d", ReceiptPolicy::Optional, None)
         );
-        let empty = update_persona(&Map::new()).unwrap();
-        assert_eq!(empty, PersonaChange::default());
+        assert_eq!(change(&json!({})), PersonaChange::default());
     }
 }
