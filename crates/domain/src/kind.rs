@@ -192,6 +192,8 @@ pub enum InReceipt {
     Content,
     /// Why the Task failed.
     Failure,
+    /// What contracts decided about tool calls.
+    Governance,
 }
 
 /// What a worker that takes over a Task needs of an event.
@@ -331,6 +333,7 @@ kinds! {
     TreeHeadCosigned           "vendor.tree_head_cosigned"    TreeHeadCosigned   Passive          Payload     Digest      Unneeded  Header     None;
     TaskImported               "vendor.task_imported"         TaskImported       Passive          Payload     Digest      Unneeded  Header     Bundle;
     ReceiptImported            "vendor.receipt_imported"      Receipt            Passive          Payload     Digest      Unneeded  Receipt    Receipt;
+    ContractDecided            "vendor.contract_decided"      Open               Caused           Payload     Governance  Unneeded  Header     None;
     PersonaCreated             "vendor.persona_created"       Persona            Passive          Payload     Digest      Unneeded  Header     None;
     PersonaUpdated             "vendor.persona_updated"       Persona            Passive          Payload     Digest      Unneeded  Header     None;
 }

@@ -10,6 +10,7 @@
 
 mod cache;
 mod containment;
+mod contracts;
 mod door;
 mod hand;
 mod interrupt;
