@@ -25,6 +25,9 @@ pub(crate) fn run(arguments: &[String]) -> Result<()> {
     step("soak: simulator", &mut command)
 }
 
+/// The figures of the last run that was kept, from the root of the tree.
+const FIGURES: &str = "load/figures.toml";
+
 /// Builds the program and the load program in release and runs the latter.
 pub(crate) fn bench(arguments: &[String]) -> Result<()> {
     let mut build = cargo();
@@ -40,6 +43,7 @@ pub(crate) fn bench(arguments: &[String]) -> Result<()> {
     let mut command = cargo();
     command
         .args(["run", "--release", "--package", "load", "--"])
+        .args(["--figures", FIGURES])
         .args(arguments);
     step("bench", &mut command)
 }
