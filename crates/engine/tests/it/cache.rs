@@ -36,18 +36,6 @@ async fn reading_what_was_just_written_asks_no_store() {
     assert_eq!(store.reads.load(Ordering::Relaxed) - before, 0);
 }
 
-/// Every layer of a server may move the future of a request, and its room is allocated for each.
-#[tokio::test]
-async fn the_futures_of_requests_are_small() {
-    let engine = engine_on(store()).await;
-    let session = new_session(&engine).await;
-    let caller = Caller::system();
-    let write = engine.dispatch(&caller, append(&session, "a"), None, Settle::Window);
-    let read = engine.get(&caller, ResourceKind::Session, session.as_str());
-    let sizes = (size_of_val(&write), size_of_val(&read));
-    assert!(sizes.0 <= 6_144 && sizes.1 <= 3_072, "{sizes:?}");
-}
-
 #[tokio::test]
 async fn what_was_read_once_after_a_start_is_known() {
     let store = Watched::new();
