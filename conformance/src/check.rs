@@ -35,6 +35,8 @@ pub(crate) mod sse;
 
 pub(crate) mod auth;
 
+pub(crate) mod walk;
+
 pub(crate) mod idempotency;
 
 pub(crate) mod lifecycle;

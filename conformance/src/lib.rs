@@ -12,6 +12,8 @@
 //!     key: "the key".to_owned(),
 //!     other_key: None,
 //!     approver_key: None,
+//!     dead_keys: Vec::new(),
+//!     make_key: None,
 //!     restart: None,
 //!     published: false,
 //!     timeout: std::time::Duration::from_secs(30),

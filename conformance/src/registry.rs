@@ -79,7 +79,7 @@ pub(crate) mod level {
 
 /// Returns all rows in report order.
 pub(crate) fn rows() -> impl Iterator<Item = &'static Row> {
-    let groups: [&'static [Row]; 28] = [
+    let groups: [&'static [Row]; 29] = [
         check::version::ROWS,
         check::envelope::ROWS,
         check::workspace::ROWS,
@@ -96,6 +96,7 @@ pub(crate) fn rows() -> impl Iterator<Item = &'static Row> {
         check::rest::ROWS,
         check::sse::ROWS,
         check::auth::ROWS,
+        check::walk::ROWS,
         check::idempotency::ROWS,
         check::lifecycle::ROWS,
         check::taxonomy::ROWS,

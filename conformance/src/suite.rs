@@ -25,6 +25,10 @@ pub struct Suite {
     pub other_key: Option<String>,
     /// A key of another actor that may decide what tasks of the first key ask approval for.
     pub approver_key: Option<String>,
+    /// Keys that were valid once: revoked or expired.
+    pub dead_keys: Vec<String>,
+    /// A shell command that makes a key which holds the one scope `$SCOPE`, and prints it as its last line.
+    pub make_key: Option<String>,
     /// A shell command that kills and restarts the server and returns when it is ready.
     pub restart: Option<String>,
     /// True to judge by the published suite alone, also where it contradicts the contract.
@@ -158,6 +162,8 @@ impl Suite {
             self.timeout,
         );
         let mut wire = wire.map_err(|error| unreachable(error.to_string()))?;
+        wire.dead_keys.clone_from(&self.dead_keys);
+        wire.make_key.clone_from(&self.make_key);
         let discovery = wire.get("/v1").send().await;
         let discovery = match discovery {
             Ok(answer) => answer.value().unwrap_or_default(),
@@ -243,6 +249,8 @@ mod tests {
             key: "k".to_owned(),
             other_key: None,
             approver_key: None,
+            dead_keys: Vec::new(),
+            make_key: None,
             restart: None,
             published: false,
             timeout,

@@ -43,6 +43,8 @@ pub(crate) struct Wire {
     pub(crate) key: String,
     pub(crate) other_key: Option<String>,
     pub(crate) approver_key: Option<String>,
+    pub(crate) dead_keys: Vec<String>,
+    pub(crate) make_key: Option<String>,
     pub(crate) restart: Option<String>,
     pub(crate) timeout: Duration,
     pub(crate) claims: Claims,
@@ -73,6 +75,8 @@ impl Wire {
             key,
             other_key,
             approver_key,
+            dead_keys: Vec::new(),
+            make_key: None,
             restart,
             timeout,
             claims: Claims::default(),
@@ -104,6 +108,7 @@ impl Wire {
         let keys = std::iter::once(&self.key)
             .chain(self.other_key.as_ref())
             .chain(self.approver_key.as_ref())
+            .chain(&self.dead_keys)
             .filter(|key| key.len() >= 8);
         keys.fold(text.to_owned(), |text, key| {
             text.replace(key.as_str(), "<key>")

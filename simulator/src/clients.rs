@@ -352,6 +352,7 @@ impl Reader {
             scopes: vec!["*".to_owned()],
             created_at: Timestamp::from_micros(0),
             revoked_at: None,
+            expires_at: None,
         });
         let mut range = EventRange {
             workspace_id: None,

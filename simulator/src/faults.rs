@@ -156,6 +156,10 @@ impl Store for FaultyStore {
         self.later(move |store| store.append_leaves(append))
     }
 
+    fn head_size(&self, root: Digest) -> BoxFuture<'_, Result<Option<u64>, StoreFault>> {
+        self.later(move |store| store.head_size(root))
+    }
+
     fn leaf_index(&self, receipt: Position) -> BoxFuture<'_, Result<Option<u64>, StoreFault>> {
         self.later(move |store| store.leaf_index(receipt))
     }

@@ -21,6 +21,9 @@ usage: cargo xtask COMMAND
   packages        licences, bans and sources of dependencies
   tidy            crate edges, file headers, machine paths, test names in coverage tables
   soak [SEEDS]    more seeds of the simulator than the test command runs (default 20000)
+  fuzz [SECONDS] [TARGET …]
+                  damaged input for every decoder that others reach (default 300 seconds); what is found is kept in
+                  fuzzing/corpus and tried by the test command from then on
   bench [NAME …]  the load program, as it is shipped; prints ratios in one run, and what became worse since `bench --keep`
   bench instructions
                   instructions of the operations behind proofs, each held against its limit (needs valgrind)
@@ -35,6 +38,7 @@ fn main() -> ExitCode {
             "tidy" => tidy::run(),
             "packages" => packages::run(),
             "soak" => soak::run(rest),
+            "fuzz" => soak::fuzz(rest),
             "bench" if *rest == ["instructions"] => instructions::run(),
             "bench" => soak::bench(rest),
             "help" | "--help" | "-h" => {

@@ -26,6 +26,19 @@ pub(crate) fn run(arguments: &[String]) -> Result<()> {
     step("soak: simulator", &mut command)
 }
 
+/// Damages input for decoders, in release.
+pub(crate) fn fuzz(arguments: &[String]) -> Result<()> {
+    let (seconds, targets) = match arguments.split_first() {
+        Some((first, rest)) if first.parse::<u64>().is_ok() => (first.as_str(), rest),
+        _ => ("300", arguments),
+    };
+    let mut command = cargo();
+    command
+        .args(["run", "--release", "--package", "fuzzing", "--", seconds])
+        .args(targets);
+    step("fuzz", &mut command)
+}
+
 /// The figures of the last run that was kept, from the root of the tree.
 const FIGURES: &str = "load/figures.toml";
 

@@ -58,6 +58,19 @@ const EDGES: &[(&str, &[&str])] = &[
             "canon", "domain", "engine", "receipts", "runs", "server", "sidecar", "store",
         ],
     ),
+    (
+        "fuzzing",
+        &[
+            "canon",
+            "contracts",
+            "domain",
+            "field",
+            "receipts",
+            "runs",
+            "sidecar",
+            "wire",
+        ],
+    ),
     ("testing", &[]),
     ("xtask", &[]),
 ];

@@ -103,7 +103,13 @@ faults! {
     /// A wrong method has a code outside the table.
     CodeOutsideTable => ["AP-ERR-01", "AP-ERR-03"],
     /// A resource that is not there is a server error.
-    MissingIsServerError => ["AP-WS-04", "AP-AUTHZ-02", "AP-AUTHZ-03"],
+    MissingIsServerError => ["AP-WS-04", "AP-AUTHZ-02", "AP-AUTHZ-03", "WALK-03"],
+    /// One operation answers everybody.
+    OperationUnguarded => ["WALK-01"],
+    /// One operation asks for no scope.
+    ScopeUnasked => ["WALK-02"],
+    /// One operation says that something is there, though not for this caller.
+    ForeignBranchesShown => ["WALK-03"],
     /// Outcomes are sent as plain text.
     JsonAsText => ["AP-SDK-08"],
     /// `Idempotency-Key` is ignored.
@@ -180,7 +186,7 @@ faults! {
     ReplayEndSkipped => ["AP-RPL-03"],
     /// Whatever is asked of a replay is accepted.
     ReplayTakesAnything => [
-        "AP-RPL-04", "AP-RPL-05", "AP-RPL-07", "AP-RPL-09", "AP-RPL-10", "AP-RPL-11", "AP-RPL-17", "AP-RPL-22",
+        "AP-RPL-04", "AP-RPL-05", "AP-RPL-07", "AP-RPL-09", "AP-RPL-10", "AP-RPL-11", "AP-RPL-17", "AP-RPL-22", "WALK-03",
     ],
     /// The words of outcomes differ from read to read.
     OutcomeWordsChange => ["AP-RPL-05", "AP-RPL-06", "AP-RPL-17", "AP-RPL-21"],

@@ -105,6 +105,15 @@ pub(super) fn answer(fault: Fault, asked: &Sent, reply: &mut Reply) {
     }
 }
 
+/// An answer where a refusal belongs.
+fn open_to_all() -> Reply {
+    Reply {
+        status: 200,
+        content_type: "application/json".to_owned(),
+        body: b"{}".to_vec(),
+    }
+}
+
 /// Handles the faults that replace an answer or its head; tells whether it did.
 fn by_status(fault: Fault, asked: &Sent, reply: &mut Reply) -> bool {
     let original: Value = serde_json::from_slice(&reply.body).unwrap_or_default();
@@ -170,6 +179,19 @@ fn by_status(fault: Fault, asked: &Sent, reply: &mut Reply) -> bool {
                 "something went wrong",
             );
         }
+        Fault::OperationUnguarded if asked.path == "/v1/quotas" && reply.status == 401 => {
+            *reply = open_to_all();
+        }
+        Fault::ScopeUnasked if asked.path == "/v1/skills" && reply.status == 403 => {
+            *reply = open_to_all();
+        }
+        Fault::ForeignBranchesShown if reply.status == 404 => match segments.as_slice() {
+            // An id that this runner made up has no digits but nines.
+            ["v1", "branches", id, ..] if id.contains(|c: char| c.is_ascii_digit() && c != '9') => {
+                *reply = json_reply(404, "resource_not_found", "not_found_error", "not for you");
+            }
+            _ => return false,
+        },
         Fault::ReplayTakesAnything
             if asked.path.ends_with("/replay") && [400, 404, 422].contains(&reply.status) =>
         {

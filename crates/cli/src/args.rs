@@ -168,8 +168,9 @@ pub(crate) struct DataArgs {
 pub(crate) enum KeyCommand {
     /// Make a key and print it, once
     #[command(
-        after_help = "The key goes to stdout, everything else to stderr. Works while a server is running.\n\n\
-        Examples:\n  reprise key create --actor ci\n  reprise key create --actor auditor --read-only\n  \
+        after_help = "The key goes to stdout, everything else to stderr. Works while a server is running. Making, granting and revoking\n\
+        a key are events in the log.\n\n\
+        Examples:\n  reprise key create --actor ci\n  reprise key create --actor auditor --read-only --expires 30d\n  \
         reprise key create --actor bot --workspace workspace_local --scope tasks:read --scope tasks:write"
     )]
     Create(KeyCreateArgs),
@@ -213,6 +214,9 @@ pub(crate) struct KeyCreateArgs {
     /// It may read everything and write nothing
     #[arg(long, conflicts_with = "scope")]
     pub(crate) read_only: bool,
+    /// When it ends: 30d, 12h, 90m, 45s, or a time such as 2027-01-31T00:00:00Z [default: never]
+    #[arg(long, value_name = "WHEN")]
+    pub(crate) expires: Option<String>,
     /// Print JSON, the key in its member `key`
     #[arg(long)]
     pub(crate) json: bool,
@@ -543,6 +547,16 @@ pub(crate) enum LogCommand {
         Example:\n  reprise log recover --accept-loss --data /var/lib/reprise"
     )]
     Recover(LogRecoverArgs),
+    /// Replace what cannot be read by headers, so that everything else can be checked and used again
+    #[command(
+        after_help = "Lists every event and blob that cannot be read, and changes nothing unless --apply is given. Stop the server\n\
+        first. An event whose envelope can be read keeps it, and the digest of what it said; otherwise an event\n\
+        `vendor.event_lost` stands in its place. What was stored is kept in a folder `unreadable-N` of the data directory.\n\
+        A task that lost an event cannot be replayed, and its receipt not be compared with its log. Restore a backup\n\
+        instead if there is one. Exit 0 when `log verify` finds nothing wrong afterwards.\n\n\
+        Examples:\n  reprise log repair --data /var/lib/reprise\n  reprise log repair --apply --data /var/lib/reprise"
+    )]
+    Repair(LogRepairArgs),
     /// Remove the blobs that nothing names: what refused uploads and killed processes left
     #[command(
         after_help = "Stop the server first. Reads the whole log.\n\nExample:\n  reprise log sweep --data /var/lib/reprise"
@@ -565,6 +579,19 @@ pub(crate) struct LogRecoverArgs {
     /// Say that the lost events are given up
     #[arg(long)]
     pub(crate) accept_loss: bool,
+    /// Print JSON
+    #[arg(long)]
+    pub(crate) json: bool,
+    #[command(flatten)]
+    pub(crate) data: DataArgs,
+}
+
+/// `reprise log repair`
+#[derive(Debug, Args)]
+pub(crate) struct LogRepairArgs {
+    /// Do it
+    #[arg(long)]
+    pub(crate) apply: bool,
     /// Print JSON
     #[arg(long)]
     pub(crate) json: bool,
@@ -607,6 +634,9 @@ pub(crate) struct LogArgs {
 pub(crate) struct LogExportArgs {
     /// The directory to write; it must not exist
     pub(crate) out: PathBuf,
+    /// Leave out content that is not public; what is left verifies
+    #[arg(long)]
+    pub(crate) auditor: bool,
     /// Print JSON
     #[arg(long)]
     pub(crate) json: bool,
@@ -669,6 +699,13 @@ pub(crate) struct ConformanceArgs {
         hide_env_values = true
     )]
     pub(crate) approver_key: Option<String>,
+    /// A key that was revoked or has expired; can be given several times
+    #[arg(long, value_name = "KEY")]
+    pub(crate) dead_key: Vec<String>,
+    /// A shell command that makes a key with the one scope $SCOPE and prints it, such as
+    /// `reprise key create --actor walker --scope "$SCOPE"`
+    #[arg(long, value_name = "COMMAND")]
+    pub(crate) make_key: Option<String>,
     /// A shell command that kills and restarts the server and returns when it is ready
     #[arg(long, value_name = "COMMAND")]
     pub(crate) restart: Option<String>,

@@ -62,7 +62,9 @@ pub(crate) enum Command {
     Trust(TrustArgs),
     /// Sign with a new key from now on; the old one stays published with its end
     #[command(
-        after_help = "Stop the server first: it holds its key until it ends.\n\nExample:\n  reprise receipt rotate-key"
+        after_help = "Stop the server first: it holds its key until it ends. --origin gives the log another name from there on; the \
+        statement that both keys sign names both.\n\n\
+        Examples:\n  reprise receipt rotate-key\n  reprise receipt rotate-key --origin log.example.com/receipts"
     )]
     RotateKey(RotateArgs),
     /// Say since when a key is not trusted any more, because somebody else may have it
@@ -174,6 +176,9 @@ pub(crate) struct TrustArgs {
 /// `reprise receipt rotate-key`
 #[derive(Debug, clap::Args)]
 pub(crate) struct RotateArgs {
+    /// The name of the log in signed heads from now on [default: as before]
+    #[arg(long, value_name = "NAME")]
+    origin: Option<String>,
     /// Print JSON
     #[arg(long)]
     json: bool,
@@ -479,7 +484,7 @@ fn revoke(args: &RevokeArgs) -> anyhow::Result<Exit> {
 fn rotate(args: &RotateArgs) -> anyhow::Result<Exit> {
     let data = args.data.data.as_path();
     let store = hold(data)?;
-    let rotated = signing::rotate(data, &store)?;
+    let rotated = signing::rotate_to(data, &store, args.origin.as_deref())?;
     store.close();
     if args.json {
         let value = json!({"active": rotated.new, "previous": rotated.old});

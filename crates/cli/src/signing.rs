@@ -15,7 +15,7 @@ use domain::BatchId;
 use engine::Authority;
 use engine::port::{Clock as _, Ids as _, Store};
 use receipts::merkle::Frontier;
-use receipts::note::Note;
+use receipts::note::{KeyUse, Note, NoteKey};
 use receipts::{KeySet, PublicKey, Retired, Signer};
 use serde::{Deserialize, Serialize};
 use serde_json::json;
@@ -29,6 +29,8 @@ use crate::exit::{OrHint, Problem};
 pub(crate) const FILE: &str = "signing-keys.json";
 
 const FORMAT: &str = "reprise-signing-keys";
+/// The longest name of a log.
+const ORIGIN_BYTES_MAX: usize = 200;
 /// Since 2 a key that was rotated out has no seed, and says where it ended.
 const VERSION: u32 = 2;
 const RESTORE: &str = "restore it from a backup; receipts are signed with it. To go on with a new key instead, move the \
@@ -78,11 +80,14 @@ struct Key {
     revoked_at: Option<i64>,
 }
 
-#[derive(Serialize, Deserialize, Clone, Copy)]
+#[derive(Serialize, Deserialize, Clone)]
 #[serde(deny_unknown_fields)]
 struct End {
     size: u64,
     root: Digest,
+    /// The log's name then; none in files from before names could change.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    origin: Option<String>,
 }
 
 /// What a rotation did.
@@ -99,8 +104,38 @@ pub(crate) struct Rotated {
 /// # Errors
 /// The file cannot be read, written or understood, or the clock stands before the active key's time.
 pub(crate) fn authority(directory: &Path, log: &str) -> anyhow::Result<Authority> {
+    authority_of(directory, log, None)
+}
+
+/// The same for a log whose name the operator chose: it is given to a new log, and must be that of an old one.
+///
+/// # Errors
+/// As [`authority`]; the name cannot be one, or it is not the log's.
+pub(crate) fn authority_of(
+    directory: &Path,
+    log: &str,
+    origin: Option<&str>,
+) -> anyhow::Result<Authority> {
+    if let Some(origin) = origin {
+        check_origin(origin)?;
+    }
     let keys = match read(directory)? {
-        Some(keys) => keys,
+        Some(keys) => {
+            if let Some(wanted) = origin.filter(|wanted| *wanted != keys.origin) {
+                return Err(Problem::new(
+                    format!(
+                        "the setting `origin` is `{wanted}`, and this log is called `{}`",
+                        keys.origin
+                    ),
+                    format!(
+                        "whoever kept a head knows it by that name: set it back, or stop the server and run \
+                         `reprise receipt rotate-key --origin {wanted}`, which logs the change"
+                    ),
+                )
+                .into());
+            }
+            keys
+        }
         None => {
             // Valid since ever: a clock that steps back behind the first start must not make receipts invalid.
             let key = new_key(None)?;
@@ -108,7 +143,7 @@ pub(crate) fn authority(directory: &Path, log: &str) -> anyhow::Result<Authority
             let keys = Keys {
                 format: FORMAT.to_owned(),
                 version: VERSION,
-                origin: format!("{issuer}/receipts"),
+                origin: origin.map_or_else(|| format!("{issuer}/receipts"), str::to_owned),
                 issuer,
                 name: None,
                 active: key.key_id.clone(),
@@ -144,6 +179,19 @@ pub(crate) fn authority(directory: &Path, log: &str) -> anyhow::Result<Authority
     })
 }
 
+/// Checks that a text can name a log: it stands in signed notes, whose words end at a blank or a plus.
+fn check_origin(origin: &str) -> anyhow::Result<()> {
+    let is_long = origin.len() > ORIGIN_BYTES_MAX;
+    if is_long || NoteKey::new(origin, KeyUse::Note, [0; 32]).is_err() {
+        return Err(Problem::new(
+            format!("`{}` cannot name a log", crate::output::shorten(origin, 80)),
+            "an origin has no blanks and no `+`; take a name that you own, such as log.example.com/receipts",
+        )
+        .into());
+    }
+    Ok(())
+}
+
 /// Returns the public keys of a data directory; none before the first start.
 ///
 /// # Errors
@@ -151,6 +199,15 @@ pub(crate) fn authority(directory: &Path, log: &str) -> anyhow::Result<Authority
 pub(crate) fn public_keys(directory: &Path) -> anyhow::Result<Option<KeySet>> {
     let keys = read(directory)?;
     keys.map(|keys| public(&path(directory), &keys)).transpose()
+}
+
+/// False when this user may not read the keys, whatever they are.
+pub(crate) fn is_readable(directory: &Path) -> bool {
+    let opened = std::fs::File::open(path(directory));
+    opened.map_or_else(
+        |error| error.kind() != io::ErrorKind::PermissionDenied,
+        |_| true,
+    )
 }
 
 /// Returns what signs the manifest of an export; none before the first start.
@@ -184,6 +241,22 @@ pub(crate) fn sealer(
 /// # Errors
 /// There is no file, or it cannot be read, understood or written; the log cannot be read.
 pub(crate) fn rotate(directory: &Path, store: &SqliteStore) -> anyhow::Result<Rotated> {
+    rotate_to(directory, store, None)
+}
+
+/// The same, and gives the log another name from there on. The statement names both.
+///
+/// # Errors
+/// As [`rotate`]; or the name cannot be one.
+pub(crate) fn rotate_to(
+    directory: &Path,
+    store: &SqliteStore,
+    origin: Option<&str>,
+) -> anyhow::Result<Rotated> {
+    if let Some(origin) = origin {
+        check_origin(origin)?;
+    }
+    let renamed = origin;
     let file = path(directory);
     let Some(mut keys) = read(directory)? else {
         return Err(Problem::new(
@@ -202,13 +275,15 @@ pub(crate) fn rotate(directory: &Path, store: &SqliteStore) -> anyhow::Result<Ro
     let Some(frontier) = frontier else {
         return Err(Problem::new("the receipt log is damaged", "run `reprise log verify`").into());
     };
-    let end = End {
-        size: frontier.size(),
-        root: frontier.root(),
-    };
     let now = now_seconds();
     let old = keys.active.clone();
     let origin = keys.origin.clone();
+    let end = End {
+        size: frontier.size(),
+        root: frontier.root(),
+        origin: Some(origin.clone()),
+    };
+    let renamed = renamed.filter(|wanted| *wanted != origin);
     let Some(active) = keys.keys.iter_mut().find(|key| key.key_id == old) else {
         return Err(broken(&file, "its active key is not among its keys"));
     };
@@ -218,21 +293,28 @@ pub(crate) fn rotate(directory: &Path, store: &SqliteStore) -> anyhow::Result<Ro
         Signer::new(old.as_str(), &seed(&file, active)?),
         Signer::new(new.as_str(), &seed(&file, &key)?),
     ];
-    let statement = statement(&origin, &signers, end)?;
+    let statement = statement(&origin, renamed, &signers, &end)?;
     // What it signed within this second stays valid.
     active.exp = Some(now + 1);
-    active.retired = Some(end);
+    active.retired = Some(end.clone());
     active.public = Some(URL_SAFE_NO_PAD.encode(public_of(&file, active)?));
     active.seed = None;
     keys.active.clone_from(&new);
     keys.keys.push(key);
-    keys.unlogged = Some(json!({
+    let mut said = json!({
         "old_key_id": old,
         "new_key_id": new,
         "size": end.size,
         "root": end.root,
         "statement": statement,
-    }));
+    });
+    if let (Some(renamed), Some(said)) = (renamed, said.as_object_mut()) {
+        said.insert("old_origin".to_owned(), origin.into());
+        said.insert("origin".to_owned(), renamed.into());
+        name_ends(&mut keys);
+        keys.origin = renamed.to_owned();
+    }
+    keys.unlogged = Some(said);
     keys.version = VERSION;
     write(directory, &keys)?;
     crate::wait(log_rotation(directory, store))?;
@@ -240,9 +322,14 @@ pub(crate) fn rotate(directory: &Path, store: &SqliteStore) -> anyhow::Result<Ro
 }
 
 /// Returns what both keys sign: which key follows which, and where the log stood.
-fn statement(origin: &str, [old, new]: &[Signer; 2], end: End) -> anyhow::Result<String> {
+fn statement(
+    origin: &str,
+    renamed: Option<&str>,
+    [old, new]: &[Signer; 2],
+    end: &End,
+) -> anyhow::Result<String> {
     let hex = |signer: &Signer| canon::sha256(&signer.public()).hex();
-    let text = format!(
+    let mut text = format!(
         "reprise-key-rotation/1\n{origin}\n{} {}\n{} {}\n{}\n{}\n",
         old.key_id(),
         hex(old),
@@ -251,6 +338,9 @@ fn statement(origin: &str, [old, new]: &[Signer; 2], end: End) -> anyhow::Result
         end.size,
         end.root
     );
+    if let Some(renamed) = renamed {
+        text.push_str(&format!("origin {renamed}\n"));
+    }
     let signed = || {
         let mut note = Note::new(text)?;
         note.sign(origin, old)?;
@@ -338,6 +428,7 @@ pub(crate) fn renew_origin(directory: &Path) -> anyhow::Result<(String, String)>
         return Err(broken(&path(directory), "it is not there"));
     };
     let old = keys.origin.clone();
+    name_ends(&mut keys);
     let numbered = old.rsplit_once('-').and_then(|(stem, number)| {
         let number: u32 = number.parse().ok()?;
         Some(format!("{stem}-{}", number.checked_add(1)?))
@@ -345,6 +436,21 @@ pub(crate) fn renew_origin(directory: &Path) -> anyhow::Result<(String, String)>
     keys.origin = numbered.unwrap_or_else(|| format!("{old}-2"));
     write(directory, &keys)?;
     Ok((old, keys.origin))
+}
+
+/// Writes down in which log keys ended, before it gets another name: files from before names could change do not say so.
+fn name_ends(keys: &mut Keys) {
+    for end in keys.keys.iter_mut().filter_map(|key| key.retired.as_mut()) {
+        end.origin.get_or_insert_with(|| keys.origin.clone());
+    }
+}
+
+/// Returns the name of the log of a data directory; none before the first start.
+///
+/// # Errors
+/// The file cannot be read or understood.
+pub(crate) fn origin(directory: &Path) -> anyhow::Result<Option<String>> {
+    Ok(read(directory)?.map(|keys| keys.origin))
 }
 
 fn path(directory: &Path) -> PathBuf {
@@ -424,7 +530,8 @@ fn public(file: &Path, keys: &Keys) -> anyhow::Result<KeySet> {
             expires: key.exp,
             // Files of version 1 do not say where a key ended, only that it did.
             retired: (key.key_id != keys.active).then(|| Retired {
-                head: key.retired.map(|end| (end.size, end.root)),
+                head: key.retired.as_ref().map(|end| (end.size, end.root)),
+                origin: key.retired.as_ref().and_then(|end| end.origin.clone()),
                 revoked_at: key.revoked_at,
             }),
         });
@@ -505,7 +612,7 @@ mod tests {
         assert_eq!(keys[1].not_before, Some(end - 1));
         assert_eq!(keys[1].expires, None);
         let empty = Frontier::EMPTY.root();
-        assert_eq!(keys[0].retired.unwrap().head, Some((0, empty)));
+        assert_eq!(keys[0].retired.clone().unwrap().head, Some((0, empty)));
         assert_eq!(keys[1].retired, None);
         let text = std::fs::read_to_string(path(home.path())).unwrap();
         assert!(!text.contains(&seed.unwrap()), "the old seed is kept");

@@ -134,6 +134,11 @@ fn add(args: &AddArgs) -> anyhow::Result<Exit> {
         let message = format!("`{}` is not a data directory", data.display());
         return Err(Problem::new(message, hint).into());
     }
+    if crate::signing::origin(data)?.is_some_and(|own| own == key.name()) {
+        let hint = "a witness is somebody else: take the key that it publishes";
+        let message = format!("`{}` is the name of this log itself", key.name());
+        return Err(Problem::new(message, hint).into());
+    }
     let mut known = read(data)?;
     known.retain(|other| other.key().is_ok_and(|other| other.name() != key.name()));
     if known.len() >= WITNESSES_MAX {

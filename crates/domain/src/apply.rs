@@ -9,7 +9,7 @@ use crate::decide::task::withdrawn_digest;
 use crate::kind::Payload;
 use crate::{
     Answer, Artifact, ArtifactKind, Ask, Batch, Branch, Chain, Document, Dropped, Event, EventName,
-    Imported, Kind, Links, Message, Outcome, Permission, Persona, Position, Receipt, ReplayOf,
+    Imported, Key, Kind, Links, Message, Outcome, Permission, Persona, Position, Receipt, ReplayOf,
     Session, SessionId, State, Status, Task, TaskId, TaskPersona, TrustChain, Vault, Visibility,
     Workspace, WorkspaceId, blob_reference, payload,
 };
@@ -436,6 +436,33 @@ impl Fold<'_> {
             | Payload::ReplayFailed(_) => self.noted(state),
             // Only a replay emits it, and what a replay repeats is never folded.
             Payload::ReplayEventReplayed(_) => Err(self.misplaced()),
+            Payload::KeyCreated(said) => {
+                let key = Key {
+                    actor: said.actor,
+                    workspaces: said.workspaces,
+                    scopes: said.scopes,
+                    fingerprint: said.fingerprint,
+                    expires_at: said.expires_at,
+                    revoked_at: said.revoked_at,
+                };
+                self.created(state, State::Key(key))
+            }
+            Payload::KeyGranted(said) => {
+                let key = changed!(self, state, Key);
+                Ok(State::Key(Key {
+                    scopes: said.scopes,
+                    ..key
+                }))
+            }
+            Payload::KeyRevoked(said) => {
+                let key = changed!(self, state, Key);
+                Ok(State::Key(Key {
+                    revoked_at: Some(said.revoked_at),
+                    ..key
+                }))
+            }
+            // It stands for an event that nobody can read any more, and whatever that did.
+            Payload::EventLost(_) => Err(self.misplaced()),
         }
     }
 

@@ -408,6 +408,8 @@ pub struct AnswerRequest {
     pub reply: RequestReply,
     /// Who answered, why, and for how long, as given.
     pub remarks: Map<String, Value>,
+    /// The id of the API key that it came with.
+    pub key_id: Option<String>,
 }
 
 /// An answer to a permission request.

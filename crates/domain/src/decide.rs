@@ -6,6 +6,7 @@
 mod advance;
 mod content;
 mod import;
+mod key;
 mod persona;
 mod receipt;
 mod replay;
@@ -15,6 +16,7 @@ pub(crate) mod task;
 use std::sync::Arc;
 
 use canon::{Map, Value};
+pub use key::{KeyChange, change_key};
 pub use receipt::{Issued, issue_receipt};
 pub use task::{interrupted, public_text};
 

@@ -146,6 +146,26 @@ pub struct Event {
     pub replay: Option<Box<ReplayMark>>,
 }
 
+/// An event without its payload. What is ignored is passed over without recursion, so that no depth stops it.
+#[derive(Deserialize)]
+struct Envelope {
+    id: Box<str>,
+    #[serde(rename = "event")]
+    kind: Box<str>,
+    resource: ResourceRef,
+    sequence: u64,
+    created_at: Timestamp,
+    workspace_id: Option<WorkspaceId>,
+    session_id: Option<SessionId>,
+    task_id: Option<TaskId>,
+    actor: Option<String>,
+    idempotency_key: Option<String>,
+    previous_event_id: Option<Box<str>>,
+    receipt_id: Option<ReceiptId>,
+    #[serde(default)]
+    replay: Option<Box<ReplayMark>>,
+}
+
 /// Stored bytes that are not an event.
 #[derive(Debug, thiserror::Error)]
 #[error("not a stored event: {0}")]
@@ -226,6 +246,62 @@ impl Event {
             payload,
             ..self.clone()
         }
+    }
+
+    /// Reads the envelope of stored bytes whose payload need not be readable, however deep it is. The payload is empty.
+    ///
+    /// # Errors
+    /// The bytes have no readable envelope.
+    pub fn envelope(bytes: &[u8]) -> Result<Self, ParseEventError> {
+        let text =
+            std::str::from_utf8(bytes).map_err(|error| ParseEventError(error.to_string()))?;
+        let envelope: Envelope =
+            serde_json::from_str(text).map_err(|error| ParseEventError(error.to_string()))?;
+        Ok(Self {
+            id: envelope.id,
+            kind: envelope.kind,
+            resource: envelope.resource,
+            sequence: envelope.sequence,
+            created_at: envelope.created_at,
+            payload: Map::new(),
+            workspace_id: envelope.workspace_id,
+            session_id: envelope.session_id,
+            task_id: envelope.task_id,
+            actor: envelope.actor,
+            idempotency_key: envelope.idempotency_key,
+            previous_event_id: envelope.previous_event_id,
+            receipt_id: envelope.receipt_id,
+            replay: envelope.replay,
+        })
+    }
+
+    /// Returns what stands in the place of an event of which not even the envelope can be read: a header that says what was
+    /// stored there hashed to. It happened to nothing but itself; what it may have belonged to is for the caller to fill in.
+    pub fn lost(id: &str, created_at: Timestamp, stored: Digest) -> Self {
+        let mut payload = Map::new();
+        payload.insert(PRUNED_MEMBER.to_owned(), true.into());
+        payload.insert("sha256".to_owned(), stored.to_string().into());
+        Self {
+            id: id.into(),
+            kind: Kind::EventLost.as_str().into(),
+            resource: ResourceRef::new("event", id),
+            sequence: 1,
+            created_at,
+            payload,
+            workspace_id: None,
+            session_id: None,
+            task_id: None,
+            actor: None,
+            idempotency_key: None,
+            previous_event_id: None,
+            receipt_id: None,
+            replay: None,
+        }
+    }
+
+    /// True when this stands in the place of an event of which not even the envelope could be read.
+    pub fn is_lost(&self) -> bool {
+        self.is_header() && *self.kind == *Kind::EventLost.as_str()
     }
 
     /// True when pruning left only a header of this event.

@@ -336,6 +336,10 @@ kinds! {
     ContractDecided            "vendor.contract_decided"      Open               Caused           Payload     Governance  Unneeded  Header     None;
     PersonaCreated             "vendor.persona_created"       Persona            Passive          Payload     Digest      Unneeded  Header     None;
     PersonaUpdated             "vendor.persona_updated"       Persona            Passive          Payload     Digest      Unneeded  Header     None;
+    KeyCreated                 "vendor.key_created"           KeyCreated         Passive          Payload     Digest      Unneeded  Header     None;
+    KeyGranted                 "vendor.key_granted"           KeyGranted         Passive          Payload     Digest      Unneeded  Header     None;
+    KeyRevoked                 "vendor.key_revoked"           KeyRevoked         Passive          Payload     Digest      Unneeded  Header     None;
+    EventLost                  "vendor.event_lost"            Open               Passive          Ignored     Digest      Unneeded  Header     None;
 }
 
 impl fmt::Display for Kind {

@@ -27,7 +27,8 @@ mod time;
 pub use apply::{ImpossibleEvent, apply};
 pub use command::*;
 pub use decide::{
-    Decision, Documents, Ends, Issued, decide, interrupted, issue_receipt, public_text,
+    Decision, Documents, Ends, Issued, KeyChange, change_key, decide, interrupted, issue_receipt,
+    public_text,
 };
 pub use document::{Document, Links, Position};
 pub use event::{

@@ -242,11 +242,23 @@ payloads! {
     }
     Verified { receipt_id: Detail, valid: Detail, reason: Detail, value: Detail, }
     ReceiptChained { receipt_id: ReceiptId, receipt_hash: Digest, count: u64, }
+    KeyCreated {
+        actor: String,
+        workspaces: Option<Vec<String>>,
+        scopes: Vec<String>,
+        fingerprint: Digest,
+        ?expires_at: Timestamp,
+        ?revoked_at: Timestamp,
+        ?recorded_late: bool,
+    }
+    KeyGranted { scopes: Vec<String>, }
+    KeyRevoked { revoked_at: Timestamp, }
     TrustRecorded {
         request_id: Detail,
         agent: Detail,
         action: Detail,
         decision: Detail,
+        ?key_id: Detail,
         ?record: TrustRecord,
     }
     TrustRecord { entry_hash: Digest, }

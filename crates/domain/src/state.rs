@@ -42,11 +42,13 @@ pub enum ResourceKind {
     TrustChain,
     /// Personas.
     Persona,
+    /// API keys.
+    Key,
 }
 
 impl ResourceKind {
     /// Every kind. The index of a kind in this list is its number in stored data: only append.
-    pub const ALL: [ResourceKind; 14] = [
+    pub const ALL: [ResourceKind; 15] = [
         ResourceKind::Workspace,
         ResourceKind::Session,
         ResourceKind::Task,
@@ -61,6 +63,7 @@ impl ResourceKind {
         ResourceKind::Batch,
         ResourceKind::TrustChain,
         ResourceKind::Persona,
+        ResourceKind::Key,
     ];
 
     /// Returns the value of `object`.
@@ -80,6 +83,7 @@ impl ResourceKind {
             ResourceKind::Batch => crate::BatchId::OBJECT,
             ResourceKind::TrustChain => crate::TrustChainId::OBJECT,
             ResourceKind::Persona => PersonaId::OBJECT,
+            ResourceKind::Key => Key::OBJECT,
         }
     }
 
@@ -123,6 +127,9 @@ pub enum State {
     TrustChain(TrustChain),
     /// A Persona.
     Persona(Persona),
+    /// An API key.
+    #[serde(rename = "api_key")]
+    Key(Key),
 }
 
 impl State {
@@ -143,6 +150,7 @@ impl State {
             State::Batch(_) => ResourceKind::Batch,
             State::TrustChain(_) => ResourceKind::TrustChain,
             State::Persona(_) => ResourceKind::Persona,
+            State::Key(_) => ResourceKind::Key,
         }
     }
 
@@ -163,9 +171,34 @@ impl State {
             | State::Chain(_)
             | State::Batch(_)
             | State::TrustChain(_)
-            | State::Persona(_) => false,
+            | State::Persona(_)
+            | State::Key(_) => false,
         }
     }
+}
+
+/// An API key as events tell of it. What authenticates is a table of the store; it must agree with this.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Key {
+    /// The actor in events of whoever uses it.
+    pub actor: String,
+    /// The Workspaces that it is bound to; none for all.
+    pub workspaces: Option<Vec<String>>,
+    /// What it may do.
+    pub scopes: Vec<String>,
+    /// SHA-256 of what the store compares keys with, which is itself a digest of the key's text.
+    pub fingerprint: Digest,
+    /// When it ends by itself.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub expires_at: Option<Timestamp>,
+    /// Since when it is revoked.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub revoked_at: Option<Timestamp>,
+}
+
+impl Key {
+    /// The value of `object`.
+    pub const OBJECT: &'static str = "api_key";
 }
 
 /// The isolation boundary of files, tools, Sessions and logs.

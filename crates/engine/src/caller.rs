@@ -39,6 +39,8 @@ pub const SCOPES: [&str; 21] = [
 pub struct Caller {
     /// The actor in events.
     pub actor: String,
+    /// The id of the key that was presented; none for the server itself.
+    pub key_id: Option<String>,
     workspaces: Option<Vec<WorkspaceId>>,
     scopes: Vec<String>,
 }
@@ -48,6 +50,7 @@ impl Caller {
     pub fn system() -> Self {
         Self {
             actor: "system".to_owned(),
+            key_id: None,
             workspaces: None,
             scopes: vec!["*".to_owned(), APPROVE.to_owned()],
         }
@@ -62,6 +65,7 @@ impl Caller {
         });
         Self {
             actor: key.actor.clone(),
+            key_id: Some(key.id.clone()),
             workspaces,
             scopes: key.scopes.clone(),
         }
@@ -116,6 +120,7 @@ mod tests {
     fn caller(scopes: &[&str]) -> Caller {
         Caller {
             actor: "a".to_owned(),
+            key_id: None,
             workspaces: Some(vec![WorkspaceId::from_body("one")]),
             scopes: scopes.iter().map(ToString::to_string).collect(),
         }

@@ -19,7 +19,7 @@ use crate::dispatch::{Answer, Idempotency};
 use crate::engine::Engine;
 use crate::imported;
 use crate::log_tree::{Proof, Unproven};
-use crate::port::{ListQuery, Scope};
+use crate::port::Scope;
 use crate::read::{ListRequest, Page};
 use crate::refused::Refused;
 use crate::turn::{Lease, Written};
@@ -343,31 +343,8 @@ impl Engine {
         let Some(root) = named else {
             return Ok(Vec::new());
         };
-        let mut after = Position::START;
-        loop {
-            let query = ListQuery {
-                kind: ResourceKind::Batch,
-                scope: Scope::All,
-                open_only: false,
-                after,
-                limit: 500,
-            };
-            let page = self.shared.store.list(query).await?;
-            let Some(last) = page.last() else {
-                return Ok(Vec::new());
-            };
-            after = last.key;
-            let found = page.iter().find_map(|document| match &document.state {
-                State::Batch(batch) if batch.root == root => Some(Batch {
-                    size: batch.size,
-                    root,
-                }),
-                _ => None,
-            });
-            if let Some(batch) = found {
-                return Ok(vec![batch]);
-            }
-        }
+        let size = self.shared.store.head_size(root).await?;
+        Ok(size.map(|size| Batch { size, root }).into_iter().collect())
     }
 
     /// Returns the hash of the receipt before this one in its Session's chain; for the first of a fork, of the

@@ -105,6 +105,8 @@ pub(crate) fn read_scope(kind: ResourceKind) -> &'static str {
         | ResourceKind::Batch
         | ResourceKind::TrustChain => "receipts:read",
         ResourceKind::Persona => "personas:read",
+        // No operation shows one; its events are read like others.
+        ResourceKind::Key => "internal:read",
     }
 }
 
@@ -122,7 +124,11 @@ pub(crate) fn workspace_of(document: &Document) -> Option<WorkspaceId> {
         State::Permission(request) => Some(request.workspace_id.clone()),
         State::Vault(vault) => vault.workspace_id.clone(),
         State::Receipt(receipt) => Some(receipt.workspace_id.clone()),
-        State::Chain(_) | State::Batch(_) | State::TrustChain(_) | State::Persona(_) => None,
+        State::Chain(_)
+        | State::Batch(_)
+        | State::TrustChain(_)
+        | State::Persona(_)
+        | State::Key(_) => None,
     }
 }
 

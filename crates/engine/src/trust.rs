@@ -68,11 +68,15 @@ fn record(
         _ => TrustOutcome::Failure,
     };
     let is_decided = outcome != TrustOutcome::Failure;
+    let key_id = draft.payload.get("key_id").and_then(Value::as_str);
+    let key_id = key_id.map(|id| ("key_id", id.to_owned()));
     let metadata = [
         ("decision", decision),
         ("request_id", member("request_id")),
         ("task_id", task.clone()),
-    ];
+    ]
+    .into_iter()
+    .chain(key_id);
     let facts = TrustFacts {
         record_id: format!("trust_{}", member("request_id")),
         agent: member("agent"),

@@ -56,7 +56,7 @@ pub fn check<'a>(
         key.is_ok_and(|key| note.verify(&key).is_ok())
     });
     let signer = signers.next().ok_or(SealError::NotSigned)?;
-    match signer.retired {
+    match &signer.retired {
         None => Ok(signer),
         Some(_) => Err(SealError::KeyRetired(signer.key_id.clone())),
     }

@@ -79,10 +79,13 @@ pub struct PublicKey {
 }
 
 /// The end of a key. Its holder can sign anything and write any date, so what it signed counts only if the log held it.
-#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
+#[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct Retired {
     /// The size of the log at its end, and the root.
     pub head: Option<(u64, Digest)>,
+    /// The name of the log that it ended in. Sizes of logs with different names cannot be compared: one that lost something
+    /// goes on under a new name, and may be shorter. None in key sets from before names were kept.
+    pub origin: Option<String>,
     /// The second since 1970 from which on it is not trusted at all: somebody else may have had it.
     pub revoked_at: Option<i64>,
 }
@@ -97,16 +100,16 @@ impl PublicKey {
     /// Tells whether a witness that saw a head at this second saw it while the key was in use: only then does it say more
     /// than the key itself, which its holder can still use after its end.
     pub fn was_in_use_at(&self, seconds: u64) -> bool {
-        let has_end = self.expires.is_some()
-            || self
-                .retired
-                .is_some_and(|retired| retired.revoked_at.is_some());
+        let has_end = self.expires.is_some() || self.revoked_at().is_some();
         has_end && i64::try_from(seconds).is_ok_and(|seconds| self.is_valid_at(seconds))
     }
 
+    fn revoked_at(&self) -> Option<i64> {
+        self.retired.as_ref()?.revoked_at
+    }
+
     fn is_valid_at(&self, seconds: i64) -> bool {
-        let revoked_at = self.retired.and_then(|retired| retired.revoked_at);
-        revoked_at.is_none_or(|end| seconds < end)
+        self.revoked_at().is_none_or(|end| seconds < end)
             && self.not_before.is_none_or(|first| first <= seconds)
             && self.expires.is_none_or(|end| seconds < end)
     }
@@ -165,7 +168,15 @@ impl Retired {
                 Some((size, root))
             }
         };
-        Some(Some(Self { head, revoked_at }))
+        let origin = match stated.and_then(|stated| stated.get("origin")) {
+            None => None,
+            Some(origin) => Some(origin.as_str()?.to_owned()),
+        };
+        Some(Some(Self {
+            head,
+            origin,
+            revoked_at,
+        }))
     }
 
     fn write(&self, members: &mut Map<String, Value>) {
@@ -173,6 +184,9 @@ impl Retired {
         if let Some((size, root)) = self.head {
             retired.insert("size".to_owned(), size.into());
             retired.insert("root".to_owned(), root.to_string().into());
+        }
+        if let Some(origin) = &self.origin {
+            retired.insert("origin".to_owned(), origin.as_str().into());
         }
         members.insert("retired".to_owned(), Value::Object(retired));
         if let Some(seconds) = self.revoked_at {
@@ -276,13 +290,21 @@ impl KeySet {
         &self.keys
     }
 
-    /// Tells whether a key was the current one at a size of the log: a retired key signs no head after its end, none at all
-    /// once it is revoked, and a later key none from before. The head at its very end is known by its root.
-    pub fn may_sign_head(&self, key: &PublicKey, size: u64, root: &Digest) -> bool {
-        let Some(retired) = key.retired else {
-            let mut ends = self.keys.iter().filter_map(|other| other.retired?.head);
+    /// Tells whether a key was the current one at a size of the log with a name: a retired key signs no head after its end or
+    /// of another log, none at all once it is revoked, and a later key none from before. The head at its very end is
+    /// known by its root.
+    pub fn may_sign_head(&self, key: &PublicKey, origin: &str, size: u64, root: &Digest) -> bool {
+        let is_here = |retired: &Retired| retired.origin.as_deref().is_none_or(|at| at == origin);
+        let Some(retired) = &key.retired else {
+            let others = self.keys.iter().filter_map(|other| other.retired.as_ref());
+            let mut ends = others
+                .filter(|retired| is_here(retired))
+                .filter_map(|retired| retired.head);
             return ends.all(|(end, _)| size >= end);
         };
+        if !is_here(retired) {
+            return false;
+        }
         match retired.head {
             Some((end, known)) if size == end => known == *root,
             Some((end, _)) => size < end && retired.revoked_at.is_none(),
@@ -340,8 +362,8 @@ mod tests {
             not_before,
             expires,
             retired: Some(Retired {
-                head: None,
                 revoked_at,
+                ..Retired::default()
             }),
         };
         let cases = [
@@ -359,5 +381,39 @@ mod tests {
         for (key, time, expected) in cases {
             assert_eq!(key.was_in_use_at(time), expected, "{key:?} at {time}");
         }
+    }
+
+    /// Sizes are compared within one log only: after a loss it goes on under a new name, and may be shorter.
+    #[test]
+    fn u16_the_end_of_a_key_is_an_end_in_its_own_log() {
+        let key = |name: &str, origin: Option<&str>, end: Option<u64>| PublicKey {
+            key_id: name.to_owned(),
+            bytes: [1; 32],
+            not_before: None,
+            expires: None,
+            retired: end.map(|end| Retired {
+                head: Some((end, sha256(b"end"))),
+                origin: origin.map(str::to_owned),
+                revoked_at: None,
+            }),
+        };
+        let set = |origin| {
+            let keys = vec![key("old", origin, Some(10)), key("new", None, None)];
+            KeySet::new(keys).unwrap()
+        };
+        let may = |keys: &KeySet, name: &str, origin: &str, size: u64| {
+            let key = keys.keys().iter().find(|key| key.key_id == name).unwrap();
+            keys.may_sign_head(key, origin, size, &sha256(b"any"))
+        };
+        let named = set(Some("log"));
+        assert!(may(&named, "new", "log", 10) && !may(&named, "new", "log", 9));
+        assert!(may(&named, "new", "log-2", 9), "the shorter log goes on");
+        assert!(may(&named, "old", "log", 9) && !may(&named, "old", "log", 11));
+        assert!(!may(&named, "old", "log-2", 9), "it never signed that one");
+        // A set from before names were kept holds everything to the one end it knows.
+        let unnamed = set(None);
+        assert!(!may(&unnamed, "new", "log-2", 9) && may(&unnamed, "old", "log-2", 9));
+        let read = KeySet::from_jwks(&named.to_jwks()).unwrap();
+        assert_eq!(read, named);
     }
 }

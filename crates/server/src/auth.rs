@@ -11,7 +11,7 @@ use std::time::Duration;
 
 use axum::http::{HeaderMap, header};
 use canon::Digest;
-use engine::port::{ApiKey, Store};
+use engine::port::{ApiKey, Clock as _, Store};
 use engine::{Caller, Refused};
 use subtle::ConstantTimeEq;
 use tokio::sync::watch;
@@ -19,6 +19,7 @@ use tokio::time::Instant;
 use wire::Code;
 
 use crate::failure::Failure;
+use crate::world::SystemClock;
 
 const REMEMBERED_FOR: Duration = Duration::from_millis(500);
 const REMEMBERED_MAX: usize = 1_024;
@@ -57,8 +58,17 @@ impl Keys {
             return Ok((caller, Credential(digest)));
         }
         let found = store.api_key(digest).await.map_err(Refused::from)?;
-        let found = found.filter(|known| is_valid(known, digest));
-        let caller = Caller::from_key(&found.ok_or_else(refuse)?);
+        let found = found.filter(|known| is_of(known, digest));
+        let found = found.ok_or_else(refuse)?;
+        if found.revoked_at.is_none() && found.is_expired(SystemClock.now()) {
+            let expired = "this API key has expired";
+            let refused = Failure::new(Code::Unauthenticated, expired);
+            return Err(refused.with("reason", "key_expired".into()));
+        }
+        if !is_valid(&found, digest) {
+            return Err(refuse());
+        }
+        let caller = Caller::from_key(&found);
         self.remember(digest, caller.clone());
         Ok((caller, Credential(digest)))
     }
@@ -123,10 +133,15 @@ impl Keys {
     }
 }
 
-/// True for the key of a digest, as long as nobody revoked it. The store looks up by digest; comparing again costs nothing
-/// and does not lean on how it compares.
+/// True for the key of a digest. The store looks up by digest; comparing again costs nothing and does not lean on how it
+/// compares.
+fn is_of(key: &ApiKey, digest: Digest) -> bool {
+    bool::from(key.digest.as_bytes().ct_eq(digest.as_bytes()))
+}
+
+/// True for the key of a digest, as long as nobody revoked it and it has not ended.
 fn is_valid(key: &ApiKey, digest: Digest) -> bool {
-    key.revoked_at.is_none() && bool::from(key.digest.as_bytes().ct_eq(digest.as_bytes()))
+    is_of(key, digest) && key.revoked_at.is_none() && !key.is_expired(SystemClock.now())
 }
 
 /// Returns the bearer token of a request, when it has exactly one.

@@ -72,6 +72,7 @@ impl FromRequest<Arc<App>> for Call {
             .operation(&parts.method, template.as_str())
             .ok_or_else(lost)?;
         authorize(app, &caller, operation, &params).await?;
+        unencoded(&parts.headers)?;
         known_filters(operation, &query)?;
         let mut target = template.as_str().to_owned();
         for (name, value) in &params {
@@ -95,6 +96,52 @@ impl FromRequest<Arc<App>> for Call {
             body: Mutex::new(body),
         })
     }
+}
+
+/// Refuses bodies whose bytes are not what they say: nothing here takes a coding off again.
+fn unencoded(headers: &HeaderMap) -> Result<(), Failure> {
+    let only = |name, plain: &str| {
+        let lines = headers.get_all(name).iter();
+        let mut words = lines.flat_map(|line| line.as_bytes().split(|byte| *byte == b','));
+        words.all(|word| word.trim_ascii().eq_ignore_ascii_case(plain.as_bytes()))
+    };
+    if !only(header::CONTENT_ENCODING, "identity") {
+        let message = "encoded bodies are not taken; send the bytes as they are";
+        return Err(unsupported(415, "content_encoding", message));
+    }
+    if !only(header::TRANSFER_ENCODING, "chunked") {
+        let message = "no transfer coding but `chunked` is known here";
+        return Err(unsupported(501, "transfer_encoding", message));
+    }
+    Ok(())
+}
+
+fn unsupported(status: u16, reason: &str, message: impl Into<String>) -> Failure {
+    let mut failure = Failure::new(Code::InvalidRequest, message).with("reason", json!(reason));
+    failure.status = status;
+    failure
+}
+
+/// Returns whether a body of this type is read as JSON. Beside JSON that is what tools send who were not told a type.
+fn is_json(given: &str) -> bool {
+    let mut parts = given.split(';').map(str::trim);
+    let essence = parts.next().unwrap_or_default().to_ascii_lowercase();
+    let is_utf_8 = parts.all(|part| {
+        let (name, value) = part.split_once('=').unwrap_or((part, ""));
+        let value = value.trim_matches('"');
+        !name.trim().eq_ignore_ascii_case("charset")
+            || value.eq_ignore_ascii_case("utf-8")
+            || value.eq_ignore_ascii_case("us-ascii")
+    });
+    let untold = [
+        "",
+        "application/json",
+        "text/json",
+        "text/plain",
+        "application/octet-stream",
+        "application/x-www-form-urlencoded",
+    ];
+    is_utf_8 && (untold.contains(&essence.as_str()) || essence.ends_with("+json"))
 }
 
 /// Refuses a filter that a list does not have: what is narrowed by nothing would look like an answer.
@@ -244,6 +291,13 @@ impl Call {
 
     /// Reads the body as a JSON object; none at all is an empty one (AP-REST-04).
     pub(crate) async fn json(&mut self) -> Result<Map<String, Value>, Failure> {
+        if self
+            .header("content-type")
+            .is_some_and(|given| !is_json(given))
+        {
+            let message = "a body of this type cannot be read; send JSON in UTF-8";
+            return Err(unsupported(415, "content_type", message));
+        }
         let bytes = self.bytes(self.app.config.body_bytes_max).await?;
         if bytes.iter().all(u8::is_ascii_whitespace) {
             return Ok(Map::new());

@@ -7,7 +7,7 @@
 use std::collections::BTreeMap;
 use std::net::IpAddr;
 use std::pin::Pin;
-use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU8, AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, PoisonError};
 use std::task::{Context, Poll};
 use std::time::Duration;
@@ -18,6 +18,13 @@ use http_body::{Frame, SizeHint};
 use tokio::sync::Notify;
 use tokio::time::Instant;
 
+/// No request is being answered.
+const WAITING: u8 = 0;
+/// One is.
+const ANSWERING: u8 = 1;
+/// Its answer is whole, and may not be sent yet.
+const ANSWERED: u8 = 2;
+
 /// One connection, as those see it who serve it and those who count it.
 #[derive(Debug)]
 pub(crate) struct Life {
@@ -26,6 +33,8 @@ pub(crate) struct Life {
     /// When something last moved: milliseconds since the beginning.
     moved_ms: AtomicU64,
     is_authenticated: AtomicBool,
+    /// What becomes of a request of HTTP/1: [`WAITING`], [`ANSWERING`] or [`ANSWERED`].
+    exchange: AtomicU8,
     /// True once it was told to end: it makes room for one, not for all that come before it is gone.
     is_ending: AtomicBool,
     must_end: Notify,
@@ -38,6 +47,7 @@ impl Life {
             begun: Instant::now(),
             moved_ms: AtomicU64::new(0),
             is_authenticated: AtomicBool::new(false),
+            exchange: AtomicU8::new(WAITING),
             is_ending: AtomicBool::new(false),
             must_end: Notify::new(),
         }
@@ -47,6 +57,30 @@ impl Life {
     pub(crate) fn moved(&self) {
         let now = u64::try_from(self.begun.elapsed().as_millis()).unwrap_or(u64::MAX);
         self.moved_ms.store(now, Ordering::Relaxed);
+    }
+
+    /// Notes that a request is being answered.
+    pub(crate) fn answering(&self) {
+        self.exchange.store(ANSWERING, Ordering::Relaxed);
+    }
+
+    /// Notes that the whole answer was handed over, though it may not be sent yet.
+    fn answered(&self) {
+        self.exchange.store(ANSWERED, Ordering::Relaxed);
+    }
+
+    /// Notes that all that was handed over is sent; tells whether that was the end of an answer.
+    pub(crate) fn sent(&self) -> bool {
+        let is_end = self.exchange.load(Ordering::Relaxed) == ANSWERED;
+        if is_end {
+            self.exchange.store(WAITING, Ordering::Relaxed);
+        }
+        is_end
+    }
+
+    /// Returns whether no request is being answered.
+    pub(crate) fn is_waiting(&self) -> bool {
+        self.exchange.load(Ordering::Relaxed) == WAITING
     }
 
     /// Notes that a request came with a valid key.
@@ -63,7 +97,8 @@ impl Life {
         self.is_authenticated.load(Ordering::Relaxed)
     }
 
-    fn last_moved(&self) -> Instant {
+    /// Returns when something last moved.
+    pub(crate) fn last_moved(&self) -> Instant {
         self.begun + Duration::from_millis(self.moved_ms.load(Ordering::Relaxed))
     }
 
@@ -176,6 +211,12 @@ pub(crate) struct Watched {
 impl Watched {
     pub(crate) fn new(body: Body, life: Arc<Life>) -> Self {
         Self { body, life }
+    }
+}
+
+impl Drop for Watched {
+    fn drop(&mut self) {
+        self.life.answered();
     }
 }
 

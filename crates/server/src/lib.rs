@@ -12,6 +12,7 @@ mod connection;
 mod failure;
 mod frames;
 mod gate;
+mod head;
 mod host;
 mod limit;
 mod listen;

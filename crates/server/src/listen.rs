@@ -34,6 +34,7 @@ use tower::ServiceBuilder;
 use crate::app::App;
 use crate::config::{Config, Tls};
 use crate::connection::{Connections, Life, Patience, Watched};
+use crate::head::Guarded;
 use crate::routes;
 
 /// Why a server did not start.
@@ -256,6 +257,8 @@ struct Connection {
     watcher: Watcher,
 }
 
+/// The longest head of a request, and the most that is read ahead of a body.
+const HEAD_BYTES_MAX: usize = 128 * 1024;
 /// One address may hold this part of all places with connections that have not authenticated.
 const UNKNOWN_SHARE: usize = 4;
 
@@ -295,16 +298,27 @@ impl Connection {
         builder
             .http1()
             .timer(TokioTimer::new())
+            .max_buf_size(HEAD_BYTES_MAX)
+            // Only where the guard below cannot tell that a head has begun.
             .header_read_timeout(patience);
         builder
             .http2()
             .timer(TokioTimer::new())
             .keep_alive_interval(Duration::from_secs(20))
             .keep_alive_timeout(patience);
+        // Before the connection itself is cut.
+        let head_patience = patience.mul_f64(0.9);
+        let stream = Guarded::new(
+            stream,
+            Arc::clone(&self.app),
+            Arc::clone(&self.life),
+            head_patience,
+        );
         let (life, answering) = (Arc::clone(&self.life), self.life);
         let service = ServiceBuilder::new()
             .map_request(move |mut request: Request<Incoming>| {
                 life.moved();
+                life.answering();
                 request.extensions_mut().insert(Arc::clone(&life));
                 request
             })

@@ -121,6 +121,11 @@ impl Audit {
         self.view.unreadable.as_ref()
     }
 
+    /// True when a file says how far the log had come, readable or not.
+    pub(crate) fn has_head(&self) -> bool {
+        self.view.has_head
+    }
+
     /// True when a copy in a temporary folder is read, because the directory cannot be written.
     pub fn is_copy(&self) -> bool {
         self.view.is_copy()
@@ -232,6 +237,22 @@ impl Audit {
     /// The database fails.
     pub fn pruned(&self) -> Result<BTreeMap<Position, (u64, Digest)>, AuditError> {
         Ok(schema::pruned(self.connection()).map_err(fault)?)
+    }
+
+    /// Returns the positions whose events could not be read, and what the headers in their place hash to.
+    ///
+    /// # Errors
+    /// The database fails.
+    pub fn repaired(&self) -> Result<BTreeMap<Position, Digest>, AuditError> {
+        Ok(schema::repaired(self.connection()).map_err(fault)?)
+    }
+
+    /// Returns the blobs that a repair found to be lost.
+    ///
+    /// # Errors
+    /// The database fails.
+    pub fn lost_blobs(&self) -> Result<BTreeSet<Digest>, AuditError> {
+        Ok(schema::lost_blobs(self.connection()).map_err(fault)?)
     }
 
     /// Returns the document with a key.

@@ -10,15 +10,19 @@
 //! blobs/<hex>     content by digest
 //! ```
 //!
+//! An export for an auditor leaves out every blob that is not known to be public; the manifest lists them under `withheld`.
+//! Events and receipts go out whole in any case: what is private stands in them as a descriptor with a digest.
+//!
 //! Event bytes and blobs go out as they are; a damaged block of events stops the export, and so does a damaged blob,
 //! because its name would lie.
 
+use std::collections::{BTreeMap, BTreeSet};
 use std::fs::{self, File};
 use std::io::{self, BufWriter, Write};
 use std::path::{Path, PathBuf};
 
 use canon::{Digest, sha256};
-use domain::{Event, Kind, Position};
+use domain::{BLOB_MEMBER, Event, Kind, NamedBlob, Position, State, Visibility};
 use engine::port::StoreFault;
 use serde_json::{Value, json};
 use sha2::{Digest as _, Sha256};
@@ -40,8 +44,20 @@ pub struct Exported {
     pub receipts: u64,
     /// How many of the events are headers that pruning left.
     pub pruned: u64,
+    /// How many blobs were left out because they are not public.
+    pub withheld: u64,
     /// Digest of `events.jsonl`.
     pub events_sha256: Digest,
+}
+
+/// Which content goes out.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
+pub enum Content {
+    /// All of it, as in the data directory.
+    #[default]
+    Whole,
+    /// What is known to be public, for an auditor.
+    Public,
 }
 
 /// Signs the bytes of a manifest and returns the note.
@@ -56,6 +72,8 @@ pub struct Evidence<'a> {
     pub checkpoint: Option<&'a str>,
     /// Signs the manifest: it gets its bytes and returns the note.
     pub seal: Option<&'a SealManifest<'a>>,
+    /// Which content goes out.
+    pub content: Content,
 }
 
 impl std::fmt::Debug for Evidence<'_> {
@@ -63,6 +81,7 @@ impl std::fmt::Debug for Evidence<'_> {
         f.debug_struct("Evidence")
             .field("keys", &self.keys)
             .field("checkpoint", &self.checkpoint)
+            .field("content", &self.content)
             .finish_non_exhaustive()
     }
 }
@@ -87,7 +106,11 @@ pub fn export(
     let _ = fs::remove_dir_all(&aside.0);
     let blobs = aside.0.join("blobs");
     make_private(&blobs).map_err(AuditError::file(&blobs))?;
-    let found = write_events(&audit, &aside.0, progress)?;
+    let mut public = match evidence.content {
+        Content::Whole => None,
+        Content::Public => Some(Public::default()),
+    };
+    let found = write_events(&audit, &aside.0, public.as_mut(), progress)?;
     let events = &found.written;
     let mut files = vec![("events.jsonl", events.sha256)];
     let (receipts, sha256) = write_receipts(&audit, &aside.0, &found.issued)?;
@@ -102,15 +125,26 @@ pub fn export(
             files.push((name, canon::sha256(bytes)));
         }
     }
-    let (blob_count, blob_bytes) = write_blobs(&audit, &blobs)?;
+    let public = public.map(|public| public.blobs(&audit)).transpose()?;
+    let (written, withheld) = write_blobs(&audit, &blobs, public.as_ref())?;
     let exported = Exported {
         events: events.lines,
-        blobs: blob_count,
+        blobs: written.count,
         receipts,
         pruned: found.pruned,
+        withheld: withheld.len() as u64,
         events_sha256: events.sha256,
     };
-    let manifest = manifest(&audit, &exported, &files, found.first, blob_bytes);
+    let mut manifest = manifest(&audit, &exported, &files, found.first, written.bytes);
+    if let Value::Object(members) = &mut manifest {
+        if evidence.content == Content::Public {
+            members.insert("content".to_owned(), "public".into());
+            members.insert("withheld".to_owned(), json!(withheld));
+        }
+        if !found.repaired.is_empty() {
+            members.insert("repaired".to_owned(), json!(found.repaired));
+        }
+    }
     let mut manifest = canon::jcs(&manifest);
     manifest.push(b'\n');
     write(&aside.0.join("manifest.json"), &[&manifest])?;
@@ -198,13 +232,18 @@ struct Events {
     /// Digests of the receipts that they issued.
     issued: Vec<Digest>,
     pruned: u64,
+    /// The ids of those that a repair left headers of.
+    repaired: Vec<String>,
 }
 
 fn write_events(
     audit: &Audit,
     out: &Path,
+    mut public: Option<&mut Public>,
     progress: &mut dyn FnMut(u64, u64),
 ) -> Result<Events, AuditError> {
+    let noted = audit.repaired()?;
+    let mut repaired = Vec::new();
     let mut lines = Lines::create(out.join("events.jsonl"))?;
     let mut first = None;
     let mut issued = Vec::new();
@@ -221,7 +260,15 @@ fn write_events(
             first.get_or_insert(row.position);
             lines.add(&row.bytes)?;
             issued.extend(issued_by(&row.bytes));
-            pruned += u64::from(is_header(&row.bytes));
+            if let Some(public) = public.as_deref_mut() {
+                public.event(&row.bytes);
+            }
+            if noted.contains_key(&row.position) {
+                repaired.push(audit.name().id(row.position));
+                issued.extend(issued_at(audit, row.position)?);
+            } else {
+                pruned += u64::from(is_header(&row.bytes));
+            }
         }
         progress(lines.lines, audit.head().0);
     }
@@ -230,7 +277,82 @@ fn write_events(
         first,
         issued,
         pruned,
+        repaired,
     })
+}
+
+/// Returns the digest of the receipt that a lost event issued, as its document says.
+fn issued_at(audit: &Audit, position: Position) -> Result<Option<Digest>, AuditError> {
+    let stored = audit.document(position)?;
+    let document = stored.and_then(|stored| stored.document().ok());
+    Ok(document.and_then(|document| match document.state {
+        State::Receipt(receipt) if !receipt.imported => Some(receipt.content),
+        _ => None,
+    }))
+}
+
+/// What events show to be public. Everything else is not.
+#[derive(Default)]
+struct Public {
+    blobs: BTreeSet<Digest>,
+    /// Artifacts, and whether they are.
+    artifacts: BTreeMap<Box<str>, bool>,
+    /// Requests of replays: they are when all that they give is.
+    requests: BTreeSet<Digest>,
+}
+
+impl Public {
+    fn event(&mut self, bytes: &[u8]) {
+        let Ok(event) = Event::parse(bytes) else {
+            return;
+        };
+        if event.is_header() || event.is_substituted() {
+            return;
+        }
+        let word = event.payload.get("visibility");
+        let is_public = word.is_none_or(|word| word == Visibility::Public.as_str());
+        if is_public && let Some(Value::Object(moved)) = event.payload.get(BLOB_MEMBER) {
+            let stated = moved
+                .values()
+                .filter_map(|moved| moved.get("sha256")?.as_str());
+            self.blobs
+                .extend(stated.filter_map(|text| Digest::parse(text).ok()));
+        }
+        let Ok(kind) = event.kind() else { return };
+        let named = kind.named_blob();
+        let digest = named.digest(&event);
+        match named {
+            NamedBlob::Receipt => self.blobs.extend(digest),
+            NamedBlob::Request => self.requests.extend(digest),
+            NamedBlob::Content => {
+                let id = event.resource.id.clone();
+                let is_public = *self
+                    .artifacts
+                    .entry(id)
+                    .or_insert(word.is_some() && is_public);
+                self.blobs.extend(digest.filter(|_| is_public));
+            }
+            // States of checkpoints are for replays only; plans and bundles hold what is not public too.
+            NamedBlob::State | NamedBlob::Plan | NamedBlob::Bundle | NamedBlob::None => {}
+        }
+    }
+
+    fn blobs(mut self, audit: &Audit) -> Result<BTreeSet<Digest>, AuditError> {
+        for digest in self.requests {
+            let bytes = audit.blob(&digest)?.unwrap_or_default();
+            let stored: Value = serde_json::from_slice(&bytes).unwrap_or_default();
+            let overrides = stored
+                .get("request")
+                .and_then(|request| request.get("overrides")?.as_object());
+            let is_public = overrides.is_some_and(|given| {
+                given
+                    .values()
+                    .all(|given| given.get("visibility") == Some(&json!(Visibility::Public)))
+            });
+            self.blobs.extend(is_public.then_some(digest));
+        }
+        Ok(self.blobs)
+    }
 }
 
 fn is_header(bytes: &[u8]) -> bool {
@@ -269,10 +391,26 @@ fn write_receipts(
     Ok((written.lines, written.sha256))
 }
 
-fn write_blobs(audit: &Audit, out: &Path) -> Result<(u64, u64), AuditError> {
-    let mut count = 0;
-    let mut total = 0;
+/// The blobs that were written.
+#[derive(Default)]
+struct Blobs {
+    count: u64,
+    bytes: u64,
+}
+
+/// Writes blobs, those of a set or all; returns those that it left out.
+fn write_blobs(
+    audit: &Audit,
+    out: &Path,
+    public: Option<&BTreeSet<Digest>>,
+) -> Result<(Blobs, Vec<Digest>), AuditError> {
+    let mut written = Blobs::default();
+    let mut withheld = Vec::new();
     for digest in audit.blobs()? {
+        if public.is_some_and(|public| !public.contains(&digest)) {
+            withheld.push(digest);
+            continue;
+        }
         let Some(bytes) = audit.blob(&digest)? else {
             continue;
         };
@@ -281,10 +419,10 @@ fn write_blobs(audit: &Audit, out: &Path) -> Result<(u64, u64), AuditError> {
             return Err(StoreFault::new(problem).into());
         }
         write(&out.join(digest.hex()), &[&bytes])?;
-        count += 1;
-        total += bytes.len() as u64;
+        written.count += 1;
+        written.bytes += bytes.len() as u64;
     }
-    Ok((count, total))
+    Ok((written, withheld))
 }
 
 fn write(file: &Path, parts: &[&[u8]]) -> Result<(), AuditError> {

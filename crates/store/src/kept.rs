@@ -119,18 +119,6 @@ fn guard_of(content: &str) -> String {
     digest.chars().take(GUARD_DIGITS).collect()
 }
 
-/// Writes down how many frames the write-ahead log has after a commit of a process that does not hold the directory. The one
-/// that holds it writes over this with its next commit, which counts those frames too.
-pub(crate) fn note_frames(directory: &Path, frames: u64) -> io::Result<()> {
-    let Ok(Some(mut kept)) = read(directory) else {
-        return Ok(());
-    };
-    let salts = wal::salts(&mut File::open(wal::path(directory))?)?;
-    kept.wal = salts.map(|salts| (salts, frames));
-    let mut file = private().write(true).open(path(directory))?;
-    file.write_all(kept.text().as_bytes())
-}
-
 /// The file, open for the one process that writes.
 #[derive(Debug)]
 pub(crate) struct Keeper {

@@ -174,7 +174,8 @@ pub(crate) fn keep_aside(directory: &Path) -> io::Result<PathBuf> {
     Ok(folder)
 }
 
-fn has_tables(connection: &Connection) -> bool {
+/// True when a database has our tables: the commit that made them may be among what is lost.
+pub(crate) fn has_tables(connection: &Connection) -> bool {
     let events = "SELECT 1 FROM sqlite_schema WHERE name = 'events'";
     connection
         .prepare(events)

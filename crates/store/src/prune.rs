@@ -83,7 +83,7 @@ pub fn prune(
 }
 
 /// Takes a directory to remove things from it.
-fn claimed(directory: &Path) -> Result<(directory::Lock, Blocks), AuditError> {
+pub(crate) fn claimed(directory: &Path) -> Result<(directory::Lock, Blocks), AuditError> {
     directory::check(directory)?;
     let lock = directory::claim(directory)?;
     let kept = kept::read(directory)?;
@@ -106,7 +106,7 @@ fn claimed(directory: &Path) -> Result<(directory::Lock, Blocks), AuditError> {
 }
 
 /// Moves what was done into the database file.
-fn closed(connection: &Blocks) -> Result<(), AuditError> {
+pub(crate) fn closed(connection: &Blocks) -> Result<(), AuditError> {
     let truncate = "PRAGMA wal_checkpoint(TRUNCATE)";
     connection
         .query_row(truncate, [], |_| Ok(()))
@@ -451,7 +451,7 @@ fn less(before: &[u8], after: &[u8]) -> u64 {
 }
 
 /// An error of ours inside a transaction.
-fn inside(error: impl std::error::Error + Send + Sync + 'static) -> rusqlite::Error {
+pub(crate) fn inside(error: impl std::error::Error + Send + Sync + 'static) -> rusqlite::Error {
     rusqlite::Error::ToSqlConversionFailure(error.into())
 }
 

@@ -14,6 +14,7 @@ use crate::blocks::{Blocks, Damage};
 use crate::fault::fault;
 use crate::row::{DocumentRow, id_bytes, sql};
 use crate::rows::Table;
+use crate::schema;
 
 /// Reads several things as of one commit, or as of the transaction under way.
 fn snapshot<T>(
@@ -324,9 +325,8 @@ pub(crate) fn blob(blocks: &Blocks, digest: &Digest) -> Result<Option<Vec<u8>>, 
     })
 }
 
-const API_KEY: &str =
-    "SELECT id, digest, actor, workspaces, scopes, created_at, revoked_at FROM api_keys";
-const API_KEY_BY_DIGEST: &str = "SELECT id, digest, actor, workspaces, scopes, created_at, revoked_at \
+const API_KEY: &str = "SELECT id, digest, actor, workspaces, scopes, created_at, revoked_at, expires_at FROM api_keys";
+const API_KEY_BY_DIGEST: &str = "SELECT id, digest, actor, workspaces, scopes, created_at, revoked_at, expires_at \
      FROM api_keys WHERE digest = ?1 ORDER BY number LIMIT 1";
 
 pub(crate) fn api_key(
@@ -344,8 +344,13 @@ pub(crate) fn api_key(
 }
 
 pub(crate) fn api_keys(connection: &Connection) -> Result<Vec<ApiKey>, StoreFault> {
+    // Keys of a log that no newer program opened yet have no end.
+    let columns = match schema::keys_expire(connection).map_err(fault)? {
+        true => API_KEY.to_owned(),
+        false => API_KEY.replace("expires_at", "NULL"),
+    };
     let mut select = connection
-        .prepare_cached(&format!("{API_KEY} ORDER BY number"))
+        .prepare_cached(&format!("{columns} ORDER BY number"))
         .map_err(fault)?;
     let rows = select.query_map([], read_api_key).map_err(fault)?;
     rows.collect::<rusqlite::Result<_>>().map_err(fault)
@@ -367,13 +372,14 @@ fn read_api_key(row: &Row<'_>) -> rusqlite::Result<ApiKey> {
         scopes: list(4, row.get(4)?)?,
         created_at: Timestamp::from_micros(row.get(5)?),
         revoked_at: row.get::<_, Option<i64>>(6)?.map(Timestamp::from_micros),
+        expires_at: row.get::<_, Option<i64>>(7)?.map(Timestamp::from_micros),
     })
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::{schema, tree};
+    use crate::tree;
 
     #[test]
     fn no_read_scans_or_sorts() {
@@ -391,6 +397,7 @@ mod tests {
             newest_query(ResourceKind::Message, Scope::Session(Position::START)),
             tree::TREE.to_owned(),
             tree::LEAF_INDEX.to_owned(),
+            tree::HEAD_SIZE.to_owned(),
             tree::LEAVES.to_owned(),
             tree::TREE_HASHES.to_owned(),
             LINKED.to_owned(),

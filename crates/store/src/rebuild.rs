@@ -34,6 +34,15 @@ pub struct Rebuilt {
     pub problems: Vec<Problem>,
 }
 
+/// What is not folded.
+#[derive(Default)]
+struct Kept {
+    /// Resources that depend on headers.
+    resources: BTreeSet<Position>,
+    /// Positions of which a repair left not even an envelope.
+    gone: BTreeSet<Position>,
+}
+
 /// A database that is gone with its owner.
 struct Aside {
     connection: Option<Connection>,
@@ -67,10 +76,11 @@ pub fn rebuild(
         file,
     };
     let mut rebuilt = Rebuilt::default();
+    let mut kept = Kept::default();
     if let Some(connection) = &aside.connection
-        && fold(&audit, connection, &mut rebuilt, progress)?
+        && fold(&audit, connection, &mut rebuilt, &mut kept, progress)?
     {
-        compare(&audit, connection, &mut rebuilt)?;
+        compare(&audit, connection, &mut rebuilt, &kept)?;
     }
     Ok(rebuilt)
 }
@@ -80,22 +90,19 @@ fn fold(
     audit: &Audit,
     aside: &Connection,
     rebuilt: &mut Rebuilt,
+    kept: &mut Kept,
     progress: &mut dyn FnMut(u64, u64),
 ) -> Result<bool, AuditError> {
     let mut after = Position::START;
-    let mut kept = BTreeSet::new();
     loop {
         let rows = audit.events(after)?;
         if rows.is_empty() {
-            rebuilt.kept = kept.len() as u64;
+            rebuilt.kept = kept.resources.len() as u64;
             return Ok(true);
         }
         for row in rows {
             let (position, folded) = match row {
-                Ok(row) => (
-                    row.position,
-                    fold_one(audit, aside, &row, rebuilt, &mut kept)?,
-                ),
+                Ok(row) => (row.position, fold_one(audit, aside, &row, rebuilt, kept)?),
                 Err(damaged) => (damaged.first, Err(damaged.to_string())),
             };
             if let Err(problem) = folded {
@@ -115,7 +122,7 @@ fn fold_one(
     aside: &Connection,
     row: &StoredEvent,
     rebuilt: &mut Rebuilt,
-    kept: &mut BTreeSet<Position>,
+    kept: &mut Kept,
 ) -> Result<Result<(), String>, AuditError> {
     let event = match read_event(audit.name(), row) {
         Ok(event) => event,
@@ -125,9 +132,22 @@ fn fold_one(
         rebuilt.pruned += 1;
         rebuilt.whole_from = Some(row.position.plus(1));
     }
-    if is_unfoldable(&event) || kept.contains(&row.resource) {
-        kept.insert(row.resource);
-        return keep(audit, aside, &event, row);
+    if event.is_lost() {
+        kept.gone.insert(row.position);
+        // What it created stands as it is stored.
+        if let Some(created) = audit.document(row.position)? {
+            kept.resources.insert(created.key);
+            created.put(aside).map_err(fault)?;
+        }
+        return Ok(Ok(()));
+    }
+    let previous = event.previous_event_id.as_deref();
+    let after_gap = previous
+        .and_then(|id| audit.name().position(id))
+        .is_some_and(|previous| kept.gone.contains(&previous));
+    if is_unfoldable(&event) || after_gap || kept.resources.contains(&row.resource) {
+        kept.resources.insert(row.resource);
+        return keep(audit, aside, &event, row, after_gap);
     }
     let mut scratch = Scratch::default();
     for id in named(&event) {
@@ -152,11 +172,13 @@ fn keep(
     aside: &Connection,
     event: &Event,
     row: &StoredEvent,
+    after_gap: bool,
 ) -> Result<Result<(), String>, AuditError> {
     let before = read::document(aside, &event.resource.id)?;
     let follows = before.as_ref().map_or(1, |before| before.version + 1);
     let tip = before.as_ref().map(|before| audit.name().id(before.tip));
-    if event.sequence != follows || event.previous_event_id.as_deref() != tip.as_deref() {
+    let linked = event.sequence == follows && event.previous_event_id.as_deref() == tip.as_deref();
+    if !linked && !after_gap {
         return Ok(Err("does not follow the events before it".to_owned()));
     }
     let Some(mut stored) = audit.document(row.resource)? else {
@@ -193,7 +215,12 @@ fn named(event: &Event) -> impl Iterator<Item = &str> {
     .flatten()
 }
 
-fn compare(audit: &Audit, aside: &Connection, rebuilt: &mut Rebuilt) -> Result<(), AuditError> {
+fn compare(
+    audit: &Audit,
+    aside: &Connection,
+    rebuilt: &mut Rebuilt,
+    kept: &Kept,
+) -> Result<(), AuditError> {
     let mut stored = Rows::new(|after| audit.documents(after));
     let mut folded = Rows::new(|after| Ok(documents(aside, after)?));
     let mut left = stored.next()?;
@@ -204,6 +231,10 @@ fn compare(audit: &Audit, aside: &Connection, rebuilt: &mut Rebuilt) -> Result<(
             (Some(row), None) => (row.clone(), Some("has no events".to_owned())),
             (Some(row), Some(fold)) if row.key < fold.key => {
                 (row.clone(), Some("has no events".to_owned()))
+            }
+            // The last event that changed it is lost.
+            (Some(row), Some(fold)) if row.key == fold.key && kept.gone.contains(&row.tip) => {
+                (fold.clone(), None)
             }
             (Some(row), Some(fold)) if row.key == fold.key => {
                 let columns = fold.difference(row);

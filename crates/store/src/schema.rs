@@ -4,16 +4,19 @@
 //! `read`: a list or a stream reads the rows it returns and no others, however long the log is. Messages are listed by
 //! Session alone: the wider indexes are without them, and an append writes two pages less.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::path::Path;
 use std::time::Duration;
 
 use canon::Digest;
-use domain::Position;
+use domain::{Position, ResourceKind};
 use rusqlite::config::DbConfig;
 use rusqlite::{Connection, OpenFlags, OptionalExtension, TransactionBehavior};
 
 use crate::directory::{OpenError, database, private};
+use crate::row::DocumentRow;
+use crate::tree;
+use crate::write::sealed_head;
 
 /// The version of the tables, kept in the database itself; the data directory's format covers all files.
 const SCHEMA_VERSION: i64 = 2;
@@ -94,6 +97,8 @@ const TABLES: &str = "
         last INTEGER NOT NULL
     ) STRICT;
 
+    CREATE TABLE heads(root BLOB PRIMARY KEY, size INTEGER NOT NULL) STRICT, WITHOUT ROWID;
+
     CREATE TABLE api_keys(
         number INTEGER PRIMARY KEY,
         id TEXT NOT NULL UNIQUE,
@@ -102,7 +107,8 @@ const TABLES: &str = "
         workspaces TEXT,
         scopes TEXT NOT NULL,
         created_at INTEGER NOT NULL,
-        revoked_at INTEGER
+        revoked_at INTEGER,
+        expires_at INTEGER
     ) STRICT;
     CREATE INDEX api_keys_digest ON api_keys(digest);
 ";
@@ -171,20 +177,79 @@ fn complete(connection: &mut Connection) -> rusqlite::Result<()> {
     let complete = |connection: &Connection| -> rusqlite::Result<bool> {
         let index = "SELECT 1 FROM sqlite_schema WHERE name = 'documents_session_open'";
         let has_indexes = connection.prepare(index)?.exists([])?;
-        Ok(has_indexes && seal_of(connection, Sealed::ApiKeys)?.is_some())
+        let is_sealed = seal_of(connection, Sealed::ApiKeys)?.is_some();
+        Ok(has_indexes
+            && is_sealed
+            && keeps_head(connection)?
+            && has_heads(connection)?
+            && keys_expire(connection)?)
     };
     if complete(connection)? {
         return Ok(());
     }
     let transaction = connection.transaction_with_behavior(TransactionBehavior::Immediate)?;
     transaction.execute_batch(ADDITIONS)?;
+    if !has_heads(&transaction)? {
+        index_heads(&transaction)?;
+    }
+    if !keys_expire(&transaction)? {
+        transaction.execute_batch("ALTER TABLE api_keys ADD COLUMN expires_at INTEGER")?;
+    }
     if seal_of(&transaction, Sealed::Secret)?.is_none() {
         let select = "SELECT value FROM meta WHERE name = 'secret'";
         let secret: Vec<u8> = transaction.query_row(select, [], |row| row.get(0))?;
         keep_seal(&transaction, Sealed::Secret, canon::sha256(&secret))?;
     }
     seal_api_keys(&transaction)?;
+    transaction.execute(
+        "INSERT OR REPLACE INTO meta(name, value) VALUES ('keeps_head', 1)",
+        [],
+    )?;
     transaction.commit()
+}
+
+/// True when sealed heads can be found by their roots.
+pub(crate) fn has_heads(connection: &Connection) -> rusqlite::Result<bool> {
+    connection
+        .prepare("SELECT 1 FROM sqlite_schema WHERE name = 'heads'")?
+        .exists([])
+}
+
+/// Writes down every sealed head by its root, once.
+fn index_heads(connection: &Connection) -> rusqlite::Result<()> {
+    connection.execute_batch(
+        "CREATE TABLE heads(root BLOB PRIMARY KEY, size INTEGER NOT NULL) STRICT, WITHOUT ROWID",
+    )?;
+    let columns = DocumentRow::COLUMNS;
+    let kind = ResourceKind::Batch.number();
+    let text = format!(
+        "SELECT {columns} FROM documents INDEXED BY documents_kind WHERE kind = ?1 AND kind <> 4"
+    );
+    let mut select = connection.prepare(&text)?;
+    let mut rows = select.query([kind])?;
+    while let Some(row) = rows.next()? {
+        // One that cannot be read is found by verification, and named by nothing.
+        let document = DocumentRow::read(row)?.document();
+        let head = document.ok().as_ref().and_then(sealed_head);
+        if let Some((size, root)) = head {
+            tree::put_head(connection, size, &root)?;
+        }
+    }
+    Ok(())
+}
+
+/// True when API keys can have an end.
+pub(crate) fn keys_expire(connection: &Connection) -> rusqlite::Result<bool> {
+    connection
+        .prepare_cached("SELECT 1 FROM pragma_table_info('api_keys') WHERE name = 'expires_at'")?
+        .exists([])
+}
+
+/// True when programs that write down how far the log has come worked here: then the file must be there.
+pub(crate) fn keeps_head(connection: &Connection) -> rusqlite::Result<bool> {
+    connection
+        .prepare("SELECT 1 FROM meta WHERE name = 'keeps_head'")?
+        .exists([])
 }
 
 /// Made by the first prune of a log; most logs have none of it. `pruned` says of a Task how many headers stand for its
@@ -222,6 +287,46 @@ pub(crate) fn pruned(
         let headers = Digest::from_bytes(row.get(2)?);
         Ok((Position(row.get(0)?), (row.get(1)?, headers)))
     })?;
+    rows.collect()
+}
+
+/// Made by the first repair of a log; most logs have none of it. `repaired` lists the headers that stand for what could
+/// not be read, with what each hashes to; `lost_blobs` the blobs whose bytes were not theirs.
+const REPAIR_TABLES: &str = "
+    CREATE TABLE IF NOT EXISTS repaired(position INTEGER PRIMARY KEY, header BLOB NOT NULL) STRICT;
+    CREATE TABLE IF NOT EXISTS lost_blobs(digest BLOB PRIMARY KEY) STRICT, WITHOUT ROWID;
+";
+
+/// Makes the tables that a repair needs, when they are missing.
+pub(crate) fn prepare_repair(connection: &Connection) -> rusqlite::Result<()> {
+    connection.execute_batch(REPAIR_TABLES)
+}
+
+fn has_repair(connection: &Connection) -> rusqlite::Result<bool> {
+    connection
+        .prepare("SELECT 1 FROM sqlite_schema WHERE name = 'lost_blobs'")?
+        .exists([])
+}
+
+/// Returns the positions whose events could not be read, and what the headers in their place hash to.
+pub(crate) fn repaired(connection: &Connection) -> rusqlite::Result<BTreeMap<Position, Digest>> {
+    if !has_repair(connection)? {
+        return Ok(BTreeMap::new());
+    }
+    let mut select = connection.prepare("SELECT position, header FROM repaired")?;
+    let rows = select.query_map([], |row| {
+        Ok((Position(row.get(0)?), Digest::from_bytes(row.get(1)?)))
+    })?;
+    rows.collect()
+}
+
+/// Returns the blobs that a repair found to be lost.
+pub(crate) fn lost_blobs(connection: &Connection) -> rusqlite::Result<BTreeSet<Digest>> {
+    if !has_repair(connection)? {
+        return Ok(BTreeSet::new());
+    }
+    let mut select = connection.prepare("SELECT digest FROM lost_blobs")?;
+    let rows = select.query_map([], |row| Ok(Digest::from_bytes(row.get(0)?)))?;
     rows.collect()
 }
 

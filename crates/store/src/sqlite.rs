@@ -2,7 +2,7 @@
 
 use std::fmt;
 use std::path::{Path, PathBuf};
-use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::atomic::Ordering;
 use std::sync::{Arc, mpsc};
 use std::thread::{self, JoinHandle};
 
@@ -12,18 +12,17 @@ use engine::port::{
     ApiKey, BoxFuture, Claim, ClaimScope, Commit, CommitError, Committed, LeaseName, ListQuery,
     NewestQuery, News, ReadEvents, Scope, Store, StoreFault, StoredEvent, Tree, TreeAppend,
 };
-use rusqlite::TransactionBehavior;
 use tokio::sync::{broadcast, oneshot};
 
 use crate::blocks::Blocks;
 use crate::directory::{self, Lock, OpenError, Presence};
-use crate::fault::{closed, fault};
+use crate::fault::closed;
 use crate::kept::{self, Kept};
 use crate::loss::{self, Loss};
 use crate::schema::{self, Meta, Role};
 use crate::threads::{FileWriters, Readers};
 use crate::wal::Wal;
-use crate::write::{Published, Writer, upsert_api_key};
+use crate::write::{Published, Writer};
 use crate::{blob, checkpoint, read, tree};
 
 /// How to open a store.
@@ -75,6 +74,9 @@ fn lost_of_log(directory: &Path, kept: Option<&Kept>) -> Result<Option<Loss>, Op
 fn last_position(directory: &Path) -> Result<Position, OpenError> {
     let connection = schema::connect(directory, Role::Reader)
         .map_err(|error| OpenError::fault(directory, error))?;
+    if !loss::has_tables(&connection) {
+        return Ok(Position::START);
+    }
     let last = read::last_event(&Blocks::new(connection), Scope::All)
         .map_err(|problem| OpenError::fault(directory, problem))?;
     Ok(last.unwrap_or(Position::START))
@@ -206,8 +208,8 @@ impl SqliteStore {
         Ok(Self::new(directory, meta, published, Some(writing)))
     }
 
-    /// Opens a directory to look into it, beside the process that works in it or without one. Commits are
-    /// refused; API keys can be stored. The head is that of the moment of opening, and no news arrive.
+    /// Opens a directory to look into it, beside the process that works in it or without one. Nothing can be
+    /// written. The head is that of the moment of opening, and no news arrive.
     ///
     /// # Errors
     /// There is no log, a newer program wrote it, or the disk fails.
@@ -474,6 +476,10 @@ impl Store for SqliteStore {
         self.write_or_fault(move |writer| writer.append_leaves(&append))
     }
 
+    fn head_size(&self, root: Digest) -> BoxFuture<'_, Result<Option<u64>, StoreFault>> {
+        self.read(move |connection| tree::head_size(connection, &root))
+    }
+
     fn leaf_index(&self, receipt: Position) -> BoxFuture<'_, Result<Option<u64>, StoreFault>> {
         self.read(move |connection| tree::leaf_index(connection, receipt))
     }
@@ -503,33 +509,10 @@ impl Store for SqliteStore {
     }
 
     fn put_api_key(&self, key: ApiKey) -> BoxFuture<'_, Result<(), StoreFault>> {
-        if self.writing.is_some() {
-            return self.write_or_fault(move |writer| writer.put_api_key(&key));
-        }
-        let directory = Arc::clone(&self.directory);
-        self.read(move |_| put_api_key_beside(&directory, &key).map_err(fault))
+        self.write_or_fault(move |writer| writer.put_api_key(&key))
     }
 }
 
 fn read_only() -> StoreFault {
     StoreFault::new("this process opened the data directory for reading only")
-}
-
-/// Stores a key from a process that does not hold the directory; waits for the one that does.
-fn put_api_key_beside(directory: &Path, key: &ApiKey) -> rusqlite::Result<()> {
-    let mut connection = schema::connect(directory, Role::Writer { full_sync: true })?;
-    let frames = Arc::new(AtomicU64::new(0));
-    let seen = Arc::clone(&frames);
-    connection.wal_hook(Some(move |_: &mut _, frames| {
-        seen.store(u64::try_from(frames).unwrap_or(0), Ordering::Relaxed);
-        Ok(())
-    }))?;
-    let transaction = connection.transaction_with_behavior(TransactionBehavior::Immediate)?;
-    upsert_api_key(&transaction, key)?;
-    transaction.commit()?;
-    // So that losing this commit is noticed: a key that was revoked must not come back.
-    if let Err(error) = kept::note_frames(directory, frames.load(Ordering::Relaxed)) {
-        tracing::warn!(%error, "the position of the newest commit cannot be kept outside the database");
-    }
-    schema::checkpoint_on_close(&connection, !directory::is_held(directory))
 }

@@ -50,6 +50,29 @@ pub(crate) fn tree(connection: &Connection) -> Result<Tree, StoreFault> {
     })
 }
 
+pub(crate) const HEAD_SIZE: &str = "SELECT size FROM heads WHERE root = ?1";
+
+/// Returns the size of a sealed head with a root.
+pub(crate) fn head_size(connection: &Connection, root: &Digest) -> Result<Option<u64>, StoreFault> {
+    connection
+        .prepare_cached(HEAD_SIZE)
+        .and_then(|mut select| {
+            select
+                .query_row([root.as_bytes()], |row| row.get(0))
+                .optional()
+        })
+        .map_err(fault)
+}
+
+/// Writes down a sealed head by its root. Another one of the same root has the same size.
+pub(crate) fn put_head(connection: &Connection, size: u64, root: &Digest) -> rusqlite::Result<()> {
+    let insert = "INSERT OR IGNORE INTO heads(root, size) VALUES (?1, ?2)";
+    connection
+        .prepare_cached(insert)?
+        .execute((root.as_bytes(), sql(size)))
+        .map(drop)
+}
+
 /// Returns the index of the leaf of a Receipt.
 pub(crate) fn leaf_index(
     connection: &Connection,

@@ -21,6 +21,7 @@ use crate::directory::OpenError;
 use crate::fold::{Problem, What, is_unfoldable, read_event, reseal};
 use crate::prune::Headers;
 use crate::row::DocumentRow;
+use crate::schema;
 
 /// What was checked and what is wrong.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
@@ -35,6 +36,14 @@ pub struct Report {
     pub receipts: u64,
     /// How many of the events are headers that pruning left.
     pub pruned: u64,
+    /// How many of the events could not be read and are headers that a repair left.
+    pub repaired: u64,
+    /// How many blobs a repair found to be lost.
+    pub lost_blobs: u64,
+    /// How many API keys were made before keys had events.
+    pub keys_without_events: u64,
+    /// True when no file says how far the log had come, because no program that writes one opened it yet.
+    pub without_head: bool,
     /// True when a copy in a temporary folder was checked, because the directory cannot be written.
     pub copied: bool,
     /// What is wrong; empty when nothing is.
@@ -78,8 +87,17 @@ fn lost(error: &OpenError) -> Report {
 }
 
 fn check(audit: &Audit, progress: &mut dyn FnMut(u64, u64)) -> Result<Report, AuditError> {
-    let mut check = Check::new(audit);
+    let mut check = Check::new(audit)?;
     check.report.copied = audit.is_copy();
+    match (audit.has_head(), schema::keeps_head(audit.connection())) {
+        (true, _) => {}
+        (false, Ok(true)) => {
+            let problem = "the file `head` is missing, which says how far the log had come: whether its end is \
+                 missing too cannot be told; restore it from a backup, or let the next start write it again";
+            check.report(What::Log, problem.to_owned());
+        }
+        (false, _) => check.report.without_head = true,
+    }
     if let Some(error) = audit.unreadable_head() {
         check.report(What::Log, format!("{error}; {}", error.hint()));
     }
@@ -115,10 +133,12 @@ fn check(audit: &Audit, progress: &mut dyn FnMut(u64, u64)) -> Result<Report, Au
         progress(check.report.events, audit.head().0);
     }
     check.headers()?;
+    check.repaired();
     check.documents()?;
     check.blobs()?;
     check.receipts()?;
     let is_sound = check.report.problems.is_empty();
+    check.report.keys_without_events = tables::keys_without_events(audit.connection())?;
     let wrong = tables::check(audit.connection(), audit.head(), is_sound)?;
     check.report.problems.extend(wrong);
     Ok(check.report)
@@ -141,11 +161,16 @@ struct Check<'a> {
     kept: BTreeSet<Position>,
     /// Headers, by the Task they belong to.
     headers: BTreeMap<Position, Headers>,
+    /// Headers that a repair noted and that were not seen yet, with what they hash to.
+    repaired: BTreeMap<Position, Digest>,
+    /// Positions of which a repair left not even an envelope.
+    gone: BTreeSet<Position>,
+    lost_blobs: BTreeSet<Digest>,
 }
 
 impl<'a> Check<'a> {
-    fn new(audit: &'a Audit) -> Self {
-        Self {
+    fn new(audit: &'a Audit) -> Result<Self, AuditError> {
+        Ok(Self {
             audit,
             report: Report::default(),
             scratch: Scratch::default(),
@@ -157,7 +182,10 @@ impl<'a> Check<'a> {
             issued: Vec::new(),
             kept: BTreeSet::new(),
             headers: BTreeMap::new(),
-        }
+            repaired: audit.repaired()?,
+            gone: BTreeSet::new(),
+            lost_blobs: audit.lost_blobs()?,
+        })
     }
 
     fn report(&mut self, what: What, problem: String) {
@@ -196,13 +224,21 @@ impl<'a> Check<'a> {
 
     fn is_lost(&self, position: Position) -> bool {
         let mut ranges = self.lost.iter();
-        ranges.any(|(first, last)| (*first..=*last).contains(&position))
+        self.gone.contains(&position)
+            || ranges.any(|(first, last)| (*first..=*last).contains(&position))
     }
 
     fn event(&mut self, row: &StoredEvent) -> Result<(), AuditError> {
         self.report.events += 1;
         match read_event(self.audit.name(), row) {
             Ok(event) => {
+                if let Some(noted) = self.repaired.remove(&row.position) {
+                    return self.repaired_event(&event, row, noted);
+                }
+                if event.is_lost() {
+                    let problem = "stands for an event that was lost, though no repair left it";
+                    self.report(What::Event(row.position), problem.to_owned());
+                }
                 if event.is_header() {
                     self.report.pruned += 1;
                     let task = row.links.task.unwrap_or(Position::START);
@@ -218,6 +254,50 @@ impl<'a> Check<'a> {
                 self.pass_over(row, version)
             }
         }
+    }
+
+    /// Takes a header that a repair left.
+    fn repaired_event(
+        &mut self,
+        event: &Event,
+        row: &StoredEvent,
+        noted: Digest,
+    ) -> Result<(), AuditError> {
+        self.report.repaired += 1;
+        if sha256(&row.bytes) != noted || !event.is_header() {
+            let problem = "is not the header that a repair left here".to_owned();
+            self.report(What::Event(row.position), problem);
+        }
+        if !event.is_lost() {
+            return self.fold(event, row);
+        }
+        self.gone.insert(row.position);
+        let before = self.before(row).map(|before| before.version + 1);
+        // What it created stands as it is stored, and so does what it changed.
+        if let Some(created) = self.audit.document(row.position)?
+            && let Ok(document) = created.document()
+        {
+            self.issued.extend(receipt::Issued::of_document(&document));
+            self.damaged.insert(document.key);
+            self.ids.insert(document.key, document.id.clone());
+            self.scratch.insert(document);
+        }
+        if row.resource == row.position {
+            return Ok(());
+        }
+        self.pass_over(row, before.unwrap_or(1))
+    }
+
+    /// Every header that a repair noted must be there.
+    fn repaired(&mut self) {
+        if !self.lost.is_empty() {
+            return;
+        }
+        for position in std::mem::take(&mut self.repaired).into_keys() {
+            let problem = "the header that a repair left here is missing".to_owned();
+            self.report(What::Event(position), problem);
+        }
+        self.report.lost_blobs = self.lost_blobs.len() as u64;
     }
 
     fn before(&self, row: &StoredEvent) -> Option<&Document> {
@@ -299,13 +379,17 @@ impl<'a> Check<'a> {
         if let Some(before) = self.before(row) {
             return Ok(Some(before.clone()));
         }
-        let stored = self.audit.document(row.resource)?;
+        self.as_stored(row.resource)
+    }
+
+    fn as_stored(&self, key: Position) -> Result<Option<Document>, AuditError> {
+        let stored = self.audit.document(key)?;
         Ok(stored.and_then(|stored| stored.document().ok()))
     }
 
     /// Takes what the envelope of a pruned event says for what it did.
     fn keep(&mut self, event: &Event, row: &StoredEvent) -> Result<(), AuditError> {
-        self.kept.insert(row.resource);
+        let first = self.kept.insert(row.resource);
         let key = |id: Option<&str>| match id {
             Some(id) if *id == *event.resource.id => Some(row.resource),
             id => Some(self.scratch.document(id?)?.key),
@@ -315,7 +399,12 @@ impl<'a> Check<'a> {
             session: key(event.session_id.as_ref().map(|id| id.as_str())),
             task: key(event.task_id.as_ref().map(|id| id.as_str())),
         };
-        let Some(mut document) = self.stand_in(row)? else {
+        let stand_in = match first {
+            // What the event did to its document is only in the document.
+            true => self.as_stored(row.resource)?,
+            false => self.stand_in(row)?,
+        };
+        let Some(mut document) = stand_in else {
             let problem = "is pruned, and the document that it changed is missing".to_owned();
             self.report(What::Event(row.position), problem);
             return self.pass_over(row, event.sequence);
@@ -459,7 +548,7 @@ impl<'a> Check<'a> {
             }
         }
         for (digest, position) in std::mem::take(&mut self.references) {
-            if !stored.contains(&digest) {
+            if !stored.contains(&digest) && !self.lost_blobs.contains(&digest) {
                 let problem = format!("needs blob `{digest}`, which is missing");
                 self.report(What::Event(position), problem);
             }

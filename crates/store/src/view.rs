@@ -2,8 +2,8 @@
 //!
 //! Beside a process that works in the directory, a view is one transaction of the database. Where nobody works and
 //! everything is in the database file, the file is read as it lies, without locks; should somebody begin to work there
-//! meanwhile, [`View::is_stale`] tells. Where a process left a write-ahead log behind, SQLite keeps an index of it in a
-//! file beside it; a directory that has no place for that is copied.
+//! meanwhile, [`View::is_stale`] tells. Where a process left a write-ahead log behind, SQLite would keep an index of it in a
+//! file beside it; here the index is kept in memory, again without locks. Files that cannot be opened for that are copied.
 
 use std::fs;
 use std::path::{Path, PathBuf};
@@ -27,6 +27,8 @@ pub(crate) struct View {
     pub(crate) loss: Option<Loss>,
     /// Why nothing says how far the log had come.
     pub(crate) unreadable: Option<OpenError>,
+    /// True when there is a file that says it, readable or not.
+    pub(crate) has_head: bool,
     /// The copy that is looked at instead of the directory, gone with the view.
     copy: Option<TempDir>,
     /// What the database file was when it was opened without locks.
@@ -59,17 +61,22 @@ impl View {
                 let connection = as_it_lies(directory).map_err(fault)?;
                 (connection, None, Some(stamp))
             }
-            Some(Wal::Whole { .. } | Wal::Damaged { .. }) => match beside(directory) {
-                Ok(connection) => (connection, None, None),
-                Err(error) => {
-                    let copy = copy(directory).map_err(|_| fault(error))?;
-                    (beside(copy.path()).map_err(fault)?, Some(copy), None)
+            Some(Wal::Whole { .. } | Wal::Damaged { .. }) => {
+                let stamp = stamp(directory);
+                match without_index(directory) {
+                    Ok(connection) => (connection, None, Some(stamp)),
+                    Err(error) => {
+                        let copy = copy(directory).map_err(|_| fault(error))?;
+                        (beside(copy.path()).map_err(fault)?, Some(copy), None)
+                    }
                 }
-            },
+            }
         };
         let blocks = Blocks::new(connection);
+        let has_head = kept.is_some() || unreadable.is_some();
         let loss = kept.and_then(|kept| loss::of_log(&blocks, &kept));
         Ok(Self {
+            has_head,
             blocks,
             loss,
             unreadable,
@@ -100,6 +107,28 @@ fn beside(directory: &Path) -> rusqlite::Result<Connection> {
 
 /// Opens a database that nobody writes, as on a medium that cannot be written.
 fn as_it_lies(directory: &Path) -> rusqlite::Result<Connection> {
+    let connection = open_uri(directory, "immutable=1", OpenFlags::SQLITE_OPEN_READ_ONLY)?;
+    schema::configure(&connection, Role::Reader)?;
+    begin(connection)
+}
+
+/// Opens a database with its write-ahead log, and keeps the index of that in memory: what asks for the database alone needs
+/// no index that others could share, and this way of opening it takes no locks.
+fn without_index(directory: &Path) -> rusqlite::Result<Connection> {
+    // SQLite would go on with a file that it may only read, and ask for an index after all.
+    let writable = fs::OpenOptions::new().write(true).open(database(directory));
+    writable.map_err(|error| rusqlite::Error::ToSqlConversionFailure(error.into()))?;
+    let connection = open_uri(
+        directory,
+        "vfs=unix-none",
+        OpenFlags::SQLITE_OPEN_READ_WRITE,
+    )?;
+    connection.pragma_update(None, "locking_mode", "EXCLUSIVE")?;
+    schema::configure(&connection, Role::Reader)?;
+    begin(connection)
+}
+
+fn open_uri(directory: &Path, options: &str, mode: OpenFlags) -> rusqlite::Result<Connection> {
     let mut uri = "file:".to_owned();
     for byte in database(directory).as_os_str().as_encoded_bytes() {
         match byte {
@@ -108,13 +137,10 @@ fn as_it_lies(directory: &Path) -> rusqlite::Result<Connection> {
             byte => uri.push_str(&format!("%{byte:02x}")),
         }
     }
-    uri.push_str("?immutable=1");
-    let flags = OpenFlags::SQLITE_OPEN_READ_ONLY
-        | OpenFlags::SQLITE_OPEN_NO_MUTEX
-        | OpenFlags::SQLITE_OPEN_URI;
-    let connection = Connection::open_with_flags(uri, flags)?;
-    schema::configure(&connection, Role::Reader)?;
-    begin(connection)
+    uri.push('?');
+    uri.push_str(options);
+    let flags = mode | OpenFlags::SQLITE_OPEN_NO_MUTEX | OpenFlags::SQLITE_OPEN_URI;
+    Connection::open_with_flags(uri, flags)
 }
 
 fn begin(connection: Connection) -> rusqlite::Result<Connection> {

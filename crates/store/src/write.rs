@@ -372,16 +372,17 @@ impl Writer {
 }
 
 /// Writes a key in the transaction under way.
-pub(crate) fn upsert_api_key(connection: &Connection, key: &ApiKey) -> rusqlite::Result<()> {
+fn upsert_api_key(connection: &Connection, key: &ApiKey) -> rusqlite::Result<()> {
     let list = |names: &Vec<String>| {
         serde_json::to_string(names)
             .map_err(|error| rusqlite::Error::ToSqlConversionFailure(error.into()))
     };
     connection.execute(
-        "INSERT INTO api_keys(id, digest, actor, workspaces, scopes, created_at, revoked_at) \
-         VALUES (?1, ?2, ?3, ?4, ?5, ?6, ?7) ON CONFLICT(id) DO UPDATE SET \
+        "INSERT INTO api_keys(id, digest, actor, workspaces, scopes, created_at, revoked_at, expires_at) \
+         VALUES (?1, ?2, ?3, ?4, ?5, ?6, ?7, ?8) ON CONFLICT(id) DO UPDATE SET \
          digest = excluded.digest, actor = excluded.actor, workspaces = excluded.workspaces, \
-         scopes = excluded.scopes, created_at = excluded.created_at, revoked_at = excluded.revoked_at",
+         scopes = excluded.scopes, created_at = excluded.created_at, revoked_at = excluded.revoked_at, \
+         expires_at = excluded.expires_at",
         (
             &key.id,
             key.digest.as_bytes(),
@@ -390,6 +391,7 @@ pub(crate) fn upsert_api_key(connection: &Connection, key: &ApiKey) -> rusqlite:
             list(&key.scopes)?,
             key.created_at.as_micros(),
             key.revoked_at.map(domain::Timestamp::as_micros),
+            key.expires_at.map(domain::Timestamp::as_micros),
         ),
     )?;
     schema::seal_api_keys(connection)
@@ -445,22 +447,25 @@ fn turn(
             .and_then(|mut delete| delete.execute([sql(name.0)]))
             .map_err(commit_fault)?;
     }
+    for key in &turn.api_keys {
+        upsert_api_key(connection, key).map_err(commit_fault)?;
+    }
     if let Some(newest) = turn.events.last() {
         transaction.counters.newest = Some(sha256(&newest.bytes));
     }
-    if let Some(tree) = turn
-        .documents
-        .iter()
-        .rev()
-        .find_map(|document| sealed_head(document))
-    {
+    let heads = turn.documents.iter();
+    let heads: Vec<(u64, Digest)> = heads.filter_map(|document| sealed_head(document)).collect();
+    for (size, root) in &heads {
+        tree::put_head(connection, *size, root).map_err(commit_fault)?;
+    }
+    if let Some(tree) = heads.last().copied() {
         transaction.counters.tree = Some(tree);
     }
     transaction.counters.head += commit.event_count;
     Ok((Committed { first, leases }, turn.events))
 }
 
-fn sealed_head(document: &Document) -> Option<(u64, Digest)> {
+pub(crate) fn sealed_head(document: &Document) -> Option<(u64, Digest)> {
     match &document.state {
         State::Batch(batch) => Some((batch.size, batch.root)),
         _ => None,

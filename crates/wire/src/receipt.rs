@@ -331,6 +331,26 @@ fn contradicted(body: &Map<String, Value>, payload: &Map<String, Value>) -> Opti
         let text = value.and_then(Value::as_str)?;
         Timestamp::parse(text).ok()
     };
+    // Nothing else stands beside the payload, where a reader could take it for part of what was signed.
+    const WIRE: [&str; 4] = ["schema_version", "subject", "issued_at", "signature"];
+    let mut around = wire.into_iter().flat_map(Map::keys);
+    if around.any(|name| !WIRE.contains(&name.as_str())) {
+        return Some("wire");
+    }
+    // A receipt changes by verifications only: its last change is the last of them, or its own making.
+    let verdict = body
+        .get("verification")
+        .filter(|verdict| !verdict.is_null());
+    let changed = match verdict {
+        Some(verdict) => verdict.get("checked_at"),
+        None => body.get("created_at"),
+    };
+    let updated = body.get("updated_at");
+    if updated.is_some() && time(updated) != time(changed)
+        || time(updated).is_none() != updated.is_none()
+    {
+        return Some("updated_at");
+    }
     // It was stored when it was issued, or later: as a replay's or as one of another server.
     let (created, issued) = (time(body.get("created_at")), time(payload.get("issued_at")));
     let is_early = created

@@ -39,7 +39,7 @@ fn jcs(bytes: &[u8]) -> Result<Vec<u8>, Problem> {
     if let Some(integer) = changed_integer(bytes) {
         return Err(Problem::new(
             format!("stdin: the integer `{integer}` would become another number"),
-            "write the integer as a string; a double cannot hold it",
+            "write the integer as a string; as a number it would get other digits",
         ));
     }
     Ok(canon::jcs(&value))

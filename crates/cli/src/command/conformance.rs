@@ -15,6 +15,8 @@ pub(crate) async fn run(args: ConformanceArgs) -> anyhow::Result<Exit> {
         key: args.key,
         other_key: args.other_key,
         approver_key: args.approver_key,
+        dead_keys: args.dead_key,
+        make_key: args.make_key,
         restart: args.restart,
         published: args.suite,
         timeout: Duration::from_secs(args.timeout),

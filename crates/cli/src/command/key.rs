@@ -1,11 +1,12 @@
-//! `reprise key`: API keys, straight in the data directory, also while a server is running.
+//! `reprise key`: API keys of a data directory, also while a server is running. Each change is an event in the log.
 //!
 //! The text of a key exists in two places only: where it is shown once, and in the first key's file. The store has
 //! its SHA-256.
 
 mod first;
+mod operator;
 
-use std::time::{SystemTime, UNIX_EPOCH};
+use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
 use canon::Digest;
 use domain::{Timestamp, WorkspaceId};
@@ -17,6 +18,8 @@ use store::SqliteStore;
 use crate::args::{DataArgs, KeyCommand, KeyCreateArgs, KeyGrantArgs, KeyListArgs, KeyRevokeArgs};
 use crate::exit::{Exit, OrHint, Problem};
 use crate::output::{Output, Paint, Table, shorten, talk};
+
+pub(crate) use operator::Door;
 
 pub(crate) use first::{APPROVER_KEY_FILE, FirstKey, KEY_FILE, ensure_first_keys, write_secret};
 
@@ -56,7 +59,9 @@ async fn create(args: KeyCreateArgs) -> anyhow::Result<Exit> {
     }
     let workspaces = workspaces(&args.workspace)?;
     let scopes = scopes(&args.scope, args.read_only)?;
-    let store = open(&args.data)?;
+    let expires_at = args.expires.as_deref().map(end).transpose()?;
+    // A directory without a log is refused, not made.
+    drop(open(&args.data)?);
     let text = new_text()?;
     let key = ApiKey {
         id: new_id()?,
@@ -66,19 +71,19 @@ async fn create(args: KeyCreateArgs) -> anyhow::Result<Exit> {
         scopes,
         created_at: now(),
         revoked_at: None,
+        expires_at,
     };
-    store.put_api_key(key.clone()).await.or_hint(
-        "the key was not stored",
-        "check that the disk has room and lets this user write",
-    )?;
+    operator::change(&args.data.data, key.clone()).await?;
     if args.json {
         Output::stdout().json(&json!({
             "id": key.id, "actor": key.actor, "scopes": key.scopes, "workspaces": key.workspaces, "key": text,
+            "expires_at": key.expires_at.map(|time| time.to_string()),
         }))?;
         return Ok(Exit::Ok);
     }
+    let until = expires_at.map_or_else(String::new, |end| format!(", until {end}"));
     talk(format_args!(
-        "made {} for `{}`: {} in {}",
+        "made {} for `{}`: {} in {}{until}",
         key.id,
         key.actor,
         key.scopes.join(" "),
@@ -144,6 +149,7 @@ async fn list(args: KeyListArgs) -> anyhow::Result<Exit> {
     for key in &keys {
         let (state, paint) = match key.revoked_at {
             Some(_) => ("revoked", Some(Paint::Bad)),
+            None if key.is_expired(now()) => ("expired", Some(Paint::Bad)),
             None => ("active", None),
         };
         let created = key.created_at.to_string();
@@ -183,6 +189,7 @@ fn as_json(key: &ApiKey) -> Value {
         "scopes": key.scopes,
         "created_at": key.created_at.to_string(),
         "revoked_at": key.revoked_at.map(|time| time.to_string()),
+        "expires_at": key.expires_at.map(|time| time.to_string()),
     })
 }
 
@@ -213,10 +220,8 @@ async fn grant(args: KeyGrantArgs) -> anyhow::Result<Exit> {
     }
     key.scopes.extend(granted);
     let id = key.id.clone();
-    store.put_api_key(key.clone()).await.or_hint(
-        "the key was not changed",
-        "check that the disk has room and lets this user write",
-    )?;
+    drop(store);
+    operator::change(&args.data.data, key.clone()).await?;
     talk(format_args!("{id} may use {} within a second", args.scope));
     told(args.json, &key)
 }
@@ -244,14 +249,40 @@ async fn revoke(args: KeyRevokeArgs) -> anyhow::Result<Exit> {
         revoked_at: Some(now()),
         ..key
     };
-    store.put_api_key(revoked.clone()).await.or_hint(
-        "the key was not revoked",
-        "check that the disk has room and lets this user write",
-    )?;
+    drop(store);
+    operator::change(&args.data.data, revoked.clone()).await?;
     talk(format_args!(
         "revoked {id}; a running server refuses it within a second"
     ));
     told(args.json, &revoked)
+}
+
+/// Reads when a key ends: a time, or how long from now on.
+fn end(text: &str) -> anyhow::Result<Timestamp> {
+    let hint = "write 30d, 12h, 90m or 45s, or a time such as 2027-01-31T00:00:00Z";
+    let problem = |why: &str| Problem::new(format!("`{text}` {why}"), hint);
+    let span = text.char_indices().last().and_then(|(at, unit)| {
+        let seconds: u64 = match unit {
+            'd' => 86_400,
+            'h' => 3_600,
+            'm' => 60,
+            's' => 1,
+            _ => return None,
+        };
+        let count: u64 = text.get(..at)?.parse().ok()?;
+        Some(Duration::from_secs(count.checked_mul(seconds)?))
+    });
+    let end = match span {
+        Some(span) => {
+            let micros = i64::try_from(span.as_micros()).unwrap_or(i64::MAX);
+            Timestamp::from_micros(now().as_micros().saturating_add(micros))
+        }
+        None => Timestamp::parse(text).map_err(|_| problem("is not a time"))?,
+    };
+    match end > now() {
+        true => Ok(end),
+        false => Err(problem("is not ahead").into()),
+    }
 }
 
 /// Returns the text of a new key: 256 random bits.
@@ -298,6 +329,36 @@ mod tests {
         assert_eq!(error.to_string(), "`task:write` is not a scope");
         assert!(workspaces(&named(&["session_1"])).is_err());
         assert_eq!(workspaces(&[]).unwrap(), None);
+    }
+
+    #[test]
+    fn u23_an_end_is_a_span_or_a_time_ahead() {
+        let ahead = |text: &str| end(text).unwrap().as_micros() - now().as_micros();
+        for (text, seconds) in [
+            ("2s", 2),
+            ("90m", 5_400),
+            ("12h", 43_200),
+            ("30d", 2_592_000),
+        ] {
+            let left = seconds * 1_000_000 - ahead(text);
+            assert!((0..1_000_000).contains(&left), "{text}: {left}");
+        }
+        assert_eq!(
+            end("2999-01-31T00:00:00Z").unwrap().to_string(),
+            "2999-01-31T00:00:00.000000Z"
+        );
+        for bad in [
+            "",
+            "d",
+            "0s",
+            "-1d",
+            "3w",
+            "tomorrow",
+            "2001-01-31T00:00:00Z",
+            "é",
+        ] {
+            assert!(end(bad).is_err(), "{bad}");
+        }
     }
 
     #[test]

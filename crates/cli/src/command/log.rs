@@ -3,6 +3,7 @@
 
 pub(crate) mod import;
 mod recover;
+mod repair;
 
 use std::fmt::{Display, Write};
 use std::path::Path;
@@ -11,7 +12,7 @@ use domain::Timestamp;
 use engine::port::Clock;
 use serde_json::{Value, json};
 use server::world::SystemClock;
-use store::{AuditError, Evidence, SqliteStore};
+use store::{AuditError, Content, Evidence, SqliteStore};
 
 use crate::args::{LogArgs, LogCommand, LogExportArgs, LogPruneArgs};
 use crate::config::{self, Flags};
@@ -29,6 +30,7 @@ pub(crate) fn run(command: LogCommand) -> anyhow::Result<Exit> {
         LogCommand::Export(args) => export(&args),
         LogCommand::Import(args) => crate::wait(import::run(&args)),
         LogCommand::Recover(args) => recover::run(&args),
+        LogCommand::Repair(args) => repair::run(&args),
         LogCommand::Sweep(args) => sweep(&args),
         LogCommand::Prune(args) => prune(args),
     }
@@ -38,6 +40,24 @@ fn verify(args: &LogArgs) -> anyhow::Result<Exit> {
     let report = with_progress("events checked", |progress| {
         store::verify(&args.data.data, progress)
     })?;
+    let mut problems: Vec<String> = report.problems.iter().map(ToString::to_string).collect();
+    // A damaged seed is a key like any other: everything would be signed, and nothing would verify.
+    if !signing::is_readable(&args.data.data) {
+        talk("the signing keys were not checked, because this user may not read them");
+    } else if let Err(error) = signing::public_keys(&args.data.data) {
+        problems.push(format!("signing keys: {error:#}"));
+    }
+    if report.keys_without_events > 0 {
+        talk(format_args!(
+            "{} API keys were made before keys had events: no event says who made them or what they may do",
+            report.keys_without_events
+        ));
+    }
+    if report.without_head {
+        talk(
+            "there is no file `head` yet: until the next start writes it, nothing would tell that the end of the log is missing",
+        );
+    }
     if report.copied {
         talk(format_args!(
             "checked a copy in a temporary folder, because `{}` holds a write-ahead log and cannot be written",
@@ -50,7 +70,11 @@ fn verify(args: &LogArgs) -> anyhow::Result<Exit> {
         "blobs": report.blobs,
         "receipts": report.receipts,
         "pruned": report.pruned,
+        "repaired": report.repaired,
+        "lost_blobs": report.lost_blobs,
         "copied": report.copied,
+        "head": !report.without_head,
+        "keys_without_events": report.keys_without_events,
     });
     let mut summary = format!(
         "{} events, {} documents, {} blobs and {} receipts are what they were when they were written",
@@ -63,7 +87,14 @@ fn verify(args: &LogArgs) -> anyhow::Result<Exit> {
             "; {pruned} of the events are headers that pruning left"
         )?;
     }
-    judge(args.json, counts, &report.problems, &summary)
+    if report.repaired + report.lost_blobs > 0 {
+        write!(
+            summary,
+            "; {} of the events and {} blobs could not be read, and a repair noted them",
+            report.repaired, report.lost_blobs
+        )?;
+    }
+    judge(args.json, counts, &problems, &summary)
 }
 
 fn rebuild(args: &LogArgs) -> anyhow::Result<Exit> {
@@ -112,6 +143,10 @@ fn export(args: &LogExportArgs) -> anyhow::Result<Exit> {
         keys: keys.as_deref(),
         checkpoint: checkpoint.as_deref(),
         seal,
+        content: match args.auditor {
+            true => Content::Public,
+            false => Content::Whole,
+        },
     };
     let exported = with_progress("events written", |progress| {
         store::export(data, &args.out, evidence, progress)
@@ -121,6 +156,7 @@ fn export(args: &LogExportArgs) -> anyhow::Result<Exit> {
         "receipts": exported.receipts,
         "blobs": exported.blobs,
         "pruned": exported.pruned,
+        "withheld": exported.withheld,
         "events_sha256": exported.events_sha256,
     });
     if args.json {
@@ -134,6 +170,12 @@ fn export(args: &LogExportArgs) -> anyhow::Result<Exit> {
             args.out.display(),
             exported.events_sha256
         ));
+        if args.auditor {
+            talk(format_args!(
+                "{} blobs that are not public were left out, and the manifest names them",
+                exported.withheld
+            ));
+        }
     }
     Ok(Exit::Ok)
 }

@@ -22,7 +22,7 @@ use tracing_subscriber::util::SubscriberInitExt;
 
 use crate::args::ServeArgs;
 use crate::client::ADDRESS_FILE;
-use crate::command::key::{FirstKey, ensure_first_keys};
+use crate::command::key::{Door, FirstKey, ensure_first_keys};
 use crate::config::{self, Flags, Log, LogFormat, Settings};
 use crate::exit::{Exit, OrHint, Problem};
 use crate::output::{Output, talk};
@@ -103,6 +103,7 @@ pub(crate) struct Server {
     engine: Engine,
     data: PathBuf,
     outside: Outside,
+    door: Door,
     address_file: PathBuf,
     /// Where this machine reaches it.
     pub(crate) url: String,
@@ -133,8 +134,9 @@ impl Server {
         })?;
         let first_key = ensure_first_keys(data, &*store).await?;
         signing::log_rotation(data, &*store).await?;
-        let mut authority = signing::authority(data, store.name().log())?;
         let given = |text: &String| Some(text.clone()).filter(|text| !text.is_empty());
+        let origin = given(&settings.origin);
+        let mut authority = signing::authority_of(data, store.name().log(), origin.as_deref())?;
         authority.id = given(&settings.issuer_id).unwrap_or(authority.id);
         authority.name = given(&settings.issuer_name).or(authority.name);
         let vault = vault::open(data)?;
@@ -168,6 +170,7 @@ impl Server {
         )?;
         engine.set_contracts(contracts);
         crate::witness::load(data, &engine)?;
+        let door = Door::open(data).await?;
         let url = local_url(&bound);
         let address_file = data.join(ADDRESS_FILE);
         write_address(data, &url).or_hint(
@@ -178,6 +181,7 @@ impl Server {
             bound,
             engine,
             outside,
+            door,
             data: data.to_path_buf(),
             address_file,
             url,
@@ -188,8 +192,10 @@ impl Server {
     /// Answers until `stop`, then drains.
     pub(crate) async fn serve(self, stop: impl Future<Output = ()>) {
         let witnesses = tokio::spawn(crate::witness::tend(self.data, self.engine.clone()));
+        let operator = tokio::spawn(self.door.serve(self.engine.clone()));
         self.bound.serve(self.engine, stop).await;
         witnesses.abort();
+        operator.abort();
         // Processes of MCP servers end with ours.
         self.outside.shutdown().await;
         // A file that stays behind leads clients to a closed port, and they say so.

@@ -100,6 +100,11 @@ pub(super) const KEYS: &[Key] = &[
     ),
     key(
         "",
+        "origin",
+        "The name of the receipt log in signed heads, chosen when the log is made, such as log.example.com/receipts; empty for one of its own. `reprise receipt rotate-key --origin` changes it.",
+    ),
+    key(
+        "",
         "replay_conformance",
         "Give replay receipts the issuer of the conformance fixture and echo placeholder digests; for conformance runs.",
     ),

@@ -58,7 +58,7 @@ fn detail(kind: &str, payload: &Value) -> String {
             .and_then(Value::as_str)
             .unwrap_or_default()
     };
-    let detail = match kind {
+    match kind {
         "task.submitted" | "task.started" => format!("workflow {}", text("/workflow")),
         "task.status_changed" => {
             let reason = text("/reason");
@@ -122,8 +122,7 @@ fn detail(kind: &str, payload: &Value) -> String {
             Some(members) if members.is_empty() => String::new(),
             _ => payload.to_string(),
         },
-    };
-    detail
+    }
 }
 
 /// True for an event whose words stand in another one: pieces of an answer that follows whole.

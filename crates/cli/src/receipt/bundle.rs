@@ -84,7 +84,12 @@ pub(crate) fn verify(request: &Request<'_>) -> anyhow::Result<Findings> {
     manifest.compare("receipts.jsonl", receipts.sha256, &mut findings);
     manifest.count("receipts", receipts.count, &mut findings);
     let covered = &receipts.covered;
-    let events = events::check(directory, manifest.log(), covered, seal, &mut findings)?;
+    let said = events::Said {
+        log: manifest.log(),
+        repaired: manifest.repaired(),
+        seal,
+    };
+    let events = events::check(directory, said, covered, &mut findings)?;
     manifest.compare("events.jsonl", events.sha256, &mut findings);
     manifest.count("events", events.count, &mut findings);
     let withheld = manifest.withheld();
@@ -92,7 +97,7 @@ pub(crate) fn verify(request: &Request<'_>) -> anyhow::Result<Findings> {
     manifest.count_blobs(blobs, &mut findings);
     if !withheld.is_empty() {
         findings.note(format!(
-            "      {} blobs with content that is not public are withheld: their digests are salted, what they held is not shown",
+            "      {} blobs are withheld because they are not public: nothing here shows what they held, and --json lists their digests",
             withheld.len()
         ));
         findings.set("withheld", json!(withheld));

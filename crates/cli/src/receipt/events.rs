@@ -63,10 +63,24 @@ enum Log {
     Sealed(Digest),
     /// Only headers are left: what they were cannot be compared any more.
     Pruned,
+    /// Some of it could not be read, and headers stand for that.
+    Repaired,
+}
+
+/// What a bundle says of its events.
+pub(crate) struct Said<'a> {
+    /// The name of the log.
+    pub(crate) log: &'a str,
+    /// Events that could not be read, and of which a repair left headers.
+    pub(crate) repaired: BTreeSet<Box<str>>,
+    /// Whether anybody vouches for that.
+    pub(crate) seal: Seal,
 }
 
 #[derive(Default)]
 struct State {
+    /// Events that could not be read.
+    repaired: BTreeSet<Box<str>>,
     resources: BTreeMap<Box<str>, (u64, Box<str>)>,
     logs: BTreeMap<String, Log>,
     issued: BTreeMap<String, String>,
@@ -115,15 +129,18 @@ pub(crate) fn outline(directory: &Path) -> anyhow::Result<Outline> {
 /// Checks the events of a bundle against each other and against its receipts.
 pub(crate) fn check(
     directory: &Path,
-    log: &str,
+    said: Said<'_>,
     receipts: &BTreeMap<String, Covered>,
-    seal: Seal,
     findings: &mut Findings,
 ) -> anyhow::Result<Checked> {
     let bar = counter();
-    let name = EventName::new(log);
+    let name = EventName::new(said.log);
+    let seal = said.seal;
     let mut lines = Lines::open(directory.join("events.jsonl"))?;
-    let mut state = State::default();
+    let mut state = State {
+        repaired: said.repaired,
+        ..State::default()
+    };
     for replay in receipts.values().filter(|receipt| receipt.is_replay) {
         for task in [&replay.task_id, &replay.log_of] {
             state.places.insert(task.clone(), Vec::new());
@@ -160,9 +177,16 @@ pub(crate) fn check(
     let pruned: BTreeSet<String> = state
         .logs
         .iter()
-        .filter(|(_, log)| matches!(log, Log::Pruned))
+        .filter(|(_, log)| matches!(log, Log::Pruned | Log::Repaired))
         .map(|(task, _)| task.clone())
         .collect();
+    if seal == Seal::Missing && !state.repaired.is_empty() {
+        let found = Some(format!(
+            "{} headers that no signature vouches for",
+            state.repaired.len()
+        ));
+        state.problem("repaired events", "pruned_unproven", None, found);
+    }
     if seal == Seal::Missing {
         // Headers state digests that nothing can be compared with: anybody can write them in the place of events.
         for task in &pruned {
@@ -181,9 +205,16 @@ pub(crate) fn check(
             "{without} tasks ran under a persona that leaves no receipts: nothing proves their events"
         ));
     }
+    if !state.repaired.is_empty() {
+        findings.note(format!(
+            "{} events could not be read when the log was repaired: headers stand for them",
+            state.repaired.len()
+        ));
+        findings.set("repaired", serde_json::json!(state.repaired));
+    }
     if !pruned.is_empty() {
         findings.note(format!(
-            "{} tasks were pruned: their receipts stand, their events cannot be compared any more (material_unavailable)",
+            "{} tasks were pruned or repaired: their receipts stand, their events cannot be compared any more (material_unavailable)",
             pruned.len()
         ));
     }
@@ -237,7 +268,17 @@ impl State {
             Some((sequence, id)) => (sequence + 1, Some(id)),
             None => (1, None),
         };
-        if event.sequence != sequence || event.previous_event_id != previous {
+        // Behind an event that could not be read, nobody can tell how many there were.
+        let after_gap = event
+            .previous_event_id
+            .as_ref()
+            .is_some_and(|previous| self.repaired.contains(previous));
+        if event.is_lost() && !self.repaired.contains(&event.id) {
+            let found =
+                Some("it stands for an event that was lost, and no repair says so".to_owned());
+            self.problem(label, "event_invalid", None, found);
+        }
+        if !after_gap && (event.sequence != sequence || event.previous_event_id != previous) {
             let text = |sequence: u64, id: Option<&str>| {
                 Some(format!(
                     "sequence {sequence} after {}",
@@ -295,6 +336,7 @@ impl State {
         for (task, log) in &self.logs {
             let why = match log {
                 Log::Pruned if pruned.contains(task) => "only headers are left",
+                Log::Repaired => "some of it could not be read",
                 Log::Open(_) => "the task has not ended",
                 Log::Sealed(_) if !receipts.contains_key(task) => "the task left no receipt",
                 Log::Sealed(_) | Log::Pruned => continue,
@@ -356,6 +398,16 @@ impl State {
             .logs
             .entry(task.to_owned())
             .or_insert_with(|| Log::Open(Sha256::new()));
+        if event.is_header() && self.repaired.contains(&event.id) {
+            // After its end it takes nothing from the log that a receipt commits to.
+            if matches!(log, Log::Open(_) | Log::Pruned) {
+                *log = Log::Repaired;
+            }
+            return true;
+        }
+        if matches!(log, Log::Repaired) {
+            return true;
+        }
         if event.is_header() {
             if matches!(log, Log::Open(_)) {
                 *log = Log::Pruned;
@@ -431,7 +483,7 @@ impl State {
                 Some(_) if self.imports.contains_key(&receipt.log_of) => {
                     "events of a task that is said to come from another log".to_owned()
                 }
-                Some(Log::Pruned) => receipt
+                Some(Log::Pruned | Log::Repaired) => receipt
                     .event_log
                     .map_or_else(String::new, |log| log.to_string()),
                 Some(Log::Sealed(digest)) => digest.to_string(),
@@ -442,7 +494,8 @@ impl State {
             if expected.as_ref() != Some(&found) {
                 self.problem(&name, "event_log_mismatch", expected, Some(found));
             }
-            if !self.issued.contains_key(task) {
+            // The event that issued it may be among those that could not be read.
+            if !self.issued.contains_key(task) && self.repaired.is_empty() {
                 let found = Some(receipt.receipt_id.clone());
                 self.problem(&name, "receipt_not_issued", None, found);
             }

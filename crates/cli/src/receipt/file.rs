@@ -236,7 +236,7 @@ pub(crate) fn check_checkpoint(
     };
     let was_seen_in_time = witnesses.check(&note, signer, findings);
     // Who saw it in time says that nobody made it up later.
-    if !was_seen_in_time && !keys.may_sign_head(signer, head.size, &head.root) {
+    if !was_seen_in_time && !keys.may_sign_head(signer, &head.origin, head.size, &head.root) {
         let expected = format!("the key that was current at size {}", head.size);
         let found = Some(format!("signed by `{}`", signer.key_id));
         findings.fail("checkpoint", "key_retired", Some(expected), found);

@@ -13,7 +13,7 @@ use crate::subject::Subject;
 /// Runs at the same time. Each has a server of its own, because a run restarts it and fills it.
 const LANES: usize = 8;
 /// Ids that take long; only faults that they must notice run them.
-const SLOW: [&str; 2] = ["AP-SSE-07", "AP-SSE-09"];
+const SLOW: [&str; 3] = ["AP-SSE-07", "AP-SSE-09", "WALK-02"];
 
 #[derive(Debug)]
 struct Seen {

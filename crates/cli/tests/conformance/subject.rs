@@ -29,6 +29,7 @@ pub(crate) struct Subject {
     pub(crate) key: String,
     other_key: String,
     approver_key: String,
+    dead_key: String,
     world: Arc<World>,
     over: Arc<AtomicBool>,
     keeper: Option<JoinHandle<()>>,
@@ -55,6 +56,11 @@ impl Subject {
         let other_key = world.ok(&other).trim().to_owned();
         let approver_key = std::fs::read_to_string(world.data().join("approver-key")).unwrap();
         let approver_key = approver_key.trim().to_owned();
+        let dead_key = world.ok(&["key", "create", "--actor", "gone"]);
+        let listed = world.ok(&["key", "list"]);
+        let gone = listed.lines().find(|line| line.contains("gone")).unwrap();
+        world.ok(&["key", "revoke", gone.split_whitespace().next().unwrap()]);
+        let dead_key = dead_key.trim().to_owned();
 
         let over = Arc::new(AtomicBool::new(false));
         let keeper = {
@@ -84,6 +90,7 @@ impl Subject {
             key,
             other_key,
             approver_key,
+            dead_key,
             world,
             over,
             keeper: Some(keeper),
@@ -102,6 +109,11 @@ impl Subject {
             key: self.key.clone(),
             other_key: Some(self.other_key.clone()),
             approver_key: Some(self.approver_key.clone()),
+            dead_keys: vec![self.dead_key.clone()],
+            make_key: Some(format!(
+                "cd '{home}' && '{}' key create --actor walker --scope \"$SCOPE\"",
+                env!("CARGO_BIN_EXE_reprise")
+            )),
             restart: Some(format!(
                 "cd '{home}' && rm -f restarted && touch restart && until [ -f restarted ]; do sleep 0.02; done"
             )),

@@ -190,3 +190,222 @@ fn ap_auth_04_only_digests_of_keys_are_stored() {
     server.stop();
     check("after it stopped");
 }
+
+fn events_of(world: &World, out: &str) -> Vec<serde_json::Value> {
+    world.ok(&["log", "export", out]);
+    let text = std::fs::read_to_string(world.home.path().join(out).join("events.jsonl")).unwrap();
+    text.lines()
+        .map(|line| serde_json::from_str(line).unwrap())
+        .filter(|event: &serde_json::Value| event["resource"]["object"] == "api_key")
+        .collect()
+}
+
+/// U23: making, granting and revoking a key are events, through the running server or under the lock; they hold neither the
+/// key nor its digest, and the table is compared with them.
+#[test]
+fn u23_changes_of_keys_are_events_and_the_table_is_held_to_them() {
+    let world = World::new();
+    let server = world.serve();
+    let text = world.ok(&["key", "create", "--actor", "ci", "--scope", "tasks:read"]);
+    let id = |actor: &str| {
+        let keys = world.json(&["key", "list", "--json"]);
+        let keys = keys.as_array().unwrap().iter();
+        let mut named = keys.filter(|key| key["actor"] == actor);
+        named.next().unwrap()["id"].as_str().unwrap().to_owned()
+    };
+    let ci = id("ci");
+    world.ok(&["key", "grant", &ci, "tasks:write"]);
+    world.ok(&["key", "revoke", &ci]);
+    // While it runs, and of a directory that nobody holds.
+    let seen = events_of(&world, "running");
+    assert_eq!(seen.len(), 5, "{seen:#?}");
+    assert!(world.data().join("operator").is_file());
+    server.stop();
+    assert!(!world.data().join("operator").exists());
+    world.ok(&["key", "create", "--actor", "later"]);
+    let seen = events_of(&world, "stopped");
+    let told: Vec<(&str, &str)> = seen
+        .iter()
+        .map(|event| {
+            (
+                event["event"].as_str().unwrap(),
+                event["actor"].as_str().unwrap(),
+            )
+        })
+        .collect();
+    let expected = [
+        ("vendor.key_created", "system"),
+        ("vendor.key_created", "system"),
+        ("vendor.key_created", "operator"),
+        ("vendor.key_granted", "operator"),
+        ("vendor.key_revoked", "operator"),
+        ("vendor.key_created", "operator"),
+    ];
+    assert_eq!(told, expected);
+    let all = serde_json::to_string(&seen).unwrap();
+    assert!(!all.contains(text.trim()));
+    assert!(!all.contains(&canon::sha256(text.trim().as_bytes()).hex()));
+    assert_eq!(
+        seen[3]["payload"]["scopes"],
+        serde_json::json!(["tasks:read", "tasks:write"])
+    );
+    world.ok(&["log", "verify"]);
+    world.ok(&["log", "rebuild"]);
+
+    let change = |sql: &str| store::tamper::Tamper::open(&world.data()).execute(sql);
+    let later = id("later");
+    for (harm, mend) in [
+        (
+            format!("UPDATE api_keys SET revoked_at = NULL WHERE id = '{ci}'"),
+            format!("UPDATE api_keys SET revoked_at = created_at WHERE id = '{ci}'"),
+        ),
+        (
+            format!(
+                "UPDATE api_keys SET scopes = '[\"*\",\"approvals:write\"]' WHERE id = '{later}'"
+            ),
+            format!("UPDATE api_keys SET scopes = '[\"*\"]' WHERE id = '{later}'"),
+        ),
+        (
+            format!("UPDATE api_keys SET digest = zeroblob(32) WHERE id = '{later}'"),
+            "UPDATE meta SET value = value WHERE name = 'log'".to_owned(),
+        ),
+    ] {
+        change(&harm);
+        let said = world.run(&["log", "verify"]);
+        assert_eq!(said.code, 1, "{said:?}");
+        assert!(
+            said.stdout.contains("is not what its events say of it"),
+            "{harm}: {said:?}"
+        );
+        change(&mend);
+    }
+}
+
+/// U23: a key that was made before keys had events works on; that nothing tells of it is said and is no failure. Its next
+/// change writes it down.
+#[test]
+fn u23_keys_from_before_have_no_events_and_that_is_said() {
+    use engine::port::Store as _;
+    let world = World::new();
+    world.serve().stop();
+    let store = store::SqliteStore::open(&world.data(), store::Options::default()).unwrap();
+    let old = engine::port::ApiKey {
+        id: "key_old".to_owned(),
+        digest: canon::sha256(b"rpk_old"),
+        actor: "old".to_owned(),
+        workspaces: None,
+        scopes: vec!["tasks:read".to_owned()],
+        created_at: domain::Timestamp::from_micros(1),
+        revoked_at: None,
+        expires_at: None,
+    };
+    let runtime = tokio::runtime::Runtime::new().unwrap();
+    runtime.block_on(store.put_api_key(old)).unwrap();
+    store.close();
+    let said = world.run(&["log", "verify", "--json"]);
+    assert_eq!(said.code, 0, "{said:?}");
+    assert!(
+        said.stderr
+            .contains("1 API keys were made before keys had events"),
+        "{said:?}"
+    );
+    assert!(
+        said.stdout.contains("\"keys_without_events\": 1"),
+        "{said:?}"
+    );
+    world.ok(&["key", "revoke", "key_old"]);
+    let seen = events_of(&world, "out");
+    let last: Vec<&serde_json::Value> = seen
+        .iter()
+        .filter(|event| event["resource"]["id"] == "key_old")
+        .collect();
+    assert_eq!(last.len(), 2, "{seen:#?}");
+    assert_eq!(last[0]["payload"]["recorded_late"], true);
+    assert_eq!(last[1]["event"], "vendor.key_revoked");
+    let said = world.run(&["log", "verify", "--json"]);
+    assert!(
+        said.stdout.contains("\"keys_without_events\": 0"),
+        "{said:?}"
+    );
+}
+
+/// U23: a key can end by itself; then it is refused with its own reason, and its streams end.
+#[test]
+fn u23_a_key_ends_by_itself_and_its_streams_with_it() {
+    let world = World::new();
+    let server = world.serve();
+    let key = world.ok(&[
+        "key",
+        "create",
+        "--actor",
+        "guest",
+        "--read-only",
+        "--expires",
+        "4s",
+    ]);
+    let started = std::time::Instant::now();
+    let get = |path: &str| {
+        let output = std::process::Command::new("curl")
+            .args(["-sS", "-N", "--max-time", "20", "-w", "\n%{http_code}"])
+            .args(["-H", &format!("authorization: Bearer {}", key.trim())])
+            .args([
+                "-H",
+                "harn-agents-protocol-version: agents-protocol-2026-04-25",
+            ])
+            .arg(format!("{}{path}", server.url))
+            .output()
+            .unwrap();
+        String::from_utf8(output.stdout).unwrap()
+    };
+    let listed = get("/v1/tasks");
+    assert!(listed.ends_with("\n200"), "{listed}");
+    let stream = get("/v1/events/stream");
+    let ended = started.elapsed();
+    assert!(stream.contains("unauthenticated"), "{stream}");
+    assert!((3..9).contains(&ended.as_secs()), "{ended:?}");
+    let refused = get("/v1/tasks");
+    assert!(refused.ends_with("\n401"), "{refused}");
+    assert!(refused.contains("\"key_expired\""), "{refused}");
+    let keys = world.ok(&["key", "list"]);
+    assert!(keys.contains("expired"), "{keys}");
+    server.stop();
+    world.ok(&["log", "verify"]);
+    let said = world.run(&[
+        "key",
+        "create",
+        "--actor",
+        "guest",
+        "--expires",
+        "yesterday",
+    ]);
+    assert_eq!(said.code, 2, "{said:?}");
+}
+
+/// A file that a killed server left leads to a port that may be somebody else's: what that says is not believed.
+#[test]
+fn u23_an_answer_that_is_not_the_servers_is_not_believed() {
+    let world = World::new();
+    world.serve().stop();
+    let liar = std::net::TcpListener::bind("127.0.0.1:0").unwrap();
+    let address = liar.local_addr().unwrap();
+    std::fs::write(
+        world.data().join("operator"),
+        format!("{address} ask answer\n"),
+    )
+    .unwrap();
+    let lying = std::thread::spawn(move || {
+        use std::io::{BufRead as _, Write as _};
+        let (mut stream, _) = liar.accept().unwrap();
+        let mut line = String::new();
+        std::io::BufReader::new(stream.try_clone().unwrap())
+            .read_line(&mut line)
+            .unwrap();
+        stream
+            .write_all(b"{\"proof\":\"made up\",\"problem\":null}\n")
+            .unwrap();
+    });
+    world.ok(&["key", "create", "--actor", "late"]);
+    lying.join().unwrap();
+    let keys = world.ok(&["key", "list"]);
+    assert!(keys.contains("late"), "{keys}");
+}

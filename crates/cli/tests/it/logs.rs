@@ -223,3 +223,197 @@ fn u14_a_log_is_verified_where_nothing_can_be_written() {
     assert!(!data.join("reprise.db-wal").exists());
     check(false);
 }
+
+/// U15: what cannot be read is listed first, replaced only when asked, kept aside, and the log verifies, serves and exports.
+#[test]
+fn u15_a_log_is_repaired_and_goes_on() {
+    let world = written();
+    let tasks = world.json(&["log", "verify", "--json"]);
+    let damage = Tamper::open(&world.data());
+    let needle = "What should I know before I go on?";
+    let events = damage.all_events();
+    let asked = events
+        .iter()
+        .find(|event| str::from_utf8(&event.bytes).unwrap().contains(needle));
+    let asked = asked.unwrap().position;
+    damage.raw(asked, |bytes| bytes[30] ^= 1);
+    let message = events.iter().find(|event| {
+        str::from_utf8(&event.bytes)
+            .unwrap()
+            .contains("\"agent.message\"")
+    });
+    let message = message.unwrap().position;
+    let deep = format!(
+        "\"payload\":{{\"x\":{}{}}}",
+        "[".repeat(200),
+        "]".repeat(200)
+    );
+    damage.event(message, |event| {
+        let text = String::from_utf8(event.bytes.to_vec()).unwrap();
+        let (before, rest) = text.split_once("\"payload\":").unwrap();
+        let (_, after) = rest.split_once(",\"previous_event_id\"").unwrap();
+        event.bytes = format!("{before}{deep},\"previous_event_id\"{after}")
+            .into_bytes()
+            .into();
+    });
+    drop(damage);
+    let before = contents(&world.data());
+    let said = world.run(&["log", "repair"]);
+    assert_eq!(said.code, 1, "{said:?}");
+    for position in [asked, message] {
+        let line = format!("event at position {}: ", position.0);
+        assert!(said.stdout.contains(&line), "{said:?}");
+    }
+    assert!(
+        said.stdout.contains("`agent.message` keeps its envelope"),
+        "{said:?}"
+    );
+    assert!(said.stderr.contains("nothing was changed"), "{said:?}");
+    assert!(
+        contents(&world.data()) == before,
+        "a dry run wrote something"
+    );
+    assert_eq!(world.run(&["log", "verify"]).code, 1);
+
+    let server = world.serve();
+    let said = world.run(&["log", "repair", "--apply"]);
+    assert_eq!(said.code, 2, "{said:?}");
+    assert!(said.stderr.contains("is in use by process"), "{said:?}");
+    server.stop();
+
+    let repaired = world.json(&["log", "repair", "--apply", "--json"]);
+    let listed = repaired["events"].as_array().unwrap();
+    assert!(listed.len() >= 2, "{repaired}");
+    let folder = world
+        .home
+        .path()
+        .join(repaired["kept_in"].as_str().unwrap());
+    assert!(folder.join(format!("event-{}", message.0)).is_file());
+    let report = world.json(&["log", "verify", "--json"]);
+    assert_eq!(report["problems"].as_array().unwrap().len(), 0);
+    assert_eq!(report["repaired"], listed.len());
+    assert!(report["events"].as_u64() >= tasks["events"].as_u64());
+    world.ok(&["log", "rebuild"]);
+    let said = world.run(&["log", "repair"]);
+    assert_eq!(said.code, 0, "{said:?}");
+
+    // It serves, lists every event, and its export verifies and names what is gone.
+    let server = world.serve();
+    world.submit("agent");
+    world.ok(&["task", "list"]);
+    let keys = std::process::Command::new("curl")
+        .args(["-sS", &format!("{}/.well-known/jwks.json", server.url)])
+        .output()
+        .unwrap();
+    std::fs::write(world.home.path().join("jwks.json"), keys.stdout).unwrap();
+    server.stop();
+    world.ok(&["log", "verify"]);
+    world.ok(&["log", "export", "bundle"]);
+    let said = world.run(&[
+        "receipt",
+        "verify",
+        "--bundle",
+        "bundle",
+        "--keys",
+        "jwks.json",
+    ]);
+    assert_eq!(said.code, 0, "{said:?}");
+    assert!(
+        said.stdout
+            .contains("could not be read when the log was repaired"),
+        "{said:?}"
+    );
+    // Headers that the manifest does not own up to are not believed.
+    let file = world.home.path().join("bundle/manifest.json");
+    let mut manifest: serde_json::Value =
+        serde_json::from_slice(&std::fs::read(&file).unwrap()).unwrap();
+    manifest.as_object_mut().unwrap().remove("repaired");
+    std::fs::write(&file, manifest.to_string()).unwrap();
+    let said = world.run(&[
+        "receipt",
+        "verify",
+        "--bundle",
+        "bundle",
+        "--keys",
+        "jwks.json",
+    ]);
+    assert_eq!(said.code, 1, "{said:?}");
+    assert!(said.stdout.contains("no repair says so"), "{said:?}");
+}
+
+/// D7, and what else lies beside the database: a seed that is not its key's, and a file that should say how far the log came.
+#[test]
+fn log_verify_looks_at_the_files_beside_the_database() {
+    let world = written();
+    let data = world.data();
+    let file = data.join("signing-keys.json");
+    let good = std::fs::read_to_string(&file).unwrap();
+    let at = good.find("\"seed\": \"").unwrap() + 9;
+    let other = if good[at..].starts_with('A') {
+        "B"
+    } else {
+        "A"
+    };
+    let mut bad = good.clone();
+    bad.replace_range(at..=at, other);
+    std::fs::write(&file, &bad).unwrap();
+    let said = world.run(&["log", "verify"]);
+    assert_eq!(said.code, 1, "{said:?}");
+    assert!(said.stdout.contains("belongs to another key"), "{said:?}");
+    std::fs::write(&file, &good).unwrap();
+    world.ok(&["log", "verify"]);
+
+    let head = std::fs::read(data.join("head")).unwrap();
+    std::fs::remove_file(data.join("head")).unwrap();
+    let said = world.run(&["log", "verify"]);
+    assert_eq!(said.code, 1, "{said:?}");
+    assert!(
+        said.stdout.contains("the file `head` is missing"),
+        "{said:?}"
+    );
+    std::fs::write(data.join("head"), head).unwrap();
+    world.ok(&["log", "verify"]);
+}
+
+/// A check writes nothing, not even the index that SQLite keeps of a write-ahead log.
+#[test]
+fn log_verify_leaves_even_the_index_of_the_write_ahead_log_as_it_is() {
+    let world = World::new();
+    let server = world.serve();
+    world.submit("agent");
+    server.kill();
+    let shm = world.data().join("reprise.db-shm");
+    let junk = b"not what SQLite would write".as_slice();
+    std::fs::write(&shm, junk).unwrap();
+    let before = contents(&world.data());
+    let report = world.json(&["log", "verify", "--json"]);
+    assert!(report["events"].as_u64().unwrap() > 10, "{report}");
+    assert_eq!(report["copied"], false);
+    assert!(contents(&world.data()) == before);
+    assert_eq!(std::fs::read(&shm).unwrap(), junk);
+    std::fs::remove_file(&shm).unwrap();
+    world.ok(&["log", "verify"]);
+    assert!(!shm.exists());
+}
+
+/// The commit that made the tables is the first in the write-ahead log: a log can go on without that too.
+#[test]
+fn u14_a_log_whose_first_frames_are_damaged_is_recovered() {
+    let world = World::new();
+    let server = world.serve();
+    world.submit("agent");
+    server.kill();
+    let wal = world.data().join("reprise.db-wal");
+    let mut bytes = std::fs::read(&wal).unwrap();
+    bytes[40] ^= 1;
+    std::fs::write(&wal, &bytes).unwrap();
+    assert_eq!(world.run(&["log", "verify"]).code, 1);
+    let recovered = world.json(&["log", "recover", "--accept-loss", "--json"]);
+    assert_eq!(recovered["recovered"]["last_position"], 0, "{recovered}");
+    world.ok(&["log", "verify"]);
+    let server = world.serve();
+    world.submit("agent");
+    server.stop();
+    world.ok(&["log", "verify"]);
+    world.ok(&["log", "rebuild"]);
+}

@@ -1,5 +1,6 @@
 //! Receipts on the real program, one file per subject; here is what they share.
 
+mod auditor;
 mod bundle;
 mod damage;
 mod files;

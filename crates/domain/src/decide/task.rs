@@ -215,7 +215,7 @@ pub(super) fn withdraw(decider: &mut Decider<'_>, task: &Task, place: &Place, re
         });
         decider.draft(withdrawn, request.resource(), place);
         if let Ok(known) = decider.permission(request.as_str()) {
-            record_trust(decider, request, known, task, place, "canceled");
+            record_trust(decider, request, known, task, place, ("canceled", None));
         }
     }
 }
@@ -228,7 +228,7 @@ fn record_trust(
     request: &Permission,
     task: &Task,
     place: &Place,
-    decision: &str,
+    (decision, key_id): (&str, Option<&str>),
 ) {
     let asked = match request.ask {
         Ask::Input => "input",
@@ -241,6 +241,7 @@ fn record_trust(
         agent: detail(agent.as_ref().unwrap_or(&task.workflow)),
         action: detail(request.action.as_deref().unwrap_or(asked)),
         decision: detail(decision),
+        key_id: key_id.map(detail),
         record: None,
     });
     decider.draft(recorded, chain.resource(), place);
@@ -406,6 +407,7 @@ pub(super) fn answer(
     };
     decider.draft(said, subject.clone(), &place);
     let decision = if approved { "approved" } else { "denied" };
+    let decision = (decision, order.key_id.as_deref());
     record_trust(decider, &order.id, request, task, &place, decision);
     if request.ask == Ask::Approval {
         let said = payload::Decided {

@@ -2,7 +2,7 @@
 //!
 //! Landlock holds back content, but not modes, owners, times and attributes of files that belong to the server's user. In
 //! a mount namespace of its own the program sees everything else as on a read-only medium, where the kernel refuses
-//! these too. That needs user namespaces, which some systems and most containers do not allow: [`probe`] says.
+//! these too, and an empty folder where the data directory is. That needs user namespaces, which some systems and most containers do not allow: [`probe`] says.
 
 use std::ffi::OsString;
 use std::os::unix::ffi::OsStringExt;
@@ -18,7 +18,7 @@ const NOTHING: Option<&str> = None;
 /// Enters such a view. The folders that are kept are looked at afterwards: they must be read-only.
 pub(super) fn enter(writable: &[PathBuf], kept: &[PathBuf]) -> Result<(), String> {
     let here = std::env::current_dir().map_err(|error| error.to_string())?;
-    make(writable).map_err(|error| format!("cannot be given a view of its own: {error}"))?;
+    make(writable, kept).map_err(|error| format!("cannot be given a view of its own: {error}"))?;
     // The folder that it stands in is still that of the view before.
     std::env::set_current_dir(&here).map_err(|error| format!("`{}`: {error}", here.display()))?;
     for folder in kept {
@@ -34,10 +34,10 @@ pub(super) fn enter(writable: &[PathBuf], kept: &[PathBuf]) -> Result<(), String
 
 /// Returns whether this process can enter such a view. It is in one afterwards.
 pub(super) fn probe() -> bool {
-    enter(&[], &[PathBuf::from("/")]).is_ok()
+    enter(&[], &[PathBuf::from("/"), std::env::temp_dir()]).is_ok()
 }
 
-fn make(writable: &[PathBuf]) -> std::io::Result<()> {
+fn make(writable: &[PathBuf], kept: &[PathBuf]) -> std::io::Result<()> {
     let (user, group) = (rustix::process::geteuid(), rustix::process::getegid());
     unshare(CloneFlags::CLONE_NEWUSER | CloneFlags::CLONE_NEWNS)?;
     std::fs::write("/proc/self/setgroups", "deny")?;
@@ -66,7 +66,19 @@ fn make(writable: &[PathBuf]) -> std::io::Result<()> {
             Err(error) => return Err(error.into()),
         }
     }
+    for folder in kept.iter().filter(|folder| folder.parent().is_some()) {
+        cover(folder)?;
+    }
     Ok(())
+}
+
+/// Puts an empty folder over another: not even names, sizes and times of what is in it can be seen.
+fn cover(folder: &Path) -> std::io::Result<()> {
+    let flags = MsFlags::MS_RDONLY | MsFlags::MS_NOSUID | MsFlags::MS_NODEV | MsFlags::MS_NOEXEC;
+    match mount(Some("none"), folder, Some("tmpfs"), flags, Some("mode=000")) {
+        Ok(()) | Err(Errno::ENOENT) => Ok(()),
+        Err(error) => Err(error.into()),
+    }
 }
 
 /// The places as they really are, without those that lie in others. Devices need no place: what is written to them is not

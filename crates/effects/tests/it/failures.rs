@@ -283,3 +283,22 @@ async fn a_missing_key_is_told_before_anything_is_sent() {
     assert_error(&performed, "secret_unknown");
     assert!(fake.seen().is_empty());
 }
+
+/// A redirect would carry the key to a host that nobody configured.
+#[tokio::test]
+async fn a_redirect_is_not_followed() {
+    let elsewhere = Fake::start([good()]).await;
+    let place: &'static str = format!("{}/v1", elsewhere.url).leak();
+    for status in [301, 302, 307, 308] {
+        let fake = Fake::start([Reply::Whole(
+            status,
+            vec![("location", place)],
+            String::new(),
+        )])
+        .await;
+        let (performed, _) = ask(&outside(&provider("openai", &fake.url, "")), hello()).await;
+        assert!(!performed.ok, "{performed:?}");
+        assert_eq!(fake.seen().len(), 1);
+    }
+    assert_eq!(elsewhere.seen().len(), 0);
+}

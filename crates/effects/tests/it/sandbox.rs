@@ -157,7 +157,7 @@ async fn u24_a_tool_changes_nothing_outside_its_folders() {
     ));
     let data = place.data.display();
     for attempt in [
-        format!("rm -f {data}/api-key"),
+        format!("rm {data}/api-key"),
         format!(": > {data}/api-key"),
         format!("truncate -s 0 {data}/reprise.db"),
         format!("mv {data}/api-key ."),
@@ -412,7 +412,9 @@ async fn u24_an_mcp_server_that_is_a_process_is_confined() {
     let place = Place::new();
     let script = Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/mcp/faulty.py");
     let secret = place.data.join("signing-keys.json");
-    for (mode, expected) in [("on", "Permission denied"), ("off", CANARY)] {
+    // Where the data directory is covered, there is no such file.
+    let refusals = ["Permission denied", "No such file or directory"].as_slice();
+    for (mode, expected) in [("on", refusals), ("off", &[CANARY])] {
         let text = format!(
             "[[mcp_servers]]\nid = \"faulty\"\ncommand = [\"{1}\", \"{0}\"]\nread = [\"{0}\"]\nsandbox = \"{mode}\"\n",
             script.display(),
@@ -426,7 +428,8 @@ async fn u24_an_mcp_server_that_is_a_process_is_confined() {
         let request = json!({"server": "faulty", "tool": "open", "arguments": {"path": secret}});
         let performed = perform(&outside, EffectKind::McpTool, request).await;
         assert!(performed.ok, "{performed:?}");
-        assert_eq!(performed.value["content"][0]["text"], expected);
+        let text = performed.value["content"][0]["text"].as_str().unwrap();
+        assert!(expected.contains(&text), "{text}");
         let limits = performed.observed.unwrap().sandbox.unwrap();
         assert_eq!(limits["enforced"], mode == "on");
         outside.shutdown().await;

@@ -125,6 +125,7 @@ impl Engine {
             id: request,
             reply,
             remarks: Map::new(),
+            key_id: caller.key_id.clone(),
         }))
     }
 
@@ -145,7 +146,13 @@ impl Engine {
         };
         let (_, task) = self.visible_task(caller, &permission.task_id).await?;
         must_differ(caller, permission.ask, &reply, &task)?;
-        Ok(AnswerRequest { id, reply, remarks })
+        let key_id = caller.key_id.clone();
+        Ok(AnswerRequest {
+            id,
+            reply,
+            remarks,
+            key_id,
+        })
     }
 
     async fn last_request(

@@ -9,7 +9,7 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use canon::Digest;
-use domain::{Blob, Document, EventName, Position, Timestamp};
+use domain::{Blob, Document, EventName, Position, State, Timestamp};
 use tokio::sync::broadcast;
 
 use super::{
@@ -289,6 +289,19 @@ impl Store for MemoryStore {
         ready(Ok(true))
     }
 
+    fn head_size(&self, root: Digest) -> BoxFuture<'_, Result<Option<u64>, StoreFault>> {
+        let inner = self.lock();
+        let mut heads = inner
+            .documents
+            .values()
+            .filter_map(|document| match &document.state {
+                State::Batch(batch) => Some((batch.root, batch.size)),
+                _ => None,
+            });
+        let found = heads.find(|(known, _)| *known == root);
+        ready(Ok(found.map(|(_, size)| size)))
+    }
+
     fn leaf_index(&self, receipt: Position) -> BoxFuture<'_, Result<Option<u64>, StoreFault>> {
         let index = self
             .lock()
@@ -335,16 +348,19 @@ impl Store for MemoryStore {
     }
 
     fn put_api_key(&self, key: ApiKey) -> BoxFuture<'_, Result<(), StoreFault>> {
-        let mut inner = self.lock();
-        match inner.api_keys.iter_mut().find(|known| known.id == key.id) {
-            Some(known) => *known = key,
-            None => inner.api_keys.push(key),
-        }
+        self.lock().put_api_key(key);
         ready(Ok(()))
     }
 }
 
 impl Inner {
+    fn put_api_key(&mut self, key: ApiKey) {
+        match self.api_keys.iter_mut().find(|known| known.id == key.id) {
+            Some(known) => *known = key,
+            None => self.api_keys.push(key),
+        }
+    }
+
     fn commit(&mut self, commit: Commit) -> Result<(Committed, Vec<StoredEvent>), CommitError> {
         for expected in &commit.expected {
             let version = self
@@ -428,6 +444,9 @@ impl Inner {
         }
         for name in &turn.leases_released {
             self.leases.remove(name);
+        }
+        for key in turn.api_keys {
+            self.put_api_key(key);
         }
         Ok((Committed { first, leases }, turn.events))
     }

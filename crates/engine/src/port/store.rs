@@ -102,6 +102,9 @@ pub trait Store: Send + Sync + fmt::Debug + 'static {
     /// Appends leaves to the tree, durably. False when the tree has another size than the caller believed.
     fn append_leaves(&self, append: TreeAppend) -> BoxFuture<'_, Result<bool, StoreFault>>;
 
+    /// Returns the size of a sealed head with a root, however many there are.
+    fn head_size(&self, root: Digest) -> BoxFuture<'_, Result<Option<u64>, StoreFault>>;
+
     /// Returns the index of the leaf of a Receipt, by the Receipt's key.
     fn leaf_index(&self, receipt: Position) -> BoxFuture<'_, Result<Option<u64>, StoreFault>>;
 
@@ -320,6 +323,8 @@ pub struct SealedTurn {
     pub leases_taken: Vec<LeaseName>,
     /// Leases to give back.
     pub leases_released: Vec<LeaseName>,
+    /// API keys as these events left them.
+    pub api_keys: Vec<ApiKey>,
 }
 
 /// Seals a turn, given the first reserved position. Runs inside the transaction; must be quick and pure.
@@ -419,4 +424,25 @@ pub struct ApiKey {
     pub created_at: Timestamp,
     /// When it was revoked.
     pub revoked_at: Option<Timestamp>,
+    /// When it ends by itself.
+    pub expires_at: Option<Timestamp>,
+}
+
+impl ApiKey {
+    /// Returns what events tell of it.
+    pub fn recorded(&self) -> domain::Key {
+        domain::Key {
+            actor: self.actor.clone(),
+            workspaces: self.workspaces.clone(),
+            scopes: self.scopes.clone(),
+            fingerprint: canon::sha256(self.digest.as_bytes()),
+            expires_at: self.expires_at,
+            revoked_at: self.revoked_at,
+        }
+    }
+
+    /// True from its end on.
+    pub fn is_expired(&self, now: Timestamp) -> bool {
+        self.expires_at.is_some_and(|end| end <= now)
+    }
 }

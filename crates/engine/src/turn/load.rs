@@ -190,7 +190,8 @@ fn belongs_to(document: &Document) -> Vec<Box<str>> {
         | State::Chain(_)
         | State::Batch(_)
         | State::TrustChain(_)
-        | State::Persona(_) => vec![],
+        | State::Persona(_)
+        | State::Key(_) => vec![],
     };
     ids.into_iter().map(Into::into).collect()
 }

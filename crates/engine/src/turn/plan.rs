@@ -333,6 +333,7 @@ impl Plan {
                 .map(|document| document.key);
             let events: Vec<Appended> = sealed.events.into_iter().map(stored).collect();
             let turn = SealedTurn {
+                api_keys: Vec::new(),
                 leases_released: released.collect(),
                 events: events.iter().map(|(stored, _)| stored.clone()).collect(),
                 blobs: sealed.receipts,
@@ -389,7 +390,8 @@ fn ends_work(document: &Document) -> bool {
         | State::Chain(_)
         | State::Batch(_)
         | State::TrustChain(_)
-        | State::Persona(_) => false,
+        | State::Persona(_)
+        | State::Key(_) => false,
     }
 }
 

@@ -297,6 +297,7 @@ async fn words_that_are_not_public_are_told_to_nobody_else() {
         scopes: ["tasks:read", "events:read"].map(str::to_owned).into(),
         created_at: domain::Timestamp::from_micros(0),
         revoked_at: None,
+        expires_at: None,
     });
     let shown = async |caller: &Caller| {
         let diff = world.engine.diff(caller, &source.id, &replay.id).await;

@@ -367,6 +367,7 @@ async fn hidden_sources_missing_scopes_and_secrets_without_the_right_to_vaults_a
             scopes: scopes.iter().map(ToString::to_string).collect(),
             created_at: domain::Timestamp::from_micros(0),
             revoked_at: None,
+            expires_at: None,
         })
     };
     let ask = |caller: Caller, body: Value| {

@@ -115,6 +115,7 @@ pub(crate) fn caller_of(request: &Request) -> Caller {
             scopes: vec!["*".to_owned(), engine::APPROVE.to_owned()],
             created_at: domain::Timestamp::from_micros(0),
             revoked_at: None,
+            expires_at: None,
         }),
         _ => Caller::system(),
     }

@@ -172,6 +172,7 @@ async fn ap_priv_01_private_parts_are_descriptors_in_events_and_for_readers_with
         scopes: vec!["sessions:read".to_owned(), "events:read".to_owned()],
         created_at: domain::Timestamp::from_micros(0),
         revoked_at: None,
+        expires_at: None,
     };
     let reader = Caller::from_key(&key);
     let view = engine

@@ -141,6 +141,10 @@ impl Store for Watched {
         self.inner.append_leaves(append)
     }
 
+    fn head_size(&self, root: Digest) -> BoxFuture<'_, Result<Option<u64>, StoreFault>> {
+        self.inner.head_size(root)
+    }
+
     fn leaf_index(&self, receipt: Position) -> BoxFuture<'_, Result<Option<u64>, StoreFault>> {
         self.inner.leaf_index(receipt)
     }

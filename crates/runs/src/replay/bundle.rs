@@ -507,3 +507,6 @@ impl<'a> Lines<'a> {
         }
     }
 }
+
+#[cfg(test)]
+mod tests;

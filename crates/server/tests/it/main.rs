@@ -10,6 +10,7 @@
 
 mod artifacts;
 mod auth;
+mod below;
 mod boundary;
 mod contract;
 mod discovery;

@@ -3,7 +3,7 @@
 //! Says nothing about signatures: which keys count is not in the log.
 
 use canon::{Digest, sha256};
-use domain::{Documents, Event, Kind, Position, ResourceKind};
+use domain::{Document, Documents, Event, Kind, Position, ResourceKind, State};
 use receipts::merkle::{self, Frontier};
 use receipts::walk::Walk;
 
@@ -35,6 +35,21 @@ impl Issued {
             imported: event.kind() == Ok(Kind::ReceiptImported),
         })
     }
+
+    /// Returns what the document of a receipt says, when the event that issued it is lost.
+    pub(super) fn of_document(document: &Document) -> Option<Self> {
+        let State::Receipt(receipt) = &document.state else {
+            return None;
+        };
+        Some(Self {
+            position: document.key,
+            id: document.id.clone(),
+            session: Some(receipt.session_id.as_str().into()),
+            hash: receipt.receipt_hash,
+            content: receipt.content,
+            imported: receipt.imported,
+        })
+    }
 }
 
 impl Check<'_> {
@@ -42,6 +57,9 @@ impl Check<'_> {
         let issued = std::mem::take(&mut self.issued);
         // Behind an issue that cannot be read, chains and tree cannot be judged.
         let unread = self.damaged.iter().any(|key| {
+            if self.gone.contains(key) {
+                return false;
+            }
             let document = self.ids.get(key).and_then(|id| self.scratch.document(id));
             document.is_some_and(|document| document.state.kind() == ResourceKind::Receipt)
         });

@@ -1,9 +1,10 @@
 //! The tables that answers are made from and that no document holds: links, secret, leases, keys, claims.
 
-use std::collections::BTreeSet;
+use std::collections::{BTreeMap, BTreeSet};
 
 use canon::{Digest, sha256};
-use domain::Position;
+use domain::{Position, ResourceKind, State};
+use engine::port::{ListQuery, Scope};
 use rusqlite::{Connection, OptionalExtension};
 
 use crate::audit::AuditError;
@@ -13,6 +14,10 @@ use crate::fold::{Problem, What};
 use crate::read;
 use crate::rows::Table;
 use crate::schema::{self, Sealed};
+use crate::write::sealed_head;
+
+/// How many documents are read at a time.
+const CHUNK: usize = 512;
 
 /// How many links are named when they differ.
 const NAMED_MAX: usize = 20;
@@ -27,6 +32,7 @@ pub(super) fn check(
     let mut problems = meta(blocks)?;
     if events_are_sound {
         problems.extend(links(blocks)?);
+        problems.extend(heads(blocks)?);
     }
     problems.extend(leases(blocks)?);
     problems.extend(keys(blocks)?);
@@ -190,6 +196,47 @@ fn leases(connection: &Connection) -> Result<Vec<Problem>, AuditError> {
     Ok(said.collect())
 }
 
+/// Sealed heads are found by their roots: exactly those that there are.
+fn heads(connection: &Connection) -> Result<Vec<Problem>, AuditError> {
+    if !schema::has_heads(connection).map_err(fault)? {
+        return Ok(Vec::new());
+    }
+    let mut sealed = BTreeMap::new();
+    let mut after = Position::START;
+    loop {
+        let query = ListQuery {
+            kind: ResourceKind::Batch,
+            scope: Scope::All,
+            open_only: false,
+            after,
+            limit: CHUNK,
+        };
+        // One that cannot be read was reported already.
+        let Ok(page) = read::list(connection, query) else {
+            return Ok(Vec::new());
+        };
+        let Some(last) = page.last() else { break };
+        after = last.key;
+        sealed.extend(
+            page.iter()
+                .filter_map(sealed_head)
+                .map(|(size, root)| (root, size)),
+        );
+    }
+    let run = || {
+        let mut select = connection.prepare("SELECT root, size FROM heads")?;
+        let rows =
+            select.query_map([], |row| Ok((Digest::from_bytes(row.get(0)?), row.get(1)?)))?;
+        rows.collect::<rusqlite::Result<BTreeMap<Digest, u64>>>()
+    };
+    let found = run().map_err(fault)?;
+    let wrong = "the index of sealed heads is not that of the heads".to_owned();
+    Ok((found != sealed)
+        .then(|| problem(wrong))
+        .into_iter()
+        .collect())
+}
+
 fn keys(connection: &Connection) -> Result<Vec<Problem>, AuditError> {
     let mut problems = Vec::new();
     if let Err(error) = read::api_keys(connection) {
@@ -202,5 +249,57 @@ fn keys(connection: &Connection) -> Result<Vec<Problem>, AuditError> {
             "the API keys are not those that were stored last".to_owned(),
         ));
     }
+    let stored = read::api_keys(connection).unwrap_or_default();
+    let mut recorded = recorded(connection)?;
+    for key in stored {
+        let told = recorded.remove(&*key.id);
+        if told.is_some_and(|told| told != key.recorded()) {
+            let id = &key.id;
+            problems.push(problem(format!(
+                "API key `{id}` is not what its events say of it"
+            )));
+        }
+    }
+    for id in recorded.into_keys() {
+        problems.push(problem(format!(
+            "API key `{id}` is missing, though events tell of it"
+        )));
+    }
     Ok(problems)
+}
+
+/// Returns what events tell of API keys, by id.
+fn recorded(connection: &Connection) -> Result<BTreeMap<Box<str>, domain::Key>, AuditError> {
+    let mut recorded = BTreeMap::new();
+    let mut after = Position::START;
+    loop {
+        let query = ListQuery {
+            kind: ResourceKind::Key,
+            scope: Scope::All,
+            open_only: false,
+            after,
+            limit: CHUNK,
+        };
+        // One that cannot be read was reported already.
+        let Ok(page) = read::list(connection, query) else {
+            return Ok(recorded);
+        };
+        let Some(last) = page.last() else {
+            return Ok(recorded);
+        };
+        after = last.key;
+        for document in page {
+            if let State::Key(key) = document.state {
+                recorded.insert(document.id, key);
+            }
+        }
+    }
+}
+
+/// Counts the API keys that were made before keys had events.
+pub(super) fn keys_without_events(connection: &Connection) -> Result<u64, AuditError> {
+    let recorded = recorded(connection)?;
+    let keys = read::api_keys(connection).unwrap_or_default();
+    let without = keys.iter().filter(|key| !recorded.contains_key(&*key.id));
+    Ok(without.count() as u64)
 }

@@ -447,6 +447,7 @@ fn a_change_in_any_small_table_is_found() {
         scopes: vec!["tasks:read".to_owned()],
         created_at: domain::Timestamp::from_micros(1),
         revoked_at: Some(domain::Timestamp::from_micros(2)),
+        expires_at: None,
     };
     engine::port::suite::wait(engine::port::Store::put_api_key(&store, key)).unwrap();
     store.close();
@@ -464,6 +465,8 @@ fn a_change_in_any_small_table_is_found() {
         "UPDATE api_keys SET actor = 'you'",
         "DELETE FROM api_keys",
         "INSERT INTO leases VALUES (424242, 'nobody', 1)",
+        "INSERT INTO heads VALUES (zeroblob(32), 7)",
+        "UPDATE heads SET size = size + 1 WHERE root IN (SELECT root FROM heads LIMIT 1)",
     ];
     for change in changes {
         crate::home::tamper(home.path(), change);

@@ -204,7 +204,12 @@ fn a_damaged_head_file_is_told_and_written_again_when_it_is_gone() {
     );
     assert!(error.hint().contains("remove it"));
     fs::remove_file(&head).unwrap();
-    assert_eq!(verify(home.path()).problems, vec![]);
+    let problems = verify(home.path()).problems;
+    assert_eq!(problems.len(), 1, "{problems:?}");
+    assert!(
+        problems[0].to_string().contains("`head` is missing"),
+        "{problems:?}"
+    );
     open(home.path()).close();
     assert!(head.exists());
     assert_eq!(verify(home.path()).problems, vec![]);

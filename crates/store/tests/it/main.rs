@@ -23,6 +23,8 @@ mod prune;
 #[cfg(test)]
 mod receipts;
 #[cfg(test)]
+mod repair;
+#[cfg(test)]
 mod suite;
 
 #[test]

@@ -41,6 +41,7 @@ fn an_export_holds_the_bytes_as_stored() {
     let model = filled(&data);
     let out = home.path().join("bundle");
     let evidence = store::Evidence {
+        content: store::Content::Whole,
         keys: Some(b"{\"keys\":[]}"),
         checkpoint: Some("a checkpoint\n"),
         seal: Some(&|manifest| Ok(format!("sealed {}\n", canon::sha256(manifest)))),
@@ -75,6 +76,7 @@ fn an_export_holds_the_bytes_as_stored() {
     assert_eq!(
         exported,
         Exported {
+            withheld: 0,
             events: count,
             blobs: blobs.len() as u64,
             receipts: receipts.len() as u64,

@@ -103,6 +103,7 @@ fn u26_files_are_private_whatever_the_umask_and_an_open_directory_is_closed() {
     open(&data).close();
     let out = home.path().join("out");
     let evidence = store::Evidence {
+        content: store::Content::Whole,
         keys: None,
         checkpoint: None,
         seal: None,

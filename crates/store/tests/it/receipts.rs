@@ -144,7 +144,7 @@ fn changed_leaves_hashes_and_peaks_are_named() {
     ];
     for (sql, expected) in cases {
         let copy = tempfile::tempdir().unwrap();
-        for file in ["format", "reprise.db"] {
+        for file in ["format", "head", "reprise.db"] {
             std::fs::copy(home.path().join(file), copy.path().join(file)).unwrap();
         }
         copy_blobs(home.path(), copy.path());

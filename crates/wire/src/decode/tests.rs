@@ -105,7 +105,7 @@ fn u10_the_row_of_an_operation_asks_for_the_scopes_of_its_request() {
         }
         count += 1;
     }
-    assert_eq!(count, 20);
+    assert!(count >= 20, "{count} decoders");
 }
 
 #[test]

@@ -91,7 +91,10 @@ fn a_superset_gives_its_bare_receipt_back_unless_it_disagrees() {
     assert_eq!(Value::Object(bare(whole.clone()).unwrap()), stored());
     let plain = stored().as_object().unwrap().clone();
     assert_eq!(bare(plain.clone()).unwrap(), plain);
-    let other: [(&str, Value); 13] = [
+    let other: [(&str, Value); 16] = [
+        ("updated_at", json!("2027-04-25T00:00:00Z")),
+        ("updated_at", json!("soon")),
+        ("updated_at", Value::Null),
         ("id", json!("receipt_2")),
         ("format", json!("other")),
         ("issued_at", json!("2026-04-26T00:00:00Z")),
@@ -121,6 +124,15 @@ fn a_superset_gives_its_bare_receipt_back_unless_it_disagrees() {
         let error = format!("{:?}", bare(changed).unwrap_err());
         assert!(error.contains(&format!("wire.{name}")), "{name}: {error}");
     }
+    let mut more = whole.clone();
+    more["wire"]["zz"] = json!(1);
+    assert!(bare(more).is_err(), "a member beside the payload");
+    // Without a verdict nothing changed since it was stored.
+    let mut fresh = whole.clone();
+    fresh.insert("verification".to_owned(), Value::Null);
+    assert!(bare(fresh.clone()).is_err());
+    fresh.insert("updated_at".to_owned(), fresh["created_at"].clone());
+    assert!(bare(fresh).is_ok());
     let mut without = whole.clone();
     without.remove("lifecycle");
     assert!(bare(without).is_err());

@@ -111,8 +111,9 @@ async fn ensure(
         scopes: scopes.to_vec(),
         created_at: now(),
         revoked_at: None,
+        expires_at: None,
     };
-    let stored = store.put_api_key(key).await;
+    let stored = engine::change_api_key(store, key, "system", now()).await;
     stored.or_hint("a first key was not stored", disk)?;
     Ok(FirstKey::Made(file))
 }
@@ -220,6 +221,7 @@ mod tests {
             scopes: vec!["*".to_owned()],
             created_at: now(),
             revoked_at: None,
+            expires_at: None,
         };
         store.put_api_key(before.clone()).await.unwrap();
         for _ in 0..2 {

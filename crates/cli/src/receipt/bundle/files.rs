@@ -127,6 +127,13 @@ impl Manifest {
         texts.filter_map(|text| Digest::parse(text).ok()).collect()
     }
 
+    /// Returns the ids of events of which a repair left headers.
+    pub(super) fn repaired(&self) -> BTreeSet<Box<str>> {
+        let list = self.map.get("repaired").and_then(Value::as_array);
+        let texts = list.into_iter().flatten().filter_map(Value::as_str);
+        texts.map(Into::into).collect()
+    }
+
     /// Checks the files that are read whole; the large ones are hashed while they are read.
     pub(super) fn check_small_files(
         &self,

@@ -289,7 +289,7 @@ fn signed_by_log(note: &Note, head: &Checkpoint, keys: &KeySet) -> Answer {
         let verified =
             NoteKey::new(&head.origin, KeyUse::Note, key.bytes).and_then(|key| note.verify(&key));
         match verified {
-            Ok(_) if keys.may_sign_head(key, head.size, &head.root) => return OK,
+            Ok(_) if keys.may_sign_head(key, &head.origin, head.size, &head.root) => return OK,
             Ok(_) => {
                 let detail = format!("`{}` was not the key in use at that size", key.key_id);
                 answer = fail(Reason::KeyRetired, detail);

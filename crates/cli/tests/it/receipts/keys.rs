@@ -301,3 +301,139 @@ fn post(ran: &Ran, path: &str, body: &[u8]) -> (u16, Value) {
         serde_json::from_str(body).unwrap_or_default(),
     )
 }
+
+/// U16: the name of the log is chosen when it is made; later it changes by a rotation that the log tells of, and by nothing
+/// else.
+#[test]
+fn u16_the_origin_is_chosen_once_and_changed_by_a_rotation() {
+    let world = crate::world::World::new();
+    let file = world.home.path().join("reprise.toml");
+    let serve = |name: &str| {
+        fs::write(&file, format!("origin = \"{name}\"\n")).unwrap();
+        let mut command = world.command(&["serve"]);
+        command.args(["--config", "reprise.toml", "--listen", "127.0.0.1:0"]);
+        crate::world::Server::start(&mut command)
+    };
+    let head = |server: &crate::world::Server, task: &str| {
+        world.ok(&["receipt", "proof", task]);
+        super::get(&server.url, "/tlog/checkpoint")
+    };
+    for bad in ["two words", "a+b"] {
+        let said = serve(bad).err().unwrap();
+        assert_eq!(said.code, 2, "{said:?}");
+        assert!(said.stderr.contains("cannot name a log"), "{said:?}");
+    }
+    let server = serve("log.example/one").unwrap();
+    let task = world.submit("agent");
+    let first = head(&server, &task);
+    assert!(first.starts_with("log.example/one\n"), "{first}");
+    fs::write(world.home.path().join("one.checkpoint"), &first).unwrap();
+    server.stop();
+    let said = serve("log.example/two").err().unwrap();
+    assert_eq!(said.code, 2, "{said:?}");
+    assert!(
+        said.stderr.contains("this log is called `log.example/one`"),
+        "{said:?}"
+    );
+    assert!(
+        said.stderr.contains("rotate-key --origin log.example/two"),
+        "{said:?}"
+    );
+    world.ok(&["receipt", "rotate-key", "--origin", "log.example/two"]);
+    let server = serve("log.example/two").unwrap();
+    let task = world.submit("agent");
+    let second = head(&server, &task);
+    assert!(second.starts_with("log.example/two\n"), "{second}");
+    fs::write(world.home.path().join("two.checkpoint"), &second).unwrap();
+    let keys = super::get(&server.url, "/.well-known/jwks.json");
+    fs::write(world.home.path().join("jwks.json"), &keys).unwrap();
+    let keys: Value = serde_json::from_str(&keys).unwrap();
+    assert_eq!(
+        keys["keys"][0]["retired"]["origin"], "log.example/one",
+        "{keys}"
+    );
+    server.stop();
+    // Nobody is a witness of itself.
+    let own = NoteKey::new(
+        "log.example/two",
+        KeyUse::Cosignature,
+        Signer::new("", &[7; 32]).public(),
+    );
+    let own = own.unwrap().text();
+    let said = world.run(&["witness", "add", "https://witness.example", &own]);
+    assert_eq!(said.code, 2, "{said:?}");
+    assert!(
+        said.stderr.contains("is the name of this log itself"),
+        "{said:?}"
+    );
+    world.ok(&["log", "verify"]);
+    world.ok(&["log", "export", "bundle"]);
+    world.ok(&[
+        "receipt",
+        "verify",
+        "--bundle",
+        "bundle",
+        "--keys",
+        "jwks.json",
+    ]);
+    let events = fs::read_to_string(world.home.path().join("bundle/events.jsonl")).unwrap();
+    let said = events
+        .lines()
+        .find(|line| line.contains("\"old_origin\":\"log.example/one\""));
+    let said: Value = serde_json::from_str(said.unwrap()).unwrap();
+    assert_eq!(
+        said["payload"]["rotation"]["origin"], "log.example/two",
+        "{said}"
+    );
+    let statement = said["payload"]["rotation"]["statement"].as_str().unwrap();
+    assert_eq!(
+        statement.matches("log.example/one ").count(),
+        2,
+        "both keys sign under the old name"
+    );
+}
+
+/// After a loss the log goes on shorter, under another name: ends of keys in the old one are no limit there.
+#[test]
+fn u16_a_recovered_log_is_not_held_to_sizes_of_the_one_before_it() {
+    let world = crate::world::World::new();
+    let server = world.serve();
+    for _ in 0..4 {
+        world.submit("agent");
+    }
+    server.stop();
+    world.ok(&["receipt", "rotate-key"]);
+    let server = world.serve();
+    world.submit("agent");
+    server.kill();
+    // Everything since the first start is lost.
+    let wal = world.data().join("reprise.db-wal");
+    fs::remove_file(&wal).unwrap();
+    let _ = fs::remove_file(world.data().join("reprise.db-shm"));
+    let database = world.data().join("reprise.db");
+    let old = world.home.path().join("empty");
+    let other = crate::world::World::new();
+    other.serve().stop();
+    fs::copy(other.data().join("reprise.db"), &old).unwrap();
+    fs::copy(&old, &database).unwrap();
+    world.ok(&["log", "recover", "--accept-loss"]);
+    let server = world.serve();
+    let task = world.submit("agent");
+    world.ok(&["receipt", "proof", &task]);
+    let keys = super::get(&server.url, "/.well-known/jwks.json");
+    fs::write(world.home.path().join("jwks.json"), &keys).unwrap();
+    let proof = world.ok(&["receipt", "proof", &task]);
+    fs::write(world.home.path().join("proof.json"), proof).unwrap();
+    let receipt = world.ok(&["receipt", "show", &task, "--wire"]);
+    fs::write(world.home.path().join("r.json"), receipt).unwrap();
+    server.stop();
+    world.ok(&[
+        "receipt",
+        "verify",
+        "r.json",
+        "--keys",
+        "jwks.json",
+        "--proof",
+        "proof.json",
+    ]);
+}

@@ -48,6 +48,14 @@ fn decisions_are_shown_exported_and_checked_without_a_server() {
         assert!(said.stdout.contains(word), "{word}: {said:?}");
     }
     let export = world.ok(&["receipt", "trust", &session, "--json"]);
+    // U23: the record names the key that decided, and its events say whose that is.
+    let told: Value = serde_json::from_str(&export).unwrap();
+    let keys = world.json(&["key", "list", "--json"]);
+    let mut approvers = keys.as_array().unwrap().iter();
+    let approver = approvers.find(|key| key["actor"] == "approver").unwrap();
+    for record in told["records"].as_array().unwrap() {
+        assert_eq!(record["metadata"]["key_id"], approver["id"], "{record}");
+    }
     let home = world.home.path();
     fs::write(home.join("trust.json"), &export).unwrap();
     let receipt = world.ok(&["receipt", "show", &granted, "--wire"]);

@@ -17,6 +17,7 @@ pub(super) fn api_key(id: &str, text: &[u8]) -> ApiKey {
         scopes: vec!["*".to_owned()],
         created_at: Timestamp::from_micros(1),
         revoked_at: None,
+        expires_at: None,
     }
 }
 

@@ -316,6 +316,7 @@ impl Model {
             8 => {
                 let request = self.pick(ResourceKind::Permission, which)?;
                 Some(Order::AnswerRequest(AnswerRequest {
+                    key_id: None,
                     id: PermissionId::parse(&request).ok()?,
                     reply: if how.is_multiple_of(2) {
                         RequestReply::Approve

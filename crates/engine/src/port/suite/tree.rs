@@ -1,7 +1,7 @@
 //! The receipt log's tree, and what only sealing can make.
 
 use canon::{Digest, sha256};
-use domain::{Blob, ImpossibleEvent, Kind, Position, ResourceKind};
+use domain::{Blob, ImpossibleEvent, Kind, Position, ResourceKind, State};
 use receipts::merkle::{self, Frontier};
 
 use super::model::bare;
@@ -28,6 +28,29 @@ pub fn the_newest_of_a_kind_is_the_last_created<S: Subject>(make: impl Fn() -> S
     }
     let receipts = wait(store.newest(NewestQuery::one(ResourceKind::Receipt)));
     assert_eq!(receipts.unwrap().len(), 1);
+}
+
+/// A sealed head is found by its root, and no other is.
+pub fn heads_are_found_by_their_roots<S: Subject>(make: impl Fn() -> S) {
+    let subject = make();
+    let store = subject.store();
+    let mut model = Model::new(&*store);
+    for step in [(0, 0, 0), (1, 0, 0), (15, 0, 1), (15, 0, 2), (15, 0, 3)] {
+        model.step(&*store, step);
+    }
+    drop(store);
+    let subject = subject.reopen();
+    let store = subject.store();
+    let mut seen = 0;
+    for document in model.documents() {
+        if let State::Batch(batch) = document.state {
+            seen += 1;
+            let size = wait(store.head_size(batch.root)).unwrap();
+            assert_eq!(size, Some(batch.size));
+        }
+    }
+    assert!(seen > 1, "{seen}");
+    assert_eq!(wait(store.head_size(sha256(b"none"))).unwrap(), None);
 }
 
 /// What sealing makes is there with its commit and never without it.

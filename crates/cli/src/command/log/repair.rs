@@ -1,0 +1,102 @@
+//! `reprise log repair`: headers in the place of what cannot be read.
+
+use serde_json::{Value, json};
+use store::{Repair, Unreadable};
+
+use super::{check, problem};
+use crate::args::LogRepairArgs;
+use crate::exit::Exit;
+use crate::output::{Output, Paint, counter, shorten, talk};
+
+pub(super) fn run(args: &LogRepairArgs) -> anyhow::Result<Exit> {
+    let data = args.data.data.as_path();
+    let bar = counter();
+    bar.set_message("reading the log");
+    let work = match args.apply {
+        true => store::repair(data),
+        false => store::repairable(data),
+    };
+    bar.finish_and_clear();
+    let repair = work.map_err(problem)?;
+    let is_whole = repair.events.is_empty() && repair.blobs.is_empty();
+    let left = match args.apply || is_whole {
+        true => check(data)?.problems,
+        false => Vec::new(),
+    };
+    let is_good = left.is_empty() && (args.apply || is_whole);
+    let mut out = Output::stdout();
+    if args.json {
+        let problems: Vec<String> = left.iter().map(ToString::to_string).collect();
+        out.json(&json!({
+            "applied": args.apply,
+            "events": repair.events.iter().map(as_json).collect::<Vec<_>>(),
+            "blobs": repair.blobs,
+            "kept_in": repair.aside.as_ref().map(|folder| folder.display().to_string()),
+            "problems": problems,
+        }))?;
+    } else {
+        for found in &repair.events {
+            out.line(line(found))?;
+        }
+        for digest in &repair.blobs {
+            out.line(format_args!(
+                "blob `{digest}`: its bytes hash to something else"
+            ))?;
+        }
+        for problem in &left {
+            let text = shorten(&problem.to_string(), 500);
+            out.line(out.paint(Paint::Bad, &text))?;
+        }
+        tell(args.apply, is_whole, &repair, left.len());
+    }
+    Ok(if is_good { Exit::Ok } else { Exit::No })
+}
+
+fn as_json(found: &Unreadable) -> Value {
+    json!({
+        "position": found.position.0,
+        "sha256": found.stored,
+        "event": found.kind,
+        "problem": found.problem,
+    })
+}
+
+fn line(found: &Unreadable) -> String {
+    let what = match &found.kind {
+        Some(kind) => format!("`{kind}` keeps its envelope"),
+        None => "not even its envelope can be read".to_owned(),
+    };
+    let problem = shorten(&found.problem, 200);
+    format!(
+        "event at position {}: {what}; {} was stored ({problem})",
+        found.position.0, found.stored
+    )
+}
+
+fn tell(applied: bool, is_whole: bool, repair: &Repair, left: usize) {
+    let (events, blobs) = (repair.events.len(), repair.blobs.len());
+    if is_whole {
+        talk("everything can be read: there is nothing to repair");
+    } else if applied {
+        let folder = repair
+            .aside
+            .as_deref()
+            .unwrap_or("the data directory".as_ref());
+        talk(format_args!(
+            "{events} events became headers and {blobs} blobs were taken out; what was stored is kept in `{}`",
+            folder.display()
+        ));
+    } else {
+        talk(format_args!(
+            "{events} events would become headers and {blobs} blobs would be taken out; nothing was changed. \
+             Restore a backup if there is one, or run it again with --apply"
+        ));
+    }
+    match left {
+        0 if applied || is_whole => talk("`log verify` finds nothing wrong"),
+        0 => {}
+        left => talk(format_args!(
+            "`log verify` finds {left} problems that a repair does not mend"
+        )),
+    }
+}

@@ -1,0 +1,118 @@
+//! API keys: each change is an event, in the same commit as the table that authenticates.
+
+use domain::{Document, KeyChange, Scratch, Timestamp, change_key, seal};
+
+use crate::engine::Engine;
+use crate::port::{ApiKey, Commit, CommitError, Expected, SealedTurn, Store, StoredEvent};
+use crate::refused::Refused;
+
+/// How often a change is tried again when somebody else changed the same key.
+const TRIES: u32 = 3;
+
+/// Stores a key as it is after a change, and logs the change. A key that was made before keys had events is written down
+/// first. Works on a store that this process holds, with or without an engine on it.
+///
+/// # Errors
+/// The store failed, or the key is already there.
+pub async fn change_api_key(
+    store: &dyn Store,
+    key: ApiKey,
+    actor: &str,
+    now: Timestamp,
+) -> Result<(), Refused> {
+    let mut tries = 1;
+    loop {
+        match try_change(store, &key, actor, now).await? {
+            Ok(()) => return Ok(()),
+            Err(CommitError::Conflict) if tries < TRIES => tries += 1,
+            Err(error) => {
+                return Err(Refused::Internal {
+                    detail: error.to_string(),
+                });
+            }
+        }
+    }
+}
+
+async fn try_change(
+    store: &dyn Store,
+    key: &ApiKey,
+    actor: &str,
+    now: Timestamp,
+) -> Result<Result<(), CommitError>, Refused> {
+    let known = store.documents(vec![key.id.as_str().into()]).await?;
+    let known: Option<Document> = known.into_iter().flatten().next();
+    let stored = store.api_keys().await?;
+    let stored = stored.into_iter().find(|stored| stored.id == key.id);
+    let before = match (&known, &stored) {
+        (None, Some(stored)) => Some(stored.recorded()),
+        _ => None,
+    };
+    let mut changes: Vec<KeyChange> = before.map(KeyChange::Record).into_iter().collect();
+    match &stored {
+        None => changes.push(KeyChange::Create(key.recorded())),
+        Some(stored) => {
+            if stored.scopes != key.scopes {
+                changes.push(KeyChange::Grant(key.scopes.clone()));
+            }
+            if let Some(revoked_at) = key.revoked_at.filter(|_| stored.revoked_at.is_none()) {
+                changes.push(KeyChange::Revoke(revoked_at));
+            }
+        }
+    }
+    let draft = |change| change_key(&key.id, actor, change);
+    let drafts: Vec<_> = changes.into_iter().map(draft).collect();
+    let log = store.name().clone();
+    let key = key.clone();
+    let expected = Expected {
+        id: key.id.as_str().into(),
+        version: known.as_ref().map_or(0, |known| known.version),
+    };
+    let commit = Commit {
+        expected: vec![expected],
+        fences: Vec::new(),
+        holder: "keys".into(),
+        blobs: Vec::new(),
+        event_count: drafts.len() as u64,
+        now,
+        seal: Box::new(move |first| {
+            let mut scratch = Scratch::default();
+            known.into_iter().for_each(|known| scratch.insert(known));
+            let events = seal(&log, &mut scratch, &drafts, first, now)?;
+            Ok(SealedTurn {
+                events: events
+                    .into_iter()
+                    .map(|sealed| StoredEvent {
+                        position: sealed.position,
+                        links: sealed.links,
+                        resource: sealed.resource,
+                        bytes: sealed.bytes.into(),
+                    })
+                    .collect(),
+                documents: scratch.iter_shared().cloned().collect(),
+                api_keys: vec![key],
+                ..SealedTurn::default()
+            })
+        }),
+    };
+    Ok(store.commit(commit).await.map(drop))
+}
+
+impl Engine {
+    /// Stores a key as it is after a change, and logs the change.
+    ///
+    /// # Errors
+    /// As [`change_api_key`].
+    pub async fn change_api_key(&self, key: ApiKey, actor: &str) -> Result<(), Refused> {
+        let shared = &self.shared;
+        change_api_key(&*shared.store, key, actor, shared.clock.now()).await
+    }
+
+    /// Returns every key.
+    ///
+    /// # Errors
+    /// The store failed.
+    pub async fn api_keys(&self) -> Result<Vec<ApiKey>, Refused> {
+        Ok(self.shared.store.api_keys().await?)
+    }
+}

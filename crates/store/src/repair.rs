@@ -1,0 +1,513 @@
+//! Repair: headers in the place of what cannot be read any more, so that everything else can be checked and used again.
+//!
+//! An event whose payload cannot be read keeps its envelope, as after pruning. Where not even that can be read, and for every
+//! event of a damaged block, a `vendor.event_lost` stands in its place. Each header says what the stored bytes hashed to.
+//! Of a damaged block the index still tells which Tasks had events in it: each of them gets at least one of the headers, so
+//! that nobody takes its log for whole; which event stood where is not known. Documents stay as they are stored.
+//!
+//! What is replaced is first copied, durably, into a folder of its own; then everything happens in one transaction. A run
+//! that is killed has changed everything or nothing.
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::fs;
+use std::io::Write as _;
+use std::path::{Path, PathBuf};
+
+use canon::{Digest, sha256};
+use domain::{Document, Event, EventName, Links, Position, ResourceKind, Timestamp};
+use engine::port::{ReadEvents, Scope, StoreFault, StoredEvent};
+use rusqlite::{Connection, OptionalExtension, TransactionBehavior};
+
+use crate::audit::{Audit, AuditError};
+use crate::block::Block;
+use crate::blocks::Blocks;
+use crate::directory;
+use crate::fault::fault;
+use crate::fold::read_event;
+use crate::prune::{self, Headers};
+use crate::row::{DocumentRow, sql};
+use crate::rows::Table;
+use crate::{blob, codec, kept, read, schema};
+
+/// How many events a block can hold: it is cut by the size of its content, and no event is smaller than this allows.
+const BLOCK_EVENTS_MAX: u64 = 256;
+
+/// How many events are read at a time.
+const CHUNK: usize = 512;
+
+/// What a repair replaced, or would.
+#[derive(Debug, Clone, Default, PartialEq, Eq)]
+pub struct Repair {
+    /// The events that cannot be read, by position.
+    pub events: Vec<Unreadable>,
+    /// The blobs whose bytes are not theirs.
+    pub blobs: Vec<Digest>,
+    /// Where the stored bytes are kept as they were found; none when nothing was changed.
+    pub aside: Option<PathBuf>,
+}
+
+/// An event that cannot be read.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Unreadable {
+    /// Where it stands.
+    pub position: Position,
+    /// What the bytes hash to that are stored there: the event's own, or those of its damaged block.
+    pub stored: Digest,
+    /// What happened, when the envelope can be read and stays.
+    pub kind: Option<Box<str>>,
+    /// Why it cannot be read.
+    pub problem: String,
+}
+
+/// Says what [`repair`] would do; changes nothing.
+///
+/// # Errors
+/// There is no log, it has lost what was acknowledged, or the disk fails.
+pub fn repairable(directory: &Path) -> Result<Repair, AuditError> {
+    let audit = Audit::open(directory)?;
+    let survey = Survey::of(directory, audit.connection(), &audit)?;
+    Ok(survey.repair)
+}
+
+/// Replaces what cannot be read. Nobody else may work in the directory meanwhile.
+///
+/// # Errors
+/// The directory is in use or holds no log, or the disk fails. Then nothing was changed.
+pub fn repair(directory: &Path) -> Result<Repair, AuditError> {
+    let (_lock, connection) = prune::claimed(directory)?;
+    let audit = Audit::open(directory)?;
+    let survey = Survey::of(directory, &connection, &audit)?;
+    drop(audit);
+    if survey.repair.events.is_empty() && survey.repair.blobs.is_empty() {
+        prune::closed(&connection)?;
+        return Ok(survey.repair);
+    }
+    let aside = survey.keep_aside()?;
+    schema::prepare_repair(&connection).map_err(fault)?;
+    let run = || -> rusqlite::Result<()> {
+        let transaction =
+            rusqlite::Transaction::new_unchecked(&connection, TransactionBehavior::Immediate)?;
+        survey.apply(&connection).map_err(prune::inside)?;
+        transaction.commit()
+    };
+    run().map_err(fault)?;
+    for digest in &survey.repair.blobs {
+        blob::remove_file(directory, digest)?;
+    }
+    prune::closed(&connection)?;
+    Ok(Repair {
+        aside: Some(aside),
+        ..survey.repair
+    })
+}
+
+/// A block that cannot be read, and what takes its place.
+struct LostBlock {
+    number: u64,
+    stored: Vec<u8>,
+    events: Vec<StoredEvent>,
+    tasks: BTreeSet<Position>,
+}
+
+/// What is found, and what is to be done about it.
+struct Survey<'a> {
+    directory: &'a Path,
+    blocks: &'a Blocks,
+    name: EventName,
+    /// Per resource, by its key: sequence and position of its last event so far.
+    tips: BTreeMap<Position, (u64, Position)>,
+    /// Positions whose envelope is gone.
+    gone: BTreeSet<Position>,
+    /// The time of the last event that could be read.
+    time: Timestamp,
+    lost: Vec<LostBlock>,
+    /// Headers for events of blocks that can be read, with the bytes they replace.
+    headers: BTreeMap<Position, (Vec<u8>, Vec<u8>)>,
+    /// The blocks of these.
+    touched: BTreeSet<u64>,
+    packs: BTreeMap<u64, Vec<u8>>,
+    repair: Repair,
+}
+
+impl<'a> Survey<'a> {
+    fn of(directory: &'a Path, blocks: &'a Blocks, audit: &Audit) -> Result<Self, AuditError> {
+        let mut survey = Self {
+            directory,
+            blocks,
+            name: audit.name().clone(),
+            tips: BTreeMap::new(),
+            gone: BTreeSet::new(),
+            time: Timestamp::from_micros(0),
+            lost: Vec::new(),
+            headers: BTreeMap::new(),
+            touched: BTreeSet::new(),
+            packs: BTreeMap::new(),
+            repair: Repair::default(),
+        };
+        let kept = kept::read(directory).ok().flatten();
+        let end = kept.map_or(audit.head(), |kept| audit.head().max(kept.position));
+        survey.events(end)?;
+        survey.blobs(audit)?;
+        Ok(survey)
+    }
+
+    fn events(&mut self, end: Position) -> Result<(), AuditError> {
+        let blocks = self.blocks;
+        // How far a block reaches that cannot be read is known when the next one begins.
+        let mut open: Option<(u64, Vec<u8>, String)> = None;
+        Table::Events.each(blocks, 0, |first, bytes| -> Result<bool, AuditError> {
+            if let Some(block) = open.take() {
+                self.lose(block, first.0.saturating_sub(1))?;
+            }
+            match blocks.decode(Table::Events, first.0, bytes)? {
+                Ok(block) => {
+                    for row in &block.events {
+                        self.event(first.0, row)?;
+                    }
+                }
+                Err(damage) => open = Some((first.0, bytes.to_vec(), damage.to_string())),
+            }
+            Ok(true)
+        })?;
+        match open {
+            Some(block) => self.lose(block, end.0),
+            None => Ok(()),
+        }
+    }
+
+    fn event(&mut self, block: u64, row: &StoredEvent) -> Result<(), AuditError> {
+        let problem = match read_event(&self.name, row) {
+            Ok(event) => {
+                if event.is_lost() {
+                    self.gone.insert(row.position);
+                }
+                self.pass(row, &event);
+                return Ok(());
+            }
+            Err(problem) => problem,
+        };
+        let stored = sha256(&row.bytes);
+        let header = match self.envelope(row)? {
+            Some(envelope) => {
+                self.pass(row, &envelope);
+                envelope.header(&row.bytes)
+            }
+            None => {
+                self.gone.insert(row.position);
+                self.lost_at(row.position, stored, row.links)?
+            }
+        };
+        self.repair.events.push(Unreadable {
+            position: row.position,
+            stored,
+            kind: (!header.is_lost()).then(|| header.kind.clone()),
+            problem,
+        });
+        self.touched.insert(block);
+        self.headers
+            .insert(row.position, (header.to_bytes(), row.bytes.to_vec()));
+        Ok(())
+    }
+
+    fn pass(&mut self, row: &StoredEvent, event: &Event) {
+        self.tips
+            .insert(row.resource, (event.sequence, row.position));
+        self.time = event.created_at;
+    }
+
+    /// Returns the envelope of an event, when it can be read and is one that stands at this place.
+    fn envelope(&self, row: &StoredEvent) -> Result<Option<Event>, AuditError> {
+        let Ok(event) = Event::envelope(&row.bytes) else {
+            return Ok(None);
+        };
+        let expected = match self.tips.get(&row.resource) {
+            Some((sequence, tip)) => (sequence + 1, Some(self.name.id(*tip))),
+            None => (1, None),
+        };
+        let previous = event.previous_event_id.as_deref();
+        let after_gap = previous
+            .and_then(|id| self.name.position(id))
+            .is_some_and(|previous| self.gone.contains(&previous));
+        let follows =
+            after_gap || (event.sequence, previous) == (expected.0, expected.1.as_deref());
+        let header = StoredEvent {
+            bytes: event.header(&row.bytes).to_bytes().into(),
+            ..row.clone()
+        };
+        let resource = self.document(row.resource)?;
+        let fits = follows
+            && event.kind().is_ok()
+            && read_event(&self.name, &header).is_ok()
+            && resource.is_some_and(|resource| resource.id == event.resource.id)
+            && self.ids(row.links)?
+                == [
+                    event.workspace_id.as_ref().map(|id| id.as_str().into()),
+                    event.session_id.as_ref().map(|id| id.as_str().into()),
+                    event.task_id.as_ref().map(|id| id.as_str().into()),
+                ];
+        Ok(fits.then_some(event))
+    }
+
+    /// Returns the ids of what links lead to.
+    fn ids(&self, links: Links) -> Result<[Option<Box<str>>; 3], AuditError> {
+        let id = |key: Option<Position>| -> Result<Option<Box<str>>, AuditError> {
+            let Some(key) = key else { return Ok(None) };
+            Ok(self.document(key)?.map(|document| document.id))
+        };
+        Ok([id(links.workspace)?, id(links.session)?, id(links.task)?])
+    }
+
+    fn document(&self, key: Position) -> Result<Option<DocumentRow>, AuditError> {
+        let columns = DocumentRow::COLUMNS;
+        let text = format!("SELECT {columns} FROM documents WHERE key = ?1");
+        let row = self
+            .blocks
+            .prepare_cached(&text)
+            .and_then(|mut select| select.query_row([sql(key.0)], DocumentRow::read).optional());
+        Ok(row.map_err(fault)?)
+    }
+
+    /// Returns what stands for an event of which not even the envelope can be read.
+    fn lost_at(
+        &self,
+        position: Position,
+        stored: Digest,
+        links: Links,
+    ) -> Result<Event, AuditError> {
+        let created = self.document(position)?;
+        let time = created.map_or(self.time, |row| Timestamp::from_micros(row.created_at));
+        let [workspace, session, task] = self.ids(links)?;
+        let mut event = Event::lost(&self.name.id(position), time, stored);
+        event.workspace_id = workspace.and_then(|id| domain::WorkspaceId::parse(&id).ok());
+        event.session_id = session.and_then(|id| domain::SessionId::parse(&id).ok());
+        event.task_id = task.and_then(|id| domain::TaskId::parse(&id).ok());
+        Ok(event)
+    }
+
+    /// Puts headers in the place of a block that cannot be read, up to a position.
+    fn lose(
+        &mut self,
+        (number, stored, problem): (u64, Vec<u8>, String),
+        last: u64,
+    ) -> Result<(), AuditError> {
+        let digest = sha256(&stored);
+        let targets = self.owners(number)?;
+        let last = last.clamp(number, number + BLOCK_EVENTS_MAX - 1);
+        let mut events = Vec::new();
+        for (position, at) in (number..=last).map(Position).zip(0..) {
+            let owner = targets.get(at % targets.len().max(1));
+            let links = owner.map_or(Links::default(), |owner: &Document| owner.links);
+            let event = self.lost_at(position, digest, links)?;
+            self.gone.insert(position);
+            self.repair.events.push(Unreadable {
+                position,
+                stored: digest,
+                kind: None,
+                problem: problem.clone(),
+            });
+            events.push(StoredEvent {
+                position,
+                links,
+                resource: position,
+                bytes: event.to_bytes().into(),
+            });
+        }
+        let tasks = targets.iter().filter_map(|owner| owner.links.task);
+        self.lost.push(LostBlock {
+            number,
+            stored,
+            events,
+            tasks: tasks.collect(),
+        });
+        Ok(())
+    }
+
+    /// Returns the narrowest resources that had events in a block: Tasks, else Sessions, else Workspaces.
+    fn owners(&self, number: u64) -> Result<Vec<Document>, AuditError> {
+        let read = || {
+            let select = "SELECT link FROM event_links WHERE first = ?1 ORDER BY link";
+            let mut select = self.blocks.prepare_cached(select)?;
+            let rows = select.query_map([sql(number)], |row| Ok(Position(row.get(0)?)))?;
+            rows.collect::<rusqlite::Result<Vec<_>>>()
+        };
+        let mut linked = Vec::new();
+        for key in read().map_err(fault)? {
+            let row = self.document(key)?;
+            linked.extend(row.and_then(|row| row.document().ok()));
+        }
+        for kind in [
+            ResourceKind::Task,
+            ResourceKind::Session,
+            ResourceKind::Workspace,
+        ] {
+            if linked.iter().any(|known| known.state.kind() == kind) {
+                linked.retain(|known| known.state.kind() == kind);
+                return Ok(linked);
+            }
+        }
+        Ok(Vec::new())
+    }
+
+    fn blobs(&mut self, audit: &Audit) -> Result<(), AuditError> {
+        let blocks = self.blocks;
+        Table::Packs.each(blocks, 0, |number, bytes| -> Result<bool, AuditError> {
+            if blocks.decode(Table::Packs, number.0, bytes)?.is_err() {
+                self.packs.insert(number.0, bytes.to_vec());
+            }
+            Ok(true)
+        })?;
+        for digest in audit.blobs()? {
+            let bytes = blob::find_unchecked(self.directory, blocks, &digest)?;
+            if bytes.is_some_and(|bytes| sha256(&bytes) != digest) {
+                self.repair.blobs.push(digest);
+            }
+        }
+        Ok(())
+    }
+
+    /// Copies what will be replaced, durably, into a folder of its own; returns its place.
+    fn keep_aside(&self) -> Result<PathBuf, AuditError> {
+        let mut free = (1..).map(|number: u32| self.directory.join(format!("unreadable-{number}")));
+        let folder = free
+            .find(|folder| !folder.exists())
+            .unwrap_or_else(|| self.directory.join("unreadable"));
+        let keep = || {
+            directory::make_directory(&folder)?;
+            let write = |name: String, bytes: &[u8]| {
+                let mut file = directory::create(&folder.join(name))?;
+                file.write_all(bytes)?;
+                file.sync_all()
+            };
+            for block in &self.lost {
+                write(format!("block-{}", block.number), &block.stored)?;
+            }
+            for (number, stored) in &self.packs {
+                write(format!("pack-{number}"), stored)?;
+            }
+            for (position, (_, stored)) in &self.headers {
+                write(format!("event-{}", position.0), stored)?;
+            }
+            for digest in &self.repair.blobs {
+                let found = blob::find_unchecked(self.directory, self.blocks, digest);
+                if let Ok(Some(stored)) = found {
+                    write(format!("blob-{}", digest.hex()), &stored)?;
+                }
+            }
+            directory::sync_directory(&folder)
+        };
+        if let Err(error) = keep() {
+            // Half a copy is of no use; that it stays is no second error.
+            let _ = fs::remove_dir_all(&folder);
+            return Err(AuditError::file(&folder)(error));
+        }
+        Ok(folder)
+    }
+
+    /// Does what was found necessary, in the transaction under way.
+    fn apply(&self, connection: &Blocks) -> Result<(), StoreFault> {
+        let sql_of = |error: std::io::Error| StoreFault::new(error.to_string());
+        let execute = |text: &str, values: &[&dyn rusqlite::ToSql]| -> Result<(), StoreFault> {
+            let mut statement = connection.prepare_cached(text).map_err(fault)?;
+            statement.execute(values).map(drop).map_err(fault)
+        };
+        for block in &self.lost {
+            let number = sql(block.number);
+            let content = Block {
+                events: block.events.clone(),
+                blobs: Vec::new(),
+            };
+            let stored = codec::compress(&content.content()).map_err(sql_of)?;
+            Table::Events
+                .replace(connection, block.number, &stored)
+                .map_err(fault)?;
+            execute("DELETE FROM event_links WHERE first = ?1", &[&number])?;
+            for link in links_in(&block.events) {
+                let insert = "INSERT INTO event_links(link, first) VALUES (?1, ?2)";
+                execute(insert, &[&sql(link.0), &number])?;
+            }
+        }
+        for number in self.packs.keys() {
+            Table::Packs.remove(connection, *number).map_err(fault)?;
+        }
+        for digest in &self.repair.blobs {
+            execute("DELETE FROM blobs WHERE digest = ?1", &[digest.as_bytes()])?;
+            let insert = "INSERT OR IGNORE INTO lost_blobs(digest) VALUES (?1)";
+            execute(insert, &[digest.as_bytes()])?;
+        }
+        let touched = self.touched.iter().copied();
+        connection.rewrite(Table::Events, touched, |_, block| {
+            for event in &mut block.events {
+                if let Some((header, _)) = self.headers.get(&event.position) {
+                    event.bytes = header.as_slice().into();
+                }
+            }
+            Ok(())
+        })?;
+        let lost = self.lost.iter().flat_map(|block| &block.events);
+        let lost = lost.map(|event| (event.position, &*event.bytes));
+        let headers = self.headers.iter().map(|(at, (bytes, _))| (*at, &**bytes));
+        for (position, bytes) in lost.chain(headers) {
+            let insert = "INSERT OR REPLACE INTO repaired(position, header) VALUES (?1, ?2)";
+            execute(insert, &[&sql(position.0), sha256(bytes).as_bytes()])?;
+        }
+        self.count_headers_again(connection)
+    }
+
+    /// Notes once more which headers pruning left, of Tasks that lost some.
+    fn count_headers_again(&self, connection: &Blocks) -> Result<(), StoreFault> {
+        let repaired = schema::repaired(connection).map_err(fault)?;
+        let pruned = schema::pruned(connection).map_err(fault)?;
+        let tasks: BTreeSet<Position> = self
+            .lost
+            .iter()
+            .flat_map(|block| block.tasks.iter().copied())
+            .filter(|task| pruned.contains_key(task))
+            .collect();
+        for task in tasks {
+            let mut headers = Headers::default();
+            let mut after = Position::START;
+            loop {
+                let query = ReadEvents {
+                    scope: Scope::Task(task),
+                    after,
+                    limit: CHUNK,
+                };
+                let page = read::events(connection, query)?;
+                let Some(last) = page.last() else { break };
+                after = last.position;
+                for row in &page {
+                    let is_header = Event::parse(&row.bytes).is_ok_and(|event| event.is_header());
+                    if is_header && !repaired.contains_key(&row.position) {
+                        headers.add(&row.bytes);
+                    }
+                }
+            }
+            note_headers(connection, task, &headers).map_err(fault)?;
+        }
+        Ok(())
+    }
+}
+
+fn note_headers(
+    connection: &Connection,
+    task: Position,
+    headers: &Headers,
+) -> rusqlite::Result<()> {
+    if headers.count == 0 {
+        let delete = "DELETE FROM pruned WHERE task = ?1";
+        return connection.execute(delete, [sql(task.0)]).map(drop);
+    }
+    let update = "UPDATE pruned SET events = ?2, headers = ?3 WHERE task = ?1";
+    let digest = headers.digest();
+    connection
+        .execute(update, (sql(task.0), sql(headers.count), digest.as_bytes()))
+        .map(drop)
+}
+
+fn links_in(events: &[StoredEvent]) -> BTreeSet<Position> {
+    events
+        .iter()
+        .flat_map(|event| [event.links.workspace, event.links.session, event.links.task])
+        .flatten()
+        .collect()
+}
