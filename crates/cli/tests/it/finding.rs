@@ -31,14 +31,14 @@ fn lists_are_narrowed_by_the_server_newest_first() {
         list(&[]),
         [last.clone(), asking.clone(), tagged.clone(), plain.clone()]
     );
-    assert_eq!(list(&["--oldest", "-n", "1"]), [plain.clone()]);
-    assert_eq!(list(&["--status", "input_required"]), [asking.clone()]);
+    assert_eq!(list(&["--oldest", "-n", "1"]), [plain.as_str()]);
+    assert_eq!(list(&["--status", "input_required"]), [asking.as_str()]);
     assert_eq!(
         list(&["--status", "completed,input_required", "-n", "2"]),
         [last.clone(), asking.clone()]
     );
-    assert_eq!(list(&["--metadata", "ticket=OPS-7"]), [tagged.clone()]);
-    assert_eq!(list(&["--workflow", "ask"]), [asking.clone()]);
+    assert_eq!(list(&["--metadata", "ticket=OPS-7"]), [tagged.as_str()]);
+    assert_eq!(list(&["--workflow", "ask"]), [asking.as_str()]);
     assert_eq!(list(&["--since", "1h"]).len(), 4);
     assert!(list(&["--since", "2100-01-01T00:00:00Z"]).is_empty());
     let quiet = world.ok(&["task", "list", "-q", "-n", "2"]);
