@@ -11,12 +11,14 @@ use domain::{
 };
 use tokio::sync::{mpsc, oneshot};
 
+use crate::cache::Cache;
 use crate::limits::Limits;
 use crate::metrics::Metrics;
 use crate::port::{Clock, Ids, Performer, SecretKeeper, Spawn, Store};
 use crate::receipt::Authority;
 use crate::refused::Refused;
-use crate::turn::{self, Cache, ClaimRequest, Done, Folds, Item, Lease, NotDone, Queues};
+use crate::turn::{self, ClaimRequest, Done, Folds, Item, Lease, NotDone, Queues};
+use crate::wait::Waiters;
 use crate::worker::{Work, session_replay};
 use runs::workflow::Registry;
 
@@ -67,6 +69,8 @@ pub(crate) struct Shared {
     pub(crate) work: Work,
     /// What the last turns saw.
     pub(crate) cache: Cache,
+    /// Who waits for which Task.
+    pub(crate) waiters: Waiters,
     /// What the receipts of open Tasks will say.
     pub(crate) folds: Folds,
     /// Who takes leases: this process.
@@ -194,6 +198,7 @@ impl Engine {
             workers: worker_items,
         };
         let (work, sessions) = Work::new(limits.workers_max);
+        let cache = Cache::new(store.head());
         let shared = Arc::new(Shared {
             store,
             clock,
@@ -207,7 +212,8 @@ impl Engine {
             limits,
             metrics: Metrics::default(),
             work,
-            cache: Cache::default(),
+            cache,
+            waiters: Waiters::default(),
             folds: Folds::default(),
             tree: tokio::sync::Mutex::new(()),
             witnesses: std::sync::RwLock::default(),
@@ -336,12 +342,13 @@ impl Engine {
     /// Reads the log of a Task that somebody wants to cancel, unless it has ended.
     async fn know_log_of(&self, id: &TaskId) -> Result<(), Refused> {
         match self.document(id.as_str()).await? {
-            Some(Document {
-                key,
-                state: State::Task(task),
-                ..
-            }) if !task.status.is_terminal() => self.know_task_log(key).await,
-            _ => Ok(()),
+            Some(document) => match &document.state {
+                State::Task(task) if !task.status.is_terminal() => {
+                    self.know_task_log(document.key).await
+                }
+                _ => Ok(()),
+            },
+            None => Ok(()),
         }
     }
 

@@ -85,7 +85,7 @@ async fn u3_every_material_of_a_receipt_can_be_fetched_and_has_its_digest() {
     let task = api.task(&session, "agent").await;
     let (_, receipts) = api.get(&format!("/v1/tasks/{}/receipts", id(&task))).await;
     let receipt = &receipts["data"][0]["wire"]["payload"];
-    let materials = receipt["materials"].as_array().unwrap();
+    let materials = receipt["replay_input"]["materials"].as_array().unwrap();
     assert!(materials.len() > 1, "{receipt}");
     for material in materials {
         let uri = material["uri"].as_str().unwrap();
@@ -456,7 +456,10 @@ async fn u9_after_close_nothing_is_written_and_open_tasks_end() {
     for (path, body) in [
         (format!("{path}/messages"), message.clone()),
         (format!("{path}/truncate"), json!({"keep_first": 0})),
-        (format!("{path}/branches"), json!({"kind": "session"})),
+        (
+            format!("{path}/branches"),
+            json!({"kind": "session", "base_ref": session}),
+        ),
         (
             format!("/v1/tasks/{waiting}/messages"),
             json!({"kind": "input", "message": message}),
