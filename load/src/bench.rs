@@ -2,6 +2,7 @@
 
 mod append;
 mod commits;
+mod cpu;
 mod fanout;
 mod history;
 mod reads;
@@ -18,9 +19,9 @@ use crate::Bench;
 use crate::report::Report;
 
 /// The names, in the order they run.
-pub(crate) const NAMES: [&str; 11] = [
-    "append", "commits", "tasks", "reads", "fanout", "start", "stored", "history", "receipts",
-    "sidecar", "replay",
+pub(crate) const NAMES: [&str; 12] = [
+    "append", "commits", "cpu", "tasks", "reads", "fanout", "start", "stored", "history",
+    "receipts", "sidecar", "replay",
 ];
 
 /// Parts of them that can be asked for alone.
@@ -31,6 +32,7 @@ pub(crate) async fn run(name: &str, bench: &Bench, report: &mut Report) -> Resul
     match name {
         "append" => append::run(bench, report).await,
         "commits" => commits::run(bench, report).await,
+        "cpu" => cpu::run(bench, report).await,
         "tasks" => tasks::run(bench, report).await,
         "reads" => reads::run(bench, report).await,
         "fanout" => fanout::run(bench, report).await,

@@ -25,6 +25,8 @@ pub(crate) enum Act {
     Task,
     /// Reads a Task.
     ReadTask,
+    /// Reads a Session.
+    ReadSession,
     /// Asks whether the server lives, which touches nothing.
     Health,
 }
@@ -33,6 +35,7 @@ pub(crate) enum Act {
 #[derive(Debug)]
 pub(crate) struct Worker {
     client: Client,
+    session: String,
     messages: String,
     tasks: String,
     task: String,
@@ -45,6 +48,7 @@ impl Worker {
         let session = program.session().await?;
         let mut worker = Self {
             client: program.connect().await?,
+            session: format!("/v1/sessions/{session}"),
             messages: format!("/v1/sessions/{session}/messages"),
             tasks: format!("/v1/sessions/{session}/tasks"),
             task: String::new(),
@@ -52,6 +56,18 @@ impl Worker {
         };
         worker.run_task().await?;
         Ok(worker)
+    }
+
+    /// Connects to a server that takes whatever is posted and keeps nothing.
+    async fn bare(address: &str, seed: u64) -> Result<Self> {
+        Ok(Self {
+            client: Client::connect(address, "none").await?,
+            session: String::new(),
+            messages: "/v1/sessions/none/messages".to_owned(),
+            tasks: String::new(),
+            task: String::new(),
+            rng: Rng::with_seed(seed),
+        })
     }
 
     /// Does it once.
@@ -66,6 +82,7 @@ impl Worker {
             Act::Refused => (400, self.client.send("POST", &self.messages, b"{}").await?),
             Act::Task => return self.run_task().await,
             Act::ReadTask => (200, self.client.send("GET", &self.task, b"").await?),
+            Act::ReadSession => (200, self.client.send("GET", &self.session, b"").await?),
             Act::Health => (200, self.client.send("GET", "/healthz", b"").await?),
         };
         if status != expect {
@@ -125,6 +142,15 @@ impl Crowd {
         let mut workers = Vec::new();
         for seed in 0..len {
             workers.push(Worker::new(program, seed).await?);
+        }
+        Ok(Self { workers })
+    }
+
+    /// The same, at a server that takes whatever is posted and keeps nothing.
+    pub(crate) async fn bare(address: &str, len: u64) -> Result<Self> {
+        let mut workers = Vec::new();
+        for seed in 0..len {
+            workers.push(Worker::bare(address, seed).await?);
         }
         Ok(Self { workers })
     }

@@ -138,6 +138,44 @@ impl Log {
         bail!("task `{id}` does not end")
     }
 
+    /// Reads a Session and a Task.
+    pub(crate) async fn read(&self, session: &SessionId, task: Option<&str>) -> Result<()> {
+        let caller = Caller::system();
+        let engine = &self.engine;
+        engine
+            .get(&caller, ResourceKind::Session, session.as_str())
+            .await?;
+        if let Some(task) = task {
+            engine.get(&caller, ResourceKind::Task, task).await?;
+        }
+        Ok(())
+    }
+
+    /// Submits Tasks that wait for an answer, in Sessions of a hundred.
+    pub(crate) async fn open_tasks(&self, count: usize) -> Result<()> {
+        const PER_SESSION: usize = 100;
+        for _ in 0..count.div_ceil(PER_SESSION) {
+            let session = self.session(Vec::new()).await?;
+            let ask = |number: usize| {
+                let request = Request::SubmitTask(NewTask {
+                    session_id: session.clone(),
+                    workspace_id: None,
+                    persona_id: None,
+                    branch_id: None,
+                    parent_task_id: None,
+                    input: InputSpec::Message(message(format!("question {number}"))),
+                    metadata: [("workflow".to_owned(), json!("ask"))]
+                        .into_iter()
+                        .collect(),
+                });
+                self.dispatch(request)
+            };
+            let asked = futures_util::future::join_all((0..PER_SESSION).map(ask)).await;
+            asked.into_iter().collect::<Result<Vec<_>>>()?;
+        }
+        Ok(())
+    }
+
     /// Returns the number of events.
     pub(crate) fn head(&self) -> u64 {
         self.store.head().0

@@ -4,9 +4,11 @@
 
 #![expect(clippy::print_stdout, reason = "a program for a terminal")]
 
+mod bare;
 mod bench;
 mod crowd;
 mod disk;
+mod figures;
 mod http;
 mod log;
 mod noise;
@@ -22,17 +24,21 @@ use std::process::ExitCode;
 use anyhow::{Context, Result, bail};
 use tempfile::TempDir;
 
+use crate::figures::Figures;
 use crate::report::Report;
 
 const USAGE: &str = "\
 usage: load [--json] [--force] [--dir DIR] [NAME …]
 
-  NAME         append commits tasks reads fanout start stored history receipts sidecar replay (or replay.exact alone); all of them
+  NAME         append commits cpu tasks reads fanout start stored history receipts sidecar replay (or replay.exact alone); all of them
                when none is named
   --json       prints JSON instead of a table
   --force      gives a verdict however busy the machine is
   --dir DIR    the disk to measure; by default the one this program is on
   --program P  the `reprise` to measure; by default the one beside this program
+  --events N   how long the log of `history` is; a million by default
+  --figures F  a file of figures that were kept: what became worse since then is said at the end
+  --keep       keeps the figures of this run there, those excepted for which the machine was too busy
 ";
 
 /// What a benchmark works with.
@@ -40,6 +46,8 @@ usage: load [--json] [--force] [--dir DIR] [NAME …]
 pub(crate) struct Bench {
     /// The program `reprise`.
     pub(crate) program: PathBuf,
+    /// How long the log of `history` is.
+    pub(crate) events: u64,
     home: TempDir,
 }
 
@@ -56,6 +64,9 @@ struct Arguments {
     force: bool,
     dir: Option<PathBuf>,
     program: Option<PathBuf>,
+    events: Option<u64>,
+    figures: Option<PathBuf>,
+    keep: bool,
     names: Vec<String>,
 }
 
@@ -69,6 +80,12 @@ fn arguments() -> Result<Arguments> {
             "--force" => arguments.force = true,
             "--dir" => arguments.dir = Some(path()?),
             "--program" => arguments.program = Some(path()?),
+            "--figures" => arguments.figures = Some(path()?),
+            "--keep" => arguments.keep = true,
+            "--events" => {
+                let number = given.next().context("a number is missing")?;
+                arguments.events = Some(number.parse().with_context(|| number.clone())?);
+            }
             name if bench::NAMES.contains(&name) || bench::PARTS.contains(&name) => {
                 arguments.names.push(word);
             }
@@ -83,6 +100,9 @@ fn arguments() -> Result<Arguments> {
 
 #[tokio::main]
 async fn main() -> ExitCode {
+    if std::env::args().nth(1).as_deref() == Some(bare::COMMAND) {
+        return bare::serve().await;
+    }
     let arguments = match arguments() {
         Ok(arguments) => arguments,
         Err(error) => {
@@ -97,12 +117,31 @@ async fn main() -> ExitCode {
             } else {
                 print!("{}", report.table());
             }
+            if let Err(error) = compare(&arguments, &report) {
+                eprintln!("load: {error:#}");
+                return ExitCode::from(2);
+            }
             report.exit()
         }
         Err(error) => {
             eprintln!("load: {error:#}");
             ExitCode::from(2)
         }
+    }
+}
+
+/// Says what became worse since figures were last kept, and keeps those of this run.
+fn compare(arguments: &Arguments, report: &Report) -> Result<()> {
+    let Some(path) = &arguments.figures else {
+        return Ok(());
+    };
+    let kept = Figures::read(path)?;
+    for line in report.worse_than(&kept) {
+        eprintln!("load: {line}");
+    }
+    match arguments.keep {
+        true => kept.keep(report.figures(), path),
+        false => Ok(()),
     }
 }
 
@@ -127,7 +166,11 @@ async fn measure(arguments: &Arguments) -> Result<Report> {
         .prefix("reprise-load-")
         .tempdir_in(dir)
         .with_context(|| format!("cannot write into `{}`", dir.display()))?;
-    let bench = Bench { program, home };
+    let bench = Bench {
+        program,
+        events: arguments.events.unwrap_or(1_000_000),
+        home,
+    };
     let mut report = Report::new(arguments.force);
     for name in &arguments.names {
         eprintln!("==> {name}");

@@ -109,6 +109,16 @@ fn threads(others: &[u32]) -> BTreeMap<Thread, Times> {
     found
 }
 
+/// Returns how long the threads of a process have been on a core.
+pub(crate) fn cpu_seconds(pid: u32) -> f64 {
+    let ours = threads(&[pid]);
+    let of_process = ours.iter().filter(|((process, _), _)| *process == pid);
+    of_process
+        .map(|(_, times)| times.run_ns as f64)
+        .sum::<f64>()
+        / 1e9
+}
+
 /// Returns how long all cores together have been busy, whoever kept them.
 fn busy_ns() -> Result<u64> {
     let text = fs::read_to_string("/proc/stat").context("cannot read /proc/stat")?;

@@ -10,6 +10,7 @@ use serde_json::Value;
 
 use crate::Bench;
 use crate::http::Client;
+use crate::noise::cpu_seconds;
 
 /// A running server.
 #[derive(Debug)]
@@ -99,6 +100,11 @@ impl Program {
     /// Every process of it, the tracer included.
     pub(crate) fn pids(&self) -> [u32; 2] {
         [self.pid, self.child.id()]
+    }
+
+    /// Returns how long the server has been on a core.
+    pub(crate) fn cpu_seconds(&self) -> f64 {
+        cpu_seconds(self.pid)
     }
 
     /// Opens a connection with the first key.

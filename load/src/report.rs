@@ -5,6 +5,7 @@ use std::process::ExitCode;
 
 use serde_json::{Value, json};
 
+use crate::figures::{Figure, Figures};
 use crate::noise::Noise;
 
 /// What a number counts.
@@ -160,6 +161,32 @@ impl Report {
             })
             .collect();
         json!({"forced": self.force, "lines": lines})
+    }
+
+    fn told(&self) -> impl Iterator<Item = (&Line, Figure)> {
+        let lines = self.lines.iter();
+        let lines = lines.filter(|line| line.verdict(self.force) != Verdict::TooBusy);
+        lines.map(|line| {
+            let (value, ratio) = (line.value, line.ratio());
+            (line, Figure { value, ratio })
+        })
+    }
+
+    /// Returns the figures worth keeping.
+    pub(crate) fn figures(&self) -> Figures {
+        let told = self.told();
+        Figures(
+            told.map(|(line, figure)| (line.name.to_owned(), figure))
+                .collect(),
+        )
+    }
+
+    /// Says what became worse since figures were kept.
+    pub(crate) fn worse_than(&self, kept: &Figures) -> Vec<String> {
+        let worse = |(line, figure): (&Line, Figure)| {
+            kept.worse(line.name, figure, line.unit == Unit::PerSecond)
+        };
+        self.told().filter_map(worse).collect()
     }
 
     /// Returns the exit code: an exceeded budget is a no, a budget that could not be judged is no answer.

@@ -24,7 +24,7 @@ usage: cargo xtask COMMAND
   fuzz [SECONDS] [TARGET …]
                   damaged input for every decoder that others reach (default 300 seconds); what is found is kept in
                   fuzzing/corpus and tried by the test command from then on
-  bench [NAME …]  the load program, as it is shipped; prints ratios in one run
+  bench [NAME …]  the load program, as it is shipped; prints ratios in one run, and what became worse since `bench --keep`
   bench instructions
                   instructions of the operations behind proofs, each held against its limit (needs valgrind)
 ";

@@ -39,6 +39,9 @@ pub(crate) fn fuzz(arguments: &[String]) -> Result<()> {
     step("fuzz", &mut command)
 }
 
+/// The figures of the last run that was kept, from the root of the tree.
+const FIGURES: &str = "load/figures.toml";
+
 /// Builds the program and the load program as they are shipped and runs the latter.
 pub(crate) fn bench(arguments: &[String]) -> Result<()> {
     let mut build = cargo();
@@ -55,6 +58,7 @@ pub(crate) fn bench(arguments: &[String]) -> Result<()> {
     let mut command = cargo();
     command
         .args(["run", "--profile", "dist", "--package", "load", "--"])
+        .args(["--figures", FIGURES])
         .args(arguments);
     step("bench", &mut command)
 }

@@ -1,5 +1,6 @@
-//! `reprise contracts`: check, test, draft and explain contracts. Nothing here needs a server.
+//! `reprise contracts`: check, test, backtest, draft and explain contracts. Nothing here needs a server.
 
+mod backtest;
 mod check;
 mod draft;
 mod explain;
@@ -35,6 +36,16 @@ pub(crate) enum Command {
         reprise contracts test packs/desk --junit report.xml --sarif report.sarif"
     )]
     Test(TestArgs),
+    /// Judge recorded runs again under these contracts and show what would have been blocked
+    #[command(
+        after_help = "RUNS are bundles (`reprise task export`), folders of bundles, exports (`reprise log export`) or data\n\
+        directories. Each run is judged as it went: the first call that would have been blocked, and apart from it\n\
+        those after it, which may not have happened then. What a record does not hold is not judgeable, never allowed.\n\
+        Exit 1 when a threshold is passed.\n\n\
+        Examples:\n  reprise contracts backtest contracts/ reprise-data --since 2026-11-01\n  \
+        reprise contracts backtest contracts/ runs/ --principal desk.json --max-blocked 0 --json"
+    )]
+    Backtest(BacktestArgs),
     /// Write a first draft of contracts from the tool definitions of a request
     #[command(
         after_help = "Reads a JSON list of tools as OpenAI, Anthropic or MCP write them. Every guess is marked in a comment;\n\
@@ -84,6 +95,35 @@ pub(crate) struct TestArgs {
     json: bool,
 }
 
+/// `reprise contracts backtest`
+#[derive(Debug, Args)]
+pub(crate) struct BacktestArgs {
+    /// The folder of the contracts
+    #[arg(value_name = "DIR")]
+    contracts: PathBuf,
+    /// Bundles, folders of bundles, exports or data directories
+    #[arg(value_name = "RUNS", default_value = "reprise-data")]
+    runs: Vec<PathBuf>,
+    /// Only runs that began at this date or later
+    #[arg(long, value_name = "DATE")]
+    since: Option<String>,
+    /// Who calls, a JSON file; a record does not say it
+    #[arg(long, value_name = "FILE")]
+    principal: Option<PathBuf>,
+    /// A label that every run begins with; can be given again
+    #[arg(long = "label", value_name = "LABEL")]
+    labels: Vec<String>,
+    /// Exit 1 when more runs than this would have been stopped
+    #[arg(long, value_name = "N")]
+    max_blocked: Option<usize>,
+    /// Exit 1 when more than this cannot be judged
+    #[arg(long, value_name = "N")]
+    max_not_judgeable: Option<usize>,
+    /// Print JSON
+    #[arg(long)]
+    json: bool,
+}
+
 /// `reprise contracts init`
 #[derive(Debug, Args)]
 pub(crate) struct InitArgs {
@@ -128,6 +168,7 @@ pub(crate) fn run(command: Command) -> anyhow::Result<Exit> {
     match command {
         Command::Check(args) => check::run(&args),
         Command::Test(args) => pack::run(&args),
+        Command::Backtest(args) => backtest::run(&args),
         Command::Init(args) => draft::run(&args),
         Command::Explain(args) => explain::run(&args),
         Command::Schema(args) => {

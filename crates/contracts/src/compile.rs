@@ -33,6 +33,10 @@ pub struct CompileError {
 }
 
 impl CompileError {
+    pub(crate) fn of(findings: Vec<Finding>) -> Self {
+        Self { findings }
+    }
+
     /// Returns everything that is wrong, warnings included, in the order of files and lines.
     pub fn findings(&self) -> &[Finding] {
         &self.findings
@@ -133,6 +137,20 @@ pub fn compile(contracts: &[Source], session: Option<&Source>) -> Result<Compile
     }
     compiled.warnings = all;
     Ok(compiled)
+}
+
+/// Reads a YAML document as strictly as contracts are read, with every digit of its numbers.
+///
+/// # Errors
+/// Everything that is wrong with it.
+pub fn read_document(source: &Source) -> Result<Value, CompileError> {
+    let mut findings = Findings::new(&source.file);
+    let node = yaml::read(&source.text, &mut findings);
+    let findings = findings.into_list();
+    match node {
+        Some(node) if findings.is_empty() => Ok(node.to_value()),
+        Some(_) | None => Err(CompileError { findings }),
+    }
 }
 
 impl Compiled {

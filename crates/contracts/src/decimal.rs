@@ -246,6 +246,12 @@ impl Ord for Decimal {
     }
 }
 
+impl Default for Decimal {
+    fn default() -> Self {
+        Self::ZERO
+    }
+}
+
 impl PartialOrd for Decimal {
     fn partial_cmp(&self, other: &Self) -> Option<Ordering> {
         Some(self.cmp(other))

@@ -8,6 +8,7 @@ use serde::{Deserialize, Serialize};
 
 use crate::decimal::Decimal;
 use crate::event::{Event, Release, Responded};
+use crate::execute::ExecutionRefusal;
 use crate::judge::{Failure, Judgement, Status, Verdict};
 use crate::narrow::{self, Narrowing, Removed};
 use crate::precheck::Refusal;
@@ -257,17 +258,89 @@ pub fn refused(rules: &Rules, state: &State, refusal: &Refusal) -> Option<Decisi
         return None;
     };
     Some(Decision {
+        reason: Some(*reason),
+        detail: Some(detail.clone()),
+        contract_file: contract_file.clone(),
+        ..empty_decision(rules, state)
+    })
+}
+
+/// The record of a response that cannot be read as one thing: it is blocked as a whole, whatever the gate.
+pub(crate) fn unreadable(rules: &Rules, state: &State, attempt: u64, detail: &str) -> Decision {
+    Decision {
+        action: Action::Rejected,
+        attempt,
+        reason: Some(BlockReason::ResponseFormatInvalid),
+        detail: Some(detail.to_owned()),
+        ..empty_decision(rules, state)
+    }
+}
+
+/// The record of an execution that X2 or X3 refused: a decision about that one call.
+pub(crate) fn execution_refused(
+    rules: &Rules,
+    state: &State,
+    (tool, call_id): (&str, Option<&str>),
+    arguments: &str,
+    refusal: &ExecutionRefusal,
+) -> Decision {
+    let contract = rules.compiled().contract(tool);
+    let contract_file = contract.map(|contract| contract.file.clone());
+    let failures = match refusal {
+        ExecutionRefusal::Constraints { failures, .. } => failures.iter().map(recorded).collect(),
+        ExecutionRefusal::Killed { .. }
+        | ExecutionRefusal::Inactive
+        | ExecutionRefusal::NoPendingCall => Vec::new(),
+    };
+    let found = match refusal {
+        ExecutionRefusal::Constraints { call, .. } => Some(call.id.as_str()),
+        ExecutionRefusal::Killed { .. }
+        | ExecutionRefusal::Inactive
+        | ExecutionRefusal::NoPendingCall => call_id,
+    };
+    let canonical = crate::json::read(
+        arguments,
+        crate::json::Limits::ARGUMENTS,
+        crate::json::Numbers::Doubles,
+    );
+    let text = canonical.map_or_else(
+        |_| arguments.to_owned(),
+        |value| crate::canonical::text(&value),
+    );
+    let call = DecidedCall {
+        call_id: found.unwrap_or_default().to_owned(),
+        tool_name: tool.to_owned(),
+        arguments_digest: canon::sha256(text.as_bytes()),
+        verdict: Status::Block,
+        reason: refusal.reason(),
+        all_reasons: refusal.reason().into_iter().collect(),
+        detail: refusal.detail(),
+        contract_file: contract_file.clone(),
+        failures,
+    };
+    Decision {
+        action: Action::Rejected,
+        reason: refusal.reason(),
+        detail: refusal.detail(),
+        contract_file,
+        calls: vec![call],
+        ..empty_decision(rules, state)
+    }
+}
+
+fn empty_decision(rules: &Rules, state: &State) -> Decision {
+    Decision {
         action: Action::Rejected,
         gate: rules.options().gate,
         attempt: 0,
         state_version: state.state_version(),
         control_revision: state.control_revision(),
         compiled: rules.compiled().digest(),
-        reason: Some(*reason),
-        detail: Some(detail.clone()),
-        contract_file: contract_file.clone(),
+        reason: None,
+        detail: None,
+        contract_file: None,
         calls: Vec::new(),
-    })
+    }
 }
 
 impl Decision {

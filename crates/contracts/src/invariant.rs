@@ -203,6 +203,11 @@ impl Invariant {
         })
     }
 
+    /// Says whether a missing path makes the entry hold.
+    pub(crate) fn holds_when_absent(&self) -> bool {
+        self.when_present
+    }
+
     fn passes_as_absent(&self, found: Option<&Value>) -> bool {
         self.when_present && found.is_none()
     }

@@ -7,6 +7,8 @@
 //! Fails closed: what cannot be checked with a definite yes is a no. Without clock, randomness, files, sockets and
 //! async: time and ids are values.
 
+pub mod backtest;
+pub mod bytes;
 mod canonical;
 pub mod capture;
 mod checkpoint;
@@ -15,6 +17,7 @@ mod contract;
 mod cost;
 mod decimal;
 mod decode;
+pub mod driver;
 mod event;
 mod execute;
 mod finding;
@@ -36,13 +39,15 @@ mod schema;
 mod session;
 mod state;
 mod value;
+pub mod wire;
+pub mod workflow;
 mod yaml;
 
 pub use checkpoint::{
     Answer, Answers, ApprovalRequest, ApprovalResponse, CHECKPOINTS_MAX, ContextValue, question,
     read_answer,
 };
-pub use compile::{CompileError, Compiled, Source, compile};
+pub use compile::{CompileError, Compiled, Source, compile, read_document};
 pub use contract::{
     Checkpoint, CommitRequirement, Contract, EvidenceClass, FinishReason, RiskGate, SideEffect,
 };

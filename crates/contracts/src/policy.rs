@@ -89,6 +89,12 @@ impl Policy {
                 findings.error(id.at, Code::DuplicateName, message);
             }
             ids.push(id.name.clone());
+            // What is not known about somebody must not widen their rights.
+            if effect == Some(Effect::Allow) && when.iter().any(Invariant::holds_when_absent) {
+                let message = "`when_present` in an allow rule would let in whoever lacks the \
+                    attribute; `exists: false` says so openly";
+                findings.error(id.at, Code::UnknownKey, message);
+            }
             Some(Rule {
                 id: id.name,
                 effect: effect?,

@@ -15,6 +15,8 @@ use crate::path::Path;
 use crate::policy::Policy;
 use crate::yaml::Node;
 
+pub(crate) use decode_parts::schema_version;
+
 /// A session file, read and checked by itself.
 #[derive(Debug, Clone, Default)]
 pub struct Session {

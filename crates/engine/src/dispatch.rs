@@ -15,6 +15,7 @@ mod session_replay;
 mod task;
 mod upload;
 
+use std::sync::Arc;
 use std::time::Duration;
 
 use canon::{Digest, Value, jcs};
@@ -60,7 +61,7 @@ pub struct Answer {
     /// The resource that answers.
     pub view: View,
     /// The payload of the event that the answer stands for, when one does.
-    pub event: Option<Event>,
+    pub event: Option<Arc<Event>>,
     /// False when nothing changed: a repetition, or everything was as ordered.
     pub changed: bool,
 }
@@ -94,8 +95,8 @@ impl Engine {
             self.end_tasks_of_closed(caller, &session).await?;
         }
         let event = match done.written.event(done.answer) {
-            Some(event) => Some(event.clone()),
-            None => self.event_at(done.answer).await?,
+            Some(event) => Some(Arc::clone(event)),
+            None => self.event_at(done.answer).await?.map(Arc::new),
         };
         let subject = match &event {
             Some(event) if !done.changed && done.subject.id.is_empty() => event.resource.clone(),
@@ -109,7 +110,7 @@ impl Engine {
             written = Written::default();
         }
         let view = if to_task {
-            self.message_of(caller, &subject, event.as_ref(), &written)
+            self.message_of(caller, &subject, event.as_deref(), &written)
                 .await?
         } else {
             self.answer_view(caller, &subject, &written).await?
@@ -196,9 +197,10 @@ impl Engine {
         written: &Written,
     ) -> Result<View, Refused> {
         let document = match written.document(&subject.id) {
-            Some(document) => Some(document.clone()),
-            None => self.document(&subject.id).await?,
+            Some(document) => Some(Arc::clone(document)),
+            None => self.shared_document(&subject.id).await?,
         };
+        let document = document.map(Arc::unwrap_or_clone);
         let document = document.ok_or_else(|| Refused::Internal {
             detail: format!("`{}` was ordered and is not there", subject.id),
         })?;
@@ -345,7 +347,7 @@ impl Engine {
     async fn settle(&self, id: &str, key: Option<Position>, settle: Settle) -> Result<(), Refused> {
         let key = match key {
             Some(key) => key,
-            None => match self.document(id).await? {
+            None => match self.shared_document(id).await? {
                 Some(document) => document.key,
                 None => return Ok(()),
             },
@@ -355,8 +357,8 @@ impl Engine {
         let mut start_window = self.shared.clock.sleep(self.shared.limits.start_window);
         let mut window_over = false;
         loop {
-            let Some(State::Task(task)) = self.document(id).await?.map(|document| document.state)
-            else {
+            let found = self.shared_document(id).await?;
+            let Some(State::Task(task)) = found.as_ref().map(|document| &document.state) else {
                 return Ok(());
             };
             match task.status {

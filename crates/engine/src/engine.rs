@@ -11,13 +11,15 @@ use domain::{
 };
 use tokio::sync::{mpsc, oneshot};
 
+use crate::cache::Cache;
 use crate::limits::Limits;
 use crate::metrics::Metrics;
 use crate::port::{Clock, Ids, Performer, SecretKeeper, Spawn, Store};
 use crate::receipt::Authority;
 use crate::refused::Refused;
 use crate::share::Shares;
-use crate::turn::{self, Cache, ClaimRequest, Done, Folds, Item, Lease, NotDone, Queues};
+use crate::turn::{self, ClaimRequest, Done, Folds, Item, Lease, NotDone, Queues};
+use crate::wait::Waiters;
 use crate::worker::{Work, session_replay};
 use runs::workflow::Registry;
 
@@ -68,6 +70,8 @@ pub(crate) struct Shared {
     pub(crate) work: Work,
     /// What the last turns saw.
     pub(crate) cache: Cache,
+    /// Who waits for which Task.
+    pub(crate) waiters: Waiters,
     /// What the receipts of open Tasks will say.
     pub(crate) folds: Folds,
     /// Who takes leases: this process.
@@ -202,6 +206,7 @@ impl Engine {
         };
         let (work, sessions) = Work::new(&limits);
         let streams = Shares::new(limits.streams_max);
+        let cache = Cache::new(store.head());
         let shared = Arc::new(Shared {
             store,
             clock,
@@ -215,7 +220,8 @@ impl Engine {
             limits,
             metrics: Metrics::default(),
             work,
-            cache: Cache::default(),
+            cache,
+            waiters: Waiters::default(),
             folds: Folds::default(),
             tree: tokio::sync::Mutex::new(()),
             witnesses: std::sync::RwLock::default(),
@@ -345,12 +351,13 @@ impl Engine {
     /// Reads the log of a Task that somebody wants to cancel, unless it has ended.
     async fn know_log_of(&self, id: &TaskId) -> Result<(), Refused> {
         match self.document(id.as_str()).await? {
-            Some(Document {
-                key,
-                state: State::Task(task),
-                ..
-            }) if !task.status.is_terminal() => self.know_task_log(key).await,
-            _ => Ok(()),
+            Some(document) => match &document.state {
+                State::Task(task) if !task.status.is_terminal() => {
+                    self.know_task_log(document.key).await
+                }
+                _ => Ok(()),
+            },
+            None => Ok(()),
         }
     }
 

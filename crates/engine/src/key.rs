@@ -89,7 +89,7 @@ async fn try_change(
                         bytes: sealed.bytes.into(),
                     })
                     .collect(),
-                documents: scratch.iter().cloned().collect(),
+                documents: scratch.iter_shared().cloned().collect(),
                 api_keys: vec![key],
                 ..SealedTurn::default()
             })

@@ -4,6 +4,7 @@
 //! call [`Engine::dispatch`] and the reads beside it with an authenticated caller; authorization, idempotency,
 //! limits and the settle window live here and nowhere else.
 
+mod cache;
 mod caller;
 mod content;
 mod dispatch;

@@ -468,7 +468,7 @@ pub async fn seal_first(
             let events = seal(&log, &mut scratch, &drafts, first, now)?;
             Ok(SealedTurn {
                 events: events.into_iter().map(stored).collect(),
-                documents: scratch.iter().cloned().collect(),
+                documents: scratch.iter_shared().cloned().collect(),
                 ..SealedTurn::default()
             })
         }),

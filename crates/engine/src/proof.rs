@@ -1,6 +1,7 @@
 //! Receipts for readers: bytes, proofs and verdicts.
 
 use std::collections::BTreeMap;
+use std::sync::Arc;
 
 use canon::{Digest, Map, Value};
 use domain::{
@@ -229,7 +230,7 @@ impl Engine {
             .unwrap_or(view.document);
         Ok(Answer {
             view: self.view(caller, document, &Written::default()).await?,
-            event,
+            event: event.map(Arc::new),
             changed: done.changed,
         })
     }

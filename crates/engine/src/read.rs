@@ -2,6 +2,8 @@
 //!
 //! A resource of a Workspace that the caller may not see is answered like one that does not exist.
 
+use std::sync::Arc;
+
 use canon::Digest;
 use domain::{
     Document, Event, Position, Refusal, ResourceKind, Session, State, Visibility, WorkspaceId,
@@ -165,7 +167,7 @@ impl Engine {
     /// # Errors
     /// It does not exist or is hidden; the store failed.
     pub async fn sees(&self, caller: &Caller, kind: ResourceKind, id: &str) -> Result<(), Refused> {
-        self.visible(caller, kind, id).await.map(drop)
+        self.visible_shared(caller, kind, id).await.map(drop)
     }
 
     /// Finds a document of a kind that the caller may see.
@@ -175,6 +177,16 @@ impl Engine {
         kind: ResourceKind,
         id: &str,
     ) -> Result<Document, Refused> {
+        let found = self.visible_shared(caller, kind, id).await?;
+        Ok(Arc::unwrap_or_clone(found))
+    }
+
+    async fn visible_shared(
+        &self,
+        caller: &Caller,
+        kind: ResourceKind,
+        id: &str,
+    ) -> Result<Arc<Document>, Refused> {
         let unknown = || {
             Refused::Domain(Refusal::NotFound {
                 object: kind.object(),
@@ -185,12 +197,12 @@ impl Engine {
             return Err(unknown());
         }
         let document = self
-            .document(id)
+            .shared_document(id)
             .await?
             .filter(|document| document.state.kind() == kind);
         let document = document.ok_or_else(unknown)?;
         if let State::Message(message) = &document.state {
-            let session = self.document(message.session_id.as_str()).await?;
+            let session = self.shared_document(message.session_id.as_str()).await?;
             if !session
                 .as_ref()
                 .is_some_and(|session| caller.sees(workspace_of(session).as_ref()))
@@ -205,14 +217,53 @@ impl Engine {
     }
 
     pub(crate) async fn document(&self, id: &str) -> Result<Option<Document>, Refused> {
-        Ok(self
-            .shared
-            .store
-            .documents(vec![id.into()])
-            .await?
-            .into_iter()
-            .flatten()
-            .next())
+        let found = self.shared_document(id).await?;
+        Ok(found.map(Arc::unwrap_or_clone))
+    }
+
+    /// Reads a document: from memory while that is as far as the store, else from the store.
+    pub(crate) async fn shared_document(&self, id: &str) -> Result<Option<Arc<Document>>, Refused> {
+        let shared = &self.shared;
+        let ticket = match shared.cache.document(id, shared.store.head()) {
+            Ok(document) => return Ok(Some(document)),
+            Err(ticket) => ticket,
+        };
+        let found = shared.store.documents(vec![id.into()]).await?;
+        let found = found.into_iter().flatten().next().map(Arc::new);
+        if let Some(document) = &found {
+            shared.cache.keep(ticket, document);
+        }
+        Ok(found)
+    }
+
+    /// Reads events that hold contents of documents: from memory where they are there, else from the store. None for
+    /// positions where there is no event.
+    pub(crate) async fn contents(
+        &self,
+        positions: Vec<Position>,
+    ) -> Result<Vec<(Position, Arc<Event>)>, Refused> {
+        let shared = &self.shared;
+        let mut found = Vec::with_capacity(positions.len());
+        let mut wanted = Vec::new();
+        for position in positions {
+            match shared.cache.content(position) {
+                Some(event) => found.push((position, event)),
+                None => wanted.push(position),
+            }
+        }
+        if !wanted.is_empty() {
+            let stored = shared.store.events_at(wanted).await?;
+            for stored in stored.into_iter().flatten() {
+                let event = Event::parse(&stored.bytes).map_err(|error| Refused::Internal {
+                    detail: error.to_string(),
+                })?;
+                let event = Arc::new(event);
+                let len = stored.bytes.len();
+                shared.cache.keep_content(stored.position, &event, len);
+                found.push((stored.position, event));
+            }
+        }
+        Ok(found)
     }
 
     /// Lists resources, ordered by creation.

@@ -10,7 +10,6 @@
 //! Invariant: no answer leaves before the commit that it depends on, refusals included, because a refusal may rest
 //! on a neighbour's change.
 
-mod cache;
 mod folds;
 mod load;
 mod plan;
@@ -27,7 +26,6 @@ use tokio::sync::{mpsc, oneshot};
 use crate::engine::Shared;
 use crate::port::{ClaimScope, CommitError, Committed, Fence, LeaseName};
 use crate::refused::Refused;
-pub(crate) use cache::Cache;
 pub(crate) use folds::Folds;
 pub(crate) use plan::Written;
 use plan::{Outcome, prepare};
@@ -155,7 +153,7 @@ async fn take(shared: &Arc<Shared>, mut batch: Vec<Item>) {
         match committed {
             Ok(committed) => {
                 let changed = written.documents();
-                shared.cache.insert(changed);
+                shared.cache.after_commit(&written);
                 shared.folds.after_commit(&written);
                 shared.metrics.turns.fetch_add(1, Ordering::Relaxed);
                 shared
@@ -177,6 +175,7 @@ async fn take(shared: &Arc<Shared>, mut batch: Vec<Item>) {
                 // its Task queued.
                 shared.work.after_commit(changed);
                 shared.forget_secrets_of_ended(changed);
+                shared.waiters.after_commit(&written);
                 return answer_all(shared, batch, turn.outcomes, &committed, &written);
             }
             Err(CommitError::Conflict) => {

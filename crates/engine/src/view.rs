@@ -1,6 +1,7 @@
 //! What a reader gets of a resource: its document and the content it points to, as far as the reader may see it.
 
 use std::collections::BTreeMap;
+use std::sync::Arc;
 
 use canon::{Digest, Map, Value};
 use domain::{
@@ -69,6 +70,20 @@ pub enum Activity {
     Closed,
 }
 
+impl Activity {
+    /// Says what a Session is doing whose open Tasks wait for somebody or not.
+    pub(crate) fn of(are_waiting: impl IntoIterator<Item = bool>) -> Self {
+        let mut are_waiting = are_waiting.into_iter().peekable();
+        if are_waiting.peek().is_none() {
+            Activity::Idle
+        } else if are_waiting.all(|is_waiting| is_waiting) {
+            Activity::Paused
+        } else {
+            Activity::Active
+        }
+    }
+}
+
 impl View {
     /// Returns the payload of the event at a position.
     pub fn payload(&self, position: Position) -> Option<&Map<String, Value>> {
@@ -96,35 +111,31 @@ impl Engine {
         let mut wanted = Vec::new();
         for position in documents.iter().flat_map(content_positions) {
             match written.event(position) {
-                Some(event) => drop(contents.insert(position, event.clone())),
+                Some(event) => drop(contents.insert(position, Arc::clone(event))),
                 None => wanted.push(position),
             }
         }
-        if !wanted.is_empty() {
-            let stored = self.shared.store.events_at(wanted).await?;
-            for stored in stored.into_iter().flatten() {
-                let event = Event::parse(&stored.bytes).map_err(|error| Refused::Internal {
-                    detail: error.to_string(),
-                })?;
-                contents.insert(stored.position, event);
-            }
-        }
+        contents.extend(self.contents(wanted).await?);
         let mut payloads = BTreeMap::new();
         // A Message is read from an event of its own Workspace: copies never leave it.
         let mut workspaces = BTreeMap::new();
         for (position, event) in contents {
-            workspaces.insert(position, event.workspace_id);
-            let mut payload = event.payload;
+            workspaces.insert(position, event.workspace_id.clone());
+            let mut payload = event.payload.clone();
             show_blobs(&*self.shared.store, &mut payload).await?;
             self.reveal_parts(caller, &mut payload).await?;
             payloads.insert(position, payload);
         }
         let mut views = Vec::with_capacity(documents.len());
+        let is_one = documents.len() == 1;
         for document in documents {
-            let payloads = content_positions(&document)
-                .into_iter()
-                .filter_map(|position| Some((position, payloads.get(&position)?.clone())))
-                .collect();
+            let payloads = match is_one {
+                true => std::mem::take(&mut payloads),
+                false => content_positions(&document)
+                    .into_iter()
+                    .filter_map(|position| Some((position, payloads.get(&position)?.clone())))
+                    .collect(),
+            };
             let mut view = View {
                 document,
                 payloads,
@@ -143,14 +154,7 @@ impl Engine {
 
     async fn extra(&self, caller: &Caller, view: &View) -> Result<Extra, Refused> {
         match &view.document.state {
-            State::Session(session) => Ok(Extra::Session {
-                activity: self.activity(view.document.key, session).await?,
-                last_event: self
-                    .shared
-                    .store
-                    .last_event(Scope::Session(view.document.key))
-                    .await?,
-            }),
+            State::Session(session) => self.session_extra(view.document.key, session).await,
             State::Outcome(outcome) => {
                 let listed = view
                     .payload(outcome.source)
@@ -204,33 +208,46 @@ impl Engine {
         }
     }
 
-    /// Computes what a Session is doing from its open Tasks (AP-SESS-10).
-    async fn activity(&self, key: Position, session: &Session) -> Result<Activity, Refused> {
-        if session.closed {
-            return Ok(Activity::Closed);
-        }
-        // Also between two of the Tasks that it replays.
-        if session.replaying.is_some() {
-            return Ok(Activity::Active);
-        }
-        let query = ListQuery {
-            kind: ResourceKind::Task,
-            scope: Scope::Session(key),
-            open_only: true,
-            after: Position::START,
-            limit: 200,
+    /// Finds a Session's last event, and computes what it is doing from its open Tasks (AP-SESS-10).
+    async fn session_extra(&self, key: Position, session: &Session) -> Result<Extra, Refused> {
+        /// So many tell what a Session is doing.
+        const OPEN_MAX: usize = 200;
+        let shared = &self.shared;
+        let known = shared.cache.session(key, shared.store.head());
+        let (activity, last_event) = match known.activity.zip(known.last_event) {
+            Some((activity, last_event)) => (activity, Some(last_event)),
+            None => {
+                let last_event = shared.store.last_event(Scope::Session(key)).await?;
+                let query = ListQuery {
+                    kind: ResourceKind::Task,
+                    scope: Scope::Session(key),
+                    open_only: true,
+                    after: Position::START,
+                    limit: OPEN_MAX,
+                };
+                let open = shared.store.list(query).await?;
+                if open.len() < OPEN_MAX {
+                    let ticket = known.ticket;
+                    shared.cache.keep_session(ticket, key, last_event, &open);
+                }
+                let waiting = |document: &Document| match &document.state {
+                    State::Task(task) => task.status.is_waiting(),
+                    _ => false,
+                };
+                (Activity::of(open.iter().map(waiting)), last_event)
+            }
         };
-        let open = self.shared.store.list(query).await?;
-        let waiting = |document: &Document| match &document.state {
-            State::Task(task) => task.status.is_waiting(),
-            _ => false,
-        };
-        Ok(if open.is_empty() {
-            Activity::Idle
-        } else if open.iter().all(waiting) {
-            Activity::Paused
-        } else {
+        let activity = if session.closed {
+            Activity::Closed
+        } else if session.replaying.is_some() {
+            // Also between two of the Tasks that it replays.
             Activity::Active
+        } else {
+            activity
+        };
+        Ok(Extra::Session {
+            activity,
+            last_event,
         })
     }
 
@@ -267,10 +284,23 @@ impl Engine {
     }
 }
 
-/// Reads the payload of the event at a position, blobs filled in.
-///
-/// # Errors
-/// There is no such event, or content of it is missing or damaged.
+impl Engine {
+    /// Reads the payload of the event at a position, blobs filled in.
+    ///
+    /// # Errors
+    /// There is no such event, or content of it is missing or damaged.
+    pub(crate) async fn payload(&self, position: Position) -> Result<Map<String, Value>, Refused> {
+        let found = self.contents(vec![position]).await?.into_iter().next();
+        let Some((_, event)) = found else {
+            return Err(no_event(position));
+        };
+        let mut payload = event.payload.clone();
+        resolve_blobs(&*self.shared.store, &mut payload).await?;
+        Ok(payload)
+    }
+}
+
+/// The same for whoever has only the store.
 pub(crate) async fn payload(
     store: &dyn Store,
     position: Position,
@@ -278,6 +308,12 @@ pub(crate) async fn payload(
     let mut payload = payload_as_stored(store, position).await?;
     resolve_blobs(store, &mut payload).await?;
     Ok(payload)
+}
+
+fn no_event(position: Position) -> Refused {
+    Refused::Internal {
+        detail: format!("no event at position {}", position.0),
+    }
 }
 
 /// The same for readers: content that cannot be had is told, and the rest is shown.
@@ -301,9 +337,7 @@ async fn payload_as_stored(
         .flatten()
         .next();
     let Some(stored) = stored else {
-        return Err(Refused::Internal {
-            detail: format!("no event at position {}", position.0),
-        });
+        return Err(no_event(position));
     };
     let event = Event::parse(&stored.bytes).map_err(|error| Refused::Internal {
         detail: error.to_string(),
@@ -378,7 +412,7 @@ async fn blob_value(
 }
 
 /// Returns the positions of the events that hold a document's content.
-fn content_positions(document: &Document) -> Vec<Position> {
+pub(crate) fn content_positions(document: &Document) -> Vec<Position> {
     match &document.state {
         State::Workspace(workspace) => vec![workspace.metadata],
         State::Session(session) => vec![session.metadata],

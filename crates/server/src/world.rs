@@ -38,7 +38,7 @@ impl Ids for RandomIds {
             reason = "without randomness no salt keeps a secret: stopping beats guessing"
         )]
         getrandom::fill(&mut bytes).expect("the operating system gives random bytes");
-        bytes.iter().map(|byte| format!("{byte:02x}")).collect()
+        format!("{:032x}", u128::from_be_bytes(bytes))
     }
 }
 

@@ -453,10 +453,12 @@ fn turn(
     if let Some(newest) = turn.events.last() {
         transaction.counters.newest = Some(sha256(&newest.bytes));
     }
-    for (size, root) in turn.documents.iter().filter_map(sealed_head) {
-        tree::put_head(connection, size, &root).map_err(commit_fault)?;
+    let heads = turn.documents.iter();
+    let heads: Vec<(u64, Digest)> = heads.filter_map(|document| sealed_head(document)).collect();
+    for (size, root) in &heads {
+        tree::put_head(connection, *size, root).map_err(commit_fault)?;
     }
-    if let Some(tree) = turn.documents.iter().rev().find_map(sealed_head) {
+    if let Some(tree) = heads.last().copied() {
         transaction.counters.tree = Some(tree);
     }
     transaction.counters.head += commit.event_count;

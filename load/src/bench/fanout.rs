@@ -12,11 +12,12 @@ use crate::crowd::MESSAGE_BYTES;
 use crate::http::Lines;
 use crate::noise::Watch;
 use crate::program::Program;
-use crate::report::{Line, Report, Unit};
+use crate::report::{Budget, Line, Report, Unit};
 use crate::text::printable;
 
 const STREAMS: usize = 1_000;
 const MESSAGES: usize = 50;
+const FRAME_S_MAX: f64 = 3e-6;
 /// A stream that lacks something for so long will not get it.
 const PATIENCE: Duration = Duration::from_secs(60);
 
@@ -36,7 +37,7 @@ pub(crate) async fn run(bench: &Bench, report: &mut Report) -> Result<()> {
         streams.push(stream);
     }
     let watch = Watch::start(&program.pids())?;
-    let began = Instant::now();
+    let (began, cpu) = (Instant::now(), program.cpu_seconds());
     let wanted = events_per_session(&program, &alone).await?;
     let following: Vec<_> = streams
         .into_iter()
@@ -52,7 +53,7 @@ pub(crate) async fn run(bench: &Bench, report: &mut Report) -> Result<()> {
     for one in following {
         all.push(one.await??);
     }
-    let took = began.elapsed();
+    let (took, cpu) = (began.elapsed(), program.cpu_seconds() - cpu);
     let noise = Some(watch.stop(&program.pids())?);
     let expected = event_ids(&program, &followed).await?;
     if let Some(wrong) = all.iter().find(|ids| **ids != expected) {
@@ -76,6 +77,14 @@ pub(crate) async fn run(bench: &Bench, report: &mut Report) -> Result<()> {
         unit: Unit::PerSecond,
         peer: None,
         budget: None,
+        noise,
+    });
+    report.add(Line {
+        name: "fanout.cpu",
+        value: cpu / (STREAMS * (wanted - 1)) as f64,
+        unit: Unit::Seconds,
+        peer: None,
+        budget: Some(Budget::Value(FRAME_S_MAX)),
         noise,
     });
     report.add(Line {

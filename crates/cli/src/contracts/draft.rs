@@ -12,7 +12,7 @@ use serde_json::Value;
 use super::InitArgs;
 use super::files::read_text;
 use crate::exit::{Exit, OrHint, Problem};
-use crate::output::{Output, talk};
+use crate::output::{Output, printable, talk};
 
 pub(super) fn run(args: &InitArgs) -> anyhow::Result<Exit> {
     let text = read_text(&args.tools)?;
@@ -20,7 +20,24 @@ pub(super) fn run(args: &InitArgs) -> anyhow::Result<Exit> {
     let tools: Value =
         serde_json::from_str(&text).or_hint(format_args!("`{}`", args.tools.display()), hint)?;
     let list = tools.as_array().or_else(|| tools.get("tools")?.as_array());
-    let tools: Vec<Tool> = list.into_iter().flatten().filter_map(Tool::read).collect();
+    let mut all_written = true;
+    let mut tools: Vec<Tool> = Vec::new();
+    for (index, entry) in list.into_iter().flatten().enumerate() {
+        match Tool::read(entry) {
+            Some(tool) => tools.push(tool),
+            // A tool without a contract is blocked, so that whoever moves the draft must know.
+            None => {
+                all_written = false;
+                let name = entry.get("function").unwrap_or(entry).get("name");
+                let name = name.and_then(Value::as_str).unwrap_or("(no name)");
+                talk(format_args!(
+                    "left out tool {} `{}`: a name has letters, digits, `_`, `-` and `.`, and does not begin with a dot",
+                    index + 1,
+                    printable(name)
+                ));
+            }
+        }
+    }
     if tools.is_empty() {
         let message = format!("`{}` names no tools", args.tools.display());
         return Err(Problem::new(message, hint).into());
@@ -30,7 +47,6 @@ pub(super) fn run(args: &InitArgs) -> anyhow::Result<Exit> {
         "name a folder that can be made",
     )?;
     let mut out = Output::stdout();
-    let mut all_written = true;
     for tool in &tools {
         let path = args.output.join(format!("{}.yaml", tool.name));
         all_written &= write_new(&path, &tool.contract(), &mut out)?;

@@ -10,7 +10,7 @@ use std::sync::Arc;
 use contracts::{
     Answer, Answers, AttemptCost, Begin, CallKey, Compiled, Decimal, Event, Executors,
     FinishReason, Gate, Judgement, Mode, Occasion, OfferedTool, Options, Outcome, Permission,
-    ProposedCall, Request, Response, Rules, State, Status, ToolChoice, json as exact, judge,
+    ProposedCall, Request, Response, Rules, State, Status, ToolChoice, check_execution, judge,
     narrow, precheck, settle, settled,
 };
 use domain::Timestamp;
@@ -31,11 +31,28 @@ pub(super) struct CaseResult {
     pub(super) problems: Vec<String>,
 }
 
+/// `pack.yaml`, which a pack may have. Whatever it says is acted on or refused.
+#[derive(Debug, Default, Deserialize)]
+#[serde(deny_unknown_fields)]
+struct PackFile {
+    schema_version: Option<String>,
+    /// Shown before the cases.
+    name: Option<String>,
+    #[serde(default, rename = "description")]
+    _description: Option<String>,
+    /// The folder of the contracts, inside the pack.
+    contracts: Option<String>,
+}
+
 #[derive(Debug, Deserialize)]
 #[serde(deny_unknown_fields)]
 struct Case {
+    /// Values are taken from the exact reading of the file; these members only say that they may be there.
+    #[serde(default, rename = "principal")]
+    _principal: Option<Value>,
+    /// What the model costs; without it calls are free.
     #[serde(default)]
-    principal: Option<Value>,
+    price: Option<CasePrice>,
     /// Tools whose executions are reported; `all` for every tool.
     #[serde(default)]
     wrapped: Wrapped,
@@ -46,6 +63,21 @@ struct Case {
     #[serde(default)]
     labels: Vec<String>,
     steps: Vec<Step>,
+}
+
+/// US dollars per million tokens, as texts, because texts are exact.
+#[derive(Debug, Deserialize)]
+#[serde(deny_unknown_fields)]
+struct CasePrice {
+    input: String,
+    output: String,
+}
+
+#[derive(Debug, Clone, Copy, Deserialize)]
+#[serde(deny_unknown_fields)]
+struct CaseUsage {
+    input: u64,
+    output: u64,
 }
 
 #[derive(Debug, Default, Deserialize)]
@@ -84,6 +116,9 @@ struct Respond {
     content: Option<String>,
     #[serde(default)]
     calls: Vec<CaseCall>,
+    /// What the response used, where the case has a price.
+    #[serde(default)]
+    usage: Option<CaseUsage>,
     /// What people answer when they are asked: `approve`, `deny` or `timeout`.
     #[serde(default)]
     answer: Option<PersonAnswer>,
@@ -95,8 +130,8 @@ struct CaseCall {
     tool: String,
     #[serde(default)]
     id: Option<String>,
-    #[serde(default)]
-    arguments: Option<Value>,
+    #[serde(default, rename = "arguments")]
+    _arguments: Option<Value>,
     /// Arguments as the model wrote them, where their text matters.
     #[serde(default)]
     arguments_text: Option<String>,
@@ -114,9 +149,16 @@ enum PersonAnswer {
 #[serde(deny_unknown_fields)]
 struct Execute {
     tool: String,
-    outcome: Outcome,
     #[serde(default)]
-    output: Option<Value>,
+    outcome: Option<Outcome>,
+    #[serde(default, rename = "output")]
+    _output: Option<Value>,
+    /// What the executor is given; without it, what was allowed.
+    #[serde(default, rename = "arguments")]
+    _arguments: Option<Value>,
+    /// The reason of the refusal that is expected before the tool runs.
+    #[serde(default)]
+    refused: Option<String>,
 }
 
 /// One word, or the reasons of a block.
@@ -129,8 +171,46 @@ struct Expected {
     block: Vec<String>,
 }
 
+fn read_pack_file(pack: &Path) -> anyhow::Result<PackFile> {
+    let path = pack.join("pack.yaml");
+    if !path.exists() {
+        return Ok(PackFile::default());
+    }
+    let text = read_text(&path)?;
+    let shown = format!("`{}`", path.display());
+    let file: PackFile = serde_saphyr::from_str(&text).or_hint(
+        &shown,
+        "it may have `schema_version`, `name`, `description` and `contracts`",
+    )?;
+    if file
+        .schema_version
+        .as_deref()
+        .is_some_and(|version| version != "1.0")
+    {
+        let message = format!("{shown}: the only schema version is \"1.0\", in quotes");
+        return Err(Problem::new(message, "read docs/contracts.md").into());
+    }
+    let inside = |folder: &String| {
+        let mut parts = Path::new(folder).components();
+        parts.all(|part| matches!(part, std::path::Component::Normal(_)))
+    };
+    if !file.contracts.iter().all(inside) {
+        let message = format!("{shown}: `contracts` leads out of the pack");
+        return Err(Problem::new(message, "name a folder inside the pack").into());
+    }
+    Ok(file)
+}
+
 pub(super) fn run(args: &TestArgs) -> anyhow::Result<Exit> {
-    let folder = Folder::read(&args.pack.join("contracts"))?;
+    let pack_file = read_pack_file(&args.pack)?;
+    if let Some(name) = &pack_file.name {
+        talk(printable(name));
+    }
+    if args.pack.join("recordings").exists() {
+        talk("`recordings` is not read here: `reprise contracts backtest` judges recorded runs");
+    }
+    let contracts = pack_file.contracts.as_deref().unwrap_or("contracts");
+    let folder = Folder::read(&args.pack.join(contracts))?;
     let compiled = match folder.compile() {
         Ok(compiled) => Arc::new(compiled),
         Err(error) => {
@@ -214,9 +294,24 @@ fn run_case(compiled: &Arc<Compiled>, path: &Path, negative: bool) -> anyhow::Re
     } else {
         name.into_owned()
     };
-    let mut player = Player::new(compiled, &case)?;
+    let source = contracts::Source {
+        file: path.display().to_string(),
+        text,
+    };
+    // Read twice: once for its form, and once with every digit of its numbers.
+    let exact = contracts::read_document(&source).map_err(|error| {
+        let findings: Vec<String> = error.findings().iter().map(ToString::to_string).collect();
+        Problem::new(findings.join("; "), "write it as contracts are written")
+    })?;
+    let mut player = Player::new(compiled, &case, &exact)?;
+    if case.steps.iter().all(|step| step.respond.is_none()) {
+        let problem = "the case has no response to judge, so that it shows nothing";
+        player.problems.push(problem.to_owned());
+    }
+    let exact_steps = member(&exact, "steps").and_then(contracts::Value::as_array);
     for (number, step) in case.steps.iter().enumerate() {
-        player.play(number + 1, step, negative)?;
+        let exact = exact_steps.and_then(|steps| steps.get(number));
+        player.play(number + 1, step, exact, negative)?;
     }
     Ok(CaseResult {
         name,
@@ -228,6 +323,8 @@ fn run_case(compiled: &Arc<Compiled>, path: &Path, negative: bool) -> anyhow::Re
 struct Player {
     rules: Rules,
     state: State,
+    price: contracts::Price,
+    is_free: bool,
     clock: i64,
     calls: u64,
     problems: Vec<String>,
@@ -236,12 +333,16 @@ struct Player {
 const MODEL: &str = "case";
 
 impl Player {
-    fn new(compiled: &Arc<Compiled>, case: &Case) -> anyhow::Result<Self> {
+    fn new(
+        compiled: &Arc<Compiled>,
+        case: &Case,
+        exact: &contracts::Value,
+    ) -> anyhow::Result<Self> {
         let mut options = Options::new("case");
         options.mode = Mode::Enforce;
         options.gate = case.gate.unwrap_or(Gate::RejectAll);
         options.unmatched = case.unmatched.unwrap_or(Permission::Block);
-        options.principal = case.principal.as_ref().map(exact_value).transpose()?;
+        options.principal = member(exact, "principal").cloned();
         let constrained = compiled
             .tools()
             .filter(|contract| !contract.execution_constraints.is_empty());
@@ -255,13 +356,17 @@ impl Player {
         };
         options.answers_checkpoints = true;
         options.labels.clone_from(&case.labels);
-        let free = contracts::Price {
-            input: Decimal::ZERO,
-            output: Decimal::ZERO,
+        let price = |text: Option<&String>| match text {
+            None => Ok(Decimal::ZERO),
+            Some(text) => Decimal::parse(text).or_hint("`price`", "a decimal in quotes"),
+        };
+        let price = contracts::Price {
+            input: price(case.price.as_ref().map(|price| &price.input))?,
+            output: price(case.price.as_ref().map(|price| &price.output))?,
             cache_read: None,
             cache_write: None,
         };
-        options.prices.set(&format!("openai/{MODEL}"), free);
+        options.prices.set(&format!("openai/{MODEL}"), price);
         let begin = Begin {
             session_id: options.session_id.clone(),
             agent: None,
@@ -279,6 +384,8 @@ impl Player {
         Ok(Self {
             rules,
             state,
+            price,
+            is_free: case.price.is_none(),
             clock: 0,
             calls: 0,
             problems: Vec::new(),
@@ -294,7 +401,19 @@ impl Player {
         applied.or_hint("a step cannot happen here", "look at the steps before it")
     }
 
-    fn play(&mut self, number: usize, step: &Step, negative: bool) -> anyhow::Result<()> {
+    fn play(
+        &mut self,
+        number: usize,
+        step: &Step,
+        exact: Option<&contracts::Value>,
+        negative: bool,
+    ) -> anyhow::Result<()> {
+        let Some(exact) =
+            exact.filter(|step| step.as_object().is_some_and(|step| !step.is_empty()))
+        else {
+            self.problems.push(format!("step {number} says nothing"));
+            return Ok(());
+        };
         if let Some(seconds) = step.advance_seconds {
             self.clock += i64::from(seconds) * 1_000_000;
             for call in self.state.expired(self.now()) {
@@ -315,10 +434,15 @@ impl Player {
             self.compare_narrowing(number, expected);
         }
         if let Some(respond) = &step.respond {
-            self.respond(number, respond, step.expect.as_deref(), negative)?;
+            let exact = member(exact, "respond");
+            self.respond(number, respond, exact, step.expect.as_deref(), negative)?;
+        } else if step.expect.is_some() {
+            self.problems.push(format!(
+                "step {number} expects verdicts and has no response"
+            ));
         }
         if let Some(execute) = &step.execute {
-            self.execute(number, execute)?;
+            self.execute(number, execute, member(exact, "execute"))?;
         }
         Ok(())
     }
@@ -355,10 +479,11 @@ impl Player {
         &mut self,
         number: usize,
         respond: &Respond,
+        exact: Option<&contracts::Value>,
         expected: Option<&[Expected]>,
         negative: bool,
     ) -> anyhow::Result<()> {
-        let response = self.response(respond)?;
+        let response = self.response(respond, exact)?;
         let request = self.request();
         let narrowing = narrow(&self.rules, &self.state, &request.tools);
         if let Err(refusal) = precheck(&self.rules, &self.state, &request, &narrowing) {
@@ -402,7 +527,7 @@ impl Player {
         let settlement = settle(&self.rules, &judgement, self.state.attempts() + 1, 0);
         let cost = AttemptCost {
             at: self.now(),
-            cost: Some(Decimal::ZERO),
+            cost: self.cost(respond),
         };
         if let Some(event) = settled(&self.rules, &judgement, &settlement, cost, None) {
             self.apply(&event)?;
@@ -410,15 +535,35 @@ impl Player {
         Ok(())
     }
 
-    fn response(&mut self, respond: &Respond) -> anyhow::Result<Response> {
+    /// Without a price everything is free; with one, a response that does not say what it used has no known cost.
+    fn cost(&self, respond: &Respond) -> Option<Decimal> {
+        if self.is_free {
+            return Some(Decimal::ZERO);
+        }
+        let usage = respond.usage?;
+        self.price.cost(contracts::Usage {
+            input: usage.input,
+            output: usage.output,
+            cache_read: 0,
+            cache_write: 0,
+        })
+    }
+
+    fn response(
+        &mut self,
+        respond: &Respond,
+        exact: Option<&contracts::Value>,
+    ) -> anyhow::Result<Response> {
         let word = respond.finish_reason.as_deref().unwrap_or("tool_calls");
         let finish_reason = FinishReason::named(word).ok_or_else(|| {
             let hint = "tool_calls, stop, length, content_filter or other";
             Problem::new(format!("`{word}` is not a finish reason"), hint)
         })?;
-        let calls = respond.calls.iter().map(|call| {
+        let exact = exact.and_then(|exact| member(exact, "calls")?.as_array());
+        let calls = respond.calls.iter().enumerate().map(|(index, call)| {
             self.calls += 1;
-            let arguments = call.arguments.as_ref().map(ToString::to_string);
+            let exact = exact.and_then(|calls| member(calls.get(index)?, "arguments"));
+            let arguments = exact.map(contracts::Value::to_json);
             ProposedCall {
                 id: call
                     .id
@@ -480,9 +625,15 @@ impl Player {
         }
         for (index, expected) in expected.iter().enumerate() {
             let found = reasons(index);
-            let wanted: &[String] = if expected.allow { &[] } else { &expected.block };
-            let vague = !expected.allow && expected.block.is_empty();
-            if (vague && found.is_empty()) || (!vague && found != wanted) {
+            if expected.allow != expected.block.is_empty() {
+                self.problems.push(format!(
+                    "step {number}, call {}: `expect` says either `allow: true` or the reasons of a `block`",
+                    index + 1
+                ));
+                continue;
+            }
+            let wanted: &[String] = &expected.block;
+            if found != wanted {
                 self.problems.push(format!(
                     "step {number}, call {}: reasons are {found:?}, expected {wanted:?}",
                     index + 1
@@ -491,30 +642,62 @@ impl Player {
         }
     }
 
-    fn execute(&mut self, number: usize, execute: &Execute) -> anyhow::Result<()> {
+    fn execute(
+        &mut self,
+        number: usize,
+        execute: &Execute,
+        exact: Option<&contracts::Value>,
+    ) -> anyhow::Result<()> {
         let mut open = self.state.unsettled();
-        let found: Option<CallKey> = open
+        let found: Option<(CallKey, String)> = open
             .find(|(_, call)| call.tool == execute.tool)
-            .map(|(key, _)| key.clone());
+            .map(|(key, call)| (key.clone(), call.arguments.clone()));
         drop(open);
-        let Some(call) = found else {
+        let exact_member = |name: &str| exact.and_then(|exact| member(exact, name));
+        let given = exact_member("arguments").map(contracts::Value::to_json);
+        let allowed = found.map(|(_, arguments)| arguments);
+        let arguments = given.or(allowed).unwrap_or_else(|| "{}".to_owned());
+        let tool = &execute.tool;
+        let checked = check_execution(&self.rules, &self.state, tool, None, &arguments);
+        let call = match (checked, &execute.refused) {
+            (Err(refusal), Some(wanted)) => {
+                let found = refusal.reason().map(|reason| reason.to_string());
+                if found.as_ref() != Some(wanted) {
+                    self.problems.push(format!(
+                        "step {number}: the execution is refused with {found:?}, expected `{wanted}`"
+                    ));
+                }
+                let at = self.now();
+                return self.apply(&Event::ExecutionRefused { at });
+            }
+            (Err(refusal), None) => {
+                self.problems.push(format!(
+                    "step {number}: `{tool}` is not run: {}",
+                    refusal.detail().unwrap_or_default()
+                ));
+                return Ok(());
+            }
+            (Ok(_), Some(_)) => {
+                self.problems
+                    .push(format!("step {number}: `{tool}` is run, and should not be"));
+                return Ok(());
+            }
+            (Ok(call), None) => call,
+        };
+        let Some(outcome) = execute.outcome else {
             self.problems
-                .push(format!("step {number}: no open call of `{}`", execute.tool));
+                .push(format!("step {number}: `execute` has no `outcome`"));
             return Ok(());
         };
+        self.apply(&Event::Started { call: call.clone() })?;
         self.apply(&Event::Settled {
             call,
-            outcome: execute.outcome,
-            output: execute.output.as_ref().map(ToString::to_string),
+            outcome,
+            output: exact_member("output").map(contracts::Value::to_json),
         })
     }
 }
 
-fn exact_value(value: &Value) -> anyhow::Result<contracts::Value> {
-    exact::read(
-        &value.to_string(),
-        exact::Limits::PRINCIPAL,
-        exact::Numbers::Any,
-    )
-    .or_hint("the principal", "at most 64 KiB of JSON")
+fn member<'v>(value: &'v contracts::Value, name: &str) -> Option<&'v contracts::Value> {
+    value.as_object()?.get(name)
 }

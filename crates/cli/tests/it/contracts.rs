@@ -121,8 +121,9 @@ fn a_draft_compiles_marks_its_guesses_and_overwrites_nothing() {
       {"name":"../evil"}
     ]"#;
     fs::write(world.home.path().join("tools.json"), tools).unwrap();
-    let text = world.ok(&["contracts", "init", "tools.json", "--output", "draft"]);
-    assert_eq!(text.lines().count(), 4, "{text}");
+    let written = said(world.command(&["contracts", "init", "tools.json", "--output", "draft"]));
+    assert_eq!(written.code, 1, "one was left out: {written:?}");
+    assert_eq!(written.stdout.lines().count(), 4, "{written:?}");
     let contract = fs::read_to_string(world.home.path().join("draft/find_order.yaml")).unwrap();
     assert!(
         contract.starts_with("# Find an order\ntool: \"find_order\"\nside_effect: read # GUESS"),
@@ -182,6 +183,124 @@ fn schemas_are_printed_for_editors() {
         let schema: serde_json::Value = serde_json::from_str(&text).unwrap();
         assert_eq!(schema["additionalProperties"], false);
     }
+}
+
+/// A pack of one contract and one case.
+fn pack(world: &World, contract: &str, case: &str) {
+    let pack = world.home.path().join("pack");
+    fs::create_dir_all(pack.join("contracts")).unwrap();
+    fs::create_dir_all(pack.join("golden")).unwrap();
+    fs::write(pack.join("contracts/a.yaml"), contract).unwrap();
+    fs::write(pack.join("golden/case.yaml"), case).unwrap();
+}
+
+#[test]
+fn a_case_that_shows_nothing_fails() {
+    let world = World::new();
+    for (case, problem) in [
+        ("steps: []", "the case has no response to judge"),
+        (
+            "steps: [{}, { respond: { calls: [{ tool: a }] } }]",
+            "step 1 says nothing",
+        ),
+        (
+            "steps: [{ respond: { calls: [{ tool: a }] }, expect: [{}] }]",
+            "`expect` says either",
+        ),
+        (
+            "steps: [{ respond: { calls: [{ tool: a }] }, expect: [{ allow: true, block: [x] }] }]",
+            "`expect` says either",
+        ),
+        (
+            "steps: [{ respond: { calls: [{ tool: a }] } }, { expect: [{ allow: true }] }]",
+            "has no response",
+        ),
+    ] {
+        pack(&world, "tool: a\nside_effect: read\n", case);
+        let found = said(world.command(&["contracts", "test", "pack"]));
+        assert_eq!(found.code, 1, "{case}: {found:?}");
+        assert!(found.stdout.contains(problem), "{case}: {found:?}");
+    }
+}
+
+#[test]
+fn numbers_of_a_case_keep_their_digits() {
+    let world = World::new();
+    let contract = "tool: a\nside_effect: read\nargument_value_invariants:\n  - { path: $.n, lte: 9007199254740992 }\n";
+    let case = "steps: [{ respond: { calls: [{ tool: a, arguments: { n: 9007199254740993 } }] }, expect: [{ block: [response_format_invalid] }] }]";
+    pack(&world, contract, case);
+    let found = said(world.command(&["contracts", "test", "pack"]));
+    assert_eq!(found.code, 0, "{found:?}");
+}
+
+#[test]
+fn executions_and_costs_are_part_of_a_case() {
+    let world = World::new();
+    let contract = "tool: a\nside_effect: read\nexecution_constraints:\n  arguments:\n    - { path: $.n, lte: 5 }\n";
+    let case = "price: { input: \"1000000\", output: \"0\" }\nsteps:\n\
+        \x20 - respond: { calls: [{ tool: a, arguments: { n: 9 } }], usage: { input: 1, output: 1 } }\n\
+        \x20 - execute: { tool: a, refused: execution_constraint_violated }\n\
+        \x20 - execute: { tool: a, arguments: { n: 1 }, refused: execution_constraint_violated }\n";
+    pack(&world, contract, case);
+    let session = world.home.path().join("pack/contracts/session.yaml");
+    fs::write(
+        &session,
+        "schema_version: \"1.0\"\nsession_limits: { max_cost_per_session: 2 }\n",
+    )
+    .unwrap();
+    let found = said(world.command(&["contracts", "test", "pack"]));
+    assert_eq!(found.code, 0, "{found:?}");
+    // A second and a third response: one dollar each, and the third is over the limit.
+    let more = format!(
+        "{case}  - respond: {{ usage: {{ input: 1, output: 0 }} }}\n  - respond: {{ usage: {{ input: 1, output: 0 }} }}\n"
+    );
+    pack(&world, contract, &more);
+    let found = said(world.command(&["contracts", "test", "pack"]));
+    assert!(found.stdout.contains("max_cost"), "{found:?}");
+    let wrong = case.replace(
+        "{ tool: a, refused: execution_constraint_violated }",
+        "{ tool: a, outcome: success }",
+    );
+    pack(&world, contract, &wrong);
+    let found = said(world.command(&["contracts", "test", "pack"]));
+    assert!(found.stdout.contains("`a` is not run: $.n"), "{found:?}");
+}
+
+#[test]
+fn a_pack_file_is_read_or_refused() {
+    let world = World::new();
+    pack(
+        &world,
+        "tool: a\nside_effect: read\n",
+        "steps: [{ respond: { calls: [{ tool: a }] } }]",
+    );
+    let file = world.home.path().join("pack/pack.yaml");
+    for (text, code) in [
+        ("schema_version: \"1.0\"\nname: mine\n", 0),
+        ("contracts: contracts\n", 0),
+        ("pass_threshold: 0.5\n", 2),
+        ("schema_version: \"2.0\"\n", 2),
+        ("contracts: ../elsewhere\n", 2),
+    ] {
+        fs::write(&file, text).unwrap();
+        let found = said(world.command(&["contracts", "test", "pack"]));
+        assert_eq!(found.code, code, "{text}: {found:?}");
+    }
+}
+
+#[test]
+fn a_draft_names_the_tools_it_leaves_out() {
+    let world = World::new();
+    let tools = r#"[{"name":"find"},{"name":"a/b"},{"description":"nameless"}]"#;
+    fs::write(world.home.path().join("tools.json"), tools).unwrap();
+    let found = said(world.command(&["contracts", "init", "tools.json"]));
+    assert_eq!(found.code, 1, "{found:?}");
+    assert!(found.stdout.contains("find.yaml"), "{found:?}");
+    assert!(found.stderr.contains("left out tool 2 `a/b`"), "{found:?}");
+    assert!(
+        found.stderr.contains("left out tool 3 `(no name)`"),
+        "{found:?}"
+    );
 }
 
 /// The refund desk as a server: a payment out of turn is refused, one in turn is asked about, and the record says all of it.

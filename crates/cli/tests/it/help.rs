@@ -66,6 +66,7 @@ const COMMANDS: &[&[&str]] = &[
     &["contracts"],
     &["contracts", "check"],
     &["contracts", "test"],
+    &["contracts", "backtest"],
     &["contracts", "init"],
     &["contracts", "explain"],
     &["contracts", "schema"],

@@ -461,6 +461,24 @@ impl State {
         self.state_version += u64::from(changed);
     }
 
+    /// Returns the outputs that can change something: a request repeats those of the whole conversation.
+    pub(crate) fn news(&self, outputs: &[SeenOutput]) -> Vec<SeenOutput> {
+        let is_new = |output: &&SeenOutput| {
+            let record = self.calls.get(&output.call_id);
+            match record.map(|record| &record.progress) {
+                Some(Progress::Committed { .. }) => true,
+                Some(Progress::Pending) => {
+                    let mut pending = self.pending.iter();
+                    pending.any(|(key, pending)| {
+                        key.id == output.call_id && pending.status == PendingStatus::Released
+                    })
+                }
+                Some(Progress::Known { .. } | Progress::Withdrawn) | None => false,
+            }
+        };
+        outputs.iter().filter(is_new).cloned().collect()
+    }
+
     /// Returns what the program should hear about outputs before they are taken in.
     pub fn output_diagnostics(&self, outputs: &[SeenOutput]) -> Vec<(&'static str, String)> {
         let mut heard = Vec::new();

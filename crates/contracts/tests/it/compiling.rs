@@ -395,3 +395,22 @@ fn the_schemas_know_exactly_the_keys_that_the_reader_knows() {
         assert_eq!(known, listed);
     }
 }
+
+#[test]
+fn an_absent_attribute_never_grants() {
+    let rule = |effect: &str, entry: &str| {
+        let text = format!(
+            "tool: a\nside_effect: read\npolicy:\n  rules:\n    - {{ id: r, effect: {effect}, when: [ {entry} ] }}"
+        );
+        compile(&[source("a", &text)], None)
+    };
+    let lenient = "{ path: $.role, one_of: [desk], when_present: true }";
+    let error = rule("allow", lenient).unwrap_err();
+    assert!(
+        error.findings()[0].message.contains("when_present"),
+        "{error:?}"
+    );
+    // The careful side may be lenient: it denies more.
+    assert!(rule("deny", lenient).is_ok());
+    assert!(rule("allow", "{ path: $.role, exists: false }").is_ok());
+}

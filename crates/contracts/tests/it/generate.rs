@@ -120,11 +120,14 @@ fn policy(rng: &mut Rng) -> Json {
     let paths = ["$.role", "$.level", "$.gone"];
     let rules: Vec<Json> = (0..rng.u32(0..3))
         .map(|id| {
-            json!({
-                "id": format!("r{id}"),
-                "effect": if chance(rng, 70) { "allow" } else { "deny" },
-                "when": invariants(rng, 3, &paths),
-            })
+            let allows = chance(rng, 70);
+            let mut when = invariants(rng, 3, &paths);
+            // An allow rule does not compile with it: what is absent must not grant.
+            for entry in when.as_array_mut().into_iter().flatten().filter(|_| allows) {
+                entry.as_object_mut().unwrap().remove("when_present");
+            }
+            let effect = if allows { "allow" } else { "deny" };
+            json!({"id": format!("r{id}"), "effect": effect, "when": when})
         })
         .collect();
     json!({"default": if chance(rng, 75) { "allow" } else { "deny" }, "rules": rules})

@@ -9,12 +9,19 @@
 )]
 
 mod agreement;
+mod backtest;
+mod bytes;
 mod checks;
 mod compiling;
+mod coverage;
+mod driver;
 mod generate;
 mod governed;
 mod oracle;
 mod prechecks;
 mod rulings;
 mod support;
+mod wire;
+mod wire_streams;
 mod worked_cases;
+mod workflow;

@@ -7,7 +7,7 @@ use contracts::{
     narrow, question, read_answer, refused, settle,
 };
 
-use crate::support::{ACCEPTED, Desk, at, payment, reasons, unwrapped};
+use crate::support::{ACCEPTED, Desk, at, decimal, payment, reasons, unwrapped};
 
 const A: (&str, &str) = ("a", "tool: a\nside_effect: read");
 const CLOSED: (&str, &str) = ("closed", "tool: closed\nside_effect: read\ngate: block");
@@ -577,4 +577,51 @@ fn the_principal_is_never_shown_and_facts_are_redacted() {
         text.contains("\"principal\":null") && !text.contains("trainee"),
         "{text}"
     );
+}
+
+#[test]
+fn r47_a_bypass_is_seen_once_and_stays() {
+    let mut desk = Desk::new();
+    desk.apply(Event::Bypassed);
+    desk.apply(Event::Bypassed);
+    assert_eq!(desk.state.control_revision(), 1);
+    let shown = health(&desk.rules, &desk.state, Surroundings::LOCAL);
+    assert!(shown.bypass_detected);
+    assert_eq!(shown.authority_state, Authority::Compromised);
+    desk.apply(Event::Killed {
+        cause: "x".to_owned(),
+    });
+    let shown = health(&desk.rules, &desk.state, Surroundings::LOCAL);
+    assert_eq!(shown.authority_state, Authority::Killed);
+    assert!(shown.bypass_detected);
+}
+
+#[test]
+fn r32_a_snapshot_has_exact_costs_and_the_last_step() {
+    let mut desk = Desk::new();
+    desk.cost = Some(decimal("0.1"));
+    desk.create(&[("find_order", r#"{"order_id":"A"}"#)]);
+    desk.cost = Some(decimal("0.2"));
+    desk.create(&[("send_note", r#"{"text":"hi"}"#)]);
+    let shown = desk.snapshot();
+    assert_eq!(shown.exact_costs.total.to_string(), "0.3");
+    assert!((shown.total_cost - 0.3).abs() < f64::EPSILON);
+    let step = shown.last_step.unwrap();
+    assert_eq!((step.index, step.tools), (2, vec!["send_note".to_owned()]));
+}
+
+#[test]
+fn r7_a_diagnostic_names_session_time_and_version() {
+    let desk = Desk::new();
+    let mut driver = contracts::driver::Driver::open(desk.rules, at(0)).unwrap();
+    let label = contracts::driver::Label::new("vip").unwrap();
+    let control = contracts::driver::Control::AddLabel(label);
+    driver.control(control, at(5)).unwrap();
+    let heard = serde_json::to_value(driver.diagnostics()).unwrap();
+    let expected = serde_json::json!([{
+        "name": "label_added", "time": at(5), "session_id": "s1",
+        "state_version": 0, "data": {"label": "vip"},
+    }]);
+    assert_eq!(heard, expected);
+    assert!(driver.diagnostics().is_empty());
 }

@@ -84,7 +84,8 @@ impl Engine {
         }
     }
 
-    /// Looks up what a request names, makes ids, and builds the order.
+    /// Looks up what a request names, makes ids, and builds the order. What is rare and long is boxed: the future of every
+    /// request is moved as a whole, with room for the largest of them.
     pub(super) async fn build(
         &self,
         caller: &Caller,
@@ -109,7 +110,7 @@ impl Engine {
                 metadata,
             } => {
                 let fork = self.build_fork(caller, id, at_event_id, branch_id, metadata);
-                Order::ForkSession(fork.await?)
+                Order::ForkSession(Box::pin(fork).await?)
             }
             Request::TruncateSession {
                 id,
@@ -117,7 +118,7 @@ impl Engine {
                 reason,
             } => {
                 let truncation = self.build_truncation(caller, id, keep_first, reason);
-                Order::TruncateSession(truncation.await?)
+                Order::TruncateSession(Box::pin(truncation).await?)
             }
             Request::AppendMessage {
                 session_id,
@@ -127,15 +128,17 @@ impl Engine {
                 message: self.new_message(message),
             }),
             Request::SubmitTask(new) => self.build_task(caller, new).await?,
-            Request::ReplayTask(new) => self.build_replay(caller, &new).await?,
-            Request::ReplaySession(new) => self.build_session_replay(caller, &new).await?,
+            Request::ReplayTask(new) => Box::pin(self.build_replay(caller, &new)).await?,
+            Request::ReplaySession(new) => {
+                Box::pin(self.build_session_replay(caller, &new)).await?
+            }
             Request::ImportTask {
                 bundle,
                 workspace_id,
-            } => self.build_import(caller, &bundle, workspace_id).await?,
+            } => Box::pin(self.build_import(caller, &bundle, workspace_id)).await?,
             Request::CancelTask { id, reason } => {
                 let (document, task) = self.visible_task(caller, &id).await?;
-                let receipt = self.canceled_receipt(document.key, &task).await?;
+                let receipt = Box::pin(self.canceled_receipt(document.key, &task)).await?;
                 let ids = match &receipt {
                     Some(receipt) => self.replay_end_ids(receipt)?,
                     None => self.end_ids(),
@@ -149,7 +152,7 @@ impl Engine {
                 })
             }
             Request::SendTaskMessage { id, kind, message } => {
-                self.build_task_message(caller, id, kind, message).await?
+                Box::pin(self.build_task_message(caller, id, kind, message)).await?
             }
             Request::RespondPermission {
                 id,
@@ -158,7 +161,7 @@ impl Engine {
                 remarks,
             } => {
                 let answered = self.build_answer(caller, id, approved, answer, remarks);
-                Order::AnswerRequest(answered.await?)
+                Order::AnswerRequest(Box::pin(answered).await?)
             }
             Request::CreateBranch(new) => {
                 let parent = new.parent_branch_id.as_ref().map(BranchId::as_str);
@@ -181,7 +184,7 @@ impl Engine {
             }),
             Request::CreatePersona(new) => self.build_persona(*new)?,
             Request::UpdatePersona { id, change } => {
-                self.build_persona_change(caller, &id, change).await?
+                Box::pin(self.build_persona_change(caller, &id, change)).await?
             }
         })
     }
@@ -286,7 +289,7 @@ impl Engine {
         kind: ResourceKind,
         id: &str,
     ) -> Result<Option<WorkspaceId>, Refused> {
-        if let Some(document) = self.shared.cache.document(id)
+        if let Some(document) = self.shared.cache.last_seen(id)
             && document.state.kind() == kind
             && let Some(workspace) = workspace_of(&document)
             && caller.sees(Some(&workspace))

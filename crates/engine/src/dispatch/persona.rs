@@ -13,7 +13,6 @@ use crate::caller::Caller;
 use crate::engine::Engine;
 use crate::port::{ListQuery, Scope};
 use crate::refused::Refused;
-use crate::view;
 use runs::workflow::Offer;
 
 /// A Persona with what its event says.
@@ -143,7 +142,7 @@ impl Engine {
         let State::Persona(state) = &document.state else {
             return Err(broken("the document is not a persona"));
         };
-        let mut payload = view::payload(&*self.shared.store, state.source).await?;
+        let mut payload = self.payload(state.source).await?;
         let spec = payload.remove("persona").unwrap_or_default();
         Ok(Known {
             id: PersonaId::parse(&document.id).map_err(|error| broken(&error.to_string()))?,

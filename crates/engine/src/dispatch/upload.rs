@@ -1,5 +1,7 @@
 //! An Artifact's content. It arrived before it is ordered; what is refused leaves nothing behind.
 
+use std::sync::Arc;
+
 use domain::{ArtifactId, Command, Order, ResourceKind, State};
 
 use super::{Answer, Idempotency};
@@ -71,8 +73,8 @@ impl Engine {
             }
         };
         let event = match done.written.event(done.answer) {
-            Some(event) => Some(event.clone()),
-            None => self.event_at(done.answer).await?,
+            Some(event) => Some(Arc::clone(event)),
+            None => self.event_at(done.answer).await?.map(Arc::new),
         };
         let view = self
             .answer_view(caller, &id.resource(), &done.written)

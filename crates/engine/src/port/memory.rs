@@ -6,7 +6,7 @@
 use std::collections::{BTreeMap, BTreeSet};
 use std::fmt;
 use std::sync::atomic::{AtomicU64, Ordering};
-use std::sync::{Mutex, MutexGuard, PoisonError};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use canon::Digest;
 use domain::{Blob, Document, EventName, Position, State, Timestamp};
@@ -424,6 +424,7 @@ impl Inner {
                 self.events.contains_key(&document.tip),
                 "a document's tip is an event"
             );
+            let document = Arc::unwrap_or_clone(document);
             self.documents.insert(document.id.clone(), document);
         }
         for blob in commit.blobs.into_iter().chain(turn.blobs) {

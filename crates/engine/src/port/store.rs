@@ -343,7 +343,7 @@ pub struct SealedTurn {
     /// The events, ascending from the first reserved position.
     pub events: Vec<StoredEvent>,
     /// The documents as these events left them, each once.
-    pub documents: Vec<Document>,
+    pub documents: Vec<Arc<Document>>,
     /// Content that only sealing could make.
     pub blobs: Vec<Blob>,
     /// New claims.

@@ -59,7 +59,7 @@ pub(super) async fn load(shared: &Shared, batch: &[Item]) -> Result<Scratch, Ref
             if !seen.insert(id.clone()) {
                 continue;
             }
-            match shared.cache.document(&id) {
+            match shared.cache.last_seen(&id) {
                 Some(document) => {
                     next.extend(belongs_to(&document));
                     scratch.insert_shared(document);

@@ -66,33 +66,37 @@ pub(crate) struct Written {
 }
 
 /// An event as it is stored, and what its bytes say.
-pub(super) type Appended = (StoredEvent, Event);
+pub(crate) type Appended = (StoredEvent, Arc<Event>);
 
 type EventsAndDocuments = (Vec<Appended>, Vec<Arc<Document>>);
 
 impl Written {
     /// Returns the event at a position, when the commit wrote it.
-    pub(crate) fn event(&self, position: Position) -> Option<&Event> {
+    pub(crate) fn event(&self, position: Position) -> Option<&Arc<Event>> {
+        self.appended(position).map(|(_, event)| event)
+    }
+
+    /// The same, with its stored bytes.
+    pub(crate) fn appended(&self, position: Position) -> Option<&Appended> {
         let events = self.events();
         let (first, _) = events.first()?;
         let offset = position.0.checked_sub(first.position.0)?;
-        let (_, event) = events.get(usize::try_from(offset).ok()?)?;
-        Some(event)
+        events.get(usize::try_from(offset).ok()?)
     }
 
     /// Returns a document, when the commit wrote it.
-    pub(crate) fn document(&self, id: &str) -> Option<&Document> {
-        let mut documents = self.documents().iter();
-        documents
-            .find(|document| &*document.id == id)
-            .map(|document| &**document)
+    pub(crate) fn document(&self, id: &str) -> Option<&Arc<Document>> {
+        let documents = self.documents();
+        // In the order of their ids, as the scratch copy keeps them.
+        let at = documents.binary_search_by(|document| (*document.id).cmp(id));
+        at.ok().and_then(|at| documents.get(at))
     }
 
-    pub(super) fn documents(&self) -> &[Arc<Document>] {
+    pub(crate) fn documents(&self) -> &[Arc<Document>] {
         self.sealed.get().map_or(&[], |(_, documents)| documents)
     }
 
-    pub(super) fn events(&self) -> &[Appended] {
+    pub(crate) fn events(&self) -> &[Appended] {
         self.sealed.get().map_or(&[], |(events, _)| events)
     }
 }
@@ -344,10 +348,7 @@ impl Plan {
                     })
                     .collect(),
                 leases_taken: self.leases_taken,
-                documents: changed
-                    .iter()
-                    .map(|document| (**document).clone())
-                    .collect(),
+                documents: changed.clone(),
             };
             // Filled once per commit; a second filling cannot happen.
             let _ = written.sealed.set((events, changed));
@@ -401,7 +402,7 @@ fn stored(sealed: Sealed) -> Appended {
         resource: sealed.resource,
         bytes: sealed.bytes.into(),
     };
-    (stored, sealed.event)
+    (stored, Arc::new(sealed.event))
 }
 
 /// Every document that a decision rests on or that is changed must be as it was; every document that is created must

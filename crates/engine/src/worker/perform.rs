@@ -16,7 +16,6 @@ use tokio::sync::mpsc;
 use super::run::Run;
 use crate::port::{BoxFuture, Deltas};
 use crate::refused::Refused;
-use crate::view;
 use runs::workflow::{Effect, EffectAnswer, EffectKind, Performed};
 
 /// How often pieces of streamed text are committed, per call, and how long each may be (U12: a stream is four events a
@@ -193,8 +192,7 @@ impl Run<'_> {
 
     /// Returns the words of the Message that came with an interrupt.
     async fn said_with(&self, interrupt: Position) -> Result<Option<String>, Refused> {
-        let store = &*self.engine.shared.store;
-        let asked = view::payload(store, interrupt).await?;
+        let asked = self.engine.payload(interrupt).await?;
         let Some(id) = asked.get("message_id").and_then(Value::as_str) else {
             return Ok(None);
         };
@@ -207,7 +205,7 @@ impl Run<'_> {
             Some(State::Message(message)) => message,
             _ => return Ok(None),
         };
-        let payload = view::payload(store, message.source).await?;
+        let payload = self.engine.payload(message.source).await?;
         let parts = payload.get("parts").and_then(Value::as_array);
         Ok(parts.map(|parts| domain::public_text(parts)))
     }
@@ -331,14 +329,11 @@ impl Run<'_> {
 
     /// Returns the newest Messages of the Session before this Task, as a model reads them.
     async fn memory(&self) -> Result<Value, Refused> {
-        let store = &*self.engine.shared.store;
         let Some(task) = self.load().await? else {
             return Ok(json!({"messages": []}));
         };
-        let session = store
-            .documents(vec![task.session_id.as_str().into()])
-            .await?;
-        let Some(session) = session.into_iter().flatten().next() else {
+        let session = self.engine.shared_document(task.session_id.as_str());
+        let Some(session) = session.await? else {
             return Ok(json!({"messages": []}));
         };
         let State::Session(state) = &session.state else {
@@ -353,7 +348,7 @@ impl Run<'_> {
             let State::Message(message) = message.state else {
                 continue;
             };
-            let payload = view::payload(store, message.source).await?;
+            let payload = self.engine.payload(message.source).await?;
             if domain::pruned_digest(&payload).is_some() {
                 // Nobody remembers it; an empty Message would be a lie.
                 continue;

@@ -49,13 +49,30 @@ impl Run<'_> {
             self.moves
                 .push(Move::StartReplay(replay::started(&source, &spec)));
         }
+        let (source, spec, secrets) = (Arc::new(source), Arc::new(spec), Arc::new(secrets));
+        // Long and pure: done where it keeps nobody waiting. What must go on live is computed here, from effect to effect.
+        let whole = {
+            let (engine, live) = (self.engine.clone(), live.clone());
+            let (source, spec, secrets) = (source.clone(), spec.clone(), secrets.clone());
+            self.engine.aside(move || {
+                let workflows = &engine.shared.workflows;
+                match replay::run(&source, workflows, &spec, &secrets, live) {
+                    Progress::Ended(replayed) => Some(replayed),
+                    Progress::Needs(_) => None,
+                }
+            })
+        };
+        if let Some(replayed) = whole.await? {
+            self.write(&source, &spec, &replayed, &mut written).await?;
+            return self.end_replay(&source, &spec, replayed, of).await;
+        }
         let workflows = &self.engine.shared.workflows;
         let mut progress = replay::run(&source, workflows, &spec, &secrets, live);
         loop {
             match progress {
                 Progress::Ended(replayed) => {
                     self.write(&source, &spec, &replayed, &mut written).await?;
-                    return self.end_replay(&source, &spec, &replayed, of).await;
+                    return self.end_replay(&source, &spec, replayed, of).await;
                 }
                 Progress::Needs(paused) => {
                     let so_far = paused.so_far();
@@ -64,7 +81,7 @@ impl Run<'_> {
                     let effect = paused.effect().clone();
                     if !effect.repeatable && unknown.contains(&effect.key) {
                         let replayed = paused.without_result();
-                        return self.end_replay(&source, &spec, &replayed, of).await;
+                        return self.end_replay(&source, &spec, replayed, of).await;
                     }
                     let mark = paused.so_far().mark(&source, &self.id, spec.mode.as_str());
                     self.streams_as = Some(mark);
@@ -133,12 +150,20 @@ impl Run<'_> {
 
     async fn end_replay(
         &mut self,
-        source: &Source,
-        spec: &Spec,
-        replayed: &Replayed,
+        source: &Arc<Source>,
+        spec: &Arc<Spec>,
+        replayed: Replayed,
         of: &ReplayOf,
     ) -> Result<(), Refused> {
-        let receipt = self.engine.replay_receipt(source, spec, replayed, of)?;
+        let replayed = Arc::new(replayed);
+        let receipt = {
+            let (engine, of) = (self.engine.clone(), of.clone());
+            let (source, spec) = (Arc::clone(source), Arc::clone(spec));
+            let replayed = Arc::clone(&replayed);
+            self.engine
+                .aside(move || engine.replay_receipt(&source, &spec, &replayed, &of))
+        };
+        let receipt = receipt.await??;
         let messages = match &replayed.end.text {
             Some(text) => json!([{
                 "role": "assistant",

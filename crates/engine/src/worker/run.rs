@@ -191,19 +191,11 @@ impl<'a> Run<'a> {
     }
 
     pub(super) async fn load(&self) -> Result<Option<Task>, Refused> {
-        let documents = self
-            .engine
-            .shared
-            .store
-            .documents(vec![self.id.as_str().into()])
-            .await?;
-        Ok(documents
-            .into_iter()
-            .flatten()
-            .find_map(|document| match document.state {
-                State::Task(task) => Some(task),
-                _ => None,
-            }))
+        let document = self.engine.shared_document(self.id.as_str()).await?;
+        Ok(document.and_then(|document| match &document.state {
+            State::Task(task) => Some(task.clone()),
+            _ => None,
+        }))
     }
 
     async fn record(&self) -> Result<Record, Refused> {
@@ -568,12 +560,11 @@ fn is_result(step: &Move) -> bool {
 
 /// Returns what a Task's workflow starts from.
 pub(super) async fn start_of(engine: &Engine, task: &Task) -> Result<Start, Refused> {
-    let store = &*engine.shared.store;
-    let submitted = view::payload(store, task.submitted).await?;
+    let submitted = engine.payload(task.submitted).await?;
     let given = if task.input == task.submitted {
         None
     } else {
-        Some(view::payload(store, task.input).await?)
+        Some(engine.payload(task.input).await?)
     };
     Ok(Start::read(&submitted, given.as_ref()))
 }

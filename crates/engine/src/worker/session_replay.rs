@@ -304,7 +304,8 @@ impl Engine {
             return Ok(("UNKNOWN".to_owned(), true));
         };
         let code = match task.failure {
-            Some(position) => crate::view::payload(&*self.shared.store, position)
+            Some(position) => self
+                .payload(position)
                 .await?
                 .get("failure")
                 .and_then(|failure| failure.get("code")?.as_str().map(str::to_owned)),

@@ -405,6 +405,11 @@ async fn c18_long_pure_work_is_done_aside() {
     world.engine.diff(&caller, &a.id, &b.id).await.unwrap();
     // Two records are made ready and compared.
     assert_eq!(spawn.0.load(Ordering::Relaxed) - before, 3);
+    let before = spawn.0.load(Ordering::Relaxed);
+    let replayed = world.replay(&a.id, json!({"mode": "exact"})).await;
+    assert_eq!(replayed.status, Status::Completed);
+    // A record is made ready; it is run, and its receipt is built.
+    assert!(spawn.0.load(Ordering::Relaxed) - before >= 3);
 }
 
 #[tokio::test]

@@ -8,6 +8,7 @@
     reason = "tests"
 )]
 
+mod cache;
 mod containment;
 mod contracts;
 mod door;

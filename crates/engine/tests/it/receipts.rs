@@ -54,7 +54,7 @@ async fn verify(engine: &Engine, id: &str) -> Answer {
 }
 
 async fn verdict(engine: &Engine, id: &str) -> (bool, Option<String>, Value) {
-    let payload = verify(engine, id).await.event.unwrap().payload;
+    let payload = verify(engine, id).await.event.unwrap().payload.clone();
     let reason = payload["reason"].as_str().map(str::to_owned);
     (payload["valid"] == true, reason, payload["value"].clone())
 }

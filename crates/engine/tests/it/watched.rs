@@ -17,6 +17,8 @@ pub(crate) struct Watched {
     pub(crate) inner: Arc<MemoryStore>,
     /// Reads of documents so far.
     pub(crate) document_reads: AtomicUsize,
+    /// Reads of all kinds so far that a reader of a resource can cause.
+    pub(crate) reads: AtomicUsize,
     /// Events read so far.
     pub(crate) events_read: AtomicUsize,
     /// The documents that each commit expected to be as they were.
@@ -30,6 +32,7 @@ impl Watched {
         Arc::new(Self {
             inner: crate::support::store(),
             document_reads: AtomicUsize::new(0),
+            reads: AtomicUsize::new(0),
             events_read: AtomicUsize::new(0),
             expected: Mutex::default(),
             is_full: AtomicBool::new(false),
@@ -59,10 +62,12 @@ impl Store for Watched {
         ids: Vec<Box<str>>,
     ) -> BoxFuture<'_, Result<Vec<Option<Document>>, StoreFault>> {
         self.document_reads.fetch_add(1, Ordering::Relaxed);
+        self.reads.fetch_add(1, Ordering::Relaxed);
         self.inner.documents(ids)
     }
 
     fn list(&self, query: ListQuery) -> BoxFuture<'_, Result<Vec<Document>, StoreFault>> {
+        self.reads.fetch_add(1, Ordering::Relaxed);
         self.inner.list(query)
     }
 
@@ -78,10 +83,12 @@ impl Store for Watched {
         &self,
         positions: Vec<Position>,
     ) -> BoxFuture<'_, Result<Vec<Option<StoredEvent>>, StoreFault>> {
+        self.reads.fetch_add(1, Ordering::Relaxed);
         self.inner.events_at(positions)
     }
 
     fn last_event(&self, scope: Scope) -> BoxFuture<'_, Result<Option<Position>, StoreFault>> {
+        self.reads.fetch_add(1, Ordering::Relaxed);
         self.inner.last_event(scope)
     }
 

@@ -24,6 +24,8 @@ use governance::{Fault, Governance, Judgment};
 use persona::Persona;
 use tools::{Call, Catalog, Counters};
 
+pub(crate) use tools::readable as readable_output;
+
 /// The workflow `agent`, by its rules.
 #[derive(Debug)]
 pub(super) struct Agent(pub(super) Rules);

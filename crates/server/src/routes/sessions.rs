@@ -85,7 +85,8 @@ async fn read(call: Call) -> Reply {
 async fn truncate(mut call: Call) -> Reply {
     let answer = call.carry_out().await?;
     let session = render::view(&call.app, &answer.view);
-    let payload = answer.event.map(|event| event.payload).unwrap_or_default();
+    let payload = answer.event.map(|event| event.payload.clone());
+    let payload = payload.unwrap_or_default();
     Ok(ok(&wire::render::truncate_result(&payload, session)))
 }
 

@@ -124,7 +124,7 @@ impl Model {
                 let (events, receipt) = copy.seal(&decision_copy, first)?;
                 let documents = touched.iter().filter_map(|id| copy.scratch.document(id));
                 Ok(SealedTurn {
-                    documents: documents.cloned().collect(),
+                    documents: documents.cloned().map(Arc::new).collect(),
                     events: events.into_iter().map(stored).collect(),
                     blobs: receipt.into_iter().collect(),
                     ..SealedTurn::default()

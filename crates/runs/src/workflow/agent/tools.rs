@@ -330,7 +330,7 @@ impl Call {
 }
 
 /// Returns what a model reads of a tool's output: the text of MCP content, or the value as JSON.
-pub(super) fn readable(value: &Value) -> String {
+pub(crate) fn readable(value: &Value) -> String {
     let content = value.get("content").and_then(Value::as_array);
     let texts: Option<Vec<&str>> = content.map(|parts| {
         parts

@@ -1,0 +1,201 @@
+//! Recorded runs judged again: the first block, those after it, and what the record does not hold.
+
+use std::sync::Arc;
+
+use contracts::backtest::{Backtested, Told, Verdicts, backtest};
+use contracts::{
+    BlockReason, Executors, FinishReason, OfferedTool, ProposedCall, Response, Rules, compile,
+};
+
+use crate::support::{ACCEPTED, TOOLS, at, desk_files, desk_options, file, payment, source};
+
+fn rules() -> Rules {
+    let compiled = compile(&desk_files(), Some(&file("session"))).unwrap();
+    let mut options = desk_options();
+    options.executors = Executors::All;
+    Rules::new(Arc::new(compiled), options).unwrap()
+}
+
+fn offered() -> Told {
+    Told::Offered(TOOLS.iter().map(|tool| OfferedTool::named(tool)).collect())
+}
+
+fn answered(seconds: i64, calls: &[(&str, &str, &str)]) -> Told {
+    let calls = calls.iter().map(|(id, name, arguments)| ProposedCall {
+        id: (*id).to_owned(),
+        name: (*name).to_owned(),
+        arguments: (*arguments).to_owned(),
+    });
+    Told::Answered {
+        at: at(seconds),
+        response: Response {
+            finish_reason: FinishReason::ToolCalls,
+            content: None,
+            calls: calls.collect(),
+        },
+    }
+}
+
+fn ended(id: &str, ok: bool, output: &str) -> Told {
+    Told::Ended {
+        call_id: id.to_owned(),
+        ok,
+        output: Some(output.to_owned()),
+    }
+}
+
+fn verdicts(told: &[Told]) -> Verdicts {
+    backtest(&rules(), at(0), told)
+}
+
+/// The answers about calls, without those about requests.
+fn words(verdicts: &Verdicts) -> Vec<Backtested> {
+    let calls = verdicts.calls.iter().filter(|call| call.tool.is_some());
+    calls.map(|call| call.verdict).collect()
+}
+
+#[test]
+fn a_run_that_kept_to_the_rules_is_allowed() {
+    let (a, pay) = (r#"{"order_id":"A"}"#, payment("A", 12000));
+    let found = verdicts(&[
+        offered(),
+        answered(1, &[("c1", "find_order", a)]),
+        ended("c1", true, "{}"),
+        answered(2, &[("c2", "assess_return", a)]),
+        ended("c2", true, ACCEPTED),
+        answered(3, &[("c3", "pay_back", &pay)]),
+        ended("c3", true, "{}"),
+    ]);
+    assert_eq!(words(&found), [Backtested::Allowed; 3], "{found:?}");
+    assert_eq!(found.first_blocked(), None);
+    // The desk has a cost limit, and no record holds prices: said once, and not called allowed.
+    let costs: Vec<_> = found
+        .calls
+        .iter()
+        .filter(|call| call.tool.is_none())
+        .collect();
+    assert_eq!(costs.len(), 1, "{costs:?}");
+    assert_eq!(costs[0].verdict, Backtested::NotJudgeable);
+    assert_eq!(costs[0].detail.as_deref(), Some("price_unknown"));
+}
+
+#[test]
+fn the_first_block_stands_apart_from_those_after_it() {
+    let (a, pay) = (r#"{"order_id":"A"}"#, payment("A", 12000));
+    // Paid without an assessment, twice; the money did move, and state follows what happened.
+    let found = verdicts(&[
+        offered(),
+        answered(1, &[("c1", "find_order", a)]),
+        ended("c1", true, "{}"),
+        answered(2, &[("c2", "pay_back", &pay)]),
+        ended("c2", true, "{}"),
+        answered(3, &[("c3", "pay_back", &pay)]),
+    ]);
+    assert_eq!(
+        words(&found),
+        [
+            Backtested::Allowed,
+            Backtested::Blocked,
+            Backtested::Blocked
+        ]
+    );
+    let first = found.first_blocked().unwrap();
+    assert_eq!((first.turn, first.call_id.as_deref()), (2, Some("c2")));
+    assert_eq!(first.reasons[0], BlockReason::IllegalPhaseTransition);
+    let later: Vec<_> = found.later_blocked().collect();
+    assert_eq!(later.len(), 1);
+    assert!(
+        later[0].reasons.contains(&BlockReason::ForbiddenTool),
+        "the first payment happened"
+    );
+}
+
+#[test]
+fn a_failed_call_satisfies_nothing() {
+    let a = r#"{"order_id":"A"}"#;
+    let found = verdicts(&[
+        offered(),
+        answered(1, &[("c1", "find_order", a)]),
+        ended("c1", false, r#"{"accepted":true}"#),
+        answered(2, &[("c2", "assess_return", a)]),
+    ]);
+    assert_eq!(words(&found), [Backtested::Allowed, Backtested::Blocked]);
+}
+
+#[test]
+fn what_the_record_does_not_hold_is_never_allowed() {
+    let a = r#"{"order_id":"A"}"#;
+    let gap = Told::Gap {
+        what: "an answer of the model".to_owned(),
+    };
+    let found = verdicts(&[
+        offered(),
+        answered(1, &[("c1", "find_order", a)]),
+        gap,
+        answered(
+            2,
+            &[
+                ("c2", "find_order", a),
+                ("c3", "pay_back", &payment("A", 1)),
+            ],
+        ),
+    ]);
+    let unknown = Backtested::NotJudgeable;
+    assert_eq!(words(&found), [Backtested::Allowed, unknown, unknown]);
+    assert_eq!(found.gaps.len(), 1);
+    // Without the offered tools, nothing about offers can be said.
+    let found = verdicts(&[answered(1, &[("c1", "find_order", a)])]);
+    assert_eq!(words(&found), [unknown]);
+    // A rule that looks at requests cannot be held to a record without them.
+    let files = [source(
+        "a",
+        "tool: a\nside_effect: read\nassertions:\n  input_invariants:\n    - { path: $.model, exists: true }",
+    )];
+    let compiled = compile(&files, None).unwrap();
+    let mut options = contracts::Options::new("s1");
+    options.executors = Executors::All;
+    let rules = Rules::new(Arc::new(compiled), options).unwrap();
+    let told = [
+        Told::Offered(vec![OfferedTool::named("a")]),
+        answered(1, &[("c1", "a", "{}")]),
+    ];
+    assert_eq!(words(&backtest(&rules, at(0), &told)), [unknown]);
+}
+
+#[test]
+fn people_who_would_have_been_asked_and_limits_are_told() {
+    let a = r#"{"order_id":"A"}"#;
+    let big = r#"{"accepted":true,"days_since_delivery":4,"amount_cents":20000}"#;
+    let found = verdicts(&[
+        offered(),
+        answered(1, &[("c1", "find_order", a)]),
+        ended("c1", true, "{}"),
+        answered(2, &[("c2", "assess_return", a)]),
+        ended("c2", true, big),
+        answered(3, &[("c3", "pay_back", &payment("A", 20000))]),
+    ]);
+    assert_eq!(words(&found).last(), Some(&Backtested::Asked));
+    let session = source(
+        "session",
+        "schema_version: \"1.0\"\nsession_limits: { max_steps: 1 }",
+    );
+    let compiled = compile(&[source("a", "tool: a\nside_effect: read")], Some(&session)).unwrap();
+    let mut options = contracts::Options::new("s1");
+    options.executors = Executors::All;
+    let rules = Rules::new(Arc::new(compiled), options).unwrap();
+    let offer = Told::Offered(vec![OfferedTool::named("a")]);
+    let found = backtest(
+        &rules,
+        at(0),
+        &[
+            offer,
+            answered(1, &[("c1", "a", "{}")]),
+            answered(2, &[("c2", "a", "{}")]),
+        ],
+    );
+    let first = found.first_blocked().unwrap();
+    assert_eq!(
+        (first.tool.as_deref(), first.detail.as_deref()),
+        (None, Some("max_steps"))
+    );
+}
