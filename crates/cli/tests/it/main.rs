@@ -10,6 +10,7 @@ mod configuring;
 mod conforming;
 #[cfg(test)]
 mod content;
+#[cfg(test)]
 mod contracts;
 #[cfg(test)]
 mod demo;
