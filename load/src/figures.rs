@@ -99,7 +99,7 @@ mod tests {
             .keep(of("c", 3.0, None), &path)
             .unwrap();
         let kept = Figures::read(&path).unwrap();
-        assert_eq!(kept.0["a.b"], figure(5.13e-5, Some(2.0)));
+        assert_eq!(kept.0["a.b"], figure(5.12e-5, Some(2.0)));
         assert_eq!(kept.0["c"], figure(3.0, None));
         kept.keep(of("c", 4.0, None), &path).unwrap();
         assert_eq!(Figures::read(&path).unwrap().0["c"], figure(4.0, None));

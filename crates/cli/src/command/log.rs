@@ -347,3 +347,17 @@ fn problem(error: AuditError) -> anyhow::Error {
     };
     Problem::new(error.to_string(), hint).into()
 }
+
+/// Exports a data directory into `export` of a temporary folder: a consistent copy, also while a server writes to it.
+///
+/// # Errors
+/// It cannot be read, or there is no room.
+pub(crate) fn consistent_copy(data: &Path) -> anyhow::Result<tempfile::TempDir> {
+    let aside = tempfile::tempdir().or_hint("a temporary folder", "check the disk")?;
+    let out = aside.path().join("export");
+    store::export(data, &out, store::Evidence::default(), &mut |_, _| {}).or_hint(
+        format_args!("`{}`", data.display()),
+        "`reprise log verify` says what is wrong with it",
+    )?;
+    Ok(aside)
+}

@@ -112,13 +112,8 @@ fn read(
         return read_export(path, rules, since, found);
     }
     if path.join("format").is_file() {
-        // An export is a consistent copy, also of a directory that a server is writing to.
-        let aside = tempfile::tempdir().or_hint("a temporary folder", "check the disk")?;
+        let aside = crate::command::log::consistent_copy(path)?;
         let out = aside.path().join("export");
-        store::export(path, &out, store::Evidence::default(), &mut |_, _| {}).or_hint(
-            format_args!("`{}`", path.display()),
-            "`reprise log verify` says what is wrong with it",
-        )?;
         return read_export(&out, rules, since, found);
     }
     if path.is_dir() {

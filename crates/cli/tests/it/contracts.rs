@@ -408,3 +408,145 @@ fn contracts_that_do_not_compile_stop_the_start() {
     );
     assert!(said.stderr.contains("pay.yaml:2"), "{said:?}");
 }
+
+const DESK_CONFIG: &str = r#"
+[[providers]]
+id = "script"
+kind = "scripted"
+file = "answers.yaml"
+
+[[tools]]
+name = "find"
+folder = "work"
+argv = ["sh", "-c", "printf '{\"ok\":true}'"]
+
+[[tools]]
+name = "pay"
+folder = "work"
+argv = ["sh", "-c", "printf '{}'", "{amount}"]
+[tools.parameters]
+type = "object"
+[tools.parameters.properties]
+amount = { type = "string" }
+"#;
+
+const DESK_ANSWERS: &str = r#"
+answers:
+  - when: { key: "llm:main:1" }
+    tool_calls: [{ name: find }]
+  - when: { key: "llm:main:2" }
+    tool_calls: [{ name: pay, arguments: { amount: "900" } }]
+  - when: { key: "llm:main:3" }
+    tool_calls: [{ name: pay, arguments: { amount: "900" } }]
+  - answer: done
+"#;
+
+#[test]
+fn recorded_runs_are_judged_again() {
+    let world = World::new();
+    let write = |name: &str, text: &str| {
+        let path = world.home.path().join(name);
+        fs::create_dir_all(path.parent().unwrap()).unwrap();
+        fs::write(path, text).unwrap();
+    };
+    write("reprise.toml", DESK_CONFIG);
+    // Long enough to be kept beside the log.
+    write(
+        "answers.yaml",
+        &DESK_ANSWERS.replacen("\"900\"", &format!("\"{}\"", "9".repeat(5_000)), 1),
+    );
+    write("work/.keep", "");
+    fs::create_dir_all(world.home.path().join("runs")).unwrap();
+    write(
+        "payer.yaml",
+        "name: payer\nversion: '1'\nentry_workflow: agent\ndescription: Pays\nautonomy_tier: act_auto\nreceipt_policy: required\ntools: [find, pay]\n",
+    );
+    let server = world.serve_with(&["--listen", "127.0.0.1:0", "--config", "reprise.toml"]);
+    world.ok(&["persona", "apply", "payer.yaml"]);
+    let submitted = world.run(&["task", "submit", "Go", "--persona", "payer", "--json"]);
+    let task: serde_json::Value = serde_json::from_str(&submitted.stdout).unwrap();
+    let id = task["id"].as_str().unwrap().to_owned();
+    world.run(&["task", "watch", &id]);
+    world.ok(&["task", "export", &id, "runs/one.bundle"]);
+    world.ok(&["log", "export", "out"]);
+
+    write("rules/find.yaml", "tool: find\nside_effect: read\n");
+    write("rules/pay.yaml", "tool: pay\nside_effect: write\n");
+    for place in ["runs/one.bundle", "runs", "out", "reprise-data"] {
+        let report = world.json(&["contracts", "backtest", "rules", place, "--json"]);
+        assert_eq!(
+            report["runs"][0]["task_id"],
+            id.as_str(),
+            "{place}: {report}"
+        );
+        assert_eq!(report["calls"]["allowed"], 3, "{place}: {report}");
+        assert_eq!(report["calls"]["not_judgeable"], 0, "{place}: {report}");
+    }
+    drop(server);
+    // Stricter: a second payment is one too many.
+    write(
+        "rules/pay.yaml",
+        "tool: pay\nside_effect: write\nforbids_after: [pay]\n",
+    );
+    let report = world.json(&["contracts", "backtest", "rules", "runs", "--json"]);
+    let first = &report["runs"][0]["first_blocked"];
+    assert_eq!(
+        (&first["tool"], &first["turn"]),
+        (&"pay".into(), &3.into()),
+        "{report}"
+    );
+    assert_eq!(first["reasons"][0], "forbidden_tool");
+    assert_eq!(report["runs_blocked"], 1);
+    let text = said(world.command(&[
+        "contracts",
+        "backtest",
+        "rules",
+        "runs",
+        "--max-blocked",
+        "0",
+    ]));
+    assert_eq!(text.code, 1, "{text:?}");
+    assert!(
+        text.stdout
+            .contains("1 runs judged, 1 would have been stopped"),
+        "{text:?}"
+    );
+    assert!(text.stdout.contains("forbidden_tool"), "{text:?}");
+    let text = said(world.command(&[
+        "contracts",
+        "backtest",
+        "rules",
+        "runs",
+        "--max-blocked",
+        "1",
+    ]));
+    assert_eq!(text.code, 0, "{text:?}");
+    // Everything lies before a date in the future; then there is nothing to judge.
+    let later = said(world.command(&[
+        "contracts",
+        "backtest",
+        "rules",
+        "runs",
+        "--since",
+        "2999-01-01",
+    ]));
+    assert_eq!(later.code, 2, "{later:?}");
+    // Content that is gone makes a gap: nothing behind it counts as allowed.
+    fs::remove_dir_all(world.home.path().join("out/blobs")).unwrap();
+    let report = world.json(&["contracts", "backtest", "rules", "out", "--json"]);
+    assert!(
+        !report["runs"][0]["gaps"].as_array().unwrap().is_empty(),
+        "{report}"
+    );
+    assert!(report["calls"]["allowed"].as_u64().unwrap() < 3, "{report}");
+    assert_eq!(report["calls"]["blocked"], 0, "{report}");
+    let strict = [
+        "contracts",
+        "backtest",
+        "rules",
+        "out",
+        "--max-not-judgeable",
+        "0",
+    ];
+    assert_eq!(said(world.command(&strict)).code, 1);
+}

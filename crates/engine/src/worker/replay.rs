@@ -50,21 +50,23 @@ impl Run<'_> {
                 .push(Move::StartReplay(replay::started(&source, &spec)));
         }
         let (source, spec, secrets) = (Arc::new(source), Arc::new(spec), Arc::new(secrets));
-        // Long and pure: done where it keeps nobody waiting. What must go on live is computed here, from effect to effect.
-        let whole = {
+        // Long and pure: done where it keeps nobody waiting. What may go on live is computed here, from effect to effect,
+        // because a run that has paused borrows from this one.
+        if spec.refresh.is_empty() {
             let (engine, live) = (self.engine.clone(), live.clone());
-            let (source, spec, secrets) = (source.clone(), spec.clone(), secrets.clone());
-            self.engine.aside(move || {
+            let (source_of_run, spec_of_run) = (Arc::clone(&source), Arc::clone(&spec));
+            let secrets = Arc::clone(&secrets);
+            let whole = self.engine.aside(move || {
                 let workflows = &engine.shared.workflows;
-                match replay::run(&source, workflows, &spec, &secrets, live) {
+                match replay::run(&source_of_run, workflows, &spec_of_run, &secrets, live) {
                     Progress::Ended(replayed) => Some(replayed),
                     Progress::Needs(_) => None,
                 }
-            })
-        };
-        if let Some(replayed) = whole.await? {
-            self.write(&source, &spec, &replayed, &mut written).await?;
-            return self.end_replay(&source, &spec, replayed, of).await;
+            });
+            if let Some(replayed) = whole.await? {
+                self.write(&source, &spec, &replayed, &mut written).await?;
+                return self.end_replay(&source, &spec, replayed, of).await;
+            }
         }
         let workflows = &self.engine.shared.workflows;
         let mut progress = replay::run(&source, workflows, &spec, &secrets, live);
