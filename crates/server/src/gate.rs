@@ -9,7 +9,7 @@ use std::sync::Arc;
 
 use axum::body::Body;
 use axum::extract::{MatchedPath, Request, State};
-use axum::http::{HeaderMap, HeaderName, HeaderValue, header};
+use axum::http::{HeaderMap, HeaderName, HeaderValue, Version, header};
 use axum::middleware::Next;
 use axum::response::{IntoResponse, Response};
 use engine::Caller;
@@ -47,6 +47,7 @@ pub(crate) async fn outer(
         .get::<MatchedPath>()
         .map_or_else(|| "unmatched".to_owned(), |path| path.as_str().to_owned());
     let addressed = host::check(&app.config, &request);
+    let is_long = is_long(&request);
     let answered = async {
         match addressed {
             Ok(()) => next.run(request).await,
@@ -72,6 +73,12 @@ pub(crate) async fn outer(
     let actor = actor.map(|actor| actor.0).unwrap_or_default();
     if let Some(failure) = failure {
         response = written(&failure, &id);
+        if is_long {
+            // Most of it may be unread, and then the connection ends behind the answer: the client must not use it again.
+            response
+                .headers_mut()
+                .insert(header::CONNECTION, HeaderValue::from_static("close"));
+        }
         if let Some(cause) = &failure.cause {
             tracing::error!(request.id = %id, %method, route, cause, "request failed");
         }
@@ -92,6 +99,17 @@ pub(crate) async fn outer(
         "request"
     );
     response
+}
+
+/// True for an HTTP/1 request whose body does not come with its head in one piece.
+fn is_long(request: &Request) -> bool {
+    const SHORT_BYTES_MAX: u64 = 8 * 1024;
+    let headers = request.headers();
+    let length = headers.get(header::CONTENT_LENGTH);
+    let length = length.and_then(|length| length.to_str().ok()?.parse::<u64>().ok());
+    request.version() <= Version::HTTP_11
+        && (length.is_some_and(|length| length > SHORT_BYTES_MAX)
+            || headers.contains_key(header::TRANSFER_ENCODING))
 }
 
 /// Labels must not grow with what clients make up.

@@ -300,7 +300,7 @@ fn a_run_without_a_receipt_leaves_no_sidecar() {
     let server = Server::start(&world, DATA);
     world
         .capture_agent(&no_server, &["touch", "ran"])
-        .expect(2)
+        .expect(1)
         .says("resource_not_found");
     assert!(!world.exists("ran"));
     let open = task(&world, "hold");

@@ -76,6 +76,7 @@ impl Engine {
         message: MessageSpec,
     ) -> Result<Order, Refused> {
         let (document, task) = self.visible_task(caller, &id).await?;
+        self.session_must_be_open(caller, &task).await?;
         // The request that waits, or the last one that was answered: a repeated answer must find it.
         let ask = match kind {
             TaskMessageKind::Interrupt => {
@@ -143,6 +144,7 @@ impl Engine {
             (_, Some(true) | None, _) => RequestReply::Approve,
         };
         let (_, task) = self.visible_task(caller, &permission.task_id).await?;
+        self.session_must_be_open(caller, &task).await?;
         must_differ(caller, permission.ask, &reply, &task)?;
         let key_id = caller.key_id.clone();
         Ok(AnswerRequest {
@@ -151,6 +153,24 @@ impl Engine {
             remarks,
             key_id,
         })
+    }
+
+    /// Closing a Session ends its Tasks: that is what stands in the way of an answer then, not how the Task ended.
+    async fn session_must_be_open(&self, caller: &Caller, task: &Task) -> Result<(), Refused> {
+        if !task.status.is_terminal() {
+            return Ok(());
+        }
+        let id = &task.session_id;
+        match self.visible_session(caller, id).await {
+            Ok((_, session)) if session.closed => Err(Refused::Domain(Refusal::Conflict {
+                reason: "session_closed",
+                message: format!("session `{id}` is closed"),
+                status: Some(task.status),
+            })),
+            // The Session of an imported Task is not here.
+            Ok(_) | Err(Refused::Domain(Refusal::NotFound { .. })) => Ok(()),
+            Err(other) => Err(other),
+        }
     }
 
     async fn last_request(
