@@ -34,7 +34,8 @@ pub(super) fn enter(writable: &[PathBuf], kept: &[PathBuf]) -> Result<(), String
 
 /// Returns whether this process can enter such a view. It is in one afterwards.
 pub(super) fn probe() -> bool {
-    enter(&[], &[PathBuf::from("/"), std::env::temp_dir()]).is_ok()
+    // A folder that is covered must not be one that this process stands in.
+    enter(&[], &[PathBuf::from("/"), PathBuf::from("/sys")]).is_ok()
 }
 
 fn make(writable: &[PathBuf], kept: &[PathBuf]) -> std::io::Result<()> {
