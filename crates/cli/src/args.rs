@@ -277,7 +277,7 @@ pub(crate) struct Connection {
 pub(crate) enum TaskCommand {
     /// Submit a task; makes a session when none is given
     #[command(
-        after_help = "Workflows of a fresh server: agent (the default), ask, approve, hold.\n\n\
+        after_help = "The workflow is agent unless you say otherwise; `reprise serve --examples` adds ask, approve and hold.\n\n\
         Examples:\n  reprise task submit 'Summarise the incident' --watch\n  \
         reprise task submit - < prompt.txt\n  \
         reprise task submit 'Deploy' --workflow approve --metadata ticket=OPS-7\n  \

@@ -261,6 +261,15 @@ fn input_words(told: &Value) -> String {
 async fn decide(args: DecideArgs, approved: bool) -> anyhow::Result<Exit> {
     let client = Client::new(Target::find_approver(&args.connection)?)?;
     let request = find(&client, &args.id).await?;
+    if approved && !request.get("action").is_some_and(Value::is_object) {
+        let task = shorten(text(&request, "/task_id"), 80);
+        return Err(Problem::new(
+            "it asks a question, and a yes would not answer it",
+            format!("nothing was decided; to answer: reprise task answer {task} TEXT"),
+        )
+        .answers_no()
+        .into());
+    }
     let found = digest(&request);
     if let Some(looked_at) = &args.digest
         && found.as_ref() != Some(looked_at)

@@ -1,6 +1,7 @@
 //! `reprise contracts explain`: one decision as the table of checks.
 
 use contracts::{Check, DecidedCall, Decision, FailureRecord, Status};
+use serde_json::Value;
 
 use super::ExplainArgs;
 use super::files::read_text;
@@ -40,10 +41,18 @@ const CHECKS: [(Check, u8, &str); 26] = [
 pub(super) fn run(args: &ExplainArgs) -> anyhow::Result<Exit> {
     let text = read_text(&args.file)?;
     let shown = args.file.display();
-    let decision: Decision = serde_json::from_str(&text).or_hint(
-        format_args!("`{shown}`"),
-        "it must hold one decision as JSON",
-    )?;
+    let hint =
+        "it must hold one decision as JSON, or the event `vendor.contract_decided` that holds it";
+    let mut value: Value = serde_json::from_str(&text).or_hint(format_args!("`{shown}`"), hint)?;
+    // As the record holds it: a line of a bundle, an event, its payload.
+    for pointer in ["/event/payload/decision", "/payload/decision", "/decision"] {
+        if let Some(found) = value.pointer_mut(pointer) {
+            value = found.take();
+            break;
+        }
+    }
+    let decision: Decision =
+        serde_json::from_value(value).or_hint(format_args!("`{shown}`"), hint)?;
     let wanted = |call: &&DecidedCall| args.call.as_ref().is_none_or(|id| call.call_id == *id);
     let calls: Vec<&DecidedCall> = decision.calls.iter().filter(wanted).collect();
     if let Some(id) = args.call.as_ref().filter(|_| calls.is_empty()) {

@@ -367,6 +367,28 @@ fn the_example_runs_under_its_contracts() {
         (&facts["allowed"], &facts["blocked"], &facts["asked"]),
         (&3.into(), &1.into(), &1.into())
     );
+    fs::write(home.join("desk.json"), r#"{"role":"desk","trainee":false}"#).unwrap();
+    let backtest = [
+        "contracts",
+        "backtest",
+        "contracts",
+        "--principal",
+        "desk.json",
+        "--json",
+    ];
+    // The run is judged by what the tools printed, as it was on the server: only the first call is out of turn.
+    let report = world.json(&backtest);
+    let counts = ["allowed", "asked", "blocked"].map(|name| report["calls"][name].clone());
+    assert_eq!(
+        counts,
+        [2.into(), 1.into(), serde_json::Value::from(1)],
+        "{report}"
+    );
+    assert_eq!(
+        report["runs"][0]["later_blocked"],
+        serde_json::json!([]),
+        "{report}"
+    );
     world.ok(&["replay", &task]);
     assert_eq!(
         fs::read_to_string(home.join("desk/paid.txt"))

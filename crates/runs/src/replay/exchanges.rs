@@ -7,7 +7,7 @@ use canon::Value;
 use domain::{Kind, Timestamp};
 
 use super::Source;
-use crate::workflow::readable_output;
+use crate::workflow::{ruled_output, told_failure};
 
 /// One thing that happened in a run.
 #[derive(Debug, Clone, PartialEq)]
@@ -27,7 +27,7 @@ pub enum Exchange {
         call_id: String,
         /// Whether it went well.
         ok: bool,
-        /// What the model read of its output; none when the record does not hold it.
+        /// What rules read of its output; none when the record does not hold it.
         output: Option<String>,
     },
 }
@@ -58,10 +58,12 @@ pub fn exchanges(source: &Source) -> Vec<Exchange> {
                     continue;
                 };
                 let payload = source.payload(index);
+                let output = payload.get("output");
+                let failed = output.and_then(told_failure).is_some();
                 told.push(Exchange::Ended {
                     call_id: call_id.to_owned(),
-                    ok: text("status") == Some("ok"),
-                    output: payload.get("output").map(readable_output),
+                    ok: text("status") == Some("ok") && !failed,
+                    output: output.map(ruled_output),
                 });
             }
             Some(_) | None => {}

@@ -19,12 +19,10 @@ use super::builtin::{done, failed, one_line};
 use super::{
     Answers, EffectAnswer, EffectKind, Machine, Note, Start, Step, Transcript, Wanted, Workflow,
 };
-pub use governance::check_contracts;
 use governance::{Fault, Governance, Judgment};
+pub use governance::{check_contracts, ruled_output, told_failure};
 use persona::Persona;
 use tools::{Call, Catalog, Counters};
-
-pub(crate) use tools::readable as readable_output;
 
 /// The workflow `agent`, by its rules.
 #[derive(Debug)]

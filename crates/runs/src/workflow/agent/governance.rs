@@ -467,7 +467,7 @@ impl Governance {
             None => (Outcome::Unknown, None),
             Some(answer) => match failure_code(answer) {
                 Some(code) => (failed(&code), None),
-                None => (Outcome::Success, Some(output(&answer.value))),
+                None => (Outcome::Success, Some(ruled_output(&answer.value))),
             },
         };
         self.settled(call, outcome, output)
@@ -587,11 +587,15 @@ fn sentence(reason: &str, detail: Option<&str>) -> String {
 
 /// Returns the word for how a tool failed; none when it did not.
 fn failure_code(answer: &EffectAnswer) -> Option<String> {
-    let value = &answer.value;
     if !answer.ok {
-        let code = value.get("code").and_then(Value::as_str);
+        let code = answer.value.get("code").and_then(Value::as_str);
         return Some(code.unwrap_or("error").to_owned());
     }
+    told_failure(&answer.value)
+}
+
+/// Returns the word for a failure that a tool's own result tells: an exit code, or what an MCP server says.
+pub fn told_failure(value: &Value) -> Option<String> {
     if value.get("isError") == Some(&Value::Bool(true)) {
         return Some("error".to_owned());
     }
@@ -600,8 +604,8 @@ fn failure_code(answer: &EffectAnswer) -> Option<String> {
         .map(|code| format!("exit_{code}"))
 }
 
-/// Returns what rules read of a tool's output: what an MCP server structured or said, what a command printed, else the value.
-fn output(value: &Value) -> String {
+/// Returns what rules read of a tool's result: what an MCP server structured or said, what a command printed, else the value.
+pub fn ruled_output(value: &Value) -> String {
     if let Some(structured) = value.get("structuredContent") {
         return serde_json::to_string(structured).unwrap_or_default();
     }
