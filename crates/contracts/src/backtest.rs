@@ -36,8 +36,8 @@ pub enum Told {
     Ended {
         /// The provider's id of the call.
         call_id: String,
-        /// Whether it did what it should.
-        ok: bool,
+        /// Whether it did what it should; none when nobody knows.
+        ok: Option<bool>,
         /// What it returned, if the record says so.
         output: Option<String>,
     },
@@ -295,8 +295,11 @@ impl Run<'_> {
         });
     }
 
-    fn ended(&mut self, call_id: &str, ok: bool, output: Option<&str>) {
-        let latest = |key: &&CallKey| key.id == call_id;
+    fn ended(&mut self, call_id: &str, ok: Option<bool>, output: Option<&str>) {
+        // Providers may use an id again: an earlier call stays what it came to.
+        let step = self.state.steps();
+        let latest = |key: &&CallKey| key.id == call_id && key.step == step;
+        let succeeded = ok == Some(true);
         let found = self
             .state
             .unsettled()
@@ -305,7 +308,7 @@ impl Run<'_> {
             .last();
         let Some(call) = found.cloned() else {
             // A call that counted as done when it was released: only its output is news.
-            if let Some(text) = output.filter(|_| ok) {
+            if let Some(text) = output.filter(|_| succeeded) {
                 let output = SeenOutput {
                     call_id: call_id.to_owned(),
                     text: text.to_owned(),
@@ -317,11 +320,15 @@ impl Run<'_> {
             return;
         };
         self.apply(&Event::Started { call: call.clone() });
-        let outcome = if ok { Outcome::Success } else { Outcome::Error };
+        let outcome = match ok {
+            Some(true) => Outcome::Success,
+            Some(false) => Outcome::Error,
+            None => Outcome::Unknown,
+        };
         self.apply(&Event::Settled {
             call,
             outcome,
-            output: output.filter(|_| ok).map(ToOwned::to_owned),
+            output: output.filter(|_| succeeded).map(ToOwned::to_owned),
         });
     }
 }

@@ -238,6 +238,8 @@ fn tell(exchanges: &[Exchange]) -> Vec<Told> {
                 at,
                 response: Some(response),
             } => {
+                let mut response = response.clone();
+                write_empty_arguments(&mut response);
                 let bytes = response.to_string().into_bytes();
                 match Reply::read(&request, &bytes, false, false) {
                     Ok(reply) => Told::Answered {
@@ -259,6 +261,19 @@ fn tell(exchanges: &[Exchange]) -> Vec<Told> {
         });
     }
     told
+}
+
+/// A call without arguments is made with none, as the agent makes it.
+fn write_empty_arguments(response: &mut Value) {
+    let calls = response.pointer_mut("/choices/0/message/tool_calls");
+    for call in calls.and_then(Value::as_array_mut).into_iter().flatten() {
+        let arguments = call.pointer_mut("/function/arguments");
+        if let Some(Value::String(written)) = arguments
+            && written.trim().is_empty()
+        {
+            *written = "{}".to_owned();
+        }
+    }
 }
 
 fn offered(list: &Value) -> Vec<OfferedTool> {

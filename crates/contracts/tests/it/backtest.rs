@@ -39,7 +39,7 @@ fn answered(seconds: i64, calls: &[(&str, &str, &str)]) -> Told {
 fn ended(id: &str, ok: bool, output: &str) -> Told {
     Told::Ended {
         call_id: id.to_owned(),
-        ok,
+        ok: Some(ok),
         output: Some(output.to_owned()),
     }
 }

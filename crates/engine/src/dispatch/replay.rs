@@ -7,6 +7,8 @@ use domain::{
     BranchId, Event, Kind, Order, Position, ReceiptId, Refusal, ReplayTask, Task, TaskId,
 };
 
+use serde_json::json;
+
 use crate::caller::Caller;
 use crate::engine::Engine;
 use crate::record::Beside;
@@ -75,6 +77,7 @@ impl Engine {
         if goes_live {
             // Whoever chooses what a model said chooses what its tools do.
             caller.require("replays:live")?;
+            self.check_live_contracts(&spec, &persona)?;
         }
         let ordinal = self.next_ordinal(&request.id).await?;
         let id = replay_id(&request.id, ordinal)?;
@@ -101,6 +104,45 @@ impl Engine {
             metadata: metadata(&request.body),
         };
         Ok((order, secrets))
+    }
+
+    /// A run under contracts goes on live only under contracts that this server has now, and by what really happened: neither
+    /// the results that its rules read nor the times that they judge by come from the request.
+    fn check_live_contracts(&self, spec: &Spec, persona: &Value) -> Result<(), Refused> {
+        let Some(recorded) = persona.get("contracts").filter(|member| !member.is_null()) else {
+            return Ok(());
+        };
+        let refused = |message: String| {
+            Err(Refused::Domain(Refusal::Policy {
+                reason: "contracts_live",
+                message,
+            }))
+        };
+        let name = recorded.get("name").and_then(Value::as_str);
+        let name = name.unwrap_or_default();
+        let here = self.shared.contracts(name).map(|set| json!(set.sha256));
+        if here.as_ref() != recorded.get("sha256") {
+            return refused(format!(
+                "this task ran under contracts `{name}` that this server does not have now: it is replayed from its record \
+                 alone, without `refresh`"
+            ));
+        }
+        if spec.refresh.contains(&Refresh::Time) {
+            return refused(
+                "contracts judge by recorded times: leave out `refresh` of `time`".to_owned(),
+            );
+        }
+        let read_by_rules = ["host:tool.", "mcp:", "time:contracts:"];
+        let replaced = spec
+            .overrides
+            .keys()
+            .find(|key| read_by_rules.iter().any(|prefix| key.starts_with(prefix)));
+        match replaced {
+            Some(key) => refused(format!(
+                "contracts read `{key}`: it cannot be replaced in a replay that goes on live"
+            )),
+            None => Ok(()),
+        }
     }
 
     /// Says where a run that failed is taken up again. What the caller asks beside that is its reason and its metadata.

@@ -275,3 +275,79 @@ async fn contracts_are_recorded_with_the_task_and_need_no_configuration_later() 
     let bare = world.reopened_with(crate::rig::registry("1")).await;
     replays_the_same(&bare, &source).await;
 }
+
+/// Once sent, never again; a call whose result nobody knows counts as sent, whatever id the model gives the next one.
+#[tokio::test]
+async fn a_call_of_unknown_result_is_not_forgotten_when_its_id_comes_again() {
+    let send = ("c1", "send", r#"{"to":"ann"}"#);
+    let world = world(&[&[send], &[send], &[send]]).await;
+    world.outside.fails("host:tool.send:main:1", "tool_timeout");
+    let once = "tool: send\nside_effect: write\nforbids_after: [send]\n";
+    let again = World::new(Arc::clone(&world.outside)).await;
+    again.engine.set_contracts([texts(&[LOOK, once])]);
+    let task = again.agent(persona(), "go").await;
+    assert_eq!(task.of_kind("tool.denied").len(), 2, "{:?}", task.kinds());
+    let sent = world.outside.calls();
+    let sent: Vec<_> = sent
+        .iter()
+        .filter(|key| key.starts_with("host:tool.send"))
+        .collect();
+    assert_eq!(sent.len(), 1, "{sent:?}");
+}
+
+/// Whoever replays live cannot tell the contracts what happened, and an approval is good for the call that it was about.
+#[tokio::test]
+async fn a_live_replay_gets_around_no_contract() {
+    let world = world(&[
+        &[("c1", "look", "{}")],
+        &[("c2", "send", r#"{"to":"all"}"#)],
+    ])
+    .await;
+    let session = world.session().await;
+    let persona_id = world.persona(persona()).await;
+    let id = world
+        .submit(&session, None, Some(&persona_id), "go".into())
+        .await;
+    world.approve(&id, true).await;
+    let source = world.ended(&id).await;
+    let sent = || {
+        let calls = world.outside.calls();
+        calls
+            .iter()
+            .filter(|key| key.starts_with("host:tool.send"))
+            .count()
+    };
+    assert_eq!((source.status, sent()), (Status::Completed, 1));
+    for (key, kind, value) in [
+        ("mcp:eyes:main:1", "mcp_tool_return", json!({"seen": 2})),
+        (
+            "time:contracts:main:2",
+            "time",
+            json!("2026-01-01T00:00:00Z"),
+        ),
+    ] {
+        let mut body = with(&[(key, kind, value)]);
+        body["refresh"] = json!(["model", "tools"]);
+        let refused = world.try_replay(&source.id, body).await.unwrap_err();
+        let is_policy = matches!(
+            &refused,
+            Refused::Domain(domain::Refusal::Policy {
+                reason: "contracts_live",
+                ..
+            })
+        );
+        assert!(is_policy, "{refused:?}");
+    }
+    let body = json!({"mode": "with_overrides", "refresh": ["tools"], "refresh_from": "host:tool.send:main:1"});
+    let replay = world.replay(&source.id, body).await;
+    assert_eq!((replay.status, sent()), (Status::Failed, 1));
+    // Under other contracts than it had, it does not go on live at all.
+    let other = world.reopened_with(crate::rig::registry("1")).await;
+    let body =
+        json!({"mode": "with_overrides", "refresh": ["model"], "refresh_from": "llm:main:3"});
+    let refused = other.try_replay(&source.id, body).await.unwrap_err();
+    assert!(
+        matches!(&refused, Refused::Domain(domain::Refusal::Policy { .. })),
+        "{refused:?}"
+    );
+}

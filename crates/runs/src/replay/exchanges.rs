@@ -7,7 +7,7 @@ use canon::Value;
 use domain::{Kind, Timestamp};
 
 use super::Source;
-use crate::workflow::{ruled_output, told_failure};
+use crate::workflow::{is_unknown, ruled_output, told_failure};
 
 /// One thing that happened in a run.
 #[derive(Debug, Clone, PartialEq)]
@@ -25,8 +25,8 @@ pub enum Exchange {
     Ended {
         /// The id that the model gave it.
         call_id: String,
-        /// Whether it went well.
-        ok: bool,
+        /// Whether it went well; none when nobody knows what it did.
+        ok: Option<bool>,
         /// What rules read of its output; none when the record does not hold it.
         output: Option<String>,
     },
@@ -60,9 +60,11 @@ pub fn exchanges(source: &Source) -> Vec<Exchange> {
                 let payload = source.payload(index);
                 let output = payload.get("output");
                 let failed = output.and_then(told_failure).is_some();
+                let code = output.and_then(|output| output.get("code")?.as_str());
+                let ok = text("status") == Some("ok") && !failed;
                 told.push(Exchange::Ended {
                     call_id: call_id.to_owned(),
-                    ok: text("status") == Some("ok") && !failed,
+                    ok: (ok || !code.is_some_and(is_unknown)).then_some(ok),
                     output: output.map(ruled_output),
                 });
             }

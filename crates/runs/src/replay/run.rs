@@ -244,6 +244,8 @@ struct Runner<'a> {
     deviated: bool,
     /// True once a model or a tool was asked live: from there on the record no longer applies.
     live_since: bool,
+    /// True while the calls of an answer rest on somebody's recorded decision.
+    rests_on_decision: bool,
 }
 
 impl<'a> Runner<'a> {
@@ -276,6 +278,7 @@ impl<'a> Runner<'a> {
             consumed: vec![false; source.len()],
             deviated: false,
             live_since: false,
+            rests_on_decision: false,
         }
     }
 

@@ -20,7 +20,7 @@ use super::{
     Answers, EffectAnswer, EffectKind, Machine, Note, Start, Step, Transcript, Wanted, Workflow,
 };
 use governance::{Fault, Governance, Judgment};
-pub use governance::{check_contracts, ruled_output, told_failure};
+pub use governance::{check_contracts, is_unknown, ruled_output, told_failure};
 use persona::Persona;
 use tools::{Call, Catalog, Counters};
 

@@ -118,13 +118,34 @@ impl Runner<'_> {
     }
 
     /// True when a run that has left its record may go on with the outside.
-    fn goes_on_live(&self, kind: EffectKind) -> bool {
-        let refresh = match kind {
+    fn goes_on_live(&self, effect: &Wanted) -> bool {
+        let refresh = match effect.kind {
             EffectKind::Model => Refresh::Model,
             EffectKind::McpTool | EffectKind::LocalTool => Refresh::Tools,
+            EffectKind::Time => return self.deviated && self.judges_live(effect),
             _ => return false,
         };
         self.deviated && self.spec.refresh.contains(&refresh)
+    }
+
+    /// True for a time that contracts judge by in a run that goes on live: that of the record says nothing about calls that
+    /// are made now.
+    fn judges_live(&self, effect: &Wanted) -> bool {
+        let is_live = [Refresh::Model, Refresh::Tools].iter();
+        effect.key.starts_with("time:contracts:")
+            && is_live
+                .copied()
+                .any(|refresh| self.spec.refresh.contains(&refresh))
+    }
+
+    /// Asks the outside, unless somebody decided on the call in the recorded run: that was about that one call, and nobody has
+    /// decided on another.
+    fn go_live(&mut self, effect: &Wanted) -> Result<Found, Failure> {
+        let is_tool = matches!(effect.kind, EffectKind::McpTool | EffectKind::LocalTool);
+        if is_tool && self.rests_on_decision {
+            return Err(self.not_recorded(effect));
+        }
+        Ok(self.live(&effect.key))
     }
 
     /// Returns what was performed live before, or says that it must be.
@@ -150,17 +171,20 @@ impl Runner<'_> {
         if self.spec.retry
             && let Some(found) = self.look_up_again(effect, asked)
         {
-            return Ok(found);
+            return found;
         }
-        let goes_on_live = self.goes_on_live(effect.kind);
-        if goes_on_live && self.live_since {
-            return Ok(self.live(&effect.key));
+        if effect.kind == EffectKind::Model {
+            self.rests_on_decision = false;
+        }
+        let goes_on_live = self.goes_on_live(effect);
+        if goes_on_live && (self.live_since || effect.kind == EffectKind::Time) {
+            return self.go_live(effect);
         }
         let places = self.source.places(&effect.key);
         let Some(place) = places.recorded else {
             if goes_on_live {
                 self.live_since = true;
-                return Ok(self.live(&effect.key));
+                return self.go_live(effect);
             }
             if !self.deviated
                 && places.requested.is_some()
@@ -188,6 +212,7 @@ impl Runner<'_> {
             return Err(self.not_recorded(effect));
         }
         if is_same {
+            self.rests_on_decision |= is_decision;
             return Ok(Found::Record {
                 place,
                 answer,
@@ -196,7 +221,7 @@ impl Runner<'_> {
         }
         if goes_on_live {
             self.live_since = true;
-            return Ok(self.live(&effect.key));
+            return self.go_live(effect);
         }
         if self.deviated && !self.spec.stale_input_fails {
             return Ok(Found::Record {
@@ -217,7 +242,7 @@ impl Runner<'_> {
 
     /// Where the answer comes from in a run that is taken up again: a result that is on record stays, whatever was asked
     /// live before it; what failed is asked again. None where the usual rules decide.
-    fn look_up_again(&mut self, effect: &Wanted, asked: Digest) -> Option<Found> {
+    fn look_up_again(&mut self, effect: &Wanted, asked: Digest) -> Option<Result<Found, Failure>> {
         if matches!(effect.kind, EffectKind::Ask(_) | EffectKind::Hold) {
             return None;
         }
@@ -230,16 +255,19 @@ impl Runner<'_> {
         if recorded.is_some_and(|recorded| recorded != asked) {
             return None;
         }
+        if effect.kind == EffectKind::Model {
+            self.rests_on_decision = false;
+        }
         if answer.ok || answer.interruption().is_some() {
-            return Some(Found::Record {
+            return Some(Ok(Found::Record {
                 place,
                 answer: Some(answer),
                 stale: false,
-            });
+            }));
         }
         self.deviated = true;
         self.live_since = true;
-        Some(self.live(&effect.key))
+        Some(self.go_live(effect))
     }
 
     fn not_recorded(&self, effect: &Wanted) -> Failure {

@@ -33,6 +33,8 @@ pub(super) struct Governance {
     open: Option<Open>,
     /// The released calls that are being made, by the provider's id.
     running: BTreeMap<String, CallKey>,
+    /// The step of the answer whose calls are being made; none where nothing of it was released.
+    released: Option<u64>,
     /// The last time that was recorded.
     now: Timestamp,
 }
@@ -171,6 +173,7 @@ impl Governance {
             model,
             open: None,
             running: BTreeMap::new(),
+            released: None,
             now: at,
         })
     }
@@ -222,6 +225,7 @@ impl Governance {
     /// Says that the model was asked and gave no answer that could be judged.
     pub(super) fn unanswered(&mut self) -> Result<(), Fault> {
         self.open = None;
+        self.released = None;
         self.advance(&Event::Failed {
             at: self.now,
             attempted: true,
@@ -230,6 +234,7 @@ impl Governance {
 
     /// Says that an answer is not judged to the end, because somebody interrupted: nothing of it is released.
     pub(super) fn abandoned(&mut self) -> Result<(), Fault> {
+        self.released = None;
         let Some(open) = self.open.take() else {
             return Ok(());
         };
@@ -315,6 +320,10 @@ impl Governance {
             return Err(Fault::new("contract_fault", message));
         };
         self.advance(&event)?;
+        self.released = match settlement {
+            Settlement::Release(_) | Settlement::Strip { .. } => Some(self.state.steps()),
+            Settlement::Reject(_) | Settlement::Retry { .. } | Settlement::Wait => None,
+        };
         let refused = refused_calls(&judgement, &settlement, decision);
         let approved = open
             .answers
@@ -434,7 +443,12 @@ impl Governance {
 
     /// Says that a released call is not made, for a reason that is not the contracts'.
     pub(super) fn dropped(&mut self, id: &str) -> Result<(), Fault> {
-        let found = self.state.unsettled().find(|(key, _)| key.id == id);
+        // Providers may use an id again: what an earlier call came to, known or not, stays what it was.
+        let Some(step) = self.released else {
+            return Ok(());
+        };
+        let of_this = |(key, _): &(&CallKey, &Judged)| key.id == id && key.step == step;
+        let found = self.state.unsettled().find(of_this);
         let Some(call) = found.map(|(key, _)| key.clone()) else {
             return Ok(());
         };
@@ -454,7 +468,7 @@ impl Governance {
         };
         let contract = self.rules.compiled().contract(tool);
         let failed = |code: &str| match code {
-            "interrupted" | "tool_timeout" | "effect_result_unknown" => Outcome::Unknown,
+            code if is_unknown(code) => Outcome::Unknown,
             code if contract.is_some_and(|contract| {
                 contract.allowed_errors.iter().any(|known| known == code)
             }) =>
@@ -583,6 +597,14 @@ fn sentence(reason: &str, detail: Option<&str>) -> String {
         Some(detail) if !detail.is_empty() => format!("refused by contract: {reason} ({detail})"),
         _ => format!("refused by contract: {reason}"),
     }
+}
+
+/// True for the words of a tool's error that leave open what it did.
+pub fn is_unknown(code: &str) -> bool {
+    matches!(
+        code,
+        "interrupted" | "tool_timeout" | "tool_killed" | "effect_result_unknown"
+    )
 }
 
 /// Returns the word for how a tool failed; none when it did not.
