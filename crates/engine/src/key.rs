@@ -48,6 +48,11 @@ async fn try_change(
         (None, Some(stored)) => Some(stored.recorded()),
         _ => None,
     };
+    // What others changed meanwhile stays: rights only grow, and nothing brings a revoked key back.
+    let key = &match &stored {
+        Some(stored) => after(stored, key),
+        None => key.clone(),
+    };
     let mut changes: Vec<KeyChange> = before.map(KeyChange::Record).into_iter().collect();
     match &stored {
         None => changes.push(KeyChange::Create(key.recorded())),
@@ -96,6 +101,18 @@ async fn try_change(
         }),
     };
     Ok(store.commit(commit).await.map(drop))
+}
+
+/// Returns a stored key after a change that was made to an earlier state of it.
+fn after(stored: &ApiKey, changed: &ApiKey) -> ApiKey {
+    let mut key = stored.clone();
+    for scope in &changed.scopes {
+        if !key.scopes.contains(scope) {
+            key.scopes.push(scope.clone());
+        }
+    }
+    key.revoked_at = stored.revoked_at.or(changed.revoked_at);
+    key
 }
 
 impl Engine {

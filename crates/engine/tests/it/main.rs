@@ -14,6 +14,7 @@ mod contracts;
 mod door;
 mod hand;
 mod interrupt;
+mod keys;
 mod lifecycle;
 mod receipts;
 mod records;

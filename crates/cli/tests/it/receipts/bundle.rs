@@ -327,3 +327,33 @@ fn signatures_beyond_the_checkpoint_are_checked_one_by_one() {
     assert_eq!(said.code, 1);
     assert!(said.stdout.contains("signature_missing"), "{value}");
 }
+
+/// A replay repeats the trust records of its source: they belong to no chain of their own, and an honest export stays valid.
+#[test]
+fn replays_of_decided_tasks_leave_a_bundle_valid() {
+    let mut ran = Ran::new(1);
+    ran.save();
+    let submit = |session: Option<&str>| {
+        let mut args = vec!["task", "submit", "Do it", "--workflow", "ask", "--json"];
+        args.extend(
+            session
+                .into_iter()
+                .flat_map(|session| ["--session", session]),
+        );
+        ran.world.json(&args)
+    };
+    let first = submit(None);
+    let session = first["session_id"].as_str().unwrap().to_owned();
+    let second = submit(Some(&session));
+    for task in [&first, &second] {
+        ran.world
+            .ok(&["task", "answer", task["id"].as_str().unwrap(), "yes"]);
+        ran.world
+            .ok(&["task", "watch", task["id"].as_str().unwrap()]);
+    }
+    ran.world.ok(&["replay", second["id"].as_str().unwrap()]);
+    ran.stop();
+    ran.world.ok(&["log", "export", "bundle"]);
+    let (said, value) = ran.verify(&["--bundle", "bundle", "--keys", "jwks.json"]);
+    assert_eq!(said.code, 0, "{said:?} {value}");
+}
