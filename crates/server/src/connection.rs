@@ -96,7 +96,7 @@ impl Life {
         self.must_end.notify_one();
     }
 
-    fn is_known(&self) -> bool {
+    pub(crate) fn is_known(&self) -> bool {
         self.key.get().is_some()
     }
 

