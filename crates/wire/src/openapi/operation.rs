@@ -67,6 +67,8 @@ pub enum Gives {
     Bytes,
     /// Text.
     PlainText,
+    /// A page for people.
+    Html,
     /// Nothing.
     Nothing,
 }
@@ -219,6 +221,7 @@ impl Operation {
             Gives::Stream => json!({"text/event-stream": {"schema": reference("EventStream")}}),
             Gives::Bytes => json!({"application/octet-stream": {}, "*/*": {}}),
             Gives::PlainText => json!({"text/plain": {"schema": {"type": "string"}}}),
+            Gives::Html => json!({"text/html": {"schema": {"type": "string"}}}),
             Gives::Nothing => json!({}),
         };
         if let Value::Object(content) = &mut content {

@@ -25,7 +25,7 @@ pub(super) const OPERATIONS: &[Operation] = &[
         Json("RuntimeVersion"),
         PUBLIC,
     ),
-    Operation::new("get", "/", "getStartPage", "Discovery", PlainText, PUBLIC),
+    Operation::new("get", "/", "getStartPage", "Discovery", Html, PUBLIC),
     Operation::new(
         "get",
         "/openapi.json",
