@@ -143,12 +143,12 @@ async function governedRequest(scope, place, prototype, optionsPromise, retries)
   const { session, Base } = scope;
   const options = await optionsPromise;
   const ended = session.check(Base);
-  if (ended) throw ended;
+  if (ended) throw await later(ended);
   const { client } = place;
   const method = String(options.method ?? "get").toUpperCase();
   const kind = kindOf(scope, client, method, String(options.path));
   if (kind === "passed") return inTicket(() => prototype.request.call(client, options, retries).responsePromise);
-  if (kind === "refused") throw unsupported(scope, `${method} ${options.path}`);
+  if (kind === "refused") throw await later(unsupported(scope, `${method} ${options.path}`));
   for (const name of ["body", "method"]) {
     if (options.fetchOptions?.[name] !== undefined) throw unsupported(scope, `fetchOptions.${name}`);
   }
@@ -178,6 +178,11 @@ async function governedRequest(scope, place, prototype, optionsPromise, retries)
   return { ...last, response };
 }
 
+/** A refusal takes a turn of the event loop, as a request would: helpers that try for ever must not stop the process. */
+function later(value) {
+  return new Promise((resolve) => setImmediate(resolve, value));
+}
+
 /** The bytes that are judged, and how a planned text becomes a body that the client writes as these bytes. */
 function bodyOf(scope, body) {
   if (typeof body === "string") return { bytes: Buffer.from(body), written: (text) => text };
@@ -191,7 +196,7 @@ function bodyOf(scope, body) {
 function guard(scope, place, inner) {
   return async (url, init = {}) => {
     const { session } = scope;
-    if (session.over !== null) return refusal(session.check());
+    if (session.over !== null) return later(refusal(session.check()));
     const target = new URL(typeof url === "string" || url instanceof URL ? url : url.url);
     const method = String(init.method ?? url.method ?? "GET").toUpperCase();
     const kind = kindOf(scope, place.client, method, target.href);
@@ -200,7 +205,7 @@ function guard(scope, place, inner) {
     if (kind === "refused" || ticket?.isOpen !== true || ticket.wire !== kind || ticket.session !== session) {
       const error = unsupported(scope, `${method} ${target.pathname}`);
       if (ticket?.isOpen) ticket.refused ??= error;
-      return refusal(error);
+      return later(refusal(error));
     }
     if (textOf(init.body) !== ticket.expected) {
       ticket.refused ??= unsupported(scope, "body");

@@ -3,7 +3,6 @@
 
 const fs = require("node:fs");
 const path = require("node:path");
-const { randomUUID } = require("node:crypto");
 const { ReplayConfigError } = require("./errors.js");
 
 /** Options that the core reads as they are. */
@@ -57,7 +56,7 @@ function readOptions(given) {
   for (const name of CALLBACKS) {
     if (given[name] !== undefined && typeof given[name] !== "function") findings.push(`\`${name}\`: a function`);
   }
-  core.sessionId = given.sessionId ?? `rs_${randomUUID()}`;
+  core.sessionId = given.sessionId ?? `rs_${globalThis.crypto.randomUUID()}`;
   if (typeof core.sessionId !== "string" || !/^[A-Za-z0-9._:-]{1,128}$/.test(core.sessionId)) {
     findings.push("`sessionId`: 1 to 128 of letters, digits, `.`, `_`, `:`, `-`");
   }

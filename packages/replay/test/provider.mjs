@@ -29,6 +29,8 @@ export async function provider(script = []) {
     else await whole(outgoing, answer, answer.raw ?? wires[wire].json(answer, request.body));
   });
   await new Promise((resolve) => server.listen(0, "127.0.0.1", resolve));
+  // A test that failed must not keep its process alive.
+  server.unref();
   const url = `http://127.0.0.1:${server.address().port}`;
   return {
     url,
