@@ -3,12 +3,15 @@
 //! Computes no hash. The size that an append expects is checked in its transaction, so that a leaf gets one index
 //! however many append.
 
+use std::collections::BTreeMap;
+
 use canon::Digest;
-use domain::Position;
-use engine::port::{CommitError, StoreFault, Tree, TreeAppend};
+use domain::{Position, ResourceKind, State};
+use engine::port::{CommitError, ListQuery, Scope, StoreFault, Tree, TreeAppend};
 use rusqlite::{Connection, OptionalExtension};
 
 use crate::fault::{commit_fault, fault};
+use crate::read;
 use crate::row::sql;
 
 const HASH_BYTES: usize = 32;
@@ -48,6 +51,31 @@ pub(crate) fn tree(connection: &Connection) -> Result<Tree, StoreFault> {
         peaks: peaks.iter().copied().map(Digest::from_bytes).collect(),
         last: Position(last),
     })
+}
+
+/// Returns the root of each signed head, by its size.
+pub(crate) fn sealed_heads(connection: &Connection) -> Result<BTreeMap<u64, Digest>, StoreFault> {
+    let mut heads = BTreeMap::new();
+    let mut after = Position::START;
+    loop {
+        let query = ListQuery {
+            kind: ResourceKind::Batch,
+            scope: Scope::All,
+            open_only: false,
+            after,
+            limit: 512,
+        };
+        let page = read::list(connection, query)?;
+        let Some(last) = page.last() else {
+            return Ok(heads);
+        };
+        after = last.key;
+        for document in page {
+            if let State::Batch(batch) = document.state {
+                heads.insert(batch.size, batch.root);
+            }
+        }
+    }
 }
 
 /// Returns the index of the leaf of a Receipt.
@@ -113,31 +141,56 @@ pub(crate) fn append(connection: &Connection, append: &TreeAppend) -> Result<boo
         )));
     }
     let write = || -> rusqlite::Result<()> {
-        let mut insert = connection
-            .prepare_cached("INSERT INTO leaves(idx, receipt, hash) VALUES (?1, ?2, ?3)")?;
-        for ((receipt, hash), index) in append.leaves.iter().zip(append.expected_size..) {
-            insert.execute((sql(index), sql(receipt.0), hash.as_bytes()))?;
+        for (leaf, index) in append.leaves.iter().zip(append.expected_size..) {
+            put_leaf(connection, index, *leaf)?;
         }
-        let mut insert = connection
-            .prepare_cached("INSERT INTO tree_hashes(level, idx, hash) VALUES (?1, ?2, ?3)")?;
-        for (level, index, hash) in &append.hashes {
-            insert.execute((level, sql(*index), hash.as_bytes()))?;
+        for hash in &append.hashes {
+            put_hash(connection, *hash)?;
         }
         let after = &append.after;
-        let peaks: Vec<u8> = after
-            .peaks
-            .iter()
-            .flat_map(|peak| peak.as_bytes())
-            .copied()
-            .collect();
-        connection
-            .prepare_cached(
-                "INSERT INTO tree(one, size, peaks, last) VALUES (1, ?1, ?2, ?3) ON CONFLICT(one) \
-                 DO UPDATE SET size = excluded.size, peaks = excluded.peaks, last = excluded.last",
-            )?
-            .execute((sql(after.size), peaks, sql(after.last.0)))?;
-        Ok(())
+        put_state(connection, after.size, &after.peaks, after.last)
     };
     write().map_err(commit_fault)?;
     Ok(true)
+}
+
+/// Writes a leaf: the key and the hash of its Receipt.
+pub(crate) fn put_leaf(
+    connection: &Connection,
+    index: u64,
+    (receipt, hash): (Position, Digest),
+) -> rusqlite::Result<()> {
+    connection
+        .prepare_cached("INSERT INTO leaves(idx, receipt, hash) VALUES (?1, ?2, ?3)")?
+        .execute((sql(index), sql(receipt.0), hash.as_bytes()))
+        .map(drop)
+}
+
+/// Writes a hash that tiles keep: its level, its index there, itself.
+pub(crate) fn put_hash(
+    connection: &Connection,
+    (level, index, hash): (u8, u64, Digest),
+) -> rusqlite::Result<()> {
+    connection
+        .prepare_cached("INSERT INTO tree_hashes(level, idx, hash) VALUES (?1, ?2, ?3)")?
+        .execute((level, sql(index), hash.as_bytes()))
+        .map(drop)
+}
+
+/// Writes where the tree stands.
+pub(crate) fn put_state(
+    connection: &Connection,
+    size: u64,
+    peaks: &[Digest],
+    last: Position,
+) -> rusqlite::Result<()> {
+    let peaks = peaks.iter().flat_map(|peak| peak.as_bytes());
+    let peaks: Vec<u8> = peaks.copied().collect();
+    connection
+        .prepare_cached(
+            "INSERT INTO tree(one, size, peaks, last) VALUES (1, ?1, ?2, ?3) ON CONFLICT(one) \
+             DO UPDATE SET size = excluded.size, peaks = excluded.peaks, last = excluded.last",
+        )?
+        .execute((sql(size), peaks, sql(last.0)))
+        .map(drop)
 }

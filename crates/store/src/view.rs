@@ -12,7 +12,6 @@ use std::time::SystemTime;
 use rusqlite::{Connection, OpenFlags};
 use tempfile::TempDir;
 
-use crate::blocks::Blocks;
 use crate::directory::{self, OpenError, database};
 use crate::kept;
 use crate::loss::{self, Loss};
@@ -22,7 +21,7 @@ use crate::wal::{self, Wal};
 /// A log, open for looking.
 #[derive(Debug)]
 pub(crate) struct View {
-    pub(crate) blocks: Blocks,
+    pub(crate) connection: Connection,
     /// Why the log is not what was acknowledged, when it can be read nevertheless.
     pub(crate) loss: Option<Loss>,
     /// Why nothing says how far the log had come.
@@ -67,10 +66,10 @@ impl View {
                 }
             },
         };
-        let blocks = Blocks::new(connection);
-        let loss = kept.and_then(|kept| loss::of_log(&blocks, &kept));
+        schema::check_version(directory, &connection)?;
+        let loss = kept.and_then(|kept| loss::of_log(&connection, &kept));
         Ok(Self {
-            blocks,
+            connection,
             loss,
             unreadable,
             copy,

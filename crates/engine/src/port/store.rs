@@ -201,16 +201,19 @@ pub enum Scope {
     Session(Position),
     /// Those of a Task.
     Task(Position),
+    /// Those that are linked to a document further, see [`domain::FurtherLink`].
+    Linked(Position),
 }
 
 impl Scope {
     /// True when something with these links is in the scope.
-    pub fn contains(self, links: Links) -> bool {
+    pub fn contains(self, links: &Links) -> bool {
         match self {
             Scope::All => true,
             Scope::Workspace(key) => links.workspace == Some(key),
             Scope::Session(key) => links.session == Some(key),
             Scope::Task(key) => links.task == Some(key),
+            Scope::Linked(key) => links.further.contains(&key),
         }
     }
 }

@@ -54,8 +54,7 @@ fn range(problem: &Problem) -> (u64, u64) {
     (first.parse().unwrap(), last.parse().unwrap())
 }
 
-/// The events of a block share its fate, and so do the blobs in it and the blocks that continue it: that they cannot be
-/// read is said once, with the range, and whatever else follows from it is not reported.
+/// The events of a block share its fate, and so do the blobs in it: that they cannot be read is said once, with the range, and whatever else follows from it is not reported.
 #[test]
 fn any_flipped_byte_of_any_block_is_named() {
     let home = tempfile::tempdir().unwrap();

@@ -124,7 +124,7 @@ pub fn agrees(store: &dyn Store, model: &Model) {
     for scope in scopes {
         let expected: Vec<StoredEvent> = events
             .iter()
-            .filter(|event| scope.contains(event.links))
+            .filter(|event| scope.contains(&event.links))
             .cloned()
             .collect();
         assert_eq!(
@@ -140,7 +140,7 @@ pub fn agrees(store: &dyn Store, model: &Model) {
         {
             let expected: Vec<Document> = documents
                 .iter()
-                .filter(|known| known.state.kind() == kind && scope.contains(known.links))
+                .filter(|known| known.state.kind() == kind && scope.contains(&known.links))
                 .filter(|known| !open || known.state.is_open())
                 .cloned()
                 .collect();
