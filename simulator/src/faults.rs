@@ -114,6 +114,10 @@ impl Store for FaultyStore {
                 // Another node was there first, as far as the engine can tell.
                 return Err(CommitError::Conflict);
             }
+            if self.faults && self.dice.one_in(20) {
+                // Another node took positions meanwhile: the turn is sealed again, to others than it guessed.
+                self.inner.skip(1 + u64::from(self.dice.below(3)));
+            }
             let committed = self.inner.commit(commit).await;
             if self.faults && self.dice.one_in(50) {
                 // Durable, and the process dies before it knows.

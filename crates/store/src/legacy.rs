@@ -13,6 +13,7 @@
 
 use std::collections::BTreeMap;
 
+use canon::sha256;
 use domain::Position;
 use engine::port::StoreFault;
 use rusqlite::Connection;
@@ -172,10 +173,15 @@ fn decompress_after(before: &mut Vec<u8>, frame: &[u8]) -> Result<(), String> {
     let (old, new) = before.split_at_mut(known);
     let mut context = DCtx::try_create().ok_or("out of memory")?;
     match context.decompress_using_dict(new, &frame, old) {
-        Ok(read) if read == len && checksum(new) == *sum => Ok(()),
+        Ok(read) if read == len && fits(new, *sum) => Ok(()),
         Ok(_) => Err("its checksum is another".to_owned()),
         Err(problem) => Err(get_error_name(problem).to_owned()),
     }
+}
+
+/// The first programs of format 3 wrote four bytes of the digest for a checksum, later ones a sum that is quicker.
+fn fits(content: &[u8], sum: [u8; 4]) -> bool {
+    checksum(content) == sum || sha256(content).as_bytes().starts_with(&sum)
 }
 
 fn checksum(content: &[u8]) -> [u8; 4] {

@@ -78,6 +78,12 @@ impl MemoryStore {
         };
     }
 
+    /// Takes positions that no event will have, as a commit of another node would that came to nothing: whoever guessed
+    /// the next position must seal again.
+    pub fn skip(&self, positions: u64) {
+        self.lock().head += positions;
+    }
+
     /// Returns how often documents or events were read: a store on a disk answers each from another thread.
     pub fn reads(&self) -> u64 {
         self.reads.load(Ordering::Relaxed)
