@@ -1,6 +1,7 @@
 //! A black-box conformance runner for servers that speak `agents-protocol-2026-04-25`.
 //!
-//! It asks a server over the wire (REST and SSE) and says, for every requirement id, `ok`, `FAIL` or `not covered`.
+//! It asks a server over the wire (REST and SSE) and says, for every requirement id, `ok`, `FAIL`, `differs` or `not
+//! covered`.
 //! It owns the questions and the judgement of the answers. It knows no crate of this project and no internals of a
 //! server: what cannot be seen on the wire is reported as not covered, never assumed.
 //!
@@ -12,6 +13,7 @@
 //!     other_key: None,
 //!     approver_key: None,
 //!     restart: None,
+//!     published: false,
 //!     timeout: std::time::Duration::from_secs(30),
 //!     skip: Vec::new(),
 //! };

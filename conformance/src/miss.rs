@@ -1,6 +1,6 @@
 //! How a check ends when it is not plainly satisfied.
 //!
-//! Owns the three ways out and the helpers that build them. A check judges with [`need`]; a step that only prepares the
+//! Owns the ways out and the helpers that build them. A check judges with [`need`]; a step that only prepares the
 //! ground turns a refusal into [`Miss::Unseen`], so that one broken rule does not fail the ids that merely stand on it.
 
 /// The end of a check that is not an unconditional `ok`.
@@ -12,6 +12,8 @@ pub(crate) enum Miss {
     Unseen(String),
     /// Everything observed was right, but this part of the stated check could not be observed.
     Part(String),
+    /// The server does something else, because texts that bind it contradict each other and it follows another one.
+    Differs(String),
 }
 
 /// What a check returns.
@@ -47,7 +49,9 @@ impl Miss {
             Self::Fail { expected, found } => Self::Unseen(format!(
                 "could not {step}: expected {expected}, found {found}"
             )),
-            Self::Unseen(reason) | Self::Part(reason) => Self::Unseen(reason),
+            Self::Unseen(reason) | Self::Part(reason) | Self::Differs(reason) => {
+                Self::Unseen(reason)
+            }
         }
     }
 }

@@ -49,6 +49,11 @@ pub enum Verdict {
         /// What the server did.
         found: String,
     },
+    /// The server does something else, because texts that bind it contradict each other and it follows another one.
+    Differs {
+        /// What it follows, and what changes that.
+        decision: String,
+    },
     /// Nothing can be said.
     NotCovered {
         /// Why not.
@@ -86,6 +91,7 @@ impl Outcome {
             Verdict::Fail { expected, found } => {
                 format!("{}: expected {expected}; found {found}", head("FAIL"))
             }
+            Verdict::Differs { decision } => format!("{}: {decision}", head("differs")),
             Verdict::NotCovered { reason } => format!("{}: {reason}", head("not covered")),
         }
     }
@@ -96,6 +102,9 @@ impl Outcome {
             Verdict::Ok { unseen } => json!({"verdict": "ok", "unseen": unseen}),
             Verdict::Fail { expected, found } => {
                 json!({"verdict": "fail", "expected": expected, "found": found})
+            }
+            Verdict::Differs { decision } => {
+                json!({"verdict": "differs_by_decision", "decision": decision})
             }
             Verdict::NotCovered { reason } => json!({"verdict": "not_covered", "reason": reason}),
         };
@@ -126,6 +135,12 @@ impl Report {
         self.failed_ids().len()
     }
 
+    /// Returns how many ids differ by decision.
+    pub fn differing(&self) -> usize {
+        self.ids(|verdict| matches!(verdict, Verdict::Differs { .. }))
+            .len()
+    }
+
     /// Returns how many ids are `not covered`.
     pub fn not_covered(&self) -> usize {
         self.not_covered_ids().len()
@@ -148,8 +163,12 @@ impl Report {
 
     /// Returns the counts as one line of text without a line end.
     pub fn summary(&self) -> String {
+        let differing = match self.differing() {
+            0 => String::new(),
+            count => format!(", {count} differing by decision"),
+        };
         format!(
-            "{} ok, {} FAIL, {} not covered",
+            "{} ok, {} FAIL{differing}, {} not covered",
             self.passed(),
             self.failed(),
             self.not_covered()
@@ -162,7 +181,10 @@ impl Report {
             "protocol_version": crate::wire::VERSION,
             "url": self.url,
             "outcomes": self.outcomes.iter().map(Outcome::json).collect::<Vec<_>>(),
-            "summary": {"ok": self.passed(), "fail": self.failed(), "not_covered": self.not_covered()},
+            "summary": {
+                "ok": self.passed(), "fail": self.failed(), "differs_by_decision": self.differing(),
+                "not_covered": self.not_covered(),
+            },
         })
     }
 
@@ -246,7 +268,7 @@ not covered  SUITE-26     -  a rule: no connector
                 {"id": "AP-ENV-03", "level": "N", "title": "a rule", "verdict": "fail", "expected": "426", "found": "200"},
                 {"id": "SUITE-26", "level": "-", "title": "a rule", "verdict": "not_covered", "reason": "no connector"},
             ],
-            "summary": {"ok": 2, "fail": 1, "not_covered": 1},
+            "summary": {"ok": 2, "fail": 1, "differs_by_decision": 0, "not_covered": 1},
         });
         assert_eq!(report().json(), expected);
     }

@@ -151,7 +151,12 @@ impl Wire {
         workflow: &str,
         status: &str,
     ) -> Result<Value, Miss> {
-        let no_way = || format!("the server offers no way to reach {status}");
+        let no_way = || {
+            format!(
+                "the server offers no way to reach {status}: it takes the example workflow `{workflow}` (`reprise serve \
+                 --examples`)"
+            )
+        };
         let Ok(task) = self.submit(session, Some(workflow)).await else {
             return unseen(no_way());
         };

@@ -27,6 +27,8 @@ pub struct Suite {
     pub approver_key: Option<String>,
     /// A shell command that kills and restarts the server and returns when it is ready.
     pub restart: Option<String>,
+    /// True to judge by the published suite alone, also where it contradicts the contract.
+    pub published: bool,
     /// How long to wait for any one answer.
     pub timeout: Duration,
     /// Ids to leave out; they are reported as not covered. The probes of the published suite build on one another and
@@ -159,7 +161,12 @@ impl Suite {
         let discovery = wire.get("/v1").send().await;
         let discovery = match discovery {
             Ok(answer) => answer.value().unwrap_or_default(),
-            Err(Miss::Fail { found, .. } | Miss::Unseen(found) | Miss::Part(found)) => {
+            Err(
+                Miss::Fail { found, .. }
+                | Miss::Unseen(found)
+                | Miss::Part(found)
+                | Miss::Differs(found),
+            ) => {
                 return Err(unreachable(found));
             }
         };
@@ -169,6 +176,7 @@ impl Suite {
                 .and_then(Value::as_bool)
                 .unwrap_or(false)
         };
+        wire.published = self.published;
         wire.claims = Claims {
             websocket: claim("websocket"),
             receipts: claim("receipts"),
@@ -194,6 +202,9 @@ fn outcome(wire: &Wire, row: &Row, checked: Checked) -> Outcome {
         Err(Miss::Fail { expected, found }) => Verdict::Fail {
             expected: wire.redact(&expected),
             found: wire.redact(&found),
+        },
+        Err(Miss::Differs(decision)) => Verdict::Differs {
+            decision: wire.redact(&decision),
         },
         Err(Miss::Unseen(reason)) => Verdict::NotCovered {
             reason: wire.redact(&reason),
@@ -233,6 +244,7 @@ mod tests {
             other_key: None,
             approver_key: None,
             restart: None,
+            published: false,
             timeout,
             skip: Vec::new(),
         }

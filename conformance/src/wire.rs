@@ -46,6 +46,8 @@ pub(crate) struct Wire {
     pub(crate) restart: Option<String>,
     pub(crate) timeout: Duration,
     pub(crate) claims: Claims,
+    /// True to judge by the published suite alone, also where it contradicts the contract.
+    pub(crate) published: bool,
     /// The workspace in which checks work that do not need one of their own.
     pub(crate) home: String,
     http: Mutex<reqwest::Client>,
@@ -74,6 +76,7 @@ impl Wire {
             restart,
             timeout,
             claims: Claims::default(),
+            published: false,
             home: "workspace_local".to_owned(),
             http,
             ledger: Mutex::default(),

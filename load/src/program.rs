@@ -46,7 +46,7 @@ impl Program {
             }
         }
         let mut child = command
-            .args(["serve", "--listen", "127.0.0.1:0", "--data"])
+            .args(["serve", "--examples", "--listen", "127.0.0.1:0", "--data"])
             .arg(data)
             .env("REPRISE_LOG_LEVEL", "warn")
             .stdin(Stdio::null())

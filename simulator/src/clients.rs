@@ -110,11 +110,11 @@ impl Client {
         if self.number != 1 {
             return Some(None);
         }
-        let request = Request::CreateWorkspace {
+        let request = Request::CreateWorkspace(domain::NewWorkspace {
             name: "other".to_owned(),
             root: "sim://other".to_owned(),
             metadata: Map::new(),
-        };
+        });
         let id = self.write(engine, OTHER_WORKSPACE, request).await?;
         WorkspaceId::parse(&id).ok().map(Some)
     }

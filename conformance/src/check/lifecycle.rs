@@ -197,7 +197,9 @@ async fn stays(wire: &Wire) -> Checked {
         show(at(&later, "status")),
     )?;
     let Ok(waiting) = wire.reach("approve", "AUTH_REQUIRED").await else {
-        return all_but("a permission answer: the server offers no way to reach AUTH_REQUIRED");
+        return all_but(
+            "a permission answer: it takes the example workflow `approve` (`reprise serve --examples`)",
+        );
     };
     let request = wire.pending(&waiting).await?;
     let id = text(&waiting, "id");

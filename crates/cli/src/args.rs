@@ -122,6 +122,9 @@ pub(crate) struct ServeArgs {
     /// Private key (PEM) for HTTPS
     #[arg(long, value_name = "FILE", requires = "tls_cert")]
     pub(crate) tls_key: Option<PathBuf>,
+    /// Offer the example workflows `ask`, `approve`, `hold` and `replay-fixture` to new tasks
+    #[arg(long)]
+    pub(crate) examples: bool,
     /// UNSAFE: acknowledge what the disk does not have yet. Only so that tests can see the difference
     #[arg(long, hide = true)]
     pub(crate) unsafe_no_sync: bool,
@@ -580,6 +583,9 @@ pub(crate) struct ConformanceArgs {
     /// A shell command that kills and restarts the server and returns when it is ready
     #[arg(long, value_name = "COMMAND")]
     pub(crate) restart: Option<String>,
+    /// Judge by the published suite alone, also where it contradicts the contract
+    #[arg(long)]
+    pub(crate) suite: bool,
     /// How long to wait for any one answer
     #[arg(long, value_name = "SECONDS", default_value_t = 30, value_parser = clap::value_parser!(u64).range(1..=600))]
     pub(crate) timeout: u64,

@@ -32,6 +32,7 @@ pub(crate) struct Settings {
     pub(crate) issuer_id: String,
     pub(crate) issuer_name: String,
     pub(crate) replay_conformance: bool,
+    pub(crate) examples: bool,
     pub(crate) retention_days: Rate,
     pub(crate) connectors: Vec<Connector>,
     pub(crate) providers: Vec<ProviderConfig>,
@@ -88,14 +89,11 @@ fn local_workspace() -> String {
     "workspace_local".to_owned()
 }
 
-/// Whether a connector is in use.
+/// Whether a connector is in use. None is: deliveries are not served yet.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "SCREAMING_SNAKE_CASE")]
 pub(crate) enum ConnectorStatus {
     #[default]
-    Active,
-    Paused,
-    Failed,
     Disabled,
 }
 
@@ -156,6 +154,7 @@ impl Default for Settings {
             issuer_id: String::new(),
             issuer_name: String::new(),
             replay_conformance: false,
+            examples: false,
             retention_days: Bounded(0),
             connectors: Vec::new(),
             providers: Vec::new(),
@@ -244,6 +243,7 @@ pub(crate) struct Flags {
     pub(crate) data: Option<PathBuf>,
     pub(crate) listen: Option<String>,
     pub(crate) allow_plain_http: bool,
+    pub(crate) examples: bool,
     pub(crate) tls_cert: Option<PathBuf>,
     pub(crate) tls_key: Option<PathBuf>,
 }
@@ -288,6 +288,7 @@ pub(crate) fn load(
         settings.listen = listen;
     }
     settings.allow_plain_http |= flags.allow_plain_http;
+    settings.examples |= flags.examples;
     if let Some(cert) = flags.tls_cert {
         settings.tls.cert = cert;
     }
@@ -508,7 +509,9 @@ mod tests {
         .unwrap();
         let connector = settings.connectors.first().unwrap();
         assert_eq!(connector.workspace_id, "workspace_local");
-        assert_eq!(connector.status, ConnectorStatus::Active);
+        assert_eq!(connector.status, ConnectorStatus::Disabled);
+        let active = "[[connectors]]\nid = \"c\"\nprovider = \"p\"\nstatus = \"ACTIVE\"\n";
+        assert!(with_file(active).is_err(), "nothing would be delivered");
         assert_eq!(connector.event_kinds, ["push"]);
     }
 }

@@ -8,9 +8,10 @@ use canon::{Digest, Map, Value};
 use serde::{Deserialize, Serialize};
 
 use crate::{
-    ArtifactId, ArtifactKind, Ask, BatchId, Blob, BranchId, BranchKind, Kind, MessageId, OutcomeId,
-    PermissionId, PersonaId, PersonaSnapshot, PersonaSpec, Position, ReceiptId, ReplayMark, Role,
-    SessionId, Status, TaskId, VaultId, Visibility, WorkspaceId,
+    ArtifactId, ArtifactKind, Ask, BatchId, Blob, BranchId, Kind, MessageId, NewArtifact,
+    NewBranch, NewVault, NewWorkspace, OutcomeId, PermissionId, PersonaId, PersonaSnapshot,
+    PersonaSpec, Position, ReceiptId, ReplayMark, Role, SessionId, Status, TaskId, VaultId,
+    WorkspaceId,
 };
 
 pub use import::{ImportTask, ImportedReceipt};
@@ -158,12 +159,8 @@ pub struct CreateWorkspace {
     pub id: WorkspaceId,
     /// The id of its default Branch.
     pub branch_id: BranchId,
-    /// Display name.
-    pub name: String,
-    /// Logical root.
-    pub root: String,
-    /// The caller's own members.
-    pub metadata: Map<String, Value>,
+    /// What was asked for.
+    pub new: NewWorkspace,
 }
 
 /// See [`Order::UpdateWorkspace`]. Absent members stay as they are.
@@ -438,18 +435,8 @@ pub enum RequestReply {
 pub struct CreateBranch {
     /// Its id.
     pub id: BranchId,
-    /// The Session it belongs to.
-    pub session_id: SessionId,
-    /// What it branches.
-    pub kind: BranchKind,
-    /// What it starts from.
-    pub base_ref: String,
-    /// The Branch it leaves; the Workspace's default Branch when none is given.
-    pub parent_branch_id: Option<BranchId>,
-    /// The Task it belongs to.
-    pub task_id: Option<TaskId>,
-    /// The caller's own members.
-    pub metadata: Map<String, Value>,
+    /// What was asked for.
+    pub new: NewBranch,
 }
 
 /// See [`Order::RegisterArtifact`].
@@ -457,24 +444,10 @@ pub struct CreateBranch {
 pub struct RegisterArtifact {
     /// Its id.
     pub id: ArtifactId,
-    /// What it is.
-    pub kind: ArtifactKind,
-    /// Its media type.
-    pub mime_type: String,
-    /// Where it lives.
-    pub uri: Option<String>,
-    /// Who may see it.
-    pub visibility: Visibility,
-    /// Its digest, when the caller knows it.
-    pub sha256: Option<Digest>,
-    /// Its Workspace, when neither Session nor Task names one.
+    /// The Workspace it belongs to.
     pub workspace_id: WorkspaceId,
-    /// Its Session.
-    pub session_id: Option<SessionId>,
-    /// Its Task.
-    pub task_id: Option<TaskId>,
-    /// The caller's own members.
-    pub metadata: Map<String, Value>,
+    /// What was asked for.
+    pub new: NewArtifact,
 }
 
 /// See [`Order::AttachContent`].
@@ -493,14 +466,8 @@ pub struct AttachContent {
 pub struct CreateVault {
     /// Its id.
     pub id: VaultId,
-    /// Its Workspace; none for all.
-    pub workspace_id: Option<WorkspaceId>,
-    /// The backend.
-    pub provider: String,
-    /// What may be done with its secrets.
-    pub capabilities: Vec<String>,
-    /// The caller's own members.
-    pub metadata: Map<String, Value>,
+    /// What was asked for.
+    pub new: NewVault,
 }
 
 /// See [`Order::AdvanceTask`].

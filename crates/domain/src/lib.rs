@@ -19,6 +19,7 @@ mod part;
 mod payload;
 mod persona;
 mod refusal;
+mod request;
 mod seal;
 mod state;
 mod time;
@@ -44,6 +45,7 @@ pub use part::{
 };
 pub use persona::*;
 pub use refusal::Refusal;
+pub use request::*;
 pub use seal::{Scratch, Sealed, links, seal};
 pub use state::*;
 pub use time::Timestamp;

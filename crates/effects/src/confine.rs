@@ -1,8 +1,9 @@
 //! The sandbox of programs that agents use: local commands, and MCP servers that are processes of ours.
 //!
-//! A program is started through a small step of our own: the starter, usually this very program, is executed first,
-//! gives up what the program must not have ([`kernel`]) and then becomes the program. What it gives up cannot be got
-//! back, and is passed on to everything that the program starts.
+//! A program is started through two small steps of our own, usually this very program executed twice. The first, the
+//! keeper ([`keeper`]), stays beside the program and ends everything that the program started. The second gives up what
+//! the program must not have ([`view`], [`kernel`]) and then becomes the program. What it gives up cannot be got back, and
+//! is passed on to everything that the program starts.
 //!
 //! A program can read system folders, its own file and what the configuration names. It can write to its folder, to a
 //! temporary folder of its own and to what the configuration names. It has no network unless it is given one. The
@@ -10,12 +11,16 @@
 //! is refused, and so is a call if a link was moved since.
 
 #[cfg(target_os = "linux")]
+mod keeper;
+#[cfg(target_os = "linux")]
 mod kernel;
 #[cfg(not(target_os = "linux"))]
 #[path = "confine/elsewhere.rs"]
 mod kernel;
+#[cfg(target_os = "linux")]
+mod view;
 
-use std::ffi::{OsStr, OsString};
+use std::ffi::OsString;
 use std::os::unix::fs::PermissionsExt;
 use std::path::{Path, PathBuf};
 use std::process::ExitCode;
@@ -29,8 +34,12 @@ use tokio::process::Command;
 
 use crate::config::SandboxMode;
 
-/// The first argument that makes a program the starter.
+/// The first argument that makes a program the keeper of another.
 const ENTRY: &str = "__confined";
+/// The first argument that makes a program become another, inside the sandbox.
+const INSIDE: &str = "__confined_inside";
+/// The first argument that makes a program find out whether it could see a view of its own.
+const PROBE: &str = "__confined_probe";
 /// How the starter ends when the program could not be started.
 pub(crate) const NOT_STARTED: i32 = 125;
 /// Where programs are looked for when the configuration passes no `PATH` on.
@@ -105,15 +114,23 @@ pub fn support() -> Result<(), String> {
 /// Returns only when there is nothing to become, or when it did not work.
 pub fn enter_if_asked() -> Option<ExitCode> {
     let mut arguments = std::env::args_os().skip(1);
-    if arguments.next().as_deref() != Some(OsStr::new(ENTRY)) {
+    let entry = arguments.next()?;
+    let is_keeper = entry == ENTRY;
+    if entry == PROBE {
+        return Some(ExitCode::from(u8::from(!kernel::can_view())));
+    }
+    if !is_keeper && entry != INSIDE {
         return None;
     }
-    let order = arguments.next().unwrap_or_default();
-    let order: Option<Order> = serde_json::from_slice(order.as_encoded_bytes()).ok();
+    let sealed = arguments.next().unwrap_or_default();
+    let order: Option<Order> = serde_json::from_slice(sealed.as_encoded_bytes()).ok();
     let (Some(order), Some(program)) = (order, arguments.next()) else {
         eprintln!("`{ENTRY}` is for this program's own use");
         return Some(ExitCode::from(2));
     };
+    if is_keeper {
+        return Some(kernel::keep(&order, &sealed, &program, arguments));
+    }
     let problem = kernel::enter(&order, &program, arguments);
     eprintln!("{}{problem}", order.mark);
     Some(ExitCode::from(NOT_STARTED as u8))
@@ -125,6 +142,12 @@ struct Order {
     read: Vec<PathBuf>,
     write: Vec<PathBuf>,
     network: bool,
+    /// Whether everything else is seen as on a read-only medium.
+    view: bool,
+    /// Folders that must be out of reach.
+    kept: Vec<PathBuf>,
+    /// The process whose end is the program's end.
+    server: u32,
     /// Stands before the starter's own complaints, so that a program cannot make one up.
     mark: String,
 }
@@ -146,6 +169,8 @@ pub(crate) struct Sandbox {
     reach: Reach,
     /// What the kernel offers; none when the sandbox is off.
     level: Option<u32>,
+    /// Whether modes, owners and times outside its folders are held back too.
+    view: bool,
 }
 
 /// A command that is ready to start, and what must live as long as it runs.
@@ -154,6 +179,8 @@ pub(crate) struct Ready {
     pub(crate) temporary: Option<TempDir>,
     /// Stands before a complaint of the starter; empty without one.
     pub(crate) mark: String,
+    /// Whether the process that starts is a keeper, which is asked to end what it keeps.
+    pub(crate) kept: bool,
 }
 
 impl Sandbox {
@@ -178,6 +205,7 @@ impl Sandbox {
             confinement: Arc::clone(confinement),
             reach,
             level,
+            view: level.is_some() && kernel::can_give_view(&confinement.starter),
         };
         sandbox.check()?;
         Ok(sandbox)
@@ -219,6 +247,11 @@ impl Sandbox {
             .collect()
     }
 
+    /// Returns whether it is confined, but could change modes, owners and times of files outside its folders.
+    pub(crate) fn leaves_modes(&self) -> bool {
+        self.level.is_some() && !self.view
+    }
+
     /// Returns the effective limits, for the record.
     pub(crate) fn told(&self) -> Value {
         let Some(level) = self.level else {
@@ -233,6 +266,7 @@ impl Sandbox {
         json!({
             "enforced": true,
             "landlock_abi": level,
+            "modes_protected": self.view,
             "network": self.reach.network,
             "read": shown(&self.reach.read),
             "write": write,
@@ -261,6 +295,7 @@ impl Sandbox {
                 command,
                 temporary: None,
                 mark: String::new(),
+                kept: false,
             });
         }
         // Again: a folder may have become a link to somewhere else.
@@ -283,6 +318,9 @@ impl Sandbox {
                 .chain([temporary.path().to_owned()])
                 .collect(),
             network: reach.network,
+            view: self.view,
+            kept: self.confinement.out_of_reach.clone(),
+            server: std::process::id(),
             mark: mark.clone(),
         };
         let order = serde_json::to_string(&order)
@@ -301,6 +339,7 @@ impl Sandbox {
             command,
             temporary: Some(temporary),
             mark,
+            kept: true,
         })
     }
 

@@ -199,6 +199,11 @@ impl Server {
         (place, places.unwrap_or_default(), self.secrets().collect())
     }
 
+    /// Returns whether its program is confined, but could change modes of files outside its folders.
+    pub(crate) fn leaves_modes(&self) -> bool {
+        self.sandbox.as_ref().is_some_and(Sandbox::leaves_modes)
+    }
+
     /// Returns whether the operator says that a tool changes nothing.
     pub(crate) fn is_read_only(&self, tool: &str) -> bool {
         is_named(&self.config.read_only, tool)

@@ -88,6 +88,13 @@ impl Outside {
                 .filter_map(|secret| inner.secrets.newest(std::iter::once(secret)).err());
             warnings.extend(unknown.map(|error| format!("{place}: {error}")));
         }
+        if inner.tools.iter().any(|tool| tool.leaves_modes())
+            || inner.servers.iter().any(|server| server.leaves_modes())
+        {
+            let warning = "tools could change modes, owners and times of this user's files, because the system allows \
+                no user namespaces; let only this user enter the folder that holds the data directory";
+            warnings.push(warning.to_owned());
+        }
         for (id, key) in inner.providers.keys() {
             if let Err(error) = inner.secrets.key(key) {
                 warnings.push(format!("provider `{id}`: {error}"));

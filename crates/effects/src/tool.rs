@@ -190,6 +190,11 @@ impl Tool {
         (place, self.sandbox.places(), secrets)
     }
 
+    /// Returns whether it is confined, but could change modes of files outside its folders.
+    pub(crate) fn leaves_modes(&self) -> bool {
+        self.sandbox.leaves_modes()
+    }
+
     async fn perform(
         &self,
         arguments: Option<&Value>,

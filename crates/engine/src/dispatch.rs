@@ -1,21 +1,25 @@
 //! Dispatch: from an authenticated caller's request to a durable answer.
 //!
-//! Below every transport and above every turn. Checks scopes and Workspaces, digests the idempotency key, makes
-//! ids, builds the command, waits for its turn and, after a submit, for the settle window; then builds the answer
-//! from what the turn wrote, or from the store when it wrote nothing. Equal requests with one key get equal answers
-//! because the answer is always rebuilt.
+//! Below every transport and above every turn. The order of work is always the same: scopes; the Workspace, from what
+//! the request names and the caller may see; the idempotency claim, so that a repeated request gets its first answer
+//! also where building it again would be refused; ids and the command; its turn, which writes the claim with the
+//! commit, or nothing; after a submit the settle window. The answer is built from what the turn wrote, or from the
+//! store when it wrote nothing: equal requests with one key get equal answers because it is always rebuilt.
 
 mod import;
 mod order;
 mod persona;
 pub(crate) mod replay;
+mod session;
 mod session_replay;
+mod task;
 
 use std::time::Duration;
 
 use canon::{Digest, Value, jcs};
 use domain::{
-    Command, Event, MessageId, Order, Position, Refusal, ResourceRef, State, Status, WorkspaceId,
+    Command, Event, MessageId, Order, Position, Refusal, Request, ResourceRef, State, Status,
+    WorkspaceId,
 };
 use hmac::{Hmac, KeyInit, Mac};
 use sha2::Sha256;
@@ -24,7 +28,6 @@ use crate::caller::Caller;
 use crate::engine::Engine;
 use crate::port::ClaimScope;
 use crate::refused::Refused;
-use crate::request::Request;
 use crate::turn::{ClaimRequest, Done, Lease, Written};
 use crate::view::View;
 
@@ -76,14 +79,12 @@ impl Engine {
         if self.is_draining() {
             return Err(Refused::Draining);
         }
-        if let Some(scope) = write_scope(&request) {
+        for scope in request.scopes() {
             caller.require(scope)?;
         }
         let submits = matches!(request, Request::SubmitTask(_) | Request::ReplayTask(_));
         let to_task = matches!(request, Request::SendTaskMessage { .. });
-        let done = self
-            .carry_out(caller, request, idempotency.as_ref())
-            .await?;
+        let done = self.carry_out(caller, request, idempotency).await?;
         let event = match done.written.event(done.answer) {
             Some(event) => Some(event.clone()),
             None => self.event_at(done.answer).await?,
@@ -181,23 +182,25 @@ impl Engine {
     async fn carry_out(
         &self,
         caller: &Caller,
-        request: Request,
-        idempotency: Option<&Idempotency>,
+        mut request: Request,
+        idempotency: Option<Idempotency>,
     ) -> Result<Done, Refused> {
         /// How often a command is built again because the documents it was built on changed.
         const STALE_TRIES: usize = 50;
-        // A repeated request gets its first answer, also where building it again would be refused.
-        if let Some(given) = idempotency
-            && let Some(workspace) = self.workspace_asked(caller, &request).await?
-            && let Some(done) = self
-                .claimed(self.claim(caller, workspace.as_ref(), given))
-                .await?
+        let workspace = self.workspace(caller, &request).await?;
+        let claim = idempotency
+            .as_ref()
+            .map(|given| self.claim(caller, workspace.as_ref(), given));
+        if let Some(claim) = claim
+            && let Some(done) = self.claimed(claim).await?
         {
             return Ok(done);
         }
+        let key = idempotency.map(|given| given.key);
+        let again = rests_on_versions(&request).then(|| request.clone());
         let mut tries = 0;
         loop {
-            let (workspace, order) = self.build(caller, &request).await?;
+            let order = self.build(caller, request, workspace.clone()).await?;
             let salt = match &order {
                 Order::SubmitReplay(order) => Some(order.salt.clone()),
                 Order::ForkSession(order) => order.replay.as_ref().map(|of| of.salt.clone()),
@@ -205,20 +208,22 @@ impl Engine {
             };
             let command = Command {
                 actor: caller.actor.clone(),
-                idempotency_key: idempotency.map(|idempotency| idempotency.key.clone()),
+                idempotency_key: key.clone(),
                 order,
             };
-            let claim = idempotency.map(|given| self.claim(caller, workspace.as_ref(), given));
             let done = self.order(command, claim, Lease::None).await;
             if let (Some(salt), Err(_) | Ok(Done { changed: false, .. })) = (&salt, &done) {
                 self.shared.forget_secrets(salt);
             }
-            match done {
-                Err(Refused::Domain(Refusal::Stale)) if tries < STALE_TRIES => tries += 1,
-                Err(Refused::Domain(Refusal::Stale)) => {
+            match (done, &again) {
+                (Err(Refused::Domain(Refusal::Stale)), Some(again)) if tries < STALE_TRIES => {
+                    tries += 1;
+                    request = again.clone();
+                }
+                (Err(Refused::Domain(Refusal::Stale)), _) => {
                     return Err(Refused::Busy { what: "session" });
                 }
-                other => return other,
+                (other, _) => return other,
             }
         }
     }
@@ -324,28 +329,14 @@ impl Engine {
     pub const RETRY_AFTER: Duration = Duration::from_secs(1);
 }
 
-/// What only administrators are given: `*:write` does not hold it.
-const IMPORT: &str = "tasks:import";
-
-/// Returns the scope of a write; none where it depends on what the answer is to.
-fn write_scope(request: &Request) -> Option<&'static str> {
-    Some(match request {
-        Request::CreateWorkspace { .. } | Request::UpdateWorkspace(_) => "workspaces:write",
-        Request::CreateSession(_)
-        | Request::UpdateSession(_)
-        | Request::CloseSession(_)
-        | Request::ForkSession { .. }
-        | Request::TruncateSession { .. }
-        | Request::AppendMessage { .. }
-        | Request::CreateBranch { .. } => "sessions:write",
-        Request::SubmitTask(_)
-        | Request::ReplayTask(_)
-        | Request::ReplaySession(_)
-        | Request::CancelTask { .. } => "tasks:write",
-        Request::SendTaskMessage { .. } | Request::RespondPermission { .. } => return None,
-        Request::ImportTask { .. } => IMPORT,
-        Request::RegisterArtifact(_) | Request::UploadContent { .. } => "artifacts:write",
-        Request::CreateVault { .. } => "vaults:write",
-        Request::CreatePersona(_) | Request::UpdatePersona { .. } => "personas:write",
-    })
+/// True for a request whose command holds what was read at some version: it is built again when that has passed.
+fn rests_on_versions(request: &Request) -> bool {
+    matches!(
+        request,
+        Request::ForkSession { .. }
+            | Request::TruncateSession { .. }
+            | Request::ReplayTask(_)
+            | Request::ReplaySession(_)
+            | Request::UpdatePersona { .. }
+    )
 }

@@ -235,9 +235,11 @@ impl Engine {
         let order = Order::CreateWorkspace(CreateWorkspace {
             id: WorkspaceId::local(),
             branch_id: BranchId::from_body("local"),
-            name: "local".to_owned(),
-            root: "reprise://local".to_owned(),
-            metadata: canon::Map::new(),
+            new: domain::NewWorkspace {
+                name: "local".to_owned(),
+                root: "reprise://local".to_owned(),
+                metadata: canon::Map::new(),
+            },
         });
         let command = Command {
             actor: "system".to_owned(),

@@ -18,7 +18,6 @@ mod read;
 mod receipt;
 mod record;
 mod refused;
-mod request;
 mod stream;
 mod trust;
 mod turn;
@@ -26,6 +25,12 @@ mod vault;
 mod view;
 mod wait;
 mod worker;
+
+/// What the engine takes.
+pub use domain::{
+    InputSpec, MessageSpec, NewArtifact, NewSession, NewTask, ReplaySession, ReplayTask, Request,
+    TaskMessageKind,
+};
 
 pub use caller::{APPROVE, Caller, SCOPES};
 pub use dispatch::{Answer, Idempotency, Settle};
@@ -38,6 +43,5 @@ pub use proof::{ReceiptForm, VerifyRequest};
 pub use read::{EventPage, EventRange, ListRequest, Page};
 pub use receipt::Authority;
 pub use refused::Refused;
-pub use request::*;
 pub use stream::{EventStream, Frame};
 pub use view::{Activity, Extra, View};

@@ -90,10 +90,12 @@ impl Engine {
             idempotency_key: None,
             order: Order::CreateVault(CreateVault {
                 id: local_id(),
-                workspace_id: None,
-                provider: "reprise".to_owned(),
-                capabilities: vec!["tools".to_owned(), "providers".to_owned()],
-                metadata: canon::Map::new(),
+                new: domain::NewVault {
+                    workspace_id: None,
+                    provider: "reprise".to_owned(),
+                    capabilities: vec!["tools".to_owned(), "providers".to_owned()],
+                    metadata: canon::Map::new(),
+                },
             }),
         };
         self.order(command, None, Lease::None).await.map(drop)

@@ -17,7 +17,7 @@ use std::sync::Arc;
 use canon::{Digest, Map, Profile, Value, append_members, jcs, sha256};
 use domain::{ArtifactKind, Ask, Event, Kind, ModelUse};
 
-pub use builtin::builtin;
+pub use builtin::{EXAMPLES, builtin};
 pub use door::{NAME_CHARS_MAX, SAFE_INTEGER_MAX, VALUE_DEPTH_MAX};
 pub use performed::Performed;
 pub use transcript::Transcript;
@@ -360,6 +360,19 @@ impl EffectAnswer {
 #[derive(Debug, Clone)]
 pub struct Registry {
     workflows: BTreeMap<&'static str, Vec<Arc<dyn Workflow>>>,
+    /// Those that new Tasks do not get.
+    only_recorded: &'static [&'static str],
+}
+
+/// What a name means to a new Task.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Offer {
+    /// A workflow for new Tasks.
+    New,
+    /// A workflow whose recorded Tasks go on, end and replay, and that new Tasks do not get.
+    OnlyRecorded,
+    /// No workflow.
+    Unknown,
 }
 
 impl Registry {
@@ -371,7 +384,25 @@ impl Registry {
             versions.retain(|other| other.version() != workflow.version());
             versions.push(workflow);
         }
-        Self { workflows: known }
+        Self {
+            workflows: known,
+            only_recorded: &[],
+        }
+    }
+
+    /// Withholds workflows from new Tasks. What they recorded goes on, ends and replays.
+    pub fn only_recorded(mut self, names: &'static [&'static str]) -> Self {
+        self.only_recorded = names;
+        self
+    }
+
+    /// Says whether a new Task may have a workflow.
+    pub fn offer(&self, name: &str) -> Offer {
+        match self.workflows.contains_key(name) {
+            false => Offer::Unknown,
+            true if self.only_recorded.contains(&name) => Offer::OnlyRecorded,
+            true => Offer::New,
+        }
     }
 
     /// Finds the newest version of a workflow.
@@ -385,11 +416,12 @@ impl Registry {
         versions.find(|workflow| version.is_none_or(|version| digest(workflow.as_ref()) == version))
     }
 
-    /// Returns the newest version of each, by name.
+    /// Returns the newest version of each that new Tasks may have, by name.
     pub fn iter(&self) -> impl Iterator<Item = &Arc<dyn Workflow>> {
         self.workflows
             .values()
             .filter_map(|versions| versions.last())
+            .filter(|workflow| !self.only_recorded.contains(&workflow.name()))
     }
 }
 

@@ -13,6 +13,7 @@ use engine::{Answer, Caller, Idempotency, ListRequest, Refused, Request as Write
 use http_body_util::BodyExt;
 use serde_json::json;
 use wire::access::Place;
+use wire::decode::{Incoming, Settings};
 use wire::openapi::Operation;
 use wire::{Code, Cursor};
 
@@ -36,6 +37,7 @@ pub(crate) struct Call {
     pub(crate) caller: Caller,
     pub(crate) credential: Credential,
     pub(crate) request_id: String,
+    operation: &'static Operation,
     method: Method,
     /// The route's template with its parameters filled in: the same for every spelling of a path.
     target: String,
@@ -82,6 +84,7 @@ impl FromRequest<Arc<App>> for Call {
                 .get::<RequestId>()
                 .map(|id| id.0.clone())
                 .unwrap_or_default(),
+            operation,
             method: parts.method,
             target,
             params,
@@ -329,15 +332,36 @@ impl Call {
             .await?)
     }
 
-    /// Has the engine carry out a write and shows what it left.
-    pub(crate) async fn write(
-        &self,
-        request: Write,
-        body: Map<String, Value>,
-        status: StatusCode,
-    ) -> Reply {
-        let answer = self.dispatch(request, Value::Object(body)).await?;
-        Ok(reply(status, &render::view(&self.app, &answer.view)))
+    /// Decodes a body into the request that the operation's row says.
+    pub(crate) fn decode(&self, body: &Map<String, Value>) -> Result<Write, Failure> {
+        let lost = || Failure::new(Code::InternalError, "internal error");
+        let decode = self.operation.decode.ok_or_else(lost)?;
+        let incoming = Incoming {
+            params: &self.params,
+            body,
+            settings: Settings {
+                initial_messages_max: self.app.engine.limits().fork_messages_max,
+                replay_conformance: self.app.config.replay_conformance,
+            },
+        };
+        Ok(decode(&incoming)?)
+    }
+
+    /// Reads the body, decodes it and has the engine carry it out.
+    pub(crate) async fn carry_out(&mut self) -> Result<Answer, Failure> {
+        let body = self.json().await?;
+        let request = self.decode(&body)?;
+        self.dispatch(request, Value::Object(body)).await
+    }
+
+    /// Shows what a write left. Some operations have another status when nothing changed.
+    pub(crate) fn shown(&self, answer: &Answer) -> Response {
+        let status = match self.operation.also {
+            [unchanged] if !answer.changed => *unchanged,
+            _ => self.operation.status,
+        };
+        let status = StatusCode::from_u16(status).unwrap_or(StatusCode::OK);
+        reply(status, &render::view(&self.app, &answer.view))
     }
 
     /// Shows one resource.

@@ -108,6 +108,16 @@ impl From<InputError> for Failure {
             InputError::Invalid { param, message } => Failure::invalid(param, message),
             InputError::Unknown { object, param } => {
                 let mut failure = Failure::not_found(object);
+                failure.param = Some(param).filter(|param| !param.is_empty());
+                failure
+            }
+            InputError::Policy {
+                param,
+                reason,
+                message,
+            } => {
+                let mut failure =
+                    Failure::new(Code::PolicyViolation, message).with("reason", json!(reason));
                 failure.param = Some(param);
                 failure
             }

@@ -69,8 +69,6 @@ pub struct Connector {
     pub provider: String,
     /// Its Workspace.
     pub workspace_id: String,
-    /// `ACTIVE`, `PAUSED`, `FAILED` or `DISABLED`.
-    pub status: String,
     /// The kinds of delivery it takes.
     pub event_kinds: Vec<String>,
     /// How repeated deliveries are known.
@@ -93,7 +91,9 @@ impl Connector {
         let members = json!({
             "provider": self.provider,
             "workspace_id": self.workspace_id,
-            "status": self.status,
+            // Nothing is delivered yet.
+            "status": "DISABLED",
+
             "event_kinds": self.event_kinds,
             "dedupe_policy": self.dedupe_policy,
             "auth": {},

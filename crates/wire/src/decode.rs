@@ -1,24 +1,86 @@
-//! Request bodies: from JSON to plain data, or the member that is wrong and why.
+//! Requests: from what a transport was given to the [`Request`] that the engine takes, or the member that is wrong and why.
 //!
-//! Unknown members are ignored. Every string and list is bounded here, before anything is stored.
+//! Which decoder belongs to which operation stands in the operation's row ([`crate::openapi::Operation::decode`]). Unknown
+//! members are ignored. Every string and list is bounded here, before anything is stored.
 
 mod content;
 mod members;
 mod message;
 mod persona;
 mod task;
+mod unserved;
 
 pub use content::{
-    NewArtifact, NewBranch, NewVault, NewWorkspace, create_branch, create_vault, create_workspace,
-    register_artifact, update_workspace,
+    create_branch, create_vault, create_workspace, register_artifact, update_workspace,
 };
 pub use members::Members;
-pub use message::{MessageInput, TaskMessage, TaskMessageKind, append_message, task_message};
+pub use message::{append_message, task_message};
 pub use persona::{create_persona, update_persona};
 pub use task::{
-    Input, NewSession, NewTask, Response, Truncation, cancel_task, create_session, fork_session,
+    cancel_task, close_session, create_session, fork_session, replay_session, replay_task,
     respond_permission, submit_task, truncate_session, update_session,
 };
+pub use unserved::{UNSERVED, Unserved, Why, asked};
+
+use canon::{Map, Value};
+use domain::{Request, SessionId, TaskId};
+
+use crate::InputError;
+
+/// What a decoder is given.
+#[derive(Debug, Clone, Copy)]
+pub struct Incoming<'a> {
+    /// The parameters of the target by name, such as `session_id`.
+    pub params: &'a [(String, String)],
+    /// The members of the body.
+    pub body: &'a Map<String, Value>,
+    /// What the server is set to.
+    pub settings: Settings,
+}
+
+/// What decoding depends on besides the request.
+#[derive(Debug, Clone, Copy)]
+pub struct Settings {
+    /// Initial Messages that a Session may have.
+    pub initial_messages_max: usize,
+    /// True when replays are conformance runs.
+    pub replay_conformance: bool,
+}
+
+/// Reads a request.
+pub type Decode = fn(&Incoming<'_>) -> Result<Request, InputError>;
+
+impl<'a> Incoming<'a> {
+    fn members(&self) -> Members<'a> {
+        Members::of(self.body)
+    }
+
+    fn param(&self, name: &str) -> Option<&'a str> {
+        let found = self.params.iter().find(|(known, _)| known == name);
+        found.map(|(_, value)| value.as_str())
+    }
+
+    /// Reads a parameter of the target as an id. What is no id of the kind names nothing.
+    fn id<T, E>(
+        &self,
+        name: &str,
+        object: &'static str,
+        parse: impl FnOnce(&str) -> Result<T, E>,
+    ) -> Result<T, InputError> {
+        parse(self.param(name).unwrap_or_default()).map_err(|_| InputError::Unknown {
+            object,
+            param: String::new(),
+        })
+    }
+
+    fn session_id(&self) -> Result<SessionId, InputError> {
+        self.id("session_id", SessionId::OBJECT, SessionId::parse)
+    }
+
+    fn task_id(&self) -> Result<TaskId, InputError> {
+        self.id("task_id", TaskId::OBJECT, TaskId::parse)
+    }
+}
 
 /// Names, roots, references and reasons.
 pub const TEXT_BYTES_MAX: usize = 1_024;

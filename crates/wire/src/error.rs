@@ -105,6 +105,15 @@ pub enum InputError {
         /// The member.
         param: String,
     },
+    /// A member asks for something that this server does not do.
+    Policy {
+        /// The member.
+        param: String,
+        /// A stable word for programs.
+        reason: &'static str,
+        /// What to tell people.
+        message: String,
+    },
 }
 
 impl InputError {

@@ -16,6 +16,7 @@ pub(crate) async fn run(args: ConformanceArgs) -> anyhow::Result<Exit> {
         other_key: args.other_key,
         approver_key: args.approver_key,
         restart: args.restart,
+        published: args.suite,
         timeout: Duration::from_secs(args.timeout),
         skip: Vec::new(),
     };
@@ -42,7 +43,7 @@ pub(crate) async fn run(args: ConformanceArgs) -> anyhow::Result<Exit> {
             let paint = match outcome.verdict {
                 Verdict::Ok { .. } => None,
                 Verdict::Fail { .. } => Some(Paint::Bad),
-                Verdict::NotCovered { .. } => Some(Paint::Quiet),
+                Verdict::Differs { .. } | Verdict::NotCovered { .. } => Some(Paint::Quiet),
             };
             let line = crate::output::printable(&outcome.line());
             match paint {

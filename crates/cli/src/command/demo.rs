@@ -47,6 +47,7 @@ async fn host(data: PathBuf, once: bool, kept: bool) -> anyhow::Result<Exit> {
     let signals = Signals::new()?;
     let mut settings = Settings {
         data: data.clone(),
+        examples: true,
         ..Settings::default()
     };
     // Beside the data directory: no tool may have a folder in it.

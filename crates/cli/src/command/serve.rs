@@ -11,7 +11,7 @@ use std::sync::Arc;
 use effects::{Confinement, Outside};
 use engine::port::Store;
 use engine::{Engine, Parts};
-use runs::workflow::{Registry, builtin};
+use runs::workflow::{EXAMPLES, Registry, builtin};
 use server::world::{RandomIds, SystemClock, TokioSpawn};
 use server::{Bound, ServeError};
 use store::{Options, SqliteStore};
@@ -66,6 +66,7 @@ fn settings(args: ServeArgs) -> anyhow::Result<Settings> {
         data: args.data,
         listen: args.listen,
         allow_plain_http: args.allow_plain_http,
+        examples: args.examples,
         tls_cert: args.tls_cert,
         tls_key: args.tls_key,
     };
@@ -149,7 +150,7 @@ impl Server {
             spawn: Arc::new(TokioSpawn),
             performer: Arc::new(outside.clone()),
             secrets: Some(Arc::new(vault)),
-            workflows: Registry::new(builtin()),
+            workflows: workflows(settings.examples),
             authority,
             limits: translate::limits(&settings.limits),
         })
@@ -185,6 +186,15 @@ impl Server {
         self.outside.shutdown().await;
         // A file that stays behind leads clients to a closed port, and they say so.
         let _ = std::fs::remove_file(&self.address_file);
+    }
+}
+
+/// Returns every workflow that ever wrote a log; the examples only for what is on record, unless they are switched on.
+fn workflows(examples: bool) -> Registry {
+    let all = Registry::new(builtin());
+    match examples {
+        true => all,
+        false => all.only_recorded(EXAMPLES),
     }
 }
 

@@ -104,6 +104,11 @@ pub(super) const KEYS: &[Key] = &[
     ),
     key(
         "",
+        "examples",
+        "Offer the example workflows ask, approve, hold and replay-fixture to new tasks; for a tour and for conformance runs.",
+    ),
+    key(
+        "",
         "retention_days",
         "Days for which events are kept whole; `reprise log prune` may then reduce finished tasks to headers. 0 keeps them forever.",
     ),
@@ -259,12 +264,12 @@ const HEAD: &str = "\
 ";
 
 const CONNECTOR_EXAMPLE: &str = "
-# A connector, as the API shows it. Any number of them, after everything else.
+# A connector, as the API shows it: DISABLED, because deliveries are not served yet. Any number of them, after everything
+# else.
 #   [[connectors]]
 #   id = \"connector_deploys\"
 #   provider = \"github\"
 #   workspace_id = \"workspace_local\"
-#   status = \"ACTIVE\"
 #   event_kinds = [\"push\"]
 #   webhook = { path = \"/hooks/deploys\" }
 #   metadata = { team = \"platform\" }

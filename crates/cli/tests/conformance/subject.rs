@@ -105,6 +105,7 @@ impl Subject {
             restart: Some(format!(
                 "cd '{home}' && rm -f restarted && touch restart && until [ -f restarted ]; do sleep 0.02; done"
             )),
+            published: false,
             timeout: Duration::from_secs(30),
             skip: Vec::new(),
         }

@@ -420,6 +420,13 @@ fn u24_a_tool_of_a_server_reads_none_of_its_keys_and_the_receipt_names_its_limit
             .unwrap_or_else(|| panic!("{receipt}"));
         let limits = calls[0]["metadata"]["sandbox"].clone();
         assert_eq!(limits["enforced"], sandbox == "on", "{receipt}");
+        if sandbox == "on" {
+            assert_eq!(limits["network"], false, "{receipt}");
+            assert_eq!(limits["read"], serde_json::json!([]), "{receipt}");
+            let folder = limits["write"][0].as_str().unwrap();
+            assert!(folder.ends_with("/work"), "{receipt}");
+            assert!(limits["modes_protected"].is_boolean(), "{receipt}");
+        }
         assert_eq!(world.run(&["receipt", "verify", task]).code, 0);
         shown.push(record(&world, task));
     }

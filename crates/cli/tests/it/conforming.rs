@@ -5,15 +5,20 @@ use std::process::Command;
 use crate::world::{Said, Server, World, said};
 
 /// Starts a server with a card of this name and runs every check that needs no restart.
-fn judge(card: &str) -> Said {
+fn judge(card: &str, args: &[&str]) -> Said {
     let world = World::new();
     let mut command: Command = world.command(&["serve", "--listen", "127.0.0.1:0"]);
     command.env("REPRISE_CARD_OBJECT", card);
-    let server = Server::start(&mut command).unwrap();
+    judged(&world, command, args)
+}
+
+fn judged(world: &World, mut serve: Command, args: &[&str]) -> Said {
+    let server = Server::start(&mut serve).unwrap();
     let key = std::fs::read_to_string(world.data().join("api-key")).unwrap();
     let approver = std::fs::read_to_string(world.data().join("approver-key")).unwrap();
     let mut command = world.command(&["conformance", "--json"]);
     command
+        .args(args)
         .env("REPRISE_APPROVER_KEY", approver.trim())
         .env("REPRISE_URL", &server.url)
         .env("REPRISE_KEY", key.trim());
@@ -31,7 +36,7 @@ fn failures(said: &Said) -> Vec<String> {
 
 #[test]
 fn our_own_server_conforms() {
-    let said = judge("agent_card");
+    let said = judge("agent_card", &[]);
     assert_eq!(failures(&said), Vec::<String>::new());
     assert_eq!(said.code, 0, "{}", said.stderr);
     // Receipts are claimed: each of their requirements was seen to hold, the one about clients apart.
@@ -52,9 +57,39 @@ fn our_own_server_conforms() {
 /// C-01: no card satisfies both the contract and the published suite; by default ours follows the contract.
 #[test]
 fn a_requirement_that_is_not_met_is_a_no() {
-    let said = judge("harn_agent_card");
+    let said = judge("harn_agent_card", &["--suite"]);
     assert_eq!(failures(&said), ["SUITE-02"]);
     assert_eq!(said.code, 1, "{}", said.stderr);
+}
+
+/// U28: a server as it starts by default conforms, and what it takes the example workflows to see says so.
+#[test]
+fn u28_a_fresh_server_conforms_and_says_what_it_takes_to_see_the_rest() {
+    let world = World::new();
+    let mut command = world.command(&["serve", "--listen", "127.0.0.1:0"]);
+    command.env_remove("REPRISE_EXAMPLES");
+    let said = judged(&world, command, &[]);
+    assert_eq!(failures(&said), Vec::<String>::new());
+    assert_eq!(said.code, 0, "{}", said.stderr);
+    let report: serde_json::Value = serde_json::from_str(&said.stdout).unwrap();
+    let verdict = |id: &str| {
+        let outcomes = report["outcomes"].as_array().unwrap().iter();
+        outcomes
+            .clone()
+            .find(|outcome| outcome["id"] == id)
+            .unwrap()
+    };
+    assert_eq!(verdict("SUITE-02")["verdict"], "differs_by_decision");
+    let decision = verdict("SUITE-02")["decision"].as_str().unwrap();
+    assert!(decision.contains("card_object"), "{decision}");
+    for id in ["AP-PRM-01", "AP-TASK-09", "AP-LIFE-03", "AP-LIFE-07"] {
+        assert_eq!(verdict(id)["verdict"], "not_covered", "{id}");
+        let reason = verdict(id)["reason"].as_str().unwrap();
+        assert!(
+            reason.contains("reprise serve --examples"),
+            "{id}: {reason}"
+        );
+    }
 }
 
 #[test]

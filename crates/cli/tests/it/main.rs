@@ -31,6 +31,8 @@ mod receipts;
 #[cfg(test)]
 mod replays;
 #[cfg(test)]
+mod sandboxed;
+#[cfg(test)]
 mod serving;
 #[cfg(test)]
 mod tasks;

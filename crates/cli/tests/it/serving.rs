@@ -2,7 +2,7 @@
 
 use std::os::unix::fs::PermissionsExt;
 
-use crate::world::{Server, World};
+use crate::world::{Server, World, said};
 
 #[test]
 fn ap_auth_03_an_empty_directory_gets_a_key_file_that_only_its_owner_reads_and_nobody_prints() {
@@ -177,4 +177,56 @@ fn u26_a_data_directory_that_is_moved_away_makes_the_server_unready_and_every_wr
     assert_eq!(ask("POST", "/v1/sessions", Some("{}")), "201");
     server.stop();
     world.ok(&["log", "verify"]);
+}
+
+/// U2: without `--examples` the example workflows are for what is on record: it goes on, ends and replays.
+#[test]
+fn u2_without_examples_new_tasks_of_theirs_are_refused_and_recorded_ones_go_on() {
+    let world = World::new();
+    let server = world.serve();
+    let asked = world.submit("ask");
+    let held = world.submit("hold");
+    let fixed = world.submit("replay-fixture");
+    server.stop();
+
+    let mut command = world.command(&["serve", "--listen", "127.0.0.1:0"]);
+    command.env_remove("REPRISE_EXAMPLES");
+    let server = Server::start(&mut command).unwrap();
+    for name in ["ask", "approve", "hold", "replay-fixture"] {
+        let said = world.run(&["task", "submit", "Do it", "--workflow", name]);
+        assert_eq!(said.code, 1, "{said:?}");
+        assert!(said.stderr.contains("policy_violation"), "{said:?}");
+        assert!(said.stderr.contains("--examples"), "{said:?}");
+    }
+    let skills = skills(&world, &server.url);
+    assert_eq!(skills, ["agent"]);
+    world.submit("agent");
+
+    world.ok(&["task", "answer", &asked, "blue"]);
+    world.ok(&["task", "watch", &asked]);
+    let task = world.json(&["task", "get", &asked, "--json"]);
+    assert_eq!(task["status"], "COMPLETED");
+    world.ok(&["task", "cancel", &held]);
+    for task in [&asked, &fixed] {
+        let said = world.run(&["replay", task]);
+        assert_eq!(said.code, 0, "{said:?}");
+    }
+}
+
+fn skills(world: &World, url: &str) -> Vec<String> {
+    let key = std::fs::read_to_string(world.data().join("api-key")).unwrap();
+    let mut curl = std::process::Command::new("curl");
+    curl.args(["-s", "-H", &format!("Authorization: Bearer {}", key.trim())]);
+    curl.args([
+        "-H",
+        "Harn-Agents-Protocol-Version: agents-protocol-2026-04-25",
+    ]);
+    curl.arg(format!("{url}/v1/skills"));
+    let list: serde_json::Value = serde_json::from_str(&said(curl).stdout).unwrap();
+    list["data"]
+        .as_array()
+        .unwrap()
+        .iter()
+        .map(|skill| skill["name"].as_str().unwrap().to_owned())
+        .collect()
 }

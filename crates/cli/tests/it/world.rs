@@ -48,6 +48,8 @@ impl World {
             .args(args)
             .current_dir(self.home.path())
             .env("REPRISE_LIMITS_DRAIN_WINDOW_MS", "100")
+            // What most tests submit; `without_examples` in serving.rs shows a server as it starts by default.
+            .env("REPRISE_EXAMPLES", "true")
             .stdin(Stdio::null());
         command
     }
@@ -135,6 +137,11 @@ impl Server {
 
     pub(crate) fn address(&self) -> String {
         self.url.split("://").nth(1).unwrap().to_owned()
+    }
+
+    /// Returns the number of its process.
+    pub(crate) fn id(&self) -> u32 {
+        self.running.child.id()
     }
 
     /// Kills it as a crash would.

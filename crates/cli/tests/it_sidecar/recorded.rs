@@ -25,7 +25,14 @@ impl Server {
     pub(crate) fn start(world: &World, data: &str) -> Self {
         let mut command = Command::new(env!("CARGO_BIN_EXE_reprise"));
         let child = isolate(&mut command)
-            .args(["serve", "--listen", "127.0.0.1:0", "--data", data])
+            .args([
+                "serve",
+                "--examples",
+                "--listen",
+                "127.0.0.1:0",
+                "--data",
+                data,
+            ])
             .current_dir(world.path())
             .stdin(Stdio::null())
             .stdout(Stdio::null())

@@ -23,15 +23,15 @@ pub(super) fn create_workspace(
         ..Place::default()
     };
     let created = Payload::WorkspaceCreated(payload::WorkspaceCreated {
-        name: order.name.clone(),
-        root: order.root.clone(),
+        name: order.new.name.clone(),
+        root: order.new.root.clone(),
         default_branch_id: order.branch_id.clone(),
-        metadata: detail(&order.metadata),
+        metadata: detail(&order.new.metadata),
     });
     decider.draft(created, subject.clone(), &place);
     let branch = Payload::BranchCreated(payload::BranchCreated {
         kind: BranchKind::Workspace,
-        base_ref: order.root.clone(),
+        base_ref: order.new.root.clone(),
         parent_branch_id: None,
         task_id: None,
         metadata: detail(Map::new()),
@@ -66,9 +66,10 @@ pub(super) fn create_branch(
     decider: &mut Decider<'_>,
     order: &CreateBranch,
 ) -> Result<ResourceRef, Refusal> {
-    let (_, session) = decider.session(&order.session_id)?;
-    let place = Place::of_session(&order.session_id, session);
-    let parent = match &order.parent_branch_id {
+    let new = &order.new;
+    let (_, session) = decider.session(&new.session_id)?;
+    let place = Place::of_session(&new.session_id, session);
+    let parent = match &new.parent_branch_id {
         Some(parent) => {
             decider
                 .branch(parent.as_str())
@@ -80,7 +81,7 @@ pub(super) fn create_branch(
         }
         None => line_of(decider, session)?,
     };
-    if let Some(task) = &order.task_id {
+    if let Some(task) = &new.task_id {
         decider.task(task).map_err(|_| Refusal::NotFound {
             object: "task",
             param: Some("task_id"),
@@ -88,11 +89,11 @@ pub(super) fn create_branch(
     }
     let subject = order.id.resource();
     let created = Payload::BranchCreated(payload::BranchCreated {
-        kind: order.kind,
-        base_ref: order.base_ref.clone(),
+        kind: new.kind,
+        base_ref: new.base_ref.clone(),
         parent_branch_id: Some(Some(parent)),
-        task_id: Some(order.task_id.clone()),
-        metadata: detail(&order.metadata),
+        task_id: Some(new.task_id.clone()),
+        metadata: detail(&new.metadata),
     });
     decider.draft(created, subject.clone(), &place);
     Ok(subject)
@@ -114,11 +115,12 @@ pub(super) fn register_artifact(
     decider: &mut Decider<'_>,
     order: &RegisterArtifact,
 ) -> Result<ResourceRef, Refusal> {
+    let new = &order.new;
     let mut place = Place {
         workspace_id: Some(order.workspace_id.clone()),
         ..Place::default()
     };
-    if let Some(id) = &order.session_id {
+    if let Some(id) = &new.session_id {
         let (_, session) = decider.session(id).map_err(|_| Refusal::NotFound {
             object: "session",
             param: Some("session_id"),
@@ -127,7 +129,7 @@ pub(super) fn register_artifact(
         place.session_id = Some(id.clone());
     }
     let mut owner = None;
-    if let Some(id) = &order.task_id {
+    if let Some(id) = &new.task_id {
         let task = decider.task(id).map_err(|_| Refusal::NotFound {
             object: "task",
             param: Some("task_id"),
@@ -150,14 +152,14 @@ pub(super) fn register_artifact(
     }
     let subject = order.id.resource();
     let created = Payload::ArtifactCreated(payload::ArtifactCreated {
-        kind: order.kind,
-        mime_type: order.mime_type.clone(),
-        uri: order.uri.clone(),
-        visibility: order.visibility,
-        sha256: order.sha256,
+        kind: new.kind,
+        mime_type: new.mime_type.clone(),
+        uri: new.uri.clone(),
+        visibility: new.visibility,
+        sha256: new.sha256,
         bytes: None,
         task_id: owner.cloned(),
-        metadata: detail(&order.metadata),
+        metadata: detail(&new.metadata),
     });
     decider.draft(created, subject.clone(), &place);
     Ok(subject)
@@ -208,7 +210,8 @@ pub(super) fn create_vault(
     decider: &mut Decider<'_>,
     order: &CreateVault,
 ) -> Result<ResourceRef, Refusal> {
-    if let Some(id) = &order.workspace_id {
+    let new = &order.new;
+    if let Some(id) = &new.workspace_id {
         decider.workspace(id).map_err(|_| Refusal::NotFound {
             object: "workspace",
             param: Some("workspace_id"),
@@ -220,13 +223,13 @@ pub(super) fn create_vault(
         return Ok(subject);
     }
     let place = Place {
-        workspace_id: order.workspace_id.clone(),
+        workspace_id: new.workspace_id.clone(),
         ..Place::default()
     };
     let created = Payload::VaultCreated(payload::VaultCreated {
-        provider: order.provider.clone(),
-        capabilities: order.capabilities.clone(),
-        metadata: detail(&order.metadata),
+        provider: new.provider.clone(),
+        capabilities: new.capabilities.clone(),
+        metadata: detail(&new.metadata),
     });
     decider.draft(created, subject.clone(), &place);
     Ok(subject)

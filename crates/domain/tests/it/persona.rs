@@ -119,9 +119,11 @@ fn a_task_keeps_a_copy_even_when_it_moves_into_a_blob() {
     let order = CreateWorkspace {
         id: WorkspaceId::local(),
         branch_id: domain::BranchId::from_body("local"),
-        name: "local".to_owned(),
-        root: "r".to_owned(),
-        metadata: Map::new(),
+        new: domain::NewWorkspace {
+            name: "local".to_owned(),
+            root: "r".to_owned(),
+            metadata: Map::new(),
+        },
     };
     world.order(Order::CreateWorkspace(order)).unwrap();
     let id = PersonaId::of("reviewer", "1");

@@ -181,9 +181,11 @@ fn places(log: &mut Log) {
     log.run(Order::CreateWorkspace(CreateWorkspace {
         id: local.clone(),
         branch_id: BranchId::from_body("main"),
-        name: "here".to_owned(),
-        root: "/".to_owned(),
-        metadata: Map::new(),
+        new: domain::NewWorkspace {
+            name: "here".to_owned(),
+            root: "/".to_owned(),
+            metadata: Map::new(),
+        },
     }));
     for quota_id in [Some(None), Some(Some("quota".to_owned())), None] {
         log.run(Order::UpdateWorkspace(UpdateWorkspace {
@@ -226,19 +228,23 @@ fn places(log: &mut Log) {
     }));
     log.run(Order::CreateBranch(CreateBranch {
         id: BranchId::from_body("side"),
-        session_id: SessionId::from_body("1"),
-        kind: BranchKind::Sandbox,
-        base_ref: "base".to_owned(),
-        parent_branch_id: None,
-        task_id: None,
-        metadata: Map::new(),
+        new: domain::NewBranch {
+            session_id: SessionId::from_body("1"),
+            kind: BranchKind::Sandbox,
+            base_ref: "base".to_owned(),
+            parent_branch_id: None,
+            task_id: None,
+            metadata: Map::new(),
+        },
     }));
     log.run(Order::CreateVault(CreateVault {
         id: VaultId::from_body("1"),
-        workspace_id: Some(local),
-        provider: "local".to_owned(),
-        capabilities: vec!["read".to_owned()],
-        metadata: Map::new(),
+        new: domain::NewVault {
+            workspace_id: Some(local),
+            provider: "local".to_owned(),
+            capabilities: vec!["read".to_owned()],
+            metadata: Map::new(),
+        },
     }));
 }
 
@@ -254,15 +260,18 @@ fn runs(log: &mut Log) {
     ));
     log.run(Order::RegisterArtifact(RegisterArtifact {
         id: ArtifactId::from_body("1"),
-        kind: ArtifactKind::File,
-        mime_type: "text/plain".to_owned(),
-        uri: None,
-        visibility: Visibility::Public,
-        sha256: None,
         workspace_id: WorkspaceId::local(),
-        session_id: None,
-        task_id: Some(TaskId::from_body("1")),
-        metadata: map(json!({"f": 1})),
+        new: domain::NewArtifact {
+            workspace_id: None,
+            kind: ArtifactKind::File,
+            mime_type: "text/plain".to_owned(),
+            uri: None,
+            visibility: Visibility::Public,
+            sha256: None,
+            session_id: None,
+            task_id: Some(TaskId::from_body("1")),
+            metadata: map(json!({"f": 1})),
+        },
     }));
     log.run(Order::AttachContent(AttachContent {
         id: ArtifactId::from_body("1"),

@@ -1,12 +1,15 @@
 //! Giving up rights on Linux: descriptors, files (Landlock), system calls (seccomp). No root is needed.
 //!
 //! Landlock holds back files by where they are, whatever path leads to them. It does not know UDP, raw, netlink and Unix
-//! sockets; these are held back by a filter of system calls, which looks at numbers only.
+//! sockets; these are held back by a filter of system calls, which looks at numbers only. Nor does it know modes, owners
+//! and times of files; these are held back by a view of the file system ([`view`]), where the system allows one.
 
 use std::collections::BTreeMap;
 use std::ffi::{OsStr, OsString};
 use std::os::unix::process::CommandExt;
-use std::process::Command;
+use std::path::Path;
+use std::process::{Command, Stdio};
+use std::sync::OnceLock;
 
 use landlock::{
     ABI, Access, AccessFs, CompatLevel, Compatible, Ruleset, RulesetAttr, RulesetCreatedAttr,
@@ -18,35 +21,58 @@ use seccompiler::{
     SeccompRule, TargetArch,
 };
 
-use super::Order;
+pub(super) use super::keeper::keep;
+pub(super) use super::view::probe as can_view;
+use super::{Order, PROBE, view};
 
 /// The oldest interface that holds back every way to change a file; before it, any file could be truncated.
 const OLDEST: (ABI, u32) = (ABI::V3, 3);
 
-/// Calls that no tool needs and that lead around the rest: to files without a path, to sockets without `socket`, into
-/// the kernel, to the keys and the clock of the machine.
+/// Calls that no tool needs and that lead around the rest: to files without a path, to sockets without `socket`, to other
+/// mounts, into other processes and the kernel, to the keys and the clock of the machine.
 const REFUSED: &[i64] = &[
+    libc::SYS_acct,
     libc::SYS_add_key,
     libc::SYS_bpf,
     libc::SYS_clock_settime,
     libc::SYS_delete_module,
     libc::SYS_finit_module,
+    libc::SYS_fsconfig,
+    libc::SYS_fsmount,
+    libc::SYS_fsopen,
+    libc::SYS_fspick,
     libc::SYS_init_module,
     libc::SYS_io_uring_enter,
     libc::SYS_io_uring_register,
     libc::SYS_io_uring_setup,
+    libc::SYS_kcmp,
+    libc::SYS_kexec_file_load,
     libc::SYS_kexec_load,
     libc::SYS_keyctl,
     libc::SYS_migrate_pages,
+    libc::SYS_mount,
+    libc::SYS_mount_setattr,
+    libc::SYS_move_mount,
     libc::SYS_move_pages,
     libc::SYS_open_by_handle_at,
+    libc::SYS_open_tree,
     libc::SYS_perf_event_open,
+    libc::SYS_pidfd_getfd,
+    libc::SYS_pivot_root,
     libc::SYS_process_madvise,
+    libc::SYS_process_vm_readv,
+    libc::SYS_process_vm_writev,
+    libc::SYS_ptrace,
+    libc::SYS_quotactl,
+    libc::SYS_quotactl_fd,
     libc::SYS_reboot,
     libc::SYS_request_key,
+    libc::SYS_setns,
     libc::SYS_settimeofday,
     libc::SYS_swapoff,
     libc::SYS_swapon,
+    libc::SYS_syslog,
+    libc::SYS_umount2,
     libc::SYS_userfaultfd,
 ];
 
@@ -60,6 +86,13 @@ const FOR_ITSELF_ONLY: &[(i64, u8)] = &[
     (libc::SYS_sched_setparam, 0),
     (libc::SYS_sched_setscheduler, 0),
     (libc::SYS_setpriority, 1),
+];
+
+/// Calls that make files of any kind, and which argument says the kind. Pipes and plain files are left.
+const MAKE_NODES: &[(i64, u8)] = &[
+    #[cfg(target_arch = "x86_64")]
+    (libc::SYS_mknod, 1),
+    (libc::SYS_mknodat, 2),
 ];
 
 /// An old way to ask for whole packets.
@@ -99,7 +132,12 @@ pub(super) fn enter(
     program: &OsStr,
     arguments: impl Iterator<Item = OsString>,
 ) -> String {
-    let confined = close_descriptors()
+    let confined = start_as_a_program()
+        .and_then(|()| close_descriptors())
+        .and_then(|()| match order.view {
+            true => view::enter(&order.write, &order.kept),
+            false => Ok(()),
+        })
         .and_then(|()| hold_back_files(order))
         .and_then(|()| {
             seccompiler::apply_filter(&filter(order.network)?)
@@ -109,6 +147,31 @@ pub(super) fn enter(
         Err(problem) => problem,
         Ok(()) => Command::new(program).args(arguments).exec().to_string(),
     }
+}
+
+/// Returns whether programs can be given a view of their own here. Another process tries it once, because whoever has one
+/// cannot get rid of it.
+pub(super) fn can_give_view(starter: &Path) -> bool {
+    static FOUND: OnceLock<bool> = OnceLock::new();
+    *FOUND.get_or_init(|| {
+        let tried = Command::new(starter)
+            .arg(PROBE)
+            .env_clear()
+            .stdin(Stdio::null())
+            .stdout(Stdio::null())
+            .stderr(Stdio::null())
+            .status();
+        tried.is_ok_and(|status| status.success())
+    })
+}
+
+/// Undoes what the keeper set for itself, and ends with it if somebody kills it.
+fn start_as_a_program() -> Result<(), String> {
+    let failed = |error: nix::Error| format!("cannot be kept: {error}");
+    nix::sys::prctl::set_pdeathsig(nix::sys::signal::Signal::SIGKILL).map_err(failed)?;
+    nix::sys::signal::SigSet::empty()
+        .thread_set_mask()
+        .map_err(failed)
 }
 
 /// Closes whatever was inherited beyond input, output and errors.
@@ -163,6 +226,9 @@ fn filter(network: bool) -> Result<BpfProgram, String> {
             .and_then(|condition| SeccompRule::new(vec![condition]));
         rules.insert(*call, vec![of_another.map_err(failed)?]);
     }
+    for (call, kind) in MAKE_NODES {
+        rules.insert(*call, devices(*kind).map_err(failed)?);
+    }
     #[cfg(target_arch = "x86_64")]
     rules.extend(
         rules
@@ -212,6 +278,18 @@ fn internet_only() -> Rules {
         }
     }
     Ok(rules)
+}
+
+/// Refuses nodes of devices.
+fn devices(kind: u8) -> Rules {
+    let mask = u64::from(libc::S_IFMT);
+    [libc::S_IFCHR, libc::S_IFBLK]
+        .map(|device| {
+            let is_device = argument(kind, SeccompCmpOp::MaskedEq(mask), u64::from(device))?;
+            SeccompRule::new(vec![is_device])
+        })
+        .into_iter()
+        .collect()
 }
 
 /// Refuses pairs of sockets but streams, with which a program talks to its own children. One end of any other kind can be

@@ -84,15 +84,17 @@ pub(super) fn start(
         mut command,
         temporary,
         mark,
+        kept,
     } = sandbox.command(argv, plain.chain(hidden).collect())?;
     command
         .stdin(Stdio::piped())
         .stdout(Stdio::piped())
         .stderr(Stdio::piped())
         .process_group(0)
-        .kill_on_drop(true);
+        // A keeper that is killed can end nothing any more.
+        .kill_on_drop(!kept);
     let mut child = command.spawn().map_err(|error| error.to_string())?;
-    let group = SharedGroup::new(Mutex::new(Some(Group::of(child.id()))));
+    let group = SharedGroup::new(Mutex::new(Some(Group::of(child.id(), kept))));
     let complaints = Complaints::default();
     let (Some(stdout), Some(stdin), Some(stderr)) =
         (child.stdout.take(), child.stdin.take(), child.stderr.take())
@@ -106,7 +108,10 @@ pub(super) fn start(
         async move {
             // An error means that there is nothing to wait for.
             let _ = child.wait().await;
-            kill(&group);
+            let ended = group.lock().unwrap_or_else(PoisonError::into_inner).take();
+            if let Some(group) = ended {
+                group.ended();
+            }
         }
     });
     let process = Process {

@@ -1,13 +1,14 @@
 //! One run of a program: its own process group, bounded time, bounded output.
 //!
-//! Invariant: when a run has ended, or its future was dropped, nothing of its process group is left running.
+//! Invariant: when a run has ended, or its future was dropped, nothing that a confined program started is left running,
+//! and nothing of the process group of another.
 
 use std::os::unix::process::ExitStatusExt;
 use std::process::Stdio;
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
 
-use rustix::process::{Pid, Signal, kill_process_group};
+use rustix::process::{Pid, Signal, kill_process, kill_process_group};
 use tokio::io::{AsyncRead, AsyncReadExt, AsyncWriteExt};
 use tokio::task::JoinSet;
 use tokio::time::timeout;
@@ -51,27 +52,39 @@ pub(super) struct Captured {
     pub(super) truncated: bool,
 }
 
-/// Kills a process group when it is dropped.
+/// What a process stands for. It is ended when this is dropped.
 #[derive(Debug)]
-pub(crate) struct Group(Option<Pid>);
+pub(crate) struct Group {
+    leader: Option<Pid>,
+    /// Whether the leader is a keeper, which ends all that it keeps when it is asked to.
+    kept: bool,
+}
 
 impl Group {
-    /// The group that a process leads.
-    pub(crate) fn of(process: Option<u32>) -> Self {
-        Self(
-            process
-                .and_then(|id| i32::try_from(id).ok())
-                .and_then(Pid::from_raw),
-        )
+    /// The group that a process leads, or whatever a keeper keeps.
+    pub(crate) fn of(process: Option<u32>, kept: bool) -> Self {
+        let leader = process
+            .and_then(|id| i32::try_from(id).ok())
+            .and_then(Pid::from_raw);
+        Self { leader, kept }
+    }
+
+    /// Says that the process has ended. A keeper has ended all by then, and its number may be somebody else's.
+    pub(crate) fn ended(mut self) {
+        if self.kept {
+            self.leader = None;
+        }
     }
 }
 
 impl Drop for Group {
     fn drop(&mut self) {
-        if let Some(group) = self.0.take() {
-            // Nobody is left to kill when all have ended by themselves.
-            let _ = kill_process_group(group, Signal::KILL);
-        }
+        // Nobody is left to kill when all have ended by themselves.
+        let _ = match self.leader.take() {
+            Some(keeper) if self.kept => kill_process(keeper, Signal::TERM),
+            Some(group) => kill_process_group(group, Signal::KILL),
+            None => Ok(()),
+        };
     }
 }
 
@@ -80,6 +93,7 @@ pub(super) async fn run(order: Order) -> Ended {
         mut command,
         temporary,
         mark,
+        kept,
     } = order.ready;
     command
         .stdin(match order.stdin {
@@ -89,12 +103,13 @@ pub(super) async fn run(order: Order) -> Ended {
         .stdout(Stdio::piped())
         .stderr(Stdio::piped())
         .process_group(0)
-        .kill_on_drop(true);
+        // A keeper that is killed can end nothing any more.
+        .kill_on_drop(!kept);
     let mut child = match command.spawn() {
         Ok(child) => child,
         Err(error) => return Ended::NotStarted(error.to_string()),
     };
-    let group = Group::of(child.id());
+    let group = Group::of(child.id(), kept);
     let (stdout, stderr) = (Shared::default(), Shared::default());
     let mut jobs = JoinSet::new();
     if let Some(pipe) = child.stdout.take() {
@@ -110,8 +125,11 @@ pub(super) async fn run(order: Order) -> Ended {
         });
     }
     let status = timeout(Duration::from_millis(order.timeout_ms), child.wait()).await;
-    drop(group);
     let in_time = status.is_ok();
+    match in_time {
+        true => group.ended(),
+        false => drop(group),
+    }
     let status = match status {
         Ok(status) => Some(status),
         // Collects what was killed, so that no dead process stays in the table.

@@ -18,6 +18,7 @@ mod mcp_http;
 mod openai;
 mod providers;
 mod sandbox;
+mod sandbox_attacks;
 mod scrubbing;
 mod tools;
 

@@ -7,7 +7,7 @@ use std::sync::Arc;
 use canon::{Digest, Map, Value, sha256};
 use domain::{
     BLOB_MEMBER, Blob, Command, Event, ImportTask, ImportedReceipt, Kind, Order, ReceiptId,
-    Refusal, ResourceKind, Scratch, State, Status, Visibility, WorkspaceId, decide,
+    Refusal, Scratch, State, Status, Visibility, WorkspaceId, decide,
 };
 use receipts::{Receipt, event_log_digest};
 
@@ -25,20 +25,8 @@ impl Engine {
         &self,
         caller: &Caller,
         bytes: &Arc<[u8]>,
-        workspace_id: Option<&WorkspaceId>,
-    ) -> Result<(Option<WorkspaceId>, Order), Refused> {
-        if caller.workspaces().is_some() {
-            return Err(Refused::PermissionDenied {
-                scope: "tasks:import for all workspaces",
-            });
-        }
-        self.must_see(
-            caller,
-            ResourceKind::Workspace,
-            workspace_id.map(WorkspaceId::as_str),
-            "workspace_id",
-        )
-        .await?;
+        workspace_id: Option<WorkspaceId>,
+    ) -> Result<Order, Refused> {
         let read_aside = Arc::clone(bytes);
         let bundle = self.aside(move || Bundle::read(&read_aside)).await?;
         let bundle = bundle.map_err(|error| {
@@ -52,9 +40,11 @@ impl Engine {
             State::Task(task) => Some((&task.workspace_id, task.imported.as_ref()?.bundle)),
             _ => None,
         });
-        let workspace = workspace_id.or(there.map(|(workspace, _)| workspace));
-        let workspace = workspace.cloned().unwrap_or_else(WorkspaceId::local);
-        let (checked, into) = (Arc::clone(bytes), workspace.clone());
+        // Where it is already, when the request names no place.
+        let into = workspace_id
+            .or_else(|| there.map(|(workspace, _)| workspace.clone()))
+            .unwrap_or_else(WorkspaceId::local);
+        let checked = Arc::clone(bytes);
         let order = self.aside(move || read(bundle, &checked, into)).await??;
         if there.map(|(_, known)| known) == Some(order.bundle)
             && self.shared.store.blob(order.bundle).await?.is_none()
@@ -92,7 +82,7 @@ impl Engine {
                 self.shared.store.put_blob(blob).await?;
             }
         }
-        Ok((Some(workspace), order))
+        Ok(order)
     }
 
     /// Says whether an order will change something, so that nothing is stored for one that will be refused. Refusing it

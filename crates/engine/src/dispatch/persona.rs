@@ -6,7 +6,7 @@
 use canon::{Map, Value};
 use domain::{
     CreatePersona, Document, Order, PersonaChange, PersonaId, PersonaSpec, Position, Refusal,
-    ResourceKind, State, UpdatePersona, WorkspaceId,
+    ResourceKind, State, UpdatePersona,
 };
 
 use crate::caller::Caller;
@@ -14,6 +14,7 @@ use crate::engine::Engine;
 use crate::port::{ListQuery, Scope};
 use crate::refused::Refused;
 use crate::view;
+use runs::workflow::Offer;
 
 /// A Persona with what its event says.
 pub(super) struct Known {
@@ -24,46 +25,29 @@ pub(super) struct Known {
 }
 
 impl Engine {
-    pub(super) fn build_persona(
-        &self,
-        caller: &Caller,
-        order: &CreatePersona,
-    ) -> Result<(Option<WorkspaceId>, Order), Refused> {
-        must_be_unbound(caller)?;
-        let workflow = &order.persona.entry_workflow;
-        if self.shared.workflows.find(workflow).is_none() {
-            let known = self.shared.workflows.iter();
-            let known: Vec<&str> = known.map(|workflow| workflow.name()).collect();
-            return Err(Refused::Domain(Refusal::Invalid {
-                param: "entry_workflow",
-                message: format!(
-                    "`entry_workflow` must be one of {}: this server has no workflow `{workflow}`",
-                    known.join(", ")
-                ),
-            }));
-        }
-        Ok((None, Order::CreatePersona(order.clone())))
+    pub(super) fn build_persona(&self, order: CreatePersona) -> Result<Order, Refused> {
+        self.offered(&order.persona.entry_workflow, "entry_workflow")?;
+        Ok(Order::CreatePersona(order))
     }
 
     pub(super) async fn build_persona_change(
         &self,
         caller: &Caller,
         id: &PersonaId,
-        change: &PersonaChange,
-    ) -> Result<(Option<WorkspaceId>, Order), Refused> {
+        change: PersonaChange,
+    ) -> Result<Order, Refused> {
         let document = self
             .visible(caller, ResourceKind::Persona, id.as_str())
             .await?;
-        must_be_unbound(caller)?;
         let mut known = self.known_persona(document).await?;
-        known.spec.change(change);
+        known.spec.change(&change);
         let order = UpdatePersona {
             id: known.id,
             document_version: known.document_version,
             persona: known.spec,
-            metadata: change.metadata.clone().unwrap_or(known.metadata),
+            metadata: change.metadata.unwrap_or(known.metadata),
         };
-        Ok((None, Order::UpdatePersona(order)))
+        Ok(Order::UpdatePersona(order))
     }
 
     /// Finds the Persona that a request or a Session names (AP-PERS-07).
@@ -88,12 +72,32 @@ impl Engine {
     /// Returns the workflow of a Persona, which an earlier start of the server may have had and this one not.
     pub(super) fn entry_workflow<'a>(&self, persona: &'a Known) -> Result<&'a str, Refused> {
         let name = persona.spec.entry_workflow.as_str();
-        match self.shared.workflows.find(name) {
-            Some(_) => Ok(name),
-            None => Err(Refused::Domain(Refusal::Invalid {
+        match self.shared.workflows.offer(name) {
+            Offer::New => Ok(name),
+            Offer::OnlyRecorded => Err(only_recorded(name)),
+            Offer::Unknown => Err(Refused::Domain(Refusal::Invalid {
                 param: "persona_id",
                 message: format!("this server has no workflow `{name}`, which the persona runs"),
             })),
+        }
+    }
+
+    /// Refuses a workflow that new Tasks do not get.
+    pub(super) fn offered(&self, name: &str, param: &'static str) -> Result<(), Refused> {
+        match self.shared.workflows.offer(name) {
+            Offer::New => Ok(()),
+            Offer::OnlyRecorded => Err(only_recorded(name)),
+            Offer::Unknown => {
+                let known = self.shared.workflows.iter();
+                let known: Vec<&str> = known.map(|workflow| workflow.name()).collect();
+                Err(Refused::Domain(Refusal::Invalid {
+                    param,
+                    message: format!(
+                        "`{param}` must be one of {}: this server has no workflow `{name}`",
+                        known.join(", ")
+                    ),
+                }))
+            }
         }
     }
 
@@ -102,7 +106,7 @@ impl Engine {
             detail: format!("persona `{}`: {problem}", document.id),
         };
         let State::Persona(state) = &document.state else {
-            return Err(broken("is none"));
+            return Err(broken("the document is not a persona"));
         };
         let mut payload = view::payload(&*self.shared.store, state.source).await?;
         let spec = payload.remove("persona").unwrap_or_default();
@@ -137,11 +141,11 @@ impl Engine {
     }
 }
 
-fn must_be_unbound(caller: &Caller) -> Result<(), Refused> {
-    match caller.workspaces() {
-        None => Ok(()),
-        Some(_) => Err(Refused::PermissionDenied {
-            scope: "personas:write for all workspaces",
-        }),
-    }
+fn only_recorded(name: &str) -> Refused {
+    Refused::Domain(Refusal::Policy {
+        reason: "example_workflow",
+        message: format!(
+            "`{name}` is an example workflow, which this server does not offer (`reprise serve --examples`)"
+        ),
+    })
 }

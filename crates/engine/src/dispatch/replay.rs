@@ -4,14 +4,13 @@ use std::collections::BTreeMap;
 
 use canon::{Map, Value};
 use domain::{
-    BranchId, Event, Kind, Order, Position, ReceiptId, Refusal, Task, TaskId, WorkspaceId,
+    BranchId, Event, Kind, Order, Position, ReceiptId, Refusal, ReplayTask, Task, TaskId,
 };
 
 use crate::caller::Caller;
 use crate::engine::Engine;
 use crate::record::Beside;
 use crate::refused::Refused;
-use crate::request::ReplayTask;
 use crate::view;
 use runs::replay::{self, ReadArtifact, Refresh, Source, Spec};
 
@@ -23,12 +22,12 @@ impl Engine {
         &self,
         caller: &Caller,
         request: &ReplayTask,
-    ) -> Result<(Option<WorkspaceId>, Order), Refused> {
-        let (workspace, order, secrets) = self.check_replay(caller, request).await?;
+    ) -> Result<Order, Refused> {
+        let (order, secrets) = self.check_replay(caller, request).await?;
         // Known before the Task is: its worker may begin at once.
         self.shared
             .keep_secrets(&order.salt, Some(&order.id), secrets);
-        Ok((Some(workspace), Order::SubmitReplay(order)))
+        Ok(Order::SubmitReplay(order))
     }
 
     /// Refuses what can be refused, and returns the order with the secrets that it must not hold.
@@ -36,7 +35,7 @@ impl Engine {
         &self,
         caller: &Caller,
         request: &ReplayTask,
-    ) -> Result<(WorkspaceId, domain::SubmitReplay, BTreeMap<String, Value>), Refused> {
+    ) -> Result<(domain::SubmitReplay, BTreeMap<String, Value>), Refused> {
         let (_, task) = self.visible_task(caller, &request.id).await?;
         if !task.status.is_terminal() {
             return Err(Refused::Domain(Refusal::Conflict {
@@ -95,7 +94,7 @@ impl Engine {
             salt: self.shared.ids.salt(),
             metadata: metadata(&request.body),
         };
-        Ok((task.workspace_id, order, secrets))
+        Ok((order, secrets))
     }
 
     /// Reads as much of the source as it takes to judge a request; whether the rest is there is for the run to say.

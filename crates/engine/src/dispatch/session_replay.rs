@@ -8,8 +8,8 @@ use std::collections::BTreeMap;
 
 use canon::{Map, Value, jcs};
 use domain::{
-    Blob, BranchId, Document, MessageId, Order, Position, Refusal, ResourceKind, SessionId,
-    SessionReplay, State, TaskId, WorkspaceId,
+    Blob, BranchId, Document, MessageId, Order, Position, Refusal, ReplaySession, ReplayTask,
+    ResourceKind, SessionId, SessionReplay, State, TaskId,
 };
 use serde_json::json;
 
@@ -17,7 +17,6 @@ use crate::caller::Caller;
 use crate::engine::Engine;
 use crate::port::{ListQuery, Scope};
 use crate::refused::Refused;
-use crate::request::{ReplaySession, ReplayTask};
 use crate::worker::session_replay::{Plan, Planned, salt_of};
 use runs::replay::RequestError;
 
@@ -35,9 +34,7 @@ impl Engine {
         &self,
         caller: &Caller,
         request: &ReplaySession,
-    ) -> Result<(Option<WorkspaceId>, Order), Refused> {
-        // It makes a Session.
-        caller.require("sessions:write")?;
+    ) -> Result<Order, Refused> {
         let (document, session) = self.visible_session(caller, &request.id).await?;
         let wanted = self.wanted(&document, request).await?;
         let limit = self.shared.limits.fork_messages_max;
@@ -83,7 +80,7 @@ impl Engine {
             messages,
             metadata,
         };
-        Ok((Some(session.workspace_id), Order::ForkSession(order)))
+        Ok(Order::ForkSession(order))
     }
 
     /// Refuses what can be refused, Task by Task, and keeps the secrets that no plan may hold. Returns the plan and the salt
@@ -109,7 +106,7 @@ impl Engine {
                 conformance: request.conformance,
                 session_id: None,
             };
-            let (_, order, secrets) = self.check_replay(caller, &replay).await?;
+            let (order, secrets) = self.check_replay(caller, &replay).await?;
             told.push((salt_of(&plan.salt, Some(number)), secrets));
             plan.tasks.push(Planned {
                 task_id: order.source,

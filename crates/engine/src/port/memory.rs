@@ -69,6 +69,11 @@ impl MemoryStore {
         }
     }
 
+    /// Removes all content behind the log's back.
+    pub fn forget_blobs(&self) {
+        self.lock().blobs.clear();
+    }
+
     /// Replaces or removes a document behind the log's back, as damage does.
     pub fn damage(&self, id: &str, document: Option<Document>) {
         let documents = &mut self.lock().documents;

@@ -23,6 +23,9 @@ pub fn builtin() -> Vec<Arc<dyn Workflow>> {
     ]
 }
 
+/// The built-in workflows that are examples: they do no work, they show a state of a Task.
+pub const EXAMPLES: &[&str] = &["ask", "approve", "hold", "replay-fixture"];
+
 /// A machine that asks once and then ends.
 struct Once<End> {
     effects: Vec<Wanted>,

@@ -1,21 +1,19 @@
 //! Artifacts and their bytes.
 
-use axum::http::{HeaderValue, StatusCode, header};
+use axum::http::{HeaderValue, header};
 use axum::response::IntoResponse;
 use domain::{ArtifactId, ResourceKind};
-use engine::{NewArtifact, Request};
+use engine::Request;
 use serde_json::json;
-use wire::decode;
 
-use super::Routes;
-use crate::call::{Call, ok};
+use super::{Routes, write};
+use crate::call::Call;
 use crate::failure::Reply;
-use crate::render;
 
 pub(super) fn routes(routes: Routes) -> Routes {
     routes
         .get("/v1/artifacts", list)
-        .post("/v1/artifacts", register)
+        .post("/v1/artifacts", write)
         .get("/v1/artifacts/{artifact_id}", read)
         .get("/v1/artifacts/{artifact_id}/content", download)
         .put("/v1/artifacts/{artifact_id}/content", upload)
@@ -24,23 +22,6 @@ pub(super) fn routes(routes: Routes) -> Routes {
 async fn list(call: Call) -> Reply {
     let filters = call.filters(&["workspace_id", "session_id", "task_id"])?;
     call.page(ResourceKind::Artifact, filters).await
-}
-
-async fn register(mut call: Call) -> Reply {
-    let body = call.json().await?;
-    let new = decode::register_artifact(&body)?;
-    let request = Request::RegisterArtifact(NewArtifact {
-        kind: new.kind,
-        mime_type: new.mime_type,
-        uri: new.uri,
-        visibility: new.visibility,
-        sha256: new.sha256,
-        workspace_id: new.workspace_id,
-        session_id: new.session_id,
-        task_id: new.task_id,
-        metadata: new.metadata,
-    });
-    call.write(request, body, StatusCode::CREATED).await
 }
 
 async fn read(call: Call) -> Reply {
@@ -91,7 +72,7 @@ async fn upload(mut call: Call) -> Reply {
         bytes: bytes.to_vec(),
     };
     let answer = call.dispatch(request, body).await?;
-    Ok(ok(&render::view(&call.app, &answer.view)))
+    Ok(call.shown(&answer))
 }
 
 /// True for `type/subtype`, with or without parameters. Other words are kept, but are no header.

@@ -1,11 +1,9 @@
 //! What Tasks wait for, and the permission policy that this server does not have yet.
 
-use axum::http::StatusCode;
-use domain::{PermissionId, ResourceKind};
-use engine::Request;
-use wire::{card, decode};
+use domain::ResourceKind;
+use wire::card;
 
-use super::Routes;
+use super::{Routes, write};
 use crate::call::{Call, Filters, ok};
 use crate::failure::{Failure, Reply};
 
@@ -13,7 +11,7 @@ pub(super) fn routes(routes: Routes) -> Routes {
     routes
         .get("/v1/permission-requests", list)
         .get("/v1/tasks/{task_id}/permission-requests", list_of_task)
-        .post("/v1/permission-requests/{request_id}/respond", respond)
+        .post("/v1/permission-requests/{request_id}/respond", write)
         .get("/v1/permissions/policy", policy)
         .put("/v1/permissions/policy", install_policy)
         .get("/v1/permissions/rules", rules)
@@ -34,19 +32,6 @@ async fn list_of_task(call: Call) -> Reply {
         ..Filters::default()
     };
     call.page(ResourceKind::Permission, filters).await
-}
-
-async fn respond(mut call: Call) -> Reply {
-    let id = call.id("request_id", PermissionId::OBJECT, PermissionId::parse)?;
-    let body = call.json().await?;
-    let response = decode::respond_permission(&body)?;
-    let request = Request::RespondPermission {
-        id,
-        approved: response.approved,
-        answer: response.answer,
-        remarks: response.remarks,
-    };
-    call.write(request, body, StatusCode::OK).await
 }
 
 async fn policy(_: Call) -> Reply {

@@ -1,6 +1,6 @@
 //! Records of finished Tasks: the bundle of one, the difference of two, the bundle of another server's.
 
-use axum::http::{StatusCode, header};
+use axum::http::header;
 use axum::response::IntoResponse;
 use canon::Value;
 use domain::{TaskId, WorkspaceId};
@@ -9,9 +9,8 @@ use runs::replay::BUNDLE_BYTES_MAX;
 use serde_json::json;
 
 use super::Routes;
-use crate::call::{Call, ok, reply};
+use crate::call::{Call, ok};
 use crate::failure::{Failure, Reply};
-use crate::render;
 
 pub(super) fn routes(routes: Routes) -> Routes {
     routes
@@ -69,9 +68,5 @@ async fn import(mut call: Call) -> Reply {
         workspace_id,
     };
     let answer = call.dispatch(request, body).await?;
-    let status = match answer.changed {
-        true => StatusCode::CREATED,
-        false => StatusCode::OK,
-    };
-    Ok(reply(status, &render::view(&call.app, &answer.view)))
+    Ok(call.shown(&answer))
 }

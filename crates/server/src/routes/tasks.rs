@@ -1,34 +1,23 @@
 //! Tasks, the Messages sent to them, and their Outcomes.
 
-use axum::http::StatusCode;
-use canon::Value;
-use domain::{ResourceKind, SessionId, TaskId};
-use engine::{InputSpec, NewTask, ReplayTask, Request, TaskMessageKind};
-use wire::decode::{self, Input};
+use domain::ResourceKind;
 
-use super::Routes;
-use super::messages::spec;
-use super::sessions::session_id;
-use crate::call::{Call, Filters, reply};
-use crate::failure::{Failure, Reply};
-use crate::render;
+use super::{Routes, write};
+use crate::call::{Call, Filters};
+use crate::failure::Reply;
 
 pub(super) fn routes(routes: Routes) -> Routes {
     routes
         .get("/v1/sessions/{session_id}/tasks", list_of_session)
-        .post("/v1/sessions/{session_id}/tasks", submit_to_session)
+        .post("/v1/sessions/{session_id}/tasks", write)
         .get("/v1/tasks", list)
-        .post("/v1/tasks", submit)
+        .post("/v1/tasks", write)
         .get("/v1/tasks/{task_id}", read)
-        .post("/v1/tasks/{task_id}/cancel", cancel)
-        .post("/v1/tasks/{task_id}/messages", send_message)
-        .post("/v1/tasks/{task_id}/replay", replay)
+        .post("/v1/tasks/{task_id}/cancel", write)
+        .post("/v1/tasks/{task_id}/messages", write)
+        .post("/v1/tasks/{task_id}/replay", write)
         .get("/v1/outcomes", outcomes)
         .get("/v1/outcomes/{outcome_id}", outcome)
-}
-
-fn task_id(call: &Call) -> Result<TaskId, Failure> {
-    call.id("task_id", TaskId::OBJECT, TaskId::parse)
 }
 
 async fn list_of_session(call: Call) -> Reply {
@@ -44,78 +33,8 @@ async fn list(call: Call) -> Reply {
     call.page(ResourceKind::Task, filters).await
 }
 
-async fn submit_to_session(call: Call) -> Reply {
-    let session = session_id(&call)?;
-    submit_in(call, Some(session)).await
-}
-
-async fn submit(call: Call) -> Reply {
-    submit_in(call, None).await
-}
-
-async fn submit_in(mut call: Call, session: Option<SessionId>) -> Reply {
-    let body = call.json().await?;
-    let new = decode::submit_task(session, &body)?;
-    let request = Request::SubmitTask(NewTask {
-        session_id: new.session_id,
-        workspace_id: new.workspace_id,
-        persona_id: new.persona_id,
-        branch_id: new.branch_id,
-        parent_task_id: new.parent_task_id,
-        input: match new.input {
-            Input::Message(message) => InputSpec::Message(spec(message)),
-            Input::Object(map) => InputSpec::Object(map),
-        },
-        metadata: new.metadata,
-    });
-    call.write(request, body, StatusCode::ACCEPTED).await
-}
-
 async fn read(call: Call) -> Reply {
     call.read(ResourceKind::Task, "task_id").await
-}
-
-async fn cancel(mut call: Call) -> Reply {
-    let id = task_id(&call)?;
-    let body = call.json().await?;
-    let reason = decode::cancel_task(&body)?;
-    let request = Request::CancelTask { id, reason };
-    call.write(request, body, StatusCode::OK).await
-}
-
-/// The same answer again changes nothing and is 200 (AP-TASK-11).
-async fn send_message(mut call: Call) -> Reply {
-    let id = task_id(&call)?;
-    let body = call.json().await?;
-    let sent = decode::task_message(&body)?;
-    let request = Request::SendTaskMessage {
-        id,
-        kind: match sent.kind {
-            decode::TaskMessageKind::Input => TaskMessageKind::Input,
-            decode::TaskMessageKind::Interrupt => TaskMessageKind::Interrupt,
-            decode::TaskMessageKind::ToolConfirmation => TaskMessageKind::ToolConfirmation,
-        },
-        message: spec(sent.message),
-    };
-    let answer = call.dispatch(request, Value::Object(body)).await?;
-    let status = match answer.changed {
-        true => StatusCode::CREATED,
-        false => StatusCode::OK,
-    };
-    Ok(reply(status, &render::view(&call.app, &answer.view)))
-}
-
-async fn replay(mut call: Call) -> Reply {
-    let id = task_id(&call)?;
-    let body = call.json().await?;
-    let replay = ReplayTask {
-        id,
-        body: Value::Object(body.clone()),
-        conformance: call.app.config.replay_conformance,
-        session_id: None,
-    };
-    call.write(Request::ReplayTask(replay), body, StatusCode::ACCEPTED)
-        .await
 }
 
 async fn outcomes(call: Call) -> Reply {

@@ -4,17 +4,15 @@ use axum::http::StatusCode;
 use axum::response::IntoResponse;
 use canon::Value;
 use domain::ResourceKind;
-use engine::Request;
-use wire::decode;
 
-use super::Routes;
+use super::{Routes, write};
 use crate::call::Call;
 use crate::failure::{Failure, Reply};
 
 pub(super) fn routes(routes: Routes) -> Routes {
     routes
         .get("/v1/vaults", list)
-        .post("/v1/vaults", create)
+        .post("/v1/vaults", write)
         .get("/v1/vaults/{vault_id}", read)
         .put("/v1/vaults/{vault_id}/secrets/{name}", put_secret)
         .delete("/v1/vaults/{vault_id}/secrets/{name}", delete_secret)
@@ -23,18 +21,6 @@ pub(super) fn routes(routes: Routes) -> Routes {
 async fn list(call: Call) -> Reply {
     let filters = call.filters(&["workspace_id"])?;
     call.page(ResourceKind::Vault, filters).await
-}
-
-async fn create(mut call: Call) -> Reply {
-    let body = call.json().await?;
-    let new = decode::create_vault(&body)?;
-    let request = Request::CreateVault {
-        workspace_id: new.workspace_id,
-        provider: new.provider,
-        capabilities: new.capabilities,
-        metadata: new.metadata,
-    };
-    call.write(request, body, StatusCode::CREATED).await
 }
 
 async fn read(call: Call) -> Reply {

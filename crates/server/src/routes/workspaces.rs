@@ -1,20 +1,18 @@
 //! Workspaces and their files. No Workspace has files yet: a root is a name (AP-WS-02).
 
-use axum::http::StatusCode;
-use domain::{ResourceKind, WorkspaceId};
-use engine::Request;
+use domain::ResourceKind;
 use wire::decode::{self, Members};
 
-use super::Routes;
+use super::{Routes, write};
 use crate::call::{Call, Filters};
 use crate::failure::{Failure, Reply};
 
 pub(super) fn routes(routes: Routes) -> Routes {
     routes
         .get("/v1/workspaces", list)
-        .post("/v1/workspaces", create)
+        .post("/v1/workspaces", write)
         .get("/v1/workspaces/{workspace_id}", read)
-        .patch("/v1/workspaces/{workspace_id}", update)
+        .patch("/v1/workspaces/{workspace_id}", write)
         .get("/v1/workspaces/{workspace_id}/files", read_file)
         .put("/v1/workspaces/{workspace_id}/files", write_file)
 }
@@ -23,27 +21,8 @@ async fn list(call: Call) -> Reply {
     call.page(ResourceKind::Workspace, Filters::default()).await
 }
 
-async fn create(mut call: Call) -> Reply {
-    let body = call.json().await?;
-    let new = decode::create_workspace(&body)?;
-    let request = Request::CreateWorkspace {
-        name: new.name,
-        root: new.root,
-        metadata: new.metadata,
-    };
-    call.write(request, body, StatusCode::CREATED).await
-}
-
 async fn read(call: Call) -> Reply {
     call.read(ResourceKind::Workspace, "workspace_id").await
-}
-
-async fn update(mut call: Call) -> Reply {
-    let id = call.id("workspace_id", WorkspaceId::OBJECT, WorkspaceId::parse)?;
-    let body = call.json().await?;
-    let update = decode::update_workspace(id, &body)?;
-    let request = Request::UpdateWorkspace(update);
-    call.write(request, body, StatusCode::OK).await
 }
 
 async fn read_file(call: Call) -> Reply {

@@ -145,7 +145,6 @@ async fn ap_conn_01_connectors_come_from_the_configuration_and_keep_to_their_wor
         id: "connector_hub".to_owned(),
         provider: "hub".to_owned(),
         workspace_id: "workspace_local".to_owned(),
-        status: "ACTIVE".to_owned(),
         event_kinds: vec!["push_webhook".to_owned()],
         dedupe_policy: Default::default(),
         webhook: Default::default(),
@@ -162,7 +161,7 @@ async fn ap_conn_01_connectors_come_from_the_configuration_and_keep_to_their_wor
     let (_, none) = api.get("/v1/connectors?workspace_id=workspace_x").await;
     assert_eq!(none["data"], json!([]));
     let (status, one) = api.get("/v1/connectors/connector_hub").await;
-    assert_eq!((status, &one["status"]), (200, &json!("ACTIVE")));
+    assert_eq!((status, &one["status"]), (200, &json!("DISABLED")));
     server
         .add_key(key("rk_bob", "bob", &["*"], Some(&["workspace_other"])))
         .await;

@@ -217,3 +217,131 @@ async fn ap_idem_03_keys_outlive_the_process() {
         .await;
     assert_eq!((status, second["id"].clone()), (202, first["id"].clone()));
 }
+
+/// Sends what the published contract does not describe.
+async fn send(request: reqwest::RequestBuilder) -> (u16, Value) {
+    let response = request.send().await.unwrap();
+    let status = response.status().as_u16();
+    (status, response.json().await.unwrap())
+}
+
+/// What a request was answered stays its answer, whatever has become of what it was built from: building it again would be
+/// refused in each of these cases.
+#[tokio::test]
+async fn u10_a_repeated_request_gets_its_first_answer_where_building_it_again_would_be_refused() {
+    let server = Server::start().await;
+    let api = server.client();
+    let session = api.session().await;
+    let persona = json!({
+        "name": "a", "version": "1", "entry_workflow": "agent", "description": "d",
+        "autonomy_tier": "suggest", "receipt_policy": "required",
+    });
+    let persona_id = id(&api.post("/v1/personas", persona.clone()).await.1);
+    let artifact = json!({"kind": "file", "mime_type": "a/b", "visibility": "public"});
+    let artifact = id(&api.post("/v1/artifacts", artifact).await.1);
+    let upload = || {
+        let path = format!("/v1/artifacts/{artifact}/content");
+        let request = api.request("PUT", &path).header("Idempotency-Key", "same");
+        request.body("content")
+    };
+    let source = id(&api.task(&session, "agent").await);
+    api.wait_for(&source, "COMPLETED").await;
+    let say = json!({"role": "user", "content": "x"});
+    let requests: Vec<(String, Value)> = vec![
+        (format!("/v1/sessions/{session}/fork"), json!({})),
+        (
+            format!("/v1/sessions/{session}/tasks"),
+            json!({"input": {}, "persona_id": persona_id}),
+        ),
+        (format!("/v1/sessions/{session}/messages"), say.clone()),
+        (format!("/v1/sessions/{session}/replay"), json!({})),
+        (format!("/v1/tasks/{source}/replay"), json!({})),
+    ];
+    let post = |path: &str, key: &str, body: &Value| {
+        let request = api.request("POST", path).header("Idempotency-Key", key);
+        send(request.json(body))
+    };
+    let mut first = Vec::new();
+    for (path, body) in &requests {
+        let (status, answer) = post(path, "same", body).await;
+        assert!(status < 300, "{path}: {answer}");
+        first.push((status, id(&answer)));
+    }
+    assert_eq!(api.send(upload()).await.0, 200);
+
+    // More messages than a fork takes, a changed persona, a closed session, and a server that takes no more tasks.
+    for _ in 0..101 {
+        let path = format!("/v1/sessions/{session}/messages");
+        assert_eq!(api.post(&path, say.clone()).await.0, 201);
+    }
+    let changed = json!({"receipt_policy": "disabled"});
+    let path = format!("/v1/personas/{persona_id}");
+    assert_eq!(api.patch(&path, changed).await.0, 200);
+    let path = format!("/v1/sessions/{session}/close");
+    assert_eq!(api.post(&path, json!({})).await.0, 200);
+    server.store.forget_blobs();
+    for ((path, body), first) in requests.iter().zip(&first) {
+        let new_key = post(path, "another", body).await;
+        let is_replay = path.ends_with("/replay");
+        assert!(new_key.0 >= 400 || is_replay, "{path}: {}", new_key.1);
+        let (status, answer) = post(path, "same", body).await;
+        assert!(status < 300, "{path}: {answer}");
+        assert_eq!((status, id(&answer)), *first, "{path}");
+    }
+    assert_eq!(api.send(upload()).await.0, 200);
+}
+
+/// The same bundle under the same key is answered before it is read again.
+#[tokio::test]
+async fn u10_a_repeated_import_gets_its_first_answer_after_its_bundle_is_gone() {
+    let server = Server::start().await;
+    let api = server.client();
+    let source = id(&api.task(&api.session().await, "agent").await);
+    api.wait_for(&source, "COMPLETED").await;
+    let bundle = api.text(&format!("/v1/tasks/{source}/bundle")).await;
+    let other = Server::start().await;
+    let api = other.client();
+    let import = |key: &str| {
+        let request = api.request("POST", "/v1/tasks/import");
+        send(request.header("Idempotency-Key", key).body(bundle.clone()))
+    };
+    let (status, first) = import("same").await;
+    assert_eq!(status, 201, "{first}");
+    other.store.forget_blobs();
+    refused(&import("another").await, 409, "conflict", None);
+    let (status, again) = import("same").await;
+    assert_eq!((status, id(&again)), (200, id(&first)));
+}
+
+/// A claim belongs to an actor, who may have several keys: the one that asks needs the right, also for an answer that was
+/// given before.
+#[tokio::test]
+async fn u10_a_first_answer_is_for_keys_that_have_the_scope() {
+    let server = Server::start().await;
+    let api = server.client();
+    let task = id(&api.task(&api.session().await, "approve").await);
+    let (_, requests) = api
+        .get(&format!("/v1/tasks/{task}/permission-requests"))
+        .await;
+    let path = format!(
+        "/v1/permission-requests/{}/respond",
+        id(&requests["data"][0])
+    );
+    server
+        .add_key(key("rk_yes", "carl", &["*", "approvals:write"], None))
+        .await;
+    let mut weaker = key("rk_no", "carl", &["*"], None);
+    weaker.id = "key_weaker".to_owned();
+    server.add_key(weaker).await;
+    let yes = json!({"approved": true});
+    let answered = server
+        .client_with("rk_yes")
+        .post_with_key(&path, "k", yes.clone())
+        .await;
+    assert_eq!(answered.0, 200, "{}", answered.1);
+    let weak = server
+        .client_with("rk_no")
+        .post_with_key(&path, "k", yes)
+        .await;
+    refused(&weak, 403, "permission_denied", None);
+}

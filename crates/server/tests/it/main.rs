@@ -19,6 +19,7 @@ mod fixture;
 mod idempotency;
 mod listening;
 mod personas;
+mod policy;
 mod privacy;
 mod properties;
 mod receipts;

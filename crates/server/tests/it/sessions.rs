@@ -21,14 +21,13 @@ async fn ap_sess_01_02_09_sessions_begin_with_their_first_messages() {
     let api = server.client();
     let first = |text| json!({"role": "system", "content": text});
     let body = json!({
-        "workspace_id": "workspace_local", "mode_id": "code", "initial_messages": [first("a"), first("b")],
-        "model_policy": {"provider": "p", "model": "m", "reasoning_effort": "low"}, "metadata": {"k": "v"},
+        "workspace_id": "workspace_local", "mode_id": null, "initial_messages": [first("a"), first("b")],
+        "model_policy": null, "metadata": {"k": "v"},
     });
     let (status, session) = api.post("/v1/sessions", body).await;
     assert_eq!(status, 201);
     assert_eq!(session["state"], "IDLE");
-    assert_eq!(session["mode_id"], "code");
-    assert_eq!(session["model_policy"]["model"], "m");
+    assert_eq!(session["mode_id"], "ask");
     assert_eq!(session["transcript"]["message_count"], 2);
     let path = format!("/v1/sessions/{}", id(&session));
     let (_, events) = api.get(&format!("{path}/events?limit=200")).await;

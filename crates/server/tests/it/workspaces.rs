@@ -20,12 +20,13 @@ async fn ap_ws_01_02_05_workspaces_are_created_read_and_changed() {
     assert_eq!(workspace.get("color"), None, "AP-ENV-05");
     let path = format!("/v1/workspaces/{}", id(&workspace));
     assert_eq!(api.get(&path).await, (200, workspace.clone()));
-    let change = json!({"name": "v", "capabilities": ["a"], "quota_id": "q", "metadata": {"c": 1}});
+    let change =
+        json!({"name": "v", "capabilities": ["a"], "quota_id": null, "metadata": {"c": 1}});
     let (status, changed) = api.patch(&path, change).await;
     assert_eq!(status, 200);
     assert_eq!(changed["name"], "v");
     assert_eq!(changed["capabilities"], json!(["a"]));
-    assert_eq!(changed["quota_id"], "q");
+    assert_eq!(changed["quota_id"], json!(null));
     assert_eq!(changed["metadata"], json!({"c": 1}));
     assert_eq!(changed["root"], "harn://conformance/x");
     let branch = changed["default_branch_id"].as_str().unwrap();

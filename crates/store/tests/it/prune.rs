@@ -237,15 +237,18 @@ impl Bench {
         let id = ArtifactId::from_body(&self.model.body());
         self.run(Order::RegisterArtifact(RegisterArtifact {
             id: id.clone(),
-            kind: ArtifactKind::File,
-            mime_type: "text/plain".to_owned(),
-            uri: None,
-            visibility: Visibility::Public,
-            sha256: None,
             workspace_id: self.workspace.clone(),
-            session_id: Some(self.session.clone()),
-            task_id: Some(task.clone()),
-            metadata: Map::new(),
+            new: domain::NewArtifact {
+                workspace_id: None,
+                kind: ArtifactKind::File,
+                mime_type: "text/plain".to_owned(),
+                uri: None,
+                visibility: Visibility::Public,
+                sha256: None,
+                session_id: Some(self.session.clone()),
+                task_id: Some(task.clone()),
+                metadata: Map::new(),
+            },
         }));
         let blob = Blob::new(bytes);
         let (sha256, bytes) = (blob.digest, blob.bytes.len() as u64);

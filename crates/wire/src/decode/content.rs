@@ -1,13 +1,14 @@
 //! Bodies about Workspaces, Branches, Artifacts and Vaults.
 
-use canon::{Digest, Map, Value};
+use canon::{Digest, Value};
 use domain::{
-    ArtifactKind, BranchId, BranchKind, SessionId, TaskId, UpdateWorkspace, Visibility, WorkspaceId,
+    ArtifactKind, BranchId, BranchKind, NewArtifact, NewBranch, NewVault, NewWorkspace, Request,
+    SessionId, TaskId, UpdateWorkspace, Visibility, WorkspaceId,
 };
 
 use super::{
-    CAPABILITIES_MAX, CAPABILITY_BYTES_MAX, MIME_TYPE_BYTES_MAX, Members, TEXT_BYTES_MAX,
-    URI_BYTES_MAX,
+    CAPABILITIES_MAX, CAPABILITY_BYTES_MAX, Incoming, MIME_TYPE_BYTES_MAX, TEXT_BYTES_MAX,
+    URI_BYTES_MAX, unserved,
 };
 use crate::InputError;
 
@@ -25,75 +26,50 @@ const SECRET_WORDS: [&str; 4] = [
     "private_key",
 ];
 
-/// A Workspace to be.
-#[derive(Debug, Clone, PartialEq)]
-pub struct NewWorkspace {
-    /// Display name.
-    pub name: String,
-    /// Logical root.
-    pub root: String,
-    /// The caller's own members.
-    pub metadata: Map<String, Value>,
-}
-
-/// Reads a Workspace to be.
+/// Reads a new Workspace.
 ///
 /// # Errors
 /// Names the member that is missing or wrong.
-pub fn create_workspace(body: &Map<String, Value>) -> Result<NewWorkspace, InputError> {
-    let members = Members::of(body);
-    // Checked and left unused: there is no sandbox to configure.
+pub fn create_workspace(incoming: &Incoming<'_>) -> Result<Request, InputError> {
+    let members = incoming.members();
     members.string_or_null("image", TEXT_BYTES_MAX)?;
     members.names("packages")?;
     members.object("network_policy")?;
     members.string_or_null("sandbox_backend", TEXT_BYTES_MAX)?;
-    Ok(NewWorkspace {
+    let new = NewWorkspace {
         name: members.required_string("name", TEXT_BYTES_MAX)?,
         root: members.required_string("root", TEXT_BYTES_MAX)?,
         metadata: members.metadata()?,
-    })
+    };
+    unserved::refuse("CreateWorkspaceRequest", &members)?;
+    Ok(Request::CreateWorkspace(new))
 }
 
 /// Reads a change of a Workspace.
 ///
 /// # Errors
 /// Names the member that is wrong.
-pub fn update_workspace(
-    id: WorkspaceId,
-    body: &Map<String, Value>,
-) -> Result<UpdateWorkspace, InputError> {
-    let members = Members::of(body);
-    Ok(UpdateWorkspace {
-        id,
+pub fn update_workspace(incoming: &Incoming<'_>) -> Result<Request, InputError> {
+    let members = incoming.members();
+    let update = UpdateWorkspace {
+        id: incoming.id("workspace_id", WorkspaceId::OBJECT, WorkspaceId::parse)?,
         name: members.string("name", TEXT_BYTES_MAX)?,
         capabilities: members.strings("capabilities", CAPABILITIES_MAX, CAPABILITY_BYTES_MAX)?,
         quota_id: members.nullable_string("quota_id", domain::ID_BYTES_MAX)?,
         metadata: members.metadata_if_any()?,
-    })
+    };
+    unserved::refuse("UpdateWorkspaceRequest", &members)?;
+    Ok(Request::UpdateWorkspace(update))
 }
 
-/// A Branch to be.
-#[derive(Debug, Clone, PartialEq)]
-pub struct NewBranch {
-    /// What it branches.
-    pub kind: BranchKind,
-    /// What it starts from.
-    pub base_ref: String,
-    /// The Branch it leaves.
-    pub parent_branch_id: Option<BranchId>,
-    /// The Task it belongs to.
-    pub task_id: Option<TaskId>,
-    /// The caller's own members.
-    pub metadata: Map<String, Value>,
-}
-
-/// Reads a Branch to be.
+/// Reads a new Branch.
 ///
 /// # Errors
 /// Names the member that is missing or wrong.
-pub fn create_branch(body: &Map<String, Value>) -> Result<NewBranch, InputError> {
-    let members = Members::of(body);
-    Ok(NewBranch {
+pub fn create_branch(incoming: &Incoming<'_>) -> Result<Request, InputError> {
+    let members = incoming.members();
+    Ok(Request::CreateBranch(NewBranch {
+        session_id: incoming.session_id()?,
         kind: members
             .word("kind", &BRANCH_KINDS, BranchKind::parse)?
             .ok_or_else(|| members.missing("kind"))?,
@@ -101,38 +77,15 @@ pub fn create_branch(body: &Map<String, Value>) -> Result<NewBranch, InputError>
         parent_branch_id: members.id("parent_branch_id", BranchId::OBJECT, BranchId::parse)?,
         task_id: members.id("task_id", TaskId::OBJECT, TaskId::parse)?,
         metadata: members.metadata()?,
-    })
+    }))
 }
 
-/// An Artifact to be.
-#[derive(Debug, Clone, PartialEq)]
-pub struct NewArtifact {
-    /// What it is.
-    pub kind: ArtifactKind,
-    /// Its media type.
-    pub mime_type: String,
-    /// Where it lives.
-    pub uri: Option<String>,
-    /// Who may see it.
-    pub visibility: Visibility,
-    /// Its digest.
-    pub sha256: Option<Digest>,
-    /// Its Workspace.
-    pub workspace_id: Option<WorkspaceId>,
-    /// Its Session.
-    pub session_id: Option<SessionId>,
-    /// Its Task.
-    pub task_id: Option<TaskId>,
-    /// The caller's own members.
-    pub metadata: Map<String, Value>,
-}
-
-/// Reads an Artifact to be. The digest is taken with or without its prefix (C-07).
+/// Reads a new Artifact. The digest is taken with or without its prefix (C-07).
 ///
 /// # Errors
 /// Names the member that is missing or wrong.
-pub fn register_artifact(body: &Map<String, Value>) -> Result<NewArtifact, InputError> {
-    let members = Members::of(body);
+pub fn register_artifact(incoming: &Incoming<'_>) -> Result<Request, InputError> {
+    let members = incoming.members();
     let mime_type = members.required_string("mime_type", MIME_TYPE_BYTES_MAX)?;
     // It becomes a header of the download.
     let printable = mime_type.bytes().all(|byte| (b' '..=b'~').contains(&byte));
@@ -145,7 +98,7 @@ pub fn register_artifact(body: &Map<String, Value>) -> Result<NewArtifact, Input
             members.wrong("sha256", "must be 64 hex digits, with or without `sha256:`")
         })?),
     };
-    Ok(NewArtifact {
+    Ok(Request::RegisterArtifact(NewArtifact {
         kind: members
             .word("kind", &ARTIFACT_KINDS, ArtifactKind::parse)?
             .ok_or_else(|| members.missing("kind"))?,
@@ -159,28 +112,15 @@ pub fn register_artifact(body: &Map<String, Value>) -> Result<NewArtifact, Input
         session_id: members.id("session_id", SessionId::OBJECT, SessionId::parse)?,
         task_id: members.id("task_id", TaskId::OBJECT, TaskId::parse)?,
         metadata: members.metadata()?,
-    })
+    }))
 }
 
-/// A Vault to be.
-#[derive(Debug, Clone, PartialEq)]
-pub struct NewVault {
-    /// Its Workspace; none for all.
-    pub workspace_id: Option<WorkspaceId>,
-    /// The backend.
-    pub provider: String,
-    /// What may be done with its secrets.
-    pub capabilities: Vec<String>,
-    /// The caller's own members.
-    pub metadata: Map<String, Value>,
-}
-
-/// Reads a Vault to be. A description that names secret material is refused: it would enter the log (AP-VAULT-02).
+/// Reads a new Vault. A description that names secret material is refused: it would enter the log (AP-VAULT-02).
 ///
 /// # Errors
 /// Names the member that is missing or wrong.
-pub fn create_vault(body: &Map<String, Value>) -> Result<NewVault, InputError> {
-    let members = Members::of(body);
+pub fn create_vault(incoming: &Incoming<'_>) -> Result<Request, InputError> {
+    let members = incoming.members();
     for name in ["provider", "capabilities", "metadata"] {
         let text = members.map().get(name).map(Value::to_string);
         let text = text.unwrap_or_default();
@@ -188,12 +128,12 @@ pub fn create_vault(body: &Map<String, Value>) -> Result<NewVault, InputError> {
             return Err(members.wrong(name, "must not hold secret material or name it"));
         }
     }
-    Ok(NewVault {
+    Ok(Request::CreateVault(NewVault {
         workspace_id: members.id("workspace_id", WorkspaceId::OBJECT, WorkspaceId::parse)?,
         provider: members.required_string("provider", TEXT_BYTES_MAX)?,
         capabilities: members
             .strings("capabilities", CAPABILITIES_MAX, CAPABILITY_BYTES_MAX)?
             .ok_or_else(|| members.missing("capabilities"))?,
         metadata: members.metadata()?,
-    })
+    }))
 }

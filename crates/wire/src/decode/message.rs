@@ -1,65 +1,32 @@
 //! Messages in requests.
 
 use canon::{Map, Value};
-use domain::Role;
+use domain::{MessageSpec, Request, Role, TaskMessageKind};
 use serde_json::json;
 
-use super::{Members, PARTS_MAX};
+use super::{Incoming, Members, PARTS_MAX};
 use crate::InputError;
-
-/// A Message to be.
-#[derive(Debug, Clone, PartialEq)]
-pub struct MessageInput {
-    /// Who speaks.
-    pub role: Role,
-    /// Checked parts.
-    pub parts: Vec<Value>,
-    /// The caller's own members.
-    pub metadata: Map<String, Value>,
-}
-
-/// A Message to a Task.
-#[derive(Debug, Clone, PartialEq)]
-pub struct TaskMessage {
-    /// What it is for.
-    pub kind: TaskMessageKind,
-    /// The Message.
-    pub message: MessageInput,
-}
-
-/// What a Message to a Task is for (C-14).
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum TaskMessageKind {
-    /// Answers a question.
-    Input,
-    /// Stops the current step.
-    Interrupt,
-    /// Decides an approval.
-    ToolConfirmation,
-}
 
 pub(crate) const ROLES: [&str; 5] = ["user", "assistant", "system", "tool", "agent"];
 pub(crate) const TASK_MESSAGE_KINDS: [&str; 3] = ["input", "interrupt", "tool_confirmation"];
 
-/// Reads `{message: {…}}`, or the message itself (C-32).
+/// Reads a Message to a Session.
 ///
 /// # Errors
 /// Names the member that is missing or wrong.
-pub fn append_message(body: &Map<String, Value>) -> Result<MessageInput, InputError> {
-    let members = Members::of(body);
-    match members.object("message")? {
-        Some(message) => read(&Members::at(message, "message")),
-        None if is_message(body) => read(&members),
-        None => Err(members.missing("message")),
-    }
+pub fn append_message(incoming: &Incoming<'_>) -> Result<Request, InputError> {
+    Ok(Request::AppendMessage {
+        session_id: incoming.session_id()?,
+        message: message(&incoming.members())?,
+    })
 }
 
-/// Reads a Message to a Task, in either form.
+/// Reads a Message to a Task (C-14).
 ///
 /// # Errors
 /// Names the member that is missing or wrong.
-pub fn task_message(body: &Map<String, Value>) -> Result<TaskMessage, InputError> {
-    let members = Members::of(body);
+pub fn task_message(incoming: &Incoming<'_>) -> Result<Request, InputError> {
+    let members = incoming.members();
     let kind = members
         .word("kind", &TASK_MESSAGE_KINDS, |word| match word {
             "input" => Some(TaskMessageKind::Input),
@@ -68,8 +35,20 @@ pub fn task_message(body: &Map<String, Value>) -> Result<TaskMessage, InputError
             _ => None,
         })?
         .ok_or_else(|| members.missing("kind"))?;
-    let message = append_message(body)?;
-    Ok(TaskMessage { kind, message })
+    Ok(Request::SendTaskMessage {
+        id: incoming.task_id()?,
+        kind,
+        message: message(&members)?,
+    })
+}
+
+/// Reads `{message: {…}}`, or the message itself (C-32).
+fn message(members: &Members<'_>) -> Result<MessageSpec, InputError> {
+    match members.object("message")? {
+        Some(message) => read(&Members::at(message, "message")),
+        None if is_message(members.map()) => read(members),
+        None => Err(members.missing("message")),
+    }
 }
 
 /// True when an object means to be a Message: it says who speaks and what.
@@ -78,7 +57,7 @@ pub(super) fn is_message(map: &Map<String, Value>) -> bool {
 }
 
 /// Reads the members of a Message.
-pub(super) fn read(members: &Members<'_>) -> Result<MessageInput, InputError> {
+pub(super) fn read(members: &Members<'_>) -> Result<MessageSpec, InputError> {
     let role = members
         .word("role", &ROLES, Role::parse)?
         .ok_or_else(|| members.missing("role"))?;
@@ -100,7 +79,7 @@ pub(super) fn read(members: &Members<'_>) -> Result<MessageInput, InputError> {
         };
         InputError::invalid(members.param(&place), error.to_string())
     })?;
-    Ok(MessageInput {
+    Ok(MessageSpec {
         role,
         parts,
         metadata: members.metadata()?,

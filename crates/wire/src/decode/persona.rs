@@ -2,12 +2,13 @@
 
 use canon::{Map, Value};
 use domain::{
-    AutonomyTier, CreatePersona, PersonaChange, PersonaLimits, PersonaMemory, PersonaModel,
-    PersonaSpec, ReceiptPolicy,
+    AutonomyTier, CreatePersona, PersonaChange, PersonaId, PersonaLimits, PersonaMemory,
+    PersonaModel, PersonaSpec, ReceiptPolicy, Request,
 };
 
 use super::{
-    LIST_LEN_MAX, Members, NAME_BYTES_MAX, PROMPT_BYTES_MAX, SUMMARY_BYTES_MAX, TEXT_BYTES_MAX,
+    Incoming, LIST_LEN_MAX, Members, NAME_BYTES_MAX, PROMPT_BYTES_MAX, SUMMARY_BYTES_MAX,
+    TEXT_BYTES_MAX, unserved,
 };
 use crate::InputError;
 
@@ -19,12 +20,12 @@ const LIMIT_MEMBERS: [&str; 4] = [
     "tool_calls_max",
 ];
 
-/// Reads a Persona to be (AP-PERS-01, AP-PERS-02).
+/// Reads a new Persona (AP-PERS-01, AP-PERS-02).
 ///
 /// # Errors
 /// Names the member that is missing or wrong.
-pub fn create_persona(body: &Map<String, Value>) -> Result<CreatePersona, InputError> {
-    let members = Members::of(body);
+pub fn create_persona(incoming: &Incoming<'_>) -> Result<Request, InputError> {
+    let members = incoming.members();
     if members.has("module_ref") {
         let message = "names a module to run, and this server runs none: leave it out and name a \
             registered workflow in `entry_workflow`";
@@ -62,24 +63,28 @@ pub fn create_persona(body: &Map<String, Value>) -> Result<CreatePersona, InputE
         isolated_replay: members.boolean("isolated_replay")?.unwrap_or(false),
         forbids_replay: members.boolean("forbids_replay")?.unwrap_or(false),
     };
-    Ok(CreatePersona {
+    unserved::refuse("CreatePersonaRequest", &members)?;
+    Ok(Request::CreatePersona(Box::new(CreatePersona {
         persona,
         metadata: members.metadata()?,
-    })
+    })))
 }
 
-/// Reads a change of a Persona. What a definition fixes is not among it: another version says it again.
+/// Reads a change of a Persona. What a definition fixes is refused: another version says it again.
 ///
 /// # Errors
 /// Names the member that is wrong.
-pub fn update_persona(body: &Map<String, Value>) -> Result<PersonaChange, InputError> {
-    let members = Members::of(body);
-    Ok(PersonaChange {
+pub fn update_persona(incoming: &Incoming<'_>) -> Result<Request, InputError> {
+    let members = incoming.members();
+    let change = PersonaChange {
         description: members.string("description", SUMMARY_BYTES_MAX)?,
         receipt_policy: receipt_policy(&members)?,
         quota_id: members.nullable_string("quota_id", domain::ID_BYTES_MAX)?,
         metadata: members.metadata_if_any()?,
-    })
+    };
+    unserved::refuse("UpdatePersonaRequest", &members)?;
+    let id = incoming.id("persona_id", PersonaId::OBJECT, PersonaId::parse)?;
+    Ok(Request::UpdatePersona { id, change })
 }
 
 fn receipt_policy(members: &Members<'_>) -> Result<Option<ReceiptPolicy>, InputError> {
@@ -168,22 +173,44 @@ mod tests {
         json!({
             "name": "reviewer", "version": "1.0.0", "entry_workflow": "agent", "description": "Reviews changes",
             "autonomy_tier": "suggest", "receipt_policy": "required",
-            "tools": ["git.diff"], "capabilities": ["read"], "triggers": [{"on": "push"}], "schedules": [{"cron": "0 6 * * *"}],
-            "handoffs": ["persona_b"], "context_packs": ["style"], "evals": ["e1"], "owner": "platform",
-            "model_policy": {"max_cost_usd": 1}, "rollout_policy": {"percent": 10}, "quota_id": "quota_1",
+            "tools": ["git.diff"], "capabilities": ["read"], "owner": "platform",
             "system_prompt": "You review.", "model": {"provider": "scripted", "model": "m", "max_tokens": 100, "temperature": 0.5},
             "limits": {"steps_max": 4, "tokens_max": 1000, "cost_micros_max": 5000, "tool_calls_max": 9},
             "memory": "session", "isolated_replay": true, "metadata": {"team": "a"},
         })
     }
 
+    fn incoming<'a>(params: &'a [(String, String)], body: &'a Value) -> Incoming<'a> {
+        Incoming {
+            params,
+            body: body.as_object().unwrap(),
+            settings: crate::decode::Settings {
+                initial_messages_max: 0,
+                replay_conformance: false,
+            },
+        }
+    }
+
     fn read(body: &Value) -> Result<CreatePersona, InputError> {
-        create_persona(body.as_object().unwrap())
+        match create_persona(&incoming(&[], body))? {
+            Request::CreatePersona(persona) => Ok(*persona),
+            other => panic!("{other:?}"),
+        }
+    }
+
+    fn change(body: &Value) -> PersonaChange {
+        let params = [("persona_id".to_owned(), "persona_1".to_owned())];
+        match update_persona(&incoming(&params, body)).unwrap() {
+            Request::UpdatePersona { change, .. } => change,
+            other => panic!("{other:?}"),
+        }
     }
 
     fn param(body: &Value) -> String {
         match read(body).unwrap_err() {
-            InputError::Invalid { param, .. } | InputError::Unknown { param, .. } => param,
+            InputError::Invalid { param, .. }
+            | InputError::Unknown { param, .. }
+            | InputError::Policy { param, .. } => param,
         }
     }
 
@@ -247,10 +274,9 @@ mod tests {
 
     #[test]
     fn a_change_reaches_policy_and_metadata_only() {
-        let body = json!({"description": "d", "receipt_policy": "optional", "quota_id": null, "metadata": {}, "name": "x"});
-        let change = update_persona(body.as_object().unwrap()).unwrap();
+        let body = json!({"description": "d", "receipt_policy": "optional", "quota_id": null, "metadata": {}, "colour": "x"});
         let mut spec = read(&full()).unwrap().persona;
-        spec.change(&change);
+        spec.change(&change(&body));
         assert_eq!(
             (
                 &*spec.name,
@@ -260,7 +286,6 @@ mod tests {
             ),
             ("reviewer", "d", ReceiptPolicy::Optional, None)
         );
-        let empty = update_persona(&Map::new()).unwrap();
-        assert_eq!(empty, PersonaChange::default());
+        assert_eq!(change(&json!({})), PersonaChange::default());
     }
 }

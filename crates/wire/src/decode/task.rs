@@ -1,10 +1,13 @@
 //! Bodies about Sessions, Tasks and the answers that Tasks wait for.
 
-use canon::{Map, Value};
-use domain::{BranchId, SessionId, TaskId, UpdateSession, WorkspaceId};
+use canon::Value;
+use domain::{
+    BranchId, InputSpec, NewSession, NewTask, PermissionId, ReplaySession, ReplayTask, Request,
+    SessionId, TaskId, UpdateSession, WorkspaceId,
+};
 
-use super::message::{self, MessageInput};
-use super::{Members, SUMMARY_BYTES_MAX, TEXT_BYTES_MAX};
+use super::message;
+use super::{Incoming, Members, SUMMARY_BYTES_MAX, TEXT_BYTES_MAX, unserved};
 use crate::InputError;
 
 pub(crate) const MODES: [&str; 4] = ["ask", "architect", "code", "shadow"];
@@ -15,37 +18,17 @@ pub(crate) const OUTCOMES: [&str; 6] = [
 pub(crate) const RULE_SCOPES: [&str; 4] = ["session", "workspace", "user", "always"];
 pub(crate) const CLASSES: [&str; 6] = ["read", "write", "exec", "net", "llm", "custom"];
 
-/// A Session to be.
-#[derive(Debug, Clone, PartialEq)]
-pub struct NewSession {
-    /// Its Workspace; none for the local one (C-33).
-    pub workspace_id: Option<WorkspaceId>,
-    /// The mode.
-    pub mode_id: Option<String>,
-    /// The persona.
-    pub persona_id: Option<String>,
-    /// Provider and model.
-    pub model_policy: Option<Value>,
-    /// Its first Messages.
-    pub initial_messages: Vec<MessageInput>,
-    /// The caller's own members.
-    pub metadata: Map<String, Value>,
-}
-
-/// Reads a Session to be.
+/// Reads a new Session.
 ///
 /// # Errors
 /// Names the member that is wrong.
-pub fn create_session(
-    body: &Map<String, Value>,
-    initial_messages_max: usize,
-) -> Result<NewSession, InputError> {
-    let members = Members::of(body);
+pub fn create_session(incoming: &Incoming<'_>) -> Result<Request, InputError> {
+    let members = incoming.members();
     for name in ["vault_ids", "memory_ids", "skill_ids"] {
         members.names(name)?;
     }
     let listed = members
-        .array("initial_messages", initial_messages_max)?
+        .array("initial_messages", incoming.settings.initial_messages_max)?
         .unwrap_or_default();
     let initial_messages = listed.iter().enumerate().map(|(index, item)| {
         let place = format!("initial_messages.{index}");
@@ -58,31 +41,40 @@ pub fn create_session(
     if members.map().get("workspace_id") == Some(&Value::Null) {
         return Err(members.wrong("workspace_id", "must be a string"));
     }
-    Ok(NewSession {
+    let new = NewSession {
         workspace_id: members.id("workspace_id", WorkspaceId::OBJECT, WorkspaceId::parse)?,
         mode_id: members.word_or_null("mode_id", &MODES)?,
         persona_id: members.string_or_null("persona_id", domain::ID_BYTES_MAX)?,
         model_policy: model_policy(&members)?.flatten(),
         initial_messages,
         metadata: members.metadata()?,
-    })
+    };
+    unserved::refuse("CreateSessionRequest", &members)?;
+    Ok(Request::CreateSession(new))
 }
 
 /// Reads a change of a Session.
 ///
 /// # Errors
 /// Names the member that is wrong.
-pub fn update_session(
-    id: SessionId,
-    body: &Map<String, Value>,
-) -> Result<UpdateSession, InputError> {
-    let members = Members::of(body);
-    Ok(UpdateSession {
-        id,
+pub fn update_session(incoming: &Incoming<'_>) -> Result<Request, InputError> {
+    let members = incoming.members();
+    let update = UpdateSession {
+        id: incoming.session_id()?,
         summary: members.nullable_string("summary", SUMMARY_BYTES_MAX)?,
         model_policy: model_policy(&members)?,
         metadata: members.metadata_if_any()?,
-    })
+    };
+    unserved::refuse("UpdateSessionRequest", &members)?;
+    Ok(Request::UpdateSession(update))
+}
+
+/// Reads which Session is closed.
+///
+/// # Errors
+/// It has no such id.
+pub fn close_session(incoming: &Incoming<'_>) -> Result<Request, InputError> {
+    Ok(Request::CloseSession(incoming.session_id()?))
 }
 
 fn model_policy(members: &Members<'_>) -> Result<Option<Option<Value>>, InputError> {
@@ -110,79 +102,64 @@ fn model_policy(members: &Members<'_>) -> Result<Option<Option<Value>>, InputErr
 ///
 /// # Errors
 /// Names the member that is wrong.
-#[expect(
-    clippy::type_complexity,
-    reason = "three members, read once, by one caller"
-)]
-pub fn fork_session(
-    body: &Map<String, Value>,
-) -> Result<(Option<String>, Option<BranchId>, Map<String, Value>), InputError> {
-    let members = Members::of(body);
-    Ok((
-        members.string_or_null("at_event_id", domain::ID_BYTES_MAX)?,
-        members.id("branch_id", BranchId::OBJECT, BranchId::parse)?,
-        members.metadata()?,
-    ))
-}
-
-/// A truncation.
-#[derive(Debug, Clone, PartialEq, Eq)]
-pub struct Truncation {
-    /// How many Messages to keep.
-    pub keep_first: u64,
-    /// Why.
-    pub reason: Option<String>,
+pub fn fork_session(incoming: &Incoming<'_>) -> Result<Request, InputError> {
+    let members = incoming.members();
+    Ok(Request::ForkSession {
+        id: incoming.session_id()?,
+        at_event_id: members.string_or_null("at_event_id", domain::ID_BYTES_MAX)?,
+        branch_id: members.id("branch_id", BranchId::OBJECT, BranchId::parse)?,
+        metadata: members.metadata()?,
+    })
 }
 
 /// Reads a truncation.
 ///
 /// # Errors
 /// Names the member that is missing or wrong.
-pub fn truncate_session(body: &Map<String, Value>) -> Result<Truncation, InputError> {
-    let members = Members::of(body);
-    Ok(Truncation {
+pub fn truncate_session(incoming: &Incoming<'_>) -> Result<Request, InputError> {
+    let members = incoming.members();
+    Ok(Request::TruncateSession {
+        id: incoming.session_id()?,
         keep_first: members.required_count("keep_first")?,
         reason: members.string("reason", TEXT_BYTES_MAX)?,
     })
 }
 
-/// A Task to be.
-#[derive(Debug, Clone, PartialEq)]
-pub struct NewTask {
-    /// Its Session.
-    pub session_id: SessionId,
-    /// The Workspace the request names.
-    pub workspace_id: Option<WorkspaceId>,
-    /// The persona.
-    pub persona_id: Option<String>,
-    /// The Branch it runs on.
-    pub branch_id: Option<BranchId>,
-    /// The Task it comes from.
-    pub parent_task_id: Option<TaskId>,
-    /// What it works on.
-    pub input: Input,
-    /// The caller's own members.
-    pub metadata: Map<String, Value>,
+/// Reads a replay of a Session. What its body says is judged against the Session's record.
+///
+/// # Errors
+/// The Session has no such id.
+pub fn replay_session(incoming: &Incoming<'_>) -> Result<Request, InputError> {
+    Ok(Request::ReplaySession(ReplaySession {
+        id: incoming.session_id()?,
+        body: Value::Object(incoming.body.clone()),
+        conformance: incoming.settings.replay_conformance,
+    }))
 }
 
-/// What a Task works on.
-#[derive(Debug, Clone, PartialEq)]
-pub enum Input {
-    /// A Message.
-    Message(MessageInput),
-    /// Any JSON object.
-    Object(Map<String, Value>),
+/// Reads a replay of a Task. What its body says is judged against the Task's record.
+///
+/// # Errors
+/// The Task has no such id.
+pub fn replay_task(incoming: &Incoming<'_>) -> Result<Request, InputError> {
+    Ok(Request::ReplayTask(ReplayTask {
+        id: incoming.task_id()?,
+        body: Value::Object(incoming.body.clone()),
+        conformance: incoming.settings.replay_conformance,
+        session_id: None,
+    }))
 }
 
-/// Reads a Task to be. The Session comes from the path, from the body, or from both if they agree (AP-TASK-05).
+/// Reads a new Task. The Session comes from the path, from the body, or from both if they agree (AP-TASK-05).
 ///
 /// # Errors
 /// Names the member that is missing or wrong.
-pub fn submit_task(
-    path_session: Option<SessionId>,
-    body: &Map<String, Value>,
-) -> Result<NewTask, InputError> {
-    let members = Members::of(body);
+pub fn submit_task(incoming: &Incoming<'_>) -> Result<Request, InputError> {
+    let path_session = match incoming.param("session_id") {
+        None => None,
+        Some(_) => Some(incoming.session_id()?),
+    };
+    let members = incoming.members();
     for name in ["session_id", "workspace_id"] {
         if members.map().get(name) == Some(&Value::Null) {
             return Err(members.wrong(name, "must be a string"));
@@ -203,11 +180,11 @@ pub fn submit_task(
         .object("input")?
         .ok_or_else(|| members.missing("input"))?;
     let input = if message::is_message(input) {
-        Input::Message(message::read(&Members::at(input, "input"))?)
+        InputSpec::Message(message::read(&Members::at(input, "input"))?)
     } else {
-        Input::Object(input.clone())
+        InputSpec::Object(input.clone())
     };
-    Ok(NewTask {
+    Ok(Request::SubmitTask(NewTask {
         session_id,
         workspace_id: members.id("workspace_id", WorkspaceId::OBJECT, WorkspaceId::parse)?,
         persona_id: members.string_or_null("persona_id", domain::ID_BYTES_MAX)?,
@@ -215,34 +192,28 @@ pub fn submit_task(
         parent_task_id: members.id("parent_task_id", TaskId::OBJECT, TaskId::parse)?,
         input,
         metadata: members.metadata()?,
-    })
+    }))
 }
 
 /// Reads why a Task is canceled.
 ///
 /// # Errors
-/// The reason is no text.
-pub fn cancel_task(body: &Map<String, Value>) -> Result<Option<String>, InputError> {
-    Members::of(body).string_or_null("reason", TEXT_BYTES_MAX)
-}
-
-/// An answer to a permission request.
-#[derive(Debug, Clone, PartialEq)]
-pub struct Response {
-    /// The decision.
-    pub approved: Option<bool>,
-    /// The answer to a question.
-    pub answer: Option<Value>,
-    /// Who decided, why, for how long, as given.
-    pub remarks: Map<String, Value>,
+/// The reason is not text.
+pub fn cancel_task(incoming: &Incoming<'_>) -> Result<Request, InputError> {
+    Ok(Request::CancelTask {
+        id: incoming.task_id()?,
+        reason: incoming
+            .members()
+            .string_or_null("reason", TEXT_BYTES_MAX)?,
+    })
 }
 
 /// Reads an answer to a permission request. Silence is not a denial (AP-PRM-04).
 ///
 /// # Errors
 /// Names the member that is missing or wrong.
-pub fn respond_permission(body: &Map<String, Value>) -> Result<Response, InputError> {
-    let members = Members::of(body);
+pub fn respond_permission(incoming: &Incoming<'_>) -> Result<Request, InputError> {
+    let members = incoming.members();
     let approved = members.boolean("approved")?;
     let outcome = members.word("outcome", &OUTCOMES, |word| {
         Some(matches!(word, "approved" | "approve" | "selected"))
@@ -273,16 +244,9 @@ pub fn respond_permission(body: &Map<String, Value>) -> Result<Response, InputEr
         members.boolean("remember")?;
     }
     members.metadata()?;
+    unserved::refuse("PermissionResponseRequest", &members)?;
     let kept = [
-        "reviewer",
-        "reason",
-        "metadata",
-        "scope",
-        "expires_at",
-        "remember",
-        "action_pattern",
-        "target_pattern",
-        "class",
+        "reviewer", "reason", "metadata", "scope", "remember", "class",
     ];
     let remarks = kept
         .into_iter()
@@ -291,7 +255,8 @@ pub fn respond_permission(body: &Map<String, Value>) -> Result<Response, InputEr
             Some((name.to_owned(), value.clone()))
         })
         .collect();
-    Ok(Response {
+    Ok(Request::RespondPermission {
+        id: incoming.id("request_id", PermissionId::OBJECT, PermissionId::parse)?,
         approved,
         answer,
         remarks,

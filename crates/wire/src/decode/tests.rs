@@ -1,7 +1,7 @@
 //! Decoding: one table of bad bodies with the member each is blamed on, and the forms that must be taken.
 
 use canon::{Map, Value};
-use domain::{Role, SessionId, TaskId, WorkspaceId};
+use domain::{InputSpec, Request, Role, TaskId, TaskMessageKind};
 use serde_json::json;
 
 use super::*;
@@ -11,19 +11,101 @@ fn map(value: Value) -> Map<String, Value> {
     value.as_object().unwrap().clone()
 }
 
+/// Reads a body as a request to these parameters.
+fn read(decode: Decode, params: &[(&str, &str)], body: &Value) -> Result<Request, InputError> {
+    let params: Vec<(String, String)> = params
+        .iter()
+        .map(|(name, value)| (String::from(*name), String::from(*value)))
+        .collect();
+    decode(&Incoming {
+        params: &params,
+        body: &map(body.clone()),
+        settings: Settings {
+            initial_messages_max: 2,
+            replay_conformance: false,
+        },
+    })
+}
+
+/// Every parameter that a target may have, but a Session.
+const TARGET: &[(&str, &str)] = &[
+    ("workspace_id", "workspace_1"),
+    ("task_id", "task_1"),
+    ("request_id", "permission_1"),
+    ("persona_id", "persona_1"),
+];
+
+const SESSION: &[(&str, &str)] = &[("session_id", "session_1")];
+
+fn taken(decode: Decode, body: Value) -> Request {
+    read(decode, &[TARGET, SESSION].concat(), &body).unwrap()
+}
+
 /// Checks that a body is refused, and which member is blamed.
-fn refused<T: std::fmt::Debug>(
-    decode: impl Fn(&Map<String, Value>) -> Result<T, InputError>,
-    cases: &[(Value, &str)],
-) {
+fn refused(decode: Decode, cases: &[(Value, &str)]) {
+    refused_at(&[TARGET, SESSION].concat(), decode, cases);
+}
+
+fn refused_at(params: &[(&str, &str)], decode: Decode, cases: &[(Value, &str)]) {
     for (body, blamed) in cases {
-        match decode(&map(body.clone())) {
+        match read(decode, params, body) {
             Err(InputError::Invalid { param, .. } | InputError::Unknown { param, .. }) => {
                 assert_eq!(param, *blamed, "{body}");
             }
+            Err(other) => panic!("{body}: {other:?}"),
             Ok(taken) => panic!("{body} was taken as {taken:?}"),
         }
     }
+}
+
+/// A body that each decoder takes.
+fn sample(decode: &str) -> Value {
+    match decode {
+        "createPersona" => json!({
+            "name": "a", "version": "1", "entry_workflow": "agent", "description": "d",
+            "autonomy_tier": "suggest", "receipt_policy": "required",
+        }),
+        "createWorkspace" => json!({"name": "n", "root": "r"}),
+        "truncateSession" => json!({"keep_first": 1}),
+        "appendSessionMessage" => json!({"role": "user", "content": "x"}),
+        "appendTaskMessage" => {
+            json!({"kind": "input", "message": {"role": "user", "content": "x"}})
+        }
+        "submitTask" | "submitSessionTask" => json!({"session_id": "session_1", "input": {}}),
+        "respondPermissionRequest" => json!({"approved": true}),
+        "createSessionBranch" => json!({"kind": "session", "base_ref": "main"}),
+        "registerArtifact" => {
+            json!({"kind": "file", "mime_type": "text/plain", "visibility": "public"})
+        }
+        "createVault" => json!({"provider": "env", "capabilities": []}),
+        _ => json!({}),
+    }
+}
+
+/// A row that asks for less than the engine does would read a body for nothing; one that asks for more would refuse what
+/// another transport lets through.
+#[test]
+fn u10_the_row_of_an_operation_asks_for_the_scopes_of_its_request() {
+    let mut count = 0;
+    for operation in crate::openapi::operations() {
+        let Some(decode) = operation.decode else {
+            continue;
+        };
+        let request = taken(decode, sample(operation.id));
+        let needed = request.scopes();
+        let access = operation.access;
+        if access.one_of.is_empty() {
+            assert_eq!(access.all_of, needed, "{}", operation.id);
+        } else {
+            assert!(
+                needed.iter().all(|scope| access.one_of.contains(scope)),
+                "{}",
+                operation.id
+            );
+        }
+        count += 1;
+    }
+    assert_eq!(count, 20);
 }
 
 #[test]
@@ -52,7 +134,7 @@ fn ap_rest_05_wrong_workspaces_are_blamed_on_their_member() {
         ],
     );
     refused(
-        |body| update_workspace(WorkspaceId::local(), body),
+        update_workspace,
         &[
             (json!({"capabilities": ["a", 2]}), "capabilities.1"),
             (json!({"capabilities": vec!["a"; 33]}), "capabilities"),
@@ -65,7 +147,7 @@ fn ap_rest_05_wrong_workspaces_are_blamed_on_their_member() {
 #[test]
 fn ap_rest_05_wrong_sessions_are_blamed_on_their_member() {
     refused(
-        |body| create_session(body, 2),
+        create_session,
         &[
             (json!({"workspace_id": 1}), "workspace_id"),
             (json!({"workspace_id": "session_1"}), "workspace_id"),
@@ -102,7 +184,7 @@ fn ap_rest_05_wrong_sessions_are_blamed_on_their_member() {
         ],
     );
     refused(
-        |body| update_session(SessionId::from_body("1"), body),
+        update_session,
         &[
             (json!({"summary": "s".repeat(2_049)}), "summary"),
             (json!({"summary": 1}), "summary"),
@@ -175,9 +257,13 @@ fn ap_msg_02_and_ap_part_02_wrong_messages_are_blamed_on_their_member() {
 
 #[test]
 fn c_31_c_32_short_forms_of_a_message_are_taken() {
-    let bare = append_message(&map(json!({"role": "user", "content": "hi"}))).unwrap();
+    let message = |body| match taken(append_message, body) {
+        Request::AppendMessage { message, .. } => message,
+        other => panic!("{other:?}"),
+    };
+    let bare = message(json!({"role": "user", "content": "hi"}));
     let whole = json!({"message": {"role": "user", "parts": [{"type": "text", "text": "hi"}]}});
-    assert_eq!(bare, append_message(&map(whole)).unwrap());
+    assert_eq!(bare, message(whole));
     assert_eq!(bare.role, Role::User);
     assert_eq!(bare.parts[0]["visibility"], "public");
 }
@@ -190,15 +276,19 @@ fn c_14_three_kinds_of_task_message_are_taken() {
         ("tool_confirmation", TaskMessageKind::ToolConfirmation),
     ] {
         let body = json!({"kind": word, "message": {"role": "user", "content": "x"}});
-        assert_eq!(task_message(&map(body)).unwrap().kind, kind);
+        let request = taken(task_message, body);
+        assert!(
+            matches!(&request, Request::SendTaskMessage { kind: read, .. } if *read == kind),
+            "{request:?}"
+        );
     }
 }
 
 #[test]
 fn ap_task_05_to_07_sessions_and_inputs_of_tasks() {
-    let path = || Some(SessionId::from_body("1"));
-    refused(
-        |body| submit_task(None, body),
+    refused_at(
+        TARGET,
+        submit_task,
         &[
             (json!({"input": {}}), "session_id"),
             (json!({"session_id": "x", "input": {}}), "session_id"),
@@ -224,17 +314,22 @@ fn ap_task_05_to_07_sessions_and_inputs_of_tasks() {
         ],
     );
     refused(
-        |body| submit_task(path(), body),
+        submit_task,
         &[(
             json!({"session_id": "session_2", "input": {}}),
             "session_id",
         )],
     );
-    let object = submit_task(path(), &map(json!({"input": {"goal": "x"}}))).unwrap();
-    assert!(matches!(object.input, Input::Object(_)));
-    let body = json!({"session_id": "session_1", "input": {"role": "user", "content": "x"}, "parent_task_id": "task_1"});
-    let message = submit_task(path(), &map(body)).unwrap();
-    assert!(matches!(message.input, Input::Message(_)));
+    let task = |body| match taken(submit_task, body) {
+        Request::SubmitTask(task) => task,
+        other => panic!("{other:?}"),
+    };
+    let object = task(json!({"input": {"goal": "x"}}));
+    assert!(matches!(object.input, InputSpec::Object(_)));
+    let message = task(
+        json!({"session_id": "session_1", "input": {"role": "user", "content": "x"}, "parent_task_id": "task_1"}),
+    );
+    assert!(matches!(message.input, InputSpec::Message(_)));
     assert_eq!(message.parent_task_id, Some(TaskId::from_body("1")));
 }
 
@@ -253,21 +348,26 @@ fn ap_prm_02_and_04_responses_need_a_decision_or_an_answer() {
             (json!({"approved": true, "remember": 1}), "remember"),
         ],
     );
+    let response = |body| match taken(respond_permission, body) {
+        Request::RespondPermission {
+            approved,
+            answer,
+            remarks,
+            ..
+        } => (approved, answer, remarks),
+        other => panic!("{other:?}"),
+    };
     for word in ["approved", "approve", "selected"] {
-        let response = respond_permission(&map(json!({"outcome": word}))).unwrap();
-        assert_eq!(response.approved, Some(true), "{word}");
+        assert_eq!(response(json!({"outcome": word})).0, Some(true), "{word}");
     }
     for word in ["denied", "deny", "rejected"] {
-        let response = respond_permission(&map(json!({"outcome": word}))).unwrap();
-        assert_eq!(response.approved, Some(false), "{word}");
+        assert_eq!(response(json!({"outcome": word})).0, Some(false), "{word}");
     }
-    let answer = respond_permission(&map(
-        json!({"answer": null, "reviewer": "ann", "scope": null}),
-    ))
-    .unwrap();
-    assert_eq!(answer.approved, None);
-    assert_eq!(answer.answer, Some(Value::Null));
-    assert_eq!(answer.remarks, map(json!({"reviewer": "ann"})));
+    let (approved, answer, remarks) =
+        response(json!({"answer": null, "reviewer": "ann", "scope": null}));
+    assert_eq!(approved, None);
+    assert_eq!(answer, Some(Value::Null));
+    assert_eq!(remarks, map(json!({"reviewer": "ann"})));
 }
 
 #[test]
@@ -299,7 +399,11 @@ fn ap_art_01_wrong_artifacts_are_blamed_on_their_member() {
     );
     let hex = "AB".repeat(32);
     for text in [hex.clone(), format!("sha256:{hex}")] {
-        let artifact = register_artifact(&map(with("sha256", json!(text)))).unwrap();
+        let Request::RegisterArtifact(artifact) =
+            taken(register_artifact, with("sha256", json!(text)))
+        else {
+            panic!("another request");
+        };
         assert_eq!(artifact.sha256.unwrap().hex(), hex.to_lowercase());
     }
 }
@@ -321,11 +425,9 @@ fn ap_vault_02_descriptions_of_vaults_hold_no_secrets() {
             ),
         ],
     );
-    assert!(
-        create_vault(&map(
-            json!({"provider": "env", "capabilities": ["read"], "workspace_id": null})
-        ))
-        .is_ok()
+    taken(
+        create_vault,
+        json!({"provider": "env", "capabilities": ["read"], "workspace_id": null}),
     );
 }
 

@@ -5,6 +5,7 @@ use serde_json::json;
 
 use super::schema::reference;
 use crate::access::Access;
+use crate::decode::Decode;
 use crate::{PROTOCOL_VERSION, VERSION_HEADER};
 
 /// A method of a path.
@@ -34,6 +35,8 @@ pub struct Operation {
     pub on_request: &'static [&'static str],
     /// What it asks of its caller.
     pub access: Access,
+    /// Reads the request that the engine carries out; none where the operation is no such request, or takes bytes.
+    pub decode: Option<Decode>,
 }
 
 /// What an operation takes.
@@ -90,6 +93,7 @@ impl Operation {
             media_type: "application/json",
             on_request: &[],
             access,
+            decode: None,
         }
     }
 
@@ -110,6 +114,11 @@ impl Operation {
 
     pub(super) const fn takes(mut self, body: Body) -> Self {
         self.body = body;
+        self
+    }
+
+    pub(super) const fn decodes(mut self, decode: Decode) -> Self {
+        self.decode = Some(decode);
         self
     }
 

@@ -1,8 +1,9 @@
-//! Every operation: its method and path, what it takes and what it gives.
+//! Every operation: its method and path, what it asks of its caller, what it takes, how that is read, what it gives.
 
 use super::operation::{Body::*, Gives::*, Operation};
 use crate::access::Place::*;
 use crate::access::{PUBLIC, needs, needs_one_of};
+use crate::decode;
 use crate::receipt::{MEDIA_TYPE, MEDIA_TYPE_CBOR};
 use domain::ResourceKind;
 
@@ -110,6 +111,7 @@ pub(super) const OPERATIONS: &[Operation] = &[
         ),
     )
     .takes(Required("CreatePersonaRequest"))
+    .decodes(decode::create_persona)
     .with_status(201),
     Operation::new(
         "get",
@@ -130,7 +132,8 @@ pub(super) const OPERATIONS: &[Operation] = &[
             Every("personas:write for all workspaces"),
         ),
     )
-    .takes(Required("UpdatePersonaRequest")),
+    .takes(Required("UpdatePersonaRequest"))
+    .decodes(decode::update_persona),
     Operation::new(
         "get",
         "/v1/workspaces",
@@ -152,6 +155,7 @@ pub(super) const OPERATIONS: &[Operation] = &[
         ),
     )
     .takes(Required("CreateWorkspaceRequest"))
+    .decodes(decode::create_workspace)
     .with_status(201),
     Operation::new(
         "get",
@@ -169,7 +173,8 @@ pub(super) const OPERATIONS: &[Operation] = &[
         Json("Workspace"),
         needs(&["workspaces:write"], InPath(ResourceKind::Workspace)),
     )
-    .takes(Optional("UpdateWorkspaceRequest")),
+    .takes(Optional("UpdateWorkspaceRequest"))
+    .decodes(decode::update_workspace),
     Operation::new(
         "get",
         "/v1/workspaces/{workspace_id}/files",
@@ -207,6 +212,7 @@ pub(super) const OPERATIONS: &[Operation] = &[
         needs(&["sessions:write"], InBody),
     )
     .takes(Optional("CreateSessionRequest"))
+    .decodes(decode::create_session)
     .with_status(201),
     Operation::new(
         "get",
@@ -224,7 +230,8 @@ pub(super) const OPERATIONS: &[Operation] = &[
         Json("Session"),
         needs(&["sessions:write"], InPath(ResourceKind::Session)),
     )
-    .takes(Optional("UpdateSessionRequest")),
+    .takes(Optional("UpdateSessionRequest"))
+    .decodes(decode::update_session),
     Operation::new(
         "post",
         "/v1/sessions/{session_id}/close",
@@ -233,7 +240,8 @@ pub(super) const OPERATIONS: &[Operation] = &[
         Json("Session"),
         needs(&["sessions:write"], InPath(ResourceKind::Session)),
     )
-    .takes(Optional("JsonObject")),
+    .takes(Optional("JsonObject"))
+    .decodes(decode::close_session),
     Operation::new(
         "get",
         "/v1/sessions/{session_id}/live-clients",
@@ -287,6 +295,7 @@ pub(super) const OPERATIONS: &[Operation] = &[
         needs(&["sessions:write"], InPath(ResourceKind::Session)),
     )
     .takes(Optional("ForkSessionRequest"))
+    .decodes(decode::fork_session)
     .with_status(201),
     Operation::new(
         "post",
@@ -296,7 +305,8 @@ pub(super) const OPERATIONS: &[Operation] = &[
         Json("TruncateSessionResponse"),
         needs(&["sessions:write"], InPath(ResourceKind::Session)),
     )
-    .takes(Required("TruncateSessionRequest")),
+    .takes(Required("TruncateSessionRequest"))
+    .decodes(decode::truncate_session),
     Operation::new(
         "get",
         "/v1/sessions/{session_id}/messages",
@@ -315,6 +325,7 @@ pub(super) const OPERATIONS: &[Operation] = &[
         needs(&["sessions:write"], InPath(ResourceKind::Session)),
     )
     .takes(Required("AppendMessageRequest"))
+    .decodes(decode::append_message)
     .with_status(201),
     Operation::new(
         "get",
@@ -334,6 +345,7 @@ pub(super) const OPERATIONS: &[Operation] = &[
         needs(&["tasks:write"], InPath(ResourceKind::Session)),
     )
     .takes(Required("SubmitTaskRequest"))
+    .decodes(decode::submit_task)
     .with_status(202),
     Operation::new(
         "get",
@@ -353,6 +365,7 @@ pub(super) const OPERATIONS: &[Operation] = &[
         needs(&["sessions:write"], InPath(ResourceKind::Session)),
     )
     .takes(Required("CreateBranchRequest"))
+    .decodes(decode::create_branch)
     .with_status(201),
     Operation::new(
         "get",
@@ -390,6 +403,7 @@ pub(super) const OPERATIONS: &[Operation] = &[
         needs(&["tasks:write"], InBody),
     )
     .takes(Required("SubmitTaskRequest"))
+    .decodes(decode::submit_task)
     .with_status(202),
     Operation::new(
         "get",
@@ -407,7 +421,8 @@ pub(super) const OPERATIONS: &[Operation] = &[
         Json("Task"),
         needs(&["tasks:write"], InPath(ResourceKind::Task)),
     )
-    .takes(Optional("CancelTaskRequest")),
+    .takes(Optional("CancelTaskRequest"))
+    .decodes(decode::cancel_task),
     Operation::new(
         "get",
         "/v1/permission-requests",
@@ -437,7 +452,8 @@ pub(super) const OPERATIONS: &[Operation] = &[
             InPath(ResourceKind::Permission),
         ),
     )
-    .takes(Required("PermissionResponseRequest")),
+    .takes(Required("PermissionResponseRequest"))
+    .decodes(decode::respond_permission),
     Operation::new(
         "get",
         "/v1/permissions/policy",
@@ -518,6 +534,7 @@ pub(super) const OPERATIONS: &[Operation] = &[
         ),
     )
     .takes(Optional("ReplayTaskRequest"))
+    .decodes(decode::replay_session)
     .with_status(202),
     Operation::new(
         "post",
@@ -528,6 +545,7 @@ pub(super) const OPERATIONS: &[Operation] = &[
         needs(&["tasks:write"], InPath(ResourceKind::Task)),
     )
     .takes(Optional("ReplayTaskRequest"))
+    .decodes(decode::replay_task)
     .with_status(202),
     Operation::new(
         "post",
@@ -541,6 +559,7 @@ pub(super) const OPERATIONS: &[Operation] = &[
         ),
     )
     .takes(Required("AppendTaskMessageRequest"))
+    .decodes(decode::task_message)
     .with_status(201)
     .or_status(&[200]),
     Operation::new(
@@ -604,6 +623,7 @@ pub(super) const OPERATIONS: &[Operation] = &[
         needs(&["artifacts:write"], InBody),
     )
     .takes(Required("RegisterArtifactRequest"))
+    .decodes(decode::register_artifact)
     .with_status(201),
     Operation::new(
         "get",
@@ -754,6 +774,7 @@ pub(super) const OPERATIONS: &[Operation] = &[
         needs(&["vaults:write"], InBody),
     )
     .takes(Required("CreateVaultRequest"))
+    .decodes(decode::create_vault)
     .with_status(201),
     Operation::new(
         "get",

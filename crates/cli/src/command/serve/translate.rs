@@ -7,7 +7,7 @@ use engine::Limits;
 use serde_json::{Map, Value};
 use server::{Config, Connector, RateLimit, Tls};
 
-use crate::config::{self, CardObject, ConnectorStatus, Settings};
+use crate::config::{self, CardObject, Settings};
 use crate::exit::{OrHint, Problem};
 
 /// Returns the server's side of the settings.
@@ -92,17 +92,10 @@ fn connector(connector: &config::Connector) -> anyhow::Result<Connector> {
             .into()),
         }
     };
-    let status = match connector.status {
-        ConnectorStatus::Active => "ACTIVE",
-        ConnectorStatus::Paused => "PAUSED",
-        ConnectorStatus::Failed => "FAILED",
-        ConnectorStatus::Disabled => "DISABLED",
-    };
     Ok(Connector {
         id: connector.id.clone(),
         provider: connector.provider.clone(),
         workspace_id: connector.workspace_id.clone(),
-        status: status.to_owned(),
         event_kinds: connector.event_kinds.clone(),
         dedupe_policy: object(&connector.dedupe_policy)?,
         webhook: object(&connector.webhook)?,

@@ -254,9 +254,11 @@ impl Model {
         Order::CreateWorkspace(CreateWorkspace {
             id: WorkspaceId::from_body(&body),
             branch_id: BranchId::from_body(&body),
-            name: format!("workspace {body}"),
-            root: "/".to_owned(),
-            metadata: Map::new(),
+            new: domain::NewWorkspace {
+                name: format!("workspace {body}"),
+                root: "/".to_owned(),
+                metadata: Map::new(),
+            },
         })
     }
 
@@ -357,26 +359,30 @@ impl Model {
                 let session = self.pick(ResourceKind::Session, which)?;
                 Some(Order::CreateBranch(CreateBranch {
                     id: BranchId::from_body(&self.body()),
-                    session_id: SessionId::parse(&session).ok()?,
-                    kind: BranchKind::Session,
-                    base_ref: "here".to_owned(),
-                    parent_branch_id: None,
-                    task_id: task,
-                    metadata: Map::new(),
+                    new: domain::NewBranch {
+                        session_id: SessionId::parse(&session).ok()?,
+                        kind: BranchKind::Session,
+                        base_ref: "here".to_owned(),
+                        parent_branch_id: None,
+                        task_id: task,
+                        metadata: Map::new(),
+                    },
                 }))
             }
             14 => {
                 let workspace = self.pick(ResourceKind::Workspace, which)?;
                 Some(Order::CreateVault(CreateVault {
                     id: VaultId::from_body(&self.body()),
-                    workspace_id: if how.is_multiple_of(2) {
-                        None
-                    } else {
-                        WorkspaceId::parse(&workspace).ok()
+                    new: domain::NewVault {
+                        workspace_id: if how.is_multiple_of(2) {
+                            None
+                        } else {
+                            WorkspaceId::parse(&workspace).ok()
+                        },
+                        provider: "none".to_owned(),
+                        capabilities: vec![],
+                        metadata: Map::new(),
                     },
-                    provider: "none".to_owned(),
-                    capabilities: vec![],
-                    metadata: Map::new(),
                 }))
             }
             15 => Some(Order::SealHead(domain::SealHead {
@@ -449,19 +455,22 @@ impl Model {
         let task = self.pick(ResourceKind::Task, which);
         Some(Order::RegisterArtifact(RegisterArtifact {
             id: ArtifactId::from_body(&self.body()),
-            kind: ArtifactKind::File,
-            mime_type: "text/plain".to_owned(),
-            uri: None,
-            visibility: Visibility::Public,
-            sha256: None,
             workspace_id: WorkspaceId::parse(&workspace).ok()?,
-            session_id: session
-                .filter(|_| how % 3 == 1)
-                .and_then(|id| SessionId::parse(&id).ok()),
-            task_id: task
-                .filter(|_| how % 3 == 2)
-                .and_then(|id| TaskId::parse(&id).ok()),
-            metadata: Map::new(),
+            new: domain::NewArtifact {
+                workspace_id: None,
+                kind: ArtifactKind::File,
+                mime_type: "text/plain".to_owned(),
+                uri: None,
+                visibility: Visibility::Public,
+                sha256: None,
+                session_id: session
+                    .filter(|_| how % 3 == 1)
+                    .and_then(|id| SessionId::parse(&id).ok()),
+                task_id: task
+                    .filter(|_| how % 3 == 2)
+                    .and_then(|id| TaskId::parse(&id).ok()),
+                metadata: Map::new(),
+            },
         }))
     }
 }

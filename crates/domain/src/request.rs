@@ -1,31 +1,28 @@
-//! What callers ask for, in plain data. Ids of new resources are made by the engine.
+//! What callers ask for, in plain data.
+//!
+//! Transports decode into [`Request`], the engine takes it: a request exists once. Ids of new resources are made by the
+//! engine, which builds a [`crate::Command`] of it.
 
 use std::sync::Arc;
 
 use canon::{Digest, Map, Value};
-use domain::{
-    ArtifactId, ArtifactKind, BranchId, BranchKind, PermissionId, PersonaChange, PersonaId, Role,
-    SessionId, TaskId, Visibility, WorkspaceId,
+
+use crate::{
+    ArtifactId, ArtifactKind, BranchId, BranchKind, CreatePersona, PermissionId, PersonaChange,
+    PersonaId, Role, SessionId, TaskId, UpdateSession, UpdateWorkspace, Visibility, WorkspaceId,
 };
 
 /// A write.
 #[derive(Debug, Clone, PartialEq)]
 pub enum Request {
     /// Creates a Workspace.
-    CreateWorkspace {
-        /// Display name.
-        name: String,
-        /// Logical root.
-        root: String,
-        /// The caller's own members.
-        metadata: Map<String, Value>,
-    },
+    CreateWorkspace(NewWorkspace),
     /// Changes a Workspace.
-    UpdateWorkspace(domain::UpdateWorkspace),
+    UpdateWorkspace(UpdateWorkspace),
     /// Creates a Session.
     CreateSession(NewSession),
     /// Changes a Session.
-    UpdateSession(domain::UpdateSession),
+    UpdateSession(UpdateSession),
     /// Closes a Session.
     CloseSession(SessionId),
     /// Forks a Session.
@@ -96,20 +93,7 @@ pub enum Request {
         remarks: Map<String, Value>,
     },
     /// Creates a Branch.
-    CreateBranch {
-        /// The Session.
-        session_id: SessionId,
-        /// What it branches.
-        kind: BranchKind,
-        /// What it starts from.
-        base_ref: String,
-        /// The Branch it leaves.
-        parent_branch_id: Option<BranchId>,
-        /// The Task it belongs to.
-        task_id: Option<TaskId>,
-        /// The caller's own members.
-        metadata: Map<String, Value>,
-    },
+    CreateBranch(NewBranch),
     /// Registers an Artifact.
     RegisterArtifact(NewArtifact),
     /// Uploads an Artifact's bytes.
@@ -120,18 +104,9 @@ pub enum Request {
         bytes: Vec<u8>,
     },
     /// Creates a Vault.
-    CreateVault {
-        /// Its Workspace; none for all.
-        workspace_id: Option<WorkspaceId>,
-        /// The backend.
-        provider: String,
-        /// What may be done with its secrets.
-        capabilities: Vec<String>,
-        /// The caller's own members.
-        metadata: Map<String, Value>,
-    },
+    CreateVault(NewVault),
     /// Defines a Persona.
-    CreatePersona(Box<domain::CreatePersona>),
+    CreatePersona(Box<CreatePersona>),
     /// Changes a Persona.
     UpdatePersona {
         /// The Persona.
@@ -141,18 +116,60 @@ pub enum Request {
     },
 }
 
-/// A Message to be.
+impl Request {
+    /// Returns the scopes that are all needed; none where they depend on what the answer is to. The row of the operation
+    /// says the same, so that they can be asked for before a body is read.
+    pub fn scopes(&self) -> &'static [&'static str] {
+        match self {
+            Request::CreateWorkspace(_) | Request::UpdateWorkspace(_) => &["workspaces:write"],
+            Request::CreateSession(_)
+            | Request::UpdateSession(_)
+            | Request::CloseSession(_)
+            | Request::ForkSession { .. }
+            | Request::TruncateSession { .. }
+            | Request::AppendMessage { .. }
+            | Request::CreateBranch(_) => &["sessions:write"],
+            Request::SubmitTask(_) | Request::ReplayTask(_) | Request::CancelTask { .. } => {
+                &["tasks:write"]
+            }
+            Request::ReplaySession(_) => &["tasks:write", "sessions:write"],
+            Request::SendTaskMessage { kind, .. } => match kind {
+                TaskMessageKind::Input | TaskMessageKind::Interrupt => &["tasks:write"],
+                TaskMessageKind::ToolConfirmation => &["approvals:write"],
+            },
+            Request::RespondPermission { .. } => &[],
+            // Only administrators are given this one: `*:write` does not hold it.
+            Request::ImportTask { .. } => &["tasks:import"],
+            Request::RegisterArtifact(_) | Request::UploadContent { .. } => &["artifacts:write"],
+            Request::CreateVault(_) => &["vaults:write"],
+            Request::CreatePersona(_) | Request::UpdatePersona { .. } => &["personas:write"],
+        }
+    }
+}
+
+/// A new Workspace.
+#[derive(Debug, Clone, PartialEq)]
+pub struct NewWorkspace {
+    /// Display name.
+    pub name: String,
+    /// Logical root.
+    pub root: String,
+    /// The caller's own members.
+    pub metadata: Map<String, Value>,
+}
+
+/// A new Message.
 #[derive(Debug, Clone, PartialEq)]
 pub struct MessageSpec {
     /// Who speaks.
     pub role: Role,
-    /// Parts as [`domain::check_parts`] returned them.
+    /// Parts as [`crate::check_parts`] returned them.
     pub parts: Vec<Value>,
     /// The caller's own members.
     pub metadata: Map<String, Value>,
 }
 
-/// A Session to be.
+/// A new Session.
 #[derive(Debug, Clone, PartialEq)]
 pub struct NewSession {
     /// Its Workspace; the local one when none is given.
@@ -169,7 +186,7 @@ pub struct NewSession {
     pub metadata: Map<String, Value>,
 }
 
-/// A Task to be.
+/// A new Task.
 #[derive(Debug, Clone, PartialEq)]
 pub struct NewTask {
     /// Its Session.
@@ -188,7 +205,7 @@ pub struct NewTask {
     pub metadata: Map<String, Value>,
 }
 
-/// A replay to be.
+/// A new replay of a Task.
 #[derive(Debug, Clone, PartialEq)]
 pub struct ReplayTask {
     /// The Task to replay.
@@ -201,7 +218,7 @@ pub struct ReplayTask {
     pub session_id: Option<SessionId>,
 }
 
-/// A replay of a Session to be.
+/// A new replay of a Session.
 #[derive(Debug, Clone, PartialEq)]
 pub struct ReplaySession {
     /// The Session to replay.
@@ -212,7 +229,7 @@ pub struct ReplaySession {
     pub conformance: bool,
 }
 
-/// The input of a Task to be.
+/// The input of a new Task.
 #[derive(Debug, Clone, PartialEq)]
 pub enum InputSpec {
     /// A Message.
@@ -232,7 +249,7 @@ pub enum TaskMessageKind {
     ToolConfirmation,
 }
 
-/// An Artifact to be.
+/// A new Artifact.
 #[derive(Debug, Clone, PartialEq)]
 pub struct NewArtifact {
     /// What it is.
@@ -251,6 +268,36 @@ pub struct NewArtifact {
     pub session_id: Option<SessionId>,
     /// Its Task.
     pub task_id: Option<TaskId>,
+    /// The caller's own members.
+    pub metadata: Map<String, Value>,
+}
+
+/// A new Branch.
+#[derive(Debug, Clone, PartialEq)]
+pub struct NewBranch {
+    /// The Session it belongs to.
+    pub session_id: SessionId,
+    /// What it branches.
+    pub kind: BranchKind,
+    /// What it starts from.
+    pub base_ref: String,
+    /// The Branch it leaves; the Workspace's default Branch when none is given.
+    pub parent_branch_id: Option<BranchId>,
+    /// The Task it belongs to.
+    pub task_id: Option<TaskId>,
+    /// The caller's own members.
+    pub metadata: Map<String, Value>,
+}
+
+/// A new Vault.
+#[derive(Debug, Clone, PartialEq)]
+pub struct NewVault {
+    /// Its Workspace; none for all.
+    pub workspace_id: Option<WorkspaceId>,
+    /// The backend.
+    pub provider: String,
+    /// What may be done with its secrets.
+    pub capabilities: Vec<String>,
     /// The caller's own members.
     pub metadata: Map<String, Value>,
 }
