@@ -308,8 +308,8 @@ pub fn things_are_listed_by_whatever_they_are_linked_to<S: Subject>(make: impl F
                 "{scope:?}"
             );
             if let [first, second] = expected[..] {
-                assert_eq!(list(Position::START, 1), [first.clone()]);
-                assert_eq!(list(first.key, 9), [second.clone()]);
+                assert_eq!(list(Position::START, 1), std::slice::from_ref(first));
+                assert_eq!(list(first.key, 9), std::slice::from_ref(second));
             }
             let newest = NewestQuery {
                 kind: ResourceKind::Session,
