@@ -22,7 +22,7 @@ const EDGES: &[(&str, &[&str])] = &[
     ("sidecar", &["canon"]),
     ("contracts", &["canon", "domain"]),
     ("wire", &["canon", "domain"]),
-    ("runs", &["canon", "domain", "receipts"]),
+    ("runs", &["canon", "contracts", "domain", "receipts"]),
     ("engine", &["canon", "domain", "receipts", "runs"]),
     ("effects", &["canon", "domain", "engine", "runs"]),
     ("store", &["canon", "domain", "engine", "receipts"]),

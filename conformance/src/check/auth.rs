@@ -297,5 +297,5 @@ async fn streams(wire: &Wire) -> Checked {
             .is_some_and(|data| !data.is_empty())
     });
     need(!leaked, "no events of a foreign session", events.found())?;
-    all_but("WebSocket")
+    all_but("WebSocket, and a key that is revoked while its stream is open")
 }

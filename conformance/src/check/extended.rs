@@ -93,7 +93,7 @@ async fn secrets(wire: &Wire) -> Checked {
     if (200..300).contains(&stored.status) {
         Ok(())
     } else {
-        all_but("a stored value: the server takes none")
+        all_but("a stored value: a vault that is made over the API takes none")
     }
 }
 

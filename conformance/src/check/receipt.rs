@@ -401,6 +401,22 @@ async fn tampered(wire: &Wire) -> Checked {
             show(&verdict),
         )?;
     }
+    // A changed fact under a hash of its own, and nobody who vouches for it.
+    let mut forged = proof.bare.clone();
+    if let Some(Value::Object(lifecycle)) = forged.get_mut("lifecycle") {
+        lifecycle.insert("final_state".to_owned(), json!("FAILED"));
+    }
+    forged.insert("signatures".to_owned(), json!([]));
+    let hash = computed(&forged)?;
+    if let Some(Value::Object(chain)) = forged.get_mut("chain") {
+        chain.insert("receipt_hash".to_owned(), json!(hash));
+    }
+    let verdict = wire.judge(&Value::Object(forged)).await?;
+    need(
+        !signed || at(&verdict, "valid") == &json!(false),
+        "an unsigned forgery of a signed receipt not valid",
+        show(&verdict),
+    )?;
     included(wire, &proof).await?;
     if signed {
         Ok(())

@@ -338,8 +338,35 @@ async fn close(wire: &Wire) -> Checked {
     wire.post(format!("/v1/sessions/{session}/tasks"), &task_body(None))
         .send()
         .await?
-        .refused(409, "conflict")
-        .map(drop)
+        .refused(409, "conflict")?;
+    // Whatever else would change the conversation or add to it.
+    for (path, body) in [
+        (
+            format!("/v1/sessions/{session}/truncate"),
+            json!({"keep_first": 0}),
+        ),
+        (
+            format!("/v1/sessions/{session}/branches"),
+            json!({"kind": "session", "base_ref": session}),
+        ),
+        (
+            "/v1/artifacts".to_owned(),
+            json!({"kind": "other", "mime_type": "text/plain", "visibility": "public", "session_id": session}),
+        ),
+    ] {
+        wire.post(path, &body)
+            .send()
+            .await?
+            .refused(409, "conflict")?;
+    }
+    wire.patch(
+        format!("/v1/sessions/{session}"),
+        &json!({"metadata": {"late": true}}),
+    )
+    .send()
+    .await?
+    .refused(409, "conflict")
+    .map(drop)
 }
 
 async fn initial(wire: &Wire) -> Checked {

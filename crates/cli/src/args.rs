@@ -3,24 +3,28 @@
 //! Owns names, flags, help and examples. Decides nothing: commands read these values.
 
 use std::path::PathBuf;
+use std::time::{SystemTime, UNIX_EPOCH};
 
 use clap::{Args, Parser, Subcommand};
+use domain::Timestamp;
 
-use crate::command::{diff, log, replay};
+use crate::command::{about, approvals, artifact, diff, log, replay, session};
 use crate::{contracts, persona, receipt, sidecar, vault};
 
-/// The flight recorder for AI agents: run them under contract, replay any run, prove what happened.
+/// The flight recorder for AI agents: run them on record, replay any run, prove what happened.
 #[derive(Debug, Parser)]
 #[command(
     name = "reprise",
     version,
-    disable_help_subcommand = true,
     after_help = "Exit codes: 0 yes, 1 the answer is no, 2 wrong usage or a fault.\n\n\
         Examples:\n  reprise demo                         the tour, nothing to configure\n  \
         reprise serve                        a server on 127.0.0.1:8080, data in ./reprise-data\n  \
         reprise task submit 'Hello' --watch  a task, followed until it ends"
 )]
 pub(crate) struct Cli {
+    /// Print only what was asked for: no advice, and of a task only its id
+    #[arg(long, short, global = true)]
+    pub(crate) quiet: bool,
     #[command(subcommand)]
     pub(crate) command: Command,
 }
@@ -38,6 +42,15 @@ pub(crate) enum Command {
     /// Submit tasks, follow them, answer and cancel them
     #[command(subcommand)]
     Task(TaskCommand),
+    /// See what waits for a decision, and decide it
+    #[command(subcommand)]
+    Approvals(approvals::Command),
+    /// List and show sessions
+    #[command(subcommand)]
+    Session(session::Command),
+    /// List, read and store artifacts
+    #[command(subcommand)]
+    Artifact(artifact::Command),
     /// Run a finished task again from its record, exactly or with answers changed
     #[command(after_help = replay::EXAMPLES)]
     Replay(replay::ReplayArgs),
@@ -70,10 +83,14 @@ pub(crate) enum Command {
     /// Replay blocks: capture a run, verify its inputs, run it again
     Sidecar(sidecar::Args),
     /// Check a report's replay block (the same as `sidecar verify`)
-    #[command(after_help = sidecar::VERIFY_EXAMPLES)]
+    #[command(after_help = sidecar::VERIFY_EXAMPLES, hide = true)]
     VerifyReplay(sidecar::VerifyArgs),
     /// Check a server's protocol conformance
     Conformance(ConformanceArgs),
+    /// Write what a shell needs to complete commands
+    Completions(about::CompletionsArgs),
+    /// Write the manual
+    Man(about::ManArgs),
 }
 
 /// `reprise demo`
@@ -113,6 +130,9 @@ pub(crate) struct ServeArgs {
     /// Print every setting with its default and exit
     #[arg(long)]
     pub(crate) print_config: bool,
+    /// Read the configuration, say what is wrong with it, and exit
+    #[arg(long, conflicts_with = "print_config")]
+    pub(crate) check_config: bool,
     /// Listen without TLS on an address that other machines can reach
     #[arg(long)]
     pub(crate) allow_plain_http: bool,
@@ -171,6 +191,9 @@ pub(crate) struct KeyGrantArgs {
     pub(crate) id: String,
     /// What it may do from now on
     pub(crate) scope: String,
+    /// Print JSON
+    #[arg(long)]
+    pub(crate) json: bool,
     #[command(flatten)]
     pub(crate) data: DataArgs,
 }
@@ -190,6 +213,9 @@ pub(crate) struct KeyCreateArgs {
     /// It may read everything and write nothing
     #[arg(long, conflicts_with = "scope")]
     pub(crate) read_only: bool,
+    /// Print JSON, the key in its member `key`
+    #[arg(long)]
+    pub(crate) json: bool,
     #[command(flatten)]
     pub(crate) data: DataArgs,
 }
@@ -209,6 +235,9 @@ pub(crate) struct KeyListArgs {
 pub(crate) struct KeyRevokeArgs {
     /// The id that `reprise key list` shows
     pub(crate) id: String,
+    /// Print JSON
+    #[arg(long)]
+    pub(crate) json: bool,
     #[command(flatten)]
     pub(crate) data: DataArgs,
 }
@@ -255,9 +284,18 @@ pub(crate) enum TaskCommand {
     /// Show a task
     #[command(after_help = "Example:\n  reprise task get task_0123 --json")]
     Get(TaskGetArgs),
-    /// List tasks, oldest first
+    /// Show a run: what was asked, every model request and answer, every tool call and decision, the end
     #[command(
-        after_help = "Examples:\n  reprise task list\n  reprise task list --session session_0123 --limit 10 --json"
+        after_help = "Requests are put together from the record, and each says whether it has the recorded digest.\n\
+        Exit 1 when one does not. With a file nothing but the file is read.\n\n\
+        Examples:\n  reprise task show task_0123\n  reprise task show task_0123 --step 3\n  \
+        reprise task show run.bundle --json\n  reprise task show task_0123 --step 3 --raw"
+    )]
+    Show(TaskShowArgs),
+    /// List tasks, newest first
+    #[command(
+        after_help = "Examples:\n  reprise task list\n  reprise task list --status failed --since 1h --persona reviewer\n  \
+        reprise task list --metadata ticket=OPS-7\n  reprise task list --session session_0123 -n 10 --json"
     )]
     List(TaskListArgs),
     /// Follow a task until it ends, one line per event; exit 0 only if it completed
@@ -278,6 +316,13 @@ pub(crate) enum TaskCommand {
         Examples:\n  reprise task export task_0123 run.bundle\n  reprise replay --bundle run.bundle"
     )]
     Export(TaskExportArgs),
+    /// Take up a task that failed for a passing reason, live, from its last checkpoint
+    #[command(
+        after_help = "A new task, linked to the old one. What has a result on record is served from there and never done again;\n\
+        only what failed is asked again, and what comes after it. Costs money and has side effects as any run has.\n\n\
+        Examples:\n  reprise task retry task_0123 --watch\n  reprise task retry task_0123 --reason 'the provider is back'"
+    )]
+    Retry(TaskRetryArgs),
     /// Cancel a task
     #[command(after_help = "Example:\n  reprise task cancel task_0123 --reason 'no longer needed'")]
     Cancel(TaskCancelArgs),
@@ -332,6 +377,27 @@ pub(crate) struct TaskGetArgs {
     pub(crate) connection: Connection,
 }
 
+/// `reprise task show`
+#[derive(Debug, Args)]
+pub(crate) struct TaskShowArgs {
+    /// The task, or a file that `reprise task export` wrote
+    pub(crate) task: String,
+    /// Only this step, with everything that is known of it
+    #[arg(long, value_name = "N", value_parser = positive)]
+    pub(crate) step: Option<usize>,
+    /// Print the stored bytes of the events instead, each after its digest
+    #[arg(long, conflicts_with = "json")]
+    pub(crate) raw: bool,
+    /// Print JSON
+    #[arg(long)]
+    pub(crate) json: bool,
+    /// Write to the terminal and not into a pager
+    #[arg(long)]
+    pub(crate) no_pager: bool,
+    #[command(flatten)]
+    pub(crate) connection: Connection,
+}
+
 /// `reprise task list`
 #[derive(Debug, Args)]
 pub(crate) struct TaskListArgs {
@@ -341,8 +407,29 @@ pub(crate) struct TaskListArgs {
     /// Only tasks of this workspace
     #[arg(long, value_name = "ID")]
     pub(crate) workspace: Option<String>,
+    /// Only those in this state, such as failed or input_required; several separated by commas
+    #[arg(long, value_name = "STATUS")]
+    pub(crate) status: Option<String>,
+    /// Only those of this persona: its id, its name (the version defined last), or NAME@VERSION
+    #[arg(long, value_name = "PERSONA")]
+    pub(crate) persona: Option<String>,
+    /// Only those of this workflow
+    #[arg(long, value_name = "NAME")]
+    pub(crate) workflow: Option<String>,
+    /// Only those created since: 30m, 1h, 2d, or a time such as 2026-04-25T12:00:00Z
+    #[arg(long, value_name = "TIME", value_parser = since)]
+    pub(crate) since: Option<String>,
+    /// Only those whose metadata has this; repeat for more
+    #[arg(long, value_name = "K=V", value_parser = key_value)]
+    pub(crate) metadata: Vec<(String, String)>,
+    /// Leave out replays
+    #[arg(long)]
+    pub(crate) no_replays: bool,
+    /// The oldest first
+    #[arg(long)]
+    pub(crate) oldest: bool,
     /// Maximum number of tasks to list
-    #[arg(long, value_name = "N", default_value_t = 50, value_parser = clap::value_parser!(u32).range(1..=100_000))]
+    #[arg(long, short = 'n', value_name = "N", default_value_t = 50, value_parser = clap::value_parser!(u32).range(1..=100_000))]
     pub(crate) limit: u32,
     /// Print JSON
     #[arg(long)]
@@ -382,6 +469,27 @@ pub(crate) struct TaskExportArgs {
     pub(crate) id: String,
     /// The file to write; it must not exist. `-` for stdout
     pub(crate) out: PathBuf,
+    /// Print JSON about what was written
+    #[arg(long)]
+    pub(crate) json: bool,
+    #[command(flatten)]
+    pub(crate) connection: Connection,
+}
+
+/// `reprise task retry`
+#[derive(Debug, Args)]
+pub(crate) struct TaskRetryArgs {
+    /// The task that failed
+    pub(crate) id: String,
+    /// Why
+    #[arg(long, value_name = "TEXT")]
+    pub(crate) reason: Option<String>,
+    /// Follow the new task until it ends
+    #[arg(long)]
+    pub(crate) watch: bool,
+    /// Print JSON
+    #[arg(long)]
+    pub(crate) json: bool,
     #[command(flatten)]
     pub(crate) connection: Connection,
 }
@@ -389,8 +497,9 @@ pub(crate) struct TaskExportArgs {
 /// `reprise task cancel`
 #[derive(Debug, Args)]
 pub(crate) struct TaskCancelArgs {
-    /// The task
-    pub(crate) id: String,
+    /// The task; name more to cancel several
+    #[arg(required = true, value_name = "ID")]
+    pub(crate) ids: Vec<String>,
     /// Why
     #[arg(long, value_name = "TEXT")]
     pub(crate) reason: Option<String>,
@@ -592,6 +701,36 @@ pub(crate) struct ConformanceArgs {
     /// Print JSON
     #[arg(long)]
     pub(crate) json: bool,
+}
+
+/// Reads a time, or how long ago it was; returns the time as the protocol writes it.
+pub(crate) fn since(text: &str) -> Result<String, String> {
+    if let Ok(time) = Timestamp::parse(text) {
+        return Ok(time.to_string());
+    }
+    let wrong = || "write 30m, 1h, 2d, or a time such as 2026-04-25T12:00:00Z".to_owned();
+    let unit = text.chars().last().ok_or_else(wrong)?;
+    let seconds = match unit {
+        's' => 1,
+        'm' => 60,
+        'h' => 3_600,
+        'd' => 86_400,
+        _ => return Err(wrong()),
+    };
+    let count = text.strip_suffix(unit).unwrap_or_default();
+    let count: i64 = count.parse().map_err(|_| wrong())?;
+    let ago = count.checked_mul(seconds * 1_000_000).ok_or_else(wrong)?;
+    let now = SystemTime::now().duration_since(UNIX_EPOCH);
+    let now = now.ok().and_then(|now| i64::try_from(now.as_micros()).ok());
+    let then = now.and_then(|now| now.checked_sub(ago)).ok_or_else(wrong)?;
+    Ok(Timestamp::from_micros(then.max(0)).to_string())
+}
+
+fn positive(text: &str) -> Result<usize, String> {
+    match text.parse() {
+        Ok(number) if number > 0 => Ok(number),
+        _ => Err("a number from 1".to_owned()),
+    }
 }
 
 pub(crate) fn key_value(text: &str) -> Result<(String, String), String> {

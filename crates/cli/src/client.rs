@@ -27,10 +27,16 @@ pub(crate) const PROTOCOL_VERSION: &str = "agents-protocol-2026-04-25";
 
 /// How long an answer may take.
 const ANSWER_TIMEOUT: Duration = Duration::from_secs(30);
+/// How many bytes of a body a slow connection carries in a second.
+const BYTES_PER_SECOND_MIN: u64 = 512 * 1024;
 /// How long a stream may be silent; a server sends a sign of life every 15 seconds.
 const SILENCE_MAX: Duration = Duration::from_secs(45);
 /// The most bytes of one answer.
 const ANSWER_BYTES_MAX: usize = runs::replay::BUNDLE_BYTES_MAX;
+/// The most items that a server gives at once.
+const PAGE_MAX: usize = 200;
+/// The most pages that are read for one list: a server that always promises more would be asked forever.
+const PAGES_MAX: usize = 10_000;
 /// Waits before a request is repeated.
 const REPEATS: [Duration; 3] = [
     Duration::from_millis(250),
@@ -148,6 +154,35 @@ impl Client {
         self.decode(&bytes)
     }
 
+    /// Reads items of a list, page by page, and whether there are more. A page may be short, or empty, and still name the
+    /// next one: a server looks at so many items for each.
+    pub(crate) async fn list(
+        &self,
+        path: &[&str],
+        query: &[(&str, &str)],
+        wanted: usize,
+    ) -> anyhow::Result<(Vec<Value>, bool)> {
+        let mut items: Vec<Value> = Vec::new();
+        let mut cursor: Option<String> = None;
+        for _ in 0..PAGES_MAX {
+            let left = wanted.saturating_sub(items.len());
+            let limit = left.clamp(1, PAGE_MAX).to_string();
+            let mut query = query.to_vec();
+            query.push(("limit", &limit));
+            query.extend(cursor.iter().map(|cursor| ("cursor", cursor.as_str())));
+            let page = Page::read(&self.get(path, &query).await?)?;
+            items.extend(page.data);
+            let is_stuck = page.next == cursor;
+            cursor = page.next;
+            if cursor.is_none() || is_stuck || items.len() >= wanted {
+                break;
+            }
+        }
+        let more = cursor.is_some() || items.len() > wanted;
+        items.truncate(wanted);
+        Ok((items, more))
+    }
+
     /// Reads a Task.
     pub(crate) async fn task(&self, id: &str) -> anyhow::Result<Task> {
         Task::read(self.get(&["v1", "tasks", id], &[]).await?)
@@ -204,9 +239,13 @@ impl Client {
     async fn call(&self, method: Method, url: Url, sends: Sends<'_>) -> anyhow::Result<Vec<u8>> {
         let mut waits = REPEATS.iter();
         loop {
-            let mut request = self
-                .request(method.clone(), url.clone())
-                .timeout(ANSWER_TIMEOUT);
+            // A large body takes its time, and is not sent again because of that.
+            let size = match &sends {
+                Sends::Bytes(bytes, _) => bytes.len() as u64,
+                Sends::Nothing | Sends::Json(_) => 0,
+            };
+            let patience = ANSWER_TIMEOUT + Duration::from_secs(size / BYTES_PER_SECOND_MIN);
+            let mut request = self.request(method.clone(), url.clone()).timeout(patience);
             request = match &sends {
                 Sends::Nothing => request,
                 Sends::Json(write) => request
@@ -273,6 +312,8 @@ impl Client {
         let cause = cause.to_string();
         let hint = if cause.contains("certificate") {
             "if you trust that server, name its certificate with --ca"
+        } else if cause.contains("InvalidContentType") {
+            "that server speaks plain http: write http:// in --url"
         } else {
             "start a server with `reprise serve`, or name one with `--url`"
         };
@@ -296,6 +337,9 @@ impl Client {
                 let reason = member("/error/details/reason");
                 let problem = if about_personas || param == Some("persona_id") {
                     persona_refusal(code, message, param)
+                } else if reason.is_some_and(|reason| TAMPERED.contains(&reason)) {
+                    let hint = "what was sent is not what its receipt proves: it was changed or damaged; export it again";
+                    Problem::new(refusal_text(code, message, param), hint).answers_no()
                 } else if code == "cursor_expired" && reason.is_some() {
                     record_gone(code, message, reason)
                 } else {
@@ -315,6 +359,15 @@ impl Client {
         }
     }
 }
+
+/// Reasons of a refusal that mean: this is not what was recorded.
+const TAMPERED: [&str; 5] = [
+    "log_mismatch",
+    "log_invalid",
+    "receipt_missing",
+    "receipt_mismatch",
+    "blob_mismatch",
+];
 
 /// Why a stream did not open.
 #[derive(Debug)]
@@ -350,7 +403,7 @@ fn persona_refusal(code: &str, message: &str, param: Option<&str>) -> Problem {
     let text = refusal_text(code, message, param);
     match code {
         "resource_not_found" => {
-            Problem::new(text, "`reprise persona list` shows the personas there are")
+            Problem::new(text, "`reprise persona list` shows the personas there are").answers_no()
         }
         "conflict" => Problem::new(
             text,
@@ -379,11 +432,16 @@ fn where_to_look(message: &str) -> &'static str {
         "checkpoint" => "`reprise replay TASK --list` shows the checkpoints of a task",
         "event" => "`reprise task watch TASK --json` shows the events of a task with their ids",
         "artifact" => {
-            "`GET /v1/artifacts` lists the artifacts that this key may see; \
+            "`reprise artifact list` shows the artifacts that this key may see; \
             a value of your own is given with --override KEY=FILE"
         }
+        "permission_request" => "`reprise approvals list` shows what waits",
+        "workspace" => {
+            "`curl …/v1/workspaces` lists the workspaces that this key may see; there is `workspace_local`"
+        }
+        "path" => "give --url without `/v1` at its end",
         "receipt" => "`reprise receipt show TASK` finds the receipt of a task",
-        "session" => "`reprise task list --json` names the session of each task",
+        "session" => "`reprise session list` shows the sessions that this key may see",
         _ => "`reprise task list` shows the tasks that this key may see",
     }
 }
@@ -399,8 +457,9 @@ fn refusal(code: &str, message: &str, param: Option<&str>) -> Problem {
         "permission_denied" => Problem::new(
             text,
             "use a key with that scope; `reprise key list` shows what each may do",
-        ),
-        "resource_not_found" => Problem::new(text, where_to_look(message)),
+        )
+        .answers_no(),
+        "resource_not_found" => Problem::new(text, where_to_look(message)).answers_no(),
         "unsupported_protocol_version" => Problem::new(
             text,
             format!("this program speaks `{PROTOCOL_VERSION}`: use a server that does"),
@@ -472,19 +531,19 @@ mod tests {
     #[test]
     fn refusals_of_state_are_answers_and_the_rest_are_faults() {
         use crate::exit::{Exit, report};
-        let exit = |code: &str| report(&refusal(code, "m", None).into()).1;
+        let exit = |code: &str| report(&refusal(code, "m", None).into(), false).1;
         for code in [
             "conflict",
             "invalid_state_transition",
             "idempotency_key_reused",
             "policy_violation",
+            "permission_denied",
+            "resource_not_found",
         ] {
             assert_eq!(exit(code), Exit::No, "{code}");
         }
         for code in [
             "unauthenticated",
-            "permission_denied",
-            "resource_not_found",
             "invalid_request",
             "internal_error",
             "new_code",

@@ -38,6 +38,7 @@ pub(crate) struct Settings {
     pub(crate) providers: Vec<ProviderConfig>,
     pub(crate) tools: Vec<ToolConfig>,
     pub(crate) mcp_servers: Vec<McpServerConfig>,
+    pub(crate) contracts: Vec<ContractsConfig>,
     pub(crate) host_env: Vec<String>,
     #[serde(skip_serializing_if = "Option::is_none")]
     pub(crate) prices: Option<PriceTable>,
@@ -51,6 +52,19 @@ impl Settings {
     pub(crate) fn retention(&self) -> Option<u32> {
         Some(self.retention_days.0).filter(|days| *days > 0)
     }
+}
+
+/// A set of contracts that personas may name.
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub(crate) struct ContractsConfig {
+    /// The name that personas use.
+    pub(crate) name: String,
+    /// The folder with `<tool>.yaml` for each tool and perhaps `session.yaml`.
+    pub(crate) folder: PathBuf,
+    /// Who the agent is, for policies.
+    #[serde(default)]
+    pub(crate) principal: serde_json::Map<String, serde_json::Value>,
 }
 
 /// What the card calls itself (C-01).
@@ -160,6 +174,7 @@ impl Default for Settings {
             providers: Vec::new(),
             tools: Vec::new(),
             mcp_servers: Vec::new(),
+            contracts: Vec::new(),
             host_env: Vec::new(),
             prices: None,
             log: Log::default(),

@@ -7,6 +7,8 @@ mod files;
 mod pack;
 mod report;
 
+pub(crate) use files::configured;
+
 use std::path::PathBuf;
 
 use clap::{Args, Subcommand, ValueEnum};

@@ -5,11 +5,13 @@
 //! | Code | Meaning |
 //! | --- | --- |
 //! | 0 | it worked, and the answer is yes |
-//! | 1 | it worked, and the answer is no: a task that failed, a log with problems, a refused change |
+//! | 1 | it worked, and the answer is no: a task that failed, a log with problems, and whatever a server refused because it is not there, not allowed or not possible now |
 //! | 2 | wrong usage, or something failed before there was an answer |
 
 use std::fmt;
 use std::process::ExitCode;
+
+use serde_json::json;
 
 /// How the program ends.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -103,17 +105,27 @@ impl<T, E: fmt::Display> OrHint<T> for Result<T, E> {
     }
 }
 
-/// Returns the lines to print and the exit code for an error.
-pub(crate) fn report(error: &anyhow::Error) -> (String, Exit) {
+/// Returns what to print and the exit code for an error: two lines for people, or one JSON document.
+pub(crate) fn report(error: &anyhow::Error, is_json: bool) -> (String, Exit) {
     let message = one_line(&format!("{error:#}"));
-    let (hint, exit) = match error.downcast_ref::<Problem>() {
-        Some(problem) => (problem.hint.as_str(), problem.exit),
+    let (hint, exit, code) = match error.downcast_ref::<Problem>() {
+        Some(problem) => (problem.hint.as_str(), problem.exit, problem.code.as_deref()),
         None => (
             "`reprise --help` lists the commands; each has its own `--help` with examples",
             Exit::Fault,
+            None,
         ),
     };
-    (format!("error: {message}\nhint: {}", one_line(hint)), exit)
+    let hint = one_line(hint);
+    let text = match is_json {
+        true => {
+            let error =
+                json!({"message": message, "hint": hint, "code": code, "exit": exit.code()});
+            json!({"error": error}).to_string()
+        }
+        false => format!("error: {message}\nhint: {hint}"),
+    };
+    (text, exit)
 }
 
 /// Errors may carry words of a server or a file: no line breaks, no control characters.
@@ -129,7 +141,7 @@ mod tests {
     #[test]
     fn an_error_is_one_line_and_a_hint() {
         let error = anyhow::Error::from(Problem::new("it\nbroke\u{1b}[31m", "mend it"));
-        let (text, exit) = report(&error);
+        let (text, exit) = report(&error, false);
         assert_eq!(text, "error: it broke\u{fffd}[31m\nhint: mend it");
         assert_eq!(exit, Exit::Fault);
     }
@@ -137,8 +149,11 @@ mod tests {
     #[test]
     fn a_refusal_is_an_answer() {
         let error = anyhow::Error::from(Problem::new("no", "ask again").answers_no());
-        assert_eq!(report(&error).1.code(), 1);
-        assert_eq!(report(&anyhow::anyhow!("x")).1.code(), 2);
+        assert_eq!(report(&error, false).1.code(), 1);
+        assert_eq!(report(&anyhow::anyhow!("x"), true).1.code(), 2);
+        let told: serde_json::Value = serde_json::from_str(&report(&error, true).0).unwrap();
+        assert_eq!(told["error"]["message"], "no");
+        assert_eq!(told["error"]["exit"], 1);
         assert_eq!(Exit::Ok.code(), 0);
     }
 }

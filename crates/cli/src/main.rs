@@ -30,20 +30,30 @@ fn main() -> ExitCode {
     if let Some(code) = effects::confine::enter_if_asked() {
         return code;
     }
+    let is_json = asks_for_json(std::env::args().skip(1));
     let cli = match Cli::try_parse() {
         Ok(cli) => cli,
-        Err(error) => return usage(&error),
+        Err(error) => return usage(&error, is_json),
     };
+    output::be_quiet(cli.quiet);
     match run(cli.command) {
         Ok(code) => code,
         // Whoever closed the pipe has what he wanted.
         Err(error) if is_broken_pipe(&error) => Exit::Ok.into(),
         Err(error) => {
-            let (text, exit) = exit::report(&error);
-            output::talk(text);
+            let (text, exit) = exit::report(&error, is_json);
+            output::complain(text);
             exit.into()
         }
     }
+}
+
+/// True when a command line asks for JSON: then what goes wrong is told in JSON too, whether or not it can be parsed.
+fn asks_for_json(mut words: impl Iterator<Item = String>) -> bool {
+    words
+        .by_ref()
+        .take_while(|word| word != "--")
+        .any(|word| word == "--json")
 }
 
 fn run(command: Command) -> anyhow::Result<ExitCode> {
@@ -52,6 +62,11 @@ fn run(command: Command) -> anyhow::Result<ExitCode> {
         Command::Serve(args) => wait(command::serve::run(args)),
         Command::Key(key) => wait(command::key::run(key)),
         Command::Task(task) => wait(command::task::run(task)),
+        Command::Approvals(approvals) => wait(command::approvals::run(approvals)),
+        Command::Session(session) => wait(command::session::run(session)),
+        Command::Artifact(artifact) => wait(command::artifact::run(artifact)),
+        Command::Completions(args) => command::about::completions(&args),
+        Command::Man(args) => command::about::man(&args),
         Command::Replay(args) => command::replay::run(&args),
         Command::Diff(args) => command::diff::run(&args),
         Command::Persona(persona) => wait(persona::run(persona)),
@@ -85,7 +100,7 @@ fn wait<T>(future: impl Future<Output = anyhow::Result<T>>) -> anyhow::Result<T>
 }
 
 /// Says what is wrong with the command line in the same two lines as any other error.
-fn usage(error: &clap::Error) -> ExitCode {
+fn usage(error: &clap::Error, is_json: bool) -> ExitCode {
     if matches!(
         error.kind(),
         ErrorKind::DisplayHelp | ErrorKind::DisplayVersion
@@ -110,7 +125,7 @@ fn usage(error: &clap::Error) -> ExitCode {
         error.kind(),
         ErrorKind::DisplayHelpOnMissingArgumentOrSubcommand
     ) {
-        output::talk(text.trim_end());
+        output::complain(text.trim_end());
         return Exit::Fault.into();
     }
     let message = text.split("\n\n").next().unwrap_or_default();
@@ -131,7 +146,7 @@ fn usage(error: &clap::Error) -> ExitCode {
     };
     let hint = format!("{suggestion}{usage}`--help` shows examples");
     let problem = exit::Problem::new(message, hint);
-    let (text, exit) = exit::report(&problem.into());
-    output::talk(text);
+    let (text, exit) = exit::report(&problem.into(), is_json);
+    output::complain(text);
     exit.into()
 }

@@ -4,14 +4,17 @@
 //! server pass through [`printable`], so that no event can drive somebody's terminal.
 
 mod event;
+mod pager;
 
 use std::fmt;
 use std::io::{self, IsTerminal, Write};
+use std::sync::atomic::{AtomicBool, Ordering};
 
 use indicatif::{ProgressBar, ProgressDrawTarget, ProgressStyle};
 use serde_json::Value;
 
-pub(crate) use event::{KIND_WIDTH, event_line};
+pub(crate) use event::{KIND_WIDTH, event_line, is_told_elsewhere};
+pub(crate) use pager::Pager;
 
 /// Where data goes.
 #[derive(Debug)]
@@ -105,9 +108,35 @@ impl Output {
     }
 }
 
-/// Says something to the person at the terminal. That nobody listens is no error.
+/// True when only what was asked for is printed.
+static QUIET: AtomicBool = AtomicBool::new(false);
+
+/// Leaves out what nobody asked for from now on.
+pub(crate) fn be_quiet(quiet: bool) {
+    QUIET.store(quiet, Ordering::Relaxed);
+}
+
+/// True when only what was asked for is printed.
+pub(crate) fn is_quiet() -> bool {
+    QUIET.load(Ordering::Relaxed)
+}
+
+/// Says something to the person at the terminal, unless they want quiet. That nobody listens is no error.
 pub(crate) fn talk(text: impl fmt::Display) {
+    if !is_quiet() {
+        complain(text);
+    }
+}
+
+/// Says what went wrong, whoever wants quiet.
+pub(crate) fn complain(text: impl fmt::Display) {
     let _ = writeln!(io::stderr().lock(), "{text}");
+}
+
+/// Returns how many characters fit into a line: none when the output is not a terminal, where nothing is cut off.
+pub(crate) fn width() -> Option<usize> {
+    let size = console::Term::stdout().size_checked()?;
+    io::stdout().is_terminal().then_some(usize::from(size.1))
 }
 
 /// Replaces control characters.

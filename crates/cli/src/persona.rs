@@ -2,6 +2,7 @@
 
 mod file;
 
+use std::collections::BTreeMap;
 use std::path::PathBuf;
 
 use clap::{Args, Subcommand};
@@ -9,9 +10,9 @@ use domain::PersonaId;
 use serde_json::Value;
 
 use crate::args::Connection;
-use crate::client::{Client, Page, Target, Write, fresh_key};
+use crate::client::{Client, Page, Target, Task, Write, fresh_key};
 use crate::exit::{Exit, Problem};
-use crate::output::{Output, Paint, Table, shorten, talk};
+use crate::output::{Output, Paint, Table, complain, shorten, talk};
 
 const EXAMPLE: &str = "\
 A file, here reviewer.yaml; the same members in TOML or JSON are as good:
@@ -109,6 +110,9 @@ async fn apply(args: ApplyArgs) -> anyhow::Result<Exit> {
     let made = client
         .post(&["v1", "personas"], Write { body, key: &key })
         .await?;
+    for warning in warnings(&client, &made).await {
+        complain(format_args!("warning: {warning}"));
+    }
     let mut out = Output::stdout();
     if args.json {
         out.json(&made)?;
@@ -123,9 +127,71 @@ async fn apply(args: ApplyArgs) -> anyhow::Result<Exit> {
     ))?;
     talk(format_args!(
         "to run it: reprise task submit TEXT --persona {}",
-        shorten(text(&made, "id"), 120)
+        shorten(name, 80)
     ));
     Ok(Exit::Ok)
+}
+
+/// Says which tools and which provider of a persona the server does not have: its tasks would fail one after the other.
+async fn warnings(client: &Client, persona: &Value) -> Vec<String> {
+    let mut warnings = Vec::new();
+    let wanted = persona.get("tools").and_then(Value::as_array);
+    let wanted: Vec<&str> = wanted
+        .into_iter()
+        .flatten()
+        .filter_map(Value::as_str)
+        .collect();
+    if !wanted.is_empty()
+        && let Ok((tools, _)) = client.list(&["v1", "tools"], &[], 10_000).await
+    {
+        let is_there = |name: &str| {
+            let server = name.split(['.', ':']).next().unwrap_or(name);
+            tools.iter().any(|tool| {
+                let known = text(tool, "name");
+                known == name || (known == server && text(tool, "source") == "mcp_server")
+            })
+        };
+        let lacking = wanted.iter().filter(|name| !is_there(name));
+        warnings.extend(lacking.map(|name| {
+            format!(
+                "the server has no tool `{}`: add it to its configuration",
+                shorten(name, 80)
+            )
+        }));
+    }
+    let provider = persona.pointer("/model/provider").and_then(Value::as_str);
+    if let Some(provider) = provider
+        && let Ok(catalog) = client.get(&["v1", "provider-catalog"], &[]).await
+    {
+        let known = catalog.get("providers").and_then(Value::as_array);
+        let mut known = known.into_iter().flatten();
+        if !known.any(|known| text(known, "id") == provider) {
+            warnings.push(format!(
+                "the server has no provider `{}`: add it to its configuration",
+                shorten(provider, 80)
+            ));
+        }
+    }
+    warnings
+}
+
+/// Returns what people call the personas of some tasks, by id, as far as this key may see it.
+pub(crate) async fn names(client: &Client, tasks: &[Task]) -> BTreeMap<String, String> {
+    let mut names = BTreeMap::new();
+    for task in tasks {
+        let Some(id) = task.raw.get("persona_id").and_then(Value::as_str) else {
+            continue;
+        };
+        if names.contains_key(id) {
+            continue;
+        }
+        let name = match client.get(&["v1", "personas", id], &[]).await {
+            Ok(persona) => format!("{}@{}", text(&persona, "name"), text(&persona, "version")),
+            Err(_) => id.to_owned(),
+        };
+        names.insert(id.to_owned(), name);
+    }
+    names
 }
 
 async fn list(args: ListArgs) -> anyhow::Result<Exit> {
@@ -231,6 +297,7 @@ pub(crate) async fn resolve(client: &Client, words: &str) -> anyhow::Result<Stri
             format!("no persona is called `{}`", shorten(words, 80)),
             "`reprise persona list` shows them; `reprise persona apply FILE` defines one",
         )
+        .answers_no()
         .into()),
     }
 }

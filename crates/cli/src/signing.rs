@@ -528,7 +528,7 @@ mod tests {
         for bad in damages {
             std::fs::write(path(home.path()), bad).unwrap();
             let error = authority(home.path(), "abcdefgh").unwrap_err();
-            let (text, _) = crate::exit::report(&error);
+            let (text, _) = crate::exit::report(&error, false);
             assert!(text.contains(FILE), "{text}");
             assert!(text.contains("backup"), "{text}");
             assert_eq!(std::fs::read_to_string(path(home.path())).unwrap(), bad);
@@ -552,7 +552,7 @@ mod tests {
             bad.replace_range(at..=at, other);
             std::fs::write(path(home.path()), &bad).unwrap();
             let error = authority(home.path(), "abcdefgh").unwrap_err();
-            let (text, _) = crate::exit::report(&error);
+            let (text, _) = crate::exit::report(&error, false);
             assert!(text.contains("belongs to another key"), "{text}");
             assert!(text.contains("backup"), "{text}");
             assert!(public_keys(home.path()).is_err());

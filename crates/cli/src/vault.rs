@@ -2,7 +2,7 @@
 //!
 //! A value goes in and never comes out again: there is no command that shows one.
 
-use std::io::Read;
+use std::io::{IsTerminal, Read};
 use std::path::Path;
 
 use clap::{Args, Subcommand};
@@ -11,7 +11,7 @@ use serde_json::json;
 
 use crate::args::DataArgs;
 use crate::exit::{Exit, OrHint, Problem};
-use crate::output::{Output, Table, talk};
+use crate::output::{Output, Table, complain, talk};
 
 /// The folder of the vault in a data directory, and the id under which the API knows it.
 const FOLDER: &str = "vault";
@@ -20,11 +20,11 @@ const ID: &str = "vault_local";
 /// `reprise vault`
 #[derive(Debug, Subcommand)]
 pub(crate) enum Command {
-    /// Keep a secret; its value is read from stdin
+    /// Keep a secret; its value is asked for, or read from stdin
     #[command(
         after_help = "The value never appears in a command line. A line end at its end is not part of it.\n\
         Makes the data directory if there is none yet: a secret can be set before the server's first start.\n\n\
-        Examples:\n  printf %s \"$TOKEN\" | reprise vault set tickets\n  reprise vault set openai < key.txt"
+        Examples:\n  reprise vault set openai\n  printf %s \"$TOKEN\" | reprise vault set tickets\n  reprise vault set openai < key.txt"
     )]
     Set(SetArgs),
     /// List the names and versions of secrets; the values cannot be shown
@@ -41,6 +41,9 @@ pub(crate) struct SetArgs {
     /// Its name, as tools and providers name it
     #[arg(value_name = "NAME")]
     name: String,
+    /// Print JSON
+    #[arg(long)]
+    json: bool,
     #[command(flatten)]
     data: DataArgs,
 }
@@ -61,6 +64,9 @@ pub(crate) struct DeleteArgs {
     /// Its name
     #[arg(value_name = "NAME")]
     name: String,
+    /// Print JSON
+    #[arg(long)]
+    json: bool,
     #[command(flatten)]
     data: DataArgs,
 }
@@ -96,7 +102,10 @@ pub(crate) fn run(command: Command) -> anyhow::Result<Exit> {
                 format_args!("`{}`", args.name),
                 "`reprise vault list` shows what there is",
             )?;
-            talk(format_args!("deleted `{}`", args.name));
+            match args.json {
+                true => Output::stdout().json(&json!({"name": args.name, "deleted": true}))?,
+                false => talk(format_args!("deleted `{}`", args.name)),
+            }
             Ok(Exit::Ok)
         }
     }
@@ -105,10 +114,7 @@ pub(crate) fn run(command: Command) -> anyhow::Result<Exit> {
 fn set(args: &SetArgs) -> anyhow::Result<Exit> {
     let data = &args.data.data;
     let is_new = !data.exists();
-    let mut value = String::new();
-    std::io::stdin()
-        .read_to_string(&mut value)
-        .or_hint("stdin", "a secret is text")?;
+    let value = value_of(&args.name)?;
     let value = value.strip_suffix('\n').unwrap_or(&value);
     let value = value.strip_suffix('\r').unwrap_or(value);
     let vault = open(data)?;
@@ -118,11 +124,35 @@ fn set(args: &SetArgs) -> anyhow::Result<Exit> {
     let kept = vault
         .put(&args.name, &value.into())
         .or_hint(format_args!("`{}`", args.name), "nothing was kept")?;
-    talk(format_args!(
-        "stored `{}`, version {}",
-        kept.name, kept.version
-    ));
+    match args.json {
+        true => Output::stdout().json(&json!({"name": kept.name, "version": kept.version}))?,
+        false => talk(format_args!(
+            "stored `{}`, version {}",
+            kept.name, kept.version
+        )),
+    }
     Ok(Exit::Ok)
+}
+
+/// Asks for a value without showing it where somebody types, and reads it from a pipe elsewhere.
+fn value_of(name: &str) -> anyhow::Result<String> {
+    if std::io::stdin().is_terminal() {
+        complain(format_args!(
+            "value of `{name}`, not shown, ended by Enter:"
+        ));
+        let typed = console::Term::stderr()
+            .read_secure_line()
+            .or_hint("the terminal", "give the value on stdin")?;
+        if typed.is_empty() {
+            return Err(Problem::new("nothing was typed", "nothing was kept").into());
+        }
+        return Ok(typed);
+    }
+    let mut value = String::new();
+    std::io::stdin()
+        .read_to_string(&mut value)
+        .or_hint("stdin", "a secret is text")?;
+    Ok(value)
 }
 
 fn list(args: &ListArgs) -> anyhow::Result<Exit> {
@@ -142,9 +172,9 @@ fn list(args: &ListArgs) -> anyhow::Result<Exit> {
         }
     }
     if args.json {
-        for handle in &kept {
-            output.json(&json!({"name": handle.name, "version": handle.version}))?;
-        }
+        let listed = kept.iter();
+        let listed = listed.map(|one| json!({"name": one.name, "version": one.version}));
+        output.json(&listed.collect())?;
     } else {
         let mut table = Table::new(&["NAME", "VERSION"]);
         for handle in &kept {

@@ -156,6 +156,17 @@ impl Compiled {
         self.tools.get(tool).map(|rules| &rules.contract)
     }
 
+    /// Says whether some rule looks at what the model was sent.
+    pub fn reads_input(&self) -> bool {
+        let mut contracts = self.tools();
+        contracts.any(|contract| !contract.input_invariants.is_empty())
+    }
+
+    /// Says whether the session file limits cost.
+    pub fn limits_cost(&self) -> bool {
+        self.session.limits.cost_max.is_some()
+    }
+
     /// Returns the session file, or its defaults when there is none.
     pub fn session(&self) -> &Session {
         &self.session

@@ -282,6 +282,11 @@ impl Rules {
         }
     }
 
+    /// Says whether some provider or model is refused or warned about.
+    pub fn constrains_providers(&self) -> bool {
+        *self.providers() != ProviderConstraints::default()
+    }
+
     /// Returns the provider constraints in force.
     pub(crate) fn providers(&self) -> &ProviderConstraints {
         let given = self.options.providers.as_ref();

@@ -428,6 +428,7 @@ impl Fold<'_> {
             | Payload::AgentToolUse(_)
             | Payload::AgentToolResult(_)
             | Payload::AgentMemoryRead(_)
+            | Payload::ContractDecided(_)
             | Payload::ToolFailed(_)
             | Payload::MessageDelta(_)
             | Payload::ReplayStarted(_)

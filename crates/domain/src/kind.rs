@@ -199,6 +199,8 @@ pub enum InReceipt {
     Content,
     /// Why the Task failed.
     Failure,
+    /// What contracts decided about tool calls.
+    Governance,
 }
 
 /// What a worker that takes over a Task needs of an event.
@@ -360,6 +362,7 @@ kinds! {
     TreeHeadCosigned           "vendor.tree_head_cosigned"    TreeHeadCosigned   Passive          Payload     Digest      Unneeded  Header     None     None;
     TaskImported               "vendor.task_imported"         TaskImported       Passive          Payload     Digest      Unneeded  Header     Bundle   None;
     ReceiptImported            "vendor.receipt_imported"      Receipt            Passive          Payload     Digest      Unneeded  Receipt    Receipt  None;
+    ContractDecided            "vendor.contract_decided"      Open               Caused           Payload     Governance  Unneeded  Header     None     None;
     PersonaCreated             "vendor.persona_created"       Persona            Passive          Payload     Digest      Unneeded  Header     None     None;
     PersonaUpdated             "vendor.persona_updated"       Persona            Passive          Payload     Digest      Unneeded  Header     None     None;
 }

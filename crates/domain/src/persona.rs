@@ -5,7 +5,7 @@
 //!
 //! Members that say nothing are not written: a member added later then changes no digest of what is stored already.
 
-use canon::{Map, Value};
+use canon::{Digest, Map, Value};
 use serde::{Deserialize, Serialize};
 
 use crate::PersonaId;
@@ -140,6 +140,9 @@ pub struct PersonaSpec {
     /// True when its Tasks are not to be replayed.
     #[serde(default, skip_serializing_if = "std::ops::Not::not")]
     pub forbids_replay: bool,
+    /// The contracts that its tool calls are judged by: the name of a set in the server's configuration.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub contracts: Option<String>,
 }
 
 const fn no_memory() -> PersonaMemory {
@@ -239,6 +242,37 @@ pub struct PersonaSnapshot {
     /// True when its Tasks are not to be replayed.
     #[serde(default, skip_serializing_if = "std::ops::Not::not")]
     pub forbids_replay: bool,
+    /// The contracts that its tool calls are judged by, as they were then.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub contracts: Option<ContractTexts>,
+}
+
+/// A set of contracts with its texts, so that a run can be judged again without the server's configuration.
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct ContractTexts {
+    /// Its name in the server's configuration.
+    pub name: String,
+    /// The digest of the compiled set.
+    pub sha256: Digest,
+    /// The contracts.
+    pub files: Vec<ContractText>,
+    /// The session file, if there is one.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub session: Option<ContractText>,
+    /// Who the agent is, for policies.
+    #[serde(default, skip_serializing_if = "Map::is_empty")]
+    pub principal: Map<String, Value>,
+}
+
+/// A file of a set of contracts.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct ContractText {
+    /// The name that findings and decisions show.
+    pub file: String,
+    /// Its text.
+    pub text: String,
 }
 
 /// What the document of a Task holds of the Persona it runs under: the rest is in `task.submitted`.
@@ -262,8 +296,8 @@ impl TaskPersona {
 }
 
 impl PersonaSpec {
-    /// Returns what a Task of this Persona runs under.
-    pub fn snapshot(&self, id: PersonaId) -> PersonaSnapshot {
+    /// Returns what a Task of this Persona runs under. The contracts are those that its name means now.
+    pub fn snapshot(&self, id: PersonaId, contracts: Option<ContractTexts>) -> PersonaSnapshot {
         PersonaSnapshot {
             id,
             name: self.name.clone(),
@@ -277,6 +311,7 @@ impl PersonaSpec {
             memory: self.memory,
             isolated_replay: self.isolated_replay,
             forbids_replay: self.forbids_replay,
+            contracts,
         }
     }
 

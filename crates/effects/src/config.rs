@@ -4,10 +4,12 @@
 //! that it names are looked at when [`crate::Outside`] is made or when they are used.
 
 use std::collections::BTreeMap;
+use std::fmt;
 use std::path::PathBuf;
 
 use canon::Value;
-use serde::{Deserialize, Serialize};
+use serde::de::{self, Visitor};
+use serde::{Deserialize, Deserializer, Serialize};
 
 /// All that effects may use outside. Everything is optional: without any of it the built-in offline model answers.
 #[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize)]
@@ -38,13 +40,49 @@ pub enum ProviderKind {
 }
 
 /// Where a key is kept.
-#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[derive(Debug, Clone, PartialEq, Eq, Serialize)]
 #[serde(rename_all = "snake_case")]
 pub enum ApiKey {
     /// In the vault: `name` or `vault/name`.
     Secret(SecretRef),
     /// In an environment variable of this process.
     Env(String),
+}
+
+impl<'de> Deserialize<'de> for ApiKey {
+    /// Whoever writes the key itself here learns where it belongs, and does not see it repeated.
+    fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
+        #[derive(Deserialize)]
+        #[serde(rename_all = "snake_case")]
+        enum Kept {
+            Secret(SecretRef),
+            Env(String),
+        }
+        struct Place;
+        impl<'de> Visitor<'de> for Place {
+            type Value = ApiKey;
+
+            fn expecting(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+                f.write_str("`{ secret = \"NAME\" }` or `{ env = \"NAME\" }`")
+            }
+
+            fn visit_str<E: de::Error>(self, _: &str) -> Result<ApiKey, E> {
+                Err(E::custom(
+                    "a key does not belong in a configuration file: keep it with `reprise vault set NAME` and write \
+                     `api_key = { secret = \"NAME\" }`, or `{ env = \"NAME\" }` for a variable",
+                ))
+            }
+
+            fn visit_map<A: de::MapAccess<'de>>(self, map: A) -> Result<ApiKey, A::Error> {
+                let kept = Kept::deserialize(de::value::MapAccessDeserializer::new(map))?;
+                Ok(match kept {
+                    Kept::Secret(secret) => ApiKey::Secret(secret),
+                    Kept::Env(name) => ApiKey::Env(name),
+                })
+            }
+        }
+        deserializer.deserialize_any(Place)
+    }
 }
 
 /// A secret of the vault: `name` or `vault/name`.

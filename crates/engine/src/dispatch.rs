@@ -84,7 +84,14 @@ impl Engine {
         }
         let submits = matches!(request, Request::SubmitTask(_) | Request::ReplayTask(_));
         let to_task = matches!(request, Request::SendTaskMessage { .. });
+        let closes = match &request {
+            Request::CloseSession(id) => Some(id.clone()),
+            _ => None,
+        };
         let done = self.carry_out(caller, request, idempotency).await?;
+        if let Some(session) = closes {
+            self.end_tasks_of_closed(caller, &session).await?;
+        }
         let event = match done.written.event(done.answer) {
             Some(event) => Some(event.clone()),
             None => self.event_at(done.answer).await?,
@@ -111,6 +118,57 @@ impl Engine {
             event,
             changed: done.changed,
         })
+    }
+
+    /// Ends the Tasks that were open in a Session that is closed now: nobody can answer or follow them any more. Replays go
+    /// on, because they add nothing to the conversation. Nothing new is let in, so that one pass finds all of them; whoever
+    /// closes again after a crash finishes it.
+    async fn end_tasks_of_closed(
+        &self,
+        caller: &Caller,
+        session: &domain::SessionId,
+    ) -> Result<(), Refused> {
+        let document = self
+            .visible(caller, domain::ResourceKind::Session, session.as_str())
+            .await?;
+        let mut after = Position::START;
+        loop {
+            let open = self
+                .shared
+                .store
+                .list(crate::port::ListQuery {
+                    kind: domain::ResourceKind::Task,
+                    scope: crate::port::Scope::Session(document.key),
+                    open_only: true,
+                    after,
+                    limit: 200,
+                })
+                .await?;
+            let Some(last) = open.last() else {
+                return Ok(());
+            };
+            after = last.key;
+            for task in open {
+                let is_replay =
+                    matches!(&task.state, domain::State::Task(task) if task.replay.is_some());
+                let Ok(id) = domain::TaskId::parse(&task.id) else {
+                    continue;
+                };
+                if is_replay {
+                    continue;
+                }
+                let request = Request::CancelTask {
+                    id,
+                    reason: Some("session_closed".to_owned()),
+                };
+                match self.carry_out(caller, request, None).await {
+                    Ok(_) => {}
+                    // It ended by itself.
+                    Err(Refused::Domain(Refusal::InvalidTransition { .. })) => {}
+                    Err(other) => return Err(other),
+                }
+            }
+        }
     }
 
     pub(crate) async fn event_at(&self, position: Position) -> Result<Option<Event>, Refused> {

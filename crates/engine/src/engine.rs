@@ -3,10 +3,12 @@
 use std::collections::BTreeMap;
 use std::fmt;
 use std::sync::atomic::{AtomicBool, Ordering};
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError};
 
 use canon::Value;
-use domain::{BranchId, Command, CreateWorkspace, Document, Order, State, TaskId, WorkspaceId};
+use domain::{
+    BranchId, Command, ContractTexts, CreateWorkspace, Document, Order, State, TaskId, WorkspaceId,
+};
 use tokio::sync::{mpsc, oneshot};
 
 use crate::limits::Limits;
@@ -73,6 +75,8 @@ pub(crate) struct Shared {
     pub(crate) tree: tokio::sync::Mutex<()>,
     /// The keys of the witnesses whose signatures on heads are taken.
     pub(crate) witnesses: std::sync::RwLock<Vec<receipts::note::NoteKey>>,
+    /// The sets of contracts that personas may name.
+    contracts: OnceLock<BTreeMap<String, ContractTexts>>,
     draining: AtomicBool,
     /// Secrets that running replays were told. Never written anywhere.
     replay_secrets: Mutex<BTreeMap<String, ReplaySecrets>>,
@@ -86,6 +90,17 @@ struct ReplaySecrets {
 }
 
 impl Shared {
+    /// Finds a set of contracts that a persona names.
+    pub(crate) fn contracts(&self, name: &str) -> Option<&ContractTexts> {
+        self.contracts.get()?.get(name)
+    }
+
+    /// Returns the names of the sets of contracts.
+    pub(crate) fn contract_names(&self) -> Vec<&str> {
+        let sets = self.contracts.get().into_iter();
+        sets.flat_map(BTreeMap::keys).map(String::as_str).collect()
+    }
+
     fn replay_secrets(&self) -> MutexGuard<'_, BTreeMap<String, ReplaySecrets>> {
         self.replay_secrets
             .lock()
@@ -196,6 +211,7 @@ impl Engine {
             folds: Folds::default(),
             tree: tokio::sync::Mutex::new(()),
             witnesses: std::sync::RwLock::default(),
+            contracts: OnceLock::new(),
             draining: AtomicBool::new(false),
             replay_secrets: Mutex::default(),
         });
@@ -221,6 +237,13 @@ impl Engine {
             .spawn
             .spawn(Box::pin(engine.clone().tend_tree()));
         Ok(engine)
+    }
+
+    /// Says which sets of contracts personas may name, once, before anything is served.
+    pub fn set_contracts(&self, sets: impl IntoIterator<Item = ContractTexts>) {
+        let sets = sets.into_iter().map(|set| (set.name.clone(), set));
+        // A second call changes nothing: what runs are judged by does not change while the server runs.
+        let _ = self.shared.contracts.set(sets.collect());
     }
 
     async fn ensure_local_workspace(&self) -> Result<(), Refused> {

@@ -5,6 +5,7 @@
 //! limits and the settle window live here and nowhere else.
 
 mod caller;
+mod content;
 mod dispatch;
 mod engine;
 mod imported;
@@ -33,6 +34,7 @@ pub use domain::{
 };
 
 pub use caller::{APPROVE, Caller, SCOPES};
+pub use content::EXPANDED_BYTES_MAX;
 pub use dispatch::{Answer, Idempotency, Settle};
 pub use engine::{Engine, Parts};
 pub use limits::Limits;
@@ -40,7 +42,7 @@ pub use log_tree::{Beginning, Proof, newest_checkpoint, seal_first};
 pub use metrics::{Histogram, Metrics};
 pub use offline::Offline;
 pub use proof::{ReceiptForm, VerifyRequest};
-pub use read::{EventPage, EventRange, ListRequest, Page};
+pub use read::{EventPage, EventRange, ListRequest, Look, Order, Page};
 pub use receipt::Authority;
 pub use refused::Refused;
 pub use stream::{EventStream, Frame};

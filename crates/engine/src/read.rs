@@ -30,6 +30,33 @@ pub struct ListRequest {
     pub limit: usize,
 }
 
+/// Documents that one page of a narrowed list looks at, and how many at a time.
+const LOOKED_AT_MAX: usize = 1_000;
+const LOOK_LEN: usize = 200;
+/// How many open documents a list sees newest first.
+const OPEN_MAX: usize = 10_000;
+
+/// The order of a list.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
+pub enum Order {
+    /// As they were created.
+    #[default]
+    OldestFirst,
+    /// The other way round.
+    NewestFirst,
+}
+
+/// What a test says of a document of a list.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Look {
+    /// It belongs to the list.
+    Keep,
+    /// It does not.
+    Skip,
+    /// Neither does anything that follows.
+    Stop,
+}
+
 /// A page of a list.
 #[derive(Debug, Clone, PartialEq)]
 pub struct Page {
@@ -216,6 +243,145 @@ impl Engine {
         documents.retain(|document| head.is_none_or(|head| document.key <= head));
         documents.sort_by_key(|document| document.key);
         self.page(caller, documents, request.limit).await
+    }
+
+    /// Lists resources that two tests keep, newest or oldest first. The first test sees a document, the second what a
+    /// reader sees of those that passed. One call looks at a bounded number of documents: a page may be short, or empty,
+    /// and still name where to go on.
+    ///
+    /// # Errors
+    /// As [`Engine::list`].
+    pub async fn list_where(
+        &self,
+        caller: &Caller,
+        request: ListRequest,
+        order: Order,
+        open_only: bool,
+        first: impl Fn(&Document) -> Look,
+        second: impl Fn(&View) -> bool,
+    ) -> Result<Page, Refused> {
+        caller.require(read_scope(request.kind))?;
+        let scopes = match request.kind {
+            ResourceKind::Persona => vec![Scope::All],
+            _ => {
+                self.scopes(
+                    caller,
+                    request.workspace_id.as_deref(),
+                    request.session_id.as_deref(),
+                    request.task_id.as_deref(),
+                )
+                .await?
+            }
+        };
+        let mut at = match (order, request.after) {
+            (Order::OldestFirst, after) => after,
+            (Order::NewestFirst, Position::START) => self.shared.store.head().plus(1),
+            (Order::NewestFirst, before) => before,
+        };
+        let mut views: Vec<View> = Vec::new();
+        let mut looked_at = 0;
+        loop {
+            let chunk = (LOOKED_AT_MAX - looked_at).min(LOOK_LEN);
+            let documents = self
+                .chunk(&scopes, request.kind, order, open_only, at, chunk)
+                .await?;
+            let is_last = documents.len() < chunk;
+            let mut kept = Vec::new();
+            let mut is_over = false;
+            for document in documents {
+                at = document.key;
+                looked_at += 1;
+                match first(&document) {
+                    Look::Keep => kept.push(document),
+                    Look::Skip => {}
+                    Look::Stop => {
+                        is_over = true;
+                        break;
+                    }
+                }
+            }
+            for view in self.views(caller, kept, &Written::default()).await? {
+                if !second(&view) {
+                    continue;
+                }
+                // There is one more than fits: the page ends before it.
+                if views.len() == request.limit {
+                    let next = views.last().map(|last| last.document.key);
+                    return Ok(Page { views, next });
+                }
+                views.push(view);
+            }
+            if is_over || is_last {
+                return Ok(Page { views, next: None });
+            }
+            if looked_at >= LOOKED_AT_MAX {
+                return Ok(Page {
+                    views,
+                    next: Some(at),
+                });
+            }
+        }
+    }
+
+    /// Reads the next documents of several scopes in one order.
+    async fn chunk(
+        &self,
+        scopes: &[Scope],
+        kind: ResourceKind,
+        order: Order,
+        open_only: bool,
+        at: Position,
+        limit: usize,
+    ) -> Result<Vec<Document>, Refused> {
+        let store = &self.shared.store;
+        let head = store.head();
+        let mut documents = Vec::new();
+        for scope in scopes {
+            documents.extend(match order {
+                // What is open is few: the index of it is read from its beginning.
+                Order::NewestFirst if open_only => {
+                    let query = ListQuery {
+                        kind,
+                        scope: *scope,
+                        open_only,
+                        after: Position::START,
+                        limit: OPEN_MAX,
+                    };
+                    let open = store.list(query).await?;
+                    open.into_iter()
+                        .filter(|document| document.key < at)
+                        .collect()
+                }
+                Order::NewestFirst => {
+                    let query = NewestQuery {
+                        kind,
+                        scope: *scope,
+                        before: Some(at),
+                        limit,
+                    };
+                    store.newest(query).await?
+                }
+                Order::OldestFirst => {
+                    let query = ListQuery {
+                        kind,
+                        scope: *scope,
+                        open_only,
+                        after: at,
+                        limit,
+                    };
+                    store.list(query).await?
+                }
+            });
+        }
+        if scopes.len() > 1 {
+            documents.retain(|document| document.key <= head);
+        }
+        documents.sort_by_key(|document| document.key);
+        if order == Order::NewestFirst {
+            documents.reverse();
+        }
+        documents.truncate(limit);
+        Ok(documents)
     }
 
     async fn page(

@@ -18,6 +18,7 @@ use receipts::{
     ReplayInput, Signer, TaskFacts, Tier, Trust, build_task,
 };
 use runs::{SideEffectSummary, looks_secret};
+use serde_json::json;
 use sha2::{Digest as _, Sha256};
 
 use crate::port::StoredEvent;
@@ -206,7 +207,7 @@ fn facts(
         redactions,
         previous_receipt_hash: previous,
         merkle_root: None,
-        metadata: Map::new(),
+        metadata: story.governance.metadata(),
     }
 }
 
@@ -267,6 +268,58 @@ struct Story {
     approvals: Vec<Approval>,
     artifacts: Vec<FinalArtifact>,
     failure: Option<Failure>,
+    governance: Governance,
+}
+
+/// What contracts decided about the tool calls of a Task.
+#[derive(Debug, Clone, Default)]
+struct Governance {
+    contract: Option<String>,
+    allowed: u64,
+    blocked: u64,
+    asked: u64,
+}
+
+impl Governance {
+    fn read(&mut self, payload: &Map<String, Value>) {
+        let asked = payload.get("asked").and_then(Value::as_u64);
+        self.asked = self.asked.saturating_add(asked.unwrap_or_default());
+        // A released call that the last check before its execution refuses.
+        if payload.contains_key("execution") {
+            self.allowed = self.allowed.saturating_sub(1);
+            self.blocked = self.blocked.saturating_add(1);
+        }
+        let Some(decision) = payload.get("decision") else {
+            return;
+        };
+        let contract = decision.get("compiled").and_then(Value::as_str);
+        self.contract = contract.map(str::to_owned).or(self.contract.take());
+        let refused = decision.get("action").and_then(Value::as_str) == Some("rejected");
+        let calls = decision.get("calls").and_then(Value::as_array);
+        for call in calls.into_iter().flatten() {
+            let allowed = call.get("verdict").and_then(Value::as_str) == Some("allow") && !refused;
+            let count = if allowed {
+                &mut self.allowed
+            } else {
+                &mut self.blocked
+            };
+            *count = count.saturating_add(1);
+        }
+    }
+
+    /// Returns the open members of a receipt: none where no contract was in force.
+    fn metadata(&self) -> Map<String, Value> {
+        let Some(contract) = &self.contract else {
+            return Map::new();
+        };
+        let governance = json!({
+            "contract_sha256": contract,
+            "allowed": self.allowed,
+            "blocked": self.blocked,
+            "asked": self.asked,
+        });
+        Map::from_iter([("governance".to_owned(), governance)])
+    }
 }
 
 impl Story {
@@ -274,6 +327,7 @@ impl Story {
         let text = |member: &str| event.payload.get(member).and_then(Value::as_str);
         match event.kind().map_or(InReceipt::Digest, Kind::in_receipt) {
             InReceipt::Digest => {}
+            InReceipt::Governance => self.governance.read(&event.payload),
             InReceipt::Effect => self.effect(event),
             InReceipt::ToolUse => self.side_effects.uses_tool(&event.payload),
             InReceipt::Answer => {

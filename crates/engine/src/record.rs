@@ -3,14 +3,17 @@
 use std::collections::BTreeMap;
 
 use canon::Digest;
-use domain::{Position, Refusal, ResourceKind, State, TaskId};
+use domain::{Document, Position, Refusal, ResourceKind, State, Status, TaskId};
 
 use crate::caller::Caller;
 use crate::engine::Engine;
 use crate::port::{ReadEvents, Scope};
 use crate::refused::Refused;
 use runs::replay::diff::{self, Diff, Reveal};
-use runs::replay::{self, BUNDLE_BYTES_MAX, Bundle, Failure, Log, ReadSourceError, Unavailable};
+use runs::replay::transcript::{RunTranscript, transcript};
+use runs::replay::{
+    self, BUNDLE_BYTES_MAX, Bundle, Failure, Log, ReadSourceError, Source, Unavailable,
+};
 
 /// What is read of a record besides its log and its receipt.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -63,6 +66,70 @@ impl Engine {
         let workflows = self.shared.workflows.clone();
         self.aside(move || diff::between(&a, &b, &workflows, reveal))
             .await
+    }
+
+    /// Tells a run step by step, finished or not; of a replay also what it took from its source.
+    ///
+    /// # Errors
+    /// It does not exist or is hidden; the caller lacks a scope; retention took the log; it cannot be read.
+    pub async fn run_transcript(
+        &self,
+        caller: &Caller,
+        id: &TaskId,
+        only: Option<usize>,
+    ) -> Result<RunTranscript, Refused> {
+        for scope in ["tasks:read", "events:read"] {
+            caller.require(scope)?;
+        }
+        let document = self
+            .visible(caller, ResourceKind::Task, id.as_str())
+            .await?;
+        let State::Task(task) = &document.state else {
+            return Err(Refused::Internal {
+                detail: "the document is not a task".to_owned(),
+            });
+        };
+        let reveal = match EVERYTHING.iter().all(|scope| caller.may(scope)) {
+            true => Reveal::All,
+            false => Reveal::Public,
+        };
+        let source = match task.status.is_terminal() {
+            true => self.source(id, Beside::Everything).await??,
+            false => self.unfinished(&document, task.status).await??,
+        };
+        let beside = match source.replays() {
+            Some(of) => self.source(&of, Beside::Everything).await?.ok(),
+            None => None,
+        };
+        let workflows = self.shared.workflows.clone();
+        self.aside(move || transcript(&source, beside.as_ref(), &workflows, reveal, only))
+            .await
+    }
+
+    /// Reads a Task that has not ended, as far as it came.
+    async fn unfinished(
+        &self,
+        document: &Document,
+        status: Status,
+    ) -> Result<Result<Source, Failure>, Refused> {
+        let corrupt = || {
+            let id = TaskId::parse(&document.id).map_err(|_| Refused::Internal {
+                detail: "the document is not a task".to_owned(),
+            })?;
+            Ok(Err(unreadable(&id, "log_corrupt")))
+        };
+        let Ok(log) = self.sealed_log(document.key).await? else {
+            return corrupt();
+        };
+        let mut blobs = BTreeMap::new();
+        self.read_blobs(log.blobs_named(), &mut blobs).await?;
+        match self
+            .aside(move || log.into_unfinished(blobs, status))
+            .await?
+        {
+            Ok(source) => Ok(Ok(source)),
+            Err(_) => corrupt(),
+        }
     }
 
     async fn finished(

@@ -12,21 +12,24 @@ mod outcome;
 mod preflight;
 mod proof;
 mod request;
+mod retry;
 mod run;
 mod source;
+pub mod transcript;
 
 pub use bundle::Log;
 pub use bundle::{
     BUNDLE_BYTES_MAX, BUNDLE_FORMAT, Bundle, ReadBundleError, bundle_names, request_names,
 };
 pub use failure::{Divergence, Failure, Unavailable};
-pub use keys::{Key, NoDecision, keys, kind_of, question, readable, text_value};
+pub use keys::{Key, NoDecision, keys, kind_of, message_words, question, readable, text_value};
 pub use outcome::{Emission, End, Replayed, broken};
 pub use proof::{CONFORMANCE_ISSUER, Issuing, receipt};
 pub use request::{
     Given, Mode, Override, ReadArtifact, Refresh, RequestError, Spec, artifacts_named, asks, read,
     read_with,
 };
+pub use retry::{NoRetry, retry};
 pub use run::{Live, Paused, Progress, canceled, run};
 pub use source::{ReadSourceError, Source, blobs_named};
 

@@ -17,6 +17,7 @@ use std::sync::Arc;
 use canon::{Digest, Map, Profile, Value, append_members, jcs, sha256};
 use domain::{ArtifactKind, Ask, Event, Kind, ModelUse};
 
+pub use agent::check_contracts;
 pub use builtin::{EXAMPLES, builtin};
 pub use door::{NAME_CHARS_MAX, SAFE_INTEGER_MAX, VALUE_DEPTH_MAX};
 pub use performed::Performed;

@@ -21,6 +21,7 @@ use crate::app::App;
 use crate::auth::{self, Credential};
 use crate::failure::{Failure, Reply};
 use crate::gate::RequestId;
+use crate::narrow::Narrow;
 use crate::{redact, render};
 
 /// Bytes of a body over its limit that are read and dropped, so that its sender gets to read the answer.
@@ -71,6 +72,7 @@ impl FromRequest<Arc<App>> for Call {
             .operation(&parts.method, template.as_str())
             .ok_or_else(lost)?;
         authorize(app, &caller, operation, &params).await?;
+        known_filters(operation, &query)?;
         let mut target = template.as_str().to_owned();
         for (name, value) in &params {
             target = target.replace(&format!("{{{name}}}"), value);
@@ -92,6 +94,28 @@ impl FromRequest<Arc<App>> for Call {
             headers: parts.headers,
             body: Mutex::new(body),
         })
+    }
+}
+
+/// Refuses a filter that a list does not have: what is narrowed by nothing would look like an answer.
+fn known_filters(operation: &Operation, query: &[(String, String)]) -> Result<(), Failure> {
+    if !operation.is_list() {
+        return Ok(());
+    }
+    let known = |name: &str| match name {
+        "limit" | "cursor" => true,
+        "metadata" => false,
+        name => {
+            operation.query.contains(&name)
+                || (operation.query.contains(&"metadata") && name.starts_with("metadata."))
+        }
+    };
+    match query.iter().find(|(name, _)| !known(name)) {
+        None => Ok(()),
+        Some((name, _)) => {
+            let message = format!("this list has no filter `{name}`");
+            Err(Failure::invalid(name, message).with("known", json!(operation.query)))
+        }
     }
 }
 
@@ -299,7 +323,9 @@ impl Call {
         }
         let key = line
             .to_str()
-            .map_err(|_| wrong("the idempotency key must be printable ASCII"))?;
+            .ok()
+            .filter(|key| !key.contains('\t'))
+            .ok_or_else(|| wrong("the idempotency key must be printable ASCII"))?;
         if !(1..=255).contains(&key.len()) {
             return Err(wrong("the idempotency key must have 1 to 255 characters"));
         }
@@ -372,6 +398,57 @@ impl Call {
             .get(&self.caller, kind, self.param(param))
             .await?;
         Ok(ok(&render::view(&self.app, &view)))
+    }
+
+    /// Returns the filters of the query that name members of the metadata.
+    pub(crate) fn metadata_filters(&self, prefix: &str) -> Result<Vec<(String, String)>, Failure> {
+        let mut found: Vec<(String, String)> = Vec::new();
+        for (name, value) in &self.query {
+            let Some(key) = name.strip_prefix(prefix) else {
+                continue;
+            };
+            if key.is_empty() || found.iter().any(|(known, _)| known == key) {
+                let message = format!("`{name}` must name a member, and once");
+                return Err(Failure::invalid(name, message));
+            }
+            found.push((key.to_owned(), value.clone()));
+        }
+        Ok(found)
+    }
+
+    /// Shows a page of resources in the order and of the state that the query asks for. `open` are the states of which
+    /// there is an index.
+    pub(crate) async fn narrowed_page(
+        &self,
+        kind: ResourceKind,
+        filters: Filters,
+        statuses: &[&str],
+        open: &[&str],
+    ) -> Reply {
+        let narrow = Narrow::read(self, statuses)?;
+        if narrow.is_plain() {
+            return self.page(kind, filters).await;
+        }
+        let request = ListRequest {
+            kind,
+            workspace_id: filters.workspace_id,
+            session_id: filters.session_id,
+            task_id: filters.task_id,
+            after: Position(self.cursor()?.0),
+            limit: self.limit()?,
+        };
+        let engine = &self.app.engine;
+        let page = engine
+            .list_where(
+                &self.caller,
+                request,
+                narrow.order,
+                narrow.is_open_only(open),
+                |document| narrow.look(document),
+                |view| narrow.keeps(&self.app, view),
+            )
+            .await?;
+        Ok(ok(&render::page(&self.app, &page)))
     }
 
     /// Shows a page of resources.

@@ -4,7 +4,7 @@ use std::net::SocketAddr;
 use std::path::PathBuf;
 use std::time::Duration;
 
-use wire::card::Connector;
+use wire::card::{Connector, Provider, Tool};
 
 /// The card's discriminator by default (C-01).
 pub const CARD_OBJECT: &str = "harn_agent_card";
@@ -25,6 +25,10 @@ pub struct Config {
     pub allowed_hosts: Vec<String>,
     /// The value of `object` in the card: `harn_agent_card` or `agent_card` (C-01).
     pub card_object: String,
+    /// Tools of the configuration, as far as others may see them.
+    pub tools: Vec<Tool>,
+    /// Model providers of the configuration, as far as others may see them.
+    pub providers: Vec<Provider>,
     /// Connectors to show.
     pub connectors: Vec<Connector>,
     /// Fixes what replay receipts say of their issuer, and echoes placeholders (B9): for conformance runs.
@@ -79,6 +83,8 @@ impl Config {
             card_object: CARD_OBJECT.to_owned(),
             replay_conformance: false,
             retention_days: None,
+            tools: Vec::new(),
+            providers: Vec::new(),
             connectors: Vec::new(),
             body_bytes_max: 1024 * 1024,
             artifact_bytes_max: 64 * 1024 * 1024,

@@ -16,6 +16,7 @@ mod host;
 mod limit;
 mod listen;
 mod metrics;
+mod narrow;
 mod redact;
 mod render;
 mod routes;
@@ -24,4 +25,4 @@ pub mod world;
 
 pub use config::{CARD_OBJECT, Config, RateLimit, Tls};
 pub use listen::{Bound, ServeError, bind, serve};
-pub use wire::card::Connector;
+pub use wire::card::{Connector, Provider, Tool};

@@ -12,7 +12,7 @@ use axum::response::{IntoResponse, Response};
 use bytes::{Bytes, BytesMut};
 use canon::Map;
 use engine::port::Clock;
-use engine::{EventRange, EventStream, Refused};
+use engine::{EventRange, EventStream, Frame, Refused};
 use futures_util::stream;
 use tokio::sync::watch;
 use tokio::time::Duration;
@@ -37,6 +37,7 @@ pub(crate) async fn open(call: &Call, range: EventRange) -> Reply {
                 closing: call.app.closing.clone(),
                 revoked: call.app.keys.watch(call.credential),
                 request_id: call.request_id.clone(),
+                waiting: None,
                 is_over: false,
             },
             Reader::next,
@@ -71,6 +72,13 @@ fn error_frame(code: Code, message: &str, request_id: &str) -> Bytes {
     wire::error_frame(&error, SystemClock.now()).into()
 }
 
+/// What a reader waited for.
+enum Came {
+    Frame(Frame),
+    Silence,
+    Revoked,
+}
+
 struct Reader {
     app: Arc<App>,
     events: EventStream,
@@ -79,6 +87,8 @@ struct Reader {
     /// True once the key that opened the stream is no longer valid.
     revoked: watch::Receiver<bool>,
     request_id: String,
+    /// A frame that was taken out of its stream and not delivered yet.
+    waiting: Option<Frame>,
     is_over: bool,
 }
 
@@ -87,24 +97,32 @@ impl Reader {
         if self.is_over {
             return None;
         }
-        let text = tokio::select! {
+        let came = tokio::select! {
             // A stop ends a stream however much there is left to send: its reader resumes elsewhere.
             biased;
             _ = self.closing.wait_for(|closing| *closing) => return None,
-            Ok(_) = self.revoked.wait_for(|revoked| *revoked) => {
-                self.is_over = true;
-                let message = "the key that opened this stream is no longer valid";
-                error_frame(Code::Unauthenticated, message, &self.request_id)
-            }
-            frame = self.events.next() => match frame {
-                Ok(Some(frame)) => self.app.frames.render(&frame),
+            Ok(_) = self.revoked.wait_for(|revoked| *revoked) => Came::Revoked,
+            frame = next_frame(&mut self.waiting, &mut self.events) => match frame {
+                Ok(Some(frame)) => Came::Frame(frame),
                 Ok(None) => return None,
                 Err(refused) => {
                     tracing::error!(%refused, "a stream ended early");
                     return None;
                 }
             },
-            () = tokio::time::sleep(self.heartbeat) => Bytes::from_static(wire::heartbeat()),
+            () = tokio::time::sleep(self.heartbeat) => Came::Silence,
+        };
+        let text = match came {
+            Came::Frame(frame) => {
+                let frames = &self.app.frames;
+                frames.render_with(&self.app.engine, &frame).await
+            }
+            Came::Silence => Bytes::from_static(wire::heartbeat()),
+            Came::Revoked => {
+                self.is_over = true;
+                let message = "the key that opened this stream is no longer valid";
+                error_frame(Code::Unauthenticated, message, &self.request_id)
+            }
         };
         let piece = match self.is_over {
             true => text,
@@ -117,16 +135,40 @@ impl Reader {
         if first.len() >= PIECE_BYTES {
             return first;
         }
-        let Some(next) = self.events.next_ready() else {
+        let Some(next) = self.rendered_ready() else {
             return first;
         };
         let mut piece = BytesMut::from(&*first);
-        piece.extend_from_slice(&self.app.frames.render(&next));
+        piece.extend_from_slice(&next);
         while piece.len() < PIECE_BYTES
-            && let Some(next) = self.events.next_ready()
+            && let Some(next) = self.rendered_ready()
         {
-            piece.extend_from_slice(&self.app.frames.render(&next));
+            piece.extend_from_slice(&next);
         }
         piece.freeze()
+    }
+
+    /// Returns the text of the next event if nothing has to be read for it. Otherwise it waits for its turn.
+    fn rendered_ready(&mut self) -> Option<Bytes> {
+        if self.waiting.is_some() {
+            return None;
+        }
+        let frame = self.events.next_ready()?;
+        let text = self.app.frames.render(&frame);
+        if text.is_none() {
+            self.waiting = Some(frame);
+        }
+        text
+    }
+}
+
+/// Returns the frame that waits, else the next one.
+async fn next_frame(
+    waiting: &mut Option<Frame>,
+    events: &mut EventStream,
+) -> Result<Option<Frame>, Refused> {
+    match waiting.take() {
+        Some(frame) => Ok(Some(frame)),
+        None => events.next().await,
     }
 }

@@ -60,6 +60,45 @@ impl Skill {
     }
 }
 
+/// A tool of the configuration: a command, or an MCP server, whose own tools are listed when a Task asks for them.
+#[derive(Debug, Clone, PartialEq)]
+pub struct Tool {
+    /// The name that a persona lists.
+    pub name: String,
+    /// What it does.
+    pub description: String,
+    /// What it takes.
+    pub input_schema: Value,
+    /// `local` or `mcp_server`.
+    pub source: &'static str,
+}
+
+impl Tool {
+    /// Returns the resource.
+    pub fn resource(&self) -> Value {
+        json!({
+            "id": format!("tool_{}", self.name),
+            "object": "tool",
+            "name": self.name,
+            "description": self.description,
+            "input_schema": self.input_schema,
+            "output_schema": {},
+            "source": self.source,
+        })
+    }
+}
+
+/// A model provider of the configuration.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Provider {
+    /// The name that a persona's `model.provider` has.
+    pub id: String,
+    /// `openai`, `anthropic` or `scripted`.
+    pub kind: String,
+    /// The model for requests that name none.
+    pub model: Option<String>,
+}
+
 /// A connector from the configuration.
 #[derive(Debug, Clone, PartialEq)]
 pub struct Connector {
@@ -149,7 +188,7 @@ pub fn version(version: &str) -> Value {
     json!({"object": "version", "version": version, "protocol_version": PROTOCOL_VERSION})
 }
 
-const CAPABILITIES: [(&str, &str); 7] = [
+const CAPABILITIES: [(&str, &str); 9] = [
     (
         "sessions",
         "Conversations with durable, ordered messages, forks and truncation",
@@ -178,6 +217,11 @@ const CAPABILITIES: [(&str, &str); 7] = [
         "permissions",
         "Questions and approvals that a task waits for",
     ),
+    (
+        "replay",
+        "Finished tasks run again from their record, exactly or with answers changed",
+    ),
+    ("personas", "Definitions of agents that tasks run under"),
 ];
 
 fn capability_list() -> Value {
@@ -203,14 +247,23 @@ pub fn runtime(version: &str) -> Value {
     })
 }
 
-/// Returns what `GET /v1/provider-catalog` answers: no provider is routed by this server.
-pub fn provider_catalog(version: &str) -> Value {
+/// Returns what `GET /v1/provider-catalog` answers: the providers of the configuration. Addresses and keys are not shown.
+pub fn provider_catalog(version: &str, providers: &[Provider]) -> Value {
+    let listed = providers.iter();
+    let listed: Vec<Value> = listed
+        .map(|one| json!({"id": one.id, "kind": one.kind, "default_model": one.model}))
+        .collect();
+    let models = providers.iter().filter_map(|one| {
+        let model = one.model.as_ref()?;
+        Some(json!({"id": model, "provider": one.id}))
+    });
+    let models: Vec<Value> = models.collect();
     json!({
         "schema_version": 6,
         "schema": "https://harnlang.com/schemas/provider-catalog.v6.json",
         "generated_by": format!("reprise {version}"),
-        "providers": [],
-        "models": [],
+        "providers": listed,
+        "models": models,
         "aliases": [],
         "variants": [],
         "families": [],
@@ -235,8 +288,7 @@ pub fn permission_policy() -> Value {
 }
 
 const NAME: &str = "Reprise";
-const DESCRIPTION: &str =
-    "Runs agents under contract, records every event, and answers for what happened";
+const DESCRIPTION: &str = "Runs agents on record: every event is stored, any run can be read and replayed, and every end is signed";
 
 /// Returns the card (AP-CARD). `object` is the configured discriminator (C-01).
 pub fn agent_card(

@@ -18,7 +18,7 @@ pub use message::{append_message, task_message};
 pub use persona::{create_persona, update_persona};
 pub use task::{
     cancel_task, close_session, create_session, fork_session, replay_session, replay_task,
-    respond_permission, submit_task, truncate_session, update_session,
+    respond_permission, retry_task, submit_task, truncate_session, update_session,
 };
 pub use unserved::{UNSERVED, Unserved, Why, asked};
 

@@ -43,6 +43,21 @@ pub fn event_list<'a>(events: impl IntoIterator<Item = &'a [u8]>, has_more: bool
     out
 }
 
+/// Returns an event with the words of its payload that say what it is about, and none of its content: what a page needs
+/// that shows a long run. `bytes` is the length of what is stored.
+pub fn compact_event(bytes: &[u8]) -> Vec<u8> {
+    const WORDS: [&str; 5] = ["effect_key", "kind", "outcome", "from", "to"];
+    let Ok(Value::Object(mut event)) = serde_json::from_slice::<Value>(bytes) else {
+        return bytes.to_vec();
+    };
+    if let Some(Value::Object(payload)) = event.get_mut("payload") {
+        payload.retain(|name, value| WORDS.contains(&name.as_str()) && value.is_string());
+    }
+    event.insert("metadata".to_owned(), json!({}));
+    event.insert("bytes".to_owned(), json!(bytes.len()));
+    canon::jcs(&Value::Object(event))
+}
+
 /// Returns the stored bytes with `replay` and `replayed` in their places. An event of a replay Task carries its own
 /// and stays as it is.
 pub fn with_delivery_marks(bytes: &[u8], replayed: bool) -> Vec<u8> {
@@ -74,6 +89,35 @@ pub fn frame(bytes: &[u8], replayed: bool) -> Vec<u8> {
     push_one_line(&mut out, &with_delivery_marks(bytes, replayed));
     out.extend_from_slice(b"\n\n");
     out
+}
+
+/// True when an event may keep members of its payload beside itself. Cheap, and sometimes true of one that does not.
+pub fn may_keep_beside(bytes: &[u8]) -> bool {
+    const NAME: &[u8] = b"\"blobs\":{";
+    bytes.windows(NAME.len()).any(|window| window == NAME)
+}
+
+/// Returns the frame of a stored event with content in its place that the event keeps beside itself. `expanded` names
+/// these members: without them, and without the other delivery marks, the event is what is stored.
+pub fn expanded_frame(bytes: &[u8], replayed: bool, content: &[(String, Value)]) -> Vec<u8> {
+    let Ok(Value::Object(mut event)) = serde_json::from_slice::<Value>(bytes) else {
+        return frame(bytes, replayed);
+    };
+    let Some(Value::Object(payload)) = event.get_mut("payload") else {
+        return frame(bytes, replayed);
+    };
+    let mut expanded = Vec::new();
+    for (member, value) in content {
+        if !payload.contains_key(member) {
+            payload.insert(member.clone(), value.clone());
+            expanded.push(member.as_str());
+        }
+    }
+    if expanded.is_empty() {
+        return frame(bytes, replayed);
+    }
+    event.insert("expanded".to_owned(), json!(expanded));
+    frame(&canon::jcs(&Value::Object(event)), replayed)
 }
 
 /// Appends JSON with the characters escaped that some readers of streams take for the end of a line: U+0085, U+2028

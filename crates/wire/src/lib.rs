@@ -17,7 +17,10 @@ pub mod render;
 
 pub use cursor::Cursor;
 pub use error::{Code, ErrorBody, InputError};
-pub use event::{error_frame, event_list, frame, heartbeat, with_delivery_marks};
+pub use event::{
+    compact_event, error_frame, event_list, expanded_frame, frame, heartbeat, may_keep_beside,
+    with_delivery_marks,
+};
 pub use list::list;
 
 /// The one version of the agents protocol that is spoken here.

@@ -2,6 +2,7 @@
 //!
 //! Owns the story and its words. Everything it shows happened: it talks to the server as any client would.
 
+mod crash;
 mod replay;
 
 use std::path::PathBuf;
@@ -20,8 +21,12 @@ use crate::command::serve::{Server, Signals};
 use crate::command::task::{NewTask, decide, ending, new_session, paint, say, stop, user_message};
 use crate::config::Settings;
 use crate::exit::{Exit, OrHint};
-use crate::output::{KIND_WIDTH, Output, Paint, Table, event_line, shorten};
+use crate::output::{
+    KIND_WIDTH, Output, Paint, Table, event_line, is_told_elsewhere, shorten, width,
+};
 use crate::receipt::Findings;
+
+const HINT: &str = "run the demo again";
 
 /// Takes the tour.
 pub(crate) fn run(args: DemoArgs) -> anyhow::Result<Exit> {
@@ -123,7 +128,8 @@ async fn tour(place: &Place) -> anyhow::Result<()> {
     for (number, chapter) in CHAPTERS.iter().enumerate() {
         guide.chapter(number + 1, chapter).await?;
     }
-    guide.replay(CHAPTERS.len() + 1, place).await?;
+    guide.crash(CHAPTERS.len() + 1).await?;
+    guide.replay(CHAPTERS.len() + 2, place).await?;
     guide.record(place).await?;
     guide.prove().await?;
     guide.farewell(place)
@@ -163,7 +169,7 @@ const CHAPTERS: [Chapter; 4] = [
     },
     Chapter {
         title: "An agent needs approval",
-        why: "Nothing happens until somebody decides, and the decision is on record.",
+        why: "Nothing happens until somebody decides, and the decision is on record. (This workflow deletes nothing.)",
         workflow: "approve",
         text: "Delete the old backups.",
         act: Act::Approve,
@@ -213,7 +219,11 @@ impl Guide<'_> {
             quiet("key"),
             (place.data.join(KEY_FILE).display().to_string(), None),
         ]);
-        rows.print(&mut self.out, "   ")
+        rows.print(&mut self.out, "   ")?;
+        self.out.line(
+            "\n   The model of this tour is scripted: its answers are prepared, and the four small workflows do nothing but\n   \
+             what is shown. The server, the log, the tool, the receipts and the replays are real.",
+        )
     }
 
     fn heading(&mut self, number: usize, title: &str, why: &str) -> anyhow::Result<()> {
@@ -248,8 +258,11 @@ impl Guide<'_> {
     async fn show(&mut self, id: &str, cursor: &mut Cursor, until: &Act) -> anyhow::Result<Task> {
         let out = &mut self.out;
         follow(self.client, id, cursor, |event| {
-            let line = event_line(out, event);
-            out.line(format_args!("   {line}"))?;
+            if !is_told_elsewhere(event) && !is_bookkeeping(event) {
+                let room = width().map(|width| width.saturating_sub(3));
+                let line = event_line(out, event, room);
+                out.line(format_args!("   {line}"))?;
+            }
             Ok(if until.is_due(event) {
                 Flow::Stop
             } else {
@@ -281,7 +294,7 @@ impl Guide<'_> {
     /// Shows what is left when all is done: outcomes, and a log that can be checked.
     async fn record(&mut self, place: &Place) -> anyhow::Result<()> {
         self.heading(
-            CHAPTERS.len() + 2,
+            CHAPTERS.len() + 3,
             "What is on record",
             "Tasks, outcomes and messages are folds of the events; nothing else is stored about them.",
         )?;
@@ -303,7 +316,7 @@ impl Guide<'_> {
             rows.row([
                 (task.workflow().to_owned(), None),
                 (task.status.to_string(), paint(&task.status)),
-                (Page::read(&events)?.data.len().to_string(), None),
+                (own_events(&Page::read(&events)?).to_string(), None),
                 (summary, None),
             ]);
         }
@@ -330,7 +343,7 @@ impl Guide<'_> {
     /// Shows a receipt, has it verified, and changes one byte of a copy.
     async fn prove(&mut self) -> anyhow::Result<()> {
         self.heading(
-            CHAPTERS.len() + 3,
+            CHAPTERS.len() + 4,
             "What can be proven",
             "Every ended task leaves a signed receipt that commits to its events; anyone can check it offline.",
         )?;
@@ -433,6 +446,7 @@ impl Guide<'_> {
             "\n{title}, in another terminal\n\n   \
              export REPRISE_DATA={data}\n   \
              {program} task list\n   \
+             {program} task show {task}\n   \
              {program} task submit 'Restart the cache' --workflow approve --watch\n   \
              {program} key create --actor auditor --read-only\n   \
              {program} receipt verify {task}\n   \
@@ -450,6 +464,40 @@ impl Guide<'_> {
         };
         self.out.line(self.out.paint(Paint::Quiet, note))
     }
+}
+
+/// True for events that a first look can do without. `reprise task watch` shows all of them.
+fn is_bookkeeping(event: &Event) -> bool {
+    match event.kind.as_str() {
+        "session.message_appended"
+        | "vendor.effect_requested"
+        | "vendor.effect_recorded"
+        | "vendor.outcome_recorded"
+        | "vendor.input_requested"
+        | "vendor.trust_recorded"
+        | "task.started"
+        | "task.completed"
+        | "task.canceled"
+        | "task.input_required"
+        | "task.auth_required"
+        | "tool.approved" => true,
+        "task.status_changed" => {
+            let to = event.payload.get("to").and_then(Value::as_str);
+            to == Some("WORKING")
+        }
+        _ => false,
+    }
+}
+
+/// Counts the events of a task's log; that its receipt was issued comes after it.
+fn own_events(page: &Page) -> usize {
+    let own = page.data.iter();
+    own.filter(|event| event.get("event").and_then(Value::as_str) != Some("receipt.issued"))
+        .count()
+}
+
+fn program_file() -> anyhow::Result<PathBuf> {
+    std::env::current_exe().or_hint("cannot locate this executable", HINT)
 }
 
 /// Returns how the reader started this program.

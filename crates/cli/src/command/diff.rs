@@ -11,7 +11,7 @@ use serde_json::json;
 use crate::args::Connection;
 use crate::client::{Client, Target};
 use crate::command::replay::{read_source, source_of};
-use crate::exit::{Exit, OrHint};
+use crate::exit::{Exit, OrHint, Problem};
 use crate::output::{Output, Paint, Table, printable, shorten};
 
 /// What `--help` shows at its end.
@@ -37,6 +37,14 @@ pub(crate) struct DiffArgs {
 /// Runs it.
 pub(crate) fn run(args: &DiffArgs) -> anyhow::Result<Exit> {
     let is_file = |name: &str| Path::new(name).is_file();
+    if let Some(name) = [&args.a, &args.b]
+        .into_iter()
+        .find(|name| !is_file(name) && !name.starts_with("task_"))
+    {
+        let message = format!("`{name}` is neither a file nor the id of a task");
+        let hint = "name a task, or a file that `reprise task export` wrote";
+        return Err(Problem::new(message, hint).into());
+    }
     let diff = match (is_file(&args.a), is_file(&args.b)) {
         (true, true) => compared(
             &read_source(args.a.as_ref())?,

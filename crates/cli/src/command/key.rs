@@ -71,6 +71,12 @@ async fn create(args: KeyCreateArgs) -> anyhow::Result<Exit> {
         "the key was not stored",
         "check that the disk has room and lets this user write",
     )?;
+    if args.json {
+        Output::stdout().json(&json!({
+            "id": key.id, "actor": key.actor, "scopes": key.scopes, "workspaces": key.workspaces, "key": text,
+        }))?;
+        return Ok(Exit::Ok);
+    }
     talk(format_args!(
         "made {} for `{}`: {} in {}",
         key.id,
@@ -88,10 +94,12 @@ const RESERVED_ACTORS: [&str; 2] = ["system", "agent"];
 
 fn workspaces(named: &[String]) -> anyhow::Result<Option<Vec<String>>> {
     for id in named {
-        WorkspaceId::parse(id).or_hint(
-            format_args!("`{id}`"),
-            "a workspace id looks like workspace_local",
-        )?;
+        WorkspaceId::parse(id).map_err(|error| {
+            Problem::new(
+                error.to_string(),
+                "a workspace id looks like workspace_local",
+            )
+        })?;
     }
     Ok((!named.is_empty()).then(|| named.to_vec()))
 }
@@ -201,15 +209,26 @@ async fn grant(args: KeyGrantArgs) -> anyhow::Result<Exit> {
     granted.retain(|scope| !key.scopes.contains(scope));
     if granted.is_empty() {
         talk(format_args!("{} may do that already", key.id));
-        return Ok(Exit::Ok);
+        return told(args.json, &key);
     }
     key.scopes.extend(granted);
     let id = key.id.clone();
-    store.put_api_key(key).await.or_hint(
+    store.put_api_key(key.clone()).await.or_hint(
         "the key was not changed",
         "check that the disk has room and lets this user write",
     )?;
     talk(format_args!("{id} may use {} within a second", args.scope));
+    told(args.json, &key)
+}
+
+/// Prints a key as JSON where that was asked for; its text is not known any more.
+fn told(json: bool, key: &ApiKey) -> anyhow::Result<Exit> {
+    if json {
+        Output::stdout().json(&json!({
+            "id": key.id, "actor": key.actor, "scopes": key.scopes, "workspaces": key.workspaces,
+            "revoked_at": key.revoked_at.map(|time| time.to_string()),
+        }))?;
+    }
     Ok(Exit::Ok)
 }
 
@@ -218,21 +237,21 @@ async fn revoke(args: KeyRevokeArgs) -> anyhow::Result<Exit> {
     let key = find(&store, &args.id).await?;
     if key.revoked_at.is_some() {
         talk(format_args!("{} was revoked before", key.id));
-        return Ok(Exit::Ok);
+        return told(args.json, &key);
     }
     let id = key.id.clone();
     let revoked = ApiKey {
         revoked_at: Some(now()),
         ..key
     };
-    store.put_api_key(revoked).await.or_hint(
+    store.put_api_key(revoked.clone()).await.or_hint(
         "the key was not revoked",
         "check that the disk has room and lets this user write",
     )?;
     talk(format_args!(
         "revoked {id}; a running server refuses it within a second"
     ));
-    Ok(Exit::Ok)
+    told(args.json, &revoked)
 }
 
 /// Returns the text of a new key: 256 random bits.

@@ -238,17 +238,13 @@ fn prune(args: LogPruneArgs) -> anyhow::Result<Exit> {
         }))?;
         return Ok(Exit::Ok);
     }
+    let (verb, becomes, goes) = match args.dry_run {
+        true => ("would prune", "would become", "would go"),
+        false => ("pruned", "became", "went"),
+    };
     out.line(format_args!(
-        "{}{} tasks: {} events became headers, {} blobs went, {} bytes in all",
-        if args.dry_run {
-            "would prune "
-        } else {
-            "pruned "
-        },
-        pruned.tasks,
-        pruned.events,
-        pruned.blobs,
-        pruned.bytes
+        "{verb} {} tasks: {} events {becomes} headers, {} blobs {goes}, {} bytes in all",
+        pruned.tasks, pruned.events, pruned.blobs, pruned.bytes
     ))?;
     if pruned.in_use > 0 {
         talk(format_args!(

@@ -60,6 +60,9 @@ pub(crate) struct ReplayArgs {
     #[arg(long, value_name = "WHAT", value_delimiter = ',',
         value_parser = ["memory", "secrets", "host", "time", "model", "tools"])]
     refresh: Vec<String>,
+    /// With --refresh: from this effect on everything it names is live, whatever is on record
+    #[arg(long, value_name = "KEY", requires = "refresh")]
+    refresh_from: Option<String>,
     /// Fail where a changed run asks something else than was recorded, instead of using the recorded answer
     #[arg(long)]
     fail_on_stale_input: bool,
@@ -68,7 +71,7 @@ pub(crate) struct ReplayArgs {
     reason: Option<String>,
     /// A file with the whole request as the protocol has it; `-` for stdin
     #[arg(long, value_name = "FILE", conflicts_with_all = ["mode", "set", "overrides", "override_artifact", "from",
-        "refresh", "fail_on_stale_input", "reason"])]
+        "fail_on_stale_input", "reason"])]
     request: Option<PathBuf>,
     /// Return as soon as the server has accepted it
     #[arg(long, conflicts_with_all = ["bundle", "receipt", "list"])]
@@ -125,6 +128,11 @@ pub(crate) fn run(args: &ReplayArgs) -> anyhow::Result<Exit> {
 
 /// Reads a bundle.
 pub(crate) fn read_source(file: &Path) -> anyhow::Result<Source> {
+    source_of(&read_bytes(file)?, &format!("`{}`", file.display()))
+}
+
+/// Reads a file that is no larger than a bundle can be.
+pub(crate) fn read_bytes(file: &Path) -> anyhow::Result<Vec<u8>> {
     let hint = "name a file that `reprise task export` wrote";
     let name = format!("`{}`", file.display());
     let size = std::fs::metadata(file).or_hint(&name, hint)?.len();
@@ -132,8 +140,7 @@ pub(crate) fn read_source(file: &Path) -> anyhow::Result<Source> {
         let message = format!("{name} has more than {BUNDLE_BYTES_MAX} bytes");
         return Err(Problem::new(message, hint).into());
     }
-    let bytes = std::fs::read(file).or_hint(&name, hint)?;
-    source_of(&bytes, &name)
+    std::fs::read(file).or_hint(&name, hint)
 }
 
 /// Reads the bytes of a bundle.

@@ -38,7 +38,13 @@ pub(crate) async fn run(args: ServeArgs) -> anyhow::Result<Exit> {
         full_sync: !args.unsafe_no_sync,
         ..Options::default()
     };
+    let is_check = args.check_config;
     let settings = settings(args)?;
+    if is_check {
+        translate::config(&settings)?;
+        talk("the configuration can be used");
+        return Ok(Exit::Ok);
+    }
     start_logs(&settings.log)?;
     let signals = Signals::new()?;
     let server = Server::start(&settings, options).await?;
@@ -108,6 +114,7 @@ impl Server {
     /// Takes the data directory, the address and the key file, and starts working.
     pub(crate) async fn start(settings: &Settings, options: Options) -> anyhow::Result<Self> {
         let config = translate::config(settings)?;
+        let contracts = crate::contracts::configured(&settings.contracts)?;
         let data = settings.data.as_path();
         // Blocks for as long as the disk takes; nothing else runs yet.
         let store = SqliteStore::open(data, options).map_err(|error| {
@@ -159,6 +166,7 @@ impl Server {
             "the engine did not start",
             "`reprise log verify` checks the data directory",
         )?;
+        engine.set_contracts(contracts);
         crate::witness::load(data, &engine)?;
         let url = local_url(&bound);
         let address_file = data.join(ADDRESS_FILE);

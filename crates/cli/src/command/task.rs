@@ -1,5 +1,7 @@
 //! `reprise task`: submit, get, list, watch, answer, cancel.
 
+mod show;
+
 use std::io::{Read, Write as _};
 use std::path::Path;
 
@@ -7,24 +9,25 @@ use serde_json::{Map, Value, json};
 
 use crate::args::{
     TaskAnswerArgs, TaskCancelArgs, TaskCommand, TaskExportArgs, TaskGetArgs, TaskListArgs,
-    TaskSubmitArgs,
+    TaskRetryArgs, TaskSubmitArgs,
 };
 use crate::client::{
     Client, Cursor, Flow, Page, Target, Task, TaskStatus, Write, follow, fresh_key,
 };
 use crate::exit::{Exit, OrHint, Problem};
-use crate::output::{Output, Paint, Table, event_line, shorten, talk};
+use crate::output::{
+    Output, Paint, Table, event_line, is_quiet, is_told_elsewhere, shorten, talk, width,
+};
 
 /// The most bytes of input that are read.
 const INPUT_BYTES_MAX: u64 = 64 * 1024 * 1024;
-/// The most items that a server gives at once.
-const PAGE_MAX: usize = 200;
 
 /// Runs one of them.
 pub(crate) async fn run(command: TaskCommand) -> anyhow::Result<Exit> {
     match command {
         TaskCommand::Submit(args) => submit(args).await,
         TaskCommand::Get(args) => get(args).await,
+        TaskCommand::Show(args) => show::run(args).await,
         TaskCommand::List(args) => list(args).await,
         TaskCommand::Watch(args) => {
             let client = Client::new(Target::find(&args.connection)?)?;
@@ -32,6 +35,7 @@ pub(crate) async fn run(command: TaskCommand) -> anyhow::Result<Exit> {
         }
         TaskCommand::Answer(args) => answer(args).await,
         TaskCommand::Export(args) => export(args).await,
+        TaskCommand::Retry(args) => retry(args).await,
         TaskCommand::Cancel(args) => cancel(args).await,
     }
 }
@@ -44,6 +48,15 @@ async fn submit(args: TaskSubmitArgs) -> anyhow::Result<Exit> {
         (Some(text), None) => user_message(text),
         (None, None) => user_message(""),
     };
+    if args.json_input.is_none()
+        && args
+            .text
+            .as_deref()
+            .is_some_and(|text| text.trim().is_empty())
+    {
+        let hint = "say what to do; `-` reads it from stdin";
+        return Err(Problem::new("the text is empty", hint).into());
+    }
     let mut metadata: Map<String, Value> = args
         .metadata
         .into_iter()
@@ -74,7 +87,7 @@ async fn submit(args: TaskSubmitArgs) -> anyhow::Result<Exit> {
         }
         return watch(&client, &task.id, args.json).await;
     }
-    show(&task, args.json)?;
+    shown(&task, args.json)?;
     Ok(match task.status {
         TaskStatus::Failed | TaskStatus::Canceled => Exit::No,
         ref other => other.reading(),
@@ -174,7 +187,16 @@ async fn get(args: TaskGetArgs) -> anyhow::Result<Exit> {
         Output::stdout().json(&task.raw)?;
     } else {
         let workflow = workflow(&client, &task).await;
-        details(&task, workflow)?;
+        let path = ["v1", "tasks", &task.id, "permission-requests"];
+        let waits_for = match task.status {
+            TaskStatus::InputRequired | TaskStatus::AuthRequired => {
+                let (found, _) = client.list(&path, &[("status", "pending")], 1).await?;
+                found.into_iter().next()
+            }
+            _ => None,
+        };
+        let answer = answer_of(&client, &task).await;
+        details(&task, workflow, waits_for.as_ref(), answer.as_deref())?;
     }
     Ok(task.status.reading())
 }
@@ -195,7 +217,32 @@ async fn workflow(client: &Client, task: &Task) -> String {
     name.unwrap_or_else(|| "(its source's)".to_owned())
 }
 
-fn details(task: &Task, workflow: String) -> anyhow::Result<()> {
+/// Returns the words of a Task's outcome, when there is one and this key may see it.
+async fn answer_of(client: &Client, task: &Task) -> Option<String> {
+    let id = task.raw.get("outcome_id")?.as_str()?;
+    let outcome = client.get(&["v1", "outcomes", id], &[]).await.ok()?;
+    let messages = outcome.get("messages").and_then(Value::as_array);
+    let parts = messages
+        .into_iter()
+        .flatten()
+        .filter_map(|message| message.get("parts")?.as_array())
+        .flatten();
+    let words: Vec<&str> = parts
+        .filter_map(|part| part.get("text")?.as_str())
+        .collect();
+    let summary = || outcome.get("summary").and_then(Value::as_str);
+    match words.is_empty() {
+        true => summary().map(str::to_owned),
+        false => Some(words.join("\n")),
+    }
+}
+
+fn details(
+    task: &Task,
+    workflow: String,
+    waits_for: Option<&Value>,
+    answer: Option<&str>,
+) -> anyhow::Result<()> {
     let mut out = Output::stdout();
     let member = |name: &str| task.raw.get(name).and_then(Value::as_str);
     let mut rows = Table::default();
@@ -203,7 +250,7 @@ fn details(task: &Task, workflow: String) -> anyhow::Result<()> {
         if !value.is_empty() {
             rows.row([
                 (name.to_owned(), Some(Paint::Quiet)),
-                (shorten(&value, 200), paint),
+                (shorten(&value, width().unwrap_or(usize::MAX)), paint),
             ]);
         }
     };
@@ -211,6 +258,24 @@ fn details(task: &Task, workflow: String) -> anyhow::Result<()> {
     row("status", task.status.to_string(), paint(&task.status));
     row("workflow", workflow, None);
     row("input", task.input_text(), None);
+    if let Some(Value::Object(metadata)) = task.raw.get("metadata") {
+        let own = metadata.iter().filter(|(name, _)| *name != "workflow");
+        let own: Vec<String> = own
+            .map(|(name, value)| match value {
+                Value::String(text) => format!("{name}={text}"),
+                other => format!("{name}={other}"),
+            })
+            .collect();
+        row("metadata", own.join(", "), None);
+    }
+    if let Some(request) = waits_for {
+        row(
+            "waits for",
+            crate::command::approvals::what(request),
+            Some(Paint::Waiting),
+        );
+    }
+    row("answer", answer.unwrap_or_default().to_owned(), None);
     if let Some(failure) = &task.failure {
         row(
             "failure",
@@ -255,7 +320,7 @@ fn advise(task: &Task) {
         }
         TaskStatus::AuthRequired => {
             talk(format_args!(
-                "it waits for a decision: reprise task answer {} --approve",
+                "it waits for a decision: reprise approvals show {}",
                 task.id
             ));
         }
@@ -281,47 +346,61 @@ pub(crate) fn paint(status: &TaskStatus) -> Option<Paint> {
 async fn list(args: TaskListArgs) -> anyhow::Result<Exit> {
     let client = Client::new(Target::find(&args.connection)?)?;
     let wanted = args.limit as usize;
-    let mut items: Vec<Value> = Vec::new();
-    let mut cursor: Option<String> = None;
-    let more = loop {
-        let limit = wanted.saturating_sub(items.len()).min(PAGE_MAX).to_string();
-        let mut query = vec![("limit", limit.as_str())];
-        if let Some(session) = &args.session {
-            query.push(("session_id", session));
-        }
-        if let Some(workspace) = &args.workspace {
-            query.push(("workspace_id", workspace));
-        }
-        if let Some(cursor) = &cursor {
-            query.push(("cursor", cursor));
-        }
-        let page = Page::read(&client.get(&["v1", "tasks"], &query).await?)?;
-        let stuck = page.data.is_empty();
-        items.extend(page.data);
-        if page.next.is_none() || stuck || items.len() >= wanted {
-            break page.next.is_some();
-        }
-        cursor = page.next;
+    let status = args.status.as_ref().map(|status| status.to_uppercase());
+    let persona = match &args.persona {
+        Some(words) => Some(crate::persona::resolve(&client, words).await?),
+        None => None,
     };
-    items.truncate(wanted);
-    let tasks: Vec<Task> = items
+    let mut query = vec![("order", if args.oldest { "asc" } else { "desc" })];
+    for (name, value) in [
+        ("session_id", &args.session),
+        ("workspace_id", &args.workspace),
+        ("status", &status),
+        ("persona_id", &persona),
+        ("workflow", &args.workflow),
+        ("created_after", &args.since),
+    ] {
+        query.extend(value.iter().map(|value| (name, value.as_str())));
+    }
+    let metadata = args.metadata.iter();
+    let metadata: Vec<(String, &String)> = metadata
+        .map(|(key, value)| (format!("metadata.{key}"), value))
+        .collect();
+    query.extend(
+        metadata
+            .iter()
+            .map(|(key, value)| (key.as_str(), value.as_str())),
+    );
+    let (items, more) = client.list(&["v1", "tasks"], &query, wanted).await?;
+    let mut tasks: Vec<Task> = items
         .into_iter()
         .map(Task::read)
         .collect::<anyhow::Result<_>>()?;
+    if args.no_replays {
+        tasks.retain(|task| !task.is_replay());
+    }
     let mut out = Output::stdout();
     if args.json {
         out.json(&tasks.iter().map(|task| task.raw.clone()).collect())?;
+    } else if is_quiet() {
+        for task in &tasks {
+            out.line(shorten(&task.id, 120))?;
+        }
     } else if tasks.is_empty() {
         talk("no tasks");
     } else {
-        let mut rows = Table::new(&["TASK", "STATUS", "CREATED", "WORKFLOW", "INPUT"]);
+        let personas = crate::persona::names(&client, &tasks).await;
+        let mut rows = Table::new(&["TASK", "STATUS", "CREATED", "PERSONA", "WORKFLOW", "INPUT"]);
         for task in &tasks {
             let created = task.created_at.get(..19).unwrap_or(&task.created_at);
             let workflow = workflow(&client, task).await;
+            let persona = task.raw.get("persona_id").and_then(Value::as_str);
+            let persona = persona.and_then(|id| Some(personas.get(id)?.as_str()));
             rows.row([
                 (shorten(&task.id, 80), None),
                 (task.status.to_string(), paint(&task.status)),
                 (shorten(&created.replace('T', " "), 40), None),
+                (shorten(persona.unwrap_or("-"), 40), None),
                 (shorten(&workflow, 40), None),
                 (shorten(&task.input_text(), 60), None),
             ]);
@@ -337,11 +416,12 @@ async fn list(args: TaskListArgs) -> anyhow::Result<Exit> {
 
 async fn watch(client: &Client, id: &str, json: bool) -> anyhow::Result<Exit> {
     let mut out = Output::stdout();
-    let task = follow(client, id, &mut Cursor::default(), |event| {
+    let mut cursor = Cursor::default();
+    let following = follow(client, id, &mut cursor, |event| {
         if json {
             out.line(&event.raw)?;
-        } else {
-            out.line(event_line(&out, event))?;
+        } else if !is_told_elsewhere(event) {
+            out.line(event_line(&out, event, width()))?;
         }
         match event.kind.as_str() {
             "task.input_required" => {
@@ -351,7 +431,7 @@ async fn watch(client: &Client, id: &str, json: bool) -> anyhow::Result<Exit> {
             }
             "task.auth_required" => {
                 talk(format_args!(
-                    "it waits for a decision: reprise task answer {id} --approve"
+                    "it waits for a decision: reprise approvals show {id}"
                 ));
             }
             _ => {}
@@ -361,8 +441,17 @@ async fn watch(client: &Client, id: &str, json: bool) -> anyhow::Result<Exit> {
         } else {
             Flow::Continue
         })
-    })
-    .await?;
+    });
+    let task = tokio::select! {
+        task = following => task?,
+        _ = tokio::signal::ctrl_c() => {
+            talk(format_args!(
+                "no longer watching; the task goes on. To watch it again: reprise task watch {id}; \
+                 to end it: reprise task cancel {id}"
+            ));
+            return Ok(Exit::Fault);
+        }
+    };
     if !json {
         talk(ending(&task));
     }
@@ -389,7 +478,7 @@ async fn answer(args: TaskAnswerArgs) -> anyhow::Result<Exit> {
         None => decide(&client, &args.id, args.approve, args.reason.as_deref()).await?,
     }
     let task = client.task(&args.id).await?;
-    show(&task, args.json)?;
+    shown(&task, args.json)?;
     Ok(task.status.reading())
 }
 
@@ -466,6 +555,13 @@ async fn export(args: TaskExportArgs) -> anyhow::Result<Exit> {
     file.write_all(&bytes)
         .and_then(|()| file.sync_all())
         .or_hint(&what, hint)?;
+    if args.json {
+        Output::stdout().json(&json!({
+            "task_id": bundle.task_id(), "file": args.out, "bytes": bytes.len(),
+            "log_sha256": bundle.log_sha256(),
+        }))?;
+        return Ok(Exit::Ok);
+    }
     talk(format_args!(
         "wrote {} to {what}, {} bytes; to replay it: reprise replay --bundle {}",
         bundle.task_id(),
@@ -475,11 +571,46 @@ async fn export(args: TaskExportArgs) -> anyhow::Result<Exit> {
     Ok(Exit::Ok)
 }
 
+async fn retry(args: TaskRetryArgs) -> anyhow::Result<Exit> {
+    let client = Client::new(Target::find(&args.connection)?)?;
+    let mut body = Map::new();
+    body.extend(
+        args.reason
+            .map(|reason| ("reason".to_owned(), Value::String(reason))),
+    );
+    let body = Value::Object(body);
+    let key = fresh_key()?;
+    let path = ["v1", "tasks", &args.id, "retry"];
+    let task = Task::read(client.post(&path, Write { body, key: &key }).await?)?;
+    if args.watch {
+        return watch(&client, &task.id, args.json).await;
+    }
+    shown(&task, args.json)?;
+    Ok(match task.status {
+        TaskStatus::Failed | TaskStatus::Canceled => Exit::No,
+        ref other => other.reading(),
+    })
+}
+
 async fn cancel(args: TaskCancelArgs) -> anyhow::Result<Exit> {
     let client = Client::new(Target::find(&args.connection)?)?;
-    let task = stop(&client, &args.id, args.reason.as_deref()).await?;
-    show(&task, args.json)?;
-    Ok(task.status.reading())
+    let mut tasks = Vec::new();
+    for id in &args.ids {
+        tasks.push(stop(&client, id, args.reason.as_deref()).await?);
+    }
+    match (tasks.as_slice(), args.json) {
+        ([task], _) => shown(task, args.json)?,
+        (tasks, true) => {
+            Output::stdout().json(&tasks.iter().map(|task| task.raw.clone()).collect())?;
+        }
+        (tasks, false) => {
+            for task in tasks {
+                shown(task, false)?;
+            }
+        }
+    }
+    let is_known = tasks.iter().all(|task| task.status.reading() == Exit::Ok);
+    Ok(if is_known { Exit::Ok } else { Exit::No })
 }
 
 /// Cancels a Task.
@@ -496,10 +627,13 @@ pub(crate) async fn stop(
     Task::read(answer)
 }
 
-fn show(task: &Task, json: bool) -> anyhow::Result<()> {
+fn shown(task: &Task, json: bool) -> anyhow::Result<()> {
     let mut out = Output::stdout();
     if json {
         return out.json(&task.raw);
+    }
+    if is_quiet() {
+        return out.line(shorten(&task.id, 120));
     }
     let status = task.status.to_string();
     let status = match paint(&task.status) {

@@ -44,11 +44,12 @@ const fn key(section: &'static str, name: &'static str, comment: &'static str) -
 }
 
 /// Settings that are lists of tables: no variable can hold one.
-const LISTS: [&str; 5] = [
+const LISTS: [&str; 6] = [
     "connectors",
     "providers",
     "tools",
     "mcp_servers",
+    "contracts",
     "host_env",
 ];
 
@@ -124,6 +125,11 @@ pub(super) const KEYS: &[Key] = &[
     ),
     key("", "tools", "Local commands that agents may use."),
     key("", "mcp_servers", "MCP servers whose tools agents may use."),
+    key(
+        "",
+        "contracts",
+        "Sets of contracts that personas may name. See docs/contracts.md.",
+    ),
     key(
         "",
         "host_env",

@@ -4,8 +4,11 @@ use std::ffi::OsStr;
 use std::fs;
 use std::path::{Path, PathBuf};
 
-use contracts::{CompileError, Compiled, Source, compile};
+use contracts::{CompileError, Compiled, Severity, Source, compile};
+use domain::{ContractText, ContractTexts};
+use runs::workflow::check_contracts;
 
+use crate::config::ContractsConfig;
 use crate::exit::{OrHint, Problem};
 
 /// Contracts and session file of a folder, as they are on disk.
@@ -49,6 +52,57 @@ impl Folder {
     pub(super) fn compile(&self) -> Result<Compiled, CompileError> {
         compile(&self.contracts, self.session.as_ref())
     }
+}
+
+/// Reads the sets of contracts that the configuration names.
+///
+/// # Errors
+/// A name that occurs twice, files that cannot be read, or the first finding of a set that does not compile: contracts
+/// that do not hold stop the start.
+pub(crate) fn configured(sets: &[ContractsConfig]) -> anyhow::Result<Vec<ContractTexts>> {
+    let mut found: Vec<ContractTexts> = Vec::new();
+    for set in sets {
+        let name = &set.name;
+        if name.is_empty() || found.iter().any(|other| other.name == *name) {
+            let message = format!("contracts `{name}`: the name is empty or used twice");
+            return Err(Problem::new(message, "give each `[[contracts]]` its own name").into());
+        }
+        let hint = format!(
+            "`reprise contracts check {}` shows everything",
+            set.folder.display()
+        );
+        let folder = Folder::read(&set.folder)?;
+        let compiled = folder.compile().map_err(|error| {
+            let first = error
+                .findings()
+                .iter()
+                .find(|finding| finding.severity == Severity::Error);
+            let first = first.map(ToString::to_string).unwrap_or_default();
+            Problem::new(
+                format!("contracts `{name}` do not compile: {first}"),
+                hint.clone(),
+            )
+        })?;
+        let text = |source: &Source| ContractText {
+            file: Path::new(&source.file)
+                .file_name()
+                .unwrap_or_default()
+                .to_string_lossy()
+                .into_owned(),
+            text: source.text.clone(),
+        };
+        let texts = ContractTexts {
+            name: name.clone(),
+            sha256: compiled.digest(),
+            files: folder.contracts.iter().map(text).collect(),
+            session: folder.session.as_ref().map(text),
+            principal: set.principal.clone(),
+        };
+        check_contracts(&texts)
+            .map_err(|message| Problem::new(format!("contracts `{name}`: {message}"), hint))?;
+        found.push(texts);
+    }
+    Ok(found)
 }
 
 /// Returns the YAML files of a folder, sorted.

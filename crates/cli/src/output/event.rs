@@ -8,15 +8,18 @@ use crate::client::Event;
 /// Room for the longest kind that we write, so that details line up.
 pub(crate) const KIND_WIDTH: usize = 24;
 
-/// Returns `time  kind  detail`.
-pub(crate) fn event_line(out: &Output, event: &Event) -> String {
+/// Returns `time  kind  detail`, as long as the detail is or cut to a terminal's width.
+pub(crate) fn event_line(out: &Output, event: &Event, width: Option<usize>) -> String {
     let kind = shorten(&event.kind, 60);
     let padding = KIND_WIDTH.saturating_sub(kind.chars().count());
+    let detail = detail(&event.kind, &event.payload);
+    let before = 12 + 2 + KIND_WIDTH.max(kind.chars().count()) + 2;
+    let room = width.map_or(usize::MAX, |width| width.saturating_sub(before).max(20));
+    let detail = shorten(&detail, room);
     let painted = match paint(event) {
         Some(paint) => out.paint(paint, &kind),
         None => kind,
     };
-    let detail = detail(&event.kind, &event.payload);
     let line = format!(
         "{}  {painted}{:padding$}  {detail}",
         out.paint(Paint::Quiet, &clock(&event.created_at)),
@@ -69,12 +72,18 @@ fn detail(kind: &str, payload: &Value) -> String {
         "user.message" | "agent.message" => format!("“{}”", spoken(payload)),
         "session.message_appended" => text("/role").to_owned(),
         "vendor.effect_requested" => format!("{}  {}", text("/effect_key"), text("/kind")),
-        "vendor.effect_recorded" => format!("{}  {}", text("/effect_key"), text("/outcome")),
+        "vendor.effect_recorded" => recorded(payload),
         "vendor.input_requested" => text("/request/question").to_owned(),
-        "tool.approval_required" => text("/request/reason").to_owned(),
+        // Whoever is asked must see what for.
+        "tool.approval_required" => {
+            let input = payload.pointer("/action/input").map(Value::to_string);
+            format!("{}  {}", text("/action_name"), input.unwrap_or_default())
+        }
         "user.input_submitted" | "user.tool_confirmation" => match payload.get("approved") {
-            Some(Value::Bool(false)) => "denied".to_owned(),
-            Some(Value::Bool(true)) if kind == "user.tool_confirmation" => "approved".to_owned(),
+            Some(Value::Bool(false)) => with_reason("denied", text("/remarks/reason")),
+            Some(Value::Bool(true)) if kind == "user.tool_confirmation" => {
+                with_reason("approved", text("/remarks/reason"))
+            }
             _ => "answered".to_owned(),
         },
         "vendor.trust_recorded" => format!("{}  {}", text("/action"), text("/decision")),
@@ -95,15 +104,18 @@ fn detail(kind: &str, payload: &Value) -> String {
         }
         "replay.event_replayed" => text("/original_event").to_owned(),
         "user.cancel_requested" => text("/reason").to_owned(),
-        "vendor.outcome_recorded" => format!("{}  {}", text("/status"), text("/summary")),
+        // The message before it has the words.
+        "vendor.outcome_recorded" => text("/status").to_owned(),
         "task.failed" => format!("{}: {}", text("/failure/code"), text("/failure/message")),
         // Their neighbours tell the same in words.
         "task.completed"
         | "task.canceled"
         | "task.input_required"
         | "task.auth_required"
-        | "tool.approved"
-        | "tool.denied" => String::new(),
+        | "tool.approved" => String::new(),
+        // Where a person said no, a neighbour tells it; contracts and tiers say why here.
+        "tool.denied" => text("/reason").to_owned(),
+        "vendor.contract_decided" => decided(payload),
         "error" => format!("{}: {}", text("/error/code"), text("/error/message")),
         // A kind that this program does not know is still shown.
         _ => match payload.as_object() {
@@ -111,18 +123,89 @@ fn detail(kind: &str, payload: &Value) -> String {
             _ => payload.to_string(),
         },
     };
-    shorten(&detail, 80)
+    detail
+}
+
+/// True for an event whose words stand in another one: pieces of an answer that follows whole.
+pub(crate) fn is_told_elsewhere(event: &Event) -> bool {
+    event.kind == "vendor.message_delta"
+}
+
+fn with_reason(word: &str, reason: &str) -> String {
+    match reason {
+        "" => word.to_owned(),
+        reason => format!("{word}: {reason}"),
+    }
+}
+
+/// Says what an effect gave. The last answer of a model is told by the message that follows it; others only here.
+fn recorded(payload: &Value) -> String {
+    let text = |name: &str| {
+        payload
+            .get(name)
+            .and_then(Value::as_str)
+            .unwrap_or_default()
+    };
+    let line = format!("{}  {}", text("effect_key"), text("outcome"));
+    let value = payload.get("value").unwrap_or(&Value::Null);
+    let calls = value.pointer("/choices/0/message/tool_calls");
+    match (calls.and_then(Value::as_array), text("outcome")) {
+        (Some(calls), _) if !calls.is_empty() => {
+            format!("{line}  {}", runs::replay::readable(value))
+        }
+        (_, "error") => match value.get("message").and_then(Value::as_str) {
+            Some(message) => format!("{line}  {message}"),
+            None => line,
+        },
+        _ => line,
+    }
 }
 
 /// Returns the public text of a Message's parts.
+/// What contracts decided: which tools the model does not see, which calls are made and which are not.
+fn decided(payload: &Value) -> String {
+    let list = |pointer: &str| payload.pointer(pointer).and_then(Value::as_array);
+    let text = |value: &Value, name: &str| {
+        let found = value.get(name).and_then(Value::as_str);
+        found.unwrap_or_default().to_owned()
+    };
+    if let Some(removed) = list("/narrowing/removed") {
+        let removed = removed
+            .iter()
+            .map(|tool| format!("{} ({})", text(tool, "tool"), text(tool, "reason")));
+        return format!("not offered: {}", removed.collect::<Vec<_>>().join(", "));
+    }
+    if let Some(execution) = payload.get("execution") {
+        let (tool, reason) = (text(execution, "tool_name"), text(execution, "reason"));
+        return format!("blocked before it ran: {tool} ({reason})");
+    }
+    let action = payload.pointer("/decision/action").and_then(Value::as_str);
+    let calls = list("/decision/calls").into_iter().flatten().map(|call| {
+        let reason = text(call, "reason");
+        match reason.is_empty() {
+            true => format!("{} {}", text(call, "verdict"), text(call, "tool_name")),
+            false => format!(
+                "{} {} ({reason})",
+                text(call, "verdict"),
+                text(call, "tool_name")
+            ),
+        }
+    });
+    let calls: Vec<String> = calls.collect();
+    let calls = match calls.is_empty() {
+        true => "no calls".to_owned(),
+        false => calls.join(", "),
+    };
+    format!("{}: {calls}", action.unwrap_or_default())
+}
+
 fn spoken(payload: &Value) -> String {
     let parts = payload.get("parts").and_then(Value::as_array);
     let texts = parts
         .into_iter()
         .flatten()
         .filter_map(|part| part.get("text")?.as_str());
-    let joined = texts.collect::<Vec<_>>().join(" ");
-    shorten(&joined, 76)
+    texts.collect::<Vec<_>>().join(" ")
 }
 
 #[cfg(test)]
@@ -143,7 +226,27 @@ mod tests {
             payload,
             raw: Value::Null,
         };
-        event_line(&out, &event)
+        event_line(&out, &event, None)
+    }
+
+    #[test]
+    fn a_line_is_as_wide_as_the_terminal_and_uncut_without_one() {
+        let out = Output {
+            colour: false,
+            closed: false,
+        };
+        let long = "word ".repeat(100);
+        let event = Event {
+            id: "event_1".to_owned(),
+            kind: "agent.message".to_owned(),
+            created_at: "2026-11-15T09:56:39.123456Z".to_owned(),
+            payload: json!({"parts": [{"type": "text", "text": long}]}),
+            raw: Value::Null,
+        };
+        let cut = event_line(&out, &event, Some(120));
+        assert_eq!(cut.chars().count(), 120, "{cut}");
+        let whole = event_line(&out, &event, None);
+        assert_eq!(whole.matches("word").count(), 100);
     }
 
     #[test]

@@ -55,6 +55,8 @@ struct PersonaFile {
     isolated_replay: bool,
     #[serde(default)]
     forbids_replay: bool,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    contracts: Option<String>,
     #[serde(default)]
     metadata: Map<String, Value>,
 }

@@ -1,8 +1,9 @@
 //! `reprise contracts`: the real program on real folders.
 
 use std::fs;
+use std::time::{Duration, Instant};
 
-use crate::world::{World, said};
+use crate::world::{PATIENCE, World, said};
 
 const EXAMPLE: &str = concat!(env!("CARGO_MANIFEST_DIR"), "/../../examples/refund-desk");
 
@@ -181,4 +182,110 @@ fn schemas_are_printed_for_editors() {
         let schema: serde_json::Value = serde_json::from_str(&text).unwrap();
         assert_eq!(schema["additionalProperties"], false);
     }
+}
+
+/// The refund desk as a server: a payment out of turn is refused, one in turn is asked about, and the record says all of it.
+#[test]
+fn the_example_runs_under_its_contracts() {
+    let world = World::new();
+    let home = world.home.path();
+    for name in ["reprise.toml", "answers.yaml", "persona.yaml"] {
+        fs::copy(format!("{EXAMPLE}/{name}"), home.join(name)).unwrap();
+    }
+    for folder in ["contracts", "desk"] {
+        fs::create_dir(home.join(folder)).unwrap();
+    }
+    for entry in fs::read_dir(format!("{EXAMPLE}/contracts")).unwrap() {
+        let entry = entry.unwrap();
+        fs::copy(entry.path(), home.join("contracts").join(entry.file_name())).unwrap();
+    }
+    let _server = world.serve_with(&["--listen", "127.0.0.1:0", "--config", "reprise.toml"]);
+    world.ok(&["persona", "apply", "persona.yaml"]);
+    let submit = [
+        "task",
+        "submit",
+        "I sent order A-17 back",
+        "--persona",
+        "return-desk",
+        "--json",
+    ];
+    let task = world.json(&submit)["id"].as_str().unwrap().to_owned();
+    let deadline = Instant::now() + PATIENCE;
+    while world.json(&["task", "get", &task, "--json"])["status"] != "AUTH_REQUIRED" {
+        assert!(
+            Instant::now() < deadline,
+            "{}",
+            world.ok(&["task", "get", &task])
+        );
+        std::thread::sleep(Duration::from_millis(50));
+    }
+    assert!(!home.join("desk/paid.txt").exists(), "nobody has approved");
+    world.ok(&[
+        "task",
+        "answer",
+        &task,
+        "--approve",
+        "--reason",
+        "looks right",
+    ]);
+    let watched = world.ok(&["task", "watch", &task]);
+    assert_eq!(
+        fs::read_to_string(home.join("desk/paid.txt")).unwrap(),
+        "A-17 20000 EUR\n"
+    );
+    assert!(
+        watched.contains("refused by contract: illegal_phase_transition"),
+        "{watched}"
+    );
+    assert!(watched.contains("rejected: block pay_back"), "{watched}");
+    assert!(
+        watched.contains("not offered: assess_return (wrong_phase)"),
+        "{watched}"
+    );
+    let receipt = world.json(&["receipt", "show", &task, "--json"]);
+    let facts = &receipt["metadata"]["governance"];
+    assert_eq!(
+        (&facts["allowed"], &facts["blocked"], &facts["asked"]),
+        (&3.into(), &1.into(), &1.into())
+    );
+    world.ok(&["replay", &task]);
+    assert_eq!(
+        fs::read_to_string(home.join("desk/paid.txt"))
+            .unwrap()
+            .lines()
+            .count(),
+        1
+    );
+}
+
+/// Contracts that do not hold stop the start: a server that ran without them would let everything through.
+#[test]
+fn contracts_that_do_not_compile_stop_the_start() {
+    let world = World::new();
+    let home = world.home.path();
+    fs::create_dir(home.join("rules")).unwrap();
+    fs::write(
+        home.join("rules/pay.yaml"),
+        "tool: pay\nside_effect: sideways\n",
+    )
+    .unwrap();
+    fs::write(
+        home.join("reprise.toml"),
+        "[[contracts]]\nname = 'desk'\nfolder = 'rules'\n",
+    )
+    .unwrap();
+    let mut command = world.command(&[
+        "serve",
+        "--listen",
+        "127.0.0.1:0",
+        "--config",
+        "reprise.toml",
+    ]);
+    let said = crate::world::Server::start(&mut command).err().unwrap();
+    assert_eq!(said.code, 2, "{said:?}");
+    assert!(
+        said.stderr.contains("contracts `desk` do not compile"),
+        "{said:?}"
+    );
+    assert!(said.stderr.contains("pay.yaml:2"), "{said:?}");
 }

@@ -15,6 +15,15 @@ fn the_tour_ends_with_0_and_removes_its_directory() {
     assert_eq!(talk, "");
     assert_eq!(std::fs::read_dir(&temporary).unwrap().count(), 0);
     assert!(!text.contains("rpk_") && !text.contains('\u{1b}'), "{text}");
+    for words in [
+        "scripted",
+        "kill -9",
+        "the same task waits",
+        "You read deploy logs. Be brief.",
+        "as recorded",
+    ] {
+        assert!(text.contains(words), "{words}: {text}");
+    }
     insta::assert_snapshot!(told(&text));
 }
 
@@ -58,6 +67,15 @@ fn the_tour_leaves_a_server_until_it_is_stopped() {
     world.ok(&["log", "verify"]);
 }
 
+/// True for the number of a duration.
+fn is_duration(line: &str, word: &str) -> bool {
+    let is_number = !word.is_empty()
+        && word
+            .bytes()
+            .all(|byte| byte.is_ascii_digit() || byte == b'.');
+    is_number && (line.contains(&format!("{word} ms")) || line.contains(&format!(" {word} s ")))
+}
+
 /// Replaces what is different each time: times of day, ids, places, counts.
 fn told(text: &str) -> String {
     let mut lines = Vec::new();
@@ -67,6 +85,10 @@ fn told(text: &str) -> String {
                 word.len() == 12 && word.as_bytes()[2] == b':' && word.as_bytes()[8] == b'.';
             match word {
                 _ if is_time => "hh:mm:ss.mmm".to_owned(),
+                _ if word.len() > 20 && word.ends_with('Z') && word.as_bytes()[10] == b'T' => {
+                    "TIME".to_owned()
+                }
+                _ if is_duration(line, word) => "N".to_owned(),
                 _ if word.starts_with("http://127.0.0.1:") => "URL".to_owned(),
                 _ if word.contains("/reprise-demo-") => "DIRECTORY".to_owned(),
                 _ if word.ends_with("/reprise") => "reprise".to_owned(),

@@ -14,11 +14,27 @@ const COMMANDS: &[&[&str]] = &[
     &["task"],
     &["task", "submit"],
     &["task", "get"],
+    &["task", "show"],
     &["task", "list"],
     &["task", "watch"],
     &["task", "answer"],
     &["task", "export"],
+    &["task", "retry"],
     &["task", "cancel"],
+    &["approvals"],
+    &["approvals", "list"],
+    &["approvals", "show"],
+    &["approvals", "approve"],
+    &["approvals", "deny"],
+    &["session"],
+    &["session", "list"],
+    &["session", "show"],
+    &["artifact"],
+    &["artifact", "list"],
+    &["artifact", "get"],
+    &["artifact", "put"],
+    &["completions"],
+    &["man"],
     &["persona"],
     &["persona", "apply"],
     &["persona", "list"],
@@ -78,6 +94,9 @@ fn without_a_command_the_help_goes_to_stderr_with_2() {
     let world = World::new();
     let said = world.run(&[]);
     assert_eq!((said.code, said.stdout.as_str()), (2, ""));
-    assert!(said.stderr.contains("Usage: reprise <COMMAND>"), "{said:?}");
+    assert!(
+        said.stderr.contains("Usage: reprise [OPTIONS] <COMMAND>"),
+        "{said:?}"
+    );
     assert!(world.ok(&["--version"]).starts_with("reprise "));
 }

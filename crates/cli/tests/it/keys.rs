@@ -66,7 +66,7 @@ fn ap_auth_02_a_read_only_key_reads_and_does_not_write() {
     let key = key.trim();
     world.ok(&["task", "list", "--key", key]);
     let refused = world.run(&["task", "submit", "Hello", "--key", key]);
-    assert_eq!(refused.code, 2);
+    assert_eq!(refused.code, 1);
     assert!(
         refused.stderr.contains("(permission_denied)"),
         "{refused:?}"

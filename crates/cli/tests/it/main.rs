@@ -13,6 +13,8 @@ mod contracts;
 #[cfg(test)]
 mod demo;
 #[cfg(test)]
+mod finding;
+#[cfg(test)]
 mod foreign;
 #[cfg(test)]
 mod help;
@@ -31,9 +33,13 @@ mod receipts;
 #[cfg(test)]
 mod replays;
 #[cfg(test)]
+mod retrying;
+#[cfg(test)]
 mod sandboxed;
 #[cfg(test)]
 mod serving;
+#[cfg(test)]
+mod showing;
 #[cfg(test)]
 mod tasks;
 #[cfg(test)]

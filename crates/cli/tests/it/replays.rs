@@ -62,9 +62,19 @@ impl Ran {
 
     /// Two lines on stderr, nothing on stdout, and 2.
     #[track_caller]
+    /// Runs a replay that cannot be asked for.
     fn fault(&self, args: &[&str], expect: &str) {
+        self.two_lines(2, args, expect);
+    }
+
+    /// Runs a replay that the server refuses.
+    fn refused(&self, args: &[&str], expect: &str) {
+        self.two_lines(1, args, expect);
+    }
+
+    fn two_lines(&self, code: i32, args: &[&str], expect: &str) {
         let said = self.replay(args);
-        assert_eq!((said.code, said.stdout.as_str()), (2, ""), "{said:?}");
+        assert_eq!((said.code, said.stdout.as_str()), (code, ""), "{said:?}");
         assert_eq!(said.stderr.lines().count(), 2, "{said:?}");
         assert!(said.stderr.contains(expect), "{said:?}");
     }

@@ -67,7 +67,7 @@ pub(super) fn create_branch(
     order: &CreateBranch,
 ) -> Result<ResourceRef, Refusal> {
     let new = &order.new;
-    let (_, session) = decider.session(&new.session_id)?;
+    let (_, session) = decider.open_session(&new.session_id)?;
     let place = Place::of_session(&new.session_id, session);
     let parent = match &new.parent_branch_id {
         Some(parent) => {
@@ -121,9 +121,12 @@ pub(super) fn register_artifact(
         ..Place::default()
     };
     if let Some(id) = &new.session_id {
-        let (_, session) = decider.session(id).map_err(|_| Refusal::NotFound {
-            object: "session",
-            param: Some("session_id"),
+        let (_, session) = decider.open_session(id).map_err(|refusal| match refusal {
+            Refusal::NotFound { object, .. } => Refusal::NotFound {
+                object,
+                param: Some("session_id"),
+            },
+            other => other,
         })?;
         place.workspace_id = Some(session.workspace_id.clone());
         place.session_id = Some(id.clone());

@@ -39,7 +39,7 @@ pub(super) fn update(
     decider: &mut Decider<'_>,
     order: &UpdateSession,
 ) -> Result<ResourceRef, Refusal> {
-    let (_, session) = decider.session(&order.id)?;
+    let (_, session) = decider.open_session(&order.id)?;
     let subject = order.id.resource();
     let updated = payload::SessionUpdated {
         summary: order.summary.clone(),
@@ -161,7 +161,7 @@ pub(super) fn truncate(
     decider: &mut Decider<'_>,
     order: &TruncateSession,
 ) -> Result<ResourceRef, Refusal> {
-    let (document, session) = decider.session(&order.id)?;
+    let (document, session) = decider.open_session(&order.id)?;
     if document.version != order.version {
         return Err(Refusal::Stale);
     }

@@ -366,6 +366,7 @@ pub(super) fn answer(
             status: task.status,
         });
     }
+    decider.open_session(&task.session_id)?;
     let place = Place::of_task(&request.task_id, task);
     let approved = match &order.reply {
         RequestReply::Message(_) | RequestReply::Value(_) | RequestReply::Approve => true,

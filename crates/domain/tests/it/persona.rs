@@ -155,7 +155,9 @@ fn a_task_keeps_a_copy_even_when_it_moves_into_a_blob() {
             branch_id: None,
             parent_task_id: None,
             workflow: "agent".to_owned(),
-            persona: Some(spec(json!({"system_prompt": "x".repeat(prompt)})).snapshot(id.clone())),
+            persona: Some(
+                spec(json!({"system_prompt": "x".repeat(prompt)})).snapshot(id.clone(), None),
+            ),
             input: TaskInput::Object(Map::new()),
             metadata: Map::new(),
         };

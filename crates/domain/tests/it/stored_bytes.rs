@@ -119,7 +119,7 @@ fn submit(body: &str, session: &SessionId, input: TaskInput, with_persona: bool)
         branch_id: None,
         parent_task_id: None,
         workflow: "agent".to_owned(),
-        persona: with_persona.then(|| persona.persona.snapshot(persona.id())),
+        persona: with_persona.then(|| persona.persona.snapshot(persona.id(), None)),
         input,
         metadata: map(json!({"n": 2})),
     })
@@ -503,6 +503,19 @@ fn sessions(log: &mut Log) {
     log.run(Order::CloseSession(session));
 }
 
+/// What contracts decide about the calls of a Task.
+fn governed(log: &mut Log) {
+    let session = SessionId::from_body("fork_2");
+    let input = TaskInput::Object(map(json!({"ask": 1})));
+    log.run(submit("9", &session, input, false));
+    let decided = map(json!({"decision": {"action": "released", "calls": []}, "asked": 0}));
+    let note = Move::Note {
+        kind: Kind::ContractDecided,
+        payload: decided,
+    };
+    log.advance("9", vec![start(), note]);
+}
+
 #[test]
 fn stored_events_and_documents_keep_their_bytes() {
     let mut log = Log::new();
@@ -511,6 +524,7 @@ fn stored_events_and_documents_keep_their_bytes() {
     proofs(&mut log);
     replays(&mut log);
     sessions(&mut log);
+    governed(&mut log);
     let written = |kind: &&Kind| log.lines.contains(&format!("\"event\":\"{kind}\""));
     let missing: Vec<&Kind> = Kind::ALL.iter().filter(|kind| !written(kind)).collect();
     // A replay reports the life of its source under one kind, which only the engine emits.

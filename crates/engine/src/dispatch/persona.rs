@@ -5,8 +5,8 @@
 
 use canon::{Map, Value};
 use domain::{
-    CreatePersona, Document, Order, PersonaChange, PersonaId, PersonaSpec, Position, Refusal,
-    ResourceKind, State, UpdatePersona,
+    ContractTexts, CreatePersona, Document, Order, PersonaChange, PersonaId, PersonaSnapshot,
+    PersonaSpec, Position, Refusal, ResourceKind, State, UpdatePersona,
 };
 
 use crate::caller::Caller;
@@ -27,7 +27,42 @@ pub(super) struct Known {
 impl Engine {
     pub(super) fn build_persona(&self, order: CreatePersona) -> Result<Order, Refused> {
         self.offered(&order.persona.entry_workflow, "entry_workflow")?;
+        if let Some(name) = &order.persona.contracts {
+            self.contracts_named(name, "contracts")?;
+            let workflow = &order.persona.entry_workflow;
+            if workflow != "agent" {
+                return Err(Refused::Domain(Refusal::Policy {
+                    reason: "contracts_without_agent",
+                    message: format!(
+                        "contracts judge the tool calls of the workflow `agent`, and this persona runs `{workflow}`"
+                    ),
+                }));
+            }
+        }
         Ok(Order::CreatePersona(order))
+    }
+
+    /// Finds the contracts that a Persona names, which an earlier start of the server may have had and this one not.
+    fn contracts_named(&self, name: &str, param: &'static str) -> Result<ContractTexts, Refused> {
+        let found = self.shared.contracts(name).cloned();
+        found.ok_or_else(|| {
+            let known = self.shared.contract_names();
+            let known = match known.is_empty() {
+                true => "it has none".to_owned(),
+                false => format!("it has {}", known.join(", ")),
+            };
+            Refused::Domain(Refusal::Invalid {
+                param,
+                message: format!("this server has no contracts named `{name}`: {known}"),
+            })
+        })
+    }
+
+    /// Returns what a Task of a Persona runs under.
+    pub(super) fn snapshot(&self, persona: Known) -> Result<PersonaSnapshot, Refused> {
+        let named = persona.spec.contracts.as_deref();
+        let contracts = named.map(|name| self.contracts_named(name, "persona_id"));
+        Ok(persona.spec.snapshot(persona.id, contracts.transpose()?))
     }
 
     pub(super) async fn build_persona_change(

@@ -12,7 +12,7 @@ use crate::engine::Engine;
 use crate::record::Beside;
 use crate::refused::Refused;
 use crate::view;
-use runs::replay::{self, ReadArtifact, Refresh, Source, Spec};
+use runs::replay::{self, NoRetry, ReadArtifact, Refresh, Source, Spec};
 
 /// The most bytes of Artifacts that the overrides of one replay take values from: all are in memory while it runs.
 const OVERRIDES_BYTES_MAX: usize = 16 * 1024 * 1024;
@@ -59,6 +59,14 @@ impl Engine {
                 what: "open_tasks_max",
             });
         }
+        let retried;
+        let request = match request.body.get("retry") {
+            Some(Value::Bool(true)) => {
+                retried = self.as_retry(request).await?;
+                &retried
+            }
+            _ => request,
+        };
         let source = self.asked_of(&task, request).await?;
         let (spec, secrets) = self.read_spec(caller, request, source.as_ref()).await?;
         if !secrets.is_empty() {
@@ -95,6 +103,33 @@ impl Engine {
             metadata: metadata(&request.body),
         };
         Ok((order, secrets))
+    }
+
+    /// Says where a run that failed is taken up again. What the caller asks beside that is its reason and its metadata.
+    async fn as_retry(&self, request: &ReplayTask) -> Result<ReplayTask, Refused> {
+        let source = self.source(&request.id, Beside::Everything).await??;
+        let mut body = replay::retry(&source).map_err(|error| {
+            let reason = match &error {
+                NoRetry::NotFailed(_) => "not_failed",
+                NoRetry::NothingFailed => "nothing_failed",
+                NoRetry::ResultUnknown(_) => "effect_result_unknown",
+            };
+            Refused::Domain(Refusal::Conflict {
+                reason,
+                message: error.to_string(),
+                status: Some(source.status),
+            })
+        })?;
+        if let (Value::Object(body), Value::Object(asked)) = (&mut body, &request.body) {
+            let own = asked
+                .iter()
+                .filter(|(name, _)| ["reason", "metadata"].contains(&name.as_str()));
+            body.extend(own.map(|(name, value)| (name.clone(), value.clone())));
+        }
+        Ok(ReplayTask {
+            body,
+            ..request.clone()
+        })
     }
 
     /// Reads as much of the source as it takes to judge a request; whether the rest is there is for the run to say.

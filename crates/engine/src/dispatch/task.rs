@@ -61,7 +61,7 @@ impl Engine {
             branch_id: new.branch_id,
             parent_task_id: new.parent_task_id,
             workflow,
-            persona: persona.map(|known| known.spec.snapshot(known.id)),
+            persona: persona.map(|known| self.snapshot(known)).transpose()?,
             input: match new.input {
                 InputSpec::Message(message) => TaskInput::Message(self.new_message(message)),
                 InputSpec::Object(map) => TaskInput::Object(map),

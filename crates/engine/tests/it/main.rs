@@ -9,6 +9,7 @@
 )]
 
 mod containment;
+mod contracts;
 mod door;
 mod hand;
 mod interrupt;

@@ -11,6 +11,7 @@ use runs::replay::{self, Issuing, Source};
 use runs::workflow::{Answers, Machine, Registry, Start, Workflow, builtin};
 use serde_json::json;
 
+use crate::contracts::texts;
 use crate::hand::Hand;
 use crate::rig::{Exported, Finished, Outside, World, run_pure, saying};
 
@@ -523,9 +524,30 @@ fn write_the_vectors_of_version_3() {
     let persona = json!({"name": "watch", "tools": ["look", "send"], "system_prompt": "Report what you see.",
         "autonomy_tier": "suggest"});
     let watch = async |world: &World| world.agent(persona, "Is everything closed?").await;
-    written_source("agent-3", Registry::new(builtin()), watch);
+    let older = builtin()
+        .into_iter()
+        .filter(|workflow| workflow.version() != "4");
+    written_source("agent-3", Registry::new(older), watch);
     let what = "version 3 of the agent: a tool that may be repeated and changes something is denied under `suggest`";
     write_case("exact-agent-3", "agent-3", what, &json!({}), false, &[]);
+}
+
+/// Writes the vectors of version 4 of the agent: `cargo test --package engine --test it -- --ignored
+/// write_the_vectors_of_version_4`.
+#[test]
+#[ignore = "writes files: only for a deliberate change of the vectors"]
+fn write_the_vectors_of_version_4() {
+    let persona = json!({"name": "watch", "tools": ["look", "send"], "system_prompt": "Report what you see.",
+        "contracts": "mail"});
+    let watch = async |world: &World| {
+        let look = "tool: look\nside_effect: read\n";
+        let send = "tool: send\nside_effect: write\nargument_value_invariants:\n  - { path: \"$.to\", one_of: [\"guard\"] }\n";
+        world.engine.set_contracts([texts(&[look, send])]);
+        world.agent(persona, "Is everything closed?").await
+    };
+    written_source("agent-4", Registry::new(builtin()), watch);
+    let what = "version 4 of the agent: contracts allow two calls and refuse one, and a replay judges the same";
+    write_case("exact-agent-4", "agent-4", what, &json!({}), false, &[]);
 }
 
 /// U2: each version that ever wrote a log is here.

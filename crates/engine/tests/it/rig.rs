@@ -248,6 +248,10 @@ impl World {
 
     /// Defines an agent and returns its id. Members given replace the defaults.
     pub(crate) async fn persona(&self, members: Value) -> String {
+        self.try_persona(members).await.unwrap()
+    }
+
+    pub(crate) async fn try_persona(&self, members: Value) -> Result<String, Refused> {
         let mut persona = json!({
             "name": "tester",
             "version": "1",
@@ -264,11 +268,8 @@ impl World {
             persona,
             metadata: Map::new(),
         };
-        let answer = self
-            .write(Request::CreatePersona(Box::new(order)))
-            .await
-            .unwrap();
-        answer.view.document.id.to_string()
+        let answer = self.write(Request::CreatePersona(Box::new(order))).await?;
+        Ok(answer.view.document.id.to_string())
     }
 
     /// Submits a Task and returns its id at once.

@@ -11,7 +11,7 @@ use std::sync::Arc;
 use base64::Engine as _;
 use base64::engine::general_purpose::STANDARD;
 use canon::{Digest, Integers, Map, Value, append_string, jcs, sha256};
-use domain::{Event, TaskId};
+use domain::{Event, Status, TaskId};
 use receipts::{Receipt, event_log_digest};
 use serde_json::json;
 
@@ -90,6 +90,20 @@ impl Log {
     pub fn is_ended(&self) -> bool {
         let last = self.0.last();
         last.is_some_and(|(_, event)| end_told_by(event).is_some())
+    }
+
+    /// Returns the Task as it stands, for reading: it has not ended.
+    ///
+    /// # Errors
+    /// These are not the events of one Task, from its beginning.
+    pub fn into_unfinished(
+        self,
+        blobs: BTreeMap<Digest, Vec<u8>>,
+        status: Status,
+    ) -> Result<Source, ReadSourceError> {
+        let log_sha256 = event_log_digest(self.0.iter().map(|(bytes, _)| &**bytes));
+        let events = self.0.into_iter().map(|(_, event)| event).collect();
+        Source::unfinished(events, log_sha256, blobs, status)
     }
 
     /// Returns its events in order.

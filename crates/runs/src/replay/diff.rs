@@ -7,7 +7,7 @@
 //! Pieces of streamed text are not compared: the whole answer is.
 
 mod align;
-mod asked;
+pub(super) mod asked;
 mod change;
 mod effects;
 mod same;
@@ -250,7 +250,7 @@ fn run(source: &Source) -> Run {
 }
 
 /// Returns why a Task failed, by its own word and not by one that it repeats.
-fn failure(source: &Source) -> Value {
+pub(super) fn failure(source: &Source) -> Value {
     (0..source.len())
         .rev()
         .find(|index| source.kind(*index) == Some(Kind::TaskFailed) && is_own(source, *index))
@@ -291,7 +291,7 @@ fn is_own(source: &Source, index: usize) -> bool {
     event.is_some_and(|event| event.replay.is_none())
 }
 
-fn usage(source: &Source) -> Usage {
+pub(super) fn usage(source: &Source) -> Usage {
     let mut usage = Usage::default();
     for (key, places) in source.effects() {
         let event = places.recorded.and_then(|place| source.event(place));
@@ -375,7 +375,7 @@ fn given(source: &Source) -> Start {
 }
 
 /// True unless the request of a replay gave it something that is not public to begin with.
-fn is_given_openly(source: &Source) -> bool {
+pub(super) fn is_given_openly(source: &Source) -> bool {
     let overrides = source
         .request()
         .into_iter()

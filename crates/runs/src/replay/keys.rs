@@ -178,7 +178,7 @@ pub fn readable(value: &Value) -> String {
 }
 
 /// Returns a message of a model call as people read it: its words, then the tools that it calls.
-pub(super) fn message_words(message: &Value) -> String {
+pub fn message_words(message: &Value) -> String {
     let Value::Object(_) = message else {
         return readable(message);
     };

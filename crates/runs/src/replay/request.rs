@@ -151,6 +151,12 @@ pub struct Spec {
     pub event_id_unmatched: Vec<String>,
     /// True for a conformance run.
     pub conformance: bool,
+    /// The effect from which on everything that `refresh` names is live, whatever is on record.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub refresh_from: Option<String>,
+    /// True when recorded errors are no records: what failed is asked again, and nothing else is.
+    #[serde(default, skip_serializing_if = "std::ops::Not::not")]
+    pub retry: bool,
 }
 
 impl Spec {
@@ -165,6 +171,8 @@ impl Spec {
             stale_input_fails: false,
             event_id_unmatched: Vec::new(),
             conformance: false,
+            refresh_from: None,
+            retry: false,
         }
     }
 }
@@ -252,6 +260,8 @@ pub fn asks(body: &Value) -> Option<Vec<&str>> {
     let is_asking = [
         "override",
         "refresh",
+        "refresh_from",
+        "retry",
         "checkpoint_id",
         "checkpoint_event_id",
     ]
@@ -310,6 +320,12 @@ pub fn read_with(
     }
     spec.checkpoint = checkpoint(body, source, mode)?;
     spec.refresh = refresh(body, mode)?;
+    spec.refresh_from = refresh_from(body, source, &spec.refresh)?;
+    spec.retry = match body.get("retry") {
+        None | Some(Value::Null | Value::Bool(false)) => false,
+        Some(Value::Bool(true)) if spec.refresh.contains(&Refresh::Model) => true,
+        Some(_) => return Err(invalid("retry", "must be true, and `refresh` name model")),
+    };
     if body
         .get("metadata")
         .is_some_and(|metadata| !metadata.is_object() && !metadata.is_null())
@@ -497,6 +513,29 @@ fn refresh(body: &Map<String, Value>, mode: Mode) -> Result<BTreeSet<Refresh>, R
         return Err(invalid("refresh", "an exact replay refreshes nothing"));
     }
     Ok(refresh)
+}
+
+fn refresh_from(
+    body: &Map<String, Value>,
+    source: Option<&Source>,
+    refresh: &BTreeSet<Refresh>,
+) -> Result<Option<String>, RequestError> {
+    let Some(key) = text(body, "refresh_from", "refresh_from")? else {
+        return Ok(None);
+    };
+    if refresh.is_empty() {
+        return Err(invalid(
+            "refresh_from",
+            "needs `refresh`, which says what is live",
+        ));
+    }
+    match source.is_some_and(|source| source.knows(&key)) {
+        true => Ok(Some(key)),
+        false => Err(invalid(
+            "refresh_from",
+            format!("the run has no effect `{key}`"),
+        )),
+    }
 }
 
 /// The kinds of override that fit a key.

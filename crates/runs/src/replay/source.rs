@@ -169,6 +169,36 @@ impl Source {
         })
     }
 
+    /// Takes the events of a Task that has not ended, in the state that its document says. Good for reading, and for
+    /// nothing that needs a whole record.
+    pub(super) fn unfinished(
+        events: Vec<Event>,
+        log_sha256: Digest,
+        blobs: BTreeMap<Digest, Vec<u8>>,
+        status: Status,
+    ) -> Result<Self, ReadSourceError> {
+        let task_id = check_one_task(events.iter())?;
+        let kinds = events
+            .iter()
+            .map(|event| event.kind().map_err(ReadSourceError::new))
+            .collect::<Result<Vec<Kind>, _>>()?;
+        let effects = places(&events, &kinds);
+        Ok(Self {
+            task_id,
+            receipt_hash: None,
+            receipt: None,
+            status,
+            log_sha256,
+            events,
+            kinds,
+            effects,
+            blobs,
+            inherited: None,
+            lacking: None,
+            claimed: None,
+        })
+    }
+
     /// Says that the Task has a Receipt which cannot be read, and why.
     #[must_use]
     pub fn lacking_receipt(mut self, id: String, reason: &'static str) -> Self {
@@ -223,6 +253,11 @@ impl Source {
             return self.checkpoint(checkpoint).is_some();
         }
         self.effects.contains_key(key) || self.lifecycle_event(key).is_some()
+    }
+
+    /// True when an override key names something of this source, by its name or by the id of a call.
+    pub fn names(&self, key: &str) -> bool {
+        self.knows(key) || !self.aliased(key).is_empty()
     }
 
     /// Returns the event that tells one of the times that the server itself reads.
@@ -283,6 +318,12 @@ impl Source {
     pub(super) fn is_replay(&self) -> bool {
         let submitted = self.events.first();
         submitted.is_some_and(|event| event.payload.get("replay").is_some_and(Value::is_object))
+    }
+
+    /// Returns the Task that this one replays.
+    pub fn replays(&self) -> Option<TaskId> {
+        let replay = self.events.first()?.payload.get("replay")?;
+        TaskId::parse(replay.get("source_task_id")?.as_str()?).ok()
     }
 
     /// Returns the keys of the calls with a recorded id, such as `mcp:<server>:<tool call id>`. Ids are the provider's:
@@ -554,17 +595,7 @@ pub(super) fn answer_in(payload: &Map<String, Value>) -> EffectAnswer {
 pub(super) fn check_sealed<'a>(
     events: impl DoubleEndedIterator<Item = &'a Event> + Clone,
 ) -> Result<(TaskId, Status), ReadSourceError> {
-    let first = events.clone().next();
-    let first = first.filter(|first| &*first.kind == Kind::TaskSubmitted.as_str());
-    let task_id = first.and_then(|first| first.task_id.clone());
-    let task_id =
-        task_id.ok_or_else(|| ReadSourceError::new("it does not begin with `task.submitted`"))?;
-    if events
-        .clone()
-        .any(|event| event.task_id.as_ref() != Some(&task_id))
-    {
-        return Err(ReadSourceError::new("it holds events of another task"));
-    }
+    let task_id = check_one_task(events.clone())?;
     let mut backwards = events.rev();
     let status = backwards.next().and_then(end_told_by);
     let status = status.ok_or_else(|| ReadSourceError::new("the task has not ended"))?;
@@ -574,6 +605,21 @@ pub(super) fn check_sealed<'a>(
         ));
     }
     Ok((task_id, status))
+}
+
+/// Checks that these are the events of one Task from its beginning; returns the Task.
+fn check_one_task<'a>(
+    mut events: impl Iterator<Item = &'a Event> + Clone,
+) -> Result<TaskId, ReadSourceError> {
+    let first = events.clone().next();
+    let first = first.filter(|first| &*first.kind == Kind::TaskSubmitted.as_str());
+    let task_id = first.and_then(|first| first.task_id.clone());
+    let task_id =
+        task_id.ok_or_else(|| ReadSourceError::new("it does not begin with `task.submitted`"))?;
+    if events.any(|event| event.task_id.as_ref() != Some(&task_id)) {
+        return Err(ReadSourceError::new("it holds events of another task"));
+    }
+    Ok(task_id)
 }
 
 /// Returns the state in which a Task ended, from the event that says so.

@@ -4,17 +4,23 @@
 //! tools, limits and a tier of autonomy. Everything it learns comes as results of effects; what it does with them is
 //! decided here and nowhere else, so that a replay decides the same.
 
+mod governance;
 mod persona;
 mod tools;
 
+use std::collections::BTreeSet;
+
 use canon::{Map, Value};
-use domain::{Ask, Kind};
+use domain::{Ask, ContractTexts, Kind, Timestamp};
+use serde::Deserialize as _;
 use serde_json::json;
 
 use super::builtin::{done, failed, one_line};
 use super::{
     Answers, EffectAnswer, EffectKind, Machine, Note, Start, Step, Transcript, Wanted, Workflow,
 };
+pub use governance::check_contracts;
+use governance::{Fault, Governance, Judgment};
 use persona::Persona;
 use tools::{Call, Catalog, Counters};
 
@@ -30,6 +36,8 @@ pub(super) enum Rules {
     Repeatable,
     /// Version 3: that the operator says that it changes nothing; a tier that is missing or unknown uses no tools.
     ReadOnly,
+    /// Version 4: the same, and the persona's contracts judge every call.
+    Contracts,
 }
 
 impl Workflow for Agent {
@@ -41,6 +49,7 @@ impl Workflow for Agent {
         match self.0 {
             Rules::Repeatable => "2",
             Rules::ReadOnly => "3",
+            Rules::Contracts => "4",
         }
     }
 
@@ -124,6 +133,12 @@ enum Waits {
     Secrets,
     /// The model.
     Model,
+    /// The time at which the answer is judged by contracts.
+    Judging,
+    /// Somebody's decision that a contract asks for.
+    Consent,
+    /// The time of that decision.
+    ConsentTime(Box<EffectAnswer>),
     /// A decision about the call at this place.
     Approval(usize),
     /// Tools.
@@ -153,6 +168,18 @@ struct Loop {
     calls: Vec<Call>,
     /// True for the first step after a restore, which repeats the last request.
     resumes: bool,
+    /// The contracts that were recorded with the Task.
+    contracts: Option<Result<ContractTexts, Fault>>,
+    /// The persona as it was recorded, for policies.
+    snapshot: Value,
+    /// The contracts at work, once the run has begun.
+    governance: Option<Governance>,
+    /// The tools that the model may see, where contracts say so.
+    allowed: Option<BTreeSet<String>>,
+    /// What to record with the next step.
+    notes: Vec<Note>,
+    /// The text of an answer without calls that is being judged.
+    text: Option<String>,
 }
 
 impl Loop {
@@ -172,6 +199,15 @@ impl Loop {
             used: Used::default(),
             calls: Vec::new(),
             resumes: false,
+            contracts: match rules {
+                Rules::Repeatable | Rules::ReadOnly => None,
+                Rules::Contracts => governance::texts(start.persona.as_ref()),
+            },
+            snapshot: start.persona.clone().unwrap_or_default(),
+            governance: None,
+            allowed: None,
+            notes: Vec::new(),
+            text: None,
         }
     }
 
@@ -182,6 +218,14 @@ impl Loop {
     /// Asks for what the agent must know before it can begin.
     fn begin(&mut self) -> Step {
         let mut effects = Vec::new();
+        match self.contracts.take() {
+            None => {}
+            Some(Err(fault)) => return refused(fault),
+            Some(Ok(texts)) => {
+                effects.push(self.time());
+                self.contracts = Some(Ok(texts));
+            }
+        }
         if !self.persona.tools.is_empty() {
             let request = json!({"capability": "tools", "names": self.persona.tools});
             effects.push(Wanted::repeatable(
@@ -218,6 +262,14 @@ impl Loop {
             );
         }
         let mut results = results.iter();
+        if let Some(Ok(texts)) = self.contracts.take() {
+            let begun = recorded_time(results.next())
+                .and_then(|at| Governance::begin(&texts, &self.snapshot, &self.persona.model, at));
+            match begun {
+                Ok(governance) => self.governance = Some(governance),
+                Err(fault) => return refused(fault),
+            }
+        }
         if !self.persona.tools.is_empty() {
             let listed = results.next().map(|answer| &answer.value);
             self.catalog = Catalog::read(listed.unwrap_or(&Value::Null));
@@ -273,19 +325,61 @@ impl Loop {
     }
 
     /// Asks the model, unless a limit says no.
-    fn ask_model(&mut self, notes: Vec<Note>) -> Step {
+    fn ask_model(&mut self, mut notes: Vec<Note>) -> Step {
         if let Some((limit, message)) = self.persona.exceeded(self.turn, &self.used) {
             return exceeded(limit, message, notes);
         }
         self.turn += 1;
+        if let Some(governance) = &mut self.governance {
+            let (model, catalog, transcript) =
+                (&self.persona.model, &self.catalog, &self.transcript);
+            let sent = || {
+                json!({
+                    "provider": model.get("provider"),
+                    "model": model.get("model"),
+                    "system": self.persona.system_prompt,
+                    "messages": transcript.to_value(),
+                    "tools": catalog.for_model(None),
+                })
+            };
+            let planned = catalog
+                .offered()
+                .and_then(|offered| governance.plan(offered, sent));
+            match planned {
+                Ok((narrowing, told)) => {
+                    self.allowed = Some(narrowing.allowed.into_iter().collect());
+                    notes.extend(told);
+                }
+                Err(fault) => {
+                    return with_notes(refused(fault), notes);
+                }
+            }
+        }
         self.model_request(notes)
+    }
+
+    /// Asks for the time, for contracts to judge by.
+    fn time(&mut self) -> Wanted {
+        let key = self.counters.next("time:contracts");
+        let request = json!({"label": "contracts"});
+        Wanted::repeatable(key, EffectKind::Time, request)
+    }
+
+    fn ask_time(&mut self, then: Waits) -> Step {
+        self.waits = then;
+        Step::Request {
+            notes: Vec::new(),
+            checkpoint: false,
+            effects: vec![self.time()],
+        }
     }
 
     fn model_request(&mut self, notes: Vec<Note>) -> Step {
         self.waits = Waits::Model;
         let mut request = self.persona.model.clone();
-        if !self.catalog.is_empty() {
-            request.insert("tools".to_owned(), self.catalog.for_model());
+        let tools = self.catalog.for_model(self.allowed.as_ref());
+        if !tools.is_empty() {
+            request.insert("tools".to_owned(), tools.into());
         }
         let key = format!("llm:main:{}", self.turn);
         let effect = Wanted {
@@ -302,6 +396,11 @@ impl Loop {
 
     fn answered(&mut self, answer: &EffectAnswer) -> Step {
         if answer.interruption().is_some() {
+            if let Some(governance) = &mut self.governance
+                && let Err(fault) = governance.unanswered()
+            {
+                return refused(fault);
+            }
             self.hear(std::slice::from_ref(answer));
             return self.ask_model(Vec::new());
         }
@@ -323,8 +422,15 @@ impl Loop {
             .and_then(Value::as_array)
             .map(Vec::as_slice)
             .unwrap_or_default();
+        if let Some(governance) = &mut self.governance {
+            governance.answered(&answer.value, answer.model.as_ref());
+        }
         if calls.is_empty() {
             return match message.get("content").and_then(Value::as_str) {
+                Some(content) if self.governance.is_some() => {
+                    self.text = Some(content.to_owned());
+                    self.ask_time(Waits::Judging)
+                }
                 Some(content) => done(content.to_owned()),
                 None => failed(
                     "model_answer_unreadable",
@@ -341,6 +447,66 @@ impl Loop {
             .iter()
             .map(|call| Call::read(call, &self.catalog, &self.persona, &mut self.counters))
             .collect();
+        if self.governance.is_some() {
+            return self.ask_time(Waits::Judging);
+        }
+        self.count_calls()
+    }
+
+    /// Judges the model's answer by the contracts.
+    fn judged(&mut self, time: Option<&EffectAnswer>) -> Step {
+        let Some(governance) = &mut self.governance else {
+            return failed("contract_fault", "an answer is judged without contracts");
+        };
+        let judgment = recorded_time(time).and_then(|at| governance.judge(at));
+        match judgment {
+            Err(fault) => refused(fault),
+            Ok(Judgment::Ask(request)) => {
+                self.counters.approvals += 1;
+                self.waits = Waits::Consent;
+                let key = format!("host:approval:{}", self.counters.approvals);
+                let effect = Wanted::repeatable(key, EffectKind::Ask(Ask::Approval), request);
+                Step::Request {
+                    notes: Vec::new(),
+                    checkpoint: false,
+                    effects: vec![effect],
+                }
+            }
+            Ok(Judgment::Settled {
+                refused: places,
+                consented,
+                note,
+            }) => {
+                self.notes.push(note);
+                if let Some(text) = self.text.take() {
+                    return done(text);
+                }
+                for (place, call) in self.calls.iter_mut().enumerate() {
+                    if consented.contains(&call.id) {
+                        call.consent();
+                    }
+                    if let Some(why) = places.get(&place) {
+                        call.deny(why);
+                    }
+                }
+                self.count_calls()
+            }
+        }
+    }
+
+    /// Takes somebody's decision, and the time of it, and judges the answer again.
+    fn consented(&mut self, answer: &EffectAnswer, time: Option<&EffectAnswer>) -> Step {
+        match (recorded_time(time), &mut self.governance) {
+            (Ok(at), Some(governance)) => {
+                governance.consented(Some(answer), at);
+                self.judged(time)
+            }
+            (Err(fault), _) => refused(fault),
+            (Ok(_), None) => failed("contract_fault", "an answer is judged without contracts"),
+        }
+    }
+
+    fn count_calls(&mut self) -> Step {
         self.used.tool_calls += self.calls.len() as u64;
         // Before they are used: afterwards would be too late.
         match self.persona.too_many_tool_calls(&self.used) {
@@ -404,15 +570,22 @@ impl Loop {
         }
     }
 
+    /// Goes on with what somebody said while the calls of an answer waited: none of them is made.
+    fn interrupted(&mut self, results: &[EffectAnswer]) -> Step {
+        for call in &mut self.calls {
+            call.deny("interrupted before the tool was used");
+        }
+        let mut notes: Vec<Note> = self.calls.iter().flat_map(Call::use_notes).collect();
+        if let Err(fault) = self.tell_results(&[], &mut notes) {
+            return with_notes(refused(fault), notes);
+        }
+        self.hear(results);
+        self.ask_model(notes)
+    }
+
     fn approval_answered(&mut self, place: usize, results: &[EffectAnswer]) -> Step {
         if results.iter().any(|answer| answer.interruption().is_some()) {
-            for call in &mut self.calls {
-                call.deny("interrupted before the tool was used");
-            }
-            let mut notes: Vec<Note> = self.calls.iter().flat_map(Call::use_notes).collect();
-            self.tell_results(&[], &mut notes);
-            self.hear(results);
-            return self.ask_model(notes);
+            return self.interrupted(results);
         }
         let approved = results
             .first()
@@ -426,6 +599,9 @@ impl Loop {
     }
 
     fn use_tools(&mut self) -> Step {
+        if let Err(fault) = self.check_executions() {
+            return refused(fault);
+        }
         let notes: Vec<Note> = self.calls.iter().flat_map(Call::use_notes).collect();
         let effects: Vec<Wanted> = self.calls.iter().filter_map(Call::wanted).collect();
         if effects.is_empty() {
@@ -439,8 +615,25 @@ impl Loop {
         }
     }
 
+    /// What is about to be made must be what the contracts released, and still be allowed.
+    fn check_executions(&mut self) -> Result<(), Fault> {
+        let Some(governance) = &mut self.governance else {
+            return Ok(());
+        };
+        for call in self.calls.iter_mut().filter(|call| call.is_performed()) {
+            let arguments = call.arguments.to_string();
+            if let Err((why, told)) = governance.start(&call.id, &call.name, &arguments)? {
+                call.deny(&why);
+                self.notes.push(told);
+            }
+        }
+        Ok(())
+    }
+
     fn after_tools(&mut self, results: &[EffectAnswer], mut notes: Vec<Note>) -> Step {
-        self.tell_results(results, &mut notes);
+        if let Err(fault) = self.tell_results(results, &mut notes) {
+            return with_notes(refused(fault), notes);
+        }
         self.hear(results);
         self.ask_model(notes)
     }
@@ -455,7 +648,11 @@ impl Loop {
     }
 
     /// Tells the model what its tools gave.
-    fn tell_results(&mut self, results: &[EffectAnswer], notes: &mut Vec<Note>) {
+    fn tell_results(
+        &mut self,
+        results: &[EffectAnswer],
+        notes: &mut Vec<Note>,
+    ) -> Result<(), Fault> {
         let mut results = results.iter();
         for call in &self.calls {
             let result = if call.is_performed() {
@@ -463,21 +660,24 @@ impl Loop {
             } else {
                 None
             };
+            if let Some(governance) = &mut self.governance {
+                match call.is_performed() {
+                    true => governance.ended(&call.id, &call.name, result)?,
+                    false => governance.dropped(&call.id)?,
+                }
+            }
             let (output, text, ok) = call.outcome(result);
             notes.extend(call.result_notes(&output, ok));
             self.transcript
                 .push(json!({"role": "tool", "tool_call_id": call.id, "content": text}));
         }
         self.calls.clear();
+        Ok(())
     }
-}
 
-impl Machine for Loop {
-    fn step(&mut self, results: &[EffectAnswer]) -> Step {
-        if std::mem::take(&mut self.resumes) {
-            return self.model_request(Vec::new());
-        }
-        match self.waits {
+    fn next_step(&mut self, results: &[EffectAnswer]) -> Step {
+        let interrupted = || results.iter().any(|answer| answer.interruption().is_some());
+        match std::mem::replace(&mut self.waits, Waits::Start) {
             Waits::Start => self.begin(),
             Waits::Surroundings => self.surroundings(results),
             Waits::Secrets => match results.iter().find(|answer| !answer.ok) {
@@ -495,9 +695,32 @@ impl Machine for Loop {
                 Some(answer) => self.answered(answer),
                 None => failed("model_call_failed", "the model gave no answer"),
             },
+            Waits::Judging | Waits::Consent | Waits::ConsentTime(_) if interrupted() => {
+                self.text = None;
+                match self.governance.as_mut().map(Governance::abandoned) {
+                    Some(Err(fault)) => refused(fault),
+                    Some(Ok(())) | None => self.interrupted(results),
+                }
+            }
+            Waits::Judging => self.judged(results.first()),
+            Waits::Consent => match results.first() {
+                Some(answer) => self.ask_time(Waits::ConsentTime(Box::new(answer.clone()))),
+                None => failed("contract_fault", "a question has no answer"),
+            },
+            Waits::ConsentTime(answer) => self.consented(&answer, results.first()),
             Waits::Approval(place) => self.approval_answered(place, results),
             Waits::Tools => self.after_tools(results, Vec::new()),
         }
+    }
+}
+
+impl Machine for Loop {
+    fn step(&mut self, results: &[EffectAnswer]) -> Step {
+        if std::mem::take(&mut self.resumes) {
+            return self.model_request(Vec::new());
+        }
+        let step = self.next_step(results);
+        with_notes(step, std::mem::take(&mut self.notes))
     }
 
     fn state(&self) -> Value {
@@ -523,6 +746,35 @@ fn exceeded(limit: &str, message: String, notes: Vec<Note>) -> Step {
         message,
         details: members(json!({"limit": limit})),
     }
+}
+
+/// Puts notes in front of what a step records.
+fn with_notes(mut step: Step, mut first: Vec<Note>) -> Step {
+    let notes = match &mut step {
+        Step::Request { notes, .. } | Step::Done { notes, .. } | Step::Failed { notes, .. } => {
+            notes
+        }
+    };
+    first.append(notes);
+    *notes = first;
+    step
+}
+
+/// The end of a run that contracts do not let go on.
+fn refused(fault: Fault) -> Step {
+    Step::Failed {
+        notes: Vec::new(),
+        code: fault.code.to_owned(),
+        message: one_line(&fault.message),
+        details: fault.details,
+    }
+}
+
+fn recorded_time(answer: Option<&EffectAnswer>) -> Result<Timestamp, Fault> {
+    let read = answer
+        .filter(|answer| answer.ok)
+        .and_then(|answer| Timestamp::deserialize(&answer.value).ok());
+    read.ok_or_else(|| Fault::new("contract_fault", "the clock gave no time"))
 }
 
 /// A failure that an effect brought about, with what it said.

@@ -16,6 +16,7 @@ pub fn builtin() -> Vec<Arc<dyn Workflow>> {
     vec![
         Arc::new(Agent(Rules::Repeatable)),
         Arc::new(Agent(Rules::ReadOnly)),
+        Arc::new(Agent(Rules::Contracts)),
         Arc::new(AskOnce),
         Arc::new(Approve),
         Arc::new(Hold),

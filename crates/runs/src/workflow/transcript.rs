@@ -71,6 +71,22 @@ impl Transcript {
         (head == earlier.head()).then_some(added)
     }
 
+    /// Returns the messages after an earlier list, when this one goes on from it.
+    pub fn since(&self, earlier: &Transcript) -> Option<Vec<Value>> {
+        let mut added = Vec::new();
+        let mut at = self.0.as_ref();
+        while let Some(node) = at {
+            if node.len <= earlier.len() {
+                break;
+            }
+            added.push(node.message.clone());
+            at = node.before.as_ref();
+        }
+        let head = at.map_or_else(|| sha256(b""), |node| node.head);
+        added.reverse();
+        (head == earlier.head()).then_some(added)
+    }
+
     /// Returns the messages in order.
     pub fn to_value(&self) -> Value {
         let mut messages: Vec<Value> = Vec::new();

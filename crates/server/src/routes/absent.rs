@@ -1,4 +1,4 @@
-//! Families of which there is nothing yet: memories, quotas, tools.
+//! Families of which there is nothing yet: memories, quotas.
 //!
 //! Their lists are empty, no id names one of them, and a write says that it is not available. No path is missing:
 //! a client of the protocol gets an answer it can read (C-19).
@@ -15,8 +15,6 @@ pub(super) fn routes(routes: Routes) -> Routes {
         .delete("/v1/memories/{memory_id}", no_memory)
         .get("/v1/quotas", none)
         .get("/v1/quotas/{quota_id}", no_quota)
-        .get("/v1/tools", none)
-        .get("/v1/tools/{tool_id}", no_tool)
 }
 
 async fn none(call: Call) -> Reply {
@@ -39,8 +37,4 @@ async fn no_memory(_: Call) -> Failure {
 
 async fn no_quota(_: Call) -> Failure {
     Failure::not_found("quota")
-}
-
-async fn no_tool(_: Call) -> Failure {
-    Failure::not_found("tool")
 }

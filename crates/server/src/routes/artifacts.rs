@@ -21,7 +21,8 @@ pub(super) fn routes(routes: Routes) -> Routes {
 
 async fn list(call: Call) -> Reply {
     let filters = call.filters(&["workspace_id", "session_id", "task_id"])?;
-    call.page(ResourceKind::Artifact, filters).await
+    call.narrowed_page(ResourceKind::Artifact, filters, &[], &[])
+        .await
 }
 
 async fn read(call: Call) -> Reply {
@@ -37,6 +38,12 @@ async fn download(call: Call) -> Reply {
             "application/jsonl".to_owned(),
             engine.event_log_content(&call.caller, task).await?,
         ),
+        // What an event keeps beside itself is named by the event.
+        None if engine.is_event_id(id) => {
+            let member = call.query("member")?;
+            let bytes = engine.event_content(&call.caller, id, member).await?;
+            ("application/json".to_owned(), bytes)
+        }
         None => engine.artifact_content(&call.caller, id).await?,
     };
     let mime_type = HeaderValue::from_str(&mime_type)

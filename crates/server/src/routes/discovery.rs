@@ -3,7 +3,8 @@
 use std::sync::Arc;
 
 use axum::extract::State;
-use axum::response::Response;
+use axum::http::header;
+use axum::response::{IntoResponse, Response};
 use canon::Value;
 use wire::card;
 
@@ -17,6 +18,7 @@ const CARD_PERSONAS_MAX: usize = 100;
 
 pub(super) fn open(routes: Routes) -> Routes {
     routes
+        .get("/", start_page)
         .get("/health", health)
         .get("/version", version)
         .get("/openapi.json", openapi)
@@ -29,6 +31,8 @@ pub(super) fn guarded(routes: Routes) -> Routes {
         .get("/v1/runtime", runtime)
         .get("/v1/capabilities", capabilities)
         .get("/v1/provider-catalog", provider_catalog)
+        .get("/v1/tools", tools)
+        .get("/v1/tools/{tool_id}", tool)
         .get("/v1/skills", skills)
         .get("/v1/skills/{skill_id}", skill)
         .get("/v1/connectors", connectors)
@@ -66,8 +70,39 @@ async fn capabilities(_: Call) -> Response {
     ok(&card::capabilities())
 }
 
-async fn provider_catalog(_: Call) -> Response {
-    ok(&card::provider_catalog(VERSION))
+async fn provider_catalog(call: Call) -> Response {
+    let providers = &call.app.config.providers;
+    ok(&card::provider_catalog(VERSION, providers))
+}
+
+async fn tools(call: Call) -> Reply {
+    let all = call.app.config.tools.iter().map(card::Tool::resource);
+    call.page_of(all.collect())
+}
+
+async fn tool(call: Call) -> Reply {
+    let all: Vec<Value> = call
+        .app
+        .config
+        .tools
+        .iter()
+        .map(card::Tool::resource)
+        .collect();
+    find(&all, call.param("tool_id"), "tool")
+}
+
+/// For whoever opens the printed address in a browser. It needs no key and shows nothing that does.
+async fn start_page() -> Response {
+    const PAGE: &str = include_str!("start.html");
+    let headers = [
+        (header::CONTENT_TYPE, "text/html; charset=utf-8"),
+        (
+            header::CONTENT_SECURITY_POLICY,
+            "default-src 'none'; style-src 'unsafe-inline'",
+        ),
+        (header::X_CONTENT_TYPE_OPTIONS, "nosniff"),
+    ];
+    (headers, PAGE.replace("VERSION", VERSION)).into_response()
 }
 
 fn all_skills(call: &Call) -> Vec<Value> {

@@ -46,8 +46,21 @@ fn range(filters: Filters, after_event_id: Option<String>, limit: usize) -> Even
 
 async fn page(call: &Call, filters: Filters) -> Reply {
     let range = range(filters, call.event_cursor()?, call.limit()?);
+    let is_compact = match call.query("view")? {
+        None | Some("stored") => false,
+        Some("compact") => true,
+        Some(_) => {
+            let message = "`view` must be `stored` or `compact`";
+            return Err(Failure::invalid("view", message));
+        }
+    };
     let page = call.app.engine.events(&call.caller, range).await?;
     let events = page.events.iter().map(|event| &*event.bytes);
+    if is_compact {
+        let compact: Vec<Vec<u8>> = events.map(wire::compact_event).collect();
+        let compact = compact.iter().map(Vec::as_slice);
+        return Ok(json_bytes(wire::event_list(compact, page.has_more)));
+    }
     Ok(json_bytes(wire::event_list(events, page.has_more)))
 }
 

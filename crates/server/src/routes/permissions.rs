@@ -11,6 +11,7 @@ pub(super) fn routes(routes: Routes) -> Routes {
     routes
         .get("/v1/permission-requests", list)
         .get("/v1/tasks/{task_id}/permission-requests", list_of_task)
+        .get("/v1/permission-requests/{request_id}", read)
         .post("/v1/permission-requests/{request_id}/respond", write)
         .get("/v1/permissions/policy", policy)
         .put("/v1/permissions/policy", install_policy)
@@ -23,7 +24,17 @@ pub(super) fn routes(routes: Routes) -> Routes {
 
 async fn list(call: Call) -> Reply {
     let filters = call.filters(&["session_id", "task_id"])?;
-    call.page(ResourceKind::Permission, filters).await
+    narrowed(&call, filters).await
+}
+
+async fn narrowed(call: &Call, filters: Filters) -> Reply {
+    let statuses = ["pending", "approved", "denied"];
+    call.narrowed_page(ResourceKind::Permission, filters, &statuses, &["pending"])
+        .await
+}
+
+async fn read(call: Call) -> Reply {
+    call.read(ResourceKind::Permission, "request_id").await
 }
 
 async fn list_of_task(call: Call) -> Reply {
@@ -31,7 +42,7 @@ async fn list_of_task(call: Call) -> Reply {
         task_id: Some(call.param("task_id").to_owned()),
         ..Filters::default()
     };
-    call.page(ResourceKind::Permission, filters).await
+    narrowed(&call, filters).await
 }
 
 async fn policy(_: Call) -> Reply {

@@ -16,6 +16,7 @@ pub(super) fn routes(routes: Routes) -> Routes {
     routes
         .get("/v1/tasks/{task_id}/bundle", bundle)
         .get("/v1/tasks/{task_id}/diff", diff)
+        .get("/v1/tasks/{task_id}/transcript", transcript)
         .post("/v1/tasks/import", import)
 }
 
@@ -48,6 +49,32 @@ async fn diff(call: Call) -> Reply {
         detail: error.to_string(),
     })?;
     Ok(ok(&diff))
+}
+
+async fn transcript(call: Call) -> Reply {
+    let id = call.id("task_id", TaskId::OBJECT, TaskId::parse)?;
+    let only = match call.query("step")? {
+        None => None,
+        Some(text) => match text.parse::<usize>() {
+            Ok(step) if step > 0 => Some(step),
+            _ => {
+                let message = "`step` must be the number of a step, from 1";
+                return Err(Failure::invalid("step", message));
+            }
+        },
+    };
+    let engine = &call.app.engine;
+    let told = engine.run_transcript(&call.caller, &id, only).await?;
+    if let Some(step) = only
+        && step > told.steps_total
+    {
+        let message = format!("the run has {} steps, not {step}", told.steps_total);
+        return Err(Failure::invalid("step", message));
+    }
+    let told: Value = serde_json::to_value(told).map_err(|error| Refused::Internal {
+        detail: error.to_string(),
+    })?;
+    Ok(ok(&told))
 }
 
 /// The same bundle again changes nothing and is 200.

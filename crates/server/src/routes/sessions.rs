@@ -29,7 +29,9 @@ pub(super) fn routes(routes: Routes) -> Routes {
 
 async fn list(call: Call) -> Reply {
     let filters = call.filters(&["workspace_id"])?;
-    call.page(ResourceKind::Session, filters).await
+    let statuses = ["ACTIVE", "PAUSED", "IDLE", "CLOSED"];
+    call.narrowed_page(ResourceKind::Session, filters, &statuses, &[])
+        .await
 }
 
 async fn create(mut call: Call) -> Reply {

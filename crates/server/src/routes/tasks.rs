@@ -16,6 +16,7 @@ pub(super) fn routes(routes: Routes) -> Routes {
         .post("/v1/tasks/{task_id}/cancel", write)
         .post("/v1/tasks/{task_id}/messages", write)
         .post("/v1/tasks/{task_id}/replay", write)
+        .post("/v1/tasks/{task_id}/retry", write)
         .get("/v1/outcomes", outcomes)
         .get("/v1/outcomes/{outcome_id}", outcome)
 }
@@ -25,12 +26,19 @@ async fn list_of_session(call: Call) -> Reply {
         session_id: Some(call.param("session_id").to_owned()),
         ..Filters::default()
     };
-    call.page(ResourceKind::Task, filters).await
+    narrowed(&call, filters).await
 }
 
 async fn list(call: Call) -> Reply {
     let filters = call.filters(&["workspace_id", "session_id"])?;
-    call.page(ResourceKind::Task, filters).await
+    narrowed(&call, filters).await
+}
+
+async fn narrowed(call: &Call, filters: Filters) -> Reply {
+    const OPEN: [&str; 4] = ["SUBMITTED", "WORKING", "INPUT_REQUIRED", "AUTH_REQUIRED"];
+    let statuses = [OPEN.as_slice(), &["COMPLETED", "FAILED", "CANCELED"]].concat();
+    call.narrowed_page(ResourceKind::Task, filters, &statuses, &OPEN)
+        .await
 }
 
 async fn read(call: Call) -> Reply {

@@ -123,3 +123,71 @@ fn the_check_itself_notices_what_is_wrong() {
     assert!(refused("/v1/tasks", 299, json!({})));
     assert!(!refused("/v1", 200, wire::card::discovery(None)));
 }
+
+/// Follows a reference within a document.
+fn resolved<'a>(document: &'a Value, value: &'a Value) -> &'a Value {
+    match value["$ref"].as_str() {
+        Some(place) => document.pointer(place.trim_start_matches('#')).unwrap(),
+        None => value,
+    }
+}
+
+fn query_parameters(document: &Value, item: &Value, method: &str) -> Vec<String> {
+    let lists = [&item["parameters"], &item[method]["parameters"]];
+    let all = lists.into_iter().filter_map(Value::as_array).flatten();
+    let all = all.map(|parameter| resolved(document, parameter));
+    let query = all.filter(|parameter| parameter["in"] == "query");
+    query
+        .map(|parameter| parameter["name"].as_str().unwrap().to_owned())
+        .collect()
+}
+
+#[test]
+fn everything_of_the_published_contract_is_described() {
+    let Documents { ours, contract } = documents();
+    let Some(contract) = contract else {
+        return;
+    };
+    let mut count = 0;
+    for (path, item) in contract["paths"].as_object().unwrap() {
+        for method in ["get", "post", "put", "patch", "delete"] {
+            let Some(theirs) = item.get(method) else {
+                continue;
+            };
+            let described = &ours["paths"][path.as_str()][method];
+            assert!(described.is_object(), "{method} {path}");
+            count += 1;
+            let known = query_parameters(ours, &ours["paths"][path.as_str()], method);
+            for name in query_parameters(contract, item, method) {
+                assert!(known.contains(&name), "{method} {path}: `{name}`");
+            }
+            for status in theirs["responses"].as_object().unwrap().keys() {
+                let is_success = status.starts_with('2');
+                assert!(
+                    !is_success || described["responses"].get(status).is_some(),
+                    "{method} {path}: {status}"
+                );
+            }
+        }
+    }
+    assert!(count >= 85, "{count} operations");
+}
+
+#[test]
+fn what_a_request_needs_is_described_as_needed() {
+    let ours = &documents().ours;
+    let parameters = &ours["components"]["parameters"];
+    for name in ["from", "to", "other"] {
+        assert_eq!(parameters[name]["required"], true, "{name}");
+    }
+    assert_eq!(parameters["view"]["schema"]["enum"], json!(["wire"]));
+    for (path, item) in ours["paths"].as_object().unwrap() {
+        for (method, operation) in item.as_object().unwrap() {
+            let statuses = operation["responses"].as_object().unwrap();
+            assert!(
+                statuses.keys().any(|status| status.starts_with('4')),
+                "{method} {path}"
+            );
+        }
+    }
+}

@@ -11,7 +11,6 @@ async fn ap_err_01_02_unknown_paths_and_methods_have_the_shape() {
     let server = Server::start().await;
     let api = server.client();
     for path in [
-        "/",
         "/nowhere",
         "/v1/nowhere",
         "/v1/tasks/",

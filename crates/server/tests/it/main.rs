@@ -22,6 +22,7 @@ mod personas;
 mod policy;
 mod privacy;
 mod properties;
+mod reading;
 mod receipts;
 mod records;
 mod replay;

@@ -62,6 +62,7 @@ pub fn create_persona(incoming: &Incoming<'_>) -> Result<Request, InputError> {
             .unwrap_or(PersonaMemory::None),
         isolated_replay: members.boolean("isolated_replay")?.unwrap_or(false),
         forbids_replay: members.boolean("forbids_replay")?.unwrap_or(false),
+        contracts: members.string_or_null("contracts", NAME_BYTES_MAX)?,
     };
     unserved::refuse("CreatePersonaRequest", &members)?;
     Ok(Request::CreatePersona(Box::new(CreatePersona {

@@ -1,6 +1,6 @@
 //! Bodies about Sessions, Tasks and the answers that Tasks wait for.
 
-use canon::Value;
+use canon::{Map, Value};
 use domain::{
     BranchId, InputSpec, NewSession, NewTask, PermissionId, ReplaySession, ReplayTask, Request,
     SessionId, TaskId, UpdateSession, WorkspaceId,
@@ -146,6 +146,26 @@ pub fn replay_task(incoming: &Incoming<'_>) -> Result<Request, InputError> {
         id: incoming.task_id()?,
         body: Value::Object(incoming.body.clone()),
         conformance: incoming.settings.replay_conformance,
+        session_id: None,
+    }))
+}
+
+/// Reads that a Task is taken up again. Where it goes on its record says.
+///
+/// # Errors
+/// The Task has no such id, or a member is wrong.
+pub fn retry_task(incoming: &Incoming<'_>) -> Result<Request, InputError> {
+    let members = incoming.members();
+    let mut body = Map::new();
+    if let Some(reason) = members.string("reason", TEXT_BYTES_MAX)? {
+        body.insert("reason".to_owned(), reason.into());
+    }
+    body.insert("metadata".to_owned(), Value::Object(members.metadata()?));
+    body.insert("retry".to_owned(), true.into());
+    Ok(Request::ReplayTask(ReplayTask {
+        id: incoming.task_id()?,
+        body: Value::Object(body),
+        conformance: false,
         session_id: None,
     }))
 }

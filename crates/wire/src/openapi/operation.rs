@@ -146,6 +146,11 @@ impl Operation {
         parameters.next()
     }
 
+    /// True when it answers with a page of a list.
+    pub fn is_list(&self) -> bool {
+        matches!(self.gives, Gives::Json(name) if name.ends_with("List")) && !self.writes()
+    }
+
     /// True when it changes something.
     pub fn writes(&self) -> bool {
         self.method != "get"
@@ -182,7 +187,12 @@ impl Operation {
             )
         });
         let mut parameters: Vec<Value> = in_path.collect();
-        parameters.extend(self.query.iter().map(|name| refer(name)));
+        // One name, two meanings: a receipt has views of its own.
+        let of_events = self.is_list();
+        parameters.extend(self.query.iter().map(|name| match *name {
+            "view" if of_events => refer("event_view"),
+            name => refer(name),
+        }));
         if !self.public() {
             parameters.push(refer("protocol_version"));
         }
@@ -226,11 +236,34 @@ impl Operation {
         for status in self.also.iter().chain([&self.status]) {
             responses.insert(status.to_string(), success.clone());
         }
+        for status in self.refusals() {
+            let refusal = json!({"$ref": "#/components/responses/Error"});
+            responses.insert(status.to_string(), refusal);
+        }
         responses.insert(
             "default".to_owned(),
             json!({"$ref": "#/components/responses/Error"}),
         );
         Value::Object(responses)
+    }
+
+    /// Returns the statuses with which it usually says no.
+    fn refusals(&self) -> Vec<u16> {
+        let mut statuses = vec![400, 429, 503];
+        if !self.public() {
+            statuses.extend([401, 403, 426]);
+        }
+        if self.path.contains('{') || !self.query.is_empty() {
+            statuses.push(404);
+        }
+        if self.writes() {
+            statuses.extend([409, 422]);
+        }
+        if self.body != Body::Absent {
+            statuses.extend([413, 415]);
+        }
+        statuses.retain(|status| *status != self.status && !self.also.contains(status));
+        statuses
     }
 
     fn request_body(&self) -> Option<Value> {
@@ -271,6 +304,12 @@ pub(super) fn parameters() -> Value {
             json!({"name": name, "in": "query", "required": false, "schema": schema, "description": description}),
         )
     };
+    let needed = |name: &str, description: &str| {
+        (
+            name.to_owned(),
+            json!({"name": name, "in": "query", "required": true, "schema": {"type": "string"}, "description": description}),
+        )
+    };
     let header = |key: &str, name: &str, required: bool, schema: Value, description: &str| {
         (
             key.to_owned(),
@@ -295,6 +334,43 @@ pub(super) fn parameters() -> Value {
         query("session_id", text(), "Only those of this session"),
         query("task_id", text(), "Only those of this task"),
         query("tenant_id", text(), "Only those of this tenant"),
+        query(
+            "order",
+            json!({"type": "string", "enum": ["asc", "desc"], "default": "asc"}),
+            "`desc` for the newest first; the same for every page of a list",
+        ),
+        query(
+            "status",
+            text(),
+            "Only those in one of these states, separated by commas; a page may be short and still name the next",
+        ),
+        query("persona_id", text(), "Only those of this persona"),
+        query("workflow", text(), "Only those of this workflow"),
+        query(
+            "created_after",
+            json!({"type": "string", "format": "date-time"}),
+            "Only those created at this time or later",
+        ),
+        query(
+            "created_before",
+            json!({"type": "string", "format": "date-time"}),
+            "Only those created before this time",
+        ),
+        (
+            "metadata".to_owned(),
+            json!({
+                "name": "metadata.{key}", "in": "query", "required": false, "schema": text(),
+                "description": "Only those whose metadata has this value under `key`, written `metadata.ticket=OPS-7`; repeat for more",
+            }),
+        ),
+        (
+            "event_view".to_owned(),
+            json!({
+                "name": "view", "in": "query", "required": false,
+                "schema": {"type": "string", "enum": ["stored", "compact"], "default": "stored"},
+                "description": "`compact` for events without their content: of the payload only the words that say what it is about",
+            }),
+        ),
         query("actor", text(), "Only those of this actor"),
         query("outcome", text(), "Only those with this outcome"),
         query("path", text(), "A path relative to the workspace's root"),
@@ -305,7 +381,7 @@ pub(super) fn parameters() -> Value {
         ),
         query(
             "at_time",
-            text(),
+            json!({"type": "string", "format": "date-time"}),
             "The time at which keys must have been valid; by default the time of issue",
         ),
         query(
@@ -313,10 +389,24 @@ pub(super) fn parameters() -> Value {
             json!({"type": "boolean"}),
             "Ask only whether the document is whole, not who signed it; the answer is in `details.whole`, and `valid` stays false",
         ),
-        query("view", text(), "`wire` for the bare receipt"),
-        query("from", text(), "The smaller head: its size or its id"),
-        query("to", text(), "The larger head: its size or its id"),
-        query("other", text(), "The task to compare with"),
+        query(
+            "view",
+            json!({"type": "string", "enum": ["wire"]}),
+            "`wire` for the bare receipt",
+        ),
+        needed("from", "The smaller head: its size or its id"),
+        needed("to", "The larger head: its size or its id"),
+        needed("other", "The task to compare with"),
+        query(
+            "step",
+            json!({"type": "integer", "minimum": 1}),
+            "Only the step with this number, told whole",
+        ),
+        query(
+            "member",
+            text(),
+            "For the id of an event: which member of its payload, where several are kept beside it",
+        ),
         header(
             "protocol_version",
             VERSION_HEADER,

@@ -25,6 +25,7 @@ pub(super) const OPERATIONS: &[Operation] = &[
         Json("RuntimeVersion"),
         PUBLIC,
     ),
+    Operation::new("get", "/", "getStartPage", "Discovery", PlainText, PUBLIC),
     Operation::new(
         "get",
         "/openapi.json",
@@ -202,7 +203,17 @@ pub(super) const OPERATIONS: &[Operation] = &[
         Json("SessionList"),
         needs(&["sessions:read"], Filtered),
     )
-    .query(&["workspace_id", "limit", "cursor"]),
+    .query(&[
+        "workspace_id",
+        "limit",
+        "cursor",
+        "order",
+        "status",
+        "persona_id",
+        "created_after",
+        "created_before",
+        "metadata",
+    ]),
     Operation::new(
         "post",
         "/v1/sessions",
@@ -335,7 +346,17 @@ pub(super) const OPERATIONS: &[Operation] = &[
         Json("TaskList"),
         needs(&["tasks:read"], InPath(ResourceKind::Session)),
     )
-    .query(&["limit", "cursor"]),
+    .query(&[
+        "limit",
+        "cursor",
+        "order",
+        "status",
+        "persona_id",
+        "workflow",
+        "created_after",
+        "created_before",
+        "metadata",
+    ]),
     Operation::new(
         "post",
         "/v1/sessions/{session_id}/tasks",
@@ -375,7 +396,7 @@ pub(super) const OPERATIONS: &[Operation] = &[
         Json("EventList"),
         needs(&["events:read"], InPath(ResourceKind::Session)),
     )
-    .query(&["after_event_id", "limit", "cursor", "after"]),
+    .query(&["after_event_id", "limit", "cursor", "after", "view"]),
     Operation::new(
         "get",
         "/v1/sessions/{session_id}/events/stream",
@@ -393,7 +414,19 @@ pub(super) const OPERATIONS: &[Operation] = &[
         Json("TaskList"),
         needs(&["tasks:read"], Filtered),
     )
-    .query(&["workspace_id", "session_id", "limit", "cursor"]),
+    .query(&[
+        "workspace_id",
+        "session_id",
+        "limit",
+        "cursor",
+        "order",
+        "status",
+        "persona_id",
+        "workflow",
+        "created_after",
+        "created_before",
+        "metadata",
+    ]),
     Operation::new(
         "post",
         "/v1/tasks",
@@ -431,7 +464,16 @@ pub(super) const OPERATIONS: &[Operation] = &[
         Json("PermissionRequestList"),
         needs(&["tasks:read"], Filtered),
     )
-    .query(&["session_id", "task_id", "limit", "cursor"]),
+    .query(&[
+        "session_id",
+        "task_id",
+        "limit",
+        "cursor",
+        "order",
+        "status",
+        "created_after",
+        "created_before",
+    ]),
     Operation::new(
         "get",
         "/v1/tasks/{task_id}/permission-requests",
@@ -440,7 +482,22 @@ pub(super) const OPERATIONS: &[Operation] = &[
         Json("PermissionRequestList"),
         needs(&["tasks:read"], InPath(ResourceKind::Task)),
     )
-    .query(&["limit", "cursor"]),
+    .query(&[
+        "limit",
+        "cursor",
+        "order",
+        "status",
+        "created_after",
+        "created_before",
+    ]),
+    Operation::new(
+        "get",
+        "/v1/permission-requests/{request_id}",
+        "getPermissionRequest",
+        "Permissions",
+        Json("PermissionRequest"),
+        needs(&["tasks:read"], InPath(ResourceKind::Permission)),
+    ),
     Operation::new(
         "post",
         "/v1/permission-requests/{request_id}/respond",
@@ -549,6 +606,17 @@ pub(super) const OPERATIONS: &[Operation] = &[
     .with_status(202),
     Operation::new(
         "post",
+        "/v1/tasks/{task_id}/retry",
+        "retryTask",
+        "Tasks",
+        Json("Task"),
+        needs(&["tasks:write"], InPath(ResourceKind::Task)),
+    )
+    .takes(Optional("RetryTaskRequest"))
+    .decodes(decode::retry_task)
+    .with_status(202),
+    Operation::new(
+        "post",
         "/v1/tasks/{task_id}/messages",
         "appendTaskMessage",
         "Messages",
@@ -570,7 +638,7 @@ pub(super) const OPERATIONS: &[Operation] = &[
         Json("EventList"),
         needs(&["events:read"], InPath(ResourceKind::Task)),
     )
-    .query(&["after_event_id", "limit", "cursor", "after"]),
+    .query(&["after_event_id", "limit", "cursor", "after", "view"]),
     Operation::new(
         "get",
         "/v1/tasks/{task_id}/stream",
@@ -613,7 +681,17 @@ pub(super) const OPERATIONS: &[Operation] = &[
         Json("ArtifactList"),
         needs(&["artifacts:read"], Filtered),
     )
-    .query(&["workspace_id", "session_id", "task_id", "limit", "cursor"]),
+    .query(&[
+        "workspace_id",
+        "session_id",
+        "task_id",
+        "limit",
+        "cursor",
+        "order",
+        "created_after",
+        "created_before",
+        "metadata",
+    ]),
     Operation::new(
         "post",
         "/v1/artifacts",
@@ -640,7 +718,8 @@ pub(super) const OPERATIONS: &[Operation] = &[
         "Artifacts",
         Bytes,
         needs(&["artifacts:read"], InPath(ResourceKind::Artifact)),
-    ),
+    )
+    .query(&["member"]),
     Operation::new(
         "get",
         "/v1/events",
@@ -653,6 +732,7 @@ pub(super) const OPERATIONS: &[Operation] = &[
         "workspace_id",
         "session_id",
         "task_id",
+        "view",
         "after_event_id",
         "limit",
         "cursor",

@@ -29,6 +29,15 @@ pub(super) const OPERATIONS: &[Operation] = &[
     )
     .query(&["other"]),
     Operation::new(
+        "get",
+        "/v1/tasks/{task_id}/transcript",
+        "getTaskTranscript",
+        "Tasks",
+        Json("RunTranscript"),
+        needs(&["tasks:read", "events:read"], InPath(ResourceKind::Task)),
+    )
+    .query(&["step"]),
+    Operation::new(
         "post",
         "/v1/tasks/import",
         "importTask",
@@ -44,7 +53,110 @@ pub(super) const OPERATIONS: &[Operation] = &[
 
 const INTEGER: Type = AnyOf(&[Count, Number]);
 
+const CHECK: Type = Words(&["matches", "differs", "unavailable", "hidden", "not_stated"]);
+
+const MARK: Type = Inline(&[
+    req("event_id", Text),
+    req("sequence", Count),
+    req("at", Text),
+]);
+
 pub(super) const SCHEMAS: &[Schema] = &[
+    Schema {
+        name: "RunTranscript",
+        shape: Plain(&[
+            req("object", Words(&["run_transcript"])),
+            req("task_id", Text),
+            req("session_id", OrNull(&Text)),
+            req("workspace_id", OrNull(&Text)),
+            req("workflow", Text),
+            req("persona", OrNull(&Object)),
+            req("replay", OrNull(&Object)),
+            req("status", Ref("TaskStatus")),
+            req("submitted_at", OrNull(&Text)),
+            req("submitted_by", OrNull(&Text)),
+            req("last_event_at", OrNull(&Text)),
+            req(
+                "made_from",
+                Inline(&[
+                    req("events", Count),
+                    req("first_event_id", OrNull(&Text)),
+                    req("last_event_id", OrNull(&Text)),
+                    req("log_sha256", Text),
+                    req("sealed", Boolean),
+                    req("receipt_id", OrNull(&Text)),
+                ]),
+            ),
+            req("input", Any),
+            req("steps_total", Count),
+            req("steps", List(&Ref("RunStep"))),
+            req("answer", OrNull(&Text)),
+            req("failure", OrNull(&Object)),
+            req("usage", Object),
+        ]),
+    },
+    Schema {
+        name: "RunStep",
+        shape: Plain(&[
+            req("step", Count),
+            req(
+                "what",
+                Words(&[
+                    "model",
+                    "tool",
+                    "tool_refused",
+                    "approval",
+                    "question",
+                    "fact",
+                ]),
+            ),
+            req("key", OrNull(&Text)),
+            req("requested", OrNull(&MARK)),
+            req("recorded", OrNull(&MARK)),
+            req("duration_ms", OrNull(&Count)),
+            req("request", Any),
+            req(
+                "request_continues",
+                OrNull(&Inline(&[
+                    req("step", Count),
+                    req("messages", Count),
+                    req("same_tools", Boolean),
+                ])),
+            ),
+            req("request_sha256", OrNull(&Text)),
+            req("request_check", CHECK),
+            req("outcome", OrNull(&Text)),
+            req("value", Any),
+            req("value_sha256", OrNull(&Text)),
+            req("value_check", CHECK),
+            req("text", OrNull(&Text)),
+            req("used", OrNull(&Object)),
+            req(
+                "tool",
+                OrNull(&Inline(&[
+                    req("name", OrNull(&Text)),
+                    req("call_id", OrNull(&Text)),
+                    req("arguments", Any),
+                    req("refused", OrNull(&Text)),
+                ])),
+            ),
+            req("side_effects", OrNull(&Object)),
+            req(
+                "decision",
+                OrNull(&Inline(&[
+                    req("request_id", OrNull(&Text)),
+                    req("action", Any),
+                    req("input_sha256", OrNull(&Text)),
+                    req("reason_asked", OrNull(&Text)),
+                    req("approved", OrNull(&Boolean)),
+                    req("actor", OrNull(&Text)),
+                    req("reason", OrNull(&Text)),
+                    req("at", OrNull(&Text)),
+                ])),
+            ),
+            req("note", OrNull(&Text)),
+        ]),
+    },
     Schema {
         name: "RunDiff",
         shape: Plain(&[

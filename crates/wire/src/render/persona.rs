@@ -36,6 +36,7 @@ pub(super) fn persona(source: Source<'_>, state: &Persona) -> (Value, Value) {
         "memory": or("memory", PersonaMemory::None.as_str().into()),
         "isolated_replay": or("isolated_replay", false.into()),
         "forbids_replay": or("forbids_replay", false.into()),
+        "contracts": member("contracts"),
     });
     (source.metadata(state.source), members)
 }

@@ -7,14 +7,12 @@ use std::process::Stdio;
 use serde::Deserialize;
 use serde_json::{Map, Value, json};
 
-use super::{Act, Guide, Place};
-use crate::client::{Cursor, Write, fresh_key};
+use super::{Guide, HINT, Place, program_file};
+use crate::client::{Cursor, Flow, Write, follow, fresh_key};
 use crate::command::task::{NewTask, user_message};
 use crate::config::Settings;
 use crate::exit::{OrHint, Problem};
 use crate::output::{Paint, Table, shorten};
-
-const HINT: &str = "run the demo again";
 
 /// What the model of the tour says. It depends on the question alone, so that nothing outside is needed.
 const ANSWERS: &str = r#"model: scripted-1
@@ -84,6 +82,10 @@ impl Guide<'_> {
             "Answers of models and tools are on record: a replay needs neither.",
         )?;
         let id = self.counted().await?;
+        self.out
+            .line("   the whole run, as `reprise task show` tells it\n")?;
+        self.told_by(&["task", "show", &id, "--no-pager"], place)
+            .await?;
         let bundle = self
             .client
             .get_bytes(&["v1", "tasks", &id, "bundle"], &[])
@@ -133,9 +135,8 @@ impl Guide<'_> {
             workspace: None,
         };
         let id = task.submit(self.client, &fresh_key()?).await?.id;
-        let task = self
-            .show(&id, &mut Cursor::default(), &Act::Nothing)
-            .await?;
+        let mut cursor = Cursor::default();
+        let task = follow(self.client, &id, &mut cursor, |_| Ok(Flow::Continue)).await?;
         self.tasks.push(task);
         Ok(id)
     }
@@ -188,24 +189,28 @@ impl Guide<'_> {
             ]);
         }
         rows.print(&mut self.out, "   ")?;
-        let program = program()?;
-        let diff = tokio::process::Command::new(program)
-            .args(["diff", id, &replay_id, "--url", &place.url, "--data"])
+        self.out.line("")?;
+        self.told_by(&["diff", id, &replay_id], place).await
+    }
+
+    /// Runs another command of this program on the tour's server and shows what it prints.
+    async fn told_by(&mut self, args: &[&str], place: &Place) -> anyhow::Result<()> {
+        let told = tokio::process::Command::new(program_file()?)
+            .args(args)
+            .args(["--url", &place.url, "--data"])
             .arg(&place.data)
             .stdin(Stdio::null())
             .output()
             .await
-            .or_hint("`reprise diff` did not run", HINT)?;
-        self.out.line("")?;
-        for line in String::from_utf8_lossy(&diff.stdout).lines() {
+            .or_hint(
+                format_args!("`reprise {}` did not run", args.join(" ")),
+                HINT,
+            )?;
+        for line in String::from_utf8_lossy(&told.stdout).lines() {
             self.out.line(format!("   {line}").trim_end())?;
         }
         Ok(())
     }
-}
-
-fn program() -> anyhow::Result<std::path::PathBuf> {
-    std::env::current_exe().or_hint("cannot locate this executable", HINT)
 }
 
 /// Replays a bundle with a process of its own, in an empty directory, and returns the receipt.
@@ -213,7 +218,7 @@ async fn replayed_in_fresh_directory(bundle: &[u8]) -> anyhow::Result<Vec<u8>> {
     let directory = tempfile::tempdir().or_hint("no temporary directory", HINT)?;
     let file: &Path = &directory.path().join("run.bundle");
     std::fs::write(file, bundle).or_hint(format_args!("`{}`", file.display()), HINT)?;
-    let replayed = tokio::process::Command::new(program()?)
+    let replayed = tokio::process::Command::new(program_file()?)
         .args(["replay", "--bundle", "run.bundle", "--receipt"])
         .current_dir(directory.path())
         .stdin(Stdio::null())

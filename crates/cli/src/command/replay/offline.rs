@@ -12,13 +12,14 @@ use runs::workflow::{Registry, builtin};
 use serde_json::json;
 
 use super::report::Report;
-use super::request::{Names, Prepared, prepare};
+use super::request::{Names, Prepared, check_keys, prepare};
 use super::{ReplayArgs, read_source};
 use crate::exit::{Exit, OrHint, Problem};
 
 /// Replays and tells.
 pub(super) fn run(args: &ReplayArgs, file: &Path) -> anyhow::Result<Exit> {
     let source = read_source(file)?;
+    check_keys(&source, args)?;
     let (body, artifacts) = request(args, &source)?;
     let (spec, secrets) = replay::read(&body, &source, &artifacts, args.offline.conformance)
         .map_err(|error| refusal(&error))?;

@@ -9,18 +9,21 @@ use serde_json::json;
 use super::ReplayArgs;
 use super::keys::recorded;
 use super::report::Report;
-use super::request::{Large, Names, decided, prepare};
+use super::request::{Large, Names, check_keys, gives_keys, prepare};
 use crate::client::{Client, Cursor, Flow, Target, Task, Write, follow, fresh_key};
-use crate::exit::{Exit, Problem};
+use crate::exit::{Exit, Problem, is_refused};
 use crate::output::{Output, talk};
 
 /// Replays and tells.
 pub(super) async fn run(args: &ReplayArgs, task: &str) -> anyhow::Result<Exit> {
     let client = Client::new(Target::find(&args.connection)?)?;
-    let asked = match decided(args).next() {
-        Some(_) => Some(recorded(&client, task).await?),
-        None => None,
+    let asked = match gives_keys(args) {
+        true => Some(recorded(&client, task).await?),
+        false => None,
     };
+    if let Some(source) = &asked {
+        check_keys(source, args)?;
+    }
     let mut prepared = prepare(args, Names::Keys, |key| question(asked.as_ref()?, key))?;
     let source = client.task(task).await?;
     for large in prepared.take_large() {
@@ -51,6 +54,7 @@ pub(super) async fn run(args: &ReplayArgs, task: &str) -> anyhow::Result<Exit> {
         task: accepted.id.clone(),
         source: task.to_owned(),
         mode,
+        wants_live: !args.refresh.is_empty(),
         ..Report::default()
     };
     let ended = follow(&client, &accepted.id, &mut Cursor::default(), |event| {
@@ -89,7 +93,7 @@ pub(super) async fn upload(
     workspace: Option<String>,
     large: &Large,
 ) -> anyhow::Result<String> {
-    let body = json!({
+    let mut body = json!({
         "kind": "other",
         "mime_type": "application/json",
         // What nobody may read nobody may put into a run.
@@ -99,9 +103,20 @@ pub(super) async fn upload(
         "metadata": {"override_key": large.key},
     });
     let key = fresh_key()?;
-    let artifact = client
-        .post(&["v1", "artifacts"], Write { body, key: &key })
-        .await?;
+    let write = |body: &Value| Write {
+        body: body.clone(),
+        key: &key,
+    };
+    let artifact = match client.post(&["v1", "artifacts"], write(&body)).await {
+        // Nothing is added to a session that is closed: the value then belongs to the workspace alone.
+        Err(error) if is_refused(&error, &["conflict"]) => {
+            if let Value::Object(body) = &mut body {
+                body.remove("session_id");
+            }
+            client.post(&["v1", "artifacts"], write(&body)).await?
+        }
+        artifact => artifact?,
+    };
     let Some(id) = artifact.get("id").and_then(Value::as_str) else {
         return Err(Problem::new(
             "the server's answer is not an artifact",

@@ -23,6 +23,8 @@ pub(super) struct Report {
     pub(super) unmatched: Vec<String>,
     /// Effects that were answered from the record though they asked something else.
     pub(super) stale: Vec<String>,
+    /// True when it was to ask something live.
+    pub(super) wants_live: bool,
     /// Effects that were performed live.
     pub(super) refreshed: Vec<String>,
     /// Effects that the source had performed live: repeated from its record.
@@ -88,11 +90,19 @@ impl Report {
     /// Yes when the result is the recorded one, or when a run that was changed completed.
     pub(super) fn exit(&self) -> Exit {
         let changed = self.mode != "exact" && self.status == "COMPLETED";
+        if self.asked_nothing() {
+            return Exit::No;
+        }
         if self.completed && (self.equal || changed) {
             Exit::Ok
         } else {
             Exit::No
         }
+    }
+
+    /// True when it was to ask something live, and everything it needed was on record.
+    fn asked_nothing(&self) -> bool {
+        self.wants_live && self.completed && self.refreshed.is_empty()
     }
 
     pub(super) fn to_json(&self) -> Value {
@@ -143,7 +153,9 @@ impl Report {
                 &self.stale,
                 match self.mode.as_str() {
                     "exact" => " (so in the source: the recorded answer to another request)",
-                    _ => " (the recorded answer to another request)",
+                    _ => {
+                        " (the recorded answer to another request; --refresh model,tools asks instead)"
+                    }
                 },
             ),
             ("live", &self.refreshed, " (performed now, not recorded)"),
@@ -161,6 +173,10 @@ impl Report {
                 };
                 row(name, &format!("{key}{unknown}"), None);
             }
+        }
+        if self.asked_nothing() {
+            let text = "nothing was asked: every effect has a matching record; --refresh-from KEY asks again from there on";
+            row("live", text, Some(Paint::Bad));
         }
         for (name, text) in explain(&self.failure) {
             row(name, &text, Some(Paint::Bad));

@@ -4,7 +4,7 @@ use std::path::Path;
 
 use canon::{Integers, Map, Value, jcs};
 use domain::Ask;
-use runs::replay::{kind_of, text_value};
+use runs::replay::{Source, kind_of, text_value};
 use serde_json::json;
 
 use super::ReplayArgs;
@@ -82,10 +82,11 @@ pub(super) fn prepare(
 ) -> anyhow::Result<Prepared> {
     if let Some(file) = &args.request {
         let text = task::read(file)?;
-        let body = canon::read_object(text.as_bytes(), Integers::Safe).or_hint(
+        let mut body = canon::read_object(text.as_bytes(), Integers::Safe).or_hint(
             format_args!("`{}`", file.display()),
             "the file must hold a replay request, such as {\"mode\": \"exact\"}",
         )?;
+        refresh(args, &mut body);
         return Ok(Prepared {
             body,
             large: Vec::new(),
@@ -130,9 +131,7 @@ pub(super) fn prepare(
         };
         body.insert(name.to_owned(), from.as_str().into());
     }
-    if !args.refresh.is_empty() {
-        body.insert("refresh".to_owned(), json!(args.refresh));
-    }
+    refresh(args, &mut body);
     if let Some(reason) = &args.reason {
         body.insert("reason".to_owned(), reason.as_str().into());
     }
@@ -141,6 +140,41 @@ pub(super) fn prepare(
         body.insert("metadata".to_owned(), policy);
     }
     Ok(Prepared { body, large })
+}
+
+/// Adds what is to be live.
+fn refresh(args: &ReplayArgs, body: &mut Map<String, Value>) {
+    if !args.refresh.is_empty() {
+        body.insert("refresh".to_owned(), json!(args.refresh));
+    }
+    if let Some(key) = &args.refresh_from {
+        body.insert("refresh_from".to_owned(), key.as_str().into());
+    }
+}
+
+/// Refuses keys that the run does not have: a replay that changes nothing would look like an answer.
+pub(super) fn check_keys(source: &Source, args: &ReplayArgs) -> anyhow::Result<()> {
+    let given = args
+        .set
+        .iter()
+        .chain(&args.overrides)
+        .chain(&args.override_artifact);
+    let mut keys = given.map(|(key, _)| key.as_str());
+    // What is no key at all is told when the request is put together.
+    match keys.find(|key| kind_of(key).is_some() && !source.names(key)) {
+        None => Ok(()),
+        Some(key) => Err(Problem::new(
+            format!("the run has no `{key}`"),
+            "nothing was replayed; --list shows the keys of the run",
+        )
+        .answers_no()
+        .into()),
+    }
+}
+
+/// True when keys are given that the run must have.
+pub(super) fn gives_keys(args: &ReplayArgs) -> bool {
+    !(args.set.is_empty() && args.overrides.is_empty() && args.override_artifact.is_empty())
 }
 
 fn inferred(args: &ReplayArgs, overrides: &Map<String, Value>) -> &'static str {

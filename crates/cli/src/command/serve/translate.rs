@@ -5,7 +5,7 @@ use std::net::{SocketAddr, ToSocketAddrs};
 
 use engine::Limits;
 use serde_json::{Map, Value};
-use server::{Config, Connector, RateLimit, Tls};
+use server::{Config, Connector, Provider, RateLimit, Tls, Tool};
 
 use crate::config::{self, CardObject, Settings};
 use crate::exit::{OrHint, Problem};
@@ -38,6 +38,8 @@ pub(super) fn config(settings: &Settings) -> anyhow::Result<Config> {
         },
         replay_conformance: settings.replay_conformance,
         retention_days: settings.retention(),
+        tools: tools(settings),
+        providers: settings.providers.iter().map(provider).collect(),
         connectors: connectors.collect::<anyhow::Result<_>>()?,
         body_bytes_max: limits.body_bytes_max.count(),
         artifact_bytes_max: limits.artifact_bytes_max.count(),
@@ -104,6 +106,34 @@ fn connector(connector: &config::Connector) -> anyhow::Result<Connector> {
         target_session_id: connector.target_session_id.clone(),
         metadata: object(&connector.metadata)?,
     })
+}
+
+fn tools(settings: &Settings) -> Vec<Tool> {
+    let local = settings.tools.iter().map(|tool| Tool {
+        name: tool.name.clone(),
+        description: tool.description.clone(),
+        input_schema: tool.parameters.clone(),
+        source: "local",
+    });
+    let servers = settings.mcp_servers.iter().map(|server| Tool {
+        name: server.id.clone(),
+        description: format!(
+            "All tools of the MCP server `{0}`; one of them is `{0}.NAME` in a persona",
+            server.id
+        ),
+        input_schema: serde_json::json!({"type": "object"}),
+        source: "mcp_server",
+    });
+    local.chain(servers).collect()
+}
+
+fn provider(provider: &effects::ProviderConfig) -> Provider {
+    let kind = serde_json::to_value(provider.kind).unwrap_or_default();
+    Provider {
+        id: provider.id.clone(),
+        kind: kind.as_str().unwrap_or_default().to_owned(),
+        model: provider.model.clone(),
+    }
 }
 
 /// Returns what the server may use outside.

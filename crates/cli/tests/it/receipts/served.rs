@@ -44,7 +44,7 @@ fn a_kill_right_after_the_submit_loses_no_leaf() {
         command.env("REPRISE_LIMITS_LEAF_INTERVAL_MS", "3600000");
         let server = Server::start(&mut command).unwrap_or_else(|said| panic!("{said:?}"));
         if expected > 0 {
-            let tasks = world.json(&["task", "list", "--json"]);
+            let tasks = world.json(&["task", "list", "--oldest", "--json"]);
             for (index, task) in tasks.as_array().unwrap().iter().enumerate() {
                 let proof = world.json(&["receipt", "proof", task["id"].as_str().unwrap()]);
                 assert_eq!(proof["leaf_index"], index);

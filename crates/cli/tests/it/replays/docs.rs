@@ -34,6 +34,23 @@ fn paste(world: &World, script: &str) -> String {
     out
 }
 
+/// Not every shell takes a comment at its prompt: words about a command stand outside of what is pasted.
+#[test]
+fn no_block_that_is_pasted_ends_a_line_in_a_comment() {
+    let root = Path::new(env!("CARGO_MANIFEST_DIR")).join("../..");
+    let docs = std::fs::read_dir(root.join("docs")).unwrap();
+    let docs = docs.map(|file| file.unwrap().path());
+    let docs = docs.filter(|file| file.extension().is_some_and(|kind| kind == "md"));
+    for file in docs.chain([root.join("README.md")]) {
+        let text = std::fs::read_to_string(&file).unwrap();
+        for block in text.split("\n```sh\n").skip(1) {
+            for line in block.split("\n```").next().unwrap().lines() {
+                assert!(!line.contains(" # "), "{}: {line}", file.display());
+            }
+        }
+    }
+}
+
 #[test]
 fn debugging_by_one_answer_works_as_printed() {
     let world = World::new();
@@ -74,7 +91,7 @@ fn the_tour_of_the_readme_works_from_top_to_bottom() {
     let world = World::new();
     let server = world.serve();
     let tour = script(README, "\n## ", "A tour").replace("localhost:8080", &server.address());
-    let (before, after) = tour.split_once("reprise serve\n").unwrap();
+    let (before, after) = tour.split_once("reprise serve --examples\n").unwrap();
     assert_eq!(before.lines().count(), 1, "{before}");
     let out = paste(&world, after);
     for line in [

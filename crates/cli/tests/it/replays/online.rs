@@ -66,9 +66,11 @@ fn ap_rpl_one_answer_is_changed_by_text_by_file_and_by_artifact() {
     assert_eq!(by_artifact["answer"], long);
 
     let unknown = ran.replay(&[&ran.task, "--set", "llm:main:9=x"]);
-    assert_eq!(unknown.code, 0, "{unknown:?}");
-    let line = "unused   llm:main:9 (the source has no such key; --list shows its keys)\n";
-    assert!(unknown.stdout.contains(line), "{unknown:?}");
+    assert_eq!(unknown.code, 1, "{unknown:?}");
+    assert!(
+        unknown.stderr.contains("the run has no `llm:main:9`"),
+        "{unknown:?}"
+    );
 }
 
 /// A denial that is put in place of an approval fails the task: the replay went on, its result is another one.
@@ -102,12 +104,12 @@ fn ap_rpl_a_changed_run_that_fails_is_a_no() {
 fn what_a_server_refuses_is_told_in_two_lines() {
     let ran = Ran::new("Hello");
     let task = ran.task.as_str();
-    ran.fault(&["task_unknown"], "resource_not_found");
+    ran.refused(&["task_unknown"], "resource_not_found");
     ran.fault(
         &[task, "--mode", "exact", "--set", "llm:main:1=x"],
         "an exact replay takes no overrides",
     );
-    ran.fault(&[task, "--from", "checkpoint_x"], "no such checkpoint");
+    ran.refused(&[task, "--from", "checkpoint_x"], "no such checkpoint");
     ran.fault(
         &[task, "--set", "time:started_at=noon"],
         "must be an RFC 3339 time",
@@ -224,7 +226,7 @@ fn a_diff_shows_where_runs_part() {
     let diff: serde_json::Value = serde_json::from_str(&std::mem::take(&mut json.stdout)).unwrap();
     assert_eq!((json.code, &diff["equal"]), (1, &json!(false)));
     let fault = ran.world.run(&["diff", &ran.task, "task_unknown"]);
-    assert_eq!(fault.code, 2, "{fault:?}");
+    assert_eq!(fault.code, 1, "{fault:?}");
     assert_eq!(
         ran.world
             .run(&["diff", "run.bundle", "reprise-data/api-key"])

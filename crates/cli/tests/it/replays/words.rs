@@ -320,18 +320,18 @@ fn ap_rpl_decisions_and_answers_are_set_in_words() {
 fn hints_name_what_was_not_found() {
     let ran = Ran::new("Hello");
     let task = ran.task.as_str();
-    ran.fault(
+    ran.refused(
         &[task, "--from", "checkpoint_x"],
         "--list` shows the checkpoints",
     );
-    ran.fault(&[task, "--from", "event_x"], "shows the events of a task");
+    ran.refused(&[task, "--from", "event_x"], "shows the events of a task");
     let artifact = "llm:main:1=artifact_x";
-    ran.fault(
+    ran.refused(
         &[task, "--override-artifact", artifact],
-        "lists the artifacts",
+        "shows the artifacts",
     );
-    ran.fault(&["session_x"], "names the session of each task");
-    ran.fault(&["task_x"], "`reprise task list` shows the tasks");
+    ran.refused(&["session_x"], "shows the sessions");
+    ran.refused(&["task_x"], "`reprise task list` shows the tasks");
 }
 
 #[test]

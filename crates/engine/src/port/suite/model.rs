@@ -442,7 +442,8 @@ impl Model {
             parent_task_id: None,
             workflow: "echo".to_owned(),
             persona: how.is_multiple_of(5).then(|| {
-                persona(which, how).snapshot(domain::PersonaId::of("suite", &which.to_string()))
+                persona(which, how)
+                    .snapshot(domain::PersonaId::of("suite", &which.to_string()), None)
             }),
             input,
             metadata: Map::new(),

@@ -35,7 +35,12 @@ impl Outside {
 
     /// Lets time pass whenever somebody looks at the clock.
     pub(crate) fn time_passes(&self) -> &Self {
-        self.step_us.store(1_000_000, Ordering::Relaxed);
+        self.time_leaps(1_000_000)
+    }
+
+    /// Lets that much time pass whenever somebody looks at the clock.
+    pub(crate) fn time_leaps(&self, us: i64) -> &Self {
+        self.step_us.store(us, Ordering::Relaxed);
         self
     }
 

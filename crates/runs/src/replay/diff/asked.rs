@@ -10,15 +10,17 @@ use crate::replay::source::Source;
 use crate::workflow::{Answers, EffectAnswer, Machine, Registry, Step, Wanted, Workflow};
 
 /// Something that a run asked.
-pub(super) struct Asked {
-    pub(super) wanted: Wanted,
+pub(in crate::replay) struct Asked {
+    pub(in crate::replay) wanted: Wanted,
     /// True when nothing went into it that is not public.
-    pub(super) is_open: bool,
+    pub(in crate::replay) is_open: bool,
+    /// False when its digest is not the recorded one. Nothing is known of what comes after it.
+    pub(in crate::replay) matches: bool,
 }
 
 /// Returns what a run asked, by key, as far as its record says. What a record has only by its digest is taken from the
 /// run beside it.
-pub(super) fn asked(
+pub(in crate::replay) fn asked(
     source: &Source,
     beside: &Source,
     workflows: &Registry,
@@ -40,13 +42,23 @@ pub(super) fn asked(
         let was_open = is_open;
         answers.clear();
         for wanted in effects {
-            if recorded_digest(source, &wanted.key) != Some(wanted.request_digest()) {
+            let Some(recorded) = recorded_digest(source, &wanted.key) else {
+                return found;
+            };
+            if recorded != wanted.request_digest() {
+                let asked = Asked {
+                    is_open: was_open,
+                    matches: false,
+                    wanted,
+                };
+                found.insert(asked.wanted.key.clone(), asked);
                 return found;
             }
             let answer = answer(source, beside, &wanted.key);
             is_open &= is_told_openly(source, &wanted.key);
             let asked = Asked {
                 is_open: was_open,
+                matches: true,
                 wanted,
             };
             found.insert(asked.wanted.key.clone(), asked);
@@ -132,7 +144,7 @@ fn answer(source: &Source, beside: &Source, key: &str) -> Option<EffectAnswer> {
 }
 
 /// True when everybody who reads the log may read the answer.
-pub(super) fn is_told_openly(source: &Source, key: &str) -> bool {
+pub(in crate::replay) fn is_told_openly(source: &Source, key: &str) -> bool {
     let recorded = source.places(key).recorded;
     let event = recorded.and_then(|place| source.event(place));
     let word = event.and_then(|event| event.payload.get("visibility")?.as_str());

@@ -134,7 +134,7 @@ fn effect(comparison: &Comparison<'_>, aligned: &Aligned<'_>, key: &str) -> Opti
 /// Returns which messages were added or changed, and the other members of the requests that differ.
 fn request_changes(comparison: &Comparison<'_>, key: &str) -> Vec<Change> {
     let asked = |side: &BTreeMap<String, Asked>| {
-        let asked = side.get(key)?;
+        let asked = side.get(key).filter(|asked| asked.matches)?;
         let is_told = comparison.reveal == Reveal::All || asked.is_open;
         is_told.then(|| same::request(&asked.wanted))
     };

@@ -83,7 +83,9 @@ impl<'a> Comparison<'a> {
     /// True when both asked the same under a key, as far as that is known.
     pub(super) fn same_request(&self, key: &str) -> bool {
         match (self.asked_a.get(key), self.asked_b.get(key)) {
-            (Some(a), Some(b)) => request(&a.wanted) == request(&b.wanted),
+            (Some(a), Some(b)) if a.matches && b.matches => {
+                request(&a.wanted) == request(&b.wanted)
+            }
             _ => false,
         }
     }

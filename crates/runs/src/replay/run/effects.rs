@@ -143,6 +143,15 @@ impl Runner<'_> {
         if self.refreshes(effect.kind) {
             return Ok(self.live(&effect.key));
         }
+        if self.spec.refresh_from.as_deref() == Some(effect.key.as_str()) {
+            self.deviated = true;
+            self.live_since = true;
+        }
+        if self.spec.retry
+            && let Some(found) = self.look_up_again(effect, asked)
+        {
+            return Ok(found);
+        }
         let goes_on_live = self.goes_on_live(effect.kind);
         if goes_on_live && self.live_since {
             return Ok(self.live(&effect.key));
@@ -204,6 +213,33 @@ impl Runner<'_> {
             found_sha256: Some(asked),
             what: "request",
         })))
+    }
+
+    /// Where the answer comes from in a run that is taken up again: a result that is on record stays, whatever was asked
+    /// live before it; what failed is asked again. None where the usual rules decide.
+    fn look_up_again(&mut self, effect: &Wanted, asked: Digest) -> Option<Found> {
+        if matches!(effect.kind, EffectKind::Ask(_) | EffectKind::Hold) {
+            return None;
+        }
+        let places = self.source.places(&effect.key);
+        let place = places.recorded?;
+        let answer = self.source.answer(place)?;
+        let recorded = places
+            .requested
+            .and_then(|index| self.request_digest(index));
+        if recorded.is_some_and(|recorded| recorded != asked) {
+            return None;
+        }
+        if answer.ok || answer.interruption().is_some() {
+            return Some(Found::Record {
+                place,
+                answer: Some(answer),
+                stale: false,
+            });
+        }
+        self.deviated = true;
+        self.live_since = true;
+        Some(self.live(&effect.key))
     }
 
     fn not_recorded(&self, effect: &Wanted) -> Failure {

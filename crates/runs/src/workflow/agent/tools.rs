@@ -1,12 +1,14 @@
 //! The tools an agent may use, and one use of each.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 
 use canon::{Map, Value};
+use contracts::OfferedTool;
 use domain::Kind;
 use serde_json::json;
 
 use super::super::{EffectAnswer, EffectKind, Handles, Note, Wanted};
+use super::governance::{Fault, exact};
 use super::note;
 use super::persona::{Persona, Verdict};
 
@@ -71,16 +73,23 @@ impl Catalog {
         }
     }
 
-    pub(super) fn is_empty(&self) -> bool {
-        self.tools.is_empty()
+    /// Returns the tools as a model request states them; with a list of names, only those.
+    pub(super) fn for_model(&self, allowed: Option<&BTreeSet<String>>) -> Vec<Value> {
+        let shown = self.tools.iter();
+        let shown = shown.filter(|(name, _)| allowed.is_none_or(|names| names.contains(*name)));
+        shown.map(|(_, tool)| tool.definition.clone()).collect()
     }
 
-    /// Returns the tools as a model request states them.
-    pub(super) fn for_model(&self) -> Value {
-        self.tools
-            .values()
-            .map(|tool| tool.definition.clone())
-            .collect()
+    /// Returns the tools as contracts see them.
+    pub(super) fn offered(&self) -> Result<Vec<OfferedTool>, Fault> {
+        let offered = self.tools.iter().map(|(name, tool)| {
+            let schema = tool.definition.pointer("/function/parameters");
+            Ok(OfferedTool {
+                schema: schema.map(exact).transpose()?,
+                ..OfferedTool::named(name)
+            })
+        });
+        offered.collect()
     }
 
     /// Returns the names of the secrets that tools need, each once.
@@ -116,7 +125,7 @@ pub(super) struct Counters {
 }
 
 impl Counters {
-    fn next(&mut self, prefix: &str) -> String {
+    pub(super) fn next(&mut self, prefix: &str) -> String {
         let count = self.tools.entry(prefix.to_owned()).or_default();
         *count += 1;
         format!("{prefix}:main:{count}")
@@ -160,7 +169,7 @@ impl Call {
                 .unwrap_or_default()
         };
         let (id, name) = (text("/id").to_owned(), text("/function/name").to_owned());
-        let given = text("/function/arguments");
+        let given = written_arguments(call);
         let refused = |why: String, arguments: Value| Self {
             id: id.clone(),
             name: name.clone(),
@@ -168,8 +177,7 @@ impl Call {
             fate: Fate::Refused { denied: false, why },
         };
         // Read strictly: what they hold goes into events, and must mean the same to everybody.
-        let text = if given.trim().is_empty() { "{}" } else { given };
-        let arguments = match canon::read(text.as_bytes(), canon::Integers::Safe) {
+        let arguments = match canon::read(given.as_bytes(), canon::Integers::Safe) {
             Ok(Value::Object(arguments)) => Value::Object(arguments),
             Ok(_) => {
                 return refused("the arguments are no JSON object".to_owned(), given.into());
@@ -223,6 +231,13 @@ impl Call {
 
     pub(super) fn needs_approval(&self) -> bool {
         matches!(self.fate, Fate::Performed { asks: true, .. })
+    }
+
+    /// Says that somebody consented already.
+    pub(super) fn consent(&mut self) {
+        if let Fate::Performed { asks, .. } = &mut self.fate {
+            *asks = false;
+        }
     }
 
     pub(super) fn deny(&mut self, why: &str) {
@@ -315,7 +330,7 @@ impl Call {
 }
 
 /// Returns what a model reads of a tool's output: the text of MCP content, or the value as JSON.
-fn readable(value: &Value) -> String {
+pub(super) fn readable(value: &Value) -> String {
     let content = value.get("content").and_then(Value::as_array);
     let texts: Option<Vec<&str>> = content.map(|parts| {
         parts
@@ -326,6 +341,19 @@ fn readable(value: &Value) -> String {
     match texts {
         Some(texts) if !texts.is_empty() => texts.join("\n"),
         _ => serde_json::to_string(value).unwrap_or_default(),
+    }
+}
+
+/// Returns the arguments of a proposed call as the model wrote them; none written means no arguments.
+pub(super) fn written_arguments(call: &Value) -> &str {
+    let written = call
+        .pointer("/function/arguments")
+        .and_then(Value::as_str)
+        .unwrap_or_default();
+    if written.trim().is_empty() {
+        "{}"
+    } else {
+        written
     }
 }
 

@@ -39,6 +39,7 @@ pub(in crate::openapi) const SCHEMAS: &[Schema] = &[
             opt("memory", Words(PersonaMemory::WORDS)),
             opt("isolated_replay", Boolean),
             opt("forbids_replay", Boolean),
+            opt("contracts", OrNull(&Name(NAME_BYTES_MAX))),
             opt("metadata", Object),
         ]),
     },
@@ -226,9 +227,14 @@ pub(in crate::openapi) const SCHEMAS: &[Schema] = &[
                     "memory", "secrets", "host", "time", "model", "tools",
                 ])),
             ),
+            opt("refresh_from", OrNull(&Text)),
             opt("reason", OrNull(&Text)),
             opt("metadata", Object),
         ]),
+    },
+    Schema {
+        name: "RetryTaskRequest",
+        shape: Plain(&[opt("reason", OrNull(&Text)), opt("metadata", Object)]),
     },
     Schema {
         name: "CreateBranchRequest",

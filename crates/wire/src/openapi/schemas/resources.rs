@@ -64,6 +64,7 @@ pub(in crate::openapi) const SCHEMAS: &[Schema] = &[
             opt("memory", Words(PersonaMemory::WORDS)),
             opt("isolated_replay", Boolean),
             opt("forbids_replay", Boolean),
+            opt("contracts", OrNull(&Text)),
         ]),
     },
     Schema {
@@ -282,7 +283,16 @@ pub(in crate::openapi) const SCHEMAS: &[Schema] = &[
             req("event", Text),
             req("resource", Ref("ResourcePointer")),
             req("sequence", Count),
-            req("payload", Object),
+            req(
+                "payload",
+                // What lies beside the event, by member: `/v1/artifacts/{event id}/content?member=` has the bytes.
+                Inline(&[opt(
+                    "blobs",
+                    MapOf(&Inline(&[req("bytes", Count), req("sha256", Text)])),
+                )]),
+            ),
+            opt("expanded", List(&Text)),
+            opt("bytes", Count),
             opt("trace_id", OrNull(&Text)),
             opt("span_id", OrNull(&Text)),
             opt("session_id", OrNull(&Text)),

@@ -1,0 +1,348 @@
+//! `reprise approvals`: what waits for a decision, with exactly what would be done, and the decision.
+
+use std::time::{SystemTime, UNIX_EPOCH};
+
+use canon::{Value, jcs, sha256};
+use clap::{Args, Subcommand};
+use domain::Timestamp;
+use serde_json::json;
+
+use crate::args::Connection;
+use crate::client::{Client, Target, Write, fresh_key};
+use crate::exit::{Exit, Problem};
+use crate::output::{Output, Paint, Table, printable, shorten, talk, width};
+
+/// `reprise approvals`
+#[derive(Debug, Subcommand)]
+pub(crate) enum Command {
+    /// List what waits for a decision or an answer, the longest waiting first
+    #[command(
+        after_help = "Examples:\n  reprise approvals list\n  reprise approvals list --all --json"
+    )]
+    List(ListArgs),
+    /// Show one: what would be done with which arguments, who asks, and what led to it
+    #[command(after_help = "Example:\n  reprise approvals show permission_0123")]
+    Show(ShowArgs),
+    /// Let it happen
+    #[command(
+        after_help = "With --digest the decision is about exactly these arguments: with others nothing is decided.\n\n\
+        Examples:\n  reprise approvals approve permission_0123 --reason 'read the diff'\n  \
+        reprise approvals approve task_0123 --digest sha256:0123"
+    )]
+    Approve(DecideArgs),
+    /// Do not let it happen
+    #[command(
+        after_help = "Example:\n  reprise approvals deny permission_0123 --reason 'not on a Friday'"
+    )]
+    Deny(DecideArgs),
+}
+
+/// `reprise approvals list`
+#[derive(Debug, Args)]
+pub(crate) struct ListArgs {
+    /// Also what is decided already, newest first
+    #[arg(long)]
+    all: bool,
+    /// Maximum number to list
+    #[arg(long, short = 'n', value_name = "N", default_value_t = 50, value_parser = clap::value_parser!(u32).range(1..=100_000))]
+    limit: u32,
+    /// Print JSON
+    #[arg(long)]
+    json: bool,
+    #[command(flatten)]
+    connection: Connection,
+}
+
+/// `reprise approvals show`
+#[derive(Debug, Args)]
+pub(crate) struct ShowArgs {
+    /// The request, or the task that waits
+    id: String,
+    /// Print JSON
+    #[arg(long)]
+    json: bool,
+    #[command(flatten)]
+    connection: Connection,
+}
+
+/// `reprise approvals approve` and `reprise approvals deny`
+#[derive(Debug, Args)]
+pub(crate) struct DecideArgs {
+    /// The request, or the task that waits
+    id: String,
+    /// Why, for the record
+    #[arg(long, value_name = "TEXT")]
+    reason: Option<String>,
+    /// The digest of the arguments that were looked at
+    #[arg(long, value_name = "DIGEST")]
+    digest: Option<String>,
+    /// Print JSON
+    #[arg(long)]
+    json: bool,
+    #[command(flatten)]
+    connection: Connection,
+}
+
+/// Runs one of them.
+pub(crate) async fn run(command: Command) -> anyhow::Result<Exit> {
+    match command {
+        Command::List(args) => list(args).await,
+        Command::Show(args) => show(args).await,
+        Command::Approve(args) => decide(args, true).await,
+        Command::Deny(args) => decide(args, false).await,
+    }
+}
+
+async fn list(args: ListArgs) -> anyhow::Result<Exit> {
+    let client = Client::new(Target::find(&args.connection)?)?;
+    let query = match args.all {
+        true => [("order", "desc")],
+        false => [("status", "pending")],
+    };
+    let path = ["v1", "permission-requests"];
+    let (found, more) = client.list(&path, &query, args.limit as usize).await?;
+    let mut out = Output::stdout();
+    if args.json {
+        out.json(&Value::Array(found))?;
+        return Ok(Exit::Ok);
+    }
+    if found.is_empty() {
+        talk("nothing waits for a decision");
+        return Ok(Exit::Ok);
+    }
+    let mut rows = Table::new(&["REQUEST", "STATUS", "WAITS", "TASK", "WHAT"]);
+    for request in &found {
+        let status = text(request, "/status");
+        let paint = match status {
+            "pending" => Paint::Waiting,
+            "approved" => Paint::Good,
+            _ => Paint::Bad,
+        };
+        let waits = match status {
+            "pending" => waited(request),
+            _ => String::new(),
+        };
+        rows.row([
+            (shorten(text(request, "/id"), 80), None),
+            (shorten(status, 20), Some(paint)),
+            (waits, None),
+            (shorten(text(request, "/task_id"), 80), None),
+            (shorten(&what(request), width().unwrap_or(usize::MAX)), None),
+        ]);
+    }
+    rows.print(&mut out, "")?;
+    if more {
+        talk(format_args!(
+            "there are more; raise --limit (now {})",
+            args.limit
+        ));
+    }
+    talk("to see one whole: reprise approvals show REQUEST");
+    Ok(Exit::Ok)
+}
+
+/// Finds a request by its id, or what a Task waits for.
+async fn find(client: &Client, id: &str) -> anyhow::Result<Value> {
+    if !id.starts_with("task_") {
+        return client.get(&["v1", "permission-requests", id], &[]).await;
+    }
+    let path = ["v1", "tasks", id, "permission-requests"];
+    let (found, _) = client.list(&path, &[("status", "pending")], 1).await?;
+    match found.into_iter().next() {
+        Some(request) => Ok(request),
+        None => Err(Problem::new(
+            format!("task `{}` does not wait for anybody", shorten(id, 80)),
+            "`reprise approvals list` shows what waits",
+        )
+        .answers_no()
+        .into()),
+    }
+}
+
+async fn show(args: ShowArgs) -> anyhow::Result<Exit> {
+    let client = Client::new(Target::find(&args.connection)?)?;
+    let request = find(&client, &args.id).await?;
+    let task = text(&request, "/task_id").to_owned();
+    let told = client
+        .get(&["v1", "tasks", &task, "transcript"], &[])
+        .await?;
+    let mut out = Output::stdout();
+    if args.json {
+        let led = led_to(&told, text(&request, "/id"));
+        let digest = digest(&request);
+        out.json(&json!({"request": request, "input_sha256": digest, "led_to_it": led}))?;
+        return Ok(Exit::Ok);
+    }
+    describe(&mut out, &request, &told)?;
+    if text(&request, "/status") == "pending" {
+        let id = shorten(text(&request, "/id"), 80);
+        match request.get("action").is_some_and(Value::is_object) {
+            true => talk(format_args!(
+                "to decide: reprise approvals approve {id} --reason WHY, or reprise approvals deny {id} --reason WHY"
+            )),
+            false => talk(format_args!("to answer: reprise task answer {task} TEXT")),
+        }
+    }
+    Ok(Exit::Ok)
+}
+
+/// Writes what is asked, by whom, and what was said before.
+fn describe(out: &mut Output, request: &Value, told: &Value) -> anyhow::Result<()> {
+    let mut rows = Table::default();
+    let mut row = |name: &str, value: String| {
+        if !value.is_empty() {
+            rows.row([
+                (name.to_owned(), Some(Paint::Quiet)),
+                (printable(&value), None),
+            ]);
+        }
+    };
+    row("request", text(request, "/id").to_owned());
+    row("status", text(request, "/status").to_owned());
+    row("task", text(request, "/task_id").to_owned());
+    let persona = match text(told, "/persona/name") {
+        "" => String::new(),
+        name => format!("{name}@{}", text(told, "/persona/version")),
+    };
+    row("persona", persona);
+    row("submitted by", text(told, "/submitted_by").to_owned());
+    if text(request, "/status") == "pending" {
+        row("waits", waited(request));
+    }
+    row("action", text(request, "/action/name").to_owned());
+    row("digest", digest(request).unwrap_or_default());
+    row("reason", text(request, "/response/reason").to_owned());
+    rows.print(out, "")?;
+    let mut part = |title: &str, text: &str| -> anyhow::Result<()> {
+        if text.is_empty() {
+            return Ok(());
+        }
+        out.line("")?;
+        let title = out.paint(Paint::Heading, title);
+        out.line(title)?;
+        for line in printable(text).lines() {
+            out.line(format_args!("  {line}"))?;
+        }
+        Ok(())
+    };
+    part("Asked", text(request, "/request/reason"))?;
+    part("Question", text(request, "/request/question"))?;
+    if let Some(input) = request.pointer("/action/input") {
+        part("Arguments", &format!("{input:#}"))?;
+    }
+    part("The task", &input_words(told))?;
+    let led = led_to(told, text(request, "/id"));
+    part("The model said", text(&led, "/text"))
+}
+
+/// Returns the step of the model before a request.
+fn led_to(told: &Value, request: &str) -> Value {
+    let steps = told.get("steps").and_then(Value::as_array);
+    let mut said = Value::Null;
+    for step in steps.into_iter().flatten() {
+        if text(step, "/decision/request_id") == request {
+            break;
+        }
+        if text(step, "/what") == "model" {
+            said = step.clone();
+        }
+    }
+    said
+}
+
+fn input_words(told: &Value) -> String {
+    match told.get("input") {
+        Some(Value::String(words)) => words.clone(),
+        Some(Value::Null) | None => String::new(),
+        Some(other) => format!("{other:#}"),
+    }
+}
+
+async fn decide(args: DecideArgs, approved: bool) -> anyhow::Result<Exit> {
+    let client = Client::new(Target::find_approver(&args.connection)?)?;
+    let request = find(&client, &args.id).await?;
+    let found = digest(&request);
+    if let Some(looked_at) = &args.digest
+        && found.as_ref() != Some(looked_at)
+    {
+        return Err(Problem::new(
+            format!(
+                "the arguments have the digest {}",
+                found.unwrap_or_else(|| "none".to_owned())
+            ),
+            format!(
+                "nothing was decided; `reprise approvals show {}` shows them",
+                args.id
+            ),
+        )
+        .answers_no()
+        .into());
+    }
+    let mut body = json!({"approved": approved});
+    if let (Some(reason), Value::Object(body)) = (&args.reason, &mut body) {
+        body.insert("reason".to_owned(), reason.as_str().into());
+    }
+    let key = fresh_key()?;
+    let id = text(&request, "/id");
+    let path = ["v1", "permission-requests", id, "respond"];
+    let decided = client.post(&path, Write { body, key: &key }).await?;
+    let mut out = Output::stdout();
+    if args.json {
+        out.json(&decided)?;
+        return Ok(Exit::Ok);
+    }
+    let (paint, word) = match approved {
+        true => (Paint::Good, "approved"),
+        false => (Paint::Bad, "denied"),
+    };
+    let word = out.paint(paint, word);
+    out.line(format_args!(
+        "{}  {word}  {}",
+        shorten(id, 80),
+        printable(&what(&request))
+    ))?;
+    talk(format_args!(
+        "to follow what comes of it: reprise task watch {}",
+        shorten(text(&request, "/task_id"), 80)
+    ));
+    Ok(Exit::Ok)
+}
+
+/// Says in one line what is asked: the action with its arguments, or the question.
+pub(crate) fn what(request: &Value) -> String {
+    match text(request, "/action/name") {
+        "" => text(request, "/request/question").to_owned(),
+        name => {
+            let input = request.pointer("/action/input").map(Value::to_string);
+            format!("{name} {}", input.unwrap_or_default())
+        }
+    }
+}
+
+/// Returns SHA-256 of the canonical form of the arguments.
+fn digest(request: &Value) -> Option<String> {
+    let input = request.pointer("/action/input")?;
+    Some(sha256(&jcs(input)).to_string())
+}
+
+/// Says how long a request waits by this machine's clock.
+fn waited(request: &Value) -> String {
+    let since = Timestamp::parse(text(request, "/created_at")).ok();
+    let now = SystemTime::now().duration_since(UNIX_EPOCH).ok();
+    let now = now.and_then(|now| i64::try_from(now.as_secs()).ok());
+    let (Some(since), Some(now)) = (since, now) else {
+        return String::new();
+    };
+    let seconds = (now - since.as_micros() / 1_000_000).max(0);
+    match seconds {
+        0..60 => format!("{seconds} s"),
+        60..3_600 => format!("{} min", seconds / 60),
+        3_600..86_400 => format!("{} h", seconds / 3_600),
+        _ => format!("{} d", seconds / 86_400),
+    }
+}
+
+fn text<'a>(value: &'a Value, pointer: &str) -> &'a str {
+    let found = value.pointer(pointer).and_then(Value::as_str);
+    found.unwrap_or_default()
+}

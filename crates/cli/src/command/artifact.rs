@@ -1,0 +1,201 @@
+//! `reprise artifact`: list, read and store content.
+
+use std::io::Write as _;
+use std::path::{Path, PathBuf};
+
+use clap::{Args, Subcommand};
+use serde_json::{Value, json};
+
+use crate::args::Connection;
+use crate::client::{Client, Target, Write, fresh_key};
+use crate::exit::{Exit, OrHint, Problem};
+use crate::output::{Output, Table, shorten, talk};
+
+/// `reprise artifact`
+#[derive(Debug, Subcommand)]
+pub(crate) enum Command {
+    /// List artifacts, newest first
+    #[command(
+        after_help = "Examples:\n  reprise artifact list\n  reprise artifact list --task task_0123 --json"
+    )]
+    List(ListArgs),
+    /// Write the content of an artifact, or what an event keeps beside itself, to a file or stdout
+    #[command(
+        after_help = "Examples:\n  reprise artifact get artifact_0123 report.md\n  \
+        reprise artifact get event_log_task_0123 > log.jsonl\n  \
+        reprise artifact get event_abc_0000000000000012 --member value"
+    )]
+    Get(GetArgs),
+    /// Store a file as an artifact
+    #[command(
+        after_help = "Example:\n  reprise artifact put report.md --kind file --mime-type text/markdown"
+    )]
+    Put(PutArgs),
+}
+
+/// `reprise artifact list`
+#[derive(Debug, Args)]
+pub(crate) struct ListArgs {
+    /// Only those of this task
+    #[arg(long, value_name = "ID")]
+    task: Option<String>,
+    /// Only those of this session
+    #[arg(long, value_name = "ID")]
+    session: Option<String>,
+    /// Maximum number to list
+    #[arg(long, short = 'n', value_name = "N", default_value_t = 50, value_parser = clap::value_parser!(u32).range(1..=100_000))]
+    limit: u32,
+    /// Print JSON
+    #[arg(long)]
+    json: bool,
+    #[command(flatten)]
+    connection: Connection,
+}
+
+/// `reprise artifact get`
+#[derive(Debug, Args)]
+pub(crate) struct GetArgs {
+    /// The artifact, `event_log_TASK`, or an event
+    id: String,
+    /// The file to write; it must not exist [default: stdout]
+    out: Option<PathBuf>,
+    /// Of an event: which member of its payload
+    #[arg(long, value_name = "NAME")]
+    member: Option<String>,
+    #[command(flatten)]
+    connection: Connection,
+}
+
+/// `reprise artifact put`
+#[derive(Debug, Args)]
+pub(crate) struct PutArgs {
+    /// The file
+    file: PathBuf,
+    /// What it is: file, patch, image, log, diff, receipt, snapshot, dataset or other
+    #[arg(long, value_name = "KIND", default_value = "file")]
+    kind: String,
+    /// Its media type
+    #[arg(long, value_name = "TYPE", default_value = "application/octet-stream")]
+    mime_type: String,
+    /// Who may read it: public, internal or receipt_only
+    #[arg(long, value_name = "WHO", default_value = "public")]
+    visibility: String,
+    /// The workspace it belongs to
+    #[arg(long, value_name = "ID", default_value = "workspace_local")]
+    workspace: String,
+    /// The session it belongs to
+    #[arg(long, value_name = "ID")]
+    session: Option<String>,
+    /// Print JSON
+    #[arg(long)]
+    json: bool,
+    #[command(flatten)]
+    connection: Connection,
+}
+
+/// Runs one of them.
+pub(crate) async fn run(command: Command) -> anyhow::Result<Exit> {
+    match command {
+        Command::List(args) => list(args).await,
+        Command::Get(args) => get(args).await,
+        Command::Put(args) => put(args).await,
+    }
+}
+
+async fn list(args: ListArgs) -> anyhow::Result<Exit> {
+    let client = Client::new(Target::find(&args.connection)?)?;
+    let mut query = vec![("order", "desc")];
+    query.extend(args.task.iter().map(|id| ("task_id", id.as_str())));
+    query.extend(args.session.iter().map(|id| ("session_id", id.as_str())));
+    let path = ["v1", "artifacts"];
+    let (found, more) = client.list(&path, &query, args.limit as usize).await?;
+    let mut out = Output::stdout();
+    if args.json {
+        out.json(&Value::Array(found))?;
+        return Ok(Exit::Ok);
+    }
+    if found.is_empty() {
+        talk("no artifacts");
+    } else {
+        let names = ["id", "kind", "mime_type", "visibility", "task_id"];
+        let mut rows = Table::new(&["ARTIFACT", "KIND", "TYPE", "VISIBILITY", "TASK"]);
+        for artifact in &found {
+            rows.row(names.map(|name| (shorten(text(artifact, name), 80), None)));
+        }
+        rows.print(&mut out, "")?;
+    }
+    if more {
+        talk(format_args!(
+            "there are more; raise --limit (now {})",
+            args.limit
+        ));
+    }
+    Ok(Exit::Ok)
+}
+
+async fn get(args: GetArgs) -> anyhow::Result<Exit> {
+    let client = Client::new(Target::find(&args.connection)?)?;
+    let member = args.member.as_deref();
+    let query: Vec<(&str, &str)> = member
+        .map(|member| ("member", member))
+        .into_iter()
+        .collect();
+    let path = ["v1", "artifacts", &args.id, "content"];
+    let bytes = client.get_bytes(&path, &query).await?;
+    match &args.out {
+        Some(file) if file != Path::new("-") => {
+            let hint = "name a file that does not exist yet, on a disk with room";
+            let name = format!("`{}`", file.display());
+            let mut opened = std::fs::File::create_new(file).or_hint(&name, hint)?;
+            opened.write_all(&bytes).or_hint(&name, hint)?;
+            talk(format_args!(
+                "wrote {} bytes to {name}, {}",
+                bytes.len(),
+                canon::sha256(&bytes)
+            ));
+        }
+        _ => std::io::stdout().write_all(&bytes)?,
+    }
+    Ok(Exit::Ok)
+}
+
+async fn put(args: PutArgs) -> anyhow::Result<Exit> {
+    let client = Client::new(Target::find(&args.connection)?)?;
+    let name = format!("`{}`", args.file.display());
+    let bytes = std::fs::read(&args.file).or_hint(&name, "name a file that can be read")?;
+    let mut body = json!({
+        "kind": args.kind,
+        "mime_type": args.mime_type,
+        "visibility": args.visibility,
+        "workspace_id": args.workspace,
+        "sha256": canon::sha256(&bytes).to_string(),
+    });
+    if let (Some(session), Value::Object(body)) = (&args.session, &mut body) {
+        body.insert("session_id".to_owned(), session.as_str().into());
+    }
+    let key = fresh_key()?;
+    let made = client
+        .post(&["v1", "artifacts"], Write { body, key: &key })
+        .await?;
+    let id = text(&made, "id").to_owned();
+    if id.is_empty() {
+        let hint = "check that the address is that of an Agents Protocol server";
+        return Err(Problem::new("the server's answer is not an artifact", hint).into());
+    }
+    let stored = client
+        .put(&["v1", "artifacts", &id, "content"], &bytes)
+        .await?;
+    let mut out = Output::stdout();
+    match args.json {
+        true => out.json(&stored)?,
+        false => out.line(format_args!("{}  {} bytes", shorten(&id, 120), bytes.len()))?,
+    }
+    Ok(Exit::Ok)
+}
+
+fn text<'a>(value: &'a Value, member: &str) -> &'a str {
+    value
+        .get(member)
+        .and_then(Value::as_str)
+        .unwrap_or_default()
+}

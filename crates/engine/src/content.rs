@@ -1,0 +1,156 @@
+//! What an event keeps beside itself: members of its payload above the inline limit, by the id of the event.
+//!
+//! A digest is no right to read what it is the digest of. Only what the log itself moved into a blob is read: an event of
+//! a replay whose payload came with a request keeps nothing, whatever it says.
+
+use canon::{Digest, Value, jcs};
+use domain::{BLOB_MEMBER, Event, Refusal, Visibility, blob_reference};
+
+use crate::caller::Caller;
+use crate::engine::Engine;
+use crate::port::StoredEvent;
+use crate::refused::Refused;
+
+/// The most bytes of content that a frame of a stream carries in its place.
+pub const EXPANDED_BYTES_MAX: u64 = 1024 * 1024;
+
+impl Engine {
+    /// True for an id of an event of this log, whether or not there is one.
+    pub fn is_event_id(&self, id: &str) -> bool {
+        self.shared.store.name().position(id).is_some()
+    }
+
+    /// Reads a member of an event's payload in its recorded bytes. Without a name it is the only one that is kept beside
+    /// the event, else the value that it recorded.
+    ///
+    /// # Errors
+    /// There is no such event or member, or it is hidden; the content is gone; the caller may not read it; the store
+    /// failed.
+    pub async fn event_content(
+        &self,
+        caller: &Caller,
+        id: &str,
+        member: Option<&str>,
+    ) -> Result<Vec<u8>, Refused> {
+        caller.require("artifacts:read")?;
+        caller.require("events:read")?;
+        let unknown = |param| {
+            Refused::Domain(Refusal::NotFound {
+                object: "artifact",
+                param,
+            })
+        };
+        let stored = match self.visible_event(caller, id, None).await {
+            Err(Refused::Domain(Refusal::NotFound { .. })) => return Err(unknown(None)),
+            other => other?,
+        };
+        let event = Event::parse(&stored.bytes).map_err(|error| Refused::Internal {
+            detail: error.to_string(),
+        })?;
+        if event.is_header() {
+            return Err(Refused::ContentUnavailable { reason: "pruned" });
+        }
+        match visibility(&event) {
+            Visibility::Public => {}
+            Visibility::Internal => caller.require("internal:read")?,
+            Visibility::ReceiptOnly => {
+                return Err(Refused::ContentUnavailable {
+                    reason: "receipt_only",
+                });
+            }
+        }
+        let kept = kept_members(&event);
+        let name = match (member, kept.as_slice()) {
+            (Some(member), _) => member,
+            (None, [only]) => only,
+            (None, []) => "value",
+            (None, [..]) => {
+                return Err(Refused::Domain(Refusal::Invalid {
+                    param: "member",
+                    message: format!("`member` must be one of {}", kept.join(", ")),
+                }));
+            }
+        };
+        if kept.iter().any(|kept| kept == name) {
+            let digest = blob_reference(&event.payload, name);
+            let digest = digest.ok_or_else(|| unknown(Some("member")))?;
+            return self.whole_blob(digest).await;
+        }
+        match event.payload.get(name) {
+            Some(value) if name != BLOB_MEMBER => Ok(jcs(value)),
+            _ => Err(unknown(member.map(|_| "member"))),
+        }
+    }
+
+    async fn whole_blob(&self, digest: Digest) -> Result<Vec<u8>, Refused> {
+        match self.shared.store.blob_as_stored(digest).await? {
+            Some(bytes) if canon::sha256(&bytes) == digest => Ok(bytes),
+            Some(_) => Err(Refused::ContentUnavailable { reason: "damaged" }),
+            None => Err(Refused::ContentUnavailable { reason: "missing" }),
+        }
+    }
+
+    /// Reads what a public event keeps beside itself, by member, as far as a frame carries it. What cannot be read stays a
+    /// descriptor.
+    ///
+    /// # Errors
+    /// The store failed.
+    pub async fn expansion(&self, stored: &StoredEvent) -> Result<Vec<(String, Value)>, Refused> {
+        let Ok(event) = Event::parse(&stored.bytes) else {
+            return Ok(Vec::new());
+        };
+        if visibility(&event) != Visibility::Public {
+            return Ok(Vec::new());
+        }
+        let mut room = EXPANDED_BYTES_MAX;
+        let mut found = Vec::new();
+        for member in kept_members(&event) {
+            let described = event
+                .payload
+                .get(BLOB_MEMBER)
+                .and_then(|kept| kept.get(&member));
+            let bytes = described.and_then(|described| described.get("bytes")?.as_u64());
+            let Some(left) = bytes.and_then(|bytes| room.checked_sub(bytes)) else {
+                continue;
+            };
+            let Some(digest) = blob_reference(&event.payload, &member) else {
+                continue;
+            };
+            let Some(blob) = self.shared.store.blob_as_stored(digest).await? else {
+                continue;
+            };
+            if canon::sha256(&blob) != digest || blob.len() as u64 > room {
+                continue;
+            }
+            if let Ok(value) = serde_json::from_slice(&blob) {
+                room = left;
+                found.push((member, value));
+            }
+        }
+        Ok(found)
+    }
+}
+
+/// Returns the members that the log moved out of an event's payload.
+fn kept_members(event: &Event) -> Vec<String> {
+    if event.is_substituted() {
+        return Vec::new();
+    }
+    let kept = event.payload.get(BLOB_MEMBER).and_then(Value::as_object);
+    kept.into_iter()
+        .flatten()
+        .map(|(member, _)| member.clone())
+        .collect()
+}
+
+/// Returns who may read what an event holds. A word that nobody knows hides it.
+fn visibility(event: &Event) -> Visibility {
+    match event.payload.get("visibility") {
+        None => Visibility::Public,
+        Some(word) => match word.as_str() {
+            Some(word) if word == Visibility::Public.as_str() => Visibility::Public,
+            Some(word) if word == Visibility::Internal.as_str() => Visibility::Internal,
+            _ => Visibility::ReceiptOnly,
+        },
+    }
+}
