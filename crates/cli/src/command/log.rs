@@ -84,7 +84,7 @@ fn migrate(args: &LogArgs) -> anyhow::Result<Exit> {
             "format": format,
             "migrated": migrated.is_some(),
             "events": migrated.as_ref().map(|migrated| migrated.events),
-            "backup": migrated.as_ref().map(|migrated| &migrated.backup),
+            "backup": migrated.as_ref().map(|migrated| migrated.backup.display().to_string()),
         });
         Output::stdout().json(&result)?;
         return Ok(Exit::Ok);
@@ -116,7 +116,7 @@ fn rebuild_and_write(args: &LogRebuildArgs) -> anyhow::Result<Exit> {
             "events": rebuilt.events,
             "documents": rebuilt.documents,
             "differed": differed,
-            "backup": backup,
+            "backup": backup.display().to_string(),
         });
         Output::stdout().json(&result)?;
     } else {
