@@ -21,7 +21,7 @@ usage: cargo xtask COMMAND
   packages        licences, bans and sources of dependencies
   tidy            crate edges, file headers, machine paths, test names in coverage tables
   soak [SEEDS]    more seeds of the simulator than the test command runs (default 20000)
-  bench [NAME …]  the load program, in release; prints ratios in one run
+  bench [NAME …]  the load program, as it is shipped; prints ratios in one run
   bench instructions
                   instructions of the operations behind proofs, each held against its limit (needs valgrind)
 ";

@@ -4,7 +4,7 @@ use anyhow::{Context, Result};
 
 use crate::shell::{cargo, step};
 
-/// Runs many seeds of the simulator, in release.
+/// Runs many seeds of the simulator, as it is shipped.
 pub(crate) fn run(arguments: &[String]) -> Result<()> {
     let seeds = match arguments.first() {
         Some(text) => text
@@ -15,7 +15,8 @@ pub(crate) fn run(arguments: &[String]) -> Result<()> {
     let mut command = cargo();
     command.args([
         "run",
-        "--release",
+        "--profile",
+        "dist",
         "--package",
         "simulator",
         "--",
@@ -25,12 +26,13 @@ pub(crate) fn run(arguments: &[String]) -> Result<()> {
     step("soak: simulator", &mut command)
 }
 
-/// Builds the program and the load program in release and runs the latter.
+/// Builds the program and the load program as they are shipped and runs the latter.
 pub(crate) fn bench(arguments: &[String]) -> Result<()> {
     let mut build = cargo();
     build.args([
         "build",
-        "--release",
+        "--profile",
+        "dist",
         "--package",
         "reprise",
         "--bin",
@@ -39,7 +41,7 @@ pub(crate) fn bench(arguments: &[String]) -> Result<()> {
     step("bench: build the program", &mut build)?;
     let mut command = cargo();
     command
-        .args(["run", "--release", "--package", "load", "--"])
+        .args(["run", "--profile", "dist", "--package", "load", "--"])
         .args(arguments);
     step("bench", &mut command)
 }

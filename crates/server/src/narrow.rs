@@ -130,7 +130,9 @@ impl Narrow {
             match shown.get("metadata").and_then(|metadata| metadata.get(key)) {
                 Some(Value::String(text)) => text == wanted,
                 Some(Value::Null) | None => false,
-                Some(other) => other.to_string() == *wanted,
+                Some(other) => {
+                    serde_json::from_str(wanted).is_ok_and(|wanted: Value| wanted == *other)
+                }
             }
         });
         has_status && has_persona && has_metadata

@@ -168,10 +168,10 @@ fn a_run_is_shown_whole_with_what_was_asked_and_who_decided_and_the_same_offline
     assert!(raw.contains(" `parts`  "), "{raw}");
     for line in raw.lines() {
         let (digest, rest) = line.split_once("  ").unwrap();
-        let bytes = rest
-            .find('{')
-            .filter(|at| *at == 0)
-            .map_or_else(|| rest.splitn(2, "`  ").nth(1).unwrap(), |_| rest);
+        let bytes = match rest.starts_with('{') {
+            true => rest,
+            false => rest.split_once("`  ").unwrap().1,
+        };
         assert_eq!(
             canon::sha256(bytes.as_bytes()).to_string(),
             digest,
