@@ -482,7 +482,7 @@ impl Store for SqliteStore {
     }
 
     fn tree(&self) -> BoxFuture<'_, Result<Tree, StoreFault>> {
-        self.read(|connection| tree::tree(connection))
+        self.read(tree::tree)
     }
 
     fn append_leaves(&self, append: TreeAppend) -> BoxFuture<'_, Result<bool, StoreFault>> {
@@ -514,7 +514,7 @@ impl Store for SqliteStore {
     }
 
     fn api_keys(&self) -> BoxFuture<'_, Result<Vec<ApiKey>, StoreFault>> {
-        self.read(|connection| read::api_keys(connection))
+        self.read(read::api_keys)
     }
 
     fn put_api_key(&self, key: ApiKey) -> BoxFuture<'_, Result<(), StoreFault>> {

@@ -68,7 +68,6 @@ macro_rules! store_suite {
             absent_things_read_as_none
             a_commit_reads_back
             lists_and_streams_agree_with_a_naive_filter
-            things_are_listed_by_whatever_they_are_linked_to
             a_version_conflict_writes_nothing
             a_document_that_must_not_exist_and_does_is_a_conflict
             an_impossible_event_writes_nothing
@@ -86,6 +85,7 @@ macro_rules! store_suite {
             reopening_shows_the_same
             the_newest_of_a_kind_is_the_last_created
             content_made_by_sealing_is_stored_with_the_commit
+            heads_are_found_by_their_roots
             leaves_read_back_and_get_one_index_each
             a_tree_of_another_size_is_not_appended_to
             the_tree_is_the_same_after_reopening
