@@ -250,7 +250,7 @@ pub(crate) struct KeyRevokeArgs {
 #[derive(Debug, Clone, Args)]
 #[command(next_help_heading = "Server")]
 pub(crate) struct Connection {
-    /// Its address [default: the one in the data directory, else http://127.0.0.1:8080]
+    /// Its address [default: the server that works in the data directory; with a key of your own else http://127.0.0.1:8080]
     #[arg(long, env = "REPRISE_URL")]
     pub(crate) url: Option<String>,
     /// API key [default: the file `api-key` in the data directory]
@@ -699,9 +699,12 @@ pub(crate) struct ConformanceArgs {
         hide_env_values = true
     )]
     pub(crate) approver_key: Option<String>,
-    /// A key that was revoked or has expired; can be given several times
+    /// A key that was revoked; can be given several times
     #[arg(long, value_name = "KEY")]
     pub(crate) dead_key: Vec<String>,
+    /// A key that has expired; can be given several times
+    #[arg(long, value_name = "KEY")]
+    pub(crate) expired_key: Vec<String>,
     /// A shell command that makes a key with the one scope $SCOPE and prints it, such as
     /// `reprise key create --actor walker --scope "$SCOPE"`
     #[arg(long, value_name = "COMMAND")]
