@@ -6,8 +6,6 @@
 mod first;
 mod operator;
 
-use std::time::{Duration, SystemTime, UNIX_EPOCH};
-
 use canon::Digest;
 use domain::{Timestamp, WorkspaceId};
 use engine::SCOPES;
@@ -17,7 +15,8 @@ use store::SqliteStore;
 
 use crate::args::{DataArgs, KeyCommand, KeyCreateArgs, KeyGrantArgs, KeyListArgs, KeyRevokeArgs};
 use crate::exit::{Exit, OrHint, Problem};
-use crate::output::{Output, Paint, Table, shorten, talk};
+use crate::output::{Output, Paint, Table, is_quiet, shorten, talk};
+use crate::time::now;
 
 pub(crate) use operator::Door;
 
@@ -162,6 +161,10 @@ async fn list(args: KeyListArgs) -> anyhow::Result<Exit> {
         out.json(&keys.iter().map(as_json).collect())?;
         return Ok(Exit::Ok);
     }
+    if is_quiet() {
+        out.ids(keys.iter().map(|key| key.id.as_str()))?;
+        return Ok(Exit::Ok);
+    }
     if keys.is_empty() {
         talk("no keys");
         return Ok(Exit::Ok);
@@ -280,24 +283,10 @@ async fn revoke(args: KeyRevokeArgs) -> anyhow::Result<Exit> {
 
 /// Reads when a key ends: a time, or how long from now on.
 fn end(text: &str) -> anyhow::Result<Timestamp> {
-    let hint = "write 30d, 12h, 90m or 45s, or a time such as 2027-01-31T00:00:00Z";
+    let hint = "write 4w, 30d, 12h, 90m or 45s, or a time such as 2027-01-31T00:00:00Z";
     let problem = |why: &str| Problem::new(format!("`{text}` {why}"), hint);
-    let span = text.char_indices().last().and_then(|(at, unit)| {
-        let seconds: u64 = match unit {
-            'd' => 86_400,
-            'h' => 3_600,
-            'm' => 60,
-            's' => 1,
-            _ => return None,
-        };
-        let count: u64 = text.get(..at)?.parse().ok()?;
-        Some(Duration::from_secs(count.checked_mul(seconds)?))
-    });
-    let end = match span {
-        Some(span) => {
-            let micros = i64::try_from(span.as_micros()).unwrap_or(i64::MAX);
-            Timestamp::from_micros(now().as_micros().saturating_add(micros))
-        }
+    let end = match crate::time::span(text) {
+        Some(span) => Timestamp::from_micros(now().as_micros().saturating_add(span)),
         None => Timestamp::parse(text).map_err(|_| problem("is not a time"))?,
     };
     // Later than any time that can be written is as good as never, and is said by leaving it out.
@@ -328,13 +317,6 @@ fn random_hex<const N: usize>() -> anyhow::Result<String> {
 /// Returns what the store keeps of a key.
 fn digest(text: &str) -> Digest {
     canon::sha256(text.as_bytes())
-}
-
-fn now() -> Timestamp {
-    let since = SystemTime::now()
-        .duration_since(UNIX_EPOCH)
-        .unwrap_or_default();
-    Timestamp::from_micros(i64::try_from(since.as_micros()).unwrap_or(i64::MAX))
 }
 
 #[cfg(test)]
@@ -377,7 +359,7 @@ mod tests {
             "d",
             "0s",
             "-1d",
-            "3w",
+            "3mo",
             "tomorrow",
             "2001-01-31T00:00:00Z",
             "3000000d",

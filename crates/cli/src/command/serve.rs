@@ -110,8 +110,7 @@ fn start_logs(log: &Log) -> anyhow::Result<()> {
     let hint = "set log.level to error, warn, info, debug or trace, or to a list such as info,engine=debug";
     let level =
         Targets::from_str(&log.level).or_hint(format_args!("log level `{}`", log.level), hint)?;
-    let colour = std::io::stderr().is_terminal()
-        && std::env::var_os("NO_COLOR").is_none_or(|value| value.is_empty());
+    let colour = crate::output::is_coloured(std::io::stderr().is_terminal());
     let layer = tracing_subscriber::fmt::layer()
         .with_writer(std::io::stderr)
         .with_ansi(colour);
