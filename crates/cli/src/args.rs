@@ -262,7 +262,7 @@ pub(crate) struct KeyRevokeArgs {
 #[derive(Debug, Clone, Args)]
 #[command(next_help_heading = "Server")]
 pub(crate) struct Connection {
-    /// Its address [default: the one in the data directory, else http://127.0.0.1:8080]
+    /// Its address [default: the server that works in the data directory; with a key of your own else http://127.0.0.1:8080]
     #[arg(long, env = "REPRISE_URL")]
     pub(crate) url: Option<String>,
     /// API key [default: the file `api-key` in the data directory]
@@ -538,9 +538,19 @@ pub(crate) enum LogCommand {
     Verify(LogArgs),
     /// Derive everything again from the events alone and compare; exit 1 when something differs
     #[command(
-        after_help = "Changes nothing. Works while a server is running.\n\nExample:\n  reprise log rebuild"
+        after_help = "Changes nothing without `--write`, and works while a server is running. With `--write`, stop the server first:\n\
+        what is derived from events is stored again as they say, after a backup in the data directory, which is named.\n\
+        Events are never changed.\n\n\
+        Examples:\n  reprise log rebuild\n  reprise log rebuild --write --data /var/lib/reprise"
     )]
-    Rebuild(LogArgs),
+    Rebuild(LogRebuildArgs),
+    /// Bring a data directory that an older program wrote to the present format
+    #[command(
+        after_help = "Stop the server first. `reprise serve` does the same when it starts. The directory is kept as it was in a\n\
+        backup within it, which is named; remove it when you no longer need it. A run that is killed is finished by the\n\
+        next one.\n\nExample:\n  reprise log migrate --data /var/lib/reprise"
+    )]
+    Migrate(LogArgs),
     /// Write the log as plain files: events, receipts with keys and checkpoint, blobs by digest, a manifest
     #[command(
         after_help = "Works while a server is running. `reprise receipt verify --bundle` checks what it wrote.\n\n\
@@ -641,6 +651,16 @@ pub(crate) struct LogArgs {
     pub(crate) data: DataArgs,
 }
 
+/// `reprise log rebuild`
+#[derive(Debug, Args)]
+pub(crate) struct LogRebuildArgs {
+    /// Store what was derived, after a backup
+    #[arg(long)]
+    pub(crate) write: bool,
+    #[command(flatten)]
+    pub(crate) log: LogArgs,
+}
+
 /// `reprise log export`
 #[derive(Debug, Args)]
 pub(crate) struct LogExportArgs {
@@ -720,9 +740,12 @@ pub(crate) struct ConformanceArgs {
         hide_env_values = true
     )]
     pub(crate) approver_key: Option<String>,
-    /// A key that was revoked or has expired; can be given several times
+    /// A key that was revoked; can be given several times
     #[arg(long, value_name = "KEY")]
     pub(crate) dead_key: Vec<String>,
+    /// A key that has expired; can be given several times
+    #[arg(long, value_name = "KEY")]
+    pub(crate) expired_key: Vec<String>,
     /// A shell command that makes a key with the one scope $SCOPE and prints it, such as
     /// `reprise key create --actor walker --scope "$SCOPE"`
     #[arg(long, value_name = "COMMAND")]

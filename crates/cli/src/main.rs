@@ -8,6 +8,7 @@ mod command;
 mod config;
 mod contracts;
 mod exit;
+mod held;
 mod output;
 mod persona;
 mod receipt;

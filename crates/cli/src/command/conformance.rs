@@ -34,6 +34,7 @@ pub(crate) async fn run(args: ConformanceArgs) -> anyhow::Result<Exit> {
         other_key: args.other_key,
         approver_key,
         dead_keys: args.dead_key,
+        expired_keys: args.expired_key,
         make_key: args.make_key,
         restart: args.restart,
         published: args.suite,

@@ -60,7 +60,9 @@ async fn create(args: KeyCreateArgs) -> anyhow::Result<Exit> {
     let scopes = scopes(&args.scope, args.read_only)?;
     let expires_at = args.expires.as_deref().map(end).transpose()?;
     // A directory without a log is refused, not made.
-    drop(open(&args.data)?);
+    let store = open(&args.data)?;
+    must_exist(&store, &args.workspace).await?;
+    drop(store);
     let text = new_text()?;
     let key = ApiKey {
         id: new_id()?,
@@ -94,7 +96,26 @@ async fn create(args: KeyCreateArgs) -> anyhow::Result<Exit> {
 }
 
 /// Actors that no key has: events by them are the server's own.
-const RESERVED_ACTORS: [&str; 2] = ["system", "agent"];
+const RESERVED_ACTORS: [&str; 3] = ["system", "agent", operator::ACTOR];
+
+/// Refuses workspaces that are not there: a key of one would see nothing, and whatever gets that id later.
+async fn must_exist(store: &SqliteStore, named: &[String]) -> anyhow::Result<()> {
+    let ids: Vec<Box<str>> = named.iter().map(|id| id.as_str().into()).collect();
+    let found = store.documents(ids).await.or_hint(
+        "the workspaces cannot be read",
+        "`reprise log verify` checks the data directory",
+    )?;
+    for (id, found) in named.iter().zip(found) {
+        if found.is_none() {
+            return Err(Problem::new(
+                format!("there is no workspace `{id}`"),
+                "`GET /v1/workspaces` lists them; `POST /v1/workspaces` makes one",
+            )
+            .into());
+        }
+    }
+    Ok(())
+}
 
 fn workspaces(named: &[String]) -> anyhow::Result<Option<Vec<String>>> {
     for id in named {
@@ -268,6 +289,10 @@ fn end(text: &str) -> anyhow::Result<Timestamp> {
         Some(span) => Timestamp::from_micros(now().as_micros().saturating_add(span)),
         None => Timestamp::parse(text).map_err(|_| problem("is not a time"))?,
     };
+    // Later than any time that can be written is as good as never, and is said by leaving it out.
+    if end.as_micros() >= Timestamp::from_micros(i64::MAX).as_micros() {
+        return Err(problem("is later than the year 9999").into());
+    }
     match end > now() {
         true => Ok(end),
         false => Err(problem("is not ahead").into()),
@@ -337,6 +362,8 @@ mod tests {
             "3mo",
             "tomorrow",
             "2001-01-31T00:00:00Z",
+            "3000000d",
+            "99999999999999999999d",
             "é",
         ] {
             assert!(end(bad).is_err(), "{bad}");
