@@ -313,6 +313,9 @@ pub struct Task {
     pub input: Position,
     /// The request it waits for, while it waits.
     pub waits_for: Option<PermissionId>,
+    /// The other requests, when it asked about several things at once. Answered ones stay here until it works again.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub waits_also: Vec<PermissionId>,
     /// How many requests it has made; the ordinal of the next is one more.
     pub requests: u64,
     /// When it first worked.
@@ -336,6 +339,13 @@ pub struct Task {
     /// Interrupts that no step has been told of yet: positions of the events that asked for them.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub interrupts: Vec<Position>,
+}
+
+impl Task {
+    /// Returns the requests that it made before it began to wait; some of them may be answered already.
+    pub fn awaited(&self) -> impl Iterator<Item = &PermissionId> {
+        self.waits_for.iter().chain(&self.waits_also)
+    }
 }
 
 /// What this log knows of a Task that ran under another one.
