@@ -389,6 +389,7 @@ impl Model {
             15 => Some(Order::SealHead(domain::SealHead {
                 recovered: None,
                 rotation: None,
+                keys: None,
                 id: domain::BatchId::from_body(&self.body()),
                 size: u64::from(how),
                 root: canon::sha256(&[how]),
