@@ -538,9 +538,19 @@ pub(crate) enum LogCommand {
     Verify(LogArgs),
     /// Derive everything again from the events alone and compare; exit 1 when something differs
     #[command(
-        after_help = "Changes nothing. Works while a server is running.\n\nExample:\n  reprise log rebuild"
+        after_help = "Changes nothing without `--write`, and works while a server is running. With `--write`, stop the server first:\n\
+        what is derived from events is stored again as they say, after a backup in the data directory, which is named.\n\
+        Events are never changed.\n\n\
+        Examples:\n  reprise log rebuild\n  reprise log rebuild --write --data /var/lib/reprise"
     )]
-    Rebuild(LogArgs),
+    Rebuild(LogRebuildArgs),
+    /// Bring a data directory that an older program wrote to the present format
+    #[command(
+        after_help = "Stop the server first. `reprise serve` does the same when it starts. The directory is kept as it was in a\n\
+        backup within it, which is named; remove it when you no longer need it. A run that is killed is finished by the\n\
+        next one.\n\nExample:\n  reprise log migrate --data /var/lib/reprise"
+    )]
+    Migrate(LogArgs),
     /// Write the log as plain files: events, receipts with keys and checkpoint, blobs by digest, a manifest
     #[command(
         after_help = "Works while a server is running. `reprise receipt verify --bundle` checks what it wrote.\n\n\
@@ -639,6 +649,16 @@ pub(crate) struct LogArgs {
     pub(crate) json: bool,
     #[command(flatten)]
     pub(crate) data: DataArgs,
+}
+
+/// `reprise log rebuild`
+#[derive(Debug, Args)]
+pub(crate) struct LogRebuildArgs {
+    /// Store what was derived, after a backup
+    #[arg(long)]
+    pub(crate) write: bool,
+    #[command(flatten)]
+    pub(crate) log: LogArgs,
 }
 
 /// `reprise log export`
