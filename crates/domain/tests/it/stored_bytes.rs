@@ -68,6 +68,7 @@ impl Log {
 
     fn answer(&mut self, request: &str, reply: RequestReply) {
         self.run(Order::AnswerRequest(AnswerRequest {
+            answered_at: None,
             key_id: None,
             id: PermissionId::from_body(request),
             reply,
@@ -367,6 +368,7 @@ fn proofs(log: &mut Log) {
     log.run(Order::SealHead(SealHead {
         recovered: None,
         rotation: None,
+        keys: None,
         id: BatchId::from_body("1"),
         size: 2,
         root: sha256(b"root"),

@@ -317,6 +317,7 @@ impl Model {
                 let request = self.pick(ResourceKind::Permission, which)?;
                 Some(Order::AnswerRequest(AnswerRequest {
                     key_id: None,
+                    answered_at: None,
                     id: PermissionId::parse(&request).ok()?,
                     reply: if how.is_multiple_of(2) {
                         RequestReply::Approve
@@ -389,6 +390,7 @@ impl Model {
             15 => Some(Order::SealHead(domain::SealHead {
                 recovered: None,
                 rotation: None,
+                keys: None,
                 id: domain::BatchId::from_body(&self.body()),
                 // Of no receipts: heads over some are signed by the engine, and must fit them.
                 size: 0,
