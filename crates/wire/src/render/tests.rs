@@ -81,6 +81,7 @@ fn task_state() -> Task {
         waits_for: None,
         requests: 0,
         interrupts: Vec::new(),
+        ledger: None,
         started_at: None,
         completed_at: None,
         canceled_at: None,
