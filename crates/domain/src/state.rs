@@ -96,6 +96,10 @@ impl ResourceKind {
 }
 
 /// The state of one resource.
+#[expect(
+    clippy::large_enum_variant,
+    reason = "documents are shared behind an Arc, so that none is moved"
+)]
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 #[serde(tag = "object", rename_all = "snake_case")]
 pub enum State {
