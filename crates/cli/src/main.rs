@@ -8,11 +8,13 @@ mod command;
 mod config;
 mod contracts;
 mod exit;
+mod held;
 mod output;
 mod persona;
 mod receipt;
 mod sidecar;
 mod signing;
+mod time;
 mod vault;
 mod witness;
 
@@ -40,6 +42,7 @@ fn main() -> ExitCode {
         Err(error) => return usage(&error, is_json),
     };
     output::be_quiet(cli.quiet);
+    output::use_colour(cli.color);
     match run(cli.command) {
         Ok(code) => code,
         // Whoever closed the pipe has what he wanted.
@@ -69,6 +72,8 @@ fn run(command: Command) -> anyhow::Result<ExitCode> {
         Command::Approvals(approvals) => wait(command::approvals::run(approvals)),
         Command::Session(session) => wait(command::session::run(session)),
         Command::Artifact(artifact) => wait(command::artifact::run(artifact)),
+        Command::Event(event) => wait(command::event::run(event)),
+        Command::Workspace(workspace) => wait(command::workspace::run(workspace)),
         Command::Completions(args) => command::about::completions(&args),
         Command::Man(args) => command::about::man(&args),
         Command::Replay(args) => command::replay::run(&args),

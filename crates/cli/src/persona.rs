@@ -12,7 +12,7 @@ use serde_json::Value;
 use crate::args::Connection;
 use crate::client::{Client, Page, Target, Task, Write, fresh_key};
 use crate::exit::{Exit, Problem};
-use crate::output::{Output, Paint, Table, complain, shorten, talk};
+use crate::output::{Output, Paint, Table, complain, is_quiet, shorten, talk};
 
 const EXAMPLE: &str = "\
 A file, here reviewer.yaml; the same members in TOML or JSON are as good:
@@ -72,7 +72,7 @@ pub(crate) struct ApplyArgs {
 #[derive(Debug, Args)]
 pub(crate) struct ListArgs {
     /// Maximum number of personas to list
-    #[arg(long, value_name = "N", default_value_t = 50, value_parser = clap::value_parser!(u32).range(1..=100_000))]
+    #[arg(long, short = 'n', value_name = "N", default_value_t = 50, value_parser = clap::value_parser!(u32).range(1..=100_000))]
     limit: u32,
     /// Print JSON
     #[arg(long)]
@@ -116,6 +116,10 @@ async fn apply(args: ApplyArgs) -> anyhow::Result<Exit> {
     let mut out = Output::stdout();
     if args.json {
         out.json(&made)?;
+        return Ok(Exit::Ok);
+    }
+    if is_quiet() {
+        out.ids([text(&made, "id")])?;
         return Ok(Exit::Ok);
     }
     let name = text(&made, "name");
@@ -175,8 +179,17 @@ async fn warnings(client: &Client, persona: &Value) -> Vec<String> {
     warnings
 }
 
-/// Returns what people call the personas of some tasks, by id, as far as this key may see it.
-pub(crate) async fn names(client: &Client, tasks: &[Task]) -> BTreeMap<String, String> {
+/// What is known of a persona that a task runs under.
+#[derive(Debug)]
+pub(crate) struct Known {
+    /// What people call it.
+    pub(crate) name: String,
+    /// The workflow of its tasks.
+    pub(crate) workflow: String,
+}
+
+/// Returns the personas of some tasks by id, as far as this key may see them.
+pub(crate) async fn names(client: &Client, tasks: &[Task]) -> BTreeMap<String, Known> {
     let mut names = BTreeMap::new();
     for task in tasks {
         let Some(id) = task.raw.get("persona_id").and_then(Value::as_str) else {
@@ -185,11 +198,17 @@ pub(crate) async fn names(client: &Client, tasks: &[Task]) -> BTreeMap<String, S
         if names.contains_key(id) {
             continue;
         }
-        let name = match client.get(&["v1", "personas", id], &[]).await {
-            Ok(persona) => format!("{}@{}", text(&persona, "name"), text(&persona, "version")),
-            Err(_) => id.to_owned(),
+        let known = match client.get(&["v1", "personas", id], &[]).await {
+            Ok(persona) => Known {
+                name: format!("{}@{}", text(&persona, "name"), text(&persona, "version")),
+                workflow: text(&persona, "entry_workflow").to_owned(),
+            },
+            Err(_) => Known {
+                name: id.to_owned(),
+                workflow: "(the persona's)".to_owned(),
+            },
         };
-        names.insert(id.to_owned(), name);
+        names.insert(id.to_owned(), known);
     }
     names
 }
@@ -210,6 +229,8 @@ async fn list(args: ListArgs) -> anyhow::Result<Exit> {
     let mut out = Output::stdout();
     if args.json {
         out.json(&Value::Array(found))?;
+    } else if is_quiet() {
+        out.ids(found.iter().map(|persona| text(persona, "id")))?;
     } else if found.is_empty() {
         talk("no personas; `reprise persona apply --help` shows how to define one");
     } else {

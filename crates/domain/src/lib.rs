@@ -18,6 +18,7 @@ mod lifecycle;
 mod part;
 mod payload;
 mod persona;
+mod price;
 mod refusal;
 mod request;
 mod seal;
@@ -36,15 +37,18 @@ pub use event::{
     pruned_digest,
 };
 pub use id::*;
-pub use kind::{InDiff, InReceipt, InRecovery, InReplay, Kind, NamedBlob, Retention, UnknownKind};
+pub use kind::{
+    FurtherLink, InDiff, InReceipt, InRecovery, InReplay, Kind, NamedBlob, Retention, UnknownKind,
+};
 pub use lifecycle::{Status, StatusChange};
 pub use part::{
     BLOB_MEMBER, Blob, INLINE_BYTES_MAX, PartError, Role, Visibility, blob_reference, check_parts,
     externalize,
 };
 pub use persona::*;
+pub use price::{Price, PriceTable, Seller};
 pub use refusal::Refusal;
 pub use request::*;
-pub use seal::{Scratch, Sealed, seal};
+pub use seal::{Scratch, Sealed, links, seal};
 pub use state::*;
 pub use time::Timestamp;

@@ -51,6 +51,21 @@ fn id_text(stored: &[u8]) -> Box<str> {
     String::from_utf8_lossy(stored).into()
 }
 
+/// Further links as stored: eight bytes each; null for none, which nearly all documents have.
+pub(crate) fn further_bytes(links: &[Position]) -> Option<Vec<u8>> {
+    let bytes = links.iter().flat_map(|link| link.0.to_be_bytes());
+    (!links.is_empty()).then(|| bytes.collect())
+}
+
+pub(crate) fn further(stored: Option<Vec<u8>>) -> Box<[Position]> {
+    let stored = stored.unwrap_or_default();
+    let (links, _) = stored.as_chunks();
+    let links = links.iter().copied();
+    links
+        .map(|link| Position(u64::from_be_bytes(link)))
+        .collect()
+}
+
 /// A document as stored.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct DocumentRow {
@@ -89,8 +104,7 @@ pub fn document_bytes(document: &Document) -> Vec<u8> {
 }
 
 impl DocumentRow {
-    pub(crate) const COLUMNS: &str =
-        "key, id, kind, version, tip, workspace, session, task, open, created_at, updated_at, body";
+    pub(crate) const COLUMNS: &str = "key, id, kind, version, tip, workspace, session, task, open, created_at, updated_at, body, further";
 
     /// Returns the row that a document is stored as.
     pub fn of(document: &Document) -> Self {
@@ -100,7 +114,7 @@ impl DocumentRow {
             kind: document.state.kind().number(),
             version: document.version,
             tip: document.tip,
-            links: document.links,
+            links: document.links.clone(),
             open: document.state.is_open(),
             created_at: document.created_at.as_micros(),
             updated_at: document.updated_at.as_micros(),
@@ -129,14 +143,25 @@ impl DocumentRow {
             id: self.id.clone(),
             version: self.version,
             tip: self.tip,
-            links: self.links,
+            links: self.links.clone(),
             created_at: Timestamp::from_micros(self.created_at),
             updated_at: Timestamp::from_micros(self.updated_at),
             state,
         })
     }
 
-    /// Names the columns in which two rows differ.
+    /// The body without a Task's ledger, which older programs did not write: Tasks that they began have none until they
+    /// end. None when there is nothing to leave out.
+    fn body_of_older(&self) -> Option<Vec<u8>> {
+        let mut document = self.document().ok()?;
+        let State::Task(task) = &mut document.state else {
+            return None;
+        };
+        task.ledger.take()?;
+        Some(document_bytes(&document))
+    }
+
+    /// Names the columns in which a stored row differs from what its events fold to, which is this one.
     pub(crate) fn difference(&self, other: &Self) -> Vec<&'static str> {
         let columns = [
             ("key", self.key == other.key),
@@ -148,7 +173,10 @@ impl DocumentRow {
             ("open", self.open == other.open),
             ("created_at", self.created_at == other.created_at),
             ("updated_at", self.updated_at == other.updated_at),
-            ("body", self.body == other.body),
+            (
+                "body",
+                self.body == other.body || self.body_of_older().as_ref() == Some(&other.body),
+            ),
         ];
         let different = columns.into_iter().filter(|(_, equal)| !equal);
         different.map(|(name, _)| name).collect()
@@ -165,6 +193,7 @@ impl DocumentRow {
                 workspace: link(row, 5)?,
                 session: link(row, 6)?,
                 task: link(row, 7)?,
+                further: further(row.get(12)?),
             },
             open: row.get(8)?,
             created_at: row.get(9)?,
@@ -183,15 +212,15 @@ impl DocumentRow {
         // Links and creation never change: leaving them out spares their indexes.
         let mut statement = connection.prepare_cached(
             "INSERT INTO documents(key, id, kind, version, tip, workspace, session, task, open, created_at, \
-             updated_at, body) VALUES (?1, ?2, ?3, ?4, ?5, ?6, ?7, ?8, ?9, ?10, ?11, ?12) \
+             updated_at, body, further) VALUES (?1, ?2, ?3, ?4, ?5, ?6, ?7, ?8, ?9, ?10, ?11, ?12, ?13) \
              ON CONFLICT(key) DO UPDATE SET version = excluded.version, tip = excluded.tip, \
              open = excluded.open, updated_at = excluded.updated_at, body = excluded.body \
              WHERE id = excluded.id",
         )?;
-        let links = self.links;
+        let links = &self.links;
         let body = codec::compress(&self.body)
             .map_err(|error| rusqlite::Error::ToSqlConversionFailure(error.into()))?;
-        let values: [&dyn ToSql; 12] = [
+        let values: [&dyn ToSql; 13] = [
             &sql(self.key.0),
             &id_bytes(&self.id),
             &self.kind,
@@ -204,6 +233,7 @@ impl DocumentRow {
             &self.created_at,
             &self.updated_at,
             &body,
+            &further_bytes(&links.further),
         ];
         Ok(statement.execute(values)? == 1)
     }
@@ -212,6 +242,41 @@ impl DocumentRow {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    fn task(ledger: &serde_json::Value) -> DocumentRow {
+        let state = serde_json::json!({
+            "object": "task", "session_id": "session_1", "workspace_id": "workspace_local", "status": "WORKING", "created_by": "a",
+            "workflow": "agent", "branch_id": null, "parent_task_id": null, "submitted": 2, "input": 2,
+            "waits_for": null, "requests": 0, "started_at": null, "completed_at": null, "canceled_at": null,
+            "outcome_id": null, "receipt_id": null, "failure": null, "ledger": ledger,
+        });
+        let state = serde_json::from_value(state).unwrap();
+        let time = Timestamp::from_micros(1);
+        DocumentRow::of(&Document {
+            key: Position(1),
+            id: "task_1".into(),
+            version: 1,
+            tip: Position(1),
+            links: Links::default(),
+            created_at: time,
+            updated_at: time,
+            state,
+        })
+    }
+
+    #[test]
+    fn a_stored_task_may_lack_its_ledger_and_may_not_have_another() {
+        let digest = canon::sha256(b"w");
+        let folded = task(&serde_json::json!({"workflow": digest, "open": ["llm:main:1"]}));
+        let older = task(&serde_json::Value::Null);
+        let other = task(&serde_json::json!({"workflow": digest}));
+        assert!(folded.difference(&older).is_empty());
+        assert_eq!(folded.difference(&other), ["body"]);
+        assert_eq!(older.difference(&folded), ["body"]);
+        let mut elsewhere = older;
+        elsewhere.body.push(b' ');
+        assert_eq!(folded.difference(&elsewhere), ["body"]);
+    }
 
     #[test]
     fn ids_come_back() {

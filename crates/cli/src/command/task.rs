@@ -18,6 +18,7 @@ use crate::exit::{Exit, OrHint, Problem};
 use crate::output::{
     Output, Paint, Table, event_line, is_quiet, is_told_elsewhere, shorten, talk, width,
 };
+use crate::persona::Known;
 
 /// The most bytes of input that are read.
 const INPUT_BYTES_MAX: u64 = 64 * 1024 * 1024;
@@ -186,25 +187,29 @@ async fn get(args: TaskGetArgs) -> anyhow::Result<Exit> {
     if args.json {
         Output::stdout().json(&task.raw)?;
     } else {
-        let workflow = workflow(&client, &task).await;
+        let personas = crate::persona::names(&client, std::slice::from_ref(&task)).await;
+        let persona = personas.values().next();
+        let workflow = workflow(&client, &task, persona).await;
         let path = ["v1", "tasks", &task.id, "permission-requests"];
         let waits_for = match task.status {
             TaskStatus::InputRequired | TaskStatus::AuthRequired => {
-                let (found, _) = client.list(&path, &[("status", "pending")], 1).await?;
-                found.into_iter().next()
+                client.list(&path, &[("status", "pending")], 200).await?.0
             }
-            _ => None,
+            _ => Vec::new(),
         };
         let answer = answer_of(&client, &task).await;
-        details(&task, workflow, waits_for.as_ref(), answer.as_deref())?;
+        let persona = persona.map(|persona| persona.name.as_str());
+        details(&task, workflow, persona, &waits_for, answer.as_deref())?;
     }
     Ok(task.status.reading())
 }
 
 /// Returns the workflow that a Task really runs. That of a replay stands in its first event alone.
-async fn workflow(client: &Client, task: &Task) -> String {
+async fn workflow(client: &Client, task: &Task, persona: Option<&Known>) -> String {
     if !task.is_replay() {
-        return task.workflow().to_owned();
+        let of_persona = persona.map(|persona| persona.workflow.as_str());
+        let named = task.workflow().or(of_persona);
+        return named.unwrap_or("agent").to_owned();
     }
     let path = ["v1", "tasks", &task.id, "events"];
     let first = client.get(&path, &[("limit", "1")]).await;
@@ -240,7 +245,8 @@ async fn answer_of(client: &Client, task: &Task) -> Option<String> {
 fn details(
     task: &Task,
     workflow: String,
-    waits_for: Option<&Value>,
+    persona: Option<&str>,
+    waits_for: &[Value],
     answer: Option<&str>,
 ) -> anyhow::Result<()> {
     let mut out = Output::stdout();
@@ -268,7 +274,7 @@ fn details(
             .collect();
         row("metadata", own.join(", "), None);
     }
-    if let Some(request) = waits_for {
+    for request in waits_for {
         row(
             "waits for",
             crate::command::approvals::what(request),
@@ -283,8 +289,8 @@ fn details(
             None,
         );
     }
+    row("persona", persona.unwrap_or_default().to_owned(), None);
     for name in [
-        "persona_id",
         "session_id",
         "workspace_id",
         "created_by",
@@ -371,21 +377,22 @@ async fn list(args: TaskListArgs) -> anyhow::Result<Exit> {
             .iter()
             .map(|(key, value)| (key.as_str(), value.as_str())),
     );
-    let (items, more) = client.list(&["v1", "tasks"], &query, wanted).await?;
-    let mut tasks: Vec<Task> = items
+    let path = ["v1", "tasks"];
+    let is_wanted = |task: &Value| {
+        !args.no_replays || Task::read(task.clone()).is_ok_and(|task| !task.is_replay())
+    };
+    let (items, more) = client
+        .list_where(&path, &query, wanted, None, is_wanted)
+        .await?;
+    let tasks: Vec<Task> = items
         .into_iter()
         .map(Task::read)
         .collect::<anyhow::Result<_>>()?;
-    if args.no_replays {
-        tasks.retain(|task| !task.is_replay());
-    }
     let mut out = Output::stdout();
     if args.json {
         out.json(&tasks.iter().map(|task| task.raw.clone()).collect())?;
     } else if is_quiet() {
-        for task in &tasks {
-            out.line(shorten(&task.id, 120))?;
-        }
+        out.ids(tasks.iter().map(|task| task.id.as_str()))?;
     } else if tasks.is_empty() {
         talk("no tasks");
     } else {
@@ -393,9 +400,10 @@ async fn list(args: TaskListArgs) -> anyhow::Result<Exit> {
         let mut rows = Table::new(&["TASK", "STATUS", "CREATED", "PERSONA", "WORKFLOW", "INPUT"]);
         for task in &tasks {
             let created = task.created_at.get(..19).unwrap_or(&task.created_at);
-            let workflow = workflow(&client, task).await;
             let persona = task.raw.get("persona_id").and_then(Value::as_str);
-            let persona = persona.and_then(|id| Some(personas.get(id)?.as_str()));
+            let persona = persona.and_then(|id| personas.get(id));
+            let workflow = workflow(&client, task, persona).await;
+            let persona = persona.map(|persona| persona.name.as_str());
             rows.row([
                 (shorten(&task.id, 80), None),
                 (task.status.to_string(), paint(&task.status)),
@@ -434,6 +442,11 @@ async fn watch(client: &Client, id: &str, json: bool) -> anyhow::Result<Exit> {
                     "it waits for a decision: reprise approvals show {id}"
                 ));
             }
+            "vendor.task_imported" => {
+                talk(format_args!(
+                    "it ran on another server; to read the run: reprise task show {id}, or reprise event list --task {id} --oldest"
+                ));
+            }
             _ => {}
         }
         Ok(if out.is_closed() {
@@ -449,7 +462,7 @@ async fn watch(client: &Client, id: &str, json: bool) -> anyhow::Result<Exit> {
                 "no longer watching; the task goes on. To watch it again: reprise task watch {id}; \
                  to end it: reprise task cancel {id}"
             ));
-            return Ok(Exit::Fault);
+            return Ok(Exit::Interrupted);
         }
     };
     if !json {
@@ -475,7 +488,15 @@ async fn answer(args: TaskAnswerArgs) -> anyhow::Result<Exit> {
     let client = Client::new(Target::find_approver(&args.connection)?)?;
     match &args.text {
         Some(text) => say(&client, &args.id, text).await?,
-        None => decide(&client, &args.id, args.approve, args.reason.as_deref()).await?,
+        None => {
+            let which = match (&args.request, args.all) {
+                (Some(request), _) => Which::Named(request),
+                (None, true) => Which::All,
+                (None, false) => Which::TheOnly,
+            };
+            let reason = args.reason.as_deref();
+            decide(&client, &args.id, which, args.approve, reason).await?;
+        }
     }
     let task = client.task(&args.id).await?;
     shown(&task, args.json)?;
@@ -495,43 +516,60 @@ pub(crate) async fn say(client: &Client, task: &str, text: &str) -> anyhow::Resu
     Ok(())
 }
 
+/// Which of the decisions that a Task waits for are meant.
+#[derive(Debug, Clone, Copy)]
+pub(crate) enum Which<'a> {
+    /// The one that there is.
+    TheOnly,
+    /// The one of this request.
+    Named(&'a str),
+    /// All of them.
+    All,
+}
+
 /// Approves or denies what a Task waits for.
 pub(crate) async fn decide(
     client: &Client,
     task: &str,
+    which: Which<'_>,
     approved: bool,
     reason: Option<&str>,
 ) -> anyhow::Result<()> {
-    let page = client
-        .get(
-            &["v1", "tasks", task, "permission-requests"],
-            &[("limit", "200")],
-        )
-        .await?;
-    let page = Page::read(&page)?;
-    let pending = page
-        .data
-        .iter()
-        .find(|request| request.get("status").and_then(Value::as_str) == Some("pending"));
-    let Some(request) = pending.and_then(|request| request.get("id")?.as_str()) else {
-        return Err(Problem::new(
-            format!("task `{task}` does not wait for a decision"),
-            format!("`reprise task get {task}` shows where it stands"),
-        )
-        .answers_no()
-        .into());
+    let path = ["v1", "tasks", task, "permission-requests"];
+    let (pending, _) = client.list(&path, &[("status", "pending")], 200).await?;
+    let id = |request: &Value| request.get("id").and_then(Value::as_str).map(str::to_owned);
+    let waiting: Vec<String> = pending.iter().filter_map(id).collect();
+    let chosen: Vec<String> = match which {
+        Which::Named(name) => waiting.iter().filter(|id| *id == name).cloned().collect(),
+        Which::TheOnly | Which::All => waiting.clone(),
     };
+    if let (Which::TheOnly, [_, _, ..]) = (which, chosen.as_slice()) {
+        let what = crate::command::approvals::what;
+        for (id, request) in waiting.iter().zip(&pending) {
+            talk(format_args!("{id}  {}", shorten(&what(request), 200)));
+        }
+        let message = format!("task `{task}` waits for {} decisions", chosen.len());
+        let hint = "nothing was decided; name one with --request ID, or say --all";
+        return Err(Problem::new(message, hint).answers_no().into());
+    }
+    if chosen.is_empty() {
+        let message = match which {
+            Which::Named(name) => format!("task `{task}` does not wait for `{name}`"),
+            Which::TheOnly | Which::All => format!("task `{task}` does not wait for a decision"),
+        };
+        let hint = format!("`reprise task get {task}` shows where it stands");
+        return Err(Problem::new(message, hint).answers_no().into());
+    }
     let mut body = json!({"approved": approved});
     if let (Some(reason), Value::Object(body)) = (reason, &mut body) {
         body.insert("reason".to_owned(), Value::String(reason.to_owned()));
     }
-    let key = fresh_key()?;
-    client
-        .post(
-            &["v1", "permission-requests", request, "respond"],
-            Write { body, key: &key },
-        )
-        .await?;
+    for request in chosen {
+        let key = fresh_key()?;
+        let path = ["v1", "permission-requests", &request, "respond"];
+        let body = body.clone();
+        client.post(&path, Write { body, key: &key }).await?;
+    }
     Ok(())
 }
 

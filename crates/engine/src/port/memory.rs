@@ -13,9 +13,9 @@ use domain::{Blob, Document, EventName, Position, State, Timestamp};
 use tokio::sync::broadcast;
 
 use super::{
-    ApiKey, BoxFuture, Claim, ClaimScope, ClaimTime, Commit, CommitError, Committed, LeaseName,
-    ListQuery, NewestQuery, News, Publisher, ReadEvents, Scope, Store, StoreFault, StoredEvent,
-    Tree, TreeAppend,
+    ApiKey, BoxFuture, Claim, ClaimScope, ClaimTime, Commit, CommitError, Committed, LastEvents,
+    LeaseName, ListQuery, NewestQuery, News, Publisher, ReadEvents, Scope, Store, StoreFault,
+    StoredEvent, Tree, TreeAppend,
 };
 
 /// A log in memory.
@@ -156,7 +156,7 @@ impl Store for MemoryStore {
             .values()
             .filter(|document| {
                 document.state.kind() == query.kind
-                    && query.scope.contains(document.links)
+                    && query.scope.contains(&document.links)
                     && document.key > query.after
                     && (!query.open_only || document.state.is_open())
             })
@@ -173,7 +173,25 @@ impl Store for MemoryStore {
             .events
             .range(query.after.plus(1)..)
             .map(|(_, event)| event)
-            .filter(|event| query.scope.contains(event.links))
+            .filter(|event| query.scope.contains(&event.links))
+            .take(query.limit)
+            .cloned()
+            .collect();
+        ready(Ok(found))
+    }
+
+    fn last_events(
+        &self,
+        query: LastEvents,
+    ) -> BoxFuture<'_, Result<Vec<StoredEvent>, StoreFault>> {
+        let before = query.before.unwrap_or(Position(u64::MAX));
+        let found = self
+            .read()
+            .events
+            .range(..before)
+            .rev()
+            .map(|(_, event)| event)
+            .filter(|event| query.scope.contains(&event.links))
             .take(query.limit)
             .cloned()
             .collect();
@@ -197,7 +215,7 @@ impl Store for MemoryStore {
             .events
             .values()
             .rev()
-            .find(|event| scope.contains(event.links));
+            .find(|event| scope.contains(&event.links));
         ready(Ok(last.map(|event| event.position)))
     }
 
@@ -255,7 +273,7 @@ impl Store for MemoryStore {
             .values()
             .filter(|document| {
                 document.state.kind() == query.kind
-                    && query.scope.contains(document.links)
+                    && query.scope.contains(&document.links)
                     && query.before.is_none_or(|before| document.key < before)
             })
             .cloned()

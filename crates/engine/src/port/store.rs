@@ -1,8 +1,10 @@
 //! The store port: the few calls that every backend answers alike.
 //!
-//! Reads see committed data only. There is one way to write, [`Store::commit`]: it checks what the caller
+//! Reads see committed data only. State changes in one way, [`Store::commit`]: it checks what the caller
 //! believed (document versions, claims, leases), reserves positions, lets the caller seal its events with
-//! them, and makes everything durable before it returns.
+//! them, and makes everything durable before it returns. Four more calls write what is not folded from events:
+//! [`Store::put_blob`] content before the commit that names it, [`Store::append_leaves`] the tree of receipts, which
+//! follows the log, [`Store::take_over`] leases at a start, [`Store::put_api_key`] keys.
 
 use std::fmt;
 use std::sync::Arc;
@@ -53,6 +55,10 @@ pub trait Store: Send + Sync + fmt::Debug + 'static {
 
     /// Reads events of a scope after a position, ascending.
     fn events(&self, query: ReadEvents) -> BoxFuture<'_, Result<Vec<StoredEvent>, StoreFault>>;
+
+    /// Reads the newest events of a scope, descending.
+    fn last_events(&self, query: LastEvents)
+    -> BoxFuture<'_, Result<Vec<StoredEvent>, StoreFault>>;
 
     /// Reads events by position; absent ones are none, in the order asked.
     fn events_at(
@@ -234,16 +240,19 @@ pub enum Scope {
     Session(Position),
     /// Those of a Task.
     Task(Position),
+    /// Those that are linked to a document further, see [`domain::FurtherLink`].
+    Linked(Position),
 }
 
 impl Scope {
     /// True when something with these links is in the scope.
-    pub fn contains(self, links: Links) -> bool {
+    pub fn contains(self, links: &Links) -> bool {
         match self {
             Scope::All => true,
             Scope::Workspace(key) => links.workspace == Some(key),
             Scope::Session(key) => links.session == Some(key),
             Scope::Task(key) => links.task == Some(key),
+            Scope::Linked(key) => links.further.contains(&key),
         }
     }
 }
@@ -295,6 +304,17 @@ pub struct ReadEvents {
     pub scope: Scope,
     /// After this position.
     pub after: Position,
+    /// The maximum number to return.
+    pub limit: usize,
+}
+
+/// The newest events of a range.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct LastEvents {
+    /// In this scope.
+    pub scope: Scope,
+    /// Before this position; none for no bound.
+    pub before: Option<Position>,
     /// The maximum number to return.
     pub limit: usize,
 }

@@ -11,6 +11,7 @@
 mod cache;
 mod containment;
 mod contracts;
+mod contracts_together;
 mod door;
 mod hand;
 mod interrupt;
@@ -29,6 +30,7 @@ mod replay_request;
 mod replay_vectors;
 mod rig;
 mod session_replay;
+mod shared_log;
 mod support;
 mod transcript;
 mod watched;

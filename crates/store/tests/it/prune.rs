@@ -92,7 +92,7 @@ fn ap_rpl_19_finished_tasks_become_headers_and_nothing_else_changes() {
         assert_eq!(pruned_digest(&header.payload), Some(sha256(&before.bytes)));
         let payload = event.payload.clone();
         assert_eq!(Event { payload, ..header }, event);
-        assert_eq!((before.links, before.resource), (now.links, now.resource));
+        assert_eq!((&before.links, before.resource), (&now.links, now.resource));
     }
     assert_eq!(did.events, headers);
     let rebuilt = assert_sound(&data, headers);
@@ -216,7 +216,12 @@ impl Bench {
     fn advance(&mut self, id: &TaskId, step: Move) {
         let moves = vec![step];
         let id = id.clone();
-        self.run(Order::AdvanceTask(AdvanceTask { id, moves }));
+        let workflow = Some(sha256(b"workflow"));
+        self.run(Order::AdvanceTask(AdvanceTask {
+            id,
+            workflow,
+            moves,
+        }));
     }
 
     fn complete(&mut self, id: &TaskId) {

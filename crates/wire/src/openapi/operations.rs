@@ -184,7 +184,8 @@ pub(super) const OPERATIONS: &[Operation] = &[
         JsonAnyOf(&["WorkspaceFile", "WorkspaceFileListing"]),
         needs(&["workspaces:read"], InPath(ResourceKind::Workspace)),
     )
-    .query(&["path"]),
+    .query(&["path"])
+    .may_refuse(&[422]),
     Operation::new(
         "put",
         "/v1/workspaces/{workspace_id}/files",
@@ -396,7 +397,14 @@ pub(super) const OPERATIONS: &[Operation] = &[
         Json("EventList"),
         needs(&["events:read"], InPath(ResourceKind::Session)),
     )
-    .query(&["after_event_id", "limit", "cursor", "after", "view"]),
+    .query(&[
+        "after_event_id",
+        "limit",
+        "cursor",
+        "after",
+        "order",
+        "view",
+    ]),
     Operation::new(
         "get",
         "/v1/sessions/{session_id}/events/stream",
@@ -592,7 +600,8 @@ pub(super) const OPERATIONS: &[Operation] = &[
     )
     .takes(Optional("ReplayTaskRequest"))
     .decodes(decode::replay_session)
-    .with_status(202),
+    .with_status(202)
+    .may_refuse(&[410]),
     Operation::new(
         "post",
         "/v1/tasks/{task_id}/replay",
@@ -603,7 +612,8 @@ pub(super) const OPERATIONS: &[Operation] = &[
     )
     .takes(Optional("ReplayTaskRequest"))
     .decodes(decode::replay_task)
-    .with_status(202),
+    .with_status(202)
+    .may_refuse(&[410]),
     Operation::new(
         "post",
         "/v1/tasks/{task_id}/retry",
@@ -614,7 +624,8 @@ pub(super) const OPERATIONS: &[Operation] = &[
     )
     .takes(Optional("RetryTaskRequest"))
     .decodes(decode::retry_task)
-    .with_status(202),
+    .with_status(202)
+    .may_refuse(&[410]),
     Operation::new(
         "post",
         "/v1/tasks/{task_id}/messages",
@@ -638,7 +649,14 @@ pub(super) const OPERATIONS: &[Operation] = &[
         Json("EventList"),
         needs(&["events:read"], InPath(ResourceKind::Task)),
     )
-    .query(&["after_event_id", "limit", "cursor", "after", "view"]),
+    .query(&[
+        "after_event_id",
+        "limit",
+        "cursor",
+        "after",
+        "order",
+        "view",
+    ]),
     Operation::new(
         "get",
         "/v1/tasks/{task_id}/stream",
@@ -732,6 +750,7 @@ pub(super) const OPERATIONS: &[Operation] = &[
         "workspace_id",
         "session_id",
         "task_id",
+        "order",
         "view",
         "after_event_id",
         "limit",
