@@ -23,12 +23,14 @@ const EDGES: &[(&str, &[&str])] = &[
     ("contracts", &["canon", "domain"]),
     ("wire", &["canon", "domain"]),
     ("runs", &["canon", "contracts", "domain", "receipts"]),
-    ("engine", &["canon", "domain", "receipts", "runs"]),
+    ("engine", &["canon", "domain", "field", "receipts", "runs"]),
     ("effects", &["canon", "domain", "engine", "runs"]),
     ("store", &["canon", "domain", "engine", "receipts"]),
     (
         "server",
-        &["canon", "domain", "engine", "receipts", "runs", "wire"],
+        &[
+            "canon", "domain", "engine", "field", "receipts", "runs", "wire",
+        ],
     ),
     ("conformance", &[]),
     (

@@ -340,6 +340,7 @@ kinds! {
     KeyGranted                 "vendor.key_granted"           KeyGranted         Passive          Payload     Digest      Unneeded  Header     None;
     KeyRevoked                 "vendor.key_revoked"           KeyRevoked         Passive          Payload     Digest      Unneeded  Header     None;
     EventLost                  "vendor.event_lost"            Open               Passive          Ignored     Digest      Unneeded  Header     None;
+    FieldEntry                 "vendor.field_entry"           FieldEntry         Passive          Payload     Digest      Unneeded  Whole      None;
 }
 
 impl fmt::Display for Kind {

@@ -40,7 +40,8 @@ pub struct Field {
     pub(crate) handoffs: BTreeMap<String, Handoff>,
     pub(crate) tasks: BTreeMap<String, Task>,
     pub(crate) sessions: BTreeMap<String, Session>,
-    pub(crate) messages: BTreeMap<(String, String), Digest>,
+    /// Of each accepted message its digest, and that of its answer.
+    pub(crate) messages: BTreeMap<(String, String), (Digest, Option<Digest>)>,
     pub(crate) search: Search,
     /// Of each unit what ranking reads; always as the unit itself.
     pub(crate) marks: Vec<Mark>,
@@ -259,9 +260,16 @@ impl Field {
             .filter(|agent| !matches!(agent.status, AgentStatus::Offline))
     }
 
-    pub(crate) fn remembered(&self, message: &Message) -> Option<&Digest> {
-        self.messages
-            .get(&(message.agent_id.clone(), message.id.clone()))
+    pub(crate) fn remembered(&self, message: &Message) -> Option<Message> {
+        let key = (message.agent_id.clone(), message.id.clone());
+        let (sha256, answer_sha256) = *self.messages.get(&key)?;
+        let (agent_id, id) = key;
+        Some(Message {
+            agent_id,
+            id,
+            sha256,
+            answer_sha256,
+        })
     }
 
     /// Returns whether an agent may see what belongs to a session, its authority aside.
