@@ -9,9 +9,9 @@ use crate::decide::task::withdrawn_digest;
 use crate::kind::Payload;
 use crate::{
     Answer, Artifact, ArtifactKind, Ask, Batch, Branch, Chain, Document, Dropped, Event, EventName,
-    Field, Imported, Key, Kind, Links, Message, Outcome, Permission, Persona, Position, Receipt, ReplayOf,
-    Session, SessionId, State, Status, Task, TaskId, TaskPersona, TrustChain, Vault, Visibility,
-    Workspace, WorkspaceId, blob_reference, payload,
+    Field, Imported, Key, Kind, Links, Message, Outcome, Permission, Persona, Position, Receipt,
+    ReplayOf, Session, SessionId, State, Status, Task, TaskId, TaskPersona, TrustChain, Vault,
+    Visibility, Workspace, WorkspaceId, blob_reference, payload,
 };
 
 /// An event that cannot follow what is stored.

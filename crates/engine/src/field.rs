@@ -7,6 +7,7 @@
 //! earlier ones, and is decided again when one of those came to nothing.
 
 mod desk;
+mod listen;
 mod load;
 
 use std::collections::BTreeMap;
@@ -21,6 +22,7 @@ use crate::engine::Engine;
 use crate::refused::Refused;
 
 pub(crate) use desk::Desk;
+pub use listen::{FieldFrame, FieldStream};
 
 /// The name of the field of a request that names none.
 const DEFAULT_NAME: &str = "default";
@@ -58,7 +60,8 @@ impl FieldName {
             _ => WorkspaceId::local(),
         };
         if !caller.sees(Some(&workspace_id)) {
-            let message = "the key is bound to several workspaces, and the local one is not among them";
+            let message =
+                "the key is bound to several workspaces, and the local one is not among them";
             return Err(refusal(Code::Forbidden, message));
         }
         Ok(Self {
@@ -144,6 +147,15 @@ fn ceiling(caller: &Caller) -> Option<u8> {
     .find_map(|(scope, ceiling)| caller.may(scope).then_some(ceiling))
 }
 
+fn credential(caller: &Caller, ceiling: u8) -> field::Caller {
+    let key = caller.key_id.clone();
+    field::Caller {
+        key: key.unwrap_or_else(|| caller.actor.clone()),
+        ceiling,
+        agents: Vec::new(),
+    }
+}
+
 impl Engine {
     /// Says what fields offer, once, before anything is served.
     pub fn set_fields(&self, config: Config) {
@@ -175,15 +187,11 @@ impl Engine {
         })?;
         let said = async {
             let desk = self.shared.fields.desk(&FieldName::of(caller, name)?);
-            let caller = desk::Sender {
+            let sender = desk::Sender {
                 actor: caller.actor.clone(),
-                caller: field::Caller {
-                    key: caller.key_id.clone().unwrap_or_else(|| caller.actor.clone()),
-                    ceiling,
-                    agents: Vec::new(),
-                },
+                caller: credential(caller, ceiling),
             };
-            self.ask(&desk, caller, envelope).await
+            self.ask(&desk, sender, envelope).await
         };
         said.await.map_err(|refused| about(refused, operation))
     }

@@ -42,7 +42,7 @@ pub use caller::{APPROVE, Caller, SCOPES};
 pub use content::EXPANDED_BYTES_MAX;
 pub use dispatch::{Answer, Idempotency, Settle};
 pub use engine::{Engine, Parts};
-pub use field::{FieldName, FieldRefused, FieldView};
+pub use field::{FieldFrame, FieldName, FieldRefused, FieldStream, FieldView};
 pub use key::change_api_key;
 pub use limits::Limits;
 pub use log_tree::{Beginning, Proof, newest_checkpoint, seal_first};

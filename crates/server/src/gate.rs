@@ -158,11 +158,7 @@ fn written(failure: &Failure, request_id: &str) -> Response {
 struct Actor(String);
 
 /// Lets in who speaks the version and may come.
-pub(crate) async fn inner(
-    State(app): State<Arc<App>>,
-    request: Request,
-    next: Next,
-) -> Response {
+pub(crate) async fn inner(State(app): State<Arc<App>>, request: Request, next: Next) -> Response {
     if let Err(failure) = version(request.headers()) {
         return failure.into_response();
     }

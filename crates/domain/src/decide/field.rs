@@ -3,10 +3,7 @@
 use super::{Decider, Place};
 use crate::{Kind, Refusal, ResourceRef, WriteField};
 
-pub(super) fn write(
-    decider: &mut Decider<'_>,
-    order: &WriteField,
-) -> Result<ResourceRef, Refusal> {
+pub(super) fn write(decider: &mut Decider<'_>, order: &WriteField) -> Result<ResourceRef, Refusal> {
     decider.workspace(&order.workspace_id)?;
     let id = order.id();
     let known = decider.documents.document(id.as_str());

@@ -78,7 +78,9 @@ struct Waiting {
 
 impl std::fmt::Debug for Desk {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        f.debug_struct("Desk").field("name", &self.name).finish_non_exhaustive()
+        f.debug_struct("Desk")
+            .field("name", &self.name)
+            .finish_non_exhaustive()
     }
 }
 
@@ -91,6 +93,10 @@ impl Desk {
             held: tokio::sync::Mutex::default(),
             pushed: broadcast::Sender::new(PUSHED_MAX),
         }
+    }
+
+    pub(super) fn listen(&self) -> broadcast::Receiver<Arc<Pushed>> {
+        self.pushed.subscribe()
     }
 
     pub(super) fn is_watched(&self) -> bool {
@@ -204,7 +210,11 @@ impl Engine {
                 Ok(planned) => planned,
                 // The messages are gone with the work, and those who wait are told by that.
                 Err(refused) => {
-                    tracing::error!(field = desk.name, error = refused.for_the_log(), "a batch was lost");
+                    tracing::error!(
+                        field = desk.name,
+                        error = refused.for_the_log(),
+                        "a batch was lost"
+                    );
                     return;
                 }
             };
@@ -306,7 +316,12 @@ impl Engine {
         let digest = message
             .answer_sha256
             .ok_or_else(|| lost("it was not kept"))?;
-        let bytes = self.shared.store.blob(digest).await.map_err(Refused::from)?;
+        let bytes = self
+            .shared
+            .store
+            .blob(digest)
+            .await
+            .map_err(Refused::from)?;
         let bytes = bytes.ok_or_else(|| lost("it is gone"))?;
         let kept: Kept<Value> =
             serde_json::from_slice(&bytes).map_err(|error| lost(&error.to_string()))?;
@@ -371,7 +386,11 @@ impl Plan {
             self.held.version += last.steps.len() as u64;
             if !commit(&mut self.held.field, &last) {
                 let message = "internal error";
-                return Outcome::Refused(Refusal::new(Code::InternalError, message, Some(operation)));
+                return Outcome::Refused(Refusal::new(
+                    Code::InternalError,
+                    message,
+                    Some(operation),
+                ));
             }
         }
         let founds = self.held.version == 0 && operation == Operation::Register;

@@ -142,10 +142,9 @@ fn named(order: &Order) -> Vec<Box<str>> {
         // Its id follows from its name and version: defining it again must be seen.
         Order::CreatePersona(order) => some([Some(order.id().as_str())]),
         Order::UpdatePersona(order) => some([Some(order.id.as_str())]),
-        Order::WriteField(order) => some([
-            Some(order.id().as_str()),
-            Some(order.workspace_id.as_str()),
-        ]),
+        Order::WriteField(order) => {
+            some([Some(order.id().as_str()), Some(order.workspace_id.as_str())])
+        }
     }
 }
 

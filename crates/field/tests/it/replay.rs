@@ -3,8 +3,8 @@
 use std::collections::BTreeMap;
 
 use field::{
-    Administration, Code, Depth, Effect, Entry, Level, Limits, Log, Model, Operation, Reader, Target,
-    TargetType, UnitStatus, UnitText, administer,
+    Administration, Code, Depth, Effect, Entry, Level, Limits, Log, Model, Operation, Reader,
+    Target, TargetType, UnitStatus, UnitText, administer,
 };
 use serde_json::{Value, json};
 

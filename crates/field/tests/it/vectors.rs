@@ -135,4 +135,3 @@ pub(crate) fn entries(vectors: &Value, log: &str) -> Vec<Entry> {
         .map(entry_of)
         .collect()
 }
-

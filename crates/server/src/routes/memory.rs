@@ -8,7 +8,7 @@ use field::{Code, Envelope, Operation, Refusal, TargetType};
 use super::Routes;
 use crate::call::{self, Call};
 use crate::failure::{Failure, Reply};
-use crate::{auth, memory, redact};
+use crate::{auth, memory, redact, sse};
 
 macro_rules! twice {
     ($routes:ident $($method:ident $path:literal $handler:ident)*) => {
@@ -36,6 +36,7 @@ pub(super) fn routes(routes: Routes) -> Routes {
         post "session" message
         get "field/status" status
         get "field/graph" graph
+        get "notifications" notifications
         get "agents" agents
         get "conflicts" conflicts
     }
@@ -52,16 +53,50 @@ async fn message(mut call: Call) -> Reply {
         Ok(envelope) => envelope,
         Err(refusal) => return Ok(memory::refused(&refusal)),
     };
-    let answer = call
-        .app
-        .engine
+    let agent = envelope.agent_id().to_owned();
+    let engine = &call.app.engine;
+    let mut answer = engine
         .field_message(&call.caller, name(&call), envelope)
         .await;
+    if let (Some(Operation::Subscribe), Ok(answer)) = (operation, &mut answer)
+        && let Some(push) = answer.get_mut("push").and_then(canon::Value::as_object_mut)
+    {
+        push.insert("sse_url".to_owned(), push_url(&call, &agent).into());
+    }
     let status = match operation {
         Some(Operation::Register | Operation::Record) => StatusCode::CREATED,
         _ => StatusCode::OK,
     };
     shown(answer.map(|answer| call::reply(status, &answer)))
+}
+
+/// Returns where an agent listens. No WebSocket is offered.
+fn push_url(call: &Call, agent: &str) -> String {
+    let mut escaped = String::new();
+    for byte in agent.bytes() {
+        match byte {
+            b'a'..=b'z' | b'A'..=b'Z' | b'0'..=b'9' | b'-' | b'.' | b'_' | b'~' => {
+                escaped.push(char::from(byte));
+            }
+            other => escaped.push_str(&format!("%{other:02X}")),
+        }
+    }
+    let base = match name(call) {
+        Some(name) => format!("/akashik/fields/{name}/v1"),
+        None => "/akashik/v1".to_owned(),
+    };
+    let url = &call.app.base_url;
+    format!("{url}{base}/notifications?agent_id={escaped}")
+}
+
+async fn notifications(call: Call) -> Reply {
+    let Some(agent) = call.query("agent_id")?.filter(|id| !id.is_empty()) else {
+        let message = "`agent_id` says whose notifications these are";
+        return Err(Failure::invalid("agent_id", message));
+    };
+    let engine = &call.app.engine;
+    let opened = engine.field_stream(&call.caller, name(&call), agent).await;
+    shown(opened.map(|stream| sse::notify(&call, stream)))
 }
 
 /// Reads the envelope, without the caller's own credential where it should be in it.
@@ -70,7 +105,10 @@ async fn read(
     operation: Option<Operation>,
 ) -> Result<Result<Envelope, Refusal>, Failure> {
     let limits = call.app.engine.fields().limits.clone();
-    if call.header("content-type").is_some_and(|given| !is_json(given)) {
+    if call
+        .header("content-type")
+        .is_some_and(|given| !is_json(given))
+    {
         let message = "a message is `application/json` in UTF-8";
         return Err(call::unsupported(415, "content_type", message));
     }

@@ -120,7 +120,9 @@ async fn ak_replay_02_05_06_10_11_all_vectors_pass_over_http() {
                 memory.join("auditor").await;
                 logs.insert(name, entries);
             }
-            let (status, answer) = memory.send("replay", "auditor", case["request"].clone()).await;
+            let (status, answer) = memory
+                .send("replay", "auditor", case["request"].clone())
+                .await;
             let code = (status != 200).then(|| &answer["code"]);
             check(case, &logs[name], code, &answer);
             asked += 1;

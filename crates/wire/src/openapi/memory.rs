@@ -38,7 +38,7 @@ const fn operation(
         .speaking(Protocol::Memory);
     match method.as_bytes() {
         b"post" => row.takes(Body::Required("Envelope")),
-        _ => row.query(&["target_type", "target_id", "format"]),
+        _ => row.query(&["target_type", "target_id", "format", "agent_id"]),
     }
 }
 
@@ -57,6 +57,7 @@ operations! {
     "post" "session"      200 "changeSession"    "changeSessionInField"   AnyObject;
     "get"  "field/status" 200 "getFieldStatus"   "getFieldStatusByName"   AnyObject;
     "get"  "field/graph"  200 "getReasonGraph"   "getReasonGraphInField"  PlainText;
+    "get"  "notifications" 200 "streamNotifications" "streamNotificationsOfField" Stream;
     "get"  "agents"       200 "listFieldAgents"  "listFieldAgentsByName"  AnyObject;
     "get"  "conflicts"    200 "listConflicts"    "listConflictsInField"   AnyObject;
 }
