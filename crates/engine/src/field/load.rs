@@ -26,7 +26,7 @@ impl Engine {
         let mut after = Position::START;
         loop {
             let query = ReadEvents {
-                scope: Scope::Workspace(document.links.workspace.unwrap_or(document.key)),
+                scope: Scope::Linked(document.key),
                 after,
                 limit: PAGE_LEN,
             };
@@ -35,10 +35,6 @@ impl Engine {
                 break;
             };
             after = last.position;
-            let page: Vec<StoredEvent> = page
-                .into_iter()
-                .filter(|stored| stored.resource == document.key)
-                .collect();
             let entries = read(&page)?;
             let contents = self.contents_beside(&entries).await?;
             held = self
