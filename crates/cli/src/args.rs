@@ -6,7 +6,7 @@ use std::path::PathBuf;
 
 use clap::{Args, Parser, Subcommand};
 
-use crate::command::{about, approvals, artifact, diff, log, replay, session};
+use crate::command::{about, approvals, artifact, diff, field, log, replay, session};
 use crate::output::Colour;
 use crate::{contracts, persona, receipt, sidecar, vault};
 
@@ -72,6 +72,9 @@ pub(crate) enum Command {
     /// Define agents from files, list and show them
     #[command(subcommand)]
     Persona(persona::Command),
+    /// The memory that agents share: record, look, settle conflicts, replay the reasons
+    #[command(subcommand)]
+    Field(field::Command),
     /// Keep secrets for tools and providers, list and forget them
     #[command(subcommand)]
     Vault(vault::Command),

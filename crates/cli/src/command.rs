@@ -7,6 +7,7 @@ pub(crate) mod canonicalize;
 pub(crate) mod conformance;
 pub(crate) mod demo;
 pub(crate) mod diff;
+pub(crate) mod field;
 pub(crate) mod key;
 pub(crate) mod log;
 pub(crate) mod replay;
