@@ -343,6 +343,7 @@ fn checkpoint(directory: &Path) -> anyhow::Result<Option<String>> {
         Problem::new(error.to_string(), hint)
     })?;
     crate::wait(async {
+        signing::agree_with_log(directory, &store).await?;
         engine::newest_checkpoint(&store).await.or_hint(
             "the newest checkpoint cannot be read",
             "`reprise log verify` checks the data directory",

@@ -389,6 +389,7 @@ impl Model {
             15 => Some(Order::SealHead(domain::SealHead {
                 recovered: None,
                 rotation: None,
+                keys: None,
                 id: domain::BatchId::from_body(&self.body()),
                 // Of no receipts: heads over some are signed by the engine, and must fit them.
                 size: 0,
