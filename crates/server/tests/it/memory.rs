@@ -857,7 +857,7 @@ async fn frames(response: &mut Response, count: usize) -> Vec<(String, String, V
 }
 
 #[tokio::test]
-async fn ak_sub_02_04_05_06_http_07_subscribers_are_notified_as_it_happens() {
+async fn ak_sub_02_05_06_http_07_subscribers_are_notified_as_it_happens() {
     let server = Server::start().await;
     server
         .add_key(key("rk_other", "other", &["field:write"], None))
@@ -918,14 +918,51 @@ async fn ak_sub_02_04_05_06_http_07_subscribers_are_notified_as_it_happens() {
     assert_eq!(*id, format!("{}.4", first["epoch"]));
     assert_eq!(pushed[2].2["conflict_id"], second["conflicts_detected"][0]);
     assert_eq!(pushed[3].2["memory_unit_id"], last["memory_unit_id"]);
-    // Of what comes too fast about one thing the last one is kept.
+}
+
+#[tokio::test]
+async fn ak_sub_04_of_what_comes_too_fast_about_one_thing_the_last_is_kept() {
+    const GAP: std::time::Duration = std::time::Duration::from_millis(700);
+    let server = Server::start().await;
+    let memory = Memory::at(&server);
+    memory.join("ann").await;
+    memory.join("eve").await;
     let subscription = json!({
         "action": "subscribe",
-        "subscription": {"id": null, "events": ["memory.contested"], "debounce_ms": 300},
+        "subscription": {"id": null, "events": ["memory.contested"], "debounce_ms": GAP.as_millis() as u64},
     });
-    memory.ok("subscribe", "bob & co", subscription).await;
-    let list = memory
-        .ok("subscribe", "bob & co", json!({"action": "list"}))
-        .await;
-    assert_eq!(list["subscriptions"].as_array().unwrap().len(), 2);
+    let answer = memory.ok("subscribe", "eve", subscription).await;
+    let url = answer["push"]["sse_url"].as_str().unwrap();
+    let mut stream = memory.http.get(url).bearer_auth(KEY).send().await.unwrap();
+    let known = id_of(&memory.note("ann", "It is one", json!({})).await);
+    let contest = async |content: &str| {
+        let more = json!({
+            "confidence": {"score": 0.1, "reasoning": "a guess"},
+            "relations": [{"type": "contradicts", "target_id": known}],
+        });
+        let answer = memory.note("ann", content, more).await;
+        let payload = json!({
+            "conflict_id": answer["conflicts_detected"][0], "strategy": "confidence_weighted",
+            "resolution": {"rationale": "r"},
+        });
+        memory.ok("merge", "ann", payload).await;
+        answer["epoch"].clone()
+    };
+    let first = contest("It is two").await;
+    // The new unit is contested too, and is another thing.
+    let pushed = frames(&mut stream, 2).await;
+    let began = std::time::Instant::now();
+    let about = |pushed: &[(String, String, Value)]| -> Vec<Value> {
+        let own = pushed
+            .iter()
+            .filter(|(.., data)| data["memory_unit_id"] == json!(known));
+        own.map(|(.., data)| data["epoch"].clone()).collect()
+    };
+    assert_eq!(about(&pushed), [first]);
+    contest("It is three").await;
+    let last = contest("It is four").await;
+    // Two new units at once, and the known one when its time has come.
+    let pushed = frames(&mut stream, 3).await;
+    assert_eq!(about(&pushed), [last]);
+    assert!(began.elapsed() > GAP / 2, "{:?}", began.elapsed());
 }
