@@ -24,8 +24,8 @@ const EDGES: &[(&str, &[&str])] = &[
     ("wire", &["canon", "domain"]),
     ("runs", &["canon", "contracts", "domain", "receipts"]),
     ("engine", &["canon", "domain", "field", "receipts", "runs"]),
-    ("effects", &["canon", "domain", "engine", "runs"]),
-    ("store", &["canon", "domain", "engine", "receipts"]),
+    ("effects", &["canon", "domain", "engine", "files", "runs"]),
+    ("store", &["canon", "domain", "engine", "files", "receipts"]),
     (
         "server",
         &[
@@ -42,6 +42,7 @@ const EDGES: &[(&str, &[&str])] = &[
             "domain",
             "effects",
             "engine",
+            "files",
             "receipts",
             "runs",
             "server",
@@ -73,6 +74,7 @@ const EDGES: &[(&str, &[&str])] = &[
             "wire",
         ],
     ),
+    ("files", &[]),
     ("testing", &[]),
     ("xtask", &[]),
 ];

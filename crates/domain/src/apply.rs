@@ -385,10 +385,17 @@ impl Fold<'_> {
             Payload::TaskInputRequired(said) | Payload::TaskAuthRequired(said) => {
                 let mut task = self.open_task(state)?;
                 // Asking the same again after a restart is no new request.
-                if task.waits_for.as_ref() != Some(&said.request_id) {
-                    task.requests += 1;
+                let is_known = task.awaited().any(|id| *id == said.request_id);
+                if is_known {
+                    return Ok(State::Task(task));
                 }
-                task.waits_for = Some(said.request_id);
+                task.requests += 1;
+                if task.status.is_waiting() {
+                    task.waits_also(said.request_id);
+                } else {
+                    task.waits_for = Some(said.request_id);
+                    task.waits_also = None;
+                }
                 Ok(State::Task(task))
             }
             Payload::TaskCompleted(said) | Payload::TaskCanceled(said) => {
@@ -612,6 +619,7 @@ impl Fold<'_> {
             submitted: self.position,
             input,
             waits_for: None,
+            waits_also: None,
             requests: 0,
             started_at: None,
             completed_at: None,
@@ -701,15 +709,18 @@ impl Fold<'_> {
                 // A recovered Task asks again under the same request; an answered one waits for nothing.
                 if said.reason.as_deref() != Some("recovered") {
                     task.waits_for = None;
+                    task.waits_also = None;
                 }
             }
             Status::Completed | Status::Failed => {
                 task.completed_at = Some(now);
                 task.waits_for = None;
+                task.waits_also = None;
             }
             Status::Canceled => {
                 task.canceled_at = Some(now);
                 task.waits_for = None;
+                task.waits_also = None;
             }
             Status::Submitted | Status::InputRequired | Status::AuthRequired => {}
         }

@@ -332,6 +332,9 @@ pub struct Task {
     pub input: Position,
     /// The request it waits for, while it waits.
     pub waits_for: Option<PermissionId>,
+    /// The other requests, when it asked about several things at once. Answered ones stay here until it works again.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub waits_also: Option<Box<Others>>,
     /// How many requests it has made; the ordinal of the next is one more.
     pub requests: u64,
     /// When it first worked.
@@ -356,6 +359,24 @@ pub struct Task {
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub interrupts: Vec<Position>,
 }
+
+impl Task {
+    /// Returns the requests that it made before it began to wait; some of them may be answered already.
+    pub fn awaited(&self) -> impl Iterator<Item = &PermissionId> {
+        let others = self.waits_also.iter().flat_map(|others| &others.0);
+        self.waits_for.iter().chain(others)
+    }
+
+    /// Adds a request to those that it waits for.
+    pub(crate) fn waits_also(&mut self, request: PermissionId) {
+        self.waits_also.get_or_insert_default().0.push(request);
+    }
+}
+
+/// Requests beside the first one, behind a pointer: most Tasks have none.
+#[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize)]
+#[serde(transparent)]
+pub struct Others(Vec<PermissionId>);
 
 /// What this log knows of a Task that ran under another one.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]

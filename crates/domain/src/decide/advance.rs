@@ -21,9 +21,16 @@ pub(super) fn advance(
     let subject = order.id.resource();
     let place = Place::of_task(&order.id, task);
     let mut status = task.status;
+    let mut asks = false;
     for step in &order.moves {
-        let next =
-            target(step, status, task.status).ok_or(Refusal::InvalidTransition { status })?;
+        // Several questions are asked in a row: the Task waits for all of them.
+        let asks_more = asks && matches!(step, Move::Ask { ask, .. } if ask.status() == status);
+        let next = match asks_more {
+            true => Some(status),
+            false => target(step, status, task.status),
+        };
+        let next = next.ok_or(Refusal::InvalidTransition { status })?;
+        asks = matches!(step, Move::Ask { .. });
         if let Move::Ask { request, .. } = step
             && decider
                 .permission(request.as_str())
@@ -156,7 +163,9 @@ fn perform(
                 decider.draft(asked, request.resource(), place);
             }
             decider.draft(waits, subject.clone(), place);
-            change_status(decider, subject, place, status, ask.status(), None);
+            if status != ask.status() {
+                change_status(decider, subject, place, status, ask.status(), None);
+            }
         }
         Move::Note { kind, payload } => {
             decider.draft_open(*kind, payload.clone(), subject, place);

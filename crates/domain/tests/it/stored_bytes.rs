@@ -68,6 +68,7 @@ impl Log {
 
     fn answer(&mut self, request: &str, reply: RequestReply) {
         self.run(Order::AnswerRequest(AnswerRequest {
+            answered_at: None,
             key_id: None,
             id: PermissionId::from_body(request),
             reply,

@@ -168,7 +168,7 @@ fn belongs_to(document: &Document) -> Vec<Box<str>> {
                     .as_ref()
                     .map(|replay| replay.source_task_id.as_str()),
             );
-            ids.extend(task.waits_for.as_ref().map(|id| id.as_str()));
+            ids.extend(task.awaited().map(|id| id.as_str()));
             ids
         }
         State::Permission(request) => {

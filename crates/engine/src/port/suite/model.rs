@@ -317,6 +317,7 @@ impl Model {
                 let request = self.pick(ResourceKind::Permission, which)?;
                 Some(Order::AnswerRequest(AnswerRequest {
                     key_id: None,
+                    answered_at: None,
                     id: PermissionId::parse(&request).ok()?,
                     reply: if how.is_multiple_of(2) {
                         RequestReply::Approve
