@@ -72,6 +72,8 @@ fn run(command: Command) -> anyhow::Result<ExitCode> {
         Command::Approvals(approvals) => wait(command::approvals::run(approvals)),
         Command::Session(session) => wait(command::session::run(session)),
         Command::Artifact(artifact) => wait(command::artifact::run(artifact)),
+        Command::Event(event) => wait(command::event::run(event)),
+        Command::Workspace(workspace) => wait(command::workspace::run(workspace)),
         Command::Completions(args) => command::about::completions(&args),
         Command::Man(args) => command::about::man(&args),
         Command::Replay(args) => command::replay::run(&args),

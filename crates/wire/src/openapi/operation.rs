@@ -363,7 +363,7 @@ pub(super) fn parameters() -> Value {
             text(),
             "Where to go on: `next_cursor` of an earlier page",
         ),
-        query("after_event_id", text(), "Only events after this one"),
+        query("after_event_id", text(), "Only events after this one in the order of the list"),
         query("after", text(), "The same as `after_event_id`"),
         query("workspace_id", text(), "Only those of this workspace"),
         query("session_id", text(), "Only those of this session"),
