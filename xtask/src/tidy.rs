@@ -21,6 +21,7 @@ const EDGES: &[(&str, &[&str])] = &[
     ("receipts", &["canon"]),
     ("sidecar", &["canon"]),
     ("contracts", &["canon", "domain"]),
+    ("node", &["contracts"]),
     ("wire", &["canon", "domain"]),
     ("runs", &["canon", "contracts", "domain", "receipts"]),
     ("engine", &["canon", "domain", "field", "receipts", "runs"]),
