@@ -24,12 +24,14 @@ const EDGES: &[(&str, &[&str])] = &[
     ("node", &["contracts"]),
     ("wire", &["canon", "domain"]),
     ("runs", &["canon", "contracts", "domain", "receipts"]),
-    ("engine", &["canon", "domain", "receipts", "runs"]),
+    ("engine", &["canon", "domain", "field", "receipts", "runs"]),
     ("effects", &["canon", "domain", "engine", "files", "runs"]),
     ("store", &["canon", "domain", "engine", "files", "receipts"]),
     (
         "server",
-        &["canon", "domain", "engine", "receipts", "runs", "wire"],
+        &[
+            "canon", "domain", "engine", "field", "receipts", "runs", "wire",
+        ],
     ),
     ("conformance", &[]),
     (
