@@ -6,7 +6,9 @@ use std::path::PathBuf;
 
 use clap::{Args, Parser, Subcommand};
 
-use crate::command::{about, approvals, artifact, diff, event, log, replay, session, workspace};
+use crate::command::{
+    about, approvals, artifact, diff, event, field, log, replay, session, workspace,
+};
 use crate::output::Colour;
 use crate::{contracts, persona, receipt, sidecar, vault};
 
@@ -96,6 +98,12 @@ pub(crate) enum Command {
         after_help = "Examples:\n  reprise persona apply reviewer.yaml\n  reprise persona list"
     )]
     Persona(persona::Command),
+    /// The memory that agents share: record, look, settle conflicts, replay the reasons
+    #[command(
+        subcommand,
+        after_help = "Examples:\n  reprise field register ann --role analyst\n  reprise field replay conflict conflict_0123 --agent sam"
+    )]
+    Field(field::Command),
     /// Keep secrets for tools and providers, list and forget them
     #[command(
         subcommand,

@@ -369,6 +369,13 @@ impl Client {
                 };
                 problem.called(code).into()
             }
+            // The memory protocol's errors are bare.
+            _ if value.get("recoverable").is_some() => {
+                let (code, message) = (member("/code"), member("/message"));
+                let code = code.unwrap_or_default();
+                let message = message.unwrap_or_default();
+                memory_refusal(code, message).called(code).into()
+            }
             _ => Problem::new(
                 format!(
                     "`{}` answered {status}: {}",
@@ -433,6 +440,45 @@ fn persona_refusal(code: &str, message: &str, param: Option<&str>) -> Problem {
         )
         .answers_no(),
         _ => refusal(code, message, param),
+    }
+}
+
+/// Returns a refusal of a memory field with advice.
+fn memory_refusal(code: &str, message: &str) -> Problem {
+    let text = refusal_text(code, message, None);
+    let hint = match code {
+        "AGENT_NOT_REGISTERED" => "`reprise field register AGENT --role ROLE` comes first",
+        "AGENT_ID_TAKEN" => "choose another id; `reprise field status` shows those in use",
+        "MISSING_CONFIDENCE" => {
+            "say how sure the agent is with --score and --reasoning, or use --draft"
+        }
+        "CONFLICT_NOT_FOUND" => "`reprise field detect --agent AGENT` lists the conflicts",
+        "UNIT_NOT_FOUND" => {
+            "`reprise field attune --agent AGENT --role ROLE --own` shows units with their ids"
+        }
+        "MERGE_FAILED" => "try another --strategy",
+        "REPLAY_TOO_LARGE" => "ask for less with --depth detailed or --depth summary",
+        "FORBIDDEN" => {
+            "use a key with `field:write` or `field:admin` that registered the agent; `reprise key list` shows them"
+        }
+        "UNAUTHENTICATED" => "check `--key` or REPRISE_KEY; `reprise key create` makes a new key",
+        _ => "`--help` shows examples",
+    };
+    let problem = Problem::new(text, hint);
+    let is_answer = [
+        "AGENT_NOT_REGISTERED",
+        "AGENT_ID_TAKEN",
+        "CONFLICT_NOT_FOUND",
+        "UNIT_NOT_FOUND",
+        "INVALID_TRANSITION",
+        "MERGE_FAILED",
+        "REPLAY_TOO_LARGE",
+        "UNSUPPORTED_OPERATION",
+        "FORBIDDEN",
+    ];
+    match is_answer.contains(&code) {
+        true => problem.answers_no(),
+        false => problem,
     }
 }
 

@@ -8,6 +8,7 @@ pub(crate) mod conformance;
 pub(crate) mod demo;
 pub(crate) mod diff;
 pub(crate) mod event;
+pub(crate) mod field;
 pub(crate) mod key;
 pub(crate) mod log;
 pub(crate) mod replay;

@@ -79,6 +79,7 @@ fn run(command: Command) -> anyhow::Result<ExitCode> {
         Command::Replay(args) => command::replay::run(&args),
         Command::Diff(args) => command::diff::run(&args),
         Command::Persona(persona) => wait(persona::run(persona)),
+        Command::Field(field) => wait(command::field::run(field)),
         Command::Vault(vault) => vault::run(vault),
         Command::Contracts(command) => contracts::run(command),
         Command::Log(log) => command::log::run(log),

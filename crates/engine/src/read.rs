@@ -109,6 +109,7 @@ pub(crate) fn read_scope(kind: ResourceKind) -> &'static str {
         ResourceKind::Persona => "personas:read",
         // No operation shows one; its events are read like others.
         ResourceKind::Key => "internal:read",
+        ResourceKind::Field => "field:read",
     }
 }
 
@@ -126,6 +127,7 @@ pub(crate) fn workspace_of(document: &Document) -> Option<WorkspaceId> {
         State::Permission(request) => Some(request.workspace_id.clone()),
         State::Vault(vault) => vault.workspace_id.clone(),
         State::Receipt(receipt) => Some(receipt.workspace_id.clone()),
+        State::Field(field) => Some(field.workspace_id.clone()),
         State::Chain(_)
         | State::Batch(_)
         | State::TrustChain(_)
