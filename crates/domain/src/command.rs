@@ -481,6 +481,8 @@ pub struct CreateVault {
 pub struct AdvanceTask {
     /// The Task.
     pub id: TaskId,
+    /// Digest of the name and version of the workflow that these moves are of; none for what no workflow says.
+    pub workflow: Option<Digest>,
     /// What happened, in order.
     pub moves: Vec<Move>,
 }

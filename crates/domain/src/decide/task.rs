@@ -175,7 +175,7 @@ pub(super) fn interrupt(
             let effect_key = &decider.permission(request.as_str())?.effect_key;
             let value = interrupted(&public_text(&order.message.parts));
             let recorded = Payload::EffectRecorded(payload::EffectRecorded {
-                effect_key: detail(effect_key),
+                effect_key: Some(json!(effect_key)),
                 kind: detail("host_fact"),
                 outcome: detail("error"),
                 value_sha256: detail(sha256(&jcs(&value))),
@@ -441,7 +441,7 @@ pub(super) fn answer(
     }
     let task_resource = request.task_id.resource();
     let recorded = Payload::EffectRecorded(payload::EffectRecorded {
-        effect_key: detail(&request.effect_key),
+        effect_key: Some(json!(request.effect_key)),
         kind: detail("host_fact"),
         outcome: detail("ok"),
         value_sha256: detail(sha256(&jcs(&value))),

@@ -121,6 +121,7 @@ fn message() -> NewMessage {
 fn advance(step: Move) -> Order {
     Order::AdvanceTask(AdvanceTask {
         id: TaskId::from_body("1"),
+        workflow: Some(sha256(b"w")),
         moves: vec![step],
     })
 }

@@ -44,6 +44,8 @@ pub(super) struct Run<'a> {
     /// The last model request: the next one usually goes on from it.
     last_request: Option<(String, Transcript)>,
     checkpoints: u64,
+    /// The version of the workflow that this attempt steps.
+    workflow: Option<Digest>,
     /// How pieces of streamed text are marked, when a replay goes on live.
     pub(super) streams_as: Option<domain::ReplayMark>,
     /// True once the result of an effect is durable: the attempt has come to something.
@@ -77,6 +79,7 @@ impl<'a> Run<'a> {
             moves: Vec::new(),
             last_request: None,
             checkpoints: 0,
+            workflow: None,
             streams_as: None,
             has_recorded: false,
             signals,
@@ -131,6 +134,7 @@ impl<'a> Run<'a> {
             );
             return self.fail("workflow_changed", message, Map::new()).await;
         };
+        self.workflow = Some(workflow::digest(workflow.as_ref()));
         let start = start_of(self.engine, task).await?;
         let mut machine = workflow.begin(&start);
         let mut step = machine.step(&[]);
@@ -501,6 +505,7 @@ impl<'a> Run<'a> {
         let mut faults = 0;
         let order = AdvanceTask {
             id: self.id.clone(),
+            workflow: self.workflow,
             moves,
         };
         let mut command = Command {

@@ -82,6 +82,7 @@ fn task_state() -> Task {
         waits_also: None,
         requests: 0,
         interrupts: Vec::new(),
+        ledger: None,
         started_at: None,
         completed_at: None,
         canceled_at: None,

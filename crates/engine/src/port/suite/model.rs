@@ -481,7 +481,11 @@ impl Model {
 
 fn advance(id: TaskId, step: Move) -> Option<Order> {
     let moves = vec![step];
-    Some(Order::AdvanceTask(AdvanceTask { id, moves }))
+    Some(Order::AdvanceTask(AdvanceTask {
+        id,
+        workflow: Some(canon::sha256(b"workflow")),
+        moves,
+    }))
 }
 
 fn ask(request: PermissionId, how: u8) -> Move {
