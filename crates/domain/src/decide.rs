@@ -5,6 +5,7 @@
 
 mod advance;
 mod content;
+mod field;
 mod import;
 mod key;
 mod persona;
@@ -99,6 +100,7 @@ pub fn decide(documents: &dyn Documents, command: &Command) -> Result<Decision, 
         Order::CosignHead(order) => receipt::cosign(&mut decider, order),
         Order::CreatePersona(order) => persona::create(&mut decider, order),
         Order::UpdatePersona(order) => persona::update(&mut decider, order),
+        Order::WriteField(order) => field::write(&mut decider, order),
     }?;
     let Decider {
         mut drafts,

@@ -7,6 +7,7 @@ mod artifacts;
 mod branches;
 mod discovery;
 mod events;
+mod memory;
 mod messages;
 mod operation;
 mod permissions;
@@ -124,13 +125,21 @@ fn guarded() -> Routes {
     .fold(Routes::new(), |routes, family| family(routes))
 }
 
+/// Routes of other protocols: they need a credential, and say nothing of a version.
+fn keyed() -> Routes {
+    memory::routes(Routes::new())
+}
+
 /// Returns the whole surface.
 pub(crate) fn router(app: Arc<App>) -> Router {
     let guard = from_fn_with_state(Arc::clone(&app), gate::inner);
     let guarded = guarded().router.route_layer(guard);
+    let guard = from_fn_with_state(Arc::clone(&app), gate::keyed);
+    let keyed = keyed().router.route_layer(guard);
     open()
         .router
         .merge(guarded)
+        .merge(keyed)
         .fallback(gate::no_route)
         .method_not_allowed_fallback(gate::no_method)
         .layer(from_fn_with_state(Arc::clone(&app), gate::outer))
@@ -145,8 +154,9 @@ mod tests {
 
     #[test]
     fn every_route_is_described_and_every_description_is_routed() {
-        let routed: BTreeSet<(&str, &str)> =
-            open().listed.into_iter().chain(guarded().listed).collect();
+        let families = [open(), guarded(), keyed()];
+        let listed = families.into_iter().flat_map(|family| family.listed);
+        let routed: BTreeSet<(&str, &str)> = listed.collect();
         let described: BTreeSet<(&str, &str)> = wire::openapi::operations()
             .map(|operation| (operation.method, operation.path))
             .collect();

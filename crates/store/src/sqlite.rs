@@ -9,9 +9,9 @@ use std::thread::{self, JoinHandle};
 use canon::Digest;
 use domain::{Blob, Document, EventName, Position};
 use engine::port::{
-    ApiKey, BoxFuture, Claim, ClaimScope, Commit, CommitError, Committed, Incoming, LeaseName,
-    ListQuery, NewestQuery, News, ReadEvents, Scope, Store, StoreFault, StoredEvent, Tree,
-    TreeAppend,
+    ApiKey, BoxFuture, Claim, ClaimScope, Commit, CommitError, Committed, Incoming, LastEvents,
+    LeaseName, ListQuery, NewestQuery, News, ReadEvents, Scope, Store, StoreFault, StoredEvent,
+    Tree, TreeAppend,
 };
 use rusqlite::Connection;
 use tokio::sync::{broadcast, oneshot};
@@ -405,6 +405,13 @@ impl Store for SqliteStore {
 
     fn events(&self, query: ReadEvents) -> BoxFuture<'_, Result<Vec<StoredEvent>, StoreFault>> {
         self.read(move |connection| read::events(connection, query))
+    }
+
+    fn last_events(
+        &self,
+        query: LastEvents,
+    ) -> BoxFuture<'_, Result<Vec<StoredEvent>, StoreFault>> {
+        self.read(move |connection| read::last_events(connection, query))
     }
 
     fn events_at(

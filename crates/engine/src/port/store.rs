@@ -56,6 +56,10 @@ pub trait Store: Send + Sync + fmt::Debug + 'static {
     /// Reads events of a scope after a position, ascending.
     fn events(&self, query: ReadEvents) -> BoxFuture<'_, Result<Vec<StoredEvent>, StoreFault>>;
 
+    /// Reads the newest events of a scope, descending.
+    fn last_events(&self, query: LastEvents)
+    -> BoxFuture<'_, Result<Vec<StoredEvent>, StoreFault>>;
+
     /// Reads events by position; absent ones are none, in the order asked.
     fn events_at(
         &self,
@@ -300,6 +304,17 @@ pub struct ReadEvents {
     pub scope: Scope,
     /// After this position.
     pub after: Position,
+    /// The maximum number to return.
+    pub limit: usize,
+}
+
+/// The newest events of a range.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct LastEvents {
+    /// In this scope.
+    pub scope: Scope,
+    /// Before this position; none for no bound.
+    pub before: Option<Position>,
     /// The maximum number to return.
     pub limit: usize,
 }

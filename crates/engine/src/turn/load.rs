@@ -153,6 +153,9 @@ fn named(order: &Order) -> Vec<Box<str>> {
         // Its id follows from its name and version: defining it again must be seen.
         Order::CreatePersona(order) => some([Some(order.id().as_str())]),
         Order::UpdatePersona(order) => some([Some(order.id.as_str())]),
+        Order::WriteField(order) => {
+            some([Some(order.id().as_str()), Some(order.workspace_id.as_str())])
+        }
     }
 }
 
@@ -193,6 +196,7 @@ fn belongs_to(document: &Document) -> Vec<Box<str>> {
             ids
         }
         State::Receipt(receipt) => vec![receipt.session_id.as_str(), receipt.workspace_id.as_str()],
+        State::Field(field) => vec![field.workspace_id.as_str()],
         State::Workspace(_)
         | State::Branch(_)
         | State::Message(_)

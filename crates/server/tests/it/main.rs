@@ -19,6 +19,8 @@ mod events;
 mod fixture;
 mod idempotency;
 mod listening;
+mod memory;
+mod memory_vectors;
 mod personas;
 mod policy;
 mod privacy;
