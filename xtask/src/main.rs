@@ -29,6 +29,7 @@ usage: cargo xtask COMMAND
   bench [NAME …]  the load program, as it is shipped; prints ratios in one run, and what became worse since `bench --keep`
   bench instructions
                   instructions of the operations behind proofs, each held against its limit (needs valgrind)
+  bench verdicts  what a verdict of contracts costs and how that grows, beside the Cedar authorizer in the same run
 ";
 
 fn main() -> ExitCode {
@@ -43,6 +44,7 @@ fn main() -> ExitCode {
             "soak" => soak::run(rest),
             "fuzz" => soak::fuzz(rest),
             "bench" if *rest == ["instructions"] => instructions::run(),
+            "bench" if *rest == ["verdicts"] => instructions::verdicts(),
             "bench" => soak::bench(rest),
             "help" | "--help" | "-h" => {
                 println!("{USAGE}");
