@@ -257,6 +257,9 @@ impl Engine {
         {
             return Ok(done);
         }
+        if let Some(bytes) = crate::quota::added(&request) {
+            self.may_store(workspace.as_ref(), bytes).await?;
+        }
         let key = idempotency.map(|given| given.key);
         let again = rests_on_versions(&request).then(|| request.clone());
         let mut tries = 0;

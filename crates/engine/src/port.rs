@@ -17,6 +17,6 @@ pub use news::{News, Publisher};
 pub use store::{
     ApiKey, Claim, ClaimScope, Commit, CommitError, Committed, Expected, Fence, Incoming,
     LastEvents, LeaseName, ListQuery, NewestQuery, ReadEvents, Scope, Seal, SealedTurn, Store,
-    StoreFault, StoredEvent, Tree, TreeAppend,
+    StoreFault, Stored, StoredEvent, Tree, TreeAppend,
 };
 pub use world::{BoxFuture, Clock, Deltas, Ids, KeepSecretError, Performer, SecretKeeper, Spawn};

@@ -253,6 +253,7 @@ mod tests {
                 pending_commands_max: 16,
                 workers_max: 1,
                 open_tasks_max: 1,
+                stored_bytes_max: u64::MAX,
                 streams_max: 1,
                 fork_messages_max: 1,
                 settle_window: second,

@@ -44,6 +44,11 @@ pub trait Store: Send + Sync + fmt::Debug + 'static {
     /// Subscribes to commits. Lossy: a subscriber that lags is told so and reads the log instead.
     fn news(&self) -> broadcast::Receiver<News>;
 
+    /// Returns how much a Workspace has stored, by its key; none when this store does not count.
+    fn stored(&self, _workspace: Position) -> Option<Stored> {
+        None
+    }
+
     /// Reads documents by id; absent ones are none, in the order asked.
     fn documents(
         &self,
@@ -163,6 +168,16 @@ pub trait Store: Send + Sync + fmt::Debug + 'static {
 
     /// Adds an API key, or replaces the one with the same id.
     fn put_api_key(&self, key: ApiKey) -> BoxFuture<'_, Result<(), StoreFault>>;
+
+    /// Returns whether every API key was recorded by events once: then one without events was made by nobody.
+    fn keys_are_recorded(&self) -> BoxFuture<'_, Result<bool, StoreFault>> {
+        Box::pin(async { Ok(false) })
+    }
+
+    /// Notes that they are.
+    fn note_keys_recorded(&self) -> BoxFuture<'_, Result<(), StoreFault>> {
+        Box::pin(async { Ok(()) })
+    }
 }
 
 /// The world failed: disk, database, file system.
@@ -414,6 +429,17 @@ pub struct Committed {
     pub first: Position,
     /// Leases taken, with their epochs.
     pub leases: Vec<(LeaseName, u64)>,
+}
+
+/// How much is stored: events, and the content that they name.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Stored {
+    /// Bytes of the Workspace that was asked for.
+    pub of_workspace: u64,
+    /// Bytes of all Workspaces.
+    pub total: u64,
+    /// How many Workspaces have stored anything.
+    pub workspaces: usize,
 }
 
 /// Why a commit wrote nothing.
