@@ -1,8 +1,5 @@
 //! The tools at `/mcp`: by a client of the same SDK, by hand in an older revision, and with the answers of HTTP.
 
-#[path = "../../../field/tests/it/vectors.rs"]
-mod vectors;
-
 use std::collections::{BTreeMap, BTreeSet};
 
 use reqwest::Client;
@@ -14,7 +11,7 @@ use serde_json::{Value, json};
 
 use crate::fixture::{KEY, Server, key};
 use crate::memory::Memory;
-use crate::memory_vectors::{check, load};
+use crate::memory_vectors::{check, load, vectors};
 
 /// Speaks the revision before the current one, by hand: no session, one request after the other.
 struct Hand {
