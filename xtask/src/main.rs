@@ -31,6 +31,7 @@ usage: cargo xtask COMMAND
                   what a session of the Node package costs beside the model: processor time, memory, size
   bench instructions
                   instructions of the operations behind proofs, each held against its limit (needs valgrind)
+  bench verdicts  what a verdict of contracts costs and how that grows, beside the Cedar authorizer in the same run
 ";
 
 fn main() -> ExitCode {
@@ -45,6 +46,7 @@ fn main() -> ExitCode {
             "soak" => soak::run(rest),
             "fuzz" => soak::fuzz(rest),
             "bench" if *rest == ["instructions"] => instructions::run(),
+            "bench" if *rest == ["verdicts"] => instructions::verdicts(),
             "bench" if rest.first().is_some_and(|name| name == "node") => {
                 node::bench(rest.get(1..).unwrap_or_default())
             }

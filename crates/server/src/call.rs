@@ -171,7 +171,7 @@ fn known_filters(operation: &Operation, query: &[(String, String)]) -> Result<()
 
 /// Checks what can be told before a body is read: the scopes of the operation, and that the caller may see what the path
 /// of a write names. A read looks at it anyway.
-async fn authorize(
+pub(crate) async fn authorize(
     app: &App,
     caller: &Caller,
     operation: &Operation,

@@ -19,6 +19,7 @@ mod events;
 mod fixture;
 mod idempotency;
 mod listening;
+mod mcp;
 mod memory;
 mod memory_vectors;
 mod personas;

@@ -110,7 +110,9 @@ async fn nobody_gets_in_without_a_valid_key() {
             let (status, body) = ask(&server.client_with(wrong), operation, &path).await;
             assert_eq!(status, 401, "{} {path}: {body}", operation.method);
             let is_told = match operation.protocol {
-                Protocol::Agents => body["error"]["details"]["reason"] == "key_expired",
+                Protocol::Agents | Protocol::Mcp => {
+                    body["error"]["details"]["reason"] == "key_expired"
+                }
                 // Its errors have no details.
                 Protocol::Memory => body["message"] == "this API key has expired",
             };
