@@ -248,6 +248,8 @@ pub enum NamedBlob {
     Plan,
     /// The bundle of a Task from another log.
     Bundle,
+    /// What lies beside an entry of a memory field: its text, its vector, the answer kept for whoever asks again.
+    Entry,
 }
 
 impl NamedBlob {
@@ -260,11 +262,27 @@ impl NamedBlob {
         }
     }
 
+    /// Returns the digests of all blobs that an event names so, where it can be several.
+    pub fn digests(self, event: &Event) -> Vec<Digest> {
+        if self != NamedBlob::Entry || event.is_substituted() {
+            return self.digest(event).into_iter().collect();
+        }
+        let payload = &event.payload;
+        let inside = |of: &str, name: &str| payload.get(of)?.get(name);
+        let stated = [
+            inside("data", "text_sha256"),
+            payload.get("vector_sha256"),
+            inside("message", "answer_sha256"),
+        ];
+        let stated = stated.into_iter().flatten().filter_map(Value::as_str);
+        stated.filter_map(|text| Digest::parse(text).ok()).collect()
+    }
+
     /// Returns the digest that a payload states for this blob, whoever wrote it.
     pub fn stated_in(self, payload: &Map<String, Value>) -> Option<Digest> {
         let member = |name: &str| payload.get(name);
         let stated = match self {
-            NamedBlob::None => None,
+            NamedBlob::None | NamedBlob::Entry => None,
             // Of what is only registered, a log holds no bytes.
             NamedBlob::Content => {
                 member("sha256").filter(|_| member("bytes").is_some_and(Value::is_u64))
@@ -372,7 +390,7 @@ kinds! {
     KeyGranted                 "vendor.key_granted"           KeyGranted         Passive          Payload     Digest      Unneeded  Header     None     None;
     KeyRevoked                 "vendor.key_revoked"           KeyRevoked         Passive          Payload     Digest      Unneeded  Header     None     None;
     EventLost                  "vendor.event_lost"            Open               Passive          Ignored     Digest      Unneeded  Header     None     None;
-    FieldEntry                 "vendor.field_entry"           FieldEntry         Passive          Payload     Digest      Unneeded  Whole      None     Itself;
+    FieldEntry                 "vendor.field_entry"           FieldEntry         Passive          Payload     Digest      Unneeded  Whole      Entry    Itself;
 }
 
 impl fmt::Display for Kind {

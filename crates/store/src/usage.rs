@@ -174,6 +174,10 @@ fn bytes_of(stored: &StoredEvent) -> u64 {
         Some(_) => ["bytes", "bundle_bytes"]
             .iter()
             .find_map(|name| event.payload.get(*name)?.as_u64()),
+        None if named == NamedBlob::Entry => event
+            .payload
+            .get("content_bytes")
+            .and_then(canon::Value::as_u64),
         None => None,
     };
     own.saturating_add(moved)

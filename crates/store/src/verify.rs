@@ -478,7 +478,7 @@ impl<'a> Check<'a> {
             self.refer_parts(parts, position);
         }
         let named = event.kind().map_or(NamedBlob::None, Kind::named_blob);
-        if let Some(digest) = named.digest(event) {
+        for digest in named.digests(event) {
             self.references.entry(digest).or_insert(position);
         }
         if named == NamedBlob::Receipt {

@@ -2,7 +2,7 @@
 
 use serde_json::{Value, json};
 
-use crate::world::World;
+use crate::world::{Server, World};
 
 fn record(world: &World, agent: &str, content: &str, more: &[&str]) -> Value {
     let common = [
@@ -209,4 +209,50 @@ fn ak_log_03_04_after_kill_9_between_operations_the_field_is_the_fold_of_its_log
     let told = replay(&world, "unit", &first);
     drop(server);
     assert_eq!(told["total_events"], 4, "{told}");
+}
+
+/// F14: texts in a field count to what is stored, whatever lies beside the log.
+#[test]
+fn f14_a_field_takes_no_more_than_its_share_of_the_disk() {
+    let world = World::new();
+    let mut command = world.command(&["serve", "--listen", "127.0.0.1:0"]);
+    command.env("REPRISE_LIMITS_STORED_MIB_MAX", "1");
+    let _server = Server::start(&mut command).unwrap();
+    world.ok(&["field", "register", "ann", "--role", "analyst"]);
+    let text = "word ".repeat(20_000);
+    let refused = (0..20).find_map(|number| {
+        let text = format!("{number} {text}");
+        let said = world.run(&[
+            "field",
+            "record",
+            &text,
+            "--agent",
+            "ann",
+            "--purpose",
+            "p",
+            "--reasoning",
+            "r",
+        ]);
+        (said.code != 0).then_some((number, said))
+    });
+    let (number, said) = refused.expect("2 MB were stored where 1 MiB may be");
+    assert!((8..=13).contains(&number), "{number}");
+    assert!(said.stderr.contains("stored_mib_max"), "{said:?}");
+}
+
+/// What an agent recorded lies beside the log; that it is gone is noticed.
+#[test]
+fn a_lost_text_of_a_field_is_found_by_log_verify() {
+    let world = World::new();
+    let server = world.serve();
+    world.ok(&["field", "register", "ann", "--role", "analyst"]);
+    record(&world, "ann", "The market grows by 23%", &[]);
+    server.stop();
+    world.ok(&["log", "verify"]);
+    let tamper = store::tamper::Tamper::open(&world.data());
+    tamper.execute("DELETE FROM blobs");
+    drop(tamper);
+    let said = world.run(&["log", "verify"]);
+    assert_eq!(said.code, 1, "{said:?}");
+    assert!(said.stdout.contains("missing"), "{said:?}");
 }

@@ -20,6 +20,11 @@ pub(super) fn write(decider: &mut Decider<'_>, order: &WriteField) -> Result<Res
         if number == 0 && known.is_none() {
             members.insert("field".to_owned(), order.name.as_str().into());
         }
+        // How much lies beside the entry: what a Workspace stores is counted by what its events say.
+        let beside: u64 = entry.blobs.iter().map(|blob| blob.bytes.len() as u64).sum();
+        if beside > 0 {
+            members.insert("content_bytes".to_owned(), beside.into());
+        }
         decider.blobs.extend(entry.blobs.iter().cloned());
         decider.draft_open(Kind::FieldEntry, members, id.resource(), &place);
     }

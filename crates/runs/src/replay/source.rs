@@ -105,7 +105,7 @@ pub(super) fn names_in(payload: &Map<String, Value>, kind: Option<Kind>) -> Vec<
         }
         // A request is salted and travels on its own; the others are not of a Task's own log.
         NamedBlob::Request | NamedBlob::Plan | NamedBlob::Receipt | NamedBlob::Bundle => {}
-        NamedBlob::None => {}
+        NamedBlob::None | NamedBlob::Entry => {}
     }
     named
 }

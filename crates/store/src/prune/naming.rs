@@ -165,6 +165,7 @@ fn moved(event: &Event) -> Vec<Digest> {
     let bundle = match named {
         NamedBlob::Bundle => named.digest(event),
         NamedBlob::None
+        | NamedBlob::Entry
         | NamedBlob::Content
         | NamedBlob::State
         | NamedBlob::Receipt
