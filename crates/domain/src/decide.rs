@@ -5,6 +5,7 @@
 
 mod advance;
 mod content;
+mod govern;
 mod import;
 mod key;
 mod persona;
@@ -99,6 +100,8 @@ pub fn decide(documents: &dyn Documents, command: &Command) -> Result<Decision, 
         Order::CosignHead(order) => receipt::cosign(&mut decider, order),
         Order::CreatePersona(order) => persona::create(&mut decider, order),
         Order::UpdatePersona(order) => persona::update(&mut decider, order),
+        Order::OpenGoverned(order) => govern::open(&mut decider, order),
+        Order::GovernTask(order) => govern::govern(&mut decider, order),
     }?;
     let Decider {
         mut drafts,

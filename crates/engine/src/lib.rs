@@ -9,6 +9,7 @@ mod caller;
 mod content;
 mod dispatch;
 mod engine;
+mod govern;
 mod imported;
 mod key;
 mod limits;

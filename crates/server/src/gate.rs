@@ -46,6 +46,10 @@ pub(crate) async fn outer(
         .extensions()
         .get::<MatchedPath>()
         .map_or_else(|| "unmatched".to_owned(), |path| path.as_str().to_owned());
+    let writes = match wire::openapi::is_governed_path(request.uri().path()) {
+        true => problem,
+        false => written,
+    };
     let addressed = host::check(&app.config, &request);
     let is_long = is_long(&request);
     let answered = async {
@@ -72,7 +76,7 @@ pub(crate) async fn outer(
     let actor = response.extensions_mut().remove::<Actor>();
     let actor = actor.map(|actor| actor.0).unwrap_or_default();
     if let Some(failure) = failure {
-        response = written(&failure, &id);
+        response = writes(&failure, &id);
         if is_long {
             // Most of it may be unread, and then the connection ends behind the answer: the client must not use it again.
             response
@@ -146,6 +150,38 @@ fn written(failure: &Failure, request_id: &str) -> Response {
     response
 }
 
+/// Writes a failure as a problem document (RFC 9457), which is what the published API of governed sessions has.
+fn problem(failure: &Failure, request_id: &str) -> Response {
+    let mut response = written(failure, request_id);
+    let (status, word) = match &failure.problem {
+        Some((status, word)) => (*status, word.as_str()),
+        None => (failure.status, failure.code.as_str()),
+    };
+    *response.status_mut() = axum::http::StatusCode::from_u16(status)
+        .unwrap_or(axum::http::StatusCode::INTERNAL_SERVER_ERROR);
+    let mut members = failure.details.clone();
+    let title = response.status().canonical_reason().unwrap_or("Error");
+    for (name, value) in [
+        ("type", json!("about:blank")),
+        ("title", json!(title)),
+        ("status", json!(status)),
+        ("detail", json!(failure.message)),
+        ("code", json!(word)),
+        ("request_id", json!(request_id)),
+    ] {
+        members.insert(name.to_owned(), value);
+    }
+    if let Some(param) = &failure.param {
+        members.insert("param".to_owned(), json!(param));
+    }
+    *response.body_mut() = Body::from(canon::Value::Object(members).to_string());
+    response.headers_mut().insert(
+        header::CONTENT_TYPE,
+        HeaderValue::from_static("application/problem+json"),
+    );
+    response
+}
+
 /// Who called, for the log.
 #[derive(Debug, Clone)]
 struct Actor(String);
@@ -156,7 +192,9 @@ pub(crate) async fn inner(
     mut request: Request,
     next: Next,
 ) -> Response {
-    let (caller, credential) = match admitted(&app, request.headers()).await {
+    // The published API of governed sessions knows no version of the protocol.
+    let is_versioned = !wire::openapi::is_governed_path(request.uri().path());
+    let (caller, credential) = match admitted(&app, request.headers(), is_versioned).await {
         Ok(admitted) => admitted,
         Err(failure) => return failure.into_response(),
     };
@@ -171,9 +209,15 @@ pub(crate) async fn inner(
     response
 }
 
-async fn admitted(app: &App, headers: &HeaderMap) -> Result<(Caller, Credential), Failure> {
+async fn admitted(
+    app: &App,
+    headers: &HeaderMap,
+    is_versioned: bool,
+) -> Result<(Caller, Credential), Failure> {
     let versions: Vec<&HeaderValue> = headers.get_all(VERSION_HEADER).iter().collect();
-    if !matches!(versions.as_slice(), [one] if one.as_bytes() == PROTOCOL_VERSION.as_bytes()) {
+    if is_versioned
+        && !matches!(versions.as_slice(), [one] if one.as_bytes() == PROTOCOL_VERSION.as_bytes())
+    {
         let message = format!("send the header `{VERSION_HEADER}: {PROTOCOL_VERSION}` once");
         return Err(Failure::new(Code::UnsupportedProtocolVersion, message)
             .with("supported_versions", json!([PROTOCOL_VERSION])));

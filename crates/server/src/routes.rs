@@ -7,6 +7,7 @@ mod artifacts;
 mod branches;
 mod discovery;
 mod events;
+mod governed;
 mod messages;
 mod operation;
 mod permissions;
@@ -118,6 +119,7 @@ fn guarded() -> Routes {
         permissions::routes,
         receipts::routes,
         records::routes,
+        governed::routes,
         absent::routes,
     ]
     .into_iter()

@@ -3,6 +3,7 @@
 //! The table of operations is also what a test of the surface holds its routes against, so that a path cannot be
 //! served without being described, nor described without being served.
 
+mod governed;
 mod operation;
 mod operations;
 mod receipts;
@@ -13,6 +14,7 @@ mod schemas;
 use canon::{Map, Value};
 use serde_json::json;
 
+pub use governed::is_governed_path;
 pub use operation::{Body, Gives, Operation};
 
 use crate::PROTOCOL_VERSION;
@@ -23,6 +25,7 @@ pub fn operations() -> impl Iterator<Item = &'static Operation> {
         .iter()
         .chain(receipts::OPERATIONS)
         .chain(records::OPERATIONS)
+        .chain(governed::OPERATIONS)
 }
 
 /// Returns the document for a server of this version at this address.
@@ -56,6 +59,14 @@ pub fn document(version: &str, base_url: &str) -> Value {
             "schemas": schemas,
             "parameters": operation::parameters(),
             "responses": {
+                "Problem": {
+                    "description": "The request was not carried out; `code` says why",
+                    "headers": {
+                        "x-request-id": {"schema": {"type": "string"}},
+                        "retry-after": {"schema": {"type": "integer", "minimum": 0}},
+                    },
+                    "content": {"application/problem+json": {"schema": schema::reference("Problem")}},
+                },
                 "Error": {
                     "description": "The request was not carried out; `error.code` says why",
                     "headers": {
