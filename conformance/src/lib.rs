@@ -13,6 +13,7 @@
 //!     other_key: None,
 //!     approver_key: None,
 //!     dead_keys: Vec::new(),
+//!     expired_keys: Vec::new(),
 //!     make_key: None,
 //!     restart: None,
 //!     published: false,

@@ -25,8 +25,10 @@ pub struct Suite {
     pub other_key: Option<String>,
     /// A key of another actor that may decide what tasks of the first key ask approval for.
     pub approver_key: Option<String>,
-    /// Keys that were valid once: revoked or expired.
+    /// Keys that were valid once and were revoked.
     pub dead_keys: Vec<String>,
+    /// Keys that were valid once and have ended by themselves.
+    pub expired_keys: Vec<String>,
     /// A shell command that makes a key which holds the one scope `$SCOPE`, and prints it as its last line.
     pub make_key: Option<String>,
     /// A shell command that kills and restarts the server and returns when it is ready.
@@ -163,6 +165,7 @@ impl Suite {
         );
         let mut wire = wire.map_err(|error| unreachable(error.to_string()))?;
         wire.dead_keys.clone_from(&self.dead_keys);
+        wire.expired_keys.clone_from(&self.expired_keys);
         wire.make_key.clone_from(&self.make_key);
         let discovery = wire.get("/v1").send().await;
         let discovery = match discovery {
@@ -250,6 +253,7 @@ mod tests {
             other_key: None,
             approver_key: None,
             dead_keys: Vec::new(),
+            expired_keys: Vec::new(),
             make_key: None,
             restart: None,
             published: false,

@@ -44,6 +44,7 @@ pub(crate) struct Wire {
     pub(crate) other_key: Option<String>,
     pub(crate) approver_key: Option<String>,
     pub(crate) dead_keys: Vec<String>,
+    pub(crate) expired_keys: Vec<String>,
     pub(crate) make_key: Option<String>,
     pub(crate) restart: Option<String>,
     pub(crate) timeout: Duration,
@@ -76,6 +77,7 @@ impl Wire {
             other_key,
             approver_key,
             dead_keys: Vec::new(),
+            expired_keys: Vec::new(),
             make_key: None,
             restart,
             timeout,
@@ -109,6 +111,7 @@ impl Wire {
             .chain(self.other_key.as_ref())
             .chain(self.approver_key.as_ref())
             .chain(&self.dead_keys)
+            .chain(&self.expired_keys)
             .filter(|key| key.len() >= 8);
         keys.fold(text.to_owned(), |text, key| {
             text.replace(key.as_str(), "<key>")

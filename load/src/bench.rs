@@ -25,7 +25,7 @@ pub(crate) const NAMES: [&str; 12] = [
 ];
 
 /// Parts of them that can be asked for alone.
-pub(crate) const PARTS: [&str; 1] = ["replay.exact"];
+pub(crate) const PARTS: [&str; 2] = ["replay.exact", "replay.stored"];
 
 /// Runs one.
 pub(crate) async fn run(name: &str, bench: &Bench, report: &mut Report) -> Result<()> {
@@ -43,6 +43,7 @@ pub(crate) async fn run(name: &str, bench: &Bench, report: &mut Report) -> Resul
         "sidecar" => sidecar::run(bench, report).await,
         "replay" => replay::run(bench, report).await,
         "replay.exact" => replay::run_exact(bench, report).await,
+        "replay.stored" => replay::run_stored(bench, report).await,
         _ => bail!("`{name}` is not a benchmark"),
     }
 }

@@ -30,7 +30,7 @@ use crate::report::Report;
 const USAGE: &str = "\
 usage: load [--json] [--force] [--dir DIR] [NAME …]
 
-  NAME         append commits cpu tasks reads fanout start stored history receipts sidecar replay (or replay.exact alone); all of them
+  NAME         append commits cpu tasks reads fanout start stored history receipts sidecar replay (or replay.exact, replay.stored alone);
                when none is named
   --json       prints JSON instead of a table
   --force      gives a verdict however busy the machine is

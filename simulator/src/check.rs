@@ -159,8 +159,14 @@ async fn fold(
         }
     }
     // Links of a new document are checked against the stored one below.
-    let document = apply(store.name(), known, &event, stored.position, stored.links)
-        .map_err(|error| error.to_string())?;
+    let document = apply(
+        store.name(),
+        known,
+        &event,
+        stored.position,
+        stored.links.clone(),
+    )
+    .map_err(|error| error.to_string())?;
     folded.insert(document.id.clone(), document);
     Ok(())
 }

@@ -106,6 +106,8 @@ faults! {
     MissingIsServerError => ["AP-WS-04", "AP-AUTHZ-02", "AP-AUTHZ-03", "WALK-03"],
     /// One operation answers everybody.
     OperationUnguarded => ["WALK-01"],
+    /// One operation does not look when a key ends.
+    ExpiredKeyTaken => ["WALK-04"],
     /// One operation asks for no scope.
     ScopeUnasked => ["WALK-02"],
     /// One operation says that something is there, though not for this caller.

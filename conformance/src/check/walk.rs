@@ -21,6 +21,7 @@ pub(crate) const ROWS: &[Row] = &[
     row!("WALK-01", M, "no operation that needs a key answers without a valid one", Now without_key),
     row!("WALK-02", M, "a scope opens the operations that ask for it, and no others", Now by_scope),
     row!("WALK-03", M, "nothing of another workspace is there, whatever is asked of it", Now elsewhere),
+    row!("WALK-04", M, "no operation that needs a key answers to one that has expired", Now with_expired_key),
 ];
 
 /// A body that no operation takes.
@@ -139,12 +140,28 @@ async fn guarded(wire: &Wire) -> Result<Vec<Operation>, Miss> {
 }
 
 async fn without_key(wire: &Wire) -> Checked {
-    let operations = guarded(wire).await?;
     let unknown = wire.fresh("unknown");
     let mut keys = vec![None, Some(unknown.as_str())];
     keys.extend(wire.dead_keys.iter().map(|key| Some(key.as_str())));
-    for operation in &operations {
-        for key in &keys {
+    closed_to(wire, &keys).await?;
+    match wire.dead_keys.is_empty() {
+        true => all_but("revoked keys: needs --dead-key"),
+        false => Ok(()),
+    }
+}
+
+async fn with_expired_key(wire: &Wire) -> Checked {
+    if wire.expired_keys.is_empty() {
+        return unseen("needs --expired-key");
+    }
+    let keys = wire.expired_keys.iter().map(|key| Some(key.as_str()));
+    closed_to(wire, &keys.collect::<Vec<_>>()).await
+}
+
+/// Asks every operation with each of these, none of which is valid.
+async fn closed_to(wire: &Wire, keys: &[Option<&str>]) -> Checked {
+    for operation in &guarded(wire).await? {
+        for key in keys {
             let call = operation.call(wire, operation.filled(&[]));
             let call = match key {
                 None => call.anonymous(),
@@ -162,10 +179,7 @@ async fn without_key(wire: &Wire) -> Checked {
             )?;
         }
     }
-    match wire.dead_keys.is_empty() {
-        true => all_but("revoked and expired keys: needs --dead-key"),
-        false => Ok(()),
-    }
+    Ok(())
 }
 
 async fn by_scope(wire: &Wire) -> Checked {

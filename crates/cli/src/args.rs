@@ -3,12 +3,11 @@
 //! Owns names, flags, help and examples. Decides nothing: commands read these values.
 
 use std::path::PathBuf;
-use std::time::{SystemTime, UNIX_EPOCH};
 
 use clap::{Args, Parser, Subcommand};
-use domain::Timestamp;
 
 use crate::command::{about, approvals, artifact, diff, log, replay, session};
+use crate::output::Colour;
 use crate::{contracts, persona, receipt, sidecar, vault};
 
 /// The flight recorder for AI agents: run them on record, replay any run, prove what happened.
@@ -16,15 +15,28 @@ use crate::{contracts, persona, receipt, sidecar, vault};
 #[command(
     name = "reprise",
     version,
-    after_help = "Exit codes: 0 yes, 1 the answer is no, 2 wrong usage or a fault.\n\n\
+    after_help = "Exit codes: 0 yes, 1 the answer is no, 2 wrong usage or a fault, 130 interrupted with Ctrl-C.\n\
+        With --json a command prints one document: an array for a list, an object for anything else; what follows\n\
+        something prints one object per line. What goes wrong is then an object on stderr, {\"error\": …}.\n\n\
         Examples:\n  reprise demo                         the tour, nothing to configure\n  \
         reprise serve                        a server on 127.0.0.1:8080, data in ./reprise-data\n  \
         reprise task submit 'Hello' --watch  a task, followed until it ends"
 )]
 pub(crate) struct Cli {
-    /// Print only what was asked for: no advice, and of a task only its id
+    /// Print only what was asked for: no advice, and of a task or a list only the ids
     #[arg(long, short, global = true)]
     pub(crate) quiet: bool,
+    /// Use colours: auto (on a terminal, unless NO_COLOR is set), always or never
+    #[arg(
+        long,
+        value_name = "WHEN",
+        global = true,
+        value_enum,
+        default_value_t,
+        hide_default_value = true,
+        hide_possible_values = true
+    )]
+    pub(crate) color: Colour,
     #[command(subcommand)]
     pub(crate) command: Command,
 }
@@ -250,7 +262,7 @@ pub(crate) struct KeyRevokeArgs {
 #[derive(Debug, Clone, Args)]
 #[command(next_help_heading = "Server")]
 pub(crate) struct Connection {
-    /// Its address [default: the one in the data directory, else http://127.0.0.1:8080]
+    /// Its address [default: the server that works in the data directory; with a key of your own else http://127.0.0.1:8080]
     #[arg(long, env = "REPRISE_URL")]
     pub(crate) url: Option<String>,
     /// API key [default: the file `api-key` in the data directory]
@@ -420,7 +432,7 @@ pub(crate) struct TaskListArgs {
     /// Only those of this workflow
     #[arg(long, value_name = "NAME")]
     pub(crate) workflow: Option<String>,
-    /// Only those created since: 30m, 1h, 2d, or a time such as 2026-04-25T12:00:00Z
+    /// Only those created since: 30m, 1h30m, 2d (ago), a day such as 2026-04-25, or a time such as 2026-04-25T12:00:00Z
     #[arg(long, value_name = "TIME", value_parser = since)]
     pub(crate) since: Option<String>,
     /// Only those whose metadata has this; repeat for more
@@ -526,9 +538,19 @@ pub(crate) enum LogCommand {
     Verify(LogArgs),
     /// Derive everything again from the events alone and compare; exit 1 when something differs
     #[command(
-        after_help = "Changes nothing. Works while a server is running.\n\nExample:\n  reprise log rebuild"
+        after_help = "Changes nothing without `--write`, and works while a server is running. With `--write`, stop the server first:\n\
+        what is derived from events is stored again as they say, after a backup in the data directory, which is named.\n\
+        Events are never changed.\n\n\
+        Examples:\n  reprise log rebuild\n  reprise log rebuild --write --data /var/lib/reprise"
     )]
-    Rebuild(LogArgs),
+    Rebuild(LogRebuildArgs),
+    /// Bring a data directory that an older program wrote to the present format
+    #[command(
+        after_help = "Stop the server first. `reprise serve` does the same when it starts. The directory is kept as it was in a\n\
+        backup within it, which is named; remove it when you no longer need it. A run that is killed is finished by the\n\
+        next one.\n\nExample:\n  reprise log migrate --data /var/lib/reprise"
+    )]
+    Migrate(LogArgs),
     /// Write the log as plain files: events, receipts with keys and checkpoint, blobs by digest, a manifest
     #[command(
         after_help = "Works while a server is running. `reprise receipt verify --bundle` checks what it wrote.\n\n\
@@ -629,6 +651,16 @@ pub(crate) struct LogArgs {
     pub(crate) data: DataArgs,
 }
 
+/// `reprise log rebuild`
+#[derive(Debug, Args)]
+pub(crate) struct LogRebuildArgs {
+    /// Store what was derived, after a backup
+    #[arg(long)]
+    pub(crate) write: bool,
+    #[command(flatten)]
+    pub(crate) log: LogArgs,
+}
+
 /// `reprise log export`
 #[derive(Debug, Args)]
 pub(crate) struct LogExportArgs {
@@ -673,16 +705,24 @@ pub(crate) enum CanonicalProfile {
 #[command(
     after_help = "Asks over the wire only and works with any server of the protocol.\n\
     It leaves sessions and tasks behind. Exit 1 when a requirement is not met.\n\n\
-    Examples:\n  reprise conformance --url http://127.0.0.1:8080 --key rpk_…\n  \
+    Examples:\n  reprise conformance\n  reprise conformance --url http://127.0.0.1:8080 --key rpk_…\n  \
     reprise conformance --url http://127.0.0.1:8080 --key rpk_… --other-key rpk_… --restart ./restart.sh --json"
 )]
 pub(crate) struct ConformanceArgs {
-    /// Address of the server, without /v1
+    /// Its address, without /v1 [default: the one in the data directory, else http://127.0.0.1:8080]
     #[arg(long, env = "REPRISE_URL")]
-    pub(crate) url: String,
-    /// A key that may do everything
+    pub(crate) url: Option<String>,
+    /// A key that may do everything [default: the file `api-key` in the data directory]
     #[arg(long, env = "REPRISE_KEY", hide_env_values = true)]
-    pub(crate) key: String,
+    pub(crate) key: Option<String>,
+    /// Data directory of a server on this machine
+    #[arg(
+        long,
+        value_name = "DIR",
+        env = "REPRISE_DATA",
+        default_value = "reprise-data"
+    )]
+    pub(crate) data: PathBuf,
     /// A key of another actor that may see or do less
     #[arg(
         long,
@@ -691,7 +731,8 @@ pub(crate) struct ConformanceArgs {
         hide_env_values = true
     )]
     pub(crate) other_key: Option<String>,
-    /// A key of another actor that may approve what tasks of the first ask
+    /// A key of another actor that may approve what tasks of the first ask [default: with the key of a data directory, the
+    /// file `approver-key` there]
     #[arg(
         long,
         value_name = "KEY",
@@ -699,9 +740,12 @@ pub(crate) struct ConformanceArgs {
         hide_env_values = true
     )]
     pub(crate) approver_key: Option<String>,
-    /// A key that was revoked or has expired; can be given several times
+    /// A key that was revoked; can be given several times
     #[arg(long, value_name = "KEY")]
     pub(crate) dead_key: Vec<String>,
+    /// A key that has expired; can be given several times
+    #[arg(long, value_name = "KEY")]
+    pub(crate) expired_key: Vec<String>,
     /// A shell command that makes a key with the one scope $SCOPE and prints it, such as
     /// `reprise key create --actor walker --scope "$SCOPE"`
     #[arg(long, value_name = "COMMAND")]
@@ -720,27 +764,9 @@ pub(crate) struct ConformanceArgs {
     pub(crate) json: bool,
 }
 
-/// Reads a time, or how long ago it was; returns the time as the protocol writes it.
+/// Reads a time, a day, or how long ago it was; returns the time as the protocol writes it.
 pub(crate) fn since(text: &str) -> Result<String, String> {
-    if let Ok(time) = Timestamp::parse(text) {
-        return Ok(time.to_string());
-    }
-    let wrong = || "write 30m, 1h, 2d, or a time such as 2026-04-25T12:00:00Z".to_owned();
-    let unit = text.chars().last().ok_or_else(wrong)?;
-    let seconds = match unit {
-        's' => 1,
-        'm' => 60,
-        'h' => 3_600,
-        'd' => 86_400,
-        _ => return Err(wrong()),
-    };
-    let count = text.strip_suffix(unit).unwrap_or_default();
-    let count: i64 = count.parse().map_err(|_| wrong())?;
-    let ago = count.checked_mul(seconds * 1_000_000).ok_or_else(wrong)?;
-    let now = SystemTime::now().duration_since(UNIX_EPOCH);
-    let now = now.ok().and_then(|now| i64::try_from(now.as_micros()).ok());
-    let then = now.and_then(|now| now.checked_sub(ago)).ok_or_else(wrong)?;
-    Ok(Timestamp::from_micros(then.max(0)).to_string())
+    crate::time::since(text).map(|time| time.to_string())
 }
 
 fn positive(text: &str) -> Result<usize, String> {
@@ -766,5 +792,44 @@ mod tests {
     #[test]
     fn the_command_line_is_consistent() {
         Cli::command().debug_assert();
+    }
+
+    /// What has no `--json`, and why.
+    const WITHOUT_JSON: [&str; 5] = [
+        // They run until they are stopped, and answer nothing.
+        "reprise demo",
+        "reprise serve",
+        // What they write is canonical JSON, a script and a manual, for programs.
+        "reprise canonicalize",
+        "reprise completions",
+        "reprise man",
+    ];
+
+    #[test]
+    fn every_command_that_answers_can_answer_in_json() {
+        fn walk(command: &clap::Command, path: &str, lacking: &mut Vec<String>) {
+            let subcommands: Vec<_> = command.get_subcommands().collect();
+            if subcommands.is_empty() {
+                let has_json = command
+                    .get_arguments()
+                    .any(|arg| arg.get_long() == Some("json"));
+                if !has_json {
+                    lacking.push(path.to_owned());
+                }
+            }
+            for subcommand in subcommands {
+                walk(
+                    subcommand,
+                    &format!("{path} {}", subcommand.get_name()),
+                    lacking,
+                );
+            }
+        }
+        let mut lacking = Vec::new();
+        walk(&Cli::command(), "reprise", &mut lacking);
+        lacking.sort();
+        let mut expected = WITHOUT_JSON.map(str::to_owned);
+        expected.sort();
+        assert_eq!(lacking, expected);
     }
 }

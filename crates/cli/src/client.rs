@@ -5,7 +5,6 @@
 //! takes no credential advice from a server (AP-CARD-06).
 
 mod follow;
-mod sse;
 mod target;
 mod task;
 

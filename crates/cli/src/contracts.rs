@@ -13,6 +13,7 @@ pub(crate) use files::configured;
 use std::path::PathBuf;
 
 use clap::{Args, Subcommand, ValueEnum};
+use domain::Timestamp;
 
 use crate::exit::Exit;
 use crate::output::Output;
@@ -104,9 +105,9 @@ pub(crate) struct BacktestArgs {
     /// Bundles, folders of bundles, exports or data directories
     #[arg(value_name = "RUNS", default_value = "reprise-data")]
     runs: Vec<PathBuf>,
-    /// Only runs that began at this date or later
-    #[arg(long, value_name = "DATE")]
-    since: Option<String>,
+    /// Only runs that began since: 30m, 1h30m, 2d (ago), a day such as 2026-04-25, or a time such as 2026-04-25T12:00:00Z
+    #[arg(long, value_name = "TIME", value_parser = crate::time::since)]
+    since: Option<Timestamp>,
     /// Who calls, a JSON file; a record does not say it
     #[arg(long, value_name = "FILE")]
     principal: Option<PathBuf>,
@@ -131,8 +132,11 @@ pub(crate) struct InitArgs {
     #[arg(value_name = "TOOLS")]
     tools: PathBuf,
     /// Where the draft goes
-    #[arg(long, value_name = "DIR", default_value = "contracts-draft")]
+    #[arg(long, short, value_name = "DIR", default_value = "contracts-draft")]
     output: PathBuf,
+    /// Print JSON
+    #[arg(long)]
+    json: bool,
 }
 
 /// `reprise contracts explain`
@@ -144,6 +148,9 @@ pub(crate) struct ExplainArgs {
     /// Only this call
     #[arg(long, value_name = "ID")]
     call: Option<String>,
+    /// Print JSON
+    #[arg(long)]
+    json: bool,
 }
 
 /// `reprise contracts schema`
@@ -152,6 +159,9 @@ pub(crate) struct SchemaArgs {
     /// Which file
     #[arg(value_name = "FILE")]
     kind: SchemaKind,
+    /// Print JSON, which it is anyway
+    #[arg(long)]
+    json: bool,
 }
 
 /// The files that have a schema.
@@ -171,8 +181,8 @@ pub(crate) fn run(command: Command) -> anyhow::Result<Exit> {
         Command::Backtest(args) => backtest::run(&args),
         Command::Init(args) => draft::run(&args),
         Command::Explain(args) => explain::run(&args),
-        Command::Schema(args) => {
-            let text = match args.kind {
+        Command::Schema(SchemaArgs { kind, json: _ }) => {
+            let text = match kind {
                 SchemaKind::Contract => contracts::CONTRACT_SCHEMA,
                 SchemaKind::Session => contracts::SESSION_SCHEMA,
             };

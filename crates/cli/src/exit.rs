@@ -7,6 +7,7 @@
 //! | 0 | it worked, and the answer is yes |
 //! | 1 | it worked, and the answer is no: a task that failed, a log with problems, and whatever a server refused because it is not there, not allowed or not possible now |
 //! | 2 | wrong usage, or something failed before there was an answer |
+//! | 130 | somebody pressed Ctrl-C, as shells count it: 128 and the number of the signal |
 
 use std::fmt;
 use std::process::ExitCode;
@@ -22,6 +23,8 @@ pub(crate) enum Exit {
     No,
     /// No answer.
     Fault,
+    /// Somebody did not want to wait for an answer.
+    Interrupted,
 }
 
 impl Exit {
@@ -31,6 +34,7 @@ impl Exit {
             Exit::Ok => 0,
             Exit::No => 1,
             Exit::Fault => 2,
+            Exit::Interrupted => 130,
         }
     }
 }

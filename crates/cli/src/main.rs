@@ -8,11 +8,13 @@ mod command;
 mod config;
 mod contracts;
 mod exit;
+mod held;
 mod output;
 mod persona;
 mod receipt;
 mod sidecar;
 mod signing;
+mod time;
 mod vault;
 mod witness;
 
@@ -40,6 +42,7 @@ fn main() -> ExitCode {
         Err(error) => return usage(&error, is_json),
     };
     output::be_quiet(cli.quiet);
+    output::use_colour(cli.color);
     match run(cli.command) {
         Ok(code) => code,
         // Whoever closed the pipe has what he wanted.

@@ -8,7 +8,7 @@ mod pager;
 
 use std::fmt;
 use std::io::{self, IsTerminal, Write};
-use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU8, Ordering};
 
 use indicatif::{ProgressBar, ProgressDrawTarget, ProgressStyle};
 use serde_json::Value;
@@ -39,11 +39,10 @@ pub(crate) enum Paint {
 }
 
 impl Output {
-    /// Standard output, in colour on a terminal unless `NO_COLOR` says otherwise.
+    /// Standard output, in colour where that is wanted.
     pub(crate) fn stdout() -> Self {
-        let refused = std::env::var_os("NO_COLOR").is_some_and(|value| !value.is_empty());
         Self {
-            colour: io::stdout().is_terminal() && !refused,
+            colour: is_coloured(io::stdout().is_terminal()),
             closed: false,
         }
     }
@@ -82,6 +81,14 @@ impl Output {
         self.line(format_args!("{value:#}"))
     }
 
+    /// Writes the ids of a list alone, one per line.
+    pub(crate) fn ids<'a>(&mut self, ids: impl IntoIterator<Item = &'a str>) -> anyhow::Result<()> {
+        for id in ids {
+            self.line(shorten(id, 120))?;
+        }
+        Ok(())
+    }
+
     /// True when text may be coloured.
     pub(crate) fn is_coloured(&self) -> bool {
         self.colour
@@ -106,6 +113,34 @@ impl Output {
         };
         format!("\u{1b}[{code}m{text}\u{1b}[0m")
     }
+}
+
+/// When text is coloured.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq, clap::ValueEnum)]
+pub(crate) enum Colour {
+    // No doc comments: help would show them at length, with every command.
+    #[default]
+    Auto,
+    Always,
+    Never,
+}
+
+/// What `--color` said: a [`Colour`] as a number.
+static COLOUR: AtomicU8 = AtomicU8::new(Colour::Auto as u8);
+
+/// Colours as somebody wants it from now on.
+pub(crate) fn use_colour(colour: Colour) {
+    COLOUR.store(colour as u8, Ordering::Relaxed);
+}
+
+/// True when a stream is written in colour.
+pub(crate) fn is_coloured(is_terminal: bool) -> bool {
+    let chosen = COLOUR.load(Ordering::Relaxed);
+    if chosen == Colour::Auto as u8 {
+        let is_refused = std::env::var_os("NO_COLOR").is_some_and(|value| !value.is_empty());
+        return is_terminal && !is_refused;
+    }
+    chosen == Colour::Always as u8
 }
 
 /// True when only what was asked for is printed.

@@ -12,7 +12,7 @@ use serde_json::Value;
 use crate::args::Connection;
 use crate::client::{Client, Page, Target, Task, Write, fresh_key};
 use crate::exit::{Exit, Problem};
-use crate::output::{Output, Paint, Table, complain, shorten, talk};
+use crate::output::{Output, Paint, Table, complain, is_quiet, shorten, talk};
 
 const EXAMPLE: &str = "\
 A file, here reviewer.yaml; the same members in TOML or JSON are as good:
@@ -72,7 +72,7 @@ pub(crate) struct ApplyArgs {
 #[derive(Debug, Args)]
 pub(crate) struct ListArgs {
     /// Maximum number of personas to list
-    #[arg(long, value_name = "N", default_value_t = 50, value_parser = clap::value_parser!(u32).range(1..=100_000))]
+    #[arg(long, short = 'n', value_name = "N", default_value_t = 50, value_parser = clap::value_parser!(u32).range(1..=100_000))]
     limit: u32,
     /// Print JSON
     #[arg(long)]
@@ -116,6 +116,10 @@ async fn apply(args: ApplyArgs) -> anyhow::Result<Exit> {
     let mut out = Output::stdout();
     if args.json {
         out.json(&made)?;
+        return Ok(Exit::Ok);
+    }
+    if is_quiet() {
+        out.ids([text(&made, "id")])?;
         return Ok(Exit::Ok);
     }
     let name = text(&made, "name");
@@ -210,6 +214,8 @@ async fn list(args: ListArgs) -> anyhow::Result<Exit> {
     let mut out = Output::stdout();
     if args.json {
         out.json(&Value::Array(found))?;
+    } else if is_quiet() {
+        out.ids(found.iter().map(|persona| text(persona, "id")))?;
     } else if found.is_empty() {
         talk("no personas; `reprise persona apply --help` shows how to define one");
     } else {

@@ -16,6 +16,7 @@ mod witnessed;
 use std::path::PathBuf;
 
 use clap::Subcommand;
+use domain::Timestamp;
 use serde_json::{Value, json};
 use store::{Options, SqliteStore};
 
@@ -148,6 +149,9 @@ pub(crate) struct ProofArgs {
     /// Compute the proof from a directory that `reprise log export` wrote
     #[arg(long, value_name = "DIR")]
     bundle: Option<PathBuf>,
+    /// Print JSON, which it is anyway
+    #[arg(long)]
+    json: bool,
     #[command(flatten)]
     connection: Connection,
 }
@@ -192,8 +196,8 @@ pub(crate) struct RevokeArgs {
     /// The key's id
     key: String,
     /// The time from which on nothing that it signed is believed by its date [default: now]
-    #[arg(long, value_name = "TIME")]
-    since: Option<String>,
+    #[arg(long, value_name = "TIME", value_parser = crate::time::since)]
+    since: Option<Timestamp>,
     /// Print JSON
     #[arg(long)]
     json: bool,
@@ -461,12 +465,9 @@ fn hold(data: &std::path::Path) -> Result<SqliteStore, Problem> {
 
 fn revoke(args: &RevokeArgs) -> anyhow::Result<Exit> {
     let data = args.data.data.as_path();
-    let since = match &args.since {
+    let since = match args.since {
         None => jiff::Timestamp::now().as_second(),
-        Some(time) => receipts::seconds_of(time).ok_or_else(|| {
-            let hint = "write it as 2026-11-15T10:00:00Z";
-            Problem::new(format!("`{time}` is not an RFC 3339 time"), hint)
-        })?,
+        Some(time) => time.as_micros().div_euclid(1_000_000),
     };
     let store = hold(data)?;
     let rotated = signing::revoke(data, &store, &args.key, since)?;

@@ -104,10 +104,11 @@ pub(crate) struct Rotated {
 /// # Errors
 /// The file cannot be read, written or understood, or the clock stands before the active key's time.
 pub(crate) fn authority(directory: &Path, log: &str) -> anyhow::Result<Authority> {
-    authority_of(directory, log, None)
+    authority_of(directory, log, None, false)
 }
 
-/// The same for a log whose name the operator chose: it is given to a new log, and must be that of an old one.
+/// The same for a log whose name the operator chose: it is given to a new log, and must be that of an old one. A log that
+/// has heads and no file goes on with a new key, and [`log_rotation`] says so.
 ///
 /// # Errors
 /// As [`authority`]; the name cannot be one, or it is not the log's.
@@ -115,6 +116,7 @@ pub(crate) fn authority_of(
     directory: &Path,
     log: &str,
     origin: Option<&str>,
+    has_heads: bool,
 ) -> anyhow::Result<Authority> {
     if let Some(origin) = origin {
         check_origin(origin)?;
@@ -147,8 +149,10 @@ pub(crate) fn authority_of(
                 issuer,
                 name: None,
                 active: key.key_id.clone(),
+                unlogged: has_heads.then(|| {
+                    json!({"new_key_id": key.key_id, "reason": "the file with the keys before it was not there"})
+                }),
                 keys: vec![key],
-                unlogged: None,
             };
             write(directory, &keys)?;
             keys
@@ -266,6 +270,7 @@ pub(crate) fn rotate_to(
         .into());
     };
     crate::wait(log_rotation(directory, store))?;
+    crate::wait(agree_with_log(directory, store))?;
     keys.unlogged = None;
     let tree = crate::wait(async {
         let tree = store.tree().await;
@@ -373,6 +378,38 @@ pub(crate) async fn log_rotation(directory: &Path, store: &dyn Store) -> anyhow:
     write(directory, &keys)
 }
 
+/// Checks that the keys are those that the newest head of the log was signed with: a file that was put back to an earlier
+/// state knows nothing of what was rotated or revoked since.
+///
+/// # Errors
+/// They are not; the log or the file cannot be read.
+pub(crate) async fn agree_with_log(directory: &Path, store: &dyn Store) -> anyhow::Result<()> {
+    let said = engine::newest_keys(store).await;
+    let said = said.or_hint(
+        "the newest head of the log cannot be read",
+        "run `reprise log verify`",
+    )?;
+    agree(directory, said)
+}
+
+/// The same with what the newest head says.
+///
+/// # Errors
+/// As [`agree_with_log`].
+pub(crate) fn agree(directory: &Path, said: Option<Digest>) -> anyhow::Result<()> {
+    let keys = read(directory)?;
+    let is_unlogged = keys.as_ref().is_some_and(|keys| keys.unlogged.is_some());
+    let own = public_keys(directory)?.map(|keys| keys.state());
+    if is_unlogged || own.is_none() || said.is_none() || said == own {
+        return Ok(());
+    }
+    Err(broken(
+        &path(directory),
+        "its keys are not those that the newest head of this log was signed with; it was put back to an earlier state, \
+         or belongs to another log",
+    ))
+}
+
 /// Says since when a key is not trusted: somebody else may have it. The key in use is rotated first.
 ///
 /// # Errors
@@ -383,6 +420,7 @@ pub(crate) fn revoke(
     key_id: &str,
     since: i64,
 ) -> anyhow::Result<Option<Rotated>> {
+    crate::wait(agree_with_log(directory, store))?;
     let known = read(directory)?;
     let is_active = known.as_ref().is_some_and(|keys| keys.active == key_id);
     let is_known = known.is_some_and(|keys| keys.keys.iter().any(|key| key.key_id == key_id));

@@ -11,7 +11,7 @@ use serde_json::json;
 
 use crate::args::DataArgs;
 use crate::exit::{Exit, OrHint, Problem};
-use crate::output::{Output, Table, complain, talk};
+use crate::output::{Output, Table, complain, is_quiet, talk};
 
 /// The folder of the vault in a data directory, and the id under which the API knows it.
 const FOLDER: &str = "vault";
@@ -175,6 +175,8 @@ fn list(args: &ListArgs) -> anyhow::Result<Exit> {
         let listed = kept.iter();
         let listed = listed.map(|one| json!({"name": one.name, "version": one.version}));
         output.json(&listed.collect())?;
+    } else if is_quiet() {
+        output.ids(kept.iter().map(|one| one.name.as_str()))?;
     } else {
         let mut table = Table::new(&["NAME", "VERSION"]);
         for handle in &kept {

@@ -21,7 +21,7 @@ use serde_json::json;
 use crate::args::DataArgs;
 use crate::command::key::write_secret;
 use crate::exit::{Exit, OrHint, Problem};
-use crate::output::{Output, Table, talk};
+use crate::output::{Output, Table, is_quiet, talk};
 
 /// The file in the data directory.
 const FILE: &str = "witnesses.json";
@@ -61,6 +61,9 @@ pub(crate) struct AddArgs {
     url: String,
     /// Its public key
     vkey: String,
+    /// Print JSON
+    #[arg(long)]
+    json: bool,
     #[command(flatten)]
     data: DataArgs,
 }
@@ -80,6 +83,9 @@ pub(crate) struct ListArgs {
 pub(crate) struct RemoveArgs {
     /// Its name, the first part of its key
     name: String,
+    /// Print JSON
+    #[arg(long)]
+    json: bool,
     #[command(flatten)]
     data: DataArgs,
 }
@@ -145,12 +151,16 @@ fn add(args: &AddArgs) -> anyhow::Result<Exit> {
         let hint = "`reprise witness remove` makes room";
         return Err(Problem::new(format!("there are {WITNESSES_MAX} already"), hint).into());
     }
+    let added = json!({"name": key.name(), "url": witness.url, "vkey": witness.vkey});
     known.push(witness);
     write(data, &known)?;
-    talk(format_args!(
-        "`{}` is asked to sign each new head",
-        key.name()
-    ));
+    match args.json {
+        true => Output::stdout().json(&added)?,
+        false => talk(format_args!(
+            "`{}` is asked to sign each new head",
+            key.name()
+        )),
+    }
     Ok(Exit::Ok)
 }
 
@@ -159,6 +169,14 @@ fn list(args: &ListArgs) -> anyhow::Result<Exit> {
     let mut out = Output::stdout();
     if args.json {
         out.json(&json!(known))?;
+        return Ok(Exit::Ok);
+    }
+    if is_quiet() {
+        let names: Vec<String> = known
+            .iter()
+            .filter_map(|witness| Some(witness.key().ok()?.name().to_owned()))
+            .collect();
+        out.ids(names.iter().map(String::as_str))?;
         return Ok(Exit::Ok);
     }
     let mut table = Table::new(&["NAME", "ADDRESS", "KEY"]);
@@ -190,6 +208,10 @@ fn remove(args: &RemoveArgs) -> anyhow::Result<Exit> {
         return Err(Problem::new(message, hint).answers_no().into());
     }
     write(data, &known)?;
+    match args.json {
+        true => Output::stdout().json(&json!({"name": args.name, "removed": true}))?,
+        false => talk(format_args!("`{}` is not asked any more", args.name)),
+    }
     Ok(Exit::Ok)
 }
 

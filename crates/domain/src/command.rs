@@ -147,6 +147,8 @@ pub struct SealHead {
     pub recovered: Option<Value>,
     /// The statement by which another key took over; this head is the first one that it signed.
     pub rotation: Option<Value>,
+    /// What the signing keys were when it was signed, as a digest: a key file of another state is not this log's newest.
+    pub keys: Option<Digest>,
 }
 
 /// See [`Order::CosignHead`].

@@ -19,8 +19,11 @@ impl Position {
     }
 }
 
-/// What a resource or event belongs to, by the keys of those documents.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Default, Serialize, Deserialize)]
+/// What a resource or event belongs to, by the keys of those documents: any number of them.
+///
+/// The first three are by name because access, sealing and retention go by them. Everything else that something is listed
+/// by is among the further ones: which, says the table of kinds.
+#[derive(Debug, Clone, PartialEq, Eq, Default, Serialize, Deserialize)]
 pub struct Links {
     /// The Workspace's key.
     #[serde(default, skip_serializing_if = "Option::is_none")]
@@ -31,6 +34,20 @@ pub struct Links {
     /// The Task's key.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub task: Option<Position>,
+    /// Further ones, ascending, each once.
+    #[serde(default, skip_serializing_if = "<[_]>::is_empty")]
+    pub further: Box<[Position]>,
+}
+
+impl Links {
+    /// Returns every key.
+    pub fn keys(&self) -> impl Iterator<Item = Position> {
+        let named = [self.workspace, self.session, self.task];
+        named
+            .into_iter()
+            .flatten()
+            .chain(self.further.iter().copied())
+    }
 }
 
 /// A resource as its events left it.

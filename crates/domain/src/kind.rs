@@ -18,7 +18,7 @@ use serde::Deserialize as _;
 use crate::{Event, payload};
 
 macro_rules! kinds {
-    ($($name:ident $text:literal $payload:ident $replay:ident $diff:ident $receipt:ident $recovery:ident $retention:ident $blob:ident;)*) => {
+    ($($name:ident $text:literal $payload:ident $replay:ident $diff:ident $receipt:ident $recovery:ident $retention:ident $blob:ident $link:ident;)*) => {
         /// What an event says happened.
         #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
         pub enum Kind {
@@ -86,6 +86,13 @@ macro_rules! kinds {
             pub const fn named_blob(self) -> NamedBlob {
                 match self {
                     $(Kind::$name => NamedBlob::$blob,)*
+                }
+            }
+
+            /// Returns what such an event belongs to, besides the Workspace, Session and Task of its envelope.
+            pub const fn further_link(self) -> FurtherLink {
+                match self {
+                    $(Kind::$name => FurtherLink::$link,)*
                 }
             }
         }
@@ -272,74 +279,96 @@ impl NamedBlob {
     }
 }
 
+/// What an event belongs to besides what its envelope names. It is listed there too, and so is the resource that it
+/// creates. Nothing is stored in the event for it: links follow from the payload.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum FurtherLink {
+    /// Nothing.
+    None,
+    /// The Task that a replay repeats.
+    ReplaySource,
+}
+
+impl FurtherLink {
+    /// Returns the ids that an event names; none of a header, whose payload is gone, and none that a caller put there.
+    pub fn ids(self, event: &Event) -> impl Iterator<Item = &str> {
+        let payload = (!event.is_substituted()).then_some(&event.payload);
+        let id = payload.and_then(|payload| match self {
+            FurtherLink::None => None,
+            FurtherLink::ReplaySource => payload.get("replay")?.get("source_task_id"),
+        });
+        id.and_then(Value::as_str).into_iter()
+    }
+}
+
 /// An event kind that this program does not know.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 #[error("unknown event kind `{0}`")]
 pub struct UnknownKind(String);
 
 kinds! {
-//  kind                       word                           payload            replay           diff        receipt     recovery  retention  blob
-    UserMessage                "user.message"                 Message            Passive          Message     Digest      Unneeded  Header     None;
-    UserInputSubmitted         "user.input_submitted"         Answered           Decision         Payload     Answer      Unneeded  Header     None;
-    UserToolConfirmation       "user.tool_confirmation"       Answered           Decision         Payload     Answer      Unneeded  Header     None;
-    UserCancelRequested        "user.cancel_requested"        CancelRequested    Passive          Payload     Digest      Unneeded  Header     None;
-    AgentMessage               "agent.message"                Message            CausedByAgent    Message     Digest      Unneeded  Header     None;
-    AgentToolUse               "agent.tool_use"               Open               Caused           Payload     ToolUse     Unneeded  Header     None;
-    AgentToolResult            "agent.tool_result"            Open               Caused           Payload     Digest      Unneeded  Header     None;
-    AgentMemoryRead            "agent.memory_read"            Open               Caused           Payload     Digest      Unneeded  Header     None;
-    TaskSubmitted              "task.submitted"               TaskSubmitted      Lifecycle        Submission  Digest      Unneeded  Header     Request;
-    TaskStarted                "task.started"                 TaskStarted        Lifecycle        Start       Digest      Workflow  Header     None;
-    TaskInputRequired          "task.input_required"          TaskWaits          Lifecycle        Occurrence  Digest      Unneeded  Header     None;
-    TaskAuthRequired           "task.auth_required"           TaskWaits          Lifecycle        Occurrence  Digest      Unneeded  Header     None;
-    TaskCompleted              "task.completed"               TaskEnded          Lifecycle        Occurrence  Digest      Unneeded  Header     None;
-    TaskFailed                 "task.failed"                  TaskEnded          Lifecycle        Occurrence  Failure     Unneeded  Header     None;
-    TaskCanceled               "task.canceled"                TaskEnded          Lifecycle        Occurrence  Digest      Unneeded  Header     None;
-    TaskStatusChanged          "task.status_changed"          StatusChanged      Lifecycle        Occurrence  Digest      Unneeded  Header     None;
-    SessionCreated             "session.created"              SessionCreated     Passive          Payload     Digest      Unneeded  Header     Plan;
-    SessionClosed              "session.closed"               Open               Passive          Payload     Digest      Unneeded  Header     None;
-    SessionMessageAppended     "session.message_appended"     MessageAppended    CausedByAgent    Payload     Digest      Unneeded  Counted    None;
-    SessionTruncated           "session.truncated"            SessionTruncated   Passive          Payload     Digest      Unneeded  Header     None;
-    SessionThreadForked        "session.thread_forked"        SessionForked      Passive          Payload     Digest      Unneeded  Header     None;
-    SessionReplayed            "session.replayed"             Open               Passive          Payload     Digest      Unneeded  Header     None;
-    BranchCreated              "branch.created"               BranchCreated      Passive          Payload     Digest      Unneeded  Header     None;
-    ArtifactCreated            "artifact.created"             ArtifactCreated    CausedByAgent    Artifact    Artifact    Unneeded  Header     Content;
-    ArtifactUpdated            "artifact.updated"             ArtifactUpdated    Passive          Content     Content     Unneeded  Header     Content;
-    ToolApprovalRequired       "tool.approval_required"       Asked              Caused           Payload     Digest      Unneeded  Header     None;
-    ToolApproved               "tool.approved"                Decided            Decision         Payload     Digest      Unneeded  Header     None;
-    ToolDenied                 "tool.denied"                  Decided            CausedOrDecided  Payload     Digest      Unneeded  Header     None;
-    ToolFailed                 "tool.failed"                  Open               Caused           Payload     Digest      Unneeded  Header     None;
-    ReceiptIssued              "receipt.issued"               Receipt            Lifecycle        Occurrence  Digest      Unneeded  Receipt    Receipt;
-    ReceiptVerified            "receipt.verified"             Verified           Lifecycle        Occurrence  Digest      Unneeded  Verdict    None;
-    ReceiptVerificationFailed  "receipt.verification_failed"  Verified           Lifecycle        Occurrence  Digest      Unneeded  Verdict    None;
-    ReplayStarted              "replay.started"               Open               Lifecycle        Occurrence  Digest      Unneeded  Header     None;
-    ReplayEventReplayed        "replay.event_replayed"        Open               Lifecycle        Occurrence  Digest      Unneeded  Header     None;
-    ReplayCompleted            "replay.completed"             Open               Lifecycle        Occurrence  Digest      Unneeded  Header     None;
-    ReplayFailed               "replay.failed"                Open               Lifecycle        Occurrence  Digest      Unneeded  Header     None;
-    WorkspaceCreated           "vendor.workspace_created"     WorkspaceCreated   Passive          Payload     Digest      Unneeded  Header     None;
-    WorkspaceUpdated           "vendor.workspace_updated"     WorkspaceUpdated   Passive          Payload     Digest      Unneeded  Header     None;
-    SessionUpdated             "vendor.session_updated"       SessionUpdated     Passive          Payload     Digest      Unneeded  Header     None;
-    MessageCopied              "vendor.message_copied"        MessageCopied      Passive          Payload     Digest      Unneeded  Header     None;
-    VaultCreated               "vendor.vault_created"         VaultCreated       Passive          Payload     Digest      Unneeded  Header     None;
-    InputRequested             "vendor.input_requested"       Asked              Caused           Payload     Digest      Unneeded  Header     None;
-    RequestWithdrawn           "vendor.request_withdrawn"     Withdrawn          Passive          Payload     Withdrawal  Unneeded  Header     None;
-    OutcomeRecorded            "vendor.outcome_recorded"      OutcomeRecorded    Passive          Outcome     Digest      Unneeded  Header     None;
-    EffectRequested            "vendor.effect_requested"      EffectRequested    Caused           Request     Digest      Intent    Header     None;
-    EffectRecorded             "vendor.effect_recorded"       EffectRecorded     Caused           Result      Effect      Result    Header     None;
-    MessageDelta               "vendor.message_delta"         MessageDelta       Delta            Ignored     Digest      Unneeded  Header     None;
-    CheckpointCreated          "vendor.checkpoint_created"    CheckpointCreated  Caused           Checkpoint  Digest      Unneeded  Header     State;
-    ReceiptChained             "vendor.receipt_chained"       ReceiptChained     Passive          Payload     Digest      Unneeded  Header     None;
-    TrustRecorded              "vendor.trust_recorded"        TrustRecorded      Decision         Decision    Trust       Unneeded  Whole      None;
-    TreeHeadSealed             "vendor.tree_head_sealed"      TreeHeadSealed     Passive          Payload     Digest      Unneeded  Header     None;
-    TreeHeadCosigned           "vendor.tree_head_cosigned"    TreeHeadCosigned   Passive          Payload     Digest      Unneeded  Header     None;
-    TaskImported               "vendor.task_imported"         TaskImported       Passive          Payload     Digest      Unneeded  Header     Bundle;
-    ReceiptImported            "vendor.receipt_imported"      Receipt            Passive          Payload     Digest      Unneeded  Receipt    Receipt;
-    ContractDecided            "vendor.contract_decided"      Open               Caused           Payload     Governance  Unneeded  Header     None;
-    PersonaCreated             "vendor.persona_created"       Persona            Passive          Payload     Digest      Unneeded  Header     None;
-    PersonaUpdated             "vendor.persona_updated"       Persona            Passive          Payload     Digest      Unneeded  Header     None;
-    KeyCreated                 "vendor.key_created"           KeyCreated         Passive          Payload     Digest      Unneeded  Header     None;
-    KeyGranted                 "vendor.key_granted"           KeyGranted         Passive          Payload     Digest      Unneeded  Header     None;
-    KeyRevoked                 "vendor.key_revoked"           KeyRevoked         Passive          Payload     Digest      Unneeded  Header     None;
-    EventLost                  "vendor.event_lost"            Open               Passive          Ignored     Digest      Unneeded  Header     None;
+//  kind                       word                           payload            replay           diff        receipt     recovery  retention  blob     link
+    UserMessage                "user.message"                 Message            Passive          Message     Digest      Unneeded  Header     None     None;
+    UserInputSubmitted         "user.input_submitted"         Answered           Decision         Payload     Answer      Unneeded  Header     None     None;
+    UserToolConfirmation       "user.tool_confirmation"       Answered           Decision         Payload     Answer      Unneeded  Header     None     None;
+    UserCancelRequested        "user.cancel_requested"        CancelRequested    Passive          Payload     Digest      Unneeded  Header     None     None;
+    AgentMessage               "agent.message"                Message            CausedByAgent    Message     Digest      Unneeded  Header     None     None;
+    AgentToolUse               "agent.tool_use"               Open               Caused           Payload     ToolUse     Unneeded  Header     None     None;
+    AgentToolResult            "agent.tool_result"            Open               Caused           Payload     Digest      Unneeded  Header     None     None;
+    AgentMemoryRead            "agent.memory_read"            Open               Caused           Payload     Digest      Unneeded  Header     None     None;
+    TaskSubmitted              "task.submitted"               TaskSubmitted      Lifecycle        Submission  Digest      Unneeded  Header     Request  ReplaySource;
+    TaskStarted                "task.started"                 TaskStarted        Lifecycle        Start       Digest      Workflow  Header     None     None;
+    TaskInputRequired          "task.input_required"          TaskWaits          Lifecycle        Occurrence  Digest      Unneeded  Header     None     None;
+    TaskAuthRequired           "task.auth_required"           TaskWaits          Lifecycle        Occurrence  Digest      Unneeded  Header     None     None;
+    TaskCompleted              "task.completed"               TaskEnded          Lifecycle        Occurrence  Digest      Unneeded  Header     None     None;
+    TaskFailed                 "task.failed"                  TaskEnded          Lifecycle        Occurrence  Failure     Unneeded  Header     None     None;
+    TaskCanceled               "task.canceled"                TaskEnded          Lifecycle        Occurrence  Digest      Unneeded  Header     None     None;
+    TaskStatusChanged          "task.status_changed"          StatusChanged      Lifecycle        Occurrence  Digest      Unneeded  Header     None     None;
+    SessionCreated             "session.created"              SessionCreated     Passive          Payload     Digest      Unneeded  Header     Plan     None;
+    SessionClosed              "session.closed"               Open               Passive          Payload     Digest      Unneeded  Header     None     None;
+    SessionMessageAppended     "session.message_appended"     MessageAppended    CausedByAgent    Payload     Digest      Unneeded  Counted    None     None;
+    SessionTruncated           "session.truncated"            SessionTruncated   Passive          Payload     Digest      Unneeded  Header     None     None;
+    SessionThreadForked        "session.thread_forked"        SessionForked      Passive          Payload     Digest      Unneeded  Header     None     None;
+    SessionReplayed            "session.replayed"             Open               Passive          Payload     Digest      Unneeded  Header     None     None;
+    BranchCreated              "branch.created"               BranchCreated      Passive          Payload     Digest      Unneeded  Header     None     None;
+    ArtifactCreated            "artifact.created"             ArtifactCreated    CausedByAgent    Artifact    Artifact    Unneeded  Header     Content  None;
+    ArtifactUpdated            "artifact.updated"             ArtifactUpdated    Passive          Content     Content     Unneeded  Header     Content  None;
+    ToolApprovalRequired       "tool.approval_required"       Asked              Caused           Payload     Digest      Unneeded  Header     None     None;
+    ToolApproved               "tool.approved"                Decided            Decision         Payload     Digest      Unneeded  Header     None     None;
+    ToolDenied                 "tool.denied"                  Decided            CausedOrDecided  Payload     Digest      Unneeded  Header     None     None;
+    ToolFailed                 "tool.failed"                  Open               Caused           Payload     Digest      Unneeded  Header     None     None;
+    ReceiptIssued              "receipt.issued"               Receipt            Lifecycle        Occurrence  Digest      Unneeded  Receipt    Receipt  None;
+    ReceiptVerified            "receipt.verified"             Verified           Lifecycle        Occurrence  Digest      Unneeded  Verdict    None     None;
+    ReceiptVerificationFailed  "receipt.verification_failed"  Verified           Lifecycle        Occurrence  Digest      Unneeded  Verdict    None     None;
+    ReplayStarted              "replay.started"               Open               Lifecycle        Occurrence  Digest      Unneeded  Header     None     None;
+    ReplayEventReplayed        "replay.event_replayed"        Open               Lifecycle        Occurrence  Digest      Unneeded  Header     None     None;
+    ReplayCompleted            "replay.completed"             Open               Lifecycle        Occurrence  Digest      Unneeded  Header     None     None;
+    ReplayFailed               "replay.failed"                Open               Lifecycle        Occurrence  Digest      Unneeded  Header     None     None;
+    WorkspaceCreated           "vendor.workspace_created"     WorkspaceCreated   Passive          Payload     Digest      Unneeded  Header     None     None;
+    WorkspaceUpdated           "vendor.workspace_updated"     WorkspaceUpdated   Passive          Payload     Digest      Unneeded  Header     None     None;
+    SessionUpdated             "vendor.session_updated"       SessionUpdated     Passive          Payload     Digest      Unneeded  Header     None     None;
+    MessageCopied              "vendor.message_copied"        MessageCopied      Passive          Payload     Digest      Unneeded  Header     None     None;
+    VaultCreated               "vendor.vault_created"         VaultCreated       Passive          Payload     Digest      Unneeded  Header     None     None;
+    InputRequested             "vendor.input_requested"       Asked              Caused           Payload     Digest      Unneeded  Header     None     None;
+    RequestWithdrawn           "vendor.request_withdrawn"     Withdrawn          Passive          Payload     Withdrawal  Unneeded  Header     None     None;
+    OutcomeRecorded            "vendor.outcome_recorded"      OutcomeRecorded    Passive          Outcome     Digest      Unneeded  Header     None     None;
+    EffectRequested            "vendor.effect_requested"      EffectRequested    Caused           Request     Digest      Intent    Header     None     None;
+    EffectRecorded             "vendor.effect_recorded"       EffectRecorded     Caused           Result      Effect      Result    Header     None     None;
+    MessageDelta               "vendor.message_delta"         MessageDelta       Delta            Ignored     Digest      Unneeded  Header     None     None;
+    CheckpointCreated          "vendor.checkpoint_created"    CheckpointCreated  Caused           Checkpoint  Digest      Unneeded  Header     State    None;
+    ReceiptChained             "vendor.receipt_chained"       ReceiptChained     Passive          Payload     Digest      Unneeded  Header     None     None;
+    TrustRecorded              "vendor.trust_recorded"        TrustRecorded      Decision         Decision    Trust       Unneeded  Whole      None     None;
+    TreeHeadSealed             "vendor.tree_head_sealed"      TreeHeadSealed     Passive          Payload     Digest      Unneeded  Header     None     None;
+    TreeHeadCosigned           "vendor.tree_head_cosigned"    TreeHeadCosigned   Passive          Payload     Digest      Unneeded  Header     None     None;
+    TaskImported               "vendor.task_imported"         TaskImported       Passive          Payload     Digest      Unneeded  Header     Bundle   None;
+    ReceiptImported            "vendor.receipt_imported"      Receipt            Passive          Payload     Digest      Unneeded  Receipt    Receipt  None;
+    ContractDecided            "vendor.contract_decided"      Open               Caused           Payload     Governance  Unneeded  Header     None     None;
+    PersonaCreated             "vendor.persona_created"       Persona            Passive          Payload     Digest      Unneeded  Header     None     None;
+    PersonaUpdated             "vendor.persona_updated"       Persona            Passive          Payload     Digest      Unneeded  Header     None     None;
+    KeyCreated                 "vendor.key_created"           KeyCreated         Passive          Payload     Digest      Unneeded  Header     None     None;
+    KeyGranted                 "vendor.key_granted"           KeyGranted         Passive          Payload     Digest      Unneeded  Header     None     None;
+    KeyRevoked                 "vendor.key_revoked"           KeyRevoked         Passive          Payload     Digest      Unneeded  Header     None     None;
+    EventLost                  "vendor.event_lost"            Open               Passive          Ignored     Digest      Unneeded  Header     None     None;
 }
 
 impl fmt::Display for Kind {

@@ -38,7 +38,9 @@ pub use event::{
 };
 pub use governed::*;
 pub use id::*;
-pub use kind::{InDiff, InReceipt, InRecovery, InReplay, Kind, NamedBlob, Retention, UnknownKind};
+pub use kind::{
+    FurtherLink, InDiff, InReceipt, InRecovery, InReplay, Kind, NamedBlob, Retention, UnknownKind,
+};
 pub use lifecycle::{Status, StatusChange};
 pub use part::{
     BLOB_MEMBER, Blob, INLINE_BYTES_MAX, PartError, Role, Visibility, blob_reference, check_parts,
@@ -47,6 +49,6 @@ pub use part::{
 pub use persona::*;
 pub use refusal::Refusal;
 pub use request::*;
-pub use seal::{Scratch, Sealed, seal};
+pub use seal::{Scratch, Sealed, links, seal};
 pub use state::*;
 pub use time::Timestamp;

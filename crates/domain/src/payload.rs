@@ -262,7 +262,7 @@ payloads! {
         ?record: TrustRecord,
     }
     TrustRecord { entry_hash: Digest, }
-    TreeHeadSealed { batch_id: Detail, size: u64, root: Digest, previous_root: Detail, checkpoint: Detail, ?recovered: Detail, ?rotation: Detail, }
+    TreeHeadSealed { batch_id: Detail, size: u64, root: Digest, previous_root: Detail, checkpoint: Detail, ?recovered: Detail, ?rotation: Detail, ?keys: Detail, }
     TreeHeadCosigned { line: Detail, }
     Persona { name: String, version: String, content_sha256: Digest, persona: Detail, metadata: Detail, }
 }

@@ -62,7 +62,7 @@ pub enum Request {
     /// Takes over a finished Task of another log.
     ImportTask {
         /// Its bundle.
-        bundle: Arc<[u8]>,
+        bundle: Arc<Vec<u8>>,
         /// The Workspace to put it into; the local one when none is given.
         workspace_id: Option<WorkspaceId>,
     },

@@ -7,7 +7,8 @@ use std::sync::Arc;
 
 use crate::apply::apply;
 use crate::{
-    Document, Documents, Draft, Event, EventName, ImpossibleEvent, Links, Position, Timestamp,
+    Document, Documents, Draft, Event, EventName, FurtherLink, ImpossibleEvent, Kind, Links,
+    Position, Timestamp,
 };
 
 /// Documents as a turn sees them: what the store held, changed by what the turn has decided so far. Copies share the
@@ -138,7 +139,7 @@ pub fn seal(
             document,
             &event,
             position,
-            belongs_to(scratch, &event, links),
+            belongs_to(scratch, &event, &links),
         )?;
         scratch.insert(document);
         sealed.push(Sealed {
@@ -154,23 +155,32 @@ pub fn seal(
 
 /// Returns what a new resource belongs to: as its event, except that an Artifact registered for a finished
 /// Task belongs to the Task while its event stays outside the sealed log.
-fn belongs_to(scratch: &Scratch, event: &Event, links: Links) -> Links {
+fn belongs_to(scratch: &Scratch, event: &Event, links: &Links) -> Links {
     let task = event.payload.get("task_id").and_then(canon::Value::as_str);
     Links {
         task: links.task.or_else(|| scratch.key(task)),
-        ..links
+        ..links.clone()
     }
 }
 
 fn links_of(scratch: &Scratch, event: &Event, own_key: Position) -> Links {
     // A resource that an event creates is not in the scratch yet: it links to itself by its own key.
-    let key = |id: Option<&str>| match id {
-        Some(id) if *id == *event.resource.id => Some(own_key),
-        id => scratch.key(id),
-    };
+    links(event, |id| match *id == *event.resource.id {
+        true => Some(own_key),
+        false => scratch.key(Some(id)),
+    })
+}
+
+/// Returns what an event belongs to, given the keys of the documents that it names.
+pub fn links(event: &Event, key: impl Fn(&str) -> Option<Position>) -> Links {
+    let further = event.kind().map_or(FurtherLink::None, Kind::further_link);
+    let mut further: Vec<Position> = further.ids(event).filter_map(&key).collect();
+    further.sort_unstable();
+    further.dedup();
     Links {
-        workspace: key(event.workspace_id.as_ref().map(|id| id.as_str())),
-        session: key(event.session_id.as_ref().map(|id| id.as_str())),
-        task: key(event.task_id.as_ref().map(|id| id.as_str())),
+        workspace: event.workspace_id.as_ref().and_then(|id| key(id.as_str())),
+        session: event.session_id.as_ref().and_then(|id| key(id.as_str())),
+        task: event.task_id.as_ref().and_then(|id| key(id.as_str())),
+        further: further.into(),
     }
 }

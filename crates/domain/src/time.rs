@@ -18,9 +18,9 @@ pub struct Timestamp(i64);
 pub struct ParseTimestampError(String);
 
 impl Timestamp {
-    /// The earliest and latest moments with a four-digit year.
+    /// The earliest moment with a four-digit year, and the latest that can be read again at any offset.
     const MIN_US: i64 = -62_167_219_200_000_000;
-    const MAX_US: i64 = 253_402_300_799_999_999;
+    const MAX_US: i64 = 253_402_207_200_999_999;
 
     /// Wraps microseconds since the epoch; values outside years 0 to 9999 are clamped.
     pub fn from_micros(micros: i64) -> Self {

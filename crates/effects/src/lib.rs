@@ -44,6 +44,7 @@ mod prices;
 mod provider;
 mod scrub;
 mod secrets;
+pub mod sse;
 mod tool;
 mod vault;
 

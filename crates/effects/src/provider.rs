@@ -8,7 +8,6 @@ mod completion;
 mod http;
 mod openai;
 mod scripted;
-mod sse;
 
 use std::sync::Arc;
 

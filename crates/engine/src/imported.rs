@@ -77,7 +77,7 @@ impl Engine {
             .map(|(bytes, _)| StoredEvent {
                 // They have a place in another log alone; here they stand where their Task does.
                 position: *key,
-                links,
+                links: links.clone(),
                 resource: *key,
                 bytes: bytes.into(),
             })

@@ -44,7 +44,7 @@ pub use dispatch::{Answer, Idempotency, Settle};
 pub use engine::{Engine, Parts};
 pub use key::change_api_key;
 pub use limits::Limits;
-pub use log_tree::{Beginning, Proof, newest_checkpoint, seal_first};
+pub use log_tree::{Beginning, Proof, newest_checkpoint, newest_keys, seal_first};
 pub use metrics::{Histogram, Metrics};
 pub use offline::Offline;
 pub use proof::{ReceiptForm, VerifyRequest};

@@ -410,6 +410,20 @@ pub async fn newest_checkpoint(store: &dyn Store) -> Result<Option<String>, Refu
     }
 }
 
+/// Returns what the signing keys were when the newest head was signed; none when there is no head, or it does not say.
+///
+/// # Errors
+/// The store failed.
+pub async fn newest_keys(store: &dyn Store) -> Result<Option<Digest>, Refused> {
+    let newest = store.newest(NewestQuery::one(ResourceKind::Batch)).await?;
+    let Some(State::Batch(batch)) = newest.first().map(|document| &document.state) else {
+        return Ok(None);
+    };
+    let payload = crate::view::payload(store, batch.source).await?;
+    let keys = payload.get("keys").and_then(canon::Value::as_str);
+    Ok(keys.and_then(|text| Digest::parse(text).ok()))
+}
+
 async fn checkpoint_in(store: &dyn Store, document: &Document) -> Result<String, Refused> {
     let State::Batch(batch) = &document.state else {
         return Err(Refused::Internal {
@@ -532,6 +546,7 @@ fn head_of(
             Some(Beginning::Rotation(said)) => Some(said),
             Some(Beginning::Recovery(_)) | None => None,
         },
+        keys: Some(authority.keys.state()),
     };
     Ok(Command {
         actor: "system".to_owned(),

@@ -201,7 +201,7 @@ impl EventStream {
         };
         for event in events.iter() {
             let wanted = event.position > self.cursor
-                && self.scopes.iter().any(|scope| scope.contains(event.links));
+                && self.scopes.iter().any(|scope| scope.contains(&event.links));
             if wanted {
                 self.buffer.push_back(event.clone());
                 self.ask_for_end = self.task.is_some();

@@ -236,6 +236,28 @@ impl KeySet {
         Ok(Self { keys })
     }
 
+    /// Returns the digest of which keys there are and how far each counts: it changes when a key is added, ends or is
+    /// revoked. What the log was called when a key ended is left out, because files of before do not say so.
+    pub fn state(&self) -> Digest {
+        let mut text = String::from("reprise-signing-keys-state/1\n");
+        for key in &self.keys {
+            let retired = key.retired.as_ref();
+            let end = retired
+                .and_then(|retired| retired.head)
+                .map(|(size, _)| size);
+            text.push_str(&format!(
+                "{} {} {:?} {:?} {} {end:?} {:?}\n",
+                key.key_id,
+                key.thumbprint(),
+                key.not_before,
+                key.expires,
+                retired.is_some(),
+                key.revoked_at(),
+            ));
+        }
+        sha256(text.as_bytes())
+    }
+
     /// Reads a JSON Web Key Set. Keys of other types are passed over, as RFC 7517 asks.
     ///
     /// # Errors

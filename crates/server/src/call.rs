@@ -24,6 +24,7 @@ use crate::auth::{self, Credential};
 use crate::failure::{Failure, Reply};
 use crate::gate::RequestId;
 use crate::narrow::Narrow;
+use crate::room::Taken;
 use crate::{redact, render};
 
 /// Bytes of a body over its limit that are read and dropped, so that its sender gets to read the answer.
@@ -341,6 +342,18 @@ impl Call {
 
     /// Reads the body as it is.
     pub(crate) async fn bytes(&mut self, bytes_max: usize) -> Result<Bytes, Failure> {
+        self.bytes_in_room(bytes_max, 1)
+            .await
+            .map(|(bytes, _)| bytes)
+    }
+
+    /// Reads the body as it is, and takes room for it and for what is made of it: so many times its length. The room is held
+    /// until the caller gives it back.
+    pub(crate) async fn bytes_in_room(
+        &mut self,
+        bytes_max: usize,
+        times: usize,
+    ) -> Result<(Bytes, Option<Taken>), Failure> {
         let body = self.body.get_mut().unwrap_or_else(PoisonError::into_inner);
         let mut body = std::mem::take(body);
         let too_large = || {
@@ -359,8 +372,10 @@ impl Call {
         let needed = claimed.map_or(bytes_max, |claimed| {
             usize::try_from(claimed).unwrap_or(bytes_max).min(bytes_max)
         });
-        let _room = self.app.room(self.credential, needed).await?;
-        let mut bytes = BytesMut::new();
+        let room = needed.saturating_mul(times);
+        let room = self.app.room(self.credential, room).await?;
+        // What grows as it is filled takes twice its length in the end.
+        let mut bytes = BytesMut::with_capacity(claimed.map_or(0, |_| needed));
         let mut length = 0;
         while let Some(frame) = body.frame().await {
             let frame = frame.map_err(|_| Failure::invalid("", "the body ended early"))?;
@@ -380,7 +395,7 @@ impl Call {
         if length > bytes_max {
             return Err(too_large());
         }
-        Ok(bytes.freeze())
+        Ok((bytes.freeze(), room))
     }
 
     /// Answers with bytes that are in memory, and takes room for them until they are sent.

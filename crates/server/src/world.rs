@@ -28,7 +28,7 @@ pub struct RandomIds;
 
 impl Ids for RandomIds {
     fn body(&self) -> String {
-        uuid::Uuid::now_v7().simple().to_string()
+        body_at(SystemTime::now())
     }
 
     fn salt(&self) -> String {
@@ -40,6 +40,15 @@ impl Ids for RandomIds {
         getrandom::fill(&mut bytes).expect("the operating system gives random bytes");
         format!("{:032x}", u128::from_be_bytes(bytes))
     }
+}
+
+/// Returns a body of an id. The library panics before 1970: then ids do not ascend, and are as distinct as ever.
+fn body_at(now: SystemTime) -> String {
+    let id = match now < UNIX_EPOCH {
+        true => uuid::Uuid::new_v7(uuid::Timestamp::from_unix(uuid::NoContext, 0, 0)),
+        false => uuid::Uuid::now_v7(),
+    };
+    id.simple().to_string()
 }
 
 /// Tasks of the running tokio runtime.
@@ -67,5 +76,12 @@ mod tests {
         assert!(bodies[0].bytes().all(|byte| byte.is_ascii_hexdigit()));
         assert_ne!(RandomIds.salt(), RandomIds.salt());
         assert!(SystemClock.now() > Timestamp::parse("2026-01-01T00:00:00Z").unwrap());
+    }
+
+    #[test]
+    fn f15_a_clock_before_1970_makes_ids_all_the_same() {
+        let before = UNIX_EPOCH - Duration::from_secs(1);
+        assert_ne!(body_at(before), body_at(before));
+        assert_eq!(body_at(before).len(), RandomIds.body().len());
     }
 }

@@ -13,13 +13,13 @@ use engine::port::{StoreFault, StoredEvent, Tree};
 use rusqlite::{Connection, OptionalExtension};
 
 use crate::blob;
-use crate::blocks::{Blocks, Damage};
+use crate::block::Block;
 use crate::directory::{self, OpenError};
 use crate::fault::fault;
 use crate::loss::Loss;
 use crate::row::{DocumentRow, sql};
-use crate::rows::Table;
 use crate::schema;
+use crate::table::Table;
 use crate::tree;
 use crate::view::View;
 
@@ -53,9 +53,9 @@ impl AuditError {
     }
 }
 
-/// Events that cannot be read: they are stored together, and that is damaged, or they are stored by what is.
+/// Events that cannot be read: they are stored together, and that is damaged.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
-#[error("events {} to {} cannot be read: their block is damaged, or one that it continues ({problem})", first.0, last.0)]
+#[error("events {} to {} cannot be read: their block is damaged ({problem})", first.0, last.0)]
 pub struct DamagedBlock {
     /// The position of the first.
     pub first: Position,
@@ -81,13 +81,13 @@ impl Audit {
     /// There is no log, a newer program wrote it, or the disk fails.
     pub fn open(directory: &Path) -> Result<Self, AuditError> {
         let view = View::open(directory)?;
-        let connection = &view.blocks;
+        let connection = &view.connection;
         let meta = schema::meta(directory, connection)?;
         let head = match Table::Events.holding(connection, u64::MAX)? {
             None => Position::START,
             Some(first) => {
-                let block = connection.read(Table::Events, first)?;
-                let block = block.and_then(Result::ok).unwrap_or_default();
+                let block = Table::Events.bytes(connection, first)?.unwrap_or_default();
+                let block = Block::decode(Position(first), &block).unwrap_or_default();
                 match block.events.last() {
                     Some(last) => last.position,
                     // A damaged block tells its place and not its length; the document that its last event changed does.
@@ -107,8 +107,8 @@ impl Audit {
         })
     }
 
-    pub(crate) fn connection(&self) -> &Blocks {
-        &self.view.blocks
+    pub(crate) fn connection(&self) -> &Connection {
+        &self.view.connection
     }
 
     /// Returns what the log has lost, as far as it can be read nevertheless.
@@ -158,30 +158,20 @@ impl Audit {
         let next = after.plus(1);
         let start = Table::Events.holding(self.connection(), next.0)?;
         let mut found: Vec<Result<StoredEvent, DamagedBlock>> = Vec::new();
-        // The block that is damaged when the last one cannot be read.
-        let mut cause = 0;
         let add = |first: Position, bytes: &[u8]| -> Result<bool, AuditError> {
-            let block = self.connection().decode(Table::Events, first.0, bytes)?;
-            // What is lost reaches to the block that follows, and on over those that are lost for the same reason.
-            let lost = found.last_mut().and_then(|last| last.as_mut().err());
-            match (&block, lost) {
-                (Err(Damage::Before(before)), Some(_)) if *before == cause => return Ok(true),
-                (_, Some(lost)) => lost.last = Position(first.0 - 1),
-                (_, None) => {}
+            // What is lost reaches to the block that follows.
+            if let Some(Err(lost)) = found.last_mut() {
+                lost.last = Position(first.0.saturating_sub(1));
             }
-            cause = match &block {
-                Err(Damage::Before(before)) => *before,
-                _ => first.0,
-            };
-            match block {
+            match Block::decode(first, bytes) {
                 Ok(block) => {
                     let events = block.events.into_iter();
                     found.extend(events.filter(|event| event.position >= next).map(Ok));
                 }
-                Err(damage) if first >= next => found.push(Err(DamagedBlock {
+                Err(problem) if first >= next => found.push(Err(DamagedBlock {
                     first,
                     last: self.head,
-                    problem: damage.to_string(),
+                    problem,
                 })),
                 Err(_) => {}
             }

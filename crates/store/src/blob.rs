@@ -10,8 +10,8 @@ use std::sync::{Mutex, PoisonError};
 use canon::{Digest, sha256};
 use domain::Blob;
 use engine::port::StoreFault;
+use rusqlite::Connection;
 
-use crate::blocks::Blocks;
 use crate::directory::{blobs, make_private, sync_directory, write_durably};
 use crate::fault::file_fault;
 use crate::read;
@@ -82,7 +82,7 @@ fn put_file(
 /// Reads a part of a blob, unchecked.
 pub(crate) fn piece(
     directory: &Path,
-    blocks: &Blocks,
+    blocks: &Connection,
     digest: &Digest,
     offset: u64,
     bytes_max: usize,
@@ -111,7 +111,7 @@ pub(crate) fn piece(
 /// Reads a blob and checks it.
 pub(crate) fn find(
     directory: &Path,
-    blocks: &Blocks,
+    blocks: &Connection,
     digest: &Digest,
 ) -> Result<Option<Vec<u8>>, StoreFault> {
     let Some(bytes) = find_unchecked(directory, blocks, digest)? else {
@@ -127,7 +127,7 @@ pub(crate) fn find(
 
 pub(crate) fn find_unchecked(
     directory: &Path,
-    blocks: &Blocks,
+    blocks: &Connection,
     digest: &Digest,
 ) -> Result<Option<Vec<u8>>, StoreFault> {
     if let Some(bytes) = read::blob(blocks, digest)? {

@@ -2,19 +2,22 @@
 //!
 //! What a commit writes repeats itself: envelopes differ in little, and an answer stands in the effect that gave it and
 //! in the message that shows it. Together they cost little more than what is new. A block holds nothing of another
-//! commit and can be written again in its own place with some of its content gone. How content is stored says `chain`.
+//! commit and can be written again in its own place with some of its content gone. It is stored as one frame.
 //!
 //! ```text
-//! events, blobs, per event: length, resource, workspace, session, task; per blob: length; bytes …
+//! events, blobs, per event: length, resource, workspace, session, task, further links, each; per blob: length; bytes …
 //! ```
 //!
 //! Numbers are of seven bits a byte, lowest first. A resource is its distance from the event's position; a link is
-//! one more than that, or zero for none.
+//! one more than that, or zero for none. Up to format 3 there were no further links, and no number of them.
 
+use std::collections::BTreeSet;
 use std::sync::Arc;
 
 use domain::{Links, Position};
 use engine::port::StoredEvent;
+
+use crate::codec;
 
 /// How much content shares a block. Reading one event decompresses its block.
 const CONTENT_BYTES_MAX: usize = 64 * 1024;
@@ -55,11 +58,10 @@ impl Block {
         blocks
     }
 
-    /// Returns the Task that all of its events belong to.
-    pub(crate) fn task(&self) -> Option<Position> {
-        let task = self.events.first()?.links.task;
-        let mut events = self.events.iter();
-        task.filter(|_| events.all(|event| event.links.task == task))
+    /// Returns what its events belong to, each once.
+    pub(crate) fn links(&self) -> BTreeSet<Position> {
+        let events = self.events.iter();
+        events.flat_map(|event| event.links.keys()).collect()
     }
 
     /// Returns the content.
@@ -77,6 +79,10 @@ impl Block {
             put(&mut content, link(event.links.workspace));
             put(&mut content, link(event.links.session));
             put(&mut content, link(event.links.task));
+            put(&mut content, event.links.further.len() as u64);
+            for further in &event.links.further {
+                put(&mut content, link(Some(*further)));
+            }
         }
         for blob in &self.blobs {
             put(&mut content, blob.len() as u64);
@@ -90,8 +96,15 @@ impl Block {
         content
     }
 
+    /// Reads the stored bytes of the block whose first event has a position, or says what is wrong with them.
+    pub(crate) fn decode(first: Position, stored: &[u8]) -> Result<Self, String> {
+        let content = codec::decompress(stored)?;
+        Self::read(first, &content, Shape::Now)
+            .ok_or_else(|| "its lengths do not fit its content".to_owned())
+    }
+
     /// Reads the content of the block whose first event has a position; none when its lengths do not fit.
-    pub(crate) fn read(first: Position, content: &[u8]) -> Option<Self> {
+    pub(crate) fn read(first: Position, content: &[u8], shape: Shape) -> Option<Self> {
         let mut rest = content;
         let events = number(&mut rest)?;
         let blobs = number(&mut rest)?;
@@ -104,11 +117,20 @@ impl Block {
                 let to = position.wrapping_sub(distance.wrapping_sub(1));
                 Some((distance > 0).then_some(Position(to)))
             };
-            let links = Links {
+            let mut links = Links {
                 workspace: link()?,
                 session: link()?,
                 task: link()?,
+                further: Box::default(),
             };
+            if shape == Shape::Now {
+                let mut further = Vec::new();
+                for _ in 0..number(&mut rest)? {
+                    let distance = number(&mut rest)?.checked_sub(1)?;
+                    further.push(Position(position.wrapping_sub(distance)));
+                }
+                links.further = further.into();
+            }
             heads.push((Position(position), resource, links, len));
         }
         let mut lens = Vec::new();
@@ -130,6 +152,15 @@ impl Block {
         }
         rest.is_empty().then_some(block)
     }
+}
+
+/// How the content of a block is written.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Shape {
+    /// As this program writes it.
+    Now,
+    /// As formats 2 and 3 did.
+    Before4,
 }
 
 fn take<'a>(rest: &mut &'a [u8], len: u64) -> Option<&'a [u8]> {
@@ -164,8 +195,10 @@ mod tests {
     use super::*;
     use proptest::prelude::*;
 
-    fn event(position: u64, resource: u64, links: [Option<u64>; 3], bytes: &[u8]) -> StoredEvent {
-        let [workspace, session, task] = links.map(|link| link.map(Position));
+    type AnyLinks = ([Option<u64>; 3], Vec<u64>);
+
+    fn event(position: u64, resource: u64, links: &AnyLinks, bytes: &[u8]) -> StoredEvent {
+        let [workspace, session, task] = links.0.map(|link| link.map(Position));
         StoredEvent {
             position: Position(position),
             resource: Position(resource),
@@ -173,6 +206,7 @@ mod tests {
                 workspace,
                 session,
                 task,
+                further: links.1.iter().copied().map(Position).collect(),
             },
             bytes: bytes.into(),
         }
@@ -183,33 +217,36 @@ mod tests {
         fn blocks_come_back(
             first in 1..u64::MAX / 2,
             events in proptest::collection::vec(
-                (any::<u64>(), any::<[Option<u64>; 3]>(), proptest::collection::vec(any::<u8>(), 0..200)),
+                (any::<u64>(), any::<AnyLinks>(), proptest::collection::vec(any::<u8>(), 0..200)),
                 0..20,
             ),
             blobs in proptest::collection::vec(proptest::collection::vec(any::<u8>(), 0..200), 0..5),
         ) {
             let events = events.iter().zip(first..);
-            let events = events.map(|((resource, links, bytes), at)| event(at, *resource, *links, bytes));
+            let events = events.map(|((resource, links, bytes), at)| event(at, *resource, links, bytes));
             // A link to 2^64 - 1 from position 0 cannot be told from none; there is no such position.
             let block = Block { events: events.collect(), blobs };
             prop_assume!(block.events.iter().all(|event| {
-                let links = [event.links.workspace, event.links.session, event.links.task];
-                links.iter().flatten().all(|link| event.position.0.wrapping_sub(link.0) != u64::MAX)
+                event.links.keys().all(|link| event.position.0.wrapping_sub(link.0) != u64::MAX)
             }));
-            prop_assert_eq!(Block::read(Position(first), &block.content()).unwrap(), block);
+            let stored = codec::compress(&block.content()).unwrap();
+            prop_assert_eq!(Block::decode(Position(first), &stored).unwrap(), block);
         }
 
         #[test]
         fn content_that_is_no_block_is_refused(content in proptest::collection::vec(any::<u8>(), 0..60)) {
             // Whatever it makes of it, it does not panic or take more than there is.
-            let _ = Block::read(Position(1), &content);
+            let _ = Block::read(Position(1), &content, Shape::Now);
+            let _ = Block::read(Position(1), &content, Shape::Before4);
         }
     }
 
     #[test]
     fn a_commit_is_divided_by_size_and_every_item_is_in_one_block() {
         let big = vec![7; 40 * 1024];
-        let events: Vec<StoredEvent> = (1..=3).map(|at| event(at, at, [None; 3], &big)).collect();
+        let events: Vec<StoredEvent> = (1..=3)
+            .map(|at| event(at, at, &Default::default(), &big))
+            .collect();
         let huge = vec![8; CONTENT_BYTES_MAX * 2];
         let blocks = Block::divide(&events, vec![vec![1; 10], huge.clone(), vec![2; 10]]);
         let shape: Vec<_> = blocks

@@ -15,15 +15,16 @@ use crate::loss::Loss;
 ///
 /// 1: the first, never released. Each event was a row of its own.
 /// 2: events of a commit and its small blobs are compressed together, with dictionary 1.
-/// 3: a block may continue an earlier one of its Task. What 2 wrote reads the same, so that a directory of format 2 is
-///    read as it is and becomes one of format 3 when it is opened for writing.
-pub const FORMAT_VERSION: u32 = 3;
+/// 3: a block could continue an earlier one of its Task.
+/// 4: each block stands alone, in a row of its own, and an event has any number of links. What 2 and 3 wrote is brought
+///    forward (`migrate`).
+pub const FORMAT_VERSION: u32 = 4;
 
-/// The oldest version that this program reads.
+/// The oldest version that can be brought forward.
 const FORMAT_OLDEST: u32 = 2;
 
 const LOCK: &str = "lock";
-const FORMAT: &str = "format";
+pub(crate) const FORMAT: &str = "format";
 const DATABASE: &str = "reprise.db";
 const BLOBS: &str = "blobs";
 
@@ -54,6 +55,20 @@ pub enum OpenError {
         directory: PathBuf,
         /// Its format.
         found: u32,
+    },
+    /// An older program wrote it, and this one can bring it forward.
+    #[error("data directory `{}` has an older format than {FORMAT_VERSION}", directory.display())]
+    NotMigrated {
+        /// The directory.
+        directory: PathBuf,
+    },
+    /// The tables of the database are of a version that this program does not know.
+    #[error("the database in `{}` has tables of version {found}, which this program does not know", directory.display())]
+    OtherTables {
+        /// The directory.
+        directory: PathBuf,
+        /// Their version.
+        found: i64,
     },
     /// There is no log here.
     #[error("`{}` is not a data directory", directory.display())]
@@ -110,6 +125,12 @@ impl OpenError {
             }
             OpenError::OlderFormat { .. } => {
                 "it was never released: keep what you need with the `reprise log export` of the program that wrote it, then name a new directory"
+            }
+            OpenError::NotMigrated { .. } => {
+                "`reprise log migrate` brings it forward and keeps it as it was in a backup; `reprise serve` does the same when it starts"
+            }
+            OpenError::OtherTables { .. } => {
+                "run the newer program that wrote it; an older one would damage it"
             }
             OpenError::NoLog { .. } => {
                 "name the directory that `reprise serve` uses; it makes one at its first start"

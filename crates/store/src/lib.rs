@@ -13,10 +13,9 @@
 //! event means, except the offline checks, which fold events as the engine does.
 
 mod audit;
+mod backup;
 mod blob;
 mod block;
-mod blocks;
-mod chain;
 mod checkpoint;
 mod codec;
 mod directory;
@@ -25,15 +24,18 @@ mod fault;
 mod fold;
 mod incoming;
 mod kept;
+mod legacy;
 mod loss;
+mod migrate;
+mod projection;
 mod prune;
 mod read;
 mod rebuild;
 mod repair;
 mod row;
-mod rows;
 mod schema;
 mod sqlite;
+mod table;
 #[cfg(any(test, feature = "test-util"))]
 pub mod tamper;
 mod threads;
@@ -49,8 +51,9 @@ pub use export::{Content, Evidence, Exported, SealManifest, export};
 pub use fold::{Problem, What};
 pub use kept::Kept;
 pub use loss::Loss;
+pub use migrate::{Migrated, Migration, migrate};
 pub use prune::{PruneProgress, Pruned, prunable, prune, sweep};
-pub use rebuild::{Rebuilt, rebuild};
+pub use rebuild::{Rebuilt, rebuild, rebuild_and_write};
 pub use repair::{Repair, Unreadable, repair, repairable};
 pub use row::{DocumentRow, document_bytes};
 pub use sqlite::{Lost, Options, SqliteStore};

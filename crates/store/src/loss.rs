@@ -12,7 +12,6 @@ use domain::{Event, Position};
 use engine::port::Scope;
 use rusqlite::Connection;
 
-use crate::blocks::Blocks;
 use crate::directory::{self, OpenError};
 use crate::kept::{self, Kept};
 use crate::read;
@@ -104,7 +103,7 @@ pub(crate) fn of_files(
 }
 
 /// Looks whether a log reaches as far as it did. What cannot be read is not judged here.
-pub(crate) fn of_log(blocks: &Blocks, kept: &Kept) -> Option<Loss> {
+pub(crate) fn of_log(blocks: &Connection, kept: &Kept) -> Option<Loss> {
     let found = match has_tables(blocks) {
         true => read::last_event(blocks, Scope::All).ok()?,
         false => None,

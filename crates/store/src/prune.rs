@@ -21,13 +21,12 @@ use rusqlite::{Connection, TransactionBehavior};
 use sha2::{Digest as _, Sha256};
 
 use crate::audit::AuditError;
-use crate::blocks::Blocks;
 use crate::directory::{self, OpenError};
 use crate::fault::fault;
 use crate::row::sql;
-use crate::rows::Table;
 use crate::schema::{self, Role};
-use crate::{blob, kept, loss, read};
+use crate::table::Table;
+use crate::{blob, kept, loss, migrate, read};
 
 /// How many rows are read at a time.
 const CHUNK: usize = 512;
@@ -83,19 +82,19 @@ pub fn prune(
 }
 
 /// Takes a directory to remove things from it.
-pub(crate) fn claimed(directory: &Path) -> Result<(directory::Lock, Blocks), AuditError> {
+pub(crate) fn claimed(directory: &Path) -> Result<(directory::Lock, Connection), AuditError> {
     directory::check(directory)?;
     let lock = directory::claim(directory)?;
     let kept = kept::read(directory)?;
     loss::of_files(directory, kept.as_ref())?
         .1
         .map_or(Ok(()), |loss| Err(OpenError::lost(directory, loss)))?;
+    migrate::bring_forward(directory, kept.as_ref(), &mut |_| {})?;
     directory::adopt(directory)?;
     let open = |error: rusqlite::Error| OpenError::fault(directory, error);
     let mut connection =
         schema::connect(directory, Role::Writer { full_sync: true }).map_err(open)?;
     schema::prepare(directory, &mut connection)?;
-    let connection = Blocks::new(connection);
     // What is removed must not be found in free pages either.
     let set =
         |name: &str, value: u32| connection.pragma_update_and_check(None, name, value, |_| Ok(()));
@@ -106,7 +105,7 @@ pub(crate) fn claimed(directory: &Path) -> Result<(directory::Lock, Blocks), Aud
 }
 
 /// Moves what was done into the database file.
-pub(crate) fn closed(connection: &Blocks) -> Result<(), AuditError> {
+pub(crate) fn closed(connection: &Connection) -> Result<(), AuditError> {
     let truncate = "PRAGMA wal_checkpoint(TRUNCATE)";
     connection
         .query_row(truncate, [], |_| Ok(()))
@@ -145,8 +144,8 @@ pub fn prunable(
     directory::check(directory)?;
     let connection = schema::connect(directory, Role::Reader)
         .map_err(|error| OpenError::fault(directory, error))?;
+    schema::check_version(directory, &connection)?;
     connection.execute_batch("BEGIN").map_err(fault)?;
-    let connection = Blocks::new(connection);
     let mut prune = Prune {
         directory,
         connection: &connection,
@@ -178,7 +177,7 @@ fn stays(event: &Event) -> bool {
 
 struct Prune<'a> {
     directory: &'a Path,
-    connection: &'a Blocks,
+    connection: &'a Connection,
     pruned: Pruned,
 }
 
@@ -331,26 +330,20 @@ impl Prune<'_> {
                 .prepare_cached("SELECT first FROM event_links WHERE link = ?1 ORDER BY first")?
                 .query_map([sql(task.0)], |row| row.get(0))?
                 .collect::<rusqlite::Result<_>>()?;
-            // Blocks are written again chain by chain, which need not be their order: the order is the headers'.
             let mut headers = Headers::default();
-            for first in &blocks {
-                let block = self.connection.sound(Table::Events, *first);
-                for stored in block.map_err(inside)?.events {
-                    if let Some(header) = header_of(&stored, task).map_err(inside)? {
-                        headers.add(&header);
-                        done.bytes += less(&stored.bytes, &header);
+            for first in blocks {
+                let reduced = Table::Events.change(connection, first, |block| {
+                    for stored in &mut block.events {
+                        if let Some(header) = header_of(stored, task)? {
+                            headers.add(&header);
+                            done.bytes += less(&stored.bytes, &header);
+                            stored.bytes = header.into();
+                        }
                     }
-                }
+                    Ok(())
+                });
+                reduced.map_err(inside)?;
             }
-            let reduced = self.connection.rewrite(Table::Events, blocks, |_, block| {
-                for stored in &mut block.events {
-                    if let Some(header) = header_of(stored, task)? {
-                        stored.bytes = header.into();
-                    }
-                }
-                Ok(())
-            });
-            reduced.map_err(inside)?;
             done.events = headers.count;
             let insert = "INSERT INTO pruned(task, events, headers) VALUES (?1, ?2, ?3)";
             connection
@@ -402,19 +395,20 @@ impl Prune<'_> {
                         .execute([digest.as_bytes()])?;
                 }
                 for (table, places) in [(Table::Events, in_events), (Table::Packs, in_packs)] {
-                    let numbers: Vec<u64> = places.keys().copied().collect();
-                    let swept = self.connection.rewrite(table, numbers, |number, block| {
-                        for place in places.get(&number).into_iter().flatten() {
-                            // The others keep their numbers.
-                            if let Some(content) = block.blobs.get_mut(*place) {
-                                done.blobs += 1;
-                                done.bytes += content.len() as u64;
-                                *content = Vec::new();
+                    for (number, places) in places {
+                        let swept = table.change(connection, number, |block| {
+                            for place in places {
+                                // The others keep their numbers.
+                                if let Some(content) = block.blobs.get_mut(place) {
+                                    done.blobs += 1;
+                                    done.bytes += content.len() as u64;
+                                    *content = Vec::new();
+                                }
                             }
-                        }
-                        Ok(())
-                    });
-                    swept.map_err(inside)?;
+                            Ok(())
+                        });
+                        swept.map_err(inside)?;
+                    }
                 }
                 Ok(())
             })?;

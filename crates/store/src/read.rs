@@ -10,11 +10,9 @@ use engine::port::{
 use rusqlite::{Connection, OptionalExtension, Row, params_from_iter};
 
 use crate::block::Block;
-use crate::blocks::{Blocks, Damage};
 use crate::fault::fault;
 use crate::row::{DocumentRow, id_bytes, sql};
-use crate::rows::Table;
-use crate::schema;
+use crate::table::Table;
 
 /// Reads several things as of one commit, or as of the transaction under way.
 fn snapshot<T>(
@@ -69,6 +67,9 @@ pub(crate) fn newest(
 }
 
 fn newest_query(kind: ResourceKind, scope: Scope) -> String {
+    if let Scope::Linked(_) = scope {
+        return linked_query("<", "", "DESC");
+    }
     let (index, filter) = indexed(kind, scope);
     format!(
         "SELECT {} FROM documents {index} \
@@ -112,23 +113,35 @@ fn select_documents(
 }
 
 fn list_query(query: ListQuery) -> String {
+    let open = if query.open_only { " AND open = 1" } else { "" };
+    if let Scope::Linked(_) = query.scope {
+        return linked_query(">", open, "");
+    }
     let (index, filter) = match query.open_only {
         true => {
             let index = match query.scope {
-                Scope::All => "documents_open",
                 Scope::Workspace(_) => "documents_workspace_open",
                 Scope::Session(_) => "documents_session_open",
                 // What belongs to one Task is little.
                 Scope::Task(_) => "documents_task",
+                Scope::All | Scope::Linked(_) => "documents_open",
             };
-            let filter = format!(" AND open = 1{}", in_scope(query.scope));
-            (format!("INDEXED BY {index}"), filter)
+            (format!("INDEXED BY {index}"), in_scope(query.scope))
         }
         false => indexed(query.kind, query.scope),
     };
     format!(
         "SELECT {} FROM documents {index} \
-         WHERE kind = ?1 AND key > ?2{filter} ORDER BY key LIMIT ?3",
+         WHERE kind = ?1 AND key > ?2{open}{filter} ORDER BY key LIMIT ?3",
+        DocumentRow::COLUMNS
+    )
+}
+
+/// Walks the documents that are linked to one, from a key on or backwards from it.
+fn linked_query(beyond: &str, filter: &str, order: &str) -> String {
+    format!(
+        "SELECT {} FROM (SELECT key AS linked FROM document_links WHERE link = ?4 AND kind = ?1 AND key {beyond} ?2) \
+         CROSS JOIN documents ON key = linked{filter} ORDER BY linked {order} LIMIT ?3",
         DocumentRow::COLUMNS
     )
 }
@@ -156,7 +169,7 @@ fn in_scope(scope: Scope) -> String {
 
 fn scope_column(scope: Scope) -> Option<&'static str> {
     match scope {
-        Scope::All => None,
+        Scope::All | Scope::Linked(_) => None,
         Scope::Workspace(_) => Some("workspace"),
         Scope::Session(_) => Some("session"),
         Scope::Task(_) => Some("task"),
@@ -166,25 +179,29 @@ fn scope_column(scope: Scope) -> Option<&'static str> {
 fn scope_key(scope: Scope) -> Option<i64> {
     match scope {
         Scope::All => None,
-        Scope::Workspace(key) | Scope::Session(key) | Scope::Task(key) => Some(sql(key.0)),
+        Scope::Workspace(key) | Scope::Session(key) | Scope::Task(key) | Scope::Linked(key) => {
+            Some(sql(key.0))
+        }
     }
 }
 
 /// Finds the blocks with events of a link, from the one on that may hold a position.
 const LINKED: &str = "SELECT first FROM event_links WHERE link = ?1 AND first >= \
      ifnull((SELECT max(first) FROM event_links WHERE link = ?1 AND first <= ?2), 0) ORDER BY first";
-const LAST_LINKED: &str =
-    "SELECT first FROM event_links WHERE link = ?1 ORDER BY first DESC LIMIT 1";
+const LAST_LINKED: &str = "SELECT first FROM event_links WHERE link = ?1 ORDER BY first DESC";
 
-pub(crate) fn events(blocks: &Blocks, query: ReadEvents) -> Result<Vec<StoredEvent>, StoreFault> {
+pub(crate) fn events(
+    blocks: &Connection,
+    query: ReadEvents,
+) -> Result<Vec<StoredEvent>, StoreFault> {
     snapshot(blocks, |connection| {
         let next = query.after.0.saturating_add(1);
         let mut found = Vec::new();
         // False when there are enough.
         let mut add = |first: Position, bytes: &[u8]| -> Result<bool, StoreFault> {
-            let events = decode(blocks, first, bytes)?.events.into_iter();
+            let events = decode(first, bytes)?.events.into_iter();
             let fitting = events
-                .filter(|event| event.position.0 >= next && query.scope.contains(event.links));
+                .filter(|event| event.position.0 >= next && query.scope.contains(&event.links));
             found.extend(fitting.take(query.limit - found.len()));
             Ok(found.len() < query.limit)
         };
@@ -206,7 +223,7 @@ pub(crate) fn events(blocks: &Blocks, query: ReadEvents) -> Result<Vec<StoredEve
 }
 
 pub(crate) fn events_at(
-    blocks: &Blocks,
+    blocks: &Connection,
     positions: &[Position],
 ) -> Result<Vec<Option<StoredEvent>>, StoreFault> {
     snapshot(blocks, |connection| {
@@ -217,7 +234,7 @@ pub(crate) fn events_at(
             if event_in(&block, *position).is_none()
                 && let Some((first, bytes)) = Table::Events.held(connection, position.0)?
             {
-                block = decode(blocks, Position(first), &bytes)?;
+                block = decode(Position(first), &bytes)?;
             }
             found.push(event_in(&block, *position).cloned());
         }
@@ -230,22 +247,31 @@ fn event_in(block: &Block, position: Position) -> Option<&StoredEvent> {
     block.events.get(usize::try_from(offset).ok()?)
 }
 
-pub(crate) fn last_event(blocks: &Blocks, scope: Scope) -> Result<Option<Position>, StoreFault> {
-    snapshot(blocks, |connection| {
-        let first = match scope_key(scope) {
-            None => Table::Events.holding(connection, u64::MAX)?,
-            Some(link) => connection
-                .prepare_cached(LAST_LINKED)
-                .and_then(|mut select| select.query_row([link], |row| row.get(0)).optional())
-                .map_err(fault)?,
+pub(crate) fn last_event(
+    connection: &Connection,
+    scope: Scope,
+) -> Result<Option<Position>, StoreFault> {
+    snapshot(connection, |connection| {
+        let last_in = |first: u64, bytes: &[u8]| -> Result<Option<Position>, StoreFault> {
+            let events = decode(Position(first), bytes)?.events;
+            let mut fitting = events.iter().rev();
+            let last = fitting.find(|event| scope.contains(&event.links));
+            Ok(last.map(|event| event.position))
         };
-        let Some(first) = first else { return Ok(None) };
-        let block = decode(blocks, Position(first), &block_bytes(connection, first)?)?;
-        let events = block.events.iter().rev();
-        Ok(events
-            .filter(|event| scope.contains(event.links))
-            .map(|event| event.position)
-            .next())
+        let Some(link) = scope_key(scope) else {
+            let last = Table::Events.held(connection, u64::MAX)?;
+            return last.map_or(Ok(None), |(first, bytes)| last_in(first, &bytes));
+        };
+        // A block may hold events that only refer to it, in another role than the scope's.
+        let mut select = connection.prepare_cached(LAST_LINKED).map_err(fault)?;
+        let mut firsts = select.query([link]).map_err(fault)?;
+        while let Some(row) = firsts.next().map_err(fault)? {
+            let first = row.get(0).map_err(fault)?;
+            if let Some(last) = last_in(first, &block_bytes(connection, first)?)? {
+                return Ok(Some(last));
+            }
+        }
+        Ok(None)
     })
 }
 
@@ -253,11 +279,10 @@ fn block_bytes(connection: &Connection, first: u64) -> Result<Vec<u8>, StoreFaul
     Ok(Table::Events.bytes(connection, first)?.unwrap_or_default())
 }
 
-fn decode(blocks: &Blocks, first: Position, bytes: &[u8]) -> Result<Block, StoreFault> {
-    let block = blocks.decode(Table::Events, first.0, bytes)?;
-    block.map_err(|damage: Damage| {
+fn decode(first: Position, bytes: &[u8]) -> Result<Block, StoreFault> {
+    Block::decode(first, bytes).map_err(|problem| {
         StoreFault::new(format!(
-            "the block of events from position {} on is damaged: {damage}; run `reprise log verify`",
+            "the block of events from position {} on is damaged: {problem}; run `reprise log verify`",
             first.0
         ))
     })
@@ -299,7 +324,7 @@ pub(crate) fn has_blob(connection: &Connection, digest: &Digest) -> rusqlite::Re
 }
 
 /// Reads a small blob, unchecked. Of a damaged block it returns the bytes of the block: they are what is stored.
-pub(crate) fn blob(blocks: &Blocks, digest: &Digest) -> Result<Option<Vec<u8>>, StoreFault> {
+pub(crate) fn blob(blocks: &Connection, digest: &Digest) -> Result<Option<Vec<u8>>, StoreFault> {
     snapshot(blocks, |connection| {
         let read = |row: &Row<'_>| {
             let table = if row.get(0)? {
@@ -317,8 +342,7 @@ pub(crate) fn blob(blocks: &Blocks, digest: &Digest) -> Result<Option<Vec<u8>>, 
             return Ok(None);
         };
         let bytes = table.bytes(connection, block)?.unwrap_or_default();
-        let content = blocks
-            .decode(table, block, &bytes)?
+        let content = Block::decode(Position(block), &bytes)
             .ok()
             .and_then(|mut block| Some(std::mem::take(block.blobs.get_mut(number)?)));
         Ok(Some(content.unwrap_or(bytes)))
@@ -344,13 +368,8 @@ pub(crate) fn api_key(
 }
 
 pub(crate) fn api_keys(connection: &Connection) -> Result<Vec<ApiKey>, StoreFault> {
-    // Keys of a log that no newer program opened yet have no end.
-    let columns = match schema::keys_expire(connection).map_err(fault)? {
-        true => API_KEY.to_owned(),
-        false => API_KEY.replace("expires_at", "NULL"),
-    };
     let mut select = connection
-        .prepare_cached(&format!("{columns} ORDER BY number"))
+        .prepare_cached(&format!("{API_KEY} ORDER BY number"))
         .map_err(fault)?;
     let rows = select.query_map([], read_api_key).map_err(fault)?;
     rows.collect::<rusqlite::Result<_>>().map_err(fault)
@@ -379,7 +398,7 @@ fn read_api_key(row: &Row<'_>) -> rusqlite::Result<ApiKey> {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::tree;
+    use crate::{schema, tree};
 
     #[test]
     fn no_read_scans_or_sorts() {
@@ -389,11 +408,13 @@ mod tests {
             Scope::Workspace(Position(1)),
             Scope::Session(Position(1)),
             Scope::Task(Position(1)),
+            Scope::Linked(Position(1)),
         ];
         let mut statements = vec![
             document_query(),
             newest_query(ResourceKind::Batch, Scope::All),
             newest_query(ResourceKind::Message, Scope::All),
+            newest_query(ResourceKind::Message, Scope::Linked(Position::START)),
             newest_query(ResourceKind::Message, Scope::Session(Position::START)),
             tree::TREE.to_owned(),
             tree::LEAF_INDEX.to_owned(),
@@ -407,7 +428,7 @@ mod tests {
             API_KEY_BY_DIGEST.to_owned(),
         ];
         for table in Table::ALL {
-            let texts = [table.select(), table.last(), table.before()];
+            let texts = [table.select(), table.select_from(), table.select_last()];
             statements.extend(texts.map(str::to_owned));
         }
         for scope in scopes {

@@ -1,21 +1,25 @@
 //! Are the documents a fold of the events? Folds them again, alone, into an empty database, and compares.
 //!
-//! Changes nothing in the log. Needs room on the disk for the documents, not in memory. Documents that depend on pruned
-//! events are kept as they are stored, as far as the headers do not contradict them.
+//! Needs room on the disk for the documents, not in memory. Documents that depend on pruned events are kept as they are
+//! stored, as far as the headers do not contradict them. Comparing changes nothing. Writing is for documents that an older
+//! program folded otherwise, or that are damaged: it makes a backup and then puts everything that is derived in the place
+//! of what was stored, in one transaction. Events are never touched.
 
 use std::collections::BTreeSet;
 use std::fs;
 use std::path::{Path, PathBuf};
 
-use domain::{Documents, Event, Position, Scratch};
-use engine::port::StoredEvent;
-use rusqlite::Connection;
+use domain::{Documents, Event, FurtherLink, Kind, Position, Scratch};
+use engine::port::{StoreFault, StoredEvent};
+use rusqlite::{Connection, TransactionBehavior};
 
 use crate::audit::{Audit, AuditError, documents};
+use crate::directory::{self, OpenError};
 use crate::fault::fault;
 use crate::fold::{Problem, What, is_unfoldable, read_event, reseal};
 use crate::row::DocumentRow;
-use crate::{read, schema};
+use crate::schema::{self, Role};
+use crate::{backup, kept, loss, migrate, projection, read};
 
 /// What was rebuilt and where it differs.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
@@ -43,16 +47,25 @@ struct Kept {
     gone: BTreeSet<Position>,
 }
 
-/// A database that is gone with its owner.
+/// A database file that is gone with its owner.
 struct Aside {
-    connection: Option<Connection>,
     file: PathBuf,
 }
 
 impl Drop for Aside {
     fn drop(&mut self) {
-        self.connection = None;
         let _ = fs::remove_file(&self.file);
+    }
+}
+
+impl Aside {
+    fn make(directory: &Path) -> Result<(Self, Connection), AuditError> {
+        let file = directory.join(format!("rebuild-{}.tmp", std::process::id()));
+        // Left by a process that was killed and had our number.
+        let _ = fs::remove_file(&file);
+        let connection = schema::scratch(&file).map_err(fault)?;
+        connection.execute_batch("BEGIN").map_err(fault)?;
+        Ok((Self { file }, connection))
     }
 }
 
@@ -66,23 +79,77 @@ pub fn rebuild(
     progress: &mut dyn FnMut(u64, u64),
 ) -> Result<Rebuilt, AuditError> {
     let audit = Audit::open(directory)?;
-    let file = directory.join(format!("rebuild-{}.tmp", std::process::id()));
-    // Left by a process that was killed and had our number.
-    let _ = fs::remove_file(&file);
-    let connection = schema::scratch(&file).map_err(fault)?;
-    connection.execute_batch("BEGIN").map_err(fault)?;
-    let aside = Aside {
-        connection: Some(connection),
-        file,
-    };
+    let (_aside, connection) = Aside::make(directory)?;
     let mut rebuilt = Rebuilt::default();
     let mut kept = Kept::default();
-    if let Some(connection) = &aside.connection
-        && fold(&audit, connection, &mut rebuilt, &mut kept, progress)?
-    {
-        compare(&audit, connection, &mut rebuilt, &kept)?;
+    if fold(&audit, &connection, &mut rebuilt, &mut kept, progress)? {
+        compare(&audit, &connection, &mut rebuilt, &kept)?;
     }
     Ok(rebuilt)
+}
+
+/// Folds the events of a directory's log again and writes what comes out: documents and projections. Returns what was
+/// different before, and where the directory is kept as it was; none when an event cannot be folded, and nothing was
+/// written. Nobody may work in the directory.
+///
+/// # Errors
+/// The directory is in use or has lost something, the log cannot be read, or the disk fails.
+pub fn rebuild_and_write(
+    directory: &Path,
+    progress: &mut dyn FnMut(u64, u64),
+) -> Result<(Rebuilt, Option<PathBuf>), AuditError> {
+    directory::check(directory)?;
+    let _lock = directory::claim(directory)?;
+    let kept = kept::read(directory)?;
+    if let (_, Some(loss)) = loss::of_files(directory, kept.as_ref())? {
+        return Err(OpenError::lost(directory, loss).into());
+    }
+    migrate::bring_forward(directory, kept.as_ref(), &mut |_| {})?;
+    let audit = Audit::open(directory)?;
+    let (aside, connection) = Aside::make(directory)?;
+    let mut rebuilt = Rebuilt::default();
+    let mut unfolded = Kept::default();
+    if !fold(&audit, &connection, &mut rebuilt, &mut unfolded, progress)? {
+        return Ok((rebuilt, None));
+    }
+    compare(&audit, &connection, &mut rebuilt, &unfolded)?;
+    keep_after_gaps(&audit, &connection, &unfolded)?;
+    drop(audit);
+    connection.execute_batch("COMMIT").map_err(fault)?;
+    drop(connection);
+    let mut log = schema::connect(directory, Role::Writer { full_sync: true }).map_err(fault)?;
+    let checkpoint =
+        |log: &Connection| log.query_row("PRAGMA wal_checkpoint(TRUNCATE)", [], |_| Ok(()));
+    checkpoint(&log).map_err(fault)?;
+    let backup = backup::make(
+        directory,
+        "backup-before-rebuild",
+        backup::Database::Changes,
+    )
+    .map_err(AuditError::file(directory))?;
+    write(&mut log, &aside.file)?;
+    checkpoint(&log).map_err(fault)?;
+    schema::checkpoint_on_close(&log, true).map_err(fault)?;
+    Ok((rebuilt, Some(backup)))
+}
+
+/// Puts what was folded in the place of what is stored.
+fn write(log: &mut Connection, aside: &Path) -> Result<(), StoreFault> {
+    let file = aside.to_string_lossy();
+    log.execute("ATTACH ?1 AS folded", [&*file])
+        .map_err(fault)?;
+    let transaction = log
+        .transaction_with_behavior(TransactionBehavior::Immediate)
+        .map_err(fault)?;
+    let columns = DocumentRow::COLUMNS;
+    let text = format!(
+        "DELETE FROM main.documents; \
+         INSERT INTO main.documents({columns}) SELECT {columns} FROM folded.documents"
+    );
+    transaction.execute_batch(&text).map_err(fault)?;
+    projection::rebuild(&transaction)?;
+    transaction.commit().map_err(fault)?;
+    log.execute_batch("DETACH folded").map_err(fault)
 }
 
 /// Folds events until the end, or until one cannot be folded: then false.
@@ -201,18 +268,32 @@ fn keep(
     Ok(Ok(()))
 }
 
+/// Keeps documents as they are stored whose last event a repair could not read: the fold does not know what it did.
+fn keep_after_gaps(audit: &Audit, aside: &Connection, kept: &Kept) -> Result<(), AuditError> {
+    if kept.gone.is_empty() {
+        return Ok(());
+    }
+    let mut stored = Rows::new(|after| audit.documents(after));
+    while let Some(row) = stored.next()? {
+        if kept.gone.contains(&row.tip) {
+            row.put(aside).map_err(fault)?;
+        }
+    }
+    Ok(())
+}
+
 /// The documents that sealing an event may look at.
 fn named(event: &Event) -> impl Iterator<Item = &str> {
     let owner = event.payload.get("task_id").and_then(canon::Value::as_str);
-    [
+    let further = event.kind().map_or(FurtherLink::None, Kind::further_link);
+    let named = [
         Some(&*event.resource.id),
         event.workspace_id.as_ref().map(|id| id.as_str()),
         event.session_id.as_ref().map(|id| id.as_str()),
         event.task_id.as_ref().map(|id| id.as_str()),
         owner,
-    ]
-    .into_iter()
-    .flatten()
+    ];
+    named.into_iter().flatten().chain(further.ids(event))
 }
 
 fn compare(

@@ -20,14 +20,13 @@ use rusqlite::{Connection, OptionalExtension, TransactionBehavior};
 
 use crate::audit::{Audit, AuditError};
 use crate::block::Block;
-use crate::blocks::Blocks;
 use crate::directory;
 use crate::fault::fault;
 use crate::fold::read_event;
 use crate::prune::{self, Headers};
 use crate::row::{DocumentRow, sql};
-use crate::rows::Table;
-use crate::{blob, codec, kept, read, schema};
+use crate::table::Table;
+use crate::{blob, kept, read, schema};
 
 /// How many events a block can hold: it is cut by the size of its content, and no event is smaller than this allows.
 const BLOCK_EVENTS_MAX: u64 = 256;
@@ -112,7 +111,7 @@ struct LostBlock {
 /// What is found, and what is to be done about it.
 struct Survey<'a> {
     directory: &'a Path,
-    blocks: &'a Blocks,
+    blocks: &'a Connection,
     name: EventName,
     /// Per resource, by its key: sequence and position of its last event so far.
     tips: BTreeMap<Position, (u64, Position)>,
@@ -130,7 +129,7 @@ struct Survey<'a> {
 }
 
 impl<'a> Survey<'a> {
-    fn of(directory: &'a Path, blocks: &'a Blocks, audit: &Audit) -> Result<Self, AuditError> {
+    fn of(directory: &'a Path, blocks: &'a Connection, audit: &Audit) -> Result<Self, AuditError> {
         let mut survey = Self {
             directory,
             blocks,
@@ -159,13 +158,13 @@ impl<'a> Survey<'a> {
             if let Some(block) = open.take() {
                 self.lose(block, first.0.saturating_sub(1))?;
             }
-            match blocks.decode(Table::Events, first.0, bytes)? {
+            match Block::decode(first, bytes) {
                 Ok(block) => {
                     for row in &block.events {
                         self.event(first.0, row)?;
                     }
                 }
-                Err(damage) => open = Some((first.0, bytes.to_vec(), damage.to_string())),
+                Err(problem) => open = Some((first.0, bytes.to_vec(), problem)),
             }
             Ok(true)
         })?;
@@ -194,7 +193,7 @@ impl<'a> Survey<'a> {
             }
             None => {
                 self.gone.insert(row.position);
-                self.lost_at(row.position, stored, row.links)?
+                self.lost_at(row.position, stored, &row.links)?
             }
         };
         self.repair.events.push(Unreadable {
@@ -239,7 +238,7 @@ impl<'a> Survey<'a> {
             && event.kind().is_ok()
             && read_event(&self.name, &header).is_ok()
             && resource.is_some_and(|resource| resource.id == event.resource.id)
-            && self.ids(row.links)?
+            && self.ids(&row.links)?
                 == [
                     event.workspace_id.as_ref().map(|id| id.as_str().into()),
                     event.session_id.as_ref().map(|id| id.as_str().into()),
@@ -249,7 +248,7 @@ impl<'a> Survey<'a> {
     }
 
     /// Returns the ids of what links lead to.
-    fn ids(&self, links: Links) -> Result<[Option<Box<str>>; 3], AuditError> {
+    fn ids(&self, links: &Links) -> Result<[Option<Box<str>>; 3], AuditError> {
         let id = |key: Option<Position>| -> Result<Option<Box<str>>, AuditError> {
             let Some(key) = key else { return Ok(None) };
             Ok(self.document(key)?.map(|document| document.id))
@@ -272,7 +271,7 @@ impl<'a> Survey<'a> {
         &self,
         position: Position,
         stored: Digest,
-        links: Links,
+        links: &Links,
     ) -> Result<Event, AuditError> {
         let created = self.document(position)?;
         let time = created.map_or(self.time, |row| Timestamp::from_micros(row.created_at));
@@ -296,8 +295,8 @@ impl<'a> Survey<'a> {
         let mut events = Vec::new();
         for (position, at) in (number..=last).map(Position).zip(0..) {
             let owner = targets.get(at % targets.len().max(1));
-            let links = owner.map_or(Links::default(), |owner: &Document| owner.links);
-            let event = self.lost_at(position, digest, links)?;
+            let links = owner.map_or_else(Links::default, |owner: &Document| owner.links.clone());
+            let event = self.lost_at(position, digest, &links)?;
             self.gone.insert(position);
             self.repair.events.push(Unreadable {
                 position,
@@ -351,7 +350,7 @@ impl<'a> Survey<'a> {
     fn blobs(&mut self, audit: &Audit) -> Result<(), AuditError> {
         let blocks = self.blocks;
         Table::Packs.each(blocks, 0, |number, bytes| -> Result<bool, AuditError> {
-            if blocks.decode(Table::Packs, number.0, bytes)?.is_err() {
+            if Block::decode(number, bytes).is_err() {
                 self.packs.insert(number.0, bytes.to_vec());
             }
             Ok(true)
@@ -404,8 +403,7 @@ impl<'a> Survey<'a> {
     }
 
     /// Does what was found necessary, in the transaction under way.
-    fn apply(&self, connection: &Blocks) -> Result<(), StoreFault> {
-        let sql_of = |error: std::io::Error| StoreFault::new(error.to_string());
+    fn apply(&self, connection: &Connection) -> Result<(), StoreFault> {
         let execute = |text: &str, values: &[&dyn rusqlite::ToSql]| -> Result<(), StoreFault> {
             let mut statement = connection.prepare_cached(text).map_err(fault)?;
             statement.execute(values).map(drop).map_err(fault)
@@ -416,12 +414,11 @@ impl<'a> Survey<'a> {
                 events: block.events.clone(),
                 blobs: Vec::new(),
             };
-            let stored = codec::compress(&content.content()).map_err(sql_of)?;
             Table::Events
-                .replace(connection, block.number, &stored)
+                .put(connection, block.number, &content)
                 .map_err(fault)?;
             execute("DELETE FROM event_links WHERE first = ?1", &[&number])?;
-            for link in links_in(&block.events) {
+            for link in content.links() {
                 let insert = "INSERT INTO event_links(link, first) VALUES (?1, ?2)";
                 execute(insert, &[&sql(link.0), &number])?;
             }
@@ -434,15 +431,16 @@ impl<'a> Survey<'a> {
             let insert = "INSERT OR IGNORE INTO lost_blobs(digest) VALUES (?1)";
             execute(insert, &[digest.as_bytes()])?;
         }
-        let touched = self.touched.iter().copied();
-        connection.rewrite(Table::Events, touched, |_, block| {
-            for event in &mut block.events {
-                if let Some((header, _)) = self.headers.get(&event.position) {
-                    event.bytes = header.as_slice().into();
+        for number in &self.touched {
+            Table::Events.change(connection, *number, |block| {
+                for event in &mut block.events {
+                    if let Some((header, _)) = self.headers.get(&event.position) {
+                        event.bytes = header.as_slice().into();
+                    }
                 }
-            }
-            Ok(())
-        })?;
+                Ok(())
+            })?;
+        }
         let lost = self.lost.iter().flat_map(|block| &block.events);
         let lost = lost.map(|event| (event.position, &*event.bytes));
         let headers = self.headers.iter().map(|(at, (bytes, _))| (*at, &**bytes));
@@ -454,7 +452,7 @@ impl<'a> Survey<'a> {
     }
 
     /// Notes once more which headers pruning left, of Tasks that lost some.
-    fn count_headers_again(&self, connection: &Blocks) -> Result<(), StoreFault> {
+    fn count_headers_again(&self, connection: &Connection) -> Result<(), StoreFault> {
         let repaired = schema::repaired(connection).map_err(fault)?;
         let pruned = schema::pruned(connection).map_err(fault)?;
         let tasks: BTreeSet<Position> = self
@@ -502,12 +500,4 @@ fn note_headers(
     connection
         .execute(update, (sql(task.0), sql(headers.count), digest.as_bytes()))
         .map(drop)
-}
-
-fn links_in(events: &[StoredEvent]) -> BTreeSet<Position> {
-    events
-        .iter()
-        .flat_map(|event| [event.links.workspace, event.links.session, event.links.task])
-        .flatten()
-        .collect()
 }

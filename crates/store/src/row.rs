@@ -51,6 +51,21 @@ fn id_text(stored: &[u8]) -> Box<str> {
     String::from_utf8_lossy(stored).into()
 }
 
+/// Further links as stored: eight bytes each; null for none, which nearly all documents have.
+pub(crate) fn further_bytes(links: &[Position]) -> Option<Vec<u8>> {
+    let bytes = links.iter().flat_map(|link| link.0.to_be_bytes());
+    (!links.is_empty()).then(|| bytes.collect())
+}
+
+pub(crate) fn further(stored: Option<Vec<u8>>) -> Box<[Position]> {
+    let stored = stored.unwrap_or_default();
+    let (links, _) = stored.as_chunks();
+    let links = links.iter().copied();
+    links
+        .map(|link| Position(u64::from_be_bytes(link)))
+        .collect()
+}
+
 /// A document as stored.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct DocumentRow {
@@ -89,8 +104,7 @@ pub fn document_bytes(document: &Document) -> Vec<u8> {
 }
 
 impl DocumentRow {
-    pub(crate) const COLUMNS: &str =
-        "key, id, kind, version, tip, workspace, session, task, open, created_at, updated_at, body";
+    pub(crate) const COLUMNS: &str = "key, id, kind, version, tip, workspace, session, task, open, created_at, updated_at, body, further";
 
     /// Returns the row that a document is stored as.
     pub fn of(document: &Document) -> Self {
@@ -100,7 +114,7 @@ impl DocumentRow {
             kind: document.state.kind().number(),
             version: document.version,
             tip: document.tip,
-            links: document.links,
+            links: document.links.clone(),
             open: document.state.is_open(),
             created_at: document.created_at.as_micros(),
             updated_at: document.updated_at.as_micros(),
@@ -129,7 +143,7 @@ impl DocumentRow {
             id: self.id.clone(),
             version: self.version,
             tip: self.tip,
-            links: self.links,
+            links: self.links.clone(),
             created_at: Timestamp::from_micros(self.created_at),
             updated_at: Timestamp::from_micros(self.updated_at),
             state,
@@ -165,6 +179,7 @@ impl DocumentRow {
                 workspace: link(row, 5)?,
                 session: link(row, 6)?,
                 task: link(row, 7)?,
+                further: further(row.get(12)?),
             },
             open: row.get(8)?,
             created_at: row.get(9)?,
@@ -183,15 +198,15 @@ impl DocumentRow {
         // Links and creation never change: leaving them out spares their indexes.
         let mut statement = connection.prepare_cached(
             "INSERT INTO documents(key, id, kind, version, tip, workspace, session, task, open, created_at, \
-             updated_at, body) VALUES (?1, ?2, ?3, ?4, ?5, ?6, ?7, ?8, ?9, ?10, ?11, ?12) \
+             updated_at, body, further) VALUES (?1, ?2, ?3, ?4, ?5, ?6, ?7, ?8, ?9, ?10, ?11, ?12, ?13) \
              ON CONFLICT(key) DO UPDATE SET version = excluded.version, tip = excluded.tip, \
              open = excluded.open, updated_at = excluded.updated_at, body = excluded.body \
              WHERE id = excluded.id",
         )?;
-        let links = self.links;
+        let links = &self.links;
         let body = codec::compress(&self.body)
             .map_err(|error| rusqlite::Error::ToSqlConversionFailure(error.into()))?;
-        let values: [&dyn ToSql; 12] = [
+        let values: [&dyn ToSql; 13] = [
             &sql(self.key.0),
             &id_bytes(&self.id),
             &self.kind,
@@ -204,6 +219,7 @@ impl DocumentRow {
             &self.created_at,
             &self.updated_at,
             &body,
+            &further_bytes(&links.further),
         ];
         Ok(statement.execute(values)? == 1)
     }

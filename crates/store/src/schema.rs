@@ -9,17 +9,17 @@ use std::path::Path;
 use std::time::Duration;
 
 use canon::Digest;
-use domain::{Position, ResourceKind};
+use domain::Position;
 use rusqlite::config::DbConfig;
 use rusqlite::{Connection, OpenFlags, OptionalExtension, TransactionBehavior};
 
 use crate::directory::{OpenError, database, private};
-use crate::row::DocumentRow;
-use crate::tree;
-use crate::write::sealed_head;
 
 /// The version of the tables, kept in the database itself; the data directory's format covers all files.
-const SCHEMA_VERSION: i64 = 2;
+const SCHEMA_VERSION: i64 = 4;
+
+/// That of formats 2 and 3, which [`crate::migrate`] brings forward.
+const SCHEMA_BEFORE_4: i64 = 2;
 
 /// Small enough that a lone commit writes little, large enough that rows of some thousand bytes leave few gaps.
 pub(crate) const PAGE_BYTES: u32 = 4096;
@@ -53,7 +53,8 @@ const TABLES: &str = "
         open INTEGER NOT NULL,
         created_at INTEGER NOT NULL,
         updated_at INTEGER NOT NULL,
-        body BLOB NOT NULL
+        body BLOB NOT NULL,
+        further BLOB
     ) STRICT;
     CREATE INDEX documents_kind ON documents(kind) WHERE kind <> 4;
     CREATE INDEX documents_workspace ON documents(workspace, kind) WHERE workspace IS NOT NULL AND kind <> 4;
@@ -62,6 +63,13 @@ const TABLES: &str = "
     CREATE INDEX documents_open ON documents(kind) WHERE open = 1;
     CREATE INDEX documents_workspace_open ON documents(workspace, kind) WHERE open = 1 AND workspace IS NOT NULL;
     CREATE INDEX documents_session_open ON documents(session, kind) WHERE open = 1 AND session IS NOT NULL;
+
+    CREATE TABLE document_links(
+        link INTEGER NOT NULL,
+        kind INTEGER NOT NULL,
+        key INTEGER NOT NULL,
+        PRIMARY KEY(link, kind, key)
+    ) STRICT, WITHOUT ROWID;
 
     CREATE TABLE claims(
         scope BLOB PRIMARY KEY,
@@ -98,6 +106,7 @@ const TABLES: &str = "
     ) STRICT;
 
     CREATE TABLE heads(root BLOB PRIMARY KEY, size INTEGER NOT NULL) STRICT, WITHOUT ROWID;
+    CREATE TABLE projections(name TEXT PRIMARY KEY, shape INTEGER NOT NULL) STRICT, WITHOUT ROWID;
 
     CREATE TABLE api_keys(
         number INTEGER PRIMARY KEY,
@@ -111,14 +120,6 @@ const TABLES: &str = "
         expires_at INTEGER
     ) STRICT;
     CREATE INDEX api_keys_digest ON api_keys(digest);
-";
-
-/// What older programs did not make. They keep indexes up to date that they do not know, so that this is no new format.
-const ADDITIONS: &str = "
-    CREATE INDEX IF NOT EXISTS documents_workspace_open
-        ON documents(workspace, kind) WHERE open = 1 AND workspace IS NOT NULL;
-    CREATE INDEX IF NOT EXISTS documents_session_open
-        ON documents(session, kind) WHERE open = 1 AND session IS NOT NULL;
 ";
 
 /// What a digest is kept of, because nothing else would tell that it changed.
@@ -172,29 +173,12 @@ pub(crate) fn digest_of_api_keys(connection: &Connection) -> rusqlite::Result<Di
     Ok(canon::sha256(text.as_bytes()))
 }
 
-/// Adds what older programs did not make.
-fn complete(connection: &mut Connection) -> rusqlite::Result<()> {
-    let complete = |connection: &Connection| -> rusqlite::Result<bool> {
-        let index = "SELECT 1 FROM sqlite_schema WHERE name = 'documents_session_open'";
-        let has_indexes = connection.prepare(index)?.exists([])?;
-        let is_sealed = seal_of(connection, Sealed::ApiKeys)?.is_some();
-        Ok(has_indexes
-            && is_sealed
-            && keeps_head(connection)?
-            && has_heads(connection)?
-            && keys_expire(connection)?)
-    };
-    if complete(connection)? {
+/// Keeps digests that older programs did not keep.
+pub(crate) fn complete(connection: &mut Connection) -> rusqlite::Result<()> {
+    if seal_of(connection, Sealed::ApiKeys)?.is_some() && keeps_head(connection)? {
         return Ok(());
     }
     let transaction = connection.transaction_with_behavior(TransactionBehavior::Immediate)?;
-    transaction.execute_batch(ADDITIONS)?;
-    if !has_heads(&transaction)? {
-        index_heads(&transaction)?;
-    }
-    if !keys_expire(&transaction)? {
-        transaction.execute_batch("ALTER TABLE api_keys ADD COLUMN expires_at INTEGER")?;
-    }
     if seal_of(&transaction, Sealed::Secret)?.is_none() {
         let select = "SELECT value FROM meta WHERE name = 'secret'";
         let secret: Vec<u8> = transaction.query_row(select, [], |row| row.get(0))?;
@@ -208,37 +192,7 @@ fn complete(connection: &mut Connection) -> rusqlite::Result<()> {
     transaction.commit()
 }
 
-/// True when sealed heads can be found by their roots.
-pub(crate) fn has_heads(connection: &Connection) -> rusqlite::Result<bool> {
-    connection
-        .prepare("SELECT 1 FROM sqlite_schema WHERE name = 'heads'")?
-        .exists([])
-}
-
-/// Writes down every sealed head by its root, once.
-fn index_heads(connection: &Connection) -> rusqlite::Result<()> {
-    connection.execute_batch(
-        "CREATE TABLE heads(root BLOB PRIMARY KEY, size INTEGER NOT NULL) STRICT, WITHOUT ROWID",
-    )?;
-    let columns = DocumentRow::COLUMNS;
-    let kind = ResourceKind::Batch.number();
-    let text = format!(
-        "SELECT {columns} FROM documents INDEXED BY documents_kind WHERE kind = ?1 AND kind <> 4"
-    );
-    let mut select = connection.prepare(&text)?;
-    let mut rows = select.query([kind])?;
-    while let Some(row) = rows.next()? {
-        // One that cannot be read is found by verification, and named by nothing.
-        let document = DocumentRow::read(row)?.document();
-        let head = document.ok().as_ref().and_then(sealed_head);
-        if let Some((size, root)) = head {
-            tree::put_head(connection, size, &root)?;
-        }
-    }
-    Ok(())
-}
-
-/// True when API keys can have an end.
+/// True when API keys can have an end; those of formats before 4 may not.
 pub(crate) fn keys_expire(connection: &Connection) -> rusqlite::Result<bool> {
     connection
         .prepare_cached("SELECT 1 FROM pragma_table_info('api_keys') WHERE name = 'expires_at'")?
@@ -302,7 +256,8 @@ pub(crate) fn prepare_repair(connection: &Connection) -> rusqlite::Result<()> {
     connection.execute_batch(REPAIR_TABLES)
 }
 
-fn has_repair(connection: &Connection) -> rusqlite::Result<bool> {
+/// True when a log was ever repaired.
+pub(crate) fn has_repair(connection: &Connection) -> rusqlite::Result<bool> {
     connection
         .prepare("SELECT 1 FROM sqlite_schema WHERE name = 'lost_blobs'")?
         .exists([])
@@ -365,7 +320,7 @@ pub(crate) fn scratch(file: &Path) -> rusqlite::Result<Connection> {
     connection.pragma_update(None, "journal_mode", "OFF")?;
     connection.pragma_update(None, "synchronous", "OFF")?;
     connection.set_prepared_statement_cache_capacity(STATEMENTS_MAX);
-    connection.execute_batch(TABLES)?;
+    make_tables(&connection)?;
     Ok(connection)
 }
 
@@ -410,29 +365,53 @@ pub(crate) struct Meta {
     pub(crate) secret: [u8; 32],
 }
 
+/// Makes the tables of a new database file, which say of which version they are.
+pub(crate) fn make_tables(connection: &Connection) -> rusqlite::Result<()> {
+    connection.execute_batch(TABLES)?;
+    connection.pragma_update(None, "user_version", SCHEMA_VERSION)
+}
+
+fn version(connection: &Connection) -> rusqlite::Result<i64> {
+    connection.pragma_query_value(None, "user_version", |row| row.get(0))
+}
+
+/// True when a database has the tables of formats 2 and 3, whatever the directory says: a migration that was killed may
+/// have got that far.
+pub(crate) fn is_older(connection: &Connection) -> rusqlite::Result<bool> {
+    Ok(version(connection)? == SCHEMA_BEFORE_4)
+}
+
+/// Refuses a database whose tables this program does not read.
+pub(crate) fn check_version(directory: &Path, connection: &Connection) -> Result<(), OpenError> {
+    let found = version(connection).map_err(|error| OpenError::fault(directory, error))?;
+    let place = || directory.to_owned();
+    match found {
+        // 0: nothing was written yet, which whoever looks for a log will find.
+        0 | SCHEMA_VERSION => Ok(()),
+        SCHEMA_BEFORE_4 => Err(OpenError::NotMigrated { directory: place() }),
+        other => Err(OpenError::OtherTables {
+            directory: place(),
+            found: other,
+        }),
+    }
+}
+
 /// Makes tables, name and secret when the database is new.
 pub(crate) fn prepare(directory: &Path, connection: &mut Connection) -> Result<(), OpenError> {
     let fault = |error: rusqlite::Error| OpenError::fault(directory, error);
-    let version: i64 = connection
-        .pragma_query_value(None, "user_version", |row| row.get(0))
-        .map_err(fault)?;
-    if version == SCHEMA_VERSION {
+    check_version(directory, connection)?;
+    if version(connection).map_err(fault)? == SCHEMA_VERSION {
         return complete(connection).map_err(fault);
-    }
-    if version != 0 {
-        let found = u32::try_from(version).unwrap_or(u32::MAX);
-        return Err(OpenError::other_format(directory, found));
     }
     let (name, secret) = random().map_err(|error| OpenError::fault(directory, error))?;
     let create = |connection: &mut Connection| {
         let transaction = connection.transaction_with_behavior(TransactionBehavior::Immediate)?;
-        transaction.execute_batch(TABLES)?;
+        make_tables(&transaction)?;
         let mut insert = transaction.prepare("INSERT INTO meta(name, value) VALUES (?1, ?2)")?;
         insert.execute(("log", name))?;
         insert.execute(("secret", secret))?;
         insert.execute(("lease_epoch", 0))?;
         drop(insert);
-        transaction.pragma_update(None, "user_version", SCHEMA_VERSION)?;
         transaction.commit()
     };
     create(connection)

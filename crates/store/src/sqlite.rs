@@ -13,9 +13,9 @@ use engine::port::{
     ListQuery, NewestQuery, News, ReadEvents, Scope, Store, StoreFault, StoredEvent, Tree,
     TreeAppend,
 };
+use rusqlite::Connection;
 use tokio::sync::{broadcast, oneshot};
 
-use crate::blocks::Blocks;
 use crate::directory::{self, Lock, OpenError, Presence};
 use crate::fault::closed;
 use crate::incoming::{self, IncomingFile};
@@ -25,7 +25,7 @@ use crate::schema::{self, Meta, Role};
 use crate::threads::{FileWriters, Readers};
 use crate::wal::Wal;
 use crate::write::{Published, Writer};
-use crate::{blob, checkpoint, read, tree};
+use crate::{blob, checkpoint, migrate, projection, read, tree};
 
 /// How to open a store.
 #[derive(Debug, Clone, Copy)]
@@ -70,7 +70,7 @@ fn lost_of_log(directory: &Path, kept: Option<&Kept>) -> Result<Option<Loss>, Op
     }
     let connection = schema::connect(directory, Role::Reader)
         .map_err(|error| OpenError::fault(directory, error))?;
-    Ok(loss::of_log(&Blocks::new(connection), kept))
+    Ok(loss::of_log(&connection, kept))
 }
 
 fn last_position(directory: &Path) -> Result<Position, OpenError> {
@@ -79,7 +79,7 @@ fn last_position(directory: &Path) -> Result<Position, OpenError> {
     if !loss::has_tables(&connection) {
         return Ok(Position::START);
     }
-    let last = read::last_event(&Blocks::new(connection), Scope::All)
+    let last = read::last_event(&connection, Scope::All)
         .map_err(|problem| OpenError::fault(directory, problem))?;
     Ok(last.unwrap_or(Position::START))
 }
@@ -113,11 +113,17 @@ impl SqliteStore {
     pub fn open(directory: &Path, options: Options) -> Result<Self, OpenError> {
         let lock = directory::claim(directory)?;
         let kept = kept::read(directory)?;
-        let wal = loss::of_files(directory, kept.as_ref())?;
-        if let Some(loss) = wal.1.or(lost_of_log(directory, kept.as_ref())?) {
+        let (mut wal, loss) = loss::of_files(directory, kept.as_ref())?;
+        if let Some(loss) = loss {
             return Err(OpenError::lost(directory, loss));
         }
-        Self::work(directory, options, lock, wal.0, Position::START)
+        if migrate::bring_forward(directory, kept.as_ref(), &mut |_| {})?.is_some() {
+            wal = Wal::None;
+        }
+        if let Some(loss) = lost_of_log(directory, kept.as_ref())? {
+            return Err(OpenError::lost(directory, loss));
+        }
+        Self::work(directory, options, lock, wal, Position::START)
     }
 
     /// Opens a directory that has lost what was acknowledged, and goes on from what can still be read. What is damaged is
@@ -133,10 +139,18 @@ impl SqliteStore {
         let lock = directory::claim(directory)?;
         let kept = kept::read(directory)?;
         let (wal, loss) = loss::of_files(directory, kept.as_ref())?;
-        let loss = loss.or(lost_of_log(directory, kept.as_ref())?);
+        if loss.is_none() {
+            migrate::bring_forward(directory, None, &mut |_| {})?;
+        }
+        let loss = match loss {
+            None => lost_of_log(directory, kept.as_ref())?,
+            known => known,
+        };
         let Some(loss) = loss else { return Ok(None) };
         let aside =
             loss::keep_aside(directory).map_err(|error| OpenError::fault(directory, error))?;
+        // What was damaged is kept: what SQLite makes of the rest is what there is.
+        migrate::bring_forward(directory, None, &mut |_| {})?;
         let found = last_position(directory)?;
         let after = loss::goes_on_after(found, kept.as_ref(), wal);
         let store = Self::work(directory, options, lock, Wal::None, after)?;
@@ -174,6 +188,8 @@ impl SqliteStore {
         };
         let mut connection = schema::connect(directory, role).map_err(fault)?;
         schema::prepare(directory, &mut connection)?;
+        projection::complete(&mut connection)
+            .map_err(|problem| OpenError::fault(directory, problem))?;
         // SQLite syncs what is in its files; that the new file has a name is ours to sync.
         directory::sync_directory(directory).map_err(|error| OpenError::fault(directory, error))?;
         if let Some(pages) = options.pages_max {
@@ -226,11 +242,11 @@ impl SqliteStore {
         let connection = schema::connect(directory, Role::Reader)
             .map_err(|error| OpenError::fault(directory, error))?;
         let meta = schema::meta(directory, &connection)?;
-        let blocks = Blocks::new(connection);
-        if let Some(loss) = kept.and_then(|kept| loss::of_log(&blocks, &kept)) {
+        schema::check_version(directory, &connection)?;
+        if let Some(loss) = kept.and_then(|kept| loss::of_log(&connection, &kept)) {
             return Err(OpenError::lost(directory, loss));
         }
-        let head = read::last_event(&blocks, Scope::All).map_err(fault)?;
+        let head = read::last_event(&connection, Scope::All).map_err(fault)?;
         let published = Arc::new(Published::new(head.unwrap_or(Position::START)));
         Ok(Self::new(directory, meta, published, None))
     }
@@ -259,7 +275,7 @@ impl SqliteStore {
 
     fn read<T: Send + 'static>(
         &self,
-        read: impl FnOnce(&Blocks) -> Result<T, StoreFault> + Send + 'static,
+        read: impl FnOnce(&Connection) -> Result<T, StoreFault> + Send + 'static,
     ) -> BoxFuture<'_, Result<T, StoreFault>> {
         let (answer, result) = oneshot::channel();
         self.readers.submit(Box::new(move |connection| {
@@ -494,7 +510,7 @@ impl Store for SqliteStore {
     }
 
     fn tree(&self) -> BoxFuture<'_, Result<Tree, StoreFault>> {
-        self.read(|connection| tree::tree(connection))
+        self.read(tree::tree)
     }
 
     fn append_leaves(&self, append: TreeAppend) -> BoxFuture<'_, Result<bool, StoreFault>> {
@@ -530,7 +546,7 @@ impl Store for SqliteStore {
     }
 
     fn api_keys(&self) -> BoxFuture<'_, Result<Vec<ApiKey>, StoreFault>> {
-        self.read(|connection| read::api_keys(connection))
+        self.read(read::api_keys)
     }
 
     fn put_api_key(&self, key: ApiKey) -> BoxFuture<'_, Result<(), StoreFault>> {

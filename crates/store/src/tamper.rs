@@ -17,16 +17,15 @@ use engine::port::StoredEvent;
 use rusqlite::{Connection, OptionalExtension};
 
 use crate::block::Block;
-use crate::blocks::Blocks;
 use crate::codec;
 use crate::directory::database;
 use crate::row::id_bytes;
-use crate::rows::Table;
+use crate::table::Table;
 
 /// A database that is about to be harmed.
 #[derive(Debug)]
 pub struct Tamper {
-    connection: Blocks,
+    connection: Connection,
 }
 
 impl Tamper {
@@ -36,9 +35,7 @@ impl Tamper {
         connection
             .busy_timeout(std::time::Duration::from_secs(10))
             .unwrap();
-        Self {
-            connection: Blocks::new(connection),
-        }
+        Self { connection }
     }
 
     /// Runs a statement that must change one row.
@@ -57,8 +54,7 @@ impl Tamper {
         let mut events = Vec::new();
         Table::Events
             .each(&self.connection, 0, |first, bytes| {
-                let block = self.connection.decode(Table::Events, first.0, bytes)?;
-                events.extend(block.unwrap().events);
+                events.extend(Block::decode(first, bytes).unwrap().events);
                 Ok::<_, engine::port::StoreFault>(true)
             })
             .unwrap();
@@ -155,28 +151,28 @@ impl Tamper {
     }
 
     fn read(&self, table: Table, number: u64) -> Block {
-        let block = self.connection.sound(table, number);
+        let block = table.block(&self.connection, number);
         block.unwrap_or_else(|problem| panic!("{problem}"))
     }
 
     fn change(&self, table: Table, number: u64, change: impl FnOnce(&mut Block)) {
-        let mut change = Some(change);
-        let transaction = self.connection.unchecked_transaction().unwrap();
-        let changed = self.connection.rewrite(table, [number], |_, block| {
-            change.take().unwrap()(block);
+        let changed = table.change(&self.connection, number, |block| {
+            change(block);
             Ok(())
         });
         changed.unwrap();
-        transaction.commit().unwrap();
     }
 
     fn write(&self, table: Table, number: u64, bytes: &[u8]) {
-        let transaction = self.connection.unchecked_transaction().unwrap();
-        table.replace(&transaction, number, bytes).unwrap();
-        transaction.commit().unwrap();
+        table.put_bytes(&self.connection, number, bytes).unwrap();
     }
 
     fn remove(&self, table: Table, number: u64) {
-        assert!(table.remove(&self.connection, number).unwrap() > 0);
+        let sql = match table {
+            Table::Events => "DELETE FROM events WHERE id = ?1",
+            Table::Packs => "DELETE FROM packs WHERE id = ?1",
+        };
+        let removed = self.connection.execute(sql, [crate::row::sql(number)]);
+        assert_eq!(removed.unwrap(), 1);
     }
 }

@@ -7,8 +7,8 @@ use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
 use std::thread::{self, JoinHandle};
 
 use engine::port::StoreFault;
+use rusqlite::Connection;
 
-use crate::blocks::Blocks;
 use crate::fault::{closed, fault};
 use crate::schema::{Role, connect};
 
@@ -21,7 +21,7 @@ const FILE_WRITERS_MAX: usize = 2;
 type Job<T> = Box<dyn FnOnce(Result<&T, StoreFault>) + Send>;
 
 /// Threads that read.
-pub(crate) type Readers = Threads<Blocks>;
+pub(crate) type Readers = Threads<Connection>;
 
 /// Threads that write files.
 pub(crate) type FileWriters = Threads<()>;
@@ -60,7 +60,7 @@ impl Readers {
     pub(crate) fn readers(directory: &Path) -> Self {
         Self::new(directory, "store-read", READERS_MAX, |directory| {
             let connection = connect(directory, Role::Reader).map_err(fault)?;
-            Ok(Blocks::new(connection))
+            Ok(connection)
         })
     }
 }

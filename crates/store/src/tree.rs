@@ -3,13 +3,16 @@
 //! Computes no hash. The size that an append expects is checked in its transaction, so that a leaf gets one index
 //! however many append.
 
+use std::collections::BTreeSet;
+
 use canon::Digest;
-use domain::Position;
+use domain::{Position, ResourceKind};
 use engine::port::{CommitError, StoreFault, Tree, TreeAppend};
 use rusqlite::{Connection, OptionalExtension};
 
 use crate::fault::{commit_fault, fault};
-use crate::row::sql;
+use crate::row::{DocumentRow, sql};
+use crate::write::sealed_head;
 
 const HASH_BYTES: usize = 32;
 
@@ -71,6 +74,33 @@ pub(crate) fn put_head(connection: &Connection, size: u64, root: &Digest) -> rus
         .prepare_cached(insert)?
         .execute((root.as_bytes(), sql(size)))
         .map(drop)
+}
+
+/// Writes down every sealed head by its root.
+pub(crate) fn put_heads(connection: &Connection) -> Result<(), StoreFault> {
+    for (size, root) in sealed_heads(connection)? {
+        put_head(connection, size, &root).map_err(fault)?;
+    }
+    Ok(())
+}
+
+/// Returns size and root of each sealed head. One that cannot be read is left out: `log verify` finds it.
+pub(crate) fn sealed_heads(connection: &Connection) -> Result<BTreeSet<(u64, Digest)>, StoreFault> {
+    let text = format!(
+        "SELECT {} FROM documents INDEXED BY documents_kind WHERE kind = ?1 AND kind <> 4",
+        DocumentRow::COLUMNS
+    );
+    let read = || {
+        let mut select = connection.prepare(&text)?;
+        let mut rows = select.query([ResourceKind::Batch.number()])?;
+        let mut heads = BTreeSet::new();
+        while let Some(row) = rows.next()? {
+            let document = DocumentRow::read(row)?.document();
+            heads.extend(document.ok().as_ref().and_then(sealed_head));
+        }
+        Ok(heads)
+    };
+    read().map_err(fault)
 }
 
 /// Returns the index of the leaf of a Receipt.
@@ -136,31 +166,56 @@ pub(crate) fn append(connection: &Connection, append: &TreeAppend) -> Result<boo
         )));
     }
     let write = || -> rusqlite::Result<()> {
-        let mut insert = connection
-            .prepare_cached("INSERT INTO leaves(idx, receipt, hash) VALUES (?1, ?2, ?3)")?;
-        for ((receipt, hash), index) in append.leaves.iter().zip(append.expected_size..) {
-            insert.execute((sql(index), sql(receipt.0), hash.as_bytes()))?;
+        for (leaf, index) in append.leaves.iter().zip(append.expected_size..) {
+            put_leaf(connection, index, *leaf)?;
         }
-        let mut insert = connection
-            .prepare_cached("INSERT INTO tree_hashes(level, idx, hash) VALUES (?1, ?2, ?3)")?;
-        for (level, index, hash) in &append.hashes {
-            insert.execute((level, sql(*index), hash.as_bytes()))?;
+        for hash in &append.hashes {
+            put_hash(connection, *hash)?;
         }
         let after = &append.after;
-        let peaks: Vec<u8> = after
-            .peaks
-            .iter()
-            .flat_map(|peak| peak.as_bytes())
-            .copied()
-            .collect();
-        connection
-            .prepare_cached(
-                "INSERT INTO tree(one, size, peaks, last) VALUES (1, ?1, ?2, ?3) ON CONFLICT(one) \
-                 DO UPDATE SET size = excluded.size, peaks = excluded.peaks, last = excluded.last",
-            )?
-            .execute((sql(after.size), peaks, sql(after.last.0)))?;
-        Ok(())
+        put_state(connection, after.size, &after.peaks, after.last)
     };
     write().map_err(commit_fault)?;
     Ok(true)
+}
+
+/// Writes a leaf: the key and the hash of its Receipt.
+pub(crate) fn put_leaf(
+    connection: &Connection,
+    index: u64,
+    (receipt, hash): (Position, Digest),
+) -> rusqlite::Result<()> {
+    connection
+        .prepare_cached("INSERT INTO leaves(idx, receipt, hash) VALUES (?1, ?2, ?3)")?
+        .execute((sql(index), sql(receipt.0), hash.as_bytes()))
+        .map(drop)
+}
+
+/// Writes a hash that tiles keep: its level, its index there, itself.
+pub(crate) fn put_hash(
+    connection: &Connection,
+    (level, index, hash): (u8, u64, Digest),
+) -> rusqlite::Result<()> {
+    connection
+        .prepare_cached("INSERT INTO tree_hashes(level, idx, hash) VALUES (?1, ?2, ?3)")?
+        .execute((level, sql(index), hash.as_bytes()))
+        .map(drop)
+}
+
+/// Writes where the tree stands.
+pub(crate) fn put_state(
+    connection: &Connection,
+    size: u64,
+    peaks: &[Digest],
+    last: Position,
+) -> rusqlite::Result<()> {
+    let peaks = peaks.iter().flat_map(|peak| peak.as_bytes());
+    let peaks: Vec<u8> = peaks.copied().collect();
+    connection
+        .prepare_cached(
+            "INSERT INTO tree(one, size, peaks, last) VALUES (1, ?1, ?2, ?3) ON CONFLICT(one) \
+             DO UPDATE SET size = excluded.size, peaks = excluded.peaks, last = excluded.last",
+        )?
+        .execute((sql(size), peaks, sql(last.0)))
+        .map(drop)
 }

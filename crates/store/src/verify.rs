@@ -13,6 +13,7 @@ use std::path::Path;
 use canon::{Digest, Value, sha256};
 use domain::{
     BLOB_MEMBER, Document, Documents, Event, Kind, Links, NamedBlob, Position, Scratch, Visibility,
+    links,
 };
 use engine::port::StoredEvent;
 
@@ -390,14 +391,14 @@ impl<'a> Check<'a> {
     /// Takes what the envelope of a pruned event says for what it did.
     fn keep(&mut self, event: &Event, row: &StoredEvent) -> Result<(), AuditError> {
         let first = self.kept.insert(row.resource);
-        let key = |id: Option<&str>| match id {
-            Some(id) if *id == *event.resource.id => Some(row.resource),
-            id => Some(self.scratch.document(id?)?.key),
+        let key = |id: &str| match *id == *event.resource.id {
+            true => Some(row.resource),
+            false => Some(self.scratch.document(id)?.key),
         };
+        // Further links went with the payload and stand as they are stored.
         let links = Links {
-            workspace: key(event.workspace_id.as_ref().map(|id| id.as_str())),
-            session: key(event.session_id.as_ref().map(|id| id.as_str())),
-            task: key(event.task_id.as_ref().map(|id| id.as_str())),
+            further: row.links.further.clone(),
+            ..links(event, key)
         };
         let stand_in = match first {
             // What the event did to its document is only in the document.

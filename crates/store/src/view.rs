@@ -12,7 +12,6 @@ use std::time::SystemTime;
 use rusqlite::{Connection, OpenFlags};
 use tempfile::TempDir;
 
-use crate::blocks::Blocks;
 use crate::directory::{self, OpenError, database};
 use crate::kept;
 use crate::loss::{self, Loss};
@@ -22,7 +21,7 @@ use crate::wal::{self, Wal};
 /// A log, open for looking.
 #[derive(Debug)]
 pub(crate) struct View {
-    pub(crate) blocks: Blocks,
+    pub(crate) connection: Connection,
     /// Why the log is not what was acknowledged, when it can be read nevertheless.
     pub(crate) loss: Option<Loss>,
     /// Why nothing says how far the log had come.
@@ -72,12 +71,12 @@ impl View {
                 }
             }
         };
-        let blocks = Blocks::new(connection);
+        schema::check_version(directory, &connection)?;
         let has_head = kept.is_some() || unreadable.is_some();
-        let loss = kept.and_then(|kept| loss::of_log(&blocks, &kept));
+        let loss = kept.and_then(|kept| loss::of_log(&connection, &kept));
         Ok(Self {
             has_head,
-            blocks,
+            connection,
             loss,
             unreadable,
             copy,

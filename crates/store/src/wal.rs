@@ -57,6 +57,13 @@ pub(crate) fn path(directory: &Path) -> PathBuf {
     name.into()
 }
 
+/// Returns the place of the index of it that SQLite keeps.
+pub(crate) fn index_path(directory: &Path) -> PathBuf {
+    let mut name = database(directory).into_os_string();
+    name.push("-shm");
+    name.into()
+}
+
 /// Reads the salts that new frames carry; none while there is no header.
 pub(crate) fn salts(file: &mut File) -> io::Result<Option<Salts>> {
     let mut header = [0; HEADER_BYTES];

@@ -18,16 +18,14 @@ use engine::port::{
 use rusqlite::{Connection, ErrorCode, OptionalExtension};
 
 use crate::block::Block;
-use crate::blocks::Blocks;
-use crate::chain::Chains;
 use crate::checkpoint::{self, Checkpoints};
 use crate::directory::{self, Presence};
 use crate::fault::{commit_fault, fault, file_fault, only_fault};
 use crate::kept::{Keeper, Kept};
 use crate::row::{DocumentRow, id_bytes, sql};
-use crate::rows::{Room, Table};
+use crate::table::Table;
 use crate::wal::Wal;
-use crate::{blob, read, schema, tree};
+use crate::{blob, projection, read, schema, tree};
 
 /// How many expired claims a commit drops beyond twice those it adds, so that they never pile up and never hold
 /// a commit up.
@@ -77,12 +75,10 @@ struct Counters {
     /// The time of claims as it was last written down.
     claim_time_kept: Option<i64>,
     pack: u64,
-    event_room: Room,
-    pack_room: Room,
 }
 
 impl Counters {
-    fn read(connection: &Blocks) -> Result<Self, StoreFault> {
+    fn read(connection: &Connection) -> Result<Self, StoreFault> {
         let epoch = "SELECT value FROM meta WHERE name = 'lease_epoch'";
         let last = read::last_event(connection, Scope::All)?;
         let event = match last {
@@ -111,8 +107,6 @@ impl Counters {
             claim_time: ClaimTime::resume(claim_time),
             claim_time_kept: claim_time,
             pack: Table::Packs.holding(connection, u64::MAX)?.unwrap_or(0),
-            event_room: Room::default(),
-            pack_room: Room::default(),
         })
     }
 
@@ -139,16 +133,14 @@ impl Counters {
 struct Transaction<'a> {
     connection: &'a Connection,
     counters: Counters,
-    chains: &'a mut Chains,
 }
 
 /// The one who writes.
 pub(crate) struct Writer {
     directory: Arc<Path>,
     presence: Presence,
-    connection: Blocks,
+    connection: Connection,
     counters: Counters,
-    chains: Chains,
     checkpoints: Checkpoints,
     keeper: Keeper,
     published: Arc<Published>,
@@ -162,7 +154,6 @@ impl Writer {
         wal: Wal,
         after: Position,
     ) -> Result<(Self, Arc<Published>), StoreFault> {
-        let connection = Blocks::new(connection);
         let mut counters = Counters::read(&connection)?;
         if after.0 > counters.head {
             (counters.head, counters.newest) = (after.0, None);
@@ -187,7 +178,6 @@ impl Writer {
             presence,
             connection,
             counters,
-            chains: Chains::default(),
             checkpoints,
             keeper,
             published: Arc::clone(&published),
@@ -215,7 +205,7 @@ impl Writer {
     pub(crate) fn put_blob(&mut self, blob: &Blob) -> Result<(), StoreFault> {
         self.transact(|transaction| {
             let new = new_blobs(transaction.connection, [blob]).map_err(commit_fault)?;
-            put_blocks(transaction, &[], new).map_err(commit_fault)
+            put_blocks(transaction, &[], new)
         })
         .map_err(only_fault)
     }
@@ -312,7 +302,6 @@ impl Writer {
         let mut transaction = Transaction {
             connection: &self.connection,
             counters: self.counters,
-            chains: &mut self.chains,
         };
         let worked = work(&mut transaction);
         let counters = transaction.counters;
@@ -337,7 +326,6 @@ impl Writer {
             return Err(commit_fault(error));
         }
         self.counters = counters;
-        self.chains.commit();
         let frames = self.checkpoints.frames();
         self.keeper.committed(counters.kept(), frames.into());
         self.checkpoints.committed(&self.connection);
@@ -345,7 +333,6 @@ impl Writer {
     }
 
     fn roll_back(&mut self) {
-        self.chains.roll_back();
         // SQLite rolls back by itself after some errors.
         if !self.connection.is_autocommit()
             && let Err(error) = self.execute("ROLLBACK")
@@ -420,7 +407,6 @@ fn turn(
     }
     put_claims(transaction, &turn.claims, commit.now.as_micros())?;
     let new = new_blobs(connection, commit.blobs.iter().chain(small)).map_err(commit_fault)?;
-    put_blocks(transaction, &turn.events, new).map_err(commit_fault)?;
     for document in &turn.documents {
         match DocumentRow::of(document).put(connection) {
             Ok(true) => {}
@@ -429,6 +415,7 @@ fn turn(
             Err(error) => return Err(commit_fault(error)),
         }
     }
+    put_blocks(transaction, &turn.events, new)?;
     let mut leases = Vec::with_capacity(turn.leases_taken.len());
     for name in turn.leases_taken {
         let epoch = transaction.counters.next_epoch(connection)?;
@@ -584,44 +571,30 @@ fn put_blocks(
     transaction: &mut Transaction<'_>,
     events: &[StoredEvent],
     blobs: Vec<&Blob>,
-) -> rusqlite::Result<()> {
-    let Transaction {
-        connection,
-        counters,
-        chains,
-    } = transaction;
+) -> Result<(), CommitError> {
+    let connection = transaction.connection;
     let mut digests = blobs.iter().map(|blob| blob.digest);
     let contents = blobs.iter().map(|blob| blob.bytes.clone()).collect();
     for block in Block::divide(events, contents) {
-        let (table, number, room) = match block.events.first() {
-            Some(first) => (Table::Events, first.position.0, &mut counters.event_room),
+        let (table, number) = match block.events.first() {
+            Some(first) => (Table::Events, first.position.0),
             None => {
-                counters.pack += 1;
-                (Table::Packs, counters.pack, &mut counters.pack_room)
+                transaction.counters.pack += 1;
+                (Table::Packs, transaction.counters.pack)
             }
         };
-        let stored = chains
-            .encode(number, &block)
-            .map_err(|error| rusqlite::Error::ToSqlConversionFailure(error.into()))?;
-        table.append(connection, number, &stored, room)?;
-        let links: BTreeSet<Position> = block
-            .events
-            .iter()
-            .flat_map(|event| [event.links.workspace, event.links.session, event.links.task])
-            .flatten()
-            .collect();
-        let mut insert =
-            connection.prepare_cached("INSERT INTO event_links(link, first) VALUES (?1, ?2)")?;
-        for link in links {
-            insert.execute([sql(link.0), sql(number)])?;
-        }
-        let mut insert = connection.prepare_cached(
-            "INSERT INTO blobs(digest, pack, block, number) VALUES (?1, ?2, ?3, ?4)",
-        )?;
+        table
+            .put(connection, number, &block)
+            .map_err(commit_fault)?;
+        projection::commit(connection, number, &block).map_err(CommitError::Fault)?;
+        let insert = "INSERT INTO blobs(digest, pack, block, number) VALUES (?1, ?2, ?3, ?4)";
+        let mut insert = connection.prepare_cached(insert).map_err(commit_fault)?;
         let numbered = digests.by_ref().take(block.blobs.len()).zip(0i64..);
         for (digest, place) in numbered {
             let in_pack = table == Table::Packs;
-            insert.execute((digest.as_bytes(), in_pack, sql(number), place))?;
+            insert
+                .execute((digest.as_bytes(), in_pack, sql(number), place))
+                .map_err(commit_fault)?;
         }
     }
     Ok(())

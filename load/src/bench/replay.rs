@@ -26,6 +26,11 @@ pub(crate) async fn run_exact(bench: &Bench, report: &mut Report) -> Result<()> 
     Ok(())
 }
 
+/// Only what a run leaves on disk.
+pub(crate) async fn run_stored(bench: &Bench, report: &mut Report) -> Result<()> {
+    stored::run(bench, report).await
+}
+
 pub(crate) async fn run(bench: &Bench, report: &mut Report) -> Result<()> {
     let small = run::Recorded::make(&bench.path("replay-small"), TURNS, SMALL).await?;
     let large = run::Recorded::make(&bench.path("replay-large"), TURNS, LARGE).await?;

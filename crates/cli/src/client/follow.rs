@@ -5,9 +5,9 @@
 use std::collections::BTreeSet;
 use std::time::Duration;
 
+use effects::sse::Reader;
 use tokio::time::{Instant, sleep, timeout};
 
-use super::sse::{Frame, Parser};
 use super::{Client, Event, StreamError, Task};
 use crate::exit::Problem;
 use crate::output::talk;
@@ -17,6 +17,8 @@ const WAIT_MIN: Duration = Duration::from_millis(200);
 const WAIT_MAX: Duration = Duration::from_secs(10);
 /// How long a server may be away.
 const AWAY_MAX: Duration = Duration::from_secs(300);
+/// The most bytes one event may have.
+const EVENT_BYTES_MAX: usize = 16 * 1024 * 1024;
 /// How long to listen for the rest of the last commit to a server that does not close the stream.
 const LINGER: Duration = Duration::from_secs(2);
 
@@ -113,7 +115,7 @@ async fn listen(
     cursor: &mut Cursor,
     listener: &mut impl FnMut(&Event) -> anyhow::Result<Flow>,
 ) -> anyhow::Result<Heard> {
-    let mut parser = Parser::default();
+    let mut reader = Reader::new(EVENT_BYTES_MAX);
     let mut heard = Heard::Nothing;
     loop {
         let chunk = if cursor.ended {
@@ -129,15 +131,15 @@ async fn listen(
             (Ok(None), Heard::Nothing) => return Ok(Heard::End),
             (Ok(None) | Err(_), _) => return Ok(heard),
         };
-        let frames = parser.push(&bytes).map_err(|_| {
+        let events = reader.push(&bytes).map_err(|_| {
             let message = format!("`{}` sent an event without end", client.address());
             Problem::new(
                 message,
                 "check that the address is that of an Agents Protocol server",
             )
         })?;
-        for frame in frames {
-            let Some(event) = cursor.next(frame)? else {
+        for data in events {
+            let Some(event) = cursor.next(&data)? else {
                 continue;
             };
             heard = Heard::Some;
@@ -149,9 +151,9 @@ async fn listen(
 }
 
 impl Cursor {
-    /// Reads a frame; none when it was seen before.
-    fn next(&mut self, frame: Frame) -> anyhow::Result<Option<Event>> {
-        let value = serde_json::from_str(&frame.data).unwrap_or_default();
+    /// Reads an event; none when it was seen before.
+    fn next(&mut self, data: &[u8]) -> anyhow::Result<Option<Event>> {
+        let value = serde_json::from_slice(data).unwrap_or_default();
         let event = Event::read(value)?;
         if event.kind == "error" {
             let word = |pointer: &str| {
@@ -179,23 +181,30 @@ mod tests {
 
     use super::*;
 
-    fn frame(id: &str, kind: &str) -> Frame {
-        Frame {
-            id: Some(id.to_owned()),
-            event: Some(kind.to_owned()),
-            data: json!({"object": "event", "id": id, "event": kind, "payload": {}}).to_string(),
-        }
+    fn event(id: &str, kind: &str) -> Vec<u8> {
+        let event = json!({"object": "event", "id": id, "event": kind, "payload": {}});
+        event.to_string().into_bytes()
     }
 
     #[test]
     fn ap_sse_05_an_event_that_comes_twice_is_handed_on_once() {
         let mut cursor = Cursor::default();
-        assert!(cursor.next(frame("a", "task.submitted")).unwrap().is_some());
-        assert!(cursor.next(frame("b", "task.started")).unwrap().is_some());
-        assert!(cursor.next(frame("a", "task.submitted")).unwrap().is_none());
+        assert!(
+            cursor
+                .next(&event("a", "task.submitted"))
+                .unwrap()
+                .is_some()
+        );
+        assert!(cursor.next(&event("b", "task.started")).unwrap().is_some());
+        assert!(
+            cursor
+                .next(&event("a", "task.submitted"))
+                .unwrap()
+                .is_none()
+        );
         assert_eq!(cursor.last.as_deref(), Some("b"));
         assert!(!cursor.ended);
-        assert!(cursor.next(frame("c", "task.canceled")).unwrap().is_some());
+        assert!(cursor.next(&event("c", "task.canceled")).unwrap().is_some());
         assert!(cursor.ended);
     }
 
@@ -204,11 +213,7 @@ mod tests {
         let mut cursor = Cursor::default();
         let data = json!({"object": "event", "id": "e", "event": "error",
             "payload": {"error": {"code": "cursor_expired", "message": "too old"}}});
-        let frame = Frame {
-            data: data.to_string(),
-            ..Frame::default()
-        };
-        let error = cursor.next(frame).unwrap_err();
+        let error = cursor.next(data.to_string().as_bytes()).unwrap_err();
         assert_eq!(error.to_string(), "too old (cursor_expired)");
     }
 }

@@ -1,8 +1,8 @@
 //! Which server, and with which key.
 //!
 //! Flags and environment come first; otherwise the data directory of a server on this machine tells both. The key in
-//! a data directory goes to the server of that directory or to this machine, never elsewhere, and no key is sent in
-//! the clear to another machine unless somebody insists.
+//! a data directory goes to the server that works in it, or where on this machine somebody says, never elsewhere, and no
+//! key is sent in the clear to another machine unless somebody insists.
 
 use std::fmt;
 use std::net::IpAddr;
@@ -13,6 +13,7 @@ use reqwest::Url;
 use crate::args::Connection;
 use crate::command::key::{APPROVER_KEY_FILE, KEY_FILE};
 use crate::exit::{OrHint, Problem};
+use crate::held;
 
 /// The file in the data directory in which a running server says where it listens.
 pub(crate) const ADDRESS_FILE: &str = "address";
@@ -55,7 +56,19 @@ impl Target {
     fn find_with(connection: &Connection, key_file: &str) -> anyhow::Result<Self> {
         let (url, local) = match &connection.url {
             Some(url) => (url.clone(), false),
-            None => (local_address(&connection.data), true),
+            None => match (local_address(&connection.data), &connection.key) {
+                (Some(url), _) => (url, true),
+                (None, Some(_)) => (DEFAULT_URL.to_owned(), true),
+                // Whoever listens at some port of this machine is not the server that the key is for.
+                (None, None) => {
+                    local_key(&connection.data, key_file)?;
+                    return Err(Problem::new(
+                        format!("no server works in `{}`", connection.data.display()),
+                        "start one there with `reprise serve`, or name one with --url",
+                    )
+                    .into());
+                }
+            },
         };
         let url = parse(&url)?;
         if url.scheme() == "http" && !is_loopback(&url) && !connection.allow_plain_http {
@@ -127,11 +140,10 @@ pub(super) fn is_loopback(url: &Url) -> bool {
     bare == "localhost" || bare.parse::<IpAddr>().is_ok_and(|ip| ip.is_loopback())
 }
 
-fn local_address(data: &Path) -> String {
-    match std::fs::read_to_string(data.join(ADDRESS_FILE)) {
-        Ok(text) if !text.trim().is_empty() => text.trim().to_owned(),
-        Ok(_) | Err(_) => DEFAULT_URL.to_owned(),
-    }
+/// Returns where the server of a data directory listens, while it runs.
+fn local_address(data: &Path) -> Option<String> {
+    let text = held::read(data, ADDRESS_FILE)?;
+    Some(text.trim().to_owned()).filter(|text| !text.is_empty())
 }
 
 fn local_key(data: &Path, key_file: &str) -> anyhow::Result<String> {
@@ -161,15 +173,33 @@ mod tests {
     fn the_local_key_goes_to_the_local_server_only() {
         let home = tempfile::tempdir().unwrap();
         std::fs::write(home.path().join(KEY_FILE), "rpk_local\n").unwrap();
+        // S16: nobody works there, and whoever listens at the usual port is not its server.
+        let error = Target::find(&connection(home.path(), None)).unwrap_err();
+        assert!(error.to_string().contains("no server works in"), "{error}");
+        // What a crash left leads to a port that may be another's by now.
+        std::fs::write(home.path().join(ADDRESS_FILE), "http://127.0.0.1:8080\n").unwrap();
+        let error = Target::find(&connection(home.path(), None)).unwrap_err();
+        assert!(error.to_string().contains("no server works in"), "{error}");
+        // Somebody who names a server of this machine means it.
+        let url = Some("http://127.0.0.1:8080");
+        let target = Target::find(&connection(home.path(), url)).unwrap();
+        assert_eq!(target.key, "rpk_local");
+        let mut given = connection(home.path(), None);
+        given.key = Some("rpk_given".to_owned());
+        let target = Target::find(&given).unwrap();
+        assert_eq!(
+            (target.url.as_str(), target.key.as_str()),
+            ("http://127.0.0.1:8080/", "rpk_given")
+        );
+        let said = |text: &str| held::Held::write(home.path(), ADDRESS_FILE, text).unwrap();
+        let held = said("https://[::1]:9\n");
         let target = Target::find(&connection(home.path(), None)).unwrap();
         assert_eq!(
             (target.url.as_str(), target.key.as_str()),
-            ("http://127.0.0.1:8080/", "rpk_local")
+            ("https://[::1]:9/", "rpk_local")
         );
-        std::fs::write(home.path().join(ADDRESS_FILE), "https://[::1]:9\n").unwrap();
-        let target = Target::find(&connection(home.path(), None)).unwrap();
-        assert_eq!(target.url.as_str(), "https://[::1]:9/");
-        std::fs::write(home.path().join(ADDRESS_FILE), "https://192.0.2.1:9\n").unwrap();
+        drop(held);
+        let _held = said("https://192.0.2.1:9\n");
         let target = Target::find(&connection(home.path(), None)).unwrap();
         assert_eq!(target.key, "rpk_local");
         let mut given = connection(home.path(), None);

@@ -11,9 +11,11 @@ use crate::output::{Output, talk};
 /// `reprise completions`
 #[derive(Debug, clap::Args)]
 #[command(
-    after_help = "Examples:\n  reprise completions bash > ~/.local/share/bash-completion/completions/reprise\n  \
-    reprise completions zsh > \"${fpath[1]}/_reprise\"\n  \
-    reprise completions fish > ~/.config/fish/completions/reprise.fish"
+    after_help = "New shells complete `reprise` then; for zsh, ~/.zshrc must have `fpath+=~/.zfunc` before `compinit`.\n\n\
+    Examples:\n  mkdir -p ~/.local/share/bash-completion/completions\n  \
+    reprise completions bash > ~/.local/share/bash-completion/completions/reprise\n  \
+    mkdir -p ~/.zfunc && reprise completions zsh > ~/.zfunc/_reprise\n  \
+    mkdir -p ~/.config/fish/completions && reprise completions fish > ~/.config/fish/completions/reprise.fish"
 )]
 pub(crate) struct CompletionsArgs {
     /// The shell

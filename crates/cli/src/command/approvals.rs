@@ -1,7 +1,5 @@
 //! `reprise approvals`: what waits for a decision, with exactly what would be done, and the decision.
 
-use std::time::{SystemTime, UNIX_EPOCH};
-
 use canon::{Value, jcs, sha256};
 use clap::{Args, Subcommand};
 use domain::Timestamp;
@@ -10,7 +8,7 @@ use serde_json::json;
 use crate::args::Connection;
 use crate::client::{Client, Target, Write, fresh_key};
 use crate::exit::{Exit, Problem};
-use crate::output::{Output, Paint, Table, printable, shorten, talk, width};
+use crate::output::{Output, Paint, Table, is_quiet, printable, shorten, talk, width};
 
 /// `reprise approvals`
 #[derive(Debug, Subcommand)]
@@ -106,6 +104,10 @@ async fn list(args: ListArgs) -> anyhow::Result<Exit> {
         out.json(&Value::Array(found))?;
         return Ok(Exit::Ok);
     }
+    if is_quiet() {
+        out.ids(found.iter().map(|request| text(request, "/id")))?;
+        return Ok(Exit::Ok);
+    }
     if found.is_empty() {
         talk("nothing waits for a decision");
         return Ok(Exit::Ok);
@@ -170,7 +172,10 @@ async fn show(args: ShowArgs) -> anyhow::Result<Exit> {
     if args.json {
         let led = led_to(&told, text(&request, "/id"));
         let digest = digest(&request);
-        out.json(&json!({"request": request, "input_sha256": digest, "led_to_it": led}))?;
+        let decided = decision(&told, text(&request, "/id"));
+        out.json(&json!({
+            "request": request, "input_sha256": digest, "led_to_it": led, "decision": decided,
+        }))?;
         return Ok(Exit::Ok);
     }
     describe(&mut out, &request, &told)?;
@@ -211,6 +216,9 @@ fn describe(out: &mut Output, request: &Value, told: &Value) -> anyhow::Result<(
     }
     row("action", text(request, "/action/name").to_owned());
     row("digest", digest(request).unwrap_or_default());
+    let decided = decision(told, text(request, "/id"));
+    row("decided by", text(&decided, "/actor").to_owned());
+    row("decided at", text(&decided, "/at").to_owned());
     row("reason", text(request, "/response/reason").to_owned());
     rows.print(out, "")?;
     let mut part = |title: &str, text: &str| -> anyhow::Result<()> {
@@ -233,6 +241,18 @@ fn describe(out: &mut Output, request: &Value, told: &Value) -> anyhow::Result<(
     part("The task", &input_words(told))?;
     let led = led_to(told, text(request, "/id"));
     part("The model said", text(&led, "/text"))
+}
+
+/// Returns who decided a request, when and why; nothing while it waits.
+fn decision(told: &Value, request: &str) -> Value {
+    let steps = told.get("steps").and_then(Value::as_array);
+    let mut decisions = steps.into_iter().flatten().filter_map(|step| {
+        let decision = step.get("decision")?;
+        (text(decision, "/request_id") == request).then_some(decision)
+    });
+    let decided = decisions.next();
+    let decided = decided.filter(|decision| decision.get("at").is_some_and(Value::is_string));
+    decided.cloned().unwrap_or_default()
 }
 
 /// Returns the step of the model before a request.
@@ -337,12 +357,10 @@ fn digest(request: &Value) -> Option<String> {
 /// Says how long a request waits by this machine's clock.
 fn waited(request: &Value) -> String {
     let since = Timestamp::parse(text(request, "/created_at")).ok();
-    let now = SystemTime::now().duration_since(UNIX_EPOCH).ok();
-    let now = now.and_then(|now| i64::try_from(now.as_secs()).ok());
-    let (Some(since), Some(now)) = (since, now) else {
+    let Some(since) = since else {
         return String::new();
     };
-    let seconds = (now - since.as_micros() / 1_000_000).max(0);
+    let seconds = (crate::time::now().as_micros() - since.as_micros()).max(0) / 1_000_000;
     match seconds {
         0..60 => format!("{seconds} s"),
         60..3_600 => format!("{} min", seconds / 60),

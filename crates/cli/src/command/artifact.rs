@@ -9,7 +9,7 @@ use serde_json::{Value, json};
 use crate::args::Connection;
 use crate::client::{Client, Target, Write, fresh_key};
 use crate::exit::{Exit, OrHint, Problem};
-use crate::output::{Output, Table, shorten, talk};
+use crate::output::{Output, Table, is_quiet, shorten, talk};
 
 /// `reprise artifact`
 #[derive(Debug, Subcommand)]
@@ -62,6 +62,9 @@ pub(crate) struct GetArgs {
     /// Of an event: which member of its payload
     #[arg(long, value_name = "NAME")]
     member: Option<String>,
+    /// Print JSON about what was written to the file
+    #[arg(long, requires = "out")]
+    json: bool,
     #[command(flatten)]
     connection: Connection,
 }
@@ -114,7 +117,9 @@ async fn list(args: ListArgs) -> anyhow::Result<Exit> {
         out.json(&Value::Array(found))?;
         return Ok(Exit::Ok);
     }
-    if found.is_empty() {
+    if is_quiet() {
+        out.ids(found.iter().map(|artifact| text(artifact, "id")))?;
+    } else if found.is_empty() {
         talk("no artifacts");
     } else {
         let names = ["id", "kind", "mime_type", "visibility", "task_id"];
@@ -148,11 +153,22 @@ async fn get(args: GetArgs) -> anyhow::Result<Exit> {
             let name = format!("`{}`", file.display());
             let mut opened = std::fs::File::create_new(file).or_hint(&name, hint)?;
             opened.write_all(&bytes).or_hint(&name, hint)?;
-            talk(format_args!(
-                "wrote {} bytes to {name}, {}",
-                bytes.len(),
-                canon::sha256(&bytes)
-            ));
+            let digest = canon::sha256(&bytes);
+            if args.json {
+                Output::stdout().json(&json!({
+                    "artifact_id": args.id, "member": args.member, "file": file,
+                    "bytes": bytes.len(), "sha256": digest.to_string(),
+                }))?;
+            } else {
+                talk(format_args!(
+                    "wrote {} bytes to {name}, {digest}",
+                    bytes.len()
+                ));
+            }
+        }
+        _ if args.json => {
+            let hint = "name a file: without one the content itself goes to stdout";
+            return Err(Problem::new("--json tells of a file", hint).into());
         }
         _ => std::io::stdout().write_all(&bytes)?,
     }
@@ -188,6 +204,7 @@ async fn put(args: PutArgs) -> anyhow::Result<Exit> {
     let mut out = Output::stdout();
     match args.json {
         true => out.json(&stored)?,
+        false if is_quiet() => out.ids([id.as_str()])?,
         false => out.line(format_args!("{}  {} bytes", shorten(&id, 120), bytes.len()))?,
     }
     Ok(Exit::Ok)

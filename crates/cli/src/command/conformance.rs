@@ -4,18 +4,37 @@ use std::time::Duration;
 
 use conformance::{Suite, SuiteError, Verdict};
 
-use crate::args::ConformanceArgs;
+use crate::args::{ConformanceArgs, Connection};
+use crate::client::Target;
 use crate::exit::{Exit, Problem};
 use crate::output::{Output, Paint, counter, talk};
 
 /// Runs every check.
 pub(crate) async fn run(args: ConformanceArgs) -> anyhow::Result<Exit> {
-    let suite = Suite {
+    let connection = Connection {
+        // Whoever names a key for another machine means it; a found one is not sent in the clear.
+        allow_plain_http: args.key.is_some(),
         url: args.url,
         key: args.key,
+        data: args.data,
+        ca: None,
+    };
+    let target = Target::find(&connection)?;
+    // Found together or not at all: the approver of one server decides nothing on another.
+    let approver_key = match (&args.approver_key, &connection.key) {
+        (None, None) => Target::find_approver(&connection)
+            .ok()
+            .map(|approver| approver.key)
+            .filter(|key| *key != target.key),
+        (given, _) => given.clone(),
+    };
+    let suite = Suite {
+        url: target.url.to_string(),
+        key: target.key,
         other_key: args.other_key,
-        approver_key: args.approver_key,
+        approver_key,
         dead_keys: args.dead_key,
+        expired_keys: args.expired_key,
         make_key: args.make_key,
         restart: args.restart,
         published: args.suite,

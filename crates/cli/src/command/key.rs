@@ -6,8 +6,6 @@
 mod first;
 mod operator;
 
-use std::time::{Duration, SystemTime, UNIX_EPOCH};
-
 use canon::Digest;
 use domain::{Timestamp, WorkspaceId};
 use engine::SCOPES;
@@ -17,7 +15,8 @@ use store::SqliteStore;
 
 use crate::args::{DataArgs, KeyCommand, KeyCreateArgs, KeyGrantArgs, KeyListArgs, KeyRevokeArgs};
 use crate::exit::{Exit, OrHint, Problem};
-use crate::output::{Output, Paint, Table, shorten, talk};
+use crate::output::{Output, Paint, Table, is_quiet, shorten, talk};
+use crate::time::now;
 
 pub(crate) use operator::Door;
 
@@ -61,7 +60,9 @@ async fn create(args: KeyCreateArgs) -> anyhow::Result<Exit> {
     let scopes = scopes(&args.scope, args.read_only)?;
     let expires_at = args.expires.as_deref().map(end).transpose()?;
     // A directory without a log is refused, not made.
-    drop(open(&args.data)?);
+    let store = open(&args.data)?;
+    must_exist(&store, &args.workspace).await?;
+    drop(store);
     let text = new_text()?;
     let key = ApiKey {
         id: new_id()?,
@@ -95,7 +96,26 @@ async fn create(args: KeyCreateArgs) -> anyhow::Result<Exit> {
 }
 
 /// Actors that no key has: events by them are the server's own.
-const RESERVED_ACTORS: [&str; 2] = ["system", "agent"];
+const RESERVED_ACTORS: [&str; 3] = ["system", "agent", operator::ACTOR];
+
+/// Refuses workspaces that are not there: a key of one would see nothing, and whatever gets that id later.
+async fn must_exist(store: &SqliteStore, named: &[String]) -> anyhow::Result<()> {
+    let ids: Vec<Box<str>> = named.iter().map(|id| id.as_str().into()).collect();
+    let found = store.documents(ids).await.or_hint(
+        "the workspaces cannot be read",
+        "`reprise log verify` checks the data directory",
+    )?;
+    for (id, found) in named.iter().zip(found) {
+        if found.is_none() {
+            return Err(Problem::new(
+                format!("there is no workspace `{id}`"),
+                "`GET /v1/workspaces` lists them; `POST /v1/workspaces` makes one",
+            )
+            .into());
+        }
+    }
+    Ok(())
+}
 
 fn workspaces(named: &[String]) -> anyhow::Result<Option<Vec<String>>> {
     for id in named {
@@ -139,6 +159,10 @@ async fn list(args: KeyListArgs) -> anyhow::Result<Exit> {
     let mut out = Output::stdout();
     if args.json {
         out.json(&keys.iter().map(as_json).collect())?;
+        return Ok(Exit::Ok);
+    }
+    if is_quiet() {
+        out.ids(keys.iter().map(|key| key.id.as_str()))?;
         return Ok(Exit::Ok);
     }
     if keys.is_empty() {
@@ -259,26 +283,16 @@ async fn revoke(args: KeyRevokeArgs) -> anyhow::Result<Exit> {
 
 /// Reads when a key ends: a time, or how long from now on.
 fn end(text: &str) -> anyhow::Result<Timestamp> {
-    let hint = "write 30d, 12h, 90m or 45s, or a time such as 2027-01-31T00:00:00Z";
+    let hint = "write 4w, 30d, 12h, 90m or 45s, or a time such as 2027-01-31T00:00:00Z";
     let problem = |why: &str| Problem::new(format!("`{text}` {why}"), hint);
-    let span = text.char_indices().last().and_then(|(at, unit)| {
-        let seconds: u64 = match unit {
-            'd' => 86_400,
-            'h' => 3_600,
-            'm' => 60,
-            's' => 1,
-            _ => return None,
-        };
-        let count: u64 = text.get(..at)?.parse().ok()?;
-        Some(Duration::from_secs(count.checked_mul(seconds)?))
-    });
-    let end = match span {
-        Some(span) => {
-            let micros = i64::try_from(span.as_micros()).unwrap_or(i64::MAX);
-            Timestamp::from_micros(now().as_micros().saturating_add(micros))
-        }
+    let end = match crate::time::span(text) {
+        Some(span) => Timestamp::from_micros(now().as_micros().saturating_add(span)),
         None => Timestamp::parse(text).map_err(|_| problem("is not a time"))?,
     };
+    // Later than any time that can be written is as good as never, and is said by leaving it out.
+    if end.as_micros() >= Timestamp::from_micros(i64::MAX).as_micros() {
+        return Err(problem("is later than the year 9999").into());
+    }
     match end > now() {
         true => Ok(end),
         false => Err(problem("is not ahead").into()),
@@ -303,13 +317,6 @@ fn random_hex<const N: usize>() -> anyhow::Result<String> {
 /// Returns what the store keeps of a key.
 fn digest(text: &str) -> Digest {
     canon::sha256(text.as_bytes())
-}
-
-fn now() -> Timestamp {
-    let since = SystemTime::now()
-        .duration_since(UNIX_EPOCH)
-        .unwrap_or_default();
-    Timestamp::from_micros(i64::try_from(since.as_micros()).unwrap_or(i64::MAX))
 }
 
 #[cfg(test)]
@@ -352,9 +359,11 @@ mod tests {
             "d",
             "0s",
             "-1d",
-            "3w",
+            "3mo",
             "tomorrow",
             "2001-01-31T00:00:00Z",
+            "3000000d",
+            "99999999999999999999d",
             "é",
         ] {
             assert!(end(bad).is_err(), "{bad}");

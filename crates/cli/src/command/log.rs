@@ -12,9 +12,9 @@ use domain::Timestamp;
 use engine::port::Clock;
 use serde_json::{Value, json};
 use server::world::SystemClock;
-use store::{AuditError, Content, Evidence, SqliteStore};
+use store::{AuditError, Content, Evidence, Migration, SqliteStore};
 
-use crate::args::{LogArgs, LogCommand, LogExportArgs, LogPruneArgs};
+use crate::args::{LogArgs, LogCommand, LogExportArgs, LogPruneArgs, LogRebuildArgs};
 use crate::config::{self, Flags};
 use crate::exit::{Exit, OrHint, Problem};
 use crate::output::{Output, Paint, counter, talk};
@@ -26,7 +26,9 @@ const DAY_MICROS: i64 = 24 * 60 * 60 * 1_000_000;
 pub(crate) fn run(command: LogCommand) -> anyhow::Result<Exit> {
     match command {
         LogCommand::Verify(args) => verify(&args),
+        LogCommand::Rebuild(args) if args.write => rebuild_and_write(&args),
         LogCommand::Rebuild(args) => rebuild(&args),
+        LogCommand::Migrate(args) => migrate(&args),
         LogCommand::Export(args) => export(&args),
         LogCommand::Import(args) => crate::wait(import::run(&args)),
         LogCommand::Recover(args) => recover::run(&args),
@@ -97,7 +99,71 @@ fn verify(args: &LogArgs) -> anyhow::Result<Exit> {
     judge(args.json, counts, &problems, &summary)
 }
 
-fn rebuild(args: &LogArgs) -> anyhow::Result<Exit> {
+fn migrate(args: &LogArgs) -> anyhow::Result<Exit> {
+    let bar = counter();
+    let migrated = store::migrate(&args.data.data, &mut |step| {
+        if let Migration::Copied(events) = step {
+            bar.set_position(events);
+            bar.set_message("events written");
+        }
+    });
+    bar.finish_and_clear();
+    let migrated = migrated.map_err(|error| problem(AuditError::Open(error)))?;
+    let format = store::FORMAT_VERSION;
+    if args.json {
+        let result = json!({
+            "format": format,
+            "migrated": migrated.is_some(),
+            "events": migrated.as_ref().map(|migrated| migrated.events),
+            "backup": migrated.as_ref().map(|migrated| migrated.backup.display().to_string()),
+        });
+        Output::stdout().json(&result)?;
+        return Ok(Exit::Ok);
+    }
+    match migrated {
+        None => talk(format_args!("the directory has format {format} already")),
+        Some(migrated) => talk(format_args!(
+            "{} events have format {format} now; the directory is kept as it was in `{}`",
+            migrated.events,
+            migrated.backup.display()
+        )),
+    }
+    Ok(Exit::Ok)
+}
+
+fn rebuild_and_write(args: &LogRebuildArgs) -> anyhow::Result<Exit> {
+    let LogRebuildArgs { log: args, .. } = args;
+    let (rebuilt, backup) = with_progress("events folded", |progress| {
+        store::rebuild_and_write(&args.data.data, progress)
+    })?;
+    let Some(backup) = backup else {
+        talk("nothing was written: an event cannot be folded");
+        return judge(args.json, json!({"written": false}), &rebuilt.problems, "");
+    };
+    let differed = rebuilt.problems.len();
+    if args.json {
+        let result = json!({
+            "written": true,
+            "events": rebuilt.events,
+            "documents": rebuilt.documents,
+            "differed": differed,
+            "backup": backup.display().to_string(),
+        });
+        Output::stdout().json(&result)?;
+    } else {
+        talk(format_args!(
+            "stored {} documents as {} events say, {differed} of them differently than before; \
+             the directory is kept as it was in `{}`",
+            rebuilt.documents,
+            rebuilt.events,
+            backup.display()
+        ));
+    }
+    Ok(Exit::Ok)
+}
+
+fn rebuild(args: &LogRebuildArgs) -> anyhow::Result<Exit> {
+    let LogRebuildArgs { log: args, .. } = args;
     let rebuilt = with_progress("events folded", |progress| {
         store::rebuild(&args.data.data, progress)
     })?;
@@ -277,6 +343,7 @@ fn checkpoint(directory: &Path) -> anyhow::Result<Option<String>> {
         Problem::new(error.to_string(), hint)
     })?;
     crate::wait(async {
+        signing::agree_with_log(directory, &store).await?;
         engine::newest_checkpoint(&store).await.or_hint(
             "the newest checkpoint cannot be read",
             "`reprise log verify` checks the data directory",

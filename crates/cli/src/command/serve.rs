@@ -4,9 +4,10 @@ mod translate;
 
 use std::io::IsTerminal;
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr};
-use std::path::{Path, PathBuf};
+use std::path::PathBuf;
 use std::str::FromStr;
 use std::sync::Arc;
+use std::time::{SystemTime, UNIX_EPOCH};
 
 use effects::{Confinement, Outside};
 use engine::port::Store;
@@ -25,6 +26,7 @@ use crate::client::ADDRESS_FILE;
 use crate::command::key::{Door, FirstKey, ensure_first_keys};
 use crate::config::{self, Flags, Log, LogFormat, Settings};
 use crate::exit::{Exit, OrHint, Problem};
+use crate::held::Held;
 use crate::output::{Output, talk};
 use crate::{signing, vault};
 
@@ -46,6 +48,7 @@ pub(crate) async fn run(args: ServeArgs) -> anyhow::Result<Exit> {
         return Ok(Exit::Ok);
     }
     start_logs(&settings.log)?;
+    check_clock(SystemTime::now())?;
     let signals = Signals::new()?;
     let server = Server::start(&settings, options).await?;
     if !options.full_sync {
@@ -67,6 +70,30 @@ pub(crate) async fn run(args: ServeArgs) -> anyhow::Result<Exit> {
     Ok(Exit::Ok)
 }
 
+/// Refuses a clock that no answer can state: every one carries its time.
+fn check_clock(now: SystemTime) -> anyhow::Result<()> {
+    match now < UNIX_EPOCH {
+        true => Err(Problem::new("the clock stands before 1970", "set the clock").into()),
+        false => Ok(()),
+    }
+}
+
+/// Says that others can read the private key of the certificate, when they can.
+#[cfg(unix)]
+fn warn_of_open_key(file: &std::path::Path) {
+    use std::os::unix::fs::PermissionsExt as _;
+    let mode = std::fs::metadata(file).map(|found| found.permissions().mode());
+    if mode.is_ok_and(|mode| mode & 0o007 != 0) {
+        let file = file.display();
+        tracing::warn!(
+            "every user of this machine can read the TLS key `{file}`: take that right away (chmod o= {file})"
+        );
+    }
+}
+
+#[cfg(not(unix))]
+fn warn_of_open_key(_: &std::path::Path) {}
+
 fn settings(args: ServeArgs) -> anyhow::Result<Settings> {
     let flags = Flags {
         data: args.data,
@@ -83,8 +110,7 @@ fn start_logs(log: &Log) -> anyhow::Result<()> {
     let hint = "set log.level to error, warn, info, debug or trace, or to a list such as info,engine=debug";
     let level =
         Targets::from_str(&log.level).or_hint(format_args!("log level `{}`", log.level), hint)?;
-    let colour = std::io::stderr().is_terminal()
-        && std::env::var_os("NO_COLOR").is_none_or(|value| value.is_empty());
+    let colour = crate::output::is_coloured(std::io::stderr().is_terminal());
     let layer = tracing_subscriber::fmt::layer()
         .with_writer(std::io::stderr)
         .with_ansi(colour);
@@ -104,7 +130,7 @@ pub(crate) struct Server {
     data: PathBuf,
     outside: Outside,
     door: Door,
-    address_file: PathBuf,
+    address: Held,
     /// Where this machine reaches it.
     pub(crate) url: String,
     /// What became of the first key.
@@ -132,11 +158,19 @@ impl Server {
             };
             Problem::new(error.to_string(), hint)
         })?;
+        warn_of_open_key(&settings.tls.key);
         let first_key = ensure_first_keys(data, &*store).await?;
-        signing::log_rotation(data, &*store).await?;
+        let newest = engine::newest_keys(&*store).await;
+        let newest = newest.or_hint(
+            "the newest head of the log cannot be read",
+            "`reprise log verify` checks the data directory",
+        )?;
         let given = |text: &String| Some(text.clone()).filter(|text| !text.is_empty());
         let origin = given(&settings.origin);
-        let mut authority = signing::authority_of(data, store.name().log(), origin.as_deref())?;
+        let log = store.name().log();
+        let mut authority = signing::authority_of(data, log, origin.as_deref(), newest.is_some())?;
+        signing::log_rotation(data, &*store).await?;
+        signing::agree_with_log(data, &*store).await?;
         authority.id = given(&settings.issuer_id).unwrap_or(authority.id);
         authority.name = given(&settings.issuer_name).or(authority.name);
         let vault = vault::open(data)?;
@@ -172,9 +206,8 @@ impl Server {
         crate::witness::load(data, &engine)?;
         let door = Door::open(data).await?;
         let url = local_url(&bound);
-        let address_file = data.join(ADDRESS_FILE);
-        write_address(data, &url).or_hint(
-            format_args!("`{}`", address_file.display()),
+        let address = Held::write(data, ADDRESS_FILE, &format!("{url}\n")).or_hint(
+            format_args!("`{}`", data.join(ADDRESS_FILE).display()),
             "check that the disk has room and lets this user write",
         )?;
         Ok(Self {
@@ -183,7 +216,7 @@ impl Server {
             outside,
             door,
             data: data.to_path_buf(),
-            address_file,
+            address,
             url,
             first_key,
         })
@@ -198,8 +231,7 @@ impl Server {
         operator.abort();
         // Processes of MCP servers end with ours.
         self.outside.shutdown().await;
-        // A file that stays behind leads clients to a closed port, and they say so.
-        let _ = std::fs::remove_file(&self.address_file);
+        drop(self.address);
     }
 }
 
@@ -224,18 +256,12 @@ fn local_url(bound: &Bound) -> String {
     format!("{scheme}://{}", SocketAddr::new(ip, address.port()))
 }
 
-/// Writes the address whole or not at all: a client may read it at any moment.
-fn write_address(data: &Path, url: &str) -> std::io::Result<()> {
-    let temporary = data.join(format!("{ADDRESS_FILE}.tmp"));
-    std::fs::write(&temporary, format!("{url}\n"))?;
-    std::fs::rename(&temporary, data.join(ADDRESS_FILE))
-}
-
-/// The two signals that stop a server.
+/// The signals that stop a server: somebody asks, or the terminal it was started from is gone.
 #[derive(Debug)]
 pub(crate) struct Signals {
     terminate: Signal,
     interrupt: Signal,
+    hangup: Signal,
 }
 
 impl Signals {
@@ -247,6 +273,7 @@ impl Signals {
                 .or_hint("cannot listen for signals", hint)?,
             interrupt: signal(SignalKind::interrupt())
                 .or_hint("cannot listen for signals", hint)?,
+            hangup: signal(SignalKind::hangup()).or_hint("cannot listen for signals", hint)?,
         })
     }
 
@@ -254,6 +281,7 @@ impl Signals {
         tokio::select! {
             _ = self.terminate.recv() => {}
             _ = self.interrupt.recv() => {}
+            _ = self.hangup.recv() => {}
         }
     }
 
@@ -266,5 +294,18 @@ impl Signals {
             // What was acknowledged is durable; there is nothing to lose but the leases, which the next start takes.
             std::process::exit(Exit::Fault.code().into());
         });
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn f15_a_clock_before_1970_stops_the_start() {
+        let before = UNIX_EPOCH - std::time::Duration::from_secs(1);
+        let error = check_clock(before).unwrap_err();
+        assert!(error.to_string().contains("before 1970"), "{error}");
+        assert!(check_clock(UNIX_EPOCH).is_ok());
     }
 }

@@ -6,7 +6,7 @@ use serde_json::{Value, json};
 use crate::args::{Connection, since};
 use crate::client::{Client, Target};
 use crate::exit::Exit;
-use crate::output::{Output, Paint, Table, printable, shorten, talk};
+use crate::output::{Output, Paint, Table, is_quiet, printable, shorten, talk};
 
 /// `reprise session`
 #[derive(Debug, Subcommand)]
@@ -30,7 +30,7 @@ pub(crate) struct ListArgs {
     /// Only those of this workspace
     #[arg(long, value_name = "ID")]
     workspace: Option<String>,
-    /// Only those created since: 30m, 1h, 2d, or a time such as 2026-04-25T12:00:00Z
+    /// Only those created since: 30m, 1h30m, 2d (ago), a day such as 2026-04-25, or a time such as 2026-04-25T12:00:00Z
     #[arg(long, value_name = "TIME", value_parser = since)]
     since: Option<String>,
     /// Maximum number to list
@@ -81,7 +81,9 @@ async fn list(args: ListArgs) -> anyhow::Result<Exit> {
         out.json(&Value::Array(found))?;
         return Ok(Exit::Ok);
     }
-    if found.is_empty() {
+    if is_quiet() {
+        out.ids(found.iter().map(|session| text(session, "id")))?;
+    } else if found.is_empty() {
         talk("no sessions");
     } else {
         let mut rows = Table::new(&["SESSION", "STATUS", "CREATED", "WORKSPACE", "PERSONA"]);

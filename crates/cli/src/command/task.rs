@@ -383,9 +383,7 @@ async fn list(args: TaskListArgs) -> anyhow::Result<Exit> {
     if args.json {
         out.json(&tasks.iter().map(|task| task.raw.clone()).collect())?;
     } else if is_quiet() {
-        for task in &tasks {
-            out.line(shorten(&task.id, 120))?;
-        }
+        out.ids(tasks.iter().map(|task| task.id.as_str()))?;
     } else if tasks.is_empty() {
         talk("no tasks");
     } else {
@@ -449,7 +447,7 @@ async fn watch(client: &Client, id: &str, json: bool) -> anyhow::Result<Exit> {
                 "no longer watching; the task goes on. To watch it again: reprise task watch {id}; \
                  to end it: reprise task cancel {id}"
             ));
-            return Ok(Exit::Fault);
+            return Ok(Exit::Interrupted);
         }
     };
     if !json {

@@ -49,7 +49,7 @@ pub(super) fn run(args: &BacktestArgs) -> anyhow::Result<Exit> {
             return Err(Problem::new("the contracts do not compile", hint).into());
         }
     };
-    let since = args.since.as_deref().map(read_date).transpose()?;
+    let since = args.since;
     let rules = rules(args, &compiled)?;
     let mut found = Found::default();
     for path in &args.runs {
@@ -68,19 +68,6 @@ pub(super) fn run(args: &BacktestArgs) -> anyhow::Result<Exit> {
         .judged
         .sort_by(|a, b| (a.started, &a.task).cmp(&(b.started, &b.task)));
     print(args, &compiled, &found)
-}
-
-/// A date, or a moment.
-fn read_date(text: &str) -> anyhow::Result<Timestamp> {
-    let whole = if text.contains('T') {
-        text.to_owned()
-    } else {
-        format!("{text}T00:00:00Z")
-    };
-    Timestamp::parse(&whole).or_hint(
-        format_args!("--since `{text}`"),
-        "a date such as 2026-11-01, or a moment such as 2026-11-01T12:00:00Z",
-    )
 }
 
 fn rules(args: &BacktestArgs, compiled: &Arc<Compiled>) -> anyhow::Result<Rules> {

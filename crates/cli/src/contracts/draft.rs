@@ -5,9 +5,9 @@
 
 use std::fmt::Write as _;
 use std::fs;
-use std::path::Path;
+use std::path::{Path, PathBuf};
 
-use serde_json::Value;
+use serde_json::{Value, json};
 
 use super::InitArgs;
 use super::files::read_text;
@@ -20,14 +20,13 @@ pub(super) fn run(args: &InitArgs) -> anyhow::Result<Exit> {
     let tools: Value =
         serde_json::from_str(&text).or_hint(format_args!("`{}`", args.tools.display()), hint)?;
     let list = tools.as_array().or_else(|| tools.get("tools")?.as_array());
-    let mut all_written = true;
+    let mut left_out: Vec<Value> = Vec::new();
     let mut tools: Vec<Tool> = Vec::new();
     for (index, entry) in list.into_iter().flatten().enumerate() {
         match Tool::read(entry) {
             Some(tool) => tools.push(tool),
             // A tool without a contract is blocked, so that whoever moves the draft must know.
             None => {
-                all_written = false;
                 let name = entry.get("function").unwrap_or(entry).get("name");
                 let name = name.and_then(Value::as_str).unwrap_or("(no name)");
                 talk(format_args!(
@@ -35,6 +34,7 @@ pub(super) fn run(args: &InitArgs) -> anyhow::Result<Exit> {
                     index + 1,
                     printable(name)
                 ));
+                left_out.push(json!({"place": index + 1, "name": name}));
             }
         }
     }
@@ -47,18 +47,34 @@ pub(super) fn run(args: &InitArgs) -> anyhow::Result<Exit> {
         "name a folder that can be made",
     )?;
     let mut out = Output::stdout();
+    let mut files: Vec<(PathBuf, String)> = Vec::new();
     for tool in &tools {
         let path = args.output.join(format!("{}.yaml", tool.name));
-        all_written &= write_new(&path, &tool.contract(), &mut out)?;
+        files.push((path, tool.contract()));
     }
-    let session = args.output.join("session.yaml");
-    all_written &= write_new(&session, SESSION, &mut out)?;
+    files.push((args.output.join("session.yaml"), SESSION.to_owned()));
+    let (mut written, mut kept) = (Vec::new(), Vec::new());
+    for (path, text) in files {
+        if write_new(&path, &text)? {
+            if !args.json {
+                out.line(path.display())?;
+            }
+            written.push(path);
+        } else {
+            talk(format_args!("kept `{}`: it exists", path.display()));
+            kept.push(path);
+        }
+    }
+    if args.json {
+        out.json(&json!({"written": written, "kept": kept, "left_out": left_out}))?;
+    }
     talk("a draft: read every GUESS, then move the files to where your contracts are");
-    Ok(if all_written { Exit::Ok } else { Exit::No })
+    let is_whole = kept.is_empty() && left_out.is_empty();
+    Ok(if is_whole { Exit::Ok } else { Exit::No })
 }
 
 /// Writes a file that does not exist yet; returns false when it does.
-fn write_new(path: &Path, text: &str, out: &mut Output) -> anyhow::Result<bool> {
+fn write_new(path: &Path, text: &str) -> anyhow::Result<bool> {
     use std::io::Write as _;
     let file = fs::OpenOptions::new()
         .write(true)
@@ -69,13 +85,9 @@ fn write_new(path: &Path, text: &str, out: &mut Output) -> anyhow::Result<bool> 
             let hint = "check the disk";
             file.write_all(text.as_bytes())
                 .or_hint(format_args!("`{}`", path.display()), hint)?;
-            out.line(path.display())?;
             Ok(true)
         }
-        Err(error) if error.kind() == std::io::ErrorKind::AlreadyExists => {
-            talk(format_args!("kept `{}`: it exists", path.display()));
-            Ok(false)
-        }
+        Err(error) if error.kind() == std::io::ErrorKind::AlreadyExists => Ok(false),
         Err(error) => Err(error).or_hint(format_args!("`{}`", path.display()), "check the folder"),
     }
 }

@@ -1,7 +1,7 @@
 //! `reprise contracts explain`: one decision as the table of checks.
 
 use contracts::{Check, DecidedCall, Decision, FailureRecord, Status};
-use serde_json::Value;
+use serde_json::{Value, json};
 
 use super::ExplainArgs;
 use super::files::read_text;
@@ -60,6 +60,21 @@ pub(super) fn run(args: &ExplainArgs) -> anyhow::Result<Exit> {
         return Err(Problem::new(message, "leave out --call to see all of them").into());
     }
     let mut out = Output::stdout();
+    if args.json {
+        let calls: Vec<Value> = calls.into_iter().map(as_json).collect();
+        out.json(&json!({
+            "action": decision.action.to_string(),
+            "attempt": decision.attempt,
+            "gate": decision.gate.to_string(),
+            "state_version": decision.state_version,
+            "control_revision": decision.control_revision,
+            "compiled": decision.compiled.to_string(),
+            "reason": decision.reason.map(|reason| reason.to_string()),
+            "detail": decision.detail,
+            "calls": calls,
+        }))?;
+        return Ok(Exit::Ok);
+    }
     out.line(format_args!(
         "{}: attempt {}, gate {}, state {}/{}, contracts {}",
         decision.action,
@@ -91,6 +106,32 @@ fn explain(out: &mut Output, call: &DecidedCall) -> anyhow::Result<()> {
     if let Some(file) = &call.contract_file {
         out.line(format_args!("  {}", printable(file)))?;
     }
+    let mut table = Table::new(&["CHECK", "PASS", "RESULT", "WHAT", "WHY"]);
+    for checked in checks(call) {
+        let why: Vec<String> = checked.failures.iter().map(|one| describe(one)).collect();
+        table.row([
+            (checked.check.to_string(), None),
+            (checked.pass.to_string(), None),
+            (checked.result.to_owned(), Some(checked.paint)),
+            (checked.what.to_owned(), None),
+            (printable(&why.join("; ")), None),
+        ]);
+    }
+    table.print(out, "  ")
+}
+
+/// What became of one check of a call.
+struct Checked<'a> {
+    check: Check,
+    pass: u8,
+    what: &'static str,
+    result: &'static str,
+    paint: Paint,
+    failures: Vec<&'a FailureRecord>,
+}
+
+/// Returns every check in order, with what came of it.
+fn checks(call: &DecidedCall) -> Vec<Checked<'_>> {
     // A call with a failure does not enter the next pass.
     let pass_of = |failure: &FailureRecord| {
         let entry = CHECKS
@@ -99,8 +140,7 @@ fn explain(out: &mut Output, call: &DecidedCall) -> anyhow::Result<()> {
         entry.map_or(0, |(_, pass, _)| *pass)
     };
     let last_pass = call.failures.iter().map(pass_of).min().unwrap_or(4);
-    let mut table = Table::new(&["CHECK", "PASS", "RESULT", "WHAT", "WHY"]);
-    for (check, pass, what) in CHECKS {
+    let entries = CHECKS.into_iter().map(|(check, pass, what)| {
         let failures: Vec<&FailureRecord> = call
             .failures
             .iter()
@@ -113,16 +153,40 @@ fn explain(out: &mut Output, call: &DecidedCall) -> anyhow::Result<()> {
         } else {
             ("held", Paint::Good)
         };
-        let why: Vec<String> = failures.iter().map(|failure| describe(failure)).collect();
-        table.row([
-            (check.to_string(), None),
-            (pass.to_string(), None),
-            (result.to_owned(), Some(paint)),
-            (what.to_owned(), None),
-            (printable(&why.join("; ")), None),
-        ]);
-    }
-    table.print(out, "  ")
+        Checked {
+            check,
+            pass,
+            what,
+            result,
+            paint,
+            failures,
+        }
+    });
+    entries.collect()
+}
+
+fn as_json(call: &DecidedCall) -> Value {
+    let checks = checks(call).into_iter().map(|checked| {
+        let why: Vec<String> = checked.failures.iter().map(|one| describe(one)).collect();
+        json!({
+            "check": checked.check.to_string(),
+            "pass": checked.pass,
+            "result": checked.result.replace(' ', "_"),
+            "what": checked.what,
+            "why": why,
+        })
+    });
+    json!({
+        "call_id": call.call_id,
+        "tool_name": call.tool_name,
+        "verdict": match call.verdict {
+            Status::Allow => "allow",
+            Status::Block => "block",
+            Status::Ask => "ask",
+        },
+        "contract_file": call.contract_file,
+        "checks": checks.collect::<Vec<_>>(),
+    })
 }
 
 fn describe(failure: &FailureRecord) -> String {

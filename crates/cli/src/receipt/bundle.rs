@@ -57,6 +57,7 @@ pub(crate) fn verify(request: &Request<'_>) -> anyhow::Result<Findings> {
     };
     let seal = manifest.check_seal(directory, keys.as_ref(), &mut findings)?;
     manifest.check_small_files(directory, &mut findings)?;
+    files::check_names(directory, &mut findings)?;
     let outline = events::outline(directory)?;
     let head = match &checkpoint {
         Some(bytes) => {

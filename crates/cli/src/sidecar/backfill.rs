@@ -18,7 +18,7 @@ use super::files::WorkingTree;
 use super::git::{self, AtCommit};
 use super::hashing::below_root;
 use super::locate::{self, Pair, directory_of};
-use super::output::say;
+use super::output::{print_json, say};
 use super::write::Prepared;
 
 pub(super) const EXAMPLES: &str = "\
@@ -50,6 +50,9 @@ pub(super) struct BackfillArgs {
     /// Directory that paths are relative to [default: found from the report's place].
     #[arg(long, value_name = "DIR")]
     root: Option<PathBuf>,
+    /// Print JSON.
+    #[arg(long)]
+    json: bool,
     #[command(flatten)]
     known: ModelArgs,
 }
@@ -57,19 +60,34 @@ pub(super) struct BackfillArgs {
 /// Runs the subcommand: every report is tried, one refusal makes the exit status 2.
 pub(super) fn run(args: &BackfillArgs) -> anyhow::Result<ExitCode> {
     let mut refused = false;
+    let mut told = Vec::new();
     for report in &args.reports {
         let pair = Pair::of(report);
-        if pair.sidecar.symlink_metadata().is_ok() {
-            say(&format!("skipped `{}`: it has a sidecar", report.display()));
-            continue;
-        }
-        match backfill(args, &pair) {
-            Ok(()) => say(&format!("sidecar written to `{}`", pair.sidecar.display())),
-            Err(error) => {
-                refused = true;
-                say(&format!("error: `{}`: {error:#}", report.display()));
+        let (result, message) = if pair.sidecar.symlink_metadata().is_ok() {
+            let message = format!("skipped `{}`: it has a sidecar", report.display());
+            ("skipped", message)
+        } else {
+            match backfill(args, &pair) {
+                Ok(()) => {
+                    let message = format!("sidecar written to `{}`", pair.sidecar.display());
+                    ("written", message)
+                }
+                Err(error) => {
+                    refused = true;
+                    let message = format!("error: `{}`: {error:#}", report.display());
+                    ("refused", message)
+                }
             }
+        };
+        if !args.json {
+            say(&message);
         }
+        told.push(serde_json::json!({
+            "report": report, "sidecar": pair.sidecar, "result": result, "message": message,
+        }));
+    }
+    if args.json {
+        print_json(&told)?;
     }
     Ok(ExitCode::from(if refused { 2 } else { 0 }))
 }

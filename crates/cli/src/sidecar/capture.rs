@@ -10,7 +10,7 @@ mod trace;
 
 use std::fs;
 use std::path::{Path, PathBuf};
-use std::process::{Command, ExitCode, ExitStatus};
+use std::process::{Command, ExitCode, ExitStatus, Stdio};
 
 use ::sidecar::{AHD_KINDS, Artifact, DOCUMENT_BYTES_MAX, Mode, Profile, Sidecar};
 use anyhow::{Context as _, bail, ensure};
@@ -106,6 +106,9 @@ pub(super) struct CaptureArgs {
     /// Sign the sidecar with the seed in this file (not AHD kinds).
     #[arg(long, value_name = "KEYFILE")]
     sign: Option<PathBuf>,
+    /// Print JSON; what the command prints goes to stderr then.
+    #[arg(long)]
+    json: bool,
     #[command(flatten)]
     recorded: RecordingArgs,
     #[command(flatten)]
@@ -182,6 +185,9 @@ pub(super) fn run(args: CaptureArgs) -> anyhow::Result<ExitCode> {
     {
         // Schema 1 has no member for a failed run.
         output::say(&format!("no sidecar: the command ended with {status}"));
+        if args.json {
+            output::print_json(&told(&args, None, &ran))?;
+        }
         return Ok(exit_code(Some(status)));
     }
     let report = args.report.as_deref().map(Report::read).transpose()?;
@@ -191,8 +197,23 @@ pub(super) fn run(args: CaptureArgs) -> anyhow::Result<ExitCode> {
         &sidecar,
         report.as_ref().filter(|_| !args.no_block),
     )?;
-    output::say(&format!("sidecar written to `{}`", plan.sidecar.display()));
+    if args.json {
+        output::print_json(&told(&args, Some(&plan.sidecar), &ran))?;
+    } else {
+        output::say(&format!("sidecar written to `{}`", plan.sidecar.display()));
+    }
     Ok(exit_code(ran.status))
+}
+
+/// Returns what came of a capture, for programs.
+fn told(args: &CaptureArgs, sidecar: Option<&Path>, ran: &Ran) -> serde_json::Value {
+    serde_json::json!({
+        "sidecar": sidecar,
+        "report": args.report,
+        "invoked_at": ran.invoked_at,
+        "finished_at": ran.finished_at,
+        "exit_code": ran.status.and_then(|status| status.code()),
+    })
 }
 
 fn plan(args: &CaptureArgs) -> anyhow::Result<Plan> {
@@ -325,8 +346,12 @@ fn execute(args: &CaptureArgs, plan: &Plan) -> anyhow::Result<Ran> {
     }
     let (program, arguments) = plan.argv.split_first().context("the command is empty")?;
     let invoked_at = now();
-    let status = Command::new(program)
-        .args(arguments)
+    let mut command = Command::new(program);
+    command.args(arguments);
+    if args.json {
+        command.stdout(Stdio::from(std::io::stderr()));
+    }
+    let status = command
         .status()
         .with_context(|| format!("cannot run `{program}`"))?;
     Ok(Ran {

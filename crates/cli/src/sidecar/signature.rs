@@ -28,6 +28,9 @@ pub(super) struct KeygenArgs {
     /// Where the seed goes; the file must not exist.
     #[arg(value_name = "FILE")]
     file: PathBuf,
+    /// Print JSON.
+    #[arg(long)]
+    json: bool,
 }
 
 const ALGORITHM: &str = "ed25519";
@@ -49,7 +52,13 @@ pub(super) fn keygen(args: &KeygenArgs) -> anyhow::Result<ExitCode> {
     file.sync_all().with_context(doing)?;
     let public = SigningKey::from_bytes(&seed).verifying_key();
     let public = URL_SAFE_NO_PAD.encode(public.to_bytes());
-    output::print(&format!("{PUBLIC_PREFIX}{public}\n"))?;
+    let public = format!("{PUBLIC_PREFIX}{public}");
+    if args.json {
+        let made = serde_json::json!({"public_key": public, "seed_file": args.file});
+        output::print_json(&made)?;
+        return Ok(ExitCode::SUCCESS);
+    }
+    output::print(&format!("{public}\n"))?;
     output::say(&format!("seed written to `{}`", args.file.display()));
     Ok(ExitCode::SUCCESS)
 }

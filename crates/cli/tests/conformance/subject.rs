@@ -30,6 +30,7 @@ pub(crate) struct Subject {
     other_key: String,
     approver_key: String,
     dead_key: String,
+    expired_key: String,
     world: Arc<World>,
     over: Arc<AtomicBool>,
     keeper: Option<JoinHandle<()>>,
@@ -61,6 +62,10 @@ impl Subject {
         let gone = listed.lines().find(|line| line.contains("gone")).unwrap();
         world.ok(&["key", "revoke", gone.split_whitespace().next().unwrap()]);
         let dead_key = dead_key.trim().to_owned();
+        let short = ["key", "create", "--actor", "late", "--expires", "1s"];
+        let expired_key = world.ok(&short).trim().to_owned();
+        // Whoever asks with it does so later than that.
+        std::thread::sleep(Duration::from_millis(1_100));
 
         let over = Arc::new(AtomicBool::new(false));
         let keeper = {
@@ -91,6 +96,7 @@ impl Subject {
             other_key,
             approver_key,
             dead_key,
+            expired_key,
             world,
             over,
             keeper: Some(keeper),
@@ -110,6 +116,7 @@ impl Subject {
             other_key: Some(self.other_key.clone()),
             approver_key: Some(self.approver_key.clone()),
             dead_keys: vec![self.dead_key.clone()],
+            expired_keys: vec![self.expired_key.clone()],
             make_key: Some(format!(
                 "cd '{home}' && '{}' key create --actor walker --scope \"$SCOPE\"",
                 env!("CARGO_BIN_EXE_reprise")

@@ -212,3 +212,53 @@ fn damaged_content_is_never_sent_whole() {
     assert_eq!(status, 200, "its beginning was sound");
     assert!(read.len() < content.len(), "{} bytes", read.len());
 }
+
+/// U25: imports are whole in memory while they are checked, and so few at once that it is bounded.
+#[test]
+fn u25_parallel_imports_take_turns() {
+    let there = World::new();
+    let server = there.serve();
+    let client = Client::new(&there, &server);
+    let task = there.submit("ask");
+    let body =
+        json!({"kind": "dataset", "mime_type": "a/b", "visibility": "public", "task_id": task});
+    let (status, made) = client.call("POST", "/v1/artifacts", body.to_string().as_bytes());
+    assert_eq!(status, 201, "{}", String::from_utf8_lossy(&made));
+    let made: Value = serde_json::from_slice(&made).unwrap();
+    let path = format!("/v1/artifacts/{}/content", made["id"].as_str().unwrap());
+    assert_eq!(client.call("PUT", &path, &noise(1, 12 * MIB)).0, 200);
+    there.ok(&["task", "answer", &task, "done"]);
+    there.ok(&["task", "watch", &task]);
+    let (status, bundle) = client.call("GET", &format!("/v1/tasks/{task}/bundle"), b"");
+    assert_eq!(status, 200);
+    drop(server);
+
+    let here = World::new();
+    let mut command = here.command(&["serve", "--listen", "127.0.0.1:0"]);
+    command.env(
+        "REPRISE_LIMITS_LARGE_BODIES_BYTES_MAX",
+        (32 * MIB).to_string(),
+    );
+    let server = Server::start(&mut command).unwrap();
+    let client = Client::new(&here, &server);
+    let idle = memory_kib(&server, "VmRSS");
+    let statuses: Vec<u16> = std::thread::scope(|scope| {
+        let import = || client.call("POST", "/v1/tasks/import", &bundle).0;
+        let asked: Vec<_> = (0..8).map(|_| scope.spawn(import)).collect();
+        asked
+            .into_iter()
+            .map(|asked| asked.join().unwrap())
+            .collect()
+    });
+    let used = memory_kib(&server, "VmHWM") - idle;
+    let length = bundle.len() / 1024;
+    println!("{length} KiB, 8 at once: {used} KiB above {idle} KiB, {statuses:?}");
+    assert!(statuses.contains(&201), "{statuses:?}");
+    assert!(
+        statuses
+            .iter()
+            .all(|status| [200, 201, 429].contains(status)),
+        "{statuses:?}"
+    );
+    assert!(used < 6 * length, "{used} KiB for bundles of {length} KiB");
+}

@@ -39,7 +39,9 @@ fn lists_are_narrowed_by_the_server_newest_first() {
     );
     assert_eq!(list(&["--metadata", "ticket=OPS-7"]), [tagged.as_str()]);
     assert_eq!(list(&["--workflow", "ask"]), [asking.as_str()]);
-    assert_eq!(list(&["--since", "1h"]).len(), 4);
+    for since in ["1h", "1h30m", "1w", "2000-01-31", "2000-01-31T10:00"] {
+        assert_eq!(list(&["--since", since]).len(), 4, "{since}");
+    }
     assert!(list(&["--since", "2100-01-01T00:00:00Z"]).is_empty());
     let quiet = world.ok(&["task", "list", "-q", "-n", "2"]);
     assert_eq!(
@@ -146,6 +148,13 @@ fn u21_what_waits_is_shown_with_its_arguments_and_decided_with_a_reason() {
     assert_eq!(step["decision"]["approved"], false);
     let all = world.json(&["approvals", "list", "--all", "--json"]);
     assert_eq!(all[0]["response"]["reason"], "not today");
+    // Afterwards it says who decided, and when.
+    let shown = world.ok(&["approvals", "show", &id]);
+    for word in ["decided by", "approver", "decided at", "not today"] {
+        assert!(shown.contains(word), "{word}: {shown}");
+    }
+    let shown = world.json(&["approvals", "show", &id, "--json"]);
+    assert_eq!(shown["decision"]["actor"], "approver", "{shown}");
 }
 
 #[test]

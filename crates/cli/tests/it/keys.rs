@@ -78,18 +78,37 @@ fn ap_ws_04_a_bound_key_sees_its_workspace_only() {
     let world = World::new();
     let _server = world.serve();
     let task = world.submit("agent");
-    let key = world.ok(&[
-        "key",
-        "create",
-        "--actor",
-        "guest",
-        "--workspace",
-        "workspace_elsewhere",
-    ]);
+    let create = ["key", "create", "--actor", "guest", "--workspace"];
+    // F15: one that is not there would be whatever gets its id later.
+    let nowhere = world.run(&[&create[..], &["workspace_elsewhere"]].concat());
+    assert_eq!(nowhere.code, 2, "{nowhere:?}");
+    assert!(
+        nowhere.stderr.contains("there is no workspace"),
+        "{nowhere:?}"
+    );
+    let elsewhere = workspace(&world, &_server.url);
+    let key = world.ok(&[&create[..], &[elsewhere.as_str()]].concat());
     let answer = world.run(&["task", "get", &task, "--key", key.trim()]);
     assert!(answer.stderr.contains("(resource_not_found)"), "{answer:?}");
     let listed = world.json(&["task", "list", "--json", "--key", key.trim()]);
     assert_eq!(listed.as_array().unwrap().len(), 0);
+}
+
+/// Makes a Workspace and returns its id.
+fn workspace(world: &World, url: &str) -> String {
+    let key = std::fs::read_to_string(world.data().join("api-key")).unwrap();
+    let output = std::process::Command::new("curl")
+        .args(["-sS", "-d", "{\"name\":\"b\",\"root\":\"/\"}"])
+        .args(["-H", &format!("authorization: Bearer {}", key.trim())])
+        .args([
+            "-H",
+            "harn-agents-protocol-version: agents-protocol-2026-04-25",
+        ])
+        .arg(format!("{url}/v1/workspaces"))
+        .output()
+        .unwrap();
+    let made: serde_json::Value = serde_json::from_slice(&output.stdout).unwrap();
+    made["id"].as_str().unwrap().to_owned()
 }
 
 #[test]
@@ -101,6 +120,8 @@ fn wrong_words_are_errors_with_a_hint() {
         missing,
         world.run(&["key", "create", "--actor", "a", "--scope", "task:write"]),
         world.run(&["key", "create", "--actor", "system"]),
+        world.run(&["key", "create", "--actor", "operator"]),
+        world.run(&["key", "create", "--actor", "a", "--expires", "3000000d"]),
         world.run(&["key", "create", "--actor", "a", "--workspace", "here"]),
         world.run(&["key", "create", "--actor", ""]),
         world.run(&["key", "revoke", "key_unknown"]),
@@ -381,7 +402,8 @@ fn u23_a_key_ends_by_itself_and_its_streams_with_it() {
     assert_eq!(said.code, 2, "{said:?}");
 }
 
-/// A file that a killed server left leads to a port that may be somebody else's: what that says is not believed.
+/// A file that a killed server left leads to a port that may be somebody else's: what that says is not believed, and it
+/// learns nothing.
 #[test]
 fn u23_an_answer_that_is_not_the_servers_is_not_believed() {
     let world = World::new();
@@ -390,7 +412,7 @@ fn u23_an_answer_that_is_not_the_servers_is_not_believed() {
     let address = liar.local_addr().unwrap();
     std::fs::write(
         world.data().join("operator"),
-        format!("{address} ask answer\n"),
+        format!("{address} the-secret\n"),
     )
     .unwrap();
     let lying = std::thread::spawn(move || {
@@ -401,11 +423,67 @@ fn u23_an_answer_that_is_not_the_servers_is_not_believed() {
             .read_line(&mut line)
             .unwrap();
         stream
-            .write_all(b"{\"proof\":\"made up\",\"problem\":null}\n")
+            .write_all(b"{\"nonce\":\"00\",\"proof\":\"00\"}\n")
             .unwrap();
+        // Nothing more comes: the other side knows by now.
+        let mut rest = String::new();
+        let _ = std::io::Read::read_to_string(&mut stream, &mut rest);
+        line + &rest
     });
     world.ok(&["key", "create", "--actor", "late"]);
-    lying.join().unwrap();
+    let heard = lying.join().unwrap();
+    assert!(heard.starts_with("{\"nonce\":"), "{heard}");
+    for word in ["the-secret", "late", "digest", "scopes"] {
+        assert!(!heard.contains(word), "{heard}");
+    }
     let keys = world.ok(&["key", "list"]);
     assert!(keys.contains("late"), "{keys}");
+}
+
+/// Any user of the machine can connect to the port for the operator: whoever does not show the secret makes room.
+#[test]
+fn u23_strangers_at_the_door_do_not_keep_the_operator_out() {
+    use std::net::TcpStream;
+    use std::sync::atomic::{AtomicBool, Ordering};
+    let world = World::new();
+    let _server = world.serve();
+    let file = std::fs::read_to_string(world.data().join("operator")).unwrap();
+    let address = file.split_whitespace().next().unwrap().to_owned();
+    // Some stay and say nothing, others come and go.
+    let silent: Vec<TcpStream> = (0..200)
+        .filter_map(|_| TcpStream::connect(&address).ok())
+        .collect();
+    assert_eq!(silent.len(), 200);
+    let over = AtomicBool::new(false);
+    std::thread::scope(|scope| {
+        scope.spawn(|| {
+            while !over.load(Ordering::Relaxed) {
+                drop(TcpStream::connect(&address));
+            }
+        });
+        for number in 0..3 {
+            let started = Instant::now();
+            let made = world.run(&["key", "create", "--actor", &format!("ci{number}")]);
+            let took = started.elapsed();
+            over.store(made.code != 0 || number == 2, Ordering::Relaxed);
+            assert_eq!(made.code, 0, "{made:?}");
+            assert!(took < Duration::from_secs(5), "{took:?}");
+        }
+    });
+}
+
+/// S16: a server that was killed leaves its address behind, and whoever has its port then gets no key.
+#[test]
+fn s16_the_local_key_is_not_sent_to_whoever_has_the_port_of_a_killed_server() {
+    let world = World::new();
+    let server = world.serve();
+    let address = server.address();
+    server.kill();
+    assert!(world.data().join("address").is_file(), "a crash leaves it");
+    let thief = std::net::TcpListener::bind(&address).unwrap();
+    thief.set_nonblocking(true).unwrap();
+    let said = world.run(&["task", "list"]);
+    assert_eq!(said.code, 2, "{said:?}");
+    assert!(said.stderr.contains("no server works in"), "{said:?}");
+    assert!(thief.accept().is_err(), "somebody called the thief");
 }

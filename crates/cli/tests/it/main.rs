@@ -27,7 +27,11 @@ mod keys;
 #[cfg(test)]
 mod logs;
 #[cfg(test)]
+mod pasting;
+#[cfg(test)]
 mod personas;
+#[cfg(test)]
+mod programs;
 #[cfg(test)]
 mod pruning;
 #[cfg(test)]

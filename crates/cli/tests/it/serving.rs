@@ -121,6 +121,16 @@ fn ap_task_04_a_drain_ends_with_0_and_leaves_tasks_as_they_are() {
     assert!(events.contains("are what they were"), "{events}");
 }
 
+/// F15: whoever closes the terminal that a server was started from stops it as anybody else does.
+#[test]
+fn f15_a_server_whose_terminal_is_gone_stops_in_order() {
+    let world = World::new();
+    let server = world.serve();
+    server.signal("HUP");
+    assert_eq!(server.wait().code(), Some(0));
+    assert!(!world.data().join("address").exists());
+}
+
 #[test]
 fn a_second_signal_ends_at_once() {
     let world = World::new();

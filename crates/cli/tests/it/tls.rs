@@ -30,11 +30,29 @@ fn ap_rest_02_https_works_for_who_trusts_the_certificate() {
         "{}",
         server.url
     );
+    // The key was written with the mode that files have, for everybody to read.
+    assert!(
+        server.greeting.contains("can read the TLS key `key.pem`"),
+        "{}",
+        server.greeting
+    );
     let stranger = world.run(&["task", "list"]);
     assert_eq!(stranger.code, 2, "{stranger:?}");
     assert!(stranger.stderr.contains("with --ca"), "{stranger:?}");
     let said = world.run(&["task", "submit", "Hello", "--watch", "--ca", "cert.pem"]);
     assert_eq!(said.code, 0, "{said:?}");
+}
+
+#[test]
+fn f15_a_tls_key_of_ones_own_is_taken_without_a_word() {
+    use std::os::unix::fs::PermissionsExt as _;
+    let world = World::new();
+    certificate(&world);
+    let file = world.home.path().join("key.pem");
+    std::fs::set_permissions(&file, std::fs::Permissions::from_mode(0o640)).unwrap();
+    let args = ["--tls-cert", "cert.pem", "--tls-key", "key.pem"];
+    let server = world.serve_with(&[&["--listen", "127.0.0.1:0"], &args[..]].concat());
+    assert!(!server.greeting.contains("TLS key"), "{}", server.greeting);
 }
 
 #[test]

@@ -142,6 +142,7 @@ pub(super) fn seal_head(
         checkpoint: detail(&order.checkpoint),
         recovered: order.recovered.as_ref().map(detail),
         rotation: order.rotation.as_ref().map(detail),
+        keys: order.keys.map(detail),
     });
     decider.draft(sealed, subject.clone(), &Place::default());
     Ok(subject)

@@ -367,6 +367,7 @@ fn proofs(log: &mut Log) {
     log.run(Order::SealHead(SealHead {
         recovered: None,
         rotation: None,
+        keys: None,
         id: BatchId::from_body("1"),
         size: 2,
         root: sha256(b"root"),

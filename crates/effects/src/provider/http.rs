@@ -12,12 +12,14 @@ use reqwest::{Response, Url};
 use runs::workflow::Performed;
 
 use super::completion::Completion;
-use super::sse;
 use crate::config::ProviderConfig;
 use crate::scrub::{Pieces, Scrubber};
+use crate::sse;
 
 /// The longest answer.
 pub(crate) const RESPONSE_BYTES_MAX: usize = 16 * 1024 * 1024;
+/// The longest event of a stream.
+const EVENT_BYTES_MAX: usize = 4 * 1024 * 1024;
 /// How much of an error's body is read.
 const ERROR_BYTES_MAX: usize = 16 * 1024;
 /// How long a message is, a provider's own words included.
@@ -270,7 +272,7 @@ async fn read_stream(
     deltas: &Deltas,
     scrubber: &Scrubber,
 ) -> Result<(), Failure> {
-    let mut reader = sse::Reader::default();
+    let mut reader = sse::Reader::new(EVENT_BYTES_MAX);
     let mut pieces = Pieces::new(scrubber);
     let show = |text: String| {
         if !text.is_empty() {

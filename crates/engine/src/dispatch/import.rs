@@ -20,11 +20,14 @@ use runs::replay::Bundle;
 /// The largest blob that is written in the commit of its import.
 const IN_TURN_BYTES_MAX: usize = 64 * 1024;
 
+/// How much of a bundle is handed to the store at a time.
+const PIECE_BYTES: usize = 256 * 1024;
+
 impl Engine {
     pub(super) async fn build_import(
         &self,
         caller: &Caller,
-        bytes: &Arc<[u8]>,
+        bytes: &Arc<Vec<u8>>,
         workspace_id: Option<WorkspaceId>,
     ) -> Result<Order, Refused> {
         let read_aside = Arc::clone(bytes);
@@ -58,10 +61,6 @@ impl Engine {
                 status: None,
             }));
         }
-        let bundle = Blob {
-            digest: order.bundle,
-            bytes: bytes.to_vec(),
-        };
         let named = [
             order.id.as_str(),
             order.session_id.as_str(),
@@ -78,9 +77,15 @@ impl Engine {
                 .into_iter()
                 .partition(small);
             order.blobs = small;
-            for blob in Vec::<Blob>::into_iter(large).chain([bundle]) {
+            for blob in Vec::<Blob>::into_iter(large) {
                 self.shared.store.put_blob(blob).await?;
             }
+            // In pieces: another copy of it all would be as large again.
+            let mut bundle = self.begin_upload();
+            for piece in bytes.chunks(PIECE_BYTES) {
+                bundle.push(piece).await?;
+            }
+            bundle.keep().await?;
         }
         Ok(order)
     }
@@ -123,12 +128,6 @@ fn read(bundle: Bundle, bytes: &[u8], workspace_id: WorkspaceId) -> Result<Impor
     check_log(&bundle, &receipt)?;
     let (submitted, message) = given(&bundle)?;
     let message = message.map(|message| hide_missing(message, &bundle));
-    // Replays tell again what the log told, and name what it named.
-    let blobs = bundle.blobs().iter().map(|(digest, bytes)| Blob {
-        digest: *digest,
-        bytes: bytes.clone(),
-    });
-    let blobs = blobs.collect();
     let started_at = own(&bundle, Kind::TaskStarted).map(|event| event.created_at);
     let failed = own(&bundle, Kind::TaskFailed);
     let failure = failed.and_then(|event| event.payload.get("failure").cloned());
@@ -141,7 +140,8 @@ fn read(bundle: Bundle, bytes: &[u8], workspace_id: WorkspaceId) -> Result<Impor
     let source = bundle
         .into_source()
         .map_err(|error| no("log_invalid", error.to_string()))?;
-    let ended = match source.status {
+    let status = source.status;
+    let ended = match status {
         Status::Completed => "SUCCEEDED",
         Status::Canceled => "CANCELED",
         Status::Failed
@@ -153,11 +153,15 @@ fn read(bundle: Bundle, bytes: &[u8], workspace_id: WorkspaceId) -> Result<Impor
     let stated = receipt.as_map().get("lifecycle");
     let stated = stated.and_then(|lifecycle| lifecycle.get("final_state")?.as_str());
     if stated != Some(ended) {
-        let status = source.status.as_str();
+        let status = status.as_str();
         let stated = stated.unwrap_or("nothing");
         let message = format!("the log ends {status}, and the receipt says {stated}");
         return Err(no("receipt_mismatch", message));
     }
+    // Replays tell again what the log told, and name what it named.
+    let blobs = source.into_blobs().into_iter();
+    let blobs = blobs.map(|(digest, bytes)| Blob { digest, bytes });
+    let blobs = blobs.collect();
     let receipt_id = ReceiptId::parse(receipt.id())
         .map_err(|error| no("receipt_mismatch", error.to_string()))?;
     Ok(ImportTask {
@@ -168,7 +172,7 @@ fn read(bundle: Bundle, bytes: &[u8], workspace_id: WorkspaceId) -> Result<Impor
         submitted,
         message,
         created_by: first.actor.unwrap_or_default(),
-        status: source.status,
+        status,
         failure: failure.unwrap_or_default(),
         submitted_at: first.created_at,
         started_at,

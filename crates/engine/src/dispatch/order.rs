@@ -166,11 +166,12 @@ impl Engine {
                 Order::AnswerRequest(Box::pin(answered).await?)
             }
             Request::CreateBranch(new) => {
+                let place = (caller, workspace.as_ref());
                 let parent = new.parent_branch_id.as_ref().map(BranchId::as_str);
-                self.must_see(caller, ResourceKind::Branch, parent, "parent_branch_id")
+                self.must_be_in(place, ResourceKind::Branch, parent, "parent_branch_id")
                     .await?;
                 let task = new.task_id.as_ref().map(TaskId::as_str);
-                self.must_see(caller, ResourceKind::Task, task, "task_id")
+                self.must_be_in(place, ResourceKind::Task, task, "task_id")
                     .await?;
                 let id = BranchId::from_body(&ids.body());
                 Order::CreateBranch(CreateBranch { id, new })
@@ -232,6 +233,9 @@ impl Engine {
             workspace_id = self.visible_session(caller, id).await?.1.workspace_id;
         }
         self.named_workspace(caller, Some(&workspace_id)).await?;
+        let place = (caller, Some(&workspace_id));
+        self.must_be_in(place, ResourceKind::Session, session, "session_id")
+            .await?;
         Ok(workspace_id)
     }
 
@@ -243,9 +247,39 @@ impl Engine {
         id: Option<&str>,
         param: &'static str,
     ) -> Result<(), Refused> {
-        let Some(id) = id else { return Ok(()) };
+        self.belongs(caller, kind, id, param).await.map(drop)
+    }
+
+    /// Refuses a reference to something outside of the Workspace that the request happens in, like a reference to nothing:
+    /// whoever reads there may not see what it names.
+    pub(super) async fn must_be_in(
+        &self,
+        (caller, workspace): (&Caller, Option<&WorkspaceId>),
+        kind: ResourceKind,
+        id: Option<&str>,
+        param: &'static str,
+    ) -> Result<(), Refused> {
+        let found = self.belongs(caller, kind, id, param).await?;
+        match found {
+            Some(found) if workspace != Some(&found) => Err(Refused::Domain(Refusal::NotFound {
+                object: kind.object(),
+                param: Some(param),
+            })),
+            _ => Ok(()),
+        }
+    }
+
+    /// Returns the Workspace of what a member of a request names.
+    async fn belongs(
+        &self,
+        caller: &Caller,
+        kind: ResourceKind,
+        id: Option<&str>,
+        param: &'static str,
+    ) -> Result<Option<WorkspaceId>, Refused> {
+        let Some(id) = id else { return Ok(None) };
         match self.belonging(caller, kind, id).await {
-            Ok(_) => Ok(()),
+            Ok(found) => Ok(found),
             Err(Refused::Domain(Refusal::NotFound { object, .. })) => {
                 Err(Refused::Domain(Refusal::NotFound {
                     object,

@@ -22,7 +22,8 @@ impl Engine {
     ) -> Result<ForkSession, Refused> {
         let (document, session) = self.visible_session(caller, &id).await?;
         let branch = branch_id.as_ref().map(BranchId::as_str);
-        self.must_see(caller, ResourceKind::Branch, branch, "branch_id")
+        let place = (caller, Some(&session.workspace_id));
+        self.must_be_in(place, ResourceKind::Branch, branch, "branch_id")
             .await?;
         let until = match &at_event_id {
             None => Position(u64::MAX),

@@ -24,10 +24,12 @@ impl Engine {
             .persona_named(caller, new.persona_id.as_deref().or(of_session))
             .await?;
         let branch = new.branch_id.as_ref().map(BranchId::as_str);
-        self.must_see(caller, ResourceKind::Branch, branch, "branch_id")
+        // Readers of this Workspace must not learn of another one's.
+        let place = (caller, Some(&session.workspace_id));
+        self.must_be_in(place, ResourceKind::Branch, branch, "branch_id")
             .await?;
         let parent = new.parent_task_id.as_ref().map(TaskId::as_str);
-        self.must_see(caller, ResourceKind::Task, parent, "parent_task_id")
+        self.must_be_in(place, ResourceKind::Task, parent, "parent_task_id")
             .await?;
         let entry = persona.as_ref().map(|known| &*known.spec.entry_workflow);
         let workflow = match new.metadata.get("workflow") {

@@ -156,7 +156,7 @@ impl Store for MemoryStore {
             .values()
             .filter(|document| {
                 document.state.kind() == query.kind
-                    && query.scope.contains(document.links)
+                    && query.scope.contains(&document.links)
                     && document.key > query.after
                     && (!query.open_only || document.state.is_open())
             })
@@ -173,7 +173,7 @@ impl Store for MemoryStore {
             .events
             .range(query.after.plus(1)..)
             .map(|(_, event)| event)
-            .filter(|event| query.scope.contains(event.links))
+            .filter(|event| query.scope.contains(&event.links))
             .take(query.limit)
             .cloned()
             .collect();
@@ -197,7 +197,7 @@ impl Store for MemoryStore {
             .events
             .values()
             .rev()
-            .find(|event| scope.contains(event.links));
+            .find(|event| scope.contains(&event.links));
         ready(Ok(last.map(|event| event.position)))
     }
 
@@ -255,7 +255,7 @@ impl Store for MemoryStore {
             .values()
             .filter(|document| {
                 document.state.kind() == query.kind
-                    && query.scope.contains(document.links)
+                    && query.scope.contains(&document.links)
                     && query.before.is_none_or(|before| document.key < before)
             })
             .cloned()

@@ -1,8 +1,10 @@
 //! The store port: the few calls that every backend answers alike.
 //!
-//! Reads see committed data only. There is one way to write, [`Store::commit`]: it checks what the caller
+//! Reads see committed data only. State changes in one way, [`Store::commit`]: it checks what the caller
 //! believed (document versions, claims, leases), reserves positions, lets the caller seal its events with
-//! them, and makes everything durable before it returns.
+//! them, and makes everything durable before it returns. Four more calls write what is not folded from events:
+//! [`Store::put_blob`] content before the commit that names it, [`Store::append_leaves`] the tree of receipts, which
+//! follows the log, [`Store::take_over`] leases at a start, [`Store::put_api_key`] keys.
 
 use std::fmt;
 use std::sync::Arc;
@@ -234,16 +236,19 @@ pub enum Scope {
     Session(Position),
     /// Those of a Task.
     Task(Position),
+    /// Those that are linked to a document further, see [`domain::FurtherLink`].
+    Linked(Position),
 }
 
 impl Scope {
     /// True when something with these links is in the scope.
-    pub fn contains(self, links: Links) -> bool {
+    pub fn contains(self, links: &Links) -> bool {
         match self {
             Scope::All => true,
             Scope::Workspace(key) => links.workspace == Some(key),
             Scope::Session(key) => links.session == Some(key),
             Scope::Task(key) => links.task == Some(key),
+            Scope::Linked(key) => links.further.contains(&key),
         }
     }
 }

@@ -68,6 +68,7 @@ macro_rules! store_suite {
             absent_things_read_as_none
             a_commit_reads_back
             lists_and_streams_agree_with_a_naive_filter
+            things_are_listed_by_whatever_they_are_linked_to
             a_version_conflict_writes_nothing
             a_document_that_must_not_exist_and_does_is_a_conflict
             an_impossible_event_writes_nothing

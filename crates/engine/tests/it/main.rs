@@ -29,6 +29,7 @@ mod replay_request;
 mod replay_vectors;
 mod rig;
 mod session_replay;
+mod shared_log;
 mod support;
 mod transcript;
 mod watched;

@@ -25,6 +25,25 @@ pub(crate) struct Watched {
     pub(crate) expected: Mutex<Vec<Vec<Box<str>>>>,
     /// While set, no commit works.
     pub(crate) is_full: AtomicBool,
+    /// Commits that rest on this document find that another writer was faster.
+    pub(crate) conflicting: Mutex<Option<Box<str>>>,
+    /// How many did.
+    pub(crate) conflicts: AtomicUsize,
+    /// How many positions another node takes before the next commit.
+    pub(crate) taken: AtomicUsize,
+    /// What happens before some later read of events.
+    between: Mutex<Option<Between>>,
+}
+
+struct Between {
+    reads: usize,
+    happens: BoxFuture<'static, ()>,
+}
+
+impl std::fmt::Debug for Between {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.debug_struct("Between").finish_non_exhaustive()
+    }
 }
 
 impl Watched {
@@ -36,7 +55,34 @@ impl Watched {
             events_read: AtomicUsize::new(0),
             expected: Mutex::default(),
             is_full: AtomicBool::new(false),
+            conflicting: Mutex::default(),
+            conflicts: AtomicUsize::new(0),
+            taken: AtomicUsize::new(0),
+            between: Mutex::default(),
         })
+    }
+
+    /// Lets something happen before the n-th read of events from now on.
+    pub(crate) fn before_events(
+        &self,
+        reads: usize,
+        happens: impl Future<Output = ()> + Send + 'static,
+    ) {
+        *self.between.lock().unwrap() = Some(Between {
+            reads,
+            happens: Box::pin(happens),
+        });
+    }
+
+    /// Takes what happens before this read of events.
+    fn due(&self) -> Option<BoxFuture<'static, ()>> {
+        let mut between = self.between.lock().unwrap();
+        let waiting = between.as_mut()?;
+        waiting.reads -= 1;
+        match waiting.reads {
+            0 => between.take().map(|due| due.happens),
+            _ => None,
+        }
     }
 }
 
@@ -73,6 +119,9 @@ impl Store for Watched {
 
     fn events(&self, query: ReadEvents) -> BoxFuture<'_, Result<Vec<StoredEvent>, StoreFault>> {
         Box::pin(async move {
+            if let Some(due) = self.due() {
+                due.await;
+            }
             let events = self.inner.events(query).await?;
             self.events_read.fetch_add(events.len(), Ordering::Relaxed);
             Ok(events)
@@ -104,6 +153,17 @@ impl Store for Watched {
             let fault = CommitError::Fault(StoreFault::full("no space left on device"));
             return Box::pin(std::future::ready(Err(fault)));
         }
+        let conflicting = self.conflicting.lock().unwrap().clone();
+        if commit
+            .expected
+            .iter()
+            .any(|expected| Some(&expected.id) == conflicting.as_ref())
+        {
+            self.conflicts.fetch_add(1, Ordering::Relaxed);
+            return Box::pin(std::future::ready(Err(CommitError::Conflict)));
+        }
+        self.inner
+            .skip(self.taken.swap(0, Ordering::Relaxed) as u64);
         let expected = commit.expected.iter();
         let expected = expected.map(|expected| expected.id.clone()).collect();
         self.expected.lock().unwrap().push(expected);

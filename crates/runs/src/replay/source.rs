@@ -139,6 +139,11 @@ impl Source {
         Self::of(parsed, log_sha256, blobs, receipt, inherited)
     }
 
+    /// Returns everything that the log keeps beside itself.
+    pub fn into_blobs(self) -> BTreeMap<Digest, Vec<u8>> {
+        self.blobs
+    }
+
     /// Takes the events of a sealed log, the last of which says how the Task ended.
     pub(super) fn of(
         events: Vec<Event>,

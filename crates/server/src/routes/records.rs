@@ -1,5 +1,7 @@
 //! Records of finished Tasks: the bundle of one, the difference of two, the bundle of another server's.
 
+use std::sync::Arc;
+
 use axum::http::header;
 use axum::response::IntoResponse;
 use canon::Value;
@@ -20,9 +22,15 @@ pub(super) fn routes(routes: Routes) -> Routes {
         .post("/v1/tasks/import", import)
 }
 
+/// Room that is taken while a bundle is put together.
+const BUNDLE_ROOM_BYTES: usize = 32 * 1024 * 1024;
+
 async fn bundle(call: Call) -> Reply {
     let id = call.id("task_id", TaskId::OBJECT, TaskId::parse)?;
+    // How long it will be is known when it is there.
+    let room = call.app.room(call.credential, BUNDLE_ROOM_BYTES).await?;
     let bytes = call.app.engine.bundle(&call.caller, &id).await?;
+    drop(room);
     let headers = [
         (header::CONTENT_TYPE, "application/jsonl"),
         (header::CONTENT_DISPOSITION, "attachment"),
@@ -78,6 +86,9 @@ async fn transcript(call: Call) -> Reply {
     Ok(ok(&told))
 }
 
+/// How much memory an import takes, in lengths of its bundle: the bytes, and the events and contents that are read from them.
+const IMPORT_COST: usize = 4;
+
 /// The same bundle again changes nothing and is 200.
 async fn import(mut call: Call) -> Reply {
     let workspace_id = match call.query("workspace_id")? {
@@ -88,11 +99,12 @@ async fn import(mut call: Call) -> Reply {
             unknown
         })?),
     };
-    let bytes = call.bytes(BUNDLE_BYTES_MAX).await?;
+    // Held until it is answered: what is made of a bundle takes more than the bundle.
+    let (bytes, _room) = call.bytes_in_room(BUNDLE_BYTES_MAX, IMPORT_COST).await?;
     // The key stands for these bytes in this place.
     let body = json!({"sha256": canon::sha256(&bytes), "workspace_id": workspace_id});
     let request = Request::ImportTask {
-        bundle: bytes.as_ref().into(),
+        bundle: Arc::new(bytes.into()),
         workspace_id,
     };
     let answer = call.dispatch(request, body).await?;

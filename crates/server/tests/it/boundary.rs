@@ -554,3 +554,77 @@ async fn a_replay_that_could_never_end_is_refused_when_it_is_asked_for() {
     }
     panic!("{} is still replayed", id(&task));
 }
+
+/// F15: a key for two Workspaces puts nothing of one on what belongs to the other, where readers would learn of it.
+#[tokio::test]
+async fn f15_what_belongs_to_one_workspace_is_not_named_in_another() {
+    let (server, a, b) = two_workspaces().await;
+    let (here, there) = (session(&a).await, session(&b).await);
+    let admin = server.client();
+    let branch = |session: &str| {
+        let (admin, path) = (&admin, format!("/v1/sessions/{session}/branches"));
+        async move {
+            let body = json!({"kind": "session", "base_ref": "x"});
+            let (status, branch) = admin.post(&path, body).await;
+            assert_eq!(status, 201, "{branch}");
+            id(&branch)
+        }
+    };
+    let (own, foreign) = (branch(&there).await, branch(&here).await);
+    let parent = id(&admin.task(&here, "agent").await);
+    let sibling = id(&admin.task(&there, "agent").await);
+    let tasks = format!("/v1/sessions/{there}/tasks");
+    let (fork, branches) = (
+        format!("/v1/sessions/{there}/fork"),
+        format!("/v1/sessions/{there}/branches"),
+    );
+    let branched = |extra: Value| {
+        let mut body = json!({"kind": "session", "base_ref": "x"});
+        body.as_object_mut()
+            .unwrap()
+            .extend(extra.as_object().unwrap().clone());
+        body
+    };
+    for (path, bad, good, param) in [
+        (
+            &tasks,
+            json!({"input": {}, "branch_id": foreign}),
+            json!({"input": {}, "branch_id": own}),
+            "branch_id",
+        ),
+        (
+            &tasks,
+            json!({"input": {}, "parent_task_id": parent}),
+            json!({"input": {}, "parent_task_id": sibling}),
+            "parent_task_id",
+        ),
+        (
+            &fork,
+            json!({"branch_id": foreign}),
+            json!({"branch_id": own}),
+            "branch_id",
+        ),
+        (
+            &branches,
+            branched(json!({"parent_branch_id": foreign})),
+            branched(json!({"parent_branch_id": own})),
+            "parent_branch_id",
+        ),
+        (
+            &branches,
+            branched(json!({"task_id": parent})),
+            branched(json!({"task_id": sibling})),
+            "task_id",
+        ),
+    ] {
+        let (status, answer) = admin.post(path, bad).await;
+        assert_eq!(status, 404, "{path} {param}: {answer}");
+        assert_eq!(answer["error"]["param"], param, "{answer}");
+        let (status, answer) = admin.post(path, good).await;
+        assert!(status < 300, "{path} {param}: {status} {answer}");
+    }
+    let file = json!({"kind": "file", "mime_type": "a/b", "visibility": "public",
+        "task_id": sibling, "session_id": here});
+    let (status, answer) = admin.post("/v1/artifacts", file).await;
+    assert_eq!(status, 404, "{answer}");
+}

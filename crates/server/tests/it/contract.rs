@@ -80,6 +80,13 @@ pub(crate) fn check(method: &str, path: &str, status: u16, text: &str) {
         }
         let described = &document["paths"][operation.path][operation.method]["responses"];
         let schema = match (status, described.get(status.to_string())) {
+            // A client is told of every way in which an operation says no.
+            (400.., None) if std::ptr::eq(document, &raw const documents.ours) => {
+                panic!(
+                    "{} refuses with {status}, which is not described: {text}",
+                    operation.id
+                )
+            }
             (400.., _) if wire::openapi::is_governed_path(path) => {
                 json!({"$ref": "#/components/schemas/Problem"})
             }

@@ -1,4 +1,4 @@
-//! Every operation of the table, asked by everybody: without a key, with a revoked one, with each single scope, and for what
+//! Every operation of the table, asked by everybody: without a key, with a revoked or expired one, with each single scope, and for what
 //! belongs to another Workspace. The table is the description that the server is built from, so that no operation is left out.
 
 use domain::Timestamp;
@@ -100,12 +100,17 @@ async fn nobody_gets_in_without_a_valid_key() {
     let mut revoked = key("rk_revoked", "gone", &["*"], None);
     revoked.revoked_at = Some(Timestamp::from_micros(1));
     server.add_key(revoked).await;
+    let mut expired = key("rk_expired", "late", &["*", "approvals:write"], None);
+    expired.expires_at = Some(Timestamp::from_micros(1));
+    server.add_key(expired).await;
     let mut count = 0;
     for operation in guarded() {
         let path = path(operation, &resources);
-        for wrong in ["rk_revoked", "rk_unknown", ""] {
+        for wrong in ["rk_revoked", "rk_expired", "rk_unknown", ""] {
             let (status, body) = ask(&server.client_with(wrong), operation, &path).await;
             assert_eq!(status, 401, "{} {path}: {body}", operation.method);
+            let reason = &body["error"]["details"]["reason"];
+            assert_eq!(reason == "key_expired", wrong == "rk_expired", "{body}");
         }
         count += 1;
     }

@@ -13,9 +13,10 @@ use engine::port::StoreFault;
 
 use super::{Prune, PruneProgress, parse, stays};
 use crate::audit::{self, AuditError};
+use crate::block::Block;
 use crate::fault::fault;
 use crate::row::DocumentRow;
-use crate::rows::Table;
+use crate::table::Table;
 use crate::{blob, read, schema};
 
 impl Prune<'_> {
@@ -52,7 +53,7 @@ impl Prune<'_> {
         let mut count = 0;
         let special = words_that_keep_less_than_they_name();
         Table::Events.each(self.connection, 0, |first, bytes| {
-            let block = self.connection.decode(Table::Events, first.0, bytes)?;
+            let block = Block::decode(first, bytes);
             let block = block.map_err(|damage| StoreFault::new(damage.to_string()))?;
             for stored in &block.events {
                 let text = str::from_utf8(&stored.bytes).unwrap_or_default();

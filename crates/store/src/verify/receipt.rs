@@ -2,6 +2,8 @@
 //!
 //! Says nothing about signatures: which keys count is not in the log.
 
+use std::collections::BTreeMap;
+
 use canon::{Digest, sha256};
 use domain::{Document, Documents, Event, Kind, Position, ResourceKind, State};
 use receipts::merkle::{self, Frontier};
@@ -136,6 +138,7 @@ impl Check<'_> {
         let issued: Vec<&Issued> = all.iter().filter(|receipt| !receipt.imported).collect();
         let stored = self.audit.tree()?;
         let mut frontier = Frontier::EMPTY;
+        let mut heads = self.heads();
         let mut leaves = Leaves::default();
         let mut problem = None;
         for (receipt, index) in issued.iter().zip(0..stored.size) {
@@ -146,6 +149,15 @@ impl Check<'_> {
             }
             let (grown, kept) = merkle::append(frontier, merkle::leaf(&receipt.hash));
             frontier = grown;
+            if let Some((id, root)) = heads.remove(&frontier.size())
+                && root != frontier.root()
+            {
+                let size = frontier.size();
+                problem = Some(format!(
+                    "its receipts do not give the head `{id}` of size {size} that was signed"
+                ));
+                break;
+            }
             for hash in kept {
                 if self.audit.tree_hash(hash.level, hash.index)? != Some(hash.hash) {
                     let (level, index) = (hash.level, hash.index);
@@ -178,6 +190,12 @@ impl Check<'_> {
                 None
             }
         });
+        if problem.is_none()
+            && let Some((size, (id, _))) = heads.split_off(&(stored.size + 1)).pop_first()
+        {
+            let problem = format!("the head `{id}` of size {size} covers more than it has");
+            self.report(What::Tree, problem);
+        }
         if problem.is_none() && self.audit.leaf_count()? != stored.size {
             self.report(What::Tree, "has leaves beyond its size".to_owned());
         }
@@ -185,6 +203,20 @@ impl Check<'_> {
             self.report(What::Tree, problem);
         }
         Ok(())
+    }
+}
+
+impl Check<'_> {
+    /// Returns the signed heads by size: id and root.
+    fn heads(&self) -> BTreeMap<u64, (Box<str>, Digest)> {
+        let documents = self.scratch.iter();
+        let heads = documents.filter_map(|document| match &document.state {
+            State::Batch(batch) if !self.damaged.contains(&document.key) => {
+                Some((batch.size, (document.id.clone(), batch.root)))
+            }
+            _ => None,
+        });
+        heads.collect()
     }
 }
 

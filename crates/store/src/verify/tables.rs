@@ -8,13 +8,14 @@ use engine::port::{ListQuery, Scope};
 use rusqlite::{Connection, OptionalExtension};
 
 use crate::audit::AuditError;
-use crate::blocks::Blocks;
+use crate::block::Block;
 use crate::fault::fault;
 use crate::fold::{Problem, What};
 use crate::read;
-use crate::rows::Table;
+use crate::row::further;
 use crate::schema::{self, Sealed};
-use crate::write::sealed_head;
+use crate::table::Table;
+use crate::tree;
 
 /// How many documents are read at a time.
 const CHUNK: usize = 512;
@@ -25,7 +26,7 @@ const NAMED_MAX: usize = 20;
 /// Checks them all. `head` is the position of the last event; where events are not as they were, the index of them cannot
 /// be judged.
 pub(super) fn check(
-    blocks: &Blocks,
+    blocks: &Connection,
     head: Position,
     events_are_sound: bool,
 ) -> Result<Vec<Problem>, AuditError> {
@@ -33,6 +34,7 @@ pub(super) fn check(
     if events_are_sound {
         problems.extend(links(blocks)?);
         problems.extend(heads(blocks)?);
+        problems.extend(document_links(blocks)?);
     }
     problems.extend(leases(blocks)?);
     problems.extend(keys(blocks)?);
@@ -72,8 +74,8 @@ impl Sum {
     }
 }
 
-/// The index of events must name, for each Workspace, Session and Task, exactly the blocks that hold its events.
-fn links(blocks: &Blocks) -> Result<Vec<Problem>, AuditError> {
+/// The index of events must name, for each resource that has any, exactly the blocks that hold its events.
+fn links(blocks: &Connection) -> Result<Vec<Problem>, AuditError> {
     let mut unreadable = BTreeSet::new();
     let mut needed = Sum::default();
     each_needed(blocks, &mut unreadable, |link, first| {
@@ -101,23 +103,40 @@ fn links(blocks: &Blocks) -> Result<Vec<Problem>, AuditError> {
     Ok(missing.chain(extra).take(NAMED_MAX).map(problem).collect())
 }
 
+/// The index of documents must list each under its further links, and nothing else.
+fn document_links(connection: &Connection) -> Result<Vec<Problem>, AuditError> {
+    let run = || -> rusqlite::Result<Vec<Problem>> {
+        let mut wanted = BTreeSet::new();
+        let text = "SELECT key, kind, further FROM documents WHERE further IS NOT NULL";
+        let mut select = connection.prepare(text)?;
+        let mut rows = select.query([])?;
+        while let Some(row) = rows.next()? {
+            let (key, kind): (u64, u8) = (row.get(0)?, row.get(1)?);
+            let links = further(row.get(2)?);
+            wanted.extend(links.iter().map(|link| (link.0, kind, key)));
+        }
+        let mut select = connection.prepare("SELECT link, kind, key FROM document_links")?;
+        let found = select.query_map([], |row| Ok((row.get(0)?, row.get(1)?, row.get(2)?)))?;
+        let found = found.collect::<rusqlite::Result<BTreeSet<(u64, u8, u64)>>>()?;
+        let different = wanted.symmetric_difference(&found);
+        let said = different.map(|(link, _, key)| {
+            problem(format!(
+                "the index of documents is wrong about the resource with key {key} under that with key {link}"
+            ))
+        });
+        Ok(said.take(NAMED_MAX).collect())
+    };
+    Ok(run().map_err(fault)?)
+}
+
 fn each_needed(
-    blocks: &Blocks,
+    blocks: &Connection,
     unreadable: &mut BTreeSet<u64>,
     mut each: impl FnMut(u64, u64),
 ) -> Result<(), AuditError> {
     Table::Events.each(blocks, 0, |first, bytes| -> Result<bool, AuditError> {
-        match blocks.decode(Table::Events, first.0, bytes)? {
-            Ok(block) => {
-                let events = block.events.iter();
-                let links: BTreeSet<Position> = events
-                    .flat_map(|event| {
-                        [event.links.workspace, event.links.session, event.links.task]
-                    })
-                    .flatten()
-                    .collect();
-                links.iter().for_each(|link| each(link.0, first.0));
-            }
+        match Block::decode(first, bytes) {
+            Ok(block) => block.links().iter().for_each(|link| each(link.0, first.0)),
             // Said already.
             Err(_) => {
                 unreadable.insert(first.0);
@@ -198,31 +217,11 @@ fn leases(connection: &Connection) -> Result<Vec<Problem>, AuditError> {
 
 /// Sealed heads are found by their roots: exactly those that there are.
 fn heads(connection: &Connection) -> Result<Vec<Problem>, AuditError> {
-    if !schema::has_heads(connection).map_err(fault)? {
-        return Ok(Vec::new());
-    }
-    let mut sealed = BTreeMap::new();
-    let mut after = Position::START;
-    loop {
-        let query = ListQuery {
-            kind: ResourceKind::Batch,
-            scope: Scope::All,
-            open_only: false,
-            after,
-            limit: CHUNK,
-        };
-        // One that cannot be read was reported already.
-        let Ok(page) = read::list(connection, query) else {
-            return Ok(Vec::new());
-        };
-        let Some(last) = page.last() else { break };
-        after = last.key;
-        sealed.extend(
-            page.iter()
-                .filter_map(sealed_head)
-                .map(|(size, root)| (root, size)),
-        );
-    }
+    let sealed = tree::sealed_heads(connection)?;
+    let sealed: BTreeMap<Digest, u64> = sealed
+        .into_iter()
+        .map(|(size, root)| (root, size))
+        .collect();
     let run = || {
         let mut select = connection.prepare("SELECT root, size FROM heads")?;
         let rows =

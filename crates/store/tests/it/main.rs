@@ -1,7 +1,7 @@
 //! The store on SQLite, from outside.
 
 #[cfg(test)]
-mod chains;
+mod blocks;
 #[cfg(test)]
 mod crash;
 #[cfg(test)]
@@ -13,6 +13,8 @@ mod home;
 #[cfg(test)]
 mod loss;
 #[cfg(test)]
+mod migrating;
+#[cfg(test)]
 mod offline;
 #[cfg(test)]
 mod opening;
@@ -20,6 +22,8 @@ mod opening;
 mod place;
 #[cfg(test)]
 mod prune;
+#[cfg(test)]
+mod rebuilding;
 #[cfg(test)]
 mod receipts;
 #[cfg(test)]

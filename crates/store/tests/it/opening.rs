@@ -33,36 +33,20 @@ fn a_second_server_is_refused_and_told_who_is_there() {
 fn a_newer_format_is_refused_with_advice() {
     let home = tempfile::tempdir().unwrap();
     open(home.path()).close();
-    fs::write(home.path().join("format"), "4\n").unwrap();
+    fs::write(home.path().join("format"), "5\n").unwrap();
     let refusals = [
         SqliteStore::open(home.path(), Options::default()).unwrap_err(),
         SqliteStore::open_reader(home.path()).unwrap_err(),
     ];
     for error in refusals {
         assert!(
-            matches!(error, OpenError::NewerFormat { found: 4, .. }),
+            matches!(error, OpenError::NewerFormat { found: 5, .. }),
             "{error:?}"
         );
         assert!(error.hint().contains("newer program"));
     }
-    fs::write(home.path().join("format"), "3\n").unwrap();
+    fs::write(home.path().join("format"), "4\n").unwrap();
     open(home.path()).close();
-}
-
-/// What format 2 wrote is read as it is. Whoever writes makes it 3: a program of format 2 cannot read what follows.
-#[test]
-fn a_directory_of_format_2_is_read_and_becomes_3_when_it_is_written() {
-    let home = tempfile::tempdir().unwrap();
-    let model = filled(home.path());
-    let format = home.path().join("format");
-    fs::write(&format, "2\n").unwrap();
-    let reader = SqliteStore::open_reader(home.path()).unwrap();
-    agrees(&reader, &model);
-    assert_eq!(crate::home::verify(home.path()).problems, vec![]);
-    assert_eq!(fs::read_to_string(&format).unwrap(), "2\n");
-    let store = open(home.path());
-    assert_eq!(fs::read_to_string(&format).unwrap(), "3\n");
-    agrees(&store, &model);
 }
 
 #[test]

@@ -92,7 +92,7 @@ fn ap_rpl_19_finished_tasks_become_headers_and_nothing_else_changes() {
         assert_eq!(pruned_digest(&header.payload), Some(sha256(&before.bytes)));
         let payload = event.payload.clone();
         assert_eq!(Event { payload, ..header }, event);
-        assert_eq!((before.links, before.resource), (now.links, now.resource));
+        assert_eq!((&before.links, before.resource), (&now.links, now.resource));
     }
     assert_eq!(did.events, headers);
     let rebuilt = assert_sound(&data, headers);

@@ -28,6 +28,8 @@ pub struct Operation {
     pub status: u16,
     /// Other statuses of success.
     pub also: &'static [u16],
+    /// Statuses with which it says no beside those that its kind of operation has.
+    pub refuses: &'static [u16],
     /// What it gives.
     pub gives: Gives,
     /// The media type of JSON that it gives.
@@ -92,6 +94,7 @@ impl Operation {
             body: Body::Absent,
             status: 200,
             also: &[],
+            refuses: &[],
             gives,
             media_type: "application/json",
             on_request: &[],
@@ -132,6 +135,11 @@ impl Operation {
 
     pub(super) const fn or_status(mut self, also: &'static [u16]) -> Self {
         self.also = also;
+        self
+    }
+
+    pub(super) const fn may_refuse(mut self, refuses: &'static [u16]) -> Self {
+        self.refuses = refuses;
         self
     }
 
@@ -252,9 +260,11 @@ impl Operation {
         Value::Object(responses)
     }
 
-    /// Returns the statuses with which it usually says no.
+    /// Returns the statuses with which it says no. What cannot be read as a request at all (408, 414, 431, 501, 505) has no
+    /// operation, and stands under `default`.
     fn refusals(&self) -> Vec<u16> {
-        let mut statuses = vec![400, 429, 503];
+        let mut statuses = vec![400, 421, 429, 500, 503, 504];
+        statuses.extend(self.refuses);
         if !self.public() {
             statuses.extend([401, 403]);
             // What a session that is over answers with, or a client of another version.
@@ -264,8 +274,13 @@ impl Operation {
                 426
             });
         }
-        if self.path.contains('{') || !self.query.is_empty() {
+        // What the path, the query or the body names may not be there.
+        if self.path.contains('{') || !self.query.is_empty() || self.body != Body::Absent {
             statuses.push(404);
+        }
+        // A position in the log may be that of another log, or gone.
+        if self.query.contains(&"after_event_id") {
+            statuses.push(410);
         }
         if self.writes() {
             statuses.extend([409, 422]);

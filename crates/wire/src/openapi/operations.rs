@@ -184,7 +184,8 @@ pub(super) const OPERATIONS: &[Operation] = &[
         JsonAnyOf(&["WorkspaceFile", "WorkspaceFileListing"]),
         needs(&["workspaces:read"], InPath(ResourceKind::Workspace)),
     )
-    .query(&["path"]),
+    .query(&["path"])
+    .may_refuse(&[422]),
     Operation::new(
         "put",
         "/v1/workspaces/{workspace_id}/files",
@@ -592,7 +593,8 @@ pub(super) const OPERATIONS: &[Operation] = &[
     )
     .takes(Optional("ReplayTaskRequest"))
     .decodes(decode::replay_session)
-    .with_status(202),
+    .with_status(202)
+    .may_refuse(&[410]),
     Operation::new(
         "post",
         "/v1/tasks/{task_id}/replay",
@@ -603,7 +605,8 @@ pub(super) const OPERATIONS: &[Operation] = &[
     )
     .takes(Optional("ReplayTaskRequest"))
     .decodes(decode::replay_task)
-    .with_status(202),
+    .with_status(202)
+    .may_refuse(&[410]),
     Operation::new(
         "post",
         "/v1/tasks/{task_id}/retry",
@@ -614,7 +617,8 @@ pub(super) const OPERATIONS: &[Operation] = &[
     )
     .takes(Optional("RetryTaskRequest"))
     .decodes(decode::retry_task)
-    .with_status(202),
+    .with_status(202)
+    .may_refuse(&[410]),
     Operation::new(
         "post",
         "/v1/tasks/{task_id}/messages",

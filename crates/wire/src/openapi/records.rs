@@ -18,7 +18,8 @@ pub(super) const OPERATIONS: &[Operation] = &[
             &["tasks:read", "receipts:read", "internal:read"],
             InPath(ResourceKind::Task),
         ),
-    ),
+    )
+    .may_refuse(&[409, 410]),
     Operation::new(
         "get",
         "/v1/tasks/{task_id}/diff",
@@ -27,7 +28,8 @@ pub(super) const OPERATIONS: &[Operation] = &[
         Json("RunDiff"),
         needs(&["tasks:read", "events:read"], InPath(ResourceKind::Task)),
     )
-    .query(&["other"]),
+    .query(&["other"])
+    .may_refuse(&[409, 410]),
     Operation::new(
         "get",
         "/v1/tasks/{task_id}/transcript",
@@ -36,7 +38,8 @@ pub(super) const OPERATIONS: &[Operation] = &[
         Json("RunTranscript"),
         needs(&["tasks:read", "events:read"], InPath(ResourceKind::Task)),
     )
-    .query(&["step"]),
+    .query(&["step"])
+    .may_refuse(&[409, 410]),
     Operation::new(
         "post",
         "/v1/tasks/import",

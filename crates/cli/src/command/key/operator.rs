@@ -1,48 +1,72 @@
 //! How a change of a key reaches the log: through the server that holds the data directory, or alone, under its lock.
 //!
-//! A running server listens on a port of this machine for the operator and for nobody else: whoever asks shows a secret from a
-//! file of the data directory, which other users and tools cannot read. One line asks, one line answers.
+//! A running server listens on a port of this machine for the operator and for nobody else. A file of the data directory, which
+//! other users and tools cannot read, says where, and holds a secret. It is never sent: each side shows that it knows it, the
+//! server first, so that whoever has the port by now learns nothing. Anybody on this machine can knock, so that a place at the
+//! door is lent: whoever has not shown the secret makes room for the next.
 
+use std::collections::VecDeque;
 use std::fmt;
 use std::io;
 use std::net::{Ipv4Addr, SocketAddr};
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 
 use canon::Digest;
 use domain::Timestamp;
 use engine::port::ApiKey;
 use engine::{Engine, change_api_key};
+use hmac::{Hmac, KeyInit as _, Mac as _};
 use serde::{Deserialize, Serialize};
+use sha2::Sha256;
 use store::{OpenError, Options, SqliteStore};
-use subtle::ConstantTimeEq as _;
 use tokio::io::{AsyncBufReadExt as _, AsyncReadExt as _, AsyncWriteExt as _, BufReader};
 use tokio::net::{TcpListener, TcpStream};
-use tokio::sync::Semaphore;
+use tokio::task::AbortHandle;
 
 use super::{now, random_hex, write_secret};
 use crate::exit::{OrHint, Problem};
 
-/// The file in the data directory: where the server listens for the operator, and the secret to show there.
+/// The file in the data directory: where the server listens for the operator, and the secret to know there.
 const FILE: &str = "operator";
 
 /// Who changes keys, in events.
-const ACTOR: &str = "operator";
+pub(super) const ACTOR: &str = "operator";
 
 /// How long either side waits for the other.
 const PATIENCE: Duration = Duration::from_secs(10);
+/// How long the server waits for a stranger's first words.
+const PATIENCE_WITH_STRANGERS: Duration = Duration::from_secs(2);
 /// The longest question and the longest answer.
 const LINE_BYTES_MAX: u64 = 64 * 1024;
-/// How many ask at the same time.
-const ASKERS_MAX: usize = 16;
+/// How many knock at the same time.
+const PLACES: usize = 64;
+/// How often a client knocks whose connection was closed before the server had spoken.
+const TRIES: u32 = 20;
 
-/// A question.
+/// The first words of a client.
 #[derive(Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
-struct Question {
-    secret: String,
-    key: Told,
+struct Knock {
+    nonce: String,
+}
+
+/// The server's: it knows the secret.
+#[derive(Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+struct Welcome {
+    nonce: String,
+    proof: String,
+}
+
+/// A question or an answer, as the text that the proof is of.
+#[derive(Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+struct Proven {
+    said: String,
+    proof: String,
 }
 
 /// A key as it is told: what the store keeps of it.
@@ -59,10 +83,10 @@ struct Told {
     expires_at: Option<Timestamp>,
 }
 
-/// An answer, with what only the server knows beside the file: after a crash the port may be somebody else's.
+/// What became of it.
 #[derive(Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
 struct Answer {
-    proof: String,
     problem: Option<String>,
 }
 
@@ -96,16 +120,56 @@ impl From<Told> for ApiKey {
     }
 }
 
-/// What each side shows the other.
+/// What both sides know and neither sends.
 #[derive(Clone)]
-struct Secrets {
-    asking: String,
-    answering: String,
+struct Secret(String);
+
+impl fmt::Debug for Secret {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str("Secret")
+    }
 }
 
-impl fmt::Debug for Secrets {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.write_str("Secrets")
+/// What is being proven: a proof of one thing is none of another.
+#[derive(Clone, Copy)]
+enum Act {
+    Welcome,
+    Question,
+    Answer,
+}
+
+impl Secret {
+    fn mac(&self, act: Act, nonces: [&str; 2], said: &str) -> io::Result<Hmac<Sha256>> {
+        let act = match act {
+            Act::Welcome => "welcome",
+            Act::Question => "question",
+            Act::Answer => "answer",
+        };
+        let mac = Hmac::<Sha256>::new_from_slice(self.0.as_bytes());
+        let mut mac = mac.map_err(io::Error::other)?;
+        for part in [act, nonces[0], nonces[1], said] {
+            mac.update(&(part.len() as u64).to_be_bytes());
+            mac.update(part.as_bytes());
+        }
+        Ok(mac)
+    }
+
+    fn proof(&self, act: Act, nonces: [&str; 2], said: &str) -> io::Result<String> {
+        let bytes = self.mac(act, nonces, said)?.finalize().into_bytes();
+        Ok(bytes.iter().map(|byte| format!("{byte:02x}")).collect())
+    }
+
+    /// Checks a proof, in the same time whatever is wrong with it.
+    fn check(&self, act: Act, nonces: [&str; 2], said: &str, proof: &str) -> io::Result<()> {
+        let digits = proof.as_bytes().chunks(2).map(|pair| {
+            let pair = std::str::from_utf8(pair).ok()?;
+            u8::from_str_radix(pair, 16).ok()
+        });
+        let bytes: Option<Vec<u8>> = digits.collect();
+        let verified = self
+            .mac(act, nonces, said)?
+            .verify_slice(&bytes.unwrap_or_default());
+        verified.map_err(|_| io::ErrorKind::PermissionDenied.into())
     }
 }
 
@@ -113,8 +177,14 @@ impl fmt::Debug for Secrets {
 #[derive(Debug)]
 pub(crate) struct Door {
     listener: TcpListener,
-    secrets: Secrets,
+    secret: Secret,
     file: PathBuf,
+}
+
+/// Somebody at the door.
+struct Asker {
+    is_operator: Arc<AtomicBool>,
+    task: AbortHandle,
 }
 
 impl Door {
@@ -130,40 +200,47 @@ impl Door {
         let address = listener
             .local_addr()
             .or_hint("no port on 127.0.0.1", hint)?;
-        let secrets = Secrets {
-            asking: random_hex::<32>()?,
-            answering: random_hex::<32>()?,
-        };
-        let Secrets { asking, answering } = &secrets;
+        let secret = Secret(random_hex::<32>()?);
         let file = data.join(FILE);
-        write_secret(data, FILE, &format!("{address} {asking} {answering}\n"))
+        write_secret(data, FILE, &format!("{address} {}\n", secret.0))
             .or_hint(format_args!("`{}`", file.display()), hint)?;
         Ok(Self {
             listener,
-            secrets,
+            secret,
             file,
         })
     }
 
     /// Answers until it is dropped.
     pub(crate) async fn serve(self, engine: Engine) {
-        let door = Arc::new(self);
-        let askers = Arc::new(Semaphore::new(ASKERS_MAX));
+        let mut askers: VecDeque<Asker> = VecDeque::new();
         loop {
-            let Ok(place) = Arc::clone(&askers).acquire_owned().await else {
-                return;
-            };
-            let Ok((stream, _)) = door.listener.accept().await else {
+            let Ok((stream, _)) = self.listener.accept().await else {
                 // Out of descriptors, perhaps: others give theirs back.
                 tokio::time::sleep(Duration::from_millis(100)).await;
                 continue;
             };
-            let (engine, secrets) = (engine.clone(), door.secrets.clone());
-            tokio::spawn(async move {
+            askers.retain(|asker| !asker.task.is_finished());
+            if askers.len() >= PLACES {
+                let stranger = askers
+                    .iter()
+                    .position(|asker| !asker.is_operator.load(Ordering::Relaxed));
+                // When all are the operator's, each ends within its time, and this one comes again.
+                let Some(stranger) = stranger else { continue };
+                if let Some(asker) = askers.remove(stranger) {
+                    asker.task.abort();
+                }
+            }
+            let is_operator = Arc::new(AtomicBool::new(false));
+            let (engine, secret) = (engine.clone(), self.secret.clone());
+            let known = Arc::clone(&is_operator);
+            let task = tokio::spawn(async move {
                 // Whoever went away, or says nothing, gets no answer.
-                let _ = tokio::time::timeout(PATIENCE, answer(stream, &engine, &secrets)).await;
-                drop(place);
+                let answered = answer(stream, &engine, &secret, &known);
+                let _ = tokio::time::timeout(PATIENCE, answered).await;
             });
+            let task = task.abort_handle();
+            askers.push_back(Asker { is_operator, task });
         }
     }
 }
@@ -175,19 +252,37 @@ impl Drop for Door {
     }
 }
 
-async fn answer(stream: TcpStream, engine: &Engine, secrets: &Secrets) -> io::Result<()> {
+async fn answer(
+    stream: TcpStream,
+    engine: &Engine,
+    secret: &Secret,
+    is_operator: &AtomicBool,
+) -> io::Result<()> {
     let mut stream = BufReader::new(stream);
-    let question: Question = read_line(&mut stream).await?;
-    let is_operator = question.secret.as_bytes().ct_eq(secrets.asking.as_bytes());
-    if !bool::from(is_operator) {
-        return Err(io::ErrorKind::PermissionDenied.into());
-    }
-    let changed = engine.change_api_key(question.key.into(), ACTOR).await;
-    let answer = Answer {
-        proof: secrets.answering.clone(),
+    let introduced = tokio::time::timeout(PATIENCE_WITH_STRANGERS, async {
+        let knock: Knock = read_line(&mut stream).await?;
+        let nonce = random_hex::<16>().map_err(io::Error::other)?;
+        let nonces = [knock.nonce.as_str(), nonce.as_str()];
+        let proof = secret.proof(Act::Welcome, nonces, "")?;
+        let welcome = Welcome {
+            nonce: nonce.clone(),
+            proof,
+        };
+        write_line(&mut stream, &welcome).await?;
+        let question: Proven = read_line(&mut stream).await?;
+        secret.check(Act::Question, nonces, &question.said, &question.proof)?;
+        Ok::<_, io::Error>((knock.nonce, nonce, question.said))
+    });
+    let (theirs, ours, said) = introduced.await.map_err(io::Error::other)??;
+    is_operator.store(true, Ordering::Relaxed);
+    let told: Told = serde_json::from_str(&said).map_err(io::Error::other)?;
+    let changed = engine.change_api_key(told.into(), ACTOR).await;
+    let said = Answer {
         problem: changed.err().map(|error| error.to_string()),
     };
-    write_line(&mut stream, &answer).await
+    let said = serde_json::to_string(&said).map_err(io::Error::other)?;
+    let proof = secret.proof(Act::Answer, [&theirs, &ours], &said)?;
+    write_line(&mut stream, &Proven { said, proof }).await
 }
 
 async fn read_line<T: serde::de::DeserializeOwned>(
@@ -236,27 +331,24 @@ async fn ask(data: &Path, key: ApiKey) -> Option<anyhow::Result<()>> {
     let text = std::fs::read_to_string(data.join(FILE)).ok()?;
     let mut words = text.split_whitespace();
     let address: SocketAddr = words.next()?.parse().ok()?;
-    let (secret, proof) = (words.next()?, words.next()?);
+    let secret = Secret(words.next()?.to_owned());
     if !address.ip().is_loopback() {
         return None;
     }
-    let stream = TcpStream::connect(address).await.ok()?;
+    let (mut stream, nonces) = introduced(address, &secret).await?;
     let asked = tokio::time::timeout(PATIENCE, async {
-        let mut stream = BufReader::new(stream);
-        let question = Question {
-            secret: secret.to_owned(),
-            key: key.into(),
-        };
-        write_line(&mut stream, &question).await?;
-        read_line::<Answer>(&mut stream).await
+        let nonces = [nonces[0].as_str(), nonces[1].as_str()];
+        let said = serde_json::to_string(&Told::from(key)).map_err(io::Error::other)?;
+        let proof = secret.proof(Act::Question, nonces, &said)?;
+        write_line(&mut stream, &Proven { said, proof }).await?;
+        let answer: Proven = read_line(&mut stream).await?;
+        secret.check(Act::Answer, nonces, &answer.said, &answer.proof)?;
+        serde_json::from_str::<Answer>(&answer.said).map_err(io::Error::other)
     });
     Some(match asked.await {
-        // The file was left over, and the port is another's by now.
-        Ok(Ok(answer)) if answer.proof != proof => return None,
-        Ok(Ok(Answer { problem: None, .. })) => Ok(()),
+        Ok(Ok(Answer { problem: None })) => Ok(()),
         Ok(Ok(Answer {
             problem: Some(problem),
-            ..
         })) => Err(Problem::new(
             format!("the server did not change the key: {problem}"),
             "`reprise key list` shows the keys",
@@ -268,4 +360,38 @@ async fn ask(data: &Path, key: ApiKey) -> Option<anyhow::Result<()>> {
         )
         .into()),
     })
+}
+
+/// Connects to whoever has the port and lets it show that it knows the secret; none when it does not. Others may crowd the
+/// door, so that this is tried several times.
+async fn introduced(
+    address: SocketAddr,
+    secret: &Secret,
+) -> Option<(BufReader<TcpStream>, [String; 2])> {
+    for tried in 1..=TRIES {
+        let nonce = random_hex::<16>().ok()?;
+        let introduced = tokio::time::timeout(PATIENCE, async {
+            let stream = TcpStream::connect(address).await?;
+            let mut stream = BufReader::new(stream);
+            let knock = Knock {
+                nonce: nonce.clone(),
+            };
+            write_line(&mut stream, &knock).await?;
+            let welcome: Welcome = read_line(&mut stream).await?;
+            Ok::<_, io::Error>((stream, welcome))
+        });
+        match introduced.await {
+            // The file was left over, and the port is another's by now.
+            Ok(Ok((stream, welcome))) => {
+                let nonces = [nonce, welcome.nonce];
+                let theirs = [nonces[0].as_str(), nonces[1].as_str()];
+                let shown = secret.check(Act::Welcome, theirs, "", &welcome.proof);
+                return shown.ok().map(|()| (stream, nonces));
+            }
+            Ok(Err(error)) if error.kind() == io::ErrorKind::ConnectionRefused => return None,
+            Ok(Err(_)) => tokio::time::sleep(Duration::from_millis(20) * tried).await,
+            Err(_) => return None,
+        }
+    }
+    None
 }

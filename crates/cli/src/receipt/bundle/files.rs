@@ -156,6 +156,54 @@ impl Manifest {
     }
 }
 
+/// What an export writes; the manifest's signature stands for all of it.
+const NAMES: [&str; 7] = [
+    "manifest.json",
+    "manifest.note",
+    "events.jsonl",
+    "receipts.jsonl",
+    "keys.json",
+    "checkpoint",
+    "blobs",
+];
+
+/// Looks for what no export writes: whoever reads the folder takes it for checked. What a link leads to can be another
+/// thing a moment later, so that none is followed.
+pub(super) fn check_names(directory: &Path, findings: &mut Findings) -> anyhow::Result<()> {
+    let blobs = directory.join("blobs");
+    let mut found = Vec::new();
+    for folder in [directory, &blobs] {
+        let what = || format!("`{}`", folder.display());
+        for entry in std::fs::read_dir(folder).or_hint(what(), HINT)? {
+            let entry = entry.or_hint(what(), HINT)?;
+            let kind = entry.file_type().or_hint(what(), HINT)?;
+            let name = entry.file_name().to_string_lossy().into_owned();
+            let is_blob = folder == blobs;
+            let is_known = is_blob || NAMES.contains(&name.as_str());
+            let is_folder = !is_blob && name == "blobs";
+            let name = match is_blob {
+                true => format!("blobs/{name}"),
+                false => name,
+            };
+            if !is_known {
+                found.push((
+                    name,
+                    "file_unlisted",
+                    "nothing that the manifest does not list",
+                ));
+            } else if kind.is_symlink() || (is_folder != kind.is_dir()) {
+                found.push((name, "not_a_file", "a file of its own, not a link"));
+            }
+        }
+    }
+    found.sort();
+    for (name, code, expected) in found {
+        let expected = Some(expected.to_owned());
+        findings.fail(format!("file {name}"), code, expected, None);
+    }
+    Ok(())
+}
+
 /// Whether a given key vouches for the manifest, and so for every byte that it names.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Seal {

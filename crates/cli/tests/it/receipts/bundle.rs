@@ -357,3 +357,40 @@ fn replays_of_decided_tasks_leave_a_bundle_valid() {
     let (said, value) = ran.verify(&["--bundle", "bundle", "--keys", "jwks.json"]);
     assert_eq!(said.code, 0, "{said:?} {value}");
 }
+
+/// What no export writes is not taken for checked, and a link is not what it leads to.
+#[test]
+fn files_that_the_manifest_does_not_list_and_links_are_seen() {
+    let mut ran = bundle();
+    ran.stop();
+    ran.world.ok(&["log", "export", "strange"]);
+    let folder = ran.path("strange");
+    let codes = |what: &str| -> Vec<(String, String)> {
+        let (said, value) = ran.verify(&["--bundle", "strange", "--keys", "jwks.json"]);
+        let checks = value["checks"].as_array().unwrap().iter();
+        let failed = checks.filter_map(|check| {
+            let name = check["name"].as_str()?.to_owned();
+            Some((name, check["code"].as_str()?.to_owned()))
+        });
+        let failed: Vec<(String, String)> = failed.collect();
+        assert_eq!(said.code, i32::from(!failed.is_empty()), "{what}: {said:?}");
+        failed
+    };
+    let one = |name: &str, code: &str| vec![(name.to_owned(), code.to_owned())];
+    assert_eq!(codes("as it is"), []);
+    fs::write(folder.join("summary.txt"), "all is well").unwrap();
+    assert_eq!(codes("a file"), one("file summary.txt", "file_unlisted"));
+    fs::remove_file(folder.join("summary.txt")).unwrap();
+    let events = folder.join("events.jsonl");
+    fs::rename(&events, ran.path("elsewhere.jsonl")).unwrap();
+    std::os::unix::fs::symlink(ran.path("elsewhere.jsonl"), &events).unwrap();
+    assert_eq!(codes("a link"), one("file events.jsonl", "not_a_file"));
+    fs::remove_file(&events).unwrap();
+    fs::rename(ran.path("elsewhere.jsonl"), &events).unwrap();
+    let blob = fs::read_dir(folder.join("blobs")).unwrap().next().unwrap();
+    let blob = blob.unwrap().path();
+    fs::rename(&blob, ran.path("blob")).unwrap();
+    std::os::unix::fs::symlink(ran.path("blob"), &blob).unwrap();
+    let name = format!("file blobs/{}", blob.file_name().unwrap().to_string_lossy());
+    assert_eq!(codes("a linked blob"), one(&name, "not_a_file"));
+}

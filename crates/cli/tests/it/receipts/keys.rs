@@ -437,3 +437,43 @@ fn u16_a_recovered_log_is_not_held_to_sizes_of_the_one_before_it() {
         "proof.json",
     ]);
 }
+
+/// A key file that was put back to its state before a rotation, or before a revocation, is not what the log says.
+#[test]
+fn s11_a_key_file_of_an_earlier_state_is_refused() {
+    let mut ran = Ran::new(1);
+    ran.stop();
+    let file = ran.world.data().join("signing-keys.json");
+    let first = fs::read(&file).unwrap();
+    let rotated = ran.world.json(&["receipt", "rotate-key", "--json"]);
+    let second = fs::read(&file).unwrap();
+    let old = rotated["previous"].as_str().unwrap();
+    ran.world.ok(&["receipt", "revoke-key", old, "--json"]);
+    let third = fs::read(&file).unwrap();
+    for (state, what) in [
+        (&first, "before the rotation"),
+        (&second, "before the revocation"),
+    ] {
+        fs::write(&file, state).unwrap();
+        for args in [
+            &["serve", "--listen", "127.0.0.1:0"][..],
+            &["receipt", "rotate-key"],
+            &["log", "export", "evidence"],
+        ] {
+            let said = ran.world.run(args);
+            assert_eq!(said.code, 2, "{what}: {args:?}: {said:?}");
+            assert!(said.stderr.contains("an earlier state"), "{what}: {said:?}");
+        }
+        assert_eq!(&fs::read(&file).unwrap(), state, "left alone");
+    }
+    fs::write(&file, third).unwrap();
+    ran.world.serve().stop();
+    // Whoever has lost the file goes on with a new key; the log says so, and later starts agree.
+    fs::remove_file(&file).unwrap();
+    ran.world.serve().stop();
+    ran.world.serve().stop();
+    ran.world.ok(&["log", "verify"]);
+    ran.world.ok(&["log", "export", "evidence"]);
+    let events = fs::read_to_string(ran.path("evidence").join("events.jsonl")).unwrap();
+    assert!(events.contains("the file with the keys before it was not there"));
+}

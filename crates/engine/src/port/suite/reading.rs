@@ -1,6 +1,6 @@
 //! What is committed reads back: by id, by list, by stream, after a restart.
 
-use domain::{Document, Position, ResourceKind};
+use domain::{Document, Links, Position, ResourceKind};
 use proptest::test_runner::{Config, TestRunner};
 
 use super::model::bare;
@@ -124,7 +124,7 @@ pub fn agrees(store: &dyn Store, model: &Model) {
     for scope in scopes {
         let expected: Vec<StoredEvent> = events
             .iter()
-            .filter(|event| scope.contains(event.links))
+            .filter(|event| scope.contains(&event.links))
             .cloned()
             .collect();
         assert_eq!(
@@ -140,7 +140,7 @@ pub fn agrees(store: &dyn Store, model: &Model) {
         {
             let expected: Vec<Document> = documents
                 .iter()
-                .filter(|known| known.state.kind() == kind && scope.contains(known.links))
+                .filter(|known| known.state.kind() == kind && scope.contains(&known.links))
                 .filter(|known| !open || known.state.is_open())
                 .cloned()
                 .collect();
@@ -226,6 +226,117 @@ fn stream(store: &dyn Store, scope: Scope, limit: usize) -> Vec<StoredEvent> {
         }
         found.extend(page);
     }
+}
+
+/// An event and the document that it creates are found by each thing that they are linked to, in its own role.
+pub fn things_are_listed_by_whatever_they_are_linked_to<S: Subject>(make: impl Fn() -> S) {
+    let subject = make();
+    let store = subject.store();
+    let mut model = Model::new(&*store);
+    let order = model.workspace();
+    model.run(&*store, order).unwrap();
+    let order = model.session();
+    model.run(&*store, order).unwrap();
+    let documents = model.documents();
+    let of = |kind| documents.iter().find(|known| known.state.kind() == kind);
+    let workspace = of(ResourceKind::Workspace).unwrap().clone();
+    let session = of(ResourceKind::Session).unwrap().clone();
+    let mut made = Vec::new();
+    for (number, further) in [
+        vec![workspace.key],
+        vec![workspace.key, session.key],
+        vec![],
+        vec![session.key],
+    ]
+    .into_iter()
+    .enumerate()
+    {
+        let position = store.head().plus(1);
+        let links = Links {
+            session: Some(session.key),
+            further: further.into(),
+            ..Links::default()
+        };
+        let document = Document {
+            key: position,
+            id: format!("unit_{number}").into(),
+            // Created and changed in one turn.
+            version: 2,
+            links: links.clone(),
+            ..session.clone()
+        };
+        let event = StoredEvent {
+            position,
+            resource: position,
+            links,
+            bytes: format!("{{\"number\":{number}}}").into_bytes().into(),
+        };
+        let mut commit = bare(
+            20,
+            SealedTurn {
+                events: vec![event],
+                documents: vec![document.clone().into()],
+                ..SealedTurn::default()
+            },
+        );
+        commit.event_count = 1;
+        wait(store.commit(commit)).unwrap();
+        made.push(document);
+    }
+    let check = |store: &dyn Store| {
+        for (scope, expected) in [
+            (Scope::Linked(workspace.key), vec![0, 1]),
+            (Scope::Linked(session.key), vec![1, 3]),
+            (Scope::Linked(made[0].key), vec![]),
+            // In another role than that of the scope nothing belongs to it.
+            (Scope::Task(workspace.key), vec![]),
+            (Scope::Task(session.key), vec![]),
+        ] {
+            let expected: Vec<&Document> = expected.iter().map(|at: &usize| &made[*at]).collect();
+            let list = |after, limit| {
+                let query = ListQuery {
+                    kind: ResourceKind::Session,
+                    scope,
+                    open_only: false,
+                    after,
+                    limit,
+                };
+                wait(store.list(query)).unwrap()
+            };
+            assert!(
+                list(Position::START, 9).iter().eq(expected.clone()),
+                "{scope:?}"
+            );
+            if let [first, second] = expected[..] {
+                assert_eq!(list(Position::START, 1), std::slice::from_ref(first));
+                assert_eq!(list(first.key, 9), std::slice::from_ref(second));
+            }
+            let newest = NewestQuery {
+                kind: ResourceKind::Session,
+                scope,
+                before: None,
+                limit: 9,
+            };
+            let newest = wait(store.newest(newest)).unwrap();
+            assert!(
+                newest.iter().eq(expected.iter().rev().copied()),
+                "{scope:?}"
+            );
+            let query = ReadEvents {
+                scope,
+                after: Position::START,
+                limit: 9,
+            };
+            let events = wait(store.events(query)).unwrap();
+            let events = events.iter().map(|event| event.position);
+            assert!(events.eq(expected.iter().map(|document| document.key)));
+            let last = wait(store.last_event(scope)).unwrap();
+            assert_eq!(last, expected.last().map(|document| document.key));
+        }
+    };
+    check(&*store);
+    drop(store);
+    check(&*subject.reopen().store());
 }
 
 /// After a clean stop everything is there, and work goes on where it stopped.

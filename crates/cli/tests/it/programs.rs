@@ -1,0 +1,203 @@
+//! What programs read: one JSON document from every command that answers, ids alone from lists, exit codes, colours.
+
+use std::fs;
+use std::process::Command;
+
+use serde_json::{Value, json};
+
+use crate::world::{Running, Stream, World, said, said_with_stdin};
+
+fn lines(text: &str) -> Vec<&str> {
+    text.lines().collect()
+}
+
+#[test]
+fn quiet_lists_print_the_ids_alone() {
+    let world = World::new();
+    said_with_stdin(world.command(&["vault", "set", "token"]), "value\n");
+    let _server = world.serve();
+    let task = world.submit("approve");
+    let session = world.json(&["task", "get", &task, "--json"]);
+    let session = session["session_id"].as_str().unwrap();
+    fs::write(world.home.path().join("note.txt"), "one\n").unwrap();
+    let artifact = world.ok(&["artifact", "put", "note.txt", "-q"]);
+    fs::write(
+        world.home.path().join("p.yaml"),
+        "name: p\nversion: '1'\nentry_workflow: agent\ndescription: d\nautonomy_tier: suggest\nreceipt_policy: required\n",
+    )
+    .unwrap();
+    let persona = world.ok(&["persona", "apply", "p.yaml", "-q"]);
+    assert_eq!(lines(&world.ok(&["session", "list", "-q"])), [session]);
+    assert_eq!(world.ok(&["artifact", "list", "-q"]), artifact);
+    assert_eq!(world.ok(&["persona", "list", "-q"]), persona);
+    assert_eq!(lines(&world.ok(&["vault", "list", "-q"])), ["token"]);
+    let asked = world.json(&["approvals", "list", "--json"]);
+    assert_eq!(
+        lines(&world.ok(&["approvals", "list", "-q"])),
+        [asked[0]["id"].as_str().unwrap()]
+    );
+    let keys = world.json(&["key", "list", "--json"]);
+    let keys: Vec<&str> = keys
+        .as_array()
+        .unwrap()
+        .iter()
+        .map(|key| key["id"].as_str().unwrap())
+        .collect();
+    assert_eq!(keys.len(), 2);
+    assert_eq!(lines(&world.ok(&["key", "list", "-q"])), keys);
+    // A list that finds nothing prints nothing.
+    assert_eq!(world.ok(&["task", "list", "--status", "failed", "-q"]), "");
+}
+
+#[test]
+fn colours_are_used_where_they_are_wanted() {
+    let world = World::new();
+    let _server = world.serve();
+    let task = world.submit("agent");
+    let plain = world.ok(&["task", "get", &task]);
+    assert!(!plain.contains('\u{1b}'), "{plain}");
+    let painted = world.ok(&["task", "get", &task, "--color", "always"]);
+    assert!(painted.contains('\u{1b}'), "{painted}");
+    let mut command = world.command(&["task", "get", &task, "--color=never"]);
+    command.env("CLICOLOR_FORCE", "1");
+    assert!(!said(command).stdout.contains('\u{1b}'));
+    assert_eq!(world.run(&["task", "list", "--color", "maybe"]).code, 2);
+}
+
+#[test]
+fn ctrl_c_while_watching_ends_with_130_and_leaves_the_task_alone() {
+    let world = World::new();
+    let _server = world.serve();
+    let task = world.submit("hold");
+    let mut watching = Running::start(
+        &mut world.command(&["task", "watch", &task]),
+        Stream::Stdout,
+    );
+    watching.line().expect("the first event");
+    watching.signal("INT");
+    assert_eq!(watching.wait().code(), Some(130));
+    let task = world.json(&["task", "get", &task, "--json"]);
+    assert_eq!(task["status"], "WORKING");
+}
+
+#[test]
+fn drafts_decisions_and_schemas_are_told_in_json() {
+    let world = World::new();
+    let tools = json!([
+        {"name": "find_order", "description": "Finds", "input_schema": {"type": "object"}},
+        {"name": "not a name"},
+    ]);
+    fs::write(world.home.path().join("tools.json"), tools.to_string()).unwrap();
+    let said = world.run(&["contracts", "init", "tools.json", "-o", "drafts", "--json"]);
+    assert_eq!(said.code, 1, "{said:?}");
+    let told: Value = serde_json::from_str(&said.stdout).unwrap();
+    assert_eq!(
+        told,
+        json!({
+            "written": ["drafts/find_order.yaml", "drafts/session.yaml"], "kept": [],
+            "left_out": [{"place": 2, "name": "not a name"}],
+        })
+    );
+    let again = world.run(&["contracts", "init", "tools.json", "-o", "drafts", "--json"]);
+    let told: Value = serde_json::from_str(&again.stdout).unwrap();
+    assert_eq!(
+        told["kept"],
+        json!(["drafts/find_order.yaml", "drafts/session.yaml"])
+    );
+
+    let digest = format!("sha256:{}", "0".repeat(64));
+    let failure = json!({
+        "check": "V7", "reason": "precondition_not_met", "detail": "assess_return", "path": null, "operator": null,
+        "expected": null,
+    });
+    let decision = json!({
+        "action": "rejected", "gate": "reject_all", "attempt": 1, "stateVersion": 2, "controlRevision": 0,
+        "compiled": digest, "reason": "precondition_not_met", "detail": null, "contract_file": "pay_back.yaml",
+        "calls": [{"call_id": "c1", "tool_name": "pay_back", "arguments_digest": digest, "verdict": "block",
+            "reason": "precondition_not_met", "all_reasons": ["precondition_not_met"], "detail": null,
+            "contract_file": "pay_back.yaml", "failures": [failure]}],
+    });
+    fs::write(world.home.path().join("d.json"), decision.to_string()).unwrap();
+    let told = world.json(&["contracts", "explain", "d.json", "--json"]);
+    assert_eq!(told["action"], "rejected");
+    let call = &told["calls"][0];
+    assert_eq!(call["verdict"], "block");
+    let check = |name: &str| {
+        let checks = call["checks"].as_array().unwrap().iter();
+        let mut found = checks.filter(|check| check["check"] == name);
+        found.next().unwrap().clone()
+    };
+    assert_eq!(check("V6")["result"], "held");
+    assert_eq!(check("V7")["result"], "failed");
+    assert!(
+        check("V7")["why"][0]
+            .as_str()
+            .unwrap()
+            .contains("assess_return")
+    );
+    assert_eq!(check("V15")["result"], "not_reached");
+    assert_eq!(
+        world.json(&["contracts", "schema", "session", "--json"]),
+        world.json(&["contracts", "schema", "session"])
+    );
+}
+
+#[test]
+fn captures_and_keys_of_sidecars_are_told_in_json() {
+    let world = World::new();
+    let home = world.home.path();
+    for args in [
+        &["init", "-q"][..],
+        &["config", "user.email", "a@example.org"],
+        &["config", "user.name", "A"],
+    ] {
+        let done = Command::new("git").args(args).current_dir(home).status();
+        assert!(done.unwrap().success());
+    }
+    fs::write(home.join("prompt.md"), "Hello\n").unwrap();
+    fs::write(home.join("report.md"), "# A report\n").unwrap();
+    let made = world.json(&["sidecar", "keygen", "seed.key", "--json"]);
+    let public = made["public_key"].as_str().unwrap();
+    assert!(public.starts_with("ed25519:"), "{made}");
+    assert_eq!(made["seed_file"], "seed.key");
+    let captured = world.run(&[
+        "sidecar",
+        "capture",
+        "--kind",
+        "agent-run",
+        "--report",
+        "report.md",
+        "--input",
+        "prompt=prompt.md",
+        "--sign",
+        "seed.key",
+        "--root",
+        ".",
+        "--json",
+        "--",
+        "sh",
+        "-c",
+        "echo said by the command; exit 3",
+    ]);
+    assert_eq!(captured.code, 3, "{captured:?}");
+    let told: Value = serde_json::from_str(&captured.stdout).unwrap();
+    assert_eq!(told["exit_code"], 3);
+    assert_eq!(told["report"], "report.md");
+    let sidecar = told["sidecar"].as_str().unwrap();
+    assert!(fs::exists(home.join(sidecar)).unwrap(), "{told}");
+    assert!(captured.stderr.contains("said by the command"));
+    let filled = world.run(&[
+        "sidecar",
+        "backfill",
+        "--kind",
+        "critique",
+        "--token",
+        "prompt.md",
+        "--n",
+        "1",
+        "report.md",
+        "--json",
+    ]);
+    let told: Value = serde_json::from_str(&filled.stdout).unwrap();
+    assert_eq!(told[0]["result"], "skipped", "{told}");
+}

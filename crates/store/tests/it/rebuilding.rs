@@ -1,0 +1,167 @@
+//! What is derived is stored again as the events say: documents, links, the tree of receipts.
+
+use std::fs;
+use std::path::Path;
+
+use rusqlite::Connection;
+use store::tamper::Tamper;
+use store::{Problem, What, migrate, rebuild_and_write};
+
+use crate::home::{filled, open, verify};
+use crate::migrating::golden;
+
+fn written(directory: &Path) -> (Vec<Problem>, std::path::PathBuf) {
+    let (rebuilt, backup) = rebuild_and_write(directory, &mut |_, _| {}).unwrap();
+    (rebuilt.problems, backup.expect("it was written"))
+}
+
+fn execute(directory: &Path, sql: &str) {
+    let connection = Connection::open(directory.join("reprise.db")).unwrap();
+    assert!(connection.execute(sql, []).unwrap() > 0, "{sql}");
+}
+
+#[test]
+fn documents_get_a_way_forward_and_the_directory_is_kept_as_it_was() {
+    let home = tempfile::tempdir().unwrap();
+    let model = filled(home.path());
+    let documents = model.documents();
+    let changed = documents.first().unwrap();
+    let damage = Tamper::open(home.path());
+    // As an older program left it: a member that it did not know is missing.
+    damage.document(&changed.id, |text| *text = text.replacen(":", ": ", 1));
+    let lost = documents.last().unwrap();
+    damage.lose_document(&lost.id);
+    drop(damage);
+    execute(home.path(), "DELETE FROM event_links");
+    let before = verify(home.path()).problems;
+    assert_eq!(before.len(), 2, "{before:#?}");
+
+    let (differed, backup) = written(home.path());
+    assert_eq!(differed.len(), 2, "{differed:#?}");
+    assert_eq!(verify(home.path()).problems, vec![]);
+    assert_eq!(backup, home.path().join("backup-before-rebuild"));
+    assert_eq!(verify(&backup).problems, before);
+    engine::port::suite::agrees(&open(home.path()), &model);
+
+    // Once more: nothing differs, and the first backup stays.
+    let (differed, second) = written(home.path());
+    assert_eq!(differed, vec![]);
+    assert_eq!(second, home.path().join("backup-before-rebuild-2"));
+    assert!(fs::exists(backup).unwrap());
+}
+
+#[test]
+fn nothing_is_written_when_an_event_cannot_be_folded() {
+    let home = tempfile::tempdir().unwrap();
+    let model = filled(home.path());
+    let damage = Tamper::open(home.path());
+    let position = model.events()[5].position;
+    damage.raw(position, |bytes| bytes.truncate(20));
+    drop(damage);
+    let before = fs::read(home.path().join("reprise.db")).unwrap();
+    let (rebuilt, backup) = rebuild_and_write(home.path(), &mut |_, _| {}).unwrap();
+    assert_eq!(backup, None);
+    assert!(matches!(
+        rebuilt.problems[..],
+        [Problem {
+            what: What::Event(_),
+            ..
+        }]
+    ));
+    assert!(fs::read(home.path().join("reprise.db")).unwrap() == before);
+}
+
+/// A log of the tour, with receipts and signed heads.
+fn tour() -> tempfile::TempDir {
+    let home = golden("format-3");
+    migrate(home.path(), &mut |_| {}).unwrap().unwrap();
+    assert_eq!(verify(home.path()).problems, vec![]);
+    home
+}
+
+#[test]
+fn a_projection_that_is_missing_or_has_another_shape_is_folded_when_a_log_is_opened() {
+    let home = tour();
+    for (sql, table) in [
+        (
+            "DELETE FROM projections WHERE name = 'event links'",
+            "event_links",
+        ),
+        (
+            "UPDATE projections SET shape = 0 WHERE name = 'document links'",
+            "document_links",
+        ),
+        (
+            "DELETE FROM projections WHERE name = 'receipt tree'",
+            "tree_hashes",
+        ),
+        (
+            "DELETE FROM projections WHERE name = 'sealed heads'",
+            "heads",
+        ),
+    ] {
+        execute(home.path(), &format!("DELETE FROM {table}"));
+        assert_ne!(verify(home.path()).problems, vec![], "{table}");
+        // While it counts as folded nobody looks at it.
+        open(home.path()).close();
+        assert_ne!(verify(home.path()).problems, vec![], "{table}");
+        execute(home.path(), sql);
+        open(home.path()).close();
+        assert_eq!(verify(home.path()).problems, vec![], "{table}");
+    }
+}
+
+/// What an event did that a repair could not read is only in its document.
+#[test]
+fn documents_behind_a_gap_stay_as_they_are_stored() {
+    let home = golden("format-3-repaired");
+    migrate(home.path(), &mut |_| {}).unwrap().unwrap();
+    let documents = || -> Vec<(i64, i64, Vec<u8>)> {
+        let connection = Connection::open(home.path().join("reprise.db")).unwrap();
+        let text = "SELECT key, version, body FROM documents ORDER BY key";
+        let mut select = connection.prepare(text).unwrap();
+        let rows = select.query_map([], |row| Ok((row.get(0)?, row.get(1)?, row.get(2)?)));
+        rows.unwrap().map(Result::unwrap).collect()
+    };
+    let before = documents();
+    let (differed, _) = written(home.path());
+    assert_eq!(differed, vec![]);
+    assert!(documents() == before);
+    assert_eq!(verify(home.path()).problems, vec![]);
+}
+
+/// U11: a rebuilt tree reproduces every signed head, and a difference is damage.
+#[test]
+fn u11_a_tree_that_does_not_give_a_signed_head_is_damage() {
+    let home = tour();
+    execute(home.path(), "DELETE FROM tree_hashes");
+    execute(home.path(), "DELETE FROM leaves");
+    execute(home.path(), "DELETE FROM tree");
+    let (differed, _) = written(home.path());
+    assert_eq!(differed, vec![]);
+    assert_eq!(verify(home.path()).problems, vec![]);
+
+    // A receipt of another hash than the one that was signed: the tree is what its leaves give, and still it is wrong.
+    let damage = Tamper::open(home.path());
+    let events = damage.all_events();
+    let issued = events.iter().find(|event| {
+        str::from_utf8(&event.bytes)
+            .unwrap()
+            .contains(r#""event":"receipt.issued""#)
+    });
+    damage.event(issued.unwrap().position, |event| {
+        let text = str::from_utf8(&event.bytes).unwrap();
+        let at = text.find(r#""receipt_hash":"sha256:"#).unwrap() + 23;
+        let mut bytes = event.bytes.to_vec();
+        bytes[at] = if bytes[at] == b'0' { b'1' } else { b'0' };
+        event.bytes = bytes.into();
+    });
+    drop(damage);
+    let error = rebuild_and_write(home.path(), &mut |_, _| {}).unwrap_err();
+    assert!(error.to_string().contains("that was signed"), "{error}");
+    let problems = verify(home.path()).problems;
+    assert!(
+        problems.iter().any(|problem| problem.what == What::Tree),
+        "{problems:#?}"
+    );
+}
