@@ -21,9 +21,9 @@ pub(crate) struct Failure {
     pub(crate) message: String,
     pub(crate) param: Option<String>,
     pub(crate) details: Map<String, Value>,
-    pub(crate) retry_after_s: Option<u64>,
+    pub(crate) retry_after_s: Option<u32>,
     /// What a governed session said: the status and the word of its problem document.
-    pub(crate) problem: Option<(u16, String)>,
+    pub(crate) problem: Option<Box<(u16, String)>>,
     /// For the log, never for the client.
     pub(crate) cause: Option<String>,
 }
@@ -75,7 +75,7 @@ impl Failure {
     }
 
     fn retry_after(mut self, seconds: u64) -> Self {
-        self.retry_after_s = Some(seconds);
+        self.retry_after_s = Some(u32::try_from(seconds).unwrap_or(u32::MAX));
         self
     }
 
@@ -228,7 +228,7 @@ fn from_problem(problem: domain::Problem) -> Failure {
     if problem.status == 429 {
         failure = failure.retry_after(engine::Engine::RETRY_AFTER.as_secs());
     }
-    failure.problem = Some((problem.status, problem.code));
+    failure.problem = Some(Box::new((problem.status, problem.code)));
     failure
 }
 

@@ -154,7 +154,7 @@ fn written(failure: &Failure, request_id: &str) -> Response {
 fn problem(failure: &Failure, request_id: &str) -> Response {
     let mut response = written(failure, request_id);
     let (status, word) = match &failure.problem {
-        Some((status, word)) => (*status, word.as_str()),
+        Some(said) => (said.0, said.1.as_str()),
         None => (failure.status, failure.code.as_str()),
     };
     *response.status_mut() = axum::http::StatusCode::from_u16(status)
