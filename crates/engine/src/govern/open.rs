@@ -40,6 +40,10 @@ impl Engine {
             let document = document.ok_or_else(no_session)?;
             return self.opened(&document).await.map(|shown| (shown, false));
         }
+        if new.workflow.is_some() {
+            let message = "this server has no workflows: open the session without one";
+            return Err(Problem::new(422, "workflow_not_found", message).into());
+        }
         let own = match &new.session_id {
             Some(id) => id.clone(),
             None => format!("gs_{}", self.shared.ids.body()),
