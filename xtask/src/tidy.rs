@@ -24,8 +24,8 @@ const EDGES: &[(&str, &[&str])] = &[
     ("wire", &["canon", "domain"]),
     ("runs", &["canon", "contracts", "domain", "receipts"]),
     ("engine", &["canon", "domain", "receipts", "runs"]),
-    ("effects", &["canon", "domain", "engine", "runs"]),
-    ("store", &["canon", "domain", "engine", "receipts"]),
+    ("effects", &["canon", "domain", "engine", "files", "runs"]),
+    ("store", &["canon", "domain", "engine", "files", "receipts"]),
     (
         "server",
         &["canon", "domain", "engine", "receipts", "runs", "wire"],
@@ -40,6 +40,7 @@ const EDGES: &[(&str, &[&str])] = &[
             "domain",
             "effects",
             "engine",
+            "files",
             "receipts",
             "runs",
             "server",
@@ -71,6 +72,7 @@ const EDGES: &[(&str, &[&str])] = &[
             "wire",
         ],
     ),
+    ("files", &[]),
     ("testing", &[]),
     ("xtask", &[]),
 ];

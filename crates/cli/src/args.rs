@@ -471,6 +471,12 @@ pub(crate) struct TaskAnswerArgs {
     /// Why, for the record of a decision
     #[arg(long, value_name = "TEXT", conflicts_with = "text")]
     pub(crate) reason: Option<String>,
+    /// The request to decide on, where the task waits for several decisions
+    #[arg(long, value_name = "ID", conflicts_with = "text")]
+    pub(crate) request: Option<String>,
+    /// Decide on everything the task waits for
+    #[arg(long, conflicts_with_all = ["text", "request"])]
+    pub(crate) all: bool,
     /// Print JSON
     #[arg(long)]
     pub(crate) json: bool,

@@ -3,7 +3,7 @@
 //! The process holds a lock on such a file for as long as it lives. One that a crash left behind is held by nobody: what it
 //! says is not used, because a port in it may be somebody else's by now.
 
-use std::fs::{File, OpenOptions};
+use std::fs::File;
 use std::io::{self, Read as _, Write as _};
 use std::path::{Path, PathBuf};
 
@@ -22,15 +22,7 @@ impl Held {
     /// The disk fails.
     pub(crate) fn write(directory: &Path, name: &str, text: &str) -> io::Result<Self> {
         let temporary = directory.join(format!("{name}.tmp"));
-        match std::fs::remove_file(&temporary) {
-            Err(error) if error.kind() != io::ErrorKind::NotFound => return Err(error),
-            Ok(()) | Err(_) => {}
-        }
-        let mut options = OpenOptions::new();
-        options.write(true).create_new(true);
-        #[cfg(unix)]
-        std::os::unix::fs::OpenOptionsExt::mode(&mut options, 0o600);
-        let mut file = options.open(&temporary)?;
+        let mut file = files::create_fresh(&temporary)?;
         file.try_lock().map_err(io::Error::from)?;
         file.write_all(text.as_bytes())?;
         let path = directory.join(name);

@@ -22,7 +22,6 @@ use serde_json::json;
 use server::world::{RandomIds, SystemClock};
 use store::SqliteStore;
 
-use crate::command::key::write_secret;
 use crate::exit::{OrHint, Problem};
 
 /// The file in the data directory.
@@ -523,7 +522,7 @@ fn read(directory: &Path) -> anyhow::Result<Option<Keys>> {
 
 fn write(directory: &Path, keys: &Keys) -> anyhow::Result<()> {
     let text = serde_json::to_string_pretty(keys).context("the signing keys have no JSON form")?;
-    write_secret(directory, FILE, &format!("{text}\n")).or_hint(
+    files::write_durably(directory, FILE, format!("{text}\n").as_bytes()).or_hint(
         format_args!("`{}`", path(directory).display()),
         "check that the disk has room and lets this user write",
     )

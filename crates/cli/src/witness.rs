@@ -19,7 +19,6 @@ use serde::{Deserialize, Serialize};
 use serde_json::json;
 
 use crate::args::DataArgs;
-use crate::command::key::write_secret;
 use crate::exit::{Exit, OrHint, Problem};
 use crate::output::{Output, Table, is_quiet, talk};
 
@@ -237,7 +236,7 @@ fn read(directory: &Path) -> anyhow::Result<Vec<Witness>> {
 
 fn write(directory: &Path, witnesses: &[Witness]) -> anyhow::Result<()> {
     let text = serde_json::to_string_pretty(witnesses).context("witnesses have no JSON form")?;
-    write_secret(directory, FILE, &format!("{text}\n")).or_hint(
+    files::write_durably(directory, FILE, format!("{text}\n").as_bytes()).or_hint(
         format_args!("`{}`", path(directory).display()),
         "check that the disk has room and lets this user write",
     )

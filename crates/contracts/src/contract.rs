@@ -27,8 +27,8 @@ pub struct Contract {
     pub evidence_class: EvidenceClass,
     /// When authoritative state advances.
     pub commit_requirement: CommitRequirement,
-    /// The limit for the executor.
-    pub timeout_ms: u64,
+    /// The limit for the executor, where the file states one.
+    pub timeout_ms: Option<u64>,
     /// Most attempts of the executor, the first included.
     pub attempts_max: u64,
     /// Error codes after which the executor may try again.
@@ -235,7 +235,8 @@ pub(crate) enum ContextSource {
 
 const NAMES_MAX: usize = 1_000;
 const TIMEOUT_MS_MAX: u64 = 3_600_000;
-const TIMEOUT_MS: u64 = 30_000;
+/// How long an executor may take whose contract does not say.
+pub(crate) const TIMEOUT_MS: u64 = 30_000;
 
 impl Contract {
     /// Reads a contract file. Returns nothing when the tool or its class is unknown; findings say everything.

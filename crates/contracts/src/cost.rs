@@ -2,14 +2,25 @@
 
 use std::collections::BTreeMap;
 
+use domain::{PriceTable, Seller};
 use serde::{Deserialize, Serialize};
 
 use crate::decimal::Decimal;
 
-/// Prices by `provider/model`.
-#[derive(Debug, Clone, Default, PartialEq, Eq)]
+/// Prices by `provider/model`: those that were given, and else the dated table of the product.
+#[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Prices {
-    by_model: BTreeMap<String, Price>,
+    given: BTreeMap<String, Price>,
+    shipped: PriceTable,
+}
+
+impl Default for Prices {
+    fn default() -> Self {
+        Self {
+            given: BTreeMap::new(),
+            shipped: PriceTable::shipped(),
+        }
+    }
 }
 
 /// US dollars per million tokens.
@@ -41,12 +52,38 @@ pub struct Usage {
 impl Prices {
     /// Sets the price of a model.
     pub fn set(&mut self, provider_model: &str, price: Price) {
-        self.by_model.insert(provider_model.to_owned(), price);
+        self.given.insert(provider_model.to_owned(), price);
     }
 
-    /// Returns the price of a model.
-    pub fn get(&self, provider_model: &str) -> Option<&Price> {
-        self.by_model.get(provider_model)
+    /// Returns the price of a model. The table speaks for the two providers by their own names only; a model in neither has
+    /// no price.
+    pub fn get(&self, provider_model: &str) -> Option<Price> {
+        if let Some(price) = self.given.get(provider_model) {
+            return Some(*price);
+        }
+        let (provider, model) = provider_model.split_once('/')?;
+        let host = match provider {
+            "openai" => "api.openai.com",
+            "anthropic" => "api.anthropic.com",
+            _ => return None,
+        };
+        let price = self.shipped.find(Seller {
+            provider,
+            host,
+            model,
+        })?;
+        let dollars = |micros: u64| Decimal::from(micros).shifted_right(6);
+        Some(Price {
+            input: dollars(price.input),
+            output: dollars(price.output),
+            cache_read: price.cached_input.map(dollars),
+            cache_write: None,
+        })
+    }
+
+    /// Returns the name of the product's table, which is its date.
+    pub fn table(&self) -> &str {
+        &self.shipped.table
     }
 }
 
@@ -71,6 +108,34 @@ impl Price {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn r26_the_dated_table_is_asked_where_nothing_else_was_given() {
+        let mut prices = Prices::default();
+        assert_eq!(prices.table(), "2026-11-01");
+        let usage = Usage {
+            input: 1_000,
+            cache_read: 1_000,
+            output: 10,
+            cache_write: 1_000,
+        };
+        // 2.50 + 1.25 + 0.10 dollars a thousand times less; what is written into the cache costs twice the input.
+        let price = prices.get("openai/gpt-4o-2024-08-06").unwrap();
+        let cost = price.cost(usage).unwrap();
+        assert_eq!(cost, Decimal::parse("0.00885").unwrap());
+        for unknown in ["openai/gpt-9", "azure/gpt-4o", "gpt-4o"] {
+            assert_eq!(prices.get(unknown), None, "{unknown}");
+        }
+        let one = Decimal::from(1);
+        let own = Price {
+            input: one,
+            output: one,
+            cache_read: None,
+            cache_write: None,
+        };
+        prices.set("openai/gpt-4o", own);
+        assert_eq!(prices.get("openai/gpt-4o"), Some(own));
+    }
 
     #[test]
     fn r26_cost_is_exact_and_the_cache_has_its_defaults() {

@@ -2,16 +2,16 @@
 //!
 //! Refuses nothing that `decide` produced. An error means that the log is corrupt or foreign.
 
-use canon::Digest;
+use canon::{Digest, Value};
 use serde::Deserialize as _;
 
 use crate::decide::task::withdrawn_digest;
 use crate::kind::Payload;
 use crate::{
     Answer, Artifact, ArtifactKind, Ask, Batch, Branch, Chain, Document, Dropped, Event, EventName,
-    Imported, Key, Kind, Links, Message, Outcome, Permission, Persona, Position, Receipt, ReplayOf,
-    Session, SessionId, State, Status, Task, TaskId, TaskPersona, TrustChain, Vault, Visibility,
-    Workspace, WorkspaceId, blob_reference, payload,
+    Imported, Key, Kind, Ledger, Links, Message, Outcome, Permission, Persona, Position, Receipt,
+    ReplayOf, Session, SessionId, State, Status, Task, TaskId, TaskPersona, TrustChain, Vault,
+    Visibility, Workspace, WorkspaceId, blob_reference, payload,
 };
 
 /// An event that cannot follow what is stored.
@@ -385,10 +385,17 @@ impl Fold<'_> {
             Payload::TaskInputRequired(said) | Payload::TaskAuthRequired(said) => {
                 let mut task = self.open_task(state)?;
                 // Asking the same again after a restart is no new request.
-                if task.waits_for.as_ref() != Some(&said.request_id) {
-                    task.requests += 1;
+                let is_known = task.awaited().any(|id| *id == said.request_id);
+                if is_known {
+                    return Ok(State::Task(task));
                 }
-                task.waits_for = Some(said.request_id);
+                task.requests += 1;
+                if task.status.is_waiting() {
+                    task.waits_also(said.request_id);
+                } else {
+                    task.waits_for = Some(said.request_id);
+                    task.waits_also = None;
+                }
                 Ok(State::Task(task))
             }
             Payload::TaskCompleted(said) | Payload::TaskCanceled(said) => {
@@ -416,16 +423,34 @@ impl Fold<'_> {
                 }
                 Ok(State::Task(task))
             }
+            Payload::TaskStarted(said) => {
+                let mut task = self.open_task(state)?;
+                // A replay follows the record of its source.
+                let workflow = said.workflow_sha256.filter(|_| task.replay.is_none());
+                let workflow = workflow.and_then(|digest| Digest::parse(digest.as_str()?).ok());
+                task.ledger = workflow.map(Ledger::new).map(Box::new);
+                Ok(State::Task(task))
+            }
+            Payload::EffectRequested(said) => {
+                let mut task = self.open_task(state)?;
+                let key = said.effect_key.as_ref().and_then(Value::as_str);
+                if let (Some(ledger), Some(key)) = (&mut task.ledger, key) {
+                    ledger.request(key);
+                }
+                Ok(State::Task(task))
+            }
             Payload::EffectRecorded(said) => {
                 let mut task = self.open_task(state)?;
+                let key = said.effect_key.as_ref().and_then(Value::as_str);
+                if let (Some(ledger), Some(key)) = (&mut task.ledger, key) {
+                    ledger.record(key);
+                }
                 if let Some(through) = said.interrupted_through {
                     task.interrupts.retain(|position| *position > through);
                 }
                 Ok(State::Task(task))
             }
-            Payload::TaskStarted(_)
-            | Payload::EffectRequested(_)
-            | Payload::AgentToolUse(_)
+            Payload::AgentToolUse(_)
             | Payload::AgentToolResult(_)
             | Payload::AgentMemoryRead(_)
             | Payload::ContractDecided(_)
@@ -599,6 +624,7 @@ impl Fold<'_> {
             submitted: self.position,
             input,
             waits_for: None,
+            waits_also: None,
             requests: 0,
             started_at: None,
             completed_at: None,
@@ -613,6 +639,7 @@ impl Fold<'_> {
             }),
             imported: None,
             interrupts: Vec::new(),
+            ledger: None,
         })
     }
 
@@ -680,6 +707,7 @@ impl Fold<'_> {
         task.status = said.to;
         if said.to.is_terminal() {
             task.interrupts.clear();
+            task.ledger = None;
         }
         let now = self.event.created_at;
         match said.to {
@@ -688,15 +716,18 @@ impl Fold<'_> {
                 // A recovered Task asks again under the same request; an answered one waits for nothing.
                 if said.reason.as_deref() != Some("recovered") {
                     task.waits_for = None;
+                    task.waits_also = None;
                 }
             }
             Status::Completed | Status::Failed => {
                 task.completed_at = Some(now);
                 task.waits_for = None;
+                task.waits_also = None;
             }
             Status::Canceled => {
                 task.canceled_at = Some(now);
                 task.waits_for = None;
+                task.waits_also = None;
             }
             Status::Submitted | Status::InputRequired | Status::AuthRequired => {}
         }

@@ -11,8 +11,8 @@ use serde::{Deserialize, Serialize};
 use crate::{
     ArtifactId, ArtifactKind, Ask, BatchId, Blob, BranchId, Kind, MessageId, NewArtifact,
     NewBranch, NewVault, NewWorkspace, OutcomeId, PermissionId, PersonaId, PersonaSnapshot,
-    PersonaSpec, Position, ReceiptId, ReplayMark, Role, SessionId, Status, TaskId, VaultId,
-    WorkspaceId,
+    PersonaSpec, Position, ReceiptId, ReplayMark, Role, SessionId, Status, TaskId, Timestamp,
+    VaultId, WorkspaceId,
 };
 
 pub use govern::{GovernTask, GovernedAnswer, OpenGoverned};
@@ -418,6 +418,8 @@ pub struct AnswerRequest {
     pub remarks: Map<String, Value>,
     /// The id of the API key that it came with.
     pub key_id: Option<String>,
+    /// When it came: an answer to one of several questions counts from then, not from when the last one is answered.
+    pub answered_at: Option<Timestamp>,
 }
 
 /// An answer to a permission request.
@@ -485,6 +487,8 @@ pub struct CreateVault {
 pub struct AdvanceTask {
     /// The Task.
     pub id: TaskId,
+    /// Digest of the name and version of the workflow that these moves are of; none for what no workflow says.
+    pub workflow: Option<Digest>,
     /// What happened, in order.
     pub moves: Vec<Move>,
 }

@@ -134,6 +134,14 @@ impl PersonaId {
     }
 }
 
+impl TaskId {
+    /// Returns the id of the Artifact that holds a checkpoint of this Task.
+    pub fn checkpoint(&self, number: u64) -> ArtifactId {
+        let body = self.as_str().strip_prefix("task_").unwrap_or_default();
+        ArtifactId::from_body(&format!("checkpoint_{body}_{number}"))
+    }
+}
+
 impl ChainId {
     /// The chain of a Session.
     pub fn of(session: &SessionId) -> Self {

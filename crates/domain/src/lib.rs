@@ -19,6 +19,7 @@ mod lifecycle;
 mod part;
 mod payload;
 mod persona;
+mod price;
 mod refusal;
 mod request;
 mod seal;
@@ -47,6 +48,7 @@ pub use part::{
     externalize,
 };
 pub use persona::*;
+pub use price::{Price, PriceTable, Seller};
 pub use refusal::Refusal;
 pub use request::*;
 pub use seal::{Scratch, Sealed, links, seal};

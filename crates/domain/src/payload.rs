@@ -185,7 +185,7 @@ payloads! {
         ?failure: Detail,
         metadata: Detail,
     }
-    TaskStarted { workflow: Detail, workflow_sha256: Detail, }
+    TaskStarted { workflow: Detail, ?workflow_sha256: Value, }
     TaskWaits { request_id: PermissionId, effect_key: Detail, }
     TaskEnded { outcome_id: Option<OutcomeId>, receipt_id: Option<ReceiptId>, failure: Detail, }
     StatusChanged { from: Status, to: Status, ?reason: String, }
@@ -212,14 +212,14 @@ payloads! {
     Withdrawn { reason: Detail, }
     CancelRequested { scope: Detail, ?reason: Detail, ?message_id: Detail, ?pending: bool, }
     EffectRequested {
-        effect_key: Detail,
+        ?effect_key: Value,
         kind: Detail,
         request_sha256: Detail,
         repeatable: Detail,
         ?request_parts: Detail,
     }
     EffectRecorded {
-        effect_key: Detail,
+        ?effect_key: Value,
         kind: Detail,
         outcome: Detail,
         value_sha256: Detail,

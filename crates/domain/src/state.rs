@@ -3,6 +3,8 @@
 //! A state holds what must be looked up; content stays in the event (or blob) that brought it, and the
 //! state says at which position. What can be computed at read, such as a Session's activity, is not here.
 
+use std::collections::BTreeMap;
+
 use canon::{Digest, Value};
 use serde::{Deserialize, Serialize};
 
@@ -94,6 +96,10 @@ impl ResourceKind {
 }
 
 /// The state of one resource.
+#[expect(
+    clippy::large_enum_variant,
+    reason = "documents are shared behind an Arc, so that none is moved"
+)]
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 #[serde(tag = "object", rename_all = "snake_case")]
 pub enum State {
@@ -313,6 +319,9 @@ pub struct Task {
     pub input: Position,
     /// The request it waits for, while it waits.
     pub waits_for: Option<PermissionId>,
+    /// The other requests, when it asked about several things at once. Answered ones stay here until it works again.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub waits_also: Option<Box<Others>>,
     /// How many requests it has made; the ordinal of the next is one more.
     pub requests: u64,
     /// When it first worked.
@@ -336,7 +345,79 @@ pub struct Task {
     /// Interrupts that no step has been told of yet: positions of the events that asked for them.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub interrupts: Vec<Position>,
+    /// What the next move of its worker is judged by. None before it starts, once it has ended, for a replay, and for a Task
+    /// that a program without these rules began.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub ledger: Option<Box<Ledger>>,
 }
+
+/// What the worker of a Task has told. Does not grow with the Task's history.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Ledger {
+    /// Digest of the workflow's name and version.
+    pub workflow: Digest,
+    /// Effects that were requested and have no result yet, in the order of their requests.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub open: Vec<String>,
+    /// The highest number of an effect that was requested, by what stands before the number in its key.
+    #[serde(default, skip_serializing_if = "BTreeMap::is_empty")]
+    pub last: BTreeMap<String, u64>,
+}
+
+impl Ledger {
+    /// The ledger of a Task that starts under a workflow.
+    pub fn new(workflow: Digest) -> Self {
+        Self {
+            workflow,
+            open: Vec::new(),
+            last: BTreeMap::new(),
+        }
+    }
+
+    /// Notes that an effect was requested. False when one with this number or a later one was requested before: a key has
+    /// one request and one result.
+    pub fn request(&mut self, key: &str) -> bool {
+        let (family, number) = split_key(key);
+        if self.last.get(family).is_some_and(|last| number <= *last) {
+            return false;
+        }
+        self.last.insert(family.to_owned(), number);
+        self.open.push(key.to_owned());
+        true
+    }
+
+    /// Notes the result of an effect. False when it was not requested, or has a result.
+    pub fn record(&mut self, key: &str) -> bool {
+        let open = self.open.iter().position(|open| open == key);
+        open.map(|index| self.open.remove(index)).is_some()
+    }
+}
+
+/// Splits an effect's key, such as `llm:main:3`, before its number. One without a number can be requested once.
+fn split_key(key: &str) -> (&str, u64) {
+    let numbered = key
+        .rsplit_once(':')
+        .and_then(|(family, number)| Some((family, number.parse().ok()?)));
+    numbered.unwrap_or((key, 0))
+}
+
+impl Task {
+    /// Returns the requests that it made before it began to wait; some of them may be answered already.
+    pub fn awaited(&self) -> impl Iterator<Item = &PermissionId> {
+        let others = self.waits_also.iter().flat_map(|others| &others.0);
+        self.waits_for.iter().chain(others)
+    }
+
+    /// Adds a request to those that it waits for.
+    pub(crate) fn waits_also(&mut self, request: PermissionId) {
+        self.waits_also.get_or_insert_default().0.push(request);
+    }
+}
+
+/// Requests beside the first one, behind a pointer: most Tasks have none.
+#[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize)]
+#[serde(transparent)]
+pub struct Others(Vec<PermissionId>);
 
 /// What this log knows of a Task that ran under another one.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]

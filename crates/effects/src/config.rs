@@ -8,6 +8,7 @@ use std::fmt;
 use std::path::PathBuf;
 
 use canon::Value;
+pub use domain::{Price, PriceTable};
 use serde::de::{self, Visitor};
 use serde::{Deserialize, Deserializer, Serialize};
 
@@ -319,35 +320,6 @@ const fn start_timeout_ms() -> u64 {
 }
 const fn message_bytes_max() -> usize {
     1024 * 1024
-}
-
-/// A dated list of prices.
-#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
-#[serde(deny_unknown_fields)]
-pub struct PriceTable {
-    /// Its name, which is recorded with each call.
-    pub table: String,
-    /// The prices.
-    #[serde(default)]
-    pub models: Vec<Price>,
-}
-
-/// What a million tokens cost, in millionths of a US dollar.
-#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
-#[serde(deny_unknown_fields)]
-pub struct Price {
-    /// The configured provider that this holds for; any when absent.
-    pub provider: Option<String>,
-    /// The host that this holds for; any when absent.
-    pub host: Option<String>,
-    /// The model, with or without the date that some providers append.
-    pub model: String,
-    /// Tokens read.
-    pub input: u64,
-    /// Tokens read from the provider's cache; unknown when absent.
-    pub cached_input: Option<u64>,
-    /// Tokens written.
-    pub output: u64,
 }
 
 /// A configuration that cannot work.

@@ -2,10 +2,7 @@
 //!
 //! Invariant: a price that is not known gives no cost. Nothing is ever counted as free because it is unknown.
 
-use crate::config::{ConfigError, Price, PriceTable};
-
-/// The table that ships with the program.
-const SHIPPED: &str = include_str!("../prices/2026-11-01.toml");
+use domain::{PriceTable, Seller};
 
 /// Prices are for this many tokens.
 const TOKENS_PER_PRICE: u128 = 1_000_000;
@@ -23,29 +20,20 @@ pub(crate) struct Usage {
     pub(crate) output: u64,
 }
 
-/// Who sold a call.
-#[derive(Debug, Clone, Copy)]
-pub(crate) struct Seller<'a> {
-    pub(crate) provider: &'a str,
-    pub(crate) host: &'a str,
-    pub(crate) model: &'a str,
-}
-
 /// All known prices; earlier tables win.
 #[derive(Debug, Clone)]
 pub(crate) struct Prices(Vec<PriceTable>);
 
 impl Prices {
-    pub(crate) fn new(configured: Option<PriceTable>) -> Result<Self, ConfigError> {
-        let shipped = toml::from_str(SHIPPED)
-            .map_err(|error| ConfigError::new("shipped price table", error.message().to_owned()))?;
-        Ok(Self(configured.into_iter().chain([shipped]).collect()))
+    pub(crate) fn new(configured: Option<PriceTable>) -> Self {
+        let shipped = [PriceTable::shipped()];
+        Self(configured.into_iter().chain(shipped).collect())
     }
 
     /// Returns the cost in millionths and the table it comes from, if the price is known.
     pub(crate) fn cost(&self, seller: Seller<'_>, usage: Usage) -> Option<(u64, &str)> {
         let (table, price) = self.0.iter().find_map(|table| {
-            let price = find(&table.models, seller)?;
+            let price = table.find(seller)?;
             Some((&table.table, price))
         })?;
         if usage.cache_writes > 0 {
@@ -63,40 +51,10 @@ impl Prices {
     }
 }
 
-/// The exact name wins over the name without its date.
-fn find<'a>(models: &'a [Price], seller: Seller<'_>) -> Option<&'a Price> {
-    let sold_here = |price: &&Price| {
-        price
-            .provider
-            .as_deref()
-            .is_none_or(|provider| provider == seller.provider)
-            && price.host.as_deref().is_none_or(|host| host == seller.host)
-    };
-    let named = |name: &str| {
-        models
-            .iter()
-            .filter(sold_here)
-            .find(|price| price.model == name)
-    };
-    named(seller.model).or_else(|| named(without_date(seller.model)))
-}
-
-/// `name-20260101` and `name-2026-01-01` are dated forms of `name`.
-fn without_date(model: &str) -> &str {
-    for length in ["-20260101".len(), "-2026-01-01".len()] {
-        let at = model.len().saturating_sub(length);
-        if let Some((name, date)) = model.split_at_checked(at)
-            && date.starts_with('-')
-            && date.bytes().filter(u8::is_ascii_digit).count() == 8
-        {
-            return name;
-        }
-    }
-    model
-}
-
 #[cfg(test)]
 mod tests {
+    use domain::Price;
+
     use super::*;
 
     fn prices() -> Prices {
@@ -111,7 +69,7 @@ mod tests {
                 output: 3_000_000,
             }],
         };
-        Prices::new(Some(table)).unwrap()
+        Prices::new(Some(table))
     }
 
     fn check(seller: (&str, &str, &str), usage: Usage, expected: Option<(u64, &str)>) {

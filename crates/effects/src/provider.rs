@@ -12,7 +12,7 @@ mod scripted;
 use std::sync::Arc;
 
 use canon::Value;
-use domain::{Egress, ModelUse, Observed};
+use domain::{Egress, ModelUse, Observed, Seller};
 use engine::port::Deltas;
 use reqwest::Url;
 use runs::workflow::{Effect, Performed};
@@ -21,7 +21,7 @@ use secrecy::ExposeSecret;
 use crate::config::{
     ApiKey, Config, ConfigError, IN_THE_CLEAR, ProviderConfig, ProviderKind, keeps_a_key,
 };
-use crate::prices::{Prices, Seller};
+use crate::prices::Prices;
 use crate::scrub::Scrubber;
 use crate::secrets::Secrets;
 use completion::Completion;
@@ -88,7 +88,7 @@ impl Providers {
             .collect::<Result<_, ConfigError>>()?;
         Ok(Self {
             all,
-            prices: Arc::new(Prices::new(config.prices.clone())?),
+            prices: Arc::new(Prices::new(config.prices.clone())),
             client,
         })
     }

@@ -95,13 +95,16 @@ impl Tools {
             .and_then(Value::as_str)
             .unwrap_or_default();
         match self.find(name) {
-            Some(tool) => {
-                let arguments = request.get("arguments");
-                tool.perform(arguments, &effect.secrets, secrets).await
-            }
+            Some(tool) => tool.perform(request, &effect.secrets, secrets).await,
             None => Performed::error("tool_unknown", format!("no tool `{name}` is declared")),
         }
     }
+}
+
+/// Returns how long a call may take: what the configuration says, or less where the run's contracts do.
+pub(crate) fn within(configured_ms: u64, request: &Value) -> u64 {
+    let asked = request.get("timeout_ms").and_then(Value::as_u64);
+    asked.map_or(configured_ms, |asked| asked.min(configured_ms))
 }
 
 /// Commands whose folders overlap share one turn: that of the outermost declared folder.
@@ -195,14 +198,11 @@ impl Tool {
         self.sandbox.leaves_modes()
     }
 
-    async fn perform(
-        &self,
-        arguments: Option<&Value>,
-        handles: &Handles,
-        secrets: &Secrets,
-    ) -> Performed {
+    async fn perform(&self, request: &Value, handles: &Handles, secrets: &Secrets) -> Performed {
         let config = &self.config;
         let name = &config.name;
+        let arguments = request.get("arguments");
+        let timeout_ms = within(config.timeout_ms, request);
         let scrubber = secrets.scrubber();
         let empty = Value::Object(Map::new());
         let arguments = arguments.filter(|value| !value.is_null()).unwrap_or(&empty);
@@ -241,7 +241,7 @@ impl Tool {
         let order = Order {
             ready,
             stdin: (config.stdin == Stdin::Json).then(|| jcs(arguments)),
-            timeout_ms: config.timeout_ms,
+            timeout_ms,
             output_bytes_max: config.output_bytes_max,
         };
         let before = self.look(&secrets.scrubber()).await;
@@ -249,7 +249,7 @@ impl Tool {
         // What a secret was changed to while this ran is hidden too.
         let scrubber = secrets.scrubber();
         let observed = self.observed(before, &scrubber).await;
-        self.told(ended, observed, &scrubber)
+        self.told(ended, timeout_ms, observed, &scrubber)
     }
 
     async fn observed(
@@ -291,7 +291,13 @@ impl Tool {
         Performed::error("tool_not_started", message)
     }
 
-    fn told(&self, ended: Ended, observed: Observed, scrubber: &Scrubber) -> Performed {
+    fn told(
+        &self,
+        ended: Ended,
+        timeout_ms: u64,
+        observed: Observed,
+        scrubber: &Scrubber,
+    ) -> Performed {
         let name = &self.config.name;
         let (end, stdout, stderr) = match ended {
             Ended::Ran {
@@ -309,10 +315,9 @@ impl Tool {
                 (performed, ("signal", json!(signal)))
             }
             End::TimedOut => {
-                let limit = self.config.timeout_ms;
-                let message = format!("`{name}` did not end within {limit} ms and was killed");
+                let message = format!("`{name}` did not end within {timeout_ms} ms and was killed");
                 let performed = Performed::error("tool_timeout", message);
-                (performed, ("timeout_ms", json!(limit)))
+                (performed, ("timeout_ms", json!(timeout_ms)))
             }
         };
         let is_whole = performed.ok;

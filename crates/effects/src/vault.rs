@@ -21,7 +21,7 @@ use secrecy::{ExposeSecret, SecretString};
 use serde::{Deserialize, Serialize};
 use zeroize::Zeroizing;
 
-use disk::{TEMPORARY_SUFFIX, at, check_mode, lock, make_folder, random, write_atomically};
+use disk::{at, check_mode, lock, make_folder, random, write_durably};
 use record::RECORD_SUFFIX;
 
 /// A value below this length could not be told from ordinary text in an output.
@@ -168,7 +168,7 @@ impl Vault {
             let path = entry.map_err(at(&folder))?.path();
             let name = path.to_string_lossy();
             // Writers hold the lock, so nobody is writing this one.
-            if name.ends_with(TEMPORARY_SUFFIX) {
+            if name.ends_with(files::TEMPORARY_SUFFIX) {
                 fs::remove_file(&path).map_err(at(&path))?;
             }
             has_records |= name.ends_with(RECORD_SUFFIX);
@@ -183,7 +183,7 @@ impl Vault {
             }
             let mut fresh = Zeroizing::new([0; KEY_BYTES]);
             random(fresh.as_mut(), &key_path)?;
-            write_atomically(&folder, KEY_FILE, fresh.as_ref())?;
+            write_durably(&folder, KEY_FILE, fresh.as_ref())?;
         }
         check_mode(&key_path, 0o600)?;
         let bytes = Zeroizing::new(fs::read(&key_path).map_err(at(&key_path))?);

@@ -154,7 +154,8 @@ fn facts(
     fold: TaskFold,
     stamp: Timestamp,
 ) -> TaskFacts {
-    let TaskFold { log, story, .. } = fold;
+    let TaskFold { log, mut story, .. } = fold;
+    story.side_effects.end();
     let previous = match scratch
         .document(ChainId::of(&task.session_id).as_str())
         .map(|document| &document.state)
@@ -288,6 +289,10 @@ impl Governance {
         if payload.contains_key("execution") {
             self.allowed = self.allowed.saturating_sub(1);
             self.blocked = self.blocked.saturating_add(1);
+        }
+        let asks_under = payload.get("contract_sha256").and_then(Value::as_str);
+        if let Some(contract) = asks_under {
+            self.contract = Some(contract.to_owned());
         }
         let Some(decision) = payload.get("decision") else {
             return;

@@ -301,6 +301,7 @@ impl Engine {
         let orders = waiting.into_iter().map(|id| {
             let order = domain::Order::AdvanceTask(AdvanceTask {
                 id,
+                workflow: None,
                 moves: vec![Move::Recover, Move::WaitAgain],
             });
             let command = Command {

@@ -18,7 +18,7 @@ pub struct SideEffectSummary {
     /// Tool calls, changed files and contacted hosts.
     pub side_effects: SideEffects,
     /// Names and arguments of tool calls, until their results come.
-    tools: BTreeMap<String, (String, String, Option<Digest>)>,
+    tools: BTreeMap<String, Used>,
     /// Lists of side effects that somebody could not observe.
     not_observed: BTreeSet<String>,
     /// True when some provider told counts of tokens that cannot be counts.
@@ -27,22 +27,49 @@ pub struct SideEffectSummary {
     withheld: Vec<String>,
 }
 
+/// A tool call whose result has not come.
+#[derive(Debug, Clone)]
+struct Used {
+    tool: String,
+    call_id: String,
+    input_hash: Option<Digest>,
+    /// True where the agent tells the attempt: such a call is listed even if its result never comes.
+    is_listed: bool,
+}
+
 impl SideEffectSummary {
     /// Takes the payload of `agent.tool_use`.
     pub fn uses_tool(&mut self, payload: &Map<String, Value>) {
         let text = |member: &str| payload.get(member).and_then(Value::as_str);
         if let Some(key) = text("effect_key") {
-            let call = (
-                text("name").unwrap_or("unknown").to_owned(),
-                text("tool_call_id").unwrap_or(key).to_owned(),
+            let call = Used {
+                tool: text("name").unwrap_or("unknown").to_owned(),
+                call_id: text("tool_call_id").unwrap_or(key).to_owned(),
                 // A large input is a blob, whose digest is the same.
-                match payload.get("input") {
+                input_hash: match payload.get("input") {
                     Some(input) => Some(sha256(&jcs(input))),
                     None => blob_reference(payload, "input"),
                 },
-            );
+                is_listed: payload.contains_key("attempt"),
+            };
             self.tools.insert(key.to_owned(), call);
         }
+    }
+
+    /// Lists the calls that ran when the Task ended: they may have had their effect.
+    pub fn end(&mut self) {
+        let running = std::mem::take(&mut self.tools).into_values();
+        let running = running.filter(|call| call.is_listed);
+        self.side_effects
+            .tool_calls
+            .extend(running.map(|call| ToolCall {
+                tool: call.tool,
+                call_id: call.call_id,
+                status: ToolStatus::Canceled,
+                input_hash: call.input_hash,
+                output_hash: None,
+                sandbox: None,
+            }));
     }
 
     /// Takes the payload of `vendor.effect_recorded`.
@@ -114,19 +141,21 @@ impl SideEffectSummary {
     fn tool(&mut self, payload: &Map<String, Value>) {
         let text = |member: &str| payload.get(member).and_then(Value::as_str);
         let key = text("effect_key").unwrap_or_default();
-        let (tool, call_id, input_hash) = self
-            .tools
-            .remove(key)
-            .unwrap_or_else(|| (key.to_owned(), key.to_owned(), None));
+        let call = self.tools.remove(key).unwrap_or_else(|| Used {
+            tool: key.to_owned(),
+            call_id: key.to_owned(),
+            input_hash: None,
+            is_listed: false,
+        });
         self.side_effects.tool_calls.push(ToolCall {
-            tool,
-            call_id,
+            tool: call.tool,
+            call_id: call.call_id,
             status: if text("outcome") == Some("ok") {
                 ToolStatus::Succeeded
             } else {
                 ToolStatus::Failed
             },
-            input_hash,
+            input_hash: call.input_hash,
             output_hash: text("value_sha256").and_then(|digest| Digest::parse(digest).ok()),
             sandbox: payload
                 .get("side_effects")

@@ -2,12 +2,13 @@
 //!
 //! Knows nothing of what the files say.
 
-use std::fs::{self, File, OpenOptions, TryLockError};
+use std::fs::{self, File, TryLockError};
 use std::io::{self, Read, Seek, Write};
 use std::path::{Path, PathBuf};
 use std::time::Duration;
 
 use engine::port::StoreFault;
+pub(crate) use files::{create, make_private, private, sync_directory, write_durably};
 
 use crate::loss::Loss;
 
@@ -344,11 +345,6 @@ pub(crate) fn make_directory(directory: &Path) -> io::Result<()> {
     sync_directory(parent.unwrap_or(Path::new(".")))
 }
 
-/// Makes a file that only its owner may read, or empties the one that is there.
-pub(crate) fn create(file: &Path) -> io::Result<File> {
-    private().write(true).create(true).truncate(true).open(file)
-}
-
 /// Closes to others what is open to them: a directory that somebody else made, and what an older program wrote into it
 /// under a wide umask. Returns what was changed. Files within closed directories need no look.
 #[cfg(unix)]
@@ -377,38 +373,6 @@ pub(crate) fn tighten(_: &Path) -> io::Result<Vec<PathBuf>> {
     Ok(Vec::new())
 }
 
-/// Returns how files are opened that only their owner may read: what is in a log is in all of them.
-pub(crate) fn private() -> OpenOptions {
-    let mut options = OpenOptions::new();
-    #[cfg(unix)]
-    std::os::unix::fs::OpenOptionsExt::mode(&mut options, 0o600);
-    options
-}
-
-/// Makes directories that only their owner can look into.
-pub(crate) fn make_private(directory: &Path) -> io::Result<()> {
-    let mut builder = fs::DirBuilder::new();
-    builder.recursive(true);
-    #[cfg(unix)]
-    std::os::unix::fs::DirBuilderExt::mode(&mut builder, 0o700);
-    builder.create(directory)
-}
-
-/// Writes a file so that after a crash it is there whole or not at all.
-pub(crate) fn write_durably(directory: &Path, name: &str, bytes: &[u8]) -> io::Result<()> {
-    let temporary = directory.join(format!("{name}.tmp"));
-    let written = create(&temporary).and_then(|mut file| {
-        file.write_all(bytes)?;
-        file.sync_all()
-    });
-    if let Err(error) = written.and_then(|()| fs::rename(&temporary, directory.join(name))) {
-        // Half a file takes room that is perhaps what was missing; that it stays is no second error.
-        let _ = fs::remove_file(&temporary);
-        return Err(error);
-    }
-    sync_directory(directory)
-}
-
 /// Finds out whether so many bytes can be written.
 pub(crate) fn probe(directory: &Path, bytes: usize) -> io::Result<()> {
     let file = directory.join("probe.tmp");
@@ -418,11 +382,6 @@ pub(crate) fn probe(directory: &Path, bytes: usize) -> io::Result<()> {
     });
     let removed = fs::remove_file(&file);
     written.and(removed)
-}
-
-/// Makes names in a directory durable.
-pub(crate) fn sync_directory(directory: &Path) -> io::Result<()> {
-    File::open(directory)?.sync_all()
 }
 
 #[cfg(test)]
@@ -445,13 +404,5 @@ mod tests {
             matches!(error, OpenError::UnreadableFormat { .. }),
             "{error}"
         );
-    }
-
-    #[test]
-    fn a_failed_write_leaves_no_half_file() {
-        let home = tempfile::tempdir().unwrap();
-        fs::create_dir_all(home.path().join("name/occupied")).unwrap();
-        assert!(write_durably(home.path(), "name", b"x").is_err());
-        assert!(!home.path().join("name.tmp").exists());
     }
 }

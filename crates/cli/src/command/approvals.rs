@@ -149,9 +149,18 @@ async fn find(client: &Client, id: &str) -> anyhow::Result<Value> {
         return client.get(&["v1", "permission-requests", id], &[]).await;
     }
     let path = ["v1", "tasks", id, "permission-requests"];
-    let (found, _) = client.list(&path, &[("status", "pending")], 1).await?;
-    match found.into_iter().next() {
-        Some(request) => Ok(request),
+    let (mut found, _) = client.list(&path, &[("status", "pending")], 200).await?;
+    match found.pop() {
+        Some(request) if found.is_empty() => Ok(request),
+        Some(_) => {
+            let message = format!(
+                "task `{}` waits for {} decisions",
+                shorten(id, 80),
+                found.len() + 1
+            );
+            let hint = "name one of the requests that `reprise approvals list` shows";
+            Err(Problem::new(message, hint).answers_no().into())
+        }
         None => Err(Problem::new(
             format!("task `{}` does not wait for anybody", shorten(id, 80)),
             "`reprise approvals list` shows what waits",

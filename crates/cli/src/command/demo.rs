@@ -18,7 +18,9 @@ use crate::client::{
 use crate::command::key::KEY_FILE;
 use crate::command::log;
 use crate::command::serve::{Server, Signals};
-use crate::command::task::{NewTask, decide, ending, new_session, paint, say, stop, user_message};
+use crate::command::task::{
+    NewTask, Which, decide, ending, new_session, paint, say, stop, user_message,
+};
 use crate::config::Settings;
 use crate::exit::{Exit, OrHint};
 use crate::output::{
@@ -286,7 +288,16 @@ impl Guide<'_> {
         match act {
             Act::Nothing => Ok(()),
             Act::Say(text) => say(self.client, id, text).await,
-            Act::Approve => decide(self.approver, id, true, Some("seen on the tour")).await,
+            Act::Approve => {
+                decide(
+                    self.approver,
+                    id,
+                    Which::TheOnly,
+                    true,
+                    Some("seen on the tour"),
+                )
+                .await
+            }
             Act::Cancel(reason) => stop(self.client, id, Some(reason)).await.map(drop),
         }
     }

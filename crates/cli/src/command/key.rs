@@ -20,7 +20,7 @@ use crate::time::now;
 
 pub(crate) use operator::Door;
 
-pub(crate) use first::{APPROVER_KEY_FILE, FirstKey, KEY_FILE, ensure_first_keys, write_secret};
+pub(crate) use first::{APPROVER_KEY_FILE, FirstKey, KEY_FILE, ensure_first_keys};
 
 /// Runs one of them.
 pub(crate) async fn run(command: KeyCommand) -> anyhow::Result<Exit> {

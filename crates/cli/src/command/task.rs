@@ -190,13 +190,12 @@ async fn get(args: TaskGetArgs) -> anyhow::Result<Exit> {
         let path = ["v1", "tasks", &task.id, "permission-requests"];
         let waits_for = match task.status {
             TaskStatus::InputRequired | TaskStatus::AuthRequired => {
-                let (found, _) = client.list(&path, &[("status", "pending")], 1).await?;
-                found.into_iter().next()
+                client.list(&path, &[("status", "pending")], 200).await?.0
             }
-            _ => None,
+            _ => Vec::new(),
         };
         let answer = answer_of(&client, &task).await;
-        details(&task, workflow, waits_for.as_ref(), answer.as_deref())?;
+        details(&task, workflow, &waits_for, answer.as_deref())?;
     }
     Ok(task.status.reading())
 }
@@ -240,7 +239,7 @@ async fn answer_of(client: &Client, task: &Task) -> Option<String> {
 fn details(
     task: &Task,
     workflow: String,
-    waits_for: Option<&Value>,
+    waits_for: &[Value],
     answer: Option<&str>,
 ) -> anyhow::Result<()> {
     let mut out = Output::stdout();
@@ -268,7 +267,7 @@ fn details(
             .collect();
         row("metadata", own.join(", "), None);
     }
-    if let Some(request) = waits_for {
+    for request in waits_for {
         row(
             "waits for",
             crate::command::approvals::what(request),
@@ -473,7 +472,15 @@ async fn answer(args: TaskAnswerArgs) -> anyhow::Result<Exit> {
     let client = Client::new(Target::find_approver(&args.connection)?)?;
     match &args.text {
         Some(text) => say(&client, &args.id, text).await?,
-        None => decide(&client, &args.id, args.approve, args.reason.as_deref()).await?,
+        None => {
+            let which = match (&args.request, args.all) {
+                (Some(request), _) => Which::Named(request),
+                (None, true) => Which::All,
+                (None, false) => Which::TheOnly,
+            };
+            let reason = args.reason.as_deref();
+            decide(&client, &args.id, which, args.approve, reason).await?;
+        }
     }
     let task = client.task(&args.id).await?;
     shown(&task, args.json)?;
@@ -493,43 +500,60 @@ pub(crate) async fn say(client: &Client, task: &str, text: &str) -> anyhow::Resu
     Ok(())
 }
 
+/// Which of the decisions that a Task waits for are meant.
+#[derive(Debug, Clone, Copy)]
+pub(crate) enum Which<'a> {
+    /// The one that there is.
+    TheOnly,
+    /// The one of this request.
+    Named(&'a str),
+    /// All of them.
+    All,
+}
+
 /// Approves or denies what a Task waits for.
 pub(crate) async fn decide(
     client: &Client,
     task: &str,
+    which: Which<'_>,
     approved: bool,
     reason: Option<&str>,
 ) -> anyhow::Result<()> {
-    let page = client
-        .get(
-            &["v1", "tasks", task, "permission-requests"],
-            &[("limit", "200")],
-        )
-        .await?;
-    let page = Page::read(&page)?;
-    let pending = page
-        .data
-        .iter()
-        .find(|request| request.get("status").and_then(Value::as_str) == Some("pending"));
-    let Some(request) = pending.and_then(|request| request.get("id")?.as_str()) else {
-        return Err(Problem::new(
-            format!("task `{task}` does not wait for a decision"),
-            format!("`reprise task get {task}` shows where it stands"),
-        )
-        .answers_no()
-        .into());
+    let path = ["v1", "tasks", task, "permission-requests"];
+    let (pending, _) = client.list(&path, &[("status", "pending")], 200).await?;
+    let id = |request: &Value| request.get("id").and_then(Value::as_str).map(str::to_owned);
+    let waiting: Vec<String> = pending.iter().filter_map(id).collect();
+    let chosen: Vec<String> = match which {
+        Which::Named(name) => waiting.iter().filter(|id| *id == name).cloned().collect(),
+        Which::TheOnly | Which::All => waiting.clone(),
     };
+    if let (Which::TheOnly, [_, _, ..]) = (which, chosen.as_slice()) {
+        let what = crate::command::approvals::what;
+        for (id, request) in waiting.iter().zip(&pending) {
+            talk(format_args!("{id}  {}", shorten(&what(request), 200)));
+        }
+        let message = format!("task `{task}` waits for {} decisions", chosen.len());
+        let hint = "nothing was decided; name one with --request ID, or say --all";
+        return Err(Problem::new(message, hint).answers_no().into());
+    }
+    if chosen.is_empty() {
+        let message = match which {
+            Which::Named(name) => format!("task `{task}` does not wait for `{name}`"),
+            Which::TheOnly | Which::All => format!("task `{task}` does not wait for a decision"),
+        };
+        let hint = format!("`reprise task get {task}` shows where it stands");
+        return Err(Problem::new(message, hint).answers_no().into());
+    }
     let mut body = json!({"approved": approved});
     if let (Some(reason), Value::Object(body)) = (reason, &mut body) {
         body.insert("reason".to_owned(), Value::String(reason.to_owned()));
     }
-    let key = fresh_key()?;
-    client
-        .post(
-            &["v1", "permission-requests", request, "respond"],
-            Write { body, key: &key },
-        )
-        .await?;
+    for request in chosen {
+        let key = fresh_key()?;
+        let path = ["v1", "permission-requests", &request, "respond"];
+        let body = body.clone();
+        client.post(&path, Write { body, key: &key }).await?;
+    }
     Ok(())
 }
 

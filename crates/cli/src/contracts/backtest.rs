@@ -3,7 +3,7 @@
 //! Reads bundles, exports and data directories; the judging is the library's. A run is judged as it went: the first
 //! call that would have been blocked is what these contracts change, the later ones may not have happened then.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::fs;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
@@ -34,6 +34,8 @@ struct Found {
     judged: Vec<Judged>,
     without_calls: usize,
     earlier: usize,
+    /// Replays: they repeat runs that are judged themselves.
+    replays: usize,
     unreadable: Vec<String>,
 }
 
@@ -132,18 +134,24 @@ fn read_export(
 ) -> anyhow::Result<()> {
     let events = read_text(&folder.join("events.jsonl"))?;
     let mut tasks: BTreeMap<String, Vec<Arc<[u8]>>> = BTreeMap::new();
+    let mut replays = BTreeSet::new();
     for line in events.lines() {
-        let task = Event::parse(line.as_bytes())
-            .ok()
-            .and_then(|event| event.task_id);
-        if let Some(task) = task {
+        let event = Event::parse(line.as_bytes()).ok();
+        if let Some(mark) = event.as_ref().and_then(|event| event.replay.as_ref()) {
+            replays.insert(mark.replay_task_id.to_string());
+        }
+        if let Some(task) = event.and_then(|event| event.task_id) {
             tasks
                 .entry(task.to_string())
                 .or_default()
                 .push(line.as_bytes().into());
         }
     }
+    found.replays += replays.len();
     for (task, lines) in tasks {
+        if replays.contains(&task) {
+            continue;
+        }
         let mut log = Log::default();
         if log.extend(lines).is_err() || !log.is_ended() {
             found
@@ -176,6 +184,10 @@ fn judge(source: &Source, rules: &Rules, since: Option<Timestamp>, found: &mut F
     };
     if since.is_some_and(|since| started < since) {
         found.earlier += 1;
+        return;
+    }
+    if source.replays().is_some() {
+        found.replays += 1;
         return;
     }
     let told = tell(&exchanges(source));
@@ -326,6 +338,7 @@ fn print(args: &BacktestArgs, compiled: &Compiled, found: &Found) -> anyhow::Res
             "runs_blocked": runs_blocked,
             "runs_without_calls": found.without_calls,
             "runs_earlier": found.earlier,
+            "replays_left_out": found.replays,
             "unreadable": found.unreadable,
             "calls": {
                 "allowed": count(Backtested::Allowed),
@@ -365,6 +378,12 @@ fn print(args: &BacktestArgs, compiled: &Compiled, found: &Found) -> anyhow::Res
         out.line(format_args!(
             "{} runs without calls, {} before the date",
             found.without_calls, found.earlier
+        ))?;
+    }
+    if found.replays > 0 {
+        out.line(format_args!(
+            "{} replays left out: they repeat recorded runs",
+            found.replays
         ))?;
     }
     for run in &found.judged {

@@ -2,8 +2,7 @@
 
 use super::{
     Bind, Checkpoint, CommitRequirement, Content, ContextEntry, ContextSource, EvidenceClass,
-    FinishReason, NAMES_MAX, Precondition, SameAsPrior, SideEffect, Source, TIMEOUT_MS,
-    TIMEOUT_MS_MAX,
+    FinishReason, NAMES_MAX, Precondition, SameAsPrior, SideEffect, Source, TIMEOUT_MS_MAX,
 };
 use crate::decode::{self, Fields, Named};
 use crate::finding::{Code, Findings};
@@ -216,14 +215,12 @@ fn context_entry(node: &Node, findings: &mut Findings) -> Option<ContextEntry> {
     })
 }
 
-pub(super) fn timeout_ms(node: Option<&Node>, findings: &mut Findings) -> u64 {
-    let Some(mut fields) = node.and_then(|node| Fields::of(node, findings)) else {
-        return TIMEOUT_MS;
-    };
+pub(super) fn timeout_ms(node: Option<&Node>, findings: &mut Findings) -> Option<u64> {
+    let mut fields = node.and_then(|node| Fields::of(node, findings))?;
     let total = fields.optional("total_ms");
     let total = total.and_then(|node| decode::integer(node, 1, TIMEOUT_MS_MAX, findings));
     fields.finish(findings);
-    total.unwrap_or(TIMEOUT_MS)
+    total
 }
 
 pub(super) fn retries(

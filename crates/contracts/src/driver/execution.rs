@@ -3,6 +3,7 @@
 use domain::Timestamp;
 
 use super::Driver;
+use crate::contract::TIMEOUT_MS;
 use crate::event::{CallKey, Event, Outcome};
 use crate::execute::{ExecutionRefusal, check_execution};
 use crate::gate::{Decision, execution_refused};
@@ -95,7 +96,9 @@ impl Driver {
         Ok(Ticket {
             ticket,
             call,
-            timeout_ms: contract.map_or(30_000, |contract| contract.timeout_ms),
+            timeout_ms: contract
+                .and_then(|contract| contract.timeout_ms)
+                .unwrap_or(TIMEOUT_MS),
             attempts_max: contract.map_or(1, |contract| contract.attempts_max),
             retry_on: contract.map_or_else(Vec::new, |contract| contract.retry_on.clone()),
         })

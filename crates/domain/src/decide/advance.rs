@@ -1,4 +1,8 @@
 //! A worker's progress on a Task, move by move.
+//!
+//! A worker is not trusted to keep the order: it may be another process, or one that was stopped for an hour. Each move is
+//! judged by what the log says ([`Ledger`]): an intent comes before its result, a key has one request and one result,
+//! checkpoints count up, and a Task goes on under the version of the workflow that it began with.
 
 use canon::{Map, jcs, sha256};
 use serde_json::{Value, json};
@@ -9,7 +13,7 @@ use super::{govern, replay};
 use crate::kind::Payload;
 use crate::payload::{self, Open, detail};
 use crate::{
-    AdvanceTask, Answer, ArtifactId, Ask, Blob, EffectIntent, Kind, Move, Product, Refusal,
+    AdvanceTask, Answer, Ask, Blob, EffectIntent, Kind, Ledger, Move, Product, Refusal,
     ResourceRef, Status, Task, TaskId, Visibility,
 };
 
@@ -21,9 +25,17 @@ pub(super) fn advance(
     let subject = order.id.resource();
     let place = Place::of_task(&order.id, task);
     let mut status = task.status;
-    for step in &order.moves {
-        let next =
-            target(step, status, task.status).ok_or(Refusal::InvalidTransition { status })?;
+    let mut ledger = task.ledger.clone();
+    let mut asks = false;
+    for (index, step) in order.moves.iter().enumerate() {
+        // Several questions are asked in a row: the Task waits for all of them.
+        let asks_more = asks && matches!(step, Move::Ask { ask, .. } if ask.status() == status);
+        let next = match asks_more {
+            true => Some(status),
+            false => target(step, status, task.status),
+        };
+        let next = next.ok_or(Refusal::InvalidTransition { status })?;
+        asks = matches!(step, Move::Ask { .. });
         if let Move::Ask { request, .. } = step
             && decider
                 .permission(request.as_str())
@@ -32,10 +44,86 @@ pub(super) fn advance(
             // Answered between the worker's look at the log and now: it must look again.
             return Err(Refusal::Stale);
         }
+        if task.replay.is_none() {
+            let before = order.moves.get(..index).unwrap_or_default();
+            check_order(decider, order, &mut ledger, before, step)?;
+        }
         perform(decider, order, task, &place, step, status);
         status = next;
     }
     Ok(subject)
+}
+
+/// Refuses a move that does not follow from what was recorded, and notes one that does.
+fn check_order(
+    decider: &Decider<'_>,
+    order: &AdvanceTask,
+    ledger: &mut Option<Box<Ledger>>,
+    before: &[Move],
+    step: &Move,
+) -> Result<(), Refusal> {
+    if let Move::Start { workflow_digest } = step {
+        *ledger = Some(Box::new(Ledger::new(*workflow_digest)));
+    }
+    // A program without these rules began it.
+    let Some(ledger) = ledger else {
+        return Ok(());
+    };
+    let by_workflow = match step {
+        Move::Recover | Move::WaitAgain | Move::Fail { .. } => order.workflow.is_some(),
+        _ => true,
+    };
+    if by_workflow && order.workflow != Some(ledger.workflow) {
+        return Err(out_of_order(
+            "the task goes on under the version of its workflow that it began with".to_owned(),
+        ));
+    }
+    match step {
+        Move::RequestEffect(intent) if !ledger.request(&intent.key) => Err(out_of_order(format!(
+            "effect `{}` was requested before",
+            intent.key
+        ))),
+        Move::RecordEffect(result) if !ledger.record(&result.key) => Err(out_of_order(format!(
+            "effect `{}` was not requested, or has a result",
+            result.key
+        ))),
+        Move::Checkpoint { number, .. } => check_checkpoint(decider, &order.id, before, *number),
+        _ => Ok(()),
+    }
+}
+
+/// A checkpoint has the number after the last one, which an earlier move of the order may have made.
+fn check_checkpoint(
+    decider: &Decider<'_>,
+    id: &TaskId,
+    before: &[Move],
+    number: u64,
+) -> Result<(), Refusal> {
+    let is_there = |number: u64| decider.artifact(id.checkpoint(number).as_str()).is_ok();
+    let last = before.iter().rev().find_map(|step| match step {
+        Move::Checkpoint { number, .. } => Some(*number),
+        _ => None,
+    });
+    let follows = match (last, number.checked_sub(1)) {
+        (_, None) => false,
+        (Some(last), Some(before)) => last == before,
+        (None, Some(0)) => true,
+        (None, Some(before)) => is_there(before),
+    };
+    match follows && !is_there(number) {
+        true => Ok(()),
+        false => Err(out_of_order(format!(
+            "checkpoint {number} is not the one after the last"
+        ))),
+    }
+}
+
+fn out_of_order(message: String) -> Refusal {
+    Refusal::Conflict {
+        reason: "out_of_order",
+        message,
+        status: None,
+    }
 }
 
 /// Returns where a move leads from a status, or none when it is not possible there. `before` is the status that the Task
@@ -79,7 +167,7 @@ fn perform(
         Move::Start { workflow_digest } => {
             let started = Payload::TaskStarted(payload::TaskStarted {
                 workflow: detail(&task.workflow),
-                workflow_sha256: detail(workflow_digest),
+                workflow_sha256: Some(json!(workflow_digest)),
             });
             decider.draft(started, subject.clone(), place);
             change_status(decider, subject, place, status, Status::Working, None);
@@ -119,7 +207,7 @@ fn perform(
         }
         Move::RecordEffect(result) => {
             let recorded = Payload::EffectRecorded(payload::EffectRecorded {
-                effect_key: detail(&result.key),
+                effect_key: Some(json!(result.key)),
                 kind: detail(&result.kind),
                 outcome: detail(if result.ok { "ok" } else { "error" }),
                 value_sha256: detail(sha256(&jcs(&result.value))),
@@ -166,7 +254,9 @@ fn perform(
                 decider.draft(asked, request.resource(), place);
             }
             decider.draft(waits, subject.clone(), place);
-            change_status(decider, subject, place, status, ask.status(), None);
+            if status != ask.status() {
+                change_status(decider, subject, place, status, ask.status(), None);
+            }
         }
         Move::Note { kind, payload } => {
             decider.draft_open(*kind, payload.clone(), subject, place);
@@ -231,7 +321,7 @@ pub(super) fn intend(
     intent: &EffectIntent,
 ) {
     let requested = Payload::EffectRequested(payload::EffectRequested {
-        effect_key: detail(&intent.key),
+        effect_key: Some(json!(intent.key)),
         kind: detail(&intent.kind),
         request_sha256: detail(intent.request_sha256),
         repeatable: detail(intent.repeatable),
@@ -242,12 +332,11 @@ pub(super) fn intend(
 
 /// Drafts a checkpoint: the Artifact that holds the state, which is also what says that it exists.
 fn checkpoint(decider: &mut Decider<'_>, task: &TaskId, place: &Place, number: u64, state: &Value) {
-    let body = task.as_str().strip_prefix("task_").unwrap_or_default();
-    let id = format!("checkpoint_{body}_{number}");
-    let artifact = ArtifactId::from_body(&id);
+    let artifact = task.checkpoint(number);
+    let id = artifact.as_str().strip_prefix("artifact_");
     let blob = Blob::new(jcs(state));
     let created = Payload::CheckpointCreated(payload::CheckpointCreated {
-        checkpoint_id: detail(&id),
+        checkpoint_id: detail(id),
         artifact_id: detail(&artifact),
         state_sha256: Some(blob.digest),
         bytes: Some(blob.bytes.len() as u64),

@@ -35,7 +35,7 @@ pub(super) fn open(
     let subject = submit_into(decider, &order.task, &place);
     let started = Payload::TaskStarted(payload::TaskStarted {
         workflow: detail(&order.task.workflow),
-        workflow_sha256: detail(order.workflow_digest),
+        workflow_sha256: Some(json!(order.workflow_digest)),
     });
     decider.draft(started, subject.clone(), &place);
     let (from, to) = (Status::Submitted, Status::Working);
@@ -64,6 +64,7 @@ pub(super) fn govern(
         decider,
         &AdvanceTask {
             id: order.id.clone(),
+            workflow: task.ledger.as_ref().map(|ledger| ledger.workflow),
             moves: order.moves.clone(),
         },
     );

@@ -166,32 +166,37 @@ pub(super) fn interrupt(
     }
     let place = Place::of_task(&order.id, task);
     decider.message(&order.message, &task.session_id, &place);
-    let waits_for = task.waits_for.as_ref().filter(|_| task.status.is_waiting());
+    let pending = match task.status.is_waiting() {
+        true => pending(decider, task),
+        false => Vec::new(),
+    };
     let requested = Payload::UserCancelRequested(payload::CancelRequested {
         scope: detail("step"),
         reason: None,
         message_id: Some(detail(&order.message.id)),
         // What waits can be told at once; whoever works is told when its step has been dropped.
-        pending: waits_for.is_none().then_some(true),
+        pending: pending.is_empty().then_some(true),
     });
     decider.draft(requested, order.id.resource(), &place);
-    if let Some(request) = waits_for {
-        let effect_key = &decider.permission(request.as_str())?.effect_key;
-        let value = interrupted(&public_text(&order.message.parts));
-        let recorded = Payload::EffectRecorded(payload::EffectRecorded {
-            effect_key: detail(effect_key),
-            kind: detail("host_fact"),
-            outcome: detail("error"),
-            value_sha256: detail(sha256(&jcs(&value))),
-            value: Detail::of(value),
-            visibility: detail("public"),
-            provider_request_id: None,
-            model: None,
-            side_effects: None,
-            interrupted_through: None,
-        });
+    if !pending.is_empty() {
         withdraw(decider, task, &place, "interrupted");
-        decider.draft(recorded, order.id.resource(), &place);
+        for request in pending {
+            let effect_key = &decider.permission(request.as_str())?.effect_key;
+            let value = interrupted(&public_text(&order.message.parts));
+            let recorded = Payload::EffectRecorded(payload::EffectRecorded {
+                effect_key: Some(json!(effect_key)),
+                kind: detail("host_fact"),
+                outcome: detail("error"),
+                value_sha256: detail(sha256(&jcs(&value))),
+                value: Detail::of(value),
+                visibility: detail("public"),
+                provider_request_id: None,
+                model: None,
+                side_effects: None,
+                interrupted_through: None,
+            });
+            decider.draft(recorded, order.id.resource(), &place);
+        }
         change_status(
             decider,
             order.id.resource(),
@@ -216,9 +221,18 @@ pub fn interrupted(input: &str) -> Value {
     })
 }
 
-/// Drafts the end of a pending request that nobody will answer.
+/// Returns the requests of a Task that nobody has answered.
+fn pending<'t>(decider: &Decider<'_>, task: &'t Task) -> Vec<&'t PermissionId> {
+    let is_pending = |id: &&PermissionId| {
+        let known = decider.permission(id.as_str());
+        known.map_or(true, |request| request.answer == Answer::Pending)
+    };
+    task.awaited().filter(is_pending).collect()
+}
+
+/// Drafts the end of pending requests that nobody will answer.
 pub(super) fn withdraw(decider: &mut Decider<'_>, task: &Task, place: &Place, reason: &str) {
-    if let Some(request) = &task.waits_for {
+    for request in pending(decider, task) {
         let withdrawn = Payload::RequestWithdrawn(payload::Withdrawn {
             reason: detail(reason),
         });
@@ -384,6 +398,11 @@ pub(super) fn answer(
         RequestReply::Confirm { approved, .. } => *approved,
     };
     let mut value = json!({"approved": approved});
+    if let (Ask::Approval, Some(at), Value::Object(value)) =
+        (request.ask, order.answered_at, &mut value)
+    {
+        value.insert("answered_at".to_owned(), json!(at));
+    }
     let mut said = payload::Answered {
         request_id: detail(&order.id),
         effect_key: detail(&request.effect_key),
@@ -431,7 +450,7 @@ pub(super) fn answer(
     }
     let task_resource = request.task_id.resource();
     let recorded = Payload::EffectRecorded(payload::EffectRecorded {
-        effect_key: detail(&request.effect_key),
+        effect_key: Some(json!(request.effect_key)),
         kind: detail("host_fact"),
         outcome: detail("ok"),
         value_sha256: detail(sha256(&jcs(&value))),
@@ -443,7 +462,8 @@ pub(super) fn answer(
         interrupted_through: None,
     });
     decider.draft(recorded, task_resource.clone(), &place);
-    if task.status.is_waiting() {
+    let is_last = pending(decider, task).iter().all(|id| **id == order.id);
+    if task.status.is_waiting() && is_last {
         change_status(
             decider,
             task_resource,

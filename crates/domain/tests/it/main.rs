@@ -2,6 +2,7 @@
 
 #![expect(clippy::unwrap_used, reason = "tests")]
 
+mod advance;
 mod persona;
 mod stored_bytes;
 mod table;

@@ -63,11 +63,19 @@ impl Log {
 
     fn advance(&mut self, task: &str, moves: Vec<Move>) {
         let id = TaskId::from_body(task);
-        self.run(Order::AdvanceTask(AdvanceTask { id, moves }));
+        let Move::Start { workflow_digest } = start() else {
+            unreachable!("another move");
+        };
+        self.run(Order::AdvanceTask(AdvanceTask {
+            id,
+            workflow: Some(workflow_digest),
+            moves,
+        }));
     }
 
     fn answer(&mut self, request: &str, reply: RequestReply) {
         self.run(Order::AnswerRequest(AnswerRequest {
+            answered_at: None,
             key_id: None,
             id: PermissionId::from_body(request),
             reply,

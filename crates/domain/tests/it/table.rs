@@ -121,6 +121,7 @@ fn message() -> NewMessage {
 fn advance(step: Move) -> Order {
     Order::AdvanceTask(AdvanceTask {
         id: TaskId::from_body("1"),
+        workflow: Some(sha256(b"w")),
         moves: vec![step],
     })
 }
@@ -139,6 +140,7 @@ fn orders() -> Vec<(&'static str, Order)> {
     let id = TaskId::from_body("1");
     let answer = |reply| {
         Order::AnswerRequest(AnswerRequest {
+            answered_at: None,
             key_id: None,
             id: PermissionId::from_body("1"),
             reply,
@@ -273,6 +275,7 @@ fn outcome(status: Status, order: Order) -> String {
 fn asking_again_what_was_answered_meanwhile_sends_the_worker_back_to_the_log() {
     let mut scratch = world(Status::Working);
     let answer = Order::AnswerRequest(AnswerRequest {
+        answered_at: None,
         key_id: None,
         id: PermissionId::from_body("1"),
         reply: RequestReply::Approve,

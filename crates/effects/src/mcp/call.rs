@@ -16,6 +16,7 @@ use super::connection::Connection;
 use super::flood::Flood;
 use super::{McpError, Server};
 use crate::secrets::Secrets;
+use crate::tool::within;
 use crate::vault::SecretHandle;
 
 /// How many tools of one server are taken.
@@ -57,7 +58,11 @@ impl Server {
         let connection = self.connected(secrets, &effect.secrets).await?;
         let params = CallToolRequestParams::new(tool.to_owned()).with_arguments(arguments);
         let answer = self
-            .bounded(&connection, connection.service.call_tool_once(params))
+            .bounded(
+                &connection,
+                within(self.config.timeout_ms, request),
+                connection.service.call_tool_once(params),
+            )
             .await?;
         let CallToolResponse::Complete(result) = answer else {
             return Err(McpError::Failed(
@@ -95,7 +100,9 @@ impl Server {
                 }
             }
         };
-        let tools = self.bounded(&connection, list).await?;
+        let tools = self
+            .bounded(&connection, self.config.timeout_ms, list)
+            .await?;
         if tools.len() > TOOLS_MAX {
             let said = format!("more than {TOOLS_MAX} tools");
             return Err(McpError::Failed("mcp_output_too_large", said));
@@ -107,9 +114,9 @@ impl Server {
     async fn bounded<T>(
         &self,
         connection: &Arc<Connection>,
+        limit: u64,
         answer: impl Future<Output = Result<T, ServiceError>>,
     ) -> Result<T, McpError> {
-        let limit = self.config.timeout_ms;
         let flood = &connection.flood;
         flood.new_call();
         let outcome = tokio::select! {

@@ -1,14 +1,13 @@
 //! The vault's files: made for their owner alone, written whole or not at all.
 
 use std::fs::{self, File, OpenOptions};
-use std::io::{self, Write};
+use std::io;
 use std::os::unix::fs::{DirBuilderExt, OpenOptionsExt, PermissionsExt};
 use std::path::Path;
 
 use super::VaultError;
 
 const LOCK_FILE: &str = "lock";
-pub(super) const TEMPORARY_SUFFIX: &str = ".tmp";
 
 /// Makes a folder and those around it, unless they are there, so that they survive a crash.
 pub(super) fn make_folder(folder: &Path) -> Result<(), VaultError> {
@@ -25,14 +24,8 @@ pub(super) fn make_folder(folder: &Path) -> Result<(), VaultError> {
         // Somebody else was faster.
         Err(error) if error.kind() == io::ErrorKind::AlreadyExists => Ok(()),
         Err(error) => Err(at(folder)(error)),
-        Ok(()) => sync_folder(around),
+        Ok(()) => files::sync_directory(around).map_err(at(around)),
     }
-}
-
-fn sync_folder(folder: &Path) -> Result<(), VaultError> {
-    File::open(folder)
-        .and_then(|folder| folder.sync_all())
-        .map_err(at(folder))
 }
 
 pub(super) fn at(path: &Path) -> impl FnOnce(io::Error) -> VaultError {
@@ -70,19 +63,6 @@ pub(super) fn lock(folder: &Path) -> Result<File, VaultError> {
     Ok(file)
 }
 
-pub(super) fn write_atomically(folder: &Path, name: &str, bytes: &[u8]) -> Result<(), VaultError> {
-    let temporary = folder.join(format!("{name}{TEMPORARY_SUFFIX}"));
-    let path = folder.join(name);
-    let mut file = OpenOptions::new()
-        .write(true)
-        .create(true)
-        .truncate(true)
-        .mode(0o600)
-        .open(&temporary)
-        .map_err(at(&temporary))?;
-    file.write_all(bytes).map_err(at(&temporary))?;
-    file.sync_all().map_err(at(&temporary))?;
-    fs::rename(&temporary, &path).map_err(at(&path))?;
-    // Only now is the new name on disk.
-    sync_folder(folder)
+pub(super) fn write_durably(folder: &Path, name: &str, bytes: &[u8]) -> Result<(), VaultError> {
+    files::write_durably(folder, name, bytes).map_err(at(&folder.join(name)))
 }

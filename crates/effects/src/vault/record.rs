@@ -8,7 +8,7 @@ use aes_gcm::aead::{Aead, KeyInit, Payload};
 use aes_gcm::{Aes256Gcm, Nonce};
 use zeroize::Zeroizing;
 
-use super::disk::{at, random, write_atomically};
+use super::disk::{at, random, write_durably};
 use super::{NAME_BYTES_MAX, Vault, VaultError, damaged, is_name};
 
 pub(super) const RECORD_SUFFIX: &str = ".record";
@@ -68,7 +68,7 @@ impl Vault {
         bytes.extend_from_slice(&version.to_be_bytes());
         bytes.extend_from_slice(&nonce);
         bytes.extend_from_slice(&sealed);
-        write_atomically(&self.folder, &format!("{name}{RECORD_SUFFIX}"), &bytes)
+        write_durably(&self.folder, &format!("{name}{RECORD_SUFFIX}"), &bytes)
     }
 
     fn cipher(&self) -> Aes256Gcm {

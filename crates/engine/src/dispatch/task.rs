@@ -2,7 +2,7 @@
 
 use canon::{Map, Value};
 use domain::{
-    AnswerRequest, Ask, BranchId, InputSpec, InterruptTask, MessageSpec, NewTask, Order,
+    Answer, AnswerRequest, Ask, BranchId, InputSpec, InterruptTask, MessageSpec, NewTask, Order,
     PermissionId, PersonaId, Position, Refusal, RequestReply, ResourceKind, State, SubmitTask,
     Task, TaskId, TaskInput, TaskMessageKind,
 };
@@ -96,7 +96,12 @@ impl Engine {
             TaskMessageKind::Input => Ask::Input,
             TaskMessageKind::ToolConfirmation => Ask::Approval,
         };
-        let Some(request) = self.last_request(document.key, ask).await? else {
+        let named = message
+            .parts
+            .iter()
+            .find_map(|part| part.pointer("/value/request_id")?.as_str());
+        let found = self.request_of(document.key, ask, named).await?;
+        let Some(request) = found else {
             return Err(Refused::Domain(if task.status.is_terminal() {
                 Refusal::InvalidTransition {
                     status: task.status,
@@ -135,6 +140,7 @@ impl Engine {
             reply,
             remarks: Map::new(),
             key_id: caller.key_id.clone(),
+            answered_at: Some(self.shared.clock.now()),
         }))
     }
 
@@ -162,6 +168,7 @@ impl Engine {
             reply,
             remarks,
             key_id,
+            answered_at: Some(self.shared.clock.now()),
         })
     }
 
@@ -183,13 +190,16 @@ impl Engine {
         }
     }
 
-    async fn last_request(
+    /// Finds the request that a message answers: the one that it names, the one that waits, or the last one that was
+    /// answered. Where several wait, one must be named: a message that comes twice must not answer two of them.
+    async fn request_of(
         &self,
         task: Position,
         ask: Ask,
+        named: Option<&str>,
     ) -> Result<Option<PermissionId>, Refused> {
         let mut after = Position::START;
-        let mut last = None;
+        let (mut last, mut waiting) = (None, Vec::new());
         loop {
             let query = ListQuery {
                 kind: ResourceKind::Permission,
@@ -200,16 +210,36 @@ impl Engine {
             };
             let page = self.shared.store.list(query).await?;
             let Some(end) = page.last() else {
-                return Ok(last);
+                break;
             };
             after = end.key;
             for document in &page {
-                if let State::Permission(request) = &document.state
-                    && request.ask == ask
-                {
-                    last = PermissionId::parse(&document.id).ok();
+                let State::Permission(request) = &document.state else {
+                    continue;
+                };
+                if request.ask != ask || named.is_some_and(|named| *named != *document.id) {
+                    continue;
+                }
+                last = PermissionId::parse(&document.id).ok();
+                if request.answer == Answer::Pending {
+                    waiting.extend(last.clone());
                 }
             }
+        }
+        match (waiting.len(), named) {
+            (0, Some(named)) if last.is_none() => Err(Refused::Domain(Refusal::Invalid {
+                param: "message.parts",
+                message: format!("the task has no request `{named}` of this kind"),
+            })),
+            (0, _) => Ok(last),
+            (1, _) => Ok(waiting.pop()),
+            (count, _) => Err(Refused::Domain(Refusal::Conflict {
+                reason: "several_requests",
+                message: format!(
+                    "the task waits for {count} answers: name the request in `request_id`, or answer each by its id"
+                ),
+                status: None,
+            })),
         }
     }
 }

@@ -140,7 +140,18 @@ fn named(order: &Order) -> Vec<Box<str>> {
             Some(order.id.as_str()),
             order.new.workspace_id.as_ref().map(|id| id.as_str()),
         ]),
-        Order::AdvanceTask(order) => some([Some(order.id.as_str())]),
+        Order::AdvanceTask(order) => {
+            let numbers = order.moves.iter().filter_map(|step| match step {
+                Move::Checkpoint { number, .. } => Some(*number),
+                _ => None,
+            });
+            // A checkpoint follows the one before it.
+            let checkpoints = numbers.flat_map(|number| [number.saturating_sub(1), number]);
+            let checkpoints = checkpoints.filter(|number| *number > 0);
+            let mut ids = some([Some(order.id.as_str())]);
+            ids.extend(checkpoints.map(|number| order.id.checkpoint(number).as_str().into()));
+            ids
+        }
         Order::RecordVerification(order) => some([Some(order.id.as_str())]),
         Order::SealHead(_) => Vec::new(),
         Order::CosignHead(order) => some([Some(order.id.as_str())]),
@@ -185,7 +196,7 @@ fn belongs_to(document: &Document) -> Vec<Box<str>> {
                     .as_ref()
                     .map(|replay| replay.source_task_id.as_str()),
             );
-            ids.extend(task.waits_for.as_ref().map(|id| id.as_str()));
+            ids.extend(task.awaited().map(|id| id.as_str()));
             ids
         }
         State::Permission(request) => {

@@ -44,6 +44,8 @@ pub(super) struct Run<'a> {
     /// The last model request: the next one usually goes on from it.
     last_request: Option<(String, Transcript)>,
     checkpoints: u64,
+    /// The version of the workflow that this attempt steps.
+    workflow: Option<Digest>,
     /// How pieces of streamed text are marked, when a replay goes on live.
     pub(super) streams_as: Option<domain::ReplayMark>,
     /// True once the result of an effect is durable: the attempt has come to something.
@@ -77,6 +79,7 @@ impl<'a> Run<'a> {
             moves: Vec::new(),
             last_request: None,
             checkpoints: 0,
+            workflow: None,
             streams_as: None,
             has_recorded: false,
             signals,
@@ -131,6 +134,7 @@ impl<'a> Run<'a> {
             );
             return self.fail("workflow_changed", message, Map::new()).await;
         };
+        self.workflow = Some(workflow::digest(workflow.as_ref()));
         let start = start_of(self.engine, task).await?;
         let mut machine = workflow.begin(&start);
         let mut step = machine.step(&[]);
@@ -280,6 +284,7 @@ impl<'a> Run<'a> {
     ) -> Result<Option<Vec<EffectAnswer>>, Refused> {
         let mut answers: Vec<Option<EffectAnswer>> = vec![None; effects.len()];
         let mut to_perform = Vec::new();
+        let mut to_ask = Vec::new();
         for (index, (effect, slot)) in effects.into_iter().zip(&mut answers).enumerate() {
             let digest = effect.request_digest();
             let parts = self.request_parts(&effect);
@@ -318,9 +323,16 @@ impl<'a> Run<'a> {
                     .await
                     .map(|()| None);
             }
-            if let EffectKind::Ask(ask) = effect.kind {
-                let request = match &task.waits_for {
-                    Some(request) => request.clone(),
+            match effect.kind {
+                EffectKind::Ask(ask) => to_ask.push((ask, effect)),
+                _ => to_perform.push((index, effect.into_effect())),
+            }
+        }
+        // A step asks people or performs something, never both: whoever waits performs nothing.
+        if !to_ask.is_empty() {
+            for (ask, effect) in to_ask {
+                let request = match self.asked_before(task, &effect.key).await? {
+                    Some(request) => request,
                     None => PermissionId::from_body(&self.engine.shared.ids.body()),
                 };
                 let action = effect.request.get("action").cloned().unwrap_or_default();
@@ -331,16 +343,33 @@ impl<'a> Run<'a> {
                     request_body: effect.request,
                     action,
                 });
-                self.flush().await?;
-                return Ok(None);
             }
-            to_perform.push((index, effect.into_effect()));
+            self.flush().await?;
+            return Ok(None);
         }
         if !to_perform.is_empty() {
             self.flush().await?;
             self.perform(to_perform, &mut answers).await?;
         }
         Ok(Some(answers.into_iter().flatten().collect()))
+    }
+
+    /// Finds the request under which a Task that goes on after a restart asked for this before.
+    async fn asked_before(
+        &self,
+        task: &Task,
+        effect_key: &str,
+    ) -> Result<Option<PermissionId>, Refused> {
+        for id in task.awaited() {
+            let document = self.engine.shared_document(id.as_str()).await?;
+            let state = document.as_ref().map(|document| &document.state);
+            if let Some(State::Permission(request)) = state
+                && request.effect_key == effect_key
+            {
+                return Ok(Some(id.clone()));
+            }
+        }
+        Ok(None)
     }
 
     /// Tells a model request's messages by their digests, after those of the request before it.
@@ -476,6 +505,7 @@ impl<'a> Run<'a> {
         let mut faults = 0;
         let order = AdvanceTask {
             id: self.id.clone(),
+            workflow: self.workflow,
             moves,
         };
         let mut command = Command {

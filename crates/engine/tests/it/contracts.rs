@@ -44,7 +44,7 @@ pub(crate) fn texts(files: &[&str]) -> ContractTexts {
 }
 
 /// A model's answer that calls tools, with the reason that providers give for stopping.
-fn calling(key: &str, calls: &[(&str, &str, &str)]) -> runs::workflow::Performed {
+pub(crate) fn calling(key: &str, calls: &[(&str, &str, &str)]) -> runs::workflow::Performed {
     let calls: Vec<Value> = calls
         .iter()
         .map(|(id, name, arguments)| {
@@ -83,18 +83,18 @@ fn persona() -> Value {
     json!({"tools": ["look", "send"], "contracts": "mail"})
 }
 
-fn governance(receipt: &receipts::Receipt) -> Value {
+pub(crate) fn governance(receipt: &receipts::Receipt) -> Value {
     receipt.as_map()["metadata"]["governance"].clone()
 }
 
-fn tools_shown(world: &World, key: &str) -> Vec<String> {
+pub(crate) fn tools_shown(world: &World, key: &str) -> Vec<String> {
     let request = world.outside.request(key).unwrap();
     let tools = request["tools"].as_array().cloned().unwrap_or_default();
     let name = |tool: &Value| tool["function"]["name"].as_str().unwrap().to_owned();
     tools.iter().map(name).collect()
 }
 
-async fn replays_the_same(world: &World, source: &Finished) {
+pub(crate) async fn replays_the_same(world: &World, source: &Finished) {
     let replay = world.replay(&source.id, json!({"mode": "exact"})).await;
     assert_eq!(
         replay.status,

@@ -11,6 +11,7 @@
 mod cache;
 mod containment;
 mod contracts;
+mod contracts_together;
 mod door;
 mod hand;
 mod interrupt;

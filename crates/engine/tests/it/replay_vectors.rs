@@ -526,7 +526,7 @@ fn write_the_vectors_of_version_3() {
     let watch = async |world: &World| world.agent(persona, "Is everything closed?").await;
     let older = builtin()
         .into_iter()
-        .filter(|workflow| workflow.version() != "4");
+        .filter(|workflow| !["4", "5"].contains(&workflow.version()));
     written_source("agent-3", Registry::new(older), watch);
     let what = "version 3 of the agent: a tool that may be repeated and changes something is denied under `suggest`";
     write_case("exact-agent-3", "agent-3", what, &json!({}), false, &[]);
@@ -545,9 +545,48 @@ fn write_the_vectors_of_version_4() {
         world.engine.set_contracts([texts(&[look, send])]);
         world.agent(persona, "Is everything closed?").await
     };
-    written_source("agent-4", Registry::new(builtin()), watch);
+    let older = builtin()
+        .into_iter()
+        .filter(|workflow| workflow.version() != "5");
+    written_source("agent-4", Registry::new(older), watch);
     let what = "version 4 of the agent: contracts allow two calls and refuse one, and a replay judges the same";
     write_case("exact-agent-4", "agent-4", what, &json!({}), false, &[]);
+}
+
+/// Writes the vectors of version 5 of the agent: `cargo test --package engine --test it -- --ignored
+/// write_the_vectors_of_version_5`.
+#[test]
+#[ignore = "writes files: only for a deliberate change of the vectors"]
+fn write_the_vectors_of_version_5() {
+    let persona = json!({"name": "watch", "tools": ["look", "send"], "system_prompt": "Report what you see.",
+        "contracts": "mail"});
+    let watch = async |world: &World| {
+        let look = "tool: look\nside_effect: read\ntimeouts: { total_ms: 5000 }\nresponse_format_invariants: { finish_reason: [tool_calls, stop, other] }\n\
+            checkpoint:\n  reason: \"somebody is watched\"\n";
+        let send = "tool: send\nside_effect: write\nargument_value_invariants:\n  - { path: \"$.to\", one_of: [\"guard\"] }\n";
+        world.engine.set_contracts([texts(&[look, send])]);
+        let session = world.session().await;
+        let persona = world.persona(persona).await;
+        let input = "Is everything closed?".into();
+        let id = world.submit(&session, None, Some(&persona), input).await;
+        world.reach(&id, domain::Status::AuthRequired).await;
+        let mut asked = world.pending(&id).await;
+        assert_eq!(asked.len(), 2);
+        asked.reverse();
+        for request in asked {
+            let yes = domain::Request::RespondPermission {
+                id: request,
+                approved: Some(true),
+                answer: None,
+                remarks: canon::Map::new(),
+            };
+            world.write(yes).await.unwrap();
+        }
+        world.ended(&id).await
+    };
+    written_source("agent-5", Registry::new(builtin()), watch);
+    let what = "version 5 of the agent: two calls of one answer are asked about together and answered in the other order";
+    write_case("exact-agent-5", "agent-5", what, &json!({}), false, &[]);
 }
 
 /// U2: each version that ever wrote a log is here.

@@ -484,10 +484,29 @@ impl World {
         Receipt::read(&form.bytes.unwrap()).unwrap()
     }
 
-    /// Answers the pending approval of a Task.
+    /// The unanswered requests of a Task, in the order in which they were made.
+    pub(crate) async fn pending(&self, task: &TaskId) -> Vec<domain::PermissionId> {
+        let awaited: Vec<_> = self.task(task).await.awaited().cloned().collect();
+        let mut pending = Vec::new();
+        for id in awaited {
+            let view = self
+                .engine
+                .get(&Caller::system(), ResourceKind::Permission, id.as_str())
+                .await
+                .unwrap();
+            if let domain::State::Permission(request) = &view.document.state
+                && request.answer == domain::Answer::Pending
+            {
+                pending.push(id);
+            }
+        }
+        pending
+    }
+
+    /// Answers the first pending approval of a Task.
     pub(crate) async fn approve(&self, task: &TaskId, approved: bool) {
         self.reach(task, Status::AuthRequired).await;
-        let id = self.task(task).await.waits_for.unwrap();
+        let id = self.pending(task).await.remove(0);
         let request = Request::RespondPermission {
             id,
             approved: Some(approved),

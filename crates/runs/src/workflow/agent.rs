@@ -19,7 +19,7 @@ use super::builtin::{done, failed, one_line};
 use super::{
     Answers, EffectAnswer, EffectKind, Machine, Note, Start, Step, Transcript, Wanted, Workflow,
 };
-use governance::{Fault, Governance, Judgment};
+use governance::{Fault, Governance, Judgment, Manner};
 pub use governance::{check_contracts, is_unknown, ruled_output, told_failure};
 use persona::Persona;
 use tools::{Call, Catalog, Counters};
@@ -38,6 +38,9 @@ pub(super) enum Rules {
     ReadOnly,
     /// Version 4: the same, and the persona's contracts judge every call.
     Contracts,
+    /// Version 5: the same, and all questions about an answer are asked together; retries, timeouts and expiry as the
+    /// contracts say; calls are told with their attempt.
+    Together,
 }
 
 impl Workflow for Agent {
@@ -50,6 +53,7 @@ impl Workflow for Agent {
             Rules::Repeatable => "2",
             Rules::ReadOnly => "3",
             Rules::Contracts => "4",
+            Rules::Together => "5",
         }
     }
 
@@ -138,9 +142,11 @@ enum Waits {
     /// Somebody's decision that a contract asks for.
     Consent,
     /// The time of that decision.
-    ConsentTime(Box<EffectAnswer>),
-    /// A decision about the call at this place.
-    Approval(usize),
+    ConsentTime(Vec<EffectAnswer>),
+    /// A decision about the call at each place.
+    Approval(Vec<usize>),
+    /// The time at which calls are made that people were asked about.
+    Execution,
     /// Tools.
     Tools,
 }
@@ -155,6 +161,7 @@ struct Used {
 /// A run of the agent.
 #[derive(Debug)]
 struct Loop {
+    rules: Rules,
     persona: Persona,
     input: String,
     waits: Waits,
@@ -189,6 +196,7 @@ impl Loop {
             other => other.to_string(),
         };
         Self {
+            rules,
             persona: Persona::read(start.persona.as_ref(), rules),
             input,
             waits: Waits::Start,
@@ -201,7 +209,7 @@ impl Loop {
             resumes: false,
             contracts: match rules {
                 Rules::Repeatable | Rules::ReadOnly => None,
-                Rules::Contracts => governance::texts(start.persona.as_ref()),
+                Rules::Contracts | Rules::Together => governance::texts(start.persona.as_ref()),
             },
             snapshot: start.persona.clone().unwrap_or_default(),
             governance: None,
@@ -263,8 +271,13 @@ impl Loop {
         }
         let mut results = results.iter();
         if let Some(Ok(texts)) = self.contracts.take() {
-            let begun = recorded_time(results.next())
-                .and_then(|at| Governance::begin(&texts, &self.snapshot, &self.persona.model, at));
+            let manner = match self.rules {
+                Rules::Together => Manner::Together,
+                Rules::Repeatable | Rules::ReadOnly | Rules::Contracts => Manner::OneByOne,
+            };
+            let begun = recorded_time(results.next()).and_then(|at| {
+                Governance::begin(&texts, &self.snapshot, &self.persona.model, at, manner)
+            });
             match begun {
                 Ok(governance) => self.governance = Some(governance),
                 Err(fault) => return refused(fault),
@@ -443,10 +456,11 @@ impl Loop {
             said.insert("content".to_owned(), content.clone());
         }
         self.transcript.push(said);
-        self.calls = calls
-            .iter()
-            .map(|call| Call::read(call, &self.catalog, &self.persona, &mut self.counters))
-            .collect();
+        let read = |call| Call::read(call, &self.catalog, &self.persona, &mut self.counters);
+        self.calls = calls.iter().map(read).collect();
+        if self.rules == Rules::Together {
+            self.calls.iter_mut().for_each(Call::count_attempts);
+        }
         if self.governance.is_some() {
             return self.ask_time(Waits::Judging);
         }
@@ -461,16 +475,10 @@ impl Loop {
         let judgment = recorded_time(time).and_then(|at| governance.judge(at));
         match judgment {
             Err(fault) => refused(fault),
-            Ok(Judgment::Ask(request)) => {
-                self.counters.approvals += 1;
+            Ok(Judgment::Ask { requests, note }) => {
+                self.notes.extend(note);
                 self.waits = Waits::Consent;
-                let key = format!("host:approval:{}", self.counters.approvals);
-                let effect = Wanted::repeatable(key, EffectKind::Ask(Ask::Approval), request);
-                Step::Request {
-                    notes: Vec::new(),
-                    checkpoint: false,
-                    effects: vec![effect],
-                }
+                self.ask(requests)
             }
             Ok(Judgment::Settled {
                 refused: places,
@@ -489,16 +497,44 @@ impl Loop {
                         call.deny(why);
                     }
                 }
+                self.limit_calls();
                 self.count_calls()
             }
         }
     }
 
-    /// Takes somebody's decision, and the time of it, and judges the answer again.
-    fn consented(&mut self, answer: &EffectAnswer, time: Option<&EffectAnswer>) -> Step {
+    /// Tells executors how long contracts let their tools take.
+    fn limit_calls(&mut self) {
+        let governance = self.governance.as_ref();
+        let Some(governance) = governance.filter(|_| self.rules == Rules::Together) else {
+            return;
+        };
+        for call in &mut self.calls {
+            if let Some(limit) = governance.timeout_ms(&call.name) {
+                call.limit(limit);
+            }
+        }
+    }
+
+    /// Asks people, each question by itself.
+    fn ask(&mut self, requests: Vec<Value>) -> Step {
+        let effects = requests.into_iter().map(|request| {
+            self.counters.approvals += 1;
+            let key = format!("host:approval:{}", self.counters.approvals);
+            Wanted::repeatable(key, EffectKind::Ask(Ask::Approval), request)
+        });
+        Step::Request {
+            notes: Vec::new(),
+            checkpoint: false,
+            effects: effects.collect(),
+        }
+    }
+
+    /// Takes people's decisions, and the time of the last, and judges the answer again.
+    fn consented(&mut self, answers: &[EffectAnswer], time: Option<&EffectAnswer>) -> Step {
         match (recorded_time(time), &mut self.governance) {
             (Ok(at), Some(governance)) => {
-                governance.consented(Some(answer), at);
+                governance.consented(answers, at);
                 self.judged(time)
             }
             (Err(fault), _) => refused(fault),
@@ -541,33 +577,29 @@ impl Loop {
         Ok(())
     }
 
-    /// Asks about the next call from a place on that needs somebody's consent; calls the tools when none does.
+    /// Asks about calls from a place on that need somebody's consent, the next one or all of them; calls the tools when none
+    /// does.
     fn ask_approval(&mut self, from: usize) -> Step {
-        let next = self
-            .calls
-            .iter()
-            .enumerate()
-            .skip(from)
-            .find(|(_, call)| call.needs_approval());
-        let Some((place, call)) = next else {
-            return self.use_tools();
-        };
-        self.counters.approvals += 1;
-        let request = json!({
-            "reason": format!("The agent wants to use `{}`.", call.name),
-            "action": {"name": call.name, "input": call.arguments},
+        let needing = self.calls.iter().enumerate().skip(from);
+        let needing = needing.filter(|(_, call)| call.needs_approval());
+        let needing = needing.take(match self.rules {
+            Rules::Together => usize::MAX,
+            Rules::Repeatable | Rules::ReadOnly | Rules::Contracts => 1,
         });
-        let effect = Wanted::repeatable(
-            format!("host:approval:{}", self.counters.approvals),
-            EffectKind::Ask(Ask::Approval),
-            request,
-        );
-        self.waits = Waits::Approval(place);
-        Step::Request {
-            notes: Vec::new(),
-            checkpoint: false,
-            effects: vec![effect],
+        let (places, requests): (Vec<usize>, Vec<Value>) = needing
+            .map(|(place, call)| {
+                let request = json!({
+                    "reason": format!("The agent wants to use `{}`.", call.name),
+                    "action": {"name": call.name, "input": call.arguments},
+                });
+                (place, request)
+            })
+            .unzip();
+        if places.is_empty() {
+            return self.use_tools();
         }
+        self.waits = Waits::Approval(places);
+        self.ask(requests)
     }
 
     /// Goes on with what somebody said while the calls of an answer waited: none of them is made.
@@ -576,26 +608,46 @@ impl Loop {
             call.deny("interrupted before the tool was used");
         }
         let mut notes: Vec<Note> = self.calls.iter().flat_map(Call::use_notes).collect();
-        if let Err(fault) = self.tell_results(&[], &mut notes) {
+        if let Err(fault) = self.tell_results(&mut notes) {
             return with_notes(refused(fault), notes);
         }
         self.hear(results);
         self.ask_model(notes)
     }
 
-    fn approval_answered(&mut self, place: usize, results: &[EffectAnswer]) -> Step {
+    fn approval_answered(&mut self, places: &[usize], results: &[EffectAnswer]) -> Step {
         if results.iter().any(|answer| answer.interruption().is_some()) {
             return self.interrupted(results);
         }
-        let approved = results
-            .first()
-            .and_then(|answer| answer.value.get("approved"))
-            .and_then(Value::as_bool)
-            .unwrap_or(false);
-        if !approved && let Some(call) = self.calls.get_mut(place) {
-            call.deny("the use of this tool was denied");
+        for (number, place) in places.iter().enumerate() {
+            let approved = results
+                .get(number)
+                .and_then(|answer| answer.value.get("approved"))
+                .and_then(Value::as_bool)
+                .unwrap_or(false);
+            if !approved && let Some(call) = self.calls.get_mut(*place) {
+                call.deny("the use of this tool was denied");
+            }
         }
-        self.ask_approval(place + 1)
+        let next = places.last().map_or(0, |place| place + 1);
+        match (self.rules, &self.governance) {
+            // What contracts released before somebody was asked is not good for ever.
+            (Rules::Together, Some(_)) => self.ask_time(Waits::Execution),
+            _ => self.ask_approval(next),
+        }
+    }
+
+    /// Makes calls that people were asked about, unless they took too long.
+    fn released_still(&mut self, time: Option<&EffectAnswer>) -> Step {
+        let at = recorded_time(time);
+        let expired = at.and_then(|at| match &mut self.governance {
+            Some(governance) => governance.expire(at),
+            None => Ok(()),
+        });
+        match expired {
+            Ok(()) => self.use_tools(),
+            Err(fault) => refused(fault),
+        }
     }
 
     fn use_tools(&mut self) -> Step {
@@ -630,8 +682,41 @@ impl Loop {
         Ok(())
     }
 
+    /// Keeps what tools gave, and makes calls again that contracts let be tried again.
+    fn tools_answered(&mut self, results: &[EffectAnswer]) -> Step {
+        let mut answers = results.iter();
+        for call in self.calls.iter_mut().filter(|call| call.is_running()) {
+            call.result = answers.next().cloned();
+        }
+        let interrupted = results.iter().any(|answer| answer.interruption().is_some());
+        if let Some(governance) = self.governance.as_ref().filter(|_| !interrupted) {
+            let mut again = Vec::new();
+            for call in &mut self.calls {
+                let tries = match (call.attempt, &call.result) {
+                    (Some(attempt), Some(answer)) => {
+                        governance.tries_again(&call.name, attempt, answer)
+                    }
+                    _ => false,
+                };
+                if tries {
+                    call.try_again(&mut self.counters);
+                    again.extend(call.use_notes());
+                }
+            }
+            if !again.is_empty() {
+                self.waits = Waits::Tools;
+                return Step::Request {
+                    notes: again,
+                    checkpoint: false,
+                    effects: self.calls.iter().filter_map(Call::wanted).collect(),
+                };
+            }
+        }
+        self.after_tools(results, Vec::new())
+    }
+
     fn after_tools(&mut self, results: &[EffectAnswer], mut notes: Vec<Note>) -> Step {
-        if let Err(fault) = self.tell_results(results, &mut notes) {
+        if let Err(fault) = self.tell_results(&mut notes) {
             return with_notes(refused(fault), notes);
         }
         self.hear(results);
@@ -648,18 +733,9 @@ impl Loop {
     }
 
     /// Tells the model what its tools gave.
-    fn tell_results(
-        &mut self,
-        results: &[EffectAnswer],
-        notes: &mut Vec<Note>,
-    ) -> Result<(), Fault> {
-        let mut results = results.iter();
+    fn tell_results(&mut self, notes: &mut Vec<Note>) -> Result<(), Fault> {
         for call in &self.calls {
-            let result = if call.is_performed() {
-                results.next()
-            } else {
-                None
-            };
+            let result = call.result.as_ref();
             if let Some(governance) = &mut self.governance {
                 match call.is_performed() {
                     true => governance.ended(&call.id, &call.name, result)?,
@@ -704,12 +780,14 @@ impl Loop {
             }
             Waits::Judging => self.judged(results.first()),
             Waits::Consent => match results.first() {
-                Some(answer) => self.ask_time(Waits::ConsentTime(Box::new(answer.clone()))),
+                Some(_) => self.ask_time(Waits::ConsentTime(results.to_vec())),
                 None => failed("contract_fault", "a question has no answer"),
             },
-            Waits::ConsentTime(answer) => self.consented(&answer, results.first()),
-            Waits::Approval(place) => self.approval_answered(place, results),
-            Waits::Tools => self.after_tools(results, Vec::new()),
+            Waits::ConsentTime(answers) => self.consented(&answers, results.first()),
+            Waits::Approval(places) => self.approval_answered(&places, results),
+            Waits::Execution if interrupted() => self.interrupted(results),
+            Waits::Execution => self.released_still(results.first()),
+            Waits::Tools => self.tools_answered(results),
         }
     }
 }

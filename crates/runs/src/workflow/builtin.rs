@@ -18,6 +18,7 @@ pub fn builtin() -> Vec<Arc<dyn Workflow>> {
         Arc::new(Agent(Rules::Repeatable)),
         Arc::new(Agent(Rules::ReadOnly)),
         Arc::new(Agent(Rules::Contracts)),
+        Arc::new(Agent(Rules::Together)),
         Arc::new(AskOnce),
         Arc::new(Approve),
         Arc::new(Hold),

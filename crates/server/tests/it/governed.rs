@@ -715,6 +715,10 @@ async fn a_session_is_created_once_and_only_under_its_contracts() {
         422,
         "no_contracts",
     );
+    let mut in_workflow = body("in-workflow");
+    in_workflow["workflow"] = json!({"type": "root", "role": "desk"});
+    let refused = api.post("/api/v1/replay/sessions", in_workflow).await;
+    problem(&refused, 422, "workflow_not_found");
     let (status, observer) = api
         .post("/api/v1/replay/sessions", json!({"mode": "log-only"}))
         .await;

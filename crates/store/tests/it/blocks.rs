@@ -297,7 +297,12 @@ impl Tasks {
     fn advance(&mut self, id: &TaskId, step: Move) {
         let moves = vec![step];
         let id = id.clone();
-        self.run(Order::AdvanceTask(AdvanceTask { id, moves }));
+        let workflow = Some(canon::sha256(b"workflow"));
+        self.run(Order::AdvanceTask(AdvanceTask {
+            id,
+            workflow,
+            moves,
+        }));
     }
 
     fn submit(&mut self) -> TaskId {

@@ -216,7 +216,12 @@ impl Bench {
     fn advance(&mut self, id: &TaskId, step: Move) {
         let moves = vec![step];
         let id = id.clone();
-        self.run(Order::AdvanceTask(AdvanceTask { id, moves }));
+        let workflow = Some(sha256(b"workflow"));
+        self.run(Order::AdvanceTask(AdvanceTask {
+            id,
+            workflow,
+            moves,
+        }));
     }
 
     fn complete(&mut self, id: &TaskId) {

@@ -4,12 +4,12 @@
 //! The text is durable in its file before the store knows the digest. A crash between the two leaves a file whose
 //! key does not work yet; the next start completes it. Nothing here ever replaces a file.
 
-use std::fs::{File, OpenOptions};
-use std::io::{self, Write};
+use std::io;
 use std::path::{Path, PathBuf};
 
 use engine::APPROVE;
 use engine::port::{ApiKey, Store};
+use files::write_durably;
 
 use super::{digest, new_id, new_text, now};
 use crate::exit::{OrHint, Problem};
@@ -86,7 +86,7 @@ async fn ensure(
                 return Ok(FirstKey::There);
             }
             let text = new_text()?;
-            write_secret(directory, name, &format!("{text}\n"))
+            write_durably(directory, name, format!("{text}\n").as_bytes())
                 .or_hint(format_args!("`{}`", file.display()), disk)?;
             text
         }
@@ -118,24 +118,6 @@ async fn ensure(
     Ok(FirstKey::Made(file))
 }
 
-/// Writes a file that only its owner can read, so that after a crash it is there whole or not at all.
-pub(crate) fn write_secret(directory: &Path, name: &str, text: &str) -> io::Result<()> {
-    let temporary = directory.join(format!("{name}.tmp"));
-    match std::fs::remove_file(&temporary) {
-        Err(error) if error.kind() != io::ErrorKind::NotFound => return Err(error),
-        Ok(()) | Err(_) => {}
-    }
-    let mut options = OpenOptions::new();
-    options.write(true).create_new(true);
-    #[cfg(unix)]
-    std::os::unix::fs::OpenOptionsExt::mode(&mut options, 0o600);
-    let mut file = options.open(&temporary)?;
-    file.write_all(text.as_bytes())?;
-    file.sync_all()?;
-    std::fs::rename(&temporary, directory.join(name))?;
-    File::open(directory)?.sync_all()
-}
-
 #[cfg(test)]
 mod tests {
     use engine::port::MemoryStore;
@@ -156,7 +138,7 @@ mod tests {
         let store = store();
         // What a crash after the file leaves.
         let text = new_text().unwrap();
-        write_secret(home.path(), KEY_FILE, &text).unwrap();
+        write_durably(home.path(), KEY_FILE, text.as_bytes()).unwrap();
         assert!(matches!(
             start(home.path(), &store).await,
             FirstKey::Made(_)

@@ -26,7 +26,7 @@ use tokio::io::{AsyncBufReadExt as _, AsyncReadExt as _, AsyncWriteExt as _, Buf
 use tokio::net::{TcpListener, TcpStream};
 use tokio::task::AbortHandle;
 
-use super::{now, random_hex, write_secret};
+use super::{now, random_hex};
 use crate::exit::{OrHint, Problem};
 
 /// The file in the data directory: where the server listens for the operator, and the secret to know there.
@@ -202,7 +202,7 @@ impl Door {
             .or_hint("no port on 127.0.0.1", hint)?;
         let secret = Secret(random_hex::<32>()?);
         let file = data.join(FILE);
-        write_secret(data, FILE, &format!("{address} {}\n", secret.0))
+        files::write_durably(data, FILE, format!("{address} {}\n", secret.0).as_bytes())
             .or_hint(format_args!("`{}`", file.display()), hint)?;
         Ok(Self {
             listener,

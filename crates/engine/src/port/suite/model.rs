@@ -317,6 +317,7 @@ impl Model {
                 let request = self.pick(ResourceKind::Permission, which)?;
                 Some(Order::AnswerRequest(AnswerRequest {
                     key_id: None,
+                    answered_at: None,
                     id: PermissionId::parse(&request).ok()?,
                     reply: if how.is_multiple_of(2) {
                         RequestReply::Approve
@@ -480,7 +481,11 @@ impl Model {
 
 fn advance(id: TaskId, step: Move) -> Option<Order> {
     let moves = vec![step];
-    Some(Order::AdvanceTask(AdvanceTask { id, moves }))
+    Some(Order::AdvanceTask(AdvanceTask {
+        id,
+        workflow: Some(canon::sha256(b"workflow")),
+        moves,
+    }))
 }
 
 fn ask(request: PermissionId, how: u8) -> Move {

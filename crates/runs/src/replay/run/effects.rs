@@ -68,6 +68,10 @@ impl Runner<'_> {
             self.requested(&effect, asked, &found)?;
             waiting.push((index, effect, found));
         }
+        // People are asked when everything is requested.
+        for (_, effect, _) in &waiting {
+            self.asked(effect)?;
+        }
         let is_stopped = waiting
             .iter()
             .any(|(.., found)| matches!(found, Found::Nowhere));
@@ -314,7 +318,11 @@ impl Runner<'_> {
             }
             Some(members(payload))
         };
-        self.emit(Kind::EffectRequested, places.requested, payload, None)?;
+        self.emit(Kind::EffectRequested, places.requested, payload, None)
+    }
+
+    fn asked(&mut self, effect: &Wanted) -> Result<(), Failure> {
+        let places = self.source.places(&effect.key);
         if let (EffectKind::Ask(_), Some(asked)) = (effect.kind, places.asked) {
             let kind = self.source.kind(asked).unwrap_or(Kind::InputRequested);
             self.emit(kind, Some(asked), None, None)?;

@@ -37,6 +37,16 @@ pub(super) struct Governance {
     released: Option<u64>,
     /// The last time that was recorded.
     now: Timestamp,
+    manner: Manner,
+}
+
+/// How a version of the agent goes about contracts.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) enum Manner {
+    /// One question after the other, counted with the decision.
+    OneByOne,
+    /// All questions of an answer together, each told when it is asked; retries, timeouts and expiry as contracts say.
+    Together,
 }
 
 /// A response that is being judged.
@@ -48,13 +58,18 @@ struct Open {
     proposal: Option<String>,
     answers: Answers,
     asked: u64,
-    question: Option<(ApprovalRequest, Judged)>,
+    questions: Vec<(ApprovalRequest, Judged)>,
 }
 
 /// What becomes of a response.
 pub(super) enum Judgment {
-    /// Somebody is asked about a call first, with this request.
-    Ask(Value),
+    /// Somebody is asked about calls first, with these requests.
+    Ask {
+        /// One for each call.
+        requests: Vec<Value>,
+        /// What to record.
+        note: Option<Note>,
+    },
     /// Calls may be made, but for those that are refused.
     Settled {
         /// The places of refused calls in the answer, with the reason.
@@ -93,7 +108,8 @@ pub fn check_contracts(texts: &ContractTexts) -> Result<(), String> {
         ("provider".to_owned(), "any".into()),
         ("model".to_owned(), "any".into()),
     ]);
-    match Governance::begin(texts, &Value::Null, &named, Timestamp::from_micros(0)) {
+    let (at, manner) = (Timestamp::from_micros(0), Manner::Together);
+    match Governance::begin(texts, &Value::Null, &named, at, manner) {
         Ok(_) => Ok(()),
         Err(fault) => Err(fault.message),
     }
@@ -118,6 +134,7 @@ impl Governance {
         persona: &Value,
         model: &Map<String, Value>,
         at: Timestamp,
+        manner: Manner,
     ) -> Result<Self, Fault> {
         let source = |file: &domain::ContractText| Source {
             file: file.file.clone(),
@@ -175,6 +192,7 @@ impl Governance {
             running: BTreeMap::new(),
             released: None,
             now: at,
+            manner,
         })
     }
 
@@ -217,7 +235,7 @@ impl Governance {
             proposal: None,
             answers: Answers::new(),
             asked: 0,
-            question: None,
+            questions: Vec::new(),
         });
         Ok((narrowing, told))
     }
@@ -295,12 +313,13 @@ impl Governance {
             answers: &open.answers,
         };
         let judgement = judge(&self.rules, &self.state, &open.response, occasion);
-        if let Some(call) = judgement
-            .asked()
-            .next()
-            .map(|verdict| verdict.call().clone())
-        {
-            return self.ask(open, &judgement, call, at);
+        let asked = judgement.asked().take(match self.manner {
+            Manner::OneByOne => 1,
+            Manner::Together => usize::MAX,
+        });
+        let asked: Vec<Judged> = asked.map(|verdict| verdict.call().clone()).collect();
+        if !asked.is_empty() {
+            return self.ask(open, &judgement, asked, at);
         }
         let settlement = settle(&self.rules, &judgement, self.state.attempts() + 1, 0);
         let cost = AttemptCost {
@@ -334,7 +353,11 @@ impl Governance {
             consented: approved.map(|(id, _)| id.clone()).collect(),
             note: note(
                 Kind::ContractDecided,
-                json!({"decision": decision, "asked": open.asked}),
+                match self.manner {
+                    Manner::OneByOne => json!({"decision": decision, "asked": open.asked}),
+                    // Questions were told when they were asked: they count whatever becomes of them.
+                    Manner::Together => json!({"decision": decision}),
+                },
             ),
         })
     }
@@ -343,10 +366,11 @@ impl Governance {
         &mut self,
         mut open: Open,
         judgement: &Judgement,
-        call: Judged,
+        calls: Vec<Judged>,
         at: Timestamp,
     ) -> Result<Judgment, Fault> {
-        open.asked += 1;
+        let first = open.asked + 1;
+        open.asked += calls.len() as u64;
         let proposal = open.proposal.take();
         let proposal =
             proposal.unwrap_or_else(|| format!("response-{}", self.state.attempts() + 1));
@@ -356,17 +380,41 @@ impl Governance {
             asked: open.asked,
             calls: judgement.standing(),
         })?;
-        let id = format!("{proposal}-{}", open.asked);
+        let mut requests = Vec::with_capacity(calls.len());
+        for (number, call) in (first..).zip(calls) {
+            let id = format!("{proposal}-{number}");
+            match question(&self.rules, &self.state, &call, &id, at) {
+                Some(asked) => {
+                    requests.push(self.request(&asked, &call));
+                    open.questions.push((asked, call));
+                }
+                // What cannot be shown cannot be consented to.
+                None => {
+                    let no = Answer::Denied { detail: None };
+                    open.answers.insert(call.id, no);
+                }
+            }
+        }
         open.proposal = Some(proposal);
-        let Some(asked) = question(&self.rules, &self.state, &call, &id, at) else {
-            // What cannot be shown cannot be consented to.
-            open.answers
-                .insert(call.id, Answer::Denied { detail: None });
-            self.open = Some(open);
-            return self.judge(at);
+        let nobody = open.questions.is_empty();
+        let told = match self.manner {
+            Manner::OneByOne => None,
+            Manner::Together => Some(note(Kind::ContractDecided, asked_note(self, &open))),
         };
+        self.open = Some(open);
+        if nobody {
+            return self.judge(at);
+        }
+        Ok(Judgment::Ask {
+            requests,
+            note: told,
+        })
+    }
+
+    /// What somebody who is asked about a call sees.
+    fn request(&self, asked: &ApprovalRequest, call: &Judged) -> Value {
         let contract = self.rules.compiled().contract(&call.tool);
-        let request = json!({
+        let mut request = json!({
             "reason": asked.reason,
             "action": {"name": asked.tool_name, "input": asked.arguments},
             "contract": {
@@ -378,35 +426,70 @@ impl Governance {
                 "requested_at": asked.requested_at,
             },
         });
-        open.question = Some((asked, call));
-        self.open = Some(open);
-        Ok(Judgment::Ask(request))
+        if let (Manner::Together, Some(Value::Object(contract))) =
+            (self.manner, request.get_mut("contract"))
+        {
+            contract.insert("tool_call_id".to_owned(), call.id.as_str().into());
+        }
+        request
     }
 
-    /// Takes what somebody answered. Who may answer was checked by whoever took the answer.
-    pub(super) fn consented(&mut self, answer: Option<&EffectAnswer>, at: Timestamp) {
+    /// Takes what people answered, in the order in which they were asked. Who may answer was checked by whoever took the
+    /// answers; each counts from when it came.
+    pub(super) fn consented(&mut self, answers: &[EffectAnswer], at: Timestamp) {
         let Some(open) = &mut self.open else { return };
-        let Some((asked, call)) = open.question.take() else {
-            return;
-        };
-        let approved = answer
-            .filter(|answer| answer.ok)
-            .and_then(|answer| answer.value.get("approved"))
-            .and_then(Value::as_bool);
-        let response = ApprovalResponse {
-            checkpoint_id: asked.checkpoint_id.clone(),
-            decision: if approved == Some(true) {
-                "approve"
-            } else {
-                "deny"
-            }
-            .to_owned(),
-            decided_by: "approver".to_owned(),
-            decided_at: at.to_string(),
-            reason: None,
-        };
-        let answer = read_answer(&self.rules, &self.state, &asked, &call, &response, at);
-        open.answers.insert(call.id, answer);
+        for (place, (asked, call)) in std::mem::take(&mut open.questions).into_iter().enumerate() {
+            let answer = answers.get(place).filter(|answer| answer.ok);
+            let member = |name: &str| answer.and_then(|answer| answer.value.get(name));
+            let approved = member("approved").and_then(Value::as_bool);
+            let came = match self.manner {
+                Manner::OneByOne => None,
+                Manner::Together => {
+                    member("answered_at").and_then(|time| Timestamp::deserialize(time).ok())
+                }
+            };
+            let response = ApprovalResponse {
+                checkpoint_id: asked.checkpoint_id.clone(),
+                decision: if approved == Some(true) {
+                    "approve"
+                } else {
+                    "deny"
+                }
+                .to_owned(),
+                decided_by: "approver".to_owned(),
+                decided_at: at.to_string(),
+                reason: None,
+            };
+            // A time of its own lies between question and reading; any other is of another clock and says nothing.
+            let came = came.filter(|came| (asked.requested_at..=at).contains(came));
+            let at = came.unwrap_or(at);
+            let answer = read_answer(&self.rules, &self.state, &asked, &call, &response, at);
+            open.answers.insert(call.id, answer);
+        }
+    }
+
+    /// Says what time it is now: calls that were released ten minutes ago and not begun are not made any more.
+    pub(super) fn expire(&mut self, at: Timestamp) -> Result<(), Fault> {
+        self.now = at;
+        for call in self.state.expired(at) {
+            self.advance(&Event::Expired { call })?;
+        }
+        Ok(())
+    }
+
+    /// Returns how long a tool may take, where its contract says so.
+    pub(super) fn timeout_ms(&self, tool: &str) -> Option<u64> {
+        let contract = self.rules.compiled().contract(tool)?;
+        contract.timeout_ms
+    }
+
+    /// Says whether a call that failed is made again, by its contract.
+    pub(super) fn tries_again(&self, tool: &str, attempt: u64, answer: &EffectAnswer) -> bool {
+        let contract = self.rules.compiled().contract(tool);
+        let code = failure_code(answer);
+        contract.zip(code).is_some_and(|(contract, code)| {
+            attempt < contract.attempts_max && contract.retry_on.contains(&code)
+        })
     }
 
     /// Checks a released call once more before it is made; the reason if it is not to be.
@@ -467,6 +550,10 @@ impl Governance {
             return Ok(());
         };
         let contract = self.rules.compiled().contract(tool);
+        let is_unknown = match self.manner {
+            Manner::OneByOne => was_unknown,
+            Manner::Together => is_unknown,
+        };
         let failed = |code: &str| match code {
             code if is_unknown(code) => Outcome::Unknown,
             code if contract.is_some_and(|contract| {
@@ -599,8 +686,35 @@ fn sentence(reason: &str, detail: Option<&str>) -> String {
     }
 }
 
+/// What is told when people are asked.
+fn asked_note(governance: &Governance, open: &Open) -> Value {
+    let questions = open.questions.iter().map(|(asked, call)| {
+        json!({
+            "tool_call_id": call.id,
+            "tool_name": asked.tool_name,
+            "arguments_sha256": call.arguments_digest,
+        })
+    });
+    let questions: Vec<Value> = questions.collect();
+    json!({
+        "asked": questions.len(),
+        "questions": questions,
+        "contract_sha256": governance.rules.compiled().digest(),
+    })
+}
+
 /// True for the words of a tool's error that leave open what it did.
 pub fn is_unknown(code: &str) -> bool {
+    // An answer that was too long came after the deed, and a connection can break after it.
+    was_unknown(code)
+        || matches!(
+            code,
+            "mcp_timeout" | "mcp_unavailable" | "mcp_output_too_large"
+        )
+}
+
+/// The words that earlier versions of the agent knew.
+fn was_unknown(code: &str) -> bool {
     matches!(
         code,
         "interrupted" | "tool_timeout" | "tool_killed" | "effect_result_unknown"

@@ -58,7 +58,7 @@ impl Persona {
             rules,
             autonomy_tier: text("autonomy_tier").or_else(|| match rules {
                 Rules::Repeatable => Some("act_auto".to_owned()),
-                Rules::ReadOnly | Rules::Contracts => None,
+                Rules::ReadOnly | Rules::Contracts | Rules::Together => None,
             }),
             model: object("model"),
             tools,
@@ -71,7 +71,7 @@ impl Persona {
     pub(super) fn judge(&self, repeatable: bool, read_only: bool) -> Verdict {
         let harmless = match self.rules {
             Rules::Repeatable => repeatable,
-            Rules::ReadOnly | Rules::Contracts => read_only,
+            Rules::ReadOnly | Rules::Contracts | Rules::Together => read_only,
         };
         match (self.autonomy_tier.as_deref(), self.rules) {
             (Some("shadow" | "suggest" | "act_with_approval"), _) if harmless => Verdict::Acts,
@@ -80,10 +80,10 @@ impl Persona {
             )),
             (Some("act_with_approval"), _) => Verdict::Asks,
             (Some("act_auto"), _) | (_, Rules::Repeatable) => Verdict::Acts,
-            (Some(tier), Rules::ReadOnly | Rules::Contracts) => Verdict::Denied(format!(
-                "the tier `{tier}` is unknown, so the agent uses no tools"
-            )),
-            (None, Rules::ReadOnly | Rules::Contracts) => {
+            (Some(tier), Rules::ReadOnly | Rules::Contracts | Rules::Together) => Verdict::Denied(
+                format!("the tier `{tier}` is unknown, so the agent uses no tools"),
+            ),
+            (None, Rules::ReadOnly | Rules::Contracts | Rules::Together) => {
                 Verdict::Denied("the persona has no tier, so the agent uses no tools".to_owned())
             }
         }

@@ -143,6 +143,10 @@ pub(super) struct Call {
     /// The name the model used.
     pub(super) name: String,
     pub(super) arguments: Value,
+    /// Which attempt it is, in versions that tell.
+    pub(super) attempt: Option<u64>,
+    /// What it gave.
+    pub(super) result: Option<EffectAnswer>,
     fate: Fate,
 }
 
@@ -174,6 +178,8 @@ impl Call {
             id: id.clone(),
             name: name.clone(),
             arguments,
+            attempt: None,
+            result: None,
             fate: Fate::Refused { denied: false, why },
         };
         // Read strictly: what they hold goes into events, and must mean the same to everybody.
@@ -197,6 +203,8 @@ impl Call {
                     id: id.clone(),
                     name: name.clone(),
                     arguments,
+                    attempt: None,
+                    result: None,
                     fate: Fate::Refused { denied: true, why },
                 };
             }
@@ -222,6 +230,8 @@ impl Call {
             id,
             name,
             arguments,
+            attempt: None,
+            result: None,
             fate: Fate::Performed {
                 effect: Box::new(effect),
                 asks,
@@ -251,10 +261,40 @@ impl Call {
         matches!(self.fate, Fate::Performed { .. })
     }
 
+    /// True for a call that is made and has given nothing yet.
+    pub(super) fn is_running(&self) -> bool {
+        self.is_performed() && self.result.is_none()
+    }
+
     pub(super) fn wanted(&self) -> Option<Wanted> {
         match &self.fate {
-            Fate::Performed { effect, .. } => Some((**effect).clone()),
-            Fate::Refused { .. } => None,
+            Fate::Performed { effect, .. } if self.result.is_none() => Some((**effect).clone()),
+            Fate::Performed { .. } | Fate::Refused { .. } => None,
+        }
+    }
+
+    /// Tells from now on which attempt it is.
+    pub(super) fn count_attempts(&mut self) {
+        self.attempt = Some(1);
+    }
+
+    /// Makes the call once more, as an effect of its own.
+    pub(super) fn try_again(&mut self, counters: &mut Counters) {
+        self.result = None;
+        self.attempt = self.attempt.map(|attempt| attempt + 1);
+        if let Fate::Performed { effect, .. } = &mut self.fate
+            && let Some((prefix, _)) = effect.key.rsplit_once(":main:")
+        {
+            effect.key = counters.next(prefix);
+        }
+    }
+
+    /// Lets the tool take no longer than this.
+    pub(super) fn limit(&mut self, timeout_ms: u64) {
+        if let Fate::Performed { effect, .. } = &mut self.fate
+            && let Value::Object(request) = &mut effect.request
+        {
+            request.insert("timeout_ms".to_owned(), timeout_ms.into());
         }
     }
 
@@ -267,15 +307,18 @@ impl Call {
 
     /// Says that the agent uses the tool, or was not let.
     pub(super) fn use_notes(&self) -> Vec<Note> {
-        let used = note(
-            Kind::AgentToolUse,
-            json!({
-                "tool_call_id": self.id,
-                "name": self.name,
-                "input": self.arguments,
-                "effect_key": self.effect_key(),
-            }),
-        );
+        let mut used = json!({
+            "tool_call_id": self.id,
+            "name": self.name,
+            "input": self.arguments,
+            "effect_key": self.effect_key(),
+        });
+        if let (Value::Object(used), Some(attempt), true) =
+            (&mut used, self.attempt, self.is_performed())
+        {
+            used.insert("attempt".to_owned(), attempt.into());
+        }
+        let used = note(Kind::AgentToolUse, used);
         match &self.fate {
             Fate::Refused { denied: true, why } => {
                 let denied = json!({"tool_call_id": self.id, "name": self.name, "reason": why});
