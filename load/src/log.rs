@@ -245,6 +245,7 @@ fn limits() -> Limits {
         pending_commands_max: 4_096,
         workers_max: 64,
         open_tasks_max: 10_000,
+        stored_bytes_max: u64::MAX,
         streams_max: 1_024,
         fork_messages_max: 10_000,
         settle_window: Duration::from_millis(250),

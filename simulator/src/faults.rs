@@ -7,9 +7,9 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use canon::Digest;
 use domain::{Blob, Document, EventName, Position};
 use engine::port::{
-    ApiKey, BoxFuture, Claim, ClaimScope, Commit, CommitError, Committed, LeaseName, ListQuery,
-    MemoryStore, NewestQuery, News, ReadEvents, Scope, Store, StoreFault, StoredEvent, Tree,
-    TreeAppend,
+    ApiKey, BoxFuture, Claim, ClaimScope, Commit, CommitError, Committed, LastEvents, LeaseName,
+    ListQuery, MemoryStore, NewestQuery, News, ReadEvents, Scope, Store, StoreFault, StoredEvent,
+    Tree, TreeAppend,
 };
 use tokio::sync::broadcast;
 
@@ -146,6 +146,13 @@ impl Store for FaultyStore {
         holder: Box<str>,
     ) -> BoxFuture<'_, Result<Vec<(LeaseName, u64)>, StoreFault>> {
         self.later(move |store| store.take_over(holder))
+    }
+
+    fn last_events(
+        &self,
+        query: LastEvents,
+    ) -> BoxFuture<'_, Result<Vec<StoredEvent>, StoreFault>> {
+        self.later(move |store| store.last_events(query))
     }
 
     fn newest(&self, query: NewestQuery) -> BoxFuture<'_, Result<Vec<Document>, StoreFault>> {

@@ -208,6 +208,7 @@ fn limits(dice: &Dice, last: bool) -> Limits {
         pending_commands_max: pending,
         workers_max: 1 + dice.below(4) as usize,
         open_tasks_max: 1_000,
+        stored_bytes_max: u64::MAX,
         streams_max: 10,
         fork_messages_max: 100,
         settle_window: Duration::from_millis(250),

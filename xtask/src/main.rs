@@ -3,6 +3,7 @@
 #![expect(clippy::print_stdout, reason = "a program for a terminal")]
 
 mod instructions;
+mod node;
 mod packages;
 mod shell;
 mod soak;
@@ -20,6 +21,7 @@ usage: cargo xtask COMMAND
   check           the fast part of it: format, lint, tidy, licences
   packages        licences, bans and sources of dependencies
   tidy            crate edges, file headers, machine paths, test names in coverage tables
+  node            builds the Node package @reprise/replay and packs it as npm installs it
   soak [SEEDS]    more seeds of the simulator than the test command runs (default 20000)
   fuzz [SECONDS] [TARGET …]
                   damaged input for every decoder that others reach (default 300 seconds); what is found is kept in
@@ -37,6 +39,7 @@ fn main() -> ExitCode {
             "check" => test::check(),
             "tidy" => tidy::run(),
             "packages" => packages::run(),
+            "node" => node::run(rest),
             "soak" => soak::run(rest),
             "fuzz" => soak::fuzz(rest),
             "bench" if *rest == ["instructions"] => instructions::run(),

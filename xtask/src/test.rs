@@ -11,7 +11,7 @@ use std::process::Command;
 use anyhow::{Result, bail};
 
 use crate::shell::{cargo, root, step, target};
-use crate::{packages, tidy};
+use crate::{node, packages, tidy};
 
 /// Format, lint and tidy.
 pub(crate) fn check() -> Result<()> {
@@ -49,6 +49,7 @@ pub(crate) fn run(arguments: &[String]) -> Result<()> {
     for (variable, tools) in [
         ("REPRISE_TEST_PYTHON_BIN", python_tools()),
         ("REPRISE_TEST_NPM_BIN", npm_tools()),
+        ("REPRISE_TEST_NODE", node::libraries()),
     ] {
         match tools {
             Ok(bin) => tests.env(variable, bin),

@@ -21,14 +21,17 @@ const EDGES: &[(&str, &[&str])] = &[
     ("receipts", &["canon"]),
     ("sidecar", &["canon"]),
     ("contracts", &["canon", "domain"]),
+    ("node", &["contracts"]),
     ("wire", &["canon", "domain"]),
     ("runs", &["canon", "contracts", "domain", "receipts"]),
-    ("engine", &["canon", "domain", "receipts", "runs"]),
+    ("engine", &["canon", "domain", "field", "receipts", "runs"]),
     ("effects", &["canon", "domain", "engine", "files", "runs"]),
     ("store", &["canon", "domain", "engine", "files", "receipts"]),
     (
         "server",
-        &["canon", "domain", "engine", "receipts", "runs", "wire"],
+        &[
+            "canon", "domain", "engine", "field", "receipts", "runs", "wire",
+        ],
     ),
     ("conformance", &[]),
     (

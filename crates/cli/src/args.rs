@@ -6,7 +6,9 @@ use std::path::PathBuf;
 
 use clap::{Args, Parser, Subcommand};
 
-use crate::command::{about, approvals, artifact, diff, log, replay, session};
+use crate::command::{
+    about, approvals, artifact, diff, event, field, log, replay, session, workspace,
+};
 use crate::output::Colour;
 use crate::{contracts, persona, receipt, sidecar, vault};
 
@@ -49,20 +51,41 @@ pub(crate) enum Command {
     /// Run the server
     Serve(ServeArgs),
     /// Make, list and revoke API keys
-    #[command(subcommand)]
+    #[command(
+        subcommand,
+        after_help = "Examples:\n  reprise key create --actor ci\n  reprise key list"
+    )]
     Key(KeyCommand),
     /// Submit tasks, follow them, answer and cancel them
-    #[command(subcommand)]
+    #[command(
+        subcommand,
+        after_help = "Examples:\n  reprise task submit 'Summarise the incident' --watch\n  reprise task list --status failed --since 1h\n  reprise task show task_0123"
+    )]
     Task(TaskCommand),
     /// See what waits for a decision, and decide it
-    #[command(subcommand)]
+    #[command(
+        subcommand,
+        after_help = "Examples:\n  reprise approvals list\n  reprise approvals show task_0123\n  reprise approvals deny task_0123 --reason 'not on a Friday'"
+    )]
     Approvals(approvals::Command),
     /// List and show sessions
-    #[command(subcommand)]
+    #[command(subcommand, after_help = "Example:\n  reprise session list --since 1d")]
     Session(session::Command),
     /// List, read and store artifacts
-    #[command(subcommand)]
+    #[command(
+        subcommand,
+        after_help = "Examples:\n  reprise artifact list --task task_0123\n  reprise artifact get artifact_0123 report.md"
+    )]
     Artifact(artifact::Command),
+    /// Read the log, newest or oldest first
+    #[command(
+        subcommand,
+        after_help = "Example:\n  reprise event list --task task_0123 -n 10"
+    )]
+    Event(event::Command),
+    /// List and show workspaces
+    #[command(subcommand, after_help = "Example:\n  reprise workspace list")]
+    Workspace(workspace::Command),
     /// Run a finished task again from its record, exactly or with answers changed
     #[command(after_help = replay::EXAMPLES)]
     Replay(replay::ReplayArgs),
@@ -70,29 +93,57 @@ pub(crate) enum Command {
     #[command(after_help = diff::EXAMPLES)]
     Diff(diff::DiffArgs),
     /// Define agents from files, list and show them
-    #[command(subcommand)]
+    #[command(
+        subcommand,
+        after_help = "Examples:\n  reprise persona apply reviewer.yaml\n  reprise persona list"
+    )]
     Persona(persona::Command),
+    /// The memory that agents share: record, look, settle conflicts, replay the reasons
+    #[command(
+        subcommand,
+        after_help = "Examples:\n  reprise field register ann --role analyst\n  reprise field replay conflict conflict_0123 --agent sam"
+    )]
+    Field(field::Command),
     /// Keep secrets for tools and providers, list and forget them
-    #[command(subcommand)]
+    #[command(
+        subcommand,
+        after_help = "Examples:\n  reprise vault set openai\n  reprise vault list"
+    )]
     Vault(vault::Command),
     /// Check, test, draft and explain contracts for tool calls
-    #[command(subcommand)]
+    #[command(
+        subcommand,
+        after_help = "Examples:\n  reprise contracts check contracts/\n  reprise contracts backtest contracts/ reprise-data --since 1w"
+    )]
     Contracts(contracts::Command),
     /// Check, rebuild, export and prune the event log, and import tasks from other servers
-    #[command(subcommand)]
+    #[command(
+        subcommand,
+        after_help = "Examples:\n  reprise log verify\n  reprise log export evidence"
+    )]
     Log(LogCommand),
     /// Show, verify and prove receipts, on a server or from files alone
-    #[command(subcommand)]
+    #[command(
+        subcommand,
+        after_help = "Examples:\n  reprise receipt show task_0123\n  reprise receipt verify receipt.json --keys jwks.json"
+    )]
     Receipt(receipt::Command),
     /// Compare heads of a receipt log
-    #[command(subcommand)]
+    #[command(
+        subcommand,
+        after_help = "Example:\n  reprise tlog check old.txt new.txt --keys jwks.json"
+    )]
     Tlog(receipt::tlog::Command),
     /// Ask third parties to sign the heads of the receipt log
-    #[command(subcommand)]
+    #[command(subcommand, after_help = "Example:\n  reprise witness list")]
     Witness(crate::witness::Command),
     /// Write JSON from stdin in its canonical form to stdout
     Canonicalize(CanonicalizeArgs),
     /// Replay blocks: capture a run, verify its inputs, run it again
+    #[command(
+        after_help = "Examples:\n  reprise sidecar capture --kind agent-run --input prompt=prompt.md --report out/report.md -- python agent.py\n  \
+        reprise sidecar verify --outputs out/report.md"
+    )]
     Sidecar(sidecar::Args),
     /// Check a report's replay block (the same as `sidecar verify`)
     #[command(after_help = sidecar::VERIFY_EXAMPLES, hide = true)]

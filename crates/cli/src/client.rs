@@ -161,8 +161,31 @@ impl Client {
         query: &[(&str, &str)],
         wanted: usize,
     ) -> anyhow::Result<(Vec<Value>, bool)> {
+        self.list_after(path, query, wanted, None).await
+    }
+
+    /// The same from a cursor on.
+    pub(crate) async fn list_after(
+        &self,
+        path: &[&str],
+        query: &[(&str, &str)],
+        wanted: usize,
+        after: Option<&str>,
+    ) -> anyhow::Result<(Vec<Value>, bool)> {
+        self.list_where(path, query, wanted, after, |_| true).await
+    }
+
+    /// The same for items of a kind that the server does not tell apart.
+    pub(crate) async fn list_where(
+        &self,
+        path: &[&str],
+        query: &[(&str, &str)],
+        wanted: usize,
+        after: Option<&str>,
+        is_wanted: impl Fn(&Value) -> bool,
+    ) -> anyhow::Result<(Vec<Value>, bool)> {
         let mut items: Vec<Value> = Vec::new();
-        let mut cursor: Option<String> = None;
+        let mut cursor: Option<String> = after.map(str::to_owned);
         for _ in 0..PAGES_MAX {
             let left = wanted.saturating_sub(items.len());
             let limit = left.clamp(1, PAGE_MAX).to_string();
@@ -170,7 +193,7 @@ impl Client {
             query.push(("limit", &limit));
             query.extend(cursor.iter().map(|cursor| ("cursor", cursor.as_str())));
             let page = Page::read(&self.get(path, &query).await?)?;
-            items.extend(page.data);
+            items.extend(page.data.into_iter().filter(&is_wanted));
             let is_stuck = page.next == cursor;
             cursor = page.next;
             if cursor.is_none() || is_stuck || items.len() >= wanted {
@@ -346,6 +369,13 @@ impl Client {
                 };
                 problem.called(code).into()
             }
+            // The memory protocol's errors are bare.
+            _ if value.get("recoverable").is_some() => {
+                let (code, message) = (member("/code"), member("/message"));
+                let code = code.unwrap_or_default();
+                let message = message.unwrap_or_default();
+                memory_refusal(code, message).called(code).into()
+            }
             _ => Problem::new(
                 format!(
                     "`{}` answered {status}: {}",
@@ -413,6 +443,45 @@ fn persona_refusal(code: &str, message: &str, param: Option<&str>) -> Problem {
     }
 }
 
+/// Returns a refusal of a memory field with advice.
+fn memory_refusal(code: &str, message: &str) -> Problem {
+    let text = refusal_text(code, message, None);
+    let hint = match code {
+        "AGENT_NOT_REGISTERED" => "`reprise field register AGENT --role ROLE` comes first",
+        "AGENT_ID_TAKEN" => "choose another id; `reprise field status` shows those in use",
+        "MISSING_CONFIDENCE" => {
+            "say how sure the agent is with --score and --reasoning, or use --draft"
+        }
+        "CONFLICT_NOT_FOUND" => "`reprise field detect --agent AGENT` lists the conflicts",
+        "UNIT_NOT_FOUND" => {
+            "`reprise field attune --agent AGENT --role ROLE --own` shows units with their ids"
+        }
+        "MERGE_FAILED" => "try another --strategy",
+        "REPLAY_TOO_LARGE" => "ask for less with --depth detailed or --depth summary",
+        "FORBIDDEN" => {
+            "use a key with `field:write` or `field:admin` that registered the agent; `reprise key list` shows them"
+        }
+        "UNAUTHENTICATED" => "check `--key` or REPRISE_KEY; `reprise key create` makes a new key",
+        _ => "`--help` shows examples",
+    };
+    let problem = Problem::new(text, hint);
+    let is_answer = [
+        "AGENT_NOT_REGISTERED",
+        "AGENT_ID_TAKEN",
+        "CONFLICT_NOT_FOUND",
+        "UNIT_NOT_FOUND",
+        "INVALID_TRANSITION",
+        "MERGE_FAILED",
+        "REPLAY_TOO_LARGE",
+        "UNSUPPORTED_OPERATION",
+        "FORBIDDEN",
+    ];
+    match is_answer.contains(&code) {
+        true => problem.answers_no(),
+        false => problem,
+    }
+}
+
 /// Returns a refusal with advice, where the log of a task is gone.
 fn record_gone(code: &str, message: &str, reason: Option<&str>) -> Problem {
     let hint = match reason {
@@ -429,15 +498,13 @@ fn record_gone(code: &str, message: &str, reason: Option<&str>) -> Problem {
 fn where_to_look(message: &str) -> &'static str {
     match message.strip_prefix("no such ").unwrap_or_default() {
         "checkpoint" => "`reprise replay TASK --list` shows the checkpoints of a task",
-        "event" => "`reprise task watch TASK --json` shows the events of a task with their ids",
+        "event" => "`reprise event list --task TASK -q` shows the ids of a task's events",
         "artifact" => {
             "`reprise artifact list` shows the artifacts that this key may see; \
             a value of your own is given with --override KEY=FILE"
         }
         "permission_request" => "`reprise approvals list` shows what waits",
-        "workspace" => {
-            "`curl …/v1/workspaces` lists the workspaces that this key may see; there is `workspace_local`"
-        }
+        "workspace" => "`reprise workspace list` shows the workspaces that this key may see",
         "path" => "give --url without `/v1` at its end",
         "receipt" => "`reprise receipt show TASK` finds the receipt of a task",
         "session" => "`reprise session list` shows the sessions that this key may see",

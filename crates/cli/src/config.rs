@@ -17,7 +17,7 @@ use effects::{McpServerConfig, PriceTable, ProviderConfig, ToolConfig};
 use crate::exit::{OrHint, Problem};
 
 pub(crate) use print::print;
-use value::{Bounded, Count, HeartbeatMs, Rate, RetentionS, Size, TimeoutMs, WindowMs};
+use value::{Bounded, Count, HeartbeatMs, Mebibytes, Rate, RetentionS, Size, TimeoutMs, WindowMs};
 
 /// All settings, each with its default.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
@@ -203,6 +203,7 @@ pub(crate) struct Limits {
     pub(crate) pending_commands_max: Count,
     pub(crate) workers_max: Count,
     pub(crate) open_tasks_max: Count,
+    pub(crate) stored_mib_max: Mebibytes,
     pub(crate) streams_max: Count,
     pub(crate) fork_messages_max: Count,
     pub(crate) settle_window_ms: WindowMs,
@@ -233,6 +234,7 @@ impl Default for Limits {
             pending_commands_max: Bounded(4_096),
             workers_max: Bounded(64),
             open_tasks_max: Bounded(10_000),
+            stored_mib_max: Bounded(0),
             streams_max: Bounded(1_024),
             fork_messages_max: Bounded(10_000),
             settle_window_ms: Bounded(250),

@@ -179,8 +179,17 @@ async fn warnings(client: &Client, persona: &Value) -> Vec<String> {
     warnings
 }
 
-/// Returns what people call the personas of some tasks, by id, as far as this key may see it.
-pub(crate) async fn names(client: &Client, tasks: &[Task]) -> BTreeMap<String, String> {
+/// What is known of a persona that a task runs under.
+#[derive(Debug)]
+pub(crate) struct Known {
+    /// What people call it.
+    pub(crate) name: String,
+    /// The workflow of its tasks.
+    pub(crate) workflow: String,
+}
+
+/// Returns the personas of some tasks by id, as far as this key may see them.
+pub(crate) async fn names(client: &Client, tasks: &[Task]) -> BTreeMap<String, Known> {
     let mut names = BTreeMap::new();
     for task in tasks {
         let Some(id) = task.raw.get("persona_id").and_then(Value::as_str) else {
@@ -189,11 +198,17 @@ pub(crate) async fn names(client: &Client, tasks: &[Task]) -> BTreeMap<String, S
         if names.contains_key(id) {
             continue;
         }
-        let name = match client.get(&["v1", "personas", id], &[]).await {
-            Ok(persona) => format!("{}@{}", text(&persona, "name"), text(&persona, "version")),
-            Err(_) => id.to_owned(),
+        let known = match client.get(&["v1", "personas", id], &[]).await {
+            Ok(persona) => Known {
+                name: format!("{}@{}", text(&persona, "name"), text(&persona, "version")),
+                workflow: text(&persona, "entry_workflow").to_owned(),
+            },
+            Err(_) => Known {
+                name: id.to_owned(),
+                workflow: "(the persona's)".to_owned(),
+            },
         };
-        names.insert(id.to_owned(), name);
+        names.insert(id.to_owned(), known);
     }
     names
 }

@@ -13,6 +13,7 @@ pub(crate) mod tlog;
 mod trust;
 mod witnessed;
 
+use std::collections::BTreeMap;
 use std::path::PathBuf;
 
 use clap::Subcommand;
@@ -238,7 +239,7 @@ fn show(args: &ShowArgs) -> anyhow::Result<Exit> {
         let handed = read_receipt(args.receipt.as_ref())?;
         let bare = handed.bytes;
         (
-            value_of(&bare)?,
+            value_of(&args.receipt, &bare)?,
             bare,
             "not verified yet; run `receipt verify`".to_owned(),
         )
@@ -258,9 +259,9 @@ fn show(args: &ShowArgs) -> anyhow::Result<Exit> {
     Ok(Exit::Ok)
 }
 
-fn value_of(bytes: &[u8]) -> anyhow::Result<Value> {
+fn value_of(file: &str, bytes: &[u8]) -> anyhow::Result<Value> {
     canon::read(bytes, canon::Integers::Safe).or_hint(
-        "the receipt",
+        format_args!("`{file}` is not a receipt"),
         "name a file that holds one receipt as JSON or CBOR",
     )
 }
@@ -314,9 +315,11 @@ fn describe(out: &mut Output, receipt: &Value, verdict: &str) -> anyhow::Result<
             ),
         ),
         ("cost", cost(receipt)),
+        ("tokens", tokens(receipt)),
+        ("tools", tools(receipt)),
+        ("approvals", approvals(receipt)),
         ("materials", count("/replay_input/materials").to_string()),
         ("artifacts", count("/final_artifacts").to_string()),
-        ("approvals", count("/approvals").to_string()),
         ("deltas", count("/deltas").to_string()),
         ("redactions", count("/redactions").to_string()),
         ("hash", text("/chain/receipt_hash")),
@@ -331,6 +334,67 @@ fn describe(out: &mut Output, receipt: &Value, verdict: &str) -> anyhow::Result<
     }
     table.print(out, "")?;
     deltas(out, receipt)
+}
+
+/// Returns how many tokens were read and written, as far as the receipt says it.
+fn tokens(receipt: &Value) -> String {
+    let consumed = |name: &str| {
+        let place = format!("/autonomy_budget/consumed/{name}");
+        receipt.pointer(&place).and_then(Value::as_u64)
+    };
+    match (consumed("input_tokens"), consumed("output_tokens")) {
+        (Some(read), Some(written)) => format!("{read} read, {written} written"),
+        _ => "not stated".to_owned(),
+    }
+}
+
+/// Returns which tools were used, how often, and how often one failed.
+fn tools(receipt: &Value) -> String {
+    let calls = receipt.pointer("/side_effects/tool_calls");
+    let calls = calls.and_then(Value::as_array);
+    let mut used: BTreeMap<&str, (usize, usize)> = BTreeMap::new();
+    for call in calls.into_iter().flatten() {
+        let text = |name: &str| call.get(name).and_then(Value::as_str);
+        let (count, failed) = used.entry(text("tool").unwrap_or("unknown")).or_default();
+        *count += 1;
+        *failed += usize::from(text("status") != Some("succeeded"));
+    }
+    let told = used.into_iter().map(|(tool, (count, failed))| {
+        let times = match count {
+            1 => String::new(),
+            count => format!(" ×{count}"),
+        };
+        match failed {
+            0 => format!("{tool}{times}"),
+            failed => format!("{tool}{times} ({failed} not succeeded)"),
+        }
+    });
+    none_or(told.collect())
+}
+
+/// Returns who decided what.
+fn approvals(receipt: &Value) -> String {
+    let approvals = receipt.get("approvals").and_then(Value::as_array);
+    let told = approvals.into_iter().flatten().map(|approval| {
+        let text = |name: &str| {
+            let found = approval.get(name).and_then(Value::as_str);
+            found.unwrap_or("unknown")
+        };
+        format!(
+            "{} {} by {}",
+            text("action"),
+            text("decision"),
+            text("actor")
+        )
+    });
+    none_or(told.collect())
+}
+
+fn none_or(words: Vec<String>) -> String {
+    match words.is_empty() {
+        true => "none".to_owned(),
+        false => words.join(", "),
+    }
 }
 
 /// Returns what it cost. What nobody knows is no nothing.

@@ -18,9 +18,12 @@ mod signature;
 mod verify;
 mod write;
 
+use std::io;
 use std::process::ExitCode;
 
 use clap::Subcommand;
+
+use crate::exit::Problem;
 
 pub(crate) use verify::{EXAMPLES as VERIFY_EXAMPLES, VerifyArgs};
 
@@ -63,11 +66,40 @@ impl From<VerifyArgs> for Args {
 /// # Errors
 /// Usage and faults; the caller prints them and exits with 2.
 pub(crate) fn run(args: Args) -> anyhow::Result<ExitCode> {
-    match args.command {
-        Command::Capture(args) => capture::run(*args),
-        Command::Verify(args) => verify::run(&args),
-        Command::Rerun(args) => rerun::run(&args),
-        Command::Backfill(args) => backfill::run(&args),
-        Command::Keygen(args) => signature::keygen(&args),
+    let (name, done) = match args.command {
+        Command::Capture(args) => ("capture", capture::run(*args)),
+        Command::Verify(args) => ("verify", verify::run(&args)),
+        Command::Rerun(args) => ("rerun", rerun::run(&args)),
+        Command::Backfill(args) => ("backfill", backfill::run(&args)),
+        Command::Keygen(args) => ("keygen", signature::keygen(&args)),
+    };
+    done.map_err(|error| advised(error, name))
+}
+
+/// Adds what to do about an error that does not say so itself.
+fn advised(error: anyhow::Error, command: &str) -> anyhow::Error {
+    let cause = error
+        .chain()
+        .find_map(|cause| cause.downcast_ref::<io::Error>())
+        .map(io::Error::kind);
+    if error.is::<Problem>() || cause == Some(io::ErrorKind::BrokenPipe) {
+        return error;
     }
+    let hint = match cause {
+        Some(io::ErrorKind::NotFound) => {
+            "check the path, and for a program its name and PATH".to_owned()
+        }
+        Some(
+            io::ErrorKind::PermissionDenied
+            | io::ErrorKind::ReadOnlyFilesystem
+            | io::ErrorKind::StorageFull,
+        ) => "name a place that this user can read and write, with room on its disk".to_owned(),
+        Some(io::ErrorKind::AlreadyExists) => {
+            "nothing is overwritten: name a file that is not there yet".to_owned()
+        }
+        _ => {
+            format!("`reprise sidecar {command} --help` says what each option means, with examples")
+        }
+    };
+    Problem::new(format!("{error:#}"), hint).into()
 }

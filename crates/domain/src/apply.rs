@@ -9,9 +9,9 @@ use crate::decide::task::withdrawn_digest;
 use crate::kind::Payload;
 use crate::{
     Answer, Artifact, ArtifactKind, Ask, Batch, Branch, Chain, Document, Dropped, Event, EventName,
-    Imported, Key, Kind, Ledger, Links, Message, Outcome, Permission, Persona, Position, Receipt,
-    ReplayOf, Session, SessionId, State, Status, Task, TaskId, TaskPersona, TrustChain, Vault,
-    Visibility, Workspace, WorkspaceId, blob_reference, payload,
+    Field, Imported, Key, Kind, Ledger, Links, Message, Outcome, Permission, Persona, Position,
+    Receipt, ReplayOf, Session, SessionId, State, Status, Task, TaskId, TaskPersona, TrustChain,
+    Vault, Visibility, Workspace, WorkspaceId, blob_reference, payload,
 };
 
 /// An event that cannot follow what is stored.
@@ -488,6 +488,19 @@ impl Fold<'_> {
             }
             // It stands for an event that nobody can read any more, and whatever that did.
             Payload::EventLost(_) => Err(self.misplaced()),
+            // The first entry says which field it is; what entries say is folded by whoever serves the field.
+            Payload::FieldEntry(said) => match (state, said.field) {
+                (None, Some(name)) => Ok(State::Field(Field {
+                    workspace_id: self.workspace()?,
+                    name,
+                    epoch: said.epoch,
+                })),
+                (Some(State::Field(field)), None) => Ok(State::Field(Field {
+                    epoch: field.epoch.max(said.epoch),
+                    ..field
+                })),
+                _ => Err(self.misplaced()),
+            },
         }
     }
 

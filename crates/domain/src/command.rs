@@ -9,7 +9,7 @@ use canon::{Digest, Map, Value};
 use serde::{Deserialize, Serialize};
 
 use crate::{
-    ArtifactId, ArtifactKind, Ask, BatchId, Blob, BranchId, Kind, MessageId, NewArtifact,
+    ArtifactId, ArtifactKind, Ask, BatchId, Blob, BranchId, FieldId, Kind, MessageId, NewArtifact,
     NewBranch, NewVault, NewWorkspace, OutcomeId, PermissionId, PersonaId, PersonaSnapshot,
     PersonaSpec, Position, ReceiptId, ReplayMark, Role, SessionId, Status, TaskId, Timestamp,
     VaultId, WorkspaceId,
@@ -86,6 +86,37 @@ pub enum Order {
     OpenGoverned(Box<OpenGoverned>),
     /// Records an input of a governed session and what it brought about.
     GovernTask(Box<GovernTask>),
+    /// Appends to the log of a memory field.
+    WriteField(Box<WriteField>),
+}
+
+/// See [`Order::WriteField`]. Its id follows from Workspace and name.
+#[derive(Debug, Clone, PartialEq)]
+pub struct WriteField {
+    /// The Workspace of the field.
+    pub workspace_id: WorkspaceId,
+    /// The name of the field there.
+    pub name: String,
+    /// The version of its document that the entries were decided on; 0 when there was none.
+    pub version: u64,
+    /// What happened, in order.
+    pub entries: Vec<FieldEntry>,
+}
+
+/// One entry of a field's log.
+#[derive(Debug, Clone, PartialEq)]
+pub struct FieldEntry {
+    /// What it says, its `epoch` among the members.
+    pub members: Map<String, Value>,
+    /// Texts, vectors and answers that it names.
+    pub blobs: Vec<Blob>,
+}
+
+impl WriteField {
+    /// Returns the id that follows from Workspace and name.
+    pub fn id(&self) -> FieldId {
+        FieldId::of(&self.workspace_id, &self.name)
+    }
 }
 
 /// See [`Order::CreatePersona`]. Its id follows from its name and version.

@@ -5,6 +5,7 @@
 
 mod advance;
 mod content;
+mod field;
 mod govern;
 mod import;
 mod key;
@@ -102,6 +103,7 @@ pub fn decide(documents: &dyn Documents, command: &Command) -> Result<Decision, 
         Order::UpdatePersona(order) => persona::update(&mut decider, order),
         Order::OpenGoverned(order) => govern::open(&mut decider, order),
         Order::GovernTask(order) => govern::govern(&mut decider, order),
+        Order::WriteField(order) => field::write(&mut decider, order),
     }?;
     let Decider {
         mut drafts,

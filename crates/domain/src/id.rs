@@ -122,6 +122,8 @@ id! {
     TrustChainId = "trust", "trust_chain";
     /// Names a Persona.
     PersonaId = "persona", "persona";
+    /// Names a memory field.
+    FieldId = "field", "field";
 }
 
 impl PersonaId {
@@ -129,6 +131,15 @@ impl PersonaId {
     pub fn of(name: &str, version: &str) -> Self {
         let digest = canon::sha256(&canon::jcs(&serde_json::json!([name, version])));
         // 128 bits are enough that nobody finds two definitions with one id.
+        let body: String = digest.hex().chars().take(32).collect();
+        Self::from_body(&body)
+    }
+}
+
+impl FieldId {
+    /// The memory field that has a name in a Workspace: who knows both finds it without a search.
+    pub fn of(workspace: &WorkspaceId, name: &str) -> Self {
+        let digest = canon::sha256(&canon::jcs(&serde_json::json!([workspace, name])));
         let body: String = digest.hex().chars().take(32).collect();
         Self::from_body(&body)
     }

@@ -287,6 +287,8 @@ pub enum FurtherLink {
     None,
     /// The Task that a replay repeats.
     ReplaySource,
+    /// The resource that it happened to, so that all that happened to it is a list.
+    Itself,
 }
 
 impl FurtherLink {
@@ -295,9 +297,10 @@ impl FurtherLink {
         let payload = (!event.is_substituted()).then_some(&event.payload);
         let id = payload.and_then(|payload| match self {
             FurtherLink::None => None,
-            FurtherLink::ReplaySource => payload.get("replay")?.get("source_task_id"),
+            FurtherLink::ReplaySource => payload.get("replay")?.get("source_task_id")?.as_str(),
+            FurtherLink::Itself => Some(&*event.resource.id),
         });
-        id.and_then(Value::as_str).into_iter()
+        id.into_iter()
     }
 }
 
@@ -369,6 +372,7 @@ kinds! {
     KeyGranted                 "vendor.key_granted"           KeyGranted         Passive          Payload     Digest      Unneeded  Header     None     None;
     KeyRevoked                 "vendor.key_revoked"           KeyRevoked         Passive          Payload     Digest      Unneeded  Header     None     None;
     EventLost                  "vendor.event_lost"            Open               Passive          Ignored     Digest      Unneeded  Header     None     None;
+    FieldEntry                 "vendor.field_entry"           FieldEntry         Passive          Payload     Digest      Unneeded  Whole      None     Itself;
 }
 
 impl fmt::Display for Kind {

@@ -253,6 +253,7 @@ payloads! {
     }
     KeyGranted { scopes: Vec<String>, }
     KeyRevoked { revoked_at: Timestamp, }
+    FieldEntry { ?field: String, epoch: u64, }
     TrustRecorded {
         request_id: Detail,
         agent: Detail,

@@ -46,11 +46,13 @@ pub enum ResourceKind {
     Persona,
     /// API keys.
     Key,
+    /// Memory fields.
+    Field,
 }
 
 impl ResourceKind {
     /// Every kind. The index of a kind in this list is its number in stored data: only append.
-    pub const ALL: [ResourceKind; 15] = [
+    pub const ALL: [ResourceKind; 16] = [
         ResourceKind::Workspace,
         ResourceKind::Session,
         ResourceKind::Task,
@@ -66,6 +68,7 @@ impl ResourceKind {
         ResourceKind::TrustChain,
         ResourceKind::Persona,
         ResourceKind::Key,
+        ResourceKind::Field,
     ];
 
     /// Returns the value of `object`.
@@ -86,6 +89,7 @@ impl ResourceKind {
             ResourceKind::TrustChain => crate::TrustChainId::OBJECT,
             ResourceKind::Persona => PersonaId::OBJECT,
             ResourceKind::Key => Key::OBJECT,
+            ResourceKind::Field => crate::FieldId::OBJECT,
         }
     }
 
@@ -136,6 +140,8 @@ pub enum State {
     /// An API key.
     #[serde(rename = "api_key")]
     Key(Key),
+    /// A memory field.
+    Field(Field),
 }
 
 impl State {
@@ -157,6 +163,7 @@ impl State {
             State::TrustChain(_) => ResourceKind::TrustChain,
             State::Persona(_) => ResourceKind::Persona,
             State::Key(_) => ResourceKind::Key,
+            State::Field(_) => ResourceKind::Field,
         }
     }
 
@@ -178,9 +185,21 @@ impl State {
             | State::Batch(_)
             | State::TrustChain(_)
             | State::Persona(_)
-            | State::Key(_) => false,
+            | State::Key(_)
+            | State::Field(_) => false,
         }
     }
+}
+
+/// A memory that agents share. What is in it is folded from its events by whoever serves it; this says where it is.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Field {
+    /// The Workspace that it belongs to.
+    pub workspace_id: WorkspaceId,
+    /// Its name there.
+    pub name: String,
+    /// Its logical clock.
+    pub epoch: u64,
 }
 
 /// An API key as events tell of it. What authenticates is a table of the store; it must agree with this.

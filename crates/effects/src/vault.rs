@@ -55,7 +55,7 @@ pub(crate) type Found = (SecretString, SecretHandle);
 #[derive(Debug, thiserror::Error)]
 pub enum VaultError {
     /// No secret of that name.
-    #[error("the vault has no secret `{0}`")]
+    #[error("the vault has no secret `{0}`; `reprise vault set {0}` stores one")]
     Unknown(String),
     /// A name outside `[A-Za-z0-9_.-]{1,64}`.
     #[error("`{0}` is not a valid secret name: use 1 to 64 of the characters A-Z a-z 0-9 _ . -")]

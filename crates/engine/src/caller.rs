@@ -10,7 +10,7 @@ use crate::port::ApiKey;
 pub const APPROVE: &str = "approvals:write";
 
 /// What an API key can be allowed to do. `*` stands for all but [`APPROVE`], `*:read` for everything that ends in `:read`.
-pub const SCOPES: [&str; 21] = [
+pub const SCOPES: [&str; 24] = [
     "workspaces:read",
     "workspaces:write",
     "sessions:read",
@@ -32,6 +32,9 @@ pub const SCOPES: [&str; 21] = [
     "receipts:read",
     "receipts:write",
     "internal:read",
+    "field:read",
+    "field:write",
+    "field:admin",
 ];
 
 /// An authenticated caller.

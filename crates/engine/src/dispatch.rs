@@ -257,6 +257,9 @@ impl Engine {
         {
             return Ok(done);
         }
+        if let Some(bytes) = crate::quota::added(&request) {
+            self.may_store(workspace.as_ref(), bytes).await?;
+        }
         let key = idempotency.map(|given| given.key);
         if let Some((document, operation)) = self.as_governed(caller, &request).await? {
             let taken = self.take_input(caller, &document, operation, claim, key);

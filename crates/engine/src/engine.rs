@@ -12,6 +12,7 @@ use domain::{
 use tokio::sync::{mpsc, oneshot};
 
 use crate::cache::Cache;
+use crate::field::Fields;
 use crate::govern::Sessions;
 use crate::limits::Limits;
 use crate::metrics::Metrics;
@@ -75,6 +76,8 @@ pub(crate) struct Shared {
     pub(crate) waiters: Waiters,
     /// What the receipts of open Tasks will say.
     pub(crate) folds: Folds,
+    /// The memory fields in use.
+    pub(crate) fields: Fields,
     /// Who takes leases: this process.
     pub(crate) holder: Box<str>,
     /// Held while leaves are assigned or a head is sealed: both are done by one at a time.
@@ -232,6 +235,7 @@ impl Engine {
             cache,
             waiters: Waiters::default(),
             folds: Folds::default(),
+            fields: Fields::default(),
             tree: tokio::sync::Mutex::new(()),
             witnesses: std::sync::RwLock::default(),
             streams: Mutex::new(streams),

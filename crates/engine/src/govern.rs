@@ -173,6 +173,7 @@ impl Engine {
         for scope in request.scopes() {
             caller.require(scope)?;
         }
+        let added = crate::quota::added(&request);
         let domain::Request::Govern(request) = request else {
             return Err(no_session());
         };
@@ -198,6 +199,9 @@ impl Engine {
                         .recorded_answer(document.key, done.answer, name)
                         .await?;
                     return Ok((answer?, false));
+                }
+                if let Some(bytes) = added {
+                    self.may_store(workspace.as_ref(), bytes).await?;
                 }
                 let key = idempotency.map(|given| given.key);
                 let governed = self

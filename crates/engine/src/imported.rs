@@ -1,14 +1,39 @@
 //! Tasks that were taken over from another log: what is read of them is read from their bundle.
 
 use canon::{Digest, Value, sha256};
-use domain::{Document, Event, Imported, Kind, Position, State, TaskId, blob_reference};
+use domain::{Document, Event, Imported, Kind, Links, Position, State, TaskId, blob_reference};
 
+use crate::caller::Caller;
 use crate::engine::Engine;
 use crate::port::{Scope, StoredEvent};
 use crate::read::{EventPage, EventRange};
 use crate::record::unreadable;
 use crate::refused::Refused;
 use runs::replay::{Bundle, Failure};
+
+/// A Task that was taken over, with its own log.
+struct TakenOver {
+    key: Position,
+    links: Links,
+    bundle: Bundle,
+}
+
+impl TakenOver {
+    /// Returns the place of an event in its own log.
+    fn place(&self, id: &str) -> Option<usize> {
+        self.bundle.events().position(|(_, event)| *event.id == *id)
+    }
+
+    /// Returns an event of its own log. It has a place in that log alone; here it stands where its Task does.
+    fn event(&self, bytes: &[u8]) -> StoredEvent {
+        StoredEvent {
+            position: self.key,
+            links: self.links.clone(),
+            resource: self.key,
+            bytes: bytes.into(),
+        }
+    }
+}
 
 impl Engine {
     /// Reads the bundle of a Task that was taken over; what is wrong with it otherwise.
@@ -43,7 +68,75 @@ impl Engine {
         scopes: &[Scope],
         range: &EventRange,
     ) -> Result<Option<EventPage>, Refused> {
-        let ([scope @ Scope::Task(key)], Some(id)) = (scopes, &range.task_id) else {
+        let Some(taken) = self.taken_over(scopes, range).await? else {
+            return Ok(None);
+        };
+        let begin = match &range.after_event_id {
+            None => 0,
+            Some(after) => match taken.place(after) {
+                Some(place) => place + 1,
+                // One of this log, or none at all.
+                None => return Ok(None),
+            },
+        };
+        let more = range.limit + 1;
+        let theirs = taken.bundle.events().skip(begin).take(more);
+        let mut events: Vec<StoredEvent> = theirs.map(|(bytes, _)| taken.event(bytes)).collect();
+        let room = more - events.len();
+        if room > 0 {
+            let scope = Scope::Task(taken.key);
+            let own = self.read_scopes(&[scope], Position::START, room).await?;
+            events.extend(own);
+        }
+        let has_more = events.len() > range.limit;
+        events.truncate(range.limit);
+        Ok(Some(EventPage { events, has_more }))
+    }
+
+    /// The same backwards: what this log tells of its arrival comes first.
+    pub(crate) async fn newest_events_of_imported(
+        &self,
+        caller: &Caller,
+        scopes: &[Scope],
+        range: &EventRange,
+    ) -> Result<Option<EventPage>, Refused> {
+        let Some(taken) = self.taken_over(scopes, range).await? else {
+            return Ok(None);
+        };
+        let cursor = range.after_event_id.as_deref();
+        let more = range.limit + 1;
+        let place = cursor.and_then(|cursor| taken.place(cursor));
+        let mut events = match (cursor, place) {
+            (_, Some(_)) => Vec::new(),
+            (cursor, None) => {
+                let before = match cursor {
+                    None => None,
+                    Some(id) => {
+                        let event = self.visible_event(caller, id, Some("after_event_id"));
+                        Some(event.await?.position)
+                    }
+                };
+                let scope = Scope::Task(taken.key);
+                self.read_scopes_back(&[scope], before, more).await?
+            }
+        };
+        let theirs: Vec<&[u8]> = taken.bundle.events().map(|(bytes, _)| bytes).collect();
+        let older = theirs.get(..place.unwrap_or(theirs.len()));
+        let older = older.into_iter().flatten().rev();
+        let room = more - events.len();
+        events.extend(older.take(room).map(|bytes| taken.event(bytes)));
+        let has_more = events.len() > range.limit;
+        events.truncate(range.limit);
+        Ok(Some(EventPage { events, has_more }))
+    }
+
+    /// Finds the Task of a range, and its bundle, when it was taken over.
+    async fn taken_over(
+        &self,
+        scopes: &[Scope],
+        range: &EventRange,
+    ) -> Result<Option<TakenOver>, Refused> {
+        let ([Scope::Task(key)], Some(id)) = (scopes, &range.task_id) else {
             return Ok(None);
         };
         let document = self.document(id).await?;
@@ -58,38 +151,12 @@ impl Engine {
         let (Some(imported), Ok(id)) = (&task.imported, TaskId::parse(id)) else {
             return Ok(None);
         };
-        let Ok(bundle) = self.imported_bundle(&id, task.submitted, imported).await? else {
-            return Ok(None);
-        };
-        let begin = match &range.after_event_id {
-            None => 0,
-            Some(after) => match bundle.events().position(|(_, event)| *event.id == **after) {
-                Some(place) => place + 1,
-                // One of this log, or none at all.
-                None => return Ok(None),
-            },
-        };
-        let more = range.limit + 1;
-        let mut events: Vec<StoredEvent> = bundle
-            .events()
-            .skip(begin)
-            .take(more)
-            .map(|(bytes, _)| StoredEvent {
-                // They have a place in another log alone; here they stand where their Task does.
-                position: *key,
-                links: links.clone(),
-                resource: *key,
-                bytes: bytes.into(),
-            })
-            .collect();
-        let room = more - events.len();
-        if room > 0 {
-            let own = self.read_scopes(&[*scope], Position::START, room).await?;
-            events.extend(own);
-        }
-        let has_more = events.len() > range.limit;
-        events.truncate(range.limit);
-        Ok(Some(EventPage { events, has_more }))
+        let bundle = self.imported_bundle(&id, task.submitted, imported).await?;
+        Ok(bundle.ok().map(|bundle| TakenOver {
+            key: *key,
+            links,
+            bundle,
+        }))
     }
 
     /// Returns the bundle that a Task's receipt is about: its own when it was taken over, or its source's. None also when

@@ -1,6 +1,6 @@
 //! API keys: each change is an event, in the same commit as the table that authenticates.
 
-use domain::{Document, KeyChange, Scratch, Timestamp, change_key, seal};
+use domain::{Document, KeyChange, Refusal, Scratch, State, Timestamp, change_key, seal};
 
 use crate::engine::Engine;
 use crate::port::{ApiKey, Commit, CommitError, Expected, SealedTurn, Store, StoredEvent};
@@ -48,6 +48,13 @@ async fn try_change(
         (None, Some(stored)) => Some(stored.recorded()),
         _ => None,
     };
+    let revokes = key.revoked_at.is_some();
+    if before.is_some() && !revokes && store.keys_are_recorded().await? {
+        let id = &key.id;
+        return Err(unrecorded(format!(
+            "no event made key `{id}`: it can be revoked, and nothing else"
+        )));
+    }
     // What others changed meanwhile stays: rights only grow, and nothing brings a revoked key back.
     let key = &match &stored {
         Some(stored) => after(stored, key),
@@ -101,6 +108,42 @@ async fn try_change(
         }),
     };
     Ok(store.commit(commit).await.map(drop))
+}
+
+/// Records the keys that were made before keys had events, once: afterwards every key is what events say of it, and one that
+/// they do not know was made by somebody who wrote into the database.
+///
+/// # Errors
+/// The store failed; or a key is not what events say of it, with its id.
+pub async fn settle_api_keys(store: &dyn Store, now: Timestamp) -> Result<(), Refused> {
+    let keys = store.api_keys().await?;
+    let ids: Vec<Box<str>> = keys.iter().map(|key| key.id.as_str().into()).collect();
+    let known = store.documents(ids).await?;
+    let are_recorded = store.keys_are_recorded().await?;
+    for (key, known) in keys.into_iter().zip(known) {
+        let id = key.id.clone();
+        match known.map(|known| known.state) {
+            Some(State::Key(known)) if known == key.recorded() => {}
+            None if !are_recorded => change_api_key(store, key, "system", now).await?,
+            _ => {
+                return Err(unrecorded(format!(
+                    "API key `{id}` is not what events say of it"
+                )));
+            }
+        }
+    }
+    match are_recorded {
+        true => Ok(()),
+        false => Ok(store.note_keys_recorded().await?),
+    }
+}
+
+fn unrecorded(message: String) -> Refused {
+    Refused::Domain(Refusal::Conflict {
+        reason: "key_unrecorded",
+        message,
+        status: None,
+    })
 }
 
 /// Returns a stored key after a change that was made to an earlier state of it.

@@ -14,6 +14,8 @@ pub struct Limits {
     pub workers_max: usize,
     /// Tasks accepted and not ended, those included that wait for somebody. Shared out by caller, as workers are.
     pub open_tasks_max: usize,
+    /// Bytes that all Workspaces may store, shared out by Workspace, as workers are by caller; `u64::MAX` for any number.
+    pub stored_bytes_max: u64,
     /// Event streams open at the same time. Shared out by key, as workers are by caller.
     pub streams_max: usize,
     /// Messages a fork may copy, and initial Messages of a Session.

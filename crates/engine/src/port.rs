@@ -16,7 +16,7 @@ pub use memory::MemoryStore;
 pub use news::{News, Publisher};
 pub use store::{
     ApiKey, Claim, ClaimScope, Commit, CommitError, Committed, Expected, Fence, Incoming,
-    LeaseName, ListQuery, NewestQuery, ReadEvents, Scope, Seal, SealedTurn, Store, StoreFault,
-    StoredEvent, Tree, TreeAppend,
+    LastEvents, LeaseName, ListQuery, NewestQuery, ReadEvents, Scope, Seal, SealedTurn, Store,
+    StoreFault, Stored, StoredEvent, Tree, TreeAppend,
 };
 pub use world::{BoxFuture, Clock, Deltas, Ids, KeepSecretError, Performer, SecretKeeper, Spawn};

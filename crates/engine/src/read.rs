@@ -11,7 +11,7 @@ use domain::{
 
 use crate::caller::Caller;
 use crate::engine::Engine;
-use crate::port::{ListQuery, NewestQuery, ReadEvents, Scope, StoredEvent};
+use crate::port::{LastEvents, ListQuery, NewestQuery, ReadEvents, Scope, StoredEvent};
 use crate::refused::Refused;
 use crate::transfer::Download;
 use crate::turn::Written;
@@ -109,6 +109,7 @@ pub(crate) fn read_scope(kind: ResourceKind) -> &'static str {
         ResourceKind::Persona => "personas:read",
         // No operation shows one; its events are read like others.
         ResourceKind::Key => "internal:read",
+        ResourceKind::Field => "field:read",
     }
 }
 
@@ -126,6 +127,7 @@ pub(crate) fn workspace_of(document: &Document) -> Option<WorkspaceId> {
         State::Permission(request) => Some(request.workspace_id.clone()),
         State::Vault(vault) => vault.workspace_id.clone(),
         State::Receipt(receipt) => Some(receipt.workspace_id.clone()),
+        State::Field(field) => Some(field.workspace_id.clone()),
         State::Chain(_)
         | State::Batch(_)
         | State::TrustChain(_)
@@ -659,6 +661,70 @@ impl Engine {
         let has_more = events.len() > range.limit;
         events.truncate(range.limit);
         Ok(EventPage { events, has_more })
+    }
+
+    /// Reads a range of events backwards, the newest first; a cursor names the event that the page before it ended with.
+    ///
+    /// # Errors
+    /// The cursor or a filter does not exist; the caller lacks the scope; the store failed.
+    pub async fn newest_events(
+        &self,
+        caller: &Caller,
+        range: EventRange,
+    ) -> Result<EventPage, Refused> {
+        caller.require("events:read")?;
+        let scopes = self
+            .scopes(
+                caller,
+                range.workspace_id.as_deref(),
+                range.session_id.as_deref(),
+                range.task_id.as_deref(),
+            )
+            .await?;
+        if let Some(page) = self
+            .newest_events_of_imported(caller, &scopes, &range)
+            .await?
+        {
+            return Ok(page);
+        }
+        let before = match &range.after_event_id {
+            Some(id) => {
+                let event = self.visible_event(caller, id, Some("after_event_id"));
+                Some(event.await?.position)
+            }
+            None => None,
+        };
+        let mut events = self
+            .read_scopes_back(&scopes, before, range.limit + 1)
+            .await?;
+        let has_more = events.len() > range.limit;
+        events.truncate(range.limit);
+        Ok(EventPage { events, has_more })
+    }
+
+    /// Reads the newest events of several scopes in one order. All are read below one bound, so that no page misses an
+    /// event that was committed between two of the reads.
+    pub(crate) async fn read_scopes_back(
+        &self,
+        scopes: &[Scope],
+        before: Option<Position>,
+        limit: usize,
+    ) -> Result<Vec<StoredEvent>, Refused> {
+        let before = before.unwrap_or_else(|| self.shared.store.head().plus(1));
+        let mut events = Vec::new();
+        for scope in scopes {
+            let query = LastEvents {
+                scope: *scope,
+                before: Some(before),
+                limit,
+            };
+            events.extend(self.shared.store.last_events(query).await?);
+        }
+        if scopes.len() > 1 {
+            events.sort_by_key(|event| std::cmp::Reverse(event.position));
+            events.truncate(limit);
+        }
+        Ok(events)
     }
 
     /// Reads events of several scopes in one order. Scopes are read one after the other, and the log goes on in between:

@@ -67,20 +67,14 @@ impl<K: Ord + Clone> Shares<K> {
     /// # Errors
     /// It may not.
     pub fn may_take(&self, key: &K, amount: usize) -> Result<(), NoShare> {
-        let total = self.total.saturating_add(amount);
-        if total <= self.max {
-            return Ok(());
-        }
-        let held = self.held(key);
         let callers = self.held.len() + usize::from(!self.held.contains_key(key));
-        let share = (self.max / callers.max(1)).max(1);
-        if callers == 1 || held >= share {
-            return Err(NoShare::Own { held });
-        }
-        match total <= self.max.saturating_add(self.max.div_ceil(4)) {
-            true => Ok(()),
-            false => Err(NoShare::All),
-        }
+        let held = self.held(key) as u64;
+        may_take(
+            self.max as u64,
+            self.total as u64,
+            (held, callers),
+            amount as u64,
+        )
     }
 
     /// Gives a caller more, if it may have it.
@@ -108,6 +102,28 @@ impl<K: Ord + Clone> Shares<K> {
                 self.held.remove(key);
             }
         }
+    }
+}
+
+/// Says whether one of so many callers may have more, when it holds this much and all of them together that much.
+pub(crate) fn may_take(
+    max: u64,
+    total: u64,
+    (held, callers): (u64, usize),
+    amount: u64,
+) -> Result<(), NoShare> {
+    let total = total.saturating_add(amount);
+    if total <= max {
+        return Ok(());
+    }
+    let share = (max / (callers as u64).max(1)).max(1);
+    if callers == 1 || held >= share {
+        let held = usize::try_from(held).unwrap_or(usize::MAX);
+        return Err(NoShare::Own { held });
+    }
+    match total <= max.saturating_add(max.div_ceil(4)) {
+        true => Ok(()),
+        false => Err(NoShare::All),
     }
 }
 

@@ -50,9 +50,21 @@ pub struct EventStream {
 
 /// Counts a stream while it is open.
 #[derive(Debug)]
-struct OpenStream {
+pub(crate) struct OpenStream {
     shared: Arc<Shared>,
     key: String,
+}
+
+impl OpenStream {
+    /// Takes a caller's share of the streams.
+    pub(crate) fn of(shared: &Arc<Shared>, caller: &Caller) -> Result<Self, Refused> {
+        let key = caller.key_id.clone().unwrap_or_default();
+        let taken = shared.streams().take(&key, 1);
+        taken.map_err(|no| no.of("streams_max", shared.limits.streams_max))?;
+        shared.metrics.streams.fetch_add(1, Ordering::Relaxed);
+        let shared = Arc::clone(shared);
+        Ok(Self { shared, key })
+    }
 }
 
 impl Drop for OpenStream {
@@ -78,14 +90,7 @@ impl Engine {
     pub async fn stream(&self, caller: &Caller, range: EventRange) -> Result<EventStream, Refused> {
         caller.require("events:read")?;
         let shared = &self.shared;
-        let key = caller.key_id.clone().unwrap_or_default();
-        let taken = shared.streams().take(&key, 1);
-        taken.map_err(|no| no.of("streams_max", shared.limits.streams_max))?;
-        shared.metrics.streams.fetch_add(1, Ordering::Relaxed);
-        let open = OpenStream {
-            shared: Arc::clone(shared),
-            key,
-        };
+        let open = OpenStream::of(shared, caller)?;
         let scopes = self
             .scopes(
                 caller,

@@ -204,7 +204,8 @@ impl Engine {
             | State::Batch(_)
             | State::TrustChain(_)
             | State::Persona(_)
-            | State::Key(_) => Ok(Extra::None),
+            | State::Key(_)
+            | State::Field(_) => Ok(Extra::None),
         }
     }
 
@@ -441,7 +442,7 @@ pub(crate) fn content_positions(document: &Document) -> Vec<Position> {
         State::Vault(vault) => vec![vault.metadata],
         State::Persona(persona) => vec![persona.source],
         State::Receipt(receipt) => receipt.verified.into_iter().collect(),
-        State::Chain(_) | State::TrustChain(_) | State::Key(_) => Vec::new(),
+        State::Chain(_) | State::TrustChain(_) | State::Key(_) | State::Field(_) => Vec::new(),
         State::Batch(batch) => std::iter::once(batch.source)
             .chain(batch.cosigned.iter().copied())
             .collect(),

@@ -47,7 +47,8 @@ impl Field {
         self.clock = self.clock.max(entry.epoch);
         if let Some(message) = &entry.message {
             let key = (message.agent_id.clone(), message.id.clone());
-            self.messages.insert(key, message.sha256);
+            self.messages
+                .insert(key, (message.sha256, message.answer_sha256));
         }
         self.fold(entry, content);
         Ok(())

@@ -166,9 +166,10 @@ fn begin<'a>(field: &'a Field, call: &'a Call<'a>) -> Check<Begun<'a>> {
         agent_id: envelope.agent_id.clone(),
         id: envelope.id.clone(),
         sha256: envelope.sha256,
+        answer_sha256: None,
     };
     match field.remembered(&message) {
-        Some(known) if *known == message.sha256 => return Ok(Begun::Repeated(message)),
+        Some(known) if known.sha256 == message.sha256 => return Ok(Begun::Repeated(known)),
         Some(_) => {
             let message = "`id` was used before for another message";
             return Err(Fault::new(Code::InvalidEnvelope, message));

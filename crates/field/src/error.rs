@@ -184,6 +184,12 @@ impl Refusal {
         }
     }
 
+    /// Says to which operation it belongs, where that is not known yet.
+    pub fn about(mut self, operation: Operation) -> Self {
+        self.operation.get_or_insert(operation);
+        self
+    }
+
     /// Returns the code.
     pub fn code(&self) -> Code {
         self.code

@@ -47,6 +47,9 @@ pub struct Message {
     pub id: String,
     /// The digest of its canonical form.
     pub sha256: Digest,
+    /// The digest under which its answer is stored, where answers are.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub answer_sha256: Option<Digest>,
 }
 
 /// A status that an operation gave to a unit.

@@ -40,6 +40,11 @@ impl Notification {
         self.event
     }
 
+    /// Returns the epoch of what happened.
+    pub fn epoch(&self) -> u64 {
+        self.epoch
+    }
+
     /// Returns the object that is pushed.
     pub fn to_json(&self) -> Value {
         json!({
@@ -368,6 +373,12 @@ impl Debouncer {
             }
         }
         due
+    }
+
+    /// Returns when the first of what is held may be sent, in microseconds.
+    pub fn next_due(&self) -> Option<i64> {
+        let until = |about| self.quiet_until.get(about).copied().unwrap_or_default();
+        self.held.keys().map(until).min()
     }
 
     fn note(&mut self, about: About, notification: &Notification, now: i64) {

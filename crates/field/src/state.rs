@@ -10,9 +10,10 @@ use domain::Timestamp;
 
 use crate::caller::Caller;
 use crate::config::{Config, Level};
+use crate::error::{Code, Refusal};
 use crate::event::{Message, Package, Relation, Subscription, UnitText};
 use crate::kind::{
-    AgentStatus, ConflictStatus, ConflictType, HandoffStatus, MemoryType, Method, Mode,
+    AgentStatus, ConflictStatus, ConflictType, HandoffStatus, MemoryType, Method, Mode, Operation,
     SessionStatus, Strategy, TaskStatus, UnitStatus,
 };
 use crate::log::Log;
@@ -40,7 +41,8 @@ pub struct Field {
     pub(crate) handoffs: BTreeMap<String, Handoff>,
     pub(crate) tasks: BTreeMap<String, Task>,
     pub(crate) sessions: BTreeMap<String, Session>,
-    pub(crate) messages: BTreeMap<(String, String), Digest>,
+    /// Of each accepted message its digest, and that of its answer.
+    pub(crate) messages: BTreeMap<(String, String), (Digest, Option<Digest>)>,
     pub(crate) search: Search,
     /// Of each unit what ranking reads; always as the unit itself.
     pub(crate) marks: Vec<Mark>,
@@ -259,9 +261,16 @@ impl Field {
             .filter(|agent| !matches!(agent.status, AgentStatus::Offline))
     }
 
-    pub(crate) fn remembered(&self, message: &Message) -> Option<&Digest> {
-        self.messages
-            .get(&(message.agent_id.clone(), message.id.clone()))
+    pub(crate) fn remembered(&self, message: &Message) -> Option<Message> {
+        let key = (message.agent_id.clone(), message.id.clone());
+        let (sha256, answer_sha256) = *self.messages.get(&key)?;
+        let (agent_id, id) = key;
+        Some(Message {
+            agent_id,
+            id,
+            sha256,
+            answer_sha256,
+        })
     }
 
     /// Returns whether an agent may see what belongs to a session, its authority aside.
@@ -310,6 +319,24 @@ impl Field {
                 .and_then(|agent| agent.first_key.as_deref());
             caller.may_act_for(agent, first)
         })
+    }
+
+    /// Checks that a key may listen to what an agent is notified of.
+    ///
+    /// # Errors
+    /// The key may not act for the agent, or there is no such agent now.
+    pub fn check_listener(&self, caller: &Caller, agent: &str) -> Result<(), Refusal> {
+        let refuse = |code, message: &str| {
+            let operation = Some(Operation::Subscribe);
+            Err(Refusal::new(code, message, operation))
+        };
+        if !self.may_act(Some(caller), agent) {
+            return refuse(Code::Forbidden, "the credential may not act for `agent_id`");
+        }
+        if self.active(agent).is_none() {
+            return refuse(Code::AgentNotRegistered, "`agent_id` is not registered");
+        }
+        Ok(())
     }
 
     /// Returns whether a unit is named by a conflict that is not resolved, other than `except`.

@@ -120,14 +120,14 @@ fn unencoded(headers: &HeaderMap) -> Result<(), Failure> {
     Ok(())
 }
 
-fn unsupported(status: u16, reason: &str, message: impl Into<String>) -> Failure {
+pub(crate) fn unsupported(status: u16, reason: &str, message: impl Into<String>) -> Failure {
     let mut failure = Failure::new(Code::InvalidRequest, message).with("reason", json!(reason));
     failure.status = status;
     failure
 }
 
 /// Returns whether a body of this type is read as JSON. Beside JSON that is what tools send who were not told a type.
-fn is_json(given: &str) -> bool {
+pub(crate) fn is_json(given: &str) -> bool {
     let mut parts = given.split(';').map(str::trim);
     let essence = parts.next().unwrap_or_default().to_ascii_lowercase();
     let is_utf_8 = parts.all(|part| {
@@ -222,6 +222,15 @@ async fn authorize(
 }
 
 impl Call {
+    /// Returns the path that the operation is described under.
+    pub(crate) fn path(&self) -> &'static str {
+        self.operation.path
+    }
+
+    pub(crate) fn headers(&self) -> &HeaderMap {
+        &self.headers
+    }
+
     /// Returns a parameter of the path.
     pub(crate) fn param(&self, name: &str) -> &str {
         let found = self.params.iter().find(|(known, _)| known == name);

@@ -24,6 +24,7 @@ use crate::auth::Credential;
 use crate::connection::Life;
 use crate::failure::Failure;
 use crate::host;
+use crate::memory;
 use crate::world::RandomIds;
 
 /// The id of a request, in its answer's header and in its error.
@@ -46,6 +47,9 @@ pub(crate) async fn outer(
         .extensions()
         .get::<MatchedPath>()
         .map_or_else(|| "unmatched".to_owned(), |path| path.as_str().to_owned());
+    let memory_path = Some(request.uri().path())
+        .filter(|path| memory::owns(path))
+        .map(str::to_owned);
     let writes = match wire::openapi::is_governed_path(request.uri().path()) {
         true => problem,
         false => written,
@@ -76,7 +80,10 @@ pub(crate) async fn outer(
     let actor = response.extensions_mut().remove::<Actor>();
     let actor = actor.map(|actor| actor.0).unwrap_or_default();
     if let Some(failure) = failure {
-        response = writes(&failure, &id);
+        response = match &memory_path {
+            Some(path) => memory::written(&failure, path),
+            None => writes(&failure, &id),
+        };
         if is_long {
             // Most of it may be unread, and then the connection ends behind the answer: the client must not use it again.
             response
@@ -187,14 +194,20 @@ fn problem(failure: &Failure, request_id: &str) -> Response {
 struct Actor(String);
 
 /// Lets in who speaks the version and may come.
-pub(crate) async fn inner(
+pub(crate) async fn inner(State(app): State<Arc<App>>, request: Request, next: Next) -> Response {
+    if let Err(failure) = version(request.headers()) {
+        return failure.into_response();
+    }
+    keyed(State(app), request, next).await
+}
+
+/// Lets in who may come, whatever version it speaks.
+pub(crate) async fn keyed(
     State(app): State<Arc<App>>,
     mut request: Request,
     next: Next,
 ) -> Response {
-    // The published API of governed sessions knows no version of the protocol.
-    let is_versioned = !wire::openapi::is_governed_path(request.uri().path());
-    let (caller, credential) = match admitted(&app, request.headers(), is_versioned).await {
+    let (caller, credential) = match admitted(&app, request.headers()).await {
         Ok(admitted) => admitted,
         Err(failure) => return failure.into_response(),
     };
@@ -209,19 +222,17 @@ pub(crate) async fn inner(
     response
 }
 
-async fn admitted(
-    app: &App,
-    headers: &HeaderMap,
-    is_versioned: bool,
-) -> Result<(Caller, Credential), Failure> {
+fn version(headers: &HeaderMap) -> Result<(), Failure> {
     let versions: Vec<&HeaderValue> = headers.get_all(VERSION_HEADER).iter().collect();
-    if is_versioned
-        && !matches!(versions.as_slice(), [one] if one.as_bytes() == PROTOCOL_VERSION.as_bytes())
-    {
+    if !matches!(versions.as_slice(), [one] if one.as_bytes() == PROTOCOL_VERSION.as_bytes()) {
         let message = format!("send the header `{VERSION_HEADER}: {PROTOCOL_VERSION}` once");
         return Err(Failure::new(Code::UnsupportedProtocolVersion, message)
             .with("supported_versions", json!([PROTOCOL_VERSION])));
     }
+    Ok(())
+}
+
+async fn admitted(app: &App, headers: &HeaderMap) -> Result<(Caller, Credential), Failure> {
     let (caller, credential) = app.keys.caller(&**app.engine.store(), headers).await?;
     if let Some(buckets) = &app.buckets {
         buckets.take(&caller.actor, Instant::now())?;
@@ -278,6 +289,7 @@ mod tests {
                 pending_commands_max: 16,
                 workers_max: 1,
                 open_tasks_max: 1,
+                stored_bytes_max: u64::MAX,
                 streams_max: 1,
                 fork_messages_max: 1,
                 settle_window: second,

@@ -8,6 +8,7 @@ mod branches;
 mod discovery;
 mod events;
 mod governed;
+mod memory;
 mod messages;
 mod operation;
 mod permissions;
@@ -119,20 +120,27 @@ fn guarded() -> Routes {
         permissions::routes,
         receipts::routes,
         records::routes,
-        governed::routes,
         absent::routes,
     ]
     .into_iter()
     .fold(Routes::new(), |routes, family| family(routes))
 }
 
+/// Routes of other protocols: they need a credential, and say nothing of a version.
+fn keyed() -> Routes {
+    governed::routes(memory::routes(Routes::new()))
+}
+
 /// Returns the whole surface.
 pub(crate) fn router(app: Arc<App>) -> Router {
     let guard = from_fn_with_state(Arc::clone(&app), gate::inner);
     let guarded = guarded().router.route_layer(guard);
+    let guard = from_fn_with_state(Arc::clone(&app), gate::keyed);
+    let keyed = keyed().router.route_layer(guard);
     open()
         .router
         .merge(guarded)
+        .merge(keyed)
         .fallback(gate::no_route)
         .method_not_allowed_fallback(gate::no_method)
         .layer(from_fn_with_state(Arc::clone(&app), gate::outer))
@@ -147,8 +155,9 @@ mod tests {
 
     #[test]
     fn every_route_is_described_and_every_description_is_routed() {
-        let routed: BTreeSet<(&str, &str)> =
-            open().listed.into_iter().chain(guarded().listed).collect();
+        let families = [open(), guarded(), keyed()];
+        let listed = families.into_iter().flat_map(|family| family.listed);
+        let routed: BTreeSet<(&str, &str)> = listed.collect();
         let described: BTreeSet<(&str, &str)> = wire::openapi::operations()
             .map(|operation| (operation.method, operation.path))
             .collect();

@@ -162,6 +162,46 @@ impl Reader {
     }
 }
 
+/// Answers with the notifications of an agent. The stream ends when some were missed, so that its reader catches up.
+pub(crate) fn notify(call: &Call, stream: engine::FieldStream) -> Response {
+    let listener = Listener {
+        heartbeat: call.app.config.sse_heartbeat.max(Duration::from_secs(5)),
+        closing: call.app.closing.clone(),
+        revoked: call.app.keys.watch(call.credential),
+        stream,
+        is_new: true,
+    };
+    answer(Body::from_stream(stream::unfold(listener, Listener::next)))
+}
+
+struct Listener {
+    stream: engine::FieldStream,
+    heartbeat: Duration,
+    closing: watch::Receiver<bool>,
+    revoked: watch::Receiver<bool>,
+    is_new: bool,
+}
+
+impl Listener {
+    async fn next(mut self) -> Option<(Result<Bytes, Infallible>, Self)> {
+        if std::mem::take(&mut self.is_new) {
+            // The head goes out with the first bytes: now its reader knows that it is heard.
+            return Some((Ok(Bytes::from_static(wire::heartbeat())), self));
+        }
+        let text = tokio::select! {
+            biased;
+            _ = self.closing.wait_for(|closing| *closing) => return None,
+            Ok(_) = self.revoked.wait_for(|revoked| *revoked) => return None,
+            frame = self.stream.next() => {
+                let engine::FieldFrame { id, event, data } = frame?;
+                Bytes::from(format!("id: {id}\nevent: {event}\ndata: {data}\n\n"))
+            }
+            () = tokio::time::sleep(self.heartbeat) => Bytes::from_static(wire::heartbeat()),
+        };
+        Some((Ok(text), self))
+    }
+}
+
 /// Returns the frame that waits, else the next one.
 async fn next_frame(
     waiting: &mut Option<Frame>,

@@ -229,8 +229,8 @@ impl Lines {
 struct Events {
     written: Written,
     first: Option<Position>,
-    /// Digests of the receipts that they issued.
-    issued: Vec<Digest>,
+    /// The receipts that they issued.
+    issued: Vec<Issued>,
     pruned: u64,
     /// The ids of those that a repair left headers of.
     repaired: Vec<String>,
@@ -281,12 +281,24 @@ fn write_events(
     })
 }
 
-/// Returns the digest of the receipt that a lost event issued, as its document says.
-fn issued_at(audit: &Audit, position: Position) -> Result<Option<Digest>, AuditError> {
+/// A receipt, as the event that issued it names it.
+struct Issued {
+    content: Digest,
+    hash: Digest,
+    /// The chain that it is in; none when that is not known.
+    session: Option<String>,
+}
+
+/// Returns the receipt that a lost event issued, as its document says.
+fn issued_at(audit: &Audit, position: Position) -> Result<Option<Issued>, AuditError> {
     let stored = audit.document(position)?;
     let document = stored.and_then(|stored| stored.document().ok());
     Ok(document.and_then(|document| match document.state {
-        State::Receipt(receipt) if !receipt.imported => Some(receipt.content),
+        State::Receipt(receipt) if !receipt.imported => Some(Issued {
+            content: receipt.content,
+            hash: receipt.receipt_hash,
+            session: None,
+        }),
         _ => None,
     }))
 }
@@ -362,7 +374,7 @@ fn is_header(bytes: &[u8]) -> bool {
 }
 
 /// Returns the digest of the receipt that an event issued, when it did.
-fn issued_by(bytes: &[u8]) -> Option<Digest> {
+fn issued_by(bytes: &[u8]) -> Option<Issued> {
     const MARK: &[u8] = b"\"event\":\"receipt.issued\"";
     // Most events are others: looking for the word is cheaper than reading each.
     bytes.windows(MARK.len()).find(|window| *window == MARK)?;
@@ -370,18 +382,35 @@ fn issued_by(bytes: &[u8]) -> Option<Digest> {
     if event.kind() != Ok(Kind::ReceiptIssued) {
         return None;
     }
-    Digest::parse(event.payload.get("content_sha256")?.as_str()?).ok()
+    let digest = |name: &str| Digest::parse(event.payload.get(name)?.as_str()?).ok();
+    Some(Issued {
+        content: digest("content_sha256")?,
+        hash: digest("receipt_hash")?,
+        session: event.session_id.as_ref().map(ToString::to_string),
+    })
 }
 
-/// Writes receipts in the order in which they were issued, which is that of their leaves.
+/// Writes receipts in the order in which they were issued, which is that of their leaves. For one whose bytes a repair took
+/// out stands a line that says so: its hash is known, and the tree over the others needs it.
 fn write_receipts(
     audit: &Audit,
     out: &Path,
-    issued: &[Digest],
+    issued: &[Issued],
 ) -> Result<(u64, Digest), AuditError> {
+    let lost = audit.lost_blobs()?;
     let mut lines = Lines::create(out.join("receipts.jsonl"))?;
-    for digest in issued {
+    for receipt in issued {
+        let digest = &receipt.content;
         let Some(bytes) = audit.blob(digest)? else {
+            if lost.contains(digest) {
+                let said = json!({"lost_receipt": {
+                    "content_sha256": digest,
+                    "receipt_hash": receipt.hash,
+                    "session_id": receipt.session,
+                }});
+                lines.add(&canon::jcs(&said))?;
+                continue;
+            }
             let problem = format!("the receipt in blob `{digest}` is missing");
             return Err(StoreFault::new(problem).into());
         };

@@ -40,6 +40,7 @@ mod table;
 pub mod tamper;
 mod threads;
 mod tree;
+mod usage;
 mod verify;
 mod view;
 mod wal;

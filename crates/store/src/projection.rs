@@ -23,6 +23,7 @@ use crate::fault::fault;
 use crate::row::sql;
 use crate::table::Table;
 use crate::tree;
+use crate::usage::Usage;
 
 /// When a projection is written.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -56,11 +57,12 @@ pub(crate) trait Projection {
     }
 }
 
-fn all() -> [Box<dyn Projection>; 4] {
+fn all() -> [Box<dyn Projection>; 5] {
     [
         Box::new(EventLinks),
         Box::new(DocumentLinks),
         Box::new(SealedHeads),
+        Box::new(StoredBytes(Usage::default())),
         Box::new(ReceiptTree {
             frontier: Frontier::EMPTY,
             last: Position::START,
@@ -112,11 +114,27 @@ pub(crate) fn rebuild(connection: &Connection) -> Result<(), StoreFault> {
     fold(connection, &mut all())
 }
 
+/// Has one of them folded again by the next start.
+pub(crate) fn forget(connection: &Connection, name: &str) -> rusqlite::Result<()> {
+    connection
+        .execute("DELETE FROM projections WHERE name = ?1", [name])
+        .map(drop)
+}
+
 /// Says that all of them are there, in a database that was filled through [`commit`].
 pub(crate) fn note_all(connection: &Connection) -> rusqlite::Result<()> {
     all()
         .iter()
+        // What was stored is counted by the first start.
+        .filter(|projection| projection.name().0 != USAGE)
         .try_for_each(|projection| note(connection, &**projection))
+}
+
+/// True when one of them was folded.
+pub(crate) fn is_there(connection: &Connection, name: &str) -> rusqlite::Result<bool> {
+    connection
+        .prepare("SELECT 1 FROM projections WHERE name = ?1")?
+        .exists([name])
 }
 
 fn note(connection: &Connection, projection: &dyn Projection) -> rusqlite::Result<()> {
@@ -239,6 +257,35 @@ impl Projection for SealedHeads {
 
     fn finish(&mut self, connection: &Connection) -> Result<(), StoreFault> {
         tree::put_heads(connection)
+    }
+}
+
+/// The name of the count of what Workspaces have stored.
+pub(crate) const USAGE: &str = "stored bytes";
+
+/// How much each Workspace has stored. The writer counts on in memory.
+struct StoredBytes(Usage);
+
+impl Projection for StoredBytes {
+    fn name(&self) -> (&'static str, u32) {
+        (USAGE, 1)
+    }
+
+    fn written(&self) -> Written {
+        Written::Behind
+    }
+
+    fn clear(&self) -> &'static str {
+        "DELETE FROM usage"
+    }
+
+    fn feed(&mut self, _: &Connection, _: u64, block: &Block) -> Result<(), StoreFault> {
+        self.0.add(&block.events);
+        Ok(())
+    }
+
+    fn finish(&mut self, connection: &Connection) -> Result<(), StoreFault> {
+        self.0.write(connection).map_err(fault)
     }
 }
 

@@ -26,7 +26,7 @@ use crate::fault::fault;
 use crate::row::sql;
 use crate::schema::{self, Role};
 use crate::table::Table;
-use crate::{blob, kept, loss, migrate, read};
+use crate::{blob, kept, loss, migrate, projection, read};
 
 /// How many rows are read at a time.
 const CHUNK: usize = 512;
@@ -101,6 +101,8 @@ pub(crate) fn claimed(directory: &Path) -> Result<(directory::Lock, Connection),
     set("secure_delete", 1).map_err(open)?;
     set("wal_autocheckpoint", CHECKPOINT_PAGES).map_err(open)?;
     schema::prepare_pruning(&connection).map_err(open)?;
+    // What is taken away counts no more: the next start counts what is left.
+    projection::forget(&connection, projection::USAGE).map_err(open)?;
     Ok((lock, connection))
 }
 

@@ -5,7 +5,8 @@
 use canon::Digest;
 use domain::{Document, Position, ResourceKind, Timestamp};
 use engine::port::{
-    ApiKey, Claim, ClaimScope, ListQuery, NewestQuery, ReadEvents, Scope, StoreFault, StoredEvent,
+    ApiKey, Claim, ClaimScope, LastEvents, ListQuery, NewestQuery, ReadEvents, Scope, StoreFault,
+    StoredEvent,
 };
 use rusqlite::{Connection, OptionalExtension, Row, params_from_iter};
 
@@ -188,6 +189,8 @@ fn scope_key(scope: Scope) -> Option<i64> {
 /// Finds the blocks with events of a link, from the one on that may hold a position.
 const LINKED: &str = "SELECT first FROM event_links WHERE link = ?1 AND first >= \
      ifnull((SELECT max(first) FROM event_links WHERE link = ?1 AND first <= ?2), 0) ORDER BY first";
+const LINKED_BEFORE: &str =
+    "SELECT first FROM event_links WHERE link = ?1 AND first < ?2 ORDER BY first DESC";
 const LAST_LINKED: &str = "SELECT first FROM event_links WHERE link = ?1 ORDER BY first DESC";
 
 pub(crate) fn events(
@@ -215,6 +218,44 @@ pub(crate) fn events(
         while let Some(row) = firsts.next().map_err(fault)? {
             let first = row.get(0).map_err(fault)?;
             if !add(Position(first), &block_bytes(connection, first)?)? {
+                break;
+            }
+        }
+        Ok(found)
+    })
+}
+
+/// Reads events backwards: block after block from the one on that holds the last position before the bound.
+pub(crate) fn last_events(
+    blocks: &Connection,
+    query: LastEvents,
+) -> Result<Vec<StoredEvent>, StoreFault> {
+    snapshot(blocks, |connection| {
+        let before = query.before.map_or(u64::MAX, |before| before.0);
+        let mut found = Vec::new();
+        // False when there are enough.
+        let mut add = |first: u64, bytes: &[u8]| -> Result<bool, StoreFault> {
+            let events = decode(Position(first), bytes)?.events.into_iter().rev();
+            let fitting = events
+                .filter(|event| event.position.0 < before && query.scope.contains(&event.links));
+            found.extend(fitting.take(query.limit - found.len()));
+            Ok(found.len() < query.limit)
+        };
+        let Some(link) = scope_key(query.scope) else {
+            let mut last = before.saturating_sub(1);
+            while let Some((first, bytes)) = Table::Events.held(connection, last)? {
+                if !add(first, &bytes)? || first == 0 {
+                    break;
+                }
+                last = first - 1;
+            }
+            return Ok(found);
+        };
+        let mut select = connection.prepare_cached(LINKED_BEFORE).map_err(fault)?;
+        let mut firsts = select.query([link, sql(before)]).map_err(fault)?;
+        while let Some(row) = firsts.next().map_err(fault)? {
+            let first = row.get(0).map_err(fault)?;
+            if !add(first, &block_bytes(connection, first)?)? {
                 break;
             }
         }

@@ -26,7 +26,7 @@ use crate::fold::read_event;
 use crate::prune::{self, Headers};
 use crate::row::{DocumentRow, sql};
 use crate::table::Table;
-use crate::{blob, kept, read, schema};
+use crate::{blob, kept, projection, read, schema};
 
 /// How many events a block can hold: it is cut by the size of its content, and no event is smaller than this allows.
 const BLOCK_EVENTS_MAX: u64 = 256;
@@ -41,6 +41,11 @@ pub struct Repair {
     pub events: Vec<Unreadable>,
     /// The blobs whose bytes are not theirs.
     pub blobs: Vec<Digest>,
+    /// What the database found wrong with its own indexes and pages. Indexes are made again from their tables, and
+    /// projections from the events.
+    pub database: Vec<String>,
+    /// What is still wrong with the database after that: pages that hold what nothing else does.
+    pub unmended: Vec<String>,
     /// Where the stored bytes are kept as they were found; none when nothing was changed.
     pub aside: Option<PathBuf>,
 }
@@ -64,8 +69,47 @@ pub struct Unreadable {
 /// There is no log, it has lost what was acknowledged, or the disk fails.
 pub fn repairable(directory: &Path) -> Result<Repair, AuditError> {
     let audit = Audit::open(directory)?;
-    let survey = Survey::of(directory, audit.connection(), &audit)?;
-    Ok(survey.repair)
+    let database = damage_of(audit.connection());
+    let survey = Survey::of(directory, audit.connection(), &audit);
+    // A damaged database may not let itself be read to the end.
+    let found = match survey {
+        Ok(survey) => survey.repair,
+        Err(_) if !database.is_empty() => Repair::default(),
+        Err(error) => return Err(error),
+    };
+    Ok(Repair { database, ..found })
+}
+
+/// Returns what a database finds wrong with itself.
+fn damage_of(connection: &Connection) -> Vec<String> {
+    let run = || {
+        let mut check = connection.prepare("PRAGMA integrity_check")?;
+        let rows = check.query_map([], |row| row.get::<_, String>(0))?;
+        rows.collect::<rusqlite::Result<Vec<_>>>()
+    };
+    let mut problems = run().unwrap_or_else(|error| vec![error.to_string()]);
+    problems.retain(|problem| problem != "ok");
+    problems
+}
+
+/// Makes indexes again from their tables, and projections from the events; returns what is wrong nevertheless.
+fn mend_indexes(connection: &Connection) -> Vec<String> {
+    let mend = || -> Result<(), StoreFault> {
+        let transaction =
+            rusqlite::Transaction::new_unchecked(connection, TransactionBehavior::Immediate)
+                .map_err(fault)?;
+        connection.execute_batch("REINDEX").map_err(fault)?;
+        projection::rebuild(connection)?;
+        transaction.commit().map_err(fault)
+    };
+    match mend() {
+        Ok(()) => damage_of(connection),
+        Err(error) => {
+            let mut left = damage_of(connection);
+            left.push(error.to_string());
+            left
+        }
+    }
 }
 
 /// Replaces what cannot be read. Nobody else may work in the directory meanwhile.
@@ -74,8 +118,23 @@ pub fn repairable(directory: &Path) -> Result<Repair, AuditError> {
 /// The directory is in use or holds no log, or the disk fails. Then nothing was changed.
 pub fn repair(directory: &Path) -> Result<Repair, AuditError> {
     let (_lock, connection) = prune::claimed(directory)?;
+    let database = damage_of(&connection);
+    let unmended = match database.is_empty() {
+        true => Vec::new(),
+        false => mend_indexes(&connection),
+    };
+    if !unmended.is_empty() {
+        // What the rest would be judged by cannot be trusted.
+        prune::closed(&connection)?;
+        return Ok(Repair {
+            database,
+            unmended,
+            ..Repair::default()
+        });
+    }
     let audit = Audit::open(directory)?;
-    let survey = Survey::of(directory, &connection, &audit)?;
+    let mut survey = Survey::of(directory, &connection, &audit)?;
+    survey.repair.database = database;
     drop(audit);
     if survey.repair.events.is_empty() && survey.repair.blobs.is_empty() {
         prune::closed(&connection)?;

@@ -75,7 +75,8 @@ const TABLES: &str = "
         scope BLOB PRIMARY KEY,
         body BLOB NOT NULL,
         answer INTEGER NOT NULL,
-        expires_at INTEGER NOT NULL
+        expires_at INTEGER NOT NULL,
+        checksum BLOB
     ) STRICT, WITHOUT ROWID;
     CREATE INDEX claims_expiry ON claims(expires_at);
 
@@ -106,6 +107,8 @@ const TABLES: &str = "
     ) STRICT;
 
     CREATE TABLE heads(root BLOB PRIMARY KEY, size INTEGER NOT NULL) STRICT, WITHOUT ROWID;
+    CREATE TABLE usage(workspace INTEGER PRIMARY KEY, bytes INTEGER NOT NULL) STRICT;
+
     CREATE TABLE projections(name TEXT PRIMARY KEY, shape INTEGER NOT NULL) STRICT, WITHOUT ROWID;
 
     CREATE TABLE api_keys(
@@ -173,12 +176,47 @@ pub(crate) fn digest_of_api_keys(connection: &Connection) -> rusqlite::Result<Di
     Ok(canon::sha256(text.as_bytes()))
 }
 
+/// What earlier programs of this format did not make. They leave it as it is: what was counted is behind then, and whoever
+/// knows it catches up; claims without a checksum are not checked.
+const ADDITIONS: &str = "
+    CREATE TABLE usage(workspace INTEGER PRIMARY KEY, bytes INTEGER NOT NULL) STRICT;
+    ALTER TABLE claims ADD COLUMN checksum BLOB;
+";
+
+/// True when a log has a table of this name.
+pub(crate) fn has_table(connection: &Connection, name: &str) -> rusqlite::Result<bool> {
+    connection
+        .prepare_cached("SELECT 1 FROM sqlite_schema WHERE type = 'table' AND name = ?1")?
+        .exists([name])
+}
+
+const KEYS_RECORDED: &str = "keys_recorded";
+
+/// True when every API key was recorded by events once.
+pub(crate) fn keys_are_recorded(connection: &Connection) -> rusqlite::Result<bool> {
+    connection
+        .prepare("SELECT 1 FROM meta WHERE name = ?1")?
+        .exists([KEYS_RECORDED])
+}
+
+/// Notes that every API key is recorded by events.
+pub(crate) fn note_keys_recorded(connection: &Connection) -> rusqlite::Result<()> {
+    let insert = "INSERT OR REPLACE INTO meta(name, value) VALUES (?1, 1)";
+    connection.execute(insert, [KEYS_RECORDED]).map(drop)
+}
+
 /// Keeps digests that older programs did not keep.
 pub(crate) fn complete(connection: &mut Connection) -> rusqlite::Result<()> {
-    if seal_of(connection, Sealed::ApiKeys)?.is_some() && keeps_head(connection)? {
+    if seal_of(connection, Sealed::ApiKeys)?.is_some()
+        && keeps_head(connection)?
+        && has_table(connection, "usage")?
+    {
         return Ok(());
     }
     let transaction = connection.transaction_with_behavior(TransactionBehavior::Immediate)?;
+    if !has_table(&transaction, "usage")? {
+        transaction.execute_batch(ADDITIONS)?;
+    }
     if seal_of(&transaction, Sealed::Secret)?.is_none() {
         let select = "SELECT value FROM meta WHERE name = 'secret'";
         let secret: Vec<u8> = transaction.query_row(select, [], |row| row.get(0))?;

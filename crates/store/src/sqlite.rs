@@ -9,15 +9,15 @@ use std::thread::{self, JoinHandle};
 use canon::Digest;
 use domain::{Blob, Document, EventName, Position};
 use engine::port::{
-    ApiKey, BoxFuture, Claim, ClaimScope, Commit, CommitError, Committed, Incoming, LeaseName,
-    ListQuery, NewestQuery, News, ReadEvents, Scope, Store, StoreFault, StoredEvent, Tree,
-    TreeAppend,
+    ApiKey, BoxFuture, Claim, ClaimScope, Commit, CommitError, Committed, Incoming, LastEvents,
+    LeaseName, ListQuery, NewestQuery, News, ReadEvents, Scope, Store, StoreFault, Stored,
+    StoredEvent, Tree, TreeAppend,
 };
 use rusqlite::Connection;
 use tokio::sync::{broadcast, oneshot};
 
 use crate::directory::{self, Lock, OpenError, Presence};
-use crate::fault::closed;
+use crate::fault::{closed, fault};
 use crate::incoming::{self, IncomingFile};
 use crate::kept::{self, Kept};
 use crate::loss::{self, Loss};
@@ -392,6 +392,10 @@ impl Store for SqliteStore {
         self.published.news.subscribe()
     }
 
+    fn stored(&self, workspace: Position) -> Option<Stored> {
+        self.published.with_usage(|usage| usage.of(workspace))
+    }
+
     fn documents(
         &self,
         ids: Vec<Box<str>>,
@@ -405,6 +409,13 @@ impl Store for SqliteStore {
 
     fn events(&self, query: ReadEvents) -> BoxFuture<'_, Result<Vec<StoredEvent>, StoreFault>> {
         self.read(move |connection| read::events(connection, query))
+    }
+
+    fn last_events(
+        &self,
+        query: LastEvents,
+    ) -> BoxFuture<'_, Result<Vec<StoredEvent>, StoreFault>> {
+        self.read(move |connection| read::last_events(connection, query))
     }
 
     fn events_at(
@@ -551,6 +562,14 @@ impl Store for SqliteStore {
 
     fn put_api_key(&self, key: ApiKey) -> BoxFuture<'_, Result<(), StoreFault>> {
         self.write_or_fault(move |writer| writer.put_api_key(&key))
+    }
+
+    fn keys_are_recorded(&self) -> BoxFuture<'_, Result<bool, StoreFault>> {
+        self.read(|connection| schema::keys_are_recorded(connection).map_err(fault))
+    }
+
+    fn note_keys_recorded(&self) -> BoxFuture<'_, Result<(), StoreFault>> {
+        self.write_or_fault(Writer::note_keys_recorded)
     }
 }
 

@@ -43,6 +43,35 @@ impl Tamper {
         assert_eq!(self.connection.execute(sql, []).unwrap(), 1, "{sql}");
     }
 
+    /// Swaps the pages of two indexes, so that neither says what its table says.
+    pub fn swap_indexes(&self, one: &str, other: &str) {
+        let (first, second) = (self.root_page(one), self.root_page(other));
+        let set = |name: &str, page: u32| {
+            let update = "UPDATE sqlite_schema SET rootpage = ?2 WHERE name = ?1";
+            self.connection.execute(update, (name, page)).unwrap();
+        };
+        self.connection
+            .pragma_update(None, "writable_schema", true)
+            .unwrap();
+        set(one, second);
+        set(other, first);
+        let version: i64 = self
+            .connection
+            .pragma_query_value(None, "schema_version", |row| row.get(0))
+            .unwrap();
+        self.connection
+            .pragma_update(None, "schema_version", version + 1)
+            .unwrap();
+    }
+
+    /// Returns the first page of a table or an index.
+    pub fn root_page(&self, name: &str) -> u32 {
+        let select = "SELECT rootpage FROM sqlite_schema WHERE name = ?1";
+        self.connection
+            .query_row(select, [name], |row| row.get(0))
+            .unwrap()
+    }
+
     /// Returns the events of the block that holds a position.
     pub fn events(&self, position: Position) -> Vec<StoredEvent> {
         let first = self.block_of(position);

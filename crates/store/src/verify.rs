@@ -43,6 +43,8 @@ pub struct Report {
     pub lost_blobs: u64,
     /// How many API keys were made before keys had events.
     pub keys_without_events: u64,
+    /// What the signing keys were when the newest head was signed, when it says so.
+    pub signing_keys: Option<Digest>,
     /// True when no file says how far the log had come, because no program that writes one opened it yet.
     pub without_head: bool,
     /// True when a copy in a temporary folder was checked, because the directory cannot be written.
@@ -239,6 +241,9 @@ impl<'a> Check<'a> {
                 if event.is_lost() {
                     let problem = "stands for an event that was lost, though no repair left it";
                     self.report(What::Event(row.position), problem.to_owned());
+                }
+                if event.kind() == Ok(Kind::TreeHeadSealed) {
+                    self.report.signing_keys = digest_in(event.payload.get("keys"));
                 }
                 if event.is_header() {
                     self.report.pruned += 1;

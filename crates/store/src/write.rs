@@ -7,7 +7,7 @@ use std::collections::BTreeSet;
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::path::Path;
 use std::sync::atomic::{AtomicBool, AtomicI64, AtomicU64, Ordering};
-use std::sync::{Arc, OnceLock};
+use std::sync::{Arc, Mutex, OnceLock, PoisonError};
 
 use canon::{Digest, sha256};
 use domain::{Blob, Document, Position, ResourceKind, State};
@@ -24,6 +24,7 @@ use crate::fault::{commit_fault, fault, file_fault, only_fault};
 use crate::kept::{Keeper, Kept};
 use crate::row::{DocumentRow, id_bytes, sql};
 use crate::table::Table;
+use crate::usage::Usage;
 use crate::wal::Wal;
 use crate::{blob, projection, read, schema, tree};
 
@@ -42,6 +43,8 @@ pub(crate) struct Published {
     pub(crate) stopped: OnceLock<StoreFault>,
     /// True when the last write found no room.
     pub(crate) full: AtomicBool,
+    /// How much Workspaces have stored; none where nobody counts.
+    pub(crate) usage: Mutex<Option<Usage>>,
 }
 
 /// How much room there must be before a disk that was full counts as usable: more than a commit takes.
@@ -58,7 +61,20 @@ impl Published {
             news: Publisher::default(),
             stopped: OnceLock::new(),
             full: AtomicBool::new(false),
+            usage: Mutex::new(None),
         }
+    }
+
+    /// Writes down what was counted, in the transaction under way.
+    fn keep_usage(&self, connection: &Connection) -> Result<(), CommitError> {
+        let written = self.with_usage(|usage| usage.write(connection));
+        written.unwrap_or(Ok(())).map_err(commit_fault)
+    }
+
+    /// Does something with what was counted.
+    pub(crate) fn with_usage<T>(&self, work: impl FnOnce(&mut Usage) -> T) -> Option<T> {
+        let mut usage = self.usage.lock().unwrap_or_else(PoisonError::into_inner);
+        usage.as_mut().map(work)
     }
 }
 
@@ -170,7 +186,10 @@ impl Writer {
         };
         let keeper = Keeper::open(directory, kept)
             .map_err(|error| file_fault("the position of the newest event", error))?;
-        let published = Arc::new(Published::new(Position(counters.head)));
+        let published = Arc::new(Published {
+            usage: Mutex::new(Some(Usage::read(&connection)?)),
+            ..Published::new(Position(counters.head))
+        });
         let claim_time = counters.claim_time.time().unwrap_or(i64::MIN);
         published.claim_time.store(claim_time, Ordering::Relaxed);
         let writer = Self {
@@ -188,8 +207,20 @@ impl Writer {
     /// Writes one turn.
     pub(crate) fn commit(&mut self, commit: Commit) -> Result<Committed, CommitError> {
         let directory = Arc::clone(&self.directory);
-        let (committed, events) =
-            self.transact(|transaction| turn(&directory, transaction, commit))?;
+        let published = Arc::clone(&self.published);
+        let is_due = published.with_usage(|usage| usage.is_due()) == Some(true);
+        let (committed, events) = self.transact(|transaction| {
+            if is_due {
+                published.keep_usage(transaction.connection)?;
+            }
+            turn(&directory, transaction, commit)
+        })?;
+        self.published.with_usage(|usage| {
+            if is_due {
+                usage.written();
+            }
+            usage.add(&events);
+        });
         let claim_time = self.counters.claim_time.time().unwrap_or(i64::MIN);
         self.published
             .claim_time
@@ -258,8 +289,21 @@ impl Writer {
         .map_err(only_fault)
     }
 
+    /// Notes that every API key is recorded by events.
+    pub(crate) fn note_keys_recorded(&mut self) -> Result<(), StoreFault> {
+        self.transact(|transaction| {
+            schema::note_keys_recorded(transaction.connection).map_err(commit_fault)
+        })
+        .map_err(only_fault)
+    }
+
     /// Moves the whole log into the database. The readers are gone already.
-    pub(crate) fn close(self, checkpoint_thread: checkpoint::Thread) {
+    pub(crate) fn close(mut self, checkpoint_thread: checkpoint::Thread) {
+        let published = Arc::clone(&self.published);
+        if published.with_usage(|usage| usage.is_ahead()) == Some(true) {
+            // What is not written down is counted again by the next start.
+            let _ = self.transact(|transaction| published.keep_usage(transaction.connection));
+        }
         let Self {
             connection,
             checkpoints,
@@ -529,19 +573,22 @@ fn put_claims(
         .map_err(commit_fault)?;
     let mut insert = connection
         .prepare_cached(
-            "INSERT INTO claims(scope, body, answer, expires_at) VALUES (?1, ?2, ?3, ?4) \
+            "INSERT INTO claims(scope, body, answer, expires_at, checksum) VALUES (?1, ?2, ?3, ?4, ?6) \
              ON CONFLICT(scope) DO UPDATE SET body = excluded.body, answer = excluded.answer, \
-             expires_at = excluded.expires_at WHERE expires_at <= ?5",
+             expires_at = excluded.expires_at, checksum = excluded.checksum WHERE expires_at <= ?5",
         )
         .map_err(commit_fault)?;
     for claim in claims {
+        let end = counters.claim_time.end(clock, claim.expires_at.as_micros());
+        let (scope, body) = (claim.scope.0.as_bytes(), claim.body.as_bytes());
         let written = insert
             .execute((
-                claim.scope.0.as_bytes(),
-                claim.body.as_bytes(),
+                scope,
+                body,
                 sql(claim.answer.0),
-                counters.claim_time.end(clock, claim.expires_at.as_micros()),
+                end,
                 now,
+                checksum_of_claim(scope, body, claim.answer.0, end),
             ))
             .map_err(commit_fault)?;
         if written == 0 {
@@ -549,6 +596,17 @@ fn put_claims(
         }
     }
     Ok(())
+}
+
+/// Returns what is kept of a claim to notice that it changed.
+pub(crate) fn checksum_of_claim(scope: &[u8], body: &[u8], answer: u64, end: i64) -> [u8; 8] {
+    let mut bytes = Vec::with_capacity(80);
+    bytes.extend_from_slice(scope);
+    bytes.extend_from_slice(body);
+    bytes.extend_from_slice(&answer.to_be_bytes());
+    bytes.extend_from_slice(&end.to_be_bytes());
+    let digest = sha256(&bytes);
+    digest.as_bytes().first_chunk().copied().unwrap_or_default()
 }
 
 /// Returns the blobs that are not stored yet, each once.

@@ -4,6 +4,7 @@
 //! served without being described, nor described without being served.
 
 mod governed;
+mod memory;
 mod operation;
 mod operations;
 mod receipts;
@@ -15,23 +16,24 @@ use canon::{Map, Value};
 use serde_json::json;
 
 pub use governed::is_governed_path;
-pub use operation::{Body, Gives, Operation};
+pub use operation::{Body, Gives, Operation, Protocol};
 
 use crate::PROTOCOL_VERSION;
 
-/// Returns every operation of the surface.
+/// Returns every operation of the surface, those of other protocols included.
 pub fn operations() -> impl Iterator<Item = &'static Operation> {
     operations::OPERATIONS
         .iter()
         .chain(receipts::OPERATIONS)
         .chain(records::OPERATIONS)
         .chain(governed::OPERATIONS)
+        .chain(memory::OPERATIONS)
 }
 
 /// Returns the document for a server of this version at this address.
 pub fn document(version: &str, base_url: &str) -> Value {
     let mut paths = Map::new();
-    for operation in operations() {
+    for operation in operations().filter(|operation| operation.protocol == Protocol::Agents) {
         let path = paths
             .entry(operation.path)
             .or_insert_with(|| Value::Object(Map::new()));

@@ -122,6 +122,7 @@ pub fn resource(source: Source<'_>, extra: Extra) -> Value {
         State::Batch(state) => receipt::batch(source, state),
         State::Persona(state) => persona::persona(source, state),
         State::Key(state) => (json!({}), json!(state)),
+        State::Field(state) => (json!({}), json!(state)),
     };
     let document = source.document;
     let envelope = Envelope {

@@ -172,14 +172,9 @@ impl Task {
         self.id.starts_with("task_replay_")
     }
 
-    /// Returns the workflow it asked for.
-    pub(crate) fn workflow(&self) -> &str {
-        let named = self.raw.pointer("/metadata/workflow");
-        let otherwise = match self.raw.get("persona_id") {
-            Some(Value::String(_)) => "(the persona's)",
-            _ => "agent",
-        };
-        named.and_then(Value::as_str).unwrap_or(otherwise)
+    /// Returns the workflow it asked for; none when it is the persona's, or the usual one.
+    pub(crate) fn workflow(&self) -> Option<&str> {
+        self.raw.pointer("/metadata/workflow")?.as_str()
     }
 }
 
@@ -315,7 +310,7 @@ mod tests {
         assert_eq!(task.id, "task_1");
         assert_eq!(task.status, TaskStatus::Failed);
         assert_eq!(task.input_text(), "Hello");
-        assert_eq!(task.workflow(), "approve");
+        assert_eq!(task.workflow(), Some("approve"));
         assert_eq!(task.failure.unwrap().code, "approval_denied");
 
         let mut raw = json!({"object": "event", "id": "event_1", "event": "task.status_changed",

@@ -325,7 +325,7 @@ impl Guide<'_> {
                 .and_then(|outcome| outcome.get("summary")?.as_str());
             let summary = summary.map_or_else(|| ending(task), |summary| shorten(summary, 70));
             rows.row([
-                (task.workflow().to_owned(), None),
+                (task.workflow().unwrap_or("agent").to_owned(), None),
                 (task.status.to_string(), paint(&task.status)),
                 (own_events(&Page::read(&events)?).to_string(), None),
                 (summary, None),

@@ -48,6 +48,8 @@ fn verify(args: &LogArgs) -> anyhow::Result<Exit> {
         talk("the signing keys were not checked, because this user may not read them");
     } else if let Err(error) = signing::public_keys(&args.data.data) {
         problems.push(format!("signing keys: {error:#}"));
+    } else if let Err(error) = signing::agree(&args.data.data, report.signing_keys) {
+        problems.push(format!("signing keys: {error:#}"));
     }
     if report.keys_without_events > 0 {
         talk(format_args!(

@@ -9,8 +9,9 @@ use std::str::FromStr;
 use std::sync::Arc;
 use std::time::{SystemTime, UNIX_EPOCH};
 
+use domain::Position;
 use effects::{Confinement, Outside};
-use engine::port::Store;
+use engine::port::{Clock as _, Store};
 use engine::{Engine, Parts};
 use runs::workflow::{EXAMPLES, Registry, builtin};
 use server::world::{RandomIds, SystemClock, TokioSpawn};
@@ -159,6 +160,12 @@ impl Server {
             Problem::new(error.to_string(), hint)
         })?;
         warn_of_open_key(&settings.tls.key);
+        engine::settle_api_keys(&*store, SystemClock.now())
+            .await
+            .or_hint(
+                "the API keys are not those of the log",
+                "`reprise log verify` names them; `reprise key revoke` ends one that nobody made",
+            )?;
         let first_key = ensure_first_keys(data, &*store).await?;
         let newest = engine::newest_keys(&*store).await;
         let newest = newest.or_hint(
@@ -186,6 +193,7 @@ impl Server {
         for warning in outside.warnings() {
             tracing::warn!("{warning}");
         }
+        let stored_bytes_max = stored_bytes_max(settings, &*store);
         let engine = Engine::start(Parts {
             store,
             clock: Arc::new(SystemClock),
@@ -195,7 +203,7 @@ impl Server {
             secrets: Some(Arc::new(vault)),
             workflows: workflows(settings.examples),
             authority,
-            limits: translate::limits(&settings.limits),
+            limits: translate::limits(&settings.limits, stored_bytes_max),
         })
         .await
         .or_hint(
@@ -233,6 +241,23 @@ impl Server {
         self.outside.shutdown().await;
         drop(self.address);
     }
+}
+
+/// Returns how much may be stored: what the operator says, or so much that the disk is not filled. With the quarter that is
+/// kept for those below their share it stays below nine tenths of what there is.
+fn stored_bytes_max(settings: &Settings, store: &dyn Store) -> u64 {
+    const MIB: u64 = 1024 * 1024;
+    let said = settings.limits.stored_mib_max.count() as u64;
+    if said > 0 {
+        return said * MIB;
+    }
+    let Ok(disk) = rustix::fs::statvfs(&settings.data) else {
+        return u64::MAX;
+    };
+    let free = disk.f_bavail.saturating_mul(disk.f_frsize);
+    let stored = store.stored(Position::START);
+    let stored = stored.map_or(0, |stored| stored.total);
+    free.saturating_add(stored) / 10 * 7
 }
 
 /// Returns every workflow that ever wrote a log; the examples only for what is on record, unless they are switched on.

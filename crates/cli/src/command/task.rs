@@ -18,6 +18,7 @@ use crate::exit::{Exit, OrHint, Problem};
 use crate::output::{
     Output, Paint, Table, event_line, is_quiet, is_told_elsewhere, shorten, talk, width,
 };
+use crate::persona::Known;
 
 /// The most bytes of input that are read.
 const INPUT_BYTES_MAX: u64 = 64 * 1024 * 1024;
@@ -186,7 +187,9 @@ async fn get(args: TaskGetArgs) -> anyhow::Result<Exit> {
     if args.json {
         Output::stdout().json(&task.raw)?;
     } else {
-        let workflow = workflow(&client, &task).await;
+        let personas = crate::persona::names(&client, std::slice::from_ref(&task)).await;
+        let persona = personas.values().next();
+        let workflow = workflow(&client, &task, persona).await;
         let path = ["v1", "tasks", &task.id, "permission-requests"];
         let waits_for = match task.status {
             TaskStatus::InputRequired | TaskStatus::AuthRequired => {
@@ -195,15 +198,18 @@ async fn get(args: TaskGetArgs) -> anyhow::Result<Exit> {
             _ => Vec::new(),
         };
         let answer = answer_of(&client, &task).await;
-        details(&task, workflow, &waits_for, answer.as_deref())?;
+        let persona = persona.map(|persona| persona.name.as_str());
+        details(&task, workflow, persona, &waits_for, answer.as_deref())?;
     }
     Ok(task.status.reading())
 }
 
 /// Returns the workflow that a Task really runs. That of a replay stands in its first event alone.
-async fn workflow(client: &Client, task: &Task) -> String {
+async fn workflow(client: &Client, task: &Task, persona: Option<&Known>) -> String {
     if !task.is_replay() {
-        return task.workflow().to_owned();
+        let of_persona = persona.map(|persona| persona.workflow.as_str());
+        let named = task.workflow().or(of_persona);
+        return named.unwrap_or("agent").to_owned();
     }
     let path = ["v1", "tasks", &task.id, "events"];
     let first = client.get(&path, &[("limit", "1")]).await;
@@ -239,6 +245,7 @@ async fn answer_of(client: &Client, task: &Task) -> Option<String> {
 fn details(
     task: &Task,
     workflow: String,
+    persona: Option<&str>,
     waits_for: &[Value],
     answer: Option<&str>,
 ) -> anyhow::Result<()> {
@@ -282,8 +289,8 @@ fn details(
             None,
         );
     }
+    row("persona", persona.unwrap_or_default().to_owned(), None);
     for name in [
-        "persona_id",
         "session_id",
         "workspace_id",
         "created_by",
@@ -370,14 +377,17 @@ async fn list(args: TaskListArgs) -> anyhow::Result<Exit> {
             .iter()
             .map(|(key, value)| (key.as_str(), value.as_str())),
     );
-    let (items, more) = client.list(&["v1", "tasks"], &query, wanted).await?;
-    let mut tasks: Vec<Task> = items
+    let path = ["v1", "tasks"];
+    let is_wanted = |task: &Value| {
+        !args.no_replays || Task::read(task.clone()).is_ok_and(|task| !task.is_replay())
+    };
+    let (items, more) = client
+        .list_where(&path, &query, wanted, None, is_wanted)
+        .await?;
+    let tasks: Vec<Task> = items
         .into_iter()
         .map(Task::read)
         .collect::<anyhow::Result<_>>()?;
-    if args.no_replays {
-        tasks.retain(|task| !task.is_replay());
-    }
     let mut out = Output::stdout();
     if args.json {
         out.json(&tasks.iter().map(|task| task.raw.clone()).collect())?;
@@ -390,9 +400,10 @@ async fn list(args: TaskListArgs) -> anyhow::Result<Exit> {
         let mut rows = Table::new(&["TASK", "STATUS", "CREATED", "PERSONA", "WORKFLOW", "INPUT"]);
         for task in &tasks {
             let created = task.created_at.get(..19).unwrap_or(&task.created_at);
-            let workflow = workflow(&client, task).await;
             let persona = task.raw.get("persona_id").and_then(Value::as_str);
-            let persona = persona.and_then(|id| Some(personas.get(id)?.as_str()));
+            let persona = persona.and_then(|id| personas.get(id));
+            let workflow = workflow(&client, task, persona).await;
+            let persona = persona.map(|persona| persona.name.as_str());
             rows.row([
                 (shorten(&task.id, 80), None),
                 (task.status.to_string(), paint(&task.status)),
@@ -429,6 +440,11 @@ async fn watch(client: &Client, id: &str, json: bool) -> anyhow::Result<Exit> {
             "task.auth_required" => {
                 talk(format_args!(
                     "it waits for a decision: reprise approvals show {id}"
+                ));
+            }
+            "vendor.task_imported" => {
+                talk(format_args!(
+                    "it ran on another server; to read the run: reprise task show {id}, or reprise event list --task {id} --oldest"
                 ));
             }
             _ => {}

@@ -178,6 +178,11 @@ pub(super) const KEYS: &[Key] = &[
     ),
     key(
         "limits",
+        "stored_mib_max",
+        "MiB of events and content that all workspaces may store; shared out by workspace, and a quarter more for those below their share; more is refused with 429. 0 for seven tenths of what is stored and free at the start.",
+    ),
+    key(
+        "limits",
         "streams_max",
         "Event streams open at the same time; shared out by key, more are refused with 429.",
     ),

@@ -15,6 +15,8 @@ pub(crate) type Count = Bounded<1, 1_000_000>;
 pub(crate) type Rate = Bounded<0, 1_000_000>;
 /// How large: up to a gibibyte.
 pub(crate) type Size = Bounded<1_024, 1_073_741_824>;
+/// How much, in mebibytes; or none said.
+pub(crate) type Mebibytes = Bounded<0, 1_000_000_000>;
 /// How long a wait may be, also not at all.
 pub(crate) type WindowMs = Bounded<0, 3_600_000>;
 /// How long until somebody loses patience.

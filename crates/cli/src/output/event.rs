@@ -86,6 +86,12 @@ fn detail(kind: &str, payload: &Value) -> String {
             }
             _ => "answered".to_owned(),
         },
+        "vendor.task_imported" => {
+            let bytes = payload.get("bundle_bytes").map(Value::to_string);
+            let bytes = bytes.unwrap_or_default();
+            format!("a bundle of {bytes} bytes, {}", text("/bundle_sha256"))
+        }
+        "vendor.receipt_imported" => text("/receipt_id").to_owned(),
         "vendor.trust_recorded" => format!("{}  {}", text("/action"), text("/decision")),
         "receipt.issued" => text("/receipt_id").to_owned(),
         "agent.tool_use" => {

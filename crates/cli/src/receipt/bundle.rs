@@ -194,6 +194,27 @@ struct Material {
     sha256: Option<String>,
 }
 
+/// A line that stands for a receipt whose bytes a repair took out.
+#[derive(Deserialize)]
+#[serde(deny_unknown_fields)]
+struct LostLine {
+    lost_receipt: LostReceipt,
+}
+
+#[derive(Deserialize)]
+#[serde(deny_unknown_fields)]
+struct LostReceipt {
+    content_sha256: Digest,
+    receipt_hash: Digest,
+    session_id: Option<String>,
+}
+
+fn lost_receipt(line: &[u8]) -> Option<LostReceipt> {
+    let is_one = line.starts_with(b"{\"lost_receipt\":");
+    let line: LostLine = is_one.then(|| serde_json::from_slice(line).ok())??;
+    Some(line.lost_receipt)
+}
+
 fn check_receipts(
     request: &Request<'_>,
     verified: &Verified<'_>,
@@ -233,6 +254,24 @@ fn check_receipts(
                 None,
                 Some("a line that is not ended".to_owned()),
             );
+        }
+        if let Some(lost) = lost_receipt(line) {
+            bad += 1;
+            let expected = Some(format!("the receipt with hash {}", lost.receipt_hash));
+            let found = Some(format!(
+                "nothing: a repair took out blob {}, which was damaged",
+                lost.content_sha256
+            ));
+            findings.fail(&name, "receipt_lost", expected, found);
+            // The others have their places in the tree and in the chain by its hash.
+            walk.pass(lost.session_id.as_deref(), lost.receipt_hash);
+            root_at_head = root_at_head.or(head
+                .filter(|head| head.size == walk.size())
+                .map(|_| walk.root()));
+            if outline.heads.contains_key(&walk.size()) {
+                roots.insert(walk.size(), walk.root());
+            }
+            continue;
         }
         let step = match walk.step(line) {
             Ok(step) => step,

@@ -34,8 +34,20 @@ async fn receipt_id(client: &Client, name: &str) -> anyhow::Result<String> {
     Err(problem.answers_no().into())
 }
 
+/// Refuses a name that can only have been meant as a file: asking a server for it would not help.
+fn check_name(name: &str, what: &str) -> anyhow::Result<()> {
+    if name.starts_with("task_") || name.starts_with(&format!("{what}_")) {
+        return Ok(());
+    }
+    let name = crate::output::shorten(name, 80);
+    let message = format!("`{name}` is neither a file nor the id of a {what} or a task");
+    let hint = "`reprise task list` shows tasks; a file must be there and be readable";
+    Err(Problem::new(message, hint).into())
+}
+
 /// Reads a receipt.
 pub(crate) async fn receipt(connection: &Connection, name: &str) -> anyhow::Result<Value> {
+    check_name(name, "receipt")?;
     let client = client(connection)?;
     let id = receipt_id(&client, name).await?;
     client.get(&["v1", "receipts", &id], &[]).await
@@ -71,6 +83,7 @@ pub(crate) async fn verify(
     name: &str,
     options: Value,
 ) -> anyhow::Result<Findings> {
+    check_name(name, "receipt")?;
     let client = client(connection)?;
     let id = receipt_id(&client, name).await?;
     let key = fresh_key()?;
@@ -86,6 +99,7 @@ pub(crate) async fn verify(
 
 /// Reads the proof that a receipt is in the log.
 pub(crate) async fn proof(connection: &Connection, name: &str) -> anyhow::Result<Value> {
+    check_name(name, "receipt")?;
     let client = client(connection)?;
     let id = receipt_id(&client, name).await?;
     client.get(&["v1", "receipts", &id, "proof"], &[]).await
@@ -93,6 +107,7 @@ pub(crate) async fn proof(connection: &Connection, name: &str) -> anyhow::Result
 
 /// Reads the trust records of a session, or of a task's session, and the server's keys.
 pub(crate) async fn trust(connection: &Connection, name: &str) -> anyhow::Result<(Value, Value)> {
+    check_name(name, "session")?;
     let client = client(connection)?;
     let mut session = name.to_owned();
     if name.starts_with("task_") {

@@ -69,14 +69,14 @@ pub(super) struct CaptureArgs {
     /// Leave the report as it is.
     #[arg(long)]
     no_block: bool,
-    /// Replace an existing sidecar; it is removed before the command starts.
+    /// Replace an existing sidecar; it is gone once the command has started.
     #[arg(long)]
     overwrite: bool,
     /// Directory that paths are relative to [default: found from the report's place].
     #[arg(long, value_name = "DIR")]
     root: Option<PathBuf>,
-    /// Do not run anything, describe a run.
-    #[arg(long, requires = "argv_json", requires = "invoked_at")]
+    /// Do not run anything, describe a run: one of a server with --task, any other with --argv-json and --invoked-at.
+    #[arg(long)]
     no_run: bool,
     /// The command of a described run: a JSON list of strings.
     #[arg(
@@ -165,14 +165,19 @@ struct Ran {
 }
 
 /// Runs the subcommand.
-pub(super) fn run(args: CaptureArgs) -> anyhow::Result<ExitCode> {
+pub(super) fn run(mut args: CaptureArgs) -> anyhow::Result<ExitCode> {
+    args.describe_task()?;
     let plan = plan(&args)?;
-    if plan.sidecar.symlink_metadata().is_ok() {
-        let shown = plan.sidecar.display();
-        ensure!(args.overwrite, "`{shown}` exists; --overwrite replaces it");
-        fs::remove_file(&plan.sidecar).with_context(|| format!("cannot remove `{shown}`"))?;
-    }
-    let ran = execute(&args, &plan)?;
+    let earlier = Earlier::take(&plan.sidecar, args.overwrite)?;
+    let ran = match execute(&args, &plan) {
+        Ok(ran) => ran,
+        // Nothing ran: what was there is as good as it was.
+        Err(error) => {
+            earlier.put_back()?;
+            return Err(error);
+        }
+    };
+    earlier.drop()?;
     unchanged(
         &plan.tree,
         plan.inputs
@@ -190,7 +195,13 @@ pub(super) fn run(args: CaptureArgs) -> anyhow::Result<ExitCode> {
         }
         return Ok(exit_code(Some(status)));
     }
-    let report = args.report.as_deref().map(Report::read).transpose()?;
+    let report = args.report.as_deref().map(Report::read).transpose();
+    let report = report.map_err(|error| match ran.status {
+        Some(status) if !status.success() => {
+            error.context(format!("no sidecar: the command ended with {status}"))
+        }
+        _ => error,
+    })?;
     let sidecar = build::complete(plan.draft.clone(), &args, &plan, &ran, report.as_ref())?;
     write(
         &plan.sidecar,
@@ -203,6 +214,70 @@ pub(super) fn run(args: CaptureArgs) -> anyhow::Result<ExitCode> {
         output::say(&format!("sidecar written to `{}`", plan.sidecar.display()));
     }
     Ok(exit_code(ran.status))
+}
+
+/// A sidecar that will be replaced, out of the way while a command runs: a run that ends midway must leave none behind.
+struct Earlier {
+    sidecar: PathBuf,
+    aside: Option<PathBuf>,
+}
+
+impl Earlier {
+    fn take(sidecar: &Path, overwrite: bool) -> anyhow::Result<Self> {
+        let sidecar = sidecar.to_owned();
+        if sidecar.symlink_metadata().is_err() {
+            let aside = None;
+            return Ok(Self { sidecar, aside });
+        }
+        let shown = sidecar.display();
+        ensure!(overwrite, "`{shown}` exists; --overwrite replaces it");
+        let mut name = sidecar.as_os_str().to_owned();
+        name.push(".replaced");
+        let aside = PathBuf::from(name);
+        fs::rename(&sidecar, &aside).with_context(|| format!("cannot remove `{shown}`"))?;
+        let aside = Some(aside);
+        Ok(Self { sidecar, aside })
+    }
+
+    fn put_back(self) -> anyhow::Result<()> {
+        let Some(aside) = self.aside else {
+            return Ok(());
+        };
+        let doing = || format!("cannot put `{}` back", self.sidecar.display());
+        fs::rename(aside, &self.sidecar).with_context(doing)
+    }
+
+    fn drop(self) -> anyhow::Result<()> {
+        let Some(aside) = self.aside else {
+            return Ok(());
+        };
+        fs::remove_file(&aside).with_context(|| format!("cannot remove `{}`", aside.display()))
+    }
+}
+
+impl CaptureArgs {
+    /// Takes from the record what a described run of a server does not have to be told: times, command, program.
+    fn describe_task(&mut self) -> anyhow::Result<()> {
+        if !self.no_run || (self.argv_json.is_some() && self.invoked_at.is_some()) {
+            return Ok(());
+        }
+        let Some(described) = self.recorded.described()? else {
+            bail!("--no-run describes a run: give --task, or --argv-json and --invoked-at");
+        };
+        if self.argv_json.is_none() {
+            // What runs it again.
+            self.command = ["reprise", "replay", &described.task]
+                .map(str::to_owned)
+                .into();
+            let version = &mut self.general.tool_version;
+            version.get_or_insert_with(|| env!("CARGO_PKG_VERSION").to_owned());
+        }
+        self.invoked_at.get_or_insert(described.started_at);
+        if !AHD_KINDS.contains(&self.kind.as_str()) && self.finished_at.is_none() {
+            self.finished_at = described.ended_at;
+        }
+        Ok(())
+    }
 }
 
 /// Returns what came of a capture, for programs.

@@ -35,7 +35,37 @@ pub(super) struct Recorded {
     pub(super) recording: Option<Recording>,
 }
 
+/// A task, for whoever describes it.
+#[derive(Debug)]
+pub(super) struct Described {
+    pub(super) task: String,
+    pub(super) started_at: String,
+    pub(super) ended_at: Option<String>,
+}
+
 impl RecordingArgs {
+    /// Reads when the task ran; none when no task is named.
+    pub(super) fn described(&self) -> anyhow::Result<Option<Described>> {
+        let Some(task) = &self.task else {
+            return Ok(None);
+        };
+        let raw = crate::wait(async { Ok(self.client()?.task(task).await?.raw) })?;
+        let time = |name: &str| {
+            let time: jiff::Timestamp = raw.get(name)?.as_str()?.parse().ok()?;
+            Some(format!("{time:.3}"))
+        };
+        let started_at = time("started_at").or_else(|| time("created_at"));
+        let started_at = started_at.ok_or_else(|| {
+            let hint = "give --invoked-at";
+            Problem::new(format!("task `{task}` does not say when it ran"), hint)
+        })?;
+        Ok(Some(Described {
+            task: task.clone(),
+            started_at,
+            ended_at: time("completed_at").or_else(|| time("canceled_at")),
+        }))
+    }
+
     /// Makes sure that the recorder answers and knows the task, before a run costs anything.
     pub(super) fn probe(&self) -> anyhow::Result<()> {
         let Some(task) = &self.task else {

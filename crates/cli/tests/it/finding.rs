@@ -71,6 +71,77 @@ fn lists_are_narrowed_by_the_server_newest_first() {
     );
 }
 
+/// What a list leaves out is replaced by what comes next: `-n` counts what is shown.
+#[test]
+fn a_list_without_replays_is_as_long_as_asked_for() {
+    let world = World::new();
+    let _server = world.serve();
+    let task = world.submit("agent");
+    for _ in 0..3 {
+        world.ok(&["replay", &task]);
+    }
+    let found = world.ok(&["task", "list", "-q", "-n", "1", "--no-replays"]);
+    assert_eq!(found.trim(), task);
+    assert_ne!(world.ok(&["task", "list", "-q", "-n", "1"]).trim(), task);
+}
+
+#[test]
+fn the_log_is_read_in_both_directions_and_a_task_shows_its_persona() {
+    let world = World::new();
+    let _server = world.serve();
+    fs::write(
+        world.home.path().join("p.yaml"),
+        "name: quiet\nversion: '1'\nentry_workflow: agent\ndescription: d\nautonomy_tier: suggest\nreceipt_policy: required\n",
+    )
+    .unwrap();
+    world.ok(&["persona", "apply", "p.yaml"]);
+    let task = world.json(&["task", "submit", "Hello", "--persona", "quiet", "--json"]);
+    let task = task["id"].as_str().unwrap();
+    for text in [
+        world.ok(&["task", "list"]),
+        world.ok(&["task", "get", task]),
+    ] {
+        assert!(text.contains("quiet@1") && text.contains("agent"), "{text}");
+        assert!(!text.contains("persona's"), "{text}");
+    }
+    let oldest = world.json(&["event", "list", "--task", task, "--oldest", "--json"]);
+    let oldest = ids(&oldest);
+    assert_eq!(
+        oldest.len(),
+        oldest
+            .iter()
+            .collect::<std::collections::BTreeSet<_>>()
+            .len()
+    );
+    let mut backwards = Vec::new();
+    let mut after: Option<String> = None;
+    loop {
+        let mut args = vec!["event", "list", "--task", task, "-q", "-n", "3"];
+        if let Some(after) = &after {
+            args.extend(["--after", after]);
+        }
+        let page = world.ok(&args);
+        if page.is_empty() {
+            break;
+        }
+        backwards.extend(page.lines().map(str::to_owned));
+        after = backwards.last().cloned();
+    }
+    backwards.reverse();
+    assert_eq!(backwards, oldest);
+    let text = world.ok(&["event", "list", "--task", task, "--oldest", "-n", "1"]);
+    assert!(text.contains("task.submitted"), "{text}");
+    let compact = world.json(&["event", "list", "--task", task, "--compact", "--json"]);
+    assert!(compact[0]["bytes"].is_u64(), "{compact}");
+    let one = world.json(&["event", "show", &oldest[0], "--json"]);
+    assert_eq!(one["event"], "task.submitted");
+    assert_eq!(world.ok(&["workspace", "list", "-q"]), "workspace_local\n");
+    let shown = world.json(&["workspace", "show", "workspace_local", "--json"]);
+    assert_eq!(shown["id"], "workspace_local");
+    let said = world.run(&["task", "submit", "x", "--workspace", "workspace_nope"]);
+    assert!(said.stderr.contains("reprise workspace list"), "{said:?}");
+}
+
 #[test]
 fn a_page_that_finds_nothing_goes_on() {
     let world = World::new();

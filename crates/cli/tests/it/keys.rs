@@ -323,6 +323,9 @@ fn u23_keys_from_before_have_no_events_and_that_is_said() {
     let runtime = tokio::runtime::Runtime::new().unwrap();
     runtime.block_on(store.put_api_key(old)).unwrap();
     store.close();
+    // A program from before would not have noted that all are recorded.
+    let change = |sql: &str| store::tamper::Tamper::open(&world.data()).execute(sql);
+    change("DELETE FROM meta WHERE name = 'keys_recorded'");
     let said = world.run(&["log", "verify", "--json"]);
     assert_eq!(said.code, 0, "{said:?}");
     assert!(
@@ -334,6 +337,8 @@ fn u23_keys_from_before_have_no_events_and_that_is_said() {
         said.stdout.contains("\"keys_without_events\": 1"),
         "{said:?}"
     );
+    // The next start writes it down.
+    world.serve().stop();
     world.ok(&["key", "revoke", "key_old"]);
     let seen = events_of(&world, "out");
     let last: Vec<&serde_json::Value> = seen
@@ -348,6 +353,36 @@ fn u23_keys_from_before_have_no_events_and_that_is_said() {
         said.stdout.contains("\"keys_without_events\": 0"),
         "{said:?}"
     );
+}
+
+/// A key that was written into the database is made by no event: it is named, stops the start, gets no rights, and can be
+/// revoked and nothing else.
+#[test]
+fn u23_a_key_that_no_event_made_is_not_taken_for_one_from_before() {
+    let world = World::new();
+    world.serve().stop();
+    let change = |sql: &str| store::tamper::Tamper::open(&world.data()).execute(sql);
+    let digest = canon::sha256(b"rpk_ghost").hex();
+    change(&format!(
+        "INSERT INTO api_keys(id, digest, actor, workspaces, scopes, created_at) \
+         VALUES ('key_ghost', x'{digest}', 'ghost', NULL, '[\"*\"]', 1)"
+    ));
+    let said = world.run(&["log", "verify"]);
+    assert_eq!(said.code, 1, "{said:?}");
+    assert!(
+        said.stdout.contains("`key_ghost` was made by no event"),
+        "{said:?}"
+    );
+    let said = world.run(&["key", "grant", "key_ghost", "approvals:write"]);
+    assert_eq!(said.code, 2, "{said:?}");
+    let mut command = world.command(&["serve", "--listen", "127.0.0.1:0"]);
+    let Err(said) = crate::world::Server::start(&mut command) else {
+        panic!("it serves with a key that nobody made");
+    };
+    assert!(said.stderr.contains("`key_ghost`"), "{said:?}");
+    world.ok(&["key", "revoke", "key_ghost"]);
+    world.serve().stop();
+    world.ok(&["log", "verify"]);
 }
 
 /// U23: a key can end by itself; then it is refused with its own reason, and its streams end.

@@ -1,5 +1,7 @@
 //! `reprise log` on a data directory that a server has written.
 
+use std::fs;
+
 use store::tamper::Tamper;
 
 use crate::world::World;
@@ -416,4 +418,43 @@ fn u14_a_log_whose_first_frames_are_damaged_is_recovered() {
     server.stop();
     world.ok(&["log", "verify"]);
     world.ok(&["log", "rebuild"]);
+}
+
+/// D6: whoever repeats a request gets its first answer by what is kept of its key: a change of that is found.
+#[test]
+fn d6_a_changed_idempotency_key_is_found() {
+    let world = World::new();
+    let server = world.serve();
+    let key = fs::read_to_string(world.data().join("api-key")).unwrap();
+    let made = std::process::Command::new("curl")
+        .args(["-sS", "-d", "{}", "-H", "Idempotency-Key: once"])
+        .args(["-H", &format!("authorization: Bearer {}", key.trim())])
+        .args([
+            "-H",
+            "harn-agents-protocol-version: agents-protocol-2026-04-25",
+        ])
+        .arg(format!("{}/v1/sessions", server.url))
+        .status()
+        .unwrap();
+    assert!(made.success());
+    server.stop();
+    world.ok(&["log", "verify"]);
+    for change in [
+        "UPDATE claims SET answer = answer - 1",
+        "UPDATE claims SET body = zeroblob(32)",
+        "UPDATE claims SET expires_at = expires_at + 1",
+    ] {
+        let database = world.data().join("reprise.db");
+        let whole = fs::read(&database).unwrap();
+        Tamper::open(&world.data()).execute(change);
+        let said = world.run(&["log", "verify"]);
+        assert_eq!(said.code, 1, "{change}: {said:?}");
+        assert!(
+            said.stdout
+                .contains("1 idempotency keys are not what was stored"),
+            "{change}: {said:?}"
+        );
+        fs::write(&database, whole).unwrap();
+    }
+    world.ok(&["log", "verify"]);
 }

@@ -142,6 +142,86 @@ fn drafts_decisions_and_schemas_are_told_in_json() {
     );
 }
 
+/// An auditor sees tools, decisions and tokens without reading JSON; a name that is nothing is told as that.
+#[test]
+fn a_receipt_is_told_in_words() {
+    let world = World::new();
+    let server = world.serve();
+    let task = world.submit("approve");
+    world.ok(&["approvals", "approve", &task, "--reason", "seen"]);
+    world.ok(&["task", "watch", &task]);
+    let shown = world.ok(&["receipt", "show", &task]);
+    assert!(shown.contains("approved by approver"), "{shown}");
+    let task = world.submit("agent");
+    let shown = world.ok(&["receipt", "show", &task]);
+    assert!(
+        shown.contains(" read, ") && shown.contains(" written"),
+        "{shown}"
+    );
+    drop(server);
+    for args in [["receipt", "show", "nope"], ["receipt", "trust", "nope"]] {
+        let said = world.run(&args);
+        assert_eq!(said.code, 2, "{said:?}");
+        assert!(
+            said.stderr.contains("`nope` is neither a file nor the id"),
+            "{said:?}"
+        );
+    }
+    fs::write(world.home.path().join("x.toml"), "[a]\n").unwrap();
+    let said = world.run(&["receipt", "show", "x.toml"]);
+    assert!(
+        said.stderr.contains("`x.toml` is not a receipt"),
+        "{said:?}"
+    );
+}
+
+#[test]
+fn a_capture_that_cannot_start_changes_nothing_and_says_what_to_do() {
+    let world = World::new();
+    let home = world.home.path();
+    fs::write(home.join("prompt.md"), "Hello\n").unwrap();
+    fs::write(home.join("report.md"), "# A report\n").unwrap();
+    let capture = |more: &[&str]| {
+        let args = [
+            "sidecar",
+            "capture",
+            "--kind",
+            "agent-run",
+            "--input",
+            "prompt=prompt.md",
+            "--root",
+            ".",
+        ];
+        world.run(&[&args, more].concat())
+    };
+    assert_eq!(capture(&["--report", "report.md", "--", "true"]).code, 0);
+    let before = fs::read(home.join("report.replay.json")).unwrap();
+    let said = capture(&["--report", "report.md", "--overwrite", "--", "nosuchcmd"]);
+    assert_eq!(said.code, 2, "{said:?}");
+    assert!(said.stderr.contains("its name and PATH"), "{said:?}");
+    assert_eq!(fs::read(home.join("report.replay.json")).unwrap(), before);
+    assert!(!fs::exists(home.join("report.replay.json.replaced")).unwrap());
+    let said = capture(&["--report", "nope.md", "--", "sh", "-c", "exit 7"]);
+    assert_eq!(said.code, 2, "{said:?}");
+    assert!(said.stderr.contains("exit status: 7"), "{said:?}");
+    let said = world.run(&["sidecar", "keygen", "report.md"]);
+    assert!(said.stderr.contains("nothing is overwritten"), "{said:?}");
+
+    // A run of a server is described by its record.
+    let _server = world.serve();
+    let task = world.submit("agent");
+    fs::write(home.join("second.md"), "# Another\n").unwrap();
+    let said = capture(&["--no-run", "--task", &task, "--report", "second.md"]);
+    assert_eq!(said.code, 0, "{said:?}");
+    let sidecar = fs::read_to_string(home.join("second.replay.json")).unwrap();
+    let sidecar: Value = serde_json::from_str(&sidecar).unwrap();
+    assert_eq!(sidecar["tool"]["name"], "reprise", "{sidecar}");
+    assert_eq!(sidecar["tool"]["version"], env!("CARGO_PKG_VERSION"));
+    assert!(sidecar["finished_at"].is_string(), "{sidecar}");
+    let said = capture(&["--no-run", "--report", "second.md", "--overwrite"]);
+    assert!(said.stderr.contains("give --task"), "{said:?}");
+}
+
 #[test]
 fn captures_and_keys_of_sidecars_are_told_in_json() {
     let world = World::new();

@@ -537,7 +537,8 @@ fn stored_events_and_documents_keep_their_bytes() {
     governed(&mut log);
     let written = |kind: &&Kind| log.lines.contains(&format!("\"event\":\"{kind}\""));
     let missing: Vec<&Kind> = Kind::ALL.iter().filter(|kind| !written(kind)).collect();
-    // A replay reports the life of its source under one kind, which only the engine emits; keys and repairs are not decided here.
+    // A replay reports the life of its source under one kind, which only the engine emits; keys and repairs are not decided
+    // here, and entries of memory fields have a test of their own.
     let elsewhere = [
         &Kind::ReplayEventReplayed,
         &Kind::ReplayFailed,
@@ -545,6 +546,7 @@ fn stored_events_and_documents_keep_their_bytes() {
         &Kind::KeyGranted,
         &Kind::KeyRevoked,
         &Kind::EventLost,
+        &Kind::FieldEntry,
     ];
     assert_eq!(missing, elsewhere);
     insta::assert_snapshot!("events", log.lines);
@@ -554,6 +556,63 @@ fn stored_events_and_documents_keep_their_bytes() {
         .map(|document| String::from_utf8(jcs(&json!(document))).unwrap())
         .collect();
     insta::assert_snapshot!("documents", documents.join("\n"));
+}
+
+/// Entries of a memory field: the first one says which field it is, and nothing is written on a field that went on.
+#[test]
+fn entries_of_a_field_keep_their_bytes_and_rest_on_its_version() {
+    let mut log = Log::new();
+    log.run(Order::CreateWorkspace(domain::CreateWorkspace {
+        id: domain::WorkspaceId::local(),
+        branch_id: domain::BranchId::from_body("local"),
+        new: domain::NewWorkspace {
+            name: "local".to_owned(),
+            root: "reprise://local".to_owned(),
+            metadata: Map::new(),
+        },
+    }));
+    log.lines.clear();
+    let write = |version: u64, epochs: &[u64]| {
+        Order::WriteField(Box::new(domain::WriteField {
+            workspace_id: domain::WorkspaceId::local(),
+            name: "default".to_owned(),
+            version,
+            entries: epochs
+                .iter()
+                .map(|epoch| domain::FieldEntry {
+                    // Whoever writes entries does not name fields.
+                    members: map(json!({"epoch": epoch, "agent_id": "ann", "field": "other"})),
+                    blobs: vec![],
+                })
+                .collect(),
+        }))
+    };
+    log.run(write(0, &[1, 1]));
+    log.run(write(2, &[5]));
+    for stale in [0, 2, 4] {
+        let command = Command {
+            actor: "somebody".to_owned(),
+            idempotency_key: None,
+            order: write(stale, &[9]),
+        };
+        assert_eq!(
+            decide(&log.scratch, &command),
+            Err(domain::Refusal::Stale),
+            "{stale}"
+        );
+    }
+    insta::assert_snapshot!("field", log.lines);
+    let id = domain::FieldId::of(&domain::WorkspaceId::local(), "default");
+    let folded = domain::Documents::document(&log.scratch, id.as_str()).unwrap();
+    assert_eq!(
+        folded.state,
+        State::Field(domain::Field {
+            workspace_id: domain::WorkspaceId::local(),
+            name: "default".to_owned(),
+            epoch: 5,
+        })
+    );
+    assert_eq!(folded.version, 3);
 }
 
 /// What happens to an API key: the events and what they fold to.

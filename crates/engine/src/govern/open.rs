@@ -66,6 +66,7 @@ impl Engine {
         options.insert("sessionId".to_owned(), own.clone().into());
         let policies = contracts.admit(&options, new.principal.as_ref())?;
         self.shared.work.may_open(&workspace, &caller.actor)?;
+        self.may_store(Some(&workspace), 1).await?;
         let start = GovernedStart {
             session_id: own.clone(),
             at: self.shared.clock.now(),

@@ -13,9 +13,9 @@ use domain::{Blob, Document, EventName, Position, State, Timestamp};
 use tokio::sync::broadcast;
 
 use super::{
-    ApiKey, BoxFuture, Claim, ClaimScope, ClaimTime, Commit, CommitError, Committed, LeaseName,
-    ListQuery, NewestQuery, News, Publisher, ReadEvents, Scope, Store, StoreFault, StoredEvent,
-    Tree, TreeAppend,
+    ApiKey, BoxFuture, Claim, ClaimScope, ClaimTime, Commit, CommitError, Committed, LastEvents,
+    LeaseName, ListQuery, NewestQuery, News, Publisher, ReadEvents, Scope, Store, StoreFault,
+    StoredEvent, Tree, TreeAppend,
 };
 
 /// A log in memory.
@@ -172,6 +172,24 @@ impl Store for MemoryStore {
             .read()
             .events
             .range(query.after.plus(1)..)
+            .map(|(_, event)| event)
+            .filter(|event| query.scope.contains(&event.links))
+            .take(query.limit)
+            .cloned()
+            .collect();
+        ready(Ok(found))
+    }
+
+    fn last_events(
+        &self,
+        query: LastEvents,
+    ) -> BoxFuture<'_, Result<Vec<StoredEvent>, StoreFault>> {
+        let before = query.before.unwrap_or(Position(u64::MAX));
+        let found = self
+            .read()
+            .events
+            .range(..before)
+            .rev()
             .map(|(_, event)| event)
             .filter(|event| query.scope.contains(&event.links))
             .take(query.limit)

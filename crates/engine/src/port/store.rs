@@ -44,6 +44,11 @@ pub trait Store: Send + Sync + fmt::Debug + 'static {
     /// Subscribes to commits. Lossy: a subscriber that lags is told so and reads the log instead.
     fn news(&self) -> broadcast::Receiver<News>;
 
+    /// Returns how much a Workspace has stored, by its key; none when this store does not count.
+    fn stored(&self, _workspace: Position) -> Option<Stored> {
+        None
+    }
+
     /// Reads documents by id; absent ones are none, in the order asked.
     fn documents(
         &self,
@@ -55,6 +60,10 @@ pub trait Store: Send + Sync + fmt::Debug + 'static {
 
     /// Reads events of a scope after a position, ascending.
     fn events(&self, query: ReadEvents) -> BoxFuture<'_, Result<Vec<StoredEvent>, StoreFault>>;
+
+    /// Reads the newest events of a scope, descending.
+    fn last_events(&self, query: LastEvents)
+    -> BoxFuture<'_, Result<Vec<StoredEvent>, StoreFault>>;
 
     /// Reads events by position; absent ones are none, in the order asked.
     fn events_at(
@@ -159,6 +168,16 @@ pub trait Store: Send + Sync + fmt::Debug + 'static {
 
     /// Adds an API key, or replaces the one with the same id.
     fn put_api_key(&self, key: ApiKey) -> BoxFuture<'_, Result<(), StoreFault>>;
+
+    /// Returns whether every API key was recorded by events once: then one without events was made by nobody.
+    fn keys_are_recorded(&self) -> BoxFuture<'_, Result<bool, StoreFault>> {
+        Box::pin(async { Ok(false) })
+    }
+
+    /// Notes that they are.
+    fn note_keys_recorded(&self) -> BoxFuture<'_, Result<(), StoreFault>> {
+        Box::pin(async { Ok(()) })
+    }
 }
 
 /// The world failed: disk, database, file system.
@@ -304,6 +323,17 @@ pub struct ReadEvents {
     pub limit: usize,
 }
 
+/// The newest events of a range.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct LastEvents {
+    /// In this scope.
+    pub scope: Scope,
+    /// Before this position; none for no bound.
+    pub before: Option<Position>,
+    /// The maximum number to return.
+    pub limit: usize,
+}
+
 /// The digest of actor, workspace, method, target and key.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
 pub struct ClaimScope(pub Digest);
@@ -399,6 +429,17 @@ pub struct Committed {
     pub first: Position,
     /// Leases taken, with their epochs.
     pub leases: Vec<(LeaseName, u64)>,
+}
+
+/// How much is stored: events, and the content that they name.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Stored {
+    /// Bytes of the Workspace that was asked for.
+    pub of_workspace: u64,
+    /// Bytes of all Workspaces.
+    pub total: u64,
+    /// How many Workspaces have stored anything.
+    pub workspaces: usize,
 }
 
 /// Why a commit wrote nothing.

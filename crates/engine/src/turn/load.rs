@@ -173,6 +173,9 @@ fn named(order: &Order) -> Vec<Box<str>> {
             let own = [Some(order.id.as_str()), answered];
             some(own.into_iter().chain(requests.map(Some)))
         }
+        Order::WriteField(order) => {
+            some([Some(order.id().as_str()), Some(order.workspace_id.as_str())])
+        }
     }
 }
 
@@ -213,6 +216,7 @@ fn belongs_to(document: &Document) -> Vec<Box<str>> {
             ids
         }
         State::Receipt(receipt) => vec![receipt.session_id.as_str(), receipt.workspace_id.as_str()],
+        State::Field(field) => vec![field.workspace_id.as_str()],
         State::Workspace(_)
         | State::Branch(_)
         | State::Message(_)

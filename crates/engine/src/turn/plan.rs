@@ -391,7 +391,8 @@ fn ends_work(document: &Document) -> bool {
         | State::Batch(_)
         | State::TrustChain(_)
         | State::Persona(_)
-        | State::Key(_) => false,
+        | State::Key(_)
+        | State::Field(_) => false,
     }
 }
 

@@ -59,6 +59,7 @@ pub(crate) fn limits() -> Limits {
         pending_commands_max: 1_000,
         workers_max: 4,
         open_tasks_max: 1_000,
+        stored_bytes_max: u64::MAX,
         streams_max: 100,
         fork_messages_max: 100,
         settle_window: Duration::from_millis(250),

@@ -6,9 +6,9 @@ use std::sync::{Arc, Mutex};
 use canon::Digest;
 use domain::{Blob, Document, EventName, Position};
 use engine::port::{
-    ApiKey, BoxFuture, Claim, ClaimScope, Commit, CommitError, Committed, LeaseName, ListQuery,
-    MemoryStore, NewestQuery, News, ReadEvents, Scope, Store, StoreFault, StoredEvent, Tree,
-    TreeAppend,
+    ApiKey, BoxFuture, Claim, ClaimScope, Commit, CommitError, Committed, LastEvents, LeaseName,
+    ListQuery, MemoryStore, NewestQuery, News, ReadEvents, Scope, Store, StoreFault, StoredEvent,
+    Tree, TreeAppend,
 };
 use tokio::sync::broadcast;
 
@@ -115,6 +115,14 @@ impl Store for Watched {
     fn list(&self, query: ListQuery) -> BoxFuture<'_, Result<Vec<Document>, StoreFault>> {
         self.reads.fetch_add(1, Ordering::Relaxed);
         self.inner.list(query)
+    }
+
+    fn last_events(
+        &self,
+        query: LastEvents,
+    ) -> BoxFuture<'_, Result<Vec<StoredEvent>, StoreFault>> {
+        self.reads.fetch_add(1, Ordering::Relaxed);
+        self.inner.last_events(query)
     }
 
     fn events(&self, query: ReadEvents) -> BoxFuture<'_, Result<Vec<StoredEvent>, StoreFault>> {

@@ -27,8 +27,22 @@ const AREAS: [(&str, usize); 19] = [
     ("MCP", 6),
 ];
 
-/// The tests of this crate that carry requirement ids, by module.
+/// The tests that carry requirement ids, by module: of this crate, of the server and of the program.
 fn tests() -> BTreeSet<String> {
+    let elsewhere = [
+        (
+            "server::it::memory",
+            include_str!("../../../server/tests/it/memory.rs"),
+        ),
+        (
+            "server::it::memory_vectors",
+            include_str!("../../../server/tests/it/memory_vectors.rs"),
+        ),
+        (
+            "reprise::it::fields",
+            include_str!("../../../cli/tests/it/fields.rs"),
+        ),
+    ];
     let modules = [
         ("attune", include_str!("attune.rs")),
         ("clock", include_str!("clock.rs")),
@@ -40,13 +54,18 @@ fn tests() -> BTreeSet<String> {
         ("register", include_str!("register.rs")),
         ("replay", include_str!("replay.rs")),
     ];
+    let own = modules.map(|(module, source)| (format!("field::it::{module}"), source));
+    let elsewhere = elsewhere.map(|(module, source)| (module.to_owned(), source));
     let mut tests = BTreeSet::new();
-    for (module, source) in modules {
-        let names = source
-            .lines()
-            .filter_map(|line| line.strip_prefix("fn ak_"));
+    for (module, source) in own.into_iter().chain(elsewhere) {
+        let lines = source.lines();
+        let names = lines.filter_map(|line| {
+            line.strip_prefix("async ")
+                .unwrap_or(line)
+                .strip_prefix("fn ak_")
+        });
         for (name, _) in names.filter_map(|name| name.split_once('(')) {
-            tests.insert(format!("field::it::{module}::ak_{name}"));
+            tests.insert(format!("{module}::ak_{name}"));
         }
     }
     tests

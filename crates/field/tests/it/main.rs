@@ -22,6 +22,7 @@ mod quality;
 mod record;
 mod register;
 mod replay;
+mod vectors;
 
 #[test]
 #[expect(clippy::disallowed_methods, reason = "the folder of the tests")]

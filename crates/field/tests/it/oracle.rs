@@ -10,7 +10,8 @@ use proptest::prelude::*;
 use serde_json::{Value, json};
 
 use crate::common::{Lab, related, unit};
-use crate::replay::{entry_of, replay};
+use crate::replay::replay;
+use crate::vectors::entry_of;
 
 /// A log in the form of the vectors, drawn at random.
 fn lines() -> impl Strategy<Value = Vec<Value>> {

@@ -103,6 +103,10 @@ fn pieces(
 
 async fn upload(mut call: Call) -> Reply {
     let id = call.id("artifact_id", ArtifactId::OBJECT, ArtifactId::parse)?;
+    let length = call.header("content-length");
+    let length = length.and_then(|text| text.parse().ok()).unwrap_or(1);
+    let engine = &call.app.engine;
+    engine.may_attach(&call.caller, &id, length).await?;
     let content = call.upload(call.app.config.artifact_bytes_max).await?;
     // The key stands for these bytes: their digest is the body to compare.
     let (sha256, _) = content.arrived();

@@ -54,7 +54,12 @@ async fn page(call: &Call, filters: Filters) -> Reply {
             return Err(Failure::invalid("view", message));
         }
     };
-    let page = call.app.engine.events(&call.caller, range).await?;
+    let engine = &call.app.engine;
+    let page = match call.query("order")? {
+        None | Some("asc") => engine.events(&call.caller, range).await?,
+        Some("desc") => engine.newest_events(&call.caller, range).await?,
+        Some(_) => return Err(Failure::invalid("order", "`order` must be `asc` or `desc`")),
+    };
     let events = page.events.iter().map(|event| &*event.bytes);
     if is_compact {
         let compact: Vec<Vec<u8>> = events.map(wire::compact_event).collect();

@@ -49,6 +49,58 @@ async fn ap_evt_01_03_05_07_ranges_are_byte_identical_and_events_are_readable() 
     );
 }
 
+/// Events are read in both directions, by any scope, page by page, and nothing is left out or told twice.
+#[tokio::test]
+async fn ranges_go_backwards_too() {
+    let server = Server::start().await;
+    let api = server.client();
+    let session = api.session().await;
+    let task = api.task(&session, "agent").await;
+    api.task(&session, "agent").await;
+    for path in [
+        "/v1/events".to_owned(),
+        format!("/v1/events?task_id={}", id(&task)),
+        format!("/v1/sessions/{session}/events"),
+        format!("/v1/tasks/{}/events", id(&task)),
+        "/v1/events?workspace_id=workspace_local".to_owned(),
+    ] {
+        let sign = if path.contains('?') { '&' } else { '?' };
+        let (_, all) = api.get(&format!("{path}{sign}limit=200")).await;
+        let mut expected = all["data"].as_array().unwrap().clone();
+        assert!(expected.len() > 5, "{path}");
+        expected.reverse();
+        let mut found: Vec<Value> = Vec::new();
+        let mut cursor = String::new();
+        loop {
+            let page = format!("{path}{sign}order=desc&limit=4{cursor}");
+            let (status, page) = api.get(&page).await;
+            assert_eq!(status, 200, "{page}");
+            let data = page["data"].as_array().unwrap();
+            found.extend(data.iter().cloned());
+            assert_eq!(page["next_cursor"], data.last().unwrap()["id"]);
+            match page["has_more"].as_bool().unwrap() {
+                true => cursor = format!("&cursor={}", page["next_cursor"].as_str().unwrap()),
+                false => break,
+            }
+        }
+        assert_eq!(found, expected, "{path}");
+        // A page turned round is the page before.
+        let fourth = id(&expected[3]);
+        let (_, newer) = api
+            .get(&format!("{path}{sign}after_event_id={fourth}&limit=200"))
+            .await;
+        let mut newer = newer["data"].as_array().unwrap().clone();
+        newer.reverse();
+        assert_eq!(newer, expected[..3], "{path}");
+    }
+    refused(
+        &api.get("/v1/events?order=sideways").await,
+        400,
+        "invalid_request",
+        Some("order"),
+    );
+}
+
 #[tokio::test]
 async fn ap_evt_06_c_13_ranges_go_on_after_an_event_under_any_name() {
     let server = Server::start().await;

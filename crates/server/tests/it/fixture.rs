@@ -55,6 +55,7 @@ pub(crate) fn limits() -> Limits {
         pending_commands_max: 1_024,
         workers_max: 8,
         open_tasks_max: 1_000,
+        stored_bytes_max: u64::MAX,
         streams_max: 64,
         fork_messages_max: 100,
         settle_window: Duration::from_millis(250),

@@ -20,6 +20,8 @@ mod fixture;
 mod governed;
 mod idempotency;
 mod listening;
+mod memory;
+mod memory_vectors;
 mod personas;
 mod policy;
 mod privacy;

@@ -16,6 +16,8 @@ use crate::row::further;
 use crate::schema::{self, Sealed};
 use crate::table::Table;
 use crate::tree;
+use crate::usage;
+use crate::write::checksum_of_claim;
 
 /// How many documents are read at a time.
 const CHUNK: usize = 512;
@@ -35,9 +37,11 @@ pub(super) fn check(
         problems.extend(links(blocks)?);
         problems.extend(heads(blocks)?);
         problems.extend(document_links(blocks)?);
+        problems.extend(usage::check(blocks)?.map(problem));
     }
     problems.extend(leases(blocks)?);
     problems.extend(keys(blocks)?);
+    problems.extend(claims(blocks)?);
     let ahead = "SELECT count(*) FROM claims WHERE answer > ?1";
     let ahead: u64 = blocks
         .query_row(ahead, [crate::row::sql(head.0)], |row| row.get(0))
@@ -236,6 +240,32 @@ fn heads(connection: &Connection) -> Result<Vec<Problem>, AuditError> {
         .collect())
 }
 
+/// A claim must be what was written: whoever repeats a request gets its first answer by it.
+fn claims(connection: &Connection) -> Result<Vec<Problem>, AuditError> {
+    // They have had checksums since there is this table.
+    if !schema::has_table(connection, "usage").map_err(fault)? {
+        return Ok(Vec::new());
+    }
+    let run = || -> rusqlite::Result<u64> {
+        let select = "SELECT scope, body, answer, expires_at, checksum FROM claims WHERE checksum IS NOT NULL";
+        let mut select = connection.prepare(select)?;
+        let mut rows = select.query([])?;
+        let mut changed = 0;
+        while let Some(row) = rows.next()? {
+            let (scope, body): (Vec<u8>, Vec<u8>) = (row.get(0)?, row.get(1)?);
+            let (answer, end): (u64, i64) = (row.get(2)?, row.get(3)?);
+            let kept: Vec<u8> = row.get(4)?;
+            let found = checksum_of_claim(&scope, &body, answer, end);
+            changed += u64::from(kept != found);
+        }
+        Ok(changed)
+    };
+    let changed = run().map_err(fault)?;
+    let said = format!("{changed} idempotency keys are not what was stored");
+    let said = (changed > 0).then(|| problem(said));
+    Ok(said.into_iter().collect())
+}
+
 fn keys(connection: &Connection) -> Result<Vec<Problem>, AuditError> {
     let mut problems = Vec::new();
     if let Err(error) = read::api_keys(connection) {
@@ -250,8 +280,13 @@ fn keys(connection: &Connection) -> Result<Vec<Problem>, AuditError> {
     }
     let stored = read::api_keys(connection).unwrap_or_default();
     let mut recorded = recorded(connection)?;
+    let are_recorded = schema::keys_are_recorded(connection).map_err(fault)?;
     for key in stored {
         let told = recorded.remove(&*key.id);
+        if told.is_none() && are_recorded {
+            let id = &key.id;
+            problems.push(problem(format!("API key `{id}` was made by no event")));
+        }
         if told.is_some_and(|told| told != key.recorded()) {
             let id = &key.id;
             problems.push(problem(format!(
@@ -297,6 +332,10 @@ fn recorded(connection: &Connection) -> Result<BTreeMap<Box<str>, domain::Key>, 
 
 /// Counts the API keys that were made before keys had events.
 pub(super) fn keys_without_events(connection: &Connection) -> Result<u64, AuditError> {
+    if schema::keys_are_recorded(connection).map_err(fault)? {
+        // Those are problems.
+        return Ok(0);
+    }
     let recorded = recorded(connection)?;
     let keys = read::api_keys(connection).unwrap_or_default();
     let without = keys.iter().filter(|key| !recorded.contains_key(&*key.id));

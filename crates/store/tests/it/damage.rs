@@ -466,6 +466,9 @@ fn a_change_in_any_small_table_is_found() {
         "INSERT INTO leases VALUES (424242, 'nobody', 1)",
         "INSERT INTO heads VALUES (zeroblob(32), 7)",
         "UPDATE heads SET size = size + 1 WHERE root IN (SELECT root FROM heads LIMIT 1)",
+        "INSERT INTO claims VALUES (zeroblob(32), zeroblob(32), 1, 9, zeroblob(8))",
+        "UPDATE usage SET bytes = bytes + 1 WHERE workspace IN (SELECT max(workspace) FROM usage)",
+        "DELETE FROM usage WHERE workspace IN (SELECT max(workspace) FROM usage)",
     ];
     for change in changes {
         crate::home::tamper(home.path(), change);

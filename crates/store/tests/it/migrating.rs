@@ -164,7 +164,12 @@ fn ends_of_keys_repairs_leases_and_heads_come_along() {
         "api_keys", "heads", "repaired", "leases", "claims", "leaves", "tree",
     ] {
         let rows = |connection: rusqlite::Connection| -> Vec<String> {
-            let text = format!("SELECT * FROM {table} ORDER BY 1");
+            // Claims have a checksum since.
+            let columns = match table {
+                "claims" => "scope, body, answer, expires_at",
+                _ => "*",
+            };
+            let text = format!("SELECT {columns} FROM {table} ORDER BY 1");
             let mut select = connection.prepare(&text).unwrap();
             let columns = select.column_count();
             let row = |row: &rusqlite::Row<'_>| {

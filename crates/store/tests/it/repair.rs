@@ -327,3 +327,47 @@ fn a_repair_that_is_killed_has_done_all_or_nothing() {
     }
     assert!(untouched > 0, "{done} were done");
 }
+
+/// U15: an index that does not say what its table says is made again; the log was never in it.
+#[test]
+fn u15_damaged_indexes_are_made_again() {
+    let home = tempfile::tempdir().unwrap();
+    let data = home.path();
+    filled(data);
+    Tamper::open(data).swap_indexes("documents_kind", "documents_open");
+    let problems = verify(data).problems;
+    assert!(!problems.is_empty());
+    let would = repairable(data).unwrap();
+    assert!(!would.database.is_empty(), "{would:?}");
+    assert!(
+        !verify(data).problems.is_empty(),
+        "a dry run changes nothing"
+    );
+    let did = repair(data).unwrap();
+    assert_eq!((&did.database, did.unmended.len()), (&would.database, 0));
+    assert_eq!(verify(data).problems, vec![]);
+    assert_eq!(repair(data).unwrap(), Repair::default(), "once is enough");
+}
+
+/// U15: a page that holds what nothing else does is not mended, and that is said.
+#[test]
+fn u15_a_damaged_page_is_named_and_left_alone() {
+    let home = tempfile::tempdir().unwrap();
+    let data = home.path();
+    filled(data);
+    let file = data.join("reprise.db");
+    let mut bytes = fs::read(&file).unwrap();
+    let root = Tamper::open(data).root_page("documents");
+    let start = (root as usize - 1) * 4096;
+    // The kind of the page, and how many cells it has.
+    bytes[start] = 0;
+    fs::write(&file, &bytes).unwrap();
+    let would = repairable(data);
+    if let Ok(would) = &would {
+        assert!(!would.database.is_empty(), "{would:?}");
+    }
+    match repair(data) {
+        Ok(did) => assert!(!did.unmended.is_empty(), "{did:?}"),
+        Err(error) => assert!(error.to_string().contains("malformed"), "{error}"),
+    }
+}

@@ -40,6 +40,17 @@ pub struct Operation {
     pub access: Access,
     /// Reads the request that the engine carries out; none where the operation is no such request, or takes bytes.
     pub decode: Option<Decode>,
+    /// The protocol that it belongs to.
+    pub protocol: Protocol,
+}
+
+/// The protocols that the server speaks.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Protocol {
+    /// The Agents Protocol, and what belongs to the server itself: all of it is described.
+    Agents,
+    /// The memory protocol: no version in a header, and errors of its own shape.
+    Memory,
 }
 
 /// What an operation takes.
@@ -100,7 +111,13 @@ impl Operation {
             on_request: &[],
             access,
             decode: None,
+            protocol: Protocol::Agents,
         }
+    }
+
+    pub(super) const fn speaking(mut self, protocol: Protocol) -> Self {
+        self.protocol = protocol;
+        self
     }
 
     pub(super) const fn of_type(mut self, media_type: &'static str) -> Self {
@@ -354,7 +371,7 @@ pub(super) fn parameters() -> Value {
             text(),
             "Where to go on: `next_cursor` of an earlier page",
         ),
-        query("after_event_id", text(), "Only events after this one"),
+        query("after_event_id", text(), "Only events after this one in the order of the list"),
         query("after", text(), "The same as `after_event_id`"),
         query("workspace_id", text(), "Only those of this workspace"),
         query("session_id", text(), "Only those of this session"),

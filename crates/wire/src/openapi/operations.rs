@@ -397,7 +397,14 @@ pub(super) const OPERATIONS: &[Operation] = &[
         Json("EventList"),
         needs(&["events:read"], InPath(ResourceKind::Session)),
     )
-    .query(&["after_event_id", "limit", "cursor", "after", "view"]),
+    .query(&[
+        "after_event_id",
+        "limit",
+        "cursor",
+        "after",
+        "order",
+        "view",
+    ]),
     Operation::new(
         "get",
         "/v1/sessions/{session_id}/events/stream",
@@ -642,7 +649,14 @@ pub(super) const OPERATIONS: &[Operation] = &[
         Json("EventList"),
         needs(&["events:read"], InPath(ResourceKind::Task)),
     )
-    .query(&["after_event_id", "limit", "cursor", "after", "view"]),
+    .query(&[
+        "after_event_id",
+        "limit",
+        "cursor",
+        "after",
+        "order",
+        "view",
+    ]),
     Operation::new(
         "get",
         "/v1/tasks/{task_id}/stream",
@@ -736,6 +750,7 @@ pub(super) const OPERATIONS: &[Operation] = &[
         "workspace_id",
         "session_id",
         "task_id",
+        "order",
         "view",
         "after_event_id",
         "limit",

@@ -18,12 +18,15 @@ pub(super) fn run(args: &LogRepairArgs) -> anyhow::Result<Exit> {
     };
     bar.finish_and_clear();
     let repair = work.map_err(problem)?;
-    let is_whole = repair.events.is_empty() && repair.blobs.is_empty();
-    let left = match args.apply || is_whole {
+    let is_whole =
+        repair.events.is_empty() && repair.blobs.is_empty() && repair.database.is_empty();
+    // A database that cannot be mended may not let itself be checked either.
+    let is_mended = repair.unmended.is_empty();
+    let left = match (args.apply || is_whole) && is_mended {
         true => check(data)?.problems,
         false => Vec::new(),
     };
-    let is_good = left.is_empty() && (args.apply || is_whole);
+    let is_good = left.is_empty() && (args.apply || is_whole) && is_mended;
     let mut out = Output::stdout();
     if args.json {
         let problems: Vec<String> = left.iter().map(ToString::to_string).collect();
@@ -31,10 +34,15 @@ pub(super) fn run(args: &LogRepairArgs) -> anyhow::Result<Exit> {
             "applied": args.apply,
             "events": repair.events.iter().map(as_json).collect::<Vec<_>>(),
             "blobs": repair.blobs,
+            "database": repair.database,
+            "unmended": repair.unmended,
             "kept_in": repair.aside.as_ref().map(|folder| folder.display().to_string()),
             "problems": problems,
         }))?;
     } else {
+        for problem in &repair.database {
+            out.line(format_args!("database: {}", shorten(problem, 300)))?;
+        }
         for found in &repair.events {
             out.line(line(found))?;
         }
@@ -75,6 +83,26 @@ fn line(found: &Unreadable) -> String {
 
 fn tell(applied: bool, is_whole: bool, repair: &Repair, left: usize) {
     let (events, blobs) = (repair.events.len(), repair.blobs.len());
+    if !repair.unmended.is_empty() {
+        for problem in &repair.unmended {
+            talk(format_args!("still damaged: {}", shorten(problem, 300)));
+        }
+        talk(
+            "pages of the database itself are damaged, and what was in them is nowhere else: restore a backup. Without one, \
+             `sqlite3 reprise.db .recover` saves rows, which this program does not take for a log",
+        );
+        return;
+    }
+    if !repair.database.is_empty() {
+        talk(match applied {
+            true => {
+                "the indexes were made again from their tables, and what is folded from the events was folded again"
+            }
+            false => {
+                "the indexes would be made again from their tables, and what is folded from the events folded again"
+            }
+        });
+    }
     if is_whole {
         talk("everything can be read: there is nothing to repair");
     } else if applied {

@@ -55,12 +55,13 @@ pub(super) fn config(settings: &Settings) -> anyhow::Result<Config> {
 }
 
 /// Returns the engine's side of the limits.
-pub(super) fn limits(limits: &config::Limits) -> Limits {
+pub(super) fn limits(limits: &config::Limits, stored_bytes_max: u64) -> Limits {
     Limits {
         batch_len_max: limits.batch_len_max.count(),
         pending_commands_max: limits.pending_commands_max.count(),
         workers_max: limits.workers_max.count(),
         open_tasks_max: limits.open_tasks_max.count(),
+        stored_bytes_max,
         streams_max: limits.streams_max.count(),
         fork_messages_max: limits.fork_messages_max.count(),
         settle_window: limits.settle_window_ms.milliseconds(),

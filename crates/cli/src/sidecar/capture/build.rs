@@ -56,7 +56,7 @@ pub(super) struct GeneralArgs {
     tool_name: Option<String>,
     /// Version of the tool [default: unknown].
     #[arg(long, value_name = "VERSION")]
-    tool_version: Option<String>,
+    pub(super) tool_version: Option<String>,
     /// Where the tool's source is.
     #[arg(long, value_name = "URL")]
     tool_repository: Option<String>,

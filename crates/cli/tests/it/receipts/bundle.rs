@@ -394,3 +394,36 @@ fn files_that_the_manifest_does_not_list_and_links_are_seen() {
     let name = format!("file blobs/{}", blob.file_name().unwrap().to_string_lossy());
     assert_eq!(codes("a linked blob"), one(&name, "not_a_file"));
 }
+
+/// A log that lost the bytes of a receipt is repaired, verified and exported; the bundle names the one that is lost, and
+/// everything else in it is checked.
+#[test]
+fn u15_a_repaired_log_that_lost_a_receipt_is_exported() {
+    let ran = bundle();
+    let receipts = fs::read_to_string(ran.path("bundle").join("receipts.jsonl")).unwrap();
+    let second = receipts.lines().nth(1).unwrap();
+    let content = canon::sha256(second.as_bytes());
+    let tamper = store::tamper::Tamper::open(&ran.world.data());
+    assert!(tamper.blob(&content, |bytes| bytes[40] ^= 1));
+    drop(tamper);
+    assert_eq!(ran.world.run(&["log", "verify"]).code, 1);
+    ran.world.ok(&["log", "repair", "--apply"]);
+    ran.world.ok(&["log", "verify"]);
+    ran.world.ok(&["log", "export", "left"]);
+    let (said, value) = ran.verify(&["--bundle", "left", "--keys", "jwks.json"]);
+    assert_eq!(said.code, 1, "{said:?}");
+    let checks = value["checks"].as_array().unwrap();
+    let code = |name: &str| {
+        let mut named = checks.iter().filter(|check| check["name"] == name);
+        named.next().unwrap()["code"].clone()
+    };
+    assert_eq!(code("receipt 1"), "receipt_lost", "{value}");
+    assert_eq!(code("tree"), Value::Null, "the others are in their places");
+    let mut codes = checks.iter().filter_map(|check| check["code"].as_str());
+    assert!(
+        codes.all(
+            |code| ["receipt_lost", "material_unavailable", "receipt_missing"].contains(&code)
+        ),
+        "{value}"
+    );
+}

@@ -464,6 +464,9 @@ fn s11_a_key_file_of_an_earlier_state_is_refused() {
             assert_eq!(said.code, 2, "{what}: {args:?}: {said:?}");
             assert!(said.stderr.contains("an earlier state"), "{what}: {said:?}");
         }
+        let said = ran.world.run(&["log", "verify"]);
+        assert_eq!(said.code, 1, "{what}: {said:?}");
+        assert!(said.stdout.contains("an earlier state"), "{what}: {said:?}");
         assert_eq!(&fs::read(&file).unwrap(), state, "left alone");
     }
     fs::write(&file, third).unwrap();

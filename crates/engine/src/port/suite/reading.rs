@@ -6,7 +6,8 @@ use proptest::test_runner::{Config, TestRunner};
 use super::model::bare;
 use super::{Model, Subject, steps, wait};
 use crate::port::{
-    ClaimScope, ListQuery, NewestQuery, ReadEvents, Scope, SealedTurn, Store, StoredEvent,
+    ClaimScope, LastEvents, ListQuery, NewestQuery, ReadEvents, Scope, SealedTurn, Store,
+    StoredEvent,
 };
 
 /// An empty log answers none to everything.
@@ -134,6 +135,9 @@ pub fn agrees(store: &dyn Store, model: &Model) {
         );
         assert_eq!(stream(store, scope, 1_000), expected, "{scope:?}");
         assert_eq!(stream(store, scope, 7), expected, "{scope:?}");
+        let backwards: Vec<StoredEvent> = expected.iter().rev().cloned().collect();
+        assert_eq!(stream_back(store, scope, 1_000), backwards, "{scope:?}");
+        assert_eq!(stream_back(store, scope, 7), backwards, "{scope:?}");
         for (kind, open) in ResourceKind::ALL
             .into_iter()
             .flat_map(|kind| [(kind, false), (kind, true)])
@@ -217,6 +221,24 @@ fn stream(store: &dyn Store, scope: Scope, limit: usize) -> Vec<StoredEvent> {
         let page = wait(store.events(ReadEvents {
             scope,
             after,
+            limit,
+        }))
+        .unwrap();
+        assert!(page.len() <= limit, "a page is no longer than asked for");
+        if page.is_empty() {
+            return found;
+        }
+        found.extend(page);
+    }
+}
+
+fn stream_back(store: &dyn Store, scope: Scope, limit: usize) -> Vec<StoredEvent> {
+    let mut found: Vec<StoredEvent> = Vec::new();
+    loop {
+        let before = found.last().map(|last| last.position);
+        let page = wait(store.last_events(LastEvents {
+            scope,
+            before,
             limit,
         }))
         .unwrap();

@@ -1,0 +1,577 @@
+//! `reprise field`: the memory that agents share, from a terminal. Each command is one message of the memory protocol.
+
+mod show;
+
+use std::path::PathBuf;
+
+use canon::{Map, Value};
+use clap::{Args, Subcommand, ValueEnum};
+use serde_json::json;
+
+use crate::args::Connection;
+use crate::client::{Client, Target, Write, fresh_key};
+use crate::exit::{Exit, OrHint, Problem};
+use crate::output::{Output, is_quiet, talk};
+
+/// `reprise field`
+#[derive(Debug, Subcommand)]
+pub(crate) enum Command {
+    /// Show what is in a field: agents, counts, open conflicts
+    #[command(
+        after_help = "Examples:\n  reprise field status\n  reprise field status --field research --json"
+    )]
+    Status(StatusArgs),
+    /// Register an agent; the first one brings the field into being
+    #[command(
+        after_help = "Example:\n  reprise field register ann --role analyst --interest markets"
+    )]
+    Register(RegisterArgs),
+    /// Record something that an agent knows, and why
+    #[command(
+        after_help = "Examples:\n  reprise field record 'The market grows by 23% a year' --agent ann \\\n    \
+        --purpose 'size the market' --score 0.8 --reasoning 'two reports' --task market\n  \
+        reprise field record 'It grows by 14%' --agent bob --purpose 'check' --score 0.4 \\\n    \
+        --reasoning 'an old report' --relation contradicts=mem_0123"
+    )]
+    Record(RecordArgs),
+    /// Show what an agent should know now, best first
+    #[command(
+        after_help = "Examples:\n  reprise field attune --agent sam --role strategist\n  \
+        reprise field attune --agent sam --role strategist --hint 'market growth' --max 3"
+    )]
+    Attune(AttuneArgs),
+    /// List conflicts, or look for some
+    #[command(
+        after_help = "Examples:\n  reprise field detect --agent sam\n  reprise field detect --agent sam --scan"
+    )]
+    Detect(DetectArgs),
+    /// Settle a conflict
+    #[command(
+        after_help = "Strategies: last_write_wins, confidence_weighted, authority (with --winner), evidence_count,\n\
+        synthesis (with --synthesis), human_escalation.\n\n\
+        Example:\n  reprise field merge conflict_0123 --agent sam --strategy confidence_weighted \\\n    \
+        --rationale 'the better source'"
+    )]
+    Merge(MergeArgs),
+    /// Tell how something came about: the reasons behind it, in order
+    #[command(
+        after_help = "The picture has one row per event and needs no colours; Graphviz draws a .dot file.\n\n\
+        Examples:\n  reprise field replay conflict conflict_0123 --agent sam\n  \
+        reprise field replay decision mem_0123 --agent sam --depth full_trace --svg reasons.svg"
+    )]
+    Replay(ReplayArgs),
+    /// Make the memory smaller; the log stays whole
+    #[command(
+        after_help = "Examples:\n  reprise field compact archive --agent sam --older-than 1000\n  \
+        reprise field compact summarize --agent sam --type observation"
+    )]
+    Compact(CompactArgs),
+}
+
+/// Which field, on which server.
+#[derive(Debug, Args)]
+pub(crate) struct Place {
+    /// The field [default: the default field of the key's workspace]
+    #[arg(long, value_name = "NAME")]
+    field: Option<String>,
+    /// Print JSON
+    #[arg(long)]
+    json: bool,
+    #[command(flatten)]
+    connection: Connection,
+}
+
+/// Who speaks.
+#[derive(Debug, Args)]
+pub(crate) struct Speaker {
+    /// The agent that speaks
+    #[arg(long, value_name = "AGENT")]
+    agent: String,
+    /// The session that it speaks in
+    #[arg(long, value_name = "SESSION")]
+    session: Option<String>,
+    #[command(flatten)]
+    place: Place,
+}
+
+/// `reprise field status`
+#[derive(Debug, Args)]
+pub(crate) struct StatusArgs {
+    #[command(flatten)]
+    place: Place,
+}
+
+/// `reprise field register`
+#[derive(Debug, Args)]
+pub(crate) struct RegisterArgs {
+    /// The agent
+    agent: String,
+    /// What it does
+    #[arg(long)]
+    role: String,
+    /// What it wants to know about; may be given several times
+    #[arg(long, value_name = "TOPIC")]
+    interest: Vec<String>,
+    #[command(flatten)]
+    place: Place,
+}
+
+/// `reprise field record`
+#[derive(Debug, Args)]
+pub(crate) struct RecordArgs {
+    /// What the agent knows
+    content: String,
+    /// What it is: finding, decision, observation, intention, assumption, constraint, question, contradiction, synthesis,
+    /// correction or human_directive
+    #[arg(long = "type", value_name = "TYPE", default_value = "finding")]
+    kind: String,
+    /// Why it is recorded
+    #[arg(long)]
+    purpose: String,
+    /// The task that it belongs to
+    #[arg(long, value_name = "TASK")]
+    task: Option<String>,
+    /// The question that it answers
+    #[arg(long)]
+    question: Option<String>,
+    /// How sure the agent is, from 0 to 1
+    #[arg(long)]
+    score: Option<f64>,
+    /// Why it is as sure as that
+    #[arg(long, value_name = "TEXT")]
+    reasoning: Option<String>,
+    /// What speaks for it; may be given several times
+    #[arg(long, value_name = "TEXT")]
+    evidence: Vec<String>,
+    /// What it says about another unit, such as contradicts=mem_0123; may be given several times
+    #[arg(long, value_name = "TYPE=UNIT", value_parser = relation)]
+    relation: Vec<(String, String)>,
+    /// Only a draft
+    #[arg(long)]
+    draft: bool,
+    #[command(flatten)]
+    speaker: Speaker,
+}
+
+/// `reprise field attune`
+#[derive(Debug, Args)]
+pub(crate) struct AttuneArgs {
+    /// The role for which it is ranked
+    #[arg(long)]
+    role: String,
+    /// Maximum number of units
+    #[arg(long, value_name = "N", default_value_t = 10, value_parser = clap::value_parser!(u32).range(1..))]
+    max: u32,
+    /// What it is wanted for
+    #[arg(long, value_name = "TEXT")]
+    hint: Option<String>,
+    /// The task that the agent works on
+    #[arg(long, value_name = "TASK")]
+    task: Option<String>,
+    /// A topic to look for; may be given several times
+    #[arg(long, value_name = "TOPIC")]
+    interest: Vec<String>,
+    /// Only what was recorded at this epoch or later
+    #[arg(long, value_name = "EPOCH")]
+    since: Option<u64>,
+    /// Also what the agent recorded itself
+    #[arg(long)]
+    own: bool,
+    /// Also what is archived
+    #[arg(long)]
+    archived: bool,
+    #[command(flatten)]
+    speaker: Speaker,
+}
+
+/// `reprise field detect`
+#[derive(Debug, Args)]
+pub(crate) struct DetectArgs {
+    /// Look for what contradicts this unit
+    #[arg(long, value_name = "UNIT", conflicts_with = "scan")]
+    check: Option<String>,
+    /// Look through everything
+    #[arg(long)]
+    scan: bool,
+    #[command(flatten)]
+    speaker: Speaker,
+}
+
+/// `reprise field merge`
+#[derive(Debug, Args)]
+pub(crate) struct MergeArgs {
+    /// The conflict
+    conflict: String,
+    /// How it is settled
+    #[arg(long)]
+    strategy: String,
+    /// Why
+    #[arg(long, value_name = "TEXT")]
+    rationale: String,
+    /// The unit that stays
+    #[arg(long, value_name = "UNIT")]
+    winner: Option<String>,
+    /// What replaces both
+    #[arg(long, value_name = "TEXT")]
+    synthesis: Option<String>,
+    #[command(flatten)]
+    speaker: Speaker,
+}
+
+/// What is replayed.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum)]
+enum TargetKind {
+    /// Everything that belongs to a task
+    Task,
+    /// A unit
+    #[value(alias = "memory_unit")]
+    Unit,
+    /// A decision
+    Decision,
+    /// A conflict
+    Conflict,
+    /// A session
+    Session,
+}
+
+impl TargetKind {
+    const fn word(self) -> &'static str {
+        match self {
+            TargetKind::Task => "task",
+            TargetKind::Unit => "memory_unit",
+            TargetKind::Decision => "decision",
+            TargetKind::Conflict => "conflict",
+            TargetKind::Session => "session",
+        }
+    }
+}
+
+/// `reprise field replay`
+#[derive(Debug, Args)]
+pub(crate) struct ReplayArgs {
+    /// What it is: task, unit, decision, conflict or session
+    kind: TargetKind,
+    /// Its id
+    id: String,
+    /// How much is told: summary, detailed or full_trace
+    #[arg(long, default_value = "detailed")]
+    depth: String,
+    /// Write the whole chain of reasons as a Graphviz graph
+    #[arg(long, value_name = "FILE")]
+    dot: Option<PathBuf>,
+    /// Write it as a picture
+    #[arg(long, value_name = "FILE")]
+    svg: Option<PathBuf>,
+    #[command(flatten)]
+    speaker: Speaker,
+}
+
+/// `reprise field compact`
+#[derive(Debug, Args)]
+pub(crate) struct CompactArgs {
+    /// How: archive or summarize
+    strategy: String,
+    /// Only units that are more than this many epochs old
+    #[arg(long, value_name = "EPOCHS")]
+    older_than: Option<u64>,
+    /// Only units of this type; may be given several times
+    #[arg(long = "type", value_name = "TYPE")]
+    kind: Vec<String>,
+    /// Only units with this status; may be given several times
+    #[arg(long)]
+    status: Vec<String>,
+    #[command(flatten)]
+    speaker: Speaker,
+}
+
+fn relation(text: &str) -> Result<(String, String), String> {
+    match text.split_once('=') {
+        Some((kind, unit)) if !kind.is_empty() && !unit.is_empty() => {
+            Ok((kind.to_owned(), unit.to_owned()))
+        }
+        _ => Err("a relation is written TYPE=UNIT, such as contradicts=mem_0123".to_owned()),
+    }
+}
+
+/// A field on a server.
+struct Field {
+    client: Client,
+    name: Option<String>,
+}
+
+impl Field {
+    fn at(place: &Place) -> anyhow::Result<Self> {
+        Ok(Self {
+            client: Client::new(Target::find(&place.connection)?)?,
+            name: place.field.clone(),
+        })
+    }
+
+    fn path<'a>(&'a self, rest: &[&'a str]) -> Vec<&'a str> {
+        let base: &[&str] = match &self.name {
+            Some(name) => &["akashik", "fields", name, "v1"],
+            None => &["akashik", "v1"],
+        };
+        [base, rest].concat()
+    }
+
+    async fn view(&self, rest: &[&str]) -> anyhow::Result<Value> {
+        self.client.get(&self.path(rest), &[]).await
+    }
+
+    async fn send(
+        &self,
+        operation: &str,
+        agent: &str,
+        session: Option<&str>,
+        payload: Value,
+    ) -> anyhow::Result<Value> {
+        // One id for all repetitions: a message that arrived is not done again when its answer was lost.
+        let id = fresh_key()?;
+        let envelope = json!({
+            "protocol": "akashik", "version": "0.1.0", "id": id, "operation": operation.to_uppercase(),
+            "agent_id": agent, "session_id": session, "epoch": 0, "payload": payload,
+        });
+        let write = Write {
+            body: envelope,
+            key: &id,
+        };
+        self.client.post(&self.path(&[operation]), write).await
+    }
+}
+
+impl Speaker {
+    async fn say(&self, operation: &str, payload: Value) -> anyhow::Result<Value> {
+        let session = self.session.as_deref();
+        let field = Field::at(&self.place)?;
+        field.send(operation, &self.agent, session, payload).await
+    }
+}
+
+/// Adds members that have a value.
+fn with(mut members: Map<String, Value>, more: &[(&str, Value)]) -> Value {
+    for (name, value) in more {
+        let is_empty = value.as_array().is_some_and(Vec::is_empty);
+        if !value.is_null() && !is_empty {
+            members.insert((*name).to_owned(), value.clone());
+        }
+    }
+    Value::Object(members)
+}
+
+/// Runs one of them.
+pub(crate) async fn run(command: Command) -> anyhow::Result<Exit> {
+    match command {
+        Command::Status(args) => status(args).await,
+        Command::Register(args) => register(args).await,
+        Command::Record(args) => record(args).await,
+        Command::Attune(args) => attune(args).await,
+        Command::Detect(args) => detect(args).await,
+        Command::Merge(args) => merge(args).await,
+        Command::Replay(args) => replay(args).await,
+        Command::Compact(args) => compact(args).await,
+    }
+}
+
+async fn status(args: StatusArgs) -> anyhow::Result<Exit> {
+    let field = Field::at(&args.place)?;
+    let status = field.view(&["field", "status"]).await?;
+    let agents = field.view(&["agents"]).await?;
+    let conflicts = field.view(&["conflicts"]).await?;
+    let mut out = Output::stdout();
+    if args.place.json {
+        let (agents, conflicts) = (agents.get("agents"), conflicts.get("conflicts"));
+        out.json(&json!({"status": status, "agents": agents, "conflicts": conflicts}))?;
+    } else {
+        show::status(&mut out, &status, &agents, &conflicts)?;
+    }
+    Ok(Exit::Ok)
+}
+
+async fn register(args: RegisterArgs) -> anyhow::Result<Exit> {
+    let payload = with(
+        Map::new(),
+        &[
+            ("id", json!(args.agent)),
+            ("role", json!(args.role)),
+            ("interests", json!(args.interest)),
+        ],
+    );
+    let field = Field::at(&args.place)?;
+    let answer = field.send("register", &args.agent, None, payload).await?;
+    let mut out = Output::stdout();
+    match args.place.json {
+        true => out.json(&answer)?,
+        false => talk(format_args!(
+            "{} is registered as {}",
+            args.agent, args.role
+        )),
+    }
+    Ok(Exit::Ok)
+}
+
+async fn record(args: RecordArgs) -> anyhow::Result<Exit> {
+    let intent = with(
+        Map::new(),
+        &[
+            ("purpose", json!(args.purpose)),
+            ("task_id", json!(args.task)),
+            ("question", json!(args.question)),
+        ],
+    );
+    let confidence = with(
+        Map::new(),
+        &[
+            ("score", json!(args.score)),
+            ("reasoning", json!(args.reasoning)),
+            ("evidence", json!(args.evidence)),
+        ],
+    );
+    let relations: Vec<Value> = args
+        .relation
+        .iter()
+        .map(|(kind, unit)| json!({"type": kind, "target_id": unit}))
+        .collect();
+    let is_sure = confidence
+        .as_object()
+        .is_some_and(|given| !given.is_empty());
+    let payload = with(
+        Map::new(),
+        &[
+            (
+                "mode",
+                json!(if args.draft { "draft" } else { "committed" }),
+            ),
+            ("type", json!(args.kind)),
+            ("content", json!(args.content)),
+            ("intent", intent),
+            ("confidence", if is_sure { confidence } else { Value::Null }),
+            ("relations", json!(relations)),
+        ],
+    );
+    let answer = args.speaker.say("record", payload).await?;
+    let mut out = Output::stdout();
+    if args.speaker.place.json {
+        out.json(&answer)?;
+        return Ok(Exit::Ok);
+    }
+    show::recorded(&mut out, &answer)?;
+    Ok(Exit::Ok)
+}
+
+async fn attune(args: AttuneArgs) -> anyhow::Result<Exit> {
+    let scope = with(
+        Map::new(),
+        &[
+            ("role", json!(args.role)),
+            ("max_units", json!(args.max)),
+            ("active_task_id", json!(args.task)),
+            ("interests", json!(args.interest)),
+            ("since_epoch", json!(args.since)),
+            ("include_own", json!(args.own)),
+            ("include_archived", json!(args.archived)),
+        ],
+    );
+    let payload = with(
+        Map::new(),
+        &[("scope", scope), ("context_hint", json!(args.hint))],
+    );
+    let answer = args.speaker.say("attune", payload).await?;
+    let mut out = Output::stdout();
+    match args.speaker.place.json {
+        true => out.json(&answer)?,
+        false => show::attuned(&mut out, &answer)?,
+    }
+    Ok(Exit::Ok)
+}
+
+async fn detect(args: DetectArgs) -> anyhow::Result<Exit> {
+    let mode = match (&args.check, args.scan) {
+        (Some(_), _) => "check",
+        (None, true) => "scan",
+        (None, false) => "list",
+    };
+    let members = Map::from_iter([("mode".to_owned(), json!(mode))]);
+    let payload = with(members, &[("target_id", json!(args.check))]);
+    let answer = args.speaker.say("detect", payload).await?;
+    let mut out = Output::stdout();
+    match args.speaker.place.json {
+        true => out.json(&answer)?,
+        false => show::conflicts(&mut out, &answer)?,
+    }
+    Ok(Exit::Ok)
+}
+
+async fn merge(args: MergeArgs) -> anyhow::Result<Exit> {
+    let resolution = with(
+        Map::new(),
+        &[
+            ("rationale", json!(args.rationale)),
+            ("winner_id", json!(args.winner)),
+            ("synthesis", json!(args.synthesis)),
+        ],
+    );
+    let payload = json!({
+        "conflict_id": args.conflict, "strategy": args.strategy, "resolution": resolution,
+    });
+    let answer = args.speaker.say("merge", payload).await?;
+    let mut out = Output::stdout();
+    match args.speaker.place.json {
+        true => out.json(&answer)?,
+        false => show::merged(&mut out, &answer)?,
+    }
+    Ok(Exit::Ok)
+}
+
+async fn replay(args: ReplayArgs) -> anyhow::Result<Exit> {
+    let payload =
+        json!({"target_type": args.kind.word(), "target_id": args.id, "depth": args.depth});
+    let answer = args.speaker.say("replay", payload).await?;
+    let field = Field::at(&args.speaker.place)?;
+    for (file, format) in [(&args.dot, "dot"), (&args.svg, "svg")] {
+        let Some(file) = file else { continue };
+        let query = [
+            ("target_type", args.kind.word()),
+            ("target_id", args.id.as_str()),
+            ("format", format),
+        ];
+        let path = field.path(&["field", "graph"]);
+        let drawn = field.client.get_bytes(&path, &query).await?;
+        std::fs::write(file, drawn).or_hint(
+            format_args!("cannot write `{}`", file.display()),
+            "check the folder and its rights",
+        )?;
+        if !is_quiet() {
+            talk(format_args!("wrote {}", file.display()));
+        }
+    }
+    let mut out = Output::stdout();
+    match args.speaker.place.json {
+        true => out.json(&answer)?,
+        false => show::replayed(&mut out, &answer)?,
+    }
+    Ok(Exit::Ok)
+}
+
+async fn compact(args: CompactArgs) -> anyhow::Result<Exit> {
+    if args.strategy == "purge" {
+        let hint = "`archive` and `summarize` take units out of what agents are shown";
+        return Err(Problem::new("this server does not purge memory", hint).into());
+    }
+    let filter = with(
+        Map::new(),
+        &[
+            ("max_age_epochs", json!(args.older_than)),
+            ("types", json!(args.kind)),
+            ("status", json!(args.status)),
+        ],
+    );
+    let payload = json!({"strategy": args.strategy, "filter": filter});
+    let answer = args.speaker.say("compact", payload).await?;
+    let mut out = Output::stdout();
+    match args.speaker.place.json {
+        true => out.json(&answer)?,
+        false => show::compacted(&mut out, &answer)?,
+    }
+    Ok(Exit::Ok)
+}

@@ -1,0 +1,212 @@
+//! The memory that agents share, from the command line: a scene, its replay, and what is left after kill -9.
+
+use serde_json::{Value, json};
+
+use crate::world::World;
+
+fn record(world: &World, agent: &str, content: &str, more: &[&str]) -> Value {
+    let common = [
+        "field",
+        "record",
+        content,
+        "--agent",
+        agent,
+        "--purpose",
+        "to know",
+        "--reasoning",
+        "seen",
+        "--json",
+    ];
+    world.json(&[&common, more].concat())
+}
+
+fn id(answer: &Value) -> String {
+    answer["memory_unit_id"].as_str().unwrap().to_owned()
+}
+
+fn replay(world: &World, kind: &str, id: &str) -> Value {
+    world.json(&[
+        "field",
+        "replay",
+        kind,
+        id,
+        "--agent",
+        "sam",
+        "--depth",
+        "full_trace",
+        "--json",
+    ])
+}
+
+#[test]
+fn three_agents_a_contradiction_a_merge_and_the_reasons_behind_a_decision() {
+    let world = World::new();
+    let _server = world.serve();
+    for (agent, role) in [
+        ("ann", "analyst"),
+        ("bob", "analyst"),
+        ("sam", "strategist"),
+    ] {
+        world.ok(&["field", "register", agent, "--role", role]);
+    }
+    let first = record(
+        &world,
+        "ann",
+        "The market grows by 23%",
+        &["--score", "0.8", "--task", "market"],
+    );
+    let relation = format!("contradicts={}", id(&first));
+    let second = record(
+        &world,
+        "bob",
+        "The market grows by 14%",
+        &["--score", "0.4", "--relation", &relation],
+    );
+    let conflict = second["conflicts_detected"][0].as_str().unwrap().to_owned();
+    let listed = world.ok(&["field", "detect", "--agent", "sam"]);
+    assert!(
+        listed.contains(&conflict) && listed.contains("detected"),
+        "{listed}"
+    );
+    let merged = world.ok(&[
+        "field",
+        "merge",
+        &conflict,
+        "--agent",
+        "sam",
+        "--strategy",
+        "confidence_weighted",
+        "--rationale",
+        "the better source",
+    ]);
+    assert!(
+        merged.contains(&format!("{} stays", id(&first))),
+        "{merged}"
+    );
+    let relation = format!("depends_on={}", id(&first));
+    let more = [
+        "--type",
+        "decision",
+        "--score",
+        "0.9",
+        "--relation",
+        &relation,
+    ];
+    let decision = id(&record(&world, "sam", "We enter the market", &more));
+
+    let told = world.ok(&[
+        "field",
+        "replay",
+        "decision",
+        &decision,
+        "--agent",
+        "sam",
+        "--depth",
+        "full_trace",
+        "--dot",
+        "reasons.dot",
+        "--svg",
+        "reasons.svg",
+    ]);
+    for words in [
+        "ann",
+        "bob",
+        "CONFLICT_CREATED",
+        "Resolved via confidence_weighted",
+        "We enter the market",
+    ] {
+        assert!(told.contains(words), "{words}: {told}");
+    }
+    let file = |name: &str| std::fs::read_to_string(world.home.path().join(name)).unwrap();
+    assert!(file("reasons.dot").starts_with("digraph"));
+    assert!(
+        file("reasons.svg").contains("<svg") && file("reasons.svg").contains("We enter the market")
+    );
+    let seen = world.ok(&[
+        "field",
+        "attune",
+        "--agent",
+        "bob",
+        "--role",
+        "analyst",
+        "--hint",
+        "market growth",
+    ]);
+    assert!(
+        seen.contains("The market grows by 23%") && !seen.contains("14%"),
+        "{seen}"
+    );
+    let status = world.ok(&["field", "status"]);
+    assert!(
+        status.contains("2 active, 1 superseded") && status.contains("strategist"),
+        "{status}"
+    );
+    assert!(
+        world
+            .ok(&["field", "compact", "archive", "--agent", "sam"])
+            .starts_with("3 units archived")
+    );
+
+    // Refusals are answers, with advice.
+    let said = world.run(&["field", "attune", "--agent", "zoe", "--role", "r"]);
+    assert_eq!(said.code, 1, "{said:?}");
+    assert!(said.stderr.contains("field register"), "{said:?}");
+    let said = world.run(&["field", "record", "x", "--agent", "ann", "--purpose", "p"]);
+    assert_eq!(said.code, 2, "{said:?}");
+    assert!(said.stderr.contains("--score"), "{said:?}");
+    let said = world.run(&[
+        "field", "replay", "unit", "mem_none", "--agent", "sam", "--json",
+    ]);
+    assert_eq!(said.code, 1, "{said:?}");
+    assert!(said.stderr.contains("UNIT_NOT_FOUND"), "{said:?}");
+}
+
+/// Everything that a field can be asked, without what the asking itself changes.
+fn everything(world: &World, targets: &[(&str, &str)]) -> Value {
+    let told: Vec<Value> = targets
+        .iter()
+        .map(|(kind, id)| replay(world, kind, id))
+        .collect();
+    let mut status = world.json(&["field", "status", "--json"]);
+    status["status"]["epoch"] = Value::Null;
+    json!({"told": told, "status": status})
+}
+
+#[test]
+fn ak_log_03_04_after_kill_9_between_operations_the_field_is_the_fold_of_its_log() {
+    let world = World::new();
+    let server = world.serve();
+    for agent in ["ann", "sam"] {
+        world.ok(&["field", "register", agent, "--role", "analyst"]);
+    }
+    let first = id(&record(&world, "ann", "It is one", &["--score", "0.5"]));
+    let mut last = first.clone();
+    let mut server = Some(server);
+    for number in 0..3 {
+        let relation = format!("supersedes={last}");
+        let content = format!("It is {number}");
+        let answer = record(
+            &world,
+            "ann",
+            &content,
+            &["--score", "0.5", "--relation", &relation],
+        );
+        last = id(&answer);
+        let epoch = answer["epoch"].as_u64().unwrap();
+        let targets = [("unit", first.as_str()), ("unit", last.as_str())];
+        let before = everything(&world, &targets);
+        server.take().unwrap().kill();
+        server = Some(world.serve());
+        assert_eq!(everything(&world, &targets), before, "{number}");
+        let next = record(&world, "sam", "Something else", &["--score", "0.5"]);
+        assert!(next["epoch"].as_u64().unwrap() > epoch);
+    }
+    server.take().unwrap().kill();
+    // Whoever folds everything again from the events finds no difference, and every byte is what it was.
+    world.ok(&["log", "verify"]);
+    world.ok(&["log", "rebuild"]);
+    let server = world.serve();
+    let told = replay(&world, "unit", &first);
+    drop(server);
+    assert_eq!(told["total_events"], 4, "{told}");
+}

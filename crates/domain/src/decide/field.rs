@@ -1,0 +1,27 @@
+//! Memory fields: what was decided on the memory becomes events, if the field is still as it was then.
+
+use super::{Decider, Place};
+use crate::{Kind, Refusal, ResourceRef, WriteField};
+
+pub(super) fn write(decider: &mut Decider<'_>, order: &WriteField) -> Result<ResourceRef, Refusal> {
+    decider.workspace(&order.workspace_id)?;
+    let id = order.id();
+    let known = decider.documents.document(id.as_str());
+    if known.map_or(0, |document| document.version) != order.version {
+        return Err(Refusal::Stale);
+    }
+    let place = Place {
+        workspace_id: Some(order.workspace_id.clone()),
+        ..Place::default()
+    };
+    for (number, entry) in order.entries.iter().enumerate() {
+        let mut members = entry.members.clone();
+        members.remove("field");
+        if number == 0 && known.is_none() {
+            members.insert("field".to_owned(), order.name.as_str().into());
+        }
+        decider.blobs.extend(entry.blobs.iter().cloned());
+        decider.draft_open(Kind::FieldEntry, members, id.resource(), &place);
+    }
+    Ok(id.resource())
+}

@@ -1,0 +1,249 @@
+//! Memory fields: messages of agents to a memory that they share.
+//!
+//! A field is the fold of its events. It is read from the log when it is first used and lives in memory from then on: one
+//! desk per field takes its messages in order, decides them on the field as it is, and has the entries committed in a turn
+//! that checks the version they were decided on. Nothing is answered before its commit, refusals included, because a refusal
+//! may rest on an entry before it. Messages that come together share a commit; what is decided for a later one rests on the
+//! earlier ones, and is decided again when one of those came to nothing.
+
+mod desk;
+mod listen;
+mod load;
+
+use std::collections::BTreeMap;
+use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError};
+
+use canon::Value;
+use domain::{FieldId, WorkspaceId};
+use field::{Code, Config, Depth, Envelope, Level, Operation, Reader, Refusal, Target, TargetType};
+
+use crate::caller::Caller;
+use crate::engine::Engine;
+use crate::refused::Refused;
+
+pub(crate) use desk::Desk;
+pub use listen::{FieldFrame, FieldStream};
+
+/// The name of the field of a request that names none.
+const DEFAULT_NAME: &str = "default";
+/// The longest name.
+const NAME_BYTES_MAX: usize = 128;
+/// Fields in memory, beyond which those are dropped that nobody uses at the moment.
+const HELD_MAX: usize = 64;
+
+/// Which field a request is for.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct FieldName {
+    workspace_id: WorkspaceId,
+    name: String,
+}
+
+impl FieldName {
+    /// Finds the field of a request: in the caller's only Workspace, else in the local one.
+    ///
+    /// # Errors
+    /// The name is not one, or the caller has no such Workspace.
+    pub fn of(caller: &Caller, name: Option<&str>) -> Result<Self, FieldRefused> {
+        let name = name.unwrap_or(DEFAULT_NAME);
+        let is_name = (1..=NAME_BYTES_MAX).contains(&name.len())
+            && name
+                .bytes()
+                .all(|byte| byte.is_ascii_alphanumeric() || b"._-".contains(&byte));
+        if !is_name {
+            let message = format!(
+                "the name of a field has 1 to {NAME_BYTES_MAX} letters, digits, dots, hyphens or underscores"
+            );
+            return Err(refusal(Code::InvalidRequest, message));
+        }
+        let workspace_id = match caller.workspaces() {
+            Some([only]) => only.clone(),
+            _ => WorkspaceId::local(),
+        };
+        if !caller.sees(Some(&workspace_id)) {
+            let message =
+                "the key is bound to several workspaces, and the local one is not among them";
+            return Err(refusal(Code::Forbidden, message));
+        }
+        Ok(Self {
+            workspace_id,
+            name: name.to_owned(),
+        })
+    }
+
+    /// Returns the id of the field.
+    pub fn id(&self) -> FieldId {
+        FieldId::of(&self.workspace_id, &self.name)
+    }
+}
+
+/// Why a message was not carried out.
+#[derive(Debug, Clone, thiserror::Error)]
+pub enum FieldRefused {
+    /// The protocol says no.
+    #[error(transparent)]
+    Protocol(#[from] Refusal),
+    /// The engine does.
+    #[error(transparent)]
+    Engine(#[from] Refused),
+}
+
+fn refusal(code: Code, message: impl Into<String>) -> FieldRefused {
+    FieldRefused::Protocol(Refusal::new(code, message, None))
+}
+
+/// What can be looked at without an operation: nothing is logged, and the clock stands.
+#[derive(Debug, Clone, PartialEq)]
+pub enum FieldView {
+    /// Counts.
+    Status,
+    /// The registered agents.
+    Agents,
+    /// Conflicts that are not resolved.
+    Conflicts,
+    /// The causal chain of a target as a Graphviz graph.
+    Dot(TargetType, String),
+    /// The same as a picture.
+    Svg(TargetType, String),
+}
+
+/// The fields in use.
+#[derive(Debug, Default)]
+pub(crate) struct Fields {
+    config: OnceLock<Config>,
+    desks: Mutex<BTreeMap<FieldId, Arc<Desk>>>,
+}
+
+impl Fields {
+    fn config(&self) -> &Config {
+        self.config.get_or_init(|| Config::at(Level::Standard))
+    }
+
+    fn desks(&self) -> MutexGuard<'_, BTreeMap<FieldId, Arc<Desk>>> {
+        self.desks.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    fn desk(&self, name: &FieldName) -> Arc<Desk> {
+        let mut desks = self.desks();
+        if desks.len() >= HELD_MAX {
+            // Whoever uses a desk holds it too.
+            desks.retain(|_, desk| Arc::strong_count(desk) > 1 || desk.is_watched());
+        }
+        let desk = desks.entry(name.id()).or_insert_with(|| {
+            let (workspace_id, name) = (name.workspace_id.clone(), name.name.clone());
+            Arc::new(Desk::new(workspace_id, name))
+        });
+        Arc::clone(desk)
+    }
+}
+
+/// Returns the highest authority that a caller's scopes allow; none without any.
+fn ceiling(caller: &Caller) -> Option<u8> {
+    [
+        ("field:admin", field::OPERATOR),
+        ("field:write", field::SENIOR),
+        ("field:read", field::OBSERVER),
+    ]
+    .into_iter()
+    .find_map(|(scope, ceiling)| caller.may(scope).then_some(ceiling))
+}
+
+fn credential(caller: &Caller, ceiling: u8) -> field::Caller {
+    let key = caller.key_id.clone();
+    field::Caller {
+        key: key.unwrap_or_else(|| caller.actor.clone()),
+        ceiling,
+        agents: Vec::new(),
+    }
+}
+
+impl Engine {
+    /// Says what fields offer, once, before anything is served.
+    pub fn set_fields(&self, config: Config) {
+        // A second call changes nothing: what was announced stands while the server runs.
+        let _ = self.shared.fields.config.set(config);
+    }
+
+    /// Returns what fields offer.
+    pub fn fields(&self) -> &Config {
+        self.shared.fields.config()
+    }
+
+    /// Carries out a message to a field.
+    ///
+    /// # Errors
+    /// See [`FieldRefused`]. Nothing was written then.
+    pub async fn field_message(
+        &self,
+        caller: &Caller,
+        name: Option<&str>,
+        envelope: Envelope,
+    ) -> Result<Value, FieldRefused> {
+        if self.is_draining() {
+            return Err(Refused::Draining.into());
+        }
+        let operation = envelope.operation();
+        let ceiling = ceiling(caller).ok_or(Refused::PermissionDenied {
+            scope: "field:read",
+        })?;
+        let said = async {
+            let desk = self.shared.fields.desk(&FieldName::of(caller, name)?);
+            let sender = desk::Sender {
+                actor: caller.actor.clone(),
+                caller: credential(caller, ceiling),
+            };
+            self.ask(&desk, sender, envelope).await
+        };
+        said.await.map_err(|refused| about(refused, operation))
+    }
+
+    /// Shows a field. One that does not exist yet is shown as an empty one.
+    ///
+    /// # Errors
+    /// See [`FieldRefused`].
+    pub async fn field_view(
+        &self,
+        caller: &Caller,
+        name: Option<&str>,
+        view: FieldView,
+    ) -> Result<Value, FieldRefused> {
+        ceiling(caller).ok_or(Refused::PermissionDenied {
+            scope: "field:read",
+        })?;
+        let desk = self.shared.fields.desk(&FieldName::of(caller, name)?);
+        let mut held = desk.held().await;
+        let held = match &mut *held {
+            Some(held) => held,
+            empty => empty.insert(self.load_field(&desk).await?),
+        };
+        let field = &held.field;
+        // Below level 3, which is not offered, nothing in a field is hidden from whoever may look at it.
+        match view {
+            FieldView::Status => Ok(field.status_view(None)),
+            FieldView::Agents => Ok(field.agents_view()),
+            FieldView::Conflicts => Ok(field.conflicts_view(None)),
+            FieldView::Dot(kind, id) => Ok(graph(field, kind, id)?.to_dot().into()),
+            FieldView::Svg(kind, id) => Ok(graph(field, kind, id)?.to_svg().into()),
+        }
+    }
+}
+
+fn graph(field: &field::Field, kind: TargetType, id: String) -> Result<field::Graph, Refusal> {
+    let target = Target {
+        kind,
+        id,
+        depth: Depth::FullTrace,
+    };
+    let reader = Reader {
+        text_of: &|unit| field.text_of(unit),
+        sees: &|_| true,
+    };
+    field.log().graph(&target, &reader, &field.config().limits)
+}
+
+/// Names the operation of a refusal that was made before anybody knew it.
+fn about(refused: FieldRefused, operation: Operation) -> FieldRefused {
+    match refused {
+        FieldRefused::Protocol(refusal) => FieldRefused::Protocol(refusal.about(operation)),
+        engine => engine,
+    }
+}

@@ -1,0 +1,137 @@
+//! What subscribers of a field are notified of, as it happens. Nothing is kept for whoever is away: an agent that comes back
+//! catches up by ATTUNE with `since_epoch`.
+
+use std::collections::VecDeque;
+use std::sync::Arc;
+use std::time::Duration;
+
+use canon::Value;
+use field::{Debouncer, Notification};
+use tokio::sync::broadcast;
+
+use super::desk::Pushed;
+use super::{FieldName, FieldRefused, ceiling, credential};
+use crate::caller::Caller;
+use crate::engine::{Engine, Shared};
+use crate::refused::Refused;
+use crate::stream::OpenStream;
+
+/// One notification on its way to an agent.
+#[derive(Debug, Clone, PartialEq)]
+pub struct FieldFrame {
+    /// `epoch.sequence` of what happened.
+    pub id: String,
+    /// The topic.
+    pub event: &'static str,
+    /// The notification.
+    pub data: Value,
+}
+
+/// The notifications of one agent. Dropping it ends them.
+#[derive(Debug)]
+pub struct FieldStream {
+    shared: Arc<Shared>,
+    agent_id: String,
+    pushed: broadcast::Receiver<Arc<Pushed>>,
+    debouncer: Debouncer,
+    ready: VecDeque<FieldFrame>,
+    /// The sequence of the last operation heard of.
+    seq: u64,
+    _open: OpenStream,
+}
+
+impl Engine {
+    /// Opens the notifications of an agent for which the caller may act.
+    ///
+    /// # Errors
+    /// See [`FieldRefused`].
+    pub async fn field_stream(
+        &self,
+        caller: &Caller,
+        name: Option<&str>,
+        agent_id: &str,
+    ) -> Result<FieldStream, FieldRefused> {
+        let ceiling = ceiling(caller).ok_or(Refused::PermissionDenied {
+            scope: "field:read",
+        })?;
+        let open = OpenStream::of(&self.shared, caller)?;
+        let desk = self.shared.fields.desk(&FieldName::of(caller, name)?);
+        let mut held = desk.held().await;
+        let held = match &mut *held {
+            Some(held) => held,
+            empty => empty.insert(self.load_field(&desk).await?),
+        };
+        let field = &held.field;
+        field.check_listener(&credential(caller, ceiling), agent_id)?;
+        Ok(FieldStream {
+            shared: Arc::clone(&self.shared),
+            agent_id: agent_id.to_owned(),
+            // While nobody can write: everything after this is heard.
+            pushed: desk.listen(),
+            debouncer: Debouncer::default(),
+            ready: VecDeque::new(),
+            seq: 0,
+            _open: open,
+        })
+    }
+}
+
+impl FieldStream {
+    /// Returns the next notification; none when some were missed, because the reader was too slow. Whoever asks again then
+    /// has to catch up first.
+    ///
+    /// Safe to drop and call again.
+    pub async fn next(&mut self) -> Option<FieldFrame> {
+        loop {
+            if let Some(frame) = self.ready.pop_front() {
+                return Some(frame);
+            }
+            let now = self.shared.clock.now();
+            let wait = self.debouncer.next_due().map(|due| {
+                let micros = due.saturating_sub(now.as_micros()).max(0);
+                Duration::from_micros(micros.unsigned_abs())
+            });
+            let due = async {
+                match wait {
+                    Some(wait) => self.shared.clock.sleep(wait).await,
+                    None => std::future::pending().await,
+                }
+            };
+            tokio::select! {
+                biased;
+                pushed = self.pushed.recv() => match pushed {
+                    Ok(pushed) => self.take(&pushed),
+                    Err(_) => return None,
+                },
+                () = due => {
+                    let now = self.shared.clock.now();
+                    let due = self.debouncer.due(now);
+                    let seq = self.seq;
+                    self.ready.extend(due.iter().map(|notification| frame(notification, seq)));
+                }
+            }
+        }
+    }
+
+    fn take(&mut self, pushed: &Pushed) {
+        self.seq = pushed.seq;
+        let now = self.shared.clock.now();
+        let own = pushed
+            .notifications
+            .iter()
+            .filter(|notification| notification.agent_id == self.agent_id);
+        for notification in own {
+            if let Some(notification) = self.debouncer.offer(notification.clone(), now) {
+                self.ready.push_back(frame(&notification, pushed.seq));
+            }
+        }
+    }
+}
+
+fn frame(notification: &Notification, seq: u64) -> FieldFrame {
+    FieldFrame {
+        id: format!("{}.{seq}", notification.epoch()),
+        event: notification.topic().as_str(),
+        data: notification.to_json(),
+    }
+}

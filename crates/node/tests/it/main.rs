@@ -1,0 +1,4 @@
+//! The addon and the package around it, as Node sees them.
+
+#[cfg(test)]
+mod package;

@@ -1,0 +1,184 @@
+//! The memory protocol (Akashik 0.1.0): messages to a field, and views of it.
+
+use axum::http::{StatusCode, header};
+use axum::response::{IntoResponse, Response};
+use engine::{FieldRefused, FieldView};
+use field::{Code, Envelope, Operation, Refusal, TargetType};
+
+use super::Routes;
+use crate::call::{self, Call};
+use crate::failure::{Failure, Reply};
+use crate::{auth, memory, redact, sse};
+
+macro_rules! twice {
+    ($routes:ident $($method:ident $path:literal $handler:ident)*) => {
+        $routes
+            $(
+                .$method(concat!("/akashik/v1/", $path), $handler)
+                .$method(concat!("/akashik/fields/{field_id}/v1/", $path), $handler)
+            )*
+    };
+}
+
+pub(super) fn routes(routes: Routes) -> Routes {
+    twice! { routes
+        post "register" message
+        post "deregister" message
+        post "record" message
+        post "attune" message
+        post "detect" message
+        post "merge" message
+        post "replay" message
+        post "compact" message
+        post "subscribe" message
+        post "handoff" message
+        post "coordinate" message
+        post "session" message
+        get "field/status" status
+        get "field/graph" graph
+        get "notifications" notifications
+        get "agents" agents
+        get "conflicts" conflicts
+    }
+}
+
+/// Returns the field that the path names.
+fn name(call: &Call) -> Option<&str> {
+    Some(call.param("field_id")).filter(|name| !name.is_empty())
+}
+
+async fn message(mut call: Call) -> Reply {
+    let operation = memory::operation(call.path());
+    let envelope = match read(&mut call, operation).await? {
+        Ok(envelope) => envelope,
+        Err(refusal) => return Ok(memory::refused(&refusal)),
+    };
+    let agent = envelope.agent_id().to_owned();
+    let engine = &call.app.engine;
+    let mut answer = engine
+        .field_message(&call.caller, name(&call), envelope)
+        .await;
+    if let (Some(Operation::Subscribe), Ok(answer)) = (operation, &mut answer)
+        && let Some(push) = answer.get_mut("push").and_then(canon::Value::as_object_mut)
+    {
+        push.insert("sse_url".to_owned(), push_url(&call, &agent).into());
+    }
+    let status = match operation {
+        Some(Operation::Register | Operation::Record) => StatusCode::CREATED,
+        _ => StatusCode::OK,
+    };
+    shown(answer.map(|answer| call::reply(status, &answer)))
+}
+
+/// Returns where an agent listens. No WebSocket is offered.
+fn push_url(call: &Call, agent: &str) -> String {
+    let mut escaped = String::new();
+    for byte in agent.bytes() {
+        match byte {
+            b'a'..=b'z' | b'A'..=b'Z' | b'0'..=b'9' | b'-' | b'.' | b'_' | b'~' => {
+                escaped.push(char::from(byte));
+            }
+            other => escaped.push_str(&format!("%{other:02X}")),
+        }
+    }
+    let base = match name(call) {
+        Some(name) => format!("/akashik/fields/{name}/v1"),
+        None => "/akashik/v1".to_owned(),
+    };
+    let url = &call.app.base_url;
+    format!("{url}{base}/notifications?agent_id={escaped}")
+}
+
+async fn notifications(call: Call) -> Reply {
+    let Some(agent) = call.query("agent_id")?.filter(|id| !id.is_empty()) else {
+        let message = "`agent_id` says whose notifications these are";
+        return Err(Failure::invalid("agent_id", message));
+    };
+    let engine = &call.app.engine;
+    let opened = engine.field_stream(&call.caller, name(&call), agent).await;
+    shown(opened.map(|stream| sse::notify(&call, stream)))
+}
+
+/// Reads the envelope, without the caller's own credential where it should be in it.
+async fn read(
+    call: &mut Call,
+    operation: Option<Operation>,
+) -> Result<Result<Envelope, Refusal>, Failure> {
+    let limits = call.app.engine.fields().limits.clone();
+    if call
+        .header("content-type")
+        .is_some_and(|given| !is_json(given))
+    {
+        let message = "a message is `application/json` in UTF-8";
+        return Err(call::unsupported(415, "content_type", message));
+    }
+    let bytes = call.bytes(limits.request_bytes_max).await?;
+    let value = canon::read(&bytes, canon::Integers::Doubles);
+    let mut value = match value {
+        Ok(value) => value,
+        Err(error) => {
+            let message = format!("the body is not JSON: {error}");
+            return Ok(Err(Refusal::new(Code::InvalidEnvelope, message, operation)));
+        }
+    };
+    if let (Some(key), Some(members)) = (auth::presented(call.headers()), value.as_object_mut()) {
+        redact::members(members, key);
+    }
+    Ok(Envelope::from_json(&value, operation))
+}
+
+fn is_json(given: &str) -> bool {
+    let essence = given.split(';').next().unwrap_or_default().trim();
+    essence.eq_ignore_ascii_case("application/json") && call::is_json(given)
+}
+
+async fn view(call: &Call, view: FieldView) -> Result<canon::Value, FieldRefused> {
+    let engine = &call.app.engine;
+    engine.field_view(&call.caller, name(call), view).await
+}
+
+fn shown(answer: Result<Response, FieldRefused>) -> Reply {
+    match answer {
+        Ok(response) => Ok(response),
+        Err(FieldRefused::Protocol(refusal)) => Ok(memory::refused(&refusal)),
+        Err(FieldRefused::Engine(refused)) => Err(refused.into()),
+    }
+}
+
+async fn status(call: Call) -> Reply {
+    let found = view(&call, FieldView::Status).await;
+    shown(found.map(|found| call::ok(&found)))
+}
+
+async fn agents(call: Call) -> Reply {
+    let found = view(&call, FieldView::Agents).await;
+    shown(found.map(|found| call::ok(&found)))
+}
+
+async fn conflicts(call: Call) -> Reply {
+    let found = view(&call, FieldView::Conflicts).await;
+    shown(found.map(|found| call::ok(&found)))
+}
+
+/// Draws the causal chain of a target.
+async fn graph(call: Call) -> Reply {
+    let kind = call.query("target_type")?.and_then(TargetType::parse);
+    let id = call.query("target_id")?.filter(|id| !id.is_empty());
+    let (Some(kind), Some(id)) = (kind, id) else {
+        let message = "`target_type` and `target_id` say what is drawn";
+        return Err(Failure::invalid("target_type", message));
+    };
+    let (wanted, media_type) = match call.query("format")? {
+        None | Some("dot") => (
+            FieldView::Dot(kind, id.to_owned()),
+            "text/vnd.graphviz; charset=utf-8",
+        ),
+        Some("svg") => (FieldView::Svg(kind, id.to_owned()), "image/svg+xml"),
+        Some(_) => return Err(Failure::invalid("format", "`format` is `dot` or `svg`")),
+    };
+    let drawn = view(&call, wanted).await;
+    shown(drawn.map(|drawn| {
+        let text = drawn.as_str().unwrap_or_default().to_owned();
+        ([(header::CONTENT_TYPE, media_type)], text).into_response()
+    }))
+}

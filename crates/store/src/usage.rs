@@ -1,0 +1,187 @@
+//! How much each Workspace has stored: its events, and the content that they name. Counted by what events say, so that it
+//! is a fold of the log; what is stored once and named twice counts twice.
+//!
+//! The writer counts in memory and writes it down now and then, with the position up to which it is counted: a start after a
+//! crash counts the few events behind it again.
+
+use std::collections::{BTreeMap, BTreeSet};
+
+use domain::{BLOB_MEMBER, Event, Kind, NamedBlob, Position};
+use engine::port::{StoreFault, Stored, StoredEvent};
+use rusqlite::Connection;
+
+use crate::block::Block;
+use crate::fault::fault;
+use crate::projection;
+use crate::row::sql;
+use crate::table::Table;
+
+/// After how many events, or how many bytes, what was counted is written down.
+const EVENTS_MAX: u64 = 2_048;
+const BYTES_MAX: u64 = 4 * 1024 * 1024;
+
+/// The row that says how far was counted. No Workspace has this key.
+const UP_TO: u64 = 0;
+
+/// What was counted.
+#[derive(Debug, Clone, Default, PartialEq, Eq)]
+pub(crate) struct Usage {
+    workspaces: BTreeMap<u64, u64>,
+    total: u64,
+    up_to: u64,
+    /// What is not written down yet.
+    events: u64,
+    bytes: u64,
+    changed: BTreeSet<u64>,
+}
+
+impl Usage {
+    /// Reads what was written down, and counts what came after it.
+    pub(crate) fn read(connection: &Connection) -> Result<Self, StoreFault> {
+        let mut usage = Self::kept(connection).map_err(fault)?;
+        let next = usage.up_to + 1;
+        let first = Table::Events.holding(connection, next)?.unwrap_or(next);
+        Table::Events.each(connection, first, |first, bytes| {
+            // What cannot be read counts nothing; `log verify` names it.
+            if let Ok(block) = Block::decode(first, bytes) {
+                let counted = usage.up_to;
+                let events = block.events.iter();
+                usage.add(events.filter(|event| event.position.0 > counted));
+            }
+            Ok::<bool, StoreFault>(true)
+        })?;
+        Ok(usage)
+    }
+
+    /// Reads what was written down.
+    fn kept(connection: &Connection) -> rusqlite::Result<Self> {
+        let mut usage = Self::default();
+        let mut select = connection.prepare("SELECT workspace, bytes FROM usage")?;
+        let mut rows = select.query([])?;
+        while let Some(row) = rows.next()? {
+            let (workspace, bytes): (u64, u64) = (row.get(0)?, row.get(1)?);
+            if workspace == UP_TO {
+                usage.up_to = bytes;
+            } else {
+                usage.total += bytes;
+                usage.workspaces.insert(workspace, bytes);
+            }
+        }
+        Ok(usage)
+    }
+
+    /// Counts events, which follow those that were counted.
+    pub(crate) fn add<'a>(&mut self, events: impl IntoIterator<Item = &'a StoredEvent>) {
+        for event in events {
+            self.up_to = event.position.0;
+            self.events += 1;
+            let Some(workspace) = event.links.workspace else {
+                continue;
+            };
+            let bytes = bytes_of(event);
+            self.bytes += bytes;
+            self.total += bytes;
+            *self.workspaces.entry(workspace.0).or_default() += bytes;
+            self.changed.insert(workspace.0);
+        }
+    }
+
+    /// True when enough was counted to be written down.
+    pub(crate) fn is_due(&self) -> bool {
+        self.events >= EVENTS_MAX || self.bytes >= BYTES_MAX
+    }
+
+    /// True when something was counted that is not written down.
+    pub(crate) fn is_ahead(&self) -> bool {
+        self.events > 0
+    }
+
+    /// Writes it down, in the transaction under way.
+    pub(crate) fn write(&self, connection: &Connection) -> rusqlite::Result<()> {
+        let insert = "INSERT OR REPLACE INTO usage(workspace, bytes) VALUES (?1, ?2)";
+        let mut insert = connection.prepare_cached(insert)?;
+        insert.execute([sql(UP_TO), sql(self.up_to)])?;
+        for workspace in &self.changed {
+            let bytes = self.workspaces.get(workspace).copied().unwrap_or(0);
+            insert.execute([sql(*workspace), sql(bytes)])?;
+        }
+        Ok(())
+    }
+
+    /// Notes that it is written down.
+    pub(crate) fn written(&mut self) {
+        (self.events, self.bytes) = (0, 0);
+        self.changed.clear();
+    }
+
+    /// Says how much a Workspace has, and all of them.
+    pub(crate) fn of(&self, workspace: Position) -> Stored {
+        Stored {
+            of_workspace: self.workspaces.get(&workspace.0).copied().unwrap_or(0),
+            total: self.total,
+            workspaces: self.workspaces.len(),
+        }
+    }
+}
+
+/// Says what is wrong with what was written down.
+pub(crate) fn check(connection: &Connection) -> Result<Option<String>, StoreFault> {
+    // A log that no newer program has worked on since it was made or pruned has none.
+    if !projection::is_there(connection, projection::USAGE).map_err(fault)? {
+        return Ok(None);
+    }
+    let kept = Usage::kept(connection).map_err(fault)?;
+    let mut counted = Usage::default();
+    Table::Events.each(connection, 0, |first, bytes| {
+        if let Ok(block) = Block::decode(first, bytes) {
+            let events = block.events.iter();
+            counted.add(events.filter(|event| event.position.0 <= kept.up_to));
+        }
+        Ok::<bool, StoreFault>(first.0 <= kept.up_to)
+    })?;
+    let wrong = "the count of what each workspace has stored is not that of its events";
+    Ok((kept.workspaces != counted.workspaces).then(|| wrong.to_owned()))
+}
+
+/// Returns how much an event takes, with the content that it names.
+fn bytes_of(stored: &StoredEvent) -> u64 {
+    let own = stored.bytes.len() as u64;
+    // Most events name nothing, and need not be read.
+    if !has_digest(&stored.bytes) {
+        return own;
+    }
+    let Ok(event) = Event::parse(&stored.bytes) else {
+        return own;
+    };
+    if event.is_header() || event.is_substituted() {
+        return own;
+    }
+    let stated = |value: &canon::Value| value.get("bytes").and_then(canon::Value::as_u64);
+    let moved = event.payload.get(BLOB_MEMBER);
+    let moved = moved
+        .and_then(canon::Value::as_object)
+        .into_iter()
+        .flatten();
+    let moved: u64 = moved.filter_map(|(_, value)| stated(value)).sum();
+    let parts = event.payload.get("parts").and_then(canon::Value::as_array);
+    let parts = parts.into_iter().flatten();
+    let parts: u64 = parts
+        .filter(|part| part.get("redacted") == Some(&canon::Value::Bool(true)))
+        .filter_map(stated)
+        .sum();
+    let named = event.kind().map_or(NamedBlob::None, Kind::named_blob);
+    let content = match named.digest(&event) {
+        Some(_) => ["bytes", "bundle_bytes"]
+            .iter()
+            .find_map(|name| event.payload.get(*name)?.as_u64()),
+        None => None,
+    };
+    own.saturating_add(moved)
+        .saturating_add(parts)
+        .saturating_add(content.unwrap_or(0))
+}
+
+fn has_digest(bytes: &[u8]) -> bool {
+    const MEMBER: &[u8] = b"sha256\":";
+    bytes.windows(MEMBER.len()).any(|window| window == MEMBER)
+}

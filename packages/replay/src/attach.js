@@ -1,0 +1,341 @@
+// How a session comes around a client: a second instance of the client's own class, with one way out.
+//
+// Everything a client does goes through `request`, or past it through `makeRequest`; everything ends in `fetch`. The
+// first is where calls are judged, the last is where nothing unjudged gets through: it lets pass what the list of
+// endpoints knows as harmless, and a judged request only with a ticket whose planned body it carries.
+"use strict";
+
+const { AsyncLocalStorage } = require("node:async_hooks");
+const { classify } = require("./core.js");
+const { ReplayConfigError, makeError } = require("./errors.js");
+const { invalid } = require("./options.js");
+const { run } = require("./pipeline.js");
+const { answerOf, readBody, refusal } = require("./reply.js");
+
+const tickets = new AsyncLocalStorage();
+/** Inside a request of ours, but without a judged call: the client may read its own key. */
+const OPEN = Object.freeze({});
+
+/** Clients that have a session, across copies of this package. */
+const ATTACHED = Symbol.for("@reprise/replay.attached");
+const attached = (globalThis[ATTACHED] ??= new WeakMap());
+
+/** Says whose client this is. */
+function providerOf(client) {
+  const has = (value, ...path) => typeof path.reduce((at, name) => at?.[name], value) === "function";
+  if (client !== null && typeof client === "object" && has(client, "withOptions")) {
+    if (has(client, "chat", "completions", "create")) return "openai";
+    if (!client.chat && has(client, "messages", "create")) return "anthropic";
+  }
+  throw invalid(["the client is neither an OpenAI nor an Anthropic client"]);
+}
+
+/** Puts a session around a client. Returns the governed instance and the pipeline as a `fetch`. */
+function attach(client, session) {
+  const provider = providerOf(client);
+  if (attached.has(client)) {
+    const message = "the client already has a session or an observer";
+    throw new ReplayConfigError(message, { condition: "compilation_failed", findings: [message] });
+  }
+  const scope = { session, provider, Base: baseError(client) };
+  const original = client.fetch;
+  const inner = (...values) => (original ?? globalThis.fetch)(...values);
+  const clone = cloned(scope, client, Object.getPrototypeOf(client), {}, inner);
+  attached.set(client, session.id);
+  attached.set(clone, session.id);
+  const unwatch = watch(scope, client, original);
+  session.endings.push(() => {
+    unwatch();
+    attached.delete(client);
+  });
+  return { client: clone, fetch: governedFetch(scope, clone, inner) };
+}
+
+/** Makes a governed instance: of the original, or of one that is already governed. */
+function cloned(scope, from, prototype, options, inner) {
+  const place = {};
+  let clone;
+  try {
+    clone = tickets.run(OPEN, () => prototype.withOptions.call(from, { ...options, fetch: guard(scope, place, inner) }));
+    if (typeof clone?.request !== "function" || typeof clone.makeRequest !== "function") {
+      throw new Error("its instances have no `request`");
+    }
+  } catch (error) {
+    throw invalid([`the client cannot be copied with another \`fetch\`: ${error.message}`]);
+  }
+  place.client = clone;
+  const APIPromise = promiseClass(clone);
+  const own = (name, value) => Object.defineProperty(clone, name, { value, configurable: true, writable: true, enumerable: false });
+  own("makeRequest", (...values) => inTicket(() => prototype.makeRequest.apply(clone, values)));
+  own("request", (request, retries) => {
+    const answer = governedRequest(scope, place, prototype, Promise.resolve(request), retries);
+    return new APIPromise(clone, answer);
+  });
+  own("withOptions", (next = {}) => {
+    const { fetch = inner, ...rest } = next;
+    return cloned(scope, clone, prototype, rest, (...values) => fetch(...values));
+  });
+  hideKey(scope, clone);
+  keepConversationsHere(clone);
+  return clone;
+}
+
+/**
+ * Newer tool runners of Anthropic leave the conversation with the provider, where nobody can see what a request
+ * continues. They can also send it whole: that is what they do under a session, unless the caller says otherwise.
+ */
+function keepConversationsHere(clone) {
+  const messages = clone.beta?.messages;
+  if (typeof messages?.toolRunner !== "function" || typeof messages.thread !== "function") return;
+  const { toolRunner } = Object.getPrototypeOf(messages);
+  const value = (params, ...rest) => toolRunner.call(messages, { thread: false, ...params }, ...rest);
+  Object.defineProperty(messages, "toolRunner", { value, configurable: true, writable: true, enumerable: false });
+}
+
+function inTicket(act) {
+  return tickets.getStore() === undefined ? tickets.run(OPEN, act) : act();
+}
+
+/** The class of what the client's methods return; it wraps a promise of a response. Sends nothing. */
+function promiseClass(clone) {
+  const made = Object.getPrototypeOf(clone).request.call(clone, new Promise(() => {}));
+  if (!(made instanceof Promise) || typeof made.responsePromise?.then !== "function") {
+    throw invalid(["the client's methods return something that this package does not know"]);
+  }
+  return made.constructor;
+}
+
+/** The base error of the client's library: the last class before `Error`. */
+function baseError(client) {
+  let made;
+  try {
+    made = client.makeStatusError(403, {}, "", new Headers());
+  } catch {
+    return undefined;
+  }
+  let base;
+  for (let at = Object.getPrototypeOf(made); at && at.constructor !== Error && at !== Object.prototype; at = Object.getPrototypeOf(at)) {
+    base = at.constructor;
+  }
+  return base;
+}
+
+/** WebSocket classes take the key from the client and never use `fetch`: outside of requests it is not handed out. */
+function hideKey({ session, provider, Base }, clone) {
+  if (provider !== "openai") return;
+  let key = clone.apiKey;
+  Object.defineProperty(clone, "apiKey", {
+    configurable: true,
+    enumerable: false,
+    get() {
+      if (tickets.getStore() !== undefined) return key;
+      const message = "the key of a governed client is not handed out: connections around `fetch` cannot be judged";
+      throw makeError("ReplayUnsupportedError", message, { member: "apiKey", sessionId: session.id }, Base);
+    },
+    set(value) {
+      key = value;
+    },
+  });
+}
+
+/** What a client's `request` returns, as the client's own promise of a response. */
+async function governedRequest(scope, place, prototype, optionsPromise, retries) {
+  const { session, Base } = scope;
+  const options = await optionsPromise;
+  const ended = session.check(Base);
+  if (ended) throw await later(ended);
+  const { client } = place;
+  const method = String(options.method ?? "get").toUpperCase();
+  const kind = kindOf(scope, client, method, String(options.path));
+  if (kind === "passed") return inTicket(() => prototype.request.call(client, options, retries).responsePromise);
+  if (kind === "refused") throw await later(unsupported(scope, `${method} ${options.path}`));
+  for (const name of ["body", "method"]) {
+    if (options.fetchOptions?.[name] !== undefined) throw unsupported(scope, `fetchOptions.${name}`);
+  }
+  const { bytes, written } = bodyOf(scope, options.body);
+  let last;
+  const send = async (planned) => {
+    const ticket = { wire: kind, session, planned: Buffer.from(planned).toString("utf8"), isOpen: true, refused: null, isStream: Boolean(options.stream) };
+    const body = written(ticket.planned);
+    ticket.expected = typeof body === "string" ? body : JSON.stringify(body);
+    try {
+      last = await tickets.run(ticket, () => prototype.request.call(client, { ...options, body }, retries).responsePromise);
+      const isSse = Boolean(options.stream) || /text\/event-stream/i.test(last.response.headers.get("content-type") ?? "");
+      return { bytes: await readBody(last.response, options.signal), isSse };
+    } catch (error) {
+      if (ticket.refused) throw ticket.refused;
+      if (options.signal?.aborted) throw abortError(client);
+      throw last && error instanceof TypeError ? connectionError(client, error) : error;
+    } finally {
+      ticket.isOpen = false;
+    }
+  };
+  const aborted = () => abortError(client);
+  const tools = options.body?.tools;
+  const reply = await run(session, { wire: kind, bytes, tools, signal: options.signal, send, Base, aborted });
+  const response = answerOf(last.response, reply.bytes);
+  if (reply.failed !== undefined) throw await providerError(client, prototype, { ...last, response }, reply);
+  return { ...last, response };
+}
+
+/** A refusal takes a turn of the event loop, as a request would: helpers that try for ever must not stop the process. */
+function later(value) {
+  return new Promise((resolve) => setImmediate(resolve, value));
+}
+
+/** The bytes that are judged, and how a planned text becomes a body that the client writes as these bytes. */
+function bodyOf(scope, body) {
+  if (typeof body === "string") return { bytes: Buffer.from(body), written: (text) => text };
+  const isPlain = body !== null && typeof body === "object" && !ArrayBuffer.isView(body) && !(body instanceof ArrayBuffer);
+  const isData = isPlain && !(Symbol.asyncIterator in body) && !(body instanceof FormData) && !(body instanceof Blob) && !(body instanceof URLSearchParams);
+  if (!isData) throw unsupported(scope, "body");
+  return { bytes: Buffer.from(JSON.stringify(body)), written: (text) => JSON.parse(text) };
+}
+
+/** A `fetch` through which nothing unjudged gets. */
+function guard(scope, place, inner) {
+  return async (url, init = {}) => {
+    const { session } = scope;
+    if (session.over !== null) return later(refusal(session.check()));
+    const target = new URL(typeof url === "string" || url instanceof URL ? url : url.url);
+    const method = String(init.method ?? url.method ?? "GET").toUpperCase();
+    const kind = kindOf(scope, place.client, method, target.href);
+    if (kind === "passed") return inner(url, init);
+    const ticket = tickets.getStore();
+    if (kind === "refused" || ticket?.isOpen !== true || ticket.wire !== kind || ticket.session !== session) {
+      const error = unsupported(scope, `${method} ${target.pathname}`);
+      if (ticket?.isOpen) ticket.refused ??= error;
+      return later(refusal(error));
+    }
+    if (textOf(init.body) !== ticket.expected) {
+      ticket.refused ??= unsupported(scope, "body");
+      return refusal(ticket.refused);
+    }
+    const response = await inner(url, { ...init, body: ticket.planned });
+    // Where the client's own time limit covers the body, the body is read under it.
+    if (!response.ok || !("parseResponseWithTimeout" in place.client) || ticket.isStream) return response;
+    return answerOf(response, await readBody(response));
+  };
+}
+
+function textOf(body) {
+  if (typeof body === "string") return body;
+  if (ArrayBuffer.isView(body)) return Buffer.from(body.buffer, body.byteOffset, body.byteLength).toString("utf8");
+  return body instanceof ArrayBuffer ? Buffer.from(body).toString("utf8") : null;
+}
+
+/** What happens to a request of a client, by its address. */
+function kindOf({ provider }, client, method, address) {
+  let path = address;
+  if (/^[a-z][a-z0-9+.-]*:/i.test(address)) {
+    const base = new URL(client.baseURL);
+    const target = new URL(address);
+    if (target.origin !== base.origin) return "refused";
+    const prefix = base.pathname.replace(/\/+$/, "");
+    path = target.pathname.startsWith(`${prefix}/`) ? target.pathname.slice(prefix.length) : target.pathname;
+  }
+  // Azure names the deployment before the endpoint.
+  if (provider === "openai") path = path.replace(/^\/deployments\/[^/%?#]+(?=\/)/, "");
+  return classify(provider, method, path);
+}
+
+/** Watches the original: a judged request that it sends itself goes around the session. It is not held up. */
+function watch(scope, client, original) {
+  if (typeof original !== "function") return () => {};
+  const watching = function (url, init) {
+    try {
+      const address = typeof url === "string" || url instanceof URL ? String(url) : url.url;
+      const method = String(init?.method ?? "GET").toUpperCase();
+      const kind = kindOf(scope, client, method, address);
+      if (kind !== "passed" && kind !== "refused") scope.session.bypassed(new URL(address).pathname);
+    } catch {
+      // Watching never changes what is watched.
+    }
+    return original.apply(this, arguments);
+  };
+  try {
+    client.fetch = watching;
+  } catch {
+    scope.session.diagnose("bypass_detection_off");
+    return () => {};
+  }
+  return () => {
+    if (client.fetch === watching) client.fetch = original;
+  };
+}
+
+/** The pipeline as a `fetch`, for frameworks that build a client of their own. Blocks are responses with status 403. */
+function governedFetch(scope, clone, inner) {
+  return async (input, init = {}) => {
+    const { session } = scope;
+    const request = new Request(input, init);
+    const kind = kindOf(scope, clone, request.method, request.url);
+    const ended = session.check();
+    if (ended) return refusal(ended);
+    if (kind === "passed") return inner(input, init);
+    if (kind === "refused") return refusal(unsupported(scope, `${request.method} ${new URL(request.url).pathname}`));
+    const { signal } = request;
+    let last;
+    const send = async (planned) => {
+      const headers = new Headers(request.headers);
+      headers.delete("content-length");
+      last = await inner(request.url, { ...init, method: "POST", headers, body: Buffer.from(planned).toString("utf8"), signal });
+      if (!last.ok) throw { passOn: last };
+      const isSse = /text\/event-stream/i.test(last.headers.get("content-type") ?? "");
+      return { bytes: await readBody(last, signal), isSse };
+    };
+    const aborted = () => signal.reason;
+    try {
+      const text = await request.text();
+      const tools = toolsOf(text);
+      const reply = await run(session, { wire: kind, bytes: Buffer.from(text), tools, signal, send, aborted });
+      if (reply.failed !== undefined) throw new TypeError(`the provider failed: ${reply.failed}`);
+      return answerOf(last, reply.bytes);
+    } catch (error) {
+      if (error?.passOn) return error.passOn;
+      if (typeof error?.sessionId === "string") return refusal(error);
+      throw error;
+    }
+  };
+}
+
+function toolsOf(text) {
+  try {
+    return JSON.parse(text).tools;
+  } catch {
+    return undefined;
+  }
+}
+
+function unsupported({ session, Base }, member) {
+  const message = `\`${member}\` cannot be judged`;
+  return makeError("ReplayUnsupportedError", message, { member, sessionId: session.id }, Base);
+}
+
+function abortError(client) {
+  const Known = client.constructor.APIUserAbortError;
+  return typeof Known === "function" ? new Known() : new DOMException("This operation was aborted", "AbortError");
+}
+
+function connectionError(client, cause) {
+  const Known = client.constructor.APIConnectionError;
+  return typeof Known === "function" ? new Known({ message: "the response broke off", cause }) : cause;
+}
+
+/** The error that the client itself would have raised over an answer that is none. */
+async function providerError(client, prototype, props, reply) {
+  try {
+    const read = Reflect.construct(promiseClassOf(client), [client, Promise.resolve(props)]);
+    const value = await read;
+    if (typeof value?.[Symbol.asyncIterator] === "function") for await (const _ of value);
+  } catch (error) {
+    return error;
+  }
+  return connectionError(client, new TypeError(`the provider failed: ${reply.failed}`));
+}
+
+function promiseClassOf(client) {
+  return Object.getPrototypeOf(client).request.call(client, new Promise(() => {})).constructor;
+}
+
+module.exports = { attach };

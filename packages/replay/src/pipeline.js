@@ -1,0 +1,143 @@
+// One call of a model: plan, send, judge, ask people, release. The same for a client and for `fetch`.
+"use strict";
+
+const { freeze } = require("./snapshots.js");
+
+/**
+ * Runs a call. `send(body)` asks the model and returns `{ bytes, isSse, … }`; what is released is that answer with the
+ * bytes that the core gives back, or with `failed` when the provider's answer is none. `tools` are the caller's own tool
+ * objects, for its callback; `Base` is the base error of the client; `aborted()` makes the client's abort error.
+ */
+function run(session, call) {
+  return session.whileOpen(async () => {
+    try {
+      return await governed(session, call);
+    } catch (error) {
+      // The core itself failed: there is no verdict, and there will be none in this session.
+      if (!session.core.broken || error?.isFault !== true) throw error?.isFault ? error.error : error;
+      if (!session.allowsFaults) throw session.fault(error.error, call.Base);
+      session.countUnguarded();
+      return error.reply ?? call.send(call.bytes);
+    }
+  }, call.Base);
+}
+
+async function governed(session, { wire, bytes, tools, signal, send, Base, aborted }) {
+  const { core } = session;
+  const planned = fromCore(() => core.plan(wire, bytes));
+  await keep(session, planned.attempt, Base);
+  if (planned.error) throw refused(session, planned.error, Base);
+  const { attempt, narrowing } = planned;
+  if (session.removesTools && narrowing.removed.length > 0) {
+    const allowed = Object.freeze(own(tools, narrowing.allowed));
+    session.tell("onNarrow", Object.freeze({ allowed, removed: freeze(narrowing.removed) }));
+  }
+  let body = planned.body;
+  for (;;) {
+    const reply = await sent(session, attempt, body, { signal, send });
+    let judged = fromCore(() => core.judge(attempt, reply.bytes, reply.isSse), reply);
+    await keep(session, attempt, Base);
+    while (judged.action === "asked") {
+      judged = await asked(session, attempt, judged.ask[0], { signal, aborted, Base, reply });
+      await keep(session, attempt, Base);
+    }
+    if (judged.error?.type === "ProviderError") return { ...reply, failed: judged.error.detail ?? "" };
+    if (judged.error) throw refused(session, judged.error, Base);
+    if (judged.action === "retried" || judged.action === "stripped") session.tell("onBlock", freeze(judged.decision));
+    if (judged.action !== "retried") return { ...reply, bytes: judged.body };
+    body = judged.body;
+  }
+}
+
+/** Calls the core, and marks what it throws. The reply is what is released if faults are allowed. */
+function fromCore(act, reply) {
+  try {
+    return act();
+  } catch (error) {
+    throw { isFault: true, error, reply };
+  }
+}
+
+/** Stores what happened before anybody acts on it. With `onError: allow` the verdict holds although it is not stored. */
+async function keep(session, attempt, Base) {
+  try {
+    await session.settle();
+  } catch (error) {
+    if (session.core.broken) throw { isFault: true, error };
+    if (session.allowsFaults) {
+      session.countUnguarded();
+      return;
+    }
+    if (attempt !== undefined) fromCore(() => session.core.failed(attempt, "fault"));
+    throw session.fault(error, Base);
+  }
+}
+
+/** Sends, and takes note when nothing came back. */
+async function sent(session, attempt, body, { signal, send }) {
+  try {
+    return await send(body);
+  } catch (error) {
+    try {
+      session.core.failed(attempt, signal?.aborted ? "aborted" : "provider");
+      await session.settle();
+    } catch {
+      // The caller gets the error of the provider whatever becomes of the note.
+    }
+    throw error;
+  }
+}
+
+/** Asks a person. Every way in which no valid answer comes is a denial or, after the time, silence. */
+async function asked(session, attempt, question, { signal, aborted, Base, reply }) {
+  let timer;
+  let stop;
+  const late = new Promise((resolve) => {
+    timer = setTimeout(() => resolve({ given: null }), question.timeout_seconds * 1000);
+  });
+  const stopped = new Promise((resolve) => {
+    stop = () => resolve({ stopped: true });
+    session.underWay.add(stop);
+    if (signal?.aborted) stop();
+    else signal?.addEventListener("abort", stop, { once: true });
+  });
+  const answered = answer(session, question).then((given) => ({ given }));
+  const first = await Promise.race([stopped, answered, late]);
+  clearTimeout(timer);
+  session.underWay.delete(stop);
+  signal?.removeEventListener("abort", stop);
+  if (!first.stopped) return fromCore(() => session.core.answer(question.checkpoint_id, first.given), reply);
+  // Nobody waits for this call any more: it is closed, and nothing of it is committed.
+  fromCore(() => session.core.failed(attempt, "aborted"));
+  await keep(session, undefined, Base);
+  throw session.check(Base) ?? aborted();
+}
+
+/** The answer of a person as JSON. What cannot be read is an answer that approves nothing. */
+async function answer(session, question) {
+  try {
+    const given = await session.callbacks.onCheckpoint(freeze(question));
+    return JSON.parse(JSON.stringify(given ?? {}));
+  } catch (error) {
+    session.diagnose("checkpoint_failed", { checkpoint_id: question.checkpoint_id, error: String(error?.message ?? error) });
+    return {};
+  }
+}
+
+function refused(session, described, Base) {
+  if (described.type === "ReplayContractError") session.tell("onBlock", freeze(described.decision));
+  if (described.type === "ReplayKillError") session.kill(described.cause_of_kill);
+  return session.error(described, Base);
+}
+
+/** The caller's own objects of these names, in the order of the names. */
+function own(tools, names) {
+  const byName = new Map();
+  for (const tool of Array.isArray(tools) ? tools : []) {
+    const name = tool?.function?.name ?? tool?.custom?.name ?? tool?.name ?? tool?.type;
+    if (typeof name === "string" && !byName.has(name)) byName.set(name, tool);
+  }
+  return names.map((name) => byName.get(name) ?? { name });
+}
+
+module.exports = { run };

@@ -1,0 +1,303 @@
+// Nothing reaches a model unjudged: other ways out of a client, and faults of the governance itself.
+import assert from "node:assert/strict";
+import { spawn } from "node:child_process";
+import { cpSync, mkdtempSync, rmSync, writeFileSync } from "node:fs";
+import { createRequire } from "node:module";
+import { tmpdir } from "node:os";
+import { dirname, join } from "node:path";
+import { test } from "node:test";
+import { replay, ReplayConfigError, ReplayContractError, ReplayFaultError, ReplayKillError, ReplayUnsupportedError } from "@reprise/replay";
+import WebSocket from "ws";
+import { all, anthropic, ask, call, clientOf, contracts, isOpenAi, openai } from "./clients.mjs";
+import { provider } from "./provider.mjs";
+
+const require = createRequire(import.meta.url);
+const root = dirname(dirname(require.resolve("@reprise/replay")));
+const good = { calls: [call("get_weather", { city: "Oslo" })] };
+const bad = { calls: [call("drop_table", { city: "Oslo" })] };
+const failure = (promise) => Promise.resolve(promise).then(() => assert.fail("it was released"), (error) => error);
+
+/** What a request may be that no session judges. */
+const HARMLESS = {
+  openai: [/^(GET|POST|DELETE) \/v1\/(embeddings|models|moderations|files|uploads|images|audio|vector_stores|fine_tuning)(\/|$)/, /^POST \/v1\/responses\/input_tokens$/, /^GET \/v1\/chat\/completions$/, /^DELETE \/v1\/(chat\/completions|responses)\/[^/]+$/],
+  anthropic: [/^(GET|POST|DELETE) \/v1\/(models|files)(\/|$)/, /^POST \/v1\/messages\/count_tokens$/],
+};
+
+for (const library of all) {
+  test(`${library.name}: no function that can be reached sends anything unjudged`, async () => {
+    const server = await provider(() => ({ text: "ok" }));
+    // In a process of its own: what odd arguments start there must end with it.
+    const walk = spawn(process.execPath, [new URL("walk.mjs", import.meta.url).pathname, library.name, server.url], { stdio: ["ignore", "pipe", "ignore"] });
+    let printed = "";
+    for await (const chunk of walk.stdout) printed += chunk;
+    const { functions, attempts } = JSON.parse(printed.trim().split("\n").at(-1));
+    await server.close();
+    assert.ok(functions >= 40, `${functions} functions`);
+    const harmless = HARMLESS[isOpenAi(library) ? "openai" : "anthropic"];
+    const judged = isOpenAi(library) ? ["POST /v1/chat/completions", "POST /v1/responses"] : ["POST /v1/messages"];
+    const sent = server.requests.map(({ method, path }) => `${method} ${path.split("?")[0]}`);
+    const unknown = sent.filter((line) => !judged.includes(line) && !harmless.some((pattern) => pattern.test(line)));
+    assert.deepEqual([...new Set(unknown)], []);
+    const judgedSent = sent.filter((line) => judged.includes(line)).length;
+    assert.ok(judgedSent >= 3, "the walk reaches judged endpoints");
+    assert.ok(sent.length > judgedSent, "and harmless ones");
+    assert.equal(attempts, judgedSent, "each of them was judged");
+  });
+}
+
+test("endpoints that cannot be judged are refused before anything is sent", async () => {
+  for (const library of openai) {
+    const server = await provider([]);
+    const { client, restore } = replay(clientOf(library, server.url), { contracts: contracts("get_weather") });
+    for (const send of [
+      () => client.completions.create({ model: "m", prompt: "x" }),
+      () => client.responses.retrieve("resp_1"),
+      () => client.chat.completions.retrieve("chatcmpl-1"),
+      () => client.batches.create({ endpoint: "/v1/chat/completions", input_file_id: "f", completion_window: "24h" }),
+      () => client.post("/chat/completions/../completions", { body: {} }),
+      () => client.post("/brand-new", { body: {} }),
+      () => client.post("https://elsewhere.example/v1/chat/completions", { body: {} }),
+    ]) {
+      const error = await failure(send());
+      assert.ok(error instanceof ReplayUnsupportedError && error instanceof library.Client.OpenAIError, String(error));
+      assert.ok(error.member.length > 0);
+    }
+    assert.equal((await failure(client.batches.list())).status, 403, "lists go another way, and are refused there");
+    assert.deepEqual(server.requests, []);
+    restore();
+    await server.close();
+  }
+  for (const library of anthropic) {
+    const server = await provider([]);
+    const { client, restore } = replay(clientOf(library, server.url), { contracts: contracts("get_weather") });
+    const params = { model: "m", max_tokens: 9, messages: [{ role: "user", content: "x" }] };
+    const refused = [() => client.messages.batches.create({ requests: [] }), () => client.post("/v1/complete", { body: {} })];
+    if (client.beta.messages.thread) refused.push(() => client.beta.messages.thread(params).send());
+    for (const send of refused) assert.ok((await failure(send())) instanceof ReplayUnsupportedError);
+    assert.deepEqual(server.requests, []);
+    restore();
+    await server.close();
+  }
+});
+
+test("requests that cannot be judged are refused by the member that makes them so", async () => {
+  const messages = [{ role: "user", content: "x" }];
+  for (const library of openai) {
+    const server = await provider([]);
+    const { client, restore } = replay(clientOf(library, server.url), { contracts: contracts("get_weather") });
+    for (const [member, send] of [
+      ["n", () => client.chat.completions.create({ model: "m", messages, n: 2 })],
+      ["functions", () => client.chat.completions.create({ model: "m", messages, functions: [{ name: "x" }] })],
+      ["background", () => client.responses.create({ model: "m", input: "x", background: true })],
+      ["previous_response_id", () => client.responses.create({ model: "m", input: "x", previous_response_id: "resp_9" })],
+      ["fetchOptions.body", () => client.chat.completions.create({ model: "m", messages }, { fetchOptions: { body: "{}" } })],
+      ["body", () => client.post("/chat/completions", { body: new URLSearchParams("a=b") })],
+    ]) {
+      const error = await failure(send());
+      assert.ok(error instanceof ReplayUnsupportedError, `${member}: ${error}`);
+      assert.equal(error.member, member);
+    }
+    assert.deepEqual(server.requests, []);
+    restore();
+    await server.close();
+  }
+});
+
+test("what is judged is what is sent, also when the body is replaced on the way", async () => {
+  for (const library of all) {
+    const server = await provider(() => bad);
+    const path = isOpenAi(library) ? "/chat/completions" : "/v1/messages";
+    class Changing extends library.Client {
+      async prepareRequest(request) {
+        if (this.changes) request.body = request.body.replace("get_weather", "drop_table");
+      }
+    }
+    const original = new Changing({ apiKey: "k", baseURL: isOpenAi(library) ? `${server.url}/v1` : server.url, maxRetries: 2 });
+    const session = replay(original, { contracts: contracts("get_weather") });
+    session.client.changes = true;
+    const error = await failure(ask(library, session.client));
+    assert.ok(error instanceof ReplayUnsupportedError, String(error));
+    assert.equal(error.member, "body");
+    assert.equal(server.requests.length, 0);
+    // A body in the options of a request replaces the first: it is the one that is judged.
+    session.client.changes = false;
+    const other = { model: "m", max_tokens: 9, messages: [], tools: [] };
+    const replaced = await failure(ask(library, session.client, {}, { body: other }));
+    assert.ok(replaced instanceof ReplayContractError, String(replaced));
+    assert.equal(server.requests[0].path.split("?")[0].endsWith(path), true);
+    session.restore();
+    await server.close();
+  }
+});
+
+test("connections around fetch get no key", async () => {
+  for (const library of openai) {
+    const { OpenAIRealtimeWS } = await import(`${library.name}/realtime/ws`);
+    const session = replay(clientOf(library, "http://127.0.0.1:9"), { contracts: contracts("get_weather") });
+    assert.throws(() => new OpenAIRealtimeWS({ model: "m" }, session.client), ReplayUnsupportedError);
+    assert.throws(() => session.client.apiKey, ReplayUnsupportedError);
+    assert.throws(() => session.client.withOptions({ timeout: 1 }).apiKey, ReplayUnsupportedError);
+    session.restore();
+  }
+  assert.equal(typeof WebSocket, "function");
+});
+
+// The original client.
+
+test("a call of the original is reported, not held up", async () => {
+  for (const library of all) {
+    const server = await provider(() => bad);
+    const events = [];
+    const client = clientOf(library, server.url);
+    const session = replay(client, { contracts: contracts("get_weather"), diagnostics: (event) => events.push(event.name) });
+    await client.models.list();
+    assert.equal(session.getHealth().bypass_detected, false);
+    await ask(library, client);
+    await ask(library, client);
+    const health = session.getHealth();
+    assert.deepEqual([health.bypass_detected, health.authorityState, health.status], [true, "compromised", "degraded"]);
+    assert.equal(session.getState().controlRevision, 1);
+    assert.ok(events.includes("replay_bypass_detected"));
+    session.restore();
+    await server.close();
+  }
+});
+
+test("a frozen client is governed without a watch", async () => {
+  for (const library of all) {
+    const server = await provider([good]);
+    const events = [];
+    const client = Object.freeze(clientOf(library, server.url));
+    const session = replay(client, { contracts: contracts("get_weather"), diagnostics: (event) => events.push(event.name) });
+    assert.deepEqual(events, ["bypass_detection_off"]);
+    await ask(library, session.client);
+    assert.throws(() => replay(client, { contracts: contracts("x") }), { condition: "compilation_failed" });
+    session.restore();
+    await server.close();
+  }
+});
+
+test("a subclass that cannot be copied is refused at the start", () => {
+  for (const library of all) {
+    class Strange extends library.Client {
+      constructor(name) {
+        if (typeof name !== "string") throw new Error("a name is missing");
+        super({ apiKey: name });
+      }
+    }
+    assert.throws(() => replay(new Strange("k"), { contracts: contracts("x") }), (error) => error instanceof ReplayConfigError && error.condition === "invalid_option");
+  }
+});
+
+// The core.
+
+function copyWith(change) {
+  const folder = mkdtempSync(join(tmpdir(), "replay-"));
+  cpSync(root, folder, { recursive: true });
+  change(folder);
+  return { package: require(join(folder, "src/index.js")), core: require(join(folder, "src/core.js")), folder };
+}
+
+test("a core that is missing, broken or of another version fails the start, not the import", () => {
+  const client = clientOf(openai[2], "http://127.0.0.1:9");
+  for (const change of [
+    (folder) => rmSync(join(folder, "native"), { recursive: true }),
+    (folder) => writeFileSync(join(folder, "native/linux-x64-gnu.node"), "not a library"),
+    (folder) => {
+      const manifest = require(join(folder, "package.json"));
+      writeFileSync(join(folder, "package.json"), JSON.stringify({ ...manifest, version: "99.0.0" }));
+      delete require.cache[join(folder, "package.json")];
+    },
+  ]) {
+    const copy = copyWith(change);
+    assert.throws(() => copy.package.replay(client, { contracts: contracts("x") }), (error) => error instanceof ReplayConfigError && error.condition === "core_unavailable");
+    rmSync(copy.folder, { recursive: true });
+  }
+});
+
+for (const [name, broken] of [
+  ["traps", () => { throw new Error("unreachable executed"); }],
+  ["answers nonsense", () => ({ json: "[]" })],
+  ["answers no JSON", () => ({ json: "{" })],
+  ["answers nothing", () => undefined],
+]) {
+  for (const method of ["plan", "judge"]) {
+    test(`a core that ${name} in ${method} releases nothing`, async () => {
+      const { core, package: copy, folder } = copyWith(() => {});
+      const addon = core.load();
+      class Session extends addon.Session {}
+      Session.prototype[method] = broken;
+      core.replaceAddon({ version: addon.version, classify: addon.classify, Session });
+      const server = await provider(() => bad);
+      for (const onError of ["block", "allow"]) {
+        const session = copy.replay(clientOf(openai[2], server.url), { contracts: contracts("get_weather"), onError, maxUnguardedCalls: 2 });
+        const send = () => ask(openai[2], session.client, { tools: ["drop_table"] });
+        if (onError === "block") {
+          for (const error of [await failure(send()), await failure(send())]) assert.ok(error instanceof ReplayFaultError, String(error));
+        } else {
+          await send();
+          await send();
+          assert.ok((await failure(send())) instanceof ReplayKillError, "killed after the last that may");
+        }
+        session.restore();
+      }
+      await server.close();
+      rmSync(folder, { recursive: true });
+    });
+  }
+}
+
+// The store.
+
+function memory() {
+  const records = [];
+  return {
+    records,
+    broken: false,
+    append(record) {
+      if (this.broken) return Promise.reject(new Error("disk full"));
+      records.push(JSON.parse(Buffer.from(record).toString()));
+      return Promise.resolve();
+    },
+    async *read(from) {
+      yield* records.slice(from);
+    },
+    head: async () => records.length,
+    putBlob: async () => {},
+    getBlob: async () => null,
+  };
+}
+
+test("records are stored before anything is released", async () => {
+  const server = await provider([good, bad]);
+  const store = memory();
+  const session = replay(clientOf(openai[2], server.url), { contracts: contracts("get_weather"), store });
+  await ask(openai[2], session.client);
+  await failure(ask(openai[2], session.client));
+  assert.deepEqual(store.records.map((record) => record.seq), store.records.map((_, at) => at));
+  assert.equal(store.records.filter((record) => record.decision).length, 2);
+  assert.equal(session.getHealth().durability, "local");
+  session.restore();
+  await server.close();
+});
+
+test("a store that fails is a fault: closed, or open for a few calls whose verdicts still hold", async () => {
+  for (const onError of ["block", "allow"]) {
+    const server = await provider((request) => (request.number === 1 ? good : bad));
+    const store = memory();
+    store.broken = true;
+    const session = replay(clientOf(openai[2], server.url), { contracts: contracts("get_weather"), store, onError, maxUnguardedCalls: 3 });
+    if (onError === "block") {
+      assert.ok((await failure(ask(openai[2], session.client))) instanceof ReplayFaultError);
+      assert.equal(server.requests.length, 0);
+    } else {
+      await ask(openai[2], session.client);
+      const error = await failure(ask(openai[2], session.client));
+      assert.ok(error instanceof ReplayContractError, "what a contract blocks stays blocked");
+      assert.ok(session.getState().totalUnguardedCalls >= 3);
+      assert.ok((await failure(ask(openai[2], session.client))) instanceof ReplayKillError);
+    }
+    session.restore();
+    await server.close();
+  }
+});

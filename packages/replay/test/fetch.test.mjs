@@ -1,0 +1,115 @@
+// `session.fetch`: the same pipeline for frameworks that build a client of their own.
+import assert from "node:assert/strict";
+import { test } from "node:test";
+import { createOpenAI } from "@ai-sdk/openai";
+import { replay } from "@reprise/replay";
+import { generateText, jsonSchema, stepCountIs, streamText, tool } from "ai";
+import { anthropic, call, chatTool, clientOf, contracts, messagesTool, openai } from "./clients.mjs";
+import { provider } from "./provider.mjs";
+
+const good = { calls: [call("get_weather", { city: "Oslo" })] };
+const bad = { calls: [call("drop_table", { city: "Oslo" })] };
+const user = [{ role: "user", content: "x" }];
+const libraries = [openai[2], anthropic[1]];
+const address = (library, url) => (library === openai[2] ? `${url}/v1/chat/completions` : `${url}/v1/messages`);
+const body = (library, names, rest = {}) =>
+  JSON.stringify(library === openai[2] ? { model: "m", messages: user, tools: names.map((name) => chatTool(name)), ...rest } : { model: "m", max_tokens: 9, messages: user, tools: names.map((name) => messagesTool(name)), ...rest });
+
+async function governed(library, script, options, run) {
+  const server = await provider(script);
+  const session = replay(clientOf(library, server.url), { contracts: contracts("get_weather"), ...options });
+  try {
+    await run({ server, session, post: (text, init = {}) => session.fetch(address(library, server.url), { method: "POST", headers: { "content-type": "application/json" }, body: text, ...init }) });
+  } finally {
+    session.restore();
+    await server.close();
+  }
+}
+
+for (const library of libraries) {
+  test(`${library.name}: fetch releases, strips and refuses`, async () => {
+    await governed(library, [good, good, bad], {}, async ({ server, session, post }) => {
+      const seen = await (await fetch(address(library, server.url), { method: "POST", body: body(library, ["get_weather"]) })).text();
+      const released = await post(body(library, ["get_weather", "drop_table"]));
+      assert.equal(await released.text(), seen);
+      assert.equal(released.headers.get("x-request-id"), "req_7");
+      assert.equal(server.requests[1].body.tools.length, 1);
+      const refused = await post(body(library, ["get_weather", "drop_table"]));
+      assert.equal(refused.status, 403);
+      assert.equal(refused.headers.get("x-should-retry"), "false");
+      const { error } = await refused.json();
+      assert.deepEqual([error.type, error.code], ["replay_contract_error", "unmatched_tool_blocked"]);
+      assert.equal(session.getState().totalBlockCount, 1);
+    });
+  });
+
+  test(`${library.name}: fetch keeps streams as they are`, async () => {
+    await governed(library, [good, good], {}, async ({ server, post }) => {
+      const plain = await (await fetch(address(library, server.url), { method: "POST", body: body(library, ["get_weather"], { stream: true }) })).text();
+      const through = await (await post(body(library, ["get_weather"], { stream: true }))).text();
+      assert.equal(through.replace(/event: ping\ndata: [^\n]*\n\n/, ""), plain.replace(/event: ping\ndata: [^\n]*\n\n/, ""));
+    });
+  });
+
+  test(`${library.name}: fetch passes provider errors on, refuses what it does not know, ends with the session`, async () => {
+    await governed(library, [{ status: 429, body: { error: { message: "slow" } } }], {}, async ({ server, session, post }) => {
+      assert.equal((await post(body(library, []))).status, 429);
+      const unknown = await session.fetch(`${server.url}/v1/brand-new`, { method: "POST", body: "{}" });
+      assert.deepEqual([unknown.status, (await unknown.json()).error.type], [403, "replay_unsupported_error"]);
+      const elsewhere = await session.fetch("http://127.0.0.1:9/v1/messages", { method: "POST", body: "{}" });
+      assert.equal(elsewhere.status, 403);
+      assert.equal((await session.fetch(`${server.url}/v1/models`)).status, 200);
+      session.kill();
+      const killed = await post(body(library, []));
+      assert.deepEqual([killed.status, (await killed.json()).error.code], [403, "killed"]);
+      assert.equal(server.requests.length, 2);
+    });
+  });
+
+  test(`${library.name}: fetch can be aborted`, async () => {
+    await governed(library, [{ ...good, delay: 1000 }], {}, async ({ server, session, post }) => {
+      const controller = new AbortController();
+      const waiting = post(body(library, ["get_weather"]), { signal: controller.signal }).catch((error) => error);
+      while (server.requests.length === 0) await new Promise((resolve) => setTimeout(resolve, 5));
+      controller.abort();
+      assert.equal((await waiting).name, "AbortError");
+      assert.equal(session.getState().totalStepCount, 0);
+    });
+  });
+}
+
+const weather = tool({
+  description: "weather",
+  inputSchema: jsonSchema({ type: "object", properties: { city: { type: "string" } }, required: ["city"] }),
+  execute: async ({ city }) => ({ city, sky: "blue" }),
+});
+
+for (const endpoint of ["responses", "chat"]) {
+  test(`the Vercel AI SDK goes through the session (${endpoint})`, async () => {
+    await governed(openai[2], (request) => [good, { text: "It is blue." }, bad][request.number - 1], {}, async ({ server, session }) => {
+      const made = createOpenAI({ apiKey: "k", baseURL: `${server.url}/v1`, fetch: session.fetch });
+      const model = endpoint === "chat" ? made.chat("m") : made("m");
+      const drop = { ...weather, execute: () => assert.fail("it ran") };
+      const done = await generateText({ model, prompt: "x", tools: { get_weather: weather, drop_table: drop }, stopWhen: stepCountIs(3) });
+      assert.equal(done.text, "It is blue.");
+      assert.ok(server.requests.every(({ body }) => body.tools.length === 1), "removed tools do not reach the model");
+      const error = await generateText({ model, prompt: "x", tools: { drop_table: drop }, maxRetries: 2 }).then(() => assert.fail("released"), (error) => error);
+      assert.equal(error.statusCode, 403);
+      assert.match(error.responseBody, /unmatched_tool_blocked/);
+      assert.equal(server.requests.length, 3, "not tried again");
+      assert.equal(session.getState().totalStepCount, 2);
+      assert.equal(session.getState().totalBlockCount, 1);
+    });
+  });
+
+  test(`the Vercel AI SDK streams through the session (${endpoint})`, async () => {
+    await governed(openai[2], [{ text: "It is blue." }], {}, async ({ server, session }) => {
+      const made = createOpenAI({ apiKey: "k", baseURL: `${server.url}/v1`, fetch: session.fetch });
+      const { textStream } = streamText({ model: endpoint === "chat" ? made.chat("m") : made("m"), prompt: "x" });
+      let text = "";
+      for await (const part of textStream) text += part;
+      assert.equal(text, "It is blue.");
+      assert.equal(session.getState().totalStepCount, 1);
+    });
+  });
+}

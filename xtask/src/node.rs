@@ -1,0 +1,96 @@
+//! The Node package: the addon and the files around it, packed as npm installs them.
+
+use std::fs;
+use std::path::{Path, PathBuf};
+use std::process::Command;
+
+use anyhow::{Context, Result, bail};
+
+use crate::shell::{cargo, root, step, target};
+
+/// Builds the addon as it is shipped and packs the package. Says where the packed file is.
+pub(crate) fn run(arguments: &[String]) -> Result<()> {
+    if !arguments.is_empty() {
+        bail!("usage: cargo xtask node");
+    }
+    let packed = packed()?;
+    let size = fs::metadata(&packed)?.len();
+    eprintln!("    {} ({} KiB)", packed.display(), size / 1024);
+    Ok(())
+}
+
+/// Builds and packs.
+pub(crate) fn packed() -> Result<PathBuf> {
+    step(
+        "build: addon for Node",
+        cargo().args(["build", "--package", "node", "--profile", "dist"]),
+    )?;
+    let staged = target().join("node-package");
+    let _ = fs::remove_dir_all(&staged);
+    let package = root().join("packages/replay");
+    copy(&package, &staged)?;
+    let _ = fs::remove_dir_all(staged.join("test"));
+    let native = staged.join("native");
+    fs::create_dir_all(&native)?;
+    let addon = native.join(format!("{}.node", platform()?));
+    fs::copy(target().join("dist").join(library()), addon).context("the addon is not built")?;
+    let mut pack = Command::new("npm");
+    pack.args(["pack", "--silent", "--ignore-scripts"])
+        .current_dir(&staged);
+    step("pack: @reprise/replay", &mut pack)?;
+    let version = env!("CARGO_PKG_VERSION");
+    Ok(staged.join(format!("reprise-replay-{version}.tgz")))
+}
+
+/// Installs the client libraries that the package's tests run against, under the target directory.
+pub(crate) fn libraries() -> Result<PathBuf> {
+    let wanted = root().join("packages/replay/test/package.json");
+    let folder = target().join("node-tests");
+    let stamp = folder.join("installed.json");
+    let text = fs::read(&wanted)?;
+    if fs::read(&stamp).is_ok_and(|installed| installed == text) {
+        return Ok(folder);
+    }
+    fs::create_dir_all(&folder)?;
+    fs::write(folder.join("package.json"), &text)?;
+    let mut npm = Command::new("npm");
+    npm.args(["install", "--no-audit", "--no-fund", "--ignore-scripts"])
+        .args(["--no-package-lock", "--legacy-peer-deps"])
+        .current_dir(&folder);
+    step("install: client libraries from npm", &mut npm)?;
+    fs::write(&stamp, &text)?;
+    Ok(folder)
+}
+
+/// The name under which the package looks for the addon.
+fn platform() -> Result<&'static str> {
+    Ok(match (std::env::consts::OS, std::env::consts::ARCH) {
+        ("linux", "x86_64") => "linux-x64-gnu",
+        ("linux", "aarch64") => "linux-arm64-gnu",
+        ("macos", "x86_64") => "darwin-x64",
+        ("macos", "aarch64") => "darwin-arm64",
+        (system, machine) => bail!("no addon is known for {system} on {machine}"),
+    })
+}
+
+fn library() -> &'static str {
+    if cfg!(target_os = "macos") {
+        "libnode.dylib"
+    } else {
+        "libnode.so"
+    }
+}
+
+fn copy(from: &Path, to: &Path) -> Result<()> {
+    fs::create_dir_all(to)?;
+    for entry in fs::read_dir(from)? {
+        let entry = entry?;
+        let target = to.join(entry.file_name());
+        if entry.file_type()?.is_dir() {
+            copy(&entry.path(), &target)?;
+        } else {
+            fs::copy(entry.path(), &target)?;
+        }
+    }
+    Ok(())
+}
