@@ -26,6 +26,16 @@ pub(crate) fn run() -> Result<()> {
     step("bench: instructions", &mut bench)
 }
 
+/// Runs the benchmark of verdicts, which has a workspace of its own too: it alone needs another authorizer.
+pub(crate) fn verdicts() -> Result<()> {
+    let mut bench = cargo();
+    bench
+        .args(["run", "--release", "--locked", "--manifest-path"])
+        .args(["load/verdicts/Cargo.toml", "--target-dir"])
+        .arg(target().join("verdicts"));
+    step("bench: verdicts", &mut bench)
+}
+
 /// Installs the runner unless it is there.
 fn runner() -> Result<PathBuf> {
     let version = version(&root().join(PACKAGE))?;

@@ -27,8 +27,11 @@ usage: cargo xtask COMMAND
                   damaged input for every decoder that others reach (default 300 seconds); what is found is kept in
                   fuzzing/corpus and tried by the test command from then on
   bench [NAME …]  the load program, as it is shipped; prints ratios in one run, and what became worse since `bench --keep`
+  bench node [CALLS]
+                  what a session of the Node package costs beside the model: processor time, memory, size
   bench instructions
                   instructions of the operations behind proofs, each held against its limit (needs valgrind)
+  bench verdicts  what a verdict of contracts costs and how that grows, beside the Cedar authorizer in the same run
 ";
 
 fn main() -> ExitCode {
@@ -43,6 +46,10 @@ fn main() -> ExitCode {
             "soak" => soak::run(rest),
             "fuzz" => soak::fuzz(rest),
             "bench" if *rest == ["instructions"] => instructions::run(),
+            "bench" if *rest == ["verdicts"] => instructions::verdicts(),
+            "bench" if rest.first().is_some_and(|name| name == "node") => {
+                node::bench(rest.get(1..).unwrap_or_default())
+            }
             "bench" => soak::bench(rest),
             "help" | "--help" | "-h" => {
                 println!("{USAGE}");

@@ -62,6 +62,29 @@ pub(crate) fn libraries() -> Result<PathBuf> {
     Ok(folder)
 }
 
+/// What a session costs beside the model, as the package is shipped: processor time a call, growth of memory, size.
+pub(crate) fn bench(arguments: &[String]) -> Result<()> {
+    let packed = packed()?;
+    let folder = libraries()?;
+    let mut install = Command::new("npm");
+    install
+        .args(["install", "--no-save", "--no-package-lock", "--no-audit"])
+        .args(["--no-fund", "--ignore-scripts", "--legacy-peer-deps"])
+        .arg(&packed)
+        .current_dir(&folder);
+    step("install: the packed package", &mut install)?;
+    let tests = folder.join("test");
+    let _ = fs::remove_dir_all(&tests);
+    copy(&root().join("packages/replay/test"), &tests)?;
+    let kib = fs::metadata(&packed)?.len() / 1024;
+    eprintln!("    package: {kib} KiB (limit 3072)");
+    let calls = arguments.first().map_or("5000", String::as_str);
+    let mut node = Command::new("node");
+    node.args(["--expose-gc", "test/cost.mjs", calls])
+        .current_dir(&folder);
+    step("cost of a call", &mut node)
+}
+
 /// The name under which the package looks for the addon.
 fn platform() -> Result<&'static str> {
     Ok(match (std::env::consts::OS, std::env::consts::ARCH) {

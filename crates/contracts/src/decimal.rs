@@ -141,6 +141,15 @@ impl Decimal {
         Self::normalised(negative, coefficient, exponent)
     }
 
+    /// Returns the exact difference, or nothing when it has more than 34 digits.
+    pub fn checked_sub(self, other: Self) -> Option<Self> {
+        let opposite = Self {
+            negative: !other.negative && other.coefficient != 0,
+            ..other
+        };
+        self.checked_add(opposite)
+    }
+
     /// Returns the exact product, or nothing when it has more than 34 digits.
     pub fn checked_mul(self, other: Self) -> Option<Self> {
         let coefficient = self.coefficient.checked_mul(other.coefficient)?;

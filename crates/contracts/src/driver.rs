@@ -9,6 +9,7 @@
 
 mod control;
 mod execution;
+mod shared;
 
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
 
@@ -26,12 +27,15 @@ use crate::gate::{
     AttemptCost, Decision, Settlement, ShadowDelta, refused, settle, settled, shadow_delta,
     unreadable,
 };
-use crate::judge::{Judgement, Occasion, judge};
+use crate::judge::{Judgement, Occasion, judge_in};
 use crate::narrow::{Narrowing, narrow};
-use crate::precheck::{Refusal, check_attempt, check_open, precheck, provider_warnings};
+use crate::precheck::{
+    Refusal, check_attempt, check_open, check_workflow, precheck, provider_warnings,
+};
 use crate::rules::{Feedback, Mode, Permission, Rules};
 use crate::state::State;
 use crate::wire::{Plan, Reply, ReplyError, Wire, WireRequest};
+use crate::workflow::Seat;
 
 pub use control::{Control, ControlError, Label};
 pub use execution::{Ended, SettleError, Ticket};
@@ -58,6 +62,7 @@ pub struct Driver {
     warned: BTreeSet<String>,
     diagnostics: Vec<Diagnostic>,
     captures: Buffer,
+    seat: Option<Seat>,
 }
 
 /// A request that is under way.
@@ -213,6 +218,15 @@ impl Driver {
         at: Timestamp,
         slots: BTreeMap<String, String>,
     ) -> Result<Self, crate::state::ImpossibleEvent> {
+        Self::open_labelled(rules, at, slots, &[])
+    }
+
+    fn open_labelled(
+        rules: Rules,
+        at: Timestamp,
+        slots: BTreeMap<String, String>,
+        labels: &[String],
+    ) -> Result<Self, crate::state::ImpossibleEvent> {
         let options = rules.options();
         let agent = options.agent.clone();
         let begin = Begin {
@@ -220,7 +234,7 @@ impl Driver {
             agent: agent.or_else(|| rules.compiled().session().agent.clone()),
             at,
             compiled: rules.compiled().digest(),
-            labels: options.labels.clone(),
+            labels: options.labels.iter().chain(labels).cloned().collect(),
             slots,
         };
         let state = State::begin(rules.compiled(), &begin)?;
@@ -241,6 +255,7 @@ impl Driver {
             warned: BTreeSet::new(),
             diagnostics: Vec::new(),
             captures: Buffer::default(),
+            seat: None,
         })
     }
 
@@ -419,6 +434,9 @@ impl Driver {
         if self.state.advance(self.rules.compiled(), &event).is_err() {
             return;
         }
+        if let Some(seat) = &mut self.seat {
+            seat.follow(&self.state);
+        }
         let seq = self.first_record + self.records.len() as u64;
         self.records.push_back(Record {
             seq,
@@ -479,7 +497,9 @@ impl Driver {
         now: Timestamp,
     ) -> Result<(), DriveError> {
         let request = request.request();
-        let Err(refusal) = precheck(&self.rules, &self.state, request, narrowing) else {
+        let checked = precheck(&self.rules, &self.state, request, narrowing);
+        let checked = checked.and_then(|()| check_workflow(self.seat.as_ref()));
+        let Err(refusal) = checked else {
             let model = format!("{}/{}", request.provider, request.model);
             for pattern in provider_warnings(&self.rules, &request.provider, &request.model) {
                 if self.warned.insert(model.clone()) {
@@ -540,7 +560,8 @@ impl Driver {
             proposal: proposal.as_deref(),
             answers: &answers,
         };
-        let judgement = judge(&self.rules, &self.state, reply.response(), occasion);
+        let seat = self.seat.as_ref();
+        let judgement = judge_in(&self.rules, &self.state, reply.response(), occasion, seat);
         let next = judgement
             .asked()
             .next()

@@ -8,6 +8,7 @@
 
 mod execute;
 mod outcome;
+mod shared;
 
 use std::collections::BTreeSet;
 use std::sync::Arc;
@@ -29,15 +30,19 @@ use crate::gate::{
     shadow_delta,
 };
 use crate::health::{Health, Surroundings, health};
-use crate::judge::{Judgement, Occasion, judge};
+use crate::judge::{Judgement, Occasion, judge_in};
 use crate::narrow::{Narrowing, narrow};
-use crate::precheck::{Refusal, check_attempt, check_open, precheck, provider_warnings};
+use crate::precheck::{
+    Refusal, check_attempt, check_open, check_workflow, precheck, provider_warnings,
+};
 use crate::request::{OfferedTool, Request, Response, ToolChoice};
 use crate::rules::{Feedback, Mode, Options, Permission, Rules};
 use crate::state::{Lifecycle, Snapshot, State};
+use crate::workflow::{Offer, Seat, WorkflowEvent};
 
 pub use execute::{Executed, Executor, ToolError};
 pub use outcome::{CreateError, ExecuteError, Fault, LabelError, Released};
+pub use shared::Handoff;
 
 /// The model client that a session wraps.
 pub trait ModelClient {
@@ -100,6 +105,14 @@ pub trait Hooks {
 
     /// Hears what else happens: a name and a word about it.
     fn diagnostic(&mut self, _name: &'static str, _detail: &str) {}
+
+    /// Hears what the session did to its workflow: the other sessions must hear it too.
+    fn told_workflow(&mut self, _event: &WorkflowEvent) {}
+
+    /// Returns what other sessions did to the workflow since the last time.
+    fn workflow_news(&mut self) -> Vec<WorkflowEvent> {
+        Vec::new()
+    }
 }
 
 /// Stops a session from another thread.
@@ -125,6 +138,7 @@ pub struct Governed<C, H> {
     warned: BTreeSet<String>,
     executors: execute::Executors,
     captures: Buffer,
+    seat: Option<Seat>,
 }
 
 impl<C: ModelClient, H: Hooks> Governed<C, H> {
@@ -132,8 +146,15 @@ impl<C: ModelClient, H: Hooks> Governed<C, H> {
     ///
     /// # Errors
     /// The beginning could not be recorded.
-    pub fn start(client: C, rules: Rules, mut hooks: H) -> Result<Self, Fault> {
+    pub fn start(client: C, rules: Rules, hooks: H) -> Result<Self, Fault> {
+        Self::begin(client, rules, hooks, None)
+    }
+
+    fn begin(client: C, rules: Rules, mut hooks: H, taken: Option<&Offer>) -> Result<Self, Fault> {
         let options = rules.options();
+        let labels = taken
+            .map(|offer| offer.labels.as_slice())
+            .unwrap_or_default();
         let begin = Begin {
             session_id: options.session_id.clone(),
             agent: options
@@ -142,8 +163,8 @@ impl<C: ModelClient, H: Hooks> Governed<C, H> {
                 .or_else(|| rules.compiled().session().agent.clone()),
             at: hooks.now(),
             compiled: rules.compiled().digest(),
-            labels: options.labels.clone(),
-            slots: std::collections::BTreeMap::new(),
+            labels: options.labels.iter().chain(labels).cloned().collect(),
+            slots: taken.map(|offer| offer.slots.clone()).unwrap_or_default(),
         };
         let state = State::begin(rules.compiled(), &begin)
             .map_err(|error| Fault::new(error.to_string()))?;
@@ -157,6 +178,7 @@ impl<C: ModelClient, H: Hooks> Governed<C, H> {
             warned: BTreeSet::new(),
             executors: execute::Executors::default(),
             captures: Buffer::default(),
+            seat: None,
         })
     }
 
@@ -364,6 +386,7 @@ impl<C: ModelClient, H: Hooks> Governed<C, H> {
     }
 
     fn check_open(&mut self) -> Result<(), CreateError<C::Error>> {
+        self.hear_workflow();
         self.look_at_switch();
         check_open(&self.state).map_err(CreateError::refused)
     }
@@ -392,6 +415,7 @@ impl<C: ModelClient, H: Hooks> Governed<C, H> {
         if let Err(error) = self.state.advance(self.rules.compiled(), event) {
             self.hooks.diagnostic("fault", &error.to_string());
         }
+        self.tell_workflow();
     }
 
     fn fault(&mut self, message: &str) -> Fault {
@@ -464,7 +488,9 @@ impl<C: ModelClient, H: Hooks> Governed<C, H> {
         request: &Request,
         narrowing: &Narrowing,
     ) -> Result<(), CreateError<C::Error>> {
-        let Err(refusal) = precheck(&self.rules, &self.state, request, narrowing) else {
+        let checked = precheck(&self.rules, &self.state, request, narrowing);
+        let checked = checked.and_then(|()| check_workflow(self.seat.as_ref()));
+        let Err(refusal) = checked else {
             let model = format!("{}/{}", request.provider, request.model);
             for pattern in provider_warnings(&self.rules, &request.provider, &request.model) {
                 if self.warned.insert(model.clone()) {
@@ -534,13 +560,16 @@ impl<C: ModelClient, H: Hooks> Governed<C, H> {
         let mut proposal: Option<String> = None;
         let mut asked = 0;
         loop {
+            self.hear_workflow();
+            check_open(&self.state).map_err(CreateError::refused)?;
             let occasion = Occasion {
                 request,
                 now: self.hooks.now(),
                 proposal: proposal.as_deref(),
                 answers: &answers,
             };
-            let judgement = judge(&self.rules, &self.state, response, occasion);
+            let seat = self.seat.as_ref();
+            let judgement = judge_in(&self.rules, &self.state, response, occasion, seat);
             let Some(call) = judgement
                 .asked()
                 .next()

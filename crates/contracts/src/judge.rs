@@ -21,6 +21,7 @@ use crate::reason::{BlockReason, Check};
 use crate::request::{Request, Response};
 use crate::rules::{Gate, Rules};
 use crate::state::{Lifecycle, State};
+use crate::workflow::Seat;
 
 pub(crate) use alone::phase_problem;
 pub use verdict::{Failure, Judgement, Status, Verdict};
@@ -48,6 +49,17 @@ pub fn judge(
     response: &Response,
     occasion: Occasion<'_>,
 ) -> Judgement {
+    judge_in(rules, state, response, occasion, None)
+}
+
+/// The same for a session of a workflow: what another session holds is busy.
+pub(crate) fn judge_in(
+    rules: &Rules,
+    state: &State,
+    response: &Response,
+    occasion: Occasion<'_>,
+    seat: Option<&Seat>,
+) -> Judgement {
     let proposed = calls::read(response);
     let mut verdicts: Vec<Verdict> = proposed
         .iter()
@@ -66,6 +78,7 @@ pub fn judge(
         response,
         occasion,
         proposed: &proposed,
+        seat,
     };
     context.first_pass(&mut verdicts);
     context.second_pass(&mut verdicts);
@@ -82,6 +95,7 @@ struct Context<'a> {
     response: &'a Response,
     occasion: Occasion<'a>,
     proposed: &'a [Proposed<'a>],
+    seat: Option<&'a Seat>,
 }
 
 impl<'a> Context<'a> {
@@ -139,6 +153,11 @@ impl<'a> Context<'a> {
     fn third_pass(&self, verdicts: &mut [Verdict]) {
         let mut room = Room::new(self.rules, self.state, self.occasion);
         for (call, verdict) in self.surviving(verdicts) {
+            let busy = self.seat.zip(call.arguments());
+            if busy.is_some_and(|(seat, arguments)| seat.is_busy(call.name(), arguments)) {
+                let reason = BlockReason::SessionLimitExceeded;
+                verdict.fail(Failure::new(Some(Check::V17), reason).because("resource_busy"));
+            }
             room.check(call, verdict);
             if verdict.failures().is_empty() {
                 room.take(call, verdict.arguments_digest());

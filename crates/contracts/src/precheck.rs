@@ -13,6 +13,7 @@ use crate::reason::{BlockReason, words};
 use crate::request::{Request, ToolChoice};
 use crate::rules::Rules;
 use crate::state::{Lifecycle, Money, State};
+use crate::workflow::Seat;
 
 words! {
     /// The checks before the model is asked.
@@ -106,6 +107,22 @@ pub fn check_open(state: &State) -> Result<(), Refusal> {
             cause: cause.clone(),
         }),
         Lifecycle::Restored => Err(Refusal::Inactive),
+    }
+}
+
+/// The limits of the workflow, checked together with the session's own.
+///
+/// # Errors
+/// One is reached.
+pub(crate) fn check_workflow(seat: Option<&Seat>) -> Result<(), Refusal> {
+    match seat.and_then(Seat::limit_reached) {
+        None => Ok(()),
+        Some(detail) => Err(Refusal::Blocked {
+            check: PreCheck::P7,
+            reason: BlockReason::SessionLimitExceeded,
+            detail: detail.to_owned(),
+            contract_file: None,
+        }),
     }
 }
 

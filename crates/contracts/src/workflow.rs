@@ -5,6 +5,7 @@
 //! Its state is a fold of events like that of a session; time and ids are values.
 
 mod file;
+mod seat;
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -16,6 +17,7 @@ use crate::state::State;
 use crate::value::Value;
 
 pub use file::{Workflow, compile_workflow};
+pub use seat::Seat;
 
 /// How long an offer stays open without another word.
 pub const OFFER_SECONDS: u64 = 600;
@@ -179,6 +181,9 @@ pub enum WorkflowRefusal {
     /// The workflow has begun, or not yet.
     #[error("the workflow begins once")]
     Begun,
+    /// The session is in no workflow.
+    #[error("the session is in no workflow")]
+    NoWorkflow,
     /// The id is in use.
     #[error("`{0}` is in use")]
     IdInUse(String),

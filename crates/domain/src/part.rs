@@ -306,6 +306,11 @@ pub fn externalize(mut payload: Map<String, Value>) -> (Map<String, Value>, Vec<
     (payload, blobs)
 }
 
+/// Returns the Part that stands for content: whoever wants it reads the Artifact, or the event, of that id.
+pub fn artifact_reference(id: &str) -> Value {
+    serde_json::json!({"type": "artifact_ref", "artifact_id": id})
+}
+
 /// Returns the digest under which a payload member was stored as a blob.
 pub fn blob_reference(payload: &Map<String, Value>, member: &str) -> Option<Digest> {
     let text = payload

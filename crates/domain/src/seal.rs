@@ -8,7 +8,7 @@ use std::sync::Arc;
 use crate::apply::apply;
 use crate::{
     Document, Documents, Draft, Event, EventName, FurtherLink, ImpossibleEvent, Kind, Links,
-    Position, Timestamp,
+    Position, Timestamp, artifact_reference, blob_reference,
 };
 
 /// Documents as a turn sees them: what the store held, changed by what the turn has decided so far. Copies share the
@@ -112,6 +112,15 @@ pub fn seal(
         let mut payload = draft.payload.clone();
         if let Some((member, distance)) = draft.sibling {
             payload.insert(member.to_owned(), log.id(position.plus(distance)).into());
+        }
+        // What a tool gave is kept beside the event when it is long; a reader finds in its place what to fetch. Events of
+        // replays repeat those of their source.
+        if draft.kind == Kind::AgentToolResult
+            && draft.replay.is_none()
+            && blob_reference(&payload, "output").is_some()
+        {
+            let reference = artifact_reference(&log.id(position));
+            payload.insert("output".to_owned(), reference);
         }
         let event = Event {
             id: log.id(position).into(),

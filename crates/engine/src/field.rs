@@ -186,7 +186,10 @@ impl Engine {
             scope: "field:read",
         })?;
         let said = async {
-            let desk = self.shared.fields.desk(&FieldName::of(caller, name)?);
+            let name = FieldName::of(caller, name)?;
+            // Every message is an entry of the log.
+            self.may_store(Some(&name.workspace_id), 1).await?;
+            let desk = self.shared.fields.desk(&name);
             let sender = desk::Sender {
                 actor: caller.actor.clone(),
                 caller: credential(caller, ceiling),

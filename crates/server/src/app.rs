@@ -19,6 +19,7 @@ use crate::connection::Connections;
 use crate::failure::Failure;
 use crate::frames::Frames;
 use crate::limit::Buckets;
+use crate::mcp::Mcp;
 use crate::metrics::HttpMetrics;
 use crate::room::{Room, Taken};
 use crate::world::SystemClock;
@@ -45,6 +46,8 @@ pub(crate) struct App {
     pub(crate) openapi: Bytes,
     /// True once the server stops: streams end.
     pub(crate) closing: watch::Receiver<bool>,
+    /// The tools of agents.
+    pub(crate) mcp: Mcp,
     /// Every operation by method and path.
     operations: BTreeMap<(&'static str, &'static str), &'static Operation>,
     /// Every open connection.
@@ -78,6 +81,7 @@ impl App {
         let memory = Room::new("large_bodies_bytes_max", config.large_bodies_bytes_max);
         let uploads = Room::new("uploads_bytes_max", config.uploads_bytes_max);
         Arc::new(Self {
+            mcp: Mcp::new(engine.clone(), &base_url),
             engine,
             keys: Keys::default(),
             buckets: config.rate_limit.map(Buckets::new),

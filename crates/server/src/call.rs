@@ -179,7 +179,7 @@ fn in_workspace(query: &[(String, String)]) -> Result<Option<WorkspaceId>, Failu
 
 /// Checks what can be told before a body is read: the scopes of the operation, and that the caller may see what the path
 /// of a write names. A read looks at it anyway.
-async fn authorize(
+pub(crate) async fn authorize(
     app: &App,
     caller: &Caller,
     operation: &Operation,

@@ -16,6 +16,7 @@ mod head;
 mod host;
 mod limit;
 mod listen;
+mod mcp;
 mod memory;
 mod metrics;
 mod narrow;

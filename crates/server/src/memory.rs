@@ -41,8 +41,8 @@ fn answer(refusal: &Refusal, status: u16) -> Response {
     response
 }
 
-/// Writes a failure that happened on the way to a field.
-pub(crate) fn written(failure: &Failure, path: &str) -> Response {
+/// Says in the protocol's words why a message did not reach its field, and under which status.
+pub(crate) fn refusal(failure: &Failure, path: &str) -> (Refusal, u16) {
     let is_full = failure
         .details
         .get("reason")
@@ -58,7 +58,15 @@ pub(crate) fn written(failure: &Failure, path: &str) -> Response {
         _ if failure.status < 500 => (field::Code::InvalidRequest, failure.status),
         _ => (field::Code::InternalError, failure.status),
     };
-    let refusal = Refusal::new(code, failure.message.clone(), operation(path));
+    (
+        Refusal::new(code, failure.message.clone(), operation(path)),
+        status,
+    )
+}
+
+/// Writes a failure that happened on the way to a field.
+pub(crate) fn written(failure: &Failure, path: &str) -> Response {
+    let (refusal, status) = refusal(failure, path);
     let mut response = answer(&refusal, status).into_response();
     if let Some(seconds) = failure.retry_after_s {
         response

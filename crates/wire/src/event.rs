@@ -4,7 +4,7 @@
 //! part of the event (C-18).
 
 use canon::Value;
-use domain::Timestamp;
+use domain::{Event, Timestamp};
 use serde::Deserialize;
 use serde_json::json;
 
@@ -98,7 +98,8 @@ pub fn may_keep_beside(bytes: &[u8]) -> bool {
 }
 
 /// Returns the frame of a stored event with content in its place that the event keeps beside itself. `expanded` names
-/// these members: without them, and without the other delivery marks, the event is what is stored.
+/// these members: without them, and without the other delivery marks, the event is what is stored. Those that have a
+/// reference to the event in their place there are named by `referenced` as well.
 pub fn expanded_frame(bytes: &[u8], replayed: bool, content: &[(String, Value)]) -> Vec<u8> {
     let Ok(Value::Object(mut event)) = serde_json::from_slice::<Value>(bytes) else {
         return frame(bytes, replayed);
@@ -106,18 +107,53 @@ pub fn expanded_frame(bytes: &[u8], replayed: bool, content: &[(String, Value)])
     let Some(Value::Object(payload)) = event.get_mut("payload") else {
         return frame(bytes, replayed);
     };
-    let mut expanded = Vec::new();
+    let (mut expanded, mut referenced) = (Vec::new(), Vec::new());
     for (member, value) in content {
-        if !payload.contains_key(member) {
-            payload.insert(member.clone(), value.clone());
-            expanded.push(member.as_str());
+        match payload.get(member) {
+            None => {}
+            Some(kept) if kept.get("type") == Some(&json!("artifact_ref")) => {
+                referenced.push(member.as_str());
+            }
+            Some(_) => continue,
         }
+        payload.insert(member.clone(), value.clone());
+        expanded.push(member.as_str());
     }
     if expanded.is_empty() {
         return frame(bytes, replayed);
     }
     event.insert("expanded".to_owned(), json!(expanded));
+    if !referenced.is_empty() {
+        event.insert("referenced".to_owned(), json!(referenced));
+    }
     frame(&canon::jcs(&Value::Object(event)), replayed)
+}
+
+/// Returns content that the log holds as an Artifact, for those who follow a reference to it: what an event keeps beside
+/// itself, or the whole log of a Task. `event` says where it belongs.
+pub fn recorded_artifact(
+    id: &str,
+    kind: &str,
+    mime_type: &str,
+    event: &Event,
+    bytes: &[u8],
+) -> Value {
+    json!({
+        "object": "artifact",
+        "id": id,
+        "created_at": event.created_at,
+        "updated_at": event.created_at,
+        "metadata": {},
+        "kind": kind,
+        "mime_type": mime_type,
+        "uri": format!("artifact://{id}"),
+        "visibility": "public",
+        "sha256": canon::sha256(bytes).hex(),
+        "workspace_id": event.workspace_id,
+        "session_id": event.session_id,
+        "task_id": event.task_id,
+        "receipt_id": event.receipt_id,
+    })
 }
 
 /// Appends JSON with the characters escaped that some readers of streams take for the end of a line: U+0085, U+2028

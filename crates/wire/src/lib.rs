@@ -19,7 +19,7 @@ pub use cursor::Cursor;
 pub use error::{Code, ErrorBody, InputError};
 pub use event::{
     compact_event, error_frame, event_list, expanded_frame, frame, heartbeat, may_keep_beside,
-    with_delivery_marks,
+    recorded_artifact, with_delivery_marks,
 };
 pub use list::list;
 

@@ -152,16 +152,26 @@ async function governedRequest(scope, place, prototype, optionsPromise, retries)
   for (const name of ["body", "method"]) {
     if (options.fetchOptions?.[name] !== undefined) throw unsupported(scope, `fetchOptions.${name}`);
   }
-  const { bytes, written } = bodyOf(scope, options.body);
+  const given = bodyOf(scope, options.body);
   let last;
   const send = async (planned) => {
-    const ticket = { wire: kind, session, planned: Buffer.from(planned).toString("utf8"), isOpen: true, refused: null, isStream: Boolean(options.stream) };
-    const body = written(ticket.planned);
-    ticket.expected = typeof body === "string" ? body : JSON.stringify(body);
+    // What was not changed goes out as the caller gave it: nothing is parsed and written again.
+    const isSame = given.bytes.equals(planned);
+    const text = isSame ? given.text : Buffer.from(planned).toString("utf8");
+    let body = options.body;
+    let expected = text;
+    if (!isSame && typeof body === "string") body = text;
+    else if (!isSame) {
+      body = JSON.parse(text);
+      expected = JSON.stringify(body);
+    }
+    const ticket = { wire: kind, session, planned: text, expected, isOpen: true, refused: null, isStream: Boolean(options.stream) };
     try {
       last = await tickets.run(ticket, () => prototype.request.call(client, { ...options, body }, retries).responsePromise);
       const isSse = Boolean(options.stream) || /text\/event-stream/i.test(last.response.headers.get("content-type") ?? "");
-      return { bytes: await readBody(last.response, options.signal), isSse };
+      // What the guard read is what was answered only if nothing stood between the guard and here.
+      const isRead = last.response === ticket.response;
+      return { bytes: isRead ? ticket.bytes : await readBody(last.response, options.signal), isSse, isUnread: isRead };
     } catch (error) {
       if (ticket.refused) throw ticket.refused;
       if (options.signal?.aborted) throw abortError(client);
@@ -172,8 +182,9 @@ async function governedRequest(scope, place, prototype, optionsPromise, retries)
   };
   const aborted = () => abortError(client);
   const tools = options.body?.tools;
-  const reply = await run(session, { wire: kind, bytes, tools, signal: options.signal, send, Base, aborted });
-  const response = answerOf(last.response, reply.bytes);
+  const reply = await run(session, { wire: kind, bytes: given.bytes, tools, signal: options.signal, send, Base, aborted });
+  const isUntouched = reply.isUnread && Buffer.compare(reply.bytes, reply.read ?? reply.bytes) === 0;
+  const response = isUntouched ? last.response : answerOf(last.response, reply.bytes);
   if (reply.failed !== undefined) throw await providerError(client, prototype, { ...last, response }, reply);
   return { ...last, response };
 }
@@ -183,13 +194,14 @@ function later(value) {
   return new Promise((resolve) => setImmediate(resolve, value));
 }
 
-/** The bytes that are judged, and how a planned text becomes a body that the client writes as these bytes. */
+/** The text of a body and the bytes that are judged. */
 function bodyOf(scope, body) {
-  if (typeof body === "string") return { bytes: Buffer.from(body), written: (text) => text };
+  if (typeof body === "string") return { text: body, bytes: Buffer.from(body) };
   const isPlain = body !== null && typeof body === "object" && !ArrayBuffer.isView(body) && !(body instanceof ArrayBuffer);
   const isData = isPlain && !(Symbol.asyncIterator in body) && !(body instanceof FormData) && !(body instanceof Blob) && !(body instanceof URLSearchParams);
   if (!isData) throw unsupported(scope, "body");
-  return { bytes: Buffer.from(JSON.stringify(body)), written: (text) => JSON.parse(text) };
+  const text = JSON.stringify(body);
+  return { text, bytes: Buffer.from(text) };
 }
 
 /** A `fetch` through which nothing unjudged gets. */
@@ -214,7 +226,9 @@ function guard(scope, place, inner) {
     const response = await inner(url, { ...init, body: ticket.planned });
     // Where the client's own time limit covers the body, the body is read under it.
     if (!response.ok || !("parseResponseWithTimeout" in place.client) || ticket.isStream) return response;
-    return answerOf(response, await readBody(response));
+    ticket.bytes = await readBody(response);
+    ticket.response = answerOf(response, ticket.bytes);
+    return ticket.response;
   };
 }
 

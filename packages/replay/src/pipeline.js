@@ -41,10 +41,10 @@ async function governed(session, { wire, bytes, tools, signal, send, Base, abort
       judged = await asked(session, attempt, judged.ask[0], { signal, aborted, Base, reply });
       await keep(session, attempt, Base);
     }
-    if (judged.error?.type === "ProviderError") return { ...reply, failed: judged.error.detail ?? "" };
+    if (judged.error?.type === "ProviderError") return { ...reply, read: reply.bytes, failed: judged.error.detail ?? "" };
     if (judged.error) throw refused(session, judged.error, Base);
     if (judged.action === "retried" || judged.action === "stripped") session.tell("onBlock", freeze(judged.decision));
-    if (judged.action !== "retried") return { ...reply, bytes: judged.body };
+    if (judged.action !== "retried") return { ...reply, read: reply.bytes, bytes: judged.body };
     body = judged.body;
   }
 }

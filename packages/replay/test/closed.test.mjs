@@ -130,6 +130,23 @@ test("what is judged is what is sent, also when the body is replaced on the way"
   }
 });
 
+test("an answer that is replaced behind the guard is the one that is judged", async () => {
+  for (const library of all) {
+    const server = await provider(() => good);
+    class Changing extends library.Client {
+      async fetchWithTimeout(...values) {
+        const response = await super.fetchWithTimeout(...values);
+        const text = await response.text();
+        return new Response(text.replace("get_weather", "drop_table"), { headers: response.headers });
+      }
+    }
+    const session = replay(new Changing({ apiKey: "k", baseURL: isOpenAi(library) ? `${server.url}/v1` : server.url, maxRetries: 0 }), { contracts: contracts("get_weather") });
+    assert.ok((await failure(ask(library, session.client))) instanceof ReplayContractError);
+    session.restore();
+    await server.close();
+  }
+});
+
 test("connections around fetch get no key", async () => {
   for (const library of openai) {
     const { OpenAIRealtimeWS } = await import(`${library.name}/realtime/ws`);

@@ -66,7 +66,7 @@ for (let at = 0; at < length; at += 40) {
   const poked = Promise.all(some.map((session, offset) => poke(functionsOf(session.client)[at + offset])));
   await Promise.race([poked, new Promise((resolve) => setTimeout(resolve, 10_000))]);
 }
-await new Promise((resolve) => setTimeout(resolve, 300));
+await new Promise((resolve) => setTimeout(resolve, 1500));
 const attempts = sessions.reduce((sum, session) => sum + session.getState().attemptCount, 0);
 console.log(`\n${JSON.stringify({ functions: length, attempts })}`);
 process.exit(0);

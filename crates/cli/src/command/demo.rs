@@ -2,6 +2,7 @@
 //!
 //! Owns the story and its words. Everything it shows happened: it talks to the server as any client would.
 
+mod contracts;
 mod crash;
 mod replay;
 
@@ -66,6 +67,7 @@ async fn host(data: PathBuf, once: bool, kept: bool) -> anyhow::Result<Exit> {
             "check that `TMPDIR` can be written",
         )?;
     replay::set_stage(&mut settings, stage.path())?;
+    contracts::set_stage(&mut settings, stage.path())?;
     // The usual port when nobody has it, otherwise any. Another failure fails again, and is told then.
     let server = match Server::start(&settings, Options::default()).await {
         Ok(server) => server,
@@ -77,6 +79,7 @@ async fn host(data: PathBuf, once: bool, kept: bool) -> anyhow::Result<Exit> {
     let place = Place {
         url: server.url.clone(),
         data,
+        stage: stage.path().to_owned(),
         once,
         kept,
     };
@@ -104,6 +107,8 @@ async fn host(data: PathBuf, once: bool, kept: bool) -> anyhow::Result<Exit> {
 struct Place {
     url: String,
     data: PathBuf,
+    /// What the tour's agents work with.
+    stage: PathBuf,
     once: bool,
     kept: bool,
 }
@@ -128,7 +133,12 @@ async fn tour(place: &Place) -> anyhow::Result<()> {
     };
     guide.welcome(place)?;
     for (number, chapter) in CHAPTERS.iter().enumerate() {
-        guide.chapter(number + 1, chapter).await?;
+        match chapter.act {
+            Act::Govern => guide.contracts(number + 1, chapter, place).await?,
+            Act::Nothing | Act::Say(_) | Act::Cancel(_) => {
+                guide.chapter(number + 1, chapter).await?;
+            }
+        }
     }
     guide.crash(CHAPTERS.len() + 1).await?;
     guide.replay(CHAPTERS.len() + 2, place).await?;
@@ -150,7 +160,7 @@ struct Chapter {
 enum Act {
     Nothing,
     Say(&'static str),
-    Approve,
+    Govern,
     Cancel(&'static str),
 }
 
@@ -170,11 +180,11 @@ const CHAPTERS: [Chapter; 4] = [
         act: Act::Say("Roll back to Tuesday's build."),
     },
     Chapter {
-        title: "An agent needs approval",
-        why: "Nothing happens until somebody decides, and the decision is on record. (This workflow deletes nothing.)",
-        workflow: "approve",
-        text: "Delete the old backups.",
-        act: Act::Approve,
+        title: "An agent works under contract",
+        why: "Contracts judge every call before it is made; a payment above 150.00 needs a person. (examples/refund-desk)",
+        workflow: "agent",
+        text: "I sent order A-17 back.",
+        act: Act::Govern,
     },
     Chapter {
         title: "An agent is stopped",
@@ -192,7 +202,7 @@ impl Act {
         match self {
             Act::Nothing => false,
             Act::Say(_) => to == Some("INPUT_REQUIRED"),
-            Act::Approve => to == Some("AUTH_REQUIRED"),
+            Act::Govern => to == Some("AUTH_REQUIRED"),
             Act::Cancel(_) => event.kind == "vendor.effect_requested",
         }
     }
@@ -223,8 +233,8 @@ impl Guide<'_> {
         ]);
         rows.print(&mut self.out, "   ")?;
         self.out.line(
-            "\n   The model of this tour is scripted: its answers are prepared, and the four small workflows do nothing but\n   \
-             what is shown. The server, the log, the tool, the receipts and the replays are real.",
+            "\n   The model of this tour is scripted: its answers are prepared, and the three small workflows do nothing but\n   \
+             what is shown. The server, the log, the tools, the receipts and the replays are real.",
         )
     }
 
@@ -278,7 +288,7 @@ impl Guide<'_> {
         let (verb, words) = match act {
             Act::Nothing => return Ok(()),
             Act::Say(text) => ("answer", *text),
-            Act::Approve => ("approve", ""),
+            Act::Govern => ("approve", ""),
             Act::Cancel(reason) => ("cancel", *reason),
         };
         // In the columns of the events around it.
@@ -288,7 +298,7 @@ impl Guide<'_> {
         match act {
             Act::Nothing => Ok(()),
             Act::Say(text) => say(self.client, id, text).await,
-            Act::Approve => {
+            Act::Govern => {
                 decide(
                     self.approver,
                     id,

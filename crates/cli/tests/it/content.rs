@@ -268,6 +268,105 @@ fn u25_parallel_imports_take_turns() {
     assert!(used < 6 * length, "{used} KiB for bundles of {length} KiB");
 }
 
+/// U3, AP-ART-03: where the output of a tool was too long for its event stands what to fetch. Streams carry it whole, replays
+/// and comparisons are about the output itself.
+#[test]
+fn u3_a_long_output_is_referred_to_in_its_place() {
+    let world = World::new();
+    let home = world.home.path();
+    std::fs::create_dir(home.join("files")).unwrap();
+    let config = "[[providers]]\nid = 'script'\nkind = 'scripted'\nfile = 'answers.yaml'\n\
+        [[tools]]\nname = 'print'\nfolder = 'files'\nread_only = true\n\
+        argv = ['sh', '-c', 'head -c 50000 /dev/zero | tr \"\\\\0\" x']\n";
+    let answers = "answers:\n  - { when: { key: 'llm:main:1' }, tool_calls: [{ name: print }] }\n  - { answer: done }\n";
+    let persona = "name: printer\nversion: '1'\nentry_workflow: agent\ndescription: d\nautonomy_tier: act_auto\n\
+        receipt_policy: required\nmodel: { provider: script }\ntools: [print]\n";
+    for (name, text) in [
+        ("reprise.toml", config),
+        ("answers.yaml", answers),
+        ("printer.yaml", persona),
+    ] {
+        std::fs::write(home.join(name), text).unwrap();
+    }
+    let server = world.serve_with(&["--listen", "127.0.0.1:0", "--config", "reprise.toml"]);
+    world.ok(&["persona", "apply", "printer.yaml"]);
+    let run = || {
+        let task = world.ok(&["task", "submit", "Print", "--persona", "printer", "-q"]);
+        world.ok(&["task", "watch", task.trim()]);
+        task.trim().to_owned()
+    };
+    let task = run();
+    let events = world.json(&["event", "list", "--task", &task, "--oldest", "--json"]);
+    let mut told = events.as_array().unwrap().iter();
+    let told = told.find(|event| event["event"] == "agent.tool_result");
+    let told = told.unwrap_or_else(|| panic!("{events}"));
+    let id = told["id"].as_str().unwrap();
+    assert_eq!(
+        told["payload"]["output"],
+        json!({"type": "artifact_ref", "artifact_id": id})
+    );
+    let output = world.json(&["artifact", "get", id]);
+    assert_eq!(output["stdout"], "x".repeat(50_000));
+    let digest = canon::sha256(&canon::jcs(&output));
+    assert_eq!(
+        told["payload"]["blobs"]["output"]["sha256"],
+        digest.to_string()
+    );
+    let client = Client::new(&world, &server);
+    for (artifact, kind) in [
+        (id.to_owned(), "other"),
+        (format!("event_log_{task}"), "log"),
+    ] {
+        let (status, body) = client.call("GET", &format!("/v1/artifacts/{artifact}"), b"");
+        let shown: Value = serde_json::from_slice(&body).unwrap();
+        assert_eq!((status, &shown["kind"]), (200, &json!(kind)), "{shown}");
+        assert_eq!(shown["task_id"], task.as_str());
+        let path = format!("/v1/artifacts/{artifact}/content");
+        let (_, content) = client.call("GET", &path, b"");
+        assert_eq!(shown["sha256"], canon::sha256(&content).hex());
+    }
+
+    // In a stream the output is in its place, and the stored form can be had from the frame.
+    let frames = world.ok(&["task", "watch", &task, "--json"]);
+    let frames = frames
+        .lines()
+        .map(|line| serde_json::from_str(line).unwrap());
+    let mut frame: Value = frames
+        .into_iter()
+        .find(|frame: &Value| frame["id"] == id)
+        .unwrap();
+    assert_eq!(frame["payload"]["output"], output);
+    assert_eq!(frame["expanded"], json!(["output"]));
+    assert_eq!(frame["referenced"], json!(["output"]));
+    frame["payload"]["output"] = json!({"type": "artifact_ref", "artifact_id": id});
+    for mark in ["expanded", "referenced", "replay", "replayed"] {
+        frame.as_object_mut().unwrap().remove(mark);
+    }
+    assert_eq!(frame, *told);
+
+    // Everything that reads a run reads the output and not the reference.
+    let shown = world.ok(&["task", "show", &task]);
+    assert!(shown.contains(&"x".repeat(50_000)), "the result is told");
+    let replayed = world.ok(&["replay", &task]);
+    assert!(replayed.contains("equal to the source"), "{replayed}");
+    let said = world.run(&["diff", &task, &run()]);
+    assert_eq!(said.code, 0, "{said:?}");
+    world.ok(&["task", "export", &task, "run.bundle"]);
+    world.ok(&["replay", "--bundle", "run.bundle"]);
+    world.ok(&["log", "verify"]);
+    world.ok(&["log", "export", "evidence"]);
+    let (_, keys) = client.call("GET", "/.well-known/jwks.json", b"");
+    std::fs::write(home.join("jwks.json"), keys).unwrap();
+    world.ok(&[
+        "receipt",
+        "verify",
+        "--bundle",
+        "evidence",
+        "--keys",
+        "jwks.json",
+    ]);
+}
+
 /// A caller that is bound to a Workspace of its own.
 fn tenant(world: &World, server: &Server, name: &str) -> (Client, String) {
     let admin = Client::new(world, server);

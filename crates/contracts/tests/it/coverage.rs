@@ -5,7 +5,7 @@ use std::collections::BTreeSet;
 use contracts::{BlockReason, Condition, NarrowReason};
 
 const TABLE: &str = include_str!("../../../../conformance/contracts-coverage.md");
-const SOURCES: [(&str, &str); 12] = [
+const SOURCES: [(&str, &str); 14] = [
     ("bytes", include_str!("bytes.rs")),
     ("checks", include_str!("checks.rs")),
     ("compiling", include_str!("compiling.rs")),
@@ -15,9 +15,11 @@ const SOURCES: [(&str, &str); 12] = [
     ("governed", include_str!("governed.rs")),
     ("prechecks", include_str!("prechecks.rs")),
     ("rulings", include_str!("rulings.rs")),
+    ("seats", include_str!("seats.rs")),
     ("wire", include_str!("wire.rs")),
     ("wire_streams", include_str!("wire_streams.rs")),
     ("worked_cases", include_str!("worked_cases.rs")),
+    ("workflow", include_str!("workflow.rs")),
 ];
 
 /// The rows below a heading: ids, and what stands beside them.
@@ -89,4 +91,13 @@ fn every_rule_has_its_row_and_every_row_its_test() {
         errors.into_iter().chain(conditions),
     );
     check("Rulings", (1..=47).map(|number| format!("R{number}")));
+    let workflows = [
+        "getWorkflowState",
+        "handoff",
+        "outside of a workflow",
+        "limits",
+        "shared_resources",
+        "kill of a root",
+    ];
+    check("Workflows", workflows.map(str::to_owned));
 }

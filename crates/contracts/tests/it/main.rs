@@ -20,6 +20,7 @@ mod governed;
 mod oracle;
 mod prechecks;
 mod rulings;
+mod seats;
 mod support;
 mod wire;
 mod wire_streams;

@@ -39,6 +39,10 @@ fn tests() -> BTreeSet<String> {
             include_str!("../../../server/tests/it/memory_vectors.rs"),
         ),
         (
+            "server::it::mcp",
+            include_str!("../../../server/tests/it/mcp.rs"),
+        ),
+        (
             "reprise::it::fields",
             include_str!("../../../cli/tests/it/fields.rs"),
         ),

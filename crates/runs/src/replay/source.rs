@@ -410,6 +410,8 @@ impl Source {
         let mut payload = event.payload.clone();
         if let Some(Value::Object(listed)) = payload.remove(BLOB_MEMBER) {
             for (member, _) in listed {
+                // In its place may stand where to fetch it, which says nothing about it.
+                payload.remove(&member);
                 if let Some(value) = self.blob_value(event, &member) {
                     payload.insert(member, value);
                 }

@@ -3,13 +3,13 @@
 use axum::body::Body;
 use axum::http::{HeaderValue, header};
 use axum::response::IntoResponse;
-use domain::{ArtifactId, ResourceKind};
+use domain::{ArtifactId, Event, ResourceKind};
 use engine::{Download, Refused};
 use futures_util::stream;
 use serde_json::json;
 
 use super::{Routes, write};
-use crate::call::Call;
+use crate::call::{Call, json_bytes};
 use crate::failure::Reply;
 
 pub(super) fn routes(routes: Routes) -> Routes {
@@ -28,6 +28,29 @@ async fn list(call: Call) -> Reply {
 }
 
 async fn read(call: Call) -> Reply {
+    let id = call.param("artifact_id");
+    let engine = &call.app.engine;
+    // What the log itself holds is an Artifact for whoever follows a reference to it.
+    if let Some(task) = id.strip_prefix("event_log_") {
+        let bytes = engine.event_log_content(&call.caller, task).await?;
+        let last = bytes
+            .split(|byte| *byte == b'\n')
+            .rfind(|line| !line.is_empty());
+        let last = Event::parse(last.unwrap_or_default()).map_err(|error| Refused::Internal {
+            detail: error.to_string(),
+        })?;
+        let shown = wire::recorded_artifact(id, "log", "application/jsonl", &last, &bytes);
+        return Ok(json_bytes(canon::jcs(&shown)));
+    }
+    if engine.is_event_id(id) {
+        let bytes = engine.event_content(&call.caller, id, None).await?;
+        let event = engine.event(&call.caller, id).await?;
+        let event = Event::parse(&event.bytes).map_err(|error| Refused::Internal {
+            detail: error.to_string(),
+        })?;
+        let shown = wire::recorded_artifact(id, "other", "application/json", &event, &bytes);
+        return Ok(json_bytes(canon::jcs(&shown)));
+    }
     call.read(ResourceKind::Artifact, "artifact_id").await
 }
 

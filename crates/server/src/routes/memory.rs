@@ -1,11 +1,15 @@
 //! The memory protocol (Akashik 0.1.0): messages to a field, and views of it.
 
+use std::sync::Arc;
+
+use axum::extract::{Request, State};
 use axum::http::{StatusCode, header};
 use axum::response::{IntoResponse, Response};
-use engine::{FieldRefused, FieldView};
+use engine::{Caller, FieldRefused, FieldView};
 use field::{Code, Envelope, Operation, Refusal, TargetType};
 
 use super::Routes;
+use crate::app::App;
 use crate::call::{self, Call};
 use crate::failure::{Failure, Reply};
 use crate::{auth, memory, redact, sse};
@@ -21,6 +25,7 @@ macro_rules! twice {
 }
 
 pub(super) fn routes(routes: Routes) -> Routes {
+    let routes = routes.post("/mcp", tools);
     twice! { routes
         post "register" message
         post "deregister" message
@@ -40,6 +45,15 @@ pub(super) fn routes(routes: Routes) -> Routes {
         get "agents" agents
         get "conflicts" conflicts
     }
+}
+
+/// Lets the SDK answer, once the caller may use any of the tools.
+async fn tools(State(app): State<Arc<App>>, request: Request) -> Reply {
+    let lost = || Failure::new(wire::Code::InternalError, "internal error");
+    let caller = request.extensions().get::<Caller>().ok_or_else(lost)?;
+    let operation = app.operation(request.method(), "/mcp").ok_or_else(lost)?;
+    call::authorize(&app, caller, operation, &[], None).await?;
+    Ok(app.mcp.answer(request).await.into_response())
 }
 
 /// Returns the field that the path names.

@@ -628,3 +628,24 @@ async fn f15_what_belongs_to_one_workspace_is_not_named_in_another() {
     let (status, answer) = admin.post("/v1/artifacts", file).await;
     assert_eq!(status, 404, "{answer}");
 }
+
+/// S20: a replay that goes on live runs tools with arguments of its caller's choice: that is a right of its own.
+#[tokio::test]
+async fn s20_a_live_replay_needs_its_own_scope() {
+    let server = Server::start().await;
+    let api = server.client();
+    let session = api.session().await;
+    let task = api.task(&session, "agent").await;
+    let task = api.wait_for(&id(&task), "COMPLETED").await;
+    let scopes = ["tasks:write", "tasks:read", "events:read", "receipts:read"];
+    server.add_key(key("rk_dry", "dry", &scopes, None)).await;
+    let live = [&scopes[..], &["replays:live"]].concat();
+    server.add_key(key("rk_live", "live", &live, None)).await;
+    let path = format!("/v1/tasks/{}/replay", id(&task));
+    let body = json!({"mode": "with_overrides", "refresh": ["model", "tools"]});
+    let (status, answer) = server.client_with("rk_dry").post(&path, body.clone()).await;
+    assert_eq!(status, 403, "{answer}");
+    assert!(answer.to_string().contains("replays:live"), "{answer}");
+    let (status, answer) = server.client_with("rk_live").post(&path, body).await;
+    assert_eq!(status, 202, "{answer}");
+}

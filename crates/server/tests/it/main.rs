@@ -20,6 +20,7 @@ mod fixture;
 mod governed;
 mod idempotency;
 mod listening;
+mod mcp;
 mod memory;
 mod memory_vectors;
 mod personas;

@@ -2,7 +2,7 @@
 //! are put into the store below the wire, by the same event types and the same sealing, and then asked for over it.
 
 #[path = "../../../field/tests/it/vectors.rs"]
-mod vectors;
+pub(crate) mod vectors;
 
 use std::collections::BTreeMap;
 

@@ -113,7 +113,9 @@ async fn nobody_gets_in_without_a_valid_key() {
                 Protocol::Agents if wire::openapi::is_governed_path(&path) => {
                     body["reason"] == "key_expired"
                 }
-                Protocol::Agents => body["error"]["details"]["reason"] == "key_expired",
+                Protocol::Agents | Protocol::Mcp => {
+                    body["error"]["details"]["reason"] == "key_expired"
+                }
                 // Its errors have no details.
                 Protocol::Memory => body["message"] == "this API key has expired",
             };

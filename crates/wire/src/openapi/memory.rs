@@ -12,6 +12,9 @@ const ANY: Access = needs_one_of(&["field:read", "field:write", "field:admin"], 
 macro_rules! operations {
     ($($method:literal $path:literal $status:literal $id:literal $named:literal $gives:expr;)*) => {
         pub(super) const OPERATIONS: &[Operation] = &[
+            Operation::new("post", "/mcp", "callTools", "Memory", AnyObject, ANY)
+                .takes(Body::Required("Message"))
+                .speaking(Protocol::Mcp),
             $(
                 operation($method, concat!("/akashik/v1/", $path), $id, $status, $gives),
                 operation(

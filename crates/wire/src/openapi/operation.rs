@@ -51,6 +51,8 @@ pub enum Protocol {
     Agents,
     /// The memory protocol: no version in a header, and errors of its own shape.
     Memory,
+    /// MCP: it says by itself which tools there are.
+    Mcp,
 }
 
 /// What an operation takes.

@@ -195,10 +195,23 @@ impl Guide<'_> {
 
     /// Runs another command of this program on the tour's server and shows what it prints.
     async fn told_by(&mut self, args: &[&str], place: &Place) -> anyhow::Result<()> {
+        let data = place.data.to_string_lossy();
+        let folder = std::env::current_dir().or_hint("no current folder", HINT)?;
+        let server = ["--url", &place.url, "--data", &data];
+        self.printed(args, &folder, &server).await
+    }
+
+    /// Runs another command of this program in a folder and shows what it prints.
+    pub(super) async fn printed(
+        &mut self,
+        args: &[&str],
+        folder: &Path,
+        more: &[&str],
+    ) -> anyhow::Result<()> {
         let told = tokio::process::Command::new(program_file()?)
             .args(args)
-            .args(["--url", &place.url, "--data"])
-            .arg(&place.data)
+            .args(more)
+            .current_dir(folder)
             .stdin(Stdio::null())
             .output()
             .await

@@ -292,6 +292,7 @@ pub(in crate::openapi) const SCHEMAS: &[Schema] = &[
                 )]),
             ),
             opt("expanded", List(&Text)),
+            opt("referenced", List(&Text)),
             opt("bytes", Count),
             opt("trace_id", OrNull(&Text)),
             opt("span_id", OrNull(&Text)),

@@ -1,0 +1,252 @@
+//! A session's seat in a workflow: what it knows of the others, and what they must hear of it.
+//!
+//! Values only. The seat holds the state of the workflow as far as it was told ([`Seat::hear`]), and collects what its own
+//! session did ([`Seat::news`]); whoever runs several sessions passes the news of each to the others and keeps them. Between two
+//! passes a session judges by what it knew: whoever needs more puts one writer in front, as a server does.
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::sync::Arc;
+
+use domain::Timestamp;
+
+use super::{
+    MemberStatus, Offer, Wanted, Workflow, WorkflowEvent, WorkflowRefusal, WorkflowSnapshot,
+    WorkflowState,
+};
+use crate::decimal::Decimal;
+use crate::event::CallKey;
+use crate::json::{self, Limits, Numbers};
+use crate::rules::Rules;
+use crate::state::{Lifecycle, Money, State};
+use crate::value::Value;
+
+/// A session's place in a workflow.
+#[derive(Debug, Clone)]
+pub struct Seat {
+    workflow: Arc<Workflow>,
+    workflow_id: String,
+    session_id: String,
+    state: WorkflowState,
+    /// The shared things that calls of this session hold.
+    holds: BTreeMap<CallKey, Vec<(String, String)>>,
+    used: Used,
+    news: Vec<WorkflowEvent>,
+}
+
+/// What the workflow was told that this session used.
+#[derive(Debug, Clone, Copy, Default)]
+struct Used {
+    cost: Decimal,
+    is_unknown: bool,
+    calls: u64,
+}
+
+impl Seat {
+    /// Begins a workflow with its first session.
+    ///
+    /// # Errors
+    /// The role is not one of the file.
+    pub fn root(
+        workflow: Arc<Workflow>,
+        workflow_id: &str,
+        rules: &Rules,
+        role: &str,
+    ) -> Result<Self, WorkflowRefusal> {
+        let session_id = rules.options().session_id.clone();
+        let began = WorkflowState::begin(&workflow, &session_id, role)?;
+        let mut seat = Self::new(workflow, workflow_id, session_id, WorkflowState::default());
+        seat.tell(began)?;
+        Ok(seat)
+    }
+
+    /// Takes an offer: the seat of the child, and what it begins with.
+    ///
+    /// # Errors
+    /// The offer is not open any more, its session is over, or the workflow has all its sessions.
+    pub fn child(
+        workflow: Arc<Workflow>,
+        workflow_id: &str,
+        state: WorkflowState,
+        handoff_id: &str,
+        rules: &Rules,
+        now: Timestamp,
+    ) -> Result<(Self, Offer), WorkflowRefusal> {
+        let session_id = rules.options().session_id.clone();
+        let (accepted, offer) = state.accept(&workflow, handoff_id, &session_id, now)?;
+        let offer = offer.clone();
+        let mut seat = Self::new(workflow, workflow_id, session_id, state);
+        seat.tell(accepted)?;
+        Ok((seat, offer))
+    }
+
+    fn new(
+        workflow: Arc<Workflow>,
+        workflow_id: &str,
+        session_id: String,
+        state: WorkflowState,
+    ) -> Self {
+        Self {
+            workflow,
+            workflow_id: workflow_id.to_owned(),
+            session_id,
+            state,
+            holds: BTreeMap::new(),
+            used: Used::default(),
+            news: Vec::new(),
+        }
+    }
+
+    /// Takes note of what another session did.
+    ///
+    /// # Errors
+    /// It cannot have happened to this workflow.
+    pub fn hear(&mut self, event: &WorkflowEvent) -> Result<(), WorkflowRefusal> {
+        self.state = self.state.clone().apply(event)?;
+        Ok(())
+    }
+
+    /// Hands over what this session did since the last time, for the others and for the record.
+    pub fn news(&mut self) -> Vec<WorkflowEvent> {
+        std::mem::take(&mut self.news)
+    }
+
+    /// Returns the state of the workflow as far as it is known here.
+    pub fn state(&self) -> &WorkflowState {
+        &self.state
+    }
+
+    /// Returns what a program sees of the workflow.
+    pub fn snapshot(&self, now: Timestamp) -> WorkflowSnapshot {
+        self.state
+            .snapshot(&self.workflow_id, &self.session_id, now)
+    }
+
+    /// Offers the session's work to another role.
+    pub(crate) fn offer(
+        &mut self,
+        parent: &State,
+        wanted: Wanted<'_>,
+        now: Timestamp,
+    ) -> Result<Offer, WorkflowRefusal> {
+        let offered = self.state.offer(&self.workflow, parent, wanted, now)?;
+        let WorkflowEvent::Offered(offer) = &offered else {
+            return Err(WorkflowRefusal::NotOpen(None));
+        };
+        let offer = offer.clone();
+        self.tell(offered)?;
+        Ok(offer)
+    }
+
+    /// Says which limit of the workflow stops a request.
+    pub(crate) fn limit_reached(&self) -> Option<&'static str> {
+        self.state.limit_reached(&self.workflow)
+    }
+
+    /// Says whether a call names a thing that another session holds.
+    pub(crate) fn is_busy(&self, tool: &str, arguments: &Value) -> bool {
+        self.state
+            .is_busy(&self.workflow, &self.session_id, tool, arguments)
+    }
+
+    /// True when this session was stopped with another one.
+    pub(crate) fn is_stopped(&self) -> bool {
+        let member = self.state.members.get(&self.session_id);
+        member.is_some_and(|member| member.status == MemberStatus::Killed)
+    }
+
+    /// True for the end of an offer that this session made and another one took.
+    pub(crate) fn is_taken_from_here(&self, event: &WorkflowEvent) -> bool {
+        let WorkflowEvent::Accepted { handoff_id, .. } = event else {
+            return false;
+        };
+        let offer = self.state.offers.get(handoff_id);
+        offer.is_some_and(|(offer, _)| offer.from_session == self.session_id)
+    }
+
+    /// Tells the workflow what became of the session since the last time: what it used, what it holds, whether it is over.
+    pub(crate) fn follow(&mut self, state: &State) {
+        self.count(state);
+        self.hold(state);
+        let session_id = self.session_id.clone();
+        let is_open = !self.is_stopped();
+        let over = match state.lifecycle() {
+            Lifecycle::Killed { .. } if is_open => WorkflowEvent::Killed { session_id },
+            Lifecycle::Restored => WorkflowEvent::Ended { session_id },
+            Lifecycle::Open | Lifecycle::Killed { .. } => return,
+        };
+        let member = self.state.members.get(&self.session_id);
+        if member.is_some_and(|member| member.status == MemberStatus::Open) {
+            self.tell_own(over);
+        }
+    }
+
+    fn count(&mut self, state: &State) {
+        let calls = state
+            .tool_calls
+            .saturating_add(state.unsettled().count() as u64);
+        let more = calls.saturating_sub(self.used.calls);
+        let known = state.actual_cost.known();
+        let is_unknown = matches!(state.actual_cost, Money::AtLeast(_)) || state.usage_unknown;
+        let cost = match is_unknown && !self.used.is_unknown {
+            true => None,
+            false => Some(known.checked_sub(self.used.cost).unwrap_or_default()),
+        };
+        if more == 0 && cost == Some(Decimal::ZERO) {
+            return;
+        }
+        self.used = Used {
+            cost: known,
+            is_unknown,
+            calls: self.used.calls.max(calls),
+        };
+        self.tell_own(WorkflowEvent::Used {
+            cost,
+            tool_calls: more,
+        });
+    }
+
+    fn hold(&mut self, state: &State) {
+        let open: BTreeSet<&CallKey> = state.unsettled().map(|(key, _)| key).collect();
+        let settled: Vec<CallKey> = self.holds.keys().cloned().collect();
+        for key in settled.iter().filter(|key| !open.contains(key)) {
+            for (resource, value) in self.holds.remove(key).unwrap_or_default() {
+                let session_id = self.session_id.clone();
+                self.tell_own(WorkflowEvent::Freed {
+                    session_id,
+                    resource,
+                    value,
+                });
+            }
+        }
+        for (key, call) in state.unsettled() {
+            if self.holds.contains_key(key) {
+                continue;
+            }
+            let read = json::read(&call.arguments, Limits::ARGUMENTS, Numbers::Any);
+            let arguments = read.unwrap_or(Value::Null);
+            let taken =
+                WorkflowState::takes(&self.workflow, &self.session_id, &call.tool, &arguments);
+            let things = taken.iter().filter_map(|event| match event {
+                WorkflowEvent::Took {
+                    resource, value, ..
+                } => Some((resource.clone(), value.clone())),
+                _ => None,
+            });
+            self.holds.insert(key.clone(), things.collect());
+            for event in taken {
+                self.tell_own(event);
+            }
+        }
+    }
+
+    fn tell(&mut self, event: WorkflowEvent) -> Result<(), WorkflowRefusal> {
+        self.hear(&event)?;
+        self.news.push(event);
+        Ok(())
+    }
+
+    fn tell_own(&mut self, event: WorkflowEvent) {
+        // Invariant: what a session did is possible in its workflow; using, taking and ending refuse nothing.
+        let _ = self.tell(event);
+    }
+}

@@ -1,0 +1,323 @@
+//! The memory protocol as tools of an MCP server at `/mcp`, through the protocol's own SDK.
+//!
+//! Stateless: each request brings its key, and what it may do is decided below like for any other transport. A tool's
+//! arguments are the members of the payload and those of the envelope; the answer is that of HTTP.
+
+use std::borrow::Cow;
+use std::convert::Infallible;
+use std::fmt;
+use std::sync::Arc;
+
+use axum::body::Body;
+use axum::extract::Request;
+use axum::http::request::Parts;
+use bytes::Bytes;
+use canon::{Map, Value};
+use engine::port::Ids;
+use engine::{Caller, Engine, FieldRefused};
+use field::{Envelope, Operation, PROTOCOL_VERSION};
+use http_body_util::combinators::BoxBody;
+use rmcp::handler::server::ServerHandler;
+use rmcp::model::{
+    CallToolRequestParams, CallToolResponse, CallToolResult, ErrorData, Implementation,
+    InitializeResult, ListToolsResult, PaginatedRequestParams, ServerCapabilities, Tool,
+};
+use rmcp::service::{RequestContext, RoleServer};
+use rmcp::transport::streamable_http_server::session::never::NeverSessionManager;
+use rmcp::transport::streamable_http_server::{StreamableHttpServerConfig, StreamableHttpService};
+use serde_json::json;
+
+use crate::world::RandomIds;
+use crate::{auth, memory, redact};
+
+/// The operations that are tools. SUBSCRIBE is none: agents poll with `since_epoch`.
+const OPERATIONS: [Operation; 8] = [
+    Operation::Register,
+    Operation::Deregister,
+    Operation::Record,
+    Operation::Attune,
+    Operation::Detect,
+    Operation::Merge,
+    Operation::Replay,
+    Operation::Compact,
+];
+
+/// Members of the envelope among a tool's arguments.
+const ENVELOPE: [&str; 5] = ["agent_id", "session_id", "epoch", "message_id", "field"];
+
+/// The tools, ready to answer requests.
+pub(crate) struct Mcp(StreamableHttpService<Tools, NeverSessionManager>);
+
+impl fmt::Debug for Mcp {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_tuple("Mcp").finish()
+    }
+}
+
+impl Mcp {
+    pub(crate) fn new(engine: Engine, base_url: &str) -> Self {
+        let tools = Tools { engine };
+        let limits = &tools.engine.fields().limits;
+        let config = StreamableHttpServerConfig::default()
+            .with_legacy_session_mode(false)
+            .with_json_response(true)
+            .with_max_request_body_bytes(limits.request_bytes_max)
+            // Names were checked on the way in, by the settings of this server.
+            .disable_allowed_hosts()
+            // No page but one of our own speaks for the person in front of a browser.
+            .with_allowed_origins([base_url])
+            .enforce_origin_validation();
+        let sessions = Arc::new(NeverSessionManager::default());
+        Self(StreamableHttpService::new(
+            move || Ok(tools.clone()),
+            sessions,
+            config,
+        ))
+    }
+
+    pub(crate) async fn answer(
+        &self,
+        request: Request<Body>,
+    ) -> axum::http::Response<BoxBody<Bytes, Infallible>> {
+        self.0.handle(request).await
+    }
+}
+
+#[derive(Clone)]
+struct Tools {
+    engine: Engine,
+}
+
+fn name_of(operation: Operation) -> String {
+    format!("akashik_{}", operation.as_str().to_ascii_lowercase())
+}
+
+impl Tools {
+    fn offered(&self) -> impl Iterator<Item = Operation> + '_ {
+        let config = self.engine.fields();
+        OPERATIONS
+            .into_iter()
+            .filter(|operation| config.offers(*operation))
+    }
+
+    async fn call(&self, name: &str, arguments: Map<String, Value>, parts: &Parts) -> Called {
+        let operation = self.offered().find(|known| name_of(*known) == name);
+        let operation = operation.ok_or(NotCalled::Unknown)?;
+        // Nobody gets here without a key.
+        let caller = parts.extensions.get::<Caller>().ok_or(NotCalled::Unknown)?;
+        let mut arguments = arguments;
+        if let Some(key) = auth::presented(&parts.headers) {
+            redact::members(&mut arguments, key);
+        }
+        let field = match arguments.get("field") {
+            None | Some(Value::Null) => None,
+            Some(Value::String(name)) => Some(name.clone()),
+            Some(_) => {
+                let message = "`field` is not a text";
+                let code = field::Code::InvalidEnvelope;
+                return Ok(Err(
+                    field::Refusal::new(code, message, Some(operation)).into()
+                ));
+            }
+        };
+        let envelope = match Envelope::from_json(&envelope(operation, arguments), Some(operation)) {
+            Ok(envelope) => envelope,
+            Err(refusal) => return Ok(Err(refusal.into())),
+        };
+        let answered = self
+            .engine
+            .field_message(caller, field.as_deref(), envelope);
+        Ok(answered.await)
+    }
+}
+
+/// Why a tool was not called at all.
+enum NotCalled {
+    Unknown,
+}
+
+type Called = Result<Result<Value, FieldRefused>, NotCalled>;
+
+/// Builds the envelope that the arguments of a tool stand for.
+fn envelope(operation: Operation, mut arguments: Map<String, Value>) -> Value {
+    let mut take = |name: &str| arguments.remove(name).filter(|value| !value.is_null());
+    let [agent, session, epoch, message, _] = ENVELOPE.map(&mut take);
+    let target = take("target_agent_id");
+    match operation {
+        Operation::Register => {
+            let own = agent.clone().unwrap_or_default();
+            arguments.entry("id").or_insert(own);
+        }
+        Operation::Deregister => {
+            let target = target.or_else(|| agent.clone()).unwrap_or_default();
+            arguments.insert("agent_id".to_owned(), target);
+        }
+        _ => {}
+    }
+    let mut envelope = json!({
+        "protocol": "akashik",
+        "version": PROTOCOL_VERSION,
+        "id": message.unwrap_or_else(|| format!("mcp-{}", RandomIds.body()).into()),
+        "operation": operation,
+        "session_id": session,
+        "epoch": epoch.unwrap_or_else(|| 0.into()),
+        "payload": arguments,
+    });
+    // Without a sender it is missing, and says so.
+    if let (Some(agent), Some(members)) = (agent, envelope.as_object_mut()) {
+        members.insert("agent_id".to_owned(), agent);
+    }
+    envelope
+}
+
+impl ServerHandler for Tools {
+    fn get_info(&self) -> InitializeResult {
+        let capabilities = ServerCapabilities::builder().enable_tools().build();
+        InitializeResult::new(capabilities)
+            .with_server_info(Implementation::new("reprise", env!("CARGO_PKG_VERSION")))
+            .with_instructions(
+                "A memory that agents share. Register first, then record what you know and why, attune to see what \
+                 others know, and replay why something stands as it does.",
+            )
+    }
+
+    async fn list_tools(
+        &self,
+        _: Option<PaginatedRequestParams>,
+        _: RequestContext<RoleServer>,
+    ) -> Result<ListToolsResult, ErrorData> {
+        let tools = self.offered().map(tool).collect();
+        Ok(ListToolsResult::with_all_items(tools))
+    }
+
+    async fn call_tool(
+        &self,
+        request: CallToolRequestParams,
+        context: RequestContext<RoleServer>,
+    ) -> Result<CallToolResponse, ErrorData> {
+        let lost = || ErrorData::internal_error("internal error", None);
+        let parts = context.extensions.get::<Parts>().ok_or_else(lost)?;
+        let arguments = request.arguments.unwrap_or_default();
+        let result = match self.call(&request.name, arguments, parts).await {
+            Ok(Ok(answer)) => CallToolResult::structured(answer),
+            Ok(Err(FieldRefused::Protocol(refusal))) => {
+                CallToolResult::structured_error(refusal.to_json())
+            }
+            Ok(Err(FieldRefused::Engine(refused))) => {
+                let path = request.name.trim_start_matches("akashik_");
+                let (refusal, _) = memory::refusal(&refused.into(), path);
+                CallToolResult::structured_error(refusal.to_json())
+            }
+            Err(NotCalled::Unknown) => {
+                let message = "there is no such tool";
+                return Err(ErrorData::invalid_params(message, None));
+            }
+        };
+        Ok(result.into())
+    }
+}
+
+fn tool(operation: Operation) -> Tool {
+    let (description, payload, required) = described(operation);
+    let mut properties = json!({
+        "agent_id": {"type": "string", "description": "Who speaks"},
+        "session_id": {"type": ["string", "null"], "description": "The session it is said in"},
+        "epoch": {"type": "integer", "minimum": 0, "description": "The speaker's logical clock; 0 by default"},
+        "message_id": {"type": "string", "description": "Makes a repetition harmless; made up by default"},
+        "field": {"type": "string", "description": "Which memory; the default one by default"},
+    });
+    if let (Some(properties), Value::Object(payload)) = (properties.as_object_mut(), payload) {
+        properties.extend(payload);
+    }
+    let required: Vec<&str> = ["agent_id"].iter().chain(required).copied().collect();
+    let schema = json!({"type": "object", "properties": properties, "required": required});
+    let schema = match schema {
+        Value::Object(schema) => schema,
+        _ => Map::new(),
+    };
+    Tool::new(name_of(operation), Cow::Borrowed(description), schema)
+}
+
+/// Returns what a tool does, the members of its payload, and those that are needed.
+fn described(operation: Operation) -> (&'static str, Value, &'static [&'static str]) {
+    let text = || json!({"type": "string"});
+    let texts = || json!({"type": "array", "items": {"type": "string"}});
+    match operation {
+        Operation::Register => (
+            "Join the memory as an agent with a role",
+            json!({"id": text(), "role": text(), "interests": texts(), "required_operations": texts()}),
+            &["role"],
+        ),
+        Operation::Deregister => (
+            "Leave the memory, or remove another agent; what was recorded stays",
+            json!({"target_agent_id": text()}),
+            &[],
+        ),
+        Operation::Record => (
+            "Record something you know, with the purpose it serves and how sure you are",
+            json!({
+                "mode": {"enum": ["draft", "committed"]},
+                "type": {"enum": names(field::MemoryType::ALL.iter().map(|kind| kind.as_str()))},
+                "content": text(),
+                "intent": {"type": "object", "properties": {"purpose": text(), "task_id": text(), "question": text()},
+                    "required": ["purpose"]},
+                "confidence": {"type": "object", "properties": {
+                    "score": {"type": "number", "minimum": 0, "maximum": 1}, "reasoning": text(),
+                    "evidence": texts(), "assumptions": texts()}},
+                "relations": {"type": "array", "items": {"type": "object", "properties": {
+                    "type": {"enum": names(field::RelationType::ALL.iter().map(|kind| kind.as_str()))},
+                    "target_id": text(), "description": text()}, "required": ["type", "target_id"]}},
+            }),
+            &["mode", "type", "content", "intent"],
+        ),
+        Operation::Attune => (
+            "See what you should know now, best first, with open conflicts",
+            json!({
+                "scope": {"type": "object", "properties": {
+                    "role": text(), "max_units": {"type": "integer", "minimum": 1}, "interests": texts(),
+                    "active_task_id": text(), "max_tokens": {"type": "integer", "minimum": 1},
+                    "since_epoch": {"type": "integer", "minimum": 0}}, "required": ["role", "max_units"]},
+                "context_hint": text(),
+                "format": {"enum": ["full", "summary", "ids_only"]},
+                "since_epoch": {"type": "integer", "minimum": 0},
+            }),
+            &["scope"],
+        ),
+        Operation::Detect => (
+            "List conflicts, or look for contradictions of one unit or of all",
+            json!({"mode": {"enum": ["check", "scan", "list"]}, "target_id": text(), "filter": {"type": "object"}}),
+            &["mode"],
+        ),
+        Operation::Merge => (
+            "Settle a conflict by a strategy and say why",
+            json!({
+                "conflict_id": text(),
+                "strategy": {"enum": names(field::Strategy::ALL.iter().map(|kind| kind.as_str()))},
+                "resolution": {"type": "object", "properties": {
+                    "rationale": text(), "winner_id": text(), "synthesis": text()}, "required": ["rationale"]},
+            }),
+            &["conflict_id", "strategy", "resolution"],
+        ),
+        Operation::Replay => (
+            "Tell how something came about: the reasons behind a task, unit, decision, conflict or session",
+            json!({
+                "target_type": {"enum": names(field::TargetType::ALL.iter().map(|kind| kind.as_str()))},
+                "target_id": text(),
+                "depth": {"enum": ["summary", "detailed", "full_trace"]},
+            }),
+            &["target_type", "target_id", "depth"],
+        ),
+        Operation::Compact => (
+            "Archive or summarise what is old; the log stays whole",
+            json!({"strategy": {"enum": ["archive", "summarize"]}, "filter": {"type": "object"}}),
+            &["strategy"],
+        ),
+        Operation::Subscribe | Operation::Coordinate | Operation::Handoff | Operation::Session => {
+            ("", json!({}), &[])
+        }
+    }
+}
+
+fn names<'a>(names: impl Iterator<Item = &'a str>) -> Vec<&'a str> {
+    names.collect()
+}
