@@ -14,8 +14,8 @@ pub(crate) fn open(directory: &Path) -> SqliteStore {
 pub(crate) fn filled(directory: &Path) -> Model {
     let store = open(directory);
     let mut model = Model::new(&store);
-    let every_kind = (0..19).map(|what| (what, 0, 1));
-    let again = (0..19).map(|what| (what, 1, 150));
+    let every_kind = (0..20).map(|what| (what, 0, 1));
+    let again = (0..20).map(|what| (what, 1, 150));
     let more = (1..8).map(|what| (what, 2, 7));
     for step in every_kind.chain(again).chain(more) {
         model.step(&store, step);

@@ -35,7 +35,7 @@ pub type Step = (u8, u8, u8);
 
 /// Generates things to do.
 pub fn steps(len_max: usize) -> impl Strategy<Value = Vec<Step>> {
-    prop::collection::vec((0u8..19, any::<u8>(), any::<u8>()), 1..len_max)
+    prop::collection::vec((0u8..20, any::<u8>(), any::<u8>()), 1..len_max)
 }
 
 impl Model {
@@ -417,6 +417,25 @@ impl Model {
                     persona,
                     metadata: Map::new(),
                 }))
+            }
+            19 => {
+                let workspace = self.pick(ResourceKind::Workspace, which)?;
+                let mut order = domain::WriteField {
+                    workspace_id: WorkspaceId::parse(&workspace).ok()?,
+                    name: "notes".to_owned(),
+                    version: 0,
+                    entries: Vec::new(),
+                };
+                let known = self.scratch.document(order.id().as_str());
+                order.version = known.map_or(0, |known| known.version);
+                for number in 0..=how % 2 {
+                    let members = json!({"epoch": how, "note": number});
+                    order.entries.push(domain::FieldEntry {
+                        members: members.as_object()?.clone(),
+                        blobs: Vec::new(),
+                    });
+                }
+                Some(Order::WriteField(Box::new(order)))
             }
             _ => {
                 let session = self.pick(ResourceKind::Session, which)?;
