@@ -56,6 +56,14 @@ impl Output {
     }
 }
 
+/// Reads the options of a session from JSON, under their published names.
+///
+/// # Errors
+/// Everything that is wrong with them.
+pub fn read_options(text: &[u8]) -> Result<crate::rules::Options, Vec<String>> {
+    options::read(text)
+}
+
 /// Compiled files.
 #[derive(Debug, Clone)]
 pub struct CompiledFiles(Arc<Compiled>);

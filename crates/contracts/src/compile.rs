@@ -180,6 +180,12 @@ impl Compiled {
         contracts.any(|contract| !contract.input_invariants.is_empty())
     }
 
+    /// Says whether a call of a tool is judged by what the model wrote beside it.
+    pub fn reads_content(&self, tool: &str) -> bool {
+        let contract = self.contract(tool);
+        contract.is_some_and(|contract| !contract.output_invariants.is_empty())
+    }
+
     /// Says whether the session file limits cost.
     pub fn limits_cost(&self) -> bool {
         self.session.limits.cost_max.is_some()

@@ -77,6 +77,51 @@ impl Path {
             })
     }
 
+    /// Puts a value at the place, making what leads there; false where something else is in the way, or an index is so
+    /// large that nobody means it.
+    pub fn put(&self, root: &mut serde_json::Value, value: serde_json::Value) -> bool {
+        const ELEMENTS_MAX: usize = 4_096;
+        let mut at = root;
+        for segment in &self.segments {
+            at = match segment {
+                Segment::Member(name) => {
+                    if at.is_null() {
+                        *at = serde_json::Value::Object(serde_json::Map::new());
+                    }
+                    let Some(members) = at.as_object_mut() else {
+                        return false;
+                    };
+                    members
+                        .entry(name.clone())
+                        .or_insert(serde_json::Value::Null)
+                }
+                Segment::Element(index) => {
+                    if at.is_null() {
+                        *at = serde_json::Value::Array(Vec::new());
+                    }
+                    let Some(items) = at.as_array_mut() else {
+                        return false;
+                    };
+                    if *index >= ELEMENTS_MAX {
+                        return false;
+                    }
+                    if items.len() <= *index {
+                        items.resize(index + 1, serde_json::Value::Null);
+                    }
+                    let Some(item) = items.get_mut(*index) else {
+                        return false;
+                    };
+                    item
+                }
+            };
+        }
+        if !at.is_null() {
+            return false;
+        }
+        *at = value;
+        true
+    }
+
     /// Says whether another path is this place or lies inside it.
     pub(crate) fn covers(&self, other: &Self) -> bool {
         other.segments.starts_with(&self.segments)
@@ -158,6 +203,23 @@ fn element(text: &str) -> Result<(Segment, &str), &'static str> {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn a_value_is_put_where_its_path_leads() {
+        let mut root = serde_json::Value::Null;
+        for (path, value) in [("$.a.b", 1), ("$.a[\"c d\"]", 2), ("$.list[1].x", 3)] {
+            assert!(Path::parse(path).unwrap().put(&mut root, value.into()));
+        }
+        let expected = serde_json::json!({"a": {"b": 1, "c d": 2}, "list": [null, {"x": 3}]});
+        assert_eq!(root, expected);
+        for path in ["$.a.b.c", "$.a.b", "$.a[0]", "$.far[99999999]"] {
+            let mut other = root.clone();
+            assert!(
+                !Path::parse(path).unwrap().put(&mut other, 4.into()),
+                "{path}"
+            );
+        }
+    }
     use crate::json::{Limits, Numbers, read};
 
     #[test]

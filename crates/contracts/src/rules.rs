@@ -240,6 +240,60 @@ impl Rules {
         })
     }
 
+    /// Puts contracts and options together with what policies said about a principal that is not kept.
+    ///
+    /// # Errors
+    /// As [`Rules::new`]; also when a policy has no answer.
+    pub fn with_policies(
+        compiled: Arc<Compiled>,
+        mut options: Options,
+        policies: &BTreeMap<String, PolicyAnswer>,
+    ) -> Result<Self, ConfigError> {
+        options.principal = Some(Value::Null);
+        let mut rules = Self::new(compiled, options)?;
+        let mut missing = Vec::new();
+        let mut answer = |name: &str, has_policy: bool| match policies.get(name) {
+            Some(answer) => answer.clone(),
+            None => {
+                if has_policy {
+                    missing.push(format!("the policy of {} has no answer", shown(name)));
+                }
+                PolicyAnswer {
+                    allowed: !has_policy,
+                    rule: None,
+                }
+            }
+        };
+        rules.session_policy = answer("", rules.compiled.session.policy.is_some());
+        for (tool, known) in &rules.compiled.tools {
+            let has_policy = known.contract.policy.is_some();
+            rules
+                .tool_policies
+                .insert(tool.clone(), answer(tool, has_policy));
+        }
+        if missing.is_empty() {
+            return Ok(rules);
+        }
+        Err(ConfigError {
+            condition: Condition::PolicyWithoutPrincipal,
+            findings: missing,
+        })
+    }
+
+    /// Returns what policies say about the principal: by tool, and under the empty name for the session. Tools and
+    /// sessions without a policy are left out.
+    pub fn policies(&self) -> BTreeMap<String, PolicyAnswer> {
+        let tools = self.compiled.tools.iter();
+        let with_policy = tools.filter(|(_, known)| known.contract.policy.is_some());
+        let answers = with_policy.filter_map(|(tool, _)| {
+            let answer = self.tool_policies.get(tool)?;
+            Some((tool.clone(), answer.clone()))
+        });
+        let session = self.compiled.session.policy.as_ref();
+        let session = session.map(|_| (String::new(), self.session_policy.clone()));
+        answers.chain(session).collect()
+    }
+
     /// Returns the compiled contracts.
     pub fn compiled(&self) -> &Compiled {
         &self.compiled

@@ -1,5 +1,6 @@
 //! Commands: orders with everything in them that deciding needs, ids and salts included.
 
+mod govern;
 mod import;
 
 use std::sync::Arc;
@@ -14,6 +15,7 @@ use crate::{
     VaultId, WorkspaceId,
 };
 
+pub use govern::{GovernTask, GovernedAnswer, OpenGoverned};
 pub use import::{ImportTask, ImportedReceipt};
 
 /// An order and who gave it.
@@ -80,6 +82,10 @@ pub enum Order {
     CreatePersona(CreatePersona),
     /// Changes what may be changed of a Persona.
     UpdatePersona(UpdatePersona),
+    /// Begins a governed session: its Session and its Task, which works at once.
+    OpenGoverned(Box<OpenGoverned>),
+    /// Records an input of a governed session and what it brought about.
+    GovernTask(Box<GovernTask>),
     /// Appends to the log of a memory field.
     WriteField(Box<WriteField>),
 }
@@ -551,6 +557,27 @@ pub enum Move {
         kind: Kind,
         /// The facts.
         payload: Map<String, Value>,
+    },
+    /// Somebody is asked for approval while the Task goes on.
+    Pose {
+        /// The request's id.
+        request: PermissionId,
+        /// The facts, as a required approval tells them.
+        payload: Map<String, Value>,
+    },
+    /// Nobody will answer a request any more.
+    Withdraw {
+        /// The request.
+        request: PermissionId,
+        /// Why.
+        reason: String,
+    },
+    /// The Task is stopped by what it was told.
+    Cancel {
+        /// The ids of what its end leaves.
+        ids: EndIds,
+        /// Why.
+        reason: String,
     },
     /// A recovered Task waits on for the same request.
     WaitAgain,

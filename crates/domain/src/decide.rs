@@ -6,6 +6,7 @@
 mod advance;
 mod content;
 mod field;
+mod govern;
 mod import;
 mod key;
 mod persona;
@@ -100,6 +101,8 @@ pub fn decide(documents: &dyn Documents, command: &Command) -> Result<Decision, 
         Order::CosignHead(order) => receipt::cosign(&mut decider, order),
         Order::CreatePersona(order) => persona::create(&mut decider, order),
         Order::UpdatePersona(order) => persona::update(&mut decider, order),
+        Order::OpenGoverned(order) => govern::open(&mut decider, order),
+        Order::GovernTask(order) => govern::govern(&mut decider, order),
         Order::WriteField(order) => field::write(&mut decider, order),
     }?;
     let Decider {

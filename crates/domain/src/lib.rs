@@ -12,6 +12,7 @@ mod command;
 mod decide;
 mod document;
 mod event;
+mod governed;
 mod id;
 mod kind;
 mod lifecycle;
@@ -36,6 +37,7 @@ pub use event::{
     Draft, EVENT_OVERRIDE, Event, EventName, ParseEventError, ReplayMark, ResourceRef,
     pruned_digest,
 };
+pub use governed::*;
 pub use id::*;
 pub use kind::{
     FurtherLink, InDiff, InReceipt, InRecovery, InReplay, Kind, NamedBlob, Retention, UnknownKind,

@@ -8,8 +8,9 @@ use std::sync::Arc;
 use canon::{Digest, Map, Value};
 
 use crate::{
-    ArtifactKind, BranchId, BranchKind, CreatePersona, PermissionId, PersonaChange, PersonaId,
-    Role, SessionId, TaskId, UpdateSession, UpdateWorkspace, Visibility, WorkspaceId,
+    ArtifactKind, BranchId, BranchKind, CreatePersona, Govern, GovernedOperation, PermissionId,
+    PersonaChange, PersonaId, Role, SessionId, TaskId, UpdateSession, UpdateWorkspace, Visibility,
+    WorkspaceId,
 };
 
 /// A write.
@@ -107,6 +108,8 @@ pub enum Request {
         /// The change.
         change: PersonaChange,
     },
+    /// Begins a governed session, or does something with one.
+    Govern(Govern),
 }
 
 impl Request {
@@ -136,6 +139,11 @@ impl Request {
             Request::RegisterArtifact(_) => &["artifacts:write"],
             Request::CreateVault(_) => &["vaults:write"],
             Request::CreatePersona(_) | Request::UpdatePersona { .. } => &["personas:write"],
+            Request::Govern(Govern::Open(_)) => &["sessions:write", "tasks:write"],
+            Request::Govern(Govern::Do { operation, .. }) => match &**operation {
+                GovernedOperation::Decide(_) => &["approvals:write"],
+                _ => &["tasks:write"],
+            },
         }
     }
 }

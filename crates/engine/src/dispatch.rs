@@ -261,6 +261,17 @@ impl Engine {
             self.may_store(workspace.as_ref(), bytes).await?;
         }
         let key = idempotency.map(|given| given.key);
+        if let Some((document, operation)) = self.as_governed(caller, &request).await? {
+            let taken = self.take_input(caller, &document, operation, claim, key);
+            let unchanged = Done {
+                subject: subject_of(&request).unwrap_or_else(|| ResourceRef::new("", "")),
+                answer: document.key,
+                changed: false,
+                epoch: None,
+                written: Written::default(),
+            };
+            return Box::pin(taken).await?.into_done(unchanged);
+        }
         let again = rests_on_versions(&request).then(|| request.clone());
         let mut tries = 0;
         loop {
@@ -293,7 +304,7 @@ impl Engine {
     }
 
     /// Returns the answer that was given to a request with this key before.
-    async fn claimed(&self, claim: ClaimRequest) -> Result<Option<Done>, Refused> {
+    pub(crate) async fn claimed(&self, claim: ClaimRequest) -> Result<Option<Done>, Refused> {
         let found = self.shared.store.claims(vec![claim.scope]).await?;
         let now = self.shared.clock.now();
         let found = found.into_iter().flatten().next();
@@ -391,6 +402,15 @@ impl Engine {
 
     /// How long a client that was refused for being busy should wait.
     pub const RETRY_AFTER: Duration = Duration::from_secs(1);
+}
+
+/// Returns the resource that answers a request which a governed session may take.
+fn subject_of(request: &Request) -> Option<ResourceRef> {
+    match request {
+        Request::CancelTask { id, .. } => Some(id.resource()),
+        Request::RespondPermission { id, .. } => Some(id.resource()),
+        _ => None,
+    }
 }
 
 /// True for a request whose command holds what was read at some version: it is built again when that has passed.

@@ -5,7 +5,7 @@ use std::fmt;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError};
 
-use canon::Value;
+use canon::{Digest, Value};
 use domain::{
     BranchId, Command, ContractTexts, CreateWorkspace, Document, Order, State, TaskId, WorkspaceId,
 };
@@ -13,6 +13,7 @@ use tokio::sync::{mpsc, oneshot};
 
 use crate::cache::Cache;
 use crate::field::Fields;
+use crate::govern::Sessions;
 use crate::limits::Limits;
 use crate::metrics::Metrics;
 use crate::port::{Clock, Ids, Performer, SecretKeeper, Spawn, Store};
@@ -87,6 +88,8 @@ pub(crate) struct Shared {
     streams: Mutex<Shares<String>>,
     /// The sets of contracts that personas may name.
     contracts: OnceLock<BTreeMap<String, ContractTexts>>,
+    /// What is known of open governed sessions.
+    pub(crate) governed: Sessions,
     draining: AtomicBool,
     /// Secrets that running replays were told. Never written anywhere.
     replay_secrets: Mutex<BTreeMap<String, ReplaySecrets>>,
@@ -107,6 +110,12 @@ impl Shared {
     /// Finds a set of contracts that a persona names.
     pub(crate) fn contracts(&self, name: &str) -> Option<&ContractTexts> {
         self.contracts.get()?.get(name)
+    }
+
+    /// Finds a set of contracts by its digest.
+    pub(crate) fn contracts_of(&self, digest: Digest) -> Option<&ContractTexts> {
+        let mut sets = self.contracts.get()?.values();
+        sets.find(|texts| texts.sha256 == digest)
     }
 
     /// Returns the names of the sets of contracts.
@@ -231,6 +240,7 @@ impl Engine {
             witnesses: std::sync::RwLock::default(),
             streams: Mutex::new(streams),
             contracts: OnceLock::new(),
+            governed: Sessions::default(),
             draining: AtomicBool::new(false),
             replay_secrets: Mutex::default(),
         });
@@ -255,6 +265,10 @@ impl Engine {
             .shared
             .spawn
             .spawn(Box::pin(engine.clone().tend_tree()));
+        engine
+            .shared
+            .spawn
+            .spawn(Box::pin(engine.clone().tend_governed()));
         Ok(engine)
     }
 

@@ -10,6 +10,7 @@ mod content;
 mod dispatch;
 mod engine;
 mod field;
+mod govern;
 mod imported;
 mod key;
 mod limits;

@@ -2,7 +2,7 @@
 //!
 //! Asked before work is taken on. Work that was taken on is recorded to its end: a result in hand is never lost.
 
-use domain::{ArtifactId, Position, Request, ResourceKind, WorkspaceId};
+use domain::{ArtifactId, Govern, GovernedOperation, Position, Request, ResourceKind, WorkspaceId};
 
 use crate::caller::Caller;
 use crate::engine::Engine;
@@ -87,6 +87,23 @@ pub(crate) fn added(request: &Request) -> Option<u64> {
         | Request::CreateVault(_)
         | Request::UpdateWorkspace(_) => Some(1),
         Request::ImportTask { bundle, .. } => Some(bundle.len() as u64),
+        Request::Govern(Govern::Open(_)) => Some(1),
+        Request::Govern(Govern::Do { operation, .. }) => match &**operation {
+            GovernedOperation::Preflight(_)
+            | GovernedOperation::Propose(_)
+            | GovernedOperation::AddLabel { .. }
+            | GovernedOperation::SetFilter { .. }
+            | GovernedOperation::ReportBypass { .. }
+            | GovernedOperation::Capture { .. } => Some(1),
+            // What was allowed is recorded to its end, and whoever has too much can stop.
+            GovernedOperation::Report(_)
+            | GovernedOperation::Decide(_)
+            | GovernedOperation::Kill { .. }
+            | GovernedOperation::Restore
+            | GovernedOperation::Heartbeat { .. }
+            | GovernedOperation::Tick
+            | GovernedOperation::Lose => None,
+        },
         Request::CreateWorkspace(_)
         | Request::CreatePersona(_)
         | Request::UpdatePersona { .. }

@@ -11,6 +11,9 @@ pub enum Refused {
     /// The domain says no.
     #[error(transparent)]
     Domain(#[from] Refusal),
+    /// A governed session says no.
+    #[error(transparent)]
+    Governed(Box<domain::Problem>),
     /// A replay is asked for in a way that cannot be accepted.
     #[error(transparent)]
     Replay(Box<runs::replay::RequestError>),
@@ -90,6 +93,12 @@ fn gone(reason: &str) -> String {
     match reason {
         "pruned" => "this task's events were pruned: only their headers are left".to_owned(),
         reason => format!("the events of this task cannot be read: {reason}"),
+    }
+}
+
+impl From<domain::Problem> for Refused {
+    fn from(problem: domain::Problem) -> Self {
+        Refused::Governed(Box::new(problem))
     }
 }
 

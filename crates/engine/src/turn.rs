@@ -174,6 +174,7 @@ async fn take(shared: &Arc<Shared>, mut batch: Vec<Item>) {
                 // Workers learn of the change before clients do, so that a client that acts on the answer finds
                 // its Task queued.
                 shared.work.after_commit(changed);
+                shared.governed.after_commit(changed, shared.clock.now());
                 shared.forget_secrets_of_ended(changed);
                 shared.waiters.after_commit(&written);
                 return answer_all(shared, batch, turn.outcomes, &committed, &written);

@@ -20,6 +20,7 @@ use domain::{
 use tokio::sync::{Notify, mpsc, watch};
 
 use crate::engine::Engine;
+use crate::govern::is_governed;
 use crate::limits::Limits;
 use crate::port::{Commit, CommitError, LeaseName, ListQuery, Scope, SealedTurn};
 use crate::refused::Refused;
@@ -89,6 +90,10 @@ impl Work {
                 continue;
             };
             self.open().changed(document, task);
+            if is_governed(task) {
+                // A program elsewhere works on it.
+                continue;
+            }
             match task.status {
                 Status::Submitted | Status::Working => self.enqueue(document, task, None),
                 Status::InputRequired
@@ -273,6 +278,10 @@ impl Engine {
                     continue;
                 };
                 shared.work.open().found(document, task);
+                if is_governed(task) {
+                    shared.governed.found(document, shared.clock.now());
+                    continue;
+                }
                 if !task.status.is_waiting() {
                     let epoch = left.leases.get(&document.key).copied();
                     shared.work.enqueue(document, task, epoch);

@@ -7,6 +7,7 @@
 mod agent;
 mod builtin;
 mod door;
+pub mod governed;
 mod performed;
 mod transcript;
 
@@ -33,6 +34,11 @@ pub trait Workflow: Send + Sync + fmt::Debug + 'static {
 
     /// One line for people.
     fn description(&self) -> &'static str;
+
+    /// False when its Tasks begin by other means than a request for a Task.
+    fn is_submitted(&self) -> bool {
+        true
+    }
 
     /// What it takes, as a JSON Schema.
     fn input_schema(&self) -> Value {
@@ -399,10 +405,11 @@ impl Registry {
 
     /// Says whether a new Task may have a workflow.
     pub fn offer(&self, name: &str) -> Offer {
-        match self.workflows.contains_key(name) {
-            false => Offer::Unknown,
-            true if self.only_recorded.contains(&name) => Offer::OnlyRecorded,
-            true => Offer::New,
+        match self.find(name) {
+            None => Offer::Unknown,
+            Some(_) if self.only_recorded.contains(&name) => Offer::OnlyRecorded,
+            Some(workflow) if !workflow.is_submitted() => Offer::OnlyRecorded,
+            Some(_) => Offer::New,
         }
     }
 
@@ -423,6 +430,7 @@ impl Registry {
             .values()
             .filter_map(|versions| versions.last())
             .filter(|workflow| !self.only_recorded.contains(&workflow.name()))
+            .filter(|workflow| workflow.is_submitted())
     }
 }
 

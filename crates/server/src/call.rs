@@ -9,7 +9,7 @@ use axum::http::{HeaderMap, Method, StatusCode, header};
 use axum::response::{IntoResponse, Response};
 use bytes::{Bytes, BytesMut};
 use canon::{Integers, Map, Value};
-use domain::{Position, ResourceKind};
+use domain::{Govern, Position, ResourceKind, WorkspaceId};
 use engine::{Answer, Caller, Idempotency, ListRequest, Refused, Request as Write, Settle, Upload};
 use futures_util::stream;
 use http_body_util::BodyExt;
@@ -74,7 +74,8 @@ impl FromRequest<Arc<App>> for Call {
         let operation = app
             .operation(&parts.method, template.as_str())
             .ok_or_else(lost)?;
-        authorize(app, &caller, operation, &params).await?;
+        let workspace = in_workspace(&query)?;
+        authorize(app, &caller, operation, &params, workspace.as_ref()).await?;
         unencoded(&parts.headers)?;
         known_filters(operation, &query)?;
         let mut target = template.as_str().to_owned();
@@ -169,6 +170,13 @@ fn known_filters(operation: &Operation, query: &[(String, String)]) -> Result<()
     }
 }
 
+/// Reads the Workspace that a request about a governed session names.
+fn in_workspace(query: &[(String, String)]) -> Result<Option<WorkspaceId>, Failure> {
+    let given = query.iter().find(|(name, _)| name == "in_workspace");
+    let parsed = given.map(|(_, text)| WorkspaceId::parse(text)).transpose();
+    parsed.map_err(|_| Failure::not_found(WorkspaceId::OBJECT))
+}
+
 /// Checks what can be told before a body is read: the scopes of the operation, and that the caller may see what the path
 /// of a write names. A read looks at it anyway.
 pub(crate) async fn authorize(
@@ -176,6 +184,7 @@ pub(crate) async fn authorize(
     caller: &Caller,
     operation: &Operation,
     params: &[(String, String)],
+    workspace: Option<&WorkspaceId>,
 ) -> Result<(), Failure> {
     let access = operation.access;
     for scope in access.all_of {
@@ -198,9 +207,17 @@ pub(crate) async fn authorize(
             let id = named.map(|(_, value)| value.as_str()).unwrap_or_default();
             Ok(app.engine.sees(caller, kind, id).await?)
         }
-        Place::InPath(_) | Place::Every(_) | Place::Unplaced | Place::InBody | Place::Filtered => {
-            Ok(())
+        Place::Governed if operation.body != wire::openapi::Body::Absent => {
+            let named = params.iter().find(|(name, _)| name == "session_id");
+            let id = named.map(|(_, value)| value.as_str()).unwrap_or_default();
+            Ok(app.engine.sees_governed(caller, id, workspace).await?)
         }
+        Place::InPath(_)
+        | Place::Governed
+        | Place::Every(_)
+        | Place::Unplaced
+        | Place::InBody
+        | Place::Filtered => Ok(()),
     }
 }
 
@@ -496,6 +513,25 @@ impl Call {
         Ok(engine
             .dispatch(&self.caller, request, idempotency, settle)
             .await?)
+    }
+
+    /// Returns the Workspace of the governed session that the path names, when the query says it.
+    pub(crate) fn in_workspace(&self) -> Result<Option<WorkspaceId>, Failure> {
+        in_workspace(&self.query)
+    }
+
+    /// Has a governed session take a request. True when it made something new.
+    pub(crate) async fn govern(
+        &self,
+        mut request: Govern,
+        body: Value,
+    ) -> Result<(Value, bool), Failure> {
+        let idempotency = self.idempotency(body)?;
+        if let Govern::Do { workspace_id, .. } = &mut request {
+            *workspace_id = self.in_workspace()?;
+        }
+        let engine = &self.app.engine;
+        Ok(engine.govern(&self.caller, request, idempotency).await?)
     }
 
     /// Decodes a body into the request that the operation's row says.

@@ -21,7 +21,9 @@ pub(crate) struct Failure {
     pub(crate) message: String,
     pub(crate) param: Option<String>,
     pub(crate) details: Map<String, Value>,
-    pub(crate) retry_after_s: Option<u64>,
+    pub(crate) retry_after_s: Option<u32>,
+    /// What a governed session said: the status and the word of its problem document.
+    pub(crate) problem: Option<Box<(u16, String)>>,
     /// For the log, never for the client.
     pub(crate) cause: Option<String>,
 }
@@ -38,6 +40,7 @@ impl Failure {
             param: None,
             details: Map::new(),
             retry_after_s: None,
+            problem: None,
             cause: None,
         }
     }
@@ -72,7 +75,7 @@ impl Failure {
     }
 
     fn retry_after(mut self, seconds: u64) -> Self {
-        self.retry_after_s = Some(seconds);
+        self.retry_after_s = Some(u32::try_from(seconds).unwrap_or(u32::MAX));
         self
     }
 
@@ -109,6 +112,11 @@ impl From<InputError> for Failure {
             InputError::Unknown { object, param } => {
                 let mut failure = Failure::not_found(object);
                 failure.param = Some(param).filter(|param| !param.is_empty());
+                failure
+            }
+            InputError::TooLarge { param, message } => {
+                let mut failure = Failure::new(Code::PayloadTooLarge, message);
+                failure.param = Some(param);
                 failure
             }
             InputError::Policy {
@@ -159,6 +167,7 @@ impl From<Refused> for Failure {
         let message = refused.to_string();
         match refused {
             Refused::Domain(refusal) => refusal.into(),
+            Refused::Governed(problem) => from_problem(*problem),
             Refused::Replay(error) => from_replay(*error, message),
             Refused::PermissionDenied { scope } => Failure::new(Code::PermissionDenied, message)
                 .with("rule", json!("scope"))
@@ -201,6 +210,26 @@ impl From<Refused> for Failure {
             Refused::Internal { detail } | Refused::Store { detail } => Failure::internal(detail),
         }
     }
+}
+
+fn from_problem(problem: domain::Problem) -> Failure {
+    let code = match problem.status {
+        400 => Code::InvalidRequest,
+        403 => Code::PermissionDenied,
+        404 => Code::ResourceNotFound,
+        409 | 410 => Code::Conflict,
+        413 => Code::PayloadTooLarge,
+        422 => Code::PolicyViolation,
+        429 => Code::RateLimited,
+        _ => return Failure::internal(problem.message),
+    };
+    let mut failure = Failure::new(code, problem.message).with("reason", json!(problem.code));
+    failure.details.extend(problem.members);
+    if problem.status == 429 {
+        failure = failure.retry_after(engine::Engine::RETRY_AFTER.as_secs());
+    }
+    failure.problem = Some(Box::new((problem.status, problem.code)));
+    failure
 }
 
 fn from_replay(error: RequestError, message: String) -> Failure {

@@ -50,6 +50,10 @@ pub(crate) async fn outer(
     let memory_path = Some(request.uri().path())
         .filter(|path| memory::owns(path))
         .map(str::to_owned);
+    let writes = match wire::openapi::is_governed_path(request.uri().path()) {
+        true => problem,
+        false => written,
+    };
     let addressed = host::check(&app.config, &request);
     let is_long = is_long(&request);
     let answered = async {
@@ -78,7 +82,7 @@ pub(crate) async fn outer(
     if let Some(failure) = failure {
         response = match &memory_path {
             Some(path) => memory::written(&failure, path),
-            None => written(&failure, &id),
+            None => writes(&failure, &id),
         };
         if is_long {
             // Most of it may be unread, and then the connection ends behind the answer: the client must not use it again.
@@ -150,6 +154,38 @@ fn written(failure: &Failure, request_id: &str) -> Response {
     if let Some(seconds) = failure.retry_after_s {
         headers.insert(header::RETRY_AFTER, seconds.into());
     }
+    response
+}
+
+/// Writes a failure as a problem document (RFC 9457), which is what the published API of governed sessions has.
+fn problem(failure: &Failure, request_id: &str) -> Response {
+    let mut response = written(failure, request_id);
+    let (status, word) = match &failure.problem {
+        Some(said) => (said.0, said.1.as_str()),
+        None => (failure.status, failure.code.as_str()),
+    };
+    *response.status_mut() = axum::http::StatusCode::from_u16(status)
+        .unwrap_or(axum::http::StatusCode::INTERNAL_SERVER_ERROR);
+    let mut members = failure.details.clone();
+    let title = response.status().canonical_reason().unwrap_or("Error");
+    for (name, value) in [
+        ("type", json!("about:blank")),
+        ("title", json!(title)),
+        ("status", json!(status)),
+        ("detail", json!(failure.message)),
+        ("code", json!(word)),
+        ("request_id", json!(request_id)),
+    ] {
+        members.insert(name.to_owned(), value);
+    }
+    if let Some(param) = &failure.param {
+        members.insert("param".to_owned(), json!(param));
+    }
+    *response.body_mut() = Body::from(canon::Value::Object(members).to_string());
+    response.headers_mut().insert(
+        header::CONTENT_TYPE,
+        HeaderValue::from_static("application/problem+json"),
+    );
     response
 }
 

@@ -7,6 +7,7 @@ mod artifacts;
 mod branches;
 mod discovery;
 mod events;
+mod governed;
 mod memory;
 mod messages;
 mod operation;
@@ -127,7 +128,7 @@ fn guarded() -> Routes {
 
 /// Routes of other protocols: they need a credential, and say nothing of a version.
 fn keyed() -> Routes {
-    memory::routes(Routes::new())
+    governed::routes(memory::routes(Routes::new()))
 }
 
 /// Returns the whole surface.

@@ -25,6 +25,8 @@ pub enum Place {
     Unplaced,
     /// The resource that the first parameter of the path names.
     InPath(ResourceKind),
+    /// The governed session that the first parameter of the path names.
+    Governed,
     /// Something that the body or the query names.
     InBody,
     /// The answer shows what the caller may see.

@@ -4,6 +4,7 @@
 //! members are ignored. Every string and list is bounded here, before anything is stored.
 
 mod content;
+pub(crate) mod governed;
 mod members;
 mod message;
 mod persona;
@@ -12,6 +13,10 @@ mod unserved;
 
 pub use content::{
     create_branch, create_vault, create_workspace, register_artifact, update_workspace,
+};
+pub use governed::{
+    add_label, approve, capture, captures, create_governed, heartbeat, kill, preflight, propose,
+    report, report_bypass, restore, set_filter,
 };
 pub use members::Members;
 pub use message::{append_message, task_message};

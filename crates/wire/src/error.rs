@@ -105,6 +105,13 @@ pub enum InputError {
         /// The member.
         param: String,
     },
+    /// A member is larger than anything that is taken.
+    TooLarge {
+        /// The member.
+        param: String,
+        /// How much is taken.
+        message: String,
+    },
     /// A member asks for something that this server does not do.
     Policy {
         /// The member.

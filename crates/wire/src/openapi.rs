@@ -3,6 +3,7 @@
 //! The table of operations is also what a test of the surface holds its routes against, so that a path cannot be
 //! served without being described, nor described without being served.
 
+mod governed;
 mod memory;
 mod operation;
 mod operations;
@@ -14,6 +15,7 @@ mod schemas;
 use canon::{Map, Value};
 use serde_json::json;
 
+pub use governed::is_governed_path;
 pub use operation::{Body, Gives, Operation, Protocol};
 
 use crate::PROTOCOL_VERSION;
@@ -24,6 +26,7 @@ pub fn operations() -> impl Iterator<Item = &'static Operation> {
         .iter()
         .chain(receipts::OPERATIONS)
         .chain(records::OPERATIONS)
+        .chain(governed::OPERATIONS)
         .chain(memory::OPERATIONS)
 }
 
@@ -58,6 +61,14 @@ pub fn document(version: &str, base_url: &str) -> Value {
             "schemas": schemas,
             "parameters": operation::parameters(),
             "responses": {
+                "Problem": {
+                    "description": "The request was not carried out; `code` says why",
+                    "headers": {
+                        "x-request-id": {"schema": {"type": "string"}},
+                        "retry-after": {"schema": {"type": "integer", "minimum": 0}},
+                    },
+                    "content": {"application/problem+json": {"schema": schema::reference("Problem")}},
+                },
                 "Error": {
                     "description": "The request was not carried out; `error.code` says why",
                     "headers": {

@@ -84,7 +84,8 @@ pub(crate) fn read_receipt(path: &Path) -> anyhow::Result<Handed> {
         let message = match error {
             wire::InputError::Invalid { param, message } => format!("`{param}` {message}"),
             wire::InputError::Unknown { param, .. } => format!("`{param}` is unknown"),
-            wire::InputError::Policy { message, .. } => message,
+            wire::InputError::TooLarge { message, .. }
+            | wire::InputError::Policy { message, .. } => message,
         };
         Problem::new(
             format!("{what}: {message}"),

@@ -7,14 +7,14 @@
 use canon::{Map, jcs, sha256};
 use serde_json::{Value, json};
 
-use super::replay;
 use super::task::{Ending, Messages, change_status, end, withdraw};
 use super::{Decider, Place};
+use super::{govern, replay};
 use crate::kind::Payload;
 use crate::payload::{self, Open, detail};
 use crate::{
-    AdvanceTask, Answer, Ask, Blob, Ledger, Move, Product, Refusal, ResourceRef, Status, Task,
-    TaskId, Visibility,
+    AdvanceTask, Answer, Ask, Blob, EffectIntent, Kind, Ledger, Move, Product, Refusal,
+    ResourceRef, Status, Task, TaskId, Visibility,
 };
 
 pub(super) fn advance(
@@ -143,10 +143,13 @@ fn target(step: &Move, from: Status, before: Status) -> Option<Status> {
         | Move::Produce(_)
         | Move::StartReplay(_)
         | Move::Replay(_)
+        | Move::Pose { .. }
+        | Move::Withdraw { .. }
         | Move::Say(_) => working.then_some(Status::Working),
         Move::Ask { ask, .. } => working.then_some(ask.status()),
         Move::Complete { .. } => working.then_some(Status::Completed),
         Move::EndReplay(end) => working.then_some(end.status),
+        Move::Cancel { .. } => from.allows(Status::Canceled).then_some(Status::Canceled),
         Move::Fail { .. } => from.allows(Status::Failed).then_some(Status::Failed),
     }
 }
@@ -185,15 +188,22 @@ fn perform(
             Status::Working,
             Some("recovered"),
         ),
-        Move::RequestEffect(intent) => {
-            let requested = Payload::EffectRequested(payload::EffectRequested {
-                effect_key: Some(json!(intent.key)),
-                kind: detail(&intent.kind),
-                request_sha256: detail(intent.request_sha256),
-                repeatable: detail(intent.repeatable),
-                request_parts: intent.parts.as_ref().map(detail),
-            });
-            decider.draft(requested, subject, place);
+        Move::RequestEffect(intent) => intend(decider, subject, place, intent),
+        Move::Pose { request, payload } => {
+            let kind = Kind::ToolApprovalRequired;
+            decider.draft_open(kind, payload.clone(), request.resource(), place);
+        }
+        Move::Withdraw { request, reason } => {
+            govern::withdraw(decider, request, task, place, reason);
+        }
+        Move::Cancel { ids, reason } => {
+            let ending = Ending {
+                status: Status::Canceled,
+                summary: format!("Canceled: {reason}"),
+                messages: Messages::Ids(json!([])),
+                failure: Value::Null,
+            };
+            end(decider, &order.id, status, ids, place, ending);
         }
         Move::RecordEffect(result) => {
             let recorded = Payload::EffectRecorded(payload::EffectRecorded {
@@ -301,6 +311,23 @@ fn perform(
             end(decider, &order.id, status, ids, place, ending);
         }
     }
+}
+
+/// Drafts the intent to have an effect performed.
+pub(super) fn intend(
+    decider: &mut Decider<'_>,
+    subject: ResourceRef,
+    place: &Place,
+    intent: &EffectIntent,
+) {
+    let requested = Payload::EffectRequested(payload::EffectRequested {
+        effect_key: Some(json!(intent.key)),
+        kind: detail(&intent.kind),
+        request_sha256: detail(intent.request_sha256),
+        repeatable: detail(intent.repeatable),
+        request_parts: intent.parts.as_ref().map(detail),
+    });
+    decider.draft(requested, subject, place);
 }
 
 /// Drafts a checkpoint: the Artifact that holds the state, which is also what says that it exists.

@@ -40,12 +40,21 @@ pub(super) fn submit(
             .task(parent)
             .map_err(|refusal| in_param(refusal, "task", "parent_task_id"))?;
     }
-    let subject = order.id.resource();
     let place = Place {
         workspace_id: Some(session.workspace_id.clone()),
         session_id: Some(order.session_id.clone()),
         task_id: Some(order.id.clone()),
     };
+    Ok(submit_into(decider, order, &place))
+}
+
+/// Drafts a Task in a Session that takes it.
+pub(super) fn submit_into(
+    decider: &mut Decider<'_>,
+    order: &SubmitTask,
+    place: &Place,
+) -> ResourceRef {
+    let subject = order.id.resource();
     let mut submitted = payload::TaskSubmitted::new(&order.workflow, &order.metadata);
     submitted.branch_id.clone_from(&order.branch_id);
     submitted.parent_task_id.clone_from(&order.parent_task_id);
@@ -62,16 +71,16 @@ pub(super) fn submit(
     match &order.input {
         TaskInput::Object(input) => {
             submitted.input = Some(detail(input));
-            decider.draft(Payload::TaskSubmitted(submitted), subject.clone(), &place);
+            decider.draft(Payload::TaskSubmitted(submitted), subject.clone(), place);
         }
         TaskInput::Message(message) => {
             decider
-                .draft(Payload::TaskSubmitted(submitted), subject.clone(), &place)
+                .draft(Payload::TaskSubmitted(submitted), subject.clone(), place)
                 .sibling = Some(("input_event_id", 1));
-            decider.message(message, &order.session_id, &place);
+            decider.message(message, &order.session_id, place);
         }
     }
-    Ok(subject)
+    subject
 }
 
 fn in_param(refusal: Refusal, object: &'static str, param: &'static str) -> Refusal {
@@ -236,7 +245,7 @@ pub(super) fn withdraw(decider: &mut Decider<'_>, task: &Task, place: &Place, re
 
 /// Drafts the record of a decision. Sealing adds the member `record`: it needs the time, the key and the head of the
 /// chain.
-fn record_trust(
+pub(super) fn record_trust(
     decider: &mut Decider<'_>,
     id: &PermissionId,
     request: &Permission,

@@ -69,6 +69,8 @@ impl Engine {
                 self.session_workspace(caller, &new.session_id).await
             }
             Request::ReplayTask(new) => self.task_workspace(caller, &new.id).await,
+            // Such a request names its Workspace in its own way: see [`Engine::govern`].
+            Request::Govern(_) => Err(not_here()),
             Request::CancelTask { id, .. } | Request::SendTaskMessage { id, .. } => {
                 self.task_workspace(caller, id).await
             }
@@ -184,6 +186,7 @@ impl Engine {
                 new,
             }),
             Request::CreatePersona(new) => self.build_persona(*new)?,
+            Request::Govern(_) => return Err(not_here()),
             Request::UpdatePersona { id, change } => {
                 Box::pin(self.build_persona_change(caller, &id, change)).await?
             }
@@ -237,7 +240,7 @@ impl Engine {
     }
 
     /// Refuses a reference to something the caller may not see, like a reference to nothing.
-    pub(super) async fn must_see(
+    pub(crate) async fn must_see(
         &self,
         caller: &Caller,
         kind: ResourceKind,
@@ -366,7 +369,7 @@ impl Engine {
         }
     }
 
-    pub(super) async fn visible_permission(
+    pub(crate) async fn visible_permission(
         &self,
         caller: &Caller,
         id: &PermissionId,
@@ -398,6 +401,12 @@ impl Engine {
             outcome_id: domain::OutcomeId::from_body(&self.shared.ids.body()),
             receipt_id: ReceiptId::from_body(&self.shared.ids.body()),
         }
+    }
+}
+
+fn not_here() -> Refused {
+    Refused::Internal {
+        detail: "a governed session is asked by a way of its own".to_owned(),
     }
 }
 

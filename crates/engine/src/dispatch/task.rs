@@ -81,6 +81,14 @@ impl Engine {
         self.session_must_be_open(caller, &task).await?;
         // The request that waits, or the last one that was answered: a repeated answer must find it.
         let ask = match kind {
+            TaskMessageKind::Interrupt if crate::govern::is_governed(&task) => {
+                return Err(Refused::Domain(Refusal::Conflict {
+                    reason: "governed",
+                    message: "the program of a governed session cannot be interrupted from here"
+                        .to_owned(),
+                    status: Some(task.status),
+                }));
+            }
             TaskMessageKind::Interrupt => {
                 let message = self.new_message(message);
                 return Ok(Order::InterruptTask(InterruptTask { id, message }));

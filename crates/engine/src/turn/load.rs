@@ -16,15 +16,20 @@ use crate::refused::Refused;
 pub(super) fn may_end(order: &Order) -> Option<&str> {
     match order {
         Order::CancelTask(order) => Some(order.id.as_str()).filter(|_| order.receipt.is_none()),
-        Order::AdvanceTask(order) => {
-            let ends = order
-                .moves
-                .iter()
-                .any(|step| matches!(step, Move::Complete { .. } | Move::Fail { .. }));
-            ends.then_some(order.id.as_str())
-        }
+        Order::AdvanceTask(order) => ends(&order.moves).then_some(order.id.as_str()),
+        Order::GovernTask(order) => ends(&order.moves).then_some(order.id.as_str()),
         _ => None,
     }
+}
+
+fn ends(moves: &[Move]) -> bool {
+    let ends = |step: &Move| {
+        matches!(
+            step,
+            Move::Complete { .. } | Move::Fail { .. } | Move::Cancel { .. }
+        )
+    };
+    moves.iter().any(ends)
 }
 
 pub(super) async fn load_claims(
@@ -153,6 +158,21 @@ fn named(order: &Order) -> Vec<Box<str>> {
         // Its id follows from its name and version: defining it again must be seen.
         Order::CreatePersona(order) => some([Some(order.id().as_str())]),
         Order::UpdatePersona(order) => some([Some(order.id.as_str())]),
+        // Their ids follow from the session's own: somebody may have been faster.
+        Order::OpenGoverned(order) => some([
+            Some(order.session.workspace_id.as_str()),
+            Some(order.session.id.as_str()),
+            Some(order.task.id.as_str()),
+        ]),
+        Order::GovernTask(order) => {
+            let requests = order.moves.iter().filter_map(|step| match step {
+                Move::Withdraw { request, .. } => Some(request.as_str()),
+                _ => None,
+            });
+            let answered = order.answer.as_ref().map(|answer| answer.request.as_str());
+            let own = [Some(order.id.as_str()), answered];
+            some(own.into_iter().chain(requests.map(Some)))
+        }
         Order::WriteField(order) => {
             some([Some(order.id().as_str()), Some(order.workspace_id.as_str())])
         }

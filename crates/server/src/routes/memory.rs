@@ -52,7 +52,7 @@ async fn tools(State(app): State<Arc<App>>, request: Request) -> Reply {
     let lost = || Failure::new(wire::Code::InternalError, "internal error");
     let caller = request.extensions().get::<Caller>().ok_or_else(lost)?;
     let operation = app.operation(request.method(), "/mcp").ok_or_else(lost)?;
-    call::authorize(&app, caller, operation, &[]).await?;
+    call::authorize(&app, caller, operation, &[], None).await?;
     Ok(app.mcp.answer(request).await.into_response())
 }
 

@@ -17,6 +17,7 @@ mod discovery;
 mod errors;
 mod events;
 mod fixture;
+mod governed;
 mod idempotency;
 mod listening;
 mod mcp;

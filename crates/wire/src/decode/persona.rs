@@ -211,6 +211,7 @@ mod tests {
         match read(body).unwrap_err() {
             InputError::Invalid { param, .. }
             | InputError::Unknown { param, .. }
+            | InputError::TooLarge { param, .. }
             | InputError::Policy { param, .. } => param,
         }
     }

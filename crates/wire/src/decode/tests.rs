@@ -78,6 +78,18 @@ fn sample(decode: &str) -> Value {
             json!({"kind": "file", "mime_type": "text/plain", "visibility": "public"})
         }
         "createVault" => json!({"provider": "env", "capabilities": []}),
+        "preflightReplayRequest" => {
+            json!({"expected_state_version": 0, "provider": "openai", "model": "m"})
+        }
+        "proposeReplayResponse" => json!({"prepared_request_id": "prepared_1"}),
+        "approveReplayProposal" => json!({"decision": "deny", "decided_by": "ann"}),
+        "reportReplayExecution" => json!({
+            "proposal_id": "proposal_1", "call_id": "c", "outcome": "success",
+            "arguments_digest": format!("sha256:{}", "0".repeat(64)),
+        }),
+        "addReplayLabel" => json!({"label": "a"}),
+        "setReplayToolFilter" => json!({"tools": null}),
+        "captureReplayCalls" => json!({"captures": []}),
         _ => json!({}),
     }
 }
@@ -106,6 +118,63 @@ fn u10_the_row_of_an_operation_asks_for_the_scopes_of_its_request() {
         count += 1;
     }
     assert!(count >= 20, "{count} decoders");
+}
+
+#[test]
+fn governed_bodies_are_blamed_on_their_member_and_what_is_too_large_is_told() {
+    refused(
+        create_governed,
+        &[
+            (json!({"session_id": "a/b"}), "session_id"),
+            (json!({"mode": "strict"}), "mode"),
+            (json!({"gate": 1}), "gate"),
+            (json!({"labels": [1]}), "labels.0"),
+            (json!({"compiled_digest": "abc"}), "compiled_digest"),
+            (json!({"contracts": []}), "contracts"),
+            (
+                json!({"contracts": {"contracts": [{"file": "a.yaml"}]}}),
+                "contracts.contracts.0.text",
+            ),
+        ],
+    );
+    refused(
+        propose,
+        &[
+            (json!({}), "prepared_request_id"),
+            (
+                json!({"prepared_request_id": "p", "tool_calls": [{"id": "c", "name": "t"}]}),
+                "tool_calls.0.arguments",
+            ),
+            (
+                json!({"prepared_request_id": "p", "usage": {"input": -1}}),
+                "usage.input",
+            ),
+        ],
+    );
+    refused(
+        set_filter,
+        &[(json!({}), "tools"), (json!({"tools": [1]}), "tools.0")],
+    );
+    refused(
+        approve,
+        &[
+            (json!({"decided_by": "a"}), "decision"),
+            (json!({"decision": "maybe", "decided_by": "a"}), "decision"),
+            (json!({"decision": "deny"}), "decided_by"),
+        ],
+    );
+    let call = json!({"id": "c", "name": "t", "arguments": "{}"});
+    let long = json!({"id": "c", "name": "t", "arguments": "x".repeat((1 << 20) + 1)});
+    for (calls, blamed) in [
+        (vec![call; 129], "tool_calls"),
+        (vec![long], "tool_calls.0.arguments"),
+    ] {
+        let body = json!({"prepared_request_id": "p", "tool_calls": calls});
+        match read(propose, SESSION, &body) {
+            Err(InputError::TooLarge { param, .. }) => assert_eq!(param, blamed),
+            other => panic!("{other:?}"),
+        }
+    }
 }
 
 #[test]

@@ -3,6 +3,7 @@
 use canon::{Map, Value};
 use serde_json::json;
 
+use super::governed::is_governed_path;
 use super::schema::reference;
 use crate::access::Access;
 use crate::decode::Decode;
@@ -222,7 +223,7 @@ impl Operation {
             "view" if of_events => refer("event_view"),
             name => refer(name),
         }));
-        if !self.public() {
+        if !self.public() && !is_governed_path(self.path) {
             parameters.push(refer("protocol_version"));
         }
         if self.writes() {
@@ -266,14 +267,15 @@ impl Operation {
         for status in self.also.iter().chain([&self.status]) {
             responses.insert(status.to_string(), success.clone());
         }
+        let shape = match is_governed_path(self.path) {
+            true => "Problem",
+            false => "Error",
+        };
+        let refusal = json!({"$ref": format!("#/components/responses/{shape}")});
         for status in self.refusals() {
-            let refusal = json!({"$ref": "#/components/responses/Error"});
-            responses.insert(status.to_string(), refusal);
+            responses.insert(status.to_string(), refusal.clone());
         }
-        responses.insert(
-            "default".to_owned(),
-            json!({"$ref": "#/components/responses/Error"}),
-        );
+        responses.insert("default".to_owned(), refusal);
         Value::Object(responses)
     }
 
@@ -283,7 +285,13 @@ impl Operation {
         let mut statuses = vec![400, 421, 429, 500, 503, 504];
         statuses.extend(self.refuses);
         if !self.public() {
-            statuses.extend([401, 403, 426]);
+            statuses.extend([401, 403]);
+            // What a session that is over answers with, or a client of another version.
+            statuses.push(if is_governed_path(self.path) {
+                410
+            } else {
+                426
+            });
         }
         // What the path, the query or the body names may not be there.
         if self.path.contains('{') || !self.query.is_empty() || self.body != Body::Absent {
@@ -410,6 +418,21 @@ pub(super) fn parameters() -> Value {
         ),
         query("actor", text(), "Only those of this actor"),
         query("outcome", text(), "Only those with this outcome"),
+        query(
+            "include",
+            json!({"type": "string", "enum": ["pending"]}),
+            "`pending` for the calls whose execution is not reported",
+        ),
+        query(
+            "in_workspace",
+            text(),
+            "The workspace of the session, for callers that see several",
+        ),
+        query(
+            "wait",
+            json!({"type": "integer", "minimum": 0, "maximum": 60}),
+            "How many seconds to wait for people's decision",
+        ),
         query("path", text(), "A path relative to the workspace's root"),
         query(
             "trust_anchor",

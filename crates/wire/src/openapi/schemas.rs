@@ -5,6 +5,7 @@ mod parts;
 mod requests;
 mod resources;
 
+use super::governed;
 use super::receipts;
 use super::records;
 use super::schema::Schema;
@@ -18,6 +19,7 @@ pub(super) fn all() -> impl Iterator<Item = &'static Schema> {
         local::SCHEMAS,
         receipts::SCHEMAS,
         records::SCHEMAS,
+        governed::SCHEMAS,
     ]
     .into_iter()
     .flatten()

@@ -1,0 +1,419 @@
+//! Governed sessions in plain data: what an agent's program and the people around it ask of one.
+//!
+//! A governed session is a Task whose inputs are these operations, each with the time it came at and who sent it. What a
+//! session answers follows from its inputs alone, so they are recorded as they came and nothing else is.
+
+use std::collections::BTreeMap;
+
+use canon::{Digest, Map, Value};
+use serde::{Deserialize, Serialize};
+
+use crate::{ContractText, PermissionId, SessionId, TaskId, Timestamp, WorkspaceId};
+
+/// The workflow of Tasks that are governed sessions. No request submits one.
+pub const GOVERNED: &str = "governed";
+
+/// A session id as programs choose it: 1 to 128 letters, digits, `.`, `_`, `:`, `-`.
+pub fn is_governed_id(text: &str) -> bool {
+    let allowed = |byte: u8| byte.is_ascii_alphanumeric() || b"._:-".contains(&byte);
+    (1..=128).contains(&text.len()) && text.bytes().all(allowed)
+}
+
+impl SessionId {
+    /// The Session of a governed session: its own id is unique in its Workspace, so that both are found without a search.
+    pub fn governed(workspace: &WorkspaceId, id: &str) -> Self {
+        Self::from_body(&governed_body("session", workspace, id))
+    }
+}
+
+impl TaskId {
+    /// The Task of a governed session.
+    pub fn governed(workspace: &WorkspaceId, id: &str) -> Self {
+        Self::from_body(&governed_body("task", workspace, id))
+    }
+}
+
+fn governed_body(object: &str, workspace: &WorkspaceId, id: &str) -> String {
+    let named = serde_json::json!(["governed", object, workspace, id]);
+    let digest = canon::sha256(&canon::jcs(&named));
+    // 128 bits are enough that nobody finds two sessions with one id.
+    digest.hex().chars().take(32).collect()
+}
+
+/// A request about a governed session.
+#[derive(Debug, Clone, PartialEq)]
+pub enum Govern {
+    /// Begins one, or goes on with it.
+    Open(Box<NewGoverned>),
+    /// Does something with one.
+    Do {
+        /// Its own id, or the id of its Session.
+        session: String,
+        /// The Workspace, when the request names it.
+        workspace_id: Option<WorkspaceId>,
+        /// What.
+        operation: Box<GovernedOperation>,
+    },
+}
+
+/// A governed session to be.
+#[derive(Debug, Clone, PartialEq)]
+pub struct NewGoverned {
+    /// Its own id; made here when none is given.
+    pub session_id: Option<String>,
+    /// Its Workspace; the caller's only one, else the local one, when none is given.
+    pub workspace_id: Option<WorkspaceId>,
+    /// The digest of the contracts.
+    pub compiled_digest: Option<Digest>,
+    /// The contracts themselves; without them the server must know the digest.
+    pub contracts: Option<GovernedFiles>,
+    /// Who calls, for policies. Never recorded: only what policies say about it is.
+    pub principal: Option<Value>,
+    /// The options that verdicts depend on, under their published names.
+    pub options: Map<String, Value>,
+    /// Its place in a workflow.
+    pub workflow: Option<Value>,
+}
+
+/// The files that a session is judged by.
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct GovernedFiles {
+    /// The contracts.
+    pub files: Vec<ContractText>,
+    /// The session file, if there is one.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub session: Option<ContractText>,
+}
+
+/// What a governed session begins with, as its Task records it.
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct GovernedStart {
+    /// Its own id.
+    pub session_id: String,
+    /// When it begins.
+    pub at: Timestamp,
+    /// The digest of the compiled contracts.
+    pub sha256: Digest,
+    /// The contracts.
+    pub contracts: GovernedFiles,
+    /// The options that verdicts depend on, under their published names.
+    pub options: Map<String, Value>,
+    /// What policies say about the principal: by tool, and under the empty name for the session.
+    #[serde(default, skip_serializing_if = "BTreeMap::is_empty")]
+    pub policies: BTreeMap<String, PolicyVerdict>,
+    /// Slots that another session handed over, as JSON texts.
+    #[serde(default, skip_serializing_if = "BTreeMap::is_empty")]
+    pub slots: BTreeMap<String, String>,
+}
+
+/// What a policy says about a principal.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct PolicyVerdict {
+    /// Whether calls are allowed.
+    pub allowed: bool,
+    /// The rule that says so.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub rule: Option<String>,
+}
+
+/// What happened to a governed session from outside, as its Task records it.
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct GovernedInput {
+    /// When.
+    pub at: Timestamp,
+    /// Who.
+    pub actor: String,
+    /// With which key.
+    pub key_id: Option<String>,
+    /// The permission request to make, should people be asked.
+    pub request_id: PermissionId,
+    /// What.
+    pub operation: GovernedOperation,
+}
+
+/// An operation on a governed session.
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+#[serde(tag = "name", rename_all = "snake_case")]
+pub enum GovernedOperation {
+    /// Binds a request to the state, before the model is asked.
+    Preflight(Preflight),
+    /// Judges a response.
+    Propose(Proposal),
+    /// Reports an execution.
+    Report(Report),
+    /// Adds a label for good.
+    AddLabel {
+        /// The label.
+        label: String,
+    },
+    /// Sets the manual tool filter, or clears it.
+    SetFilter {
+        /// The tools that stay; none: all.
+        tools: Option<Vec<String>>,
+    },
+    /// Says that the model was asked around the session.
+    ReportBypass {
+        /// When it was noticed.
+        detected_at: Option<String>,
+        /// What was noticed.
+        detail: Option<String>,
+    },
+    /// Settles the waiting checkpoints of a proposal.
+    Decide(Decide),
+    /// Stops the session for good.
+    Kill {
+        /// Why.
+        reason: Option<String>,
+    },
+    /// Ends the session in order.
+    Restore,
+    /// Says that the program is still there.
+    Heartbeat {
+        /// Executions that have begun: they do not expire.
+        started: Vec<StartedCall>,
+    },
+    /// Keeps what the program recorded of its calls.
+    Capture {
+        /// The records.
+        captures: Vec<Value>,
+    },
+    /// Time has passed: what is overdue is settled. The server sends it to itself.
+    Tick,
+    /// Nobody has been heard for too long. The server sends it to itself.
+    Lose,
+}
+
+impl GovernedOperation {
+    /// Returns the word that records use.
+    pub fn name(&self) -> &'static str {
+        match self {
+            GovernedOperation::Preflight(_) => "preflight",
+            GovernedOperation::Propose(_) => "propose",
+            GovernedOperation::Report(_) => "report",
+            GovernedOperation::AddLabel { .. } => "add_label",
+            GovernedOperation::SetFilter { .. } => "set_filter",
+            GovernedOperation::ReportBypass { .. } => "report_bypass",
+            GovernedOperation::Decide(_) => "decide",
+            GovernedOperation::Kill { .. } => "kill",
+            GovernedOperation::Restore => "restore",
+            GovernedOperation::Heartbeat { .. } => "heartbeat",
+            GovernedOperation::Capture { .. } => "capture",
+            GovernedOperation::Tick => "tick",
+            GovernedOperation::Lose => "lose",
+        }
+    }
+}
+
+/// See [`GovernedOperation::Preflight`].
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct Preflight {
+    /// The commits that the program knows of.
+    pub expected_state_version: u64,
+    /// The tools that the model would be offered.
+    pub offered_tools: Vec<Offered>,
+    /// The digest of the request, as given.
+    pub request_digest: Option<String>,
+    /// Who serves the model.
+    pub provider: String,
+    /// The model.
+    pub model: String,
+    /// The one tool that must be called, if the request forces one.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub forced_tool: Option<String>,
+    /// What input invariants look at, where contracts have some.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub request: Option<Value>,
+}
+
+/// A tool that the model would be offered.
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct Offered {
+    /// Its name.
+    pub name: String,
+    /// The schema of its parameters.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub schema: Option<Value>,
+    /// True when the provider runs it inside the request.
+    #[serde(default, skip_serializing_if = "std::ops::Not::not")]
+    pub hosted: bool,
+}
+
+/// See [`GovernedOperation::Propose`].
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct Proposal {
+    /// What a preflight answered with.
+    pub prepared_request_id: String,
+    /// Why the model stopped.
+    pub finish_reason: String,
+    /// The digest of the text beside the calls; none without a text.
+    pub content_digest: Option<String>,
+    /// The text itself, where contracts look at it.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub content: Option<String>,
+    /// The proposed calls.
+    pub tool_calls: Vec<ProposedTool>,
+    /// What the provider says was used.
+    pub usage: Option<ProposalUsage>,
+}
+
+/// A proposed call.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct ProposedTool {
+    /// The provider's id.
+    pub id: String,
+    /// The tool.
+    pub name: String,
+    /// The arguments as the model wrote them.
+    pub arguments: String,
+}
+
+/// What a provider says a call used.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct ProposalUsage {
+    /// Tokens sent, without those below.
+    pub input: u64,
+    /// Tokens received.
+    pub output: u64,
+    /// Tokens read from the provider's cache.
+    #[serde(default)]
+    pub cache_read: u64,
+    /// Tokens written to the provider's cache.
+    #[serde(default)]
+    pub cache_write: u64,
+}
+
+/// See [`GovernedOperation::Report`].
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct Report {
+    /// The proposal that allowed the call.
+    pub proposal_id: String,
+    /// The provider's id of the call.
+    pub call_id: String,
+    /// The digest of the canonical arguments that the executor was given.
+    pub arguments_digest: Digest,
+    /// How it ended.
+    pub outcome: ReportedOutcome,
+    /// The fields of the output that contracts refer to, by path.
+    pub output_fields: Map<String, Value>,
+    /// The digest of the whole output.
+    pub output_digest: Option<String>,
+    /// When the executor began.
+    pub started_at: Option<String>,
+    /// When it ended.
+    pub ended_at: Option<String>,
+    /// The word for how it failed.
+    pub error_code: Option<String>,
+}
+
+/// How an execution ended.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub enum ReportedOutcome {
+    /// It did what it should.
+    Success,
+    /// It failed with an error that the contract expects.
+    ExpectedError,
+    /// It failed.
+    Error,
+    /// Nobody knows. A later report settles it.
+    Unknown,
+}
+
+/// See [`GovernedOperation::Decide`].
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct Decide {
+    /// The proposal.
+    pub proposal_id: String,
+    /// True for yes.
+    pub approve: bool,
+    /// Who decided, as given.
+    pub decided_by: String,
+    /// Why.
+    pub reason: Option<String>,
+}
+
+/// An execution that has begun.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct StartedCall {
+    /// The proposal that allowed the call.
+    pub proposal_id: String,
+    /// The provider's id of the call.
+    pub call_id: String,
+}
+
+/// Why a governed session says no. Its status is that of HTTP, because callers are told by it.
+#[derive(Debug, Clone, PartialEq, thiserror::Error)]
+#[error("{message}")]
+pub struct Problem {
+    /// The status: 400, 403, 404, 409, 410, 413, 422 or 429.
+    pub status: u16,
+    /// A stable word for programs.
+    pub code: String,
+    /// What to tell people.
+    pub message: String,
+    /// More facts.
+    pub members: Map<String, Value>,
+}
+
+impl Problem {
+    /// A problem without further facts.
+    pub fn new(status: u16, code: &str, message: impl Into<String>) -> Self {
+        Self {
+            status,
+            code: code.to_owned(),
+            message: message.into(),
+            members: Map::new(),
+        }
+    }
+
+    /// Adds a fact.
+    #[must_use]
+    pub fn with(mut self, name: &str, value: impl Serialize) -> Self {
+        let value = serde_json::to_value(value).unwrap_or_default();
+        self.members.insert(name.to_owned(), value);
+        self
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn u30_a_governed_session_is_found_by_its_own_id_in_its_workspace() {
+        let (one, two) = (WorkspaceId::from_body("one"), WorkspaceId::from_body("two"));
+        let id = SessionId::governed(&one, "desk-1");
+        assert_eq!(id, SessionId::governed(&one, "desk-1"));
+        assert_ne!(id, SessionId::governed(&two, "desk-1"));
+        assert_ne!(id, SessionId::governed(&one, "desk-2"));
+        assert_eq!(SessionId::parse(id.as_str()).as_ref(), Ok(&id));
+        let body = |text: &str| text.rsplit('_').next().unwrap_or_default().to_owned();
+        let task = TaskId::governed(&one, "desk-1");
+        assert_ne!(body(id.as_str()), body(task.as_str()));
+    }
+
+    #[test]
+    fn r4_an_own_id_has_its_form() {
+        for (text, good) in [
+            ("a", true),
+            ("A.b_c:d-9", true),
+            ("", false),
+            ("a/b", false),
+        ] {
+            assert_eq!(is_governed_id(text), good, "{text}");
+        }
+        assert!(!is_governed_id(&"a".repeat(129)));
+    }
+}

@@ -1,0 +1,166 @@
+//! The state of a governed session, from its Task's log.
+//!
+//! Every recorded input is taken again, and what it brings about must be what was recorded then: a session whose verdicts
+//! have changed is not gone on with.
+
+use std::collections::VecDeque;
+
+use canon::{Map, Value, jcs, sha256};
+use domain::{
+    Document, Event, GovernedInput, GovernedOperation, GovernedStart, Kind, Position, Task,
+    Timestamp,
+};
+use runs::workflow::EffectAnswer;
+use runs::workflow::governed::{Contracts, GovernedSession, awaited, kept_captures};
+use serde::Deserialize as _;
+use serde_json::json;
+
+use crate::engine::Engine;
+use crate::port::{ReadEvents, Scope};
+use crate::refused::Refused;
+use crate::turn::Written;
+use crate::view;
+
+/// A governed session, and how far its log is in it.
+#[derive(Debug)]
+pub(super) struct Folded {
+    pub(super) session: GovernedSession,
+    start: GovernedStart,
+    through: Position,
+    /// How many inputs it has taken.
+    pub(super) inputs: u64,
+    /// When the last of them came.
+    pub(super) last: Timestamp,
+    /// What the inputs brought about that the log has not confirmed.
+    expected: VecDeque<Map<String, Value>>,
+}
+
+impl Folded {
+    /// Takes note that an input it has taken is durable.
+    pub(super) fn committed(&mut self, written: &Written, task: Position, at: Timestamp) {
+        let events = written.events().iter();
+        let own = events.filter(|(stored, _)| stored.links.task == Some(task));
+        let last = own.map(|(stored, _)| stored.position).max();
+        self.through = last.unwrap_or(self.through);
+        self.inputs += 1;
+        self.last = at;
+    }
+
+    /// Returns what is recorded of an operation.
+    pub(super) fn kept(&self, operation: GovernedOperation) -> GovernedOperation {
+        match operation {
+            GovernedOperation::Capture { captures } => GovernedOperation::Capture {
+                captures: kept_captures(&self.start, captures),
+            },
+            other => other,
+        }
+    }
+}
+
+impl Engine {
+    /// Brings a session up to its Task's newest event.
+    pub(super) async fn folded(
+        &self,
+        known: Option<Folded>,
+        document: &Document,
+        task: &Task,
+    ) -> Result<Folded, Refused> {
+        let unreadable = |detail: String| Refused::Internal {
+            detail: format!("governed session {}: {detail}", document.id),
+        };
+        let mut folded = match known {
+            Some(folded) => folded,
+            None => self
+                .begin_folded(task)
+                .await
+                .map_err(|refused| match refused {
+                    Refused::Internal { detail } => unreadable(detail),
+                    other => other,
+                })?,
+        };
+        while folded.through < document.tip {
+            let query = ReadEvents {
+                scope: Scope::Task(document.key),
+                after: folded.through,
+                limit: 512,
+            };
+            let page = self.shared.store.events(query).await?;
+            let Some(last) = page.last() else { break };
+            let through = last.position;
+            for stored in page {
+                let event = Event::parse(&stored.bytes);
+                let mut event = event.map_err(|error| unreadable(error.to_string()))?;
+                self.fold_event(&mut folded, &mut event).await.map_err(
+                    |refused| match refused {
+                        Refused::Internal { detail } => unreadable(detail),
+                        other => other,
+                    },
+                )?;
+            }
+            folded.through = through;
+        }
+        Ok(folded)
+    }
+
+    async fn begin_folded(&self, task: &Task) -> Result<Folded, Refused> {
+        let payload = self.payload(task.submitted).await?;
+        let input = payload.get("input").cloned().unwrap_or_default();
+        let bad = |detail: String| Refused::Internal { detail };
+        let start = GovernedStart::deserialize(&input).map_err(|error| bad(error.to_string()))?;
+        let contracts = self.compiled_of(&start).await?;
+        let session = GovernedSession::begin_under(&start, &contracts).map_err(bad)?;
+        Ok(Folded {
+            session,
+            last: start.at,
+            start,
+            through: task.submitted,
+            inputs: 0,
+            expected: VecDeque::new(),
+        })
+    }
+
+    async fn compiled_of(&self, start: &GovernedStart) -> Result<Contracts, Refused> {
+        let digest = sha256(&jcs(&json!(start.contracts)));
+        if let Some(known) = self.shared.governed.compiled(digest) {
+            return Ok(known);
+        }
+        let files = start.contracts.clone();
+        let contracts = self.aside(move || Contracts::compile(&files)).await??;
+        self.shared
+            .governed
+            .keep_compiled(digest, contracts.clone());
+        Ok(contracts)
+    }
+
+    async fn fold_event(&self, folded: &mut Folded, event: &mut Event) -> Result<(), Refused> {
+        let bad = |detail: &str| Refused::Internal {
+            detail: detail.to_owned(),
+        };
+        match event.kind() {
+            Ok(Kind::EffectRecorded) => {
+                let key = awaited(folded.inputs + 1).key;
+                if event.payload.get("effect_key").and_then(Value::as_str) != Some(key.as_str()) {
+                    return Err(bad("an input is missing"));
+                }
+                view::resolve_blobs(&*self.shared.store, &mut event.payload).await?;
+                let answer = EffectAnswer::recorded(event);
+                let input = GovernedInput::deserialize(&answer.value)
+                    .map_err(|_| bad("an input cannot be read"))?;
+                let taken = folded.session.take(&input);
+                folded.inputs += 1;
+                folded.last = input.at;
+                let told = taken.notes.into_iter();
+                let told = told.filter(|note| note.kind == Kind::ContractDecided);
+                folded.expected = told.map(|note| note.payload).collect();
+            }
+            Ok(Kind::ContractDecided) => {
+                view::resolve_blobs(&*self.shared.store, &mut event.payload).await?;
+                if folded.expected.pop_front().as_ref() != Some(&event.payload) {
+                    return Err(bad("a verdict is not what was recorded"));
+                }
+            }
+            _ => {}
+        }
+        Ok(())
+    }
+}

@@ -1,0 +1,235 @@
+//! Beginning a governed session: its contracts, its Session and its Task.
+
+use canon::{Digest, Map, Value, jcs, sha256};
+use domain::{
+    Command, CreateSession, Document, GOVERNED, GovernedFiles, GovernedStart, NewGoverned,
+    OpenGoverned, Order, Problem, Refusal, ResourceKind, SessionId, State, SubmitTask, TaskId,
+    TaskInput, WorkspaceId,
+};
+use runs::workflow::{self, governed::Contracts};
+use serde_json::json;
+
+use super::{intent, no_session};
+use crate::caller::Caller;
+use crate::dispatch::Idempotency;
+use crate::engine::Engine;
+use crate::refused::Refused;
+use crate::turn::Lease;
+
+impl Engine {
+    /// Begins a session, or goes on with the one that has its id.
+    pub(super) async fn open_governed(
+        &self,
+        caller: &Caller,
+        new: NewGoverned,
+        idempotency: Option<Idempotency>,
+    ) -> Result<(Value, bool), Refused> {
+        let workspace = new.workspace_id.clone();
+        let workspace = workspace.unwrap_or_else(|| own_workspace(caller));
+        let param = Some(workspace.as_str());
+        self.must_see(caller, ResourceKind::Workspace, param, "workspace_id")
+            .await?;
+        let claim = idempotency
+            .as_ref()
+            .map(|given| self.claim(caller, Some(&workspace), given));
+        if let Some(claim) = claim
+            && let Some(done) = self.claimed(claim).await?
+        {
+            let event = self.event_at(done.answer).await?.ok_or_else(no_session)?;
+            let document = self.shared_document(&event.resource.id).await?;
+            let document = document.ok_or_else(no_session)?;
+            return self.opened(&document).await.map(|shown| (shown, false));
+        }
+        if new.workflow.is_some() {
+            let message = "this server has no workflows: open the session without one";
+            return Err(Problem::new(422, "workflow_not_found", message).into());
+        }
+        let own = match &new.session_id {
+            Some(id) => id.clone(),
+            None => format!("gs_{}", self.shared.ids.body()),
+        };
+        let files = self.files_of(&new)?;
+        let contracts = self.compiled(&files).await?;
+        if new
+            .compiled_digest
+            .is_some_and(|given| given != contracts.digest())
+        {
+            let message = "the contracts do not compile to the digest that was given";
+            let problem = Problem::new(409, "digest_mismatch", message);
+            return Err(problem.with("compiled_digest", contracts.digest()).into());
+        }
+        let task_id = TaskId::governed(&workspace, &own);
+        if let Some(document) = self.shared_document(task_id.as_str()).await? {
+            return self.resumed(&document, contracts.digest()).await;
+        }
+        let mut options = new.options.clone();
+        options.insert("sessionId".to_owned(), own.clone().into());
+        let policies = contracts.admit(&options, new.principal.as_ref())?;
+        self.shared.work.may_open(&workspace, &caller.actor)?;
+        self.may_store(Some(&workspace), 1).await?;
+        let start = GovernedStart {
+            session_id: own.clone(),
+            at: self.shared.clock.now(),
+            sha256: contracts.digest(),
+            contracts: files,
+            options,
+            policies,
+            slots: std::collections::BTreeMap::new(),
+        };
+        let order = self.open_order(&workspace, &own, task_id.clone(), &start)?;
+        let command = Command {
+            actor: caller.actor.clone(),
+            idempotency_key: idempotency.map(|given| given.key),
+            order: Order::OpenGoverned(Box::new(order)),
+        };
+        match self.order(command, claim, Lease::None).await {
+            Ok(done) => {
+                let document = self.shared_document(task_id.as_str()).await?;
+                let document = document.ok_or_else(no_session)?;
+                let shown = self.opened(&document).await?;
+                Ok((shown, done.changed))
+            }
+            // Somebody else began it at the same time.
+            Err(Refused::Domain(Refusal::Stale)) => {
+                let document = self.shared_document(task_id.as_str()).await?;
+                let document = document.ok_or_else(no_session)?;
+                self.resumed(&document, contracts.digest()).await
+            }
+            Err(other) => Err(other),
+        }
+    }
+
+    fn open_order(
+        &self,
+        workspace: &WorkspaceId,
+        own: &str,
+        task_id: TaskId,
+        start: &GovernedStart,
+    ) -> Result<OpenGoverned, Refused> {
+        let lost = |detail: &str| Refused::Internal {
+            detail: detail.to_owned(),
+        };
+        let workflow = self.shared.workflows.find(GOVERNED);
+        let workflow = workflow.ok_or_else(|| lost("there is no workflow for sessions"))?;
+        let Ok(Value::Object(input)) = serde_json::to_value(start) else {
+            return Err(lost("a session cannot be written down"));
+        };
+        let session_id = SessionId::governed(workspace, own);
+        let metadata: Map<String, Value> =
+            Map::from_iter([("replay_session_id".to_owned(), own.into())]);
+        Ok(OpenGoverned {
+            session: CreateSession {
+                id: session_id.clone(),
+                workspace_id: workspace.clone(),
+                mode_id: None,
+                persona_id: None,
+                model_policy: None,
+                initial_messages: Vec::new(),
+                metadata: metadata.clone(),
+            },
+            task: SubmitTask {
+                id: task_id,
+                session_id,
+                workspace_id: Some(workspace.clone()),
+                branch_id: None,
+                parent_task_id: None,
+                workflow: GOVERNED.to_owned(),
+                persona: None,
+                input: TaskInput::Object(input),
+                metadata,
+            },
+            workflow_digest: workflow::digest(workflow.as_ref()),
+            awaits: intent(1),
+        })
+    }
+
+    /// Goes on with a session that exists, under the contracts it began with and no others.
+    async fn resumed(&self, document: &Document, digest: Digest) -> Result<(Value, bool), Refused> {
+        let (compiled, over) = self
+            .read_folded(document, |folded| {
+                (folded.session.compiled(), folded.session.over())
+            })
+            .await?;
+        if compiled != digest {
+            let message = "the session began under other contracts";
+            let problem = Problem::new(409, "invalid_option", message);
+            return Err(problem.with("compiled_digest", compiled).into());
+        }
+        if let Some(over) = over {
+            return Err(over.into());
+        }
+        if matches!(&document.state, State::Task(task) if task.status.is_terminal()) {
+            return Err(Problem::new(410, "session_lost", "the session has ended").into());
+        }
+        self.opened(document).await.map(|shown| (shown, false))
+    }
+
+    async fn opened(&self, document: &Document) -> Result<Value, Refused> {
+        let State::Task(task) = &document.state else {
+            return Err(no_session());
+        };
+        self.read_folded(document, |folded| {
+            let (state_version, control_revision) = folded.session.versions();
+            json!({
+                "session_id": folded.session.id(),
+                "state_version": state_version,
+                "control_revision": control_revision,
+                "compiled_digest": folded.session.compiled(),
+                "protocol": {
+                    "session_id": task.session_id,
+                    "task_id": &*document.id,
+                    "workspace_id": task.workspace_id,
+                },
+            })
+        })
+        .await
+    }
+
+    /// Finds the contracts of a session: those it brings, or those of the server that have the digest it names.
+    fn files_of(&self, new: &NewGoverned) -> Result<GovernedFiles, Problem> {
+        if let Some(files) = &new.contracts {
+            return Ok(files.clone());
+        }
+        let Some(digest) = new.compiled_digest else {
+            if new.options.get("mode").and_then(Value::as_str) == Some("log-only") {
+                return Ok(GovernedFiles {
+                    files: Vec::new(),
+                    session: None,
+                });
+            }
+            let message = "a session needs contracts: send them, or the digest of a configured set";
+            return Err(Problem::new(422, "no_contracts", message));
+        };
+        match self.shared.contracts_of(digest) {
+            Some(texts) => Ok(GovernedFiles {
+                files: texts.files.clone(),
+                session: texts.session.clone(),
+            }),
+            None => {
+                let message = "no configured set of contracts has this digest: send the files";
+                Err(Problem::new(422, "unknown_contracts", message))
+            }
+        }
+    }
+
+    async fn compiled(&self, files: &GovernedFiles) -> Result<Contracts, Refused> {
+        let digest = sha256(&jcs(&json!(files)));
+        if let Some(known) = self.shared.governed.compiled(digest) {
+            return Ok(known);
+        }
+        let own = files.clone();
+        let contracts = self.aside(move || Contracts::compile(&own)).await??;
+        self.shared
+            .governed
+            .keep_compiled(digest, contracts.clone());
+        Ok(contracts)
+    }
+}
+
+/// The Workspace of a request that names none: the caller's only one, else the local one.
+fn own_workspace(caller: &Caller) -> WorkspaceId {
+    match caller.workspaces() {
+        Some([only]) => only.clone(),
+        Some(_) | None => WorkspaceId::local(),
+    }
+}

@@ -1,0 +1,110 @@
+//! Looking after open sessions: questions whose time is over, and programs that are gone.
+
+use std::time::Duration;
+
+use domain::{GovernedOperation, State, Timestamp};
+
+use super::{Known, Sessions};
+use crate::caller::Caller;
+use crate::engine::Engine;
+use crate::refused::Refused;
+
+/// How often sessions are looked after while there are some.
+const LOOK_EVERY: Duration = Duration::from_secs(1);
+/// How long a program may be silent when nothing of its session is outstanding.
+const SILENCE_MICROS: i64 = 600_000_000;
+
+/// What has to be done about a session.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum Due {
+    Nothing,
+    /// Its log has to be read: it may have a deadline.
+    Look,
+    /// Something is overdue.
+    Tick,
+    /// Its program is not heard any more.
+    Lose,
+}
+
+impl Known {
+    fn due(&self, now: Timestamp) -> Due {
+        let signs = *self.signs();
+        let silent = now.as_micros().saturating_sub(signs.heard.as_micros());
+        if !signs.is_folded {
+            Due::Look
+        } else if signs.deadline.is_some_and(|deadline| now >= deadline) {
+            Due::Tick
+        } else if silent >= SILENCE_MICROS {
+            Due::Lose
+        } else {
+            Due::Nothing
+        }
+    }
+}
+
+impl Sessions {
+    fn all(&self) -> Vec<std::sync::Arc<Known>> {
+        self.lock().values().cloned().collect()
+    }
+}
+
+impl Engine {
+    /// Looks after open sessions until a drain begins.
+    pub(crate) async fn tend_governed(self) {
+        while !self.is_draining() {
+            let sessions = self.shared.governed.all();
+            if sessions.is_empty() {
+                self.shared.governed.some.notified().await;
+                continue;
+            }
+            for known in sessions {
+                if self.is_draining() {
+                    return;
+                }
+                if let Err(refused) = self.tend(&known).await {
+                    let fault = refused.for_the_log();
+                    tracing::warn!(task.id = %known.id, %fault, "a governed session was not looked after");
+                }
+            }
+            self.shared.clock.sleep(LOOK_EVERY).await;
+        }
+    }
+
+    async fn tend(&self, known: &Known) -> Result<(), Refused> {
+        let now = self.shared.clock.now();
+        let operation = match known.due(now) {
+            Due::Nothing => return Ok(()),
+            Due::Look => {
+                // Whatever becomes of it, it is not tried every second.
+                known.signs().is_folded = true;
+                let Some(document) = self.shared_document(known.id.as_str()).await? else {
+                    return Ok(());
+                };
+                if !matches!(&document.state, State::Task(task) if !task.status.is_terminal()) {
+                    return Ok(());
+                }
+                let deadline = self
+                    .read_folded(&document, |folded| folded.session.next_deadline())
+                    .await?;
+                known.signs().deadline = deadline;
+                return Ok(());
+            }
+            Due::Tick => {
+                known.signs().deadline = None;
+                GovernedOperation::Tick
+            }
+            Due::Lose => {
+                // Asked again after another silence, should something be outstanding.
+                known.signs().heard = now;
+                GovernedOperation::Lose
+            }
+        };
+        let Some(document) = self.shared_document(known.id.as_str()).await? else {
+            return Ok(());
+        };
+        let system = Caller::system();
+        self.take_input(&system, &document, operation, None, None)
+            .await
+            .map(drop)
+    }
+}

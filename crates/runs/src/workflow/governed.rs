@@ -1,0 +1,112 @@
+//! Governed sessions: a program elsewhere asks the model and runs the tools, and asks here before and after.
+//!
+//! The session is a pure function of what it begins with and of its inputs, which are recorded one by one as results of
+//! effects that the outside performs. So a restart, a replay and a reader of the log come to the same state and the same
+//! verdicts as the server that answered. Fails closed: what cannot be read or checked is refused.
+
+mod propose;
+mod report;
+mod session;
+
+use canon::Value;
+use domain::{GOVERNED, GovernedInput};
+use serde::Deserialize as _;
+use serde_json::json;
+
+use super::builtin::failed;
+use super::{EffectAnswer, EffectKind, Machine, Start, Step, Wanted, Workflow};
+
+pub use session::{Contracts, Ended, GovernedSession, Taken, kept_captures};
+
+/// Returns the effect whose result the next input is.
+pub fn awaited(number: u64) -> Wanted {
+    let key = format!("host:governed:{number}");
+    let request = json!({"capability": "governed_session", "number": number});
+    // Nobody performs it: whoever sends an input does.
+    let mut wanted = Wanted::repeatable(key, EffectKind::Host, request);
+    wanted.repeatable = false;
+    wanted
+}
+
+/// A session that somebody elsewhere drives.
+#[derive(Debug)]
+pub(super) struct Governed;
+
+impl Workflow for Governed {
+    fn name(&self) -> &'static str {
+        GOVERNED
+    }
+
+    fn version(&self) -> &'static str {
+        "1"
+    }
+
+    fn description(&self) -> &'static str {
+        "Judges the model calls and tool calls of a program elsewhere by its contracts."
+    }
+
+    fn is_submitted(&self) -> bool {
+        false
+    }
+
+    fn begin(&self, start: &Start) -> Box<dyn Machine> {
+        Box::new(Driven {
+            session: GovernedSession::begin(&start.input),
+            inputs: 0,
+        })
+    }
+}
+
+/// A session over its recorded inputs.
+struct Driven {
+    session: Result<GovernedSession, String>,
+    inputs: u64,
+}
+
+impl Machine for Driven {
+    fn step(&mut self, results: &[EffectAnswer]) -> Step {
+        let session = match &mut self.session {
+            Ok(session) => session,
+            Err(message) => return failed("contracts_unreadable", message.clone()),
+        };
+        let mut notes = Vec::new();
+        if let Some(answer) = results.first() {
+            let input = match GovernedInput::deserialize(&answer.value) {
+                Ok(input) if answer.ok => input,
+                Ok(_) | Err(_) => return failed("input_unreadable", "an input cannot be read"),
+            };
+            let taken = session.take(&input);
+            notes = taken.notes;
+            match taken.end {
+                Some(Ended::Completed { text }) => {
+                    return Step::Done {
+                        notes,
+                        summary: text.clone(),
+                        text,
+                        products: Vec::new(),
+                    };
+                }
+                Some(Ended::Failed { code, message }) => {
+                    return Step::Failed {
+                        notes,
+                        code: code.to_owned(),
+                        message,
+                        details: canon::Map::new(),
+                    };
+                }
+                // A killed session is canceled from outside: it goes on waiting for what never comes.
+                Some(Ended::Canceled { .. }) | None => {}
+            }
+        }
+        self.inputs += 1;
+        Step::Request {
+            notes,
+            checkpoint: false,
+            effects: vec![awaited(self.inputs)],
+        }
+    }
+
+    fn state(&self) -> Value {
+        Value::Null
+    }
+}

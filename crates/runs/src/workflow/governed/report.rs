@@ -1,0 +1,171 @@
+//! Reports of executions: what was allowed becomes what happened.
+//!
+//! A call is reported once. The same report again changes nothing, another one is refused and recorded, and "nobody knows"
+//! is the only end that a later report may replace.
+
+use canon::{Digest, Value, jcs, sha256};
+use contracts::{Event, Outcome, Path};
+use domain::{Problem, Report, ReportedOutcome, Timestamp};
+use serde_json::json;
+
+use super::propose::KeptCall;
+use super::session::GovernedSession;
+
+/// A report that was taken.
+#[derive(Debug, Clone)]
+pub(super) struct Receipt {
+    digest: Digest,
+    is_final: bool,
+    answer: Value,
+}
+
+impl GovernedSession {
+    pub(super) fn report(&mut self, report: &Report, now: Timestamp) -> Result<Value, Problem> {
+        let found = self.kept(&report.proposal_id);
+        let (number, kept) =
+            found.ok_or_else(|| Problem::new(404, "unknown_proposal", "no such proposal"))?;
+        let call = kept.calls.iter().find(|call| call.id == report.call_id);
+        let Some(call) = call.cloned() else {
+            let message = "the proposal released no such call";
+            return Err(Problem::new(409, "not_allowed", message));
+        };
+        let digest = sha256(&jcs(&json!(report)));
+        if let Some(known) = kept.receipts.get(&report.call_id) {
+            if known.digest == digest {
+                return Ok(known.answer.clone());
+            }
+            if known.is_final {
+                self.told.changed = true;
+                let message = "the call was reported before, with other content";
+                return Err(Problem::new(409, "settled", message));
+            }
+        }
+        let key = kept.key(&report.call_id);
+        let pending = key.filter(|key| {
+            let mut unsettled = self.state.unsettled();
+            unsettled.any(|(known, _)| known == key)
+        });
+        let Some(key) = pending else {
+            return self.report_settled(number, &call, report, digest);
+        };
+        if call.digest != report.arguments_digest {
+            // Something else was executed than was allowed: nobody knows what became of the call.
+            let event = Event::Settled {
+                call: key,
+                outcome: Outcome::Unknown,
+                output: None,
+            };
+            self.advance(&event)?;
+            self.advance(&Event::ExecutionRefused { at: now })?;
+            let message = "the executor was given other arguments than were allowed";
+            return Err(Problem::new(409, "arguments_differ", message)
+                .with("reason", "execution_constraint_violated"));
+        }
+        let outcome = self.outcome(&call, report);
+        let output = match outcome {
+            Outcome::Success => Some(output_of(report)?),
+            Outcome::ExpectedError | Outcome::Error | Outcome::Unknown => None,
+        };
+        let event = Event::Settled {
+            call: key,
+            outcome,
+            output,
+        };
+        self.advance(&event)?;
+        let committed = outcome == Outcome::Success;
+        Ok(self.keep_report(
+            number,
+            &call,
+            digest,
+            outcome != Outcome::Unknown,
+            committed,
+        ))
+    }
+
+    /// A call that waits for no report: it counted at its release, or nobody executed it in time.
+    fn report_settled(
+        &mut self,
+        number: u64,
+        call: &KeptCall,
+        report: &Report,
+        digest: Digest,
+    ) -> Result<Value, Problem> {
+        self.told.changed = true;
+        if call.commits {
+            return Ok(self.keep_report(number, call, digest, true, true));
+        }
+        let happened = match report.outcome {
+            ReportedOutcome::Success | ReportedOutcome::Unknown => true,
+            ReportedOutcome::ExpectedError | ReportedOutcome::Error => false,
+        };
+        if happened && !self.health().bypass_detected {
+            // It was executed after its time was over, when nothing counted it any more.
+            self.advance(&Event::Bypassed)?;
+        }
+        let message = "the call expired before its execution was reported";
+        Err(Problem::new(409, "expired", message))
+    }
+
+    fn outcome(&self, call: &KeptCall, report: &Report) -> Outcome {
+        let contract = self.rules.compiled().contract(&call.tool);
+        let expected = report.error_code.as_ref().is_some_and(|code| {
+            contract.is_some_and(|contract| contract.allowed_errors.contains(code))
+        });
+        match report.outcome {
+            ReportedOutcome::Success => Outcome::Success,
+            ReportedOutcome::Error | ReportedOutcome::ExpectedError if expected => {
+                Outcome::ExpectedError
+            }
+            ReportedOutcome::Error | ReportedOutcome::ExpectedError => Outcome::Error,
+            ReportedOutcome::Unknown => Outcome::Unknown,
+        }
+    }
+
+    fn keep_report(
+        &mut self,
+        number: u64,
+        call: &KeptCall,
+        digest: Digest,
+        is_final: bool,
+        committed: bool,
+    ) -> Value {
+        let answer = json!({
+            "committed": committed,
+            "state_version": self.state.state_version(),
+            "control_revision": self.state.control_revision(),
+        });
+        let receipt = Receipt {
+            digest,
+            is_final,
+            answer: answer.clone(),
+        };
+        if let Some(kept) = self.proposals.get_mut(&number) {
+            kept.receipts.insert(call.id.clone(), receipt);
+        }
+        answer
+    }
+}
+
+/// Puts the reported fields where they stood in the output: by path, or as they are.
+fn output_of(report: &Report) -> Result<String, Problem> {
+    let by_path = report
+        .output_fields
+        .keys()
+        .all(|name| name.starts_with('$'));
+    if !by_path {
+        return Ok(Value::Object(report.output_fields.clone()).to_string());
+    }
+    let mut output = Value::Null;
+    for (path, value) in &report.output_fields {
+        let malformed = |what: String| Problem::new(400, "malformed", what);
+        let parsed = Path::parse(path).map_err(|error| malformed(error.to_string()))?;
+        if !parsed.put(&mut output, value.clone()) {
+            let what = format!("`output_fields` says two things about `{path}`");
+            return Err(malformed(what));
+        }
+    }
+    Ok(match output {
+        Value::Null => "{}".to_owned(),
+        output => output.to_string(),
+    })
+}

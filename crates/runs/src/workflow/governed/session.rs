@@ -1,0 +1,541 @@
+//! One governed session: what it begins with, what an input does to it, and what can be read of it.
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::sync::Arc;
+
+use canon::{Digest, Value};
+use contracts::capture::CaptureLevel;
+use contracts::driver::Label;
+use contracts::{
+    Begin, CallKey, Compiled, Condition, Event, Executors, Lifecycle, Options, PolicyAnswer, Rules,
+    Source, State, Surroundings,
+};
+use domain::{
+    ContractText, GovernedFiles, GovernedInput, GovernedOperation, GovernedStart, Kind,
+    PermissionId, PolicyVerdict, Problem, StartedCall, Timestamp,
+};
+use serde::Deserialize as _;
+use serde_json::json;
+
+use super::propose::{Kept, Prepared};
+use crate::workflow::Note;
+
+/// How long a prepared request can be used, and a released call waits for its execution.
+pub(super) const PREPARED_MICROS: i64 = 600_000_000;
+
+/// A governed session.
+#[derive(Debug)]
+pub struct GovernedSession {
+    pub(super) rules: Rules,
+    pub(super) state: State,
+    /// Requests that a preflight bound to the state and no proposal has used.
+    pub(super) prepared: BTreeMap<u64, Prepared>,
+    pub(super) prepared_count: u64,
+    /// Proposals that wait, have calls whose execution is not reported, or were settled not long ago.
+    pub(super) proposals: BTreeMap<u64, Kept>,
+    pub(super) proposal_count: u64,
+    pub(super) checkpoint_count: u64,
+    /// Who proposed: they do not approve.
+    pub(super) proposers: BTreeSet<String>,
+    /// What an input has brought about so far.
+    pub(super) told: Told,
+}
+
+/// What an input brings about besides its answer.
+#[derive(Debug, Default)]
+pub(super) struct Told {
+    pub(super) changed: bool,
+    pub(super) notes: Vec<Note>,
+    pub(super) withdrawn: Vec<(PermissionId, &'static str)>,
+    pub(super) decided: Option<(PermissionId, bool)>,
+    pub(super) end: Option<Ended>,
+    /// Members of the note about the operation itself.
+    pub(super) said: canon::Map<String, Value>,
+}
+
+/// What an input came to.
+#[derive(Debug)]
+pub struct Taken {
+    /// False when everything is as it was: there is nothing to record.
+    pub changed: bool,
+    /// The answer.
+    pub answer: Result<Value, Problem>,
+    /// What to tell, in order. A note about a required approval makes a permission request.
+    pub notes: Vec<Note>,
+    /// Permission requests that nobody will answer any more, and why.
+    pub withdrawn: Vec<(PermissionId, &'static str)>,
+    /// The permission request that was answered, and how.
+    pub decided: Option<(PermissionId, bool)>,
+    /// How the session ended, if it did.
+    pub end: Option<Ended>,
+}
+
+/// How a session ended.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum Ended {
+    /// In order.
+    Completed {
+        /// What it came to, for people.
+        text: String,
+    },
+    /// It was stopped for good.
+    Canceled {
+        /// Why.
+        reason: String,
+    },
+    /// Its program is gone.
+    Failed {
+        /// A stable word for programs.
+        code: &'static str,
+        /// What happened, for people.
+        message: String,
+    },
+}
+
+/// Compiled contracts, to be shared by the sessions that are judged by the same files.
+#[derive(Debug, Clone)]
+pub struct Contracts(Arc<Compiled>);
+
+impl Contracts {
+    /// Compiles the files of a session.
+    ///
+    /// # Errors
+    /// Everything that is wrong with them.
+    pub fn compile(files: &GovernedFiles) -> Result<Self, Problem> {
+        let source = |file: &ContractText| Source {
+            file: file.file.clone(),
+            text: file.text.clone(),
+        };
+        let contracts: Vec<Source> = files.files.iter().map(source).collect();
+        let session = files.session.as_ref().map(source);
+        match contracts::compile(&contracts, session.as_ref()) {
+            Ok(compiled) => Ok(Self(Arc::new(compiled))),
+            Err(error) => {
+                let findings = error.findings().iter();
+                let findings: Vec<String> = findings.map(ToString::to_string).collect();
+                let message = "the contracts do not compile";
+                Err(Problem::new(422, "compilation_failed", message).with("findings", findings))
+            }
+        }
+    }
+
+    /// Returns their digest.
+    pub fn digest(&self) -> Digest {
+        self.0.digest()
+    }
+
+    /// Checks that a session can begin under them, and returns what its policies say about a principal.
+    ///
+    /// # Errors
+    /// Why it cannot.
+    pub fn admit(
+        &self,
+        options: &canon::Map<String, Value>,
+        principal: Option<&Value>,
+    ) -> Result<BTreeMap<String, PolicyVerdict>, Problem> {
+        let mut options = options_of(options).map_err(|findings| {
+            Problem::new(400, "invalid_option", "the options cannot be used")
+                .with("findings", findings)
+        })?;
+        if let Some(principal) = principal {
+            let text = principal.to_string();
+            let limits = contracts::json::Limits::PRINCIPAL;
+            let read = contracts::json::read(&text, limits, contracts::json::Numbers::Any);
+            let principal = read.map_err(|error| {
+                Problem::new(400, "invalid_option", format!("the principal: {error}"))
+            })?;
+            options.principal = Some(principal);
+        }
+        let rules = Rules::new(Arc::clone(&self.0), options).map_err(|error| {
+            let status = match error.condition() {
+                Condition::InvalidOption => 400,
+                Condition::PolicyWithoutPrincipal
+                | Condition::ConstraintsWithoutWrapper
+                | Condition::CompilationFailed
+                | Condition::ProviderIncompatible
+                | Condition::CheckpointWithoutHandler
+                | Condition::WorkflowNotFound => 422,
+            };
+            Problem::new(status, error.condition().as_str(), error.to_string())
+                .with("findings", error.findings())
+        })?;
+        let policies = rules.policies().into_iter().map(|(name, answer)| {
+            let PolicyAnswer { allowed, rule } = answer;
+            (name, PolicyVerdict { allowed, rule })
+        });
+        Ok(policies.collect())
+    }
+}
+
+/// Reads options under their published names: on the server every execution is reported and people answer.
+///
+/// # Errors
+/// Everything that is wrong with them.
+fn options_of(options: &canon::Map<String, Value>) -> Result<Options, Vec<String>> {
+    let text = Value::Object(options.clone()).to_string();
+    let mut options = contracts::bytes::read_options(text.as_bytes())?;
+    options.executors = Executors::All;
+    options.server = true;
+    options.answers_checkpoints = true;
+    Ok(options)
+}
+
+/// Returns what is kept of captures: whatever their sender left in, only `full` keeps texts that look like secrets.
+pub fn kept_captures(start: &GovernedStart, captures: Vec<Value>) -> Vec<Value> {
+    let level = options_of(&start.options).map(|options| options.capture_level);
+    match level {
+        Ok(CaptureLevel::Full) => captures,
+        Ok(CaptureLevel::Redacted | CaptureLevel::Metadata) | Err(_) => captures
+            .iter()
+            .map(|capture| contracts::redact::value(capture, &[]))
+            .collect(),
+    }
+}
+
+impl GovernedSession {
+    /// Begins with what a Task recorded.
+    ///
+    /// # Errors
+    /// It cannot be read, or its contracts are not those it names.
+    pub fn begin(start: &Value) -> Result<Self, String> {
+        let start = GovernedStart::deserialize(start).map_err(|error| error.to_string())?;
+        let contracts = Contracts::compile(&start.contracts).map_err(|error| error.to_string())?;
+        Self::begin_under(&start, &contracts)
+    }
+
+    /// The same, under contracts that are compiled already.
+    ///
+    /// # Errors
+    /// As [`GovernedSession::begin`].
+    pub fn begin_under(start: &GovernedStart, contracts: &Contracts) -> Result<Self, String> {
+        let compiled = Arc::clone(&contracts.0);
+        if compiled.digest() != start.sha256 {
+            return Err("the recorded contracts have another digest than was recorded".to_owned());
+        }
+        let options = options_of(&start.options).map_err(|findings| findings.join("; "))?;
+        let policies = start.policies.iter().map(|(name, verdict)| {
+            let answer = PolicyAnswer {
+                allowed: verdict.allowed,
+                rule: verdict.rule.clone(),
+            };
+            (name.clone(), answer)
+        });
+        let policies = policies.collect();
+        let rules = Rules::with_policies(Arc::clone(&compiled), options, &policies)
+            .map_err(|error| error.to_string())?;
+        let begin = Begin {
+            session_id: start.session_id.clone(),
+            agent: rules
+                .options()
+                .agent
+                .clone()
+                .or_else(|| compiled.session().agent.clone()),
+            at: start.at,
+            compiled: compiled.digest(),
+            labels: rules.options().labels.clone(),
+            slots: start.slots.clone(),
+        };
+        let state = State::begin(&compiled, &begin).map_err(|error| error.to_string())?;
+        Ok(Self {
+            rules,
+            state,
+            prepared: BTreeMap::new(),
+            prepared_count: 0,
+            proposals: BTreeMap::new(),
+            proposal_count: 0,
+            checkpoint_count: 0,
+            proposers: BTreeSet::new(),
+            told: Told::default(),
+        })
+    }
+
+    /// Takes an input and answers it.
+    pub fn take(&mut self, input: &GovernedInput) -> Taken {
+        self.told = Told::default();
+        self.settle_overdue(input.at);
+        let answer = self.answer(input);
+        if let (Lifecycle::Killed { cause }, None) =
+            (self.state.lifecycle().clone(), &self.told.end)
+        {
+            self.close_waiting("killed", "the session was killed");
+            self.told.end = Some(Ended::Canceled { reason: cause });
+        }
+        let Told {
+            changed,
+            mut notes,
+            withdrawn,
+            decided,
+            end,
+            mut said,
+        } = std::mem::take(&mut self.told);
+        if changed {
+            said.insert("operation".to_owned(), input.operation.name().into());
+            match &answer {
+                Ok(answer) => said.insert("answer".to_owned(), answer.clone()),
+                Err(problem) => {
+                    let told = json!({
+                        "status": problem.status,
+                        "code": problem.code,
+                        "message": problem.message,
+                        "members": problem.members,
+                    });
+                    said.insert("problem".to_owned(), told)
+                }
+            };
+            notes.push(Note {
+                kind: Kind::ContractDecided,
+                payload: said,
+            });
+        }
+        Taken {
+            changed,
+            answer,
+            notes,
+            withdrawn,
+            decided,
+            end,
+        }
+    }
+
+    fn answer(&mut self, input: &GovernedInput) -> Result<Value, Problem> {
+        let over = *self.state.lifecycle() != Lifecycle::Open;
+        match &input.operation {
+            GovernedOperation::Kill { reason } => {
+                if !over {
+                    self.close_waiting("killed", "the session was killed");
+                    let cause = reason.clone().unwrap_or_else(|| "killed".to_owned());
+                    self.advance(&Event::Killed { cause })?;
+                }
+                let killed = matches!(self.state.lifecycle(), Lifecycle::Killed { .. });
+                Ok(json!({"killed": killed}))
+            }
+            GovernedOperation::Restore => {
+                if !over {
+                    self.close_waiting("expired", "the session ended");
+                    self.advance(&Event::Restored)?;
+                    let text = self.summary();
+                    self.told.end = Some(Ended::Completed { text });
+                }
+                Ok(self.shown())
+            }
+            GovernedOperation::Heartbeat { started } => {
+                if !over {
+                    self.started(started)?;
+                }
+                Ok(json!({
+                    "state_version": self.state.state_version(),
+                    "control_revision": self.state.control_revision(),
+                    "killed": matches!(self.state.lifecycle(), Lifecycle::Killed { .. }),
+                }))
+            }
+            GovernedOperation::Tick => Ok(Value::Null),
+            GovernedOperation::Lose => {
+                if !over && self.is_idle() {
+                    self.told.changed = true;
+                    self.told.end = Some(Ended::Failed {
+                        code: "session_lost",
+                        message: "nothing was heard of the program for ten minutes".to_owned(),
+                    });
+                }
+                Ok(Value::Null)
+            }
+            operation => {
+                self.must_be_open()?;
+                match operation {
+                    GovernedOperation::Preflight(preflight) => self.preflight(preflight, input.at),
+                    GovernedOperation::Propose(proposal) => self.propose(proposal, input),
+                    GovernedOperation::Report(report) => self.report(report, input.at),
+                    GovernedOperation::Decide(decide) => self.decide(decide, input),
+                    GovernedOperation::AddLabel { label } => self.add_label(label),
+                    GovernedOperation::SetFilter { tools } => {
+                        let tools = tools.clone();
+                        self.advance(&Event::Filtered { tools })?;
+                        Ok(json!({"control_revision": self.state.control_revision()}))
+                    }
+                    GovernedOperation::ReportBypass { .. } => {
+                        if !self.health().bypass_detected {
+                            self.advance(&Event::Bypassed)?;
+                        }
+                        Ok(json!({"authority_state": self.health().authority_state}))
+                    }
+                    GovernedOperation::Capture { captures } => {
+                        self.told.changed = true;
+                        Ok(json!({"accepted": captures.len()}))
+                    }
+                    GovernedOperation::Kill { .. }
+                    | GovernedOperation::Restore
+                    | GovernedOperation::Heartbeat { .. }
+                    | GovernedOperation::Tick
+                    | GovernedOperation::Lose => Ok(Value::Null),
+                }
+            }
+        }
+    }
+
+    fn must_be_open(&self) -> Result<(), Problem> {
+        match self.state.lifecycle() {
+            Lifecycle::Open => Ok(()),
+            Lifecycle::Killed { cause } => {
+                let message = format!("the session was killed: {cause}");
+                Err(Problem::new(410, "killed", message).with("cause", cause))
+            }
+            Lifecycle::Restored => Err(Problem::new(410, "restored", "the session has ended")),
+        }
+    }
+
+    fn add_label(&mut self, label: &str) -> Result<Value, Problem> {
+        const LABELS_MAX: usize = 64;
+        Label::new(label)
+            .map_err(|error| Problem::new(400, "malformed_label", error.to_string()))?;
+        if !self.state.labels().any(|known| known == label) {
+            if self.state.labels().count() >= LABELS_MAX {
+                let message = "a session has at most 64 labels";
+                return Err(Problem::new(409, "too_many_labels", message));
+            }
+            self.advance(&Event::LabelAdded {
+                label: label.to_owned(),
+            })?;
+        }
+        Ok(json!({"labels": self.state.labels().collect::<Vec<_>>()}))
+    }
+
+    /// Notes executions that have begun: what runs does not expire.
+    fn started(&mut self, started: &[StartedCall]) -> Result<(), Problem> {
+        for call in started {
+            let Some((_, kept)) = self.kept(&call.proposal_id) else {
+                continue;
+            };
+            let Some(key) = kept.key(&call.call_id) else {
+                continue;
+            };
+            let reported = kept.receipts.contains_key(&call.call_id);
+            let is_pending = self.state.unsettled().any(|(known, _)| *known == key);
+            if is_pending && !reported && !kept.started.contains(&call.call_id) {
+                self.advance(&Event::Started { call: key })?;
+                let number = propose_number(&call.proposal_id);
+                if let Some(kept) = number.and_then(|number| self.proposals.get_mut(&number)) {
+                    kept.started.insert(call.call_id.clone());
+                }
+            }
+        }
+        Ok(())
+    }
+
+    /// Settles what time has settled: calls that nobody executed, and questions that nobody answered.
+    fn settle_overdue(&mut self, now: Timestamp) {
+        if *self.state.lifecycle() != Lifecycle::Open {
+            return;
+        }
+        for call in self.state.expired(now) {
+            // Invariant: only what is pending expires.
+            let _ = self.advance(&Event::Expired { call });
+        }
+        self.settle_unanswered(now);
+        let usable = |prepared: &Prepared| age(prepared.at, now) < PREPARED_MICROS;
+        self.prepared.retain(|_, prepared| usable(prepared));
+        self.forget_settled();
+    }
+
+    /// Returns when something is overdue that has to be settled, if anything will be.
+    pub fn next_deadline(&self) -> Option<Timestamp> {
+        let waiting = self.proposals.values().filter_map(Kept::deadline);
+        waiting.min()
+    }
+
+    /// True when no execution is outstanding and nobody was asked.
+    pub fn is_idle(&self) -> bool {
+        self.state.unsettled().next().is_none()
+            && self
+                .proposals
+                .values()
+                .all(|kept| kept.deadline().is_none())
+    }
+
+    /// True once the session has been killed or restored.
+    pub fn is_over(&self) -> bool {
+        *self.state.lifecycle() != Lifecycle::Open
+    }
+
+    /// Returns the refusal of a session that is over.
+    pub fn over(&self) -> Option<Problem> {
+        self.must_be_open().err()
+    }
+
+    /// Returns the digest of its compiled contracts.
+    pub fn compiled(&self) -> Digest {
+        self.rules.compiled().digest()
+    }
+
+    /// Returns its own id.
+    pub fn id(&self) -> &str {
+        &self.rules.options().session_id
+    }
+
+    /// Returns both counters.
+    pub fn versions(&self) -> (u64, u64) {
+        (self.state.state_version(), self.state.control_revision())
+    }
+
+    /// Applies an event of the contracts.
+    pub(super) fn advance(&mut self, event: &Event) -> Result<(), Problem> {
+        self.told.changed = true;
+        self.state
+            .advance(self.rules.compiled(), event)
+            .map_err(|error| Problem::new(500, "evaluator_fault", error.to_string()))
+    }
+
+    pub(super) fn health(&self) -> contracts::Health {
+        contracts::health(&self.rules, &self.state, Surroundings::LOCAL)
+    }
+
+    /// Returns what a program sees of the session.
+    pub fn shown(&self) -> Value {
+        let snapshot = self.state.snapshot(self.rules.compiled());
+        let mut shown = serde_json::to_value(snapshot).unwrap_or_default();
+        if let Value::Object(members) = &mut shown {
+            members.insert("health".to_owned(), json!(self.health()));
+        }
+        shown
+    }
+
+    /// Returns the calls whose execution is not reported.
+    pub fn pending(&self) -> Value {
+        let of_step = |key: &CallKey| {
+            let mut kept = self.proposals.iter();
+            kept.find(|(_, kept)| kept.step == Some(key.step))
+        };
+        let pending = self.state.unsettled().map(|(key, call)| {
+            let kept = of_step(key);
+            json!({
+                "call_id": key.id,
+                "proposal_id": kept.map(|(number, _)| proposal_id(*number)),
+                "tool_name": call.tool,
+                "arguments_digest": call.arguments_digest,
+                "since": kept.map(|(_, kept)| kept.settled_at),
+            })
+        });
+        pending.collect()
+    }
+
+    fn summary(&self) -> String {
+        let snapshot = self.state.snapshot(self.rules.compiled());
+        format!(
+            "The governed session ended after {} steps with {} tool calls; {} responses were blocked.",
+            snapshot.total_step_count, snapshot.total_tool_calls, snapshot.total_block_count
+        )
+    }
+}
+
+pub(super) fn proposal_id(number: u64) -> String {
+    format!("proposal_{number}")
+}
+
+/// Returns the number of a proposal's id.
+pub(super) fn propose_number(id: &str) -> Option<u64> {
+    id.strip_prefix("proposal_")?.parse().ok()
+}
+
+/// Returns how many microseconds lie between two moments.
+pub(super) fn age(since: Timestamp, now: Timestamp) -> i64 {
+    now.as_micros().saturating_sub(since.as_micros())
+}

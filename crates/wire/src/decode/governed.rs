@@ -1,0 +1,423 @@
+//! Bodies about governed sessions. Unknown members are ignored, as everywhere; sizes are those of the contracts.
+
+use canon::{Digest, Map, Value};
+use domain::{
+    ContractText, Decide, Govern, GovernedFiles, GovernedOperation, NewGoverned, Offered,
+    Preflight, Proposal, ProposalUsage, ProposedTool, Report, ReportedOutcome, Request,
+    StartedCall, WorkspaceId, is_governed_id,
+};
+
+use super::{Incoming, Members, NAME_BYTES_MAX, TEXT_BYTES_MAX};
+use crate::InputError;
+
+const ID_BYTES_MAX: usize = 256;
+const TOOL_BYTES_MAX: usize = 128;
+const TOOLS_MAX: usize = 1_024;
+const CALLS_MAX: usize = 128;
+const ARGUMENTS_BYTES_MAX: usize = 1 << 20;
+const FILE_BYTES_MAX: usize = 256 * 1024;
+const FILES_MAX: usize = 1_000;
+const CAPTURES_MAX: usize = 1_000;
+
+pub(crate) const OUTCOMES: [&str; 4] = ["success", "expected_error", "error", "unknown"];
+pub(crate) const DECISIONS: [&str; 2] = ["approve", "deny"];
+pub(crate) const MODES: [&str; 3] = ["enforce", "shadow", "log-only"];
+pub(crate) const GATES: [&str; 3] = ["reject_all", "strip_partial", "strip_blocked"];
+pub(crate) const PERMISSIONS: [&str; 2] = ["block", "allow"];
+pub(crate) const LEVELS: [&str; 3] = ["metadata", "redacted", "full"];
+
+/// Reads a new session.
+///
+/// # Errors
+/// Names the member that is wrong.
+pub fn create_governed(incoming: &Incoming<'_>) -> Result<Request, InputError> {
+    let members = incoming.members();
+    let session_id = members.string_or_null("session_id", ID_BYTES_MAX)?;
+    if session_id.as_deref().is_some_and(|id| !is_governed_id(id)) {
+        let message = "has 1 to 128 letters, digits, `.`, `_`, `:`, `-`";
+        return Err(members.wrong("session_id", message));
+    }
+    let mut options = Map::new();
+    let mut set = |name: &str, value: Option<String>| {
+        options.extend(value.map(|value| (name.to_owned(), value.into())));
+    };
+    set("agent", members.string_or_null("agent", NAME_BYTES_MAX)?);
+    set("mode", members.word_or_null("mode", &MODES)?);
+    set("gate", members.word_or_null("gate", &GATES)?);
+    set(
+        "unmatchedPolicy",
+        members.word_or_null("unmatched_policy", &PERMISSIONS)?,
+    );
+    set(
+        "captureLevel",
+        members.word_or_null("capture_level", &LEVELS)?,
+    );
+    if let Some(labels) = members.strings("labels", TOOLS_MAX, ID_BYTES_MAX)? {
+        options.insert("labels".to_owned(), labels.into());
+    }
+    for (member, option) in [
+        ("provider_constraints", "providerConstraints"),
+        ("pricing", "pricing"),
+    ] {
+        if let Some(value) = members.object(member)? {
+            options.insert(option.to_owned(), Value::Object(value.clone()));
+        }
+    }
+    let workflow = members
+        .map()
+        .get("workflow")
+        .filter(|value| !value.is_null());
+    Ok(Request::Govern(Govern::Open(Box::new(NewGoverned {
+        session_id,
+        workspace_id: members.id("workspace_id", WorkspaceId::OBJECT, WorkspaceId::parse)?,
+        compiled_digest: digest(&members, "compiled_digest")?,
+        contracts: files(&members)?,
+        principal: members.map().get("principal").cloned(),
+        options,
+        workflow: workflow.cloned(),
+    }))))
+}
+
+/// Contracts travel as `{ "contracts": [file …], "session": file? }`, a file being `{ "file", "text" }`.
+fn files(members: &Members<'_>) -> Result<Option<GovernedFiles>, InputError> {
+    let Some(Value::Object(given)) = members.map().get("contracts") else {
+        return match members.map().get("contracts") {
+            None | Some(Value::Null) => Ok(None),
+            Some(_) => Err(members.wrong("contracts", "must be an object")),
+        };
+    };
+    let inner = Members::at(given, members.param("contracts"));
+    let file = |value: &Value, place: String| match value {
+        Value::Object(map) => {
+            let file = Members::at(map, place);
+            Ok(ContractText {
+                file: file.required_string("file", TEXT_BYTES_MAX)?,
+                text: file.required_string("text", FILE_BYTES_MAX)?,
+            })
+        }
+        _ => Err(InputError::invalid(place, "must be an object")),
+    };
+    let listed = inner.array("contracts", FILES_MAX)?.unwrap_or_default();
+    let listed = listed.iter().enumerate();
+    let listed = listed.map(|(index, item)| file(item, inner.param(&format!("contracts.{index}"))));
+    let session = given.get("session").filter(|value| !value.is_null());
+    Ok(Some(GovernedFiles {
+        files: listed.collect::<Result<_, _>>()?,
+        session: session
+            .map(|value| file(value, inner.param("session")))
+            .transpose()?,
+    }))
+}
+
+fn digest(members: &Members<'_>, name: &str) -> Result<Option<Digest>, InputError> {
+    let Some(text) = members.string_or_null(name, ID_BYTES_MAX)? else {
+        return Ok(None);
+    };
+    // Programs also write digests without the name of their function.
+    let whole = match text.contains(':') {
+        true => text,
+        false => format!("sha256:{text}"),
+    };
+    match Digest::parse(&whole) {
+        Ok(digest) => Ok(Some(digest)),
+        Err(_) => Err(members.wrong(name, "must be a SHA-256 digest")),
+    }
+}
+
+fn act(incoming: &Incoming<'_>, operation: GovernedOperation) -> Request {
+    Request::Govern(Govern::Do {
+        session: incoming.param("session_id").unwrap_or_default().to_owned(),
+        workspace_id: None,
+        operation: Box::new(operation),
+    })
+}
+
+/// Reads a request that is to be bound to the state.
+///
+/// # Errors
+/// Names the member that is wrong.
+pub fn preflight(incoming: &Incoming<'_>) -> Result<Request, InputError> {
+    let members = incoming.members();
+    let tools = many(&members, "offered_tools", TOOLS_MAX)?;
+    let tools = tools.iter().enumerate().map(|(index, item)| {
+        let place = members.param(&format!("offered_tools.{index}"));
+        offered(item, place)
+    });
+    let preflight = Preflight {
+        expected_state_version: members.required_count("expected_state_version")?,
+        offered_tools: tools.collect::<Result<_, _>>()?,
+        request_digest: members.string_or_null("request_digest", ID_BYTES_MAX)?,
+        provider: members.required_string("provider", NAME_BYTES_MAX)?,
+        model: members.required_string("model", NAME_BYTES_MAX)?,
+        forced_tool: members.string_or_null("forced_tool", TOOL_BYTES_MAX)?,
+        request: members.map().get("request").cloned(),
+    };
+    Ok(act(incoming, GovernedOperation::Preflight(preflight)))
+}
+
+fn offered(item: &Value, place: String) -> Result<Offered, InputError> {
+    match item {
+        Value::String(name) => Ok(Offered {
+            name: name.clone(),
+            schema: None,
+            hosted: false,
+        }),
+        Value::Object(map) => {
+            let tool = Members::at(map, place);
+            let schemas = ["schema", "parameters", "input_schema"];
+            let schema = schemas.iter().find_map(|name| map.get(*name));
+            Ok(Offered {
+                name: tool.required_string("name", ID_BYTES_MAX)?,
+                schema: schema.filter(|schema| !schema.is_null()).cloned(),
+                hosted: tool.boolean("hosted")?.unwrap_or_default(),
+            })
+        }
+        _ => Err(InputError::invalid(place, "must be a name or an object")),
+    }
+}
+
+/// Reads a list whose length the contracts bound.
+fn many<'a>(members: &Members<'a>, name: &str, len_max: usize) -> Result<&'a [Value], InputError> {
+    let items = members.array(name, usize::MAX)?.unwrap_or_default();
+    match items.len() <= len_max {
+        true => Ok(items),
+        false => Err(InputError::TooLarge {
+            param: members.param(name),
+            message: format!("has more than {len_max} items"),
+        }),
+    }
+}
+
+/// Reads a response that is to be judged.
+///
+/// # Errors
+/// Names the member that is wrong.
+pub fn propose(incoming: &Incoming<'_>) -> Result<Request, InputError> {
+    let members = incoming.members();
+    let calls = many(&members, "tool_calls", CALLS_MAX)?;
+    let calls = calls.iter().enumerate().map(|(index, item)| {
+        let place = members.param(&format!("tool_calls.{index}"));
+        proposed(item, place)
+    });
+    let proposal = Proposal {
+        prepared_request_id: members.required_string("prepared_request_id", ID_BYTES_MAX)?,
+        finish_reason: members
+            .string_or_null("finish_reason", ID_BYTES_MAX)?
+            .unwrap_or_else(|| "other".to_owned()),
+        content_digest: members.string_or_null("content_digest", ID_BYTES_MAX)?,
+        content: members.string_or_null("content", usize::MAX)?,
+        tool_calls: calls.collect::<Result<_, _>>()?,
+        usage: usage(&members)?,
+    };
+    Ok(act(incoming, GovernedOperation::Propose(proposal)))
+}
+
+fn proposed(item: &Value, place: String) -> Result<ProposedTool, InputError> {
+    let Value::Object(map) = item else {
+        return Err(InputError::invalid(place, "must be an object"));
+    };
+    let call = Members::at(map, place);
+    let arguments = match map.get("arguments") {
+        Some(Value::String(text)) => text.clone(),
+        // Whoever parsed them already has lost what a text would show; what is left is written canonically.
+        Some(value @ Value::Object(_)) => String::from_utf8_lossy(&canon::jcs(value)).into_owned(),
+        None | Some(_) => return Err(call.wrong("arguments", "must be a JSON text or an object")),
+    };
+    if arguments.len() > ARGUMENTS_BYTES_MAX {
+        return Err(InputError::TooLarge {
+            param: call.param("arguments"),
+            message: format!("is longer than {ARGUMENTS_BYTES_MAX} bytes"),
+        });
+    }
+    Ok(ProposedTool {
+        id: call.required_string("id", ID_BYTES_MAX)?,
+        name: call.required_string("name", ID_BYTES_MAX)?,
+        arguments,
+    })
+}
+
+fn usage(members: &Members<'_>) -> Result<Option<ProposalUsage>, InputError> {
+    let Some(Value::Object(given)) = members.map().get("usage") else {
+        return match members.map().get("usage") {
+            None | Some(Value::Null) => Ok(None),
+            Some(_) => Err(members.wrong("usage", "must be an object")),
+        };
+    };
+    let used = Members::at(given, members.param("usage"));
+    let count = |short: &str, long: &str| match used.count(short)? {
+        Some(count) => Ok(Some(count)),
+        None => used.count(long),
+    };
+    let (input, output) = (
+        count("input", "input_tokens")?,
+        count("output", "output_tokens")?,
+    );
+    // Half of what was used is not what was used.
+    let (Some(input), Some(output)) = (input, output) else {
+        return Ok(None);
+    };
+    Ok(Some(ProposalUsage {
+        input,
+        output,
+        cache_read: count("cache_read", "cache_read_tokens")?.unwrap_or_default(),
+        cache_write: count("cache_write", "cache_write_tokens")?.unwrap_or_default(),
+    }))
+}
+
+/// Reads the report of an execution.
+///
+/// # Errors
+/// Names the member that is wrong.
+pub fn report(incoming: &Incoming<'_>) -> Result<Request, InputError> {
+    let members = incoming.members();
+    let outcome = members.word("outcome", &OUTCOMES, |word| {
+        Some(match word {
+            "success" => ReportedOutcome::Success,
+            "expected_error" => ReportedOutcome::ExpectedError,
+            "error" => ReportedOutcome::Error,
+            _ => ReportedOutcome::Unknown,
+        })
+    })?;
+    let report = Report {
+        proposal_id: members.required_string("proposal_id", ID_BYTES_MAX)?,
+        call_id: members.required_string("call_id", ID_BYTES_MAX)?,
+        arguments_digest: digest(&members, "arguments_digest")?
+            .ok_or_else(|| members.missing("arguments_digest"))?,
+        outcome: outcome.ok_or_else(|| members.missing("outcome"))?,
+        output_fields: match members.map().get("output_fields") {
+            None | Some(Value::Null) => Map::new(),
+            Some(_) => members
+                .object("output_fields")?
+                .cloned()
+                .unwrap_or_default(),
+        },
+        output_digest: members.string_or_null("output_digest", ID_BYTES_MAX)?,
+        started_at: members.string_or_null("started_at", ID_BYTES_MAX)?,
+        ended_at: members.string_or_null("ended_at", ID_BYTES_MAX)?,
+        error_code: members.string_or_null("error_code", ID_BYTES_MAX)?,
+    };
+    Ok(act(incoming, GovernedOperation::Report(report)))
+}
+
+/// Reads a label.
+///
+/// # Errors
+/// Names the member that is wrong.
+pub fn add_label(incoming: &Incoming<'_>) -> Result<Request, InputError> {
+    let label = incoming
+        .members()
+        .required_string("label", TEXT_BYTES_MAX)?;
+    Ok(act(incoming, GovernedOperation::AddLabel { label }))
+}
+
+/// Reads a manual tool filter; null clears it.
+///
+/// # Errors
+/// Names the member that is wrong.
+pub fn set_filter(incoming: &Incoming<'_>) -> Result<Request, InputError> {
+    let members = incoming.members();
+    let tools = match members.map().get("tools") {
+        None => return Err(members.missing("tools")),
+        Some(Value::Null) => None,
+        Some(_) => members.strings("tools", TOOLS_MAX, TOOL_BYTES_MAX)?,
+    };
+    Ok(act(incoming, GovernedOperation::SetFilter { tools }))
+}
+
+/// Reads the report of a call around the session.
+///
+/// # Errors
+/// Names the member that is wrong.
+pub fn report_bypass(incoming: &Incoming<'_>) -> Result<Request, InputError> {
+    let members = incoming.members();
+    let operation = GovernedOperation::ReportBypass {
+        detected_at: members.string_or_null("detected_at", ID_BYTES_MAX)?,
+        detail: members.string_or_null("detail", TEXT_BYTES_MAX)?,
+    };
+    Ok(act(incoming, operation))
+}
+
+/// Reads a decision about a proposal.
+///
+/// # Errors
+/// Names the member that is wrong.
+pub fn approve(incoming: &Incoming<'_>) -> Result<Request, InputError> {
+    let members = incoming.members();
+    let approve = members.word("decision", &DECISIONS, |word| Some(word == "approve"))?;
+    let decide = Decide {
+        proposal_id: incoming.param("proposal_id").unwrap_or_default().to_owned(),
+        approve: approve.ok_or_else(|| members.missing("decision"))?,
+        decided_by: members.required_string("decided_by", TEXT_BYTES_MAX)?,
+        reason: members.string_or_null("reason", TEXT_BYTES_MAX)?,
+    };
+    Ok(act(incoming, GovernedOperation::Decide(decide)))
+}
+
+/// Reads why a session is stopped for good.
+///
+/// # Errors
+/// Names the member that is wrong.
+pub fn kill(incoming: &Incoming<'_>) -> Result<Request, InputError> {
+    let reason = incoming
+        .members()
+        .string_or_null("reason", TEXT_BYTES_MAX)?;
+    Ok(act(incoming, GovernedOperation::Kill { reason }))
+}
+
+/// Reads which session is ended in order.
+///
+/// # Errors
+/// None: the path says it.
+pub fn restore(incoming: &Incoming<'_>) -> Result<Request, InputError> {
+    Ok(act(incoming, GovernedOperation::Restore))
+}
+
+/// Reads a sign of life.
+///
+/// # Errors
+/// Names the member that is wrong.
+pub fn heartbeat(incoming: &Incoming<'_>) -> Result<Request, InputError> {
+    let members = incoming.members();
+    for name in ["controlRevision", "control_revision"] {
+        members.count(name)?;
+    }
+    let started = many(&members, "started", CALLS_MAX)?;
+    let started = started.iter().enumerate().map(|(index, item)| {
+        let place = members.param(&format!("started.{index}"));
+        let Value::Object(map) = item else {
+            return Err(InputError::invalid(place, "must be an object"));
+        };
+        let call = Members::at(map, place);
+        Ok(StartedCall {
+            proposal_id: call.required_string("proposal_id", ID_BYTES_MAX)?,
+            call_id: call.required_string("call_id", ID_BYTES_MAX)?,
+        })
+    });
+    let started = started.collect::<Result<_, _>>()?;
+    Ok(act(incoming, GovernedOperation::Heartbeat { started }))
+}
+
+/// Reads records of calls.
+///
+/// # Errors
+/// Names the member that is wrong.
+pub fn capture(incoming: &Incoming<'_>) -> Result<Request, InputError> {
+    let captures = captures(incoming.body)?;
+    Ok(act(incoming, GovernedOperation::Capture { captures }))
+}
+
+/// Reads the records of calls that a body holds.
+///
+/// # Errors
+/// Names the member that is wrong.
+pub fn captures(body: &Map<String, Value>) -> Result<Vec<Value>, InputError> {
+    let members = Members::of(body);
+    if !members.has("captures") {
+        return Err(members.missing("captures"));
+    }
+    let captures = many(&members, "captures", CAPTURES_MAX)?;
+    match captures.iter().position(|item| !item.is_object()) {
+        None => Ok(captures.to_vec()),
+        Some(index) => Err(members.wrong(&format!("captures.{index}"), "must be an object")),
+    }
+}

@@ -1,0 +1,450 @@
+//! What the description says of governed sessions. Their paths and bodies are those of a published API, beside the contract:
+//! no version header is asked for, and errors are problem documents.
+
+use super::operation::{Body::*, Gives::*, Operation};
+use super::schema::{Schema, Shape::*, Type::*, opt, req};
+use crate::access::Place::*;
+use crate::access::needs;
+use crate::decode;
+use crate::decode::governed::{DECISIONS, GATES, LEVELS, MODES, OUTCOMES, PERMISSIONS};
+
+/// True for a path of the published API.
+pub fn is_governed_path(path: &str) -> bool {
+    path.starts_with("/api/v1/")
+}
+
+const WRITE: &[&str] = &["tasks:write"];
+
+/// Operations on governed sessions.
+pub(super) const OPERATIONS: &[Operation] = &[
+    Operation::new(
+        "post",
+        "/api/v1/replay/sessions",
+        "createReplaySession",
+        "Governance",
+        Json("ReplaySessionOpened"),
+        needs(&["sessions:write", "tasks:write"], InBody),
+    )
+    .takes(Required("CreateReplaySessionRequest"))
+    .decodes(decode::create_governed)
+    .with_status(201)
+    .or_status(&[200]),
+    Operation::new(
+        "get",
+        "/api/v1/replay/sessions/{session_id}",
+        "getReplaySession",
+        "Governance",
+        Json("ReplaySessionState"),
+        needs(&["tasks:read"], Governed),
+    )
+    .query(&["include", "in_workspace"]),
+    Operation::new(
+        "post",
+        "/api/v1/replay/sessions/{session_id}/preflight",
+        "preflightReplayRequest",
+        "Governance",
+        Json("ReplayPrepared"),
+        needs(WRITE, Governed),
+    )
+    .query(&["in_workspace"])
+    .takes(Required("ReplayPreflightRequest"))
+    .decodes(decode::preflight),
+    Operation::new(
+        "post",
+        "/api/v1/replay/sessions/{session_id}/proposals",
+        "proposeReplayResponse",
+        "Governance",
+        Json("ReplayProposal"),
+        needs(WRITE, Governed),
+    )
+    .query(&["in_workspace"])
+    .takes(Required("ReplayProposalRequest"))
+    .decodes(decode::propose),
+    Operation::new(
+        "get",
+        "/api/v1/replay/sessions/{session_id}/proposals/{proposal_id}",
+        "getReplayProposal",
+        "Governance",
+        Json("ReplayProposal"),
+        needs(&["tasks:read"], Governed),
+    )
+    .query(&["wait", "in_workspace"]),
+    Operation::new(
+        "post",
+        "/api/v1/replay/sessions/{session_id}/proposals/{proposal_id}/approve",
+        "approveReplayProposal",
+        "Governance",
+        Json("ReplayApprovalAnswer"),
+        needs(&["approvals:write"], Governed),
+    )
+    .query(&["in_workspace"])
+    .takes(Required("ReplayApprovalRequest"))
+    .decodes(decode::approve),
+    Operation::new(
+        "post",
+        "/api/v1/replay/sessions/{session_id}/receipts",
+        "reportReplayExecution",
+        "Governance",
+        Json("ReplayReceiptAnswer"),
+        needs(WRITE, Governed),
+    )
+    .query(&["in_workspace"])
+    .takes(Required("ReplayReceiptRequest"))
+    .decodes(decode::report),
+    Operation::new(
+        "post",
+        "/api/v1/replay/sessions/{session_id}/labels",
+        "addReplayLabel",
+        "Governance",
+        Json("ReplayLabels"),
+        needs(WRITE, Governed),
+    )
+    .query(&["in_workspace"])
+    .takes(Required("ReplayLabelRequest"))
+    .decodes(decode::add_label),
+    Operation::new(
+        "post",
+        "/api/v1/replay/sessions/{session_id}/tool-filter",
+        "setReplayToolFilter",
+        "Governance",
+        Json("ReplayControlAnswer"),
+        needs(WRITE, Governed),
+    )
+    .query(&["in_workspace"])
+    .takes(Required("ReplayToolFilterRequest"))
+    .decodes(decode::set_filter),
+    Operation::new(
+        "post",
+        "/api/v1/replay/sessions/{session_id}/report-bypass",
+        "reportReplayBypass",
+        "Governance",
+        Json("ReplayBypassAnswer"),
+        needs(WRITE, Governed),
+    )
+    .query(&["in_workspace"])
+    .takes(Optional("ReplayBypassRequest"))
+    .decodes(decode::report_bypass),
+    Operation::new(
+        "post",
+        "/api/v1/replay/sessions/{session_id}/kill",
+        "killReplaySession",
+        "Governance",
+        Json("ReplayKillAnswer"),
+        needs(WRITE, Governed),
+    )
+    .query(&["in_workspace"])
+    .takes(Optional("ReplayKillRequest"))
+    .decodes(decode::kill),
+    Operation::new(
+        "post",
+        "/api/v1/replay/sessions/{session_id}/restore",
+        "restoreReplaySession",
+        "Governance",
+        Json("ReplaySessionState"),
+        needs(WRITE, Governed),
+    )
+    .query(&["in_workspace"])
+    .takes(Optional("ReplayRestoreRequest"))
+    .decodes(decode::restore),
+    Operation::new(
+        "post",
+        "/api/v1/replay/sessions/{session_id}/heartbeat",
+        "heartbeatReplaySession",
+        "Governance",
+        Json("ReplayHeartbeatAnswer"),
+        needs(WRITE, Governed),
+    )
+    .query(&["in_workspace"])
+    .takes(Optional("ReplayHeartbeatRequest"))
+    .decodes(decode::heartbeat),
+    Operation::new(
+        "post",
+        "/api/v1/replay/sessions/{session_id}/captures",
+        "captureReplayCalls",
+        "Governance",
+        Json("ReplayCapturesAnswer"),
+        needs(WRITE, Governed),
+    )
+    .query(&["in_workspace"])
+    .takes(Required("ReplayCapturesRequest"))
+    .decodes(decode::capture),
+    Operation::new(
+        "post",
+        "/api/v1/captures",
+        "captureCalls",
+        "Governance",
+        Json("ReplayCapturesAnswer"),
+        needs(WRITE, InBody),
+    )
+    .query(&["in_workspace"])
+    .takes(Required("ReplayCapturesRequest")),
+    Operation::new(
+        "get",
+        "/api/v1/replay/approvals",
+        "listReplayApprovals",
+        "Governance",
+        Json("ReplayApprovalList"),
+        needs(&["tasks:read"], Filtered),
+    )
+    .query(&["status", "limit", "cursor"]),
+];
+
+/// Their schemas.
+pub(super) const SCHEMAS: &[Schema] = &[
+    Schema {
+        name: "Problem",
+        shape: Plain(&[
+            req("type", Text),
+            req("title", Text),
+            req("status", Count),
+            req("detail", Text),
+            req("code", Text),
+            req("request_id", Text),
+        ]),
+    },
+    Schema {
+        name: "CreateReplaySessionRequest",
+        shape: Plain(&[
+            opt("session_id", OrNull(&Matching("^[A-Za-z0-9._:-]{1,128}$"))),
+            opt("workspace_id", OrNull(&Text)),
+            opt("agent", OrNull(&Text)),
+            opt("compiled_digest", OrNull(&Text)),
+            opt("contracts", OrNull(&Ref("ReplayContractFiles"))),
+            opt("principal", Any),
+            opt("mode", OrNull(&Words(&MODES))),
+            opt("gate", OrNull(&Words(&GATES))),
+            opt("unmatched_policy", OrNull(&Words(&PERMISSIONS))),
+            opt("capture_level", OrNull(&Words(&LEVELS))),
+            opt("labels", List(&Text)),
+            opt("provider_constraints", Object),
+            opt("pricing", Object),
+            opt("workflow", OrNull(&Object)),
+        ]),
+    },
+    Schema {
+        name: "ReplayContractFiles",
+        shape: Plain(&[
+            opt("contracts", List(&Ref("ReplayContractFile"))),
+            opt("session", OrNull(&Ref("ReplayContractFile"))),
+        ]),
+    },
+    Schema {
+        name: "ReplayContractFile",
+        shape: Plain(&[req("file", Text), req("text", Text)]),
+    },
+    Schema {
+        name: "ReplaySessionOpened",
+        shape: Plain(&[
+            req("session_id", Text),
+            req("state_version", Count),
+            req("control_revision", Count),
+            req("compiled_digest", Text),
+            req(
+                "protocol",
+                Inline(&[
+                    req("session_id", Text),
+                    req("task_id", Text),
+                    req("workspace_id", Text),
+                ]),
+            ),
+        ]),
+    },
+    Schema {
+        name: "ReplaySessionState",
+        shape: Plain(&[
+            req("sessionId", Text),
+            req("agent", OrNull(&Text)),
+            req("startedAt", Time),
+            req("stateVersion", Count),
+            req("controlRevision", Count),
+            req("currentPhase", OrNull(&Text)),
+            req("totalStepCount", Count),
+            req("totalToolCalls", Count),
+            req("toolCallCounts", MapOf(&Count)),
+            req("totalCost", Number),
+            req("actualCost", Number),
+            req("forbiddenTools", List(&Text)),
+            req("satisfiedPreconditions", Object),
+            req("lastStep", OrNull(&Object)),
+            req("lastNarrowing", OrNull(&Object)),
+            req("killed", Boolean),
+            req("totalUnguardedCalls", Count),
+            req("consecutiveBlockCount", Count),
+            req("totalBlockCount", Count),
+            req("labels", List(&Text)),
+            req("attemptCount", Count),
+            req("checkpointCount", Count),
+            req("health", Object),
+            opt("pending", List(&Object)),
+            opt("protocol", Object),
+        ]),
+    },
+    Schema {
+        name: "ReplayPreflightRequest",
+        shape: Plain(&[
+            req("expected_state_version", Count),
+            opt("offered_tools", List(&AnyOf(&[Text, Object]))),
+            opt("request_digest", OrNull(&Text)),
+            req("model", Text),
+            req("provider", Text),
+            opt("forced_tool", OrNull(&Text)),
+            opt("request", Any),
+        ]),
+    },
+    Schema {
+        name: "ReplayPrepared",
+        shape: Plain(&[
+            req("prepared_request_id", Text),
+            req("state_version", Count),
+            req("control_revision", Count),
+            req("allowed_tools", List(&Text)),
+            req("removed", List(&Object)),
+        ]),
+    },
+    Schema {
+        name: "ReplayProposalRequest",
+        shape: Plain(&[
+            req("prepared_request_id", Text),
+            opt("finish_reason", OrNull(&Text)),
+            opt("content_digest", OrNull(&Text)),
+            opt("content", OrNull(&Text)),
+            opt("tool_calls", List(&Object)),
+            opt("usage", OrNull(&Object)),
+        ]),
+    },
+    Schema {
+        name: "ReplayProposal",
+        shape: Plain(&[
+            req("proposal_id", Text),
+            req(
+                "status",
+                Words(&[
+                    "blocked",
+                    "allowed",
+                    "pending_approval",
+                    "approved",
+                    "denied",
+                    "expired",
+                    "killed",
+                    "stale",
+                ]),
+            ),
+            req("verdicts", List(&Object)),
+            req("state_version", Count),
+            req("control_revision", Count),
+            opt("decision", OrNull(&Object)),
+            opt("approval_requests", List(&Object)),
+            opt("approval_response", OrNull(&Object)),
+        ]),
+    },
+    Schema {
+        name: "ReplayApprovalRequest",
+        shape: Plain(&[
+            req("decision", Words(&DECISIONS)),
+            req("decided_by", NonEmpty),
+            opt("reason", OrNull(&Text)),
+        ]),
+    },
+    Schema {
+        name: "ReplayApprovalAnswer",
+        shape: Plain(&[req("status", Text), opt("reason", Text)]),
+    },
+    Schema {
+        name: "ReplayReceiptRequest",
+        shape: Plain(&[
+            req("proposal_id", Text),
+            req("call_id", Text),
+            req("arguments_digest", Text),
+            req("outcome", Words(&OUTCOMES)),
+            opt("output_fields", OrNull(&Object)),
+            opt("output_digest", OrNull(&Text)),
+            opt("started_at", OrNull(&Text)),
+            opt("ended_at", OrNull(&Text)),
+            opt("error_code", OrNull(&Text)),
+        ]),
+    },
+    Schema {
+        name: "ReplayReceiptAnswer",
+        shape: Plain(&[
+            req("committed", Boolean),
+            req("state_version", Count),
+            req("control_revision", Count),
+        ]),
+    },
+    Schema {
+        name: "ReplayLabelRequest",
+        shape: Plain(&[req("label", Text)]),
+    },
+    Schema {
+        name: "ReplayLabels",
+        shape: Plain(&[req("labels", List(&Text))]),
+    },
+    Schema {
+        name: "ReplayToolFilterRequest",
+        shape: Plain(&[req("tools", OrNull(&List(&Text)))]),
+    },
+    Schema {
+        name: "ReplayControlAnswer",
+        shape: Plain(&[req("control_revision", Count)]),
+    },
+    Schema {
+        name: "ReplayBypassRequest",
+        shape: Plain(&[
+            opt("detected_at", OrNull(&Text)),
+            opt("detail", OrNull(&Text)),
+        ]),
+    },
+    Schema {
+        name: "ReplayBypassAnswer",
+        shape: Plain(&[req("authority_state", Text)]),
+    },
+    Schema {
+        name: "ReplayKillRequest",
+        shape: Plain(&[opt("reason", OrNull(&Text))]),
+    },
+    Schema {
+        name: "ReplayKillAnswer",
+        shape: Plain(&[req("killed", Boolean)]),
+    },
+    Schema {
+        name: "ReplayRestoreRequest",
+        shape: Plain(&[]),
+    },
+    Schema {
+        name: "ReplayHeartbeatRequest",
+        shape: Plain(&[opt("controlRevision", Count), opt("started", List(&Object))]),
+    },
+    Schema {
+        name: "ReplayHeartbeatAnswer",
+        shape: Plain(&[
+            req("state_version", Count),
+            req("control_revision", Count),
+            req("killed", Boolean),
+        ]),
+    },
+    Schema {
+        name: "ReplayCapturesRequest",
+        shape: Plain(&[req("captures", List(&Object))]),
+    },
+    Schema {
+        name: "ReplayCapturesAnswer",
+        shape: Plain(&[req("accepted", Count)]),
+    },
+    Schema {
+        name: "ReplayApproval",
+        shape: Plain(&[
+            req("id", Text),
+            req("session_id", Text),
+            req("proposal_id", Text),
+            req("workspace_id", Text),
+            req("task_id", Text),
+            req("status", Words(&["pending"])),
+            req("expires_at", Time),
+            req("approval_requests", List(&Object)),
+        ]),
+    },
+    Schema {
+        name: "ReplayApprovalList",
+        shape: Page("ReplayApproval"),
+    },
+];
