@@ -79,7 +79,7 @@ faults! {
     /// `sequence` is a string.
     SequenceAsText => ["AP-EVT-01", "AP-EVT-03", "SUITE-13"],
     /// Event lists lack `task.status_changed`.
-    StateEventsSkipped => ["AP-TASK-04", "AP-TASK-11", "AP-EVT-03", "AP-PRM-02", "AP-LIFE-04", "AP-TAX-06"],
+    StateEventsSkipped => ["AP-TASK-04", "AP-TASK-11", "AP-EVT-03", "AP-PRM-02", "AP-LIFE-04", "AP-TAX-06", "AP-RPL-12"],
     /// Event lists lack `user.cancel_requested`.
     CancelRequestSkipped => ["AP-TAX-07"],
     /// Vendor events lose their prefix.
@@ -137,17 +137,17 @@ faults! {
     /// A finished task's stream stays open.
     StreamNeverEnds => ["AP-SSE-06", "AP-SSE-10"],
     /// History is marked as live.
-    HistoryAsLive => ["AP-SSE-12"],
+    HistoryAsLive => ["AP-SSE-12", "AP-RPL-14"],
     /// Receipts state another hash than theirs.
     ReceiptHashWrong => ["AP-RCPT-03", "AP-RCPT-08"],
     /// A member of receipts was changed after they were hashed.
     ReceiptMemberAltered => ["AP-RCPT-03", "AP-RCPT-08", "AP-RPL-20"],
     /// Receipts lack a required member.
-    ReceiptMemberMissing => ["AP-RCPT-01", "AP-RCPT-03", "AP-RCPT-08"],
+    ReceiptMemberMissing => ["AP-RCPT-01", "AP-RCPT-03", "AP-RCPT-08", "AP-RPL-20"],
     /// The signature of receipts is another.
     ReceiptSignatureWrong => ["AP-RCPT-08"],
     /// Receipts name no predecessor.
-    ReceiptChainBroken => ["AP-RCPT-03", "AP-RPL-20"],
+    ReceiptChainBroken => ["AP-RCPT-03", "AP-RCPT-08", "AP-RPL-20"],
     /// Proofs do not lead to their root.
     InclusionPathWrong => ["AP-RCPT-08"],
     /// Every receipt is called valid.
@@ -159,7 +159,7 @@ faults! {
     /// Receipts do not say their format.
     ReceiptFormatMissing => ["AP-RCPT-06", "SUITE-22"],
     /// Tasks do not name their receipt.
-    TaskReceiptHidden => ["AP-RCPT-04"],
+    TaskReceiptHidden => ["AP-RCPT-04", "AP-PERS-05", "AP-REST-04"],
     /// No receipt is listed.
     ReceiptsListedLate => ["AP-LIFE-10", "AP-RCPT-13", "SUITE-22"],
     /// Event lists lack verifications.
@@ -254,7 +254,13 @@ mod tests {
     fn a_broken_section_breaks_the_claim_of_the_transport() {
         assert_eq!(
             Fault::HistoryAsLive.fails(),
-            ["AP-CARD-07", "AP-CONF-01", "AP-REST-06", "AP-SSE-12"]
+            [
+                "AP-CARD-07",
+                "AP-CONF-01",
+                "AP-REST-06",
+                "AP-RPL-14",
+                "AP-SSE-12"
+            ]
         );
         assert_eq!(Fault::FrameRepeated.fails(), ["AP-SSE-05"]);
         assert_eq!(

@@ -344,8 +344,12 @@ impl Public {
                     .or_insert(word.is_some() && is_public);
                 self.blobs.extend(digest.filter(|_| is_public));
             }
-            // States of checkpoints are for replays only; plans and bundles hold what is not public too.
-            NamedBlob::State | NamedBlob::Plan | NamedBlob::Bundle | NamedBlob::None => {}
+            // States of checkpoints are for replays only; plans and bundles hold what is not public too, and so does a memory.
+            NamedBlob::State
+            | NamedBlob::Plan
+            | NamedBlob::Bundle
+            | NamedBlob::Entry
+            | NamedBlob::None => {}
         }
     }
 

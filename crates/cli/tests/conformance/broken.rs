@@ -1,7 +1,7 @@
 //! The runner notices what is broken, and nothing else: a proxy before the real program breaks one rule at a time.
 //!
-//! Each run asks the ids that must notice and every third one of the rest, in turns, so that each id is asked under
-//! a third of the faults. With `REPRISE_TEST_EVERY_ID` set, all runs ask everything but the slow ids.
+//! Each run asks the ids that must notice and about a third of the rest, chosen by their names, so that each id is asked
+//! under about a third of the faults and a new one changes nothing for the others. With `REPRISE_TEST_EVERY_ID` set, all runs ask everything but the slow ids.
 
 use std::collections::BTreeSet;
 use std::sync::{Arc, Mutex};
@@ -28,13 +28,19 @@ async fn seen(fault: Option<Fault>) -> Seen {
     let proxy = BreakingProxy::start(&subject.url, fault).await.unwrap();
     let mut suite = subject.suite(proxy.url());
     if let Some(fault) = fault {
-        let turn = Fault::ALL.iter().position(|known| *known == fault).unwrap();
         let every = std::env::var_os("REPRISE_TEST_EVERY_ID").is_some();
-        let rest = (0..).zip(conformance::ids());
-        let rest = rest.filter(|(_, id)| !fault.fails().contains(id));
-        let left_out =
-            rest.filter(|(place, id)| SLOW.contains(id) || !every && (place + turn) % 3 != 0);
-        suite.skip = left_out.map(|(_, id)| id.to_owned()).collect();
+        let fault_name = format!("{fault:?}");
+        let chosen = |id: &str| {
+            let bytes = fault_name.bytes().chain(id.bytes());
+            let sum = bytes.fold(7_u32, |sum, byte| {
+                sum.wrapping_mul(31).wrapping_add(u32::from(byte))
+            });
+            sum % 3 == 0
+        };
+        let rest = conformance::ids();
+        let rest = rest.filter(|id| !fault.fails().contains(id));
+        let left_out = rest.filter(|id| SLOW.contains(id) || !every && !chosen(id));
+        suite.skip = left_out.map(str::to_owned).collect();
     }
     let report = suite.run(|_| ()).await.unwrap();
     Seen {
