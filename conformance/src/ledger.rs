@@ -62,8 +62,13 @@ impl Ledger {
             return;
         };
         self.answers += 1;
-        // A receipt in its own media type was asked for by that name.
-        let own = content_type.starts_with("application/vnd.harn.receipt+json");
+        // A receipt in its own media type was asked for by that name; a problem document (RFC 9457) is an answer of an
+        // interface beside the protocol.
+        let own = [
+            "application/vnd.harn.receipt+json",
+            "application/problem+json",
+        ];
+        let own = own.iter().any(|own| content_type.starts_with(own));
         if !own && !content_type.starts_with("application/json") {
             self.wrong_content_type
                 .push(format!("{place}: `{content_type}`"));

@@ -75,7 +75,12 @@ impl Operation {
             return Ok((call.stream().await?.status, Value::Null));
         }
         let answer = call.send().await?;
-        let body = serde_json::from_slice(&answer.body).unwrap_or_default();
+        let mut body: Value = serde_json::from_slice(&answer.body).unwrap_or_default();
+        // A problem document (RFC 9457) says at its top what the protocol's errors say inside.
+        let is_problem = body.get("error").is_none() && body.get("title").is_some();
+        if answer.status >= 400 && is_problem {
+            body = json!({ "error": body });
+        }
         Ok((answer.status, body))
     }
 

@@ -84,7 +84,8 @@ async fn a_full_disk_refuses_writes_until_there_is_room_and_loses_nothing() {
         return;
     };
     let ballast = world.data().join("ballast");
-    let mut host = Host::with(world, &[]);
+    // More than there is: the disk is full before the bound on what is stored is reached.
+    let mut host = Host::with(world, &[("REPRISE_LIMITS_STORED_MIB_MAX", "1000")]);
     std::fs::write(&ballast, vec![0; 2 << 20]).unwrap();
     let api = host.api();
     let (session, tasks) = (api.session().await, api.session().await);
