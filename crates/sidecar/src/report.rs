@@ -154,7 +154,8 @@ struct Fence<'a> {
 fn fences(text: &str) -> Vec<Fence<'_>> {
     let mut fences: Vec<Fence<'_>> = Vec::new();
     let mut open: Option<&str> = None;
-    for (index, (start, line)) in lines(text).enumerate() {
+    let front = front_matter(text).map_or(0, |(count, _)| count);
+    for (index, (start, line)) in lines(text).enumerate().skip(front) {
         let run = fence_run(line);
         match (open, run) {
             (None, Some((fence, info))) => {
@@ -200,25 +201,29 @@ fn lines(text: &str) -> impl Iterator<Item = (usize, &str)> {
     })
 }
 
+/// Returns how many lines the front matter has, and where its text ends; none when there is none, or when it has no end.
+fn front_matter(text: &str) -> Option<(usize, usize)> {
+    let mut lines = lines(text).enumerate();
+    lines.next().filter(|(_, (_, line))| is_rule(line))?;
+    let (index, (start, line)) = lines.find(|(_, (_, line))| is_rule(line))?;
+    Some((index + 1, start + line.trim_end_matches(['\n', '\r']).len()))
+}
+
+fn is_rule(line: &str) -> bool {
+    line.trim_end() == "---"
+}
+
 /// Returns where the text of the first heading ends; of the front matter when there is no heading.
 fn heading_end(text: &str) -> Option<usize> {
     let end = |start: usize, line: &str| start + line.trim_end_matches(['\n', '\r']).len();
-    let mut front_matter = None;
-    let mut in_front_matter = false;
+    let front = front_matter(text);
+    if front.is_none() && lines(text).next().is_some_and(|(_, line)| is_rule(line)) {
+        // Front matter without end is all there is.
+        return None;
+    }
     let mut open: Option<&str> = None;
-    for (index, (start, line)) in lines(text).enumerate() {
+    for (start, line) in lines(text).skip(front.map_or(0, |(count, _)| count)) {
         let bare = line.trim_end();
-        if index == 0 && bare == "---" {
-            in_front_matter = true;
-            continue;
-        }
-        if in_front_matter {
-            if bare == "---" {
-                in_front_matter = false;
-                front_matter = Some(end(start, line));
-            }
-            continue;
-        }
         match (open, fence_run(line)) {
             (None, Some((fence, _))) => open = Some(fence),
             (Some(opening), Some((fence, ""))) if fence.starts_with(opening) => open = None,
@@ -231,7 +236,7 @@ fn heading_end(text: &str) -> Option<usize> {
             _ => {}
         }
     }
-    front_matter
+    front.map(|(_, end)| end)
 }
 
 fn without_first_newline(text: &str) -> &str {

@@ -230,6 +230,8 @@ fn f14_a_field_takes_no_more_than_its_share_of_the_disk() {
             "ann",
             "--purpose",
             "p",
+            "--score",
+            "0.5",
             "--reasoning",
             "r",
         ]);
@@ -246,7 +248,12 @@ fn a_lost_text_of_a_field_is_found_by_log_verify() {
     let world = World::new();
     let server = world.serve();
     world.ok(&["field", "register", "ann", "--role", "analyst"]);
-    record(&world, "ann", "The market grows by 23%", &[]);
+    record(
+        &world,
+        "ann",
+        "The market grows by 23%",
+        &["--score", "0.8"],
+    );
     server.stop();
     world.ok(&["log", "verify"]);
     let tamper = store::tamper::Tamper::open(&world.data());

@@ -91,7 +91,7 @@ fn a_persona_is_applied_listed_shown_and_run() {
     assert!(refused.stderr.contains("run `ask`"), "{refused:?}");
     let task = world.json(&["task", "submit", "Look", "--persona", id, "--json"]);
     let shown = world.ok(&["task", "get", task["id"].as_str().unwrap()]);
-    assert!(shown.contains(id), "{shown}");
+    assert!(shown.contains("reviewer@1"), "{shown}");
 }
 
 #[test]

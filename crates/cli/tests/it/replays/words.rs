@@ -324,7 +324,10 @@ fn hints_name_what_was_not_found() {
         &[task, "--from", "checkpoint_x"],
         "--list` shows the checkpoints",
     );
-    ran.refused(&[task, "--from", "event_x"], "shows the events of a task");
+    ran.refused(
+        &[task, "--from", "event_x"],
+        "shows the ids of a task's events",
+    );
     let artifact = "llm:main:1=artifact_x";
     ran.refused(
         &[task, "--override-artifact", artifact],
