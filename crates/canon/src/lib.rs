@@ -9,7 +9,7 @@ mod digest;
 mod read;
 mod write;
 
-pub use depth::{DEPTH_MAX, VALUE_DEPTH_MAX, depth};
+pub use depth::{DEPTH_MAX, VALUE_DEPTH_MAX, depth, holds_unsafe_integer};
 pub use digest::{Digest, ParseDigestError, sha256, sha256_parts};
 pub use read::{Integers, ReadError, Reason, read, read_object};
 pub use serde_json::{Map, Number, Value};

@@ -170,6 +170,11 @@ impl<'a> Decider<'a> {
             self.unreadable.get_or_insert_with(|| {
                 format!("a `{}` event would nest too deeply", kind.as_str())
             });
+        } else if payload.values().any(canon::holds_unsafe_integer) {
+            self.unreadable.get_or_insert_with(|| {
+                let kind = kind.as_str();
+                format!("a `{kind}` event would hold a whole number beyond ±(2^53−1)")
+            });
         } else if payload_bytes(&payload) > PAYLOAD_BYTES_MAX {
             self.unreadable.get_or_insert_with(|| {
                 let kind = kind.as_str();

@@ -106,6 +106,9 @@ fn read(value: &Value, path: Option<Operation>) -> Check<Envelope> {
     let object = value
         .as_object()
         .ok_or_else(|| malformed("the envelope is not an object"))?;
+    if canon::holds_unsafe_integer(value) {
+        return Err(malformed("a whole number is beyond ±(2^53−1)"));
+    }
     let member = |name: &str| {
         object
             .get(name)

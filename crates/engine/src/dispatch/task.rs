@@ -93,6 +93,18 @@ impl Engine {
                 let message = self.new_message(message);
                 return Ok(Order::InterruptTask(InterruptTask { id, message }));
             }
+            // Its log is made of what its program and those who decide say to the session, and of nothing else.
+            TaskMessageKind::Input | TaskMessageKind::ToolConfirmation
+                if crate::govern::is_governed(&task) =>
+            {
+                return Err(Refused::Domain(Refusal::Conflict {
+                    reason: "governed",
+                    message:
+                        "a governed session takes decisions through its approvals, not by message"
+                            .to_owned(),
+                    status: Some(task.status),
+                }));
+            }
             TaskMessageKind::Input => Ask::Input,
             TaskMessageKind::ToolConfirmation => Ask::Approval,
         };

@@ -35,13 +35,14 @@ impl Engine {
                 break;
             };
             after = last.position;
-            let entries = read(&page)?;
+            let (entries, newest) = read(&page)?;
             let contents = self.contents_beside(&entries).await?;
             held = self
                 .aside(move || {
                     for ((entry, ..), content) in entries.iter().zip(&contents) {
                         apply(&mut held, entry, content)?;
                     }
+                    held.version = held.version.max(newest);
                     Ok::<Held, Refused>(held)
                 })
                 .await??;
@@ -81,17 +82,23 @@ fn damaged(problem: impl std::fmt::Display) -> Refused {
     }
 }
 
-fn read(page: &[StoredEvent]) -> Result<Vec<Read>, Refused> {
-    let events = page.iter().map(|stored| {
+/// Reads a page of entries, and says how far it goes. What a repair had to reduce to its header is lost, and nothing else.
+fn read(page: &[StoredEvent]) -> Result<(Vec<Read>, u64), Refused> {
+    let (mut entries, mut newest) = (Vec::with_capacity(page.len()), 0);
+    for stored in page {
         let event = Event::parse(&stored.bytes).map_err(damaged)?;
         if event.kind() != Ok(Kind::FieldEntry) {
             return Err(damaged(format!("`{}` is not an entry", event.id)));
         }
+        newest = event.sequence;
+        if event.is_header() {
+            continue;
+        }
         let entry = Entry::read(event.sequence, &event.payload).map_err(damaged)?;
         let (text, vector) = entry.beside(&event.payload);
-        Ok((entry, text, vector))
-    });
-    events.collect()
+        entries.push((entry, text, vector));
+    }
+    Ok((entries, newest))
 }
 
 fn apply(held: &mut Held, entry: &Entry, content: &Content) -> Result<(), Refused> {

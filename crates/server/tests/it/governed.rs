@@ -830,3 +830,74 @@ async fn what_limits_refuse_before_the_model_is_asked_is_a_contract_error() {
     assert_eq!(released["verdicts"][0]["verdict"], "block");
     assert_eq!(desk.state().await["health"]["protectionLevel"], "monitor");
 }
+
+fn pay(id: &str, contract: &str) -> Value {
+    json!({"session_id": id, "contracts": {"contracts": [{"file": "pay.yaml", "text": contract}]}})
+}
+
+const ASKING: &str = "tool: pay\nside_effect: write\ncheckpoint: { reason: large }\n";
+
+#[tokio::test]
+async fn whole_costs_read_back_as_they_were_judged() {
+    let server = Server::start().await;
+    let contract = "tool: pay\nside_effect: read\n";
+    let desk = Desk::open_with(&server, pay("whole", contract)).await;
+    let (status, answer) = desk.post("/restore", json!({})).await;
+    assert_eq!(status, 200, "{answer}");
+    // The fold of the log is held to every verdict in it.
+    desk.state().await;
+    let task = desk.state().await["protocol"]["task_id"].clone();
+    let path = format!("/v1/tasks/{}/replay", task.as_str().unwrap());
+    let (status, replay) = desk.api.post(&path, json!({"mode": "exact"})).await;
+    assert_eq!(status, 202, "{replay}");
+    let path = format!("/v1/tasks/{}", replay["id"].as_str().unwrap());
+    for _ in 0..200 {
+        let (_, task) = desk.api.get(&path).await;
+        if task["status"] == "COMPLETED" {
+            return;
+        }
+        assert_ne!(task["status"], "FAILED", "{task}");
+        tokio::time::sleep(Duration::from_millis(25)).await;
+    }
+    panic!("the replay did not end");
+}
+
+#[tokio::test]
+async fn messages_and_numbers_from_outside_leave_a_session_usable() {
+    let server = Server::start().await;
+    let desk = Desk::open_with(&server, pay("odd", ASKING)).await;
+    let offered = |version: u64| json!({"expected_state_version": version, "offered_tools": ["pay"], "provider": "o", "model": "m"});
+    let (status, prepared) = desk.post("/preflight", offered(0)).await;
+    assert_eq!(status, 200, "{prepared}");
+    let propose = |arguments: &str| {
+        json!({"prepared_request_id": prepared["prepared_request_id"], "finish_reason": "tool_calls",
+            "tool_calls": [{"id": "c", "name": "pay", "arguments": arguments}]})
+    };
+    // No event can hold it: nothing is written.
+    let (status, answer) = desk.post("/proposals", propose(r#"{"x":1e21}"#)).await;
+    assert_eq!(status, 400, "{answer}");
+    let (status, answer) = desk.post("/proposals", propose(r#"{"x":1}"#)).await;
+    assert_eq!(
+        (status, &answer["status"]),
+        (200, &json!("pending_approval")),
+        "{answer}"
+    );
+    let task = desk.state().await["protocol"]["task_id"]
+        .as_str()
+        .unwrap()
+        .to_owned();
+    let confirmed = json!({"kind": "tool_confirmation", "role": "user",
+        "parts": [{"type": "json", "value": {"approved": true}}]});
+    let bea = server.client_with(APPROVER_KEY);
+    let (status, answer) = bea
+        .post(&format!("/v1/tasks/{task}/messages"), confirmed)
+        .await;
+    assert_eq!(
+        (status, answer["error"]["details"]["reason"].as_str()),
+        (409, Some("governed")),
+        "{answer}"
+    );
+    desk.state().await;
+    let (status, answer) = desk.post("/kill", json!({})).await;
+    assert_eq!(status, 200, "{answer}");
+}

@@ -966,3 +966,31 @@ async fn ak_sub_04_of_what_comes_too_fast_about_one_thing_the_last_is_kept() {
     assert_eq!(about(&pushed), [last]);
     assert!(began.elapsed() > GAP / 2, "{:?}", began.elapsed());
 }
+
+#[tokio::test]
+async fn numbers_that_no_event_can_hold_are_refused_and_leave_the_field_usable() {
+    let server = Server::start().await;
+    let memory = Memory::at(&server);
+    memory.join("ann").await;
+    for number in [
+        json!(9_007_199_254_740_992_u64),
+        json!(u64::MAX),
+        json!(1e21),
+    ] {
+        let payload = json!({"scope": {"role": "a", "max_units": number}});
+        let got = memory.send("attune", "ann", payload).await;
+        assert_eq!(
+            (got.0, got.1["code"].as_str()),
+            (400, Some("INVALID_ENVELOPE")),
+            "{}",
+            got.1
+        );
+    }
+    memory
+        .ok(
+            "attune",
+            "ann",
+            json!({"scope": {"role": "a", "max_units": 5}}),
+        )
+        .await;
+}

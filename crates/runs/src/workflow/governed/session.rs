@@ -3,7 +3,7 @@
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 
-use canon::{Digest, Value};
+use canon::{Digest, Map, Value};
 use contracts::capture::CaptureLevel;
 use contracts::driver::Label;
 use contracts::{
@@ -287,6 +287,9 @@ impl GovernedSession {
                 payload: said,
             });
         }
+        for note in &mut notes {
+            note.payload = as_recorded(std::mem::take(&mut note.payload));
+        }
         Taken {
             changed,
             answer,
@@ -538,4 +541,19 @@ pub(super) fn propose_number(id: &str) -> Option<u64> {
 /// Returns how many microseconds lie between two moments.
 pub(super) fn age(since: Timestamp, now: Timestamp) -> i64 {
     now.as_micros().saturating_sub(since.as_micros())
+}
+
+/// Puts a payload into the form in which it is read back, so that it can be compared with the record: a cost of 1.0 is
+/// written as 1.
+fn as_recorded(payload: Map<String, Value>) -> Map<String, Value> {
+    let whole = Value::Object(payload);
+    match (
+        canon::read_object(&canon::jcs(&whole), canon::Integers::Safe),
+        whole,
+    ) {
+        (Ok(read), _) => read,
+        // What cannot be read back is refused where it is written.
+        (Err(_), Value::Object(payload)) => payload,
+        (Err(_), _) => Map::new(),
+    }
 }
