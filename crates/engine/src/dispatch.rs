@@ -345,7 +345,7 @@ impl Engine {
     }
 
     /// Keyed digest over parts, each preceded by its length, so that no two lists run together.
-    fn mac<'a>(&self, parts: impl IntoIterator<Item = &'a [u8]>) -> Digest {
+    pub(crate) fn mac<'a>(&self, parts: impl IntoIterator<Item = &'a [u8]>) -> Digest {
         #[expect(clippy::expect_used, reason = "HMAC takes keys of every length")]
         let mut mac = <Hmac<Sha256> as KeyInit>::new_from_slice(self.shared.store.secret())
             .expect("any key length");

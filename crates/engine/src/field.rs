@@ -194,6 +194,7 @@ impl Engine {
                 actor: caller.actor.clone(),
                 caller: credential(caller, ceiling),
             };
+            let envelope = envelope.known_by(|digest| self.mac([digest.as_bytes().as_slice()]));
             self.ask(&desk, sender, envelope).await
         };
         said.await.map_err(|refused| about(refused, operation))

@@ -994,3 +994,20 @@ async fn numbers_that_no_event_can_hold_are_refused_and_leave_the_field_usable()
         )
         .await;
 }
+
+#[tokio::test]
+async fn events_of_a_field_confirm_no_guess_of_what_was_said() {
+    let server = Server::start().await;
+    let memory = Memory::at(&server);
+    memory.join("ann").await;
+    let envelope = Memory::envelope("record", "ann", unit("42%", json!({})));
+    let got = memory.post("record", &envelope).await;
+    assert!(got.0 < 300, "{}", got.1);
+    let guess = canon::sha256(&canon::jcs(&envelope)).to_string();
+    let (_, events) = server.client().get("/v1/events?limit=100").await;
+    let events = events.to_string();
+    assert!(events.contains("vendor.field_entry"), "{events}");
+    assert!(!events.contains(&guess), "{events}");
+    // The same message is still known.
+    assert_eq!(memory.post("record", &envelope).await, got);
+}
