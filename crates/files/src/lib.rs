@@ -25,16 +25,16 @@ pub fn create(file: &Path) -> io::Result<File> {
     private().write(true).create(true).truncate(true).open(file)
 }
 
-/// Makes a file that only its owner may read, in the place of whatever has that name, a link included.
+/// Makes a file that only its owner may read, in the place of the file or the link that has that name.
 ///
 /// # Errors
 /// The disk fails.
 pub fn create_fresh(file: &Path) -> io::Result<File> {
-    match fs::remove_file(file) {
-        Err(error) if error.kind() != io::ErrorKind::NotFound => return Err(error),
-        Ok(()) | Err(_) => {}
+    let found = fs::symlink_metadata(file);
+    if found.is_ok_and(|found| found.is_file() || found.is_symlink()) {
+        fs::remove_file(file)?;
     }
-    private().write(true).create_new(true).open(file)
+    create(file)
 }
 
 /// Makes directories that only their owner can look into.
