@@ -208,7 +208,7 @@ impl Server {
         .await
         .or_hint(
             "the engine did not start",
-            "`reprise log verify` checks the data directory",
+            "check that the disk has room; `reprise log verify` checks the data directory",
         )?;
         engine.set_contracts(contracts);
         crate::witness::load(data, &engine)?;
