@@ -2,13 +2,18 @@
 
 use std::fmt;
 
-use serde::{Deserialize, Serialize};
+use serde::{Deserialize, Deserializer, Serialize, Serializer};
 use sha2::{Digest as _, Sha256};
 
+use crate::deserialize_text;
+
 /// A SHA-256 value. Displays as `sha256:` and 64 lower-case hex digits.
-#[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
-#[serde(into = "String", try_from = "String")]
+#[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct Digest([u8; 32]);
+
+const PREFIX: &[u8; 7] = b"sha256:";
+const HEX_BYTES: usize = 64;
+const TEXT_BYTES: usize = PREFIX.len() + HEX_BYTES;
 
 /// The text is not a SHA-256 digest.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
@@ -28,8 +33,21 @@ impl Digest {
 
     /// Returns 64 lower-case hex digits without prefix.
     pub fn hex(&self) -> String {
-        let mut text = String::with_capacity(64);
-        push_hex(&mut text, &self.0);
+        let text = self.text();
+        let (_, hex) = text.split_at(PREFIX.len());
+        str::from_utf8(hex).unwrap_or_default().to_owned()
+    }
+
+    /// Returns the text with its prefix.
+    fn text(&self) -> [u8; TEXT_BYTES] {
+        const DIGITS: &[u8; 16] = b"0123456789abcdef";
+        let digit = |nibble: u8| DIGITS.get(usize::from(nibble)).copied().unwrap_or(b'0');
+        let mut text = [0; TEXT_BYTES];
+        let (prefix, hex) = text.split_at_mut(PREFIX.len());
+        prefix.copy_from_slice(PREFIX);
+        for ([high, low], byte) in hex.as_chunks_mut::<2>().0.iter_mut().zip(self.0) {
+            (*high, *low) = (digit(byte >> 4), digit(byte & 15));
+        }
         text
     }
 
@@ -73,10 +91,19 @@ pub fn sha256_parts<'a>(parts: impl IntoIterator<Item = &'a [u8]>) -> Digest {
 
 impl fmt::Display for Digest {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let mut text = String::with_capacity(71);
-        text.push_str("sha256:");
-        push_hex(&mut text, &self.0);
-        f.write_str(&text)
+        f.write_str(str::from_utf8(&self.text()).unwrap_or_default())
+    }
+}
+
+impl Serialize for Digest {
+    fn serialize<S: Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
+        serializer.serialize_str(str::from_utf8(&self.text()).unwrap_or_default())
+    }
+}
+
+impl<'de> Deserialize<'de> for Digest {
+    fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
+        deserialize_text(deserializer, Self::parse)
     }
 }
 
@@ -97,18 +124,6 @@ impl TryFrom<String> for Digest {
 
     fn try_from(text: String) -> Result<Self, ParseDigestError> {
         Self::parse(&text)
-    }
-}
-
-fn push_hex(text: &mut String, bytes: &[u8]) {
-    for byte in bytes {
-        for nibble in [byte >> 4, byte & 15] {
-            text.push(char::from(if nibble < 10 {
-                b'0' + nibble
-            } else {
-                b'a' + nibble - 10
-            }));
-        }
     }
 }
 

@@ -7,12 +7,15 @@
 mod depth;
 mod digest;
 mod read;
+mod text;
 mod write;
 
 pub use depth::{DEPTH_MAX, VALUE_DEPTH_MAX, depth, holds_unsafe_integer};
 pub use digest::{Digest, ParseDigestError, sha256, sha256_parts};
 pub use read::{Integers, ReadError, Reason, read, read_object};
 pub use serde_json::{Map, Number, Value};
+pub use text::deserialize_text;
 pub use write::{
-    NameKey, Profile, append, append_members, append_number, append_string, canonical, jcs, number,
+    NameKey, Profile, append, append_members, append_number, append_string, canonical, jcs,
+    jcs_len, number,
 };

@@ -44,6 +44,46 @@ fn len_hint(value: &Value) -> usize {
     }
 }
 
+/// Returns how many bytes the RFC 8785 form of a value has, without writing it.
+pub fn jcs_len(value: &Value) -> usize {
+    match value {
+        Value::Null | Value::Bool(true) => 4,
+        Value::Bool(false) => 5,
+        Value::Number(value) => {
+            let mut digits = Vec::with_capacity(NUMBER_BYTES_MAX);
+            push_number(&mut digits, value);
+            digits.len()
+        }
+        Value::String(text) => string_len(text),
+        // As many commas as there are items, less one; and two brackets.
+        Value::Array(items) => {
+            items.iter().map(|item| jcs_len(item) + 1).sum::<usize>() + 2
+                - usize::from(!items.is_empty())
+        }
+        Value::Object(map) => {
+            let len = |(name, value): (&String, &Value)| string_len(name) + 2 + jcs_len(value);
+            map.iter().map(len).sum::<usize>() + 2 - usize::from(!map.is_empty())
+        }
+    }
+}
+
+/// The longest form of a double, and more than that of any integer.
+const NUMBER_BYTES_MAX: usize = 25;
+
+fn string_len(text: &str) -> usize {
+    let mut len = text.len() + 2;
+    let mut rest = text.as_bytes();
+    while let Some((_, [byte, after @ ..])) = rest.split_at_checked(clean_len(rest)) {
+        rest = after;
+        len += match byte {
+            0x08 | 0x09 | 0x0a | 0x0c | 0x0d => 1,
+            0x00..=0x1f => 5,
+            _ => 1,
+        };
+    }
+    len
+}
+
 /// Appends the canonical bytes of a value.
 pub fn append(out: &mut Vec<u8>, value: &Value, profile: Profile) {
     match value {
@@ -377,6 +417,7 @@ mod tests {
         #[test]
         fn the_writer_equals_an_independent_one(value in any_value()) {
             let oracle = serde_json_canonicalizer::to_vec(&value).unwrap();
+            prop_assert_eq!(jcs_len(&value), oracle.len());
             prop_assert_eq!(jcs(&value), oracle);
         }
 
@@ -385,6 +426,7 @@ mod tests {
             text in "[ a\"\\\\\n\u{1}\u{1f}!#\\[\\]\u{7f}é\u{a2}]{0,40}"
         ) {
             let oracle = serde_json_canonicalizer::to_vec(&text).unwrap();
+            prop_assert_eq!(string_len(&text), oracle.len());
             prop_assert_eq!(jcs(&Value::String(text)), oracle);
         }
 

@@ -4,6 +4,9 @@
 //! hashed, listed and streamed as they are. Nothing ever writes them again but pruning, which leaves a header: the same
 //! event with a payload that says only what its bytes hashed to.
 
+use std::ops::Deref;
+use std::sync::Arc;
+
 use canon::{Digest, Map, Value, append, append_string, sha256};
 use serde::{Deserialize, Serialize};
 
@@ -164,6 +167,26 @@ struct Envelope {
     receipt_id: Option<ReceiptId>,
     #[serde(default)]
     replay: Option<Box<ReplayMark>>,
+}
+
+/// The payload of an event, as it stands there or with what was beside it filled in.
+#[derive(Debug, Clone, PartialEq)]
+pub enum Content {
+    /// As it stands in the event.
+    Plain(Arc<Event>),
+    /// Filled in.
+    Filled(Map<String, Value>),
+}
+
+impl Deref for Content {
+    type Target = Map<String, Value>;
+
+    fn deref(&self) -> &Self::Target {
+        match self {
+            Content::Plain(event) => &event.payload,
+            Content::Filled(payload) => payload,
+        }
+    }
 }
 
 /// Stored bytes that are not an event.

@@ -5,7 +5,7 @@
 
 use std::fmt;
 
-use serde::{Deserialize, Serialize};
+use serde::{Deserialize, Deserializer, Serialize, Serializer};
 
 /// The text is not an id of the expected kind.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
@@ -28,8 +28,7 @@ fn is_url_safe(text: &str) -> bool {
 macro_rules! id {
     ($($(#[$doc:meta])* $name:ident = $prefix:literal, $object:literal;)*) => {$(
         $(#[$doc])*
-        #[derive(Clone, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
-        #[serde(into = "String", try_from = "String")]
+        #[derive(Clone, PartialEq, Eq, PartialOrd, Ord, Hash)]
         pub struct $name(Box<str>);
 
         impl $name {
@@ -38,7 +37,7 @@ macro_rules! id {
 
             /// Puts the prefix before a body made elsewhere.
             pub fn from_body(body: &str) -> Self {
-                Self(format!(concat!($prefix, "_{}"), body).into())
+                Self([concat!($prefix, "_"), body].concat().into())
             }
 
             /// Reads an id; another kind's prefix is refused.
@@ -83,11 +82,15 @@ macro_rules! id {
             }
         }
 
-        impl TryFrom<String> for $name {
-            type Error = ParseIdError;
+        impl Serialize for $name {
+            fn serialize<S: Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
+                serializer.serialize_str(&self.0)
+            }
+        }
 
-            fn try_from(text: String) -> Result<Self, ParseIdError> {
-                Self::parse(&text)
+        impl<'de> Deserialize<'de> for $name {
+            fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
+                canon::deserialize_text(deserializer, Self::parse)
             }
         }
     )*};

@@ -121,7 +121,7 @@ macro_rules! kinds {
             /// Returns the members to write.
             pub(crate) fn into_members(self) -> Map<String, Value> {
                 match self {
-                    $(Payload::$name(payload) => payload::members(payload),)*
+                    $(Payload::$name(payload) => payload.into_members(),)*
                 }
             }
         }

@@ -34,7 +34,7 @@ pub use decide::{
 };
 pub use document::{Document, Links, Position};
 pub use event::{
-    Draft, EVENT_OVERRIDE, Event, EventName, ParseEventError, ReplayMark, ResourceRef,
+    Content, Draft, EVENT_OVERRIDE, Event, EventName, ParseEventError, ReplayMark, ResourceRef,
     pruned_digest,
 };
 pub use governed::*;

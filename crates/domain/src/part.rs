@@ -4,7 +4,7 @@
 //! A private part leaves a descriptor in the event. Its blob carries a salt, so that the digest in a public
 //! event cannot be used to guess a short text (AP-PRIV-04).
 
-use canon::{Digest, Map, Value, jcs, sha256};
+use canon::{Digest, Map, Value, jcs, jcs_len, sha256};
 use serde::{Deserialize, Serialize};
 
 /// The largest canonical payload an event holds itself. A constant of the log format.
@@ -274,15 +274,17 @@ const CONTENT: [&str; 13] = [
 /// deeper.
 pub fn externalize(mut payload: Map<String, Value>) -> (Map<String, Value>, Vec<Blob>) {
     let mut blobs = Vec::new();
-    let mut sizes: Vec<(usize, String)> = payload
-        .iter()
-        .map(|(name, value)| (jcs(value).len() + name.len() + 4, name.clone()))
-        .collect();
-    let mut total: usize = sizes.iter().map(|(size, _)| size).sum();
+    let size = |(name, value): (&String, &Value)| jcs_len(value) + name.len() + 4;
+    let mut total: usize = payload.iter().map(size).sum();
     if total <= INLINE_BYTES_MAX {
         return (payload, blobs);
     }
-    sizes.retain(|(_, name)| CONTENT.contains(&name.as_str()));
+    let content = payload
+        .iter()
+        .filter(|(name, _)| CONTENT.contains(&name.as_str()));
+    let mut sizes: Vec<(usize, String)> = content
+        .map(|(name, value)| (size((name, value)), name.clone()))
+        .collect();
     sizes.sort_by(|a, b| b.cmp(a));
     // A payload that is repeated from another event may have members in blobs already.
     let mut listed = match payload.remove(BLOB_MEMBER) {

@@ -6,7 +6,7 @@
 
 use canon::{Digest, Map, Value};
 use serde::de::IgnoredAny;
-use serde::{Deserialize, Deserializer, Serialize, Serializer};
+use serde::{Deserialize, Deserializer, Serialize};
 
 use crate::{
     ArtifactKind, AutonomyTier, BranchId, BranchKind, OutcomeId, PermissionId, PersonaId, Position,
@@ -30,12 +30,6 @@ pub(crate) fn detail(value: impl Serialize) -> Detail {
     Detail(serde_json::to_value(value).unwrap_or_default())
 }
 
-impl Serialize for Detail {
-    fn serialize<S: Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
-        self.0.serialize(serializer)
-    }
-}
-
 impl<'de> Deserialize<'de> for Detail {
     fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
         // As an option, so that a member that has moved into a blob is no error.
@@ -56,9 +50,9 @@ fn stated<'de, D: Deserializer<'de>, T: Deserialize<'de>>(
 #[derive(Debug, Clone, PartialEq, Default)]
 pub(crate) struct Open(pub(crate) Map<String, Value>);
 
-impl Serialize for Open {
-    fn serialize<S: Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
-        self.0.serialize(serializer)
+impl Open {
+    pub(crate) fn into_members(self) -> Map<String, Value> {
+        self.0
     }
 }
 
@@ -68,37 +62,64 @@ impl<'de> Deserialize<'de> for Open {
     }
 }
 
-/// Returns the members of a payload.
-pub(crate) fn members(payload: impl Serialize) -> Map<String, Value> {
-    match serde_json::to_value(payload) {
-        Ok(Value::Object(members)) => members,
-        _ => Map::new(),
+/// What stands in a member of a payload: content is moved there and not copied.
+trait Member {
+    fn into_value(self) -> Value;
+}
+
+impl Member for Detail {
+    fn into_value(self) -> Value {
+        self.0
+    }
+}
+
+impl<T: Serialize> Member for T {
+    fn into_value(self) -> Value {
+        serde_json::to_value(self).unwrap_or_default()
     }
 }
 
 /// Defines payloads. `?` before a member: absent unless there is a value. `??`: see [`Stated`].
 macro_rules! payloads {
     ($($name:ident { $($fields:tt)* })*) => {
-        $(payloads! { @struct $name [] $($fields)* })*
+        $(payloads! { @struct $name [] [] [] $($fields)* })*
     };
-    (@struct $name:ident [$($done:tt)*]) => {
-        #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+    (@struct $name:ident [$($done:tt)*] [$($always:ident)*] [$($maybe:ident)*]) => {
+        #[derive(Debug, Clone, PartialEq, Deserialize)]
         pub(crate) struct $name { $($done)* }
+
+        impl $name {
+            /// Returns the members to write.
+            pub(crate) fn into_members(self) -> Map<String, Value> {
+                let mut members = Map::new();
+                $(members.insert(stringify!($always).to_owned(), self.$always.into_value());)*
+                $(if let Some(value) = self.$maybe {
+                    members.insert(stringify!($maybe).to_owned(), value.into_value());
+                })*
+                members
+            }
+        }
+
+        impl Member for $name {
+            fn into_value(self) -> Value {
+                Value::Object(self.into_members())
+            }
+        }
     };
-    (@struct $name:ident [$($done:tt)*] ? ? $field:ident: $type:ty, $($rest:tt)*) => {
+    (@struct $name:ident [$($done:tt)*] [$($always:ident)*] [$($maybe:ident)*] ? ? $field:ident: $type:ty, $($rest:tt)*) => {
         payloads! { @struct $name [$($done)*
-            #[serde(default, deserialize_with = "stated", skip_serializing_if = "Option::is_none")]
+            #[serde(default, deserialize_with = "stated")]
             pub(crate) $field: Stated<$type>,
-        ] $($rest)* }
+        ] [$($always)*] [$($maybe)* $field] $($rest)* }
     };
-    (@struct $name:ident [$($done:tt)*] ? $field:ident: $type:ty, $($rest:tt)*) => {
+    (@struct $name:ident [$($done:tt)*] [$($always:ident)*] [$($maybe:ident)*] ? $field:ident: $type:ty, $($rest:tt)*) => {
         payloads! { @struct $name [$($done)*
-            #[serde(default, skip_serializing_if = "Option::is_none")]
+            #[serde(default)]
             pub(crate) $field: Option<$type>,
-        ] $($rest)* }
+        ] [$($always)*] [$($maybe)* $field] $($rest)* }
     };
-    (@struct $name:ident [$($done:tt)*] $field:ident: $type:ty, $($rest:tt)*) => {
-        payloads! { @struct $name [$($done)* pub(crate) $field: $type,] $($rest)* }
+    (@struct $name:ident [$($done:tt)*] [$($always:ident)*] [$($maybe:ident)*] $field:ident: $type:ty, $($rest:tt)*) => {
+        payloads! { @struct $name [$($done)* pub(crate) $field: $type,] [$($always)* $field] [$($maybe)*] $($rest)* }
     };
 }
 

@@ -4,12 +4,12 @@
 //! form is read.
 
 use std::fmt;
+use std::ops::Range;
 
-use serde::{Deserialize, Serialize};
+use serde::{Deserialize, Deserializer, Serialize, Serializer};
 
 /// A moment in UTC with microsecond precision.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
-#[serde(into = "String", try_from = "String")]
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct Timestamp(i64);
 
 /// The text is not an RFC 3339 time.
@@ -41,10 +41,9 @@ impl Timestamp {
         let time: jiff::Timestamp = text.parse().map_err(|_| refuse())?;
         Ok(Self::from_micros(time.as_microsecond()))
     }
-}
 
-impl fmt::Display for Timestamp {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+    /// Returns the one text form.
+    fn text(self) -> [u8; TEXT_BYTES] {
         let seconds = self.0.div_euclid(1_000_000);
         let micros = self.0.rem_euclid(1_000_000);
         let days = seconds.div_euclid(86_400);
@@ -65,24 +64,43 @@ impl fmt::Display for Timestamp {
         };
         let year = year_of_era + era * 400 + i64::from(month <= 2);
         let (hour, minute, second) = (of_day / 3_600, of_day / 60 % 60, of_day % 60);
-        write!(
-            f,
-            "{year:04}-{month:02}-{day:02}T{hour:02}:{minute:02}:{second:02}.{micros:06}Z"
-        )
+        // Every event has such a text, and some of them several: digits are put in their places.
+        let mut text = *b"0000-00-00T00:00:00.000000Z";
+        let mut put = |places: Range<usize>, mut number: i64| {
+            for place in text.get_mut(places).into_iter().flatten().rev() {
+                *place = b'0' + (number % 10) as u8;
+                number /= 10;
+            }
+        };
+        put(0..4, year);
+        put(5..7, month);
+        put(8..10, day);
+        put(11..13, hour);
+        put(14..16, minute);
+        put(17..19, second);
+        put(20..26, micros);
+        text
     }
 }
 
-impl From<Timestamp> for String {
-    fn from(time: Timestamp) -> Self {
-        time.to_string()
+/// The length of `YYYY-MM-DDTHH:MM:SS.ffffffZ`.
+const TEXT_BYTES: usize = 27;
+
+impl fmt::Display for Timestamp {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(str::from_utf8(&self.text()).unwrap_or_default())
     }
 }
 
-impl TryFrom<String> for Timestamp {
-    type Error = ParseTimestampError;
+impl Serialize for Timestamp {
+    fn serialize<S: Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
+        serializer.serialize_str(str::from_utf8(&self.text()).unwrap_or_default())
+    }
+}
 
-    fn try_from(text: String) -> Result<Self, ParseTimestampError> {
-        Self::parse(&text)
+impl<'de> Deserialize<'de> for Timestamp {
+    fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
+        canon::deserialize_text(deserializer, Self::parse)
     }
 }
 

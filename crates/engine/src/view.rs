@@ -5,8 +5,8 @@ use std::sync::Arc;
 
 use canon::{Digest, Map, Value};
 use domain::{
-    Answer, BLOB_MEMBER, Document, Event, Position, ReceiptId, ResourceKind, Session, State,
-    Status, Visibility, WorkspaceId, blob_reference,
+    Answer, BLOB_MEMBER, Content, Document, Event, Position, ReceiptId, ResourceKind, Session,
+    State, Status, Visibility, WorkspaceId, blob_reference,
 };
 
 use serde_json::json;
@@ -23,7 +23,7 @@ pub struct View {
     /// What its events left.
     pub document: Document,
     /// Payloads of the events it points to, with blobs and permitted private parts filled in.
-    pub payloads: BTreeMap<Position, Map<String, Value>>,
+    pub payloads: BTreeMap<Position, Content>,
     /// What is computed at read.
     pub extra: Extra,
 }
@@ -87,7 +87,7 @@ impl Activity {
 impl View {
     /// Returns the payload of the event at a position.
     pub fn payload(&self, position: Position) -> Option<&Map<String, Value>> {
-        self.payloads.get(&position)
+        self.payloads.get(&position).map(|content| &**content)
     }
 }
 
@@ -121,10 +121,17 @@ impl Engine {
         let mut workspaces = BTreeMap::new();
         for (position, event) in contents {
             workspaces.insert(position, event.workspace_id.clone());
-            let mut payload = event.payload.clone();
-            show_blobs(&*self.shared.store, &mut payload).await?;
-            self.reveal_parts(caller, &mut payload).await?;
-            payloads.insert(position, payload);
+            // Nearly always everything stands in the event, and nothing has to be copied.
+            let is_whole = !event.payload.contains_key(BLOB_MEMBER) && !hides_parts(&event.payload);
+            let content = if is_whole {
+                Content::Plain(event)
+            } else {
+                let mut payload = event.payload.clone();
+                show_blobs(&*self.shared.store, &mut payload).await?;
+                self.reveal_parts(caller, &mut payload).await?;
+                Content::Filled(payload)
+            };
+            payloads.insert(position, content);
         }
         let mut views = Vec::with_capacity(documents.len());
         let is_one = documents.len() == 1;
@@ -410,6 +417,14 @@ async fn blob_value(
         return Ok(Err("damaged"));
     }
     Ok(serde_json::from_slice(&bytes).map_err(|_| "damaged"))
+}
+
+/// True when a Message has parts that not everybody may see.
+fn hides_parts(payload: &Map<String, Value>) -> bool {
+    let public = Visibility::Public.as_str();
+    let parts = payload.get("parts").and_then(Value::as_array);
+    let mut parts = parts.into_iter().flatten();
+    parts.any(|part| part.get("visibility").and_then(Value::as_str) != Some(public))
 }
 
 /// Returns the positions of the events that hold a document's content.

@@ -563,7 +563,8 @@ impl Call {
             _ => self.operation.status,
         };
         let status = StatusCode::from_u16(status).unwrap_or(StatusCode::OK);
-        reply(status, &render::view(&self.app, &answer.view))
+        let body = render::bytes(&self.app, &answer.view);
+        (status, json_bytes(body)).into_response()
     }
 
     /// Shows one resource.
@@ -573,7 +574,7 @@ impl Call {
             .engine
             .get(&self.caller, kind, self.param(param))
             .await?;
-        Ok(ok(&render::view(&self.app, &view)))
+        Ok(json_bytes(render::bytes(&self.app, &view)))
     }
 
     /// Returns the filters of the query that name members of the metadata.

@@ -3,12 +3,21 @@
 use canon::Value;
 use engine::{Activity, Extra, Page, View};
 use wire::Cursor;
-use wire::render::{self, Source};
+use wire::render::{self, Resource, Source};
 
 use crate::app::App;
 
-/// Renders a view.
+/// Renders a view as a value.
 pub(crate) fn view(app: &App, view: &View) -> Value {
+    resource(app, view).value()
+}
+
+/// Renders a view as text.
+pub(crate) fn bytes(app: &App, view: &View) -> Vec<u8> {
+    resource(app, view).bytes()
+}
+
+fn resource<'a>(app: &App, view: &'a View) -> Resource<'a> {
     let extra = match &view.extra {
         Extra::None => render::Extra::None,
         Extra::Session {

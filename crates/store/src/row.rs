@@ -206,20 +206,67 @@ impl DocumentRow {
         })
     }
 
+    fn stored_body(&self) -> rusqlite::Result<Vec<u8>> {
+        codec::compress(&self.body)
+            .map_err(|error| rusqlite::Error::ToSqlConversionFailure(error.into()))
+    }
+
+    /// Writes the row of a document that must be at this version so far; at 0 it must not be there. Answers false, or a
+    /// constraint violation, when it is not so. Looking and writing are one: a commit does this for every document.
+    pub(crate) fn put_after(
+        &self,
+        connection: &rusqlite::Connection,
+        version: u64,
+    ) -> rusqlite::Result<bool> {
+        if version == 0 {
+            return self.insert(connection);
+        }
+        // What is open is indexed, and seldom changes: leaving it out spares these indexes.
+        let same = "UPDATE documents SET version = ?1, tip = ?2, updated_at = ?3, body = ?4 \
+             WHERE key = ?5 AND id = ?6 AND version = ?7 AND open = ?8";
+        let other = "UPDATE documents SET version = ?1, tip = ?2, updated_at = ?3, body = ?4, open = ?8 \
+             WHERE key = ?5 AND id = ?6 AND version = ?7";
+        let body = self.stored_body()?;
+        let values: [&dyn ToSql; 8] = [
+            &sql(self.version),
+            &sql(self.tip.0),
+            &self.updated_at,
+            &body,
+            &sql(self.key.0),
+            &id_bytes(&self.id),
+            &sql(version),
+            &self.open,
+        ];
+        Ok(connection.prepare_cached(same)?.execute(values)? == 1
+            || connection.prepare_cached(other)?.execute(values)? == 1)
+    }
+
+    fn insert(&self, connection: &rusqlite::Connection) -> rusqlite::Result<bool> {
+        let insert = "INSERT INTO documents(key, id, kind, version, tip, workspace, session, task, open, created_at, \
+             updated_at, body, further) VALUES (?1, ?2, ?3, ?4, ?5, ?6, ?7, ?8, ?9, ?10, ?11, ?12, ?13)";
+        self.execute(connection, insert)
+    }
+
     /// Writes the row: a new one whole, a known one in what can change. Answers false, or a constraint
     /// violation, when key and id are not of one document.
     pub(crate) fn put(&self, connection: &rusqlite::Connection) -> rusqlite::Result<bool> {
         // Links and creation never change: leaving them out spares their indexes.
-        let mut statement = connection.prepare_cached(
-            "INSERT INTO documents(key, id, kind, version, tip, workspace, session, task, open, created_at, \
+        let put = "INSERT INTO documents(key, id, kind, version, tip, workspace, session, task, open, created_at, \
              updated_at, body, further) VALUES (?1, ?2, ?3, ?4, ?5, ?6, ?7, ?8, ?9, ?10, ?11, ?12, ?13) \
              ON CONFLICT(key) DO UPDATE SET version = excluded.version, tip = excluded.tip, \
              open = excluded.open, updated_at = excluded.updated_at, body = excluded.body \
-             WHERE id = excluded.id",
-        )?;
+             WHERE id = excluded.id";
+        self.execute(connection, put)
+    }
+
+    fn execute(
+        &self,
+        connection: &rusqlite::Connection,
+        statement: &str,
+    ) -> rusqlite::Result<bool> {
+        let mut statement = connection.prepare_cached(statement)?;
         let links = &self.links;
-        let body = codec::compress(&self.body)
-            .map_err(|error| rusqlite::Error::ToSqlConversionFailure(error.into()))?;
+        let body = self.stored_body()?;
         let values: [&dyn ToSql; 13] = [
             &sql(self.key.0),
             &id_bytes(&self.id),

@@ -146,8 +146,7 @@ pub(crate) fn check(connection: &Connection) -> Result<Option<String>, StoreFaul
 /// Returns how much an event takes, with the content that it names.
 fn bytes_of(stored: &StoredEvent) -> u64 {
     let own = stored.bytes.len() as u64;
-    // Most events name nothing, and need not be read.
-    if !has_digest(&stored.bytes) {
+    if !may_name(&stored.bytes) {
         return own;
     }
     let Ok(event) = Event::parse(&stored.bytes) else {
@@ -185,7 +184,17 @@ fn bytes_of(stored: &StoredEvent) -> u64 {
         .saturating_add(content.unwrap_or(0))
 }
 
-fn has_digest(bytes: &[u8]) -> bool {
-    const MEMBER: &[u8] = b"sha256\":";
-    bytes.windows(MEMBER.len()).any(|window| window == MEMBER)
+/// False for an event that names no content, without reading it: most do not, and every commit asks.
+fn may_name(bytes: &[u8]) -> bool {
+    let Ok(text) = str::from_utf8(bytes) else {
+        return false;
+    };
+    // A quote within a text is escaped: what is found is a member.
+    let kind = text.split_once("\",\"event\":\"");
+    let kind = kind.and_then(|(_, rest)| rest.split('"').next());
+    let named = kind.map(|kind| Kind::parse(kind).map_or(NamedBlob::None, Kind::named_blob));
+    text.contains("sha256\":")
+        && (named != Some(NamedBlob::None)
+            || text.contains("\"blobs\":{")
+            || text.contains("\"redacted\":true"))
 }

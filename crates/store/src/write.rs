@@ -3,7 +3,7 @@
 //! Invariant: what was answered is committed, and what is committed was answered in order: head, news, answer,
 //! all after the commit. When it cannot know whether a commit happened, it writes nothing any more.
 
-use std::collections::BTreeSet;
+use std::collections::{BTreeSet, HashMap};
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::path::Path;
 use std::sync::atomic::{AtomicBool, AtomicI64, AtomicU64, Ordering};
@@ -12,8 +12,8 @@ use std::sync::{Arc, Mutex, OnceLock, PoisonError};
 use canon::{Digest, sha256};
 use domain::{Blob, Document, Position, ResourceKind, State};
 use engine::port::{
-    ApiKey, Claim, ClaimTime, Commit, CommitError, Committed, LeaseName, NewestQuery, Publisher,
-    Scope, SealedTurn, StoreFault, StoredEvent, TreeAppend,
+    ApiKey, Claim, ClaimTime, Commit, CommitError, Committed, Expected, Fence, LeaseName,
+    NewestQuery, Publisher, Scope, SealedTurn, StoreFault, StoredEvent, TreeAppend,
 };
 use rusqlite::{Connection, ErrorCode, OptionalExtension};
 
@@ -135,13 +135,18 @@ impl Counters {
         }
     }
 
-    fn next_epoch(&mut self, connection: &Connection) -> Result<u64, CommitError> {
+    fn next_epoch(&mut self) -> u64 {
         self.epoch += 1;
+        self.epoch
+    }
+
+    /// Writes down which epochs were given out, in the transaction that did.
+    fn keep_epoch(&self, connection: &Connection) -> Result<(), CommitError> {
         connection
             .prepare_cached("UPDATE meta SET value = ?1 WHERE name = 'lease_epoch'")
             .and_then(|mut update| update.execute([sql(self.epoch)]))
-            .map_err(commit_fault)?;
-        Ok(self.epoch)
+            .map(drop)
+            .map_err(commit_fault)
     }
 }
 
@@ -269,13 +274,14 @@ impl Writer {
                 .map_err(commit_fault)?;
             let mut taken = Vec::with_capacity(names.len());
             for name in names {
-                let epoch = transaction.counters.next_epoch(connection)?;
+                let epoch = transaction.counters.next_epoch();
                 connection
                     .prepare_cached("UPDATE leases SET holder = ?2, epoch = ?3 WHERE name = ?1")
                     .and_then(|mut update| update.execute((sql(name), holder, sql(epoch))))
                     .map_err(commit_fault)?;
                 taken.push((Position(name), epoch));
             }
+            transaction.counters.keep_epoch(connection)?;
             Ok(taken)
         })
         .map_err(only_fault)
@@ -436,12 +442,19 @@ fn turn(
     commit: Commit,
 ) -> Result<Done, CommitError> {
     let connection = transaction.connection;
-    check(connection, &commit)?;
+    check_fences(connection, &commit.fences)?;
     let first = Position(transaction.counters.head + 1);
     let seal = commit.seal;
-    let turn = catch_unwind(AssertUnwindSafe(|| seal(first)))
-        .map_err(|_| bug("sealing a turn panicked"))?
-        .map_err(CommitError::Impossible)?;
+    let sealed = catch_unwind(AssertUnwindSafe(|| seal(first)))
+        .map_err(|_| bug("sealing a turn panicked"))?;
+    let turn = match sealed {
+        Ok(turn) => turn,
+        Err(impossible) => {
+            // What it was decided on may have changed, which is no fault of anybody.
+            check(connection, &commit.expected)?;
+            return Err(CommitError::Impossible(impossible));
+        }
+    };
     check_positions(&turn, first, commit.event_count)?;
     let (small, large): (Vec<&Blob>, Vec<&Blob>) =
         turn.blobs.iter().partition(|blob| blob::is_small(blob));
@@ -451,18 +464,11 @@ fn turn(
     }
     put_claims(transaction, &turn.claims, commit.now.as_micros())?;
     let new = new_blobs(connection, commit.blobs.iter().chain(small)).map_err(commit_fault)?;
-    for document in &turn.documents {
-        match DocumentRow::of(document).put(connection) {
-            Ok(true) => {}
-            Ok(false) => return Err(CommitError::Conflict),
-            Err(error) if is_violation(&error) => return Err(CommitError::Conflict),
-            Err(error) => return Err(commit_fault(error)),
-        }
-    }
+    put_documents(connection, &turn.documents, &commit.expected)?;
     put_blocks(transaction, &turn.events, new)?;
     let mut leases = Vec::with_capacity(turn.leases_taken.len());
     for name in turn.leases_taken {
-        let epoch = transaction.counters.next_epoch(connection)?;
+        let epoch = transaction.counters.next_epoch();
         let inserted = connection
             .prepare_cached("INSERT INTO leases(name, holder, epoch) VALUES (?1, ?2, ?3)")
             .and_then(|mut insert| insert.execute((sql(name.0), &*commit.holder, sql(epoch))));
@@ -471,6 +477,9 @@ fn turn(
             Err(error) if is_violation(&error) => return Err(CommitError::Fenced(name)),
             Err(error) => return Err(commit_fault(error)),
         }
+    }
+    if !leases.is_empty() {
+        transaction.counters.keep_epoch(connection)?;
     }
     for name in turn.leases_released {
         connection
@@ -503,11 +512,47 @@ pub(crate) fn sealed_head(document: &Document) -> Option<(u64, Digest)> {
     }
 }
 
-fn check(connection: &Connection, commit: &Commit) -> Result<(), CommitError> {
+/// Writes documents, each at the version that it is expected to have, and checks those that are not written.
+fn put_documents(
+    connection: &Connection,
+    documents: &[Arc<Document>],
+    expected: &[Expected],
+) -> Result<(), CommitError> {
+    let mut versions: HashMap<&str, u64> = HashMap::with_capacity(expected.len());
+    for expected in expected {
+        let known = versions.insert(&expected.id, expected.version);
+        if known.is_some_and(|known| known != expected.version) {
+            return Err(CommitError::Conflict);
+        }
+    }
+    for document in documents {
+        let row = DocumentRow::of(document);
+        let put = match versions.remove(&*document.id) {
+            Some(version) => row.put_after(connection, version),
+            None => row.put(connection),
+        };
+        match put {
+            Ok(true) => {}
+            Ok(false) => return Err(CommitError::Conflict),
+            Err(error) if is_violation(&error) => return Err(CommitError::Conflict),
+            Err(error) => return Err(commit_fault(error)),
+        }
+    }
+    let unwritten = expected.iter();
+    check(
+        connection,
+        unwritten.filter(|expected| versions.contains_key(&*expected.id)),
+    )
+}
+
+fn check<'a>(
+    connection: &Connection,
+    expected: impl IntoIterator<Item = &'a Expected>,
+) -> Result<(), CommitError> {
     let mut select = connection
         .prepare_cached("SELECT version FROM documents WHERE id = ?1")
         .map_err(commit_fault)?;
-    for expected in &commit.expected {
+    for expected in expected {
         let version: Option<u64> = select
             .query_row([id_bytes(&expected.id)], |row| row.get(0))
             .optional()
@@ -516,10 +561,14 @@ fn check(connection: &Connection, commit: &Commit) -> Result<(), CommitError> {
             return Err(CommitError::Conflict);
         }
     }
+    Ok(())
+}
+
+fn check_fences(connection: &Connection, fences: &[Fence]) -> Result<(), CommitError> {
     let mut select = connection
         .prepare_cached("SELECT epoch FROM leases WHERE name = ?1")
         .map_err(commit_fault)?;
-    for fence in &commit.fences {
+    for fence in fences {
         let epoch: Option<u64> = select
             .query_row([sql(fence.lease.0)], |row| row.get(0))
             .optional()

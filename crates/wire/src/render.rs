@@ -4,15 +4,18 @@
 //! two members that the contract types as never null and never empty, `mode_id` and `model_policy` of a Session, get
 //! their default or are left out.
 
+use std::borrow::Cow;
 use std::collections::BTreeMap;
 
 use canon::{Map, Value};
 use domain::{
-    Answer, Artifact, Branch, Chain, Document, Message, Outcome, Permission, Position, Session,
-    State, Status, Task, Timestamp, Vault, Workspace, pruned_digest,
+    Answer, Artifact, Branch, Chain, Content, Document, Outcome, Permission, Position, State,
+    Status, Timestamp, Vault, Workspace, pruned_digest,
 };
+use serde::Serialize;
 use serde_json::json;
 
+mod often;
 mod persona;
 
 use crate::receipt;
@@ -23,7 +26,7 @@ pub struct Source<'a> {
     /// What its events left.
     pub document: &'a Document,
     /// The payloads, by position.
-    pub payloads: &'a BTreeMap<Position, Map<String, Value>>,
+    pub payloads: &'a BTreeMap<Position, Content>,
 }
 
 /// What a document does not hold and its reader computed.
@@ -64,11 +67,15 @@ impl<'a> Source<'a> {
         self.payload(position, member).cloned().unwrap_or_default()
     }
 
-    fn metadata(&self, position: Position) -> Value {
+    fn metadata(&self, position: Position) -> Cow<'a, Value> {
         match self.payload(position, "metadata") {
-            Some(Value::Object(map)) => Value::Object(map.clone()),
-            _ => self.pruned(position).unwrap_or_else(|| json!({})),
+            Some(metadata @ Value::Object(_)) => Cow::Borrowed(metadata),
+            _ => Cow::Owned(self.pruned_or_empty(position)),
         }
+    }
+
+    fn pruned_or_empty(&self, position: Position) -> Value {
+        self.pruned(position).unwrap_or_else(|| json!({}))
     }
 
     /// Says that there was content and that it was pruned (AP-PRIV-03); none when it is there.
@@ -77,17 +84,19 @@ impl<'a> Source<'a> {
         Some(json!({"redacted": true, "reason": "pruned", "sha256": digest}))
     }
 
-    fn parts(&self, position: Position) -> Value {
-        match (self.payload(position, "parts"), self.pruned(position)) {
-            (Some(parts), _) => parts.clone(),
-            (None, Some(Value::Object(mut pruned))) => {
+    fn parts(&self, position: Position) -> Cow<'a, Value> {
+        if let Some(parts) = self.payload(position, "parts") {
+            return Cow::Borrowed(parts);
+        }
+        Cow::Owned(match self.pruned(position) {
+            Some(Value::Object(mut pruned)) => {
                 // Which parts it had, and for whom, is gone too.
                 pruned.insert("type".to_owned(), "pruned".into());
                 pruned.insert("visibility".to_owned(), "public".into());
                 json!([pruned])
             }
-            (None, _) => json!([]),
-        }
+            _ => json!([]),
+        })
     }
 
     fn failure(&self, position: Position) -> Value {
@@ -100,14 +109,52 @@ impl<'a> Source<'a> {
     }
 }
 
+/// A resource, ready to be written. As text it is the same as through [`Resource::value`].
+#[derive(Debug, Serialize)]
+#[serde(transparent)]
+pub struct Resource<'a>(Shown<'a>);
+
+#[derive(Debug, Serialize)]
+#[serde(untagged)]
+enum Shown<'a> {
+    Session(Box<often::ShownSession<'a>>),
+    Task(Box<often::ShownTask<'a>>),
+    Message(Box<often::ShownMessage<'a>>),
+    Other(Value),
+}
+
+impl Resource<'_> {
+    /// Returns it as a value.
+    pub fn value(self) -> Value {
+        match self.0 {
+            Shown::Other(value) => value,
+            // It has a JSON form: names that are texts, and no number outside JSON.
+            written => serde_json::to_value(written).unwrap_or_default(),
+        }
+    }
+
+    /// Returns its text.
+    pub fn bytes(&self) -> Vec<u8> {
+        serde_json::to_vec(self).unwrap_or_default()
+    }
+}
+
 /// Returns a resource.
-pub fn resource(source: Source<'_>, extra: Extra) -> Value {
+pub fn resource(source: Source<'_>, extra: Extra) -> Resource<'_> {
+    Resource(match &source.document.state {
+        State::Session(state) => Shown::Session(Box::new(often::session(source, state, extra))),
+        State::Task(state) => Shown::Task(Box::new(often::task(source, state))),
+        State::Message(state) => Shown::Message(Box::new(often::message(source, state, extra))),
+        _ => Shown::Other(other(source, extra)),
+    })
+}
+
+fn other(source: Source<'_>, extra: Extra) -> Value {
     let (metadata, members) = match &source.document.state {
         State::Workspace(state) => workspace(source, state),
-        State::Session(state) => session(source, state, extra),
-        State::Task(state) => task(source, state),
+        // They are written as they stand.
+        State::Session(_) | State::Task(_) | State::Message(_) => return Value::Null,
         State::Branch(state) => branch(source, state),
-        State::Message(state) => message(source, state, extra),
         State::Artifact(state) => artifact(source, state, extra),
         State::Outcome(state) => outcome(source, state, extra),
         State::Permission(state) => permission(source, state),
@@ -183,81 +230,7 @@ fn workspace(source: Source<'_>, state: &Workspace) -> (Value, Value) {
         "quota_id": state.quota_id,
         "workspace_id": source.document.id,
     });
-    (source.metadata(state.metadata), members)
-}
-
-fn session(source: Source<'_>, state: &Session, extra: Extra) -> (Value, Value) {
-    let (word, last_event_id) = match extra {
-        Extra::Session {
-            state,
-            last_event_id,
-        } => (state, last_event_id),
-        _ => ("IDLE", None),
-    };
-    let id = &source.document.id;
-    let mut members = json!({
-        "workspace_id": state.workspace_id,
-        "mode_id": state.mode_id.as_deref().unwrap_or("ask"),
-        "state": word,
-        "transcript": {
-            "object": "transcript_summary",
-            "message_count": state.message_count(),
-            "messages_url": format!("/v1/sessions/{id}/messages"),
-        },
-        "persona_id": state.persona_id,
-        "root_session_id": state.root_session_id,
-        "parent_session_id": state.parent_session_id,
-        "branch_id": state.branch_id,
-        "last_event_id": last_event_id,
-        "live_clients": [],
-        "live_controller_id": null,
-        "summary": state.summary,
-        "expires_at": null,
-    });
-    if let (Some(policy), Value::Object(members)) = (&state.model_policy, &mut members) {
-        members.insert("model_policy".to_owned(), policy.clone());
-    }
-    (source.metadata(state.metadata), members)
-}
-
-fn task(source: Source<'_>, state: &Task) -> (Value, Value) {
-    // C-15: a Message without `object`, or the object that was given.
-    let input = if source.payload(state.input, "parts").is_none() {
-        let input = source.payload(state.input, "input").cloned();
-        input
-            .or_else(|| source.pruned(state.input))
-            .unwrap_or_else(|| json!({}))
-    } else {
-        json!({
-            "id": source.payload_or_null(state.input, "message_id"),
-            "role": source.payload_or_null(state.input, "role"),
-            "parts": source.parts(state.input),
-            "created_at": created_at(source.document),
-        })
-    };
-    let failure = match state.failure {
-        Some(position) => source.failure(position),
-        None => Value::Null,
-    };
-    let members = json!({
-        "session_id": state.session_id,
-        "workspace_id": state.workspace_id,
-        "status": state.status.as_str(),
-        "input": input,
-        "created_by": state.created_by,
-        "persona_id": state.persona.as_ref().map(|persona| &persona.id),
-        "branch_id": state.branch_id,
-        "parent_task_id": state.parent_task_id,
-        "assigned_agent_id": null,
-        "receipt_id": state.receipt_id,
-        "outcome_id": state.outcome_id,
-        "quota_id": null,
-        "started_at": state.started_at,
-        "completed_at": state.completed_at,
-        "canceled_at": state.canceled_at,
-        "failure": failure,
-    });
-    (source.metadata(state.submitted), members)
+    (source.metadata(state.metadata).into_owned(), members)
 }
 
 fn branch(source: Source<'_>, state: &Branch) -> (Value, Value) {
@@ -272,22 +245,7 @@ fn branch(source: Source<'_>, state: &Branch) -> (Value, Value) {
         "created_by": state.created_by,
         "merged_into": null,
     });
-    (source.metadata(state.metadata), members)
-}
-
-fn message(source: Source<'_>, state: &Message, extra: Extra) -> (Value, Value) {
-    let workspace_id = match extra {
-        Extra::Message { workspace_id } => workspace_id,
-        _ => None,
-    };
-    let members = json!({
-        "workspace_id": workspace_id,
-        "session_id": state.session_id,
-        "task_id": state.task_id,
-        "role": state.role.as_str(),
-        "parts": source.parts(state.source),
-    });
-    (source.metadata(state.source), members)
+    (source.metadata(state.metadata).into_owned(), members)
 }
 
 fn artifact(source: Source<'_>, state: &Artifact, extra: Extra) -> (Value, Value) {
@@ -307,7 +265,7 @@ fn artifact(source: Source<'_>, state: &Artifact, extra: Extra) -> (Value, Value
         "task_id": state.task_id,
         "receipt_id": receipt_id,
     });
-    (source.metadata(state.source), members)
+    (source.metadata(state.source).into_owned(), members)
 }
 
 fn outcome(source: Source<'_>, state: &Outcome, extra: Extra) -> (Value, Value) {
@@ -347,7 +305,7 @@ fn outcome(source: Source<'_>, state: &Outcome, extra: Extra) -> (Value, Value) 
         "cost": {},
         "metrics": {},
     });
-    (source.metadata(state.source), members)
+    (source.metadata(state.source).into_owned(), members)
 }
 
 fn replayed_message(document: &Document, state: &Outcome, message: &Value, number: usize) -> Value {
@@ -413,7 +371,7 @@ fn permission(source: Source<'_>, state: &Permission) -> (Value, Value) {
         "request": asked("request"),
         "response": response,
     });
-    (source.metadata(state.asked), members)
+    (source.metadata(state.asked).into_owned(), members)
 }
 
 fn vault(source: Source<'_>, state: &Vault) -> (Value, Value) {
@@ -422,7 +380,7 @@ fn vault(source: Source<'_>, state: &Vault) -> (Value, Value) {
         "provider": state.provider,
         "capabilities": state.capabilities,
     });
-    (source.metadata(state.metadata), members)
+    (source.metadata(state.metadata).into_owned(), members)
 }
 
 fn chain(state: &Chain) -> (Value, Value) {

@@ -6,7 +6,7 @@ use super::{Decider, Place};
 use crate::kind::Payload;
 use crate::payload::{self, detail};
 use crate::{
-    AttachContent, BranchId, BranchKind, CreateBranch, CreateVault, CreateWorkspace, Refusal,
+    AttachContent, BranchId, BranchKind, CreateBranch, CreateVault, CreateWorkspace, Kind, Refusal,
     RegisterArtifact, ResourceRef, Session, UpdateWorkspace,
 };
 
@@ -46,18 +46,19 @@ pub(super) fn update_workspace(
 ) -> Result<ResourceRef, Refusal> {
     decider.workspace(&order.id)?;
     let subject = order.id.resource();
-    let updated = payload::WorkspaceUpdated {
+    let members = payload::WorkspaceUpdated {
         name: order.name.clone(),
         capabilities: order.capabilities.clone(),
         quota_id: order.quota_id.clone(),
         metadata: order.metadata.as_ref().map(detail),
-    };
-    if !payload::members(&updated).is_empty() {
+    }
+    .into_members();
+    if !members.is_empty() {
         let place = Place {
             workspace_id: Some(order.id.clone()),
             ..Place::default()
         };
-        decider.draft(Payload::WorkspaceUpdated(updated), subject.clone(), &place);
+        decider.draft_open(Kind::WorkspaceUpdated, members, subject.clone(), &place);
     }
     Ok(subject)
 }

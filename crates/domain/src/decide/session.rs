@@ -7,8 +7,8 @@ use super::{Decider, Place};
 use crate::kind::Payload;
 use crate::payload::{self, Open, detail};
 use crate::{
-    AppendMessage, BranchKind, ChainId, CreateSession, ForkSession, RecordSessionReplay, Refusal,
-    ResourceRef, SessionId, TruncateSession, UpdateSession,
+    AppendMessage, BranchKind, ChainId, CreateSession, ForkSession, Kind, RecordSessionReplay,
+    Refusal, ResourceRef, SessionId, TruncateSession, UpdateSession,
 };
 
 pub(super) fn create(
@@ -41,14 +41,15 @@ pub(super) fn update(
 ) -> Result<ResourceRef, Refusal> {
     let (_, session) = decider.open_session(&order.id)?;
     let subject = order.id.resource();
-    let updated = payload::SessionUpdated {
+    let members = payload::SessionUpdated {
         summary: order.summary.clone(),
         model_policy: order.model_policy.clone(),
         metadata: order.metadata.as_ref().map(detail),
-    };
-    if !payload::members(&updated).is_empty() {
+    }
+    .into_members();
+    if !members.is_empty() {
         let place = Place::of_session(&order.id, session);
-        decider.draft(Payload::SessionUpdated(updated), subject.clone(), &place);
+        decider.draft_open(Kind::SessionUpdated, members, subject.clone(), &place);
     }
     Ok(subject)
 }

@@ -1,38 +1,39 @@
 //! A map that forgets what nobody asked for lately.
 
 use std::borrow::Borrow;
-use std::collections::BTreeMap;
+use std::collections::HashMap;
+use std::hash::Hash;
 
 /// Two halves: what was put in or asked for since the last change of halves, and what was before. When the younger half is
 /// full, the older one is forgotten.
 #[derive(Debug)]
 pub(super) struct Recent<K, V> {
-    young: BTreeMap<K, (V, usize)>,
+    young: HashMap<K, (V, usize)>,
     young_weight: usize,
-    old: BTreeMap<K, (V, usize)>,
+    old: HashMap<K, (V, usize)>,
     /// Of one half.
     weight_max: usize,
 }
 
-impl<K: Ord + Clone, V> Recent<K, V> {
+impl<K: Hash + Eq, V> Recent<K, V> {
     /// Makes one for things that together weigh no more than this.
     pub(super) fn new(weight_max: usize) -> Self {
         Self {
-            young: BTreeMap::new(),
+            young: HashMap::new(),
             young_weight: 0,
-            old: BTreeMap::new(),
+            old: HashMap::new(),
             weight_max: weight_max / 2,
         }
     }
 
-    pub(super) fn get<Q: Ord + ?Sized>(&mut self, key: &Q) -> Option<&V>
+    pub(super) fn get<Q: Hash + Eq + ?Sized>(&mut self, key: &Q) -> Option<&V>
     where
         K: Borrow<Q>,
     {
         self.get_mut(key).map(|value| &*value)
     }
 
-    pub(super) fn get_mut<Q: Ord + ?Sized>(&mut self, key: &Q) -> Option<&mut V>
+    pub(super) fn get_mut<Q: Hash + Eq + ?Sized>(&mut self, key: &Q) -> Option<&mut V>
     where
         K: Borrow<Q>,
     {

@@ -3,7 +3,7 @@
 //! Never the truth, like every cache: what is missing here is read from the log, once, and outside of turns wherever
 //! somebody knows beforehand that a Task may end ([`Engine::know_task_log`]).
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use domain::{Document, Documents as _, Position, Scratch, State, Task};
@@ -69,8 +69,17 @@ impl Folds {
             }
         }
         known.head = last.position;
+        // Nobody will ask for those any more: what they end with is in their receipts already. That of a replay is computed
+        // from its source.
+        let is_done = |task: &Task| task.status.is_terminal() || task.replay.is_some();
+        let documents = written.documents().iter();
+        let done = documents.filter(|document| task_of(document).is_some_and(is_done));
+        let done: BTreeSet<Position> = done.map(|document| document.key).collect();
+        for key in &done {
+            known.tasks.remove(key);
+        }
         for (stored, event) in events {
-            let Some(key) = stored.links.task else {
+            let Some(key) = stored.links.task.filter(|key| !done.contains(key)) else {
                 continue;
             };
             if stored.position == key {
@@ -80,14 +89,6 @@ impl Folds {
                 && entry.is_current
             {
                 Arc::make_mut(&mut entry.fold).add(stored.position, &stored.bytes, event);
-            }
-        }
-        for document in written.documents() {
-            // The receipt of a replay is computed from its source.
-            if task_of(document)
-                .is_some_and(|task| task.status.is_terminal() || task.replay.is_some())
-            {
-                known.tasks.remove(&document.key);
             }
         }
     }

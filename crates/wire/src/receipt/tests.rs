@@ -2,7 +2,7 @@
 
 use std::collections::BTreeMap;
 
-use domain::{Document, Links, Position, Receipt, SessionId, TaskId, WorkspaceId};
+use domain::{Content, Document, Links, Position, Receipt, SessionId, TaskId, WorkspaceId};
 
 use super::*;
 
@@ -44,7 +44,8 @@ fn stored() -> Value {
 
 fn superset(bytes: Option<&[u8]>) -> Value {
     let payload = json!({"valid": false, "reason": "chain_mismatch", "value": {"checks": []}});
-    let payloads = BTreeMap::from([(Position(9), payload.as_object().unwrap().clone())]);
+    let payload = Content::Filled(payload.as_object().unwrap().clone());
+    let payloads = BTreeMap::from([(Position(9), payload)]);
     let document = document(Some(Position(9)));
     receipt(
         Source {

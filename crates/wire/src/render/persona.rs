@@ -38,5 +38,5 @@ pub(super) fn persona(source: Source<'_>, state: &Persona) -> (Value, Value) {
         "forbids_replay": or("forbids_replay", false.into()),
         "contracts": member("contracts"),
     });
-    (source.metadata(state.source), members)
+    (source.metadata(state.source).into_owned(), members)
 }

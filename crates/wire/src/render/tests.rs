@@ -1,8 +1,8 @@
 //! Rendering: one document of each kind, every member of the contract.
 
 use domain::{
-    ArtifactKind, Ask, BranchId, Links, OutcomeId, PermissionId, Role, SessionId, TaskId,
-    Visibility, WorkspaceId,
+    ArtifactKind, Ask, BranchId, Links, Message, OutcomeId, PermissionId, Role, Session, SessionId,
+    Task, TaskId, Visibility, WorkspaceId,
 };
 
 use super::*;
@@ -23,16 +23,20 @@ fn document(id: &str, state: State) -> Document {
 fn rendered(id: &str, state: State, payloads: &[(u64, Value)], extra: Extra) -> Value {
     let payloads = payloads
         .iter()
-        .map(|(at, payload)| (Position(*at), payload.as_object().unwrap().clone()))
+        .map(|(at, payload)| {
+            let payload = payload.as_object().unwrap().clone();
+            (Position(*at), Content::Filled(payload))
+        })
         .collect();
     let document = document(id, state);
-    let value = resource(
-        Source {
-            document: &document,
-            payloads: &payloads,
-        },
-        extra,
-    );
+    let source = Source {
+        document: &document,
+        payloads: &payloads,
+    };
+    let shown = resource(source, extra);
+    let text = String::from_utf8(shown.bytes()).unwrap();
+    let value = shown.value();
+    assert_eq!(text, value.to_string());
     for name in ["id", "object", "created_at", "updated_at", "metadata"] {
         assert!(value.get(name).is_some(), "AP-ENV-01 {name}");
     }
