@@ -16,7 +16,7 @@ use crate::{
 #[derive(Debug, Clone, Default)]
 pub struct Scratch {
     documents: BTreeMap<Box<str>, Arc<Document>>,
-    /// What documents were since the mark, latest last; none without a mark.
+    /// What documents were at the mark, each once; none without a mark.
     before: Option<Vec<Before>>,
 }
 
@@ -41,7 +41,7 @@ impl Scratch {
 
     /// Undoes what was sealed since the mark.
     pub fn roll_back(&mut self) {
-        for (id, document) in self.before.take().into_iter().flatten().rev() {
+        for (id, document) in self.before.take().into_iter().flatten() {
             match document {
                 Some(document) => self.documents.insert(id, document),
                 None => self.documents.remove(&id),
@@ -66,7 +66,10 @@ impl Scratch {
     /// Takes a document out to change it.
     fn take(&mut self, id: &str) -> Option<Document> {
         let document = self.documents.remove(id);
-        if let Some(before) = &mut self.before {
+        // Only the first time: whoever holds a document makes the next change copy it.
+        if let Some(before) = &mut self.before
+            && !before.iter().any(|(known, _)| **known == *id)
+        {
             before.push((id.into(), document.clone()));
         }
         document.map(Arc::unwrap_or_clone)

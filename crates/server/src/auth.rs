@@ -6,7 +6,7 @@
 
 use std::collections::BTreeMap;
 use std::convert::Infallible;
-use std::sync::{Mutex, PoisonError};
+use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
 
 use axum::http::{HeaderMap, header};
@@ -41,7 +41,7 @@ impl Credential {
 /// Keys seen a moment ago, by digest.
 #[derive(Debug, Default)]
 pub(crate) struct Keys {
-    seen: Mutex<BTreeMap<Digest, (Instant, Caller)>>,
+    seen: Mutex<BTreeMap<Digest, (Instant, Arc<Caller>)>>,
     /// Keys with open streams; true once the key is no longer valid.
     streaming: Mutex<BTreeMap<Credential, watch::Sender<bool>>>,
 }
@@ -52,7 +52,7 @@ impl Keys {
         &self,
         store: &dyn Store,
         headers: &HeaderMap,
-    ) -> Result<(Caller, Credential), Failure> {
+    ) -> Result<(Arc<Caller>, Credential), Failure> {
         let refuse = || {
             Failure::new(
                 Code::Unauthenticated,
@@ -75,8 +75,8 @@ impl Keys {
         if !is_valid(&found, digest) {
             return Err(refuse());
         }
-        let caller = Caller::from_key(&found);
-        self.remember(digest, caller.clone());
+        let caller = Arc::new(Caller::from_key(&found));
+        self.remember(digest, Arc::clone(&caller));
         Ok((caller, Credential(digest)))
     }
 
@@ -123,13 +123,13 @@ impl Keys {
         }
     }
 
-    fn remembered(&self, digest: Digest) -> Option<Caller> {
+    fn remembered(&self, digest: Digest) -> Option<Arc<Caller>> {
         let seen = self.seen.lock().unwrap_or_else(PoisonError::into_inner);
         let (since, caller) = seen.get(&digest)?;
-        (since.elapsed() < REMEMBERED_FOR).then(|| caller.clone())
+        (since.elapsed() < REMEMBERED_FOR).then(|| Arc::clone(caller))
     }
 
-    fn remember(&self, digest: Digest, caller: Caller) {
+    fn remember(&self, digest: Digest, caller: Arc<Caller>) {
         let mut seen = self.seen.lock().unwrap_or_else(PoisonError::into_inner);
         if seen.len() >= REMEMBERED_MAX {
             seen.retain(|_, (since, _)| since.elapsed() < REMEMBERED_FOR);

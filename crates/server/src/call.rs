@@ -38,13 +38,11 @@ const LIMIT_DEFAULT: usize = 50;
 #[derive(Debug)]
 pub(crate) struct Call {
     pub(crate) app: Arc<App>,
-    pub(crate) caller: Caller,
+    pub(crate) caller: Arc<Caller>,
     pub(crate) credential: Credential,
     pub(crate) request_id: String,
     operation: &'static Operation,
     method: Method,
-    /// The route's template with its parameters filled in: the same for every spelling of a path.
-    target: String,
     params: Vec<(String, String)>,
     query: Vec<(String, String)>,
     headers: HeaderMap,
@@ -69,7 +67,8 @@ impl FromRequest<Arc<App>> for Call {
             Query::<Vec<(String, String)>>::try_from_uri(&parts.uri).map_err(|_| bad("query"))?;
         let lost = || Failure::new(Code::InternalError, "internal error");
         let template = parts.extensions.get::<MatchedPath>().ok_or_else(lost)?;
-        let caller = parts.extensions.get::<Caller>().cloned().ok_or_else(lost)?;
+        let caller = parts.extensions.get::<Arc<Caller>>().cloned();
+        let caller = caller.ok_or_else(lost)?;
         // What is not described is not served.
         let operation = app
             .operation(&parts.method, template.as_str())
@@ -78,10 +77,6 @@ impl FromRequest<Arc<App>> for Call {
         authorize(app, &caller, operation, &params, workspace.as_ref()).await?;
         unencoded(&parts.headers)?;
         known_filters(operation, &query)?;
-        let mut target = template.as_str().to_owned();
-        for (name, value) in &params {
-            target = target.replace(&format!("{{{name}}}"), value);
-        }
         Ok(Self {
             app: Arc::clone(app),
             caller,
@@ -93,7 +88,6 @@ impl FromRequest<Arc<App>> for Call {
                 .unwrap_or_default(),
             operation,
             method: parts.method,
-            target,
             params,
             query,
             headers: parts.headers,
@@ -467,6 +461,15 @@ impl Call {
         upload.ok_or_else(too_large)
     }
 
+    /// Returns the route's template with its parameters filled in: the same for every spelling of a path.
+    fn target(&self) -> String {
+        let mut target = self.operation.path.to_owned();
+        for (name, value) in &self.params {
+            target = target.replace(&format!("{{{name}}}"), value);
+        }
+        target
+    }
+
     /// Reads the idempotency key, when there is one (AP-IDEM-08).
     pub(crate) fn idempotency(&self, body: Value) -> Result<Option<Idempotency>, Failure> {
         const NAME: &str = "Idempotency-Key";
@@ -492,7 +495,7 @@ impl Call {
         Ok(Some(Idempotency {
             key: key.to_owned(),
             method: self.method.as_str().to_owned(),
-            target: self.target.clone(),
+            target: self.target(),
             body,
         }))
     }

@@ -104,7 +104,10 @@ impl Tools {
         let operation = self.offered().find(|known| name_of(*known) == name);
         let operation = operation.ok_or(NotCalled::Unknown)?;
         // Nobody gets here without a key.
-        let caller = parts.extensions.get::<Caller>().ok_or(NotCalled::Unknown)?;
+        let caller = parts
+            .extensions
+            .get::<Arc<Caller>>()
+            .ok_or(NotCalled::Unknown)?;
         let mut arguments = arguments;
         if let Some(key) = auth::presented(&parts.headers) {
             redact::members(&mut arguments, key);

@@ -11,20 +11,22 @@ use engine::{Histogram, Metrics};
 /// Requests by method, route and status. Routes are templates, so their number is bounded.
 #[derive(Debug, Default)]
 pub(crate) struct HttpMetrics {
-    requests: Mutex<BTreeMap<Labels, Histogram>>,
+    requests: Mutex<BTreeMap<&'static str, BTreeMap<String, BTreeMap<u16, Histogram>>>>,
     /// Connections open.
     pub(crate) connections: AtomicU64,
 }
 
-type Labels = (String, String, u16);
-
 impl HttpMetrics {
-    pub(crate) fn observe(&self, method: &str, route: &str, status: u16, took: Duration) {
+    pub(crate) fn observe(&self, method: &'static str, route: &str, status: u16, took: Duration) {
         let mut requests = self.requests.lock().unwrap_or_else(PoisonError::into_inner);
-        requests
-            .entry((method.to_owned(), route.to_owned(), status))
-            .or_default()
-            .observe(took);
+        let routes = requests.entry(method).or_default();
+        // Every request comes here: a route is copied only when it is new.
+        if !routes.contains_key(route) {
+            routes.insert(route.to_owned(), BTreeMap::new());
+        }
+        if let Some(of_route) = routes.get_mut(route) {
+            of_route.entry(status).or_default().observe(took);
+        }
     }
 
     /// Returns everything there is to count.
@@ -77,7 +79,15 @@ impl HttpMetrics {
             "From a request's head to its answer's head",
         );
         let requests = self.requests.lock().unwrap_or_else(PoisonError::into_inner);
-        for ((method, route, status), seen) in requests.iter() {
+        let by_status = requests.iter().flat_map(|(method, routes)| {
+            let routes = routes.iter();
+            routes.flat_map(move |(route, of_route)| {
+                of_route
+                    .iter()
+                    .map(move |(status, seen)| (method, route, status, seen))
+            })
+        });
+        for (method, route, status, seen) in by_status {
             let labels = format!("method=\"{method}\",route=\"{route}\",status=\"{status}\"");
             histogram(&mut out, "http_request_seconds", &labels, seen);
         }

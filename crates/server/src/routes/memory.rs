@@ -50,7 +50,7 @@ pub(super) fn routes(routes: Routes) -> Routes {
 /// Lets the SDK answer, once the caller may use any of the tools.
 async fn tools(State(app): State<Arc<App>>, request: Request) -> Reply {
     let lost = || Failure::new(wire::Code::InternalError, "internal error");
-    let caller = request.extensions().get::<Caller>().ok_or_else(lost)?;
+    let caller = request.extensions().get::<Arc<Caller>>().ok_or_else(lost)?;
     let operation = app.operation(request.method(), "/mcp").ok_or_else(lost)?;
     call::authorize(&app, caller, operation, &[], None).await?;
     Ok(app.mcp.answer(request).await.into_response())
