@@ -12,6 +12,9 @@ use serde::{Deserialize, Serialize};
 
 use crate::{Kind, Position, ReceiptId, SessionId, TaskId, Timestamp, WorkspaceId};
 
+/// How many digits the position has in the id of an event.
+const ID_DIGITS: usize = 16;
+
 /// The name of a log: eight characters, random at its creation.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(transparent)]
@@ -30,7 +33,17 @@ impl EventName {
 
     /// Returns the id of the event at a position of this log.
     pub fn id(&self, position: Position) -> String {
-        format!("event_{}_{:016}", self.0, position.0)
+        // Each event has two or three of them: digits are put in their places.
+        let mut digits = [b'0'; ID_DIGITS];
+        let mut rest = position.0;
+        for digit in digits.iter_mut().rev() {
+            *digit = b'0' + (rest % 10) as u8;
+            rest /= 10;
+        }
+        match str::from_utf8(&digits) {
+            Ok(digits) if rest == 0 => ["event_", &self.0, "_", digits].concat(),
+            _ => format!("event_{}_{:016}", self.0, position.0),
+        }
     }
 
     /// Returns the position that an id of this log names.
@@ -39,7 +52,7 @@ impl EventName {
             .strip_prefix("event_")?
             .strip_prefix(&*self.0)?
             .strip_prefix('_')?;
-        if digits.len() != 16 || !digits.bytes().all(|byte| byte.is_ascii_digit()) {
+        if digits.len() != ID_DIGITS || !digits.bytes().all(|byte| byte.is_ascii_digit()) {
             return None;
         }
         digits.parse().ok().map(Position)
@@ -421,6 +434,10 @@ mod tests {
         let id = log.id(Position(42));
         assert_eq!(id, "event_ab12cd34_0000000000000042");
         assert_eq!(log.position(&id), Some(Position(42)));
+        for position in [0, 9_999_999_999_999_999, 10_000_000_000_000_000, u64::MAX] {
+            let id = format!("event_ab12cd34_{position:016}");
+            assert_eq!(log.id(Position(position)), id);
+        }
         for other in [
             "event_zz12cd34_0000000000000042",
             "event_ab12cd34_42",

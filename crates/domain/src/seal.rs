@@ -2,7 +2,9 @@
 //!
 //! Pure, so that it can run inside a store's transaction, once the first position is known.
 
-use std::collections::BTreeMap;
+use std::borrow::Borrow;
+use std::cmp::Ordering;
+use std::collections::BTreeSet;
 use std::sync::Arc;
 
 use crate::apply::apply;
@@ -15,10 +17,40 @@ use crate::{
 /// documents that neither has changed.
 #[derive(Debug, Clone, Default)]
 pub struct Scratch {
-    documents: BTreeMap<Box<str>, Arc<Document>>,
+    documents: BTreeSet<ById>,
     /// What documents were at the mark, each once; none without a mark.
     before: Option<Vec<Before>>,
 }
+
+/// A document, found by its id.
+#[derive(Debug, Clone)]
+struct ById(Arc<Document>);
+
+impl Borrow<str> for ById {
+    fn borrow(&self) -> &str {
+        &self.0.id
+    }
+}
+
+impl Ord for ById {
+    fn cmp(&self, other: &Self) -> Ordering {
+        self.0.id.cmp(&other.0.id)
+    }
+}
+
+impl PartialOrd for ById {
+    fn partial_cmp(&self, other: &Self) -> Option<Ordering> {
+        Some(self.cmp(other))
+    }
+}
+
+impl PartialEq for ById {
+    fn eq(&self, other: &Self) -> bool {
+        self.0.id == other.0.id
+    }
+}
+
+impl Eq for ById {}
 
 /// What a document was, by its id; none when it was not there.
 type Before = (Box<str>, Option<Arc<Document>>);
@@ -31,7 +63,7 @@ impl Scratch {
 
     /// Puts a document in that somebody else holds too.
     pub fn insert_shared(&mut self, document: Arc<Document>) {
-        self.documents.insert(document.id.clone(), document);
+        self.documents.replace(ById(document));
     }
 
     /// Remembers how things stand: [`Scratch::roll_back`] returns to it. Replaces an earlier mark.
@@ -43,29 +75,29 @@ impl Scratch {
     pub fn roll_back(&mut self) {
         for (id, document) in self.before.take().into_iter().flatten() {
             match document {
-                Some(document) => self.documents.insert(id, document),
-                None => self.documents.remove(&id),
-            };
+                Some(document) => drop(self.documents.replace(ById(document))),
+                None => drop(self.documents.remove(&*id)),
+            }
         }
     }
 
     fn key(&self, id: Option<&str>) -> Option<Position> {
-        self.documents.get(id?).map(|document| document.key)
+        self.documents.get(id?).map(|document| document.0.key)
     }
 
     /// Returns every document, by id.
     pub fn iter(&self) -> impl Iterator<Item = &Document> {
-        self.documents.values().map(|document| &**document)
+        self.documents.iter().map(|document| &*document.0)
     }
 
     /// Returns every document, by id, to be kept.
     pub fn iter_shared(&self) -> impl Iterator<Item = &Arc<Document>> {
-        self.documents.values()
+        self.documents.iter().map(|document| &document.0)
     }
 
     /// Takes a document out to change it.
     fn take(&mut self, id: &str) -> Option<Document> {
-        let document = self.documents.remove(id);
+        let document = self.documents.take(id).map(|document| document.0);
         // Only the first time: whoever holds a document makes the next change copy it.
         if let Some(before) = &mut self.before
             && !before.iter().any(|(known, _)| **known == *id)
@@ -78,7 +110,7 @@ impl Scratch {
 
 impl Documents for Scratch {
     fn document(&self, id: &str) -> Option<&Document> {
-        self.documents.get(id).map(|document| &**document)
+        self.documents.get(id).map(|document| &*document.0)
     }
 }
 

@@ -27,7 +27,8 @@ struct Known {
     head: Position,
     /// How often something was forgotten: what was read before that may be older than what was forgotten.
     forgotten: u64,
-    documents: Recent<Box<str>, Arc<Document>>,
+    /// None for what was looked for and is not there.
+    documents: Recent<Box<str>, Option<Arc<Document>>>,
     /// Events that hold contents of documents.
     contents: Recent<Position, Arc<Event>>,
     sessions: Recent<Position, Pulse>,
@@ -79,9 +80,17 @@ impl Cache {
         }
     }
 
-    /// Returns a document as it was when a turn last saw it. Good for what its events never change, and for a turn.
+    /// Returns a document as it was when a turn last saw it. Good for what its events never change.
     pub(crate) fn last_seen(&self, id: &str) -> Option<Arc<Document>> {
-        self.lock().documents.get(id).cloned()
+        self.lock().documents.get(id).cloned().flatten()
+    }
+
+    /// The same for a turn, which need not look again for what was not there while the store's last event is this one.
+    pub(crate) fn looked_for(&self, id: &str, head: Position) -> Option<Option<Arc<Document>>> {
+        let mut known = self.lock();
+        let is_current = known.head == head;
+        let found = known.documents.get(id).cloned();
+        found.filter(|document| document.is_some() || is_current)
     }
 
     /// Returns a document as it is when the store's last event is this one, or what permits to put it in.
@@ -91,13 +100,14 @@ impl Cache {
         if known.head != head {
             return Err(ticket);
         }
-        known.documents.get(id).cloned().ok_or(ticket)
+        known.documents.get(id).cloned().flatten().ok_or(ticket)
     }
 
     /// Puts in what was read from the store.
     pub(crate) fn keep(&self, ticket: Ticket, document: &Arc<Document>) {
         let mut known = self.lock();
         let newest = known.documents.get(&*document.id);
+        let newest = newest.and_then(Option::as_ref);
         let is_older = newest.is_some_and(|newest| newest.version >= document.version);
         if ticket.forgotten == known.forgotten && !is_older {
             known.put(document);
@@ -162,11 +172,11 @@ impl Cache {
         }
     }
 
-    /// Takes in what a turn has read.
-    pub(crate) fn insert(&self, documents: &[Arc<Document>]) {
+    /// Takes in what a turn has looked for and found, or not.
+    pub(crate) fn insert(&self, looked_for: Vec<Box<str>>, found: &[Option<Arc<Document>>]) {
         let mut known = self.lock();
-        for document in documents {
-            known.put(document);
+        for (id, document) in looked_for.into_iter().zip(found) {
+            known.note(id, document.clone());
         }
     }
 
@@ -224,8 +234,11 @@ impl Known {
     }
 
     fn put(&mut self, document: &Arc<Document>) {
-        let id = document.id.clone();
-        if self.documents.insert(id, Arc::clone(document), 1) {
+        self.note(document.id.clone(), Some(Arc::clone(document)));
+    }
+
+    fn note(&mut self, id: Box<str>, document: Option<Arc<Document>>) {
+        if self.documents.insert(id, document, 1) {
             self.forgotten += 1;
         }
     }
@@ -269,5 +282,23 @@ fn task_of(document: &Document) -> Option<&Task> {
     match &document.state {
         State::Task(task) => Some(task),
         _ => None,
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn what_was_not_there_is_only_known_as_long_as_nobody_else_commits() {
+        let cache = Cache::new(Position(7));
+        assert_eq!(cache.looked_for("trust_1", Position(7)), None);
+        cache.insert(vec!["trust_1".into()], &[None]);
+        assert_eq!(cache.looked_for("trust_1", Position(7)), Some(None));
+        assert_eq!(cache.looked_for("trust_1", Position(8)), None);
+        // A reader asks the store in any case.
+        assert!(cache.document("trust_1", Position(7)).is_err());
+        cache.clear();
+        assert_eq!(cache.looked_for("trust_1", Position(7)), None);
     }
 }

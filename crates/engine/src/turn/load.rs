@@ -4,7 +4,7 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 
 use canon::Digest;
-use domain::{ChainId, Document, Move, Order, Scratch, State, TrustChainId};
+use domain::{ChainId, Document, Documents as _, Move, Order, Scratch, State, TrustChainId};
 
 use super::Item;
 use super::plan::At;
@@ -52,36 +52,50 @@ pub(super) async fn load_claims(
 /// Loads the documents that commands name, and those that these belong to.
 pub(super) async fn load(shared: &Shared, batch: &[Item]) -> Result<Scratch, Refused> {
     let mut scratch = Scratch::default();
-    let mut seen = BTreeSet::new();
+    let mut absent: BTreeSet<Box<str>> = BTreeSet::new();
+    let head = shared.store.head();
     let mut wanted: Vec<Box<str>> = batch
         .iter()
         .flat_map(|item| named(&item.command.order))
         .collect();
     while !wanted.is_empty() {
-        let mut next = Vec::new();
-        let mut missing = Vec::new();
+        let mut found = Vec::new();
+        let mut unknown = Vec::new();
         for id in wanted {
-            if !seen.insert(id.clone()) {
+            if scratch.document(&id).is_some() || absent.contains(&id) {
                 continue;
             }
-            match shared.cache.last_seen(&id) {
-                Some(document) => {
-                    next.extend(belongs_to(&document));
-                    scratch.insert_shared(document);
+            match shared.cache.looked_for(&id, head) {
+                Some(Some(document)) => {
+                    scratch.insert_shared(Arc::clone(&document));
+                    found.push(document);
                 }
-                None => missing.push(id),
+                Some(None) => drop(absent.insert(id)),
+                None => unknown.push(id),
             }
         }
-        if !missing.is_empty() {
-            let found = shared.store.documents(missing).await?;
-            let found: Vec<Arc<Document>> = found.into_iter().flatten().map(Arc::new).collect();
-            shared.cache.insert(&found);
-            for document in found {
-                next.extend(belongs_to(&document));
-                scratch.insert_shared(document);
+        if !unknown.is_empty() {
+            unknown.sort_unstable();
+            unknown.dedup();
+            let read = shared.store.documents(unknown.clone()).await?;
+            let read: Vec<Option<Arc<Document>>> =
+                read.into_iter().map(|known| known.map(Arc::new)).collect();
+            for (id, document) in unknown.iter().zip(&read) {
+                match document {
+                    Some(document) => {
+                        scratch.insert_shared(Arc::clone(document));
+                        found.push(Arc::clone(document));
+                    }
+                    None => drop(absent.insert(id.clone())),
+                }
             }
+            shared.cache.insert(unknown, &read);
         }
-        wanted = next;
+        let is_new = |id: &str| scratch.document(id).is_none() && !absent.contains(id);
+        wanted = found
+            .iter()
+            .flat_map(|document| belongs_to(document, is_new))
+            .collect();
     }
     Ok(scratch)
 }
@@ -179,8 +193,8 @@ fn named(order: &Order) -> Vec<Box<str>> {
     }
 }
 
-/// Returns the ids of the documents a document belongs to or waits for.
-fn belongs_to(document: &Document) -> Vec<Box<str>> {
+/// Returns the ids of the documents a document belongs to or waits for, as far as they are new.
+fn belongs_to(document: &Document, is_new: impl Fn(&str) -> bool) -> Vec<Box<str>> {
     let (chain, trust);
     let ids: Vec<&str> = match &document.state {
         State::Session(session) => vec![session.workspace_id.as_str()],
@@ -228,5 +242,6 @@ fn belongs_to(document: &Document) -> Vec<Box<str>> {
         | State::Persona(_)
         | State::Key(_) => vec![],
     };
-    ids.into_iter().map(Into::into).collect()
+    let new = ids.into_iter().filter(|id| is_new(id));
+    new.map(Into::into).collect()
 }

@@ -36,6 +36,19 @@ async fn reading_what_was_just_written_asks_no_store() {
     assert_eq!(store.reads.load(Ordering::Relaxed) - before, 0);
 }
 
+/// A Session in which nobody decided anything has no chain of decisions, and every turn of its Tasks wants to know.
+#[tokio::test]
+async fn a_turn_does_not_look_again_for_what_was_not_there() {
+    let store = Watched::new();
+    let engine = engine_on(Arc::clone(&store) as Arc<dyn Store>).await;
+    let (session, _, status) = submit(&engine, "agent").await;
+    assert_eq!(status, Status::Completed);
+    let before = store.document_reads.load(Ordering::Relaxed);
+    let again = task_request(&session, "agent", "again");
+    write(&engine, again).await.unwrap();
+    assert_eq!(store.document_reads.load(Ordering::Relaxed) - before, 0);
+}
+
 #[tokio::test]
 async fn what_was_read_once_after_a_start_is_known() {
     let store = Watched::new();
