@@ -16,6 +16,7 @@ mod sidecar;
 mod signing;
 mod time;
 mod vault;
+mod webhook;
 mod witness;
 
 use std::io;
