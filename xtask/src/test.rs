@@ -127,7 +127,9 @@ fn wasm(notes: &Path) -> Result<()> {
         let _ = step("install: wasm", add.args(["target", "add", TARGET]));
     }
     if !library() {
-        note(&format!("left_out\twasm\tcontracts\tthe target {TARGET} is not installed\n"))?;
+        note(&format!(
+            "left_out\twasm\tcontracts\tthe target {TARGET} is not installed\n"
+        ))?;
         return Ok(());
     }
     let started = std::time::Instant::now();

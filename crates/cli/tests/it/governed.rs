@@ -149,7 +149,11 @@ fn a_question_survives_a_kill_and_times_out_by_itself_if_nobody_answers() {
     let path = format!("/v1/tasks/{}/events?limit=200", task.as_str().unwrap());
     let begun = Instant::now();
     loop {
-        if program.get(&path).to_string().contains("checkpoint_timeout") {
+        if program
+            .get(&path)
+            .to_string()
+            .contains("checkpoint_timeout")
+        {
             break;
         }
         assert!(begun.elapsed() < PATIENCE, "the question was never settled");
@@ -185,8 +189,13 @@ fn receiver(statuses: &'static [u16]) -> (u16, Receiver<Message>) {
             }
             let mut body = vec![0; length];
             let _ = reader.read_exact(&mut body);
-            let status = statuses.get(number).or(statuses.last()).copied().unwrap_or(200);
-            let answer = format!("HTTP/1.1 {status} X\r\ncontent-length: 0\r\nconnection: close\r\n\r\n");
+            let status = statuses
+                .get(number)
+                .or(statuses.last())
+                .copied()
+                .unwrap_or(200);
+            let answer =
+                format!("HTTP/1.1 {status} X\r\ncontent-length: 0\r\nconnection: close\r\n\r\n");
             let _ = stream.write_all(answer.as_bytes());
             if sender.send((signature, body)).is_err() {
                 return;
@@ -278,7 +287,8 @@ fn a_webhook_that_cannot_be_trusted_stops_the_start() {
         ("http://chat.example/", "not encrypted"),
         ("https://169.254.169.254/", "no receiver"),
     ] {
-        let config = format!("[[approval_webhooks]]\nurl = \"{url}\"\nsecret_env = \"HOOK_SECRET\"\n");
+        let config =
+            format!("[[approval_webhooks]]\nurl = \"{url}\"\nsecret_env = \"HOOK_SECRET\"\n");
         std::fs::write(world.home.path().join("bad.toml"), config).unwrap();
         let mut command = world.command(&["serve", "--config", "bad.toml", "--check-config"]);
         let said = crate::world::said({
@@ -288,21 +298,30 @@ fn a_webhook_that_cannot_be_trusted_stops_the_start() {
         assert_eq!(said.code, 2, "{said:?}");
         assert!(said.stderr.contains(says), "{said:?}");
     }
-    let config = "[[approval_webhooks]]\nurl = \"https://chat.example/\"\nsecret_env = \"HOOK_SECRET\"\n";
+    let config =
+        "[[approval_webhooks]]\nurl = \"https://chat.example/\"\nsecret_env = \"HOOK_SECRET\"\n";
     std::fs::write(world.home.path().join("bad.toml"), config).unwrap();
     let said = world.run(&["serve", "--config", "bad.toml", "--check-config"]);
-    assert!(said.stderr.contains("`HOOK_SECRET` holds no secret"), "{said:?}");
+    assert!(
+        said.stderr.contains("`HOOK_SECRET` holds no secret"),
+        "{said:?}"
+    );
 }
 
 #[test]
 fn the_operator_sets_the_floor_of_governed_sessions() {
     let world = World::new();
-    let config = "listen = \"127.0.0.1:0\"\n[governed]\nmode = \"enforce\"\nunmatched_policy = \"block\"\n";
+    let config =
+        "listen = \"127.0.0.1:0\"\n[governed]\nmode = \"enforce\"\nunmatched_policy = \"block\"\n";
     std::fs::write(world.home.path().join("floor.toml"), config).unwrap();
     let server = world.serve_with(&["--config", "floor.toml"]);
     let program = Program::new(&world, &server);
     let path = "/api/v1/replay/sessions";
     let (status, refused) = program.send("api-key", path, Some(json!({"mode": "log-only"})));
-    assert_eq!((status, &refused["code"]), (403, &json!("weaker_than_demanded")), "{refused}");
+    assert_eq!(
+        (status, &refused["code"]),
+        (403, &json!("weaker_than_demanded")),
+        "{refused}"
+    );
     program.open("strict", "tool: pay\nside_effect: write\n");
 }

@@ -143,7 +143,9 @@ impl World {
     }
 
     async fn report(&self, id: &str, proposal: &Value) -> Result<Value, Refused> {
-        let digest = proposal["verdicts"][0]["arguments_digest"].as_str().unwrap();
+        let digest = proposal["verdicts"][0]["arguments_digest"]
+            .as_str()
+            .unwrap();
         let report = Report {
             proposal_id: proposal["proposal_id"].as_str().unwrap().to_owned(),
             call_id: "c".to_owned(),
@@ -177,7 +179,11 @@ impl World {
 
     async fn status(&self, id: &str) -> Status {
         let id = TaskId::governed(&WorkspaceId::local(), id);
-        let found = self.store.documents(vec![id.as_str().into()]).await.unwrap();
+        let found = self
+            .store
+            .documents(vec![id.as_str().into()])
+            .await
+            .unwrap();
         match &found[0].as_ref().unwrap().state {
             State::Task(task) => task.status,
             other => panic!("{other:?}"),
@@ -269,11 +275,23 @@ async fn a_call_that_nobody_executes_for_ten_minutes_expires_and_a_later_report_
     let world = World::new().await;
     world.open("slow", PLAIN).await;
     let proposal = world.propose("slow").await;
-    assert_eq!(world.state("slow").await["pending"].as_array().unwrap().len(), 1);
+    assert_eq!(
+        world.state("slow").await["pending"]
+            .as_array()
+            .unwrap()
+            .len(),
+        1
+    );
     // Its program is there, and says nothing of the call.
     world.clock.pass(300);
     world.beat("slow", None).await;
-    assert_eq!(world.state("slow").await["pending"].as_array().unwrap().len(), 1);
+    assert_eq!(
+        world.state("slow").await["pending"]
+            .as_array()
+            .unwrap()
+            .len(),
+        1
+    );
     world.clock.pass(301);
     world.beat("slow", None).await;
     let state = world.state("slow").await;
