@@ -29,6 +29,8 @@ mod keys;
 #[cfg(test)]
 mod logs;
 #[cfg(test)]
+mod missing;
+#[cfg(test)]
 mod pasting;
 #[cfg(test)]
 mod personas;
