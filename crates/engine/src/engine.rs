@@ -85,7 +85,7 @@ pub(crate) struct Shared {
     pub(crate) tree: tokio::sync::Mutex<()>,
     /// The keys of the witnesses whose signatures on heads are taken.
     pub(crate) witnesses: std::sync::RwLock<Vec<receipts::note::NoteKey>>,
-    /// Room for content that arrived and is not committed yet.
+    /// Room for what is on its way into a commit.
     pub(crate) reserved: Mutex<Pending>,
     /// Who has how many streams open, by key.
     streams: Mutex<Shares<String>>,

@@ -23,7 +23,7 @@ use crate::share::{self, NoShare};
 const LIMIT: &str = "stored_mib_max";
 const MIB: u64 = 1024 * 1024;
 
-/// Bytes that are about to be stored, by the key of their Workspace.
+/// Bytes that are about to be stored and not counted yet, by the key of their Workspace.
 #[derive(Debug, Default)]
 pub(crate) struct Pending {
     total: u64,
@@ -31,7 +31,7 @@ pub(crate) struct Pending {
 }
 
 impl Pending {
-    pub(crate) fn add(&mut self, workspace: Position, bytes: u64) {
+    fn add(&mut self, workspace: Position, bytes: u64) {
         self.total += bytes;
         *self.workspaces.entry(workspace).or_default() += bytes;
     }
@@ -41,7 +41,7 @@ impl Pending {
     }
 }
 
-/// Room that is reserved for content until the commit that names it, and given back when dropped.
+/// Room that is reserved until what takes it is committed and counted, and given back when dropped.
 #[derive(Debug)]
 pub(crate) struct Reserved {
     shared: Arc<Shared>,
@@ -68,27 +68,43 @@ impl Shared {
         reserved.unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Says whether a Workspace may store more, beside what is reserved and what the turn under way will write.
-    pub(crate) fn has_room(
-        &self,
+    /// Keeps room for what a Workspace is about to store, if it may.
+    pub(crate) fn reserve(
+        self: &Arc<Self>,
         workspace: Position,
-        turn: &Pending,
         bytes: u64,
-    ) -> Result<(), Refused> {
-        self.room(workspace, [turn, &self.reserved()], bytes)
+    ) -> Result<Reserved, Refused> {
+        let mut reserved = self.reserved();
+        self.room(workspace, &reserved, bytes)?;
+        reserved.add(workspace, bytes);
+        drop(reserved);
+        Ok(self.kept(workspace, bytes))
     }
 
-    fn room(&self, workspace: Position, pending: [&Pending; 2], bytes: u64) -> Result<(), Refused> {
+    /// Keeps room for what is stored whatever the limit says.
+    pub(crate) fn reserve_anyway(self: &Arc<Self>, workspace: Position, bytes: u64) -> Reserved {
+        self.reserved().add(workspace, bytes);
+        self.kept(workspace, bytes)
+    }
+
+    fn kept(self: &Arc<Self>, workspace: Position, bytes: u64) -> Reserved {
+        Reserved {
+            shared: Arc::clone(self),
+            workspace,
+            bytes,
+        }
+    }
+
+    fn room(&self, workspace: Position, pending: &Pending, bytes: u64) -> Result<(), Refused> {
         let max = self.limits.stored_bytes_max;
         let Some(stored) = self.store.stored(workspace) else {
             return Ok(());
         };
-        let total: u64 = pending.iter().map(|pending| pending.total).sum();
-        let total = stored.total.saturating_add(total);
+        let total = stored.total.saturating_add(pending.total);
         if total.saturating_add(bytes) <= max {
             return Ok(());
         }
-        let own: u64 = pending.iter().map(|pending| pending.of(workspace)).sum();
+        let own = pending.of(workspace);
         let held = stored.of_workspace.saturating_add(own);
         let callers = stored.workspaces + usize::from(stored.of_workspace == 0);
         share::may_take(max, total, (held, callers), bytes).map_err(|no| {
@@ -142,15 +158,7 @@ impl Engine {
         let Some(workspace) = key else {
             return Ok(None);
         };
-        let mut reserved = self.shared.reserved();
-        let none = Pending::default();
-        self.shared.room(workspace, [&none, &reserved], bytes)?;
-        reserved.add(workspace, bytes);
-        Ok(Some(Reserved {
-            shared: Arc::clone(&self.shared),
-            workspace,
-            bytes,
-        }))
+        self.shared.reserve(workspace, bytes).map(Some)
     }
 
     /// Refuses content of this length for an Artifact before it arrives, when there is no room for it.

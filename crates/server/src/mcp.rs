@@ -28,6 +28,7 @@ use rmcp::service::{RequestContext, RoleServer};
 use rmcp::transport::streamable_http_server::session::never::NeverSessionManager;
 use rmcp::transport::streamable_http_server::{StreamableHttpServerConfig, StreamableHttpService};
 use serde_json::json;
+use wire::json_rpc;
 
 use crate::world::RandomIds;
 use crate::{auth, memory, redact};
@@ -91,19 +92,18 @@ impl Mcp {
             let message = format!("the message is larger than {} bytes", self.bytes_max);
             return refused(
                 StatusCode::PAYLOAD_TOO_LARGE,
-                Value::Null,
-                INVALID_REQUEST,
+                &Value::Null,
+                json_rpc::INVALID_REQUEST,
                 &message,
             );
         };
         let content_type = parts.headers.get(header::CONTENT_TYPE);
         let content_type = content_type.and_then(|value| value.to_str().ok());
         let is_json = content_type.is_some_and(|given| given.starts_with("application/json"));
-        let id = match shape(&bytes) {
+        let id = match json_rpc::id_of(&bytes) {
             Ok(id) => id,
-            Err(refusal) if is_json => {
-                let (id, code, message) = refusal;
-                return refused(StatusCode::BAD_REQUEST, id, code, &message);
+            Err(not) if is_json => {
+                return refused(StatusCode::BAD_REQUEST, &not.id, not.code, &not.message);
             }
             Err(_) => Value::Null,
         };
@@ -126,41 +126,17 @@ impl Mcp {
                 (status, String::from_utf8_lossy(&text).into_owned())
             }
         };
-        refused(status, id, INVALID_REQUEST, &message)
-    }
-}
-
-const PARSE_ERROR: i32 = -32700;
-const INVALID_REQUEST: i32 = -32600;
-
-/// Looks whether bytes are a JSON-RPC message; returns its id, or why they are none.
-fn shape(bytes: &[u8]) -> Result<Value, (Value, i32, String)> {
-    let value = canon::read(bytes, canon::Integers::Doubles).map_err(|error| {
-        let message = format!("the body is not JSON: {error}");
-        (Value::Null, PARSE_ERROR, message)
-    })?;
-    let id = value.get("id");
-    let id = id.filter(|id| id.is_string() || id.is_number());
-    let id = id.cloned().unwrap_or_default();
-    let is_versioned = value.get("jsonrpc").and_then(Value::as_str) == Some("2.0");
-    let is_asked = value.get("method").is_some_and(Value::is_string);
-    let is_answered = value.get("result").is_some() || value.get("error").is_some();
-    match is_versioned && (is_asked || is_answered) {
-        true => Ok(id),
-        false => {
-            let message = "the body is not a JSON-RPC 2.0 message".to_owned();
-            Err((id, INVALID_REQUEST, message))
-        }
+        refused(status, &id, json_rpc::INVALID_REQUEST, &message)
     }
 }
 
 fn refused(
     status: StatusCode,
-    id: Value,
+    id: &Value,
     code: i32,
     message: &str,
 ) -> axum::http::Response<BoxBody<Bytes, Infallible>> {
-    let error = json!({"jsonrpc": "2.0", "id": id, "error": {"code": code, "message": message}});
+    let error = json_rpc::error(id, code, message);
     let mut response = axum::http::Response::new(Full::new(error.to_string().into()).boxed());
     *response.status_mut() = status;
     let json = HeaderValue::from_static("application/json");

@@ -16,7 +16,7 @@ use super::seal::SealStep;
 use super::{ClaimRequest, Item, Lease};
 use crate::engine::Shared;
 use crate::port::{Claim, ClaimScope, Commit, Expected, LeaseName, Seal, SealedTurn, StoredEvent};
-use crate::quota::{self, Pending};
+use crate::quota::{self, Reserved};
 use crate::receipt::Authority;
 use crate::refused::Refused;
 
@@ -58,6 +58,8 @@ pub(super) struct Turn {
     pub(super) event_count: u64,
     /// Filled in when the commit seals.
     pub(super) written: Written,
+    /// Kept until the store has counted what was written.
+    pub(super) rooms: Vec<Reserved>,
 }
 
 /// What a commit writes: its events, and the documents as it leaves them. Empty until it seals. Clones share it.
@@ -103,7 +105,7 @@ impl Written {
 }
 
 /// Reads what commands name, decides them all and returns what to commit.
-pub(super) async fn prepare(shared: &Shared, batch: &[Item]) -> Result<Turn, Refused> {
+pub(super) async fn prepare(shared: &Arc<Shared>, batch: &[Item]) -> Result<Turn, Refused> {
     let base = load(shared, batch).await?;
     let mut folds = load_folds(shared, &base, batch).await?;
     let now = shared.clock.now();
@@ -117,6 +119,7 @@ pub(super) async fn prepare(shared: &Shared, batch: &[Item]) -> Result<Turn, Ref
         outcomes.push(plan.decide(shared, &mut scratch, &mut claimed, &mut folds, place));
     }
     let written = Written::default();
+    let rooms = std::mem::take(&mut plan.rooms);
     let event_count = plan.event_count;
     let is_empty = event_count == 0 && plan.claims.is_empty();
     let expiry_us = i64::try_from(shared.limits.idempotency_window.as_micros()).unwrap_or(i64::MAX);
@@ -142,6 +145,7 @@ pub(super) async fn prepare(shared: &Shared, batch: &[Item]) -> Result<Turn, Ref
         commit,
         event_count,
         written,
+        rooms,
     })
 }
 
@@ -158,8 +162,8 @@ struct Plan {
     claims: Vec<(ClaimRequest, At)>,
     leases_taken: Vec<LeaseName>,
     looked: Looked,
-    /// How much the turn stores so far.
-    stored: Pending,
+    /// Room for what the turn stores.
+    rooms: Vec<Reserved>,
 }
 
 /// The documents that decisions have looked at: those they rest on.
@@ -211,13 +215,13 @@ impl Plan {
             claims: Vec::new(),
             leases_taken: Vec::new(),
             looked: Looked::default(),
-            stored: Pending::default(),
+            rooms: Vec::new(),
         }
     }
 
     fn decide(
         &mut self,
-        shared: &Shared,
+        shared: &Arc<Shared>,
         scratch: &mut Scratch,
         claimed: &mut BTreeMap<ClaimScope, (Digest, At)>,
         folds: &mut FoldsById,
@@ -305,7 +309,7 @@ impl Plan {
     /// Counts what a command will store, and refuses it when its Workspace has no room for it.
     fn count(
         &mut self,
-        shared: &Shared,
+        shared: &Arc<Shared>,
         order: &Order,
         blobs: &[Blob],
         first: usize,
@@ -317,10 +321,10 @@ impl Plan {
         let own: usize = events.iter().map(|event| event.bytes.len()).sum();
         let content: usize = blobs.iter().map(|blob| blob.bytes.len()).sum();
         let bytes = (own + content) as u64;
-        if quota::is_held_to_limit(order) {
-            shared.has_room(workspace, &self.stored, bytes)?;
-        }
-        self.stored.add(workspace, bytes);
+        self.rooms.push(match quota::is_held_to_limit(order) {
+            true => shared.reserve(workspace, bytes)?,
+            false => shared.reserve_anyway(workspace, bytes),
+        });
         Ok(())
     }
 
