@@ -9,6 +9,7 @@ mod config;
 mod contracts;
 mod exit;
 mod held;
+mod listing;
 mod output;
 mod persona;
 mod receipt;
@@ -16,6 +17,7 @@ mod sidecar;
 mod signing;
 mod time;
 mod vault;
+mod webhook;
 mod witness;
 
 use std::io;
