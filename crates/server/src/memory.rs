@@ -63,15 +63,7 @@ pub(crate) fn refusal(failure: &Failure, path: &str) -> (Refusal, u16) {
         _ if failure.status < 500 => (field::Code::InvalidRequest, failure.status),
         _ => (field::Code::InternalError, failure.status),
     };
-    let mut message = failure.message.clone();
-    if let Some(setting) = failure
-        .details
-        .get("setting")
-        .and_then(|name| name.as_str())
-    {
-        message.push_str(&format!(" (`{setting}`)"));
-    }
-    let refusal = Refusal::new(code, message, operation(path));
+    let refusal = Refusal::new(code, failure.message.clone(), operation(path));
     let refusal = match failure.retry_after_s {
         Some(_) if is_over_quota => refusal.passing("make room, or ask for a larger share"),
         Some(_) if !is_full => refusal.passing("try again later"),
