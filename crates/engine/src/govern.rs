@@ -205,7 +205,7 @@ impl Engine {
                 }
                 let key = idempotency.map(|given| given.key);
                 let governed = self
-                    .take_input(caller, &document, *operation, claim, key)
+                    .take_input(caller, &document, *operation, claim, key, None)
                     .await?;
                 Ok((governed.answer?, true))
             }
@@ -268,7 +268,8 @@ impl Engine {
             .map(drop)
     }
 
-    /// Has a session take an input: judged on its newest state, and durable with everything it brings about.
+    /// Has a session take an input: judged on its newest state, and durable with everything it brings about. An input that
+    /// ends it may close its Session in the same commit: then that is what is answered.
     pub(crate) async fn take_input(
         &self,
         caller: &Caller,
@@ -276,6 +277,7 @@ impl Engine {
         operation: GovernedOperation,
         claim: Option<ClaimRequest>,
         idempotency_key: Option<String>,
+        closes: Option<&SessionId>,
     ) -> Result<Governed, Refused> {
         let shared = &self.shared;
         let known = shared.governed.find(document, shared.clock.now())?;
@@ -323,12 +325,17 @@ impl Engine {
                 answer: answered(&taken, &input),
                 moves: self.moves(folded.inputs, &input, &taken),
             };
+            let order = Order::GovernTask(Box::new(order));
+            let (before, order) = match closes {
+                Some(session) => (Some(order), Order::CloseSession(session.clone())),
+                None => (None, order),
+            };
             let command = Command {
                 actor: caller.actor.clone(),
                 idempotency_key: idempotency_key.clone(),
-                order: Order::GovernTask(Box::new(order)),
+                order,
             };
-            match self.order(command, claim, Lease::None).await {
+            match self.order_both(before, command, claim, Lease::None).await {
                 Ok(done) if done.changed => {
                     folded.committed(&done.written, current.key, input.at);
                     let mut signs = known.signs();
@@ -340,6 +347,10 @@ impl Engine {
                     return Ok(Governed { answer, done });
                 }
                 // The same request came twice at once, and the other one was first.
+                Ok(_) if closes.is_some() => {
+                    let answer = Ok(Value::Null);
+                    return Ok(Governed { answer, done: None });
+                }
                 Ok(done) => {
                     let name = operation.name();
                     let answer = self.recorded_answer(current.key, done.answer, name).await?;
@@ -643,6 +654,11 @@ impl Engine {
 }
 
 impl Governed {
+    /// Returns what was carried out, if anything was.
+    pub(crate) fn done(self) -> Option<Done> {
+        self.done
+    }
+
     /// Returns what was carried out, for answers that show a resource of the protocol.
     pub(crate) fn into_done(self, unchanged: Done) -> Result<Done, Refused> {
         self.answer?;

@@ -103,7 +103,7 @@ impl Engine {
             return Ok(());
         };
         let system = Caller::system();
-        self.take_input(&system, &document, operation, None, None)
+        self.take_input(&system, &document, operation, None, None, None)
             .await
             .map(drop)
     }
