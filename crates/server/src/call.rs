@@ -251,6 +251,15 @@ impl Call {
     pub(crate) fn query(&self, name: &str) -> Result<Option<&str>, Failure> {
         let mut found = self.query.iter().filter(|(known, _)| known == name);
         let first = found.next().map(|(_, value)| value.as_str());
+        // No id is longer, so that it names nothing, whatever a list makes of ids that it does not know.
+        let is_id = name.ends_with("_id") || name == "in_workspace";
+        if is_id && first.is_some_and(|value| value.len() > domain::ID_BYTES_MAX) {
+            let most = domain::ID_BYTES_MAX;
+            return Err(Failure::invalid(
+                name,
+                format!("`{name}` is longer than {most} bytes"),
+            ));
+        }
         match found.next() {
             None => Ok(first),
             Some(_) => Err(Failure::invalid(name, format!("`{name}` is given twice"))),

@@ -4,8 +4,15 @@ use std::collections::BTreeSet;
 
 use super::*;
 
+const SIZES: Sizes = Sizes {
+    body_bytes_max: 1024 * 1024,
+    artifact_bytes_max: 64 * 1024 * 1024,
+    bundle_bytes_max: 256 * 1024 * 1024,
+    initial_messages_max: 3,
+};
+
 fn ours() -> Value {
-    document("0.0.0", "http://127.0.0.1:8080")
+    document("0.0.0", "http://127.0.0.1:8080", &SIZES)
 }
 
 fn references(value: &Value, found: &mut BTreeSet<String>) {
@@ -37,7 +44,7 @@ fn operations_are_distinct_and_errors_are_described() {
     let ids: BTreeSet<&str> = operations().map(|operation| operation.id).collect();
     assert_eq!(ids.len(), operations().count());
     for operation in operations() {
-        assert!(operation.describe()["responses"]["default"].is_object());
+        assert!(operation.describe(&SIZES)["responses"]["default"].is_object());
     }
 }
 
