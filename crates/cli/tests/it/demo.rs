@@ -51,7 +51,7 @@ fn the_tour_leaves_a_server_until_it_is_stopped() {
             .as_array()
             .unwrap()
             .len(),
-        6
+        5
     );
     let begin = text.find("   curl ").unwrap();
     let end = text.find("\n\nCtrl-C").unwrap_or(text.len());
@@ -61,7 +61,7 @@ fn the_tour_leaves_a_server_until_it_is_stopped() {
         .output()
         .unwrap();
     let tasks: serde_json::Value = serde_json::from_slice(&curl.stdout).unwrap();
-    assert_eq!(tasks["data"].as_array().unwrap().len(), 6);
+    assert_eq!(tasks["data"].as_array().unwrap().len(), 5);
     running.signal("INT");
     assert_eq!(running.wait().code(), Some(0));
     world.ok(&["log", "verify"]);
