@@ -224,8 +224,8 @@ impl Guide<'_> {
         ]);
         rows.print(&mut self.out, "   ")?;
         self.out.line(
-            "\n   The model of this tour is scripted: its answers are prepared, and the three small workflows do nothing but\n   \
-             what is shown. The server, the log, the tools, the receipts and the replays are real.",
+            "\n   The model of this tour is scripted: its answers are prepared, and the small workflows do nothing but what\n   \
+             is shown. The server, the log, the tools, the receipts and the replays are real.",
         )
     }
 
@@ -281,8 +281,13 @@ impl Guide<'_> {
             Act::Govern => ("approve", ""),
             Act::Cancel(reason) => ("cancel", *reason),
         };
-        // In the columns of the events around it.
-        let line = format!("   {:12}  {verb:KIND_WIDTH$}  {words}", "you");
+        // In the columns of the lines around it.
+        let line = match act {
+            Act::Govern => format!("   {:10}  {verb}", "you"),
+            Act::Nothing | Act::Cancel(_) => {
+                format!("   {:12}  {verb:KIND_WIDTH$}  {words}", "you")
+            }
+        };
         self.out
             .line(self.out.paint(Paint::Waiting, line.trim_end()))?;
         match act {

@@ -6,7 +6,7 @@ use super::{Output, Paint, shorten};
 use crate::client::Event;
 
 /// Room for the longest kind that we write, so that details line up.
-pub(crate) const KIND_WIDTH: usize = 24;
+pub(crate) const KIND_WIDTH: usize = 25;
 
 /// Returns `time  kind  detail`, as long as the detail is or cut to a terminal's width.
 pub(crate) fn event_line(out: &Output, event: &Event, width: Option<usize>) -> String {

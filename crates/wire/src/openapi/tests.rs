@@ -169,3 +169,16 @@ fn ap_ver_06_every_path_method_and_member_of_the_contract_is_kept() {
     assert_eq!(missing, Vec::<String>::new());
     assert!(contract["paths"].as_object().unwrap().len() > 60);
 }
+
+/// Whoever writes a persona finds every member of it in the documentation.
+#[test]
+fn the_documentation_names_every_member_of_a_persona() {
+    let told = include_str!("../../../../docs/agents.md");
+    let document = ours();
+    let request = &document["components"]["schemas"]["CreatePersonaRequest"];
+    for name in request["properties"].as_object().unwrap().keys() {
+        // Refused: no module is run here.
+        let is_told = name == "module_ref" || told.contains(&format!("`{name}`"));
+        assert!(is_told, "docs/agents.md does not tell of `{name}`");
+    }
+}
