@@ -14,7 +14,7 @@ use tokio::sync::{mpsc, oneshot};
 
 use crate::cache::Cache;
 use crate::field::Fields;
-use crate::govern::Sessions;
+use crate::govern::{Demands, Sessions};
 use crate::limits::Limits;
 use crate::metrics::Metrics;
 use crate::port::{Clock, Ids, Performer, SecretKeeper, Spawn, Store};
@@ -91,6 +91,8 @@ pub(crate) struct Shared {
     contracts: OnceLock<BTreeMap<String, ContractTexts>>,
     /// When the log began.
     began_at: OnceLock<Timestamp>,
+    /// What the operator demands of governed sessions.
+    demands: OnceLock<Demands>,
     /// What is known of open governed sessions.
     pub(crate) governed: Sessions,
     draining: AtomicBool,
@@ -119,6 +121,11 @@ impl Shared {
     pub(crate) fn contracts_of(&self, digest: Digest) -> Option<&ContractTexts> {
         let mut sets = self.contracts.get()?.values();
         sets.find(|texts| texts.sha256 == digest)
+    }
+
+    /// Returns what the operator demands of governed sessions.
+    pub(crate) fn demands(&self) -> Demands {
+        self.demands.get().copied().unwrap_or_default()
     }
 
     /// Returns the names of the sets of contracts.
@@ -244,6 +251,7 @@ impl Engine {
             streams: Mutex::new(streams),
             contracts: OnceLock::new(),
             began_at: OnceLock::new(),
+            demands: OnceLock::new(),
             governed: Sessions::default(),
             draining: AtomicBool::new(false),
             replay_secrets: Mutex::default(),
@@ -297,6 +305,12 @@ impl Engine {
             let _ = self.shared.began_at.set(local.created_at);
         }
         Ok(())
+    }
+
+    /// Says what governed sessions must hold to, once and before any is opened.
+    pub fn set_demands(&self, demands: Demands) {
+        // A second call changes nothing, as with contracts.
+        let _ = self.shared.demands.set(demands);
     }
 
     async fn ensure_local_workspace(&self) -> Result<(), Refused> {

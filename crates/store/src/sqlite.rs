@@ -9,9 +9,9 @@ use std::thread::{self, JoinHandle};
 use canon::Digest;
 use domain::{Blob, Document, EventName, Position};
 use engine::port::{
-    ApiKey, BoxFuture, Claim, ClaimScope, Commit, CommitError, Committed, Incoming, LastEvents,
-    LeaseName, ListQuery, NewestQuery, News, ReadEvents, Scope, Store, StoreFault, Stored,
-    StoredEvent, Tree, TreeAppend,
+    ApiKey, BlobStore, BoxFuture, Claim, ClaimScope, Commit, CommitError, Committed, Incoming,
+    KeyStore, LastEvents, LeaseName, LeaseStore, ListQuery, NewestQuery, News, ReadEvents, Scope,
+    Store, StoreFault, Stored, StoredEvent, Tree, TreeAppend, TreeStore,
 };
 use rusqlite::Connection;
 use tokio::sync::{broadcast, oneshot};
@@ -458,6 +458,12 @@ impl Store for SqliteStore {
         })
     }
 
+    fn newest(&self, query: NewestQuery) -> BoxFuture<'_, Result<Vec<Document>, StoreFault>> {
+        self.read(move |connection| read::newest(connection, query))
+    }
+}
+
+impl BlobStore for SqliteStore {
     fn put_blob(&self, blob: Blob) -> BoxFuture<'_, Result<(), StoreFault>> {
         if blob::is_small(&blob) {
             self.write_or_fault(move |writer| writer.put_blob(&blob))
@@ -508,18 +514,18 @@ impl Store for SqliteStore {
             digests.iter().map(find).collect()
         })
     }
+}
 
+impl LeaseStore for SqliteStore {
     fn take_over(
         &self,
         holder: Box<str>,
     ) -> BoxFuture<'_, Result<Vec<(LeaseName, u64)>, StoreFault>> {
         self.write_or_fault(move |writer| writer.take_over(&holder))
     }
+}
 
-    fn newest(&self, query: NewestQuery) -> BoxFuture<'_, Result<Vec<Document>, StoreFault>> {
-        self.read(move |connection| read::newest(connection, query))
-    }
-
+impl TreeStore for SqliteStore {
     fn tree(&self) -> BoxFuture<'_, Result<Tree, StoreFault>> {
         self.read(tree::tree)
     }
@@ -551,7 +557,9 @@ impl Store for SqliteStore {
     ) -> BoxFuture<'_, Result<Vec<Digest>, StoreFault>> {
         self.read(move |connection| tree::hashes(connection, level, first, count))
     }
+}
 
+impl KeyStore for SqliteStore {
     fn api_key(&self, digest: Digest) -> BoxFuture<'_, Result<Option<ApiKey>, StoreFault>> {
         self.read(move |connection| read::api_key(connection, &digest))
     }

@@ -21,6 +21,7 @@ mod finding;
 #[cfg(test)]
 mod foreign;
 #[cfg(test)]
+mod governed;
 mod help;
 #[cfg(test)]
 mod importing;

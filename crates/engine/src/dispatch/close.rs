@@ -53,12 +53,7 @@ impl Engine {
         let command = Command {
             actor: caller.actor.clone(),
             idempotency_key: None,
-            order: Order::CancelTask(CancelTask {
-                id,
-                ids: self.end_ids(),
-                receipt: None,
-                reason: Some(SESSION_CLOSED.to_owned()),
-            }),
+            order: self.canceling(id),
         };
         match self.order(command, None, Lease::None).await {
             // Or it ended by itself.
@@ -89,8 +84,37 @@ impl Engine {
         let kill = GovernedOperation::Kill {
             reason: Some(SESSION_CLOSED.to_owned()),
         };
-        let taken = self.take_input(caller, &document, kill, claim, key, Some(session));
-        Ok(taken.await?.done())
+        let taken = self
+            .take_input(caller, &document, kill, claim, key.clone(), Some(session))
+            .await;
+        match taken {
+            Ok(governed) => Ok(governed.done()),
+            // One that cannot be read is not gone on with, and can always be stopped: as any Task is.
+            Err(refused) if refused.is_unreadable() => {
+                let fault = refused.for_the_log();
+                tracing::warn!(task.id = %document.id, %fault, "a governed session is closed unread");
+                let id = TaskId::parse(&document.id).map_err(|_| refused)?;
+                let before = self.canceling(id);
+                let command = Command {
+                    actor: caller.actor.clone(),
+                    idempotency_key: key,
+                    order: Order::CloseSession(session.clone()),
+                };
+                let closed = self.order_both(Some(before), command, claim, Lease::None);
+                closed.await.map(Some)
+            }
+            Err(other) => Err(other),
+        }
+    }
+
+    /// Returns the order that ends a Task because its Session is closed.
+    fn canceling(&self, id: TaskId) -> Order {
+        Order::CancelTask(CancelTask {
+            id,
+            ids: self.end_ids(),
+            receipt: None,
+            reason: Some(SESSION_CLOSED.to_owned()),
+        })
     }
 }
 

@@ -77,9 +77,12 @@ impl Closing {
             }
             for (document, task) in open_in(scratch, session) {
                 if is_governed(task) {
-                    let is_ended = matches!(&item.before, Some(Order::GovernTask(order))
-                        if *order.id.as_str() == *document.id);
-                    if is_ended {
+                    let ended = match &item.before {
+                        Some(Order::GovernTask(order)) => Some(&order.id),
+                        Some(Order::CancelTask(order)) => Some(&order.id),
+                        _ => None,
+                    };
+                    if ended.is_some_and(|id| *id.as_str() == *document.id) {
                         continue;
                     }
                     return Err(Refused::Domain(Refusal::Stale));
