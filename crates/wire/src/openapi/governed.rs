@@ -10,7 +10,7 @@ use crate::decode::governed::{
     CALLS_MAX, CAPTURES_MAX, DECISIONS, FILE_BYTES_MAX, FILES_MAX, GATES, LEVELS, MODES, OUTCOMES,
     PERMISSIONS, TOOL_BYTES_MAX, TOOLS_MAX, WORD_BYTES_MAX as WORD,
 };
-use crate::decode::{NAME_BYTES_MAX, TEXT_BYTES_MAX};
+use crate::decode::{NAME_BYTES_MAX, SUMMARY_BYTES_MAX, TEXT_BYTES_MAX};
 
 /// True for a path of the published API.
 pub fn is_governed_path(path: &str) -> bool {
@@ -523,9 +523,9 @@ pub(super) const SCHEMAS: &[Schema] = &[
     Schema {
         name: "ReplayHandoffRequest",
         shape: Plain(&[
-            req("to_role", Text),
-            opt("summary", OrNull(&Text)),
-            opt("carry", List(&Text)),
+            req("to_role", TextMax(NAME_BYTES_MAX)),
+            opt("summary", OrNull(&TextMax(SUMMARY_BYTES_MAX))),
+            opt("carry", ListMax(TOOLS_MAX, &TextMax(WORD))),
             opt("expires_in_seconds", Count),
         ]),
     },
@@ -540,7 +540,10 @@ pub(super) const SCHEMAS: &[Schema] = &[
     },
     Schema {
         name: "ReplayAcceptRequest",
-        shape: Plain(&[opt("session_id", OrNull(&Text))]),
+        shape: Plain(&[opt(
+            "session_id",
+            OrNull(&Matching("^[A-Za-z0-9._:-]{1,128}$")),
+        )]),
     },
     Schema {
         name: "ReplayHandoffAnswer",
@@ -555,8 +558,8 @@ pub(super) const SCHEMAS: &[Schema] = &[
         name: "CreateReplayWorkflowRequest",
         shape: Plain(&[
             opt("workflow_id", OrNull(&Matching("^[A-Za-z0-9._:-]{1,100}$"))),
-            opt("workspace_id", OrNull(&Text)),
-            opt("compiled_digest", OrNull(&Text)),
+            opt("workspace_id", OrNull(&Id)),
+            opt("compiled_digest", OrNull(&TextMax(WORD))),
             opt("source", OrNull(&Ref("ReplayContractFile"))),
             opt("role", OrNull(&Text)),
         ]),
