@@ -12,7 +12,9 @@ use rmcp::model::{ClientCapabilities, Implementation, InitializeRequestParams, P
 use rmcp::service::{ClientInitializeError, ClientLifecycleMode, ClientServiceExt, RunningService};
 use rmcp::transport::StreamableHttpClientTransport;
 use rmcp::transport::async_rw::AsyncRwTransport;
-use rmcp::transport::streamable_http_client::StreamableHttpClientTransportConfig;
+use rmcp::transport::streamable_http_client::{
+    StreamableHttpClientTransportConfig, StreamableHttpError,
+};
 use runs::workflow::Handles;
 use secrecy::{ExposeSecret, SecretString};
 use tokio::time::timeout;
@@ -163,7 +165,14 @@ impl Server {
         let ClientInitializeError::TransportError { error, .. } = error else {
             return error.to_string();
         };
-        let mut cause: &dyn std::error::Error = &*error.error;
+        // This one does not say what is behind it.
+        let mut cause: &dyn std::error::Error = match error
+            .error
+            .downcast_ref::<StreamableHttpError<reqwest::Error>>()
+        {
+            Some(StreamableHttpError::Client(sent)) => sent,
+            _ => &*error.error,
+        };
         while let Some(deeper) = cause.source() {
             cause = deeper;
         }

@@ -90,6 +90,7 @@ fn sample(decode: &str) -> Value {
             "arguments_digest": format!("sha256:{}", "0".repeat(64)),
         }),
         "addReplayLabel" => json!({"label": "a"}),
+        "offerReplayHandoff" => json!({"to_role": "reader"}),
         "setReplayToolFilter" => json!({"tools": null}),
         "captureReplayCalls" => json!({"captures": []}),
         _ => json!({}),
