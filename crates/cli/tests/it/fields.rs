@@ -63,6 +63,12 @@ fn three_agents_a_contradiction_a_merge_and_the_reasons_behind_a_decision() {
         &["--score", "0.4", "--relation", &relation],
     );
     let conflict = second["conflicts_detected"][0].as_str().unwrap().to_owned();
+    // Saying the same twice is no fault; being somebody else is.
+    world.ok(&["field", "register", "ann", "--role", "analyst"]);
+    let said = world.run(&["field", "register", "ann", "--role", "critic"]);
+    assert_eq!(said.code, 1, "{said:?}");
+    let listed = world.json(&["field", "detect", "--agent", "sam", "--json"]);
+    assert_eq!(listed[0]["id"], conflict.as_str(), "{listed}");
     let listed = world.ok(&["field", "detect", "--agent", "sam"]);
     assert!(
         listed.contains(&conflict) && listed.contains("detected"),
@@ -83,6 +89,10 @@ fn three_agents_a_contradiction_a_merge_and_the_reasons_behind_a_decision() {
         merged.contains(&format!("{} stays", id(&first))),
         "{merged}"
     );
+    // What is settled is not listed, unless somebody asks for it.
+    assert_eq!(world.ok(&["field", "detect", "--agent", "sam", "-q"]), "");
+    let all = world.ok(&["field", "detect", "--agent", "sam", "-q", "--all"]);
+    assert_eq!(all.trim(), conflict);
     let relation = format!("depends_on={}", id(&first));
     let more = [
         "--type",
@@ -153,7 +163,24 @@ fn three_agents_a_contradiction_a_merge_and_the_reasons_behind_a_decision() {
     assert!(said.stderr.contains("field register"), "{said:?}");
     let said = world.run(&["field", "record", "x", "--agent", "ann", "--purpose", "p"]);
     assert_eq!(said.code, 2, "{said:?}");
-    assert!(said.stderr.contains("--score"), "{said:?}");
+    assert!(
+        said.stderr.contains("error: --score is missing"),
+        "{said:?}"
+    );
+    let merge = [
+        "field",
+        "merge",
+        "conflict_1",
+        "--agent",
+        "sam",
+        "--rationale",
+        "r",
+    ];
+    let said = world.run(&[&merge[..], &["--strategy", "toss"]].concat());
+    assert_eq!(said.code, 2, "{said:?}");
+    assert!(said.stderr.contains("confidence_weighted"), "{said:?}");
+    let said = world.run(&[&merge[..], &["--strategy", "authority"]].concat());
+    assert!(said.stderr.contains("--winner"), "{said:?}");
     let said = world.run(&[
         "field", "replay", "unit", "mem_none", "--agent", "sam", "--json",
     ]);

@@ -29,7 +29,7 @@ use tools::{Call, Catalog, Counters};
 pub(super) struct Agent(pub(super) Rules);
 
 /// What decides whether a tool is used unasked.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
 pub(super) enum Rules {
     /// Version 2: that calling it twice does no harm; a tier that is missing or unknown acts. Only for runs that began
     /// under it.
@@ -41,6 +41,8 @@ pub(super) enum Rules {
     /// Version 5: the same, and all questions about an answer are asked together; retries, timeouts and expiry as the
     /// contracts say; calls are told with their attempt.
     Together,
+    /// Version 6: the same, and a tool that the persona does not list is denied, where it was told as one that failed.
+    Listed,
 }
 
 impl Workflow for Agent {
@@ -54,6 +56,7 @@ impl Workflow for Agent {
             Rules::ReadOnly => "3",
             Rules::Contracts => "4",
             Rules::Together => "5",
+            Rules::Listed => "6",
         }
     }
 
@@ -209,7 +212,9 @@ impl Loop {
             resumes: false,
             contracts: match rules {
                 Rules::Repeatable | Rules::ReadOnly => None,
-                Rules::Contracts | Rules::Together => governance::texts(start.persona.as_ref()),
+                Rules::Contracts | Rules::Together | Rules::Listed => {
+                    governance::texts(start.persona.as_ref())
+                }
             },
             snapshot: start.persona.clone().unwrap_or_default(),
             governance: None,
@@ -272,7 +277,7 @@ impl Loop {
         let mut results = results.iter();
         if let Some(Ok(texts)) = self.contracts.take() {
             let manner = match self.rules {
-                Rules::Together => Manner::Together,
+                Rules::Together | Rules::Listed => Manner::Together,
                 Rules::Repeatable | Rules::ReadOnly | Rules::Contracts => Manner::OneByOne,
             };
             let begun = recorded_time(results.next()).and_then(|at| {
@@ -458,7 +463,7 @@ impl Loop {
         self.transcript.push(said);
         let read = |call| Call::read(call, &self.catalog, &self.persona, &mut self.counters);
         self.calls = calls.iter().map(read).collect();
-        if self.rules == Rules::Together {
+        if self.rules >= Rules::Together {
             self.calls.iter_mut().for_each(Call::count_attempts);
         }
         if self.governance.is_some() {
@@ -506,7 +511,7 @@ impl Loop {
     /// Tells executors how long contracts let their tools take.
     fn limit_calls(&mut self) {
         let governance = self.governance.as_ref();
-        let Some(governance) = governance.filter(|_| self.rules == Rules::Together) else {
+        let Some(governance) = governance.filter(|_| self.rules >= Rules::Together) else {
             return;
         };
         for call in &mut self.calls {
@@ -583,7 +588,7 @@ impl Loop {
         let needing = self.calls.iter().enumerate().skip(from);
         let needing = needing.filter(|(_, call)| call.needs_approval());
         let needing = needing.take(match self.rules {
-            Rules::Together => usize::MAX,
+            Rules::Together | Rules::Listed => usize::MAX,
             Rules::Repeatable | Rules::ReadOnly | Rules::Contracts => 1,
         });
         let (places, requests): (Vec<usize>, Vec<Value>) = needing
@@ -632,7 +637,7 @@ impl Loop {
         let next = places.last().map_or(0, |place| place + 1);
         match (self.rules, &self.governance) {
             // What contracts released before somebody was asked is not good for ever.
-            (Rules::Together, Some(_)) => self.ask_time(Waits::Execution),
+            (Rules::Together | Rules::Listed, Some(_)) => self.ask_time(Waits::Execution),
             _ => self.ask_approval(next),
         }
     }
