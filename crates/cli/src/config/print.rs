@@ -19,7 +19,7 @@ pub(super) struct Key {
 impl Key {
     /// Returns the environment variable that sets it; lists have none.
     pub(super) fn variable(&self) -> Option<String> {
-        if LISTS.contains(&self.name) {
+        if self.section.is_empty() && LISTS.contains(&self.name) {
             return None;
         }
         let path = match self.section {
