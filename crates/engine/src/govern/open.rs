@@ -255,7 +255,7 @@ impl Engine {
         }
     }
 
-    async fn compiled(&self, files: &GovernedFiles) -> Result<Contracts, Refused> {
+    pub(super) async fn compiled(&self, files: &GovernedFiles) -> Result<Contracts, Refused> {
         let digest = sha256(&jcs(&json!(files)));
         if let Some(known) = self.shared.governed.compiled(digest) {
             return Ok(known);
