@@ -28,6 +28,17 @@ async fn u10_equal_requests_at_the_same_time_all_get_the_first_answer() {
     let again = desk.post("/proposals", body.clone()).await;
     problem(&again, 409, "consumed");
     assert_eq!(desk.state().await["attemptCount"], 1);
+
+    // Also for a session whose id the server makes.
+    let mut new = crate::governed::body("unnamed");
+    new.as_object_mut().unwrap().remove("session_id");
+    let path = "/api/v1/replay/sessions";
+    let open = || desk.api.post_with_key(path, "open", new.clone());
+    let opened = futures_util::future::join_all((0..6).map(|_| open())).await;
+    for (status, answer) in &opened {
+        assert!([200, 201].contains(status), "{answer}");
+        assert_eq!(answer, &opened[0].1);
+    }
 }
 
 #[tokio::test]
