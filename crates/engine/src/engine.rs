@@ -126,6 +126,11 @@ impl Shared {
         sets.find(|texts| texts.sha256 == digest)
     }
 
+    /// Returns the configured sets of contracts.
+    pub(crate) fn contract_sets(&self) -> impl Iterator<Item = &ContractTexts> {
+        self.contracts.get().into_iter().flat_map(BTreeMap::values)
+    }
+
     /// Returns what the operator demands of governed sessions.
     pub(crate) fn demands(&self) -> Demands {
         self.demands.get().copied().unwrap_or_default()

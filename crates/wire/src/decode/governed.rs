@@ -1,4 +1,5 @@
-//! Bodies about governed sessions. Unknown members are ignored, as everywhere; sizes are those of the contracts.
+//! Bodies about governed sessions. Unknown members are ignored, as everywhere, but inside `contracts`, where one would be a rule
+//! that is silently missing; sizes are those of the contracts.
 
 use canon::{Digest, Map, Value};
 use domain::{
@@ -93,7 +94,7 @@ fn files(
     let inner = Members::at(given, members.param("contracts"));
     note_unknown(&inner, &["contracts", "session"], unknown);
     let mut file = |value: &Value, place: String| file(value, place, unknown);
-    let listed = inner.array("contracts", FILES_MAX)?.unwrap_or_default();
+    let listed = many(&inner, "contracts", FILES_MAX)?;
     let listed = listed.iter().enumerate();
     let listed = listed.map(|(index, item)| file(item, inner.param(&format!("contracts.{index}"))));
     let session = given.get("session").filter(|value| !value.is_null());
@@ -116,9 +117,16 @@ pub(super) fn file(
     };
     let file = Members::at(map, place);
     note_unknown(&file, &["file", "text"], unknown);
+    let text = file.required_string("text", usize::MAX)?;
+    if text.len() > FILE_BYTES_MAX {
+        return Err(InputError::TooLarge {
+            param: file.param("text"),
+            message: format!("is longer than {FILE_BYTES_MAX} bytes"),
+        });
+    }
     Ok(ContractText {
         file: file.required_string("file", TEXT_BYTES_MAX)?,
-        text: file.required_string("text", FILE_BYTES_MAX)?,
+        text,
     })
 }
 

@@ -249,6 +249,15 @@ pub(super) const OPERATIONS: &[Operation] = &[
     .takes(Required("ReplayCapturesRequest")),
     Operation::new(
         "get",
+        "/api/v1/replay/plans",
+        "getReplayPlan",
+        "Governance",
+        Json("ReplayPlan"),
+        needs(WRITE, Unplaced),
+    )
+    .query(&["agent", "environment"]),
+    Operation::new(
+        "get",
         "/api/v1/replay/approvals",
         "listReplayApprovals",
         "Governance",
@@ -576,6 +585,16 @@ pub(super) const SCHEMAS: &[Schema] = &[
             req("open_offers", List(&Object)),
             req("shared_resources", List(&Object)),
             req("protocol", Object),
+        ]),
+    },
+    Schema {
+        name: "ReplayPlan",
+        shape: Plain(&[
+            req("governance_attachment", Words(&["attached"])),
+            req("name", Text),
+            req("agent", Text),
+            req("compiled_digest", Text),
+            req("contracts", Ref("ReplayContractFiles")),
         ]),
     },
     Schema {
