@@ -43,6 +43,7 @@ const EDGES: &[(&str, &[&str])] = &[
             "domain",
             "effects",
             "engine",
+            "field",
             "files",
             "receipts",
             "runs",

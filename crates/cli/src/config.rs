@@ -17,7 +17,9 @@ use effects::{McpServerConfig, PriceTable, ProviderConfig, ToolConfig};
 use crate::exit::{OrHint, Problem};
 
 pub(crate) use print::print;
-use value::{Bounded, Count, HeartbeatMs, Mebibytes, Rate, RetentionS, Size, TimeoutMs, WindowMs};
+use value::{
+    Bounded, Count, FieldLevel, HeartbeatMs, Mebibytes, Rate, RetentionS, Size, TimeoutMs, WindowMs,
+};
 
 /// All settings, each with its default.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
@@ -43,6 +45,7 @@ pub(crate) struct Settings {
     pub(crate) host_env: Vec<String>,
     #[serde(skip_serializing_if = "Option::is_none")]
     pub(crate) prices: Option<PriceTable>,
+    pub(crate) fields: Fields,
     pub(crate) log: Log,
     pub(crate) tls: Tls,
     pub(crate) limits: Limits,
@@ -112,6 +115,19 @@ pub(crate) enum ConnectorStatus {
     Disabled,
 }
 
+/// What fields, the memories that agents share, offer.
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+#[serde(default, deny_unknown_fields)]
+pub(crate) struct Fields {
+    pub(crate) level: FieldLevel,
+}
+
+impl Default for Fields {
+    fn default() -> Self {
+        Self { level: Bounded(2) }
+    }
+}
+
 /// What the operator is told while the server runs.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 #[serde(default, deny_unknown_fields)]
@@ -179,6 +195,7 @@ impl Default for Settings {
             contracts: Vec::new(),
             host_env: Vec::new(),
             prices: None,
+            fields: Fields::default(),
             log: Log::default(),
             tls: Tls::default(),
             limits: Limits::default(),

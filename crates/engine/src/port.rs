@@ -15,8 +15,8 @@ pub use claim_time::ClaimTime;
 pub use memory::MemoryStore;
 pub use news::{News, Publisher};
 pub use store::{
-    ApiKey, Claim, ClaimScope, Commit, CommitError, Committed, Expected, Fence, Incoming,
-    LastEvents, LeaseName, ListQuery, NewestQuery, ReadEvents, Scope, Seal, SealedTurn, Store,
-    StoreFault, Stored, StoredEvent, Tree, TreeAppend,
+    ApiKey, Claim, ClaimScope, Commit, CommitError, Committed, Expected, Fence, FieldSegment,
+    Incoming, LastEvents, LeaseName, ListQuery, NewestQuery, ReadEvents, Scope, Seal, SealedTurn,
+    Store, StoreFault, Stored, StoredEvent, Tree, TreeAppend,
 };
 pub use world::{BoxFuture, Clock, Deltas, Ids, KeepSecretError, Performer, SecretKeeper, Spawn};

@@ -109,6 +109,15 @@ const TABLES: &str = "
     CREATE TABLE heads(root BLOB PRIMARY KEY, size INTEGER NOT NULL) STRICT, WITHOUT ROWID;
     CREATE TABLE usage(workspace INTEGER PRIMARY KEY, bytes INTEGER NOT NULL) STRICT;
 
+    CREATE TABLE field_segments(
+        field INTEGER NOT NULL,
+        after INTEGER NOT NULL,
+        last INTEGER NOT NULL,
+        position INTEGER NOT NULL,
+        bytes BLOB NOT NULL,
+        PRIMARY KEY(field, after)
+    ) STRICT;
+
     CREATE TABLE projections(name TEXT PRIMARY KEY, shape INTEGER NOT NULL) STRICT, WITHOUT ROWID;
 
     CREATE TABLE api_keys(
@@ -183,6 +192,18 @@ const ADDITIONS: &str = "
     ALTER TABLE claims ADD COLUMN checksum BLOB;
 ";
 
+/// What still earlier programs did not make.
+const SEGMENTS: &str = "
+    CREATE TABLE field_segments(
+        field INTEGER NOT NULL,
+        after INTEGER NOT NULL,
+        last INTEGER NOT NULL,
+        position INTEGER NOT NULL,
+        bytes BLOB NOT NULL,
+        PRIMARY KEY(field, after)
+    ) STRICT;
+";
+
 /// True when a log has a table of this name.
 pub(crate) fn has_table(connection: &Connection, name: &str) -> rusqlite::Result<bool> {
     connection
@@ -210,12 +231,16 @@ pub(crate) fn complete(connection: &mut Connection) -> rusqlite::Result<()> {
     if seal_of(connection, Sealed::ApiKeys)?.is_some()
         && keeps_head(connection)?
         && has_table(connection, "usage")?
+        && has_table(connection, "field_segments")?
     {
         return Ok(());
     }
     let transaction = connection.transaction_with_behavior(TransactionBehavior::Immediate)?;
     if !has_table(&transaction, "usage")? {
         transaction.execute_batch(ADDITIONS)?;
+    }
+    if !has_table(&transaction, "field_segments")? {
+        transaction.execute_batch(SEGMENTS)?;
     }
     if seal_of(&transaction, Sealed::Secret)?.is_none() {
         let select = "SELECT value FROM meta WHERE name = 'secret'";

@@ -9,9 +9,9 @@ use std::thread::{self, JoinHandle};
 use canon::Digest;
 use domain::{Blob, Document, EventName, Position};
 use engine::port::{
-    ApiKey, BoxFuture, Claim, ClaimScope, Commit, CommitError, Committed, Incoming, LastEvents,
-    LeaseName, ListQuery, NewestQuery, News, ReadEvents, Scope, Store, StoreFault, Stored,
-    StoredEvent, Tree, TreeAppend,
+    ApiKey, BoxFuture, Claim, ClaimScope, Commit, CommitError, Committed, FieldSegment, Incoming,
+    LastEvents, LeaseName, ListQuery, NewestQuery, News, ReadEvents, Scope, Store, StoreFault,
+    Stored, StoredEvent, Tree, TreeAppend,
 };
 use rusqlite::Connection;
 use tokio::sync::{broadcast, oneshot};
@@ -25,7 +25,7 @@ use crate::schema::{self, Meta, Role};
 use crate::threads::{FileWriters, Readers};
 use crate::wal::Wal;
 use crate::write::{Published, Writer};
-use crate::{blob, checkpoint, migrate, projection, read, tree};
+use crate::{blob, checkpoint, migrate, projection, read, segments, tree};
 
 /// How to open a store.
 #[derive(Debug, Clone, Copy)]
@@ -558,6 +558,26 @@ impl Store for SqliteStore {
 
     fn api_keys(&self) -> BoxFuture<'_, Result<Vec<ApiKey>, StoreFault>> {
         self.read(read::api_keys)
+    }
+
+    fn field_segment(
+        &self,
+        field: Position,
+        after: u64,
+    ) -> BoxFuture<'_, Result<Option<FieldSegment>, StoreFault>> {
+        self.read(move |connection| segments::next(connection, field, after))
+    }
+
+    fn put_field_segment(&self, segment: FieldSegment) -> BoxFuture<'_, Result<(), StoreFault>> {
+        self.write_or_fault(move |writer| {
+            writer.project(|connection| segments::put(connection, &segment))
+        })
+    }
+
+    fn drop_field_segments(&self, field: Position) -> BoxFuture<'_, Result<(), StoreFault>> {
+        self.write_or_fault(move |writer| {
+            writer.project(|connection| segments::forget(connection, field))
+        })
     }
 
     fn put_api_key(&self, key: ApiKey) -> BoxFuture<'_, Result<(), StoreFault>> {

@@ -43,6 +43,18 @@ impl Tamper {
         assert_eq!(self.connection.execute(sql, []).unwrap(), 1, "{sql}");
     }
 
+    /// Runs a statement that changes any number of rows.
+    pub fn change(&self, sql: &str) {
+        self.connection.execute(sql, []).unwrap();
+    }
+
+    /// Returns the number that a query gives.
+    pub fn number(&self, sql: &str) -> u64 {
+        self.connection
+            .query_row(sql, [], |row| row.get(0))
+            .unwrap()
+    }
+
     /// Swaps the pages of two indexes, so that neither says what its table says.
     pub fn swap_indexes(&self, one: &str, other: &str) {
         let (first, second) = (self.root_page(one), self.root_page(other));

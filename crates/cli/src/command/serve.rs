@@ -211,6 +211,7 @@ impl Server {
             "check that the disk has room; `reprise log verify` checks the data directory",
         )?;
         engine.set_contracts(contracts);
+        engine.set_fields(translate::fields(&settings.fields));
         crate::witness::load(data, &engine)?;
         let door = Door::open(data).await?;
         let url = local_url(&bound);

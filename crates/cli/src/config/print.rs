@@ -141,6 +141,11 @@ pub(super) const KEYS: &[Key] = &[
         "Names of environment variables that workflows may read.",
     ),
     key(
+        "fields",
+        "level",
+        "How much of the memory protocol is offered under /akashik and /mcp: 0, 1 or 2. See docs/memory.md.",
+    ),
+    key(
         "log",
         "format",
         "Lines for people (text) or for programs (json), on stderr.",

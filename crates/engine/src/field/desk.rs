@@ -4,7 +4,10 @@ use std::collections::VecDeque;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use canon::Value;
-use domain::{Blob, Command, FieldEntry, Order, Refusal as DomainRefusal, WorkspaceId, WriteField};
+use domain::{
+    Blob, Command, FieldEntry, FieldId, Order, Position, Refusal as DomainRefusal, WorkspaceId,
+    WriteField,
+};
 use field::{
     Call, Caller, Code, Decided, Decision, Detection, Embedding, Entry, Envelope, Field, Fresh,
     Kept, Message, Notification, OPERATOR, Operation, Refusal, decide,
@@ -14,6 +17,7 @@ use tokio::sync::{broadcast, oneshot};
 
 use super::FieldRefused;
 use crate::engine::Engine;
+use crate::port::Scope;
 use crate::refused::Refused;
 use crate::turn::{Done, Lease};
 
@@ -48,6 +52,12 @@ pub(crate) struct Held {
     pub(crate) field: Field,
     /// The version of its document: the number of its entries.
     pub(crate) version: u64,
+    /// The key of its document, once it has one.
+    pub(crate) key: Option<Position>,
+    /// The position of the event that the version stands for, where segments are kept.
+    pub(crate) position: Position,
+    /// How far segments of its fold are kept.
+    pub(crate) kept: u64,
 }
 
 /// What was pushed after one operation.
@@ -219,7 +229,41 @@ impl Engine {
                 }
             };
             (*held, batch) = self.commit_batch(desk, plan, asked, &mut tries).await;
+            *held = match held.take() {
+                Some(state) => self.note_place(desk, state).await,
+                None => None,
+            };
         }
+    }
+
+    /// Keeps a segment of the fold, where it is time for one: nobody else writes to the field meanwhile.
+    async fn note_place(&self, desk: &Desk, mut held: Held) -> Option<Held> {
+        if !held.is_due() {
+            return Some(held);
+        }
+        let place = async {
+            let id = FieldId::of(&desk.workspace_id, &desk.name);
+            let document = self.shared_document(id.as_str()).await?;
+            let document = document.filter(|document| document.version == held.version);
+            let Some(key) = document.map(|document| document.key) else {
+                return Ok(held);
+            };
+            let last = self.shared.store.last_event(Scope::Linked(key)).await?;
+            held.key = Some(key);
+            held.position = last.unwrap_or(held.position);
+            self.keep_segment(held).await
+        };
+        let kept: Result<Held, Refused> = place.await;
+        if let Err(refused) = &kept {
+            let error = refused.for_the_log();
+            tracing::warn!(
+                field = desk.name,
+                error,
+                "a segment of a field cannot be kept"
+            );
+        }
+        // A field that was lost on the way is read again.
+        kept.ok()
     }
 
     /// Commits what was decided and answers. Returns the field, when it is still what the log says, and the messages that

@@ -160,6 +160,26 @@ pub trait Store: Send + Sync + fmt::Debug + 'static {
         count: usize,
     ) -> BoxFuture<'_, Result<Vec<Digest>, StoreFault>>;
 
+    /// Reads the segment of a field's fold that begins right after a sequence, by the field's key; none when there is none
+    /// or this store keeps none.
+    fn field_segment(
+        &self,
+        _field: Position,
+        _after: u64,
+    ) -> BoxFuture<'_, Result<Option<FieldSegment>, StoreFault>> {
+        Box::pin(async { Ok(None) })
+    }
+
+    /// Keeps a segment, in the place of those that reach into it or beyond.
+    fn put_field_segment(&self, _segment: FieldSegment) -> BoxFuture<'_, Result<(), StoreFault>> {
+        Box::pin(async { Ok(()) })
+    }
+
+    /// Forgets the segments of a field.
+    fn drop_field_segments(&self, _field: Position) -> BoxFuture<'_, Result<(), StoreFault>> {
+        Box::pin(async { Ok(()) })
+    }
+
     /// Finds an API key by the digest of its text.
     fn api_key(&self, digest: Digest) -> BoxFuture<'_, Result<Option<ApiKey>, StoreFault>>;
 
@@ -481,6 +501,21 @@ pub struct TreeAppend {
     pub hashes: Vec<(u8, u64, Digest)>,
     /// The tree after.
     pub after: Tree,
+}
+
+/// A stretch of a field's log as reading it made of it: a projection that follows behind.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct FieldSegment {
+    /// The key of the field's document.
+    pub field: Position,
+    /// The sequence of the entry before its first.
+    pub after: u64,
+    /// The sequence of its last entry.
+    pub last: u64,
+    /// The position of the event of that entry.
+    pub position: Position,
+    /// What the crate `field` made of them.
+    pub bytes: Vec<u8>,
 }
 
 /// A credential: who it is and what it may do. Its text is not stored, only the digest.
