@@ -60,7 +60,7 @@ const EDGES: &[(&str, &[&str])] = &[
     (
         "load",
         &[
-            "canon", "domain", "engine", "receipts", "runs", "server", "sidecar", "store",
+            "canon", "domain", "engine", "field", "receipts", "runs", "server", "sidecar", "store",
         ],
     ),
     (

@@ -120,11 +120,17 @@ pub(crate) enum ConnectorStatus {
 #[serde(default, deny_unknown_fields)]
 pub(crate) struct Fields {
     pub(crate) level: FieldLevel,
+    pub(crate) embeddings_provider: String,
+    pub(crate) embeddings_model: String,
 }
 
 impl Default for Fields {
     fn default() -> Self {
-        Self { level: Bounded(2) }
+        Self {
+            level: Bounded(2),
+            embeddings_provider: String::new(),
+            embeddings_model: String::new(),
+        }
     }
 }
 

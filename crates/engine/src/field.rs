@@ -7,6 +7,7 @@
 //! earlier ones, and is decided again when one of those came to nothing.
 
 mod desk;
+mod embed;
 mod listen;
 mod load;
 
@@ -14,11 +15,12 @@ use std::collections::BTreeMap;
 use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError};
 
 use canon::Value;
-use domain::{FieldId, WorkspaceId};
+use domain::{FieldId, Timestamp, WorkspaceId};
 use field::{Code, Config, Depth, Envelope, Level, Operation, Reader, Refusal, Target, TargetType};
 
 use crate::caller::Caller;
 use crate::engine::Engine;
+use crate::port::Embedder;
 use crate::refused::Refused;
 
 pub(crate) use desk::Desk;
@@ -110,6 +112,10 @@ pub enum FieldView {
 #[derive(Debug, Default)]
 pub(crate) struct Fields {
     config: OnceLock<Config>,
+    /// The model outside that makes vectors; the built-in one without it.
+    embedder: OnceLock<Arc<dyn Embedder>>,
+    /// Until when it is left alone after it failed.
+    rests_until: Mutex<Option<Timestamp>>,
     desks: Mutex<BTreeMap<FieldId, Arc<Desk>>>,
 }
 
@@ -161,6 +167,12 @@ impl Engine {
     pub fn set_fields(&self, config: Config) {
         // A second call changes nothing: what was announced stands while the server runs.
         let _ = self.shared.fields.config.set(config);
+    }
+
+    /// Has vectors made by a model outside, from now on.
+    pub fn set_embedder(&self, embedder: Arc<dyn Embedder>) {
+        // A second call changes nothing.
+        let _ = self.shared.fields.embedder.set(embedder);
     }
 
     /// Returns what fields offer.

@@ -4,6 +4,7 @@
 //! live with; an in-memory store lives beside the trait and is the first implementation.
 
 mod claim_time;
+mod embed;
 mod memory;
 mod news;
 mod store;
@@ -12,6 +13,7 @@ pub mod suite;
 mod world;
 
 pub use claim_time::ClaimTime;
+pub use embed::{Embedder, EmbeddingModel};
 pub use memory::MemoryStore;
 pub use news::{News, Publisher};
 pub use store::{

@@ -44,7 +44,7 @@ impl Tamper {
     }
 
     /// Runs a statement that changes any number of rows.
-    pub fn change(&self, sql: &str) {
+    pub fn change_rows(&self, sql: &str) {
         self.connection.execute(sql, []).unwrap();
     }
 

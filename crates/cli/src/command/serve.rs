@@ -190,6 +190,14 @@ impl Server {
             "the configuration of providers and tools",
             "see docs/agents.md",
         )?;
+        let fields = &settings.fields;
+        let embeddings = match fields.embeddings_provider.as_str() {
+            "" => None,
+            provider => {
+                let found = outside.embeddings(provider, &fields.embeddings_model);
+                Some(found.or_hint("the configuration of fields", "see docs/memory.md")?)
+            }
+        };
         for warning in outside.warnings() {
             tracing::warn!("{warning}");
         }
@@ -212,6 +220,9 @@ impl Server {
         )?;
         engine.set_contracts(contracts);
         engine.set_fields(translate::fields(&settings.fields));
+        if let Some(embeddings) = embeddings {
+            engine.set_embedder(Arc::new(embeddings));
+        }
         crate::witness::load(data, &engine)?;
         let door = Door::open(data).await?;
         let url = local_url(&bound);

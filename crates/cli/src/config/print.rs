@@ -146,6 +146,16 @@ pub(super) const KEYS: &[Key] = &[
         "How much of the memory protocol is offered under /akashik and /mcp: 0, 1 or 2. See docs/memory.md.",
     ),
     key(
+        "fields",
+        "embeddings_provider",
+        "The provider (of kind openai) whose embeddings rank what agents are shown; empty for the built-in hash-1024.",
+    ),
+    key(
+        "fields",
+        "embeddings_model",
+        "Its model, such as text-embedding-3-small.",
+    ),
+    key(
         "log",
         "format",
         "Lines for people (text) or for programs (json), on stderr.",

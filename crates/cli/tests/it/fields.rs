@@ -348,7 +348,7 @@ fn u11_a_field_is_the_same_with_its_projection_without_it_and_with_a_damaged_one
     ] {
         let tamper = store::tamper::Tamper::open(&world.data());
         if !damage.is_empty() {
-            tamper.change(damage);
+            tamper.change_rows(damage);
         }
         drop(tamper);
         let server = world.serve();

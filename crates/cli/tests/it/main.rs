@@ -15,6 +15,8 @@ mod contracts;
 #[cfg(test)]
 mod demo;
 #[cfg(test)]
+mod embedding;
+#[cfg(test)]
 mod fields;
 #[cfg(test)]
 mod finding;
