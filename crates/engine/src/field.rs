@@ -10,6 +10,7 @@ mod desk;
 mod embed;
 mod listen;
 mod load;
+mod task;
 
 use std::collections::BTreeMap;
 use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError};
@@ -25,6 +26,7 @@ use crate::refused::Refused;
 
 pub(crate) use desk::Desk;
 pub use listen::{FieldFrame, FieldStream};
+pub(crate) use task::AtMemory;
 
 /// The name of the field of a request that names none.
 const DEFAULT_NAME: &str = "default";
@@ -229,7 +231,7 @@ impl Engine {
         let mut held = desk.held().await;
         let held = match &mut *held {
             Some(held) => held,
-            empty => empty.insert(self.load_field(&desk).await?),
+            empty => empty.insert(self.open_field(&desk).await?),
         };
         let field = &held.field;
         // Below level 3, which is not offered, nothing in a field is hidden from whoever may look at it.

@@ -208,7 +208,7 @@ fn facts(
         redactions,
         previous_receipt_hash: previous,
         merkle_root: None,
-        metadata: story.governance.metadata(),
+        metadata: story.metadata(),
     }
 }
 
@@ -270,6 +270,14 @@ struct Story {
     artifacts: Vec<FinalArtifact>,
     failure: Option<Failure>,
     governance: Governance,
+    memory: Memory,
+}
+
+/// How often a Task read from the memory that agents share, and wrote to it.
+#[derive(Debug, Clone, Default)]
+struct Memory {
+    reads: u64,
+    writes: u64,
 }
 
 /// What contracts decided about the tool calls of a Task.
@@ -327,7 +335,33 @@ impl Governance {
     }
 }
 
+impl Memory {
+    fn read(&mut self, payload: &Map<String, Value>) {
+        let key = payload.get("effect_key").and_then(Value::as_str);
+        let key = key.unwrap_or_default();
+        // What did not come about is in the log, and is neither.
+        if payload.get("outcome").and_then(Value::as_str) == Some("error") {
+            return;
+        }
+        self.reads += u64::from(key.starts_with("host:field.read:"));
+        self.writes += u64::from(key.starts_with("host:field.write:"));
+    }
+}
+
 impl Story {
+    /// Returns the open members of the receipt: none where there is nothing to say.
+    fn metadata(&self) -> Map<String, Value> {
+        let mut metadata = self.governance.metadata();
+        let Memory { reads, writes } = self.memory;
+        if reads + writes > 0 {
+            metadata.insert(
+                "memory".to_owned(),
+                json!({"reads": reads, "writes": writes}),
+            );
+        }
+        metadata
+    }
+
     fn read(&mut self, event: &Event) {
         let text = |member: &str| event.payload.get(member).and_then(Value::as_str);
         match event.kind().map_or(InReceipt::Digest, Kind::in_receipt) {
@@ -405,6 +439,7 @@ impl Story {
     }
 
     fn effect(&mut self, event: &Event) {
+        self.memory.read(&event.payload);
         let text = |member: &str| {
             event
                 .payload

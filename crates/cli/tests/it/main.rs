@@ -41,6 +41,8 @@ mod pruning;
 #[cfg(test)]
 mod receipts;
 #[cfg(test)]
+mod remembering;
+#[cfg(test)]
 mod replays;
 #[cfg(test)]
 mod retrying;

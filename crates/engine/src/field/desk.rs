@@ -268,13 +268,8 @@ impl Engine {
         while !batch.is_empty() {
             let state = match held.take() {
                 Some(state) => state,
-                None => match self.load_field(desk).await {
-                    Ok(state) => {
-                        if state.field.pending_enrichment().next().is_some() {
-                            self.enrich_later(desk);
-                        }
-                        state
-                    }
+                None => match self.open_field(desk).await {
+                    Ok(state) => state,
                     Err(refused) => return answer_all(batch, &refused),
                 },
             };
@@ -308,6 +303,15 @@ impl Engine {
                 None => None,
             };
         }
+    }
+
+    /// Reads a field, and comes back to units that were left without a vector.
+    pub(super) async fn open_field(&self, desk: &Arc<Desk>) -> Result<Held, Refused> {
+        let held = self.load_field(desk).await?;
+        if held.field.pending_enrichment().next().is_some() {
+            self.enrich_later(desk);
+        }
+        Ok(held)
     }
 
     /// Keeps a segment of the fold, where it is time for one: nobody else writes to the field meanwhile.
