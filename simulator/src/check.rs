@@ -8,7 +8,10 @@ use canon::{Digest, Integers, jcs, read, sha256};
 use domain::{
     Document, Event, Links, Position, ResourceKind, State, Status, apply, blob_reference,
 };
-use engine::port::{ListQuery, MemoryStore, NewestQuery, ReadEvents, Scope, Store, StoredEvent};
+use engine::port::{
+    BlobStore, ListQuery, MemoryStore, NewestQuery, ReadEvents, Scope, Store, StoredEvent,
+    TreeStore,
+};
 use receipts::merkle::Frontier;
 
 use crate::clients::{Ledger, Reader};

@@ -7,9 +7,9 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use canon::Digest;
 use domain::{Blob, Document, EventName, Position};
 use engine::port::{
-    ApiKey, BoxFuture, Claim, ClaimScope, Commit, CommitError, Committed, LastEvents, LeaseName,
-    ListQuery, MemoryStore, NewestQuery, News, ReadEvents, Scope, Store, StoreFault, StoredEvent,
-    Tree, TreeAppend,
+    ApiKey, BlobStore, BoxFuture, Claim, ClaimScope, Commit, CommitError, Committed, KeyStore,
+    LastEvents, LeaseName, LeaseStore, ListQuery, MemoryStore, NewestQuery, News, ReadEvents,
+    Scope, SegmentStore, Store, StoreFault, StoredEvent, Tree, TreeAppend, TreeStore,
 };
 use tokio::sync::broadcast;
 
@@ -82,6 +82,13 @@ impl Store for FaultyStore {
         self.later(move |store| store.events(query))
     }
 
+    fn last_events(
+        &self,
+        query: LastEvents,
+    ) -> BoxFuture<'_, Result<Vec<StoredEvent>, StoreFault>> {
+        self.later(move |store| store.last_events(query))
+    }
+
     fn events_at(
         &self,
         positions: Vec<Position>,
@@ -129,6 +136,12 @@ impl Store for FaultyStore {
         })
     }
 
+    fn newest(&self, query: NewestQuery) -> BoxFuture<'_, Result<Vec<Document>, StoreFault>> {
+        self.later(move |store| store.newest(query))
+    }
+}
+
+impl BlobStore for FaultyStore {
     fn put_blob(&self, blob: Blob) -> BoxFuture<'_, Result<(), StoreFault>> {
         self.later(move |store| store.put_blob(blob))
     }
@@ -140,25 +153,21 @@ impl Store for FaultyStore {
     fn blob_as_stored(&self, digest: Digest) -> BoxFuture<'_, Result<Option<Vec<u8>>, StoreFault>> {
         self.later(move |store| store.blob_as_stored(digest))
     }
+}
 
+impl LeaseStore for FaultyStore {
     fn take_over(
         &self,
         holder: Box<str>,
     ) -> BoxFuture<'_, Result<Vec<(LeaseName, u64)>, StoreFault>> {
         self.later(move |store| store.take_over(holder))
     }
+}
 
-    fn last_events(
-        &self,
-        query: LastEvents,
-    ) -> BoxFuture<'_, Result<Vec<StoredEvent>, StoreFault>> {
-        self.later(move |store| store.last_events(query))
-    }
+/// Fields are read from the log.
+impl SegmentStore for FaultyStore {}
 
-    fn newest(&self, query: NewestQuery) -> BoxFuture<'_, Result<Vec<Document>, StoreFault>> {
-        self.later(move |store| store.newest(query))
-    }
-
+impl TreeStore for FaultyStore {
     fn tree(&self) -> BoxFuture<'_, Result<Tree, StoreFault>> {
         self.later(|store| store.tree())
     }
@@ -187,7 +196,9 @@ impl Store for FaultyStore {
     ) -> BoxFuture<'_, Result<Vec<Digest>, StoreFault>> {
         self.later(move |store| store.tree_hashes(level, first, count))
     }
+}
 
+impl KeyStore for FaultyStore {
     fn api_key(&self, digest: Digest) -> BoxFuture<'_, Result<Option<ApiKey>, StoreFault>> {
         self.later(move |store| store.api_key(digest))
     }

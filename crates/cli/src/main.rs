@@ -9,6 +9,7 @@ mod config;
 mod contracts;
 mod exit;
 mod held;
+mod listing;
 mod output;
 mod persona;
 mod receipt;

@@ -12,6 +12,7 @@ use serde_json::Value;
 use crate::args::Connection;
 use crate::client::{Client, Page, Target, Task, Write, fresh_key};
 use crate::exit::{Exit, Problem};
+use crate::listing::{Listing, text};
 use crate::output::{Output, Paint, Table, complain, is_quiet, shorten, talk};
 
 const EXAMPLE: &str = "\
@@ -71,14 +72,8 @@ pub(crate) struct ApplyArgs {
 /// `reprise persona list`
 #[derive(Debug, Args)]
 pub(crate) struct ListArgs {
-    /// Maximum number of personas to list
-    #[arg(long, short = 'n', value_name = "N", default_value_t = 50, value_parser = clap::value_parser!(u32).range(1..=100_000))]
-    limit: u32,
-    /// Print JSON
-    #[arg(long)]
-    json: bool,
     #[command(flatten)]
-    connection: Connection,
+    listing: Listing,
 }
 
 /// `reprise persona show`
@@ -214,8 +209,8 @@ pub(crate) async fn names(client: &Client, tasks: &[Task]) -> BTreeMap<String, K
 }
 
 async fn list(args: ListArgs) -> anyhow::Result<Exit> {
-    let client = Client::new(Target::find(&args.connection)?)?;
-    let wanted = args.limit as usize;
+    let client = args.listing.client()?;
+    let wanted = args.listing.wanted();
     let mut pages = Pages::default();
     let mut found: Vec<Value> = Vec::new();
     while found.len() < wanted {
@@ -226,17 +221,11 @@ async fn list(args: ListArgs) -> anyhow::Result<Exit> {
     }
     let more = found.len() > wanted || pages.has_more();
     found.truncate(wanted);
-    let mut out = Output::stdout();
-    if args.json {
-        out.json(&Value::Array(found))?;
-    } else if is_quiet() {
-        out.ids(found.iter().map(|persona| text(persona, "id")))?;
-    } else if found.is_empty() {
-        talk("no personas; `reprise persona apply --help` shows how to define one");
-    } else {
+    let none = "no personas; `reprise persona apply --help` shows how to define one";
+    args.listing.print(found, more, none, |found| {
         let heading = ["PERSONA", "NAME", "VERSION", "WORKFLOW", "TIER", "RECEIPTS"];
         let mut rows = Table::new(&heading);
-        for persona in &found {
+        for persona in found {
             let members = [
                 "id",
                 "name",
@@ -247,12 +236,8 @@ async fn list(args: ListArgs) -> anyhow::Result<Exit> {
             ];
             rows.row(members.map(|member| (shorten(text(persona, member), 60), None)));
         }
-        rows.print(&mut out, "")?;
-    }
-    if more {
-        talk(format_args!("there are more; raise --limit (now {wanted})"));
-    }
-    Ok(Exit::Ok)
+        rows
+    })
 }
 
 async fn show(args: ShowArgs) -> anyhow::Result<Exit> {
@@ -349,11 +334,4 @@ impl Pages {
     fn has_more(&self) -> bool {
         !self.ended
     }
-}
-
-fn text<'a>(persona: &'a Value, member: &str) -> &'a str {
-    persona
-        .get(member)
-        .and_then(Value::as_str)
-        .unwrap_or_default()
 }

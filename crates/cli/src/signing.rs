@@ -13,7 +13,7 @@ use base64::engine::general_purpose::URL_SAFE_NO_PAD;
 use canon::Digest;
 use domain::BatchId;
 use engine::Authority;
-use engine::port::{Clock as _, Ids as _, Store};
+use engine::port::{Clock as _, Ids as _, Store, TreeStore as _};
 use receipts::merkle::Frontier;
 use receipts::note::{KeyUse, Note, NoteKey};
 use receipts::{KeySet, PublicKey, Retired, Signer};

@@ -17,8 +17,9 @@ pub use embed::{Embedder, EmbeddingModel};
 pub use memory::MemoryStore;
 pub use news::{News, Publisher};
 pub use store::{
-    ApiKey, Claim, ClaimScope, Commit, CommitError, Committed, Expected, Fence, FieldSegment,
-    Incoming, LastEvents, LeaseName, ListQuery, NewestQuery, ReadEvents, Scope, Seal, SealedTurn,
-    Store, StoreFault, Stored, StoredEvent, Tree, TreeAppend,
+    ApiKey, BlobStore, Claim, ClaimScope, Commit, CommitError, Committed, Expected, Fence,
+    FieldSegment, Incoming, KeyStore, LastEvents, LeaseName, LeaseStore, ListQuery, NewestQuery,
+    ReadEvents, Scope, Seal, SealedTurn, SegmentStore, Store, StoreFault, Stored, StoredEvent,
+    Tree, TreeAppend, TreeStore,
 };
 pub use world::{BoxFuture, Clock, Deltas, Ids, KeepSecretError, Performer, SecretKeeper, Spawn};

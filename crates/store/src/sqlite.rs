@@ -9,9 +9,10 @@ use std::thread::{self, JoinHandle};
 use canon::Digest;
 use domain::{Blob, Document, EventName, Position};
 use engine::port::{
-    ApiKey, BoxFuture, Claim, ClaimScope, Commit, CommitError, Committed, FieldSegment, Incoming,
-    LastEvents, LeaseName, ListQuery, NewestQuery, News, ReadEvents, Scope, Store, StoreFault,
-    Stored, StoredEvent, Tree, TreeAppend,
+    ApiKey, BlobStore, BoxFuture, Claim, ClaimScope, Commit, CommitError, Committed, FieldSegment,
+    Incoming, KeyStore, LastEvents, LeaseName, LeaseStore, ListQuery, NewestQuery, News,
+    ReadEvents, Scope, SegmentStore, Store, StoreFault, Stored, StoredEvent, Tree, TreeAppend,
+    TreeStore,
 };
 use rusqlite::Connection;
 use tokio::sync::{broadcast, oneshot};
@@ -458,6 +459,12 @@ impl Store for SqliteStore {
         })
     }
 
+    fn newest(&self, query: NewestQuery) -> BoxFuture<'_, Result<Vec<Document>, StoreFault>> {
+        self.read(move |connection| read::newest(connection, query))
+    }
+}
+
+impl BlobStore for SqliteStore {
     fn put_blob(&self, blob: Blob) -> BoxFuture<'_, Result<(), StoreFault>> {
         if blob::is_small(&blob) {
             self.write_or_fault(move |writer| writer.put_blob(&blob))
@@ -508,18 +515,40 @@ impl Store for SqliteStore {
             digests.iter().map(find).collect()
         })
     }
+}
 
+impl LeaseStore for SqliteStore {
     fn take_over(
         &self,
         holder: Box<str>,
     ) -> BoxFuture<'_, Result<Vec<(LeaseName, u64)>, StoreFault>> {
         self.write_or_fault(move |writer| writer.take_over(&holder))
     }
+}
 
-    fn newest(&self, query: NewestQuery) -> BoxFuture<'_, Result<Vec<Document>, StoreFault>> {
-        self.read(move |connection| read::newest(connection, query))
+impl SegmentStore for SqliteStore {
+    fn field_segment(
+        &self,
+        field: Position,
+        after: u64,
+    ) -> BoxFuture<'_, Result<Option<FieldSegment>, StoreFault>> {
+        self.read(move |connection| segments::next(connection, field, after))
     }
 
+    fn put_field_segment(&self, segment: FieldSegment) -> BoxFuture<'_, Result<(), StoreFault>> {
+        self.write_or_fault(move |writer| {
+            writer.project(|connection| segments::put(connection, &segment))
+        })
+    }
+
+    fn drop_field_segments(&self, field: Position) -> BoxFuture<'_, Result<(), StoreFault>> {
+        self.write_or_fault(move |writer| {
+            writer.project(|connection| segments::forget(connection, field))
+        })
+    }
+}
+
+impl TreeStore for SqliteStore {
     fn tree(&self) -> BoxFuture<'_, Result<Tree, StoreFault>> {
         self.read(tree::tree)
     }
@@ -551,33 +580,15 @@ impl Store for SqliteStore {
     ) -> BoxFuture<'_, Result<Vec<Digest>, StoreFault>> {
         self.read(move |connection| tree::hashes(connection, level, first, count))
     }
+}
 
+impl KeyStore for SqliteStore {
     fn api_key(&self, digest: Digest) -> BoxFuture<'_, Result<Option<ApiKey>, StoreFault>> {
         self.read(move |connection| read::api_key(connection, &digest))
     }
 
     fn api_keys(&self) -> BoxFuture<'_, Result<Vec<ApiKey>, StoreFault>> {
         self.read(read::api_keys)
-    }
-
-    fn field_segment(
-        &self,
-        field: Position,
-        after: u64,
-    ) -> BoxFuture<'_, Result<Option<FieldSegment>, StoreFault>> {
-        self.read(move |connection| segments::next(connection, field, after))
-    }
-
-    fn put_field_segment(&self, segment: FieldSegment) -> BoxFuture<'_, Result<(), StoreFault>> {
-        self.write_or_fault(move |writer| {
-            writer.project(|connection| segments::put(connection, &segment))
-        })
-    }
-
-    fn drop_field_segments(&self, field: Position) -> BoxFuture<'_, Result<(), StoreFault>> {
-        self.write_or_fault(move |writer| {
-            writer.project(|connection| segments::forget(connection, field))
-        })
     }
 
     fn put_api_key(&self, key: ApiKey) -> BoxFuture<'_, Result<(), StoreFault>> {

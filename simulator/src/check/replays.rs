@@ -10,7 +10,7 @@ use canon::{Value, jcs};
 use domain::{
     Document, Event, Kind, Position, ReplayOf, ResourceKind, State, Status, Task, TaskId,
 };
-use engine::port::{ListQuery, MemoryStore, ReadEvents, Scope, Store};
+use engine::port::{BlobStore, ListQuery, MemoryStore, ReadEvents, Scope, Store};
 use receipts::Receipt;
 use runs::replay::{
     self, Bundle, Issuing, Progress, Replayed, Source, Spec, bundle_names, receipt, request_names,

@@ -8,6 +8,7 @@ use serde_json::json;
 use crate::args::Connection;
 use crate::client::{Client, Target, Write, fresh_key};
 use crate::exit::{Exit, Problem};
+use crate::listing::Listing;
 use crate::output::{Output, Paint, Table, is_quiet, printable, shorten, talk, width};
 
 /// `reprise approvals`
@@ -41,14 +42,8 @@ pub(crate) struct ListArgs {
     /// Also what is decided already, newest first
     #[arg(long)]
     all: bool,
-    /// Maximum number to list
-    #[arg(long, short = 'n', value_name = "N", default_value_t = 50, value_parser = clap::value_parser!(u32).range(1..=100_000))]
-    limit: u32,
-    /// Print JSON
-    #[arg(long)]
-    json: bool,
     #[command(flatten)]
-    connection: Connection,
+    listing: Listing,
 }
 
 /// `reprise approvals show`
@@ -92,55 +87,42 @@ pub(crate) async fn run(command: Command) -> anyhow::Result<Exit> {
 }
 
 async fn list(args: ListArgs) -> anyhow::Result<Exit> {
-    let client = Client::new(Target::find(&args.connection)?)?;
+    let client = args.listing.client()?;
     let query = match args.all {
         true => [("order", "desc")],
         false => [("status", "pending")],
     };
     let path = ["v1", "permission-requests"];
-    let (found, more) = client.list(&path, &query, args.limit as usize).await?;
-    let mut out = Output::stdout();
-    if args.json {
-        out.json(&Value::Array(found))?;
-        return Ok(Exit::Ok);
+    let (found, more) = client.list(&path, &query, args.listing.wanted()).await?;
+    let shows = !found.is_empty() && !args.listing.json && !is_quiet();
+    let none = "nothing waits for a decision";
+    let exit = args.listing.print(found, more, none, |found| {
+        let mut rows = Table::new(&["REQUEST", "STATUS", "WAITS", "TASK", "WHAT"]);
+        for request in found {
+            let status = text(request, "/status");
+            let paint = match status {
+                "pending" => Paint::Waiting,
+                "approved" => Paint::Good,
+                _ => Paint::Bad,
+            };
+            let waits = match status {
+                "pending" => waited(request),
+                _ => String::new(),
+            };
+            rows.row([
+                (shorten(text(request, "/id"), 80), None),
+                (shorten(status, 20), Some(paint)),
+                (waits, None),
+                (shorten(text(request, "/task_id"), 80), None),
+                (shorten(&what(request), width().unwrap_or(usize::MAX)), None),
+            ]);
+        }
+        rows
+    })?;
+    if shows {
+        talk("to see one whole: reprise approvals show REQUEST");
     }
-    if is_quiet() {
-        out.ids(found.iter().map(|request| text(request, "/id")))?;
-        return Ok(Exit::Ok);
-    }
-    if found.is_empty() {
-        talk("nothing waits for a decision");
-        return Ok(Exit::Ok);
-    }
-    let mut rows = Table::new(&["REQUEST", "STATUS", "WAITS", "TASK", "WHAT"]);
-    for request in &found {
-        let status = text(request, "/status");
-        let paint = match status {
-            "pending" => Paint::Waiting,
-            "approved" => Paint::Good,
-            _ => Paint::Bad,
-        };
-        let waits = match status {
-            "pending" => waited(request),
-            _ => String::new(),
-        };
-        rows.row([
-            (shorten(text(request, "/id"), 80), None),
-            (shorten(status, 20), Some(paint)),
-            (waits, None),
-            (shorten(text(request, "/task_id"), 80), None),
-            (shorten(&what(request), width().unwrap_or(usize::MAX)), None),
-        ]);
-    }
-    rows.print(&mut out, "")?;
-    if more {
-        talk(format_args!(
-            "there are more; raise --limit (now {})",
-            args.limit
-        ));
-    }
-    talk("to see one whole: reprise approvals show REQUEST");
-    Ok(Exit::Ok)
+    Ok(exit)
 }
 
 /// Finds a request by its id, or what a Task waits for.

@@ -9,6 +9,7 @@ use serde_json::{Value, json};
 use crate::args::Connection;
 use crate::client::{Client, Target, Write, fresh_key};
 use crate::exit::{Exit, OrHint, Problem};
+use crate::listing::{Listing, text};
 use crate::output::{Output, Table, is_quiet, shorten, talk};
 
 /// `reprise artifact`
@@ -42,14 +43,8 @@ pub(crate) struct ListArgs {
     /// Only those of this session
     #[arg(long, value_name = "ID")]
     session: Option<String>,
-    /// Maximum number to list
-    #[arg(long, short = 'n', value_name = "N", default_value_t = 50, value_parser = clap::value_parser!(u32).range(1..=100_000))]
-    limit: u32,
-    /// Print JSON
-    #[arg(long)]
-    json: bool,
     #[command(flatten)]
-    connection: Connection,
+    listing: Listing,
 }
 
 /// `reprise artifact get`
@@ -106,36 +101,20 @@ pub(crate) async fn run(command: Command) -> anyhow::Result<Exit> {
 }
 
 async fn list(args: ListArgs) -> anyhow::Result<Exit> {
-    let client = Client::new(Target::find(&args.connection)?)?;
+    let client = args.listing.client()?;
     let mut query = vec![("order", "desc")];
     query.extend(args.task.iter().map(|id| ("task_id", id.as_str())));
     query.extend(args.session.iter().map(|id| ("session_id", id.as_str())));
     let path = ["v1", "artifacts"];
-    let (found, more) = client.list(&path, &query, args.limit as usize).await?;
-    let mut out = Output::stdout();
-    if args.json {
-        out.json(&Value::Array(found))?;
-        return Ok(Exit::Ok);
-    }
-    if is_quiet() {
-        out.ids(found.iter().map(|artifact| text(artifact, "id")))?;
-    } else if found.is_empty() {
-        talk("no artifacts");
-    } else {
+    let (found, more) = client.list(&path, &query, args.listing.wanted()).await?;
+    args.listing.print(found, more, "no artifacts", |found| {
         let names = ["id", "kind", "mime_type", "visibility", "task_id"];
         let mut rows = Table::new(&["ARTIFACT", "KIND", "TYPE", "VISIBILITY", "TASK"]);
-        for artifact in &found {
+        for artifact in found {
             rows.row(names.map(|name| (shorten(text(artifact, name), 80), None)));
         }
-        rows.print(&mut out, "")?;
-    }
-    if more {
-        talk(format_args!(
-            "there are more; raise --limit (now {})",
-            args.limit
-        ));
-    }
-    Ok(Exit::Ok)
+        rows
+    })
 }
 
 async fn get(args: GetArgs) -> anyhow::Result<Exit> {
@@ -208,11 +187,4 @@ async fn put(args: PutArgs) -> anyhow::Result<Exit> {
         false => out.line(format_args!("{}  {} bytes", shorten(&id, 120), bytes.len()))?,
     }
     Ok(Exit::Ok)
-}
-
-fn text<'a>(value: &'a Value, member: &str) -> &'a str {
-    value
-        .get(member)
-        .and_then(Value::as_str)
-        .unwrap_or_default()
 }

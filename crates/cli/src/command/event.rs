@@ -6,6 +6,7 @@ use serde_json::Value;
 use crate::args::Connection;
 use crate::client::{Client, Event, Target};
 use crate::exit::Exit;
+use crate::listing::Listing;
 use crate::output::{Output, event_line, is_quiet, talk, width};
 
 /// `reprise event`
@@ -44,14 +45,8 @@ pub(crate) struct ListArgs {
     /// Without their content
     #[arg(long)]
     compact: bool,
-    /// Maximum number to list
-    #[arg(long, short = 'n', value_name = "N", default_value_t = 50, value_parser = clap::value_parser!(u32).range(1..=100_000))]
-    limit: u32,
-    /// Print JSON
-    #[arg(long)]
-    json: bool,
     #[command(flatten)]
-    connection: Connection,
+    listing: Listing,
 }
 
 /// `reprise event show`
@@ -75,7 +70,7 @@ pub(crate) async fn run(command: Command) -> anyhow::Result<Exit> {
 }
 
 async fn list(args: ListArgs) -> anyhow::Result<Exit> {
-    let client = Client::new(Target::find(&args.connection)?)?;
+    let client = args.listing.client()?;
     let mut query = vec![("order", if args.oldest { "asc" } else { "desc" })];
     for (name, value) in [
         ("task_id", &args.task),
@@ -88,11 +83,11 @@ async fn list(args: ListArgs) -> anyhow::Result<Exit> {
         query.push(("view", "compact"));
     }
     let path = ["v1", "events"];
-    let wanted = args.limit as usize;
+    let wanted = args.listing.wanted();
     let after = args.after.as_deref();
     let (found, more) = client.list_after(&path, &query, wanted, after).await?;
     let mut out = Output::stdout();
-    if args.json {
+    if args.listing.json {
         out.json(&Value::Array(found))?;
         return Ok(Exit::Ok);
     }

@@ -9,7 +9,7 @@ mod operator;
 use canon::Digest;
 use domain::{Timestamp, WorkspaceId};
 use engine::SCOPES;
-use engine::port::{ApiKey, Store};
+use engine::port::{ApiKey, KeyStore, Store};
 use serde_json::{Value, json};
 use store::SqliteStore;
 

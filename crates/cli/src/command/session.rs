@@ -6,7 +6,8 @@ use serde_json::{Value, json};
 use crate::args::{Connection, since};
 use crate::client::{Client, Target};
 use crate::exit::Exit;
-use crate::output::{Output, Paint, Table, is_quiet, printable, shorten, talk};
+use crate::listing::{Listing, text, time};
+use crate::output::{Output, Paint, Table, printable, shorten, talk};
 
 /// `reprise session`
 #[derive(Debug, Subcommand)]
@@ -33,14 +34,8 @@ pub(crate) struct ListArgs {
     /// Only those created since: 30m, 1h30m, 2d (ago), a day such as 2026-04-25, or a time such as 2026-04-25T12:00:00Z
     #[arg(long, value_name = "TIME", value_parser = since)]
     since: Option<String>,
-    /// Maximum number to list
-    #[arg(long, short = 'n', value_name = "N", default_value_t = 50, value_parser = clap::value_parser!(u32).range(1..=100_000))]
-    limit: u32,
-    /// Print JSON
-    #[arg(long)]
-    json: bool,
     #[command(flatten)]
-    connection: Connection,
+    listing: Listing,
 }
 
 /// `reprise session show`
@@ -64,7 +59,7 @@ pub(crate) async fn run(command: Command) -> anyhow::Result<Exit> {
 }
 
 async fn list(args: ListArgs) -> anyhow::Result<Exit> {
-    let client = Client::new(Target::find(&args.connection)?)?;
+    let client = args.listing.client()?;
     let status = args.status.as_ref().map(|status| status.to_uppercase());
     let mut query = vec![("order", "desc")];
     for (name, value) in [
@@ -75,37 +70,20 @@ async fn list(args: ListArgs) -> anyhow::Result<Exit> {
         query.extend(value.iter().map(|value| (name, value.as_str())));
     }
     let path = ["v1", "sessions"];
-    let (found, more) = client.list(&path, &query, args.limit as usize).await?;
-    let mut out = Output::stdout();
-    if args.json {
-        out.json(&Value::Array(found))?;
-        return Ok(Exit::Ok);
-    }
-    if is_quiet() {
-        out.ids(found.iter().map(|session| text(session, "id")))?;
-    } else if found.is_empty() {
-        talk("no sessions");
-    } else {
+    let (found, more) = client.list(&path, &query, args.listing.wanted()).await?;
+    args.listing.print(found, more, "no sessions", |found| {
         let mut rows = Table::new(&["SESSION", "STATUS", "CREATED", "WORKSPACE", "PERSONA"]);
-        for session in &found {
-            let created = text(session, "created_at").get(..19).unwrap_or_default();
+        for session in found {
             rows.row([
                 (shorten(text(session, "id"), 80), None),
                 (shorten(text(session, "state"), 20), None),
-                (created.replace('T', " "), None),
+                (time(session, "created_at"), None),
                 (shorten(text(session, "workspace_id"), 60), None),
                 (shorten(text(session, "persona_id"), 60), None),
             ]);
         }
-        rows.print(&mut out, "")?;
-    }
-    if more {
-        talk(format_args!(
-            "there are more; raise --limit (now {})",
-            args.limit
-        ));
-    }
-    Ok(Exit::Ok)
+        rows
+    })
 }
 
 async fn show(args: ShowArgs) -> anyhow::Result<Exit> {
@@ -166,11 +144,4 @@ async fn show(args: ShowArgs) -> anyhow::Result<Exit> {
         talk("there is more than is shown; --json and the API page through all of it");
     }
     Ok(Exit::Ok)
-}
-
-fn text<'a>(value: &'a Value, member: &str) -> &'a str {
-    value
-        .get(member)
-        .and_then(Value::as_str)
-        .unwrap_or_default()
 }

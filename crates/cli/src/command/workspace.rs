@@ -6,7 +6,8 @@ use serde_json::Value;
 use crate::args::Connection;
 use crate::client::{Client, Target};
 use crate::exit::Exit;
-use crate::output::{Output, Paint, Table, is_quiet, shorten, talk};
+use crate::listing::{Listing, text, time};
+use crate::output::{Output, Paint, Table, shorten};
 
 /// `reprise workspace`
 #[derive(Debug, Subcommand)]
@@ -22,14 +23,8 @@ pub(crate) enum Command {
 /// `reprise workspace list`
 #[derive(Debug, Args)]
 pub(crate) struct ListArgs {
-    /// Maximum number to list
-    #[arg(long, short = 'n', value_name = "N", default_value_t = 50, value_parser = clap::value_parser!(u32).range(1..=100_000))]
-    limit: u32,
-    /// Print JSON
-    #[arg(long)]
-    json: bool,
     #[command(flatten)]
-    connection: Connection,
+    listing: Listing,
 }
 
 /// `reprise workspace show`
@@ -53,32 +48,20 @@ pub(crate) async fn run(command: Command) -> anyhow::Result<Exit> {
 }
 
 async fn list(args: ListArgs) -> anyhow::Result<Exit> {
-    let client = Client::new(Target::find(&args.connection)?)?;
-    let wanted = args.limit as usize;
-    let (found, more) = client.list(&["v1", "workspaces"], &[], wanted).await?;
-    let mut out = Output::stdout();
-    if args.json {
-        out.json(&Value::Array(found))?;
-        return Ok(Exit::Ok);
-    }
-    if is_quiet() {
-        out.ids(found.iter().map(|workspace| text(workspace, "id")))?;
-        return Ok(Exit::Ok);
-    }
-    let mut rows = Table::new(&["WORKSPACE", "NAME", "CREATED"]);
-    for workspace in &found {
-        let created = text(workspace, "created_at").get(..19).unwrap_or_default();
-        rows.row([
-            (shorten(text(workspace, "id"), 80), None),
-            (shorten(text(workspace, "name"), 80), None),
-            (created.replace('T', " "), None),
-        ]);
-    }
-    rows.print(&mut out, "")?;
-    if more {
-        talk(format_args!("there are more; raise --limit (now {wanted})"));
-    }
-    Ok(Exit::Ok)
+    let client = args.listing.client()?;
+    let path = ["v1", "workspaces"];
+    let (found, more) = client.list(&path, &[], args.listing.wanted()).await?;
+    args.listing.print(found, more, "no workspaces", |found| {
+        let mut rows = Table::new(&["WORKSPACE", "NAME", "CREATED"]);
+        for workspace in found {
+            rows.row([
+                (shorten(text(workspace, "id"), 80), None),
+                (shorten(text(workspace, "name"), 80), None),
+                (time(workspace, "created_at"), None),
+            ]);
+        }
+        rows
+    })
 }
 
 async fn show(args: ShowArgs) -> anyhow::Result<Exit> {
@@ -107,11 +90,4 @@ async fn show(args: ShowArgs) -> anyhow::Result<Exit> {
     }
     rows.print(&mut out, "")?;
     Ok(Exit::Ok)
-}
-
-fn text<'a>(value: &'a Value, member: &str) -> &'a str {
-    value
-        .get(member)
-        .and_then(Value::as_str)
-        .unwrap_or_default()
 }

@@ -306,7 +306,7 @@ fn u23_changes_of_keys_are_events_and_the_table_is_held_to_them() {
 /// change writes it down.
 #[test]
 fn u23_keys_from_before_have_no_events_and_that_is_said() {
-    use engine::port::Store as _;
+    use engine::port::KeyStore as _;
     let world = World::new();
     world.serve().stop();
     let store = store::SqliteStore::open(&world.data(), store::Options::default()).unwrap();

@@ -13,9 +13,9 @@ use domain::{Blob, Document, EventName, Position, State, Timestamp};
 use tokio::sync::broadcast;
 
 use super::{
-    ApiKey, BoxFuture, Claim, ClaimScope, ClaimTime, Commit, CommitError, Committed, LastEvents,
-    LeaseName, ListQuery, NewestQuery, News, Publisher, ReadEvents, Scope, Store, StoreFault,
-    StoredEvent, Tree, TreeAppend,
+    ApiKey, BlobStore, BoxFuture, Claim, ClaimScope, ClaimTime, Commit, CommitError, Committed,
+    KeyStore, LastEvents, LeaseName, LeaseStore, ListQuery, NewestQuery, News, Publisher,
+    ReadEvents, Scope, SegmentStore, Store, StoreFault, StoredEvent, Tree, TreeAppend, TreeStore,
 };
 
 /// A log in memory.
@@ -239,33 +239,6 @@ impl Store for MemoryStore {
         ready(Ok(committed))
     }
 
-    fn put_blob(&self, blob: Blob) -> BoxFuture<'_, Result<(), StoreFault>> {
-        self.lock().blobs.insert(blob.digest, blob.bytes);
-        ready(Ok(()))
-    }
-
-    fn blob(&self, digest: Digest) -> BoxFuture<'_, Result<Option<Vec<u8>>, StoreFault>> {
-        ready(Ok(self.lock().blobs.get(&digest).cloned()))
-    }
-
-    fn blob_as_stored(&self, digest: Digest) -> BoxFuture<'_, Result<Option<Vec<u8>>, StoreFault>> {
-        self.blob(digest)
-    }
-
-    fn take_over(
-        &self,
-        holder: Box<str>,
-    ) -> BoxFuture<'_, Result<Vec<(LeaseName, u64)>, StoreFault>> {
-        let inner = &mut *self.lock();
-        let mut taken = Vec::new();
-        for (name, lease) in &mut inner.leases {
-            inner.epoch += 1;
-            *lease = (holder.clone(), inner.epoch);
-            taken.push((*name, inner.epoch));
-        }
-        ready(Ok(taken))
-    }
-
     fn newest(&self, query: NewestQuery) -> BoxFuture<'_, Result<Vec<Document>, StoreFault>> {
         let mut found: Vec<Document> = self
             .read()
@@ -282,7 +255,43 @@ impl Store for MemoryStore {
         found.truncate(query.limit);
         ready(Ok(found))
     }
+}
 
+impl BlobStore for MemoryStore {
+    fn put_blob(&self, blob: Blob) -> BoxFuture<'_, Result<(), StoreFault>> {
+        self.lock().blobs.insert(blob.digest, blob.bytes);
+        ready(Ok(()))
+    }
+
+    fn blob(&self, digest: Digest) -> BoxFuture<'_, Result<Option<Vec<u8>>, StoreFault>> {
+        ready(Ok(self.lock().blobs.get(&digest).cloned()))
+    }
+
+    fn blob_as_stored(&self, digest: Digest) -> BoxFuture<'_, Result<Option<Vec<u8>>, StoreFault>> {
+        self.blob(digest)
+    }
+}
+
+impl LeaseStore for MemoryStore {
+    fn take_over(
+        &self,
+        holder: Box<str>,
+    ) -> BoxFuture<'_, Result<Vec<(LeaseName, u64)>, StoreFault>> {
+        let inner = &mut *self.lock();
+        let mut taken = Vec::new();
+        for (name, lease) in &mut inner.leases {
+            inner.epoch += 1;
+            *lease = (holder.clone(), inner.epoch);
+            taken.push((*name, inner.epoch));
+        }
+        ready(Ok(taken))
+    }
+}
+
+/// Fields are read from the log.
+impl SegmentStore for MemoryStore {}
+
+impl TreeStore for MemoryStore {
     fn tree(&self) -> BoxFuture<'_, Result<Tree, StoreFault>> {
         let empty = Tree {
             size: 0,
@@ -357,7 +366,9 @@ impl Store for MemoryStore {
         let hashes = inner.tree_hashes.range((level, first)..=(level, u64::MAX));
         ready(Ok(hashes.take(count).map(|(_, hash)| *hash).collect()))
     }
+}
 
+impl KeyStore for MemoryStore {
     fn api_key(&self, digest: Digest) -> BoxFuture<'_, Result<Option<ApiKey>, StoreFault>> {
         ready(Ok(self
             .lock()

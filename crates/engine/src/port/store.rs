@@ -2,9 +2,16 @@
 //!
 //! Reads see committed data only. State changes in one way, [`Store::commit`]: it checks what the caller
 //! believed (document versions, claims, leases), reserves positions, lets the caller seal its events with
-//! them, and makes everything durable before it returns. Four more calls write what is not folded from events:
-//! [`Store::put_blob`] content before the commit that names it, [`Store::append_leaves`] the tree of receipts, which
-//! follows the log, [`Store::take_over`] leases at a start, [`Store::put_api_key`] keys.
+//! them, and makes everything durable before it returns. Beside the log a store has five subjects, each with a
+//! trait of its own and its own few writes of what is not folded from events: content ([`BlobStore`]), before the commit
+//! that names it; the tree of receipts ([`TreeStore`]), which follows the log; leases at a start ([`LeaseStore`]); API keys
+//! ([`KeyStore`]); and segments of folded fields ([`SegmentStore`]), which follow the log too.
+
+mod blobs;
+mod keys;
+mod leases;
+mod segments;
+mod tree;
 
 use std::fmt;
 use std::sync::Arc;
@@ -17,18 +24,17 @@ use tokio::sync::broadcast;
 
 use super::{BoxFuture, News};
 
-/// Content on its way into a store. Dropping it leaves nothing behind.
-pub trait Incoming: std::fmt::Debug + Send + Sync {
-    /// Adds the next bytes.
-    fn append(&mut self, bytes: Vec<u8>) -> BoxFuture<'_, Result<(), StoreFault>>;
-
-    /// Stores all that was added under the digest that it has, durably.
-    fn keep(self: Box<Self>, digest: Digest) -> BoxFuture<'static, Result<(), StoreFault>>;
-}
+pub use blobs::{BlobStore, Incoming};
+pub use keys::{ApiKey, KeyStore};
+pub use leases::{Fence, LeaseName, LeaseStore};
+pub use segments::{FieldSegment, SegmentStore};
+pub use tree::{Tree, TreeAppend, TreeStore};
 
 /// A store of one log: events, the documents folded from them, and what is not folded (claims, leases, keys,
 /// blobs).
-pub trait Store: Send + Sync + fmt::Debug + 'static {
+pub trait Store:
+    BlobStore + LeaseStore + TreeStore + KeyStore + SegmentStore + Send + Sync + fmt::Debug + 'static
+{
     /// Returns the name of the log, which is part of every event id.
     fn name(&self) -> &EventName;
 
@@ -83,121 +89,8 @@ pub trait Store: Send + Sync + fmt::Debug + 'static {
     /// Writes one turn, durably, or changes nothing.
     fn commit(&self, commit: Commit) -> BoxFuture<'_, Result<Committed, CommitError>>;
 
-    /// Stores content under its digest, durably. Storing what is there already does nothing.
-    fn put_blob(&self, blob: Blob) -> BoxFuture<'_, Result<(), StoreFault>>;
-
-    /// Opens a place for content whose digest is known only when all of it has arrived; none when this store takes
-    /// content only whole.
-    fn incoming(&self) -> BoxFuture<'_, Result<Option<Box<dyn Incoming>>, StoreFault>> {
-        Box::pin(async { Ok(None) })
-    }
-
-    /// Reads a part of content: at most this many bytes from an offset on, unchecked. None when it is not there.
-    fn blob_piece(
-        &self,
-        digest: Digest,
-        offset: u64,
-        bytes_max: usize,
-    ) -> BoxFuture<'_, Result<Option<Vec<u8>>, StoreFault>> {
-        Box::pin(async move {
-            let whole = self.blob_as_stored(digest).await?;
-            let start = usize::try_from(offset).unwrap_or(usize::MAX);
-            let piece = |whole: Vec<u8>| whole.into_iter().skip(start).take(bytes_max).collect();
-            Ok(whole.map(piece))
-        })
-    }
-
-    /// Reads content by digest.
-    fn blob(&self, digest: Digest) -> BoxFuture<'_, Result<Option<Vec<u8>>, StoreFault>>;
-
-    /// Reads what is stored under a digest, whether it hashes to it or not: for verdicts on damaged content.
-    fn blob_as_stored(&self, digest: Digest) -> BoxFuture<'_, Result<Option<Vec<u8>>, StoreFault>>;
-
-    /// Reads several at once, in the order asked.
-    fn blobs_as_stored(
-        &self,
-        digests: Vec<Digest>,
-    ) -> BoxFuture<'_, Result<Vec<Option<Vec<u8>>>, StoreFault>> {
-        Box::pin(async move {
-            let mut found = Vec::with_capacity(digests.len());
-            for digest in digests {
-                found.push(self.blob_as_stored(digest).await?);
-            }
-            Ok(found)
-        })
-    }
-
-    /// Makes every lease in the store this holder's, each with a new epoch. Only a process that holds the data
-    /// directory may call this, and it does so before it works.
-    fn take_over(
-        &self,
-        holder: Box<str>,
-    ) -> BoxFuture<'_, Result<Vec<(LeaseName, u64)>, StoreFault>>;
-
     /// Lists documents, newest first.
     fn newest(&self, query: NewestQuery) -> BoxFuture<'_, Result<Vec<Document>, StoreFault>>;
-
-    /// Reads where the receipt log's tree stands.
-    fn tree(&self) -> BoxFuture<'_, Result<Tree, StoreFault>>;
-
-    /// Appends leaves to the tree, durably. False when the tree has another size than the caller believed.
-    fn append_leaves(&self, append: TreeAppend) -> BoxFuture<'_, Result<bool, StoreFault>>;
-
-    /// Returns the size of a sealed head with a root, however many there are.
-    fn head_size(&self, root: Digest) -> BoxFuture<'_, Result<Option<u64>, StoreFault>>;
-
-    /// Returns the index of the leaf of a Receipt, by the Receipt's key.
-    fn leaf_index(&self, receipt: Position) -> BoxFuture<'_, Result<Option<u64>, StoreFault>>;
-
-    /// Reads receipt hashes of leaves, ascending from an index; fewer at the end of the tree.
-    fn leaves(&self, first: u64, count: usize) -> BoxFuture<'_, Result<Vec<Digest>, StoreFault>>;
-
-    /// Reads hashes of a tile level, ascending from an index; fewer at the end of the level.
-    fn tree_hashes(
-        &self,
-        level: u8,
-        first: u64,
-        count: usize,
-    ) -> BoxFuture<'_, Result<Vec<Digest>, StoreFault>>;
-
-    /// Reads the segment of a field's fold that begins right after a sequence, by the field's key; none when there is none
-    /// or this store keeps none.
-    fn field_segment(
-        &self,
-        _field: Position,
-        _after: u64,
-    ) -> BoxFuture<'_, Result<Option<FieldSegment>, StoreFault>> {
-        Box::pin(async { Ok(None) })
-    }
-
-    /// Keeps a segment, in the place of those that reach into it or beyond.
-    fn put_field_segment(&self, _segment: FieldSegment) -> BoxFuture<'_, Result<(), StoreFault>> {
-        Box::pin(async { Ok(()) })
-    }
-
-    /// Forgets the segments of a field.
-    fn drop_field_segments(&self, _field: Position) -> BoxFuture<'_, Result<(), StoreFault>> {
-        Box::pin(async { Ok(()) })
-    }
-
-    /// Finds an API key by the digest of its text.
-    fn api_key(&self, digest: Digest) -> BoxFuture<'_, Result<Option<ApiKey>, StoreFault>>;
-
-    /// Lists API keys, oldest first.
-    fn api_keys(&self) -> BoxFuture<'_, Result<Vec<ApiKey>, StoreFault>>;
-
-    /// Adds an API key, or replaces the one with the same id.
-    fn put_api_key(&self, key: ApiKey) -> BoxFuture<'_, Result<(), StoreFault>>;
-
-    /// Returns whether every API key was recorded by events once: then one without events was made by nobody.
-    fn keys_are_recorded(&self) -> BoxFuture<'_, Result<bool, StoreFault>> {
-        Box::pin(async { Ok(false) })
-    }
-
-    /// Notes that they are.
-    fn note_keys_recorded(&self) -> BoxFuture<'_, Result<(), StoreFault>> {
-        Box::pin(async { Ok(()) })
-    }
 }
 
 /// The world failed: disk, database, file system.
@@ -371,18 +264,6 @@ pub struct Claim {
     pub expires_at: Timestamp,
 }
 
-/// The name of a lease: the key of the Task it is about.
-pub type LeaseName = Position;
-
-/// A worker's right to write about a Task.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub struct Fence {
-    /// The lease.
-    pub lease: LeaseName,
-    /// The epoch the worker holds; another epoch in the store refuses the commit.
-    pub epoch: u64,
-}
-
 /// A document version the caller has seen; 0 for a document that must not exist.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Expected {
@@ -477,83 +358,4 @@ pub enum CommitError {
     /// The world failed. Nothing was written, or the store cannot tell and refuses further commits.
     #[error(transparent)]
     Fault(StoreFault),
-}
-
-/// Where the receipt log's tree stands. Stored, so that a start never hashes the log again.
-#[derive(Debug, Clone, PartialEq, Eq)]
-pub struct Tree {
-    /// The number of leaves.
-    pub size: u64,
-    /// The roots of its complete subtrees, largest first.
-    pub peaks: Vec<Digest>,
-    /// Key of the Receipt of the last leaf; Receipts after it have no leaf yet.
-    pub last: Position,
-}
-
-/// Leaves to append to the tree.
-#[derive(Debug, Clone, PartialEq, Eq)]
-pub struct TreeAppend {
-    /// The size of the tree before.
-    pub expected_size: u64,
-    /// Keys and hashes of the Receipts, in key order: one leaf each.
-    pub leaves: Vec<(Position, Digest)>,
-    /// Hashes that tiles keep: level, index in the level, hash.
-    pub hashes: Vec<(u8, u64, Digest)>,
-    /// The tree after.
-    pub after: Tree,
-}
-
-/// A stretch of a field's log as reading it made of it: a projection that follows behind.
-#[derive(Debug, Clone, PartialEq, Eq)]
-pub struct FieldSegment {
-    /// The key of the field's document.
-    pub field: Position,
-    /// The sequence of the entry before its first.
-    pub after: u64,
-    /// The sequence of its last entry.
-    pub last: u64,
-    /// The position of the event of that entry.
-    pub position: Position,
-    /// What the crate `field` made of them.
-    pub bytes: Vec<u8>,
-}
-
-/// A credential: who it is and what it may do. Its text is not stored, only the digest.
-#[derive(Debug, Clone, PartialEq, Eq)]
-pub struct ApiKey {
-    /// A public id to name it by.
-    pub id: String,
-    /// SHA-256 of the key's text.
-    pub digest: Digest,
-    /// The actor in events.
-    pub actor: String,
-    /// Workspaces it may see; none for all.
-    pub workspaces: Option<Vec<String>>,
-    /// What it may do, such as `tasks:write`; `*` for everything.
-    pub scopes: Vec<String>,
-    /// When it was made.
-    pub created_at: Timestamp,
-    /// When it was revoked.
-    pub revoked_at: Option<Timestamp>,
-    /// When it ends by itself.
-    pub expires_at: Option<Timestamp>,
-}
-
-impl ApiKey {
-    /// Returns what events tell of it.
-    pub fn recorded(&self) -> domain::Key {
-        domain::Key {
-            actor: self.actor.clone(),
-            workspaces: self.workspaces.clone(),
-            scopes: self.scopes.clone(),
-            fingerprint: canon::sha256(self.digest.as_bytes()),
-            expires_at: self.expires_at,
-            revoked_at: self.revoked_at,
-        }
-    }
-
-    /// True from its end on.
-    pub fn is_expired(&self, now: Timestamp) -> bool {
-        self.expires_at.is_some_and(|end| end <= now)
-    }
 }

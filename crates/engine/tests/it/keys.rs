@@ -2,7 +2,7 @@
 
 use domain::Timestamp;
 use engine::change_api_key;
-use engine::port::{ApiKey, Store};
+use engine::port::{ApiKey, KeyStore};
 
 use crate::support::store;
 

@@ -6,7 +6,7 @@ use std::time::Duration;
 
 use canon::{Digest, Map, Value};
 use domain::{Blob, Document, ResourceKind, SessionId, State, Status, TaskId, Timestamp};
-use engine::port::{BoxFuture, Clock, MemoryStore, Store};
+use engine::port::{BlobStore, BoxFuture, Clock, MemoryStore, Store, TreeStore};
 use engine::{Answer, Caller, Engine, ListRequest, Offline, Parts, Request, VerifyRequest};
 use receipts::Receipt;
 use receipts::merkle;

@@ -15,7 +15,7 @@ use domain::{
     TaskId, Timestamp,
 };
 use engine::port::{
-    BoxFuture, Clock, Ids, MemoryStore, Performer, ReadEvents, Scope, Spawn, Store,
+    BlobStore, BoxFuture, Clock, Ids, MemoryStore, Performer, ReadEvents, Scope, Spawn, Store,
 };
 use engine::{
     Authority, Caller, Engine, InputSpec, NewTask, Parts, Refused, ReplayTask, Request, Settle,

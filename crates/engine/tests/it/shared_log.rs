@@ -9,7 +9,7 @@ use canon::{Map, sha256};
 use domain::{
     ArtifactId, ArtifactKind, Event, NewArtifact, NewWorkspace, SessionId, Visibility, WorkspaceId,
 };
-use engine::port::{ApiKey, Store};
+use engine::port::{ApiKey, BlobStore, Store};
 use engine::{Caller, Engine, EventRange, NewSession, Refused, Request};
 
 use crate::support::{engine_on, new_session, text, write};

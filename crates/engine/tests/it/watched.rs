@@ -6,9 +6,9 @@ use std::sync::{Arc, Mutex};
 use canon::Digest;
 use domain::{Blob, Document, EventName, Position};
 use engine::port::{
-    ApiKey, BoxFuture, Claim, ClaimScope, Commit, CommitError, Committed, LastEvents, LeaseName,
-    ListQuery, MemoryStore, NewestQuery, News, ReadEvents, Scope, Store, StoreFault, StoredEvent,
-    Tree, TreeAppend,
+    ApiKey, BlobStore, BoxFuture, Claim, ClaimScope, Commit, CommitError, Committed, KeyStore,
+    LastEvents, LeaseName, LeaseStore, ListQuery, MemoryStore, NewestQuery, News, ReadEvents,
+    Scope, SegmentStore, Store, StoreFault, StoredEvent, Tree, TreeAppend, TreeStore,
 };
 use tokio::sync::broadcast;
 
@@ -178,6 +178,16 @@ impl Store for Watched {
         self.inner.commit(commit)
     }
 
+    fn newest(&self, query: NewestQuery) -> BoxFuture<'_, Result<Vec<Document>, StoreFault>> {
+        self.inner.newest(query)
+    }
+
+    fn health(&self) -> BoxFuture<'_, Result<(), StoreFault>> {
+        self.inner.health()
+    }
+}
+
+impl BlobStore for Watched {
     fn put_blob(&self, blob: Blob) -> BoxFuture<'_, Result<(), StoreFault>> {
         self.inner.put_blob(blob)
     }
@@ -189,18 +199,21 @@ impl Store for Watched {
     fn blob_as_stored(&self, digest: Digest) -> BoxFuture<'_, Result<Option<Vec<u8>>, StoreFault>> {
         self.inner.blob_as_stored(digest)
     }
+}
 
+impl LeaseStore for Watched {
     fn take_over(
         &self,
         holder: Box<str>,
     ) -> BoxFuture<'_, Result<Vec<(LeaseName, u64)>, StoreFault>> {
         self.inner.take_over(holder)
     }
+}
 
-    fn newest(&self, query: NewestQuery) -> BoxFuture<'_, Result<Vec<Document>, StoreFault>> {
-        self.inner.newest(query)
-    }
+/// Fields are read from the log.
+impl SegmentStore for Watched {}
 
+impl TreeStore for Watched {
     fn tree(&self) -> BoxFuture<'_, Result<Tree, StoreFault>> {
         self.inner.tree()
     }
@@ -229,17 +242,15 @@ impl Store for Watched {
     ) -> BoxFuture<'_, Result<Vec<Digest>, StoreFault>> {
         self.inner.tree_hashes(level, first, count)
     }
+}
 
+impl KeyStore for Watched {
     fn api_key(&self, digest: Digest) -> BoxFuture<'_, Result<Option<ApiKey>, StoreFault>> {
         self.inner.api_key(digest)
     }
 
     fn api_keys(&self) -> BoxFuture<'_, Result<Vec<ApiKey>, StoreFault>> {
         self.inner.api_keys()
-    }
-
-    fn health(&self) -> BoxFuture<'_, Result<(), StoreFault>> {
-        self.inner.health()
     }
 
     fn put_api_key(&self, key: ApiKey) -> BoxFuture<'_, Result<(), StoreFault>> {

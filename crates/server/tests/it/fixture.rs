@@ -5,7 +5,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use domain::Timestamp;
-use engine::port::{ApiKey, BoxFuture, Deltas, MemoryStore, Performer, Store};
+use engine::port::{ApiKey, BoxFuture, Deltas, KeyStore, MemoryStore, Performer, Store};
 use engine::{Engine, Limits, Offline, Parts};
 use reqwest::{Client, Method, RequestBuilder, StatusCode};
 use runs::workflow::{Effect, EffectKind, Performed, Registry, builtin};

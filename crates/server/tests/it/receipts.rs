@@ -1,7 +1,7 @@
 //! Receipts over HTTP: both forms, verdicts, proofs, heads, and the public log.
 
 use canon::{Digest, sha256};
-use engine::port::Store;
+use engine::port::BlobStore;
 use receipts::note::{Checkpoint, KeyUse, Note, NoteKey, SignatureLine};
 use receipts::{KeySet, Receipt, Signer, cbor, merkle, tiles};
 use serde_json::{Value, json};

@@ -525,7 +525,7 @@ async fn ap_rpl_18_a_failed_replay_names_what_is_missing() {
         digest: canon::Digest::parse(digest).unwrap(),
         bytes: b"\"altered\"".to_vec(),
     };
-    engine::port::Store::put_blob(&*server.store, blob)
+    engine::port::BlobStore::put_blob(&*server.store, blob)
         .await
         .unwrap();
     let done = replay(&api, &task, json!({})).await;

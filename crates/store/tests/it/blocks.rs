@@ -10,7 +10,7 @@ use domain::{
 };
 use engine::port::suite::{Model, wait};
 use engine::port::{
-    Commit, CommitError, Committed, ReadEvents, Scope, SealedTurn, Store, StoredEvent,
+    BlobStore, Commit, CommitError, Committed, ReadEvents, Scope, SealedTurn, Store, StoredEvent,
 };
 use proptest::prelude::*;
 use store::tamper::Tamper;

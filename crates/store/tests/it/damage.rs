@@ -6,7 +6,7 @@ use std::path::Path;
 
 use domain::Position;
 use engine::port::suite::wait;
-use engine::port::{Store, StoredEvent};
+use engine::port::{BlobStore, Store, StoredEvent};
 use store::tamper::Tamper;
 use store::{Audit, Problem, SqliteStore, What, rebuild};
 
@@ -448,7 +448,7 @@ fn a_change_in_any_small_table_is_found() {
         revoked_at: Some(domain::Timestamp::from_micros(2)),
         expires_at: None,
     };
-    engine::port::suite::wait(engine::port::Store::put_api_key(&store, key)).unwrap();
+    engine::port::suite::wait(engine::port::KeyStore::put_api_key(&store, key)).unwrap();
     store.close();
     assert_eq!(verify(home.path()).problems, vec![]);
     let database = home.path().join("reprise.db");

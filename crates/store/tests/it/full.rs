@@ -5,7 +5,7 @@ use std::path::Path;
 use std::process::Command;
 
 use engine::port::suite::{Model, agrees, wait};
-use engine::port::{CommitError, Store};
+use engine::port::{BlobStore, CommitError, Store};
 use store::{Options, SqliteStore};
 
 use crate::home::{open, verify};

@@ -5,7 +5,7 @@ use std::sync::LazyLock;
 use std::time::{Duration, Instant};
 
 use engine::port::suite::{Model, agrees, wait};
-use engine::port::{ApiKey, CommitError, Store};
+use engine::port::{ApiKey, BlobStore, CommitError, KeyStore, LeaseStore, Store};
 use store::{OpenError, Options, SqliteStore};
 
 use crate::home::{filled, open};

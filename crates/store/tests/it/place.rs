@@ -10,7 +10,7 @@ use std::process::Command;
 
 use domain::Blob;
 use engine::port::suite::{Model, agrees, wait};
-use engine::port::{CommitError, Store};
+use engine::port::{BlobStore, CommitError, Store};
 
 use crate::home::{filled, open, verify};
 

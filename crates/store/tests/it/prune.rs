@@ -11,7 +11,7 @@ use domain::{
     State, SubmitTask, TaskId, TaskInput, Timestamp, Visibility, WorkspaceId, pruned_digest,
 };
 use engine::port::suite::{Model, steps, wait};
-use engine::port::{Store, StoredEvent};
+use engine::port::{BlobStore, StoredEvent};
 use proptest::prelude::*;
 use serde_json::json;
 use store::tamper::Tamper;

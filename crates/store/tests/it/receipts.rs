@@ -5,7 +5,7 @@ use std::path::Path;
 use canon::Digest;
 use domain::{Document, ResourceKind, State};
 use engine::port::suite::{Model, wait};
-use engine::port::{NewestQuery, Store, Tree, TreeAppend};
+use engine::port::{NewestQuery, Store, Tree, TreeAppend, TreeStore};
 use receipts::merkle::{self, Frontier};
 use store::What;
 use store::tamper::Tamper;

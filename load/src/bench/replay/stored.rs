@@ -6,7 +6,7 @@ use std::sync::Arc;
 
 use anyhow::{Context, Result};
 use canon::{Digest, Value};
-use engine::port::Store;
+use engine::port::BlobStore;
 use fastrand::Rng;
 use runs::replay;
 

@@ -120,7 +120,7 @@ async fn ensure(
 
 #[cfg(test)]
 mod tests {
-    use engine::port::MemoryStore;
+    use engine::port::{KeyStore, MemoryStore};
 
     use super::*;
 

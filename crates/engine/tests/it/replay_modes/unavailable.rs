@@ -3,7 +3,7 @@
 use canon::{Value, sha256};
 use domain::{Blob, Status};
 use engine::Caller;
-use engine::port::Store;
+use engine::port::BlobStore;
 use serde_json::json;
 
 use super::{chained_source, effect, first_unavailable};

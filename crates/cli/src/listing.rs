@@ -1,0 +1,83 @@
+//! What every list of the server has: how many are listed, and how they are printed.
+
+use clap::Args;
+use serde_json::Value;
+
+use crate::args::Connection;
+use crate::client::{Client, Target};
+use crate::exit::Exit;
+use crate::output::{Output, Table, is_quiet, talk};
+
+/// What every list takes.
+#[derive(Debug, Args)]
+pub(crate) struct Listing {
+    /// Maximum number to list
+    #[arg(long, short = 'n', value_name = "N", default_value_t = 50, value_parser = clap::value_parser!(u32).range(1..=100_000))]
+    limit: u32,
+    /// Print JSON
+    #[arg(long)]
+    pub(crate) json: bool,
+    #[command(flatten)]
+    connection: Connection,
+}
+
+impl Listing {
+    /// Returns a client of the server that is asked.
+    ///
+    /// # Errors
+    /// No server is named, or it cannot be talked to with this key.
+    pub(crate) fn client(&self) -> anyhow::Result<Client> {
+        Client::new(Target::find(&self.connection)?)
+    }
+
+    /// Returns how many are wanted.
+    pub(crate) fn wanted(&self) -> usize {
+        self.limit as usize
+    }
+
+    /// Prints what was found: one array, ids alone, or a table; and says when there is more.
+    ///
+    /// # Errors
+    /// Nothing can be written.
+    pub(crate) fn print(
+        &self,
+        found: Vec<Value>,
+        more: bool,
+        none: &str,
+        table: impl FnOnce(&[Value]) -> Table,
+    ) -> anyhow::Result<Exit> {
+        let mut out = Output::stdout();
+        if self.json {
+            out.json(&Value::Array(found))?;
+            return Ok(Exit::Ok);
+        }
+        if is_quiet() {
+            out.ids(found.iter().map(|item| text(item, "id")))?;
+        } else if found.is_empty() {
+            talk(none);
+        } else {
+            table(&found).print(&mut out, "")?;
+        }
+        if more {
+            talk(format_args!(
+                "there are more; raise --limit (now {})",
+                self.limit
+            ));
+        }
+        Ok(Exit::Ok)
+    }
+}
+
+/// Returns a text of an answer; an empty one when it is not there.
+pub(crate) fn text<'a>(value: &'a Value, member: &str) -> &'a str {
+    value
+        .get(member)
+        .and_then(Value::as_str)
+        .unwrap_or_default()
+}
+
+/// Returns a time of an answer as a person reads it.
+pub(crate) fn time(value: &Value, member: &str) -> String {
+    let time = text(value, member).get(..19).unwrap_or_default();
+    time.replace('T', " ")
+}
