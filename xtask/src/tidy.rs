@@ -55,7 +55,7 @@ const EDGES: &[(&str, &[&str])] = &[
     ),
     (
         "simulator",
-        &["canon", "domain", "engine", "receipts", "runs"],
+        &["canon", "domain", "engine", "field", "receipts", "runs"],
     ),
     (
         "load",

@@ -208,7 +208,7 @@ fn facts(
         redactions,
         previous_receipt_hash: previous,
         merkle_root: None,
-        metadata: story.metadata(),
+        metadata: metadata(&story.governance, &story.memory),
     }
 }
 
@@ -348,20 +348,18 @@ impl Memory {
     }
 }
 
-impl Story {
-    /// Returns the open members of the receipt: none where there is nothing to say.
-    fn metadata(&self) -> Map<String, Value> {
-        let mut metadata = self.governance.metadata();
-        let Memory { reads, writes } = self.memory;
-        if reads + writes > 0 {
-            metadata.insert(
-                "memory".to_owned(),
-                json!({"reads": reads, "writes": writes}),
-            );
-        }
-        metadata
+/// Returns the open members of a receipt: none where there is nothing to say.
+fn metadata(governance: &Governance, memory: &Memory) -> Map<String, Value> {
+    let mut metadata = governance.metadata();
+    let Memory { reads, writes } = memory;
+    if reads + writes > 0 {
+        let memory = json!({"reads": reads, "writes": writes});
+        metadata.insert("memory".to_owned(), memory);
     }
+    metadata
+}
 
+impl Story {
     fn read(&mut self, event: &Event) {
         let text = |member: &str| event.payload.get(member).and_then(Value::as_str);
         match event.kind().map_or(InReceipt::Digest, Kind::in_receipt) {

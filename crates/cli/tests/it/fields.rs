@@ -363,3 +363,47 @@ fn u11_a_field_is_the_same_with_its_projection_without_it_and_with_a_damaged_one
         world.ok(&["log", "verify"]);
     }
 }
+
+/// INTERNAL_ERROR of the protocol's table: a field whose entries cannot be read answers nothing else, and harms nobody else.
+#[test]
+fn a_field_whose_log_is_damaged_says_internal_error_and_leaves_others_alone() {
+    let world = World::new();
+    let server = world.serve();
+    world.ok(&["field", "register", "ann", "--role", "analyst"]);
+    server.stop();
+    let tamper = store::tamper::Tamper::open(&world.data());
+    tamper.change_rows("DELETE FROM event_links");
+    drop(tamper);
+    let server = world.serve();
+    let key = std::fs::read_to_string(world.data().join("api-key")).unwrap();
+    let envelope = json!({
+        "protocol": "akashik", "version": "0.1.0", "id": "m", "operation": "DETECT", "agent_id": "ann",
+        "session_id": null, "epoch": 0, "payload": {"mode": "list"},
+    });
+    let asked = async || {
+        let http = reqwest::Client::builder().no_proxy().build().unwrap();
+        let request = http.post(format!("{}/akashik/v1/detect", server.url));
+        let answer = request
+            .bearer_auth(key.trim())
+            .json(&envelope)
+            .send()
+            .await
+            .unwrap();
+        (
+            answer.status().as_u16(),
+            answer.json::<Value>().await.unwrap(),
+        )
+    };
+    let (status, error) = tokio::runtime::Runtime::new().unwrap().block_on(asked());
+    assert_eq!(
+        (status, &error["code"]),
+        (500, &json!("INTERNAL_ERROR")),
+        "{error}"
+    );
+    assert_eq!(error["recoverable"], false);
+    assert!(!error.to_string().contains("reprise-data"), "{error}");
+    world.ok(&[
+        "field", "register", "bob", "--role", "analyst", "--field", "other",
+    ]);
+    world.ok(&["task", "list"]);
+}

@@ -23,6 +23,8 @@ mod finding;
 #[cfg(test)]
 mod foreign;
 #[cfg(test)]
+mod foreign_mcp;
+#[cfg(test)]
 mod help;
 #[cfg(test)]
 mod importing;

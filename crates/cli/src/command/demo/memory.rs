@@ -26,25 +26,49 @@ impl Guide<'_> {
             let payload = json!({"id": agent, "role": role});
             self.tell_field("register", agent, payload).await?;
         }
-        let first = self.learn("ann", "The market grows by 23% a year", 0.8, None).await?;
+        let first = self
+            .learn("ann", "The market grows by 23% a year", 0.8, None)
+            .await?;
         let target = text(&first, "/memory_unit_id").to_owned();
-        let second = self.learn("bob", "It grows by 14% a year", 0.4, Some(&target)).await?;
+        let second = self
+            .learn("bob", "It grows by 14% a year", 0.4, Some(&target))
+            .await?;
         let conflict = text(&second, "/conflicts_detected/0").to_owned();
-        self.move_line("", "conflict", "both findings are contested until somebody settles it")?;
+        self.move_line(
+            "",
+            "conflict",
+            "both findings are contested until somebody settles it",
+        )?;
         let payload = json!({
             "conflict_id": conflict, "strategy": "confidence_weighted",
             "resolution": {"rationale": "the better source"},
         });
         self.tell_field("merge", "sam", payload).await?;
-        self.move_line("sam", "merge", "by confidence: ann's finding stands, bob's is superseded")?;
-        let payload = json!({"target_type": "conflict", "target_id": conflict, "depth": "detailed"});
+        self.move_line(
+            "sam",
+            "merge",
+            "by confidence: ann's finding stands, bob's is superseded",
+        )?;
+        let payload =
+            json!({"target_type": "conflict", "target_id": conflict, "depth": "detailed"});
         let told = self.tell_field("replay", "sam", payload).await?;
         self.out.line("\n   Asked later why, the log answers:\n")?;
         let mut rows = Table::new(&["EPOCH", "AGENT", "EVENT", "WHAT"]);
-        for event in told.pointer("/timeline").and_then(Value::as_array).into_iter().flatten() {
+        for event in told
+            .pointer("/timeline")
+            .and_then(Value::as_array)
+            .into_iter()
+            .flatten()
+        {
             let what = text(event, "/description").replace(&target, "ann's finding");
             rows.row([
-                (event.pointer("/epoch").map(Value::to_string).unwrap_or_default(), None),
+                (
+                    event
+                        .pointer("/epoch")
+                        .map(Value::to_string)
+                        .unwrap_or_default(),
+                    None,
+                ),
                 (text(event, "/agent_id").to_owned(), None),
                 (text(event, "/event_type").to_owned(), None),
                 (what, None),
