@@ -56,7 +56,7 @@ pub(crate) fn run(arguments: &[String]) -> Result<()> {
             Err(reason) => tests.env(format!("{variable}_MISSING"), format!("{reason:#}")),
         };
     }
-    let result = step("tests", &mut tests);
+    let result = step("tests", &mut tests).and_then(|()| wasm(&notes));
     let noted = std::fs::read_to_string(&notes).unwrap_or_default();
     let ran = summarize(&noted);
     result?;
@@ -103,6 +103,45 @@ fn summarize(notes: &str) -> BTreeSet<&str> {
     }
     let ran = groups.iter().filter(|(_, group)| !group.ran.is_empty());
     ran.map(|(name, _)| *name).collect()
+}
+
+/// Compiles the contracts for WebAssembly, where there are no clocks, files, threads or processes to lean on. What is
+/// compiled is checked, not run. Noted as the group `wasm`, which is left out where the target cannot be installed.
+fn wasm(notes: &Path) -> Result<()> {
+    const TARGET: &str = "wasm32-unknown-unknown";
+    let note = |line: &str| {
+        let mut text = std::fs::read_to_string(notes).unwrap_or_default();
+        text.push_str(line);
+        std::fs::write(notes, text)
+    };
+    let library = || {
+        let asked = Command::new("rustc")
+            .args(["--print", "target-libdir", "--target", TARGET])
+            .current_dir(root())
+            .output();
+        let path = asked.map(|output| String::from_utf8_lossy(&output.stdout).trim().to_owned());
+        path.is_ok_and(|path| !path.is_empty() && Path::new(&path).is_dir())
+    };
+    if !library() {
+        let mut add = Command::new("rustup");
+        let _ = step("install: wasm", add.args(["target", "add", TARGET]));
+    }
+    if !library() {
+        note(&format!(
+            "left_out\twasm\tcontracts\tthe target {TARGET} is not installed\n"
+        ))?;
+        return Ok(());
+    }
+    let started = std::time::Instant::now();
+    let mut check = cargo();
+    check
+        .args(["check", "--package", "contracts", "--target", TARGET])
+        .arg("--target-dir")
+        .arg(target().join("wasm"));
+    step("wasm", &mut check)?;
+    let millis = started.elapsed().as_millis();
+    note(&format!("ran\twasm\tcontracts\t{millis}\n"))?;
+    Ok(())
 }
 
 /// Installs programs of the system that tests use, where this user may. Without them their groups are left out.

@@ -15,6 +15,7 @@ use toml::{Table, Value};
 use effects::{McpServerConfig, PriceTable, ProviderConfig, ToolConfig};
 
 use crate::exit::{OrHint, Problem};
+use crate::webhook::WebhookConfig;
 
 pub(crate) use print::print;
 use value::{
@@ -42,10 +43,12 @@ pub(crate) struct Settings {
     pub(crate) tools: Vec<ToolConfig>,
     pub(crate) mcp_servers: Vec<McpServerConfig>,
     pub(crate) contracts: Vec<ContractsConfig>,
+    pub(crate) approval_webhooks: Vec<WebhookConfig>,
     pub(crate) host_env: Vec<String>,
     #[serde(skip_serializing_if = "Option::is_none")]
     pub(crate) prices: Option<PriceTable>,
     pub(crate) fields: Fields,
+    pub(crate) governed: Governed,
     pub(crate) log: Log,
     pub(crate) tls: Tls,
     pub(crate) limits: Limits,
@@ -69,6 +72,50 @@ pub(crate) struct ContractsConfig {
     /// Who the agent is, for policies.
     #[serde(default)]
     pub(crate) principal: serde_json::Map<String, serde_json::Value>,
+}
+
+/// What governed sessions must hold to; whoever opens one chooses within it.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(default, deny_unknown_fields)]
+pub(crate) struct Governed {
+    pub(crate) mode: LeastMode,
+    pub(crate) unmatched_policy: Unmatched,
+    pub(crate) contracts: Brought,
+}
+
+impl Default for Governed {
+    fn default() -> Self {
+        Self {
+            mode: LeastMode::LogOnly,
+            unmatched_policy: Unmatched::Allow,
+            contracts: Brought::Any,
+        }
+    }
+}
+
+/// The weakest mode that is taken.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "kebab-case")]
+pub(crate) enum LeastMode {
+    LogOnly,
+    Shadow,
+    Enforce,
+}
+
+/// Whether a session may allow tools without a contract.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub(crate) enum Unmatched {
+    Allow,
+    Block,
+}
+
+/// Whether a session may bring contracts of its own.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub(crate) enum Brought {
+    Any,
+    Configured,
 }
 
 /// What the card calls itself (C-01).
@@ -199,9 +246,11 @@ impl Default for Settings {
             tools: Vec::new(),
             mcp_servers: Vec::new(),
             contracts: Vec::new(),
+            approval_webhooks: Vec::new(),
             host_env: Vec::new(),
             prices: None,
             fields: Fields::default(),
+            governed: Governed::default(),
             log: Log::default(),
             tls: Tls::default(),
             limits: Limits::default(),

@@ -17,6 +17,7 @@ mod sidecar;
 mod signing;
 mod time;
 mod vault;
+mod webhook;
 mod witness;
 
 use std::io;

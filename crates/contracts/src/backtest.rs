@@ -10,6 +10,7 @@ use domain::Timestamp;
 use serde::Serialize;
 
 use crate::checkpoint::Answers;
+use crate::decimal::Decimal;
 use crate::event::{Begin, CallKey, Event, Outcome, Release, Responded, SeenOutput};
 use crate::judge::{Occasion, Status, judge};
 use crate::narrow::narrow;
@@ -31,6 +32,8 @@ pub enum Told {
         at: Timestamp,
         /// What it said.
         response: Response,
+        /// What it cost in dollars, if the record says so.
+        cost: Option<Decimal>,
     },
     /// A call ended.
     Ended {
@@ -162,7 +165,7 @@ impl Run<'_> {
     fn take(&mut self, told: &Told) {
         match told {
             Told::Offered(tools) => self.offered = Some(tools.clone()),
-            Told::Answered { at, response } => self.answered(*at, response),
+            Told::Answered { at, response, cost } => self.answered(*at, response, *cost),
             Told::Ended {
                 call_id,
                 ok,
@@ -179,7 +182,7 @@ impl Run<'_> {
         }
     }
 
-    fn answered(&mut self, at: Timestamp, response: &Response) {
+    fn answered(&mut self, at: Timestamp, response: &Response, cost: Option<Decimal>) {
         self.turn += 1;
         for call in self.state.expired(at) {
             self.apply(&Event::Expired { call });
@@ -192,7 +195,7 @@ impl Run<'_> {
             unsupported: None,
             view: Value::Null,
         };
-        self.check_request(&request);
+        self.check_request(&request, cost.is_some());
         let answers = Answers::new();
         let occasion = Occasion {
             request: &request,
@@ -239,8 +242,8 @@ impl Run<'_> {
         self.apply(&Event::Responded(Responded {
             at,
             proposal: None,
-            cost: None,
-            usage_unknown: false,
+            cost,
+            usage_unknown: cost.is_none() && self.rules.compiled().limits_cost(),
             release: Release::Shadow { calls, would_block },
         }));
     }
@@ -256,8 +259,8 @@ impl Run<'_> {
         looks_at_request.then(|| "the record does not hold the request that it looks at".to_owned())
     }
 
-    /// A request that limits would have stopped is a block too. Costs are not known here.
-    fn check_request(&mut self, request: &Request) {
+    /// A request that limits would have stopped is a block too.
+    fn check_request(&mut self, request: &Request, cost_is_known: bool) {
         let narrowing = narrow(self.rules, &self.state, &request.tools);
         let Err(refusal) = precheck(self.rules, &self.state, request, &narrowing) else {
             return;
@@ -272,7 +275,11 @@ impl Run<'_> {
             return;
         };
         let no_cost = ["price_unknown", "usage_unknown"].contains(&detail.as_str());
-        // No record says what a request may cost: once is enough.
+        // What the record says an answer cost needs no price.
+        if cost_is_known && detail == "price_unknown" {
+            return;
+        }
+        // Where it does not say so nothing can be said about a limit: once is enough.
         if no_cost && std::mem::replace(&mut self.told_cost, true) {
             return;
         }

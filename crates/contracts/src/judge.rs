@@ -53,7 +53,7 @@ pub fn judge(
 }
 
 /// The same for a session of a workflow: what another session holds is busy.
-pub(crate) fn judge_in(
+pub fn judge_in(
     rules: &Rules,
     state: &State,
     response: &Response,

@@ -64,12 +64,13 @@ pub use health::{
     Attachment, Authority, Durability, Health, HealthStatus, Protection, Surroundings, Tier, health,
 };
 pub use invariant::{Invariant, Operator, Pattern, Truth};
-pub use judge::{Failure, Judgement, Occasion, Status, Verdict, judge};
+pub use judge::{Failure, Judgement, Occasion, Status, Verdict, judge, judge_in};
 pub use narrow::{Narrowing, Removed, narrow};
 pub use path::{ParsePathError, Path};
 pub use policy::{Policy, PolicyAnswer};
 pub use precheck::{
-    PreCheck, Refusal, check_attempt, check_open, precheck, provider_excluded, provider_warnings,
+    PreCheck, Refusal, check_attempt, check_open, check_workflow, precheck, provider_excluded,
+    provider_warnings,
 };
 pub use reason::{BlockReason, Check, NarrowReason};
 pub use request::{OfferedTool, ProposedCall, Request, Response, ToolChoice};

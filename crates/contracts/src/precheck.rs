@@ -114,7 +114,7 @@ pub fn check_open(state: &State) -> Result<(), Refusal> {
 ///
 /// # Errors
 /// One is reached.
-pub(crate) fn check_workflow(seat: Option<&Seat>) -> Result<(), Refusal> {
+pub fn check_workflow(seat: Option<&Seat>) -> Result<(), Refusal> {
     match seat.and_then(Seat::limit_reached) {
         None => Ok(()),
         Some(detail) => Err(Refusal::Blocked {

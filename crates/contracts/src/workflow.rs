@@ -6,6 +6,7 @@
 
 mod file;
 mod seat;
+mod view;
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -18,6 +19,7 @@ use crate::value::Value;
 
 pub use file::{Workflow, compile_workflow};
 pub use seat::Seat;
+pub use view::{Held, WorkflowView};
 
 /// How long an offer stays open without another word.
 pub const OFFER_SECONDS: u64 = 600;
@@ -128,7 +130,7 @@ pub enum OfferStatus {
 }
 
 /// What became of a session.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize)]
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum MemberStatus {
     /// It works.
@@ -140,7 +142,8 @@ pub enum MemberStatus {
 }
 
 /// A session of a workflow.
-#[derive(Debug, Clone, PartialEq, Eq, Serialize)]
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
 pub struct Member {
     /// The session.
     pub session_id: String,
@@ -428,6 +431,27 @@ impl WorkflowState {
             tool_calls: self.tool_calls,
             open_offers: open.map(|(offer, _)| offer.clone()).collect(),
         }
+    }
+
+    /// Marks offers that nobody took in time.
+    pub fn expire(&mut self, now: Timestamp) {
+        for (offer, status) in self.offers.values_mut() {
+            if *status == OfferStatus::Open && now >= offer.expires_at {
+                *status = OfferStatus::Expired;
+            }
+        }
+    }
+
+    /// Returns an offer with what became of it.
+    pub fn find_offer(&self, handoff_id: &str, now: Timestamp) -> Option<(&Offer, OfferStatus)> {
+        let status = self.offer_status(handoff_id, now)?;
+        let (offer, _) = self.offers.get(handoff_id)?;
+        Some((offer, status))
+    }
+
+    /// Returns its sessions.
+    pub fn members(&self) -> impl Iterator<Item = &Member> {
+        self.members.values()
     }
 
     /// Returns what became of an offer.

@@ -13,6 +13,9 @@ use crate::{ContractText, PermissionId, SessionId, TaskId, Timestamp, WorkspaceI
 /// The workflow of Tasks that are governed sessions. No request submits one.
 pub const GOVERNED: &str = "governed";
 
+/// The workflow of Tasks that coordinate governed sessions. No request submits one.
+pub const GOVERNED_WORKFLOW: &str = "governed_workflow";
+
 /// A session id as programs choose it: 1 to 128 letters, digits, `.`, `_`, `:`, `-`.
 pub fn is_governed_id(text: &str) -> bool {
     let allowed = |byte: u8| byte.is_ascii_alphanumeric() || b"._:-".contains(&byte);
@@ -24,12 +27,22 @@ impl SessionId {
     pub fn governed(workspace: &WorkspaceId, id: &str) -> Self {
         Self::from_body(&governed_body("session", workspace, id))
     }
+
+    /// The Session of a workflow of governed sessions.
+    pub fn governed_workflow(workspace: &WorkspaceId, id: &str) -> Self {
+        Self::from_body(&governed_body("workflow_session", workspace, id))
+    }
 }
 
 impl TaskId {
     /// The Task of a governed session.
     pub fn governed(workspace: &WorkspaceId, id: &str) -> Self {
         Self::from_body(&governed_body("task", workspace, id))
+    }
+
+    /// The Task of a workflow of governed sessions.
+    pub fn governed_workflow(workspace: &WorkspaceId, id: &str) -> Self {
+        Self::from_body(&governed_body("workflow_task", workspace, id))
     }
 }
 
@@ -40,9 +53,33 @@ fn governed_body(object: &str, workspace: &WorkspaceId, id: &str) -> String {
     digest.hex().chars().take(32).collect()
 }
 
+/// Splits the id of a handoff into the workflow's and its number: whoever has one finds the workflow without a search.
+pub fn handoff_parts(handoff_id: &str) -> Option<(&str, u64)> {
+    let (workflow, number) = handoff_id.rsplit_once(HANDOFF)?;
+    Some((workflow, number.parse().ok()?))
+}
+
+/// The id of a workflow's handoff.
+pub fn handoff_id(workflow_id: &str, number: u64) -> String {
+    format!("{workflow_id}{HANDOFF}{number}")
+}
+
+const HANDOFF: &str = ".handoff.";
+
 /// A request about a governed session.
 #[derive(Debug, Clone, PartialEq)]
 pub enum Govern {
+    /// Begins a workflow, or goes on with it.
+    OpenWorkflow(Box<NewWorkflow>),
+    /// Does something with a handoff.
+    Handoff {
+        /// Its id.
+        handoff_id: String,
+        /// The Workspace, when the request names it.
+        workspace_id: Option<WorkspaceId>,
+        /// What.
+        action: HandoffAction,
+    },
     /// Begins one, or goes on with it.
     Open(Box<NewGoverned>),
     /// Does something with one.
@@ -67,12 +104,90 @@ pub struct NewGoverned {
     pub compiled_digest: Option<Digest>,
     /// The contracts themselves; without them the server must know the digest.
     pub contracts: Option<GovernedFiles>,
+    /// Members beside the files that nobody knows: each would be a rule that is silently missing.
+    pub unknown_members: Vec<String>,
     /// Who calls, for policies. Never recorded: only what policies say about it is.
     pub principal: Option<Value>,
     /// The options that verdicts depend on, under their published names.
     pub options: Map<String, Value>,
     /// Its place in a workflow.
-    pub workflow: Option<Value>,
+    pub workflow: Option<NewPlace>,
+}
+
+/// The place in a workflow that a session asks for.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct NewPlace {
+    /// The workflow; only that of a first session can be made here.
+    pub workflow_id: Option<String>,
+    /// The role.
+    pub role: Option<String>,
+    /// The offer that the session takes; none for the first session.
+    pub handoff_id: Option<String>,
+    /// The workflow file, should the workflow have to be begun.
+    pub source: Option<ContractText>,
+}
+
+/// A workflow to be.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct NewWorkflow {
+    /// Its id; made here when none is given.
+    pub workflow_id: Option<String>,
+    /// Its Workspace; the caller's only one, else the local one, when none is given.
+    pub workspace_id: Option<WorkspaceId>,
+    /// The digest of the workflow file.
+    pub digest: Option<Digest>,
+    /// The workflow file.
+    pub source: Option<ContractText>,
+    /// The role of its first session, when it is settled here.
+    pub role: Option<String>,
+}
+
+/// What is done with a handoff.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum HandoffAction {
+    /// The work is taken: by the session of this id, made here when none is given.
+    Accept {
+        /// The child.
+        session_id: Option<String>,
+    },
+    /// The other role says no.
+    Decline,
+    /// The session takes it back.
+    Cancel,
+}
+
+/// What a workflow begins with, as its Task records it.
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct WorkflowStart {
+    /// Its own id.
+    pub workflow_id: String,
+    /// When it begins.
+    pub at: Timestamp,
+    /// The digest of the file.
+    pub sha256: Digest,
+    /// The file.
+    pub source: ContractText,
+    /// The role of its first session, when it is settled.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub role: Option<String>,
+}
+
+/// A session's place in a workflow, as its Task records it.
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct GovernedPlace {
+    /// The workflow.
+    pub workflow_id: String,
+    /// The digest of its file.
+    pub sha256: Digest,
+    /// Its file.
+    pub source: ContractText,
+    /// The labels that the session begins with besides its own: those of whoever handed over.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub labels: Vec<String>,
+    /// How the workflow stands when the session begins.
+    pub view: Value,
 }
 
 /// The files that a session is judged by.
@@ -106,6 +221,29 @@ pub struct GovernedStart {
     /// Slots that another session handed over, as JSON texts.
     #[serde(default, skip_serializing_if = "BTreeMap::is_empty")]
     pub slots: BTreeMap<String, String>,
+    /// Its place in a workflow.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub workflow: Option<GovernedPlace>,
+    /// What sessions tell that began later than others: a session that is on record goes on telling what it told.
+    #[serde(default, skip_serializing_if = "Telling::is_first")]
+    pub telling: Telling,
+}
+
+/// What a session tells in its notes.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Default, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub enum Telling {
+    /// Verdicts.
+    #[default]
+    Verdicts,
+    /// Verdicts, and what became of each call.
+    Executions,
+}
+
+impl Telling {
+    fn is_first(&self) -> bool {
+        *self == Telling::default()
+    }
 }
 
 /// What a policy says about a principal.
@@ -133,6 +271,9 @@ pub struct GovernedInput {
     pub request_id: PermissionId,
     /// What.
     pub operation: GovernedOperation,
+    /// How the session's workflow stands, when that is news.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub workflow: Option<Value>,
 }
 
 /// An operation on a governed session.
@@ -181,6 +322,27 @@ pub enum GovernedOperation {
         /// The records.
         captures: Vec<Value>,
     },
+    /// Offers the session's work to another role of its workflow.
+    Offer(NewOffer),
+    /// Tells a workflow what its sessions did. The server sends it to itself.
+    Hear {
+        /// The events.
+        events: Vec<Value>,
+    },
+    /// Takes work that a session of a workflow offered.
+    Accept {
+        /// The offer.
+        handoff_id: String,
+        /// The child.
+        session_id: String,
+    },
+    /// Refuses an offer, or takes it back.
+    CloseOffer {
+        /// The offer.
+        handoff_id: String,
+        /// True when the other role says no.
+        declined: bool,
+    },
     /// Time has passed: what is overdue is settled. The server sends it to itself.
     Tick,
     /// Nobody has been heard for too long. The server sends it to itself.
@@ -202,6 +364,10 @@ impl GovernedOperation {
             GovernedOperation::Restore => "restore",
             GovernedOperation::Heartbeat { .. } => "heartbeat",
             GovernedOperation::Capture { .. } => "capture",
+            GovernedOperation::Offer(_) => "offer",
+            GovernedOperation::Hear { .. } => "hear",
+            GovernedOperation::Accept { .. } => "accept",
+            GovernedOperation::CloseOffer { .. } => "close_offer",
             GovernedOperation::Tick => "tick",
             GovernedOperation::Lose => "lose",
         }
@@ -341,6 +507,23 @@ pub struct Decide {
     pub decided_by: String,
     /// Why.
     pub reason: Option<String>,
+}
+
+/// See [`GovernedOperation::Offer`].
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct NewOffer {
+    /// Names the offer; the server does.
+    pub handoff_id: String,
+    /// The role that may take it.
+    pub to_role: String,
+    /// What it is about.
+    pub summary: String,
+    /// The slots to copy.
+    pub carry: Vec<String>,
+    /// How long it stays open; ten minutes when absent.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub expires_in_seconds: Option<u64>,
 }
 
 /// An execution that has begun.

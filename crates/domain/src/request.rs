@@ -139,7 +139,10 @@ impl Request {
             Request::RegisterArtifact(_) => &["artifacts:write"],
             Request::CreateVault(_) => &["vaults:write"],
             Request::CreatePersona(_) | Request::UpdatePersona { .. } => &["personas:write"],
-            Request::Govern(Govern::Open(_)) => &["sessions:write", "tasks:write"],
+            Request::Govern(Govern::Open(_) | Govern::OpenWorkflow(_)) => {
+                &["sessions:write", "tasks:write"]
+            }
+            Request::Govern(Govern::Handoff { .. }) => &["tasks:write"],
             Request::Govern(Govern::Do { operation, .. }) => match &**operation {
                 GovernedOperation::Decide(_) => &["approvals:write"],
                 _ => &["tasks:write"],

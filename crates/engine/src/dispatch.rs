@@ -262,7 +262,7 @@ impl Engine {
         }
         let key = idempotency.map(|given| given.key);
         if let Some((document, operation)) = self.as_governed(caller, &request).await? {
-            let taken = self.take_input(caller, &document, operation, claim, key);
+            let taken = self.take_input(caller, &document, operation, claim, key.clone());
             let unchanged = Done {
                 subject: subject_of(&request).unwrap_or_else(|| ResourceRef::new("", "")),
                 answer: document.key,
@@ -270,7 +270,17 @@ impl Engine {
                 epoch: None,
                 written: Written::default(),
             };
-            return Box::pin(taken).await?.into_done(unchanged);
+            let done = Box::pin(taken).await;
+            let done = done.and_then(|governed| governed.into_done(unchanged));
+            let is_cancel = matches!(request, Request::CancelTask { .. });
+            match done {
+                // A session that cannot be read is not gone on with, and can always be stopped: as any Task is.
+                Err(refused) if is_cancel && refused.is_unreadable() => {
+                    let fault = refused.for_the_log();
+                    tracing::warn!(task.id = %document.id, %fault, "a governed session is canceled unread");
+                }
+                done => return done,
+            }
         }
         let again = rests_on_versions(&request).then(|| request.clone());
         let mut tries = 0;

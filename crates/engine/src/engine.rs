@@ -13,7 +13,7 @@ use tokio::sync::{mpsc, oneshot};
 
 use crate::cache::Cache;
 use crate::field::Fields;
-use crate::govern::Sessions;
+use crate::govern::{Demands, Sessions};
 use crate::limits::Limits;
 use crate::metrics::Metrics;
 use crate::port::{Clock, Ids, Performer, SecretKeeper, Spawn, Store};
@@ -88,6 +88,8 @@ pub(crate) struct Shared {
     streams: Mutex<Shares<String>>,
     /// The sets of contracts that personas may name.
     contracts: OnceLock<BTreeMap<String, ContractTexts>>,
+    /// What the operator demands of governed sessions.
+    demands: OnceLock<Demands>,
     /// What is known of open governed sessions.
     pub(crate) governed: Sessions,
     draining: AtomicBool,
@@ -116,6 +118,11 @@ impl Shared {
     pub(crate) fn contracts_of(&self, digest: Digest) -> Option<&ContractTexts> {
         let mut sets = self.contracts.get()?.values();
         sets.find(|texts| texts.sha256 == digest)
+    }
+
+    /// Returns what the operator demands of governed sessions.
+    pub(crate) fn demands(&self) -> Demands {
+        self.demands.get().copied().unwrap_or_default()
     }
 
     /// Returns the names of the sets of contracts.
@@ -240,6 +247,7 @@ impl Engine {
             witnesses: std::sync::RwLock::default(),
             streams: Mutex::new(streams),
             contracts: OnceLock::new(),
+            demands: OnceLock::new(),
             governed: Sessions::default(),
             draining: AtomicBool::new(false),
             replay_secrets: Mutex::default(),
@@ -277,6 +285,12 @@ impl Engine {
         let sets = sets.into_iter().map(|set| (set.name.clone(), set));
         // A second call changes nothing: what runs are judged by does not change while the server runs.
         let _ = self.shared.contracts.set(sets.collect());
+    }
+
+    /// Says what governed sessions must hold to, once and before any is opened.
+    pub fn set_demands(&self, demands: Demands) {
+        // A second call changes nothing, as with contracts.
+        let _ = self.shared.demands.set(demands);
     }
 
     async fn ensure_local_workspace(&self) -> Result<(), Refused> {

@@ -5,32 +5,35 @@
 //! refuses it when the Task has gone on since: then it is judged again. So two programs that drive one session see each
 //! other's every step, and what was answered is durable.
 
+mod demand;
+mod door;
 mod fold;
 mod open;
+mod read;
+mod take;
 mod tend;
+mod workflow;
 
 use std::collections::BTreeMap;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
-use std::time::Duration;
 
-use canon::{Digest, Map, Value};
+use canon::{Digest, Value};
 use domain::{
-    Command, Document, EffectIntent, EffectResult, Event, GOVERNED, Govern, GovernTask,
-    GovernedAnswer, GovernedInput, GovernedOperation, Kind, Move, NewMessage, Order, PermissionId,
-    Position, Problem, Refusal, ResourceKind, Role, SessionId, State, Status, Task, TaskId,
-    Timestamp, WorkspaceId,
+    Document, EffectIntent, GOVERNED, GOVERNED_WORKFLOW, Govern, Position, Problem, Refusal,
+    ResourceKind, SessionId, State, Task, TaskId, Timestamp, WorkspaceId,
 };
-use runs::workflow::governed::{Contracts, Ended, Taken, awaited};
-use serde_json::json;
+use runs::workflow::governed::{Contracts, awaited};
 use tokio::sync::Notify;
 
 use crate::caller::Caller;
 use crate::dispatch::Idempotency;
 use crate::engine::Engine;
-use crate::port::{ReadEvents, Scope};
 use crate::refused::Refused;
-use crate::turn::{ClaimRequest, Done, Lease};
+use crate::turn::Done;
 use fold::Folded;
+
+pub use demand::{Demands, Least};
+pub use read::WaitingApproval;
 
 /// What this process knows of open governed sessions.
 #[derive(Debug, Default)]
@@ -41,12 +44,12 @@ pub(crate) struct Sessions {
     some: Notify,
 }
 
-/// An open governed session.
+/// An open governed session, or a workflow of some.
 #[derive(Debug)]
 struct Known {
     id: TaskId,
     /// Held while an input is judged and committed; empty where the log has to be read again.
-    folded: tokio::sync::Mutex<Option<Folded>>,
+    folded: Arc<tokio::sync::Mutex<Option<Folded>>>,
     signs: Mutex<Signs>,
 }
 
@@ -126,7 +129,7 @@ impl Known {
     fn new(id: TaskId, now: Timestamp) -> Self {
         Self {
             id,
-            folded: tokio::sync::Mutex::new(None),
+            folded: Arc::new(tokio::sync::Mutex::new(None)),
             signs: Mutex::new(Signs {
                 heard: now,
                 deadline: None,
@@ -140,9 +143,16 @@ impl Known {
     }
 }
 
-/// True for a Task that is a governed session, and not a replay of one.
+/// True for a Task that is driven from outside: a governed session or a workflow of some, and not a replay of one.
 pub(crate) fn is_governed(task: &Task) -> bool {
-    task.workflow == GOVERNED && task.replay.is_none() && task.imported.is_none()
+    [GOVERNED, GOVERNED_WORKFLOW].contains(&&*task.workflow)
+        && task.replay.is_none()
+        && task.imported.is_none()
+}
+
+/// True for a governed session.
+fn is_session(task: &Task) -> bool {
+    is_governed(task) && &*task.workflow == GOVERNED
 }
 
 /// What an input came to.
@@ -151,9 +161,6 @@ pub(crate) struct Governed {
     /// None when there was nothing to record.
     done: Option<Done>,
 }
-
-/// How often an input is judged again because its Task has gone on.
-const STALE_TRIES: usize = 50;
 
 impl Engine {
     /// Carries out a request about a governed session and returns its answer, and whether it made something.
@@ -179,6 +186,19 @@ impl Engine {
         };
         match request {
             Govern::Open(new) => self.open_governed(caller, *new, idempotency).await,
+            Govern::OpenWorkflow(new) => self.open_workflow(caller, *new, idempotency).await,
+            Govern::Handoff {
+                handoff_id,
+                workspace_id,
+                action,
+            } => {
+                let document = self
+                    .workflow_of_handoff(caller, &handoff_id, workspace_id.as_ref())
+                    .await?;
+                let operation = self.handoff_operation(handoff_id, action);
+                self.operate(caller, &document, operation, idempotency, added)
+                    .await
+            }
             Govern::Do {
                 session,
                 workspace_id,
@@ -187,29 +207,41 @@ impl Engine {
                 let document = self
                     .governed_task(caller, &session, workspace_id.as_ref())
                     .await?;
-                let workspace = crate::read::workspace_of(&document);
-                let claim = idempotency
-                    .as_ref()
-                    .map(|given| self.claim(caller, workspace.as_ref(), given));
-                let name = operation.name();
-                if let Some(claim) = claim
-                    && let Some(done) = self.claimed(claim).await?
-                {
-                    let answer = self
-                        .recorded_answer(document.key, done.answer, name)
-                        .await?;
-                    return Ok((answer?, false));
-                }
-                if let Some(bytes) = added {
-                    self.may_store(workspace.as_ref(), bytes).await?;
-                }
-                let key = idempotency.map(|given| given.key);
-                let governed = self
-                    .take_input(caller, &document, *operation, claim, key)
-                    .await?;
-                Ok((governed.answer?, true))
+                self.operate(caller, &document, *operation, idempotency, added)
+                    .await
             }
         }
+    }
+
+    async fn operate(
+        &self,
+        caller: &Caller,
+        document: &Document,
+        operation: domain::GovernedOperation,
+        idempotency: Option<Idempotency>,
+        added: Option<u64>,
+    ) -> Result<(Value, bool), Refused> {
+        let workspace = crate::read::workspace_of(document);
+        let claim = idempotency
+            .as_ref()
+            .map(|given| self.claim(caller, workspace.as_ref(), given));
+        let name = operation.name();
+        if let Some(claim) = claim
+            && let Some(done) = self.claimed(claim).await?
+        {
+            let answer = self
+                .recorded_answer(document.key, done.answer, name)
+                .await?;
+            return Ok((answer?, false));
+        }
+        if let Some(bytes) = added {
+            self.may_store(workspace.as_ref(), bytes).await?;
+        }
+        let key = idempotency.map(|given| given.key);
+        let governed = self
+            .take_input(caller, document, operation, claim, key)
+            .await?;
+        Ok((governed.answer?, true))
     }
 
     /// Finds the Task of a governed session that the caller may see: by the session's own id in one of the caller's
@@ -222,11 +254,7 @@ impl Engine {
     ) -> Result<Arc<Document>, Refused> {
         let mut ids = Vec::new();
         if domain::is_governed_id(session) {
-            let own = match (workspace, caller.workspaces()) {
-                (Some(named), _) => vec![named.clone()],
-                (None, Some(bound)) => bound.to_vec(),
-                (None, None) => vec![WorkspaceId::local()],
-            };
+            let own = named_workspaces(caller, workspace);
             ids.extend(own.iter().map(|id| TaskId::governed(id, session)));
         }
         if SessionId::parse(session).is_ok()
@@ -245,7 +273,7 @@ impl Engine {
                 continue;
             };
             let seen = matches!(&document.state, State::Task(task)
-                if is_governed(task) && caller.sees(Some(&task.workspace_id)));
+                if is_session(task) && caller.sees(Some(&task.workspace_id)));
             if seen {
                 return Ok(document);
             }
@@ -267,379 +295,6 @@ impl Engine {
             .await
             .map(drop)
     }
-
-    /// Has a session take an input: judged on its newest state, and durable with everything it brings about.
-    pub(crate) async fn take_input(
-        &self,
-        caller: &Caller,
-        document: &Document,
-        operation: GovernedOperation,
-        claim: Option<ClaimRequest>,
-        idempotency_key: Option<String>,
-    ) -> Result<Governed, Refused> {
-        let shared = &self.shared;
-        let known = shared.governed.find(document, shared.clock.now())?;
-        if caller.key_id.is_some() {
-            known.signs().heard = shared.clock.now();
-        }
-        let mut slot = known.folded.lock().await;
-        for _ in 0..STALE_TRIES {
-            let current = self.shared_document(known.id.as_str()).await?;
-            let current = current.ok_or_else(no_session)?;
-            let State::Task(task) = &current.state else {
-                return Err(no_session());
-            };
-            // Taken out as long as it may be ahead of the log: whoever is stopped here leaves nothing wrong behind.
-            let mut folded = self.folded(slot.take(), &current, task).await?;
-            let input = GovernedInput {
-                at: shared.clock.now().max(folded.last),
-                actor: caller.actor.clone(),
-                key_id: caller.key_id.clone(),
-                request_id: PermissionId::from_body(&shared.ids.body()),
-                operation: folded.kept(operation.clone()),
-            };
-            if task.status.is_terminal() {
-                let answer = ended_answer(&folded, task, &input);
-                return Ok(Governed { answer, done: None });
-            }
-            if matches!(input.operation, GovernedOperation::Decide(_))
-                && task.created_by == caller.actor
-            {
-                *slot = Some(folded);
-                return Err(Refused::ApproverMustDiffer);
-            }
-            let taken = folded.session.take(&input);
-            if !taken.changed {
-                let answer = taken.answer;
-                *slot = Some(folded);
-                return Ok(Governed { answer, done: None });
-            }
-            if taken.end.is_some() {
-                self.know_task_log(current.key).await?;
-            }
-            let order = GovernTask {
-                id: known.id.clone(),
-                version: current.version,
-                answer: answered(&taken, &input),
-                moves: self.moves(folded.inputs, &input, &taken),
-            };
-            let command = Command {
-                actor: caller.actor.clone(),
-                idempotency_key: idempotency_key.clone(),
-                order: Order::GovernTask(Box::new(order)),
-            };
-            match self.order(command, claim, Lease::None).await {
-                Ok(done) if done.changed => {
-                    folded.committed(&done.written, current.key, input.at);
-                    let mut signs = known.signs();
-                    signs.deadline = folded.session.next_deadline();
-                    signs.is_folded = true;
-                    drop(signs);
-                    *slot = Some(folded);
-                    let (answer, done) = (taken.answer, Some(done));
-                    return Ok(Governed { answer, done });
-                }
-                // The same request came twice at once, and the other one was first.
-                Ok(done) => {
-                    let name = operation.name();
-                    let answer = self.recorded_answer(current.key, done.answer, name).await?;
-                    return Ok(Governed { answer, done: None });
-                }
-                Err(Refused::Domain(Refusal::Stale)) => {}
-                Err(other) => return Err(other),
-            }
-        }
-        Err(Refused::Busy { what: "session" })
-    }
-
-    /// Writes down an input and what it brought about, in the order in which a replay comes to it.
-    fn moves(&self, inputs: u64, input: &GovernedInput, taken: &Taken) -> Vec<Move> {
-        let ids = &self.shared.ids;
-        let effect = awaited(inputs + 1);
-        let mut moves = vec![Move::RecordEffect(EffectResult {
-            key: effect.key,
-            kind: effect.kind.record_kind().to_owned(),
-            ok: true,
-            value: serde_json::to_value(input).unwrap_or_default(),
-            provider_request_id: None,
-            model: None,
-            observed: None,
-            interrupted_through: None,
-        })];
-        for note in &taken.notes {
-            let payload = note.payload.clone();
-            moves.push(match note.kind {
-                Kind::ToolApprovalRequired => Move::Pose {
-                    request: input.request_id.clone(),
-                    payload,
-                },
-                kind => Move::Note { kind, payload },
-            });
-        }
-        for (request, reason) in &taken.withdrawn {
-            moves.push(Move::Withdraw {
-                request: request.clone(),
-                reason: (*reason).to_owned(),
-            });
-        }
-        match &taken.end {
-            None => moves.push(Move::RequestEffect(intent(inputs + 2))),
-            Some(Ended::Canceled { reason }) => {
-                moves.push(Move::RequestEffect(intent(inputs + 2)));
-                moves.push(Move::Cancel {
-                    ids: self.end_ids(),
-                    reason: reason.clone(),
-                });
-            }
-            Some(Ended::Completed { text }) => {
-                let message = NewMessage {
-                    id: domain::MessageId::from_body(&ids.body()),
-                    salt: ids.salt(),
-                    role: Role::Assistant,
-                    parts: vec![json!({"type": "text", "text": text, "visibility": "public"})],
-                    metadata: Map::new(),
-                };
-                let messages = vec![message.id.clone()];
-                moves.push(Move::Say(message));
-                moves.push(Move::Complete {
-                    ids: self.end_ids(),
-                    summary: text.clone(),
-                    messages,
-                });
-            }
-            Some(Ended::Failed { code, message }) => moves.push(Move::Fail {
-                ids: self.end_ids(),
-                code: (*code).to_owned(),
-                message: message.clone(),
-                details: Map::new(),
-            }),
-        }
-        moves
-    }
-
-    /// Finds what a session answered to an input: the commit that recorded it also says so.
-    async fn recorded_answer(
-        &self,
-        task: Position,
-        at: Position,
-        operation: &str,
-    ) -> Result<Result<Value, Problem>, Refused> {
-        let query = ReadEvents {
-            scope: Scope::Task(task),
-            after: Position(at.0.saturating_sub(1)),
-            limit: 32,
-        };
-        for stored in self.shared.store.events(query).await? {
-            let mut event = Event::parse(&stored.bytes).map_err(|error| Refused::Internal {
-                detail: error.to_string(),
-            })?;
-            let is_answer = event.kind() == Ok(Kind::ContractDecided)
-                && event.payload.get("operation").and_then(Value::as_str) == Some(operation);
-            if is_answer {
-                crate::view::resolve_blobs(&*self.shared.store, &mut event.payload).await?;
-                return Ok(answer_in(&event.payload));
-            }
-        }
-        Err(Refused::Internal {
-            detail: "an input was recorded without its answer".to_owned(),
-        })
-    }
-
-    /// Returns the request about a governed session that a request of the protocol is: its approvals and its cancellation
-    /// go the same way, whichever door they come by.
-    pub(crate) async fn as_governed(
-        &self,
-        caller: &Caller,
-        request: &domain::Request,
-    ) -> Result<Option<(Arc<Document>, GovernedOperation)>, Refused> {
-        use domain::Request;
-        let task_id = match request {
-            Request::CancelTask { id, .. } => id.clone(),
-            Request::RespondPermission { id, .. } => {
-                self.visible_permission(caller, id).await?.task_id
-            }
-            _ => return Ok(None),
-        };
-        let Some(document) = self.shared_document(task_id.as_str()).await? else {
-            return Ok(None);
-        };
-        let is_open = matches!(&document.state, State::Task(task)
-            if is_governed(task) && !task.status.is_terminal());
-        if !is_open {
-            return Ok(None);
-        }
-        let operation = match request {
-            Request::CancelTask { reason, .. } => GovernedOperation::Kill {
-                reason: Some(reason.clone().unwrap_or_else(|| "canceled".to_owned())),
-            },
-            Request::RespondPermission {
-                id,
-                approved,
-                remarks,
-                ..
-            } => {
-                let Some(proposal_id) = self.proposal_of(&document, id).await? else {
-                    return Ok(None);
-                };
-                let text = |name: &str| remarks.get(name).and_then(Value::as_str);
-                GovernedOperation::Decide(domain::Decide {
-                    proposal_id,
-                    approve: *approved == Some(true),
-                    decided_by: caller.actor.clone(),
-                    reason: text("reason").or(text("note")).map(str::to_owned),
-                })
-            }
-            _ => return Ok(None),
-        };
-        Ok(Some((document, operation)))
-    }
-
-    /// Finds the proposal that waits for a permission request.
-    async fn proposal_of(
-        &self,
-        document: &Document,
-        request: &PermissionId,
-    ) -> Result<Option<String>, Refused> {
-        let known = self
-            .shared
-            .governed
-            .find(document, self.shared.clock.now())?;
-        let mut slot = known.folded.lock().await;
-        let State::Task(task) = &document.state else {
-            return Ok(None);
-        };
-        let folded = self.folded(slot.take(), document, task).await?;
-        let found = folded.session.proposal_of(request);
-        *slot = Some(folded);
-        Ok(found)
-    }
-
-    /// Shows a governed session.
-    ///
-    /// # Errors
-    /// There is none of this name for the caller.
-    pub async fn governed(
-        &self,
-        caller: &Caller,
-        session: &str,
-        workspace: Option<&WorkspaceId>,
-        with_pending: bool,
-    ) -> Result<Value, Refused> {
-        caller.require("tasks:read")?;
-        let document = self.governed_task(caller, session, workspace).await?;
-        let State::Task(task) = &document.state else {
-            return Err(no_session());
-        };
-        let (session_id, status) = (task.session_id.clone(), task.status);
-        let mut shown = self
-            .read_folded(&document, |folded| {
-                let mut shown = folded.session.shown();
-                if let (Value::Object(members), true) = (&mut shown, with_pending) {
-                    members.insert("pending".to_owned(), folded.session.pending());
-                }
-                shown
-            })
-            .await?;
-        if let Value::Object(members) = &mut shown {
-            let protocol =
-                json!({"session_id": session_id, "task_id": &*document.id, "status": status});
-            members.insert("protocol".to_owned(), protocol);
-        }
-        Ok(shown)
-    }
-
-    /// Shows a proposal; while people are asked, waits for their answer up to a time.
-    ///
-    /// # Errors
-    /// There is no such session or proposal for the caller.
-    pub async fn governed_proposal(
-        &self,
-        caller: &Caller,
-        (session, workspace): (&str, Option<&WorkspaceId>),
-        proposal: &str,
-        wait: Duration,
-    ) -> Result<Value, Refused> {
-        caller.require("tasks:read")?;
-        let document = self.governed_task(caller, session, workspace).await?;
-        let mut watch = self.watch_task(document.key);
-        let mut late = self.shared.clock.sleep(wait);
-        let mut is_late = wait.is_zero();
-        loop {
-            let document = self.shared_document(&document.id).await?;
-            let document = document.ok_or_else(no_session)?;
-            let now = self.shared.clock.now();
-            let found = self
-                .read_folded(&document, |folded| folded.session.proposal(proposal, now))
-                .await?;
-            let Some((shown, waits)) = found else {
-                let problem = Problem::new(404, "unknown_proposal", "no such proposal");
-                return Err(Refused::Governed(Box::new(problem)));
-            };
-            if !waits || is_late || self.is_draining() {
-                return Ok(shown);
-            }
-            tokio::select! {
-                biased;
-                () = &mut late => is_late = true,
-                () = watch.changed() => {}
-            }
-        }
-    }
-
-    /// Lists the approvals of governed sessions that wait, oldest first.
-    ///
-    /// # Errors
-    /// As [`Engine::list`].
-    pub async fn governed_approvals(
-        &self,
-        caller: &Caller,
-        after: Position,
-        limit: usize,
-    ) -> Result<(Vec<Value>, Option<Position>), Refused> {
-        let request = crate::read::ListRequest {
-            kind: ResourceKind::Permission,
-            workspace_id: None,
-            session_id: None,
-            task_id: None,
-            after,
-            limit,
-        };
-        let now = self.shared.clock.now();
-        let order = crate::read::Order::OldestFirst;
-        let keep = |_: &Document| crate::read::Look::Keep;
-        let page = self
-            .list_where(caller, request, order, true, keep, |view| {
-                shown_approval(view, now).is_some()
-            })
-            .await?;
-        let shown = page
-            .views
-            .iter()
-            .filter_map(|view| shown_approval(view, now));
-        Ok((shown.collect(), page.next))
-    }
-
-    async fn read_folded<T>(
-        &self,
-        document: &Document,
-        read: impl FnOnce(&Folded) -> T,
-    ) -> Result<T, Refused> {
-        let known = self
-            .shared
-            .governed
-            .find(document, self.shared.clock.now())?;
-        let mut slot = known.folded.lock().await;
-        // Whoever had it before may have written meanwhile.
-        let current = self.shared_document(&document.id).await?;
-        let current = current.ok_or_else(no_session)?;
-        let State::Task(task) = &current.state else {
-            return Err(no_session());
-        };
-        let folded = self.folded(slot.take(), &current, task).await?;
-        let found = read(&folded);
-        *slot = Some(folded);
-        Ok(found)
-    }
 }
 
 impl Governed {
@@ -650,30 +305,13 @@ impl Governed {
     }
 }
 
-/// Shows a permission request as the approval of a proposal; none when it is something else, or its time is over.
-fn shown_approval(view: &crate::view::View, now: Timestamp) -> Option<Value> {
-    let State::Permission(request) = &view.document.state else {
-        return None;
-    };
-    if request.answer != domain::Answer::Pending {
-        return None;
+/// The Workspaces in which an own id is looked for.
+fn named_workspaces(caller: &Caller, named: Option<&WorkspaceId>) -> Vec<WorkspaceId> {
+    match (named, caller.workspaces()) {
+        (Some(named), _) => vec![named.clone()],
+        (None, Some(bound)) => bound.to_vec(),
+        (None, None) => vec![WorkspaceId::local()],
     }
-    let asked = view.payload(request.asked)?.get("request")?;
-    let governed = asked.get("governed")?;
-    let expires_at = governed.get("expires_at")?.as_str()?;
-    if Timestamp::parse(expires_at).is_ok_and(|expires| now >= expires) {
-        return None;
-    }
-    Some(json!({
-        "id": &*view.document.id,
-        "session_id": governed.get("session_id"),
-        "proposal_id": governed.get("proposal_id"),
-        "workspace_id": request.workspace_id,
-        "task_id": request.task_id,
-        "status": "pending",
-        "expires_at": expires_at,
-        "approval_requests": governed.get("approval_requests"),
-    }))
 }
 
 fn no_session() -> Refused {
@@ -692,67 +330,4 @@ fn intent(number: u64) -> EffectIntent {
         key: effect.key,
         parts: None,
     }
-}
-
-/// Returns the answer to a permission request that an input is.
-fn answered(taken: &Taken, input: &GovernedInput) -> Option<GovernedAnswer> {
-    let (request, approved) = taken.decided.clone()?;
-    let GovernedOperation::Decide(decide) = &input.operation else {
-        return None;
-    };
-    let mut remarks = Map::new();
-    remarks.insert("decided_by".to_owned(), decide.decided_by.clone().into());
-    if let Some(reason) = &decide.reason {
-        remarks.insert("reason".to_owned(), reason.clone().into());
-    }
-    Some(GovernedAnswer {
-        request,
-        approved,
-        remarks,
-        key_id: input.key_id.clone(),
-    })
-}
-
-/// Answers for a session that is over: what only tells how it ended is still answered.
-fn ended_answer(folded: &Folded, task: &Task, input: &GovernedInput) -> Result<Value, Problem> {
-    let killed = task.status == Status::Canceled;
-    match &input.operation {
-        GovernedOperation::Kill { .. } => return Ok(json!({"killed": killed})),
-        GovernedOperation::Restore => return Ok(folded.session.shown()),
-        GovernedOperation::Heartbeat { .. } if folded.session.is_over() => {
-            let (state_version, control_revision) = folded.session.versions();
-            return Ok(json!({
-                "state_version": state_version,
-                "control_revision": control_revision,
-                "killed": killed,
-            }));
-        }
-        _ => {}
-    }
-    Err(folded.session.over().unwrap_or_else(|| match task.status {
-        Status::Failed => {
-            let message = "the session was given up: its program was not heard for ten minutes";
-            Problem::new(410, "session_lost", message)
-        }
-        _ => Problem::new(410, "killed", "the session was killed"),
-    }))
-}
-
-fn answer_in(payload: &Map<String, Value>) -> Result<Value, Problem> {
-    let Some(problem) = payload.get("problem") else {
-        return Ok(payload.get("answer").cloned().unwrap_or_default());
-    };
-    let text = |name: &str| {
-        problem
-            .get(name)
-            .and_then(Value::as_str)
-            .unwrap_or_default()
-    };
-    let status = problem.get("status").and_then(Value::as_u64);
-    let status = status.and_then(|status| u16::try_from(status).ok());
-    let members = problem.get("members").and_then(Value::as_object);
-    Err(Problem {
-        members: members.cloned().unwrap_or_default(),
-        ..Problem::new(status.unwrap_or(409), text("code"), text("message"))
-    })
 }

@@ -45,6 +45,7 @@ pub use content::EXPANDED_BYTES_MAX;
 pub use dispatch::{Answer, Idempotency, Settle};
 pub use engine::{Engine, Parts};
 pub use field::{FieldFrame, FieldName, FieldRefused, FieldStream, FieldView};
+pub use govern::{Demands, Least, WaitingApproval};
 pub use key::{change_api_key, settle_api_keys};
 pub use limits::Limits;
 pub use log_tree::{Beginning, Proof, newest_checkpoint, newest_keys, seal_first};

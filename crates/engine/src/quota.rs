@@ -87,13 +87,16 @@ pub(crate) fn added(request: &Request) -> Option<u64> {
         | Request::CreateVault(_)
         | Request::UpdateWorkspace(_) => Some(1),
         Request::ImportTask { bundle, .. } => Some(bundle.len() as u64),
-        Request::Govern(Govern::Open(_)) => Some(1),
+        Request::Govern(Govern::Open(_) | Govern::OpenWorkflow(_)) => Some(1),
+        // An offer that was made can be answered.
+        Request::Govern(Govern::Handoff { .. }) => None,
         Request::Govern(Govern::Do { operation, .. }) => match &**operation {
             GovernedOperation::Preflight(_)
             | GovernedOperation::Propose(_)
             | GovernedOperation::AddLabel { .. }
             | GovernedOperation::SetFilter { .. }
             | GovernedOperation::ReportBypass { .. }
+            | GovernedOperation::Offer(_)
             | GovernedOperation::Capture { .. } => Some(1),
             // What was allowed is recorded to its end, and whoever has too much can stop.
             GovernedOperation::Report(_)
@@ -101,6 +104,9 @@ pub(crate) fn added(request: &Request) -> Option<u64> {
             | GovernedOperation::Kill { .. }
             | GovernedOperation::Restore
             | GovernedOperation::Heartbeat { .. }
+            | GovernedOperation::Hear { .. }
+            | GovernedOperation::Accept { .. }
+            | GovernedOperation::CloseOffer { .. }
             | GovernedOperation::Tick
             | GovernedOperation::Lose => None,
         },

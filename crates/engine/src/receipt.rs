@@ -364,7 +364,10 @@ impl Story {
         let text = |member: &str| event.payload.get(member).and_then(Value::as_str);
         match event.kind().map_or(InReceipt::Digest, Kind::in_receipt) {
             InReceipt::Digest => {}
-            InReceipt::Governance => self.governance.read(&event.payload),
+            InReceipt::Governance => {
+                self.governance.read(&event.payload);
+                self.side_effects.governed(&event.payload);
+            }
             InReceipt::Effect => self.effect(event),
             InReceipt::ToolUse => self.side_effects.uses_tool(&event.payload),
             InReceipt::Answer => {

@@ -96,6 +96,19 @@ fn gone(reason: &str) -> String {
     }
 }
 
+impl Refused {
+    /// True when no rule says no, and what is stored cannot be read.
+    pub(crate) fn is_unreadable(&self) -> bool {
+        match self {
+            Refused::Internal { .. }
+            | Refused::RecordGone { .. }
+            | Refused::ContentUnavailable { .. } => true,
+            Refused::Governed(problem) => problem.status >= 500,
+            _ => false,
+        }
+    }
+}
+
 impl From<domain::Problem> for Refused {
     fn from(problem: domain::Problem) -> Self {
         Refused::Governed(Box::new(problem))

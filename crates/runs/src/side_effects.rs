@@ -37,6 +37,19 @@ struct Used {
     is_listed: bool,
 }
 
+/// Reads a call of a governed session: providers may use an id again, so that it is one only with its proposal.
+fn governed_call(call: &Value) -> Option<(String, Used)> {
+    let text = |member: &str| call.get(member).and_then(Value::as_str);
+    let (call_id, proposal) = (text("call_id")?, text("proposal_id")?);
+    let used = Used {
+        tool: text("tool")?.to_owned(),
+        call_id: call_id.to_owned(),
+        input_hash: text("arguments_sha256").and_then(|digest| Digest::parse(digest).ok()),
+        is_listed: true,
+    };
+    Some((format!("governed:{proposal}:{call_id}"), used))
+}
+
 impl SideEffectSummary {
     /// Takes the payload of `agent.tool_use`.
     pub fn uses_tool(&mut self, payload: &Map<String, Value>) {
@@ -54,6 +67,44 @@ impl SideEffectSummary {
             };
             self.tools.insert(key.to_owned(), call);
         }
+    }
+
+    /// Takes a decision about a governed session: the calls that it released, or the report of one.
+    ///
+    /// What nobody reports is listed at the end: it may have had its effect.
+    pub fn governed(&mut self, payload: &Map<String, Value>) {
+        let released = payload.get("released").and_then(Value::as_array);
+        for call in released.into_iter().flatten() {
+            if let Some((key, used)) = governed_call(call) {
+                self.tools.insert(key, used);
+            }
+        }
+        let Some(executed) = payload.get("executed") else {
+            return;
+        };
+        let Some((key, used)) = governed_call(executed) else {
+            return;
+        };
+        let text = |member: &str| executed.get(member).and_then(Value::as_str);
+        // Nobody knows yet: a later report may say it, and the end lists it if none does.
+        if text("outcome") == Some("unknown") {
+            return;
+        }
+        // The first report counts; another one about the same call was refused.
+        if self.tools.remove(&key).is_none() {
+            return;
+        }
+        self.side_effects.tool_calls.push(ToolCall {
+            tool: used.tool,
+            call_id: used.call_id,
+            status: match text("outcome") {
+                Some("success") => ToolStatus::Succeeded,
+                _ => ToolStatus::Failed,
+            },
+            input_hash: used.input_hash,
+            output_hash: text("output_sha256").and_then(|digest| Digest::parse(digest).ok()),
+            sandbox: None,
+        });
     }
 
     /// Lists the calls that ran when the Task ended: they may have had their effect.

@@ -212,8 +212,23 @@ pub(crate) async fn authorize(
             let id = named.map(|(_, value)| value.as_str()).unwrap_or_default();
             Ok(app.engine.sees_governed(caller, id, workspace).await?)
         }
+        Place::GovernedWorkflow if operation.body != wire::openapi::Body::Absent => {
+            let named = |name: &str| {
+                let found = params.iter().find(|(known, _)| known == name);
+                found.map(|(_, value)| value.as_str())
+            };
+            let (id, is_handoff) = match named("handoff_id") {
+                Some(id) => (id, true),
+                None => (named("workflow_id").unwrap_or_default(), false),
+            };
+            let engine = &app.engine;
+            Ok(engine
+                .sees_workflow(caller, id, is_handoff, workspace)
+                .await?)
+        }
         Place::InPath(_)
         | Place::Governed
+        | Place::GovernedWorkflow
         | Place::Every(_)
         | Place::Unplaced
         | Place::InBody
@@ -527,7 +542,8 @@ impl Call {
         body: Value,
     ) -> Result<(Value, bool), Failure> {
         let idempotency = self.idempotency(body)?;
-        if let Govern::Do { workspace_id, .. } = &mut request {
+        if let Govern::Do { workspace_id, .. } | Govern::Handoff { workspace_id, .. } = &mut request
+        {
             *workspace_id = self.in_workspace()?;
         }
         let engine = &self.app.engine;

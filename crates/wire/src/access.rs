@@ -27,6 +27,8 @@ pub enum Place {
     InPath(ResourceKind),
     /// The governed session that the first parameter of the path names.
     Governed,
+    /// The workflow of governed sessions that the first parameter of the path names, by its id or by one of its handoffs.
+    GovernedWorkflow,
     /// Something that the body or the query names.
     InBody,
     /// The answer shows what the caller may see.

@@ -10,6 +10,7 @@ mod message;
 mod persona;
 mod task;
 mod unserved;
+mod workflow;
 
 pub use content::{
     create_branch, create_vault, create_workspace, register_artifact, update_workspace,
@@ -26,6 +27,9 @@ pub use task::{
     respond_permission, retry_task, submit_task, truncate_session, update_session,
 };
 pub use unserved::{UNSERVED, Unserved, Why, asked};
+pub use workflow::{
+    accept_handoff, cancel_handoff, create_workflow, decline_handoff, offer_handoff,
+};
 
 use canon::{Map, Value};
 use domain::{Request, SessionId, TaskId};

@@ -29,6 +29,7 @@ use crate::config::{self, Flags, Log, LogFormat, Settings};
 use crate::exit::{Exit, OrHint, Problem};
 use crate::held::Held;
 use crate::output::{Output, talk};
+use crate::webhook::{self, Webhook};
 use crate::{signing, vault};
 
 /// Runs the server until it is told to stop.
@@ -45,6 +46,7 @@ pub(crate) async fn run(args: ServeArgs) -> anyhow::Result<Exit> {
     let settings = settings(args)?;
     if is_check {
         translate::config(&settings)?;
+        webhooks(&settings)?;
         talk("the configuration can be used");
         return Ok(Exit::Ok);
     }
@@ -129,6 +131,7 @@ pub(crate) struct Server {
     bound: Bound,
     engine: Engine,
     data: PathBuf,
+    webhooks: Vec<Webhook>,
     outside: Outside,
     door: Door,
     address: Held,
@@ -143,6 +146,7 @@ impl Server {
     pub(crate) async fn start(settings: &Settings, options: Options) -> anyhow::Result<Self> {
         let config = translate::config(settings)?;
         let contracts = crate::contracts::configured(&settings.contracts)?;
+        let webhooks = webhooks(settings)?;
         let data = settings.data.as_path();
         // Blocks for as long as the disk takes; nothing else runs yet.
         let store = SqliteStore::open(data, options).map_err(|error| {
@@ -223,6 +227,7 @@ impl Server {
         if let Some(embeddings) = embeddings {
             engine.set_embedder(Arc::new(embeddings));
         }
+        engine.set_demands(translate::demands(&settings.governed));
         crate::witness::load(data, &engine)?;
         let door = Door::open(data).await?;
         let url = local_url(&bound);
@@ -236,6 +241,7 @@ impl Server {
             outside,
             door,
             data: data.to_path_buf(),
+            webhooks,
             address,
             url,
             first_key,
@@ -245,14 +251,25 @@ impl Server {
     /// Answers until `stop`, then drains.
     pub(crate) async fn serve(self, stop: impl Future<Output = ()>) {
         let witnesses = tokio::spawn(crate::witness::tend(self.data, self.engine.clone()));
+        let told = self.webhooks.into_iter();
+        let told = told.map(|webhook| tokio::spawn(webhook::tend(webhook, self.engine.clone())));
+        let told: Vec<_> = told.collect();
         let operator = tokio::spawn(self.door.serve(self.engine.clone()));
         self.bound.serve(self.engine, stop).await;
         witnesses.abort();
+        for webhook in told {
+            webhook.abort();
+        }
         operator.abort();
         // Processes of MCP servers end with ours.
         self.outside.shutdown().await;
         drop(self.address);
     }
+}
+
+/// Reads the webhooks, with their secrets from the environment.
+fn webhooks(settings: &Settings) -> anyhow::Result<Vec<Webhook>> {
+    webhook::configured(&settings.approval_webhooks, |name| std::env::var(name).ok())
 }
 
 /// Returns how much may be stored: what the operator says, or so much that the disk is not filled. With the quarter that is

@@ -44,17 +44,18 @@ const fn key(section: &'static str, name: &'static str, comment: &'static str) -
 }
 
 /// Settings that are lists of tables: no variable can hold one.
-const LISTS: [&str; 6] = [
+const LISTS: [&str; 7] = [
     "connectors",
     "providers",
     "tools",
     "mcp_servers",
     "contracts",
+    "approval_webhooks",
     "host_env",
 ];
 
 /// The sections in the order of the file.
-pub(super) const SECTIONS: [&str; 3] = ["log", "tls", "limits"];
+pub(super) const SECTIONS: [&str; 4] = ["governed", "log", "tls", "limits"];
 
 /// Every setting, in the order of the file.
 pub(super) const KEYS: &[Key] = &[
@@ -137,6 +138,11 @@ pub(super) const KEYS: &[Key] = &[
     ),
     key(
         "",
+        "approval_webhooks",
+        "Addresses that are told when somebody has to approve something, each with `url` and `secret_env`, the variable that holds its secret. See docs/contracts.md.",
+    ),
+    key(
+        "",
         "host_env",
         "Names of environment variables that workflows may read.",
     ),
@@ -154,6 +160,21 @@ pub(super) const KEYS: &[Key] = &[
         "fields",
         "embeddings_model",
         "Its model, such as text-embedding-3-small.",
+    ),
+    key(
+        "governed",
+        "mode",
+        "The weakest mode in which a program may open a governed session: log-only, shadow or enforce.",
+    ),
+    key(
+        "governed",
+        "unmatched_policy",
+        "Whether a governed session may allow tools that have no contract: allow or block.",
+    ),
+    key(
+        "governed",
+        "contracts",
+        "Whether a governed session may bring contracts of its own (any), or must name a configured set (configured).",
     ),
     key(
         "log",

@@ -210,6 +210,11 @@ fn judge(source: &Source, rules: &Rules, since: Option<Timestamp>, found: &mut F
     });
 }
 
+fn dollars(micros: u64) -> Option<contracts::Decimal> {
+    let micros = contracts::Decimal::parse(&micros.to_string()).ok()?;
+    Some(micros.shifted_right(6))
+}
+
 /// Puts what a run tells into the words of the library.
 fn tell(exchanges: &[Exchange]) -> Vec<Told> {
     let gap = |what: &str| Told::Gap {
@@ -236,6 +241,7 @@ fn tell(exchanges: &[Exchange]) -> Vec<Told> {
             Exchange::Answered {
                 at,
                 response: Some(response),
+                cost_micros,
             } => {
                 let mut response = response.clone();
                 write_empty_arguments(&mut response);
@@ -244,6 +250,7 @@ fn tell(exchanges: &[Exchange]) -> Vec<Told> {
                     Ok(reply) => Told::Answered {
                         at: *at,
                         response: reply.response().clone(),
+                        cost: cost_micros.and_then(dollars),
                     },
                     Err(error) => gap(&format!("an answer of the model: {error}")),
                 }

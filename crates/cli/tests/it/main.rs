@@ -25,6 +25,8 @@ mod foreign;
 #[cfg(test)]
 mod foreign_mcp;
 #[cfg(test)]
+mod governed;
+#[cfg(test)]
 mod help;
 #[cfg(test)]
 mod importing;

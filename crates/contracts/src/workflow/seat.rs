@@ -11,7 +11,7 @@ use domain::Timestamp;
 
 use super::{
     MemberStatus, Offer, Wanted, Workflow, WorkflowEvent, WorkflowRefusal, WorkflowSnapshot,
-    WorkflowState,
+    WorkflowState, WorkflowView,
 };
 use crate::decimal::Decimal;
 use crate::event::CallKey;
@@ -96,6 +96,39 @@ impl Seat {
         }
     }
 
+    /// Takes a seat that is known to be there: its session is one of the workflow.
+    pub fn of_member(
+        workflow: Arc<Workflow>,
+        workflow_id: &str,
+        session_id: &str,
+        view: WorkflowView,
+    ) -> Self {
+        let state = WorkflowState::from(view);
+        Self::new(workflow, workflow_id, session_id.to_owned(), state)
+    }
+
+    /// Learns how the workflow stands. Returns how many sessions took work from this one since the last time.
+    pub fn adopt(&mut self, view: WorkflowView) -> usize {
+        let of_this = |state: &WorkflowState| {
+            let parent = Some(&self.session_id);
+            let members = state.members.values();
+            members
+                .filter(|member| member.parent.as_ref() == parent)
+                .count()
+        };
+        let before = of_this(&self.state);
+        let state = WorkflowState::from(view);
+        let children = of_this(&state);
+        self.state = state;
+        children.saturating_sub(before)
+    }
+
+    /// Tells the workflow that the session is over although nobody ended it.
+    pub fn leave(&mut self) {
+        let session_id = self.session_id.clone();
+        self.tell_own(WorkflowEvent::Ended { session_id });
+    }
+
     /// Takes note of what another session did.
     ///
     /// # Errors
@@ -115,6 +148,17 @@ impl Seat {
         &self.state
     }
 
+    /// Returns the workflow's id.
+    pub fn workflow_id(&self) -> &str {
+        &self.workflow_id
+    }
+
+    /// Returns the session's role.
+    pub fn role(&self) -> Option<&str> {
+        let member = self.state.members.get(&self.session_id)?;
+        Some(&member.role)
+    }
+
     /// Returns what a program sees of the workflow.
     pub fn snapshot(&self, now: Timestamp) -> WorkflowSnapshot {
         self.state
@@ -122,7 +166,10 @@ impl Seat {
     }
 
     /// Offers the session's work to another role.
-    pub(crate) fn offer(
+    ///
+    /// # Errors
+    /// The session is not open in the workflow, the role or a slot is unknown, or the file does not permit it.
+    pub fn offer(
         &mut self,
         parent: &State,
         wanted: Wanted<'_>,
@@ -149,7 +196,7 @@ impl Seat {
     }
 
     /// True when this session was stopped with another one.
-    pub(crate) fn is_stopped(&self) -> bool {
+    pub fn is_stopped(&self) -> bool {
         let member = self.state.members.get(&self.session_id);
         member.is_some_and(|member| member.status == MemberStatus::Killed)
     }
@@ -164,7 +211,7 @@ impl Seat {
     }
 
     /// Tells the workflow what became of the session since the last time: what it used, what it holds, whether it is over.
-    pub(crate) fn follow(&mut self, state: &State) {
+    pub fn follow(&mut self, state: &State) {
         self.count(state);
         self.hold(state);
         let session_id = self.session_id.clone();

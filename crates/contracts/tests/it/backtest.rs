@@ -2,9 +2,10 @@
 
 use std::sync::Arc;
 
-use contracts::backtest::{Backtested, Told, Verdicts, backtest};
+use contracts::backtest::{Backtested, CallVerdict, Told, Verdicts, backtest};
 use contracts::{
-    BlockReason, Executors, FinishReason, OfferedTool, ProposedCall, Response, Rules, compile,
+    BlockReason, Decimal, Executors, FinishReason, OfferedTool, Options, ProposedCall, Response,
+    Rules, Source, compile,
 };
 
 use crate::support::{ACCEPTED, TOOLS, at, desk_files, desk_options, file, payment, source};
@@ -33,6 +34,18 @@ fn answered(seconds: i64, calls: &[(&str, &str, &str)]) -> Told {
             content: None,
             calls: calls.collect(),
         },
+        cost: None,
+    }
+}
+
+fn costing(told: Told, dollars: &str) -> Told {
+    match told {
+        Told::Answered { at, response, .. } => Told::Answered {
+            at,
+            response,
+            cost: Some(Decimal::parse(dollars).unwrap()),
+        },
+        other => other,
     }
 }
 
@@ -198,4 +211,52 @@ fn people_who_would_have_been_asked_and_limits_are_told() {
         (first.tool.as_deref(), first.detail.as_deref()),
         (None, Some("max_steps"))
     );
+}
+
+#[test]
+fn a_recorded_cost_is_judged_and_one_that_is_not_recorded_is_not() {
+    let tool = Source {
+        file: "t.yaml".to_owned(),
+        text: "tool: t\nside_effect: read\n".to_owned(),
+    };
+    let session = Source {
+        file: "session.yaml".to_owned(),
+        text: "schema_version: \"1.0\"\nsession_limits: { max_cost_per_session: 0.5 }\n".to_owned(),
+    };
+    let compiled = compile(&[tool], Some(&session)).unwrap();
+    let mut options = Options::new("backtest");
+    options.executors = Executors::All;
+    let rules = Rules::new(Arc::new(compiled), options).unwrap();
+    let offered = Told::Offered(vec![OfferedTool::named("t")]);
+    let turn = |seconds: i64, id: &str| answered(seconds, &[(id, "t", "{}")]);
+    let told = [
+        offered.clone(),
+        costing(turn(1, "a"), "0.3"),
+        ended("a", true, "{}"),
+        costing(turn(2, "b"), "0.3"),
+        ended("b", true, "{}"),
+        costing(turn(3, "c"), "0.1"),
+    ];
+    let found = backtest(&rules, at(0), &told);
+    let shown = |call: &CallVerdict| (call.tool.clone(), call.verdict, call.detail.clone());
+    let found: Vec<_> = found.calls.iter().map(shown).collect();
+    let allowed = (Some("t".to_owned()), Backtested::Allowed, None);
+    // The third request would have come after 0.6 of 0.5 dollars.
+    let stopped = (None, Backtested::Blocked, Some("max_cost".to_owned()));
+    assert_eq!(
+        found,
+        [allowed.clone(), allowed.clone(), stopped, allowed.clone()]
+    );
+    // A cost that is not on record is not taken for nothing.
+    let told = [
+        offered,
+        turn(1, "a"),
+        ended("a", true, "{}"),
+        costing(turn(2, "b"), "0.1"),
+    ];
+    let found = backtest(&rules, at(0), &told);
+    let unknown = |call: &&CallVerdict| call.verdict == Backtested::NotJudgeable;
+    let unknown: Vec<_> = found.calls.iter().filter(unknown).map(shown).collect();
+    let why = Some("price_unknown".to_owned());
+    assert_eq!(unknown, [(None, Backtested::NotJudgeable, why)]);
 }

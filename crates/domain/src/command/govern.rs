@@ -16,6 +16,8 @@ pub struct OpenGoverned {
     pub workflow_digest: Digest,
     /// The first input it waits for.
     pub awaits: EffectIntent,
+    /// What its workflow is told with it.
+    pub workflow: Option<GovernTask>,
 }
 
 /// See [`super::Order::GovernTask`].
@@ -29,6 +31,8 @@ pub struct GovernTask {
     pub answer: Option<GovernedAnswer>,
     /// The input, and what it brought about.
     pub moves: Vec<Move>,
+    /// What its workflow is told with it: both happen, or neither.
+    pub workflow: Option<Box<GovernTask>>,
 }
 
 /// The answer to a permission request of a governed session.

@@ -41,6 +41,9 @@ pub(super) fn open(
     let (from, to) = (Status::Submitted, Status::Working);
     change_status(decider, subject.clone(), &place, from, to, None);
     advance::intend(decider, subject.clone(), &place, &order.awaits);
+    if let Some(told) = &order.workflow {
+        govern(decider, told)?;
+    }
     Ok(subject)
 }
 
@@ -70,6 +73,9 @@ pub(super) fn govern(
     );
     decider.actor = caller;
     advanced?;
+    if let Some(told) = &order.workflow {
+        govern(decider, told)?;
+    }
     Ok(subject)
 }
 

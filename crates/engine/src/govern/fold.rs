@@ -7,14 +7,17 @@ use std::collections::VecDeque;
 
 use canon::{Map, Value, jcs, sha256};
 use domain::{
-    Document, Event, GovernedInput, GovernedOperation, GovernedStart, Kind, Position, Task,
-    Timestamp,
+    Document, Event, GOVERNED_WORKFLOW, GovernedInput, GovernedOperation, GovernedStart, Kind,
+    Position, Task, Timestamp,
 };
 use runs::workflow::EffectAnswer;
-use runs::workflow::governed::{Contracts, GovernedSession, awaited, kept_captures};
+use runs::workflow::governed::{
+    Contracts, GovernedSession, GovernedWorkflow, Subject, awaited, kept_captures,
+};
 use serde::Deserialize as _;
 use serde_json::json;
 
+use super::no_session;
 use crate::engine::Engine;
 use crate::port::{ReadEvents, Scope};
 use crate::refused::Refused;
@@ -24,8 +27,9 @@ use crate::view;
 /// A governed session, and how far its log is in it.
 #[derive(Debug)]
 pub(super) struct Folded {
-    pub(super) session: GovernedSession,
-    start: GovernedStart,
+    pub(super) subject: Subject,
+    /// What a session began with.
+    start: Option<GovernedStart>,
     through: Position,
     /// How many inputs it has taken.
     pub(super) inputs: u64,
@@ -48,11 +52,35 @@ impl Folded {
 
     /// Returns what is recorded of an operation.
     pub(super) fn kept(&self, operation: GovernedOperation) -> GovernedOperation {
-        match operation {
-            GovernedOperation::Capture { captures } => GovernedOperation::Capture {
-                captures: kept_captures(&self.start, captures),
+        match (operation, &self.start) {
+            (GovernedOperation::Capture { captures }, Some(start)) => GovernedOperation::Capture {
+                captures: kept_captures(start, captures),
             },
-            other => other,
+            (other, _) => other,
+        }
+    }
+
+    /// Returns the session that it is.
+    pub(super) fn session(&self) -> Result<&GovernedSession, Refused> {
+        match &self.subject {
+            Subject::Session(session) => Ok(session),
+            Subject::Workflow(_) => Err(no_session()),
+        }
+    }
+
+    /// Returns the workflow that it is.
+    pub(super) fn workflow(&self) -> Result<&GovernedWorkflow, Refused> {
+        match &self.subject {
+            Subject::Workflow(workflow) => Ok(workflow),
+            Subject::Session(_) => Err(no_session()),
+        }
+    }
+
+    /// Returns when something is overdue that has to be settled, if anything will be.
+    pub(super) fn next_deadline(&self, now: Timestamp) -> Option<Timestamp> {
+        match &self.subject {
+            Subject::Session(session) => session.next_deadline(),
+            Subject::Workflow(workflow) => workflow.is_over().then_some(now),
         }
     }
 }
@@ -106,13 +134,24 @@ impl Engine {
         let payload = self.payload(task.submitted).await?;
         let input = payload.get("input").cloned().unwrap_or_default();
         let bad = |detail: String| Refused::Internal { detail };
+        if &*task.workflow == GOVERNED_WORKFLOW {
+            let workflow = GovernedWorkflow::begin(&input).map_err(bad)?;
+            return Ok(Folded {
+                last: workflow.began_at(),
+                subject: Subject::Workflow(Box::new(workflow)),
+                start: None,
+                through: task.submitted,
+                inputs: 0,
+                expected: VecDeque::new(),
+            });
+        }
         let start = GovernedStart::deserialize(&input).map_err(|error| bad(error.to_string()))?;
         let contracts = self.compiled_of(&start).await?;
         let session = GovernedSession::begin_under(&start, &contracts).map_err(bad)?;
         Ok(Folded {
-            session,
+            subject: Subject::Session(Box::new(session)),
             last: start.at,
-            start,
+            start: Some(start),
             through: task.submitted,
             inputs: 0,
             expected: VecDeque::new(),
@@ -146,7 +185,7 @@ impl Engine {
                 let answer = EffectAnswer::recorded(event);
                 let input = GovernedInput::deserialize(&answer.value)
                     .map_err(|_| bad("an input cannot be read"))?;
-                let taken = folded.session.take(&input);
+                let taken = folded.subject.take(&input);
                 folded.inputs += 1;
                 folded.last = input.at;
                 let told = taken.notes.into_iter();

@@ -4,11 +4,12 @@ use canon::{Digest, Map, Value, jcs, sha256};
 use domain::{
     Command, CreateSession, Document, GOVERNED, GovernedFiles, GovernedStart, NewGoverned,
     OpenGoverned, Order, Problem, Refusal, ResourceKind, SessionId, State, SubmitTask, TaskId,
-    TaskInput, WorkspaceId,
+    TaskInput, Telling, WorkspaceId,
 };
 use runs::workflow::{self, governed::Contracts};
 use serde_json::json;
 
+use super::take::STALE_TRIES;
 use super::{intent, no_session};
 use crate::caller::Caller;
 use crate::dispatch::Idempotency;
@@ -40,16 +41,17 @@ impl Engine {
             let document = document.ok_or_else(no_session)?;
             return self.opened(&document).await.map(|shown| (shown, false));
         }
-        if new.workflow.is_some() {
-            let message = "this server has no workflows: open the session without one";
-            return Err(Problem::new(422, "workflow_not_found", message).into());
-        }
+        self.shared.demands().check(&new)?;
         let own = match &new.session_id {
             Some(id) => id.clone(),
             None => format!("gs_{}", self.shared.ids.body()),
         };
         let files = self.files_of(&new)?;
-        let contracts = self.compiled(&files).await?;
+        let compiled = self.compiled(&files).await;
+        if !new.unknown_members.is_empty() {
+            return Err(unknown_members(&new.unknown_members, compiled.err()).into());
+        }
+        let contracts = compiled?;
         if new
             .compiled_digest
             .is_some_and(|given| given != contracts.digest())
@@ -59,15 +61,20 @@ impl Engine {
             return Err(problem.with("compiled_digest", contracts.digest()).into());
         }
         let task_id = TaskId::governed(&workspace, &own);
+        let place = match &new.workflow {
+            None => None,
+            Some(asked) => Some(self.workflow_asked(caller, &workspace, asked).await?),
+        };
+        let of = place.as_ref().map(|place| place.0.as_str());
         if let Some(document) = self.shared_document(task_id.as_str()).await? {
-            return self.resumed(&document, contracts.digest()).await;
+            return self.resumed(&document, contracts.digest(), of).await;
         }
         let mut options = new.options.clone();
         options.insert("sessionId".to_owned(), own.clone().into());
         let policies = contracts.admit(&options, new.principal.as_ref())?;
         self.shared.work.may_open(&workspace, &caller.actor)?;
         self.may_store(Some(&workspace), 1).await?;
-        let start = GovernedStart {
+        let mut start = GovernedStart {
             session_id: own.clone(),
             at: self.shared.clock.now(),
             sha256: contracts.digest(),
@@ -75,28 +82,49 @@ impl Engine {
             options,
             policies,
             slots: std::collections::BTreeMap::new(),
+            workflow: None,
+            telling: Telling::Executions,
         };
-        let order = self.open_order(&workspace, &own, task_id.clone(), &start)?;
-        let command = Command {
-            actor: caller.actor.clone(),
-            idempotency_key: idempotency.map(|given| given.key),
-            order: Order::OpenGoverned(Box::new(order)),
-        };
-        match self.order(command, claim, Lease::None).await {
-            Ok(done) => {
-                let document = self.shared_document(task_id.as_str()).await?;
-                let document = document.ok_or_else(no_session)?;
-                let shown = self.opened(&document).await?;
-                Ok((shown, done.changed))
+        let key = idempotency.map(|given| given.key);
+        for _ in 0..STALE_TRIES {
+            let mut joined = None;
+            if let Some((_, document)) = &place {
+                let joining = self.join_workflow(document, &own, new.workflow.as_ref(), start.at);
+                let (held, told, joining) = joining.await?;
+                start.slots = joining.slots;
+                start.workflow = Some(joining.place);
+                joined = Some((held, told));
             }
-            // Somebody else began it at the same time.
-            Err(Refused::Domain(Refusal::Stale)) => {
-                let document = self.shared_document(task_id.as_str()).await?;
-                let document = document.ok_or_else(no_session)?;
-                self.resumed(&document, contracts.digest()).await
+            let mut order = self.open_order(&workspace, &own, task_id.clone(), &start)?;
+            let held = joined.map(|(held, told)| {
+                order.workflow = told;
+                held
+            });
+            let command = Command {
+                actor: caller.actor.clone(),
+                idempotency_key: key.clone(),
+                order: Order::OpenGoverned(Box::new(order)),
+            };
+            match self.order(command, claim, Lease::None).await {
+                Ok(done) => {
+                    if let Some(held) = held {
+                        self.let_go(held, &done.written, done.changed);
+                    }
+                    let document = self.shared_document(task_id.as_str()).await?;
+                    let document = document.ok_or_else(no_session)?;
+                    let shown = self.opened(&document).await?;
+                    return Ok((shown, done.changed));
+                }
+                Err(Refused::Domain(Refusal::Stale)) => {
+                    // Somebody else began it at the same time, or its workflow has gone on.
+                    if let Some(document) = self.shared_document(task_id.as_str()).await? {
+                        return self.resumed(&document, contracts.digest(), of).await;
+                    }
+                }
+                Err(other) => return Err(other),
             }
-            Err(other) => Err(other),
         }
+        Err(Refused::Busy { what: "session" })
     }
 
     fn open_order(
@@ -140,16 +168,27 @@ impl Engine {
             },
             workflow_digest: workflow::digest(workflow.as_ref()),
             awaits: intent(1),
+            workflow: None,
         })
     }
 
     /// Goes on with a session that exists, under the contracts it began with and no others.
-    async fn resumed(&self, document: &Document, digest: Digest) -> Result<(Value, bool), Refused> {
-        let (compiled, over) = self
-            .read_folded(document, |folded| {
-                (folded.session.compiled(), folded.session.over())
+    async fn resumed(
+        &self,
+        document: &Document,
+        digest: Digest,
+        workflow: Option<&str>,
+    ) -> Result<(Value, bool), Refused> {
+        let (compiled, over, works_in) = self
+            .read_session(document, |session| {
+                let works_in = session.workflow_id().map(str::to_owned);
+                (session.compiled(), session.over(), works_in)
             })
             .await?;
+        if workflow.is_some_and(|asked| works_in.as_deref() != Some(asked)) {
+            let message = "the session began in another workflow, or in none";
+            return Err(Problem::new(409, "invalid_option", message).into());
+        }
         if compiled != digest {
             let message = "the session began under other contracts";
             let problem = Problem::new(409, "invalid_option", message);
@@ -168,19 +207,23 @@ impl Engine {
         let State::Task(task) = &document.state else {
             return Err(no_session());
         };
-        self.read_folded(document, |folded| {
-            let (state_version, control_revision) = folded.session.versions();
-            json!({
-                "session_id": folded.session.id(),
+        self.read_session(document, |session| {
+            let (state_version, control_revision) = session.versions();
+            let mut shown = json!({
+                "session_id": session.id(),
                 "state_version": state_version,
                 "control_revision": control_revision,
-                "compiled_digest": folded.session.compiled(),
+                "compiled_digest": session.compiled(),
                 "protocol": {
                     "session_id": task.session_id,
                     "task_id": &*document.id,
                     "workspace_id": task.workspace_id,
                 },
-            })
+            });
+            if let (Value::Object(members), Some(id)) = (&mut shown, session.workflow_id()) {
+                members.insert("workflow_id".to_owned(), id.into());
+            }
+            shown
         })
         .await
     }
@@ -226,8 +269,23 @@ impl Engine {
     }
 }
 
+/// Refuses members beside the files, together with everything else that is wrong with these.
+fn unknown_members(names: &[String], other: Option<Refused>) -> Problem {
+    let mut findings: Vec<Value> = names
+        .iter()
+        .map(|name| format!("unknown member `{name}`: nothing is ignored silently").into())
+        .collect();
+    if let Some(Refused::Governed(problem)) = other
+        && let Some(Value::Array(more)) = problem.members.get("findings")
+    {
+        findings.extend(more.iter().cloned());
+    }
+    let message = "the contracts do not compile";
+    Problem::new(422, "compilation_failed", message).with("findings", findings)
+}
+
 /// The Workspace of a request that names none: the caller's only one, else the local one.
-fn own_workspace(caller: &Caller) -> WorkspaceId {
+pub(super) fn own_workspace(caller: &Caller) -> WorkspaceId {
     match caller.workspaces() {
         Some([only]) => only.clone(),
         Some(_) | None => WorkspaceId::local(),

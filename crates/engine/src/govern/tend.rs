@@ -3,6 +3,7 @@
 use std::time::Duration;
 
 use domain::{GovernedOperation, State, Timestamp};
+use runs::workflow::governed::Subject;
 
 use super::{Known, Sessions};
 use crate::caller::Caller;
@@ -84,7 +85,11 @@ impl Engine {
                     return Ok(());
                 }
                 let deadline = self
-                    .read_folded(&document, |folded| folded.session.next_deadline())
+                    .read_folded(&document, |folded| match &folded.subject {
+                        // It may have been stopped with another one before this process began.
+                        Subject::Session(session) if session.workflow_id().is_some() => Some(now),
+                        _ => folded.next_deadline(now),
+                    })
                     .await?;
                 known.signs().deadline = deadline;
                 return Ok(());
@@ -103,6 +108,9 @@ impl Engine {
             return Ok(());
         };
         let system = Caller::system();
+        if operation == GovernedOperation::Lose {
+            self.miss_sessions(&system, &document).await?;
+        }
         self.take_input(&system, &document, operation, None, None)
             .await
             .map(drop)

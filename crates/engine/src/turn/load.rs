@@ -163,6 +163,7 @@ fn named(order: &Order) -> Vec<Box<str>> {
             Some(order.session.workspace_id.as_str()),
             Some(order.session.id.as_str()),
             Some(order.task.id.as_str()),
+            order.workflow.as_ref().map(|told| told.id.as_str()),
         ]),
         Order::GovernTask(order) => {
             let requests = order.moves.iter().filter_map(|step| match step {
@@ -170,7 +171,8 @@ fn named(order: &Order) -> Vec<Box<str>> {
                 _ => None,
             });
             let answered = order.answer.as_ref().map(|answer| answer.request.as_str());
-            let own = [Some(order.id.as_str()), answered];
+            let told = order.workflow.as_ref().map(|told| told.id.as_str());
+            let own = [Some(order.id.as_str()), answered, told];
             some(own.into_iter().chain(requests.map(Some)))
         }
         Order::WriteField(order) => {

@@ -13,6 +13,7 @@ mod containment;
 mod contracts;
 mod contracts_together;
 mod door;
+mod governed_time;
 mod hand;
 mod interrupt;
 mod keys;

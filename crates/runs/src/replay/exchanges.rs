@@ -20,6 +20,8 @@ pub enum Exchange {
         at: Timestamp,
         /// A chat completion; none when the record does not hold it.
         response: Option<Value>,
+        /// What it cost in millionths of a dollar, as was recorded then.
+        cost_micros: Option<u64>,
     },
     /// A call of a tool ended, or was refused.
     Ended {
@@ -30,6 +32,15 @@ pub enum Exchange {
         /// What rules read of its output; none when the record does not hold it.
         output: Option<String>,
     },
+}
+
+/// Reads the cost of a model call; none when its price or its usage was not known.
+fn cost_micros(payload: &canon::Map<String, Value>) -> Option<u64> {
+    let facts = payload.get("model")?;
+    if facts.get("usage_unknown") == Some(&Value::Bool(true)) {
+        return None;
+    }
+    facts.get("cost_micros")?.as_u64()
 }
 
 /// Returns what happened, in order. A run without a model tells nothing.
@@ -50,6 +61,7 @@ pub fn exchanges(source: &Source) -> Vec<Exchange> {
                     told.push(Exchange::Answered {
                         at: event.created_at,
                         response: answer.map(|answer| answer.value),
+                        cost_micros: cost_micros(&event.payload),
                     });
                 }
             }

@@ -7,7 +7,7 @@ use domain::{ArtifactKind, Ask};
 use serde_json::json;
 
 use super::agent::{Agent, Rules};
-use super::governed::Governed;
+use super::governed::{Coordinated, Governed};
 use super::{
     EffectAnswer, EffectKind, Machine, Produced, Start, Step, Transcript, Wanted, Workflow,
 };
@@ -24,6 +24,7 @@ pub fn builtin() -> Vec<Arc<dyn Workflow>> {
         Arc::new(Hold),
         Arc::new(ReplayFixture),
         Arc::new(Governed),
+        Arc::new(Coordinated),
     ]
 }
 

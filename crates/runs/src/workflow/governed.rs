@@ -4,12 +4,17 @@
 //! effects that the outside performs. So a restart, a replay and a reader of the log come to the same state and the same
 //! verdicts as the server that answered. Fails closed: what cannot be read or checked is refused.
 
+mod kept;
+mod people;
+mod prepare;
 mod propose;
 mod report;
+mod seat;
 mod session;
+mod workflow;
 
 use canon::Value;
-use domain::{GOVERNED, GovernedInput};
+use domain::{GOVERNED, GOVERNED_WORKFLOW, GovernedInput};
 use serde::Deserialize as _;
 use serde_json::json;
 
@@ -17,6 +22,7 @@ use super::builtin::failed;
 use super::{EffectAnswer, EffectKind, Machine, Start, Step, Wanted, Workflow};
 
 pub use session::{Contracts, Ended, GovernedSession, Taken, kept_captures};
+pub use workflow::{GovernedWorkflow, Joining};
 
 /// Returns the effect whose result the next input is.
 pub fn awaited(number: u64) -> Wanted {
@@ -50,23 +56,73 @@ impl Workflow for Governed {
     }
 
     fn begin(&self, start: &Start) -> Box<dyn Machine> {
+        let session = GovernedSession::begin(&start.input);
         Box::new(Driven {
-            session: GovernedSession::begin(&start.input),
+            subject: session.map(|session| Subject::Session(Box::new(session))),
             inputs: 0,
         })
     }
 }
 
-/// A session over its recorded inputs.
+/// A workflow of such sessions.
+#[derive(Debug)]
+pub(super) struct Coordinated;
+
+impl Workflow for Coordinated {
+    fn name(&self) -> &'static str {
+        GOVERNED_WORKFLOW
+    }
+
+    fn version(&self) -> &'static str {
+        "1"
+    }
+
+    fn description(&self) -> &'static str {
+        "Coordinates governed sessions that share one job."
+    }
+
+    fn is_submitted(&self) -> bool {
+        false
+    }
+
+    fn begin(&self, start: &Start) -> Box<dyn Machine> {
+        let workflow = GovernedWorkflow::begin(&start.input);
+        Box::new(Driven {
+            subject: workflow.map(|workflow| Subject::Workflow(Box::new(workflow))),
+            inputs: 0,
+        })
+    }
+}
+
+/// What is driven from outside.
+#[derive(Debug)]
+pub enum Subject {
+    /// A session.
+    Session(Box<GovernedSession>),
+    /// A workflow of sessions.
+    Workflow(Box<GovernedWorkflow>),
+}
+
+impl Subject {
+    /// Takes an input and answers it.
+    pub fn take(&mut self, input: &GovernedInput) -> Taken {
+        match self {
+            Subject::Session(session) => session.take(input),
+            Subject::Workflow(workflow) => workflow.take(input),
+        }
+    }
+}
+
+/// A session or a workflow over its recorded inputs.
 struct Driven {
-    session: Result<GovernedSession, String>,
+    subject: Result<Subject, String>,
     inputs: u64,
 }
 
 impl Machine for Driven {
     fn step(&mut self, results: &[EffectAnswer]) -> Step {
-        let session = match &mut self.session {
-            Ok(session) => session,
+        let subject = match &mut self.subject {
+            Ok(subject) => subject,
             Err(message) => return failed("contracts_unreadable", message.clone()),
         };
         let mut notes = Vec::new();
@@ -75,7 +131,7 @@ impl Machine for Driven {
                 Ok(input) if answer.ok => input,
                 Ok(_) | Err(_) => return failed("input_unreadable", "an input cannot be read"),
             };
-            let taken = session.take(&input);
+            let taken = subject.take(&input);
             notes = taken.notes;
             match taken.end {
                 Some(Ended::Completed { text }) => {

@@ -37,6 +37,12 @@ pub(super) fn routes(routes: Routes) -> Routes {
         .post("/api/v1/replay/sessions/{session_id}/restore", act)
         .post("/api/v1/replay/sessions/{session_id}/heartbeat", act)
         .post("/api/v1/replay/sessions/{session_id}/captures", act)
+        .post("/api/v1/replay/sessions/{session_id}/handoffs", act)
+        .post("/api/v1/replay/handoffs/{handoff_id}/accept", act)
+        .post("/api/v1/replay/handoffs/{handoff_id}/decline", act)
+        .post("/api/v1/replay/handoffs/{handoff_id}/cancel", act)
+        .post("/api/v1/replay/workflows", open)
+        .get("/api/v1/replay/workflows/{workflow_id}", workflow)
         .post("/api/v1/captures", captures)
         .get("/api/v1/replay/approvals", approvals)
 }
@@ -84,6 +90,16 @@ async fn read(call: Call) -> Reply {
     let session = call.param("session_id");
     let shown = engine
         .governed(&call.caller, session, workspace.as_ref(), with_pending)
+        .await?;
+    Ok(ok(&shown))
+}
+
+async fn workflow(call: Call) -> Reply {
+    let workspace = call.in_workspace()?;
+    let engine = &call.app.engine;
+    let id = call.param("workflow_id");
+    let shown = engine
+        .governed_workflow(&call.caller, id, workspace.as_ref())
         .await?;
     Ok(ok(&shown))
 }

@@ -180,7 +180,7 @@ async fn what_belongs_to_another_workspace_is_not_there() {
         let (status, body) = ask(&bob, operation, &path).await;
         let what = format!("{} {path}: {status} {body}", operation.method);
         match operation.access.place {
-            Place::InPath(_) | Place::Governed => {
+            Place::InPath(_) | Place::Governed | Place::GovernedWorkflow => {
                 assert_eq!(status, 404, "{what}");
                 let (_, unknown) = ask(&bob, operation, &nowhere).await;
                 let bare = |mut body: Value| {

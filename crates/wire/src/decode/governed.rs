@@ -10,9 +10,9 @@ use domain::{
 use super::{Incoming, Members, NAME_BYTES_MAX, TEXT_BYTES_MAX};
 use crate::InputError;
 
-const ID_BYTES_MAX: usize = 256;
+pub(super) const ID_BYTES_MAX: usize = 256;
 const TOOL_BYTES_MAX: usize = 128;
-const TOOLS_MAX: usize = 1_024;
+pub(super) const TOOLS_MAX: usize = 1_024;
 const CALLS_MAX: usize = 128;
 const ARGUMENTS_BYTES_MAX: usize = 1 << 20;
 const FILE_BYTES_MAX: usize = 256 * 1024;
@@ -63,23 +63,26 @@ pub fn create_governed(incoming: &Incoming<'_>) -> Result<Request, InputError> {
             options.insert(option.to_owned(), Value::Object(value.clone()));
         }
     }
-    let workflow = members
-        .map()
-        .get("workflow")
-        .filter(|value| !value.is_null());
+    let mut unknown_members = Vec::new();
+    let contracts = files(&members, &mut unknown_members)?;
     Ok(Request::Govern(Govern::Open(Box::new(NewGoverned {
         session_id,
         workspace_id: members.id("workspace_id", WorkspaceId::OBJECT, WorkspaceId::parse)?,
         compiled_digest: digest(&members, "compiled_digest")?,
-        contracts: files(&members)?,
+        contracts,
+        unknown_members,
         principal: members.map().get("principal").cloned(),
         options,
-        workflow: workflow.cloned(),
+        workflow: super::workflow::place(&members)?,
     }))))
 }
 
-/// Contracts travel as `{ "contracts": [file …], "session": file? }`, a file being `{ "file", "text" }`.
-fn files(members: &Members<'_>) -> Result<Option<GovernedFiles>, InputError> {
+/// Contracts travel as `{ "contracts": [file …], "session": file? }`, a file being `{ "file", "text" }`. A member beside these
+/// would be a rule that is silently missing: the session is refused, with all of them named.
+fn files(
+    members: &Members<'_>,
+    unknown: &mut Vec<String>,
+) -> Result<Option<GovernedFiles>, InputError> {
     let Some(Value::Object(given)) = members.map().get("contracts") else {
         return match members.map().get("contracts") {
             None | Some(Value::Null) => Ok(None),
@@ -87,16 +90,8 @@ fn files(members: &Members<'_>) -> Result<Option<GovernedFiles>, InputError> {
         };
     };
     let inner = Members::at(given, members.param("contracts"));
-    let file = |value: &Value, place: String| match value {
-        Value::Object(map) => {
-            let file = Members::at(map, place);
-            Ok(ContractText {
-                file: file.required_string("file", TEXT_BYTES_MAX)?,
-                text: file.required_string("text", FILE_BYTES_MAX)?,
-            })
-        }
-        _ => Err(InputError::invalid(place, "must be an object")),
-    };
+    note_unknown(&inner, &["contracts", "session"], unknown);
+    let mut file = |value: &Value, place: String| file(value, place, unknown);
     let listed = inner.array("contracts", FILES_MAX)?.unwrap_or_default();
     let listed = listed.iter().enumerate();
     let listed = listed.map(|(index, item)| file(item, inner.param(&format!("contracts.{index}"))));
@@ -109,7 +104,30 @@ fn files(members: &Members<'_>) -> Result<Option<GovernedFiles>, InputError> {
     }))
 }
 
-fn digest(members: &Members<'_>, name: &str) -> Result<Option<Digest>, InputError> {
+/// Reads a file, and notes members that files do not have.
+pub(super) fn file(
+    value: &Value,
+    place: String,
+    unknown: &mut Vec<String>,
+) -> Result<ContractText, InputError> {
+    let Value::Object(map) = value else {
+        return Err(InputError::invalid(place, "must be an object"));
+    };
+    let file = Members::at(map, place);
+    note_unknown(&file, &["file", "text"], unknown);
+    Ok(ContractText {
+        file: file.required_string("file", TEXT_BYTES_MAX)?,
+        text: file.required_string("text", FILE_BYTES_MAX)?,
+    })
+}
+
+fn note_unknown(members: &Members<'_>, known: &[&str], unknown: &mut Vec<String>) {
+    let others = members.map().keys();
+    let others = others.filter(|name| !known.contains(&name.as_str()));
+    unknown.extend(others.map(|name| members.param(name)));
+}
+
+pub(super) fn digest(members: &Members<'_>, name: &str) -> Result<Option<Digest>, InputError> {
     let Some(text) = members.string_or_null(name, ID_BYTES_MAX)? else {
         return Ok(None);
     };
@@ -124,7 +142,7 @@ fn digest(members: &Members<'_>, name: &str) -> Result<Option<Digest>, InputErro
     }
 }
 
-fn act(incoming: &Incoming<'_>, operation: GovernedOperation) -> Request {
+pub(super) fn act(incoming: &Incoming<'_>, operation: GovernedOperation) -> Request {
     Request::Govern(Govern::Do {
         session: incoming.param("session_id").unwrap_or_default().to_owned(),
         workspace_id: None,

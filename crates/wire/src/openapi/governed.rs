@@ -170,6 +170,71 @@ pub(super) const OPERATIONS: &[Operation] = &[
     .decodes(decode::capture),
     Operation::new(
         "post",
+        "/api/v1/replay/sessions/{session_id}/handoffs",
+        "offerReplayHandoff",
+        "Governance",
+        Json("ReplayHandoff"),
+        needs(WRITE, Governed),
+    )
+    .query(&["in_workspace"])
+    .takes(Required("ReplayHandoffRequest"))
+    .decodes(decode::offer_handoff),
+    Operation::new(
+        "post",
+        "/api/v1/replay/handoffs/{handoff_id}/accept",
+        "acceptReplayHandoff",
+        "Governance",
+        Json("ReplayHandoffAnswer"),
+        needs(WRITE, GovernedWorkflow),
+    )
+    .query(&["in_workspace"])
+    .takes(Optional("ReplayAcceptRequest"))
+    .decodes(decode::accept_handoff),
+    Operation::new(
+        "post",
+        "/api/v1/replay/handoffs/{handoff_id}/decline",
+        "declineReplayHandoff",
+        "Governance",
+        Json("ReplayHandoffAnswer"),
+        needs(WRITE, GovernedWorkflow),
+    )
+    .query(&["in_workspace"])
+    .takes(Optional("ReplayRestoreRequest"))
+    .decodes(decode::decline_handoff),
+    Operation::new(
+        "post",
+        "/api/v1/replay/handoffs/{handoff_id}/cancel",
+        "cancelReplayHandoff",
+        "Governance",
+        Json("ReplayHandoffAnswer"),
+        needs(WRITE, GovernedWorkflow),
+    )
+    .query(&["in_workspace"])
+    .takes(Optional("ReplayRestoreRequest"))
+    .decodes(decode::cancel_handoff),
+    Operation::new(
+        "post",
+        "/api/v1/replay/workflows",
+        "createReplayWorkflow",
+        "Governance",
+        Json("ReplayWorkflow"),
+        needs(&["sessions:write", "tasks:write"], InBody),
+    )
+    .takes(Required("CreateReplayWorkflowRequest"))
+    .decodes(decode::create_workflow)
+    .with_status(201)
+    .or_status(&[200]),
+    Operation::new(
+        "get",
+        "/api/v1/replay/workflows/{workflow_id}",
+        "getReplayWorkflow",
+        "Governance",
+        Json("ReplayWorkflow"),
+        needs(&["tasks:read"], GovernedWorkflow),
+    )
+    .query(&["in_workspace"]),
+    Operation::new(
+        "post",
         "/api/v1/captures",
         "captureCalls",
         "Governance",
@@ -218,7 +283,17 @@ pub(super) const SCHEMAS: &[Schema] = &[
             opt("labels", List(&Text)),
             opt("provider_constraints", Object),
             opt("pricing", Object),
-            opt("workflow", OrNull(&Object)),
+            opt("workflow", OrNull(&Ref("ReplayPlace"))),
+        ]),
+    },
+    Schema {
+        name: "ReplayPlace",
+        shape: Plain(&[
+            req("type", Words(&["root", "child"])),
+            opt("workflow_id", OrNull(&Matching("^[A-Za-z0-9._:-]{1,100}$"))),
+            opt("role", OrNull(&Text)),
+            opt("handoff_id", OrNull(&Text)),
+            opt("source", OrNull(&Ref("ReplayContractFile"))),
         ]),
     },
     Schema {
@@ -239,6 +314,7 @@ pub(super) const SCHEMAS: &[Schema] = &[
             req("state_version", Count),
             req("control_revision", Count),
             req("compiled_digest", Text),
+            opt("workflow_id", Text),
             req(
                 "protocol",
                 Inline(&[
@@ -276,6 +352,7 @@ pub(super) const SCHEMAS: &[Schema] = &[
             req("checkpointCount", Count),
             req("health", Object),
             opt("pending", List(&Object)),
+            opt("workflow", Object),
             opt("protocol", Object),
         ]),
     },
@@ -429,6 +506,61 @@ pub(super) const SCHEMAS: &[Schema] = &[
     Schema {
         name: "ReplayCapturesAnswer",
         shape: Plain(&[req("accepted", Count)]),
+    },
+    Schema {
+        name: "ReplayHandoffRequest",
+        shape: Plain(&[
+            req("to_role", Text),
+            opt("summary", OrNull(&Text)),
+            opt("carry", List(&Text)),
+            opt("expires_in_seconds", Count),
+        ]),
+    },
+    Schema {
+        name: "ReplayHandoff",
+        shape: Plain(&[
+            req("handoff_id", Text),
+            req("status", Words(&["open"])),
+            req("to_role", Text),
+            req("expires_at", Time),
+        ]),
+    },
+    Schema {
+        name: "ReplayAcceptRequest",
+        shape: Plain(&[opt("session_id", OrNull(&Text))]),
+    },
+    Schema {
+        name: "ReplayHandoffAnswer",
+        shape: Plain(&[
+            req("status", Words(&["accepted", "declined", "cancelled"])),
+            opt("session_id", Text),
+            opt("workflow_id", Text),
+            opt("role", Text),
+        ]),
+    },
+    Schema {
+        name: "CreateReplayWorkflowRequest",
+        shape: Plain(&[
+            opt("workflow_id", OrNull(&Matching("^[A-Za-z0-9._:-]{1,100}$"))),
+            opt("workspace_id", OrNull(&Text)),
+            opt("compiled_digest", OrNull(&Text)),
+            opt("source", OrNull(&Ref("ReplayContractFile"))),
+            opt("role", OrNull(&Text)),
+        ]),
+    },
+    Schema {
+        name: "ReplayWorkflow",
+        shape: Plain(&[
+            req("workflow_id", Text),
+            req("name", Text),
+            req("compiled_digest", Text),
+            req("status", Words(&["created", "open", "ended", "killed"])),
+            req("sessions", List(&Object)),
+            req("budget_used", Object),
+            req("open_offers", List(&Object)),
+            req("shared_resources", List(&Object)),
+            req("protocol", Object),
+        ]),
     },
     Schema {
         name: "ReplayApproval",

@@ -159,3 +159,16 @@ pub(super) fn outside(settings: &Settings) -> effects::Config {
         host_env: settings.host_env.clone(),
     }
 }
+
+/// Returns what governed sessions must hold to.
+pub(super) fn demands(settings: &config::Governed) -> engine::Demands {
+    engine::Demands {
+        mode: match settings.mode {
+            config::LeastMode::LogOnly => engine::Least::LogOnly,
+            config::LeastMode::Shadow => engine::Least::Shadow,
+            config::LeastMode::Enforce => engine::Least::Enforce,
+        },
+        blocks_unmatched: settings.unmatched_policy == config::Unmatched::Block,
+        configured_contracts: settings.contracts == config::Brought::Configured,
+    }
+}

@@ -1,251 +1,22 @@
-//! Before and after the model is asked: requests are bound to the state, responses are judged, people are asked.
+//! After the model has answered: the response is judged.
 //!
 //! A prepared request is used once. If anything moved since, its response is not judged: what it was allowed to see is
 //! not what holds any more.
 
-use std::collections::{BTreeMap, BTreeSet};
-
-use canon::{Digest, Value};
+use canon::Value;
 use contracts::{
-    Answer, Answers, ApprovalRequest, ApprovalResponse, AttemptCost, Call, CallKey, Decimal,
-    Decision, Event, FinishReason, Mode, Narrowing, Occasion, OfferedTool, ProposedCall, Refusal,
-    Release, Request, Responded, Response, Settlement, ToolChoice, Usage, Verdict, judge, narrow,
-    precheck, question, read_answer, refused, settle, settled,
+    Answer, Answers, AttemptCost, Call, Decimal, Event, FinishReason, Mode, Narrowing, Occasion,
+    ProposedCall, Release, Request, Responded, Response, Settlement, Usage, Verdict, judge_in,
+    question, settle, settled,
 };
-use domain::{
-    Decide, GovernedInput, Kind, Offered, PermissionId, Preflight, Problem, Proposal, Timestamp,
-};
+use domain::{GovernedInput, Problem, Proposal, Telling, Timestamp};
 use serde_json::json;
 
-use super::report::Receipt;
-use super::session::{GovernedSession, PREPARED_MICROS, age, proposal_id, propose_number};
-use crate::workflow::Note;
-
-/// A request that is bound to the state.
-#[derive(Debug)]
-pub(super) struct Prepared {
-    pub(super) at: Timestamp,
-    state_version: u64,
-    control_revision: u64,
-    request: Request,
-    narrowing: Narrowing,
-}
-
-/// A proposal as long as somebody may ask for it.
-#[derive(Debug)]
-pub(super) struct Kept {
-    status: Status,
-    verdicts: Value,
-    decision: Option<Decision>,
-    /// The counters that its last answer named.
-    versions: (u64, u64),
-    /// The step that released it.
-    pub(super) step: Option<u64>,
-    /// When it was settled, or people were asked.
-    pub(super) settled_at: Timestamp,
-    /// The calls that were released.
-    pub(super) calls: Vec<KeptCall>,
-    waiting: Option<Box<Waiting>>,
-    requests: Vec<ApprovalRequest>,
-    response: Option<ApprovalResponse>,
-    pub(super) receipts: BTreeMap<String, Receipt>,
-    pub(super) started: BTreeSet<String>,
-}
-
-/// A released call.
-#[derive(Debug, Clone)]
-pub(super) struct KeptCall {
-    pub(super) id: String,
-    pub(super) tool: String,
-    pub(super) digest: Digest,
-    /// True when it counted as done at release.
-    pub(super) commits: bool,
-}
-
-/// What is needed to go on once people have answered.
-#[derive(Debug)]
-struct Waiting {
-    request: Request,
-    response: Response,
-    cost: Option<Decimal>,
-    questions: Vec<(ApprovalRequest, Call)>,
-    asked: u64,
-    deadline: Timestamp,
-    permission: PermissionId,
-}
-
-/// What became of a proposal.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(super) enum Status {
-    Blocked,
-    Allowed,
-    PendingApproval,
-    Approved,
-    Denied,
-    Expired,
-    Killed,
-    Stale,
-}
-
-impl Status {
-    const fn as_str(self) -> &'static str {
-        match self {
-            Status::Blocked => "blocked",
-            Status::Allowed => "allowed",
-            Status::PendingApproval => "pending_approval",
-            Status::Approved => "approved",
-            Status::Denied => "denied",
-            Status::Expired => "expired",
-            Status::Killed => "killed",
-            Status::Stale => "stale",
-        }
-    }
-}
-
-impl Kept {
-    /// Returns when the question is over, while people are asked.
-    pub(super) fn deadline(&self) -> Option<Timestamp> {
-        self.waiting.as_ref().map(|waiting| waiting.deadline)
-    }
-
-    /// Returns how the session's state names a released call.
-    pub(super) fn key(&self, call_id: &str) -> Option<CallKey> {
-        let known = self.calls.iter().any(|call| call.id == call_id);
-        let step = self.step.filter(|_| known)?;
-        Some(CallKey {
-            step,
-            id: call_id.to_owned(),
-        })
-    }
-
-    fn shown(&self, id: &str, status: Status) -> Value {
-        json!({
-            "proposal_id": id,
-            "status": status.as_str(),
-            "verdicts": self.verdicts,
-            "decision": self.decision,
-            "state_version": self.versions.0,
-            "control_revision": self.versions.1,
-            "approval_requests": self.requests,
-            "approval_response": self.response,
-        })
-    }
-}
-
-const PREPARED_MAX: usize = 256;
-/// Settled proposals that can still be asked for.
-const SETTLED_MAX: usize = 256;
+use super::kept::{KeptCall, Status, Waiting};
+use super::prepare::{Prepared, prepared_number, stale};
+use super::session::{GovernedSession, PREPARED_MICROS, age, proposal_id};
 
 impl GovernedSession {
-    pub(super) fn preflight(
-        &mut self,
-        asked: &Preflight,
-        now: Timestamp,
-    ) -> Result<Value, Problem> {
-        let (version, revision) = self.versions();
-        if asked.expected_state_version != version {
-            let message = "the session has moved on: read its state again";
-            return Err(stale(message, version, revision));
-        }
-        if self.prepared.len() >= PREPARED_MAX {
-            let message = "too many prepared requests wait for their proposal";
-            return Err(Problem::new(429, "too_many_prepared", message));
-        }
-        let tools: Vec<OfferedTool> = asked
-            .offered_tools
-            .iter()
-            .map(offered)
-            .collect::<Result<_, _>>()?;
-        let log_only = self.rules.options().mode == Mode::LogOnly;
-        let narrowing = match log_only {
-            true => Narrowing::default(),
-            false => narrow(&self.rules, &self.state, &tools),
-        };
-        let view = asked.request.clone().unwrap_or_default();
-        let request = Request {
-            provider: asked.provider.clone(),
-            model: asked.model.clone(),
-            tools,
-            choice: match &asked.forced_tool {
-                Some(tool) => ToolChoice::Named(tool.clone()),
-                None => ToolChoice::Auto,
-            },
-            unsupported: None,
-            view: exact(&view)?,
-        };
-        if !log_only {
-            self.advance(&Event::Narrowed {
-                narrowing: narrowing.clone(),
-            })?;
-            self.told
-                .said
-                .insert("narrowing".to_owned(), json!(narrowing));
-            if let Err(refusal) = precheck(&self.rules, &self.state, &request, &narrowing)
-                && self.rules.enforces()
-            {
-                return Err(self.refuse(&refusal, now));
-            }
-        }
-        self.told.changed = true;
-        self.prepared_count += 1;
-        let (state_version, control_revision) = self.versions();
-        let all: Vec<String> = request.tools.iter().map(|tool| tool.name.clone()).collect();
-        let (allowed, removed) = match self.rules.enforces() {
-            true => (narrowing.allowed.clone(), json!(narrowing.removed)),
-            // Nothing is taken away where verdicts do not block.
-            false => (all, json!([])),
-        };
-        let prepared = Prepared {
-            at: now,
-            state_version,
-            control_revision,
-            request,
-            narrowing,
-        };
-        self.prepared.insert(self.prepared_count, prepared);
-        Ok(json!({
-            "prepared_request_id": prepared_id(self.prepared_count),
-            "state_version": state_version,
-            "control_revision": control_revision,
-            "allowed_tools": allowed,
-            "removed": removed,
-        }))
-    }
-
-    /// Says why the model is not asked. What a limit or a rule refuses counts as a block.
-    fn refuse(&mut self, refusal: &Refusal, now: Timestamp) -> Problem {
-        if let Some(decision) = refused(&self.rules, &self.state, refusal) {
-            if let Err(fault) = self.advance(&Event::Refused { at: now }) {
-                return fault;
-            }
-            let reason = decision.reason.map_or("blocked", |reason| reason.as_str());
-            let message = match &decision.detail {
-                Some(detail) => format!("refused by contract: {reason} ({detail})"),
-                None => format!("refused by contract: {reason}"),
-            };
-            let problem = Problem::new(403, reason, message).with("decision", &decision);
-            self.told
-                .said
-                .insert("decision".to_owned(), json!(decision));
-            return problem;
-        }
-        match refusal {
-            Refusal::ProviderIncompatible { pattern } => {
-                let message = format!("the contracts exclude this model: {pattern}");
-                Problem::new(403, "provider_incompatible", message).with("pattern", pattern)
-            }
-            Refusal::Unsupported { member } => {
-                let message = format!("the request has `{member}`, which cannot be judged");
-                Problem::new(422, "unsupported_request", message).with("member", member)
-            }
-            Refusal::Killed { cause } => Problem::new(410, "killed", cause.clone()),
-            Refusal::Inactive => Problem::new(410, "restored", "the session has ended"),
-            Refusal::Blocked { reason, .. } => {
-                Problem::new(403, reason.as_str(), "refused by contract")
-            }
-        }
-    }
-
     pub(super) fn propose(
         &mut self,
         proposed: &Proposal,
@@ -331,7 +102,12 @@ impl GovernedSession {
             .with("same_response", !needs_attempt))
     }
 
-    fn discarded(&self, proposal: Option<String>, cost: Option<Decimal>, at: Timestamp) -> Event {
+    pub(super) fn discarded(
+        &self,
+        proposal: Option<String>,
+        cost: Option<Decimal>,
+        at: Timestamp,
+    ) -> Event {
         Event::Responded(Responded {
             at,
             proposal,
@@ -367,7 +143,7 @@ impl GovernedSession {
     }
 
     /// Judges a response with what people answered so far: it is settled, or people are asked.
-    fn go_on(
+    pub(super) fn go_on(
         &mut self,
         number: u64,
         mut waiting: Waiting,
@@ -384,7 +160,8 @@ impl GovernedSession {
                 proposal: name,
                 answers: &answers,
             };
-            judge(&self.rules, &self.state, &waiting.response, occasion)
+            let seat = self.seat.as_ref();
+            judge_in(&self.rules, &self.state, &waiting.response, occasion, seat)
         };
         let verdicts: Value = judgement.verdicts().iter().map(shown_verdict).collect();
         let asked: Vec<Call> = judgement
@@ -474,6 +251,7 @@ impl GovernedSession {
             kept.calls = calls;
         }
         self.tell_decision(number);
+        self.tell_released(number);
         Ok(self.proposal_answer(number))
     }
 
@@ -486,282 +264,26 @@ impl GovernedSession {
         }
     }
 
-    /// Puts the questions of a proposal to people, all of them in one permission request.
-    fn ask(&mut self, number: u64, mut waiting: Waiting, verdicts: Value, now: Timestamp) {
-        let timeouts = waiting
-            .questions
-            .iter()
-            .map(|(asked, _)| asked.timeout_seconds);
-        let seconds = timeouts.min().unwrap_or_default();
-        let micros = i64::try_from(seconds.saturating_mul(1_000_000)).unwrap_or(i64::MAX);
-        waiting.deadline = Timestamp::from_micros(now.as_micros().saturating_add(micros));
-        let requests: Vec<ApprovalRequest> = waiting
-            .questions
-            .iter()
-            .map(|(asked, _)| asked.clone())
-            .collect();
-        let first = requests.first();
-        let digests: Vec<Digest> = waiting
-            .questions
-            .iter()
-            .map(|(_, call)| call.arguments_digest)
-            .collect();
-        let action = json!({
-            "name": first.map(|asked| asked.tool_name.as_str()),
-            "input": first.map(|asked| &asked.arguments),
-        });
-        let request = json!({
-            "reason": first.map(|asked| asked.reason.as_str()),
-            "action": action,
-            "governed": {
-                "session_id": self.rules.options().session_id,
-                "proposal_id": proposal_id(number),
-                "expires_at": waiting.deadline,
-                "contract_sha256": self.compiled(),
-                "arguments_sha256": digests,
-                "approval_requests": requests,
-            },
-        });
-        let payload = json!({
-            "request_id": waiting.permission,
-            "effect_key": format!("approval:{}", proposal_id(number)),
-            "action_name": first.map(|asked| asked.tool_name.as_str()),
-            "request": request,
-            "action": action,
-        });
-        if let Value::Object(payload) = payload {
-            self.told.notes.push(Note {
-                kind: Kind::ToolApprovalRequired,
-                payload,
-            });
-        }
-        self.told
-            .said
-            .insert("asked".to_owned(), json!(waiting.asked));
-        self.keep(number, Status::PendingApproval, verdicts, None, now);
-        if let Some(kept) = self.proposals.get_mut(&number) {
-            kept.requests = requests;
-            kept.waiting = Some(Box::new(waiting));
-        }
-    }
-
-    pub(super) fn decide(
-        &mut self,
-        decide: &Decide,
-        input: &GovernedInput,
-    ) -> Result<Value, Problem> {
-        let (number, kept) = self.kept(&decide.proposal_id).ok_or_else(no_proposal)?;
-        if kept.waiting.is_none() {
-            let message = format!("the proposal is {}", kept.status.as_str());
-            return Err(
-                Problem::new(409, "settled", message).with("proposal_status", kept.status.as_str())
-            );
-        }
-        let own = |who: &str| self.proposers.contains(who);
-        if own(&input.actor) || input.key_id.as_deref().is_some_and(own) {
-            let message = "whoever proposes in a session does not decide in it";
-            return Err(Problem::new(403, "approver_must_differ", message)
-                .with("rule", "approver_must_differ"));
-        }
-        let agent = self.rules.options().agent.as_ref();
-        let agents = [agent, self.rules.compiled().session().agent.as_ref()];
-        let by_agent = agents
-            .into_iter()
-            .flatten()
-            .any(|name| *name == decide.decided_by);
-        if by_agent || decide.decided_by.trim().is_empty() {
-            let message = "`decided_by` names a person, never the agent";
-            return Err(Problem::new(400, "malformed_decision", message));
-        }
-        let Some(waiting) = self.take_waiting(number) else {
-            return Err(no_proposal());
+    /// Tells which calls were released: those nobody reports may have happened all the same.
+    fn tell_released(&mut self, number: u64) {
+        let Some(kept) = self.proposals.get(&number) else {
+            return;
         };
-        let word = if decide.approve { "approve" } else { "deny" };
-        let mut answers = Answers::new();
-        let mut response = None;
-        for (asked, call) in &waiting.questions {
-            let given = ApprovalResponse {
-                checkpoint_id: asked.checkpoint_id.clone(),
-                decision: word.to_owned(),
-                decided_by: decide.decided_by.clone(),
-                decided_at: input.at.to_string(),
-                reason: decide.reason.clone(),
-            };
-            let answer = read_answer(&self.rules, &self.state, asked, call, &given, input.at);
-            answers.insert(call.id.clone(), answer);
-            response.get_or_insert(given);
-        }
-        self.told.decided = Some((waiting.permission.clone(), decide.approve));
-        self.go_on(number, *waiting, answers, None, input.at)?;
-        let Some(kept) = self.proposals.get_mut(&number) else {
-            return Err(no_proposal());
-        };
-        kept.response = response;
-        let mut answer = json!({"status": kept.status.as_str()});
-        if let (Value::Object(members), Some(decision)) = (&mut answer, &kept.decision)
-            && let Some(reason) = decision.reason.filter(|_| kept.status == Status::Blocked)
-        {
-            // Somebody said yes, and meanwhile something else says no.
-            members.insert("reason".to_owned(), reason.as_str().into());
-        }
-        Ok(answer)
-    }
-
-    fn take_waiting(&mut self, number: u64) -> Option<Box<Waiting>> {
-        self.proposals.get_mut(&number)?.waiting.take()
-    }
-
-    /// Settles proposals whose time for an answer is over.
-    pub(super) fn settle_unanswered(&mut self, now: Timestamp) {
-        let late = |kept: &Kept| kept.deadline().is_some_and(|deadline| now >= deadline);
-        let late: Vec<u64> = self
-            .proposals
-            .iter()
-            .filter(|(_, kept)| late(kept))
-            .map(|(number, _)| *number)
-            .collect();
-        for number in late {
-            let Some(waiting) = self.take_waiting(number) else {
-                continue;
-            };
-            let permission = waiting.permission.clone();
-            let calls = waiting.questions.iter();
-            let answers = calls.map(|(_, call)| (call.id.clone(), Answer::TimedOut));
-            let answers = answers.collect();
-            let settled = self.go_on(number, *waiting, answers, None, now);
-            self.told.withdrawn.push((permission, "timed_out"));
-            // Each decision is told by itself: what follows in this input has its own.
-            let mut payload = std::mem::take(&mut self.told.said);
-            payload.insert("operation".to_owned(), "time_out".into());
-            if let Ok(answer) = settled {
-                payload.insert("answer".to_owned(), answer);
-            }
-            self.told.notes.push(Note {
-                kind: Kind::ContractDecided,
-                payload,
-            });
-        }
-    }
-
-    /// Ends the proposals that wait for people, because the session ends.
-    pub(super) fn close_waiting(&mut self, status: &str, reason: &'static str) {
-        let status = match status {
-            "killed" => Status::Killed,
-            _ => Status::Expired,
-        };
-        let waiting: Vec<u64> = self
-            .proposals
-            .iter()
-            .filter(|(_, kept)| kept.waiting.is_some())
-            .map(|(number, _)| *number)
-            .collect();
-        for number in waiting {
-            let Some(waiting) = self.take_waiting(number) else {
-                continue;
-            };
-            let at = waiting.deadline.min(self.clock());
-            let event = self.discarded(Some(proposal_id(number)), waiting.cost, at);
-            // Invariant: the proposal is known to wait.
-            let _ = self.advance(&event);
-            if let Some(kept) = self.proposals.get_mut(&number) {
-                kept.status = status;
-            }
-            self.told.withdrawn.push((waiting.permission, reason));
-        }
-    }
-
-    /// The latest moment that a proposal was asked or settled at.
-    fn clock(&self) -> Timestamp {
-        let times = self.proposals.values().map(|kept| kept.settled_at);
-        times.max().unwrap_or_else(|| Timestamp::from_micros(0))
-    }
-
-    fn keep(
-        &mut self,
-        number: u64,
-        status: Status,
-        verdicts: Value,
-        decision: Option<Decision>,
-        now: Timestamp,
-    ) {
-        let versions = self.versions();
-        let before = self.proposals.remove(&number);
-        let (requests, response) = before
-            .map(|kept| (kept.requests, kept.response))
-            .unwrap_or_default();
-        let kept = Kept {
-            status,
-            verdicts,
-            decision,
-            versions,
-            step: None,
-            settled_at: now,
-            calls: Vec::new(),
-            waiting: None,
-            requests,
-            response,
-            receipts: BTreeMap::new(),
-            started: BTreeSet::new(),
-        };
-        self.proposals.insert(number, kept);
-    }
-
-    /// Forgets the oldest proposals about which nothing is open.
-    pub(super) fn forget_settled(&mut self) {
-        if self.proposals.len() <= SETTLED_MAX {
+        if self.telling < Telling::Executions || kept.calls.is_empty() {
             return;
         }
-        let open: BTreeSet<u64> = self.state.unsettled().map(|(key, _)| key.step).collect();
-        let is_settled = |kept: &Kept| {
-            kept.waiting.is_none() && kept.step.is_none_or(|step| !open.contains(&step))
-        };
-        let settled = self.proposals.iter().filter(|(_, kept)| is_settled(kept));
-        let settled: Vec<u64> = settled.map(|(number, _)| *number).collect();
-        for number in settled {
-            if self.proposals.len() <= SETTLED_MAX {
-                return;
-            }
-            self.proposals.remove(&number);
-        }
-    }
-
-    pub(super) fn kept(&self, id: &str) -> Option<(u64, &Kept)> {
-        let number = propose_number(id)?;
-        self.proposals.get(&number).map(|kept| (number, kept))
-    }
-
-    fn proposal_answer(&mut self, number: u64) -> Value {
-        let versions = self.versions();
-        if let Some(kept) = self.proposals.get_mut(&number) {
-            kept.versions = versions;
-        }
-        let kept = self.proposals.get(&number);
-        kept.map_or(Value::Null, |kept| {
-            kept.shown(&proposal_id(number), kept.status)
-        })
-    }
-
-    /// Returns a proposal as it stands at a time, and whether it still waits for people.
-    pub fn proposal(&self, id: &str, now: Timestamp) -> Option<(Value, bool)> {
-        let (_, kept) = self.kept(id)?;
-        let late = kept.deadline().is_some_and(|deadline| now >= deadline);
-        let status = match (late, self.is_over()) {
-            (true, _) => Status::Expired,
-            (false, true) if kept.waiting.is_some() => Status::Killed,
-            (false, _) => kept.status,
-        };
-        Some((kept.shown(id, status), status == Status::PendingApproval))
-    }
-
-    /// Returns the proposal that a permission request is about.
-    pub fn proposal_of(&self, request: &PermissionId) -> Option<String> {
-        let mut waiting = self.proposals.iter();
-        let asks = |kept: &Kept| {
-            let waiting = kept.waiting.as_ref();
-            waiting.is_some_and(|waiting| waiting.permission == *request)
-        };
-        let found = waiting.find(|(_, kept)| asks(kept))?;
-        Some(proposal_id(*found.0))
+        let released = kept.calls.iter().map(|call| {
+            json!({
+                "tool": call.tool,
+                "call_id": call.id,
+                "proposal_id": proposal_id(number),
+                "arguments_sha256": call.digest,
+            })
+        });
+        let released: Vec<Value> = released.collect();
+        self.told
+            .said
+            .insert("released".to_owned(), json!(released));
     }
 
     fn cost(&self, request: &Request, proposed: &Proposal) -> Option<Decimal> {
@@ -777,24 +299,6 @@ impl GovernedSession {
     }
 }
 
-fn no_proposal() -> Problem {
-    Problem::new(404, "unknown_proposal", "no such proposal")
-}
-
-fn stale(message: &str, version: u64, revision: u64) -> Problem {
-    Problem::new(409, "stale", message)
-        .with("state_version", version)
-        .with("control_revision", revision)
-}
-
-fn prepared_id(number: u64) -> String {
-    format!("prepared_{number}")
-}
-
-fn prepared_number(id: &str) -> Option<u64> {
-    id.strip_prefix("prepared_")?.parse().ok()
-}
-
 fn kept_call(call: &Call) -> KeptCall {
     KeptCall {
         id: call.id.clone(),
@@ -802,22 +306,6 @@ fn kept_call(call: &Call) -> KeptCall {
         digest: call.arguments_digest,
         commits: call.commits,
     }
-}
-
-fn offered(tool: &Offered) -> Result<OfferedTool, Problem> {
-    Ok(OfferedTool {
-        name: tool.name.clone(),
-        schema: tool.schema.as_ref().map(exact).transpose()?,
-        hosted: tool.hosted,
-    })
-}
-
-/// Reads a value as rules see it, with its numbers as they are written.
-pub(super) fn exact(value: &Value) -> Result<contracts::Value, Problem> {
-    let text = value.to_string();
-    let limits = contracts::json::Limits::MESSAGE;
-    contracts::json::read(&text, limits, contracts::json::Numbers::Any)
-        .map_err(|error| Problem::new(400, "malformed", format!("it cannot be judged: {error}")))
 }
 
 fn response(proposed: &Proposal) -> Response {

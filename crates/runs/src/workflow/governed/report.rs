@@ -5,10 +5,10 @@
 
 use canon::{Digest, Value, jcs, sha256};
 use contracts::{Event, Outcome, Path};
-use domain::{Problem, Report, ReportedOutcome, Timestamp};
+use domain::{Problem, Report, ReportedOutcome, Telling, Timestamp};
 use serde_json::json;
 
-use super::propose::KeptCall;
+use super::kept::KeptCall;
 use super::session::GovernedSession;
 
 /// A report that was taken.
@@ -57,6 +57,7 @@ impl GovernedSession {
             };
             self.advance(&event)?;
             self.advance(&Event::ExecutionRefused { at: now })?;
+            self.tell_execution(&call, report);
             let message = "the executor was given other arguments than were allowed";
             return Err(Problem::new(409, "arguments_differ", message)
                 .with("reason", "execution_constraint_violated"));
@@ -73,6 +74,7 @@ impl GovernedSession {
         };
         self.advance(&event)?;
         let committed = outcome == Outcome::Success;
+        self.tell_execution(&call, report);
         Ok(self.keep_report(
             number,
             &call,
@@ -91,6 +93,7 @@ impl GovernedSession {
         digest: Digest,
     ) -> Result<Value, Problem> {
         self.told.changed = true;
+        self.tell_execution(call, report);
         if call.commits {
             return Ok(self.keep_report(number, call, digest, true, true));
         }
@@ -104,6 +107,27 @@ impl GovernedSession {
         }
         let message = "the call expired before its execution was reported";
         Err(Problem::new(409, "expired", message))
+    }
+
+    /// Tells what became of a call, for whoever reads the record without judging again: receipts list it.
+    fn tell_execution(&mut self, call: &KeptCall, report: &Report) {
+        if self.telling < Telling::Executions {
+            return;
+        }
+        self.told
+            .said
+            .insert("executed".to_owned(), executed(call, report));
+    }
+
+    /// Finds a released call that a report is about, with the answer if just this was reported before.
+    pub fn reported(&self, report: &Report) -> Option<(Value, Option<Value>)> {
+        let (_, kept) = self.kept(&report.proposal_id)?;
+        let call = kept.calls.iter().find(|call| call.id == report.call_id)?;
+        let digest = sha256(&jcs(&json!(report)));
+        let known = kept.receipts.get(&report.call_id);
+        let known = known.filter(|known| known.digest == digest);
+        let answer = known.map(|known| known.answer.clone());
+        Some((executed(call, report), answer))
     }
 
     fn outcome(&self, call: &KeptCall, report: &Report) -> Outcome {
@@ -144,6 +168,17 @@ impl GovernedSession {
         }
         answer
     }
+}
+
+fn executed(call: &KeptCall, report: &Report) -> Value {
+    json!({
+        "tool": call.tool,
+        "call_id": report.call_id,
+        "proposal_id": report.proposal_id,
+        "outcome": report.outcome,
+        "arguments_sha256": report.arguments_digest,
+        "output_sha256": report.output_digest,
+    })
 }
 
 /// Puts the reported fields where they stood in the output: by path, or as they are.

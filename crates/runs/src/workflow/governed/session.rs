@@ -6,18 +6,21 @@ use std::sync::Arc;
 use canon::{Digest, Map, Value};
 use contracts::capture::CaptureLevel;
 use contracts::driver::Label;
+use contracts::workflow::Seat;
 use contracts::{
     Begin, CallKey, Compiled, Condition, Event, Executors, Lifecycle, Options, PolicyAnswer, Rules,
     Source, State, Surroundings,
 };
 use domain::{
     ContractText, GovernedFiles, GovernedInput, GovernedOperation, GovernedStart, Kind,
-    PermissionId, PolicyVerdict, Problem, StartedCall, Timestamp,
+    PermissionId, PolicyVerdict, Problem, StartedCall, Telling, Timestamp,
 };
 use serde::Deserialize as _;
 use serde_json::json;
 
-use super::propose::{Kept, Prepared};
+use super::kept::Kept;
+use super::prepare::Prepared;
+use super::seat::seat_of;
 use crate::workflow::Note;
 
 /// How long a prepared request can be used, and a released call waits for its execution.
@@ -37,6 +40,10 @@ pub struct GovernedSession {
     pub(super) checkpoint_count: u64,
     /// Who proposed: they do not approve.
     pub(super) proposers: BTreeSet<String>,
+    /// Its place in a workflow.
+    pub(super) seat: Option<Seat>,
+    /// What its notes tell.
+    pub(super) telling: Telling,
     /// What an input has brought about so far.
     pub(super) told: Told,
 }
@@ -68,6 +75,8 @@ pub struct Taken {
     pub decided: Option<(PermissionId, bool)>,
     /// How the session ended, if it did.
     pub end: Option<Ended>,
+    /// What its workflow must be told.
+    pub news: Vec<Value>,
 }
 
 /// How a session ended.
@@ -223,6 +232,14 @@ impl GovernedSession {
         let policies = policies.collect();
         let rules = Rules::with_policies(Arc::clone(&compiled), options, &policies)
             .map_err(|error| error.to_string())?;
+        let mut labels = rules.options().labels.clone();
+        let mut seat = None;
+        if let Some(place) = &start.workflow {
+            labels.extend(place.labels.iter().cloned());
+            labels.sort_unstable();
+            labels.dedup();
+            seat = Some(seat_of(&start.session_id, place)?);
+        }
         let begin = Begin {
             session_id: start.session_id.clone(),
             agent: rules
@@ -232,7 +249,7 @@ impl GovernedSession {
                 .or_else(|| compiled.session().agent.clone()),
             at: start.at,
             compiled: compiled.digest(),
-            labels: rules.options().labels.clone(),
+            labels,
             slots: start.slots.clone(),
         };
         let state = State::begin(&compiled, &begin).map_err(|error| error.to_string())?;
@@ -245,6 +262,8 @@ impl GovernedSession {
             proposal_count: 0,
             checkpoint_count: 0,
             proposers: BTreeSet::new(),
+            seat,
+            telling: start.telling,
             told: Told::default(),
         })
     }
@@ -252,14 +271,16 @@ impl GovernedSession {
     /// Takes an input and answers it.
     pub fn take(&mut self, input: &GovernedInput) -> Taken {
         self.told = Told::default();
+        let heard = self.hear(input);
         self.settle_overdue(input.at);
-        let answer = self.answer(input);
+        let answer = heard.and_then(|()| self.answer(input));
         if let (Lifecycle::Killed { cause }, None) =
             (self.state.lifecycle().clone(), &self.told.end)
         {
             self.close_waiting("killed", "the session was killed");
             self.told.end = Some(Ended::Canceled { reason: cause });
         }
+        let news = self.news();
         let Told {
             changed,
             mut notes,
@@ -270,6 +291,9 @@ impl GovernedSession {
         } = std::mem::take(&mut self.told);
         if changed {
             said.insert("operation".to_owned(), input.operation.name().into());
+            if !news.is_empty() {
+                said.insert("workflow".to_owned(), json!(news));
+            }
             match &answer {
                 Ok(answer) => said.insert("answer".to_owned(), answer.clone()),
                 Err(problem) => {
@@ -297,6 +321,7 @@ impl GovernedSession {
             withdrawn,
             decided,
             end,
+            news,
         }
     }
 
@@ -331,7 +356,10 @@ impl GovernedSession {
                     "killed": matches!(self.state.lifecycle(), Lifecycle::Killed { .. }),
                 }))
             }
-            GovernedOperation::Tick => Ok(Value::Null),
+            GovernedOperation::Tick
+            | GovernedOperation::Hear { .. }
+            | GovernedOperation::Accept { .. }
+            | GovernedOperation::CloseOffer { .. } => Ok(Value::Null),
             GovernedOperation::Lose => {
                 if !over && self.is_idle() {
                     self.told.changed = true;
@@ -365,9 +393,13 @@ impl GovernedSession {
                         self.told.changed = true;
                         Ok(json!({"accepted": captures.len()}))
                     }
+                    GovernedOperation::Offer(offer) => self.offer(offer, input.at),
                     GovernedOperation::Kill { .. }
                     | GovernedOperation::Restore
                     | GovernedOperation::Heartbeat { .. }
+                    | GovernedOperation::Hear { .. }
+                    | GovernedOperation::Accept { .. }
+                    | GovernedOperation::CloseOffer { .. }
                     | GovernedOperation::Tick
                     | GovernedOperation::Lose => Ok(Value::Null),
                 }
@@ -497,6 +529,10 @@ impl GovernedSession {
         let mut shown = serde_json::to_value(snapshot).unwrap_or_default();
         if let Value::Object(members) = &mut shown {
             members.insert("health".to_owned(), json!(self.health()));
+            if let Some(seat) = &self.seat {
+                let place = json!({"workflow_id": seat.workflow_id(), "role": seat.role()});
+                members.insert("workflow".to_owned(), place);
+            }
         }
         shown
     }
@@ -545,7 +581,7 @@ pub(super) fn age(since: Timestamp, now: Timestamp) -> i64 {
 
 /// Puts a payload into the form in which it is read back, so that it can be compared with the record: a cost of 1.0 is
 /// written as 1.
-fn as_recorded(payload: Map<String, Value>) -> Map<String, Value> {
+pub(super) fn as_recorded(payload: Map<String, Value>) -> Map<String, Value> {
     let whole = Value::Object(payload);
     match (
         canon::read_object(&canon::jcs(&whole), canon::Integers::Safe),

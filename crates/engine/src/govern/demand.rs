@@ -1,0 +1,65 @@
+//! What the operator demands of governed sessions: whoever opens one chooses within it.
+
+use canon::Value;
+use domain::{NewGoverned, Problem};
+
+/// What every new session must hold to. By default everything is left to whoever opens it.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+pub struct Demands {
+    /// The weakest mode that is taken.
+    pub mode: Least,
+    /// Tools without a contract must be blocked.
+    pub blocks_unmatched: bool,
+    /// Contracts must be a configured set: those that a session brings along are refused.
+    pub configured_contracts: bool,
+}
+
+/// The weakest mode of a session, weakest first.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Default)]
+pub enum Least {
+    /// Nothing is judged.
+    #[default]
+    LogOnly,
+    /// Everything is judged and nothing is blocked.
+    Shadow,
+    /// What contracts forbid is blocked.
+    Enforce,
+}
+
+impl Least {
+    const fn as_str(self) -> &'static str {
+        match self {
+            Least::LogOnly => "log-only",
+            Least::Shadow => "shadow",
+            Least::Enforce => "enforce",
+        }
+    }
+}
+
+impl Demands {
+    /// Refuses a session that would be weaker than the operator demands.
+    pub(super) fn check(&self, new: &NewGoverned) -> Result<(), Problem> {
+        let word = |name: &str| new.options.get(name).and_then(Value::as_str);
+        let mode = match word("mode") {
+            Some("log-only") => Least::LogOnly,
+            Some("shadow") => Least::Shadow,
+            // The default.
+            _ => Least::Enforce,
+        };
+        let weaker = |param: &str, demanded: &str| {
+            let message = format!("the operator demands `{param}`: {demanded}");
+            let problem = Problem::new(403, "weaker_than_demanded", message);
+            Err(problem.with("param", param).with("demanded", demanded))
+        };
+        if mode < self.mode {
+            return weaker("mode", self.mode.as_str());
+        }
+        if self.blocks_unmatched && word("unmatchedPolicy") == Some("allow") {
+            return weaker("unmatched_policy", "block");
+        }
+        if self.configured_contracts && new.contracts.is_some() {
+            return weaker("contracts", "a configured set, named by its digest");
+        }
+        Ok(())
+    }
+}

@@ -1,0 +1,246 @@
+//! What can be read of governed sessions.
+
+use std::time::Duration;
+
+use canon::Value;
+use domain::{Document, Position, Problem, ResourceKind, State, Timestamp, WorkspaceId};
+use runs::workflow::governed::GovernedSession;
+use serde_json::json;
+
+use super::fold::Folded;
+use super::no_session;
+use crate::caller::Caller;
+use crate::engine::Engine;
+use crate::refused::Refused;
+
+/// A request for approval that waits.
+#[derive(Debug, Clone, PartialEq)]
+pub struct WaitingApproval {
+    /// Its id.
+    pub id: String,
+    /// The event that asked, as it is stored.
+    pub event: Value,
+    /// The Task that waits: its id, its Session, its Workspace and its status.
+    pub task: Value,
+}
+
+impl Engine {
+    /// Shows a governed session.
+    ///
+    /// # Errors
+    /// There is none of this name for the caller.
+    pub async fn governed(
+        &self,
+        caller: &Caller,
+        session: &str,
+        workspace: Option<&WorkspaceId>,
+        with_pending: bool,
+    ) -> Result<Value, Refused> {
+        caller.require("tasks:read")?;
+        let document = self.governed_task(caller, session, workspace).await?;
+        let State::Task(task) = &document.state else {
+            return Err(no_session());
+        };
+        let (session_id, status) = (task.session_id.clone(), task.status);
+        let mut shown = self
+            .read_session(&document, |session| {
+                let mut shown = session.shown();
+                if let (Value::Object(members), true) = (&mut shown, with_pending) {
+                    members.insert("pending".to_owned(), session.pending());
+                }
+                shown
+            })
+            .await?;
+        if let Value::Object(members) = &mut shown {
+            let protocol =
+                json!({"session_id": session_id, "task_id": &*document.id, "status": status});
+            members.insert("protocol".to_owned(), protocol);
+        }
+        Ok(shown)
+    }
+
+    /// Shows a proposal; while people are asked, waits for their answer up to a time.
+    ///
+    /// # Errors
+    /// There is no such session or proposal for the caller.
+    pub async fn governed_proposal(
+        &self,
+        caller: &Caller,
+        (session, workspace): (&str, Option<&WorkspaceId>),
+        proposal: &str,
+        wait: Duration,
+    ) -> Result<Value, Refused> {
+        caller.require("tasks:read")?;
+        let document = self.governed_task(caller, session, workspace).await?;
+        let mut watch = self.watch_task(document.key);
+        let mut late = self.shared.clock.sleep(wait);
+        let mut is_late = wait.is_zero();
+        loop {
+            let document = self.shared_document(&document.id).await?;
+            let document = document.ok_or_else(no_session)?;
+            let now = self.shared.clock.now();
+            let found = self
+                .read_session(&document, |session| session.proposal(proposal, now))
+                .await?;
+            let Some((shown, waits)) = found else {
+                let problem = Problem::new(404, "unknown_proposal", "no such proposal");
+                return Err(Refused::Governed(Box::new(problem)));
+            };
+            if !waits || is_late || self.is_draining() {
+                return Ok(shown);
+            }
+            tokio::select! {
+                biased;
+                () = &mut late => is_late = true,
+                () = watch.changed() => {}
+            }
+        }
+    }
+
+    /// Lists the approvals of governed sessions that wait, oldest first.
+    ///
+    /// # Errors
+    /// As [`Engine::list`].
+    pub async fn governed_approvals(
+        &self,
+        caller: &Caller,
+        after: Position,
+        limit: usize,
+    ) -> Result<(Vec<Value>, Option<Position>), Refused> {
+        let request = crate::read::ListRequest {
+            kind: ResourceKind::Permission,
+            workspace_id: None,
+            session_id: None,
+            task_id: None,
+            after,
+            limit,
+        };
+        let now = self.shared.clock.now();
+        let order = crate::read::Order::OldestFirst;
+        let keep = |_: &Document| crate::read::Look::Keep;
+        let page = self
+            .list_where(caller, request, order, true, keep, |view| {
+                shown_approval(view, now).is_some()
+            })
+            .await?;
+        let shown = page
+            .views
+            .iter()
+            .filter_map(|view| shown_approval(view, now));
+        Ok((shown.collect(), page.next))
+    }
+
+    /// Lists requests for approval that wait, of governed sessions and of every other Task, oldest first.
+    ///
+    /// # Errors
+    /// The store fails.
+    pub async fn waiting_approvals(
+        &self,
+        after: Position,
+        limit: usize,
+    ) -> Result<(Vec<WaitingApproval>, Option<Position>), Refused> {
+        let request = crate::read::ListRequest {
+            kind: ResourceKind::Permission,
+            workspace_id: None,
+            session_id: None,
+            task_id: None,
+            after,
+            limit,
+        };
+        let order = crate::read::Order::OldestFirst;
+        let waits = |document: &Document| match &document.state {
+            State::Permission(request)
+                if request.answer == domain::Answer::Pending
+                    && request.ask == domain::Ask::Approval =>
+            {
+                crate::read::Look::Keep
+            }
+            _ => crate::read::Look::Skip,
+        };
+        let page = self
+            .list_where(&Caller::system(), request, order, true, waits, |_| true)
+            .await?;
+        let mut waiting = Vec::new();
+        for view in &page.views {
+            let State::Permission(request) = &view.document.state else {
+                continue;
+            };
+            let stored = self.shared.store.events_at(vec![request.asked]).await?;
+            let stored = stored.into_iter().flatten().next();
+            let event = stored.and_then(|stored| serde_json::from_slice(&stored.bytes).ok());
+            let task = self.shared_document(request.task_id.as_str()).await?;
+            let status = task.and_then(|document| match &document.state {
+                State::Task(task) => Some(task.status),
+                _ => None,
+            });
+            waiting.push(WaitingApproval {
+                id: view.document.id.to_string(),
+                event: event.unwrap_or_default(),
+                task: json!({
+                    "id": request.task_id,
+                    "session_id": request.session_id,
+                    "workspace_id": request.workspace_id,
+                    "status": status,
+                }),
+            });
+        }
+        Ok((waiting, page.next))
+    }
+
+    pub(super) async fn read_session<T>(
+        &self,
+        document: &Document,
+        read: impl FnOnce(&GovernedSession) -> T,
+    ) -> Result<T, Refused> {
+        self.read_folded(document, |folded| folded.session().map(read))
+            .await?
+    }
+
+    pub(super) async fn read_folded<T>(
+        &self,
+        document: &Document,
+        read: impl FnOnce(&Folded) -> T,
+    ) -> Result<T, Refused> {
+        let known = self
+            .shared
+            .governed
+            .find(document, self.shared.clock.now())?;
+        let mut slot = known.folded.lock().await;
+        // Whoever had it before may have written meanwhile.
+        let current = self.shared_document(&document.id).await?;
+        let current = current.ok_or_else(no_session)?;
+        let State::Task(task) = &current.state else {
+            return Err(no_session());
+        };
+        let folded = self.folded(slot.take(), &current, task).await?;
+        let found = read(&folded);
+        *slot = Some(folded);
+        Ok(found)
+    }
+}
+
+/// Shows a permission request as the approval of a proposal; none when it is something else, or its time is over.
+fn shown_approval(view: &crate::view::View, now: Timestamp) -> Option<Value> {
+    let State::Permission(request) = &view.document.state else {
+        return None;
+    };
+    if request.answer != domain::Answer::Pending {
+        return None;
+    }
+    let asked = view.payload(request.asked)?.get("request")?;
+    let governed = asked.get("governed")?;
+    let expires_at = governed.get("expires_at")?.as_str()?;
+    if Timestamp::parse(expires_at).is_ok_and(|expires| now >= expires) {
+        return None;
+    }
+    Some(json!({
+        "id": &*view.document.id,
+        "session_id": governed.get("session_id"),
+        "proposal_id": governed.get("proposal_id"),
+        "workspace_id": request.workspace_id,
+        "task_id": request.task_id,
+        "status": "pending",
+        "expires_at": expires_at,
+        "approval_requests": governed.get("approval_requests"),
+    }))
+}

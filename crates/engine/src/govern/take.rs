@@ -1,0 +1,366 @@
+//! How an input is taken: judged on the newest state of its session, and durable with everything it brings about.
+
+use canon::{Map, Value};
+use domain::{
+    AppendMessage, Command, Document, EffectResult, Event, GovernTask, GovernedAnswer,
+    GovernedInput, GovernedOperation, Kind, MessageId, Move, NewMessage, Order, PermissionId,
+    Position, Problem, Refusal, Report, Role, State, Status, Task, TaskId,
+};
+use runs::workflow::governed::{Ended, Subject, Taken, awaited};
+use serde_json::json;
+
+use super::fold::Folded;
+use super::{Governed, intent, no_session};
+use crate::caller::Caller;
+use crate::engine::Engine;
+use crate::port::{ReadEvents, Scope};
+use crate::refused::Refused;
+use crate::turn::{ClaimRequest, Lease, Written};
+
+/// How often an input is judged again because its Task has gone on.
+pub(super) const STALE_TRIES: usize = 50;
+
+impl Engine {
+    /// Has a session take an input: judged on its newest state, and durable with everything it brings about.
+    pub(crate) async fn take_input(
+        &self,
+        caller: &Caller,
+        document: &Document,
+        operation: GovernedOperation,
+        claim: Option<ClaimRequest>,
+        idempotency_key: Option<String>,
+    ) -> Result<Governed, Refused> {
+        let shared = &self.shared;
+        let known = shared.governed.find(document, shared.clock.now())?;
+        if caller.key_id.is_some() {
+            known.signs().heard = shared.clock.now();
+        }
+        let mut slot = known.folded.lock().await;
+        // The same request may have come twice at once, and the other one was first.
+        if let Some(claim) = claim
+            && let Some(done) = self.claimed(claim).await?
+        {
+            let name = operation.name();
+            let answer = self
+                .recorded_answer(document.key, done.answer, name)
+                .await?;
+            return Ok(Governed { answer, done: None });
+        }
+        for _ in 0..STALE_TRIES {
+            let current = self.shared_document(known.id.as_str()).await?;
+            let current = current.ok_or_else(no_session)?;
+            let State::Task(task) = &current.state else {
+                return Err(no_session());
+            };
+            // Taken out as long as it may be ahead of the log: whoever is stopped here leaves nothing wrong behind.
+            let mut folded = self.folded(slot.take(), &current, task).await?;
+            let mut input = self.input(caller, &folded, operation.clone());
+            if task.status.is_terminal() {
+                let answer = ended_answer(&folded, task, &input);
+                let answer = match &input.operation {
+                    GovernedOperation::Report(report) => {
+                        self.late_report(caller, (&known.id, task), &folded, report, answer)
+                            .await?
+                    }
+                    _ => answer,
+                };
+                return Ok(Governed { answer, done: None });
+            }
+            if matches!(input.operation, GovernedOperation::Decide(_))
+                && task.created_by == caller.actor
+            {
+                *slot = Some(folded);
+                return Err(Refused::ApproverMustDiffer);
+            }
+            // Held until the input is durable: nothing moves in the workflow while its session is judged.
+            let mut held = self.hold_workflow(&folded, task).await?;
+            if let Some(held) = &held {
+                held.tell(&folded, &mut input)?;
+            }
+            let taken = folded.subject.take(&input);
+            if !taken.changed {
+                let answer = taken.answer;
+                *slot = Some(folded);
+                if let Some(held) = held {
+                    self.let_go(held, &Written::default(), false);
+                }
+                return Ok(Governed { answer, done: None });
+            }
+            if taken.end.is_some() {
+                self.know_task_log(current.key).await?;
+            }
+            let told = match &mut held {
+                Some(held) => self.tell_workflow(held, &taken.news)?,
+                None => None,
+            };
+            let order = GovernTask {
+                id: known.id.clone(),
+                version: current.version,
+                answer: answered(&taken, &input),
+                moves: self.moves(folded.inputs, &input, &taken),
+                workflow: told.map(Box::new),
+            };
+            let command = Command {
+                actor: caller.actor.clone(),
+                idempotency_key: idempotency_key.clone(),
+                order: Order::GovernTask(Box::new(order)),
+            };
+            match self.order(command, claim, Lease::None).await {
+                Ok(done) if done.changed => {
+                    folded.committed(&done.written, current.key, input.at);
+                    let mut signs = known.signs();
+                    signs.deadline = folded.next_deadline(input.at);
+                    signs.is_folded = true;
+                    drop(signs);
+                    if let Subject::Workflow(workflow) = &folded.subject {
+                        self.wake_stopped(&task.workspace_id, workflow);
+                    }
+                    *slot = Some(folded);
+                    if let Some(held) = held {
+                        self.let_go(held, &done.written, !taken.news.is_empty());
+                    }
+                    let (answer, done) = (taken.answer, Some(done));
+                    return Ok(Governed { answer, done });
+                }
+                // The same request came twice at once, and the other one was first.
+                Ok(done) => {
+                    let name = operation.name();
+                    let answer = self.recorded_answer(current.key, done.answer, name).await?;
+                    return Ok(Governed { answer, done: None });
+                }
+                Err(Refused::Domain(Refusal::Stale)) => {}
+                Err(other) => return Err(other),
+            }
+        }
+        Err(Refused::Busy { what: "session" })
+    }
+
+    /// Keeps the report of an execution that comes after the end of its session. The Task's own record is closed and has its
+    /// receipt: it becomes a Message of the Session.
+    async fn late_report(
+        &self,
+        caller: &Caller,
+        (task_id, task): (&TaskId, &Task),
+        folded: &Folded,
+        report: &Report,
+        refused: Result<Value, Problem>,
+    ) -> Result<Result<Value, Problem>, Refused> {
+        let Some((executed, known)) = folded.session()?.reported(report) else {
+            return Ok(refused);
+        };
+        if let Some(answer) = known {
+            return Ok(Ok(answer));
+        }
+        let named = json!(["late_report", task_id, report]);
+        let body: String = canon::sha256(&canon::jcs(&named))
+            .hex()
+            .chars()
+            .take(32)
+            .collect();
+        let id = MessageId::from_body(&body);
+        if self.shared_document(id.as_str()).await?.is_none() {
+            let text = format!(
+                "The execution of {} ({}) was reported after the session had ended.",
+                executed
+                    .get("tool")
+                    .and_then(Value::as_str)
+                    .unwrap_or("a call"),
+                report.call_id
+            );
+            let message = NewMessage {
+                id,
+                salt: self.shared.ids.salt(),
+                role: Role::Tool,
+                parts: vec![json!({"type": "text", "text": text, "visibility": "public"})],
+                metadata: Map::from_iter([("late_report".to_owned(), executed)]),
+            };
+            let command = Command {
+                actor: caller.actor.clone(),
+                idempotency_key: None,
+                order: Order::AppendMessage(AppendMessage {
+                    session_id: task.session_id.clone(),
+                    message,
+                }),
+            };
+            self.order(command, None, Lease::None).await?;
+        }
+        Ok(refused.map_err(|problem| problem.with("recorded", true)))
+    }
+
+    /// Makes an input of an operation, at a time that is not before the last one.
+    pub(super) fn input(
+        &self,
+        caller: &Caller,
+        folded: &Folded,
+        operation: GovernedOperation,
+    ) -> GovernedInput {
+        let shared = &self.shared;
+        GovernedInput {
+            at: shared.clock.now().max(folded.last),
+            actor: caller.actor.clone(),
+            key_id: caller.key_id.clone(),
+            request_id: PermissionId::from_body(&shared.ids.body()),
+            operation: folded.kept(operation),
+            workflow: None,
+        }
+    }
+
+    /// Writes down an input and what it brought about, in the order in which a replay comes to it.
+    pub(super) fn moves(&self, inputs: u64, input: &GovernedInput, taken: &Taken) -> Vec<Move> {
+        let ids = &self.shared.ids;
+        let effect = awaited(inputs + 1);
+        let mut moves = vec![Move::RecordEffect(EffectResult {
+            key: effect.key,
+            kind: effect.kind.record_kind().to_owned(),
+            ok: true,
+            value: serde_json::to_value(input).unwrap_or_default(),
+            provider_request_id: None,
+            model: None,
+            observed: None,
+            interrupted_through: None,
+        })];
+        for note in &taken.notes {
+            let payload = note.payload.clone();
+            moves.push(match note.kind {
+                Kind::ToolApprovalRequired => Move::Pose {
+                    request: input.request_id.clone(),
+                    payload,
+                },
+                kind => Move::Note { kind, payload },
+            });
+        }
+        for (request, reason) in &taken.withdrawn {
+            moves.push(Move::Withdraw {
+                request: request.clone(),
+                reason: (*reason).to_owned(),
+            });
+        }
+        match &taken.end {
+            None => moves.push(Move::RequestEffect(intent(inputs + 2))),
+            Some(Ended::Canceled { reason }) => {
+                moves.push(Move::RequestEffect(intent(inputs + 2)));
+                moves.push(Move::Cancel {
+                    ids: self.end_ids(),
+                    reason: reason.clone(),
+                });
+            }
+            Some(Ended::Completed { text }) => {
+                let message = NewMessage {
+                    id: MessageId::from_body(&ids.body()),
+                    salt: ids.salt(),
+                    role: Role::Assistant,
+                    parts: vec![json!({"type": "text", "text": text, "visibility": "public"})],
+                    metadata: Map::new(),
+                };
+                let messages = vec![message.id.clone()];
+                moves.push(Move::Say(message));
+                moves.push(Move::Complete {
+                    ids: self.end_ids(),
+                    summary: text.clone(),
+                    messages,
+                });
+            }
+            Some(Ended::Failed { code, message }) => moves.push(Move::Fail {
+                ids: self.end_ids(),
+                code: (*code).to_owned(),
+                message: message.clone(),
+                details: Map::new(),
+            }),
+        }
+        moves
+    }
+
+    /// Finds what a session answered to an input: the commit that recorded it also says so.
+    pub(super) async fn recorded_answer(
+        &self,
+        task: Position,
+        at: Position,
+        operation: &str,
+    ) -> Result<Result<Value, Problem>, Refused> {
+        let query = ReadEvents {
+            scope: Scope::Task(task),
+            after: Position(at.0.saturating_sub(1)),
+            limit: 32,
+        };
+        for stored in self.shared.store.events(query).await? {
+            let mut event = Event::parse(&stored.bytes).map_err(|error| Refused::Internal {
+                detail: error.to_string(),
+            })?;
+            let is_answer = event.kind() == Ok(Kind::ContractDecided)
+                && event.payload.get("operation").and_then(Value::as_str) == Some(operation);
+            if is_answer {
+                crate::view::resolve_blobs(&*self.shared.store, &mut event.payload).await?;
+                return Ok(answer_in(&event.payload));
+            }
+        }
+        Err(Refused::Internal {
+            detail: "an input was recorded without its answer".to_owned(),
+        })
+    }
+}
+
+/// Returns the answer to a permission request that an input is.
+fn answered(taken: &Taken, input: &GovernedInput) -> Option<GovernedAnswer> {
+    let (request, approved) = taken.decided.clone()?;
+    let GovernedOperation::Decide(decide) = &input.operation else {
+        return None;
+    };
+    let mut remarks = Map::new();
+    remarks.insert("decided_by".to_owned(), decide.decided_by.clone().into());
+    if let Some(reason) = &decide.reason {
+        remarks.insert("reason".to_owned(), reason.clone().into());
+    }
+    Some(GovernedAnswer {
+        request,
+        approved,
+        remarks,
+        key_id: input.key_id.clone(),
+    })
+}
+
+/// Answers for a session that is over: what only tells how it ended is still answered.
+fn ended_answer(folded: &Folded, task: &Task, input: &GovernedInput) -> Result<Value, Problem> {
+    let killed = task.status == Status::Canceled;
+    let Subject::Session(session) = &folded.subject else {
+        return Err(Problem::new(410, "ended", "the workflow has ended"));
+    };
+    match &input.operation {
+        GovernedOperation::Kill { .. } => return Ok(json!({"killed": killed})),
+        GovernedOperation::Restore => return Ok(session.shown()),
+        GovernedOperation::Heartbeat { .. } if session.is_over() => {
+            let (state_version, control_revision) = session.versions();
+            return Ok(json!({
+                "state_version": state_version,
+                "control_revision": control_revision,
+                "killed": killed,
+            }));
+        }
+        _ => {}
+    }
+    Err(session.over().unwrap_or_else(|| match task.status {
+        Status::Failed => {
+            let message = "the session was given up: its program was not heard for ten minutes";
+            Problem::new(410, "session_lost", message)
+        }
+        _ => Problem::new(410, "killed", "the session was killed"),
+    }))
+}
+
+fn answer_in(payload: &Map<String, Value>) -> Result<Value, Problem> {
+    let Some(problem) = payload.get("problem") else {
+        return Ok(payload.get("answer").cloned().unwrap_or_default());
+    };
+    let text = |name: &str| {
+        problem
+            .get(name)
+            .and_then(Value::as_str)
+            .unwrap_or_default()
+    };
+    let status = problem.get("status").and_then(Value::as_u64);
+    let status = status.and_then(|status| u16::try_from(status).ok());
+    let members = problem.get("members").and_then(Value::as_object);
+    Err(Problem {
+        members: members.cloned().unwrap_or_default(),
+        ..Problem::new(status.unwrap_or(409), text("code"), text("message"))
+    })
+}

@@ -1,0 +1,528 @@
+//! Workflows of governed sessions.
+//!
+//! A workflow is a Task of its own, and what a session does to it is written in one commit with what the session did. Whoever
+//! judges an input of a session holds the session first and its workflow second, always in this order.
+
+use std::sync::Arc;
+
+use canon::{Map, Value};
+use domain::{
+    Command, CreateSession, Document, GOVERNED_WORKFLOW, GovernTask, GovernedInput,
+    GovernedOperation, HandoffAction, NewPlace, NewWorkflow, OpenGoverned, Order, Problem, Refusal,
+    ResourceKind, SessionId, State, SubmitTask, Task, TaskId, TaskInput, Timestamp, WorkflowStart,
+    WorkspaceId,
+};
+use runs::workflow::governed::{GovernedWorkflow, Joining, Subject};
+use serde_json::json;
+use tokio::sync::OwnedMutexGuard;
+
+use super::fold::Folded;
+use super::open::own_workspace;
+use super::{Known, intent, is_governed, named_workspaces, no_session};
+use crate::caller::Caller;
+use crate::dispatch::Idempotency;
+use crate::engine::Engine;
+use crate::refused::Refused;
+use crate::turn::{Lease, Written};
+
+/// A workflow that nobody else moves.
+pub(super) struct HeldWorkflow {
+    known: Arc<Known>,
+    slot: OwnedMutexGuard<Option<Folded>>,
+    /// Out of its slot as long as it may be ahead of the log.
+    folded: Folded,
+    document: Arc<Document>,
+    /// When it was told something that is not durable yet.
+    told_at: Option<Timestamp>,
+}
+
+impl HeldWorkflow {
+    /// Tells a session how its workflow stands, where that is news.
+    pub(super) fn tell(&self, session: &Folded, input: &mut GovernedInput) -> Result<(), Refused> {
+        let workflow = self.folded.workflow()?;
+        let view = workflow.view();
+        if session.session()?.workflow_view().as_ref() != Some(&view) {
+            input.workflow = Some(view);
+        }
+        if let GovernedOperation::Offer(offer) = &mut input.operation {
+            offer.handoff_id = workflow.next_handoff();
+        }
+        Ok(())
+    }
+}
+
+impl Engine {
+    /// Begins a workflow, or goes on with the one that has its id.
+    pub(super) async fn open_workflow(
+        &self,
+        caller: &Caller,
+        new: NewWorkflow,
+        idempotency: Option<Idempotency>,
+    ) -> Result<(Value, bool), Refused> {
+        let workspace = new.workspace_id.clone();
+        let workspace = workspace.unwrap_or_else(|| own_workspace(caller));
+        let param = Some(workspace.as_str());
+        self.must_see(caller, ResourceKind::Workspace, param, "workspace_id")
+            .await?;
+        let claim = idempotency
+            .as_ref()
+            .map(|given| self.claim(caller, Some(&workspace), given));
+        if let Some(claim) = claim
+            && let Some(done) = self.claimed(claim).await?
+        {
+            let event = self.event_at(done.answer).await?.ok_or_else(no_session)?;
+            let document = self.shared_document(&event.resource.id).await?;
+            let document = document.ok_or_else(no_session)?;
+            return self
+                .shown_workflow(&document)
+                .await
+                .map(|shown| (shown, false));
+        }
+        let id = match &new.workflow_id {
+            Some(id) => id.clone(),
+            None => format!("wf_{}", self.shared.ids.body()),
+        };
+        let task_id = TaskId::governed_workflow(&workspace, &id);
+        let existing = self.shared_document(task_id.as_str()).await?;
+        let Some(source) = &new.source else {
+            // A workflow that is there needs no file.
+            let document = existing.ok_or_else(no_workflow)?;
+            return self.same_workflow(&document, new.digest).await;
+        };
+        let digest = GovernedWorkflow::admit(source, new.role.as_deref())?;
+        if new.digest.is_some_and(|given| given != digest) {
+            let message = "the workflow file does not compile to the digest that was given";
+            let problem = Problem::new(409, "digest_mismatch", message);
+            return Err(problem.with("compiled_digest", digest).into());
+        }
+        if let Some(document) = existing {
+            return self.same_workflow(&document, Some(digest)).await;
+        }
+        self.shared.work.may_open(&workspace, &caller.actor)?;
+        self.may_store(Some(&workspace), 1).await?;
+        let start = WorkflowStart {
+            workflow_id: id.clone(),
+            at: self.shared.clock.now(),
+            sha256: digest,
+            source: source.clone(),
+            role: new.role.clone(),
+        };
+        let order = self.workflow_order(&workspace, &id, task_id.clone(), &start)?;
+        let command = Command {
+            actor: caller.actor.clone(),
+            idempotency_key: idempotency.map(|given| given.key),
+            order: Order::OpenGoverned(Box::new(order)),
+        };
+        let opened = self.order(command, claim, Lease::None).await;
+        let document = self.shared_document(task_id.as_str()).await?;
+        let document = document.ok_or_else(no_session)?;
+        match opened {
+            Ok(done) => {
+                let shown = self.shown_workflow(&document).await?;
+                Ok((shown, done.changed))
+            }
+            Err(Refused::Domain(Refusal::Stale)) => {
+                self.same_workflow(&document, Some(digest)).await
+            }
+            Err(other) => Err(other),
+        }
+    }
+
+    async fn same_workflow(
+        &self,
+        document: &Document,
+        digest: Option<canon::Digest>,
+    ) -> Result<(Value, bool), Refused> {
+        let own = self
+            .read_folded(document, |folded| folded.workflow().map(|of| of.digest()))
+            .await??;
+        if digest.is_some_and(|given| given != own) {
+            let message = "the workflow began under another file";
+            let problem = Problem::new(409, "invalid_option", message);
+            return Err(problem.with("compiled_digest", own).into());
+        }
+        self.shown_workflow(document)
+            .await
+            .map(|shown| (shown, false))
+    }
+
+    fn workflow_order(
+        &self,
+        workspace: &WorkspaceId,
+        own: &str,
+        task_id: TaskId,
+        start: &WorkflowStart,
+    ) -> Result<OpenGoverned, Refused> {
+        let lost = |detail: &str| Refused::Internal {
+            detail: detail.to_owned(),
+        };
+        let workflow = self.shared.workflows.find(GOVERNED_WORKFLOW);
+        let workflow = workflow.ok_or_else(|| lost("there is no workflow for workflows"))?;
+        let Ok(Value::Object(input)) = serde_json::to_value(start) else {
+            return Err(lost("a workflow cannot be written down"));
+        };
+        let session_id = SessionId::governed_workflow(workspace, own);
+        let metadata: Map<String, Value> =
+            Map::from_iter([("replay_workflow_id".to_owned(), own.into())]);
+        Ok(OpenGoverned {
+            session: CreateSession {
+                id: session_id.clone(),
+                workspace_id: workspace.clone(),
+                mode_id: None,
+                persona_id: None,
+                model_policy: None,
+                initial_messages: Vec::new(),
+                metadata: metadata.clone(),
+            },
+            task: SubmitTask {
+                id: task_id,
+                session_id,
+                workspace_id: Some(workspace.clone()),
+                branch_id: None,
+                parent_task_id: None,
+                workflow: GOVERNED_WORKFLOW.to_owned(),
+                persona: None,
+                input: TaskInput::Object(input),
+                metadata,
+            },
+            workflow_digest: runs::workflow::digest(workflow.as_ref()),
+            awaits: intent(1),
+            workflow: None,
+        })
+    }
+
+    /// Finds the workflow that a new session asks for; that of a first session is begun where its file is given.
+    pub(super) async fn workflow_asked(
+        &self,
+        caller: &Caller,
+        workspace: &WorkspaceId,
+        asked: &NewPlace,
+    ) -> Result<(String, Arc<Document>), Refused> {
+        let of_offer = asked.handoff_id.as_deref().map(|id| {
+            let parts = domain::handoff_parts(id);
+            parts.map(|(workflow, _)| workflow.to_owned())
+        });
+        let id = match (of_offer, &asked.workflow_id) {
+            (Some(None), _) => return Err(no_handoff()),
+            (Some(Some(of)), Some(id)) if of != *id => return Err(no_handoff()),
+            (Some(Some(of)), _) => of,
+            (None, Some(id)) => id.clone(),
+            (None, None) => format!("wf_{}", self.shared.ids.body()),
+        };
+        let task_id = TaskId::governed_workflow(workspace, &id);
+        if let Some(document) = self.shared_document(task_id.as_str()).await? {
+            return Ok((id, document));
+        }
+        if asked.source.is_none() || asked.handoff_id.is_some() {
+            return Err(no_workflow());
+        }
+        let new = NewWorkflow {
+            workflow_id: Some(id.clone()),
+            workspace_id: Some(workspace.clone()),
+            digest: None,
+            source: asked.source.clone(),
+            role: asked.role.clone(),
+        };
+        Box::pin(self.open_workflow(caller, new, None)).await?;
+        let document = self.shared_document(task_id.as_str()).await?;
+        Ok((id, document.ok_or_else(no_workflow)?))
+    }
+
+    /// Lets a session begin in a workflow: what the workflow is told, and what the session begins with.
+    pub(super) async fn join_workflow(
+        &self,
+        document: &Document,
+        session_id: &str,
+        asked: Option<&NewPlace>,
+        now: Timestamp,
+    ) -> Result<(HeldWorkflow, Option<GovernTask>, Joining), Refused> {
+        let mut held = self.hold(&document.id).await?;
+        if matches!(&held.document.state, State::Task(task) if task.status.is_terminal()) {
+            return Err(Problem::new(410, "ended", "the workflow has ended").into());
+        }
+        let role = asked.and_then(|asked| asked.role.as_deref());
+        let handoff = asked.and_then(|asked| asked.handoff_id.as_deref());
+        let now = now.max(held.folded.last);
+        let joining = held.folded.workflow()?.join(session_id, role, handoff, now);
+        let joining = match joining {
+            Ok(joining) => joining,
+            Err(problem) => {
+                *held.slot = Some(held.folded);
+                return Err(problem.into());
+            }
+        };
+        let told = self.tell_workflow(&mut held, &joining.news)?;
+        Ok((held, told, joining))
+    }
+
+    /// Holds the workflow of a session, if it works in one.
+    pub(super) async fn hold_workflow(
+        &self,
+        folded: &Folded,
+        task: &Task,
+    ) -> Result<Option<HeldWorkflow>, Refused> {
+        let Subject::Session(session) = &folded.subject else {
+            return Ok(None);
+        };
+        match session.workflow_id() {
+            None => Ok(None),
+            Some(id) => {
+                let id = TaskId::governed_workflow(&task.workspace_id, id);
+                self.hold(id.as_str()).await.map(Some)
+            }
+        }
+    }
+
+    async fn hold(&self, task_id: &str) -> Result<HeldWorkflow, Refused> {
+        let document = self.shared_document(task_id).await?;
+        let document = document.ok_or_else(no_workflow)?;
+        let known = self
+            .shared
+            .governed
+            .find(&document, self.shared.clock.now())?;
+        let mut slot = Arc::clone(&known.folded).lock_owned().await;
+        let document = self.shared_document(task_id).await?;
+        let document = document.ok_or_else(no_workflow)?;
+        let State::Task(task) = &document.state else {
+            return Err(no_workflow());
+        };
+        let folded = self.folded(slot.take(), &document, task).await?;
+        Ok(HeldWorkflow {
+            known,
+            slot,
+            folded,
+            document,
+            told_at: None,
+        })
+    }
+
+    /// Writes down what a workflow is told.
+    pub(super) fn tell_workflow(
+        &self,
+        held: &mut HeldWorkflow,
+        news: &[Value],
+    ) -> Result<Option<GovernTask>, Refused> {
+        if news.is_empty() {
+            return Ok(None);
+        }
+        let events = news.to_vec();
+        let system = Caller::system();
+        let input = self.input(&system, &held.folded, GovernedOperation::Hear { events });
+        let taken = held.folded.subject.take(&input);
+        if let Err(problem) = &taken.answer {
+            return Err(Refused::Internal {
+                detail: format!("a workflow cannot be told what happened: {problem}"),
+            });
+        }
+        held.told_at = Some(input.at);
+        let id = TaskId::parse(&held.document.id).map_err(|error| Refused::Internal {
+            detail: error.to_string(),
+        })?;
+        Ok(Some(GovernTask {
+            id,
+            version: held.document.version,
+            answer: None,
+            moves: self.moves(held.folded.inputs, &input, &taken),
+            workflow: None,
+        }))
+    }
+
+    /// Lets a workflow go after what it was told is durable. Sessions that were stopped with another one are woken.
+    pub(super) fn let_go(&self, held: HeldWorkflow, written: &Written, durable: bool) {
+        let HeldWorkflow {
+            known,
+            mut slot,
+            mut folded,
+            document,
+            told_at,
+        } = held;
+        if told_at.is_some() && !durable {
+            // It is ahead of the log: it is read again.
+            return;
+        }
+        if let Some(at) = told_at {
+            folded.committed(written, document.key, at);
+            let mut signs = known.signs();
+            signs.heard = at;
+            signs.deadline = folded.next_deadline(at);
+            signs.is_folded = true;
+            drop(signs);
+            if let (Ok(workflow), State::Task(task)) = (folded.workflow(), &document.state) {
+                self.wake_stopped(&task.workspace_id, workflow);
+            }
+        }
+        *slot = Some(folded);
+    }
+
+    /// Has sessions that were stopped with another one end soon; whatever they are asked until then, they hear it first.
+    pub(super) fn wake_stopped(&self, workspace: &WorkspaceId, workflow: &GovernedWorkflow) {
+        let stopped = workflow.stopped_sessions();
+        if stopped.is_empty() {
+            return;
+        }
+        let ids = stopped.iter().map(|id| TaskId::governed(workspace, id));
+        let ids: std::collections::BTreeSet<TaskId> = ids.collect();
+        let now = self.shared.clock.now();
+        for known in self.shared.governed.lock().values() {
+            if ids.contains(&known.id) {
+                known.signs().deadline = Some(now);
+            }
+        }
+    }
+
+    /// Tells a workflow that was silent for long which of its sessions are not there any more.
+    pub(super) async fn miss_sessions(
+        &self,
+        system: &Caller,
+        document: &Document,
+    ) -> Result<(), Refused> {
+        let State::Task(task) = &document.state else {
+            return Ok(());
+        };
+        if &*task.workflow != GOVERNED_WORKFLOW {
+            return Ok(());
+        }
+        let open = self
+            .read_folded(document, |folded| {
+                folded.workflow().map(GovernedWorkflow::open_sessions)
+            })
+            .await??;
+        let mut events = Vec::new();
+        for session_id in open {
+            let id = TaskId::governed(&task.workspace_id, &session_id);
+            let found = self.shared_document(id.as_str()).await?;
+            let is_there = found.is_some_and(|document| {
+                matches!(&document.state, State::Task(task) if !task.status.is_terminal())
+            });
+            if !is_there {
+                events.push(json!({"event": "ended", "session_id": session_id}));
+            }
+        }
+        if !events.is_empty() {
+            let operation = GovernedOperation::Hear { events };
+            self.take_input(system, document, operation, None, None)
+                .await?;
+        }
+        Ok(())
+    }
+
+    /// Finds the Task of a workflow that the caller may see.
+    async fn workflow_task(
+        &self,
+        caller: &Caller,
+        id: &str,
+        workspace: Option<&WorkspaceId>,
+    ) -> Result<Arc<Document>, Refused> {
+        for workspace in named_workspaces(caller, workspace) {
+            let id = TaskId::governed_workflow(&workspace, id);
+            let Some(document) = self.shared_document(id.as_str()).await? else {
+                continue;
+            };
+            let seen = matches!(&document.state, State::Task(task)
+                if is_governed(task) && caller.sees(Some(&task.workspace_id)));
+            if seen {
+                return Ok(document);
+            }
+        }
+        let problem = Problem::new(404, "workflow_not_found", "no such workflow");
+        Err(problem.into())
+    }
+
+    /// Finds the workflow in which an offer was made.
+    pub(super) async fn workflow_of_handoff(
+        &self,
+        caller: &Caller,
+        handoff_id: &str,
+        workspace: Option<&WorkspaceId>,
+    ) -> Result<Arc<Document>, Refused> {
+        let parts = domain::handoff_parts(handoff_id);
+        let (id, _) = parts.ok_or_else(no_handoff)?;
+        let found = self.workflow_task(caller, id, workspace).await;
+        found.map_err(|_| no_handoff())
+    }
+
+    /// Refuses to go on unless the caller may see a workflow, named by its id or by one of its handoffs.
+    ///
+    /// # Errors
+    /// There is none of this name for the caller.
+    pub async fn sees_workflow(
+        &self,
+        caller: &Caller,
+        named: &str,
+        is_handoff: bool,
+        workspace: Option<&WorkspaceId>,
+    ) -> Result<(), Refused> {
+        let found = match is_handoff {
+            true => self.workflow_of_handoff(caller, named, workspace).await,
+            false => self.workflow_task(caller, named, workspace).await,
+        };
+        found.map(drop)
+    }
+
+    pub(super) fn handoff_operation(
+        &self,
+        handoff_id: String,
+        action: HandoffAction,
+    ) -> GovernedOperation {
+        match action {
+            HandoffAction::Accept { session_id } => {
+                let made = || format!("gs_{}", self.shared.ids.body());
+                GovernedOperation::Accept {
+                    handoff_id,
+                    session_id: session_id.unwrap_or_else(made),
+                }
+            }
+            HandoffAction::Decline => GovernedOperation::CloseOffer {
+                handoff_id,
+                declined: true,
+            },
+            HandoffAction::Cancel => GovernedOperation::CloseOffer {
+                handoff_id,
+                declined: false,
+            },
+        }
+    }
+
+    /// Shows a workflow of governed sessions.
+    ///
+    /// # Errors
+    /// There is none of this name for the caller.
+    pub async fn governed_workflow(
+        &self,
+        caller: &Caller,
+        id: &str,
+        workspace: Option<&WorkspaceId>,
+    ) -> Result<Value, Refused> {
+        caller.require("tasks:read")?;
+        let document = self.workflow_task(caller, id, workspace).await?;
+        self.shown_workflow(&document).await
+    }
+
+    async fn shown_workflow(&self, document: &Document) -> Result<Value, Refused> {
+        let State::Task(task) = &document.state else {
+            return Err(no_workflow());
+        };
+        let now = self.shared.clock.now();
+        let mut shown = self
+            .read_folded(document, |folded| folded.workflow().map(|of| of.shown(now)))
+            .await??;
+        if let Value::Object(members) = &mut shown {
+            let protocol = json!({
+                "session_id": task.session_id,
+                "task_id": &*document.id,
+                "workspace_id": task.workspace_id,
+            });
+            members.insert("protocol".to_owned(), protocol);
+        }
+        Ok(shown)
+    }
+}
+
+fn no_workflow() -> Refused {
+    let message = "no such workflow: begin it with its file first";
+    Problem::new(422, "workflow_not_found", message).into()
+}
+
+fn no_handoff() -> Refused {
+    Problem::new(404, "unknown_handoff", "no such handoff").into()
+}

@@ -1,0 +1,166 @@
+//! Before the model is asked: a request is bound to the state.
+
+use canon::Value;
+use contracts::{
+    Event, Mode, Narrowing, OfferedTool, Refusal, Request, ToolChoice, check_workflow, narrow,
+    precheck, refused,
+};
+use domain::{Offered, Preflight, Problem, Timestamp};
+use serde_json::json;
+
+use super::session::GovernedSession;
+
+const PREPARED_MAX: usize = 256;
+
+/// A request that is bound to the state.
+#[derive(Debug)]
+pub(super) struct Prepared {
+    pub(super) at: Timestamp,
+    pub(super) state_version: u64,
+    pub(super) control_revision: u64,
+    pub(super) request: Request,
+    pub(super) narrowing: Narrowing,
+}
+
+impl GovernedSession {
+    pub(super) fn preflight(
+        &mut self,
+        asked: &Preflight,
+        now: Timestamp,
+    ) -> Result<Value, Problem> {
+        let (version, revision) = self.versions();
+        if asked.expected_state_version != version {
+            let message = "the session has moved on: read its state again";
+            return Err(stale(message, version, revision));
+        }
+        if self.prepared.len() >= PREPARED_MAX {
+            let message = "too many prepared requests wait for their proposal";
+            return Err(Problem::new(429, "too_many_prepared", message));
+        }
+        let tools: Vec<OfferedTool> = asked
+            .offered_tools
+            .iter()
+            .map(offered)
+            .collect::<Result<_, _>>()?;
+        let log_only = self.rules.options().mode == Mode::LogOnly;
+        let narrowing = match log_only {
+            true => Narrowing::default(),
+            false => narrow(&self.rules, &self.state, &tools),
+        };
+        let view = asked.request.clone().unwrap_or_default();
+        let request = Request {
+            provider: asked.provider.clone(),
+            model: asked.model.clone(),
+            tools,
+            choice: match &asked.forced_tool {
+                Some(tool) => ToolChoice::Named(tool.clone()),
+                None => ToolChoice::Auto,
+            },
+            unsupported: None,
+            view: exact(&view)?,
+        };
+        if !log_only {
+            self.advance(&Event::Narrowed {
+                narrowing: narrowing.clone(),
+            })?;
+            self.told
+                .said
+                .insert("narrowing".to_owned(), json!(narrowing));
+            let checked = precheck(&self.rules, &self.state, &request, &narrowing);
+            let checked = checked.and_then(|()| check_workflow(self.seat.as_ref()));
+            if let Err(refusal) = checked
+                && self.rules.enforces()
+            {
+                return Err(self.refuse(&refusal, now));
+            }
+        }
+        self.told.changed = true;
+        self.prepared_count += 1;
+        let (state_version, control_revision) = self.versions();
+        let all: Vec<String> = request.tools.iter().map(|tool| tool.name.clone()).collect();
+        let (allowed, removed) = match self.rules.enforces() {
+            true => (narrowing.allowed.clone(), json!(narrowing.removed)),
+            // Nothing is taken away where verdicts do not block.
+            false => (all, json!([])),
+        };
+        let prepared = Prepared {
+            at: now,
+            state_version,
+            control_revision,
+            request,
+            narrowing,
+        };
+        self.prepared.insert(self.prepared_count, prepared);
+        Ok(json!({
+            "prepared_request_id": prepared_id(self.prepared_count),
+            "state_version": state_version,
+            "control_revision": control_revision,
+            "allowed_tools": allowed,
+            "removed": removed,
+        }))
+    }
+
+    /// Says why the model is not asked. What a limit or a rule refuses counts as a block.
+    fn refuse(&mut self, refusal: &Refusal, now: Timestamp) -> Problem {
+        if let Some(decision) = refused(&self.rules, &self.state, refusal) {
+            if let Err(fault) = self.advance(&Event::Refused { at: now }) {
+                return fault;
+            }
+            let reason = decision.reason.map_or("blocked", |reason| reason.as_str());
+            let message = match &decision.detail {
+                Some(detail) => format!("refused by contract: {reason} ({detail})"),
+                None => format!("refused by contract: {reason}"),
+            };
+            let problem = Problem::new(403, reason, message).with("decision", &decision);
+            self.told
+                .said
+                .insert("decision".to_owned(), json!(decision));
+            return problem;
+        }
+        match refusal {
+            Refusal::ProviderIncompatible { pattern } => {
+                let message = format!("the contracts exclude this model: {pattern}");
+                Problem::new(403, "provider_incompatible", message).with("pattern", pattern)
+            }
+            Refusal::Unsupported { member } => {
+                let message = format!("the request has `{member}`, which cannot be judged");
+                Problem::new(422, "unsupported_request", message).with("member", member)
+            }
+            Refusal::Killed { cause } => Problem::new(410, "killed", cause.clone()),
+            Refusal::Inactive => Problem::new(410, "restored", "the session has ended"),
+            Refusal::Blocked { reason, .. } => {
+                Problem::new(403, reason.as_str(), "refused by contract")
+            }
+        }
+    }
+}
+
+pub(super) fn stale(message: &str, version: u64, revision: u64) -> Problem {
+    Problem::new(409, "stale", message)
+        .with("state_version", version)
+        .with("control_revision", revision)
+}
+
+fn prepared_id(number: u64) -> String {
+    format!("prepared_{number}")
+}
+
+pub(super) fn prepared_number(id: &str) -> Option<u64> {
+    id.strip_prefix("prepared_")?.parse().ok()
+}
+
+fn offered(tool: &Offered) -> Result<OfferedTool, Problem> {
+    Ok(OfferedTool {
+        name: tool.name.clone(),
+        schema: tool.schema.as_ref().map(exact).transpose()?,
+        hosted: tool.hosted,
+    })
+}
+
+/// Reads a value as rules see it, with its numbers as they are written.
+fn exact(value: &Value) -> Result<contracts::Value, Problem> {
+    let text = value.to_string();
+    let limits = contracts::json::Limits::MESSAGE;
+    contracts::json::read(&text, limits, contracts::json::Numbers::Any)
+        .map_err(|error| Problem::new(400, "malformed", format!("it cannot be judged: {error}")))
+}

@@ -1,0 +1,397 @@
+//! Workflows of governed sessions over HTTP: several agents share one job and hand it over.
+
+use std::time::Duration;
+
+use serde_json::{Value, json};
+
+use crate::fixture::{Got, Server, key};
+use crate::governed::{Desk, problem};
+
+const WORKFLOW: &str = r#"
+schema_version: "1.0"
+workflow: return-with-inspection
+roles:
+  - { name: desk, session_contract: desk/session.yaml }
+  - { name: inspector, session_contract: inspector/session.yaml }
+handoffs:
+  - { from: desk, to: inspector }
+limits: { max_sessions: 3, max_tool_calls: 3 }
+shared_resources:
+  - { name: order, path: "$.order_id", tools: [pay], mode: exclusive }
+"#;
+
+const FIND: &str = "tool: find\nside_effect: read\nbinds: [ { slot: order, from: arguments, path: \"$.order_id\" } ]\n";
+const PAY: &str = "tool: pay\nside_effect: write\nargument_value_invariants: [ { path: \"$.order_id\", ref: order } ]\n";
+const NOTE: &str = "tool: note\nside_effect: write\n";
+/// A label that closes a tool.
+const SESSION: &str =
+    "schema_version: \"1.0\"\nlabel_gates: [ { label: mnpi, block_tools: [note] } ]\n";
+
+fn source() -> Value {
+    json!({"file": "workflow.yaml", "text": WORKFLOW})
+}
+
+fn session(id: &str, workflow: Value) -> Value {
+    let files = [("find.yaml", FIND), ("pay.yaml", PAY), ("note.yaml", NOTE)];
+    let files = files.map(|(file, text)| json!({"file": file, "text": text}));
+    json!({
+        "session_id": id,
+        "contracts": {"contracts": files, "session": {"file": "session.yaml", "text": SESSION}},
+        "workflow": workflow,
+    })
+}
+
+/// A session of a workflow.
+struct Seat(Desk);
+
+impl Seat {
+    async fn root(server: &Server, id: &str, workflow: &str) -> Self {
+        let place =
+            json!({"type": "root", "workflow_id": workflow, "role": "desk", "source": source()});
+        Self(Desk::open_with(server, session(id, place)).await)
+    }
+
+    async fn child(server: &Server, id: &str, handoff: &str) -> Self {
+        let place = json!({"type": "child", "role": "inspector", "handoff_id": handoff});
+        Self(Desk::open_with(server, session(id, place)).await)
+    }
+
+    async fn preflight(&self) -> Got {
+        let version = self.0.state().await["stateVersion"].clone();
+        let body = json!({"expected_state_version": version, "offered_tools": ["find", "pay", "note"],
+            "provider": "openai", "model": "gpt-x"});
+        self.0.post("/preflight", body).await
+    }
+
+    async fn propose(&self, tool: &str, order: &str) -> Value {
+        let (status, prepared) = self.preflight().await;
+        assert_eq!(status, 200, "{prepared}");
+        let arguments = json!({"order_id": order});
+        let id = format!("{tool}-{order}");
+        let got = self
+            .0
+            .propose_as(&prepared, &[(&id, tool, arguments)])
+            .await;
+        assert_eq!(got.0, 200, "{}", got.1);
+        got.1
+    }
+
+    async fn done(&self, tool: &str, order: &str) {
+        let proposal = self.propose(tool, order).await;
+        assert_eq!(proposal["status"], "allowed", "{proposal}");
+        let got = self.0.report(&proposal, json!({})).await;
+        assert_eq!(got.0, 200, "{}", got.1);
+    }
+
+    async fn offer(&self, more: Value) -> Got {
+        let mut body = json!({"to_role": "inspector", "summary": "look at it", "carry": []});
+        body.as_object_mut()
+            .unwrap()
+            .extend(more.as_object().unwrap().clone());
+        self.0.post("/handoffs", body).await
+    }
+
+    async fn offered(&self, more: Value) -> String {
+        let (status, offer) = self.offer(more).await;
+        assert_eq!((status, &offer["status"]), (200, &json!("open")), "{offer}");
+        assert!(offer["expires_at"].is_string(), "{offer}");
+        offer["handoff_id"].as_str().unwrap().to_owned()
+    }
+
+    async fn workflow(&self, id: &str) -> Value {
+        let (status, shown) = self.0.api.get(&path(id)).await;
+        assert_eq!(status, 200, "{shown}");
+        shown
+    }
+}
+
+fn path(id: &str) -> String {
+    format!("/api/v1/replay/workflows/{id}")
+}
+
+fn on(handoff: &str, what: &str) -> String {
+    format!("/api/v1/replay/handoffs/{handoff}/{what}")
+}
+
+async fn ended(desk: &Desk, task: &Value, status: &str) {
+    desk.api.wait_for(task.as_str().unwrap(), status).await;
+}
+
+async fn replayed(desk: &Desk, task: &Value, status: &str) {
+    let path = format!("/v1/tasks/{}/replay", task.as_str().unwrap());
+    let (code, replay) = desk.api.post(&path, json!({"mode": "exact"})).await;
+    assert_eq!(code, 202, "{replay}");
+    ended(desk, &replay["id"], status).await;
+}
+
+#[tokio::test]
+async fn a_workflow_is_made_joined_handed_over_and_replayed() {
+    let server = Server::start().await;
+    let api = server.client();
+    let new = json!({"workflow_id": "job-1", "role": "desk", "source": source()});
+    let (status, made) = api.post("/api/v1/replay/workflows", new.clone()).await;
+    assert_eq!(
+        (status, &made["status"]),
+        (201, &json!("created")),
+        "{made}"
+    );
+    let (status, again) = api.post("/api/v1/replay/workflows", new).await;
+    assert_eq!((status, &again["workflow_id"]), (200, &json!("job-1")));
+    // The file is known by now: its digest is enough.
+    let by_digest = json!({"workflow_id": "job-1", "compiled_digest": made["compiled_digest"]});
+    assert_eq!(api.post("/api/v1/replay/workflows", by_digest).await.0, 200);
+
+    let place = json!({"type": "root", "workflowId": "job-1", "role": "desk"});
+    let root = Seat(Desk::open_with(&server, session("root-1", place)).await);
+    assert_eq!(root.workflow("job-1").await["status"], "open");
+    root.0.post("/labels", json!({"label": "mnpi"})).await;
+    root.done("find", "A").await;
+    let before = root.0.state().await["controlRevision"].clone();
+    let handoff = root.offered(json!({"carry": ["order"]})).await;
+    let shown = root.workflow("job-1").await;
+    assert_eq!(
+        shown["open_offers"][0]["handoff_id"],
+        json!(handoff),
+        "{shown}"
+    );
+    assert_eq!(shown["open_offers"][0]["carry"], json!(["order"]));
+    assert_eq!(shown["budget_used"]["tool_calls"], 1, "{shown}");
+
+    let (status, taken) = api
+        .post(&on(&handoff, "accept"), json!({"session_id": "child-1"}))
+        .await;
+    assert_eq!(
+        (status, &taken["status"]),
+        (200, &json!("accepted")),
+        "{taken}"
+    );
+    assert_eq!(taken["session_id"], "child-1");
+    let second = api.post(&on(&handoff, "accept"), json!({})).await;
+    problem(&second, 409, "settled");
+    assert_eq!(second.1["handoff_status"], "accepted");
+    // Nobody else begins under an offer that was taken.
+    let place = json!({"type": "child", "workflow_id": "job-1", "role": "inspector", "handoff_id": handoff});
+    let other = api
+        .post("/api/v1/replay/sessions", session("child-2", place.clone()))
+        .await;
+    problem(&other, 409, "settled");
+    let child = Seat(Desk::open_with(&server, session("child-1", place)).await);
+    let state = child.0.state().await;
+    assert_eq!(
+        state["workflow"],
+        json!({"workflow_id": "job-1", "role": "inspector"})
+    );
+    // Labels and the carried slot, nothing else.
+    assert_eq!(state["labels"], json!(["mnpi"]));
+    assert_eq!(state["totalToolCalls"], 0);
+    assert_eq!(state["satisfiedPreconditions"], json!({}));
+    let other_order = child.propose("pay", "B").await;
+    assert_eq!(other_order["verdicts"][0]["reason"], "ref_mismatch");
+    child.done("pay", "A").await;
+    let removed = child.preflight().await.1["removed"].clone();
+    assert_eq!(removed[0]["reason"], "label_gate", "{removed}");
+    // The parent hears of it with its next input, and stays open.
+    assert_eq!(root.preflight().await.0, 200);
+    let after = root.0.state().await["controlRevision"].clone();
+    assert_eq!(after.as_u64(), before.as_u64().map(|count| count + 1));
+    let shown = root.workflow("job-1").await;
+    assert_eq!(shown["budget_used"]["tool_calls"], 2, "{shown}");
+    assert_eq!(shown["sessions"][0]["parent"], "root-1", "{shown}");
+
+    assert_eq!(child.0.post("/restore", json!({})).await.0, 200);
+    assert_eq!(root.0.post("/restore", json!({})).await.0, 200);
+    assert_eq!(root.workflow("job-1").await["status"], "ended");
+    let task = &shown["protocol"]["task_id"];
+    ended(&root.0, task, "COMPLETED").await;
+    for task in [
+        task.clone(),
+        child.0.state().await["protocol"]["task_id"].clone(),
+        root.0.state().await["protocol"]["task_id"].clone(),
+    ] {
+        replayed(&root.0, &task, "COMPLETED").await;
+    }
+}
+
+#[tokio::test]
+async fn limits_and_shared_things_hold_over_all_sessions() {
+    let server = Server::start().await;
+    let root = Seat::root(&server, "r", "job-2").await;
+    root.done("find", "A").await;
+    let handoff = root.offered(json!({"carry": ["order"]})).await;
+    let child = Seat::child(&server, "c", &handoff).await;
+    // What one session has pending, another one may not touch; another order it may.
+    let paying = root.propose("pay", "A").await;
+    assert_eq!(paying["status"], "allowed", "{paying}");
+    let busy = child.propose("pay", "A").await;
+    assert_eq!(busy["verdicts"][0]["reason"], "session_limit_exceeded");
+    assert_eq!(busy["verdicts"][0]["detail"], "resource_busy", "{busy}");
+    assert_eq!(
+        root.workflow("job-2").await["shared_resources"][0]["session_id"],
+        "r"
+    );
+    assert_eq!(root.0.report(&paying, json!({})).await.0, 200);
+    child.done("pay", "A").await;
+    // Three calls of all together.
+    let over = root.preflight().await;
+    problem(&over, 403, "session_limit_exceeded");
+    assert_eq!(over.1["decision"]["detail"], "workflow", "{}", over.1);
+    problem(&child.preflight().await, 403, "session_limit_exceeded");
+    // Three sessions of all together.
+    let one = root.offered(json!({})).await;
+    Seat::child(&server, "c2", &one).await;
+    let two = root.offered(json!({})).await;
+    let refused = server.client().post(&on(&two, "accept"), json!({})).await;
+    problem(&refused, 403, "session_limit_exceeded");
+}
+
+#[tokio::test]
+async fn a_killed_root_stops_all_that_came_from_it_and_a_child_only_itself() {
+    let server = Server::start().await;
+    let root = Seat::root(&server, "kr", "job-3").await;
+    let first = root.offered(json!({})).await;
+    let second = root.offered(json!({})).await;
+    let one = Seat::child(&server, "kc1", &first).await;
+    let two = Seat::child(&server, "kc2", &second).await;
+    assert_eq!(one.0.post("/kill", json!({})).await.0, 200);
+    assert_eq!(root.preflight().await.0, 200);
+    assert_eq!(two.preflight().await.0, 200);
+    assert_eq!(root.0.post("/kill", json!({"reason": "stop"})).await.0, 200);
+    // At once, whatever it is asked.
+    let version = two.0.state().await["stateVersion"].clone();
+    let body = json!({"expected_state_version": version, "offered_tools": [], "provider": "o", "model": "m"});
+    problem(&two.0.post("/preflight", body).await, 410, "killed");
+    let shown = root.workflow("job-3").await;
+    assert_eq!(shown["status"], "killed", "{shown}");
+    let task = two.0.state().await["protocol"]["task_id"].clone();
+    ended(&two.0, &task, "CANCELED").await;
+    ended(&root.0, &shown["protocol"]["task_id"], "CANCELED").await;
+    replayed(&two.0, &task, "CANCELED").await;
+}
+
+#[tokio::test]
+async fn a_kill_reaches_children_also_when_the_server_stops_in_between() {
+    let server = Server::start().await;
+    let root = Seat::root(&server, "cr", "job-4").await;
+    let handoff = root.offered(json!({})).await;
+    let child = Seat::child(&server, "cc", &handoff).await;
+    assert_eq!(root.0.post("/kill", json!({})).await.0, 200);
+    let after = server.reopened().await;
+    let child = child.0.with(after.client());
+    // Nobody asks it anything: the server ends it by itself.
+    let task = child.state().await["protocol"]["task_id"].clone();
+    ended(&child, &task, "CANCELED").await;
+    assert_eq!(child.state().await["killed"], true);
+    let (_, shown) = child.api.get(&path("job-4")).await;
+    assert_eq!(shown["status"], "killed");
+}
+
+#[tokio::test]
+async fn a_canceled_workflow_stops_its_sessions() {
+    let server = Server::start().await;
+    let root = Seat::root(&server, "wr", "job-5").await;
+    let task = root.workflow("job-5").await["protocol"]["task_id"].clone();
+    let cancel = format!("/v1/tasks/{}/cancel", task.as_str().unwrap());
+    let (status, canceled) = root.0.api.post(&cancel, json!({})).await;
+    assert_eq!(status, 200, "{canceled}");
+    let own = root.0.state().await["protocol"]["task_id"].clone();
+    ended(&root.0, &own, "CANCELED").await;
+}
+
+#[tokio::test]
+async fn what_a_workflow_does_not_permit_is_refused_by_name() {
+    let server = Server::start().await;
+    let api = server.client();
+    let new = |source: Value| json!({"workflow_id": "w", "source": source});
+    let path_ = "/api/v1/replay/workflows";
+    let broken = json!({"file": "workflow.yaml", "text": "schema_version: \"1.0\"\nrolls: []\n"});
+    let refused = api.post(path_, new(broken)).await;
+    problem(&refused, 422, "compilation_failed");
+    assert!(
+        refused.1["findings"].as_array().unwrap().len() > 1,
+        "{}",
+        refused.1
+    );
+    problem(&api.post(path_, json!({})).await, 422, "workflow_not_found");
+    let mut wrong = new(source());
+    wrong["compiled_digest"] = json!("ab".repeat(32));
+    problem(&api.post(path_, wrong).await, 409, "digest_mismatch");
+    let role = json!({"source": source(), "role": "nobody"});
+    problem(&api.post(path_, role).await, 422, "unknown_role");
+    problem(&api.get(&path("nowhere")).await, 404, "workflow_not_found");
+
+    let root = Seat::root(&server, "p", "job-6").await;
+    let place = json!({"type": "root", "workflow_id": "job-6", "role": "desk"});
+    let second = api
+        .post("/api/v1/replay/sessions", session("p2", place))
+        .await;
+    problem(&second, 409, "workflow_begun");
+    let alone = Desk::open_with(&server, session("alone", Value::Null)).await;
+    let offer = json!({"to_role": "inspector"});
+    problem(&alone.post("/handoffs", offer).await, 409, "no_workflow");
+    problem(
+        &root.offer(json!({"to_role": "nobody"})).await,
+        422,
+        "unknown_role",
+    );
+    problem(
+        &root.offer(json!({"to_role": "desk"})).await,
+        403,
+        "handoff_not_permitted",
+    );
+    problem(
+        &root.offer(json!({"carry": ["order"]})).await,
+        409,
+        "slot_not_set",
+    );
+    problem(
+        &root.offer(json!({"expires_in_seconds": 0})).await,
+        400,
+        "malformed",
+    );
+
+    let declined = root.offered(json!({})).await;
+    let answer = api.post(&on(&declined, "decline"), json!({})).await;
+    assert_eq!(answer, (200, json!({"status": "declined"})));
+    problem(
+        &api.post(&on(&declined, "accept"), json!({})).await,
+        409,
+        "settled",
+    );
+    let cancelled = root.offered(json!({})).await;
+    let answer = api.post(&on(&cancelled, "cancel"), json!({})).await;
+    assert_eq!(answer, (200, json!({"status": "cancelled"})));
+    let late = root.offered(json!({"expires_in_seconds": 1})).await;
+    tokio::time::sleep(Duration::from_millis(1_100)).await;
+    let refused = api.post(&on(&late, "accept"), json!({})).await;
+    problem(&refused, 409, "settled");
+    assert_eq!(refused.1["handoff_status"], "expired");
+    assert_eq!(root.workflow("job-6").await["open_offers"], json!([]));
+    for unknown in ["job-6.handoff.99", "nowhere.handoff.1", "x"] {
+        problem(
+            &api.post(&on(unknown, "accept"), json!({})).await,
+            404,
+            "unknown_handoff",
+        );
+    }
+    // Another tenant sees none of it.
+    let (_, workspace) = api
+        .post("/v1/workspaces", json!({"name": "b", "root": "/"}))
+        .await;
+    let workspace = workspace["id"].as_str().unwrap().to_owned();
+    server
+        .add_key(key("rk_eve", "eve", &["*"], Some(&[&workspace])))
+        .await;
+    let eve = server.client_with("rk_eve");
+    let open = root.offered(json!({})).await;
+    problem(&eve.get(&path("job-6")).await, 404, "workflow_not_found");
+    problem(
+        &eve.post(&on(&open, "accept"), json!({})).await,
+        404,
+        "unknown_handoff",
+    );
+    // A repeated request is answered as it was.
+    let accept = on(&open, "accept");
+    let first = api.post_with_key(&accept, "once", json!({})).await;
+    assert_eq!(first.0, 200, "{}", first.1);
+    assert_eq!(api.post_with_key(&accept, "once", json!({})).await, first);
+}
