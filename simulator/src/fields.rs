@@ -126,8 +126,9 @@ fn id(client: u32, action: u32) -> String {
 
 /// Notes what the engine shows of the field when all is done.
 pub(crate) async fn look(engine: &Engine, client: &Client) {
-    let view = engine.field_view(&Caller::system(), None, FieldView::Status);
-    if let Ok(view) = view.await {
+    let caller = Caller::system();
+    let view = engine.field_view(&caller, None, FieldView::Status).await;
+    if let Ok(view) = view {
         client.ledger.lock().told.shown = Some(view);
     }
 }

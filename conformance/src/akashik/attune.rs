@@ -4,7 +4,7 @@ use serde_json::{Value, json};
 
 use super::ground::{Ground, list, same, same_texts, scoped, texts, units};
 use super::{Row, row};
-use crate::json::{at, show, text};
+use crate::json::{at, put, show, text};
 use crate::miss::{Checked, Miss, need};
 
 pub(crate) const ROWS: &[Row] = &[
@@ -337,7 +337,7 @@ async fn stable(ground: &Ground) -> Checked {
     let ask = async || {
         let payload = json!({"scope": scoped(json!({"interests": ["harbour"]}))});
         let mut answer = field.ok("ATTUNE", "bob", payload).await?;
-        answer["epoch"] = Value::Null;
+        put(&mut answer, "epoch", Value::Null);
         Ok::<String, Miss>(answer.to_string())
     };
     let (first, second) = (ask().await?, ask().await?);

@@ -4,7 +4,7 @@ use serde_json::{Value, json};
 
 use super::ground::{Field, Ground, list, refused, same, same_texts, texts, unit};
 use super::{PURGE, Row, row};
-use crate::json::{at, show};
+use crate::json::{at, put, show};
 use crate::miss::{Checked, Miss, need, unseen};
 
 pub(crate) const CLOCK: &[Row] = &[
@@ -34,7 +34,7 @@ pub(crate) const LOG: &[Row] = &[
 /// Records with an epoch of the sender and returns that of the answer.
 async fn tick(field: &Field<'_>, epoch: u64) -> Result<u64, Miss> {
     let mut envelope = field.envelope("RECORD", "ann", unit("a note", json!({})));
-    envelope["epoch"] = epoch.into();
+    put(&mut envelope, "epoch", epoch.into());
     let answer = field.post("RECORD", &envelope).await?.value_of(&[201])?;
     number(&answer, "epoch")
 }
@@ -143,7 +143,7 @@ async fn ends(ground: &Ground) -> Checked {
     let field = ground.field_of(&["ann"]).await?;
     let before = field.view("field/status").await?;
     let mut envelope = field.envelope("RECORD", "ann", unit("a note", json!({})));
-    envelope["epoch"] = 9_007_199_254_740_991_u64.into();
+    put(&mut envelope, "epoch", 9_007_199_254_740_991_u64.into());
     refused(&field.post("RECORD", &envelope).await?, "EPOCH_OVERFLOW")?;
     same(
         "the field as before",
@@ -156,7 +156,7 @@ async fn jumps(ground: &Ground) -> Checked {
     let field = ground.field_of(&["ann"]).await?;
     let clock = tick(&field, 0).await?;
     let mut envelope = field.envelope("RECORD", "ann", unit("a note", json!({})));
-    envelope["epoch"] = (clock + 1_000_001).into();
+    put(&mut envelope, "epoch", (clock + 1_000_001).into());
     refused(&field.post("RECORD", &envelope).await?, "INVALID_ENVELOPE")?;
     let far = tick(&field, clock + 1_000_000).await?;
     need(

@@ -4,7 +4,7 @@ use serde_json::{Value, json};
 
 use super::ground::{Field, Ground, list, refused, same, unit};
 use super::{Row, row};
-use crate::json::{at, lacking, show, text};
+use crate::json::{at, lacking, put, show, text};
 use crate::miss::{Checked, Miss, all_but, need};
 
 pub(crate) const ENVELOPE: &[Row] = &[
@@ -65,7 +65,7 @@ async fn members(ground: &Ground) -> Checked {
         )?;
     }
     refused(
-        &changed(&field, |envelope| envelope["sender"] = "ann".into()).await?,
+        &changed(&field, |envelope| put(envelope, "sender", "ann".into())).await?,
         MALFORMED,
     )?;
     changed(&field, |_| ()).await?.want(&[201])
@@ -74,7 +74,10 @@ async fn members(ground: &Ground) -> Checked {
 async fn protocol(ground: &Ground) -> Checked {
     let field = ground.field_of(&["ann"]).await?;
     let before = field.view("field/status").await?;
-    let answer = changed(&field, |envelope| envelope["protocol"] = "akasha".into()).await?;
+    let answer = changed(&field, |envelope| {
+        put(envelope, "protocol", "akasha".into())
+    })
+    .await?;
     answer.want(&[400])?;
     same(
         "the field as before",
@@ -85,7 +88,7 @@ async fn protocol(ground: &Ground) -> Checked {
 
 async fn version(ground: &Ground) -> Checked {
     let field = ground.field_of(&["ann"]).await?;
-    let answer = changed(&field, |envelope| envelope["version"] = "0.2.0".into()).await?;
+    let answer = changed(&field, |envelope| put(envelope, "version", "0.2.0".into())).await?;
     refused(&answer, MALFORMED).map(|_| ())
 }
 
@@ -102,11 +105,11 @@ async fn epoch(ground: &Ground) -> Checked {
     let field = ground.field_of(&["ann"]).await?;
     for bad in [json!(-1), json!(1.5), json!("1")] {
         refused(
-            &changed(&field, |envelope| envelope["epoch"] = bad).await?,
+            &changed(&field, |envelope| put(envelope, "epoch", bad)).await?,
             MALFORMED,
         )?;
     }
-    changed(&field, |envelope| envelope["epoch"] = 0.into())
+    changed(&field, |envelope| put(envelope, "epoch", 0.into()))
         .await?
         .want(&[201])
 }
@@ -151,7 +154,7 @@ pub(crate) async fn not_offered(field: &Field<'_>) -> Result<Option<&'static str
 async fn operations(ground: &Ground) -> Checked {
     let field = ground.field_of(&["ann"]).await?;
     refused(
-        &changed(&field, |envelope| envelope["operation"] = "FOO".into()).await?,
+        &changed(&field, |envelope| put(envelope, "operation", "FOO".into())).await?,
         MALFORMED,
     )?;
     match not_offered(&field).await? {
@@ -165,7 +168,7 @@ async fn operations(ground: &Ground) -> Checked {
 
 async fn malformed(ground: &Ground) -> Checked {
     let field = ground.field_of(&["ann"]).await?;
-    let answer = changed(&field, |envelope| envelope["id"] = "".into()).await?;
+    let answer = changed(&field, |envelope| put(envelope, "id", "".into())).await?;
     let error = refused(&answer, MALFORMED)?;
     same("`recoverable`", at(&error, "recoverable"), &json!(true))
 }
@@ -178,7 +181,7 @@ async fn again(ground: &Ground) -> Checked {
     same("the answer that was given before", &second, &first)?;
     let found = field.attune("bob", json!({})).await?;
     need(found.len() == 1, "one unit", format!("{}", found.len()))?;
-    envelope["payload"]["content"] = "another note".into();
+    put(&mut envelope, "payload.content", "another note".into());
     refused(&field.post("RECORD", &envelope).await?, MALFORMED).map(|_| ())
 }
 
@@ -195,8 +198,8 @@ async fn order(ground: &Ground) -> Checked {
     let field = ground.field_of(&["ann"]).await?;
     // Malformed, and from nobody.
     let answer = changed(&field, |envelope| {
-        envelope["epoch"] = (-1).into();
-        envelope["agent_id"] = "nobody".into();
+        put(envelope, "epoch", (-1).into());
+        put(envelope, "agent_id", "nobody".into());
     });
     refused(&answer.await?, MALFORMED)?;
     // From nobody, without a purpose.
@@ -206,7 +209,11 @@ async fn order(ground: &Ground) -> Checked {
         .await?;
     // Without a purpose, and it contradicts nothing that exists.
     let mut aimless = aimless;
-    aimless["relations"] = json!([{"type": "contradicts", "target_id": "nothing"}]);
+    put(
+        &mut aimless,
+        "relations",
+        json!([{"type": "contradicts", "target_id": "nothing"}]),
+    );
     field.no("RECORD", "ann", aimless, "MISSING_INTENT").await?;
     if let Some(name) = not_offered(&field).await? {
         field
@@ -232,7 +239,7 @@ async fn shape(ground: &Ground) -> Checked {
     let scope = json!({"scope": {"role": "", "max_units": 1}});
     for error in [
         refused(
-            &changed(&field, |envelope| envelope["epoch"] = (-1).into()).await?,
+            &changed(&field, |envelope| put(envelope, "epoch", (-1).into())).await?,
             MALFORMED,
         )?,
         field.no("REGISTER", "ann", taken, "AGENT_ID_TAKEN").await?,

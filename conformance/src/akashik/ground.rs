@@ -3,7 +3,7 @@
 use futures_util::future::try_join_all;
 use serde_json::{Value, json};
 
-use crate::json::{at, show, text};
+use crate::json::{at, put, show, text};
 use crate::miss::{Checked, Miss, fail, need};
 use crate::wire::{Answer, Wire};
 
@@ -172,7 +172,11 @@ impl<'a> Field<'a> {
         more: Value,
     ) -> Result<(String, String), Miss> {
         let mut payload = unit("it is otherwise", more);
-        payload["relations"] = json!([{"type": "contradicts", "target_id": target}]);
+        put(
+            &mut payload,
+            "relations",
+            json!([{"type": "contradicts", "target_id": target}]),
+        );
         let made = self.made("RECORD", agent, payload).await?;
         let conflict = text(&made, "conflicts_detected.0").to_owned();
         if conflict.is_empty() {
@@ -243,7 +247,7 @@ impl<'a> Field<'a> {
             let batch = left.min(64);
             let calls = (0..batch).map(|_| async {
                 let mut envelope = self.envelope(operation, agent, payload.clone());
-                envelope["session_id"] = session.into();
+                put(&mut envelope, "session_id", session.into());
                 accepted(operation, &self.post(operation, &envelope).await?)
             });
             let said = try_join_all(calls).await;

@@ -5,7 +5,7 @@ use serde_json::{Value, json};
 use super::ground::{Field, Ground, list, same, same_texts, texts, unit, units};
 use super::subscribe::Listener;
 use super::{FULL, Row, row};
-use crate::json::{at, is_utc_time, show, text};
+use crate::json::{at, is_utc_time, put, show, text};
 use crate::miss::{Checked, Miss, need, unseen};
 
 pub(crate) const ROWS: &[Row] = &[
@@ -91,7 +91,7 @@ async fn confidence(ground: &Ground) -> Checked {
             .await?;
     }
     let mut draft = without("confidence");
-    draft["mode"] = "draft".into();
+    put(&mut draft, "mode", "draft".into());
     field.ok("RECORD", "ann", draft).await.map(|_| ())
 }
 

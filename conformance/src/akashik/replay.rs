@@ -4,7 +4,7 @@ use serde_json::{Value, json};
 
 use super::ground::{Field, Ground, list, refused, same, same_texts, texts, unit};
 use super::{FULL, PURGE, Row, row};
-use crate::json::{at, is_utc_time, show, text};
+use crate::json::{at, is_utc_time, put, show, text};
 use crate::miss::{Checked, Miss, all_but, need};
 
 pub(crate) const ROWS: &[Row] = &[
@@ -99,12 +99,16 @@ async fn chain(ground: &Ground) -> Result<Chain<'_>, Miss> {
             continue;
         }
         let mut payload = unit(&format!("this is {letter}"), json!({"type": kind}));
-        payload["intent"]["task_id"] = "work".into();
+        put(&mut payload, "intent.task_id", "work".into());
         if !relation.is_empty() {
-            payload["relations"] = json!([{"type": relation, "target_id": chain.id(target)}]);
+            put(
+                &mut payload,
+                "relations",
+                json!([{"type": relation, "target_id": chain.id(target)}]),
+            );
         }
         let mut envelope = chain.field.envelope("RECORD", agent, payload);
-        envelope["session_id"] = "day".into();
+        put(&mut envelope, "session_id", "day".into());
         let made = chain.field.post("RECORD", &envelope).await?;
         let made = made
             .value_of(&[201])
@@ -327,7 +331,7 @@ async fn not_itself(ground: &Ground) -> Checked {
     let payload = json!({"target_type": "session", "target_id": "day", "depth": "full_trace"});
     for expected in [1, 2] {
         let mut envelope = field.envelope("REPLAY", "ann", payload.clone());
-        envelope["session_id"] = "day".into();
+        put(&mut envelope, "session_id", "day".into());
         let told = field.post("REPLAY", &envelope).await?.value_of(&[200])?;
         same(
             "`total_events`",

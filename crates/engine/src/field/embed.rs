@@ -43,10 +43,9 @@ impl Engine {
             .await;
         let one = |(asked, text): (&Asked, &Option<String>)| match (text, &asked.task) {
             (Some(_), _) => match &mut made {
-                Ok(made) => made.next().map_or_else(
-                    || Embedding::Failed("the model gave no usable vector".to_owned()),
-                    |given| given,
-                ),
+                Ok(made) => made.next().unwrap_or_else(|| {
+                    Embedding::Failed("the model gave no usable vector".to_owned())
+                }),
                 Err(reason) => Embedding::Failed(reason.clone()),
             },
             // What a compaction writes is known only when it is decided.
