@@ -14,12 +14,12 @@ pub(crate) fn at<'a>(value: &'a Value, path: &str) -> &'a Value {
 }
 
 /// Sets the value at a dotted path of members.
-pub(crate) fn put(value: &mut Value, path: &str, new: impl Into<Value>) {
+pub(crate) fn put(value: &mut Value, path: &str, new: Value) {
     let (name, rest) = path.split_once('.').unwrap_or((path, ""));
     if let Some(members) = value.as_object_mut() {
         let place = members.entry(name).or_default();
         match rest {
-            "" => *place = new.into(),
+            "" => *place = new,
             rest => put(place, rest, new),
         }
     }
