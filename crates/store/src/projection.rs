@@ -378,6 +378,19 @@ impl ReceiptTree {
     }
 }
 
+/// Forgets all segments, also in a log that no newer program opened.
+pub(crate) const NO_SEGMENTS: &str = "
+    CREATE TABLE IF NOT EXISTS field_segments(
+        field INTEGER NOT NULL,
+        after INTEGER NOT NULL,
+        last INTEGER NOT NULL,
+        position INTEGER NOT NULL,
+        bytes BLOB NOT NULL,
+        PRIMARY KEY(field, after)
+    ) STRICT;
+    DELETE FROM field_segments;
+";
+
 /// What the engine keeps of the folds of fields. It is read by whoever needs a field, catches up with the log then, and keeps
 /// what it lacked; folding it here only empties it.
 struct FieldSegments;
@@ -392,7 +405,7 @@ impl Projection for FieldSegments {
     }
 
     fn clear(&self) -> &'static str {
-        "DELETE FROM field_segments"
+        NO_SEGMENTS
     }
 
     fn feed(&mut self, _: &Connection, _: u64, _: &Block) -> Result<(), StoreFault> {

@@ -146,6 +146,8 @@ pub fn repair(directory: &Path) -> Result<Repair, AuditError> {
         let transaction =
             rusqlite::Transaction::new_unchecked(&connection, TransactionBehavior::Immediate)?;
         survey.apply(&connection).map_err(prune::inside)?;
+        // A field is what its log says, also where that says less than before.
+        connection.execute_batch(projection::NO_SEGMENTS)?;
         transaction.commit()
     };
     run().map_err(fault)?;

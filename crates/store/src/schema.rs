@@ -192,18 +192,6 @@ const ADDITIONS: &str = "
     ALTER TABLE claims ADD COLUMN checksum BLOB;
 ";
 
-/// What still earlier programs did not make.
-const SEGMENTS: &str = "
-    CREATE TABLE field_segments(
-        field INTEGER NOT NULL,
-        after INTEGER NOT NULL,
-        last INTEGER NOT NULL,
-        position INTEGER NOT NULL,
-        bytes BLOB NOT NULL,
-        PRIMARY KEY(field, after)
-    ) STRICT;
-";
-
 /// True when a log has a table of this name.
 pub(crate) fn has_table(connection: &Connection, name: &str) -> rusqlite::Result<bool> {
     connection
@@ -240,7 +228,7 @@ pub(crate) fn complete(connection: &mut Connection) -> rusqlite::Result<()> {
         transaction.execute_batch(ADDITIONS)?;
     }
     if !has_table(&transaction, "field_segments")? {
-        transaction.execute_batch(SEGMENTS)?;
+        transaction.execute_batch(crate::projection::NO_SEGMENTS)?;
     }
     if seal_of(&transaction, Sealed::Secret)?.is_none() {
         let select = "SELECT value FROM meta WHERE name = 'secret'";
