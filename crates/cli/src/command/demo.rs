@@ -4,6 +4,7 @@
 
 mod contracts;
 mod crash;
+mod memory;
 mod replay;
 
 use std::path::PathBuf;
@@ -144,6 +145,7 @@ async fn tour(place: &Place) -> anyhow::Result<()> {
     guide.replay(CHAPTERS.len() + 2, place).await?;
     guide.record(place).await?;
     guide.prove().await?;
+    guide.memory(CHAPTERS.len() + 5).await?;
     guide.farewell(place)
 }
 

@@ -381,18 +381,31 @@ impl Field {
         session: Option<&str>,
         payload: Value,
     ) -> anyhow::Result<Value> {
-        // One id for all repetitions: a message that arrived is not done again when its answer was lost.
-        let id = fresh_key()?;
-        let envelope = json!({
-            "protocol": "akashik", "version": "0.1.0", "id": id, "operation": operation.to_uppercase(),
-            "agent_id": agent, "session_id": session, "epoch": 0, "payload": payload,
-        });
-        let write = Write {
-            body: envelope,
-            key: &id,
-        };
-        self.client.post(&self.path(&[operation]), write).await
+        let path = self.path(&[operation]);
+        message(&self.client, &path, agent, session, payload).await
     }
+}
+
+/// Sends a message to a field; the last part of the path is its operation.
+pub(crate) async fn message(
+    client: &Client,
+    path: &[&str],
+    agent: &str,
+    session: Option<&str>,
+    payload: Value,
+) -> anyhow::Result<Value> {
+    let operation = path.last().map(|operation| operation.to_uppercase());
+    // One id for all repetitions: a message that arrived is not done again when its answer was lost.
+    let id = fresh_key()?;
+    let envelope = json!({
+        "protocol": "akashik", "version": "0.1.0", "id": id, "operation": operation,
+        "agent_id": agent, "session_id": session, "epoch": 0, "payload": payload,
+    });
+    let write = Write {
+        body: envelope,
+        key: &id,
+    };
+    client.post(path, write).await
 }
 
 impl Speaker {

@@ -147,6 +147,21 @@ pub(super) const KEYS: &[Key] = &[
         "Names of environment variables that workflows may read.",
     ),
     key(
+        "fields",
+        "level",
+        "How much of the memory protocol is offered under /akashik and /mcp: 0, 1 or 2. See docs/memory.md.",
+    ),
+    key(
+        "fields",
+        "embeddings_provider",
+        "The provider (of kind openai) whose embeddings rank what agents are shown; empty for the built-in hash-1024.",
+    ),
+    key(
+        "fields",
+        "embeddings_model",
+        "Its model, such as text-embedding-3-small.",
+    ),
+    key(
         "governed",
         "mode",
         "The weakest mode in which a program may open a governed session: log-only, shadow or enforce.",

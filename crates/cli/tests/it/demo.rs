@@ -21,6 +21,7 @@ fn the_tour_ends_with_0_and_removes_its_directory() {
         "the same task waits",
         "You read deploy logs. Be brief.",
         "as recorded",
+        "confidence_weighted: ann's finding prevails",
     ] {
         assert!(text.contains(words), "{words}: {text}");
     }

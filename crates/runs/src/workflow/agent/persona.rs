@@ -17,7 +17,7 @@ pub(super) struct Persona {
     /// Members of every model request: provider, model and its settings.
     pub(super) model: Map<String, Value>,
     pub(super) tools: Vec<String>,
-    pub(super) remembers: bool,
+    pub(super) remembers: Remembers,
     limits: Map<String, Value>,
 }
 
@@ -30,6 +30,17 @@ pub(super) enum Verdict {
     Asks,
     /// It is not used, and why.
     Denied(String),
+}
+
+/// What the agent knows beyond its input.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) enum Remembers {
+    /// Nothing.
+    Nothing,
+    /// What was said in the Session before.
+    Session,
+    /// What agents share in a field.
+    Field,
 }
 
 impl Persona {
@@ -62,7 +73,11 @@ impl Persona {
             }),
             model: object("model"),
             tools,
-            remembers: text("memory").as_deref() == Some("session"),
+            remembers: match text("memory").as_deref() {
+                Some("session") => Remembers::Session,
+                Some("field") => Remembers::Field,
+                _ => Remembers::Nothing,
+            },
             limits: object("limits"),
         }
     }
