@@ -235,7 +235,9 @@ async fn an_override_takes_only_what_its_caller_may_read() {
 /// F8: what the overrides of one small request name is bounded together, and looked at before it is read.
 #[tokio::test]
 async fn f8_what_overrides_name_is_bounded_together() {
-    let server = Server::start().await;
+    let mut config = config();
+    config.artifact_bytes_max = 16 * 1024 * 1024;
+    let server = Server::start_with(config).await;
     let api = server.client();
     let session = api.session().await;
     let task = api.task(&session, "agent").await;
