@@ -257,9 +257,17 @@ impl Engine {
         {
             return Ok(done);
         }
-        if let Some(bytes) = crate::quota::added(&request) {
-            self.may_store(workspace.as_ref(), bytes).await?;
-        }
+        let _room = match (crate::quota::added(&request), &request) {
+            // What it brings is stored before its turn.
+            (Some(bytes), Request::ImportTask { .. }) => {
+                self.reserve(workspace.as_ref(), bytes).await?
+            }
+            (Some(bytes), _) => {
+                self.may_store(workspace.as_ref(), bytes).await?;
+                None
+            }
+            (None, _) => None,
+        };
         let key = idempotency.map(|given| given.key);
         if let Some((document, operation)) = self.as_governed(caller, &request).await? {
             let taken = self.take_input(caller, &document, operation, claim, key.clone());

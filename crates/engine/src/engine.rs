@@ -17,6 +17,7 @@ use crate::govern::{Demands, Sessions};
 use crate::limits::Limits;
 use crate::metrics::Metrics;
 use crate::port::{Clock, Ids, Performer, SecretKeeper, Spawn, Store};
+use crate::quota::Pending;
 use crate::receipt::Authority;
 use crate::refused::Refused;
 use crate::share::Shares;
@@ -84,6 +85,8 @@ pub(crate) struct Shared {
     pub(crate) tree: tokio::sync::Mutex<()>,
     /// The keys of the witnesses whose signatures on heads are taken.
     pub(crate) witnesses: std::sync::RwLock<Vec<receipts::note::NoteKey>>,
+    /// Room for what is on its way into a commit.
+    pub(crate) reserved: Mutex<Pending>,
     /// Who has how many streams open, by key.
     streams: Mutex<Shares<String>>,
     /// The sets of contracts that personas may name.
@@ -250,6 +253,7 @@ impl Engine {
             fields: Fields::default(),
             tree: tokio::sync::Mutex::new(()),
             witnesses: std::sync::RwLock::default(),
+            reserved: Mutex::default(),
             streams: Mutex::new(streams),
             contracts: OnceLock::new(),
             demands: OnceLock::new(),

@@ -150,6 +150,7 @@ async fn take(shared: &Arc<Shared>, mut batch: Vec<Item>) {
                 leases: Vec::new(),
             }),
         };
+        drop(turn.rooms);
         match committed {
             Ok(committed) => {
                 let changed = written.documents();

@@ -343,10 +343,10 @@ impl Guide<'_> {
         }
         rows.print(&mut self.out, "   ")?;
         let data = place.data.clone();
-        let report = tokio::task::spawn_blocking(move || log::check(&data))
+        let (report, problems) = tokio::task::spawn_blocking(move || log::check(&data))
             .await
             .or_hint("the log was not checked", "run `reprise log verify`")??;
-        let (verdict, good) = match report.problems.as_slice() {
+        let (verdict, good) = match problems.as_slice() {
             [] => ("verified", Paint::Good),
             _ => ("DAMAGED", Paint::Bad),
         };
@@ -355,7 +355,7 @@ impl Guide<'_> {
             "\n   {verdict}  {} events, {} documents, {} blobs, {} receipts: each byte is what was written",
             report.events, report.documents, report.blobs, report.receipts
         ))?;
-        for problem in &report.problems {
+        for problem in &problems {
             self.out.line(format_args!("   {problem}"))?;
         }
         Ok(())

@@ -42,15 +42,7 @@ fn verify(args: &LogArgs) -> anyhow::Result<Exit> {
     let report = with_progress("events checked", |progress| {
         store::verify(&args.data.data, progress)
     })?;
-    let mut problems: Vec<String> = report.problems.iter().map(ToString::to_string).collect();
-    // A damaged seed is a key like any other: everything would be signed, and nothing would verify.
-    if !signing::is_readable(&args.data.data) {
-        talk("the signing keys were not checked, because this user may not read them");
-    } else if let Err(error) = signing::public_keys(&args.data.data) {
-        problems.push(format!("signing keys: {error:#}"));
-    } else if let Err(error) = signing::agree(&args.data.data, report.signing_keys) {
-        problems.push(format!("signing keys: {error:#}"));
-    }
+    let problems = problems(&args.data.data, &report);
     if report.keys_without_events > 0 {
         talk(format_args!(
             "{} API keys were made before keys had events: no event says who made them or what they may do",
@@ -403,9 +395,24 @@ fn with_progress<T>(
     result.map_err(problem)
 }
 
-/// Checks a log, for commands that do so on the way.
-pub(crate) fn check(directory: &Path) -> anyhow::Result<store::Report> {
-    store::verify(directory, &mut |_, _| {}).map_err(problem)
+/// Checks a data directory, for commands that do so on the way. Returns what was checked,
+/// and what `log verify` finds wrong.
+pub(crate) fn check(directory: &Path) -> anyhow::Result<(store::Report, Vec<String>)> {
+    let report = store::verify(directory, &mut |_, _| {}).map_err(problem)?;
+    let problems = problems(directory, &report);
+    Ok((report, problems))
+}
+
+/// Returns what is wrong with a data directory: with its log, and with its signing keys.
+fn problems(directory: &Path, report: &store::Report) -> Vec<String> {
+    let mut problems: Vec<String> = report.problems.iter().map(ToString::to_string).collect();
+    // A damaged seed is a key like any other: everything would be signed, and nothing would verify.
+    if !signing::is_readable(directory) {
+        talk("the signing keys were not checked, because this user may not read them");
+    } else if let Err(error) = signing::agree(directory, report.names_keys, report.signing_keys) {
+        problems.push(format!("signing keys: {error:#}"));
+    }
+    problems
 }
 
 fn problem(error: AuditError) -> anyhow::Error {

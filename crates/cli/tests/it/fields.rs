@@ -239,7 +239,7 @@ fn f14_a_field_takes_no_more_than_its_share_of_the_disk() {
     });
     let (number, said) = refused.expect("2 MB were stored where 1 MiB may be");
     assert!((8..=13).contains(&number), "{number}");
-    assert!(said.stderr.contains("stored_mib_max"), "{said:?}");
+    assert!(said.stderr.contains("limits.stored_mib_max"), "{said:?}");
 }
 
 /// What an agent recorded lies beside the log; that it is gone is noticed.

@@ -30,6 +30,8 @@ mod keys;
 #[cfg(test)]
 mod logs;
 #[cfg(test)]
+mod missing;
+#[cfg(test)]
 mod pasting;
 #[cfg(test)]
 mod personas;

@@ -6,8 +6,8 @@ use std::sync::{Arc, OnceLock};
 
 use canon::Digest;
 use domain::{
-    Blob, Decision, Document, Documents, Event, EventName, ImpossibleEvent, Position, ResourceRef,
-    Scratch, Sealed, State, Timestamp, decide,
+    Blob, Decision, Document, Documents, Event, EventName, ImpossibleEvent, Order, Position,
+    ResourceRef, Scratch, Sealed, State, Timestamp, decide,
 };
 
 use super::folds::{FoldsById, load_folds};
@@ -16,6 +16,7 @@ use super::seal::SealStep;
 use super::{ClaimRequest, Item, Lease};
 use crate::engine::Shared;
 use crate::port::{Claim, ClaimScope, Commit, Expected, LeaseName, Seal, SealedTurn, StoredEvent};
+use crate::quota::{self, Reserved};
 use crate::receipt::Authority;
 use crate::refused::Refused;
 
@@ -57,6 +58,8 @@ pub(super) struct Turn {
     pub(super) event_count: u64,
     /// Filled in when the commit seals.
     pub(super) written: Written,
+    /// Kept until the store has counted what was written.
+    pub(super) rooms: Vec<Reserved>,
 }
 
 /// What a commit writes: its events, and the documents as it leaves them. Empty until it seals. Clones share it.
@@ -102,7 +105,7 @@ impl Written {
 }
 
 /// Reads what commands name, decides them all and returns what to commit.
-pub(super) async fn prepare(shared: &Shared, batch: &[Item]) -> Result<Turn, Refused> {
+pub(super) async fn prepare(shared: &Arc<Shared>, batch: &[Item]) -> Result<Turn, Refused> {
     let base = load(shared, batch).await?;
     let mut folds = load_folds(shared, &base, batch).await?;
     let now = shared.clock.now();
@@ -112,9 +115,11 @@ pub(super) async fn prepare(shared: &Shared, batch: &[Item]) -> Result<Turn, Ref
     let mut plan = Plan::new(shared, now);
     let mut outcomes = Vec::with_capacity(batch.len());
     for item in batch {
-        outcomes.push(plan.decide(&mut scratch, &mut claimed, &mut folds, item, guess));
+        let place = (item, guess);
+        outcomes.push(plan.decide(shared, &mut scratch, &mut claimed, &mut folds, place));
     }
     let written = Written::default();
+    let rooms = std::mem::take(&mut plan.rooms);
     let event_count = plan.event_count;
     let is_empty = event_count == 0 && plan.claims.is_empty();
     let expiry_us = i64::try_from(shared.limits.idempotency_window.as_micros()).unwrap_or(i64::MAX);
@@ -140,6 +145,7 @@ pub(super) async fn prepare(shared: &Shared, batch: &[Item]) -> Result<Turn, Ref
         commit,
         event_count,
         written,
+        rooms,
     })
 }
 
@@ -156,6 +162,8 @@ struct Plan {
     claims: Vec<(ClaimRequest, At)>,
     leases_taken: Vec<LeaseName>,
     looked: Looked,
+    /// Room for what the turn stores.
+    rooms: Vec<Reserved>,
 }
 
 /// The documents that decisions have looked at: those they rest on.
@@ -207,16 +215,17 @@ impl Plan {
             claims: Vec::new(),
             leases_taken: Vec::new(),
             looked: Looked::default(),
+            rooms: Vec::new(),
         }
     }
 
     fn decide(
         &mut self,
+        shared: &Arc<Shared>,
         scratch: &mut Scratch,
         claimed: &mut BTreeMap<ClaimScope, (Digest, At)>,
         folds: &mut FoldsById,
-        item: &Item,
-        guess: Position,
+        (item, guess): (&Item, Position),
     ) -> Outcome {
         if let Some(claim) = item.claim
             && let Some((body, answer)) = claimed.get(&claim.scope)
@@ -263,6 +272,7 @@ impl Plan {
         let step = SealStep { drafts, ends, fold };
         let first = guess.plus(self.event_count);
         scratch.mark();
+        let before = (self.sealed.events.len(), self.sealed.receipts.len());
         let sealed = self
             .sealed
             .add(&self.log, &self.authority, scratch, &step, first, self.now);
@@ -272,6 +282,12 @@ impl Plan {
             let detail = error.to_string();
             tracing::error!(%detail, "a command cannot be sealed and is refused");
             return Outcome::Refused(Refused::Internal { detail });
+        }
+        if let Err(refused) = self.count(shared, &item.command.order, &blobs, before.0) {
+            scratch.roll_back();
+            self.sealed.events.truncate(before.0);
+            self.sealed.receipts.truncate(before.1);
+            return Outcome::Refused(refused);
         }
         self.event_count += step.event_count();
         self.steps.push(step);
@@ -288,6 +304,28 @@ impl Plan {
             answer,
             changed,
         }
+    }
+
+    /// Counts what a command will store, and refuses it when its Workspace has no room for it.
+    fn count(
+        &mut self,
+        shared: &Arc<Shared>,
+        order: &Order,
+        blobs: &[Blob],
+        first: usize,
+    ) -> Result<(), Refused> {
+        let events = self.sealed.events.get(first..).unwrap_or_default();
+        let Some(workspace) = events.iter().find_map(|event| event.links.workspace) else {
+            return Ok(());
+        };
+        let own: usize = events.iter().map(|event| event.bytes.len()).sum();
+        let content: usize = blobs.iter().map(|blob| blob.bytes.len()).sum();
+        let bytes = (own + content) as u64;
+        self.rooms.push(match quota::is_held_to_limit(order) {
+            true => shared.reserve(workspace, bytes)?,
+            false => shared.reserve_anyway(workspace, bytes),
+        });
+        Ok(())
     }
 
     /// Returns the closure that the store runs once it has reserved positions. Usually the guess was right and
