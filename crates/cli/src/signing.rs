@@ -33,7 +33,7 @@ const ORIGIN_BYTES_MAX: usize = 200;
 /// Since 2 a key that was rotated out has no seed, and says where it ended.
 const VERSION: u32 = 2;
 const RESTORE: &str = "restore it from a backup; receipts are signed with it. To go on with a new key instead, move the \
-    file away and keep the old public keys for those who verify old receipts";
+    file away, run `reprise receipt rotate-key --lost`, and keep the old public keys for those who verify old receipts";
 
 /// The file.
 #[derive(Serialize, Deserialize)]

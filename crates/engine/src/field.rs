@@ -7,22 +7,26 @@
 //! earlier ones, and is decided again when one of those came to nothing.
 
 mod desk;
+mod embed;
 mod listen;
 mod load;
+mod task;
 
 use std::collections::BTreeMap;
 use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError};
 
 use canon::Value;
-use domain::{FieldId, WorkspaceId};
+use domain::{FieldId, Timestamp, WorkspaceId};
 use field::{Code, Config, Depth, Envelope, Level, Operation, Reader, Refusal, Target, TargetType};
 
 use crate::caller::Caller;
 use crate::engine::Engine;
+use crate::port::Embedder;
 use crate::refused::Refused;
 
 pub(crate) use desk::Desk;
 pub use listen::{FieldFrame, FieldStream};
+pub(crate) use task::AtMemory;
 
 /// The name of the field of a request that names none.
 const DEFAULT_NAME: &str = "default";
@@ -110,6 +114,10 @@ pub enum FieldView {
 #[derive(Debug, Default)]
 pub(crate) struct Fields {
     config: OnceLock<Config>,
+    /// The model outside that makes vectors; the built-in one without it.
+    embedder: OnceLock<Arc<dyn Embedder>>,
+    /// Until when it is left alone after it failed.
+    rests_until: Mutex<Option<Timestamp>>,
     desks: Mutex<BTreeMap<FieldId, Arc<Desk>>>,
 }
 
@@ -161,6 +169,12 @@ impl Engine {
     pub fn set_fields(&self, config: Config) {
         // A second call changes nothing: what was announced stands while the server runs.
         let _ = self.shared.fields.config.set(config);
+    }
+
+    /// Has vectors made by a model outside, from now on.
+    pub fn set_embedder(&self, embedder: Arc<dyn Embedder>) {
+        // A second call changes nothing.
+        let _ = self.shared.fields.embedder.set(embedder);
     }
 
     /// Returns what fields offer.
@@ -217,7 +231,7 @@ impl Engine {
         let mut held = desk.held().await;
         let held = match &mut *held {
             Some(held) => held,
-            empty => empty.insert(self.load_field(&desk).await?),
+            empty => empty.insert(self.open_field(&desk).await?),
         };
         let field = &held.field;
         // Below level 3, which is not offered, nothing in a field is hidden from whoever may look at it.

@@ -1,6 +1,6 @@
 //! Idempotency keys in use, called claims: whoever repeats a request gets its first answer by them.
 //!
-//! They are no fold of events, but events tell that there were claims: the first event of a command carries the client's key.
+//! They are not a fold of events, but events tell that there were claims: the first event of a command carries the client's key.
 //! One that is younger than any setting lets claims end must have its claim, or that was taken away.
 
 use std::collections::VecDeque;

@@ -36,6 +36,7 @@ mod rebuild;
 mod repair;
 mod row;
 mod schema;
+mod segments;
 mod sqlite;
 mod table;
 #[cfg(any(test, feature = "test-util"))]

@@ -184,6 +184,9 @@ fn add(connection: &Connection) -> rusqlite::Result<()> {
         )?;
         projection::forget(connection, projection::USAGE)?;
     }
+    if !has_table(connection, "field_segments")? {
+        connection.execute_batch(projection::NO_SEGMENTS)?;
+    }
     if !schema::has_column(connection, "claims", "checksum")? {
         connection.execute_batch("ALTER TABLE claims ADD COLUMN checksum BLOB")?;
     }
@@ -191,5 +194,7 @@ fn add(connection: &Connection) -> rusqlite::Result<()> {
 }
 
 fn lacks_additions(connection: &Connection) -> rusqlite::Result<bool> {
-    Ok(!has_table(connection, "usage")? || !schema::has_column(connection, "claims", "checksum")?)
+    Ok(!has_table(connection, "usage")?
+        || !has_table(connection, "field_segments")?
+        || !schema::has_column(connection, "claims", "checksum")?)
 }

@@ -246,6 +246,8 @@ impl<'a> Survey<'a> {
             let transaction =
                 rusqlite::Transaction::new_unchecked(connection, TransactionBehavior::Immediate)?;
             self.apply(connection).map_err(prune::inside)?;
+            // A field is what its log says, also where that says less than before.
+            connection.execute_batch(projection::NO_SEGMENTS)?;
             transaction.commit()
         };
         run().map_err(fault)?;

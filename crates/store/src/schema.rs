@@ -114,6 +114,15 @@ const TABLES: &str = "
     CREATE TABLE heads(root BLOB PRIMARY KEY, size INTEGER NOT NULL) STRICT, WITHOUT ROWID;
     CREATE TABLE usage(workspace INTEGER PRIMARY KEY, bytes INTEGER NOT NULL) STRICT;
 
+    CREATE TABLE field_segments(
+        field INTEGER NOT NULL,
+        after INTEGER NOT NULL,
+        last INTEGER NOT NULL,
+        position INTEGER NOT NULL,
+        bytes BLOB NOT NULL,
+        PRIMARY KEY(field, after)
+    ) STRICT;
+
     CREATE TABLE projections(name TEXT PRIMARY KEY, shape INTEGER NOT NULL) STRICT, WITHOUT ROWID;
 
     CREATE TABLE api_keys(
@@ -207,7 +216,7 @@ pub(crate) fn has_column(
 pub(crate) fn tables() -> impl Iterator<Item = &'static str> {
     let made = TABLES.split("CREATE TABLE ").skip(1);
     let names = made.filter_map(|text| text.split('(').next());
-    names.filter(|name| *name != "usage")
+    names.filter(|name| !["usage", "field_segments"].contains(name))
 }
 
 /// True when every API key was recorded by events once.

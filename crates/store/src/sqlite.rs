@@ -9,9 +9,10 @@ use std::thread::{self, JoinHandle};
 use canon::Digest;
 use domain::{Blob, Document, EventName, Position};
 use engine::port::{
-    ApiKey, BlobStore, BoxFuture, Claim, ClaimScope, Commit, CommitError, Committed, Incoming,
-    KeyStore, LastEvents, LeaseName, LeaseStore, ListQuery, NewestQuery, News, ReadEvents, Scope,
-    Store, StoreFault, Stored, StoredEvent, Tree, TreeAppend, TreeStore,
+    ApiKey, BlobStore, BoxFuture, Claim, ClaimScope, Commit, CommitError, Committed, FieldSegment,
+    Incoming, KeyStore, LastEvents, LeaseName, LeaseStore, ListQuery, NewestQuery, News,
+    ReadEvents, Scope, SegmentStore, Store, StoreFault, Stored, StoredEvent, Tree, TreeAppend,
+    TreeStore,
 };
 use rusqlite::Connection;
 use tokio::sync::{broadcast, oneshot};
@@ -25,7 +26,7 @@ use crate::schema::{self, Meta, Role};
 use crate::threads::{FileWriters, Readers};
 use crate::wal::Wal;
 use crate::write::{Published, Writer};
-use crate::{blob, checkpoint, claims, migrate, projection, read, tree};
+use crate::{blob, checkpoint, claims, migrate, projection, read, segments, tree};
 
 /// How to open a store.
 #[derive(Debug, Clone, Copy)]
@@ -541,6 +542,28 @@ impl LeaseStore for SqliteStore {
         holder: Box<str>,
     ) -> BoxFuture<'_, Result<Vec<(LeaseName, u64)>, StoreFault>> {
         self.write_or_fault(move |writer| writer.take_over(&holder))
+    }
+}
+
+impl SegmentStore for SqliteStore {
+    fn field_segment(
+        &self,
+        field: Position,
+        after: u64,
+    ) -> BoxFuture<'_, Result<Option<FieldSegment>, StoreFault>> {
+        self.read(move |connection| segments::next(connection, field, after))
+    }
+
+    fn put_field_segment(&self, segment: FieldSegment) -> BoxFuture<'_, Result<(), StoreFault>> {
+        self.write_or_fault(move |writer| {
+            writer.project(|connection| segments::put(connection, &segment))
+        })
+    }
+
+    fn drop_field_segments(&self, field: Position) -> BoxFuture<'_, Result<(), StoreFault>> {
+        self.write_or_fault(move |writer| {
+            writer.project(|connection| segments::forget(connection, field))
+        })
     }
 }
 

@@ -255,6 +255,15 @@ impl Writer {
             .map_err(only_fault)
     }
 
+    /// Writes to a projection that follows behind.
+    pub(crate) fn project(
+        &mut self,
+        work: impl FnOnce(&Connection) -> Result<(), StoreFault>,
+    ) -> Result<(), StoreFault> {
+        self.transact(|transaction| work(transaction.connection).map_err(CommitError::Fault))
+            .map_err(only_fault)
+    }
+
     /// Gives every lease to a holder, each with a new epoch.
     pub(crate) fn take_over(&mut self, holder: &str) -> Result<Vec<(LeaseName, u64)>, StoreFault> {
         self.transact(|transaction| {

@@ -17,7 +17,7 @@ use store::{AuditError, Content, Evidence, Migration, SqliteStore};
 use crate::args::{LogArgs, LogCommand, LogExportArgs, LogPruneArgs, LogRebuildArgs};
 use crate::config::{self, Flags};
 use crate::exit::{Exit, OrHint, Problem};
-use crate::output::{Output, Paint, counter, talk};
+use crate::output::{Output, Paint, counter, many, talk};
 use crate::signing;
 
 const DAY_MICROS: i64 = 24 * 60 * 60 * 1_000_000;
@@ -73,8 +73,11 @@ fn verify(args: &LogArgs) -> anyhow::Result<Exit> {
         "keys_without_events": report.keys_without_events,
     });
     let mut summary = format!(
-        "{} events, {} documents, {} blobs and {} receipts are what they were when they were written",
-        report.events, report.documents, report.blobs, report.receipts
+        "{}, {}, {} and {} are what they were when they were written",
+        many(report.events, "event"),
+        many(report.documents, "document"),
+        many(report.blobs, "blob"),
+        many(report.receipts, "receipt")
     );
     if report.pruned > 0 {
         let pruned = report.pruned;
@@ -223,10 +226,10 @@ fn export(args: &LogExportArgs) -> anyhow::Result<Exit> {
         Output::stdout().json(&result)?;
     } else {
         talk(format_args!(
-            "wrote {} events, {} receipts and {} blobs to `{}`; events.jsonl has {}",
-            exported.events,
-            exported.receipts,
-            exported.blobs,
+            "wrote {}, {} and {} to `{}`; events.jsonl has {}",
+            many(exported.events, "event"),
+            many(exported.receipts, "receipt"),
+            many(exported.blobs, "blob"),
             args.out.display(),
             exported.events_sha256
         ));
@@ -279,8 +282,11 @@ fn prune(args: LogPruneArgs) -> anyhow::Result<Exit> {
         false => ("pruned", "became", "went"),
     };
     out.line(format_args!(
-        "{verb} {} tasks: {} events {becomes} headers, {} blobs {goes}, {} bytes in all",
-        pruned.tasks, pruned.events, pruned.blobs, pruned.bytes
+        "{verb} {}: {} {becomes} headers, {} {goes}, {} in all",
+        many(pruned.tasks, "task"),
+        many(pruned.events, "event"),
+        many(pruned.blobs, "blob"),
+        many(pruned.bytes, "byte")
     ))?;
     if pruned.in_use > 0 {
         talk(format_args!(
@@ -304,8 +310,9 @@ fn sweep(args: &LogArgs) -> anyhow::Result<Exit> {
         out.json(&json!({"blobs": swept.blobs, "bytes": swept.bytes}))?;
     } else {
         out.line(format_args!(
-            "removed {} blobs that nothing names, {} bytes in all",
-            swept.blobs, swept.bytes
+            "removed {} that nothing names, {} in all",
+            many(swept.blobs, "blob"),
+            many(swept.bytes, "byte")
         ))?;
     }
     Ok(Exit::Ok)

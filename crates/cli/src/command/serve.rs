@@ -189,6 +189,14 @@ impl Server {
             "the configuration of providers and tools",
             "see docs/agents.md",
         )?;
+        let fields = &settings.fields;
+        let embeddings = match fields.embeddings_provider.as_str() {
+            "" => None,
+            provider => {
+                let found = outside.embeddings(provider, &fields.embeddings_model);
+                Some(found.or_hint("the configuration of fields", "see docs/memory.md")?)
+            }
+        };
         for warning in outside.warnings() {
             tracing::warn!("{warning}");
         }
@@ -210,6 +218,10 @@ impl Server {
             "check that the disk has room; `reprise log verify` checks the data directory",
         )?;
         engine.set_contracts(contracts);
+        engine.set_fields(translate::fields(&settings.fields));
+        if let Some(embeddings) = embeddings {
+            engine.set_embedder(Arc::new(embeddings));
+        }
         engine.set_demands(translate::demands(&settings.governed));
         crate::witness::load(data, &engine)?;
         let door = Door::open(data).await?;

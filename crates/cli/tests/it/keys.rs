@@ -522,3 +522,22 @@ fn s16_the_local_key_is_not_sent_to_whoever_has_the_port_of_a_killed_server() {
     assert!(said.stderr.contains("no server works in"), "{said:?}");
     assert!(thief.accept().is_err(), "somebody called the thief");
 }
+
+/// The scopes that the program knows are those that the documentation explains.
+#[test]
+fn the_documentation_lists_every_scope() {
+    let told = include_str!("../../../../docs/running.md");
+    let world = World::new();
+    let said = world.run(&["key", "create", "--actor", "a", "--scope", "nope:read"]);
+    assert_eq!(said.code, 2, "{said:?}");
+    let (_, listed) = said.stderr.split_once("the scopes are ").unwrap();
+    let mut count = 0;
+    for scope in listed.trim().split(", ") {
+        assert!(
+            told.contains(&format!("`{scope}`")),
+            "docs/running.md does not list {scope}"
+        );
+        count += 1;
+    }
+    assert!(count > 20, "{said:?}");
+}

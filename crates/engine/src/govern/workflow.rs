@@ -398,7 +398,7 @@ impl Engine {
         }
         if !events.is_empty() {
             let operation = GovernedOperation::Hear { events };
-            self.take_input(system, document, operation, None, None)
+            self.take_input(system, document, operation, None, None, None)
                 .await?;
         }
         Ok(())

@@ -42,6 +42,7 @@ pub(super) fn check(
         problems.extend(heads(blocks)?);
         problems.extend(document_links(blocks)?);
         problems.extend(usage::check(blocks)?.map(problem));
+        problems.extend(field_segments(blocks)?);
     }
     problems.extend(leases(blocks)?);
     problems.extend(keys(blocks)?);
@@ -114,6 +115,16 @@ fn links(blocks: &Connection) -> Result<Vec<Problem>, AuditError> {
         format!("the index of events names position {first} for the resource with key {link}, which is not so")
     });
     Ok(missing.chain(extra).take(NAMED_MAX).map(problem).collect())
+}
+
+/// What is kept of fields must be readable, and not ahead of them.
+fn field_segments(connection: &Connection) -> Result<Vec<Problem>, AuditError> {
+    // A log that no newer program opened has none.
+    if !schema::has_table(connection, "field_segments").map_err(fault)? {
+        return Ok(Vec::new());
+    }
+    let found = crate::segments::check(connection).map_err(fault)?;
+    Ok(found.into_iter().take(NAMED_MAX).map(problem).collect())
 }
 
 /// The index of documents must list each under its further links, and nothing else.
