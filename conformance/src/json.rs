@@ -17,7 +17,7 @@ pub(crate) fn at<'a>(value: &'a Value, path: &str) -> &'a Value {
 pub(crate) fn put(value: &mut Value, path: &str, new: Value) {
     let (name, rest) = path.split_once('.').unwrap_or((path, ""));
     if let Some(members) = value.as_object_mut() {
-        let place = members.entry(name).or_default();
+        let place = members.entry(name).or_insert(Value::Null);
         match rest {
             "" => *place = new,
             rest => put(place, rest, new),
