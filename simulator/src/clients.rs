@@ -75,6 +75,20 @@ impl Client {
             self.act(&engine, &session, action).await;
         }
         self.share(&engine).await;
+        if self.number == 1 && self.actions.is_multiple_of(2) {
+            self.close(&engine, session).await;
+        }
+    }
+
+    /// Closes its Session while Tasks of it are open.
+    async fn close(&self, engine: &Engine, session: SessionId) {
+        for workflow in ["hold", "ask", "careful"] {
+            let key = format!("client{}/left/{workflow}", self.number);
+            self.write(engine, &key, task(&session, workflow)).await;
+        }
+        let key = format!("client{}/close", self.number);
+        self.write(engine, &key, Request::CloseSession(session))
+            .await;
     }
 
     async fn write(&self, engine: &Engine, key: &str, request: Request) -> Option<Box<str>> {

@@ -240,8 +240,11 @@ pub(crate) enum KeyCommand {
     /// List keys; the keys themselves are not stored and cannot be shown
     #[command(after_help = "Examples:\n  reprise key list\n  reprise key list --json")]
     List(KeyListArgs),
-    /// Allow a key one more thing
-    #[command(after_help = "Example:\n  reprise key grant key_0123abcd approvals:write")]
+    /// Give a key one more scope; a running server knows it within a second
+    #[command(
+        after_help = "A scope that does not exist is refused with the list of those that do.\n\n\
+        Example:\n  reprise key grant key_0123abcd approvals:write"
+    )]
     Grant(KeyGrantArgs),
     /// Revoke a key; a running server refuses it within a second
     #[command(after_help = "Example:\n  reprise key revoke key_0123abcd")]
@@ -253,7 +256,7 @@ pub(crate) enum KeyCommand {
 pub(crate) struct KeyGrantArgs {
     /// The id that `reprise key list` shows
     pub(crate) id: String,
-    /// What it may do from now on
+    /// The scope, such as approvals:write
     pub(crate) scope: String,
     /// Print JSON
     #[arg(long)]

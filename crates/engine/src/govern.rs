@@ -239,7 +239,7 @@ impl Engine {
         }
         let key = idempotency.map(|given| given.key);
         let governed = self
-            .take_input(caller, document, operation, claim, key)
+            .take_input(caller, document, operation, claim, key, None)
             .await?;
         Ok((governed.answer?, true))
     }
@@ -298,6 +298,11 @@ impl Engine {
 }
 
 impl Governed {
+    /// Returns what was carried out, if anything was.
+    pub(crate) fn done(self) -> Option<Done> {
+        self.done
+    }
+
     /// Returns what was carried out, for answers that show a resource of the protocol.
     pub(crate) fn into_done(self, unchanged: Done) -> Result<Done, Refused> {
         self.answer?;

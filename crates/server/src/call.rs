@@ -150,6 +150,17 @@ pub(crate) fn is_json(given: &str) -> bool {
 
 /// Refuses a filter that a list does not have: what is narrowed by nothing would look like an answer.
 fn known_filters(operation: &Operation, query: &[(String, String)]) -> Result<(), Failure> {
+    // No id is longer: it names nothing, whatever a list makes of ids that it does not know.
+    let is_id = |name: &str| name.ends_with("_id") || name == "in_workspace";
+    let is_long = |value: &str| value.len() > domain::ID_BYTES_MAX;
+    let long = query
+        .iter()
+        .find(|(name, value)| is_id(name) && is_long(value));
+    if let Some((name, _)) = long {
+        let most = domain::ID_BYTES_MAX;
+        let message = format!("`{name}` is longer than {most} bytes");
+        return Err(Failure::invalid(name, message));
+    }
     if !operation.is_list() {
         return Ok(());
     }

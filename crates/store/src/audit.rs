@@ -17,6 +17,7 @@ use crate::block::Block;
 use crate::directory::{self, OpenError};
 use crate::fault::fault;
 use crate::loss::Loss;
+use crate::notes;
 use crate::row::{DocumentRow, sql};
 use crate::schema;
 use crate::table::Table;
@@ -83,6 +84,7 @@ impl Audit {
         let view = View::open(directory)?;
         let connection = &view.connection;
         let meta = schema::meta(directory, connection)?;
+        notes::check_tables(directory, connection)?;
         let head = match Table::Events.holding(connection, u64::MAX)? {
             None => Position::START,
             Some(first) => {

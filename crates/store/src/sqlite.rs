@@ -26,7 +26,7 @@ use crate::schema::{self, Meta, Role};
 use crate::threads::{FileWriters, Readers};
 use crate::wal::Wal;
 use crate::write::{Published, Writer};
-use crate::{blob, checkpoint, migrate, projection, read, segments, tree};
+use crate::{blob, checkpoint, claims, migrate, projection, read, segments, tree};
 
 /// How to open a store.
 #[derive(Debug, Clone, Copy)]
@@ -60,6 +60,19 @@ pub struct Lost {
     pub tree: Option<(u64, Digest)>,
     /// Where the files are kept as they were found.
     pub aside: PathBuf,
+}
+
+/// Refuses a claimed directory whose log does not reach as far as it did, or where nothing says so any more.
+fn refuse_loss(directory: &Path, kept: Option<&Kept>) -> Result<(), OpenError> {
+    if let Some(loss) = lost_of_log(directory, kept)? {
+        return Err(OpenError::lost(directory, loss));
+    }
+    if kept.is_some() || !directory::database(directory).exists() {
+        return Ok(());
+    }
+    let connection = schema::connect(directory, Role::Reader)
+        .map_err(|error| OpenError::fault(directory, error))?;
+    loss::refuse_without_head(directory, &connection)
 }
 
 /// Looks whether the log of a claimed directory reaches as far as it did.
@@ -121,9 +134,7 @@ impl SqliteStore {
         if migrate::bring_forward(directory, kept.as_ref(), &mut |_| {})?.is_some() {
             wal = Wal::None;
         }
-        if let Some(loss) = lost_of_log(directory, kept.as_ref())? {
-            return Err(OpenError::lost(directory, loss));
-        }
+        refuse_loss(directory, kept.as_ref())?;
         Self::work(directory, options, lock, wal, Position::START)
     }
 
@@ -197,6 +208,14 @@ impl SqliteStore {
             let limit =
                 connection.pragma_update_and_check(None, "max_page_count", pages, |_| Ok(()));
             limit.map_err(fault)?;
+        }
+        let are_gone = claims::are_gone(&connection)
+            .map_err(|problem| OpenError::fault(directory, problem))?;
+        if are_gone {
+            tracing::warn!(
+                "the idempotency keys of the newest events are gone: a request that is repeated may be carried out twice; \
+                 see `reprise log verify`"
+            );
         }
         let meta = schema::meta(directory, &connection)?;
         let (checkpoints, checkpoint_thread) =

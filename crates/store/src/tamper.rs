@@ -43,15 +43,16 @@ impl Tamper {
         assert_eq!(self.connection.execute(sql, []).unwrap(), 1, "{sql}");
     }
 
-    /// Runs a statement that changes any number of rows.
-    pub fn change_rows(&self, sql: &str) {
-        self.connection.execute(sql, []).unwrap();
+    /// Runs a statement and returns how many rows it changed.
+    pub fn run(&self, sql: &str) -> usize {
+        self.connection.execute(sql, []).unwrap()
     }
 
-    /// Returns the number that a query gives.
-    pub fn number(&self, sql: &str) -> u64 {
+    /// Counts the rows of a table.
+    pub fn count(&self, table: &str) -> u64 {
+        let select = format!("SELECT count(*) FROM {table}");
         self.connection
-            .query_row(sql, [], |row| row.get(0))
+            .query_row(&select, [], |row| row.get(0))
             .unwrap()
     }
 

@@ -18,6 +18,7 @@ use domain::{
 use engine::port::StoredEvent;
 
 use crate::audit::{Audit, AuditError, DamagedBlock};
+use crate::claims::Claimed;
 use crate::directory::OpenError;
 use crate::fold::{Problem, What, is_unfoldable, read_event, reseal};
 use crate::prune::Headers;
@@ -43,6 +44,8 @@ pub struct Report {
     pub lost_blobs: u64,
     /// How many API keys were made before keys had events.
     pub keys_without_events: u64,
+    /// True when the log names a key that signed.
+    pub names_keys: bool,
     /// What the signing keys were when the newest head was signed, when it says so.
     pub signing_keys: Option<Digest>,
     /// True when no file says how far the log had come, because no program that writes one opened it yet.
@@ -67,7 +70,11 @@ pub fn verify(directory: &Path, progress: &mut dyn FnMut(u64, u64)) -> Result<Re
     loop {
         let audit = match Audit::open(directory) {
             // Behind what is lost nothing can be read, and before it nothing would be what it says.
-            Err(AuditError::Open(error @ OpenError::Lost { .. })) => return Ok(lost(&error)),
+            Err(AuditError::Open(
+                error @ (OpenError::Lost { .. } | OpenError::Incomplete { .. }),
+            )) => {
+                return Ok(lost(&error));
+            }
             opened => opened?,
         };
         let report = check(&audit, progress);
@@ -95,8 +102,8 @@ fn check(audit: &Audit, progress: &mut dyn FnMut(u64, u64)) -> Result<Report, Au
     match (audit.has_head(), schema::keeps_head(audit.connection())) {
         (true, _) => {}
         (false, Ok(true)) => {
-            let problem = "the file `head` is missing, which says how far the log had come: whether its end is \
-                 missing too cannot be told; restore it from a backup, or let the next start write it again";
+            let problem = "the file `head` is missing, which says how far the log had come: whether its end is missing too \
+                 cannot be told; restore it from a backup, or let `reprise log repair --apply` write it again";
             check.report(What::Log, problem.to_owned());
         }
         (false, _) => check.report.without_head = true,
@@ -142,7 +149,8 @@ fn check(audit: &Audit, progress: &mut dyn FnMut(u64, u64)) -> Result<Report, Au
     check.receipts()?;
     let is_sound = check.report.problems.is_empty();
     check.report.keys_without_events = tables::keys_without_events(audit.connection())?;
-    let wrong = tables::check(audit.connection(), audit.head(), is_sound)?;
+    let claimed = std::mem::take(&mut check.claimed);
+    let wrong = tables::check(audit.connection(), audit.head(), claimed, is_sound)?;
     check.report.problems.extend(wrong);
     Ok(check.report)
 }
@@ -169,6 +177,7 @@ struct Check<'a> {
     /// Positions of which a repair left not even an envelope.
     gone: BTreeSet<Position>,
     lost_blobs: BTreeSet<Digest>,
+    claimed: Claimed,
 }
 
 impl<'a> Check<'a> {
@@ -188,6 +197,7 @@ impl<'a> Check<'a> {
             repaired: audit.repaired()?,
             gone: BTreeSet::new(),
             lost_blobs: audit.lost_blobs()?,
+            claimed: Claimed::default(),
         })
     }
 
@@ -235,6 +245,7 @@ impl<'a> Check<'a> {
         self.report.events += 1;
         match read_event(self.audit.name(), row) {
             Ok(event) => {
+                self.claimed.add(row.position, &event);
                 if let Some(noted) = self.repaired.remove(&row.position) {
                     return self.repaired_event(&event, row, noted);
                 }
@@ -242,6 +253,10 @@ impl<'a> Check<'a> {
                     let problem = "stands for an event that was lost, though no repair left it";
                     self.report(What::Event(row.position), problem.to_owned());
                 }
+                self.report.names_keys |= matches!(
+                    event.kind(),
+                    Ok(Kind::ReceiptIssued | Kind::TrustRecorded | Kind::TreeHeadSealed)
+                );
                 if event.kind() == Ok(Kind::TreeHeadSealed) {
                     self.report.signing_keys = digest_in(event.payload.get("keys"));
                 }

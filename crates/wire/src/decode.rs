@@ -103,6 +103,8 @@ pub const SUMMARY_BYTES_MAX: usize = 2_048;
 pub const CAPABILITIES_MAX: usize = 32;
 /// One capability.
 pub const CAPABILITY_BYTES_MAX: usize = 64;
+/// Whole numbers: beyond it readers of JSON disagree.
+pub const COUNT_MAX: u64 = (1 << 53) - 1;
 /// Canonical bytes of `metadata`.
 pub const METADATA_BYTES_MAX: usize = 16 * 1024;
 /// Parts of one Message.

@@ -171,17 +171,12 @@ impl Server {
                 "`reprise log verify` names them; `reprise key revoke` ends one that nobody made",
             )?;
         let first_key = ensure_first_keys(data, &*store).await?;
-        let newest = engine::newest_keys(&*store).await;
-        let newest = newest.or_hint(
-            "the newest head of the log cannot be read",
-            "`reprise log verify` checks the data directory",
-        )?;
+        signing::agree_with_log(data, &*store).await?;
         let given = |text: &String| Some(text.clone()).filter(|text| !text.is_empty());
         let origin = given(&settings.origin);
         let log = store.name().log();
-        let mut authority = signing::authority_of(data, log, origin.as_deref(), newest.is_some())?;
+        let mut authority = signing::authority_of(data, log, origin.as_deref())?;
         signing::log_rotation(data, &*store).await?;
-        signing::agree_with_log(data, &*store).await?;
         authority.id = given(&settings.issuer_id).unwrap_or(authority.id);
         authority.name = given(&settings.issuer_name).or(authority.name);
         let vault = vault::open(data)?;

@@ -63,6 +63,12 @@ fn three_agents_a_contradiction_a_merge_and_the_reasons_behind_a_decision() {
         &["--score", "0.4", "--relation", &relation],
     );
     let conflict = second["conflicts_detected"][0].as_str().unwrap().to_owned();
+    // Saying the same twice is no fault; being somebody else is.
+    world.ok(&["field", "register", "ann", "--role", "analyst"]);
+    let said = world.run(&["field", "register", "ann", "--role", "critic"]);
+    assert_eq!(said.code, 1, "{said:?}");
+    let listed = world.json(&["field", "detect", "--agent", "sam", "--json"]);
+    assert_eq!(listed[0]["id"], conflict.as_str(), "{listed}");
     let listed = world.ok(&["field", "detect", "--agent", "sam"]);
     assert!(
         listed.contains(&conflict) && listed.contains("detected"),
@@ -83,6 +89,10 @@ fn three_agents_a_contradiction_a_merge_and_the_reasons_behind_a_decision() {
         merged.contains(&format!("{} stays", id(&first))),
         "{merged}"
     );
+    // What is settled is not listed, unless somebody asks for it.
+    assert_eq!(world.ok(&["field", "detect", "--agent", "sam", "-q"]), "");
+    let all = world.ok(&["field", "detect", "--agent", "sam", "-q", "--all"]);
+    assert_eq!(all.trim(), conflict);
     let relation = format!("depends_on={}", id(&first));
     let more = [
         "--type",
@@ -153,7 +163,24 @@ fn three_agents_a_contradiction_a_merge_and_the_reasons_behind_a_decision() {
     assert!(said.stderr.contains("field register"), "{said:?}");
     let said = world.run(&["field", "record", "x", "--agent", "ann", "--purpose", "p"]);
     assert_eq!(said.code, 2, "{said:?}");
-    assert!(said.stderr.contains("--score"), "{said:?}");
+    assert!(
+        said.stderr.contains("error: --score is missing"),
+        "{said:?}"
+    );
+    let merge = [
+        "field",
+        "merge",
+        "conflict_1",
+        "--agent",
+        "sam",
+        "--rationale",
+        "r",
+    ];
+    let said = world.run(&[&merge[..], &["--strategy", "toss"]].concat());
+    assert_eq!(said.code, 2, "{said:?}");
+    assert!(said.stderr.contains("confidence_weighted"), "{said:?}");
+    let said = world.run(&[&merge[..], &["--strategy", "authority"]].concat());
+    assert!(said.stderr.contains("--winner"), "{said:?}");
     let said = world.run(&[
         "field", "replay", "unit", "mem_none", "--agent", "sam", "--json",
     ]);
@@ -239,7 +266,7 @@ fn f14_a_field_takes_no_more_than_its_share_of_the_disk() {
     });
     let (number, said) = refused.expect("2 MB were stored where 1 MiB may be");
     assert!((8..=13).contains(&number), "{number}");
-    assert!(said.stderr.contains("stored_mib_max"), "{said:?}");
+    assert!(said.stderr.contains("limits.stored_mib_max"), "{said:?}");
 }
 
 /// What an agent recorded lies beside the log; that it is gone is noticed.
@@ -328,7 +355,7 @@ fn u11_a_field_is_the_same_with_its_projection_without_it_and_with_a_damaged_one
     let before = seen(&world);
     server.stop();
     let tamper = store::tamper::Tamper::open(&world.data());
-    let kept = tamper.number("SELECT count(*) FROM field_segments");
+    let kept = tamper.count("field_segments");
     assert!((1..=2).contains(&kept), "{kept}");
     drop(tamper);
     world.ok(&["log", "verify"]);
@@ -348,7 +375,7 @@ fn u11_a_field_is_the_same_with_its_projection_without_it_and_with_a_damaged_one
     ] {
         let tamper = store::tamper::Tamper::open(&world.data());
         if !damage.is_empty() {
-            tamper.change_rows(damage);
+            tamper.run(damage);
         }
         drop(tamper);
         let server = world.serve();
@@ -357,7 +384,7 @@ fn u11_a_field_is_the_same_with_its_projection_without_it_and_with_a_damaged_one
         assert_eq!(after, before, "{what}");
         server.stop();
         let tamper = store::tamper::Tamper::open(&world.data());
-        let kept = tamper.number("SELECT count(*) FROM field_segments");
+        let kept = tamper.count("field_segments");
         assert!((1..=3).contains(&kept), "{what}: {kept}");
         drop(tamper);
         world.ok(&["log", "verify"]);
@@ -372,7 +399,7 @@ fn a_field_whose_log_is_damaged_says_internal_error_and_leaves_others_alone() {
     world.ok(&["field", "register", "ann", "--role", "analyst"]);
     server.stop();
     let tamper = store::tamper::Tamper::open(&world.data());
-    tamper.change_rows("DELETE FROM event_links");
+    tamper.run("DELETE FROM event_links");
     drop(tamper);
     let server = world.serve();
     let key = std::fs::read_to_string(world.data().join("api-key")).unwrap();

@@ -35,6 +35,8 @@ mod keys;
 #[cfg(test)]
 mod logs;
 #[cfg(test)]
+mod missing;
+#[cfg(test)]
 mod pasting;
 #[cfg(test)]
 mod personas;

@@ -23,6 +23,7 @@ mod rulings;
 mod seats;
 mod support;
 mod wire;
+mod wire_pieces;
 mod wire_streams;
 mod worked_cases;
 mod workflow;

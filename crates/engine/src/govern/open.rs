@@ -1,5 +1,7 @@
 //! Beginning a governed session: its contracts, its Session and its Task.
 
+use std::sync::Arc;
+
 use canon::{Digest, Map, Value, jcs, sha256};
 use domain::{
     Command, CreateSession, Document, GOVERNED, GovernedFiles, GovernedStart, NewGoverned,
@@ -15,7 +17,7 @@ use crate::caller::Caller;
 use crate::dispatch::Idempotency;
 use crate::engine::Engine;
 use crate::refused::Refused;
-use crate::turn::Lease;
+use crate::turn::{Done, Lease};
 
 impl Engine {
     /// Begins a session, or goes on with the one that has its id.
@@ -36,9 +38,7 @@ impl Engine {
         if let Some(claim) = claim
             && let Some(done) = self.claimed(claim).await?
         {
-            let event = self.event_at(done.answer).await?.ok_or_else(no_session)?;
-            let document = self.shared_document(&event.resource.id).await?;
-            let document = document.ok_or_else(no_session)?;
+            let document = self.answered_with(&done).await?;
             return self.opened(&document).await.map(|shown| (shown, false));
         }
         self.shared.demands().check(&new)?;
@@ -110,8 +110,8 @@ impl Engine {
                     if let Some(held) = held {
                         self.let_go(held, &done.written, done.changed);
                     }
-                    let document = self.shared_document(task_id.as_str()).await?;
-                    let document = document.ok_or_else(no_session)?;
+                    // Of equal requests at the same time, all are answered with what the first one began.
+                    let document = self.answered_with(&done).await?;
                     let shown = self.opened(&document).await?;
                     return Ok((shown, done.changed));
                 }
@@ -125,6 +125,13 @@ impl Engine {
             }
         }
         Err(Refused::Busy { what: "session" })
+    }
+
+    /// Finds the Task that a request began, or an equal one before it.
+    pub(super) async fn answered_with(&self, done: &Done) -> Result<Arc<Document>, Refused> {
+        let event = self.event_at(done.answer).await?.ok_or_else(no_session)?;
+        let document = self.shared_document(&event.resource.id).await?;
+        document.ok_or_else(no_session)
     }
 
     fn open_order(
@@ -255,7 +262,7 @@ impl Engine {
         }
     }
 
-    async fn compiled(&self, files: &GovernedFiles) -> Result<Contracts, Refused> {
+    pub(super) async fn compiled(&self, files: &GovernedFiles) -> Result<Contracts, Refused> {
         let digest = sha256(&jcs(&json!(files)));
         if let Some(known) = self.shared.governed.compiled(digest) {
             return Ok(known);

@@ -4,7 +4,7 @@ use canon::{Map, Value};
 use domain::{
     AppendMessage, Command, Document, EffectResult, Event, GovernTask, GovernedAnswer,
     GovernedInput, GovernedOperation, Kind, MessageId, Move, NewMessage, Order, PermissionId,
-    Position, Problem, Refusal, Report, Role, State, Status, Task, TaskId,
+    Position, Problem, Refusal, Report, Role, SessionId, State, Status, Task, TaskId,
 };
 use runs::workflow::governed::{Ended, Subject, Taken, awaited};
 use serde_json::json;
@@ -21,7 +21,8 @@ use crate::turn::{ClaimRequest, Lease, Written};
 pub(super) const STALE_TRIES: usize = 50;
 
 impl Engine {
-    /// Has a session take an input: judged on its newest state, and durable with everything it brings about.
+    /// Has a session take an input: judged on its newest state, and durable with everything it brings about. An input that
+    /// ends it may close its Session in the same commit: then that is what is answered.
     pub(crate) async fn take_input(
         &self,
         caller: &Caller,
@@ -29,6 +30,7 @@ impl Engine {
         operation: GovernedOperation,
         claim: Option<ClaimRequest>,
         idempotency_key: Option<String>,
+        closes: Option<&SessionId>,
     ) -> Result<Governed, Refused> {
         let shared = &self.shared;
         let known = shared.governed.find(document, shared.clock.now())?;
@@ -41,9 +43,14 @@ impl Engine {
             && let Some(done) = self.claimed(claim).await?
         {
             let name = operation.name();
-            let answer = self
-                .recorded_answer(document.key, done.answer, name)
-                .await?;
+            let answer = match closes {
+                // The Session answers, and it is asked next.
+                Some(_) => Ok(Value::Null),
+                None => {
+                    self.recorded_answer(document.key, done.answer, name)
+                        .await?
+                }
+            };
             return Ok(Governed { answer, done: None });
         }
         for _ in 0..STALE_TRIES {
@@ -100,12 +107,17 @@ impl Engine {
                 moves: self.moves(folded.inputs, &input, &taken),
                 workflow: told.map(Box::new),
             };
+            let order = Order::GovernTask(Box::new(order));
+            let (before, order) = match closes {
+                Some(session) => (Some(order), Order::CloseSession(session.clone())),
+                None => (None, order),
+            };
             let command = Command {
                 actor: caller.actor.clone(),
                 idempotency_key: idempotency_key.clone(),
-                order: Order::GovernTask(Box::new(order)),
+                order,
             };
-            match self.order(command, claim, Lease::None).await {
+            match self.order_both(before, command, claim, Lease::None).await {
                 Ok(done) if done.changed => {
                     folded.committed(&done.written, current.key, input.at);
                     let mut signs = known.signs();
@@ -123,6 +135,10 @@ impl Engine {
                     return Ok(Governed { answer, done });
                 }
                 // The same request came twice at once, and the other one was first.
+                Ok(_) if closes.is_some() => {
+                    let answer = Ok(Value::Null);
+                    return Ok(Governed { answer, done: None });
+                }
                 Ok(done) => {
                     let name = operation.name();
                     let answer = self.recorded_answer(current.key, done.answer, name).await?;

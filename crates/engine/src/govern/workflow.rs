@@ -70,9 +70,7 @@ impl Engine {
         if let Some(claim) = claim
             && let Some(done) = self.claimed(claim).await?
         {
-            let event = self.event_at(done.answer).await?.ok_or_else(no_session)?;
-            let document = self.shared_document(&event.resource.id).await?;
-            let document = document.ok_or_else(no_session)?;
+            let document = self.answered_with(&done).await?;
             return self
                 .shown_workflow(&document)
                 .await
@@ -113,15 +111,15 @@ impl Engine {
             idempotency_key: idempotency.map(|given| given.key),
             order: Order::OpenGoverned(Box::new(order)),
         };
-        let opened = self.order(command, claim, Lease::None).await;
-        let document = self.shared_document(task_id.as_str()).await?;
-        let document = document.ok_or_else(no_session)?;
-        match opened {
+        match self.order(command, claim, Lease::None).await {
             Ok(done) => {
+                let document = self.answered_with(&done).await?;
                 let shown = self.shown_workflow(&document).await?;
                 Ok((shown, done.changed))
             }
             Err(Refused::Domain(Refusal::Stale)) => {
+                let document = self.shared_document(task_id.as_str()).await?;
+                let document = document.ok_or_else(no_session)?;
                 self.same_workflow(&document, Some(digest)).await
             }
             Err(other) => Err(other),
@@ -400,7 +398,7 @@ impl Engine {
         }
         if !events.is_empty() {
             let operation = GovernedOperation::Hear { events };
-            self.take_input(system, document, operation, None, None)
+            self.take_input(system, document, operation, None, None, None)
                 .await?;
         }
         Ok(())

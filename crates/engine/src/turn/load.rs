@@ -52,11 +52,23 @@ pub(super) async fn load_claims(
 /// Loads the documents that commands name, and those that these belong to.
 pub(super) async fn load(shared: &Shared, batch: &[Item]) -> Result<Scratch, Refused> {
     let mut scratch = Scratch::default();
-    let mut seen = BTreeSet::new();
-    let mut wanted: Vec<Box<str>> = batch
-        .iter()
-        .flat_map(|item| named(&item.command.order))
-        .collect();
+    let wanted = batch.iter().flat_map(orders).flat_map(named).collect();
+    load_more(shared, &mut scratch, wanted).await?;
+    Ok(scratch)
+}
+
+/// Returns the orders of an item.
+pub(super) fn orders(item: &Item) -> impl Iterator<Item = &Order> {
+    item.before.iter().chain([&item.command.order])
+}
+
+/// Loads further documents, and those that these belong to.
+pub(super) async fn load_more(
+    shared: &Shared,
+    scratch: &mut Scratch,
+    mut wanted: Vec<Box<str>>,
+) -> Result<(), Refused> {
+    let mut seen: BTreeSet<Box<str>> = scratch.iter().map(|known| known.id.clone()).collect();
     while !wanted.is_empty() {
         let mut next = Vec::new();
         let mut missing = Vec::new();
@@ -83,7 +95,7 @@ pub(super) async fn load(shared: &Shared, batch: &[Item]) -> Result<Scratch, Ref
         }
         wanted = next;
     }
-    Ok(scratch)
+    Ok(())
 }
 
 /// Returns the ids that deciding an order looks at, new resources excepted.

@@ -44,6 +44,7 @@ pub(super) fn routes(routes: Routes) -> Routes {
         .post("/api/v1/replay/workflows", open)
         .get("/api/v1/replay/workflows/{workflow_id}", workflow)
         .post("/api/v1/captures", captures)
+        .get("/api/v1/replay/plans", plan)
         .get("/api/v1/replay/approvals", approvals)
 }
 
@@ -91,6 +92,16 @@ async fn read(call: Call) -> Reply {
     let shown = engine
         .governed(&call.caller, session, workspace.as_ref(), with_pending)
         .await?;
+    Ok(ok(&shown))
+}
+
+/// The rules that the operator approved for an agent. They hold in every environment: what a session makes of them is its own.
+async fn plan(call: Call) -> Reply {
+    let Some(agent) = call.query("agent")?.map(str::to_owned) else {
+        return Err(Failure::invalid("agent", "is missing"));
+    };
+    let engine = &call.app.engine;
+    let shown = engine.governed_plan(&call.caller, &agent).await?;
     Ok(ok(&shown))
 }
 

@@ -706,6 +706,17 @@ async fn ak_sec_02_u33_keys_and_their_scopes_say_what_agents_may() {
         "FORBIDDEN",
         json!("RECORD"),
     );
+    // Nor is it removed by one: removing an agent of another key is the administrator's.
+    other.join("bob").await;
+    let mut target = json!({"agent_id": "ann"});
+    refused(
+        &other.send("deregister", "bob", target.clone()).await,
+        403,
+        "FORBIDDEN",
+        json!("DEREGISTER"),
+    );
+    target["agent_id"] = json!("bob");
+    assert_eq!(admin.ok("deregister", "root", target).await["status"], "ok");
     // An escalated conflict is the operator's.
     let a = id_of(&write.note("ann", "It is one", json!({})).await);
     let more = json!({"relations": [{"type": "contradicts", "target_id": a}]});

@@ -1,4 +1,5 @@
-//! Bodies about governed sessions. Unknown members are ignored, as everywhere; sizes are those of the contracts.
+//! Bodies about governed sessions. Unknown members are ignored, as everywhere, but inside `contracts`, where one would be a rule
+//! that is silently missing; sizes are those of the contracts.
 
 use canon::{Digest, Map, Value};
 use domain::{
@@ -10,14 +11,15 @@ use domain::{
 use super::{Incoming, Members, NAME_BYTES_MAX, TEXT_BYTES_MAX};
 use crate::InputError;
 
-pub(super) const ID_BYTES_MAX: usize = 256;
-const TOOL_BYTES_MAX: usize = 128;
-pub(super) const TOOLS_MAX: usize = 1_024;
-const CALLS_MAX: usize = 128;
+/// Ids, digests and times of a program.
+pub(crate) const WORD_BYTES_MAX: usize = 256;
+pub(crate) const TOOL_BYTES_MAX: usize = 128;
+pub(crate) const TOOLS_MAX: usize = 1_024;
+pub(crate) const CALLS_MAX: usize = 128;
 const ARGUMENTS_BYTES_MAX: usize = 1 << 20;
-const FILE_BYTES_MAX: usize = 256 * 1024;
-const FILES_MAX: usize = 1_000;
-const CAPTURES_MAX: usize = 1_000;
+pub(crate) const FILE_BYTES_MAX: usize = 256 * 1024;
+pub(crate) const FILES_MAX: usize = 1_000;
+pub(crate) const CAPTURES_MAX: usize = 1_000;
 
 pub(crate) const OUTCOMES: [&str; 4] = ["success", "expected_error", "error", "unknown"];
 pub(crate) const DECISIONS: [&str; 2] = ["approve", "deny"];
@@ -32,7 +34,7 @@ pub(crate) const LEVELS: [&str; 3] = ["metadata", "redacted", "full"];
 /// Names the member that is wrong.
 pub fn create_governed(incoming: &Incoming<'_>) -> Result<Request, InputError> {
     let members = incoming.members();
-    let session_id = members.string_or_null("session_id", ID_BYTES_MAX)?;
+    let session_id = members.string_or_null("session_id", WORD_BYTES_MAX)?;
     if session_id.as_deref().is_some_and(|id| !is_governed_id(id)) {
         let message = "has 1 to 128 letters, digits, `.`, `_`, `:`, `-`";
         return Err(members.wrong("session_id", message));
@@ -52,7 +54,7 @@ pub fn create_governed(incoming: &Incoming<'_>) -> Result<Request, InputError> {
         "captureLevel",
         members.word_or_null("capture_level", &LEVELS)?,
     );
-    if let Some(labels) = members.strings("labels", TOOLS_MAX, ID_BYTES_MAX)? {
+    if let Some(labels) = members.strings("labels", TOOLS_MAX, WORD_BYTES_MAX)? {
         options.insert("labels".to_owned(), labels.into());
     }
     for (member, option) in [
@@ -92,7 +94,7 @@ fn files(
     let inner = Members::at(given, members.param("contracts"));
     note_unknown(&inner, &["contracts", "session"], unknown);
     let mut file = |value: &Value, place: String| file(value, place, unknown);
-    let listed = inner.array("contracts", FILES_MAX)?.unwrap_or_default();
+    let listed = many(&inner, "contracts", FILES_MAX)?;
     let listed = listed.iter().enumerate();
     let listed = listed.map(|(index, item)| file(item, inner.param(&format!("contracts.{index}"))));
     let session = given.get("session").filter(|value| !value.is_null());
@@ -115,9 +117,16 @@ pub(super) fn file(
     };
     let file = Members::at(map, place);
     note_unknown(&file, &["file", "text"], unknown);
+    let text = file.required_string("text", usize::MAX)?;
+    if text.len() > FILE_BYTES_MAX {
+        return Err(InputError::TooLarge {
+            param: file.param("text"),
+            message: format!("is longer than {FILE_BYTES_MAX} bytes"),
+        });
+    }
     Ok(ContractText {
         file: file.required_string("file", TEXT_BYTES_MAX)?,
-        text: file.required_string("text", FILE_BYTES_MAX)?,
+        text,
     })
 }
 
@@ -128,7 +137,7 @@ fn note_unknown(members: &Members<'_>, known: &[&str], unknown: &mut Vec<String>
 }
 
 pub(super) fn digest(members: &Members<'_>, name: &str) -> Result<Option<Digest>, InputError> {
-    let Some(text) = members.string_or_null(name, ID_BYTES_MAX)? else {
+    let Some(text) = members.string_or_null(name, WORD_BYTES_MAX)? else {
         return Ok(None);
     };
     // Programs also write digests without the name of their function.
@@ -164,7 +173,7 @@ pub fn preflight(incoming: &Incoming<'_>) -> Result<Request, InputError> {
     let preflight = Preflight {
         expected_state_version: members.required_count("expected_state_version")?,
         offered_tools: tools.collect::<Result<_, _>>()?,
-        request_digest: members.string_or_null("request_digest", ID_BYTES_MAX)?,
+        request_digest: members.string_or_null("request_digest", WORD_BYTES_MAX)?,
         provider: members.required_string("provider", NAME_BYTES_MAX)?,
         model: members.required_string("model", NAME_BYTES_MAX)?,
         forced_tool: members.string_or_null("forced_tool", TOOL_BYTES_MAX)?,
@@ -185,7 +194,7 @@ fn offered(item: &Value, place: String) -> Result<Offered, InputError> {
             let schemas = ["schema", "parameters", "input_schema"];
             let schema = schemas.iter().find_map(|name| map.get(*name));
             Ok(Offered {
-                name: tool.required_string("name", ID_BYTES_MAX)?,
+                name: tool.required_string("name", WORD_BYTES_MAX)?,
                 schema: schema.filter(|schema| !schema.is_null()).cloned(),
                 hosted: tool.boolean("hosted")?.unwrap_or_default(),
             })
@@ -218,11 +227,11 @@ pub fn propose(incoming: &Incoming<'_>) -> Result<Request, InputError> {
         proposed(item, place)
     });
     let proposal = Proposal {
-        prepared_request_id: members.required_string("prepared_request_id", ID_BYTES_MAX)?,
+        prepared_request_id: members.required_string("prepared_request_id", WORD_BYTES_MAX)?,
         finish_reason: members
-            .string_or_null("finish_reason", ID_BYTES_MAX)?
+            .string_or_null("finish_reason", WORD_BYTES_MAX)?
             .unwrap_or_else(|| "other".to_owned()),
-        content_digest: members.string_or_null("content_digest", ID_BYTES_MAX)?,
+        content_digest: members.string_or_null("content_digest", WORD_BYTES_MAX)?,
         content: members.string_or_null("content", usize::MAX)?,
         tool_calls: calls.collect::<Result<_, _>>()?,
         usage: usage(&members)?,
@@ -248,8 +257,8 @@ fn proposed(item: &Value, place: String) -> Result<ProposedTool, InputError> {
         });
     }
     Ok(ProposedTool {
-        id: call.required_string("id", ID_BYTES_MAX)?,
-        name: call.required_string("name", ID_BYTES_MAX)?,
+        id: call.required_string("id", WORD_BYTES_MAX)?,
+        name: call.required_string("name", WORD_BYTES_MAX)?,
         arguments,
     })
 }
@@ -297,8 +306,8 @@ pub fn report(incoming: &Incoming<'_>) -> Result<Request, InputError> {
         })
     })?;
     let report = Report {
-        proposal_id: members.required_string("proposal_id", ID_BYTES_MAX)?,
-        call_id: members.required_string("call_id", ID_BYTES_MAX)?,
+        proposal_id: members.required_string("proposal_id", WORD_BYTES_MAX)?,
+        call_id: members.required_string("call_id", WORD_BYTES_MAX)?,
         arguments_digest: digest(&members, "arguments_digest")?
             .ok_or_else(|| members.missing("arguments_digest"))?,
         outcome: outcome.ok_or_else(|| members.missing("outcome"))?,
@@ -309,10 +318,10 @@ pub fn report(incoming: &Incoming<'_>) -> Result<Request, InputError> {
                 .cloned()
                 .unwrap_or_default(),
         },
-        output_digest: members.string_or_null("output_digest", ID_BYTES_MAX)?,
-        started_at: members.string_or_null("started_at", ID_BYTES_MAX)?,
-        ended_at: members.string_or_null("ended_at", ID_BYTES_MAX)?,
-        error_code: members.string_or_null("error_code", ID_BYTES_MAX)?,
+        output_digest: members.string_or_null("output_digest", WORD_BYTES_MAX)?,
+        started_at: members.string_or_null("started_at", WORD_BYTES_MAX)?,
+        ended_at: members.string_or_null("ended_at", WORD_BYTES_MAX)?,
+        error_code: members.string_or_null("error_code", WORD_BYTES_MAX)?,
     };
     Ok(act(incoming, GovernedOperation::Report(report)))
 }
@@ -349,7 +358,7 @@ pub fn set_filter(incoming: &Incoming<'_>) -> Result<Request, InputError> {
 pub fn report_bypass(incoming: &Incoming<'_>) -> Result<Request, InputError> {
     let members = incoming.members();
     let operation = GovernedOperation::ReportBypass {
-        detected_at: members.string_or_null("detected_at", ID_BYTES_MAX)?,
+        detected_at: members.string_or_null("detected_at", WORD_BYTES_MAX)?,
         detail: members.string_or_null("detail", TEXT_BYTES_MAX)?,
     };
     Ok(act(incoming, operation))
@@ -407,8 +416,8 @@ pub fn heartbeat(incoming: &Incoming<'_>) -> Result<Request, InputError> {
         };
         let call = Members::at(map, place);
         Ok(StartedCall {
-            proposal_id: call.required_string("proposal_id", ID_BYTES_MAX)?,
-            call_id: call.required_string("call_id", ID_BYTES_MAX)?,
+            proposal_id: call.required_string("proposal_id", WORD_BYTES_MAX)?,
+            call_id: call.required_string("call_id", WORD_BYTES_MAX)?,
         })
     });
     let started = started.collect::<Result<_, _>>()?;

@@ -69,7 +69,7 @@ impl Persona {
             rules,
             autonomy_tier: text("autonomy_tier").or_else(|| match rules {
                 Rules::Repeatable => Some("act_auto".to_owned()),
-                Rules::ReadOnly | Rules::Contracts | Rules::Together => None,
+                Rules::ReadOnly | Rules::Contracts | Rules::Together | Rules::Listed => None,
             }),
             model: object("model"),
             tools,
@@ -82,11 +82,21 @@ impl Persona {
         }
     }
 
+    /// Returns what becomes of a call of a tool that is not on the persona's list (AP-PERS-03).
+    pub(super) fn unlisted(&self, name: &str) -> (bool, String) {
+        match self.rules {
+            Rules::Repeatable | Rules::ReadOnly | Rules::Contracts | Rules::Together => {
+                (false, format!("there is no tool `{name}`"))
+            }
+            Rules::Listed => (true, format!("the persona lists no tool `{name}`")),
+        }
+    }
+
     /// Returns what the tier says to the use of a tool.
     pub(super) fn judge(&self, repeatable: bool, read_only: bool) -> Verdict {
         let harmless = match self.rules {
             Rules::Repeatable => repeatable,
-            Rules::ReadOnly | Rules::Contracts | Rules::Together => read_only,
+            Rules::ReadOnly | Rules::Contracts | Rules::Together | Rules::Listed => read_only,
         };
         match (self.autonomy_tier.as_deref(), self.rules) {
             (Some("shadow" | "suggest" | "act_with_approval"), _) if harmless => Verdict::Acts,
@@ -95,10 +105,12 @@ impl Persona {
             )),
             (Some("act_with_approval"), _) => Verdict::Asks,
             (Some("act_auto"), _) | (_, Rules::Repeatable) => Verdict::Acts,
-            (Some(tier), Rules::ReadOnly | Rules::Contracts | Rules::Together) => Verdict::Denied(
-                format!("the tier `{tier}` is unknown, so the agent uses no tools"),
-            ),
-            (None, Rules::ReadOnly | Rules::Contracts | Rules::Together) => {
+            (Some(tier), Rules::ReadOnly | Rules::Contracts | Rules::Together | Rules::Listed) => {
+                Verdict::Denied(format!(
+                    "the tier `{tier}` is unknown, so the agent uses no tools"
+                ))
+            }
+            (None, Rules::ReadOnly | Rules::Contracts | Rules::Together | Rules::Listed) => {
                 Verdict::Denied("the persona has no tier, so the agent uses no tools".to_owned())
             }
         }

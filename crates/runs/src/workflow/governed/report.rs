@@ -204,3 +204,58 @@ fn output_of(report: &Report) -> Result<String, Problem> {
         output => output.to_string(),
     })
 }
+
+#[cfg(test)]
+mod tests {
+    use canon::{Value, jcs, sha256};
+    use serde_json::json;
+
+    use super::GovernedSession;
+
+    fn told(start: &Value) -> String {
+        let mut session = GovernedSession::begin(start).unwrap();
+        let arguments = json!({"cents": 5});
+        let operations = [
+            json!({"name": "preflight", "expected_state_version": 0, "offered_tools": [{"name": "pay"}],
+                "request_digest": null, "provider": "openai", "model": "m"}),
+            json!({"name": "propose", "prepared_request_id": "prepared_1", "finish_reason": "tool_calls",
+                "content_digest": null, "usage": null,
+                "tool_calls": [{"id": "c", "name": "pay", "arguments": arguments.to_string()}]}),
+            json!({"name": "report", "proposal_id": "proposal_1", "call_id": "c",
+                "arguments_digest": sha256(&jcs(&arguments)), "outcome": "success", "output_fields": {},
+                "output_digest": null, "started_at": null, "ended_at": null, "error_code": null}),
+        ];
+        let mut notes = Vec::new();
+        for operation in operations {
+            let input = json!({"at": "2026-01-01T00:00:01Z", "actor": "ann", "key_id": null,
+                "request_id": domain::PermissionId::from_body("1"), "operation": operation});
+            let taken = session.take(&serde_json::from_value(input).unwrap());
+            taken.answer.unwrap();
+            notes.extend(
+                taken
+                    .notes
+                    .into_iter()
+                    .map(|note| Value::Object(note.payload)),
+            );
+        }
+        json!(notes).to_string()
+    }
+
+    #[test]
+    fn u2_a_session_on_record_tells_what_it_told_and_a_new_one_what_became_of_its_calls() {
+        let contract = "tool: pay\nside_effect: write\n";
+        let files = json!({"files": [{"file": "pay.yaml", "text": contract}]});
+        let digest =
+            super::super::Contracts::compile(&serde_json::from_value(files.clone()).unwrap());
+        let mut start = json!({"session_id": "s", "at": "2026-01-01T00:00:00Z",
+            "sha256": digest.unwrap().digest(), "contracts": files, "options": {"sessionId": "s"}});
+        let before = told(&start);
+        assert!(!before.contains("\"executed\"") && !before.contains("\"released\""));
+        start["telling"] = json!("executions");
+        let now = told(&start);
+        assert!(
+            now.contains("\"executed\"") && now.contains("\"released\""),
+            "{now}"
+        );
+    }
+}

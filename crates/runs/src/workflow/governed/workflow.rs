@@ -19,6 +19,9 @@ use super::seat::{as_value, compiled, refused};
 use super::session::{Ended, Taken, as_recorded};
 use crate::workflow::Note;
 
+/// Offers that are over and can still be asked for.
+const CLOSED_MAX: usize = 256;
+
 /// A workflow of governed sessions.
 #[derive(Debug)]
 pub struct GovernedWorkflow {
@@ -216,6 +219,8 @@ impl GovernedWorkflow {
     /// Takes an input and answers it.
     pub fn take(&mut self, input: &GovernedInput) -> Taken {
         self.state.expire(input.at);
+        let number = |id: &str| domain::handoff_parts(id).map_or(0, |(_, number)| number);
+        self.state.forget_closed(CLOSED_MAX, number);
         let answer = self.answer(input);
         let changed = !matches!(answer, Ok((_, false)));
         let answer = answer.map(|(answer, _)| answer);
