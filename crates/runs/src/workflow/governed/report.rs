@@ -170,6 +170,11 @@ impl GovernedSession {
     }
 }
 
+/// Returns what rules read of a reported output; none when it cannot be read.
+pub(crate) fn reported_output(report: &Report) -> Option<String> {
+    output_of(report).ok()
+}
+
 fn executed(call: &KeptCall, report: &Report) -> Value {
     json!({
         "tool": call.tool,
