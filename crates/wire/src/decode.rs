@@ -10,7 +10,7 @@ mod message;
 mod persona;
 mod task;
 mod unserved;
-mod workflow;
+pub(crate) mod workflow;
 
 pub use content::{
     create_branch, create_vault, create_workspace, register_artifact, update_workspace,

@@ -190,7 +190,7 @@ fn judge(source: &Source, rules: &Rules, since: Option<Timestamp>, found: &mut F
         found.replays += 1;
         return;
     }
-    let told = tell(&exchanges(source));
+    let told = tell(rules, &exchanges(source));
     if !told
         .iter()
         .any(|told| matches!(told, Told::Answered { .. } | Told::Gap { .. }))
@@ -216,7 +216,7 @@ fn dollars(micros: u64) -> Option<contracts::Decimal> {
 }
 
 /// Puts what a run tells into the words of the library.
-fn tell(exchanges: &[Exchange]) -> Vec<Told> {
+fn tell(rules: &Rules, exchanges: &[Exchange]) -> Vec<Told> {
     let gap = |what: &str| Told::Gap {
         what: what.to_owned(),
     };
@@ -241,12 +241,16 @@ fn tell(exchanges: &[Exchange]) -> Vec<Told> {
             Exchange::Answered {
                 at,
                 response: Some(response),
+                withheld,
                 cost_micros,
             } => {
                 let mut response = response.clone();
                 write_empty_arguments(&mut response);
                 let bytes = response.to_string().into_bytes();
                 match Reply::read(&request, &bytes, false, false) {
+                    Ok(reply) if *withheld && reads_text(rules, &reply) => {
+                        gap("the text beside a call")
+                    }
                     Ok(reply) => Told::Answered {
                         at: *at,
                         response: reply.response().clone(),
@@ -267,6 +271,12 @@ fn tell(exchanges: &[Exchange]) -> Vec<Told> {
         });
     }
     told
+}
+
+/// Says whether the contracts look at the text beside the calls of an answer.
+fn reads_text(rules: &Rules, reply: &Reply) -> bool {
+    let mut calls = reply.response().calls.iter();
+    calls.any(|call| rules.compiled().reads_content(&call.name))
 }
 
 /// A call without arguments is made with none, as the agent makes it.

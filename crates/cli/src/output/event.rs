@@ -183,6 +183,13 @@ fn decided(payload: &Value) -> String {
             .map(|tool| format!("{} ({})", text(tool, "tool"), text(tool, "reason")));
         return format!("not offered: {}", removed.collect::<Vec<_>>().join(", "));
     }
+    if let Some(questions) = list("/questions") {
+        let tools: Vec<String> = questions
+            .iter()
+            .map(|asked| text(asked, "tool_name"))
+            .collect();
+        return format!("asks about {}", tools.join(", "));
+    }
     if let Some(execution) = payload.get("execution") {
         let (tool, reason) = (text(execution, "tool_name"), text(execution, "reason"));
         return format!("blocked before it ran: {tool} ({reason})");

@@ -11,6 +11,7 @@
 mod agreement;
 mod backtest;
 mod bytes;
+mod bytes_server;
 mod checks;
 mod compiling;
 mod coverage;

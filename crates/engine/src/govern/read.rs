@@ -153,14 +153,14 @@ impl Engine {
             };
             if digest != Some(texts.sha256) {
                 let message = "the configured contracts cannot be used as they were approved";
-                let problem = Problem::new(409, "APPROVED_ARTIFACT_INVALID", message);
+                let problem = Problem::new(404, "APPROVED_ARTIFACT_INVALID", message);
                 return Err(problem
                     .with("governance_attachment", "artifact_invalid")
                     .into());
             }
             if found.replace((texts, files)).is_some() {
                 let message = "several configured sets of contracts name this agent";
-                return Err(Problem::new(409, "several_plans", message).into());
+                return Err(Problem::new(404, "several_plans", message).into());
             }
         }
         let Some((texts, files)) = found else {

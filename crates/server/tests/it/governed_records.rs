@@ -267,10 +267,10 @@ async fn a_plan_is_the_configured_set_that_names_the_agent() {
     assert_eq!(api.post("/api/v1/replay/sessions", new).await.0, 201);
     problem(
         &api.get("/api/v1/replay/plans?agent=b").await,
-        409,
+        404,
         "several_plans",
     );
     let invalid = api.get("/api/v1/replay/plans?agent=other").await;
-    problem(&invalid, 409, "APPROVED_ARTIFACT_INVALID");
+    problem(&invalid, 404, "APPROVED_ARTIFACT_INVALID");
     assert_eq!(api.get("/api/v1/replay/plans").await.0, 400);
 }

@@ -11,7 +11,8 @@ use crate::InputError;
 
 /// The id of a handoff contains that of its workflow.
 const WORKFLOW_ID_BYTES_MAX: usize = 100;
-const SUMMARY_BYTES_MAX: usize = 16 * 1024;
+/// The summary of a handoff.
+pub(crate) const HANDOFF_SUMMARY_BYTES_MAX: usize = 16 * 1024;
 
 /// Reads a new workflow.
 ///
@@ -97,7 +98,7 @@ pub fn offer_handoff(incoming: &Incoming<'_>) -> Result<Request, InputError> {
         handoff_id: String::new(),
         to_role: members.required_string("to_role", NAME_BYTES_MAX)?,
         summary: members
-            .string_or_null("summary", SUMMARY_BYTES_MAX)?
+            .string_or_null("summary", HANDOFF_SUMMARY_BYTES_MAX)?
             .unwrap_or_default(),
         carry: carry.unwrap_or_default(),
         expires_in_seconds: members.count("expires_in_seconds")?,

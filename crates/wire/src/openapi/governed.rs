@@ -10,7 +10,8 @@ use crate::decode::governed::{
     CALLS_MAX, CAPTURES_MAX, DECISIONS, FILE_BYTES_MAX, FILES_MAX, GATES, LEVELS, MODES, OUTCOMES,
     PERMISSIONS, TOOL_BYTES_MAX, TOOLS_MAX, WORD_BYTES_MAX as WORD,
 };
-use crate::decode::{NAME_BYTES_MAX, SUMMARY_BYTES_MAX, TEXT_BYTES_MAX};
+use crate::decode::workflow::HANDOFF_SUMMARY_BYTES_MAX;
+use crate::decode::{NAME_BYTES_MAX, TEXT_BYTES_MAX};
 
 /// True for a path of the published API.
 pub fn is_governed_path(path: &str) -> bool {
@@ -533,7 +534,7 @@ pub(super) const SCHEMAS: &[Schema] = &[
         name: "ReplayHandoffRequest",
         shape: Plain(&[
             req("to_role", TextMax(NAME_BYTES_MAX)),
-            opt("summary", OrNull(&TextMax(SUMMARY_BYTES_MAX))),
+            opt("summary", OrNull(&TextMax(HANDOFF_SUMMARY_BYTES_MAX))),
             opt("carry", ListMax(TOOLS_MAX, &TextMax(WORD))),
             opt("expires_in_seconds", Count),
         ]),

@@ -170,6 +170,11 @@ impl GovernedSession {
     }
 }
 
+/// Returns what rules read of a reported output; none when it cannot be read.
+pub(crate) fn reported_output(report: &Report) -> Option<String> {
+    output_of(report).ok()
+}
+
 fn executed(call: &KeptCall, report: &Report) -> Value {
     json!({
         "tool": call.tool,
@@ -250,11 +255,11 @@ mod tests {
         let mut start = json!({"session_id": "s", "at": "2026-01-01T00:00:00Z",
             "sha256": digest.unwrap().digest(), "contracts": files, "options": {"sessionId": "s"}});
         let before = told(&start);
-        assert!(!before.contains("\"executed\"") && !before.contains("\"released\""));
+        assert!(!before.contains("\"executed\":") && !before.contains("\"released\":"));
         start["telling"] = json!("executions");
         let now = told(&start);
         assert!(
-            now.contains("\"executed\"") && now.contains("\"released\""),
+            now.contains("\"executed\":") && now.contains("\"released\":"),
             "{now}"
         );
     }
