@@ -27,7 +27,7 @@ pub(crate) const LOG: &[Row] = &[
     row!("AK-LOG-04", 1, "what is known is a fold of the log", Restart folded),
     row!("AK-LOG-05", 1, "relations live in the entry, texts beside it", not PURGE),
     row!("AK-LOG-06", 2, "a purge leaves a tombstone", not PURGE),
-    row!("AK-LOG-07", 1, "status changes are no entries of their own", Now effects),
+    row!("AK-LOG-07", 1, "a change of status has no entry of its own", Now effects),
     row!("AK-LOG-08", 1, "an operation's entry comes before what it caused", Now first),
 ];
 
