@@ -107,6 +107,33 @@ fn u8_a_run_that_failed_goes_on_from_its_checkpoint_and_repeats_nothing() {
 }
 
 #[test]
+fn u8_a_run_that_goes_on_tells_the_shared_memory_what_it_came_to() {
+    let world = world();
+    let server = serve(&world, DOWN);
+    let persona = format!("{PERSONA}memory: field\n");
+    fs::write(world.home.path().join("writer.yaml"), persona).unwrap();
+    world.ok(&["persona", "apply", "writer.yaml"]);
+    world.ok(&["field", "register", "ann", "--role", "analyst"]);
+    let failed = submit(&world);
+    let task = failed["id"].as_str().unwrap();
+    world.run(&["task", "watch", task]);
+    server.stop();
+
+    let server = serve(&world, UP);
+    let said = world.run(&["task", "retry", task, "--json"]);
+    let again: Value = serde_json::from_str(&said.stdout).unwrap();
+    let id = again["id"].as_str().unwrap();
+    world.run(&["task", "watch", id]);
+    let again = world.json(&["task", "get", id, "--json"]);
+    assert_eq!(again["status"], "COMPLETED", "{again}");
+    assert_eq!(notes(&world), 1, "what was done is served from the record");
+    let told = world.json(&["field", "replay", "task", id, "--agent", "ann", "--json"]);
+    assert_eq!(told["timeline"][0]["event_type"], "RECORD", "{told}");
+    world.ok(&["log", "verify"]);
+    server.stop();
+}
+
+#[test]
 fn u8_a_refresh_that_asked_nothing_says_so_and_one_from_a_key_asks() {
     let world = world();
     let _server = serve(&world, UP);

@@ -461,6 +461,12 @@ pub(super) fn parameters() -> Value {
             json!({"type": "integer", "minimum": 0, "maximum": 60}),
             "How many seconds to wait for people's decision",
         ),
+        needed("agent", "The agent whose rules are asked for"),
+        query(
+            "environment",
+            text(),
+            "Where the agent runs; the rules are the same everywhere",
+        ),
         query("path", text(), "A path relative to the workspace's root"),
         query(
             "trust_anchor",

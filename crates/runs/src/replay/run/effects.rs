@@ -135,6 +135,8 @@ impl Runner<'_> {
         let refresh = match effect.kind {
             EffectKind::Model => Refresh::Model,
             EffectKind::McpTool | EffectKind::LocalTool => Refresh::Tools,
+            // What a run comes to is told to the memory that agents share as a tool would tell it.
+            EffectKind::Memory if effect.key.starts_with("host:field.write:") => Refresh::Tools,
             EffectKind::Time => return self.deviated && self.judges_live(effect),
             _ => return false,
         };
