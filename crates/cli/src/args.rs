@@ -232,7 +232,8 @@ pub(crate) enum KeyCommand {
     /// Make a key and print it, once
     #[command(
         after_help = "The key goes to stdout, everything else to stderr. Works while a server is running. Making, granting and revoking\n\
-        a key are events in the log.\n\n\
+        a key are events in the log. What agents say to the shared memory is written down, so that `field:read`, which lets them\n\
+        register as observers and draft, is given by name: `reprise key grant ID field:read`.\n\n\
         Examples:\n  reprise key create --actor ci\n  reprise key create --actor auditor --read-only --expires 30d\n  \
         reprise key create --actor bot --workspace workspace_local --scope tasks:read --scope tasks:write"
     )]
@@ -277,7 +278,7 @@ pub(crate) struct KeyCreateArgs {
     /// Something it may do, such as `tasks:write`; repeat for more [default: everything but `approvals:write`]
     #[arg(long, value_name = "SCOPE")]
     pub(crate) scope: Vec<String>,
-    /// It may read everything and write nothing
+    /// It may read everything but the shared memory, and write nothing
     #[arg(long, conflicts_with = "scope")]
     pub(crate) read_only: bool,
     /// When it ends: 30d, 12h, 90m, 45s, or a time such as 2027-01-31T00:00:00Z [default: never]

@@ -28,6 +28,8 @@ pub(crate) use desk::Desk;
 pub use listen::{FieldFrame, FieldStream};
 pub(crate) use task::AtMemory;
 
+/// How the ids of agents begin that stand for personas.
+const PERSONAS: &str = "persona_";
 /// The name of the field of a request that names none.
 const DEFAULT_NAME: &str = "default";
 /// The longest name.
@@ -200,6 +202,12 @@ impl Engine {
             scope: "field:read",
         })?;
         let said = async {
+            if envelope.agent_id().starts_with(PERSONAS) {
+                // Else a persona's Tasks would find their memory taken by somebody else.
+                let message =
+                    format!("agents whose ids begin with `{PERSONAS}` are the server's own");
+                return Err(refusal(Code::Forbidden, message));
+            }
             let name = FieldName::of(caller, name)?;
             // Every message is an entry of the log.
             self.may_store(Some(&name.workspace_id), 1).await?;

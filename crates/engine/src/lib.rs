@@ -40,7 +40,7 @@ pub use domain::{
     TaskMessageKind,
 };
 
-pub use caller::{APPROVE, Caller, SCOPES};
+pub use caller::{APPROVE, Caller, OBSERVE, SCOPES};
 pub use content::EXPANDED_BYTES_MAX;
 pub use dispatch::{Answer, Idempotency, Settle};
 pub use engine::{Engine, Parts};

@@ -346,6 +346,11 @@ impl Call {
 
     /// Reads the body as a JSON object; none at all is an empty one (AP-REST-04).
     pub(crate) async fn json(&mut self) -> Result<Map<String, Value>, Failure> {
+        self.json_and_text().await.map(|(body, _)| body)
+    }
+
+    /// Reads the body as a JSON object, and returns it with the text that it was read from.
+    pub(crate) async fn json_and_text(&mut self) -> Result<(Map<String, Value>, Bytes), Failure> {
         if self
             .header("content-type")
             .is_some_and(|given| !is_json(given))
@@ -355,7 +360,7 @@ impl Call {
         }
         let bytes = self.bytes(self.app.config.body_bytes_max).await?;
         if bytes.iter().all(u8::is_ascii_whitespace) {
-            return Ok(Map::new());
+            return Ok((Map::new(), bytes));
         }
         let mut body = canon::read_object(&bytes, Integers::Safe)
             .map_err(|error| Failure::invalid("", format!("the body cannot be read: {error}")))?;
@@ -372,7 +377,7 @@ impl Call {
         if let Some(key) = auth::presented(&self.headers) {
             redact::members(&mut body, key);
         }
-        Ok(body)
+        Ok((body, bytes))
     }
 
     /// Reads the body as it is.

@@ -21,8 +21,13 @@ const DROPPED_MAX: usize = 64;
 /// How often the time of claims is written down: a start goes on from there, so that claims live so much longer at most.
 const TIME_KEPT_MICROS: i64 = 60_000_000;
 
+/// How long claims live at least, whatever the setting.
+pub(crate) const LIVES_MICROS: i64 = 24 * HOUR_MICROS;
+
+const HOUR_MICROS: i64 = 60 * 60 * 1_000_000;
+
 /// For how long an event's claim is missed: an hour less than claims live at least, for clocks that jump.
-const MISSED_MICROS: i64 = 23 * 60 * 60 * 1_000_000;
+const MISSED_MICROS: i64 = LIVES_MICROS - HOUR_MICROS;
 
 /// How many events a start looks at.
 const TAIL: u64 = 64;
@@ -79,6 +84,14 @@ pub(crate) fn put(
         }
     }
     Ok(())
+}
+
+/// Returns a time of claims at which none that is stored has ended, for a log that lost its own: a claim may always be kept
+/// longer.
+pub(crate) fn safe_time(connection: &Connection) -> rusqlite::Result<i64> {
+    let first = "SELECT min(expires_at) FROM claims";
+    let first: Option<i64> = connection.query_row(first, [], |row| row.get(0))?;
+    Ok(first.map_or(notes::NO_COMMIT, |first| first.saturating_sub(1)))
 }
 
 /// Returns what is kept of a claim to notice that it changed.

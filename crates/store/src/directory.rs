@@ -104,6 +104,14 @@ pub enum OpenError {
         /// What is missing.
         missing: Vec<String>,
     },
+    /// The database is not built as this program builds it, or says of itself what cannot be.
+    #[error("the database in `{}` was changed: {}", directory.display(), problems.join("; "))]
+    Flawed {
+        /// The directory.
+        directory: PathBuf,
+        /// What is wrong.
+        problems: Vec<String>,
+    },
     /// The log does not hold what was acknowledged. Nothing was changed.
     #[error("data directory `{}` has lost what was acknowledged: {loss}", directory.display())]
     Lost {
@@ -173,6 +181,9 @@ impl OpenError {
                         "restore a backup if there is one; `reprise log repair --apply` writes it again from what the rest of the log tells, and says so"
                     }
                 }
+            }
+            OpenError::Flawed { .. } => {
+                "`reprise log repair --apply` sets it right, and `reprise log verify` says whether more was changed"
             }
             OpenError::Lost { .. } => {
                 "nothing was changed: keep a copy of the directory and restore a backup if there is one; `reprise log recover --accept-loss` goes on from what can still be read, under a new origin"

@@ -37,6 +37,7 @@ mod repair;
 mod row;
 mod schema;
 mod segments;
+mod shape;
 mod sqlite;
 mod table;
 #[cfg(any(test, feature = "test-util"))]

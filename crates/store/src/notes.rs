@@ -10,7 +10,7 @@ use rusqlite::{Connection, OptionalExtension, TransactionBehavior};
 
 use crate::directory::OpenError;
 use crate::schema::{self, Sealed, has_table};
-use crate::{claims, projection};
+use crate::{claims, projection, shape};
 
 /// The name of the log, and its secret: made with the log, and nothing else tells them.
 pub(crate) const MADE_WITH_THE_LOG: [&str; 2] = ["log", "secret"];
@@ -98,6 +98,7 @@ pub(crate) fn complete(directory: &Path, connection: &mut Connection) -> Result<
     if !missing.is_empty() {
         return Err(OpenError::incomplete(directory, missing));
     }
+    shape::refuse(directory, connection)?;
     if schema::has_notes(connection).map_err(fault)?
         && !lacks_additions(connection).map_err(fault)?
     {
@@ -127,7 +128,7 @@ pub(crate) fn fill(connection: &Connection) -> rusqlite::Result<Vec<&'static str
                 put(connection, name, newest)?;
             }
             KEYS_RECORDED | KEEPS_HEAD => put(connection, name, 0)?,
-            CLAIM_TIME => put(connection, name, NO_COMMIT)?,
+            CLAIM_TIME => put(connection, name, claims::safe_time(connection)?)?,
             CLAIM_CLOCK => put(connection, name, UNKNOWN)?,
             name if name == Sealed::Secret.name() => {
                 let select = "SELECT value FROM meta WHERE name = 'secret'";
@@ -145,16 +146,18 @@ pub(crate) fn fill(connection: &Connection) -> rusqlite::Result<Vec<&'static str
     Ok(filled)
 }
 
-/// Writes notes again that were taken away: what they said is told by the rest, as far as it is. Returns their names.
+/// Writes notes again that were taken away: what they said is told by the rest, as far as it is. Sets right what else is not
+/// as this program makes it. Returns the names of the notes, and what was wrong besides.
 ///
 /// # Errors
 /// The name or the secret is missing, or a table: nothing tells what was in it.
 pub(crate) fn mend(
     directory: &Path,
     connection: &mut Connection,
-) -> Result<Vec<String>, OpenError> {
+) -> Result<(Vec<String>, Vec<String>), OpenError> {
     let fault = |error: rusqlite::Error| OpenError::fault(directory, error);
     check_tables(directory, connection)?;
+    let flaws = shape::mend(directory, connection)?;
     // Refuses one without its name or its secret.
     schema::meta(directory, connection)?;
     let missing = missing(connection).map_err(fault)?;
@@ -172,7 +175,7 @@ pub(crate) fn mend(
         transaction.commit()
     };
     write(connection).map_err(fault)?;
-    Ok(missing)
+    Ok((missing, flaws))
 }
 
 /// What earlier programs of this format did not make, each under a condition of its own. They leave it as it is: what was

@@ -28,7 +28,7 @@ use crate::kept::Keeper;
 use crate::prune::{self, Headers};
 use crate::row::{DocumentRow, sql};
 use crate::table::Table;
-use crate::{blob, kept, notes, projection, read, schema, write};
+use crate::{blob, kept, notes, projection, read, schema, shape, write};
 
 /// How many events a block can hold: it is cut by the size of its content, and no event is smaller than this allows.
 const BLOCK_EVENTS_MAX: u64 = 256;
@@ -48,6 +48,8 @@ pub struct Repair {
     pub database: Vec<String>,
     /// Notes of the store's own that were missing. They are written again, as far as the rest of the log tells them.
     pub notes: Vec<String>,
+    /// Indexes, triggers, views and notes that were not as this program makes them. They are set right.
+    pub flaws: Vec<String>,
     /// The events, by position, whose idempotency keys are gone. That they are lost is noted.
     pub claims: Vec<Position>,
     /// True when the file that says how far the log had come was missing or damaged. It is written again from the log as it
@@ -63,7 +65,8 @@ impl Repair {
     /// True when there is nothing to repair.
     pub fn is_empty(&self) -> bool {
         let is_read = self.events.is_empty() && self.blobs.is_empty() && self.database.is_empty();
-        is_read && self.notes.is_empty() && self.claims.is_empty() && !self.head
+        let is_built = self.notes.is_empty() && self.flaws.is_empty();
+        is_read && is_built && self.claims.is_empty() && !self.head
     }
 }
 
@@ -98,6 +101,7 @@ pub fn repairable(directory: &Path) -> Result<Repair, AuditError> {
     Ok(Repair {
         database,
         notes: notes::missing(audit.connection()).map_err(fault)?,
+        flaws: shape::mendable(audit.connection()).map_err(fault)?,
         head: audit.unreadable_head().is_some() || (had_head && !audit.has_head()),
         ..found
     })
@@ -146,7 +150,7 @@ pub fn repair(directory: &Path) -> Result<Repair, AuditError> {
         Err(OpenError::UnreadableHead { .. }) => (None, true),
         read => (read?, false),
     };
-    let (connection, notes) = prune::opened(directory, kept.as_ref(), notes::mend)?;
+    let (connection, (notes, flaws)) = prune::opened(directory, kept.as_ref(), notes::mend)?;
     let had_head = schema::keeps_head(&connection).map_err(fault)?;
     let head = is_unreadable || (had_head && kept.is_none());
     let database = damage_of(&connection);
@@ -161,6 +165,7 @@ pub fn repair(directory: &Path) -> Result<Repair, AuditError> {
             database,
             unmended,
             notes,
+            flaws,
             ..Repair::default()
         });
     }
@@ -169,6 +174,7 @@ pub fn repair(directory: &Path) -> Result<Repair, AuditError> {
     drop(audit);
     survey.repair.database = database;
     survey.repair.notes = notes;
+    survey.repair.flaws = flaws;
     survey.repair.head = head;
     if let Some(last) = survey.repair.claims.last() {
         notes::put(&connection, notes::CLAIMS_LOST_TO, sql(last.0)).map_err(fault)?;

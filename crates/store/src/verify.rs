@@ -20,10 +20,12 @@ use engine::port::StoredEvent;
 use crate::audit::{Audit, AuditError, DamagedBlock};
 use crate::claims::Claimed;
 use crate::directory::OpenError;
+use crate::fault::fault;
 use crate::fold::{Problem, What, is_unfoldable, read_event, reseal};
 use crate::prune::Headers;
 use crate::row::DocumentRow;
 use crate::schema;
+use crate::shape::{self, Flaw};
 
 /// What was checked and what is wrong.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
@@ -122,6 +124,12 @@ fn check(audit: &Audit, progress: &mut dyn FnMut(u64, u64)) -> Result<Report, Au
         // What its pages and indexes say cannot be relied on: whatever else was found would mislead.
         return Ok(check.report);
     }
+    let flaws = shape::built(audit.connection()).map_err(fault)?;
+    if flaws.iter().any(Flaw::refuses) {
+        // Nor on what a missing index would find.
+        check.flaws(flaws);
+        return Ok(check.report);
+    }
     let mut after = Position::START;
     loop {
         let rows = audit.events(after)?;
@@ -152,6 +160,8 @@ fn check(audit: &Audit, progress: &mut dyn FnMut(u64, u64)) -> Result<Report, Au
     let claimed = std::mem::take(&mut check.claimed);
     let wrong = tables::check(audit.connection(), audit.head(), claimed, is_sound)?;
     check.report.problems.extend(wrong);
+    let flaws = shape::flaws(audit.connection()).map_err(fault)?;
+    check.flaws(flaws);
     Ok(check.report)
 }
 
@@ -203,6 +213,16 @@ impl<'a> Check<'a> {
 
     fn report(&mut self, what: What, problem: String) {
         self.report.problems.push(Problem { what, problem });
+    }
+
+    fn flaws(&mut self, flaws: Vec<Flaw>) {
+        for flaw in flaws {
+            let hint = match flaw.refuses() {
+                true => "let `reprise log repair --apply` set it right",
+                false => "remove it if nobody needs it",
+            };
+            self.report(What::Database, format!("{}: {hint}", flaw.problem));
+        }
     }
 
     /// Notes that the events of a block cannot be read.
@@ -569,6 +589,13 @@ impl<'a> Check<'a> {
             {
                 self.refer_parts(&parts, position);
             }
+        }
+        for file in self.audit.strays()? {
+            let problem = format!(
+                "`{}` is not a blob in its place: nothing reads it; move it away",
+                file.display()
+            );
+            self.report(What::Files, problem);
         }
         for (digest, position) in std::mem::take(&mut self.references) {
             if !stored.contains(&digest) && !self.lost_blobs.contains(&digest) {

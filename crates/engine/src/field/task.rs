@@ -50,7 +50,10 @@ impl Engine {
         };
         let content = text("/write/content");
         let answer = if content.is_empty() {
-            let scope = json!({"role": role(at.task), "max_units": UNITS_MAX, "include_own": true});
+            // Whoever may only look may draft: what nobody stands for is not put before a model.
+            let scope = json!({
+                "role": role(at.task), "max_units": UNITS_MAX, "include_own": true, "committed_only": true,
+            });
             let payload = json!({"scope": scope, "context_hint": text("/read/about")});
             self.say_for_task(&at, "ATTUNE", payload).await
         } else {
@@ -126,7 +129,8 @@ impl Engine {
             caller: Caller {
                 key: KEY.to_owned(),
                 ceiling: OPERATOR,
-                agents: Vec::new(),
+                // Whoever registered its id before that was refused to others.
+                agents: vec![agent(at.task)],
             },
         };
         self.ask(&desk, sender, envelope).await

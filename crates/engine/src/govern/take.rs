@@ -15,7 +15,7 @@ use crate::caller::Caller;
 use crate::engine::Engine;
 use crate::port::{ReadEvents, Scope};
 use crate::refused::Refused;
-use crate::turn::{ClaimRequest, Lease, Written};
+use crate::turn::{ClaimRequest, Lease, SESSION_CLOSED, Written};
 
 /// How often an input is judged again because its Task has gone on.
 pub(super) const STALE_TRIES: usize = 50;
@@ -72,6 +72,10 @@ impl Engine {
                     _ => answer,
                 };
                 return Ok(Governed { answer, done: None });
+            }
+            if let Err(problem) = self.may_ask(&folded, &input.operation) {
+                *slot = Some(folded);
+                return Err(problem.into());
             }
             if matches!(input.operation, GovernedOperation::Decide(_))
                 && task.created_by == caller.actor
@@ -174,6 +178,7 @@ impl Engine {
             .take(32)
             .collect();
         let id = MessageId::from_body(&body);
+        let mut recorded = true;
         if self.shared_document(id.as_str()).await?.is_none() {
             let text = format!(
                 "The execution of {} ({}) was reported after the session had ended.",
@@ -190,17 +195,86 @@ impl Engine {
                 parts: vec![json!({"type": "text", "text": text, "visibility": "public"})],
                 metadata: Map::from_iter([("late_report".to_owned(), executed)]),
             };
-            let command = Command {
-                actor: caller.actor.clone(),
-                idempotency_key: None,
-                order: Order::AppendMessage(AppendMessage {
-                    session_id: task.session_id.clone(),
-                    message,
-                }),
-            };
-            self.order(command, None, Lease::None).await?;
+            let append = Order::AppendMessage(AppendMessage {
+                session_id: task.session_id.clone(),
+                message,
+            });
+            let freed = folded.session()?.freed_late(report);
+            recorded = self
+                .keep_late(caller, (folded, task), append, &freed)
+                .await?;
         }
-        Ok(refused.map_err(|problem| problem.with("recorded", true)))
+        Ok(refused.map_err(|problem| problem.with("recorded", recorded)))
+    }
+
+    /// Writes a late report, in one commit with what its workflow hears of it. Returns false where the Session is closed and
+    /// takes nothing more: the workflow hears of it all the same.
+    async fn keep_late(
+        &self,
+        caller: &Caller,
+        (folded, task): (&Folded, &Task),
+        append: Order,
+        freed: &[Value],
+    ) -> Result<bool, Refused> {
+        let command = |order: Order| Command {
+            actor: caller.actor.clone(),
+            idempotency_key: None,
+            order,
+        };
+        for _ in 0..STALE_TRIES {
+            let mut held = match freed.is_empty() {
+                true => None,
+                false => self.hold_workflow(folded, task).await?,
+            };
+            let told = match &mut held {
+                Some(held) if !held.is_over() => self.tell_workflow(held, freed)?,
+                Some(_) | None => None,
+            };
+            let told = told.map(|told| Order::GovernTask(Box::new(told)));
+            let append = command(append.clone());
+            let ordered = self
+                .order_both(told.clone(), append, None, Lease::None)
+                .await;
+            let (done, recorded) = match (ordered, told) {
+                (Ok(done), _) => (done, true),
+                (Err(Refused::Domain(Refusal::Stale)), _) => continue,
+                (Err(Refused::Domain(Refusal::Conflict { reason, .. })), told)
+                    if reason == SESSION_CLOSED =>
+                {
+                    let Some(told) = told else { return Ok(false) };
+                    let done = self.order(command(told), None, Lease::None).await?;
+                    (done, false)
+                }
+                (Err(other), _) => return Err(other),
+            };
+            if let Some(held) = held {
+                self.let_go(held, &done.written, done.changed);
+            }
+            return Ok(recorded);
+        }
+        Err(Refused::Busy { what: "session" })
+    }
+
+    /// What holds for new sessions holds for those that were open before, and what cannot be checked is not prepared. None of
+    /// this is recorded: it says nothing about the session.
+    fn may_ask(&self, folded: &Folded, operation: &GovernedOperation) -> Result<(), Problem> {
+        let (Subject::Session(session), Some(start)) = (&folded.subject, folded.start()) else {
+            return Ok(());
+        };
+        match operation {
+            GovernedOperation::Preflight(asked) => {
+                self.still_admitted(start)?;
+                let missing = session.schemas_missing(asked);
+                if missing.is_empty() {
+                    return Ok(());
+                }
+                let message = "contracts check the schemas of these tools: send them in \
+                               `offered_tools` or `request.tools`";
+                Err(Problem::new(422, "schema_required", message).with("tools", missing))
+            }
+            GovernedOperation::Propose(_) => self.still_admitted(start),
+            _ => Ok(()),
+        }
     }
 
     /// Makes an input of an operation, at a time that is not before the last one.

@@ -558,6 +558,13 @@ async fn a_key_that_may_only_read_writes_nothing() {
             "{verdict}"
         );
     }
+    // Messages to the shared memory are written down, whatever they ask for.
+    let join = json!({
+        "protocol": "akashik", "version": "0.1.0", "id": "m", "operation": "REGISTER", "agent_id": "a", "session_id": null,
+        "epoch": 0, "payload": {"id": "a", "role": "x"},
+    });
+    let register = auditor.request("POST", "/akashik/v1/register").json(&join);
+    assert_eq!(register.send().await.unwrap().status(), 403);
     assert_eq!(server.store_head(), head);
     // The log of a task is its events, under whatever name.
     server

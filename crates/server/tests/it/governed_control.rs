@@ -5,7 +5,7 @@ use std::time::Duration;
 use serde_json::{Value, json};
 
 use crate::fixture::{APPROVER_KEY, Server};
-use crate::governed::{Desk, body, payment, problem};
+use crate::governed::{Desk, body, offered, payment, problem};
 
 fn pay(id: &str, contract: &str) -> Value {
     json!({"session_id": id, "contracts": {"contracts": [{"file": "pay.yaml", "text": contract}]}})
@@ -224,7 +224,7 @@ async fn whole_costs_read_back_as_they_were_judged() {
 async fn messages_and_numbers_from_outside_leave_a_session_usable() {
     let server = Server::start().await;
     let desk = Desk::open_with(&server, pay("odd", ASKING)).await;
-    let offered = |version: u64| json!({"expected_state_version": version, "offered_tools": ["pay"], "provider": "o", "model": "m"});
+    let offered = |version: u64| json!({"expected_state_version": version, "offered_tools": offered(&["pay"]), "provider": "o", "model": "m"});
     let (status, prepared) = desk.post("/preflight", offered(0)).await;
     assert_eq!(status, 200, "{prepared}");
     let propose = |arguments: &str| {

@@ -791,6 +791,20 @@ async fn fields_and_workspaces_see_nothing_of_each_other() {
     assert!(!list.to_string().contains(&known));
 }
 
+/// A persona's Tasks speak under its id: whoever took it before would have them fail.
+#[tokio::test]
+async fn ids_of_personas_are_for_the_server_alone() {
+    let server = Server::start().await;
+    let memory = Memory::at(&server);
+    let agent = "persona_0123456789abcdef0123456789abcdef";
+    let payload = json!({"id": agent, "role": "x"});
+    let got = memory.send("register", agent, payload).await;
+    refused(&got, 403, "FORBIDDEN", json!("REGISTER"));
+    let (_, status) = memory.get("field/status").await;
+    assert_eq!(status["epoch"], 0, "{status}");
+    memory.join("a_persona_").await;
+}
+
 #[tokio::test]
 async fn a_callers_own_key_does_not_get_into_the_memory() {
     let server = Server::start().await;

@@ -44,6 +44,7 @@ pub(super) fn check(
         problems.extend(usage::check(blocks)?.map(problem));
         problems.extend(field_segments(blocks)?);
     }
+    problems.extend(unreachable(blocks)?);
     problems.extend(leases(blocks)?);
     problems.extend(keys(blocks)?);
     problems.extend(claims(blocks, claimed)?);
@@ -200,10 +201,6 @@ fn meta(connection: &Connection) -> Result<Vec<Problem>, AuditError> {
         }
         (Some(_), _) => {}
     }
-    let epoch: Option<i64> = value(connection, notes::LEASE_EPOCH)?;
-    if epoch.is_some_and(|epoch| epoch < 0) {
-        problems.push("the counter of leases makes no sense".to_owned());
-    }
     Ok(problems.into_iter().map(problem).collect())
 }
 
@@ -218,6 +215,16 @@ fn value<T: rusqlite::types::FromSql>(
         })
         .optional();
     Ok(found.map_err(fault)?.flatten())
+}
+
+/// Every key is the position of an event: a document before the first one is read by nobody who goes through them all.
+fn unreachable(connection: &Connection) -> Result<Option<Problem>, AuditError> {
+    let count = "SELECT count(*) FROM documents WHERE key < 1";
+    let count: u64 = connection
+        .query_row(count, [], |row| row.get(0))
+        .map_err(fault)?;
+    let said = || problem(format!("{count} documents have keys that no event has"));
+    Ok((count > 0).then(said))
 }
 
 /// A lease is of something that is there, at an epoch that was given out. That at 0 is the process's own.

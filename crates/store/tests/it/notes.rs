@@ -211,3 +211,115 @@ fn a_log_that_never_had_a_head_starts() {
     std::fs::remove_file(home.path().join("head")).unwrap();
     refused(home.path());
 }
+
+/// Damages a log, and sees it named, refused and set right.
+fn named_refused_and_mended(directory: &Path, sql: &str, said: &str) {
+    let connection = Connection::open(directory.join("reprise.db")).unwrap();
+    connection.execute_batch(sql).unwrap();
+    drop(connection);
+    let problems = verify(directory).problems;
+    assert_eq!(problems.len(), 1, "{sql}: {problems:#?}");
+    assert!(problems[0].to_string().contains(said), "{problems:?}");
+    let error = refused(directory);
+    assert!(matches!(error, OpenError::Flawed { .. }), "{sql}: {error}");
+    assert!(error.to_string().contains(said), "{sql}: {error}");
+    assert!(error.hint().contains("log repair --apply"), "{error:?}");
+    let found = repairable(directory).unwrap().flaws;
+    assert_eq!(found.len(), 1, "{sql}: {found:?}");
+    let repaired = repair(directory).unwrap();
+    assert_eq!(repaired.flaws, found, "{sql}");
+    assert!(!repaired.is_empty());
+    assert_eq!(verify(directory).problems, vec![], "{sql}");
+    open(directory).close();
+    assert!(repair(directory).unwrap().is_empty(), "{sql}");
+}
+
+#[test]
+fn a_dropped_index_is_named_refused_and_made_again() {
+    let home = tempfile::tempdir().unwrap();
+    filled(home.path());
+    let connection = Connection::open(home.path().join("reprise.db")).unwrap();
+    let indexes = "SELECT name, sql FROM sqlite_schema WHERE type = 'index' AND sql IS NOT NULL";
+    let mut select = connection.prepare(indexes).unwrap();
+    let rows = select.query_map([], |row| Ok((row.get(0)?, row.get(1)?)));
+    let indexes: Vec<(String, String)> = rows.unwrap().map(Result::unwrap).collect();
+    drop(select);
+    drop(connection);
+    assert_eq!(indexes.len(), 9, "{indexes:?}");
+    for (name, made) in indexes {
+        let sql = format!("DROP INDEX {name}");
+        let said = format!("the index `{name}` is missing");
+        named_refused_and_mended(home.path(), &sql, &said);
+        if let Some(unlike) = made.strip_suffix("WHERE open = 1") {
+            let sql = format!("DROP INDEX {name}; {unlike} WHERE open = 2");
+            let said = format!("the index `{name}` is not the index of that name");
+            named_refused_and_mended(home.path(), &sql, &said);
+        }
+    }
+}
+
+#[test]
+fn what_this_program_did_not_make_is_named() {
+    let home = tempfile::tempdir().unwrap();
+    filled(home.path());
+    let additions = [
+        "CREATE TRIGGER t AFTER INSERT ON leases BEGIN DELETE FROM claims; END",
+        "CREATE VIEW v AS SELECT * FROM meta",
+        "CREATE UNIQUE INDEX i ON leaves(idx, hash)",
+    ];
+    for sql in additions {
+        named_refused_and_mended(home.path(), sql, "was not made by this program");
+    }
+    // A table is not ours to throw away, and harms nothing.
+    let connection = Connection::open(home.path().join("reprise.db")).unwrap();
+    connection.execute_batch("CREATE TABLE other(x)").unwrap();
+    drop(connection);
+    open(home.path()).close();
+    repair(home.path()).unwrap();
+    let problems = verify(home.path()).problems;
+    assert_eq!(problems.len(), 1, "{problems:#?}");
+    assert!(problems[0].problem.contains("the table `other`"));
+}
+
+#[test]
+fn a_note_that_cannot_be_is_named_refused_and_set_right() {
+    let home = tempfile::tempdir().unwrap();
+    filled(home.path());
+    // An idempotency key in use, as a commit writes it.
+    let (claim, answer, end) = ([0; 64], 1_u64.to_be_bytes(), 2_000_000_i64.to_be_bytes());
+    let sum = canon::sha256(&[&claim[..], &answer, &end].concat()).hex();
+    tamper(
+        home.path(),
+        &format!(
+            "INSERT INTO claims VALUES (zeroblob(32), zeroblob(32), 1, 2000000, x'{}')",
+            &sum[..16]
+        ),
+    );
+    // Some 9 years: one bit.
+    let future = "CAST(strftime('%s', 'now') AS INTEGER) * 1000000 + 281474976710656";
+    let changes = [
+        ("claim_time", future),
+        ("claim_time", "'soon'"),
+        ("claim_clock", future),
+        ("keeps_head", "2"),
+        ("keys_recorded", "-1"),
+        ("lease_epoch", "-1"),
+        ("lease_epoch", "9007199254740993"),
+        ("lease_epoch", "'many'"),
+    ];
+    for (name, value) in changes {
+        let sql = format!("UPDATE meta SET value = {value} WHERE name = '{name}'");
+        named_refused_and_mended(home.path(), &sql, &format!("the note `{name}`"));
+    }
+    // No idempotency key in use is forgotten by the time that takes its place.
+    let connection = Connection::open(home.path().join("reprise.db")).unwrap();
+    let ended =
+        "SELECT count(*) FROM claims, meta WHERE name = 'claim_time' AND expires_at <= value";
+    let count = |sql: &str| {
+        connection
+            .query_row(sql, [], |row| row.get::<_, u64>(0))
+            .unwrap()
+    };
+    assert!(count("SELECT count(*) FROM claims") > 0);
+    assert_eq!(count(ended), 0);
+}

@@ -1,5 +1,5 @@
-//! Bodies about governed sessions. Unknown members are ignored, as everywhere, but inside `contracts`, where one would be a rule
-//! that is silently missing; sizes are those of the contracts.
+//! Bodies about governed sessions. Unknown members are ignored, as everywhere, but where one would be a rule that is silently
+//! missing: in new sessions, proposals and decisions. Sizes are those of the contracts.
 
 use canon::{Digest, Map, Value};
 use domain::{
@@ -7,6 +7,8 @@ use domain::{
     Preflight, Proposal, ProposalUsage, ProposedTool, Report, ReportedOutcome, Request,
     StartedCall, WorkspaceId, is_governed_id,
 };
+
+use serde_json::json;
 
 use super::{Incoming, Members, NAME_BYTES_MAX, TEXT_BYTES_MAX};
 use crate::InputError;
@@ -21,6 +23,9 @@ pub(crate) const FILE_BYTES_MAX: usize = 256 * 1024;
 pub(crate) const FILES_MAX: usize = 1_000;
 pub(crate) const CAPTURES_MAX: usize = 1_000;
 
+/// What providers call the schema of a tool's parameters.
+const SCHEMAS: [&str; 4] = ["schema", "parameters", "input_schema", "inputSchema"];
+
 pub(crate) const OUTCOMES: [&str; 4] = ["success", "expected_error", "error", "unknown"];
 pub(crate) const DECISIONS: [&str; 2] = ["approve", "deny"];
 pub(crate) const MODES: [&str; 3] = ["enforce", "shadow", "log-only"];
@@ -28,12 +33,47 @@ pub(crate) const GATES: [&str; 3] = ["reject_all", "strip_partial", "strip_block
 pub(crate) const PERMISSIONS: [&str; 2] = ["block", "allow"];
 pub(crate) const LEVELS: [&str; 3] = ["metadata", "redacted", "full"];
 
+const SESSION_MEMBERS: [&str; 14] = [
+    "session_id",
+    "workspace_id",
+    "agent",
+    "compiled_digest",
+    "contracts",
+    "principal",
+    "mode",
+    "gate",
+    "unmatched_policy",
+    "capture_level",
+    "labels",
+    "provider_constraints",
+    "pricing",
+    "workflow",
+];
+const PROPOSAL_MEMBERS: [&str; 6] = [
+    "prepared_request_id",
+    "finish_reason",
+    "content_digest",
+    "content",
+    "tool_calls",
+    "usage",
+];
+
+/// Refuses members that are not known, where one that is misspelt would weaken what is asked for.
+fn only(members: &Members<'_>, known: &[&str]) -> Result<(), InputError> {
+    let mut names = members.map().keys();
+    match names.find(|name| !known.contains(&name.as_str())) {
+        None => Ok(()),
+        Some(name) => Err(members.wrong(name, "is not a member of this request")),
+    }
+}
+
 /// Reads a new session.
 ///
 /// # Errors
 /// Names the member that is wrong.
 pub fn create_governed(incoming: &Incoming<'_>) -> Result<Request, InputError> {
     let members = incoming.members();
+    only(&members, &SESSION_MEMBERS)?;
     let session_id = members.string_or_null("session_id", WORD_BYTES_MAX)?;
     if session_id.as_deref().is_some_and(|id| !is_governed_id(id)) {
         let message = "has 1 to 128 letters, digits, `.`, `_`, `:`, `-`";
@@ -166,9 +206,14 @@ pub(super) fn act(incoming: &Incoming<'_>, operation: GovernedOperation) -> Requ
 pub fn preflight(incoming: &Incoming<'_>) -> Result<Request, InputError> {
     let members = incoming.members();
     let tools = many(&members, "offered_tools", TOOLS_MAX)?;
+    let request = members.map().get("request");
     let tools = tools.iter().enumerate().map(|(index, item)| {
         let place = members.param(&format!("offered_tools.{index}"));
-        offered(item, place)
+        let mut tool = offered(item, place)?;
+        if tool.schema.is_none() {
+            tool.schema = schema_in(request, &tool.name);
+        }
+        Ok(tool)
     });
     let preflight = Preflight {
         expected_state_version: members.required_count("expected_state_version")?,
@@ -177,9 +222,29 @@ pub fn preflight(incoming: &Incoming<'_>) -> Result<Request, InputError> {
         provider: members.required_string("provider", NAME_BYTES_MAX)?,
         model: members.required_string("model", NAME_BYTES_MAX)?,
         forced_tool: members.string_or_null("forced_tool", TOOL_BYTES_MAX)?,
-        request: members.map().get("request").cloned(),
+        request: request.cloned(),
     };
     Ok(act(incoming, GovernedOperation::Preflight(preflight)))
+}
+
+/// Finds the schema of a tool in the request of a model provider: a function of OpenAI, a tool of Anthropic or MCP.
+fn schema_in(request: Option<&Value>, name: &str) -> Option<Value> {
+    let tools = request?.get("tools")?.as_array()?;
+    let tools = tools
+        .iter()
+        .map(|tool| tool.get("function").unwrap_or(tool));
+    let mut named = tools.filter(|tool| tool.get("name").and_then(Value::as_str) == Some(name));
+    let tool = named.next()?;
+    Some(schema_of(tool).unwrap_or_else(|| json!({})))
+}
+
+/// A schema that is null is known to be missing: it demands nothing.
+fn schema_of(tool: &Value) -> Option<Value> {
+    let found = SCHEMAS.iter().find_map(|member| tool.get(*member))?;
+    Some(match found {
+        Value::Null => json!({}),
+        schema => schema.clone(),
+    })
 }
 
 fn offered(item: &Value, place: String) -> Result<Offered, InputError> {
@@ -191,11 +256,9 @@ fn offered(item: &Value, place: String) -> Result<Offered, InputError> {
         }),
         Value::Object(map) => {
             let tool = Members::at(map, place);
-            let schemas = ["schema", "parameters", "input_schema"];
-            let schema = schemas.iter().find_map(|name| map.get(*name));
             Ok(Offered {
                 name: tool.required_string("name", WORD_BYTES_MAX)?,
-                schema: schema.filter(|schema| !schema.is_null()).cloned(),
+                schema: schema_of(item),
                 hosted: tool.boolean("hosted")?.unwrap_or_default(),
             })
         }
@@ -221,6 +284,7 @@ fn many<'a>(members: &Members<'a>, name: &str, len_max: usize) -> Result<&'a [Va
 /// Names the member that is wrong.
 pub fn propose(incoming: &Incoming<'_>) -> Result<Request, InputError> {
     let members = incoming.members();
+    only(&members, &PROPOSAL_MEMBERS)?;
     let calls = many(&members, "tool_calls", CALLS_MAX)?;
     let calls = calls.iter().enumerate().map(|(index, item)| {
         let place = members.param(&format!("tool_calls.{index}"));
@@ -228,15 +292,32 @@ pub fn propose(incoming: &Incoming<'_>) -> Result<Request, InputError> {
     });
     let proposal = Proposal {
         prepared_request_id: members.required_string("prepared_request_id", WORD_BYTES_MAX)?,
-        finish_reason: members
-            .string_or_null("finish_reason", WORD_BYTES_MAX)?
-            .unwrap_or_else(|| "other".to_owned()),
+        finish_reason: finish_reason(&members)?.to_owned(),
         content_digest: members.string_or_null("content_digest", WORD_BYTES_MAX)?,
         content: members.string_or_null("content", usize::MAX)?,
         tool_calls: calls.collect::<Result<_, _>>()?,
         usage: usage(&members)?,
     };
     Ok(act(incoming, GovernedOperation::Propose(proposal)))
+}
+
+/// Reads why the model stopped, in the words of any provider. A word that nobody knows may mean that the answer is not whole.
+fn finish_reason(members: &Members<'_>) -> Result<&'static str, InputError> {
+    let Some(word) = members.string_or_null("finish_reason", WORD_BYTES_MAX)? else {
+        return Ok("other");
+    };
+    Ok(match word.to_ascii_lowercase().as_str() {
+        "tool_calls" | "function_call" | "tool_use" => "tool_calls",
+        "stop" | "end_turn" | "stop_sequence" | "completed" => "stop",
+        "length" | "max_tokens" | "max_output_tokens" | "model_context_window_exceeded" => "length",
+        "content_filter" | "refusal" => "content_filter",
+        "other" | "pause_turn" => "other",
+        _ => {
+            let message = "is not known: send `tool_calls`, `stop`, `length`, `content_filter`, `other`, or the word of \
+                           OpenAI or Anthropic";
+            return Err(members.wrong("finish_reason", message));
+        }
+    })
 }
 
 fn proposed(item: &Value, place: String) -> Result<ProposedTool, InputError> {
@@ -370,6 +451,7 @@ pub fn report_bypass(incoming: &Incoming<'_>) -> Result<Request, InputError> {
 /// Names the member that is wrong.
 pub fn approve(incoming: &Incoming<'_>) -> Result<Request, InputError> {
     let members = incoming.members();
+    only(&members, &["decision", "decided_by", "reason"])?;
     let approve = members.word("decision", &DECISIONS, |word| Some(word == "approve"))?;
     let decide = Decide {
         proposal_id: incoming.param("proposal_id").unwrap_or_default().to_owned(),

@@ -331,6 +331,7 @@ pub(super) const SCHEMAS: &[Schema] = &[
             req("state_version", Count),
             req("control_revision", Count),
             req("compiled_digest", Text),
+            req("mode", Words(&MODES)),
             opt("workflow_id", Text),
             req(
                 "protocol",

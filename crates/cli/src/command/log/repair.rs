@@ -34,6 +34,7 @@ pub(super) fn run(args: &LogRepairArgs) -> anyhow::Result<Exit> {
             "blobs": repair.blobs,
             "database": repair.database,
             "notes": repair.notes,
+            "flaws": repair.flaws,
             "idempotency_keys": repair.claims.iter().map(|position| position.0).collect::<Vec<_>>(),
             "head": repair.head,
             "unmended": repair.unmended,
@@ -54,6 +55,9 @@ pub(super) fn run(args: &LogRepairArgs) -> anyhow::Result<Exit> {
         }
         for note in &repair.notes {
             out.line(format_args!("database: {note} is missing"))?;
+        }
+        for flaw in &repair.flaws {
+            out.line(format_args!("database: {flaw}"))?;
         }
         if let Some(first) = repair.claims.first() {
             out.line(format_args!(
@@ -121,6 +125,14 @@ fn tell(applied: bool, is_whole: bool, repair: &Repair, left: usize) {
         talk(match applied {
             true => "the notes were written again from what the rest of the log tells",
             false => "the notes would be written again from what the rest of the log tells",
+        });
+    }
+    if !repair.flaws.is_empty() {
+        talk(match applied {
+            true => "what was changed in the database is as this program makes it again",
+            false => {
+                "what was changed in the database would be made again as this program makes it"
+            }
         });
     }
     if !repair.claims.is_empty() {

@@ -9,6 +9,7 @@ use domain::{Problem, Report, ReportedOutcome, Telling, Timestamp};
 use serde_json::json;
 
 use super::kept::KeptCall;
+use super::seat::as_value;
 use super::session::GovernedSession;
 
 /// A report that was taken.
@@ -128,6 +129,23 @@ impl GovernedSession {
         let known = known.filter(|known| known.digest == digest);
         let answer = known.map(|known| known.answer.clone());
         Some((executed(call, report), answer))
+    }
+
+    /// Returns what the workflow is told when a report comes after the end: the things that the call held are free, unless
+    /// nobody knows what became of it.
+    pub fn freed_late(&self, report: &Report) -> Vec<Value> {
+        let Some((_, kept)) = self.kept(&report.proposal_id) else {
+            return Vec::new();
+        };
+        let mut calls = kept.calls.iter();
+        let is_known = report.outcome != ReportedOutcome::Unknown
+            && calls
+                .any(|call| call.id == report.call_id && call.digest == report.arguments_digest);
+        let key = kept.key(&report.call_id).filter(|_| is_known);
+        let (Some(key), Some(seat)) = (key, &self.seat) else {
+            return Vec::new();
+        };
+        seat.freed_by(&key).iter().map(as_value).collect()
     }
 
     fn outcome(&self, call: &KeptCall, report: &Report) -> Outcome {

@@ -510,6 +510,16 @@ impl GovernedSession {
         self.rules.compiled().digest()
     }
 
+    /// Returns its mode.
+    pub fn mode(&self) -> &'static str {
+        self.rules.options().mode.as_str()
+    }
+
+    /// Returns its labels.
+    pub fn labels(&self) -> Vec<String> {
+        self.state.labels().map(str::to_owned).collect()
+    }
+
     /// Returns its own id.
     pub fn id(&self) -> &str {
         &self.rules.options().session_id
