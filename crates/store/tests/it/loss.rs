@@ -83,6 +83,11 @@ fn no_flipped_bit_in_the_log_of_a_killed_process_is_silent() {
         fs::write(copy.path().join(WAL), bytes).unwrap();
         let before = contents(copy.path());
         let report = verify(copy.path());
+        if report.problems.is_empty() && report.events < whole.events {
+            // It was in the commit that was being written when the process was killed: nobody was told of that.
+            assert!(report.events >= acknowledged, "bit {bit}: {report:?}");
+            continue;
+        }
         assert_eq!(report.problems.len(), 1, "bit {bit}: {report:?}");
         let said = report.problems[0].to_string();
         assert!(said.contains("log recover --accept-loss"), "{said}");
