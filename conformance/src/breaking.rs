@@ -25,6 +25,9 @@ use rewrite::{Frames, Reply, Sent};
 /// Headers that belong to one connection.
 const OF_THE_CONNECTION: [&str; 4] = ["host", "connection", "keep-alive", "transfer-encoding"];
 
+/// Changes status and body of a JSON answer to a request for a path.
+pub type Lie = fn(path: &str, status: &mut u16, body: &mut serde_json::Value);
+
 /// A running proxy. It ends when it is dropped.
 #[derive(Debug)]
 pub struct BreakingProxy {
@@ -39,6 +42,23 @@ impl BreakingProxy {
     ///
     /// Returns an error when no port or no client can be had.
     pub async fn start(upstream: &str, fault: Option<Fault>) -> io::Result<Self> {
+        Self::start_with(upstream, fault, None).await
+    }
+
+    /// Starts a proxy that passes requests on and lies about every answer in JSON.
+    ///
+    /// # Errors
+    ///
+    /// Returns an error when no port or no client can be had.
+    pub async fn lying(upstream: &str, lie: Lie) -> io::Result<Self> {
+        Self::start_with(upstream, None, Some(lie)).await
+    }
+
+    async fn start_with(
+        upstream: &str,
+        fault: Option<Fault>,
+        lie: Option<Lie>,
+    ) -> io::Result<Self> {
         let listener = TcpListener::bind(("127.0.0.1", 0)).await?;
         let url = format!("http://{}", listener.local_addr()?);
         let http = reqwest::Client::builder()
@@ -49,6 +69,7 @@ impl BreakingProxy {
         let route = Arc::new(Route {
             upstream: upstream.trim_end_matches('/').to_owned(),
             fault,
+            lie,
             http,
         });
         let router = Router::new().fallback(forward).with_state(route);
@@ -74,6 +95,7 @@ impl Drop for BreakingProxy {
 struct Route {
     upstream: String,
     fault: Option<Fault>,
+    lie: Option<Lie>,
     http: reqwest::Client,
 }
 
@@ -141,6 +163,10 @@ async fn answer(route: &Route, request: Request) -> reqwest::Result<Response> {
         reply.body = response.bytes().await?.to_vec();
         if let Some(fault) = route.fault {
             rewrite::answer(fault, &asked, &mut reply);
+        }
+        if let (Some(lie), Ok(mut body)) = (route.lie, serde_json::from_slice(&reply.body)) {
+            lie(&asked.path, &mut reply.status, &mut body);
+            reply.body = body.to_string().into_bytes();
         }
         Body::from(std::mem::take(&mut reply.body))
     };

@@ -13,6 +13,18 @@ pub(crate) fn at<'a>(value: &'a Value, path: &str) -> &'a Value {
         .fold(value, |here, name| member(here, name).unwrap_or(&NULL))
 }
 
+/// Sets the value at a dotted path of members.
+pub(crate) fn put(value: &mut Value, path: &str, new: Value) {
+    let (name, rest) = path.split_once('.').unwrap_or((path, ""));
+    if let Some(members) = value.as_object_mut() {
+        let place = members.entry(name).or_insert(Value::Null);
+        match rest {
+            "" => *place = new,
+            rest => put(place, rest, new),
+        }
+    }
+}
+
 fn member<'a>(value: &'a Value, name: &str) -> Option<&'a Value> {
     match value {
         Value::Array(items) => items.get(name.parse::<usize>().ok()?),

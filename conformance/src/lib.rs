@@ -1,5 +1,7 @@
 //! A black-box conformance runner for servers that speak `agents-protocol-2026-04-25`.
 //!
+//! A second one, [`AkashikSuite`], asks servers of the memory protocol.
+//!
 //! It asks a server over the wire (REST and SSE) and says, for every requirement id, `ok`, `FAIL`, `differs` or `not
 //! covered`.
 //! It owns the questions and the judgement of the answers. It knows no crate of this project and no internals of a
@@ -34,6 +36,8 @@ mod registry;
 
 mod check;
 
+mod akashik;
+
 mod scenario;
 
 mod wire;
@@ -51,6 +55,7 @@ mod json;
 #[cfg(feature = "test-util")]
 pub mod breaking;
 
+pub use akashik::{AkashikSuite, akashik_ids};
 pub use registry::ids;
 pub use report::{Level, Outcome, Report, Verdict};
 pub use suite::{Suite, SuiteError};

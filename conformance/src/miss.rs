@@ -3,6 +3,8 @@
 //! Owns the ways out and the helpers that build them. A check judges with [`need`]; a step that only prepares the
 //! ground turns a refusal into [`Miss::Unseen`], so that one broken rule does not fail the ids that merely stand on it.
 
+use crate::report::Verdict;
+
 /// The end of a check that is not an unconditional `ok`.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(crate) enum Miss {
@@ -43,6 +45,25 @@ pub(crate) fn all_but(part: impl Into<String>) -> Checked {
 }
 
 impl Miss {
+    /// Returns what a report says of it, with every text redacted.
+    pub(crate) fn verdict(&self, redact: impl Fn(&str) -> String) -> Verdict {
+        match self {
+            Self::Part(part) => Verdict::Ok {
+                unseen: Some(redact(part)),
+            },
+            Self::Fail { expected, found } => Verdict::Fail {
+                expected: redact(expected),
+                found: redact(found),
+            },
+            Self::Differs(decision) => Verdict::Differs {
+                decision: redact(decision),
+            },
+            Self::Unseen(reason) => Verdict::NotCovered {
+                reason: redact(reason),
+            },
+        }
+    }
+
     /// Turns any ending of a preparing step into "not covered".
     pub(crate) fn while_preparing(self, step: &str) -> Self {
         match self {

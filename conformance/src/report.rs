@@ -19,10 +19,12 @@ pub enum Level {
     May,
     /// The source states no level.
     Unstated,
+    /// It binds servers that announce this conformance level or a higher one.
+    From(u8),
 }
 
 impl Level {
-    /// Returns the letter used for the level in tables.
+    /// Returns the letter or digit used for the level in tables.
     pub const fn letter(self) -> &'static str {
         match self {
             Self::Must => "M",
@@ -30,6 +32,10 @@ impl Level {
             Self::Should => "S",
             Self::May => "O",
             Self::Unstated => "-",
+            Self::From(0) => "0",
+            Self::From(1) => "1",
+            Self::From(2) => "2",
+            Self::From(_) => "3",
         }
     }
 }
@@ -118,6 +124,8 @@ impl Outcome {
 /// The verdicts of one run, in registry order.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Report {
+    /// The protocol and its version.
+    pub protocol_version: &'static str,
     /// The address that was asked.
     pub url: String,
     /// One outcome for each id of the registry.
@@ -178,7 +186,7 @@ impl Report {
     /// Returns the report as JSON.
     pub fn json(&self) -> Value {
         json!({
-            "protocol_version": crate::wire::VERSION,
+            "protocol_version": self.protocol_version,
             "url": self.url,
             "outcomes": self.outcomes.iter().map(Outcome::json).collect::<Vec<_>>(),
             "summary": {
@@ -216,6 +224,7 @@ mod tests {
             verdict,
         };
         Report {
+            protocol_version: crate::wire::VERSION,
             url: "http://127.0.0.1:1".to_owned(),
             outcomes: vec![
                 outcome("AP-VER-01", Level::Must, Verdict::Ok { unseen: None }),

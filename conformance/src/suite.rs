@@ -139,6 +139,7 @@ impl Suite {
         let place = |id: &str| all.iter().position(|row| row.id == id);
         outcomes.sort_by_key(|outcome| place(outcome.id));
         Ok(Report {
+            protocol_version: crate::wire::VERSION,
             url: self.url.clone(),
             outcomes,
         })
@@ -205,19 +206,7 @@ async fn run(wire: &Wire, probe: Probe) -> Checked {
 fn outcome(wire: &Wire, row: &Row, checked: Checked) -> Outcome {
     let verdict = match checked {
         Ok(()) => Verdict::Ok { unseen: None },
-        Err(Miss::Part(part)) => Verdict::Ok {
-            unseen: Some(wire.redact(&part)),
-        },
-        Err(Miss::Fail { expected, found }) => Verdict::Fail {
-            expected: wire.redact(&expected),
-            found: wire.redact(&found),
-        },
-        Err(Miss::Differs(decision)) => Verdict::Differs {
-            decision: wire.redact(&decision),
-        },
-        Err(Miss::Unseen(reason)) => Verdict::NotCovered {
-            reason: wire.redact(&reason),
-        },
+        Err(miss) => miss.verdict(|text| wire.redact(text)),
     };
     Outcome {
         id: row.id,

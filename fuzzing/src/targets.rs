@@ -35,6 +35,7 @@ pub const TARGETS: &[Target] = &[
     target("contracts", contracts, contract),
     target("arguments", bodies, arguments),
     target("field", envelopes, envelope),
+    target("json_rpc", messages, message),
 ];
 
 const fn target(
@@ -67,6 +68,8 @@ fn bodies() -> Vec<Vec<u8>> {
         r#"{"name":"w","root":"harn://w","provider":"e","capabilities":["read"],"workspace_id":"workspace_local"}"#,
         r#"{"decision":"approve","answer":{"x":1},"reason":"r","reviewer":"me","remember":null,"kind":"tool_confirmation"}"#,
         r#"{"message":{"role":"user","parts":[{"type":"artifact_ref","artifact_id":"artifact_1"},{"type":"file","uri":"a:b","mime_type":"a/b"}]},"after_message_id":"message_1","at_event_id":"event_testlog1_0000000000000001","initial_messages":[{"role":"system","parts":[]}]}"#,
+        r#"{"provider":"openai","wire":"openai-chat","request":{"model":"m","messages":[{"role":"user","content":"hi"}],"tools":[]},"response":{"id":"r","choices":[]},"attempt":1}"#,
+        r#"{"sessionId":"s1","captures":[{"sessionId":"s1","schemaVersion":1,"content":{"a":[1,2]}}],"label":"urgent","tools":["refund"],"decision":"approve","reason":"r"}"#,
         r#"[{"id":"trust_1","hash":"sha256:aa","previous_hash":null,"signatures":[{"alg":"Ed25519","key_id":"k","signature":"AAAA"}]}]"#,
     ])
 }
@@ -426,13 +429,147 @@ fn arguments(bytes: &[u8]) -> Result<(), String> {
     Ok(())
 }
 
+/// One message of each kind, as the field that [`envelope`] prepares would take it.
 fn envelopes() -> Vec<Vec<u8>> {
+    let payloads = [
+        (
+            "REGISTER",
+            r#"{"id":"ann","role":"r","interests":["a"],"required_operations":["RECORD"],"authority":4}"#,
+        ),
+        ("DEREGISTER", r#"{"agent_id":"ann"}"#),
+        (
+            "RECORD",
+            r#"{"mode":"committed","type":"finding","content":"c","intent":{"purpose":"p","task_id":"t","question":"q"},"confidence":{"score":0.5,"reasoning":"r","evidence":["e"],"assumptions":[]},"relations":[{"type":"supports","target_id":"u","description":"d"}]}"#,
+        ),
+        (
+            "ATTUNE",
+            r#"{"scope":{"role":"r","max_units":3,"interests":["a"],"active_task_id":"t","max_tokens":100,"since_epoch":0},"context_hint":"h","format":"full"}"#,
+        ),
+        (
+            "DETECT",
+            r#"{"mode":"scan","filter":{"types":["finding"]}}"#,
+        ),
+        (
+            "MERGE",
+            r#"{"conflict_id":"c","strategy":"last_write_wins","resolution":{"rationale":"r","winner_id":null,"synthesis":"s"}}"#,
+        ),
+        (
+            "SUBSCRIBE",
+            r#"{"action":"create","filter":{"types":["finding"]},"debounce_ms":10}"#,
+        ),
+        (
+            "REPLAY",
+            r#"{"target_type":"memory_unit","target_id":"u","depth":"full_trace"}"#,
+        ),
+        (
+            "COMPACT",
+            r#"{"strategy":"archive","filter":{"before_epoch":3,"types":["finding"]}}"#,
+        ),
+        (
+            "COORDINATE",
+            r#"{"action":"create","title":"t","assignee":"ann"}"#,
+        ),
+        (
+            "HANDOFF",
+            r#"{"action":"offer","task_id":"t","to_agent":"ann"}"#,
+        ),
+        ("SESSION", r#"{"action":"create","goal":"g"}"#),
+    ];
+    let written = payloads.iter().map(|(operation, payload)| {
+        format!(
+            r#"{{"protocol":"akashik","version":"0.1.0","id":"m-{operation}","operation":"{operation}","agent_id":"ann","session_id":null,"epoch":0,"payload":{payload}}}"#
+        )
+    });
+    written.map(String::into_bytes).collect()
+}
+
+/// A field in which one agent has recorded something; nothing is offered less than everything.
+fn used_field() -> Option<field::Field> {
+    let mut used = field::Field::new(field::Config::at(field::Level::Full));
+    for (bytes, number) in envelopes().iter().zip(0u8..) {
+        match number {
+            0 => drop(said(&mut used, bytes, number)?),
+            2 => drop(said(&mut used, bytes, number)),
+            _ => {}
+        }
+    }
+    Some(used)
+}
+
+/// Says something to a field; none when it is refused.
+fn said(used: &mut field::Field, bytes: &[u8], number: u8) -> Option<Value> {
+    let limits = used.config().limits.clone();
+    let envelope = field::Envelope::read(bytes, &limits, None).ok()?;
+    // Each message has an id of its own.
+    let fresh = field::Fresh {
+        now: domain::Timestamp::from_micros(1_700_000_000_000_000),
+        nonce: [number; 32],
+    };
+    let caller = field::Caller {
+        key: "k".to_owned(),
+        ceiling: field::OPERATOR,
+        agents: Vec::new(),
+    };
+    let call = field::Call {
+        envelope: &envelope,
+        caller: Some(&caller),
+        fresh: &fresh,
+        embedding: field::Embedding::BuiltIn,
+        detection: field::Detection::Here,
+    };
+    match field::decide(used, &call).ok()? {
+        field::Decided::Repeated(_) => Some(Value::Null),
+        field::Decided::New(decision) => {
+            used.commit(&decision).ok()?;
+            Some(decision.answer)
+        }
+    }
+}
+
+/// What a transport hands to a field: the envelope, and, where it is one, the payload of its operation.
+fn envelope(bytes: &[u8]) -> Result<(), String> {
+    thread_local! {
+        static USED: Option<field::Field> = used_field();
+    }
+    USED.with(|used| {
+        let Some(used) = used else {
+            return Err("the field to be spoken to was not made".to_owned());
+        };
+        let limits = used.config().limits.clone();
+        let Ok(envelope) = field::Envelope::read(bytes, &limits, None) else {
+            return Ok(());
+        };
+        let mut used = used.clone();
+        let before = (used.clock(), used.head());
+        let answered = said(&mut used, bytes, 200).is_some();
+        let is_same = before == (used.clock(), used.head());
+        must(answered || is_same, "a refusal changes nothing")?;
+        let again = field::Envelope::read(bytes, &limits, None).ok();
+        must(
+            again.as_ref() == Some(&envelope),
+            "an envelope is what its bytes say",
+        )
+    })
+}
+
+fn messages() -> Vec<Vec<u8>> {
     texts(&[
-        r#"{"protocol":"akashik","version":"0.1","operation":"RECORD","message_id":"m1","agent_id":"a","session_id":"s","timestamp":"2026-04-25T19:16:20Z","payload":{"type":"finding","content":"c","confidence":{"score":0.5,"reasoning":"r"},"relations":[]}}"#,
+        r#"{"jsonrpc":"2.0","id":1,"method":"tools/call","params":{"name":"akashik_record","arguments":{"agent_id":"ann","content":"c"}}}"#,
+        r#"{"jsonrpc":"2.0","method":"notifications/initialized"}"#,
+        r#"{"jsonrpc":"2.0","id":"a","error":{"code":-32600,"message":"m"}}"#,
     ])
 }
 
-fn envelope(bytes: &[u8]) -> Result<(), String> {
-    let _ = field::Envelope::read(bytes, &field::Limits::standard(), None);
-    Ok(())
+fn message(bytes: &[u8]) -> Result<(), String> {
+    let (id, code) = match wire::json_rpc::id_of(bytes) {
+        Ok(id) => (id, 0),
+        Err(refused) => (refused.id, refused.code),
+    };
+    must(
+        !id.is_object() && !id.is_array(),
+        "an id is a text or a number",
+    )?;
+    let error = wire::json_rpc::error(&id, code, "m");
+    let read = wire::json_rpc::id_of(&jcs(&error));
+    must(read.is_ok(), "an error is a message")
 }

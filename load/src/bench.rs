@@ -4,6 +4,7 @@ mod append;
 mod commits;
 mod cpu;
 mod fanout;
+mod field;
 mod history;
 mod reads;
 mod receipts;
@@ -19,9 +20,9 @@ use crate::Bench;
 use crate::report::Report;
 
 /// The names, in the order they run.
-pub(crate) const NAMES: [&str; 12] = [
+pub(crate) const NAMES: [&str; 13] = [
     "append", "commits", "cpu", "tasks", "reads", "fanout", "start", "stored", "history",
-    "receipts", "sidecar", "replay",
+    "receipts", "sidecar", "replay", "field",
 ];
 
 /// Parts of them that can be asked for alone.
@@ -40,6 +41,7 @@ pub(crate) async fn run(name: &str, bench: &Bench, report: &mut Report) -> Resul
         "stored" => stored::run(bench, report).await,
         "history" => history::run(bench, report).await,
         "receipts" => receipts::run(bench, report).await,
+        "field" => field::run(bench, report).await,
         "sidecar" => sidecar::run(bench, report).await,
         "replay" => replay::run(bench, report).await,
         "replay.exact" => replay::run_exact(bench, report).await,

@@ -34,6 +34,7 @@ export type ReplayOptions = {
   contracts?: Contract | Contract[];
   contractsDir?: string;
   sessionYamlPath?: string;
+  workflowYamlPath?: string;
   agent?: string;
   sessionId?: string;
   mode?: "enforce" | "shadow" | "log-only";
@@ -47,6 +48,11 @@ export type ReplayOptions = {
   providerConstraints?: ProviderConstraints;
   principal?: unknown;
   tools?: Record<string, ToolExecutor>;
+  /** Turns on the server, which then judges. Default: the environment variable `REPRISE_API_KEY`. */
+  apiKey?: string;
+  /** Default: `http://127.0.0.1:8080`. */
+  runtimeUrl?: string;
+  environment?: "development" | "staging" | "production";
   captureLevel?: CapturePrivacyTier;
   store?: Store;
   onBlock?: (decision: ReplayDecision) => void;
@@ -54,8 +60,13 @@ export type ReplayOptions = {
   diagnostics?: (event: DiagnosticEvent) => void;
   labels?: string[];
   onCheckpoint?: (request: ApprovalRequest) => Promise<ApprovalResponse>;
+  workflow?: WorkflowOptions;
   pricing?: Record<string, Price>;
 };
+
+export type WorkflowOptions =
+  | { type: "root"; workflowId: string; role: string }
+  | { type: "child"; workflowId: string; role: string; handoffId: string };
 
 export type ReplaySession<T> = {
   /** An instance of the client's own class; not the original. */
@@ -241,14 +252,22 @@ export type DiagnosticEvent = {
   data: Record<string, string | number | boolean | null>;
 };
 
-export type WorkflowStateSnapshot = { workflow_id: string; role: string; [member: string]: unknown };
+export type WorkflowStateSnapshot = {
+  readonly workflow_id: string;
+  readonly role: string | null;
+  readonly sessions: readonly { session_id: string; role: string; parent: string | null; status: string }[];
+  readonly cost: string;
+  readonly cost_incomplete: boolean;
+  readonly tool_calls: number;
+  readonly open_offers: readonly { handoff_id: string; from_session: string; to_role: string; summary: string; expires_at: string }[];
+};
 export type HandoffOfferInput = { to_role: string; summary: string; carry?: string[]; expires_in_seconds?: number };
 export type HandoffOfferResult = { handoff_id: string; status: string; expires_at: string };
 
 /** Creates a governed session around a client. */
 export function replay<T extends OpenAILike | AnthropicLike>(client: T, options: ReplayOptions): ReplaySession<T>;
 
-export type ObserveOptions = Pick<ReplayOptions, "agent" | "sessionId" | "captureLevel" | "pricing" | "diagnostics" | "store">;
+export type ObserveOptions = Pick<ReplayOptions, "agent" | "sessionId" | "captureLevel" | "pricing" | "diagnostics" | "store" | "apiKey" | "runtimeUrl">;
 export type ReplayObserver<T> = Pick<ReplaySession<T>, "client" | "fetch" | "flush" | "restore" | "getHealth">;
 
 /** Records what a client does and enforces nothing. */

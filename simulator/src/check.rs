@@ -171,7 +171,31 @@ async fn fold(
     )
     .map_err(|error| error.to_string())?;
     folded.insert(document.id.clone(), document);
-    Ok(())
+    check_closed(folded, &event)
+}
+
+/// A Session is closed when nobody works for it or waits in it any more (U9), and stays so. Replays say nothing in it.
+fn check_closed(folded: &BTreeMap<Box<str>, Document>, event: &Event) -> Result<(), String> {
+    if !matches!(&*event.kind, "session.closed" | "task.submitted") {
+        return Ok(());
+    }
+    let session = event.session_id.as_ref().map(|id| id.as_str());
+    let is_closed = folded
+        .get(session.unwrap_or_default())
+        .is_some_and(|document| matches!(&document.state, State::Session(of) if of.closed));
+    let left = folded.values().find(|document| {
+        matches!(&document.state, State::Task(task)
+            if Some(task.session_id.as_str()) == session
+                && task.replay.is_none()
+                && !task.status.is_terminal())
+    });
+    match left {
+        Some(task) if is_closed => Err(format!(
+            "task `{}` is open in a session that is closed",
+            task.id
+        )),
+        _ => Ok(()),
+    }
 }
 
 async fn check_documents(

@@ -15,6 +15,7 @@ use engine::{
 };
 use serde_json::json;
 
+use crate::fields::Told;
 use crate::world::Dice;
 
 /// The idempotency key under which the second Workspace is made.
@@ -29,6 +30,8 @@ pub(crate) struct Ledger {
     pub(crate) contradictions: Vec<String>,
     /// Statuses that were acknowledged as terminal.
     pub(crate) ended: BTreeMap<Box<str>, Status>,
+    /// What was said to the field that clients share.
+    pub(crate) told: Told,
 }
 
 #[derive(Debug, Clone, Default)]
@@ -71,6 +74,24 @@ impl Client {
         for action in 0..self.actions {
             self.act(&engine, &session, action).await;
         }
+        // What is said to a field costs more than the rest: some seeds do it, and then in every life.
+        if self.actions.is_multiple_of(3) {
+            self.share(&engine).await;
+        }
+        if self.number == 1 && self.actions.is_multiple_of(2) {
+            self.close(&engine, session).await;
+        }
+    }
+
+    /// Closes its Session while Tasks of it are open.
+    async fn close(&self, engine: &Engine, session: SessionId) {
+        for workflow in ["hold", "ask", "careful"] {
+            let key = format!("client{}/left/{workflow}", self.number);
+            self.write(engine, &key, task(&session, workflow)).await;
+        }
+        let key = format!("client{}/close", self.number);
+        self.write(engine, &key, Request::CloseSession(session))
+            .await;
     }
 
     async fn write(&self, engine: &Engine, key: &str, request: Request) -> Option<Box<str>> {

@@ -9,7 +9,7 @@ use domain::{Blob, Document, EventName, Position};
 use engine::port::{
     ApiKey, BlobStore, BoxFuture, Claim, ClaimScope, Commit, CommitError, Committed, KeyStore,
     LastEvents, LeaseName, LeaseStore, ListQuery, MemoryStore, NewestQuery, News, ReadEvents,
-    Scope, Store, StoreFault, StoredEvent, Tree, TreeAppend, TreeStore,
+    Scope, SegmentStore, Store, StoreFault, StoredEvent, Tree, TreeAppend, TreeStore,
 };
 use tokio::sync::broadcast;
 
@@ -163,6 +163,9 @@ impl LeaseStore for FaultyStore {
         self.later(move |store| store.take_over(holder))
     }
 }
+
+/// Fields are read from the log.
+impl SegmentStore for FaultyStore {}
 
 impl TreeStore for FaultyStore {
     fn tree(&self) -> BoxFuture<'_, Result<Tree, StoreFault>> {

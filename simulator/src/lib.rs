@@ -9,6 +9,7 @@ mod check;
 mod clients;
 mod executor;
 mod faults;
+mod fields;
 mod run;
 mod talker;
 mod world;

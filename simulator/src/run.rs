@@ -12,6 +12,7 @@ use crate::check::{ISSUER, Replays, check, check_end, check_life};
 use crate::clients::{Client, Reader, SharedLedger, finish_all};
 use crate::executor::Executor;
 use crate::faults::FaultyStore;
+use crate::fields;
 use crate::talker::workflows;
 use crate::world::{Dice, SharedClock, SimClock, SimIds, SimPerformer, SimSpawn};
 
@@ -103,6 +104,7 @@ pub fn run(seed: u64) -> Result<Report, String> {
             }
             let left = Arc::new(tokio::sync::Semaphore::new(0));
             let count = u32::try_from(clients.len()).unwrap_or(u32::MAX);
+            let witness = clients.first().cloned();
             for client in clients {
                 let (engine, left) = (engine.clone(), Arc::clone(&left));
                 inbox.push(Box::pin(async move {
@@ -112,6 +114,9 @@ pub fn run(seed: u64) -> Result<Report, String> {
             }
             if left.acquire_many(count).await.is_ok() && last {
                 finish_all(&engine, time).await;
+                if let Some(witness) = witness {
+                    fields::look(&engine, &witness).await;
+                }
                 engine.drain().await;
             }
             done.store(true, Ordering::Relaxed);
@@ -140,6 +145,8 @@ pub fn run(seed: u64) -> Result<Report, String> {
             .map_err(|error| format!("in life {life}: {error}"))?;
         now_or_never(check(&store, &ledger.lock()))
             .map_err(|error| format!("after life {life}: {error}"))?;
+        now_or_never(fields::check(&store, &ledger.lock()))
+            .map_err(|error| format!("the field after life {life}: {error}"))?;
     }
     let replays = now_or_never(check_end(&store, &ledger.lock()))?;
     let query = ReadEvents {

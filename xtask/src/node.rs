@@ -80,9 +80,12 @@ pub(crate) fn bench(arguments: &[String]) -> Result<()> {
     eprintln!("    package: {kib} KiB (limit 3072)");
     let calls = arguments.first().map_or("5000", String::as_str);
     let mut node = Command::new("node");
-    node.args(["--expose-gc", "test/cost.mjs", calls])
+    node.args(["test/cost.mjs", calls]).current_dir(&folder);
+    step("cost of a call (limit 200 µs)", &mut node)?;
+    let mut node = Command::new("node");
+    node.args(["--expose-gc", "test/memory.mjs"])
         .current_dir(&folder);
-    step("cost of a call", &mut node)
+    step("memory after 1,000 and 100,000 calls", &mut node)
 }
 
 /// The name under which the package looks for the addon.

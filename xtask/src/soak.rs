@@ -26,7 +26,7 @@ pub(crate) fn run(arguments: &[String]) -> Result<()> {
     step("soak: simulator", &mut command)
 }
 
-/// Damages input for decoders, in release.
+/// Damages input for decoders, as they are shipped.
 pub(crate) fn fuzz(arguments: &[String]) -> Result<()> {
     let (seconds, targets) = match arguments.split_first() {
         Some((first, rest)) if first.parse::<u64>().is_ok() => (first.as_str(), rest),
@@ -34,7 +34,8 @@ pub(crate) fn fuzz(arguments: &[String]) -> Result<()> {
     };
     let mut command = cargo();
     command
-        .args(["run", "--release", "--package", "fuzzing", "--", seconds])
+        .args(["run", "--profile", "dist", "--package", "fuzzing", "--"])
+        .arg(seconds)
         .args(targets);
     step("fuzz", &mut command)
 }

@@ -43,6 +43,7 @@ const EDGES: &[(&str, &[&str])] = &[
             "domain",
             "effects",
             "engine",
+            "field",
             "files",
             "receipts",
             "runs",
@@ -54,12 +55,12 @@ const EDGES: &[(&str, &[&str])] = &[
     ),
     (
         "simulator",
-        &["canon", "domain", "engine", "receipts", "runs"],
+        &["canon", "domain", "engine", "field", "receipts", "runs"],
     ),
     (
         "load",
         &[
-            "canon", "domain", "engine", "receipts", "runs", "server", "sidecar", "store",
+            "canon", "domain", "engine", "field", "receipts", "runs", "server", "sidecar", "store",
         ],
     ),
     (

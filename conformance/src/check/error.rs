@@ -108,9 +108,12 @@ async fn shape(wire: &Wire) -> Checked {
     match super::artifact::oversized(wire).await {
         Ok(answer) => {
             answer.want(&[413])?;
-            shaped(&answer)
+            shaped(&answer)?;
+            all_but("a request that cannot be read as HTTP")
         }
-        Err(Miss::Unseen(reason)) => all_but(format!("a body that is too large: {reason}")),
+        Err(Miss::Unseen(reason)) => all_but(format!(
+            "a request that cannot be read as HTTP, a body that is too large: {reason}"
+        )),
         Err(miss) => Err(miss),
     }
 }

@@ -365,8 +365,28 @@ async fn close(wire: &Wire) -> Checked {
     )
     .send()
     .await?
-    .refused(409, "conflict")
-    .map(drop)
+    .refused(409, "conflict")?;
+    // What waits in it has nobody left to wait for. How a task gets there is another requirement's matter.
+    let Ok(task) = wire.reach("ask", "INPUT_REQUIRED").await else {
+        return all_but("a task that is open when its session is closed");
+    };
+    let (task, session) = (text(&task, "id"), text(&task, "session_id"));
+    let closing = wire.post_empty(format!("/v1/sessions/{session}/close"));
+    closing.send().await?.value_of(&[200])?;
+    let left = wire.get(format!("/v1/tasks/{task}")).send().await?;
+    let left = left.value_of(&[200])?;
+    let open = ["SUBMITTED", "WORKING", "INPUT_REQUIRED", "AUTH_REQUIRED"];
+    need(
+        !open.contains(&text(&left, "status")),
+        "no task open in a closed session",
+        show(at(&left, "status")),
+    )?;
+    let late = json!({"kind": "input", "message": message("too late")});
+    wire.post(format!("/v1/tasks/{task}/messages"), &late)
+        .send()
+        .await?
+        .refused(409, "conflict")
+        .map(drop)
 }
 
 async fn initial(wire: &Wire) -> Checked {

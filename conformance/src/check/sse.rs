@@ -57,6 +57,19 @@ fn data_ids(frames: &[Frame]) -> Vec<String> {
         .collect()
 }
 
+/// Returns the ids of what a stream brings: as many as are due, even if they come slowly, and whatever follows at once.
+async fn arrived(mut stream: Stream<'_>, due: usize) -> Vec<String> {
+    let mut frames = Vec::new();
+    while frames.len() < due {
+        match stream.frame(SOON).await {
+            Some(frame) => frames.push(frame),
+            None => break,
+        }
+    }
+    frames.extend(stream.rest(LULL).await.0);
+    data_ids(&frames)
+}
+
 async fn content_type(wire: &Wire) -> Checked {
     let task = wire.completed().await?;
     let paths = [
@@ -205,33 +218,31 @@ async fn resume(wire: &Wire) -> Checked {
         wire.append(&session, words).await?;
     }
     let path = session_stream(&session);
-    let (whole, _) = opened(wire, &path).await?.rest(LULL).await;
-    let whole = data_ids(&whole);
+    let whole = arrived(opened(wire, &path).await?, 3).await;
     let Some((seen, rest)) = whole.split_at_checked(2) else {
         return unseen("the stream has too few events");
     };
     let cursor = seen.last().cloned().unwrap_or_default();
     let call = wire.get(&path).header("Last-Event-ID", &cursor);
-    let (found, _) = call.stream().await?.opened()?.rest(LULL).await;
+    let found = arrived(call.stream().await?.opened()?, rest.len()).await;
     need(
-        data_ids(&found) == rest,
+        found == rest,
         format!("after `{cursor}`: {rest:?}"),
-        format!("{:?}", data_ids(&found)),
+        format!("{found:?}"),
     )?;
     if wire.restart.is_none() {
         return unseen("needs --restart (resuming on a running server was seen to work)");
     }
     wire.append(&session, "four").await?;
-    let (longer, _) = opened(wire, &path).await?.rest(LULL).await;
-    let longer = data_ids(&longer);
+    let longer = arrived(opened(wire, &path).await?, whole.len() + 1).await;
     wire.restart().await?;
-    let call = wire.get(&path).header("Last-Event-ID", &cursor);
-    let (found, _) = call.stream().await?.opened()?.rest(LULL).await;
     let rest = longer.get(2..).unwrap_or_default();
+    let call = wire.get(&path).header("Last-Event-ID", &cursor);
+    let found = arrived(call.stream().await?.opened()?, rest.len()).await;
     need(
-        data_ids(&found) == rest,
+        found == rest,
         format!("after a restart: {rest:?}"),
-        format!("{:?}", data_ids(&found)),
+        format!("{found:?}"),
     )
 }
 

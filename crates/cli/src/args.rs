@@ -232,7 +232,8 @@ pub(crate) enum KeyCommand {
     /// Make a key and print it, once
     #[command(
         after_help = "The key goes to stdout, everything else to stderr. Works while a server is running. Making, granting and revoking\n\
-        a key are events in the log.\n\n\
+        a key are events in the log. What agents say to the shared memory is written down, so that `field:read`, which lets them\n\
+        register as observers and draft, is given by name: `reprise key grant ID field:read`.\n\n\
         Examples:\n  reprise key create --actor ci\n  reprise key create --actor auditor --read-only --expires 30d\n  \
         reprise key create --actor bot --workspace workspace_local --scope tasks:read --scope tasks:write"
     )]
@@ -240,8 +241,11 @@ pub(crate) enum KeyCommand {
     /// List keys; the keys themselves are not stored and cannot be shown
     #[command(after_help = "Examples:\n  reprise key list\n  reprise key list --json")]
     List(KeyListArgs),
-    /// Allow a key one more thing
-    #[command(after_help = "Example:\n  reprise key grant key_0123abcd approvals:write")]
+    /// Give a key one more scope; a running server knows it within a second
+    #[command(
+        after_help = "A scope that does not exist is refused with the list of those that do.\n\n\
+        Example:\n  reprise key grant key_0123abcd approvals:write"
+    )]
     Grant(KeyGrantArgs),
     /// Revoke a key; a running server refuses it within a second
     #[command(after_help = "Example:\n  reprise key revoke key_0123abcd")]
@@ -253,7 +257,7 @@ pub(crate) enum KeyCommand {
 pub(crate) struct KeyGrantArgs {
     /// The id that `reprise key list` shows
     pub(crate) id: String,
-    /// What it may do from now on
+    /// The scope, such as approvals:write
     pub(crate) scope: String,
     /// Print JSON
     #[arg(long)]
@@ -274,7 +278,7 @@ pub(crate) struct KeyCreateArgs {
     /// Something it may do, such as `tasks:write`; repeat for more [default: everything but `approvals:write`]
     #[arg(long, value_name = "SCOPE")]
     pub(crate) scope: Vec<String>,
-    /// It may read everything and write nothing
+    /// It may read everything but the shared memory, and write nothing
     #[arg(long, conflicts_with = "scope")]
     pub(crate) read_only: bool,
     /// When it ends: 30d, 12h, 90m, 45s, or a time such as 2027-01-31T00:00:00Z [default: never]
@@ -763,9 +767,13 @@ pub(crate) enum CanonicalProfile {
     after_help = "Asks over the wire only and works with any server of the protocol.\n\
     It leaves sessions and tasks behind. Exit 1 when a requirement is not met.\n\n\
     Examples:\n  reprise conformance\n  reprise conformance --url http://127.0.0.1:8080 --key rpk_…\n  \
-    reprise conformance --url http://127.0.0.1:8080 --key rpk_… --other-key rpk_… --restart ./restart.sh --json"
+    reprise conformance --url http://127.0.0.1:8080 --key rpk_… --other-key rpk_… --restart ./restart.sh --json\n  \
+    reprise conformance --akashik"
 )]
 pub(crate) struct ConformanceArgs {
+    /// Judge the memory protocol instead, at this address or at that of the server
+    #[arg(long, value_name = "URL", num_args = 0..=1, conflicts_with_all = ["url", "approver_key", "dead_key", "expired_key", "make_key", "suite"])]
+    pub(crate) akashik: Option<Option<String>>,
     /// Its address, without /v1 [default: the one in the data directory, else http://127.0.0.1:8080]
     #[arg(long, env = "REPRISE_URL")]
     pub(crate) url: Option<String>,

@@ -445,7 +445,21 @@ fn persona_refusal(code: &str, message: &str, param: Option<&str>) -> Problem {
 
 /// Returns a refusal of a memory field with advice.
 fn memory_refusal(code: &str, message: &str) -> Problem {
-    let text = refusal_text(code, message, None);
+    let mut text = refusal_text(code, message, None);
+    // In the words of whoever typed a command.
+    for (member, flag) in [
+        ("`confidence.score`", "--score"),
+        ("`confidence.reasoning`", "--reasoning"),
+        ("`intent.purpose`", "--purpose"),
+        ("`resolution.winner_id`", "--winner"),
+        ("`resolution.synthesis`", "--synthesis"),
+        ("`resolution.rationale`", "--rationale"),
+        ("`agent_id`", "--agent"),
+        ("`target_id`", "this id"),
+        ("`id` belongs", "the id belongs"),
+    ] {
+        text = text.replace(member, flag);
+    }
     let hint = match code {
         "AGENT_NOT_REGISTERED" => "`reprise field register AGENT --role ROLE` comes first",
         "AGENT_ID_TAKEN" => "choose another id; `reprise field status` shows those in use",
@@ -456,7 +470,7 @@ fn memory_refusal(code: &str, message: &str) -> Problem {
         "UNIT_NOT_FOUND" => {
             "`reprise field attune --agent AGENT --role ROLE --own` shows units with their ids"
         }
-        "MERGE_FAILED" => "try another --strategy",
+        "MERGE_FAILED" => "try another --strategy; `reprise field merge --help` lists them",
         "REPLAY_TOO_LARGE" => "ask for less with --depth detailed or --depth summary",
         "FORBIDDEN" => {
             "use a key with `field:write` or `field:admin` that registered the agent; `reprise key list` shows them"
@@ -512,6 +526,19 @@ fn where_to_look(message: &str) -> &'static str {
     }
 }
 
+/// Returns what to do about a request that cannot be carried out as it is.
+fn invalid(message: &str, param: Option<&str>) -> &'static str {
+    match param {
+        Some("metadata.workflow") => {
+            "--workflow takes one of those; `reprise serve --examples` adds ask, approve and hold"
+        }
+        _ if message.starts_with("not a bundle") => {
+            "the file was changed or cut short: export the run again with `reprise task export`"
+        }
+        _ => "correct the request; `--help` shows examples",
+    }
+}
+
 /// Returns a refusal with advice.
 fn refusal(code: &str, message: &str, param: Option<&str>) -> Problem {
     let text = refusal_text(code, message, param);
@@ -544,9 +571,7 @@ fn refusal(code: &str, message: &str, param: Option<&str>) -> Problem {
         )
         .answers_no(),
         "cursor_expired" => Problem::new(text, "start again without a cursor"),
-        "invalid_request" | "payload_too_large" => {
-            Problem::new(text, "correct the request; `--help` shows examples")
-        }
+        "invalid_request" | "payload_too_large" => Problem::new(text, invalid(message, param)),
         "rate_limited" | "service_unavailable" | "upstream_unavailable" | "deadline_exceeded" => {
             Problem::new(text, "try again in a moment")
         }

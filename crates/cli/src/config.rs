@@ -18,7 +18,9 @@ use crate::exit::{OrHint, Problem};
 use crate::webhook::WebhookConfig;
 
 pub(crate) use print::print;
-use value::{Bounded, Count, HeartbeatMs, Mebibytes, Rate, RetentionS, Size, TimeoutMs, WindowMs};
+use value::{
+    Bounded, Count, FieldLevel, HeartbeatMs, Mebibytes, Rate, RetentionS, Size, TimeoutMs, WindowMs,
+};
 
 /// All settings, each with its default.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
@@ -45,6 +47,7 @@ pub(crate) struct Settings {
     pub(crate) host_env: Vec<String>,
     #[serde(skip_serializing_if = "Option::is_none")]
     pub(crate) prices: Option<PriceTable>,
+    pub(crate) fields: Fields,
     pub(crate) governed: Governed,
     pub(crate) log: Log,
     pub(crate) tls: Tls,
@@ -159,6 +162,25 @@ pub(crate) enum ConnectorStatus {
     Disabled,
 }
 
+/// What fields, the memories that agents share, offer.
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+#[serde(default, deny_unknown_fields)]
+pub(crate) struct Fields {
+    pub(crate) level: FieldLevel,
+    pub(crate) embeddings_provider: String,
+    pub(crate) embeddings_model: String,
+}
+
+impl Default for Fields {
+    fn default() -> Self {
+        Self {
+            level: Bounded(2),
+            embeddings_provider: String::new(),
+            embeddings_model: String::new(),
+        }
+    }
+}
+
 /// What the operator is told while the server runs.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 #[serde(default, deny_unknown_fields)]
@@ -227,6 +249,7 @@ impl Default for Settings {
             approval_webhooks: Vec::new(),
             host_env: Vec::new(),
             prices: None,
+            fields: Fields::default(),
             governed: Governed::default(),
             log: Log::default(),
             tls: Tls::default(),

@@ -115,6 +115,13 @@ impl Output {
     }
 }
 
+/// Returns a number of things, in words: `1 run`, `2 runs`.
+pub(crate) fn many(count: impl TryInto<u64>, thing: &str) -> String {
+    let count = count.try_into().unwrap_or(u64::MAX);
+    let plural = if count == 1 { "" } else { "s" };
+    format!("{count} {thing}{plural}")
+}
+
 /// When text is coloured.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq, clap::ValueEnum)]
 pub(crate) enum Colour {

@@ -65,7 +65,8 @@ pub(crate) enum Command {
     /// Sign with a new key from now on; the old one stays published with its end
     #[command(
         after_help = "Stop the server first: it holds its key until it ends. --origin gives the log another name from there on; the \
-        statement that both keys sign names both.\n\n\
+        statement that both keys sign names both. --lost goes on with a new key where the file with the old ones is gone: nothing \
+        vouches for the new key but the next head, which says so.\n\n\
         Examples:\n  reprise receipt rotate-key\n  reprise receipt rotate-key --origin log.example.com/receipts"
     )]
     RotateKey(RotateArgs),
@@ -184,6 +185,9 @@ pub(crate) struct RotateArgs {
     /// The name of the log in signed heads from now on [default: as before]
     #[arg(long, value_name = "NAME")]
     origin: Option<String>,
+    /// Go on with a new key because `signing-keys.json` is lost
+    #[arg(long)]
+    lost: bool,
     /// Print JSON
     #[arg(long)]
     json: bool,
@@ -549,6 +553,19 @@ fn revoke(args: &RevokeArgs) -> anyhow::Result<Exit> {
 fn rotate(args: &RotateArgs) -> anyhow::Result<Exit> {
     let data = args.data.data.as_path();
     let store = hold(data)?;
+    if args.lost {
+        let new = signing::replace_lost(data, &store, args.origin.as_deref())?;
+        store.close();
+        if args.json {
+            Output::stdout().json(&json!({"active": new, "previous": null}))?;
+        } else {
+            talk(format_args!(
+                "receipts are signed with `{new}` from now on, and the log says that the keys before it are lost; give those \
+                 who verify the new key set, and keep the old one for what it signed"
+            ));
+        }
+        return Ok(Exit::Ok);
+    }
     let rotated = signing::rotate_to(data, &store, args.origin.as_deref())?;
     store.close();
     if args.json {

@@ -33,7 +33,7 @@ const ORIGIN_BYTES_MAX: usize = 200;
 /// Since 2 a key that was rotated out has no seed, and says where it ended.
 const VERSION: u32 = 2;
 const RESTORE: &str = "restore it from a backup; receipts are signed with it. To go on with a new key instead, move the \
-    file away and keep the old public keys for those who verify old receipts";
+    file away, run `reprise receipt rotate-key --lost`, and keep the old public keys for those who verify old receipts";
 
 /// The file.
 #[derive(Serialize, Deserialize)]
@@ -103,11 +103,11 @@ pub(crate) struct Rotated {
 /// # Errors
 /// The file cannot be read, written or understood, or the clock stands before the active key's time.
 pub(crate) fn authority(directory: &Path, log: &str) -> anyhow::Result<Authority> {
-    authority_of(directory, log, None, false)
+    authority_of(directory, log, None)
 }
 
-/// The same for a log whose name the operator chose: it is given to a new log, and must be that of an old one. A log that
-/// has heads and no file goes on with a new key, and [`log_rotation`] says so.
+/// The same for a log whose name the operator chose: it is given to a new log, and must be that of an old one. Whether a log
+/// that names keys has the file, [`agree_with_log`] checks before.
 ///
 /// # Errors
 /// As [`authority`]; the name cannot be one, or it is not the log's.
@@ -115,7 +115,6 @@ pub(crate) fn authority_of(
     directory: &Path,
     log: &str,
     origin: Option<&str>,
-    has_heads: bool,
 ) -> anyhow::Result<Authority> {
     if let Some(origin) = origin {
         check_origin(origin)?;
@@ -138,21 +137,7 @@ pub(crate) fn authority_of(
             keys
         }
         None => {
-            // Valid since ever: a clock that steps back behind the first start must not make receipts invalid.
-            let key = new_key(None)?;
-            let issuer = format!("reprise-{log}");
-            let keys = Keys {
-                format: FORMAT.to_owned(),
-                version: VERSION,
-                origin: origin.map_or_else(|| format!("{issuer}/receipts"), str::to_owned),
-                issuer,
-                name: None,
-                active: key.key_id.clone(),
-                unlogged: has_heads.then(|| {
-                    json!({"new_key_id": key.key_id, "reason": "the file with the keys before it was not there"})
-                }),
-                keys: vec![key],
-            };
+            let keys = first_keys(log, origin)?;
             write(directory, &keys)?;
             keys
         }
@@ -180,6 +165,55 @@ pub(crate) fn authority_of(
         keys: public(&file, &keys)?,
         origin: keys.origin.clone(),
     })
+}
+
+/// Makes the first key of a log. It is valid since ever: a clock that steps back behind the first start must not make
+/// receipts invalid.
+fn first_keys(log: &str, origin: Option<&str>) -> anyhow::Result<Keys> {
+    let key = new_key(None)?;
+    let issuer = format!("reprise-{log}");
+    Ok(Keys {
+        format: FORMAT.to_owned(),
+        version: VERSION,
+        origin: origin.map_or_else(|| format!("{issuer}/receipts"), str::to_owned),
+        issuer,
+        name: None,
+        active: key.key_id.clone(),
+        unlogged: None,
+        keys: vec![key],
+    })
+}
+
+/// Goes on with a new key in a log whose file with the keys is lost. The next head says so. The caller holds the data
+/// directory. Returns the id of the key.
+///
+/// # Errors
+/// The file is there; it or the log cannot be written.
+pub(crate) fn replace_lost(
+    directory: &Path,
+    store: &SqliteStore,
+    origin: Option<&str>,
+) -> anyhow::Result<String> {
+    if let Some(origin) = origin {
+        check_origin(origin)?;
+    }
+    let file = path(directory);
+    if file.exists() {
+        return Err(Problem::new(
+            format!("`{}` is there", file.display()),
+            "`reprise receipt rotate-key` without `--lost` makes a new key that the old one vouches for; a file that \
+             cannot be used is moved away first",
+        )
+        .into());
+    }
+    let mut keys = first_keys(store.name().log(), origin)?;
+    let new = keys.active.clone();
+    keys.unlogged = Some(
+        json!({"new_key_id": new, "reason": "the file with the keys before it was not there"}),
+    );
+    write(directory, &keys)?;
+    crate::wait(log_rotation(directory, store))?;
+    Ok(new)
 }
 
 /// Checks that a text can name a log: it stands in signed notes, whose words end at a blank or a plus.
@@ -377,33 +411,47 @@ pub(crate) async fn log_rotation(directory: &Path, store: &dyn Store) -> anyhow:
     write(directory, &keys)
 }
 
-/// Checks that the keys are those that the newest head of the log was signed with: a file that was put back to an earlier
-/// state knows nothing of what was rotated or revoked since.
+/// Checks that the keys are there when the log names any, and that they are those that its newest head was signed with: a
+/// file that was put back to an earlier state knows nothing of what was rotated or revoked since.
 ///
 /// # Errors
 /// They are not; the log or the file cannot be read.
 pub(crate) async fn agree_with_log(directory: &Path, store: &dyn Store) -> anyhow::Result<()> {
+    let hint = "run `reprise log verify`";
     let said = engine::newest_keys(store).await;
-    let said = said.or_hint(
-        "the newest head of the log cannot be read",
-        "run `reprise log verify`",
-    )?;
-    agree(directory, said)
+    let said = said.or_hint("the newest head of the log cannot be read", hint)?;
+    let names_keys = engine::names_signing_key(store).await;
+    let names_keys = names_keys.or_hint("the receipts of the log cannot be read", hint)?;
+    agree(directory, names_keys, said)
 }
 
-/// The same with what the newest head says.
+/// The same with what the log says: whether it names any key, and which there were at its newest head.
 ///
 /// # Errors
 /// As [`agree_with_log`].
-pub(crate) fn agree(directory: &Path, said: Option<Digest>) -> anyhow::Result<()> {
-    let keys = read(directory)?;
-    let is_unlogged = keys.as_ref().is_some_and(|keys| keys.unlogged.is_some());
-    let own = public_keys(directory)?.map(|keys| keys.state());
-    if is_unlogged || own.is_none() || said.is_none() || said == own {
+pub(crate) fn agree(
+    directory: &Path,
+    names_keys: bool,
+    said: Option<Digest>,
+) -> anyhow::Result<()> {
+    let file = path(directory);
+    let Some(keys) = read(directory)? else {
+        return match names_keys {
+            true => Err(Problem::new(
+                format!("`{}` is missing, and the log names a key that signed", file.display()),
+                "restore it from a backup: only with it does this log go on under its key. If it is lost, \
+                 `reprise receipt rotate-key --lost` goes on with a new key, and the log says so",
+            )
+            .into()),
+            false => Ok(()),
+        };
+    };
+    let own = public(&file, &keys)?.state();
+    if keys.unlogged.is_some() || said.is_none_or(|said| said == own) {
         return Ok(());
     }
     Err(broken(
-        &path(directory),
+        &file,
         "its keys are not those that the newest head of this log was signed with; it was put back to an earlier state, \
          or belongs to another log",
     ))

@@ -4,6 +4,7 @@
 //! in the answer, with the name of the published error class. Time is microseconds since 1970.
 
 mod options;
+mod places;
 
 use std::sync::Arc;
 
@@ -14,7 +15,9 @@ use serde_json::{Value, json};
 
 use crate::checkpoint::ApprovalResponse;
 use crate::compile::{Compiled, Source, compile as compile_sources};
-use crate::driver::{Control, DriveError, Driver, Ended, Failed, Judged, Label};
+use crate::driver::{
+    Control, DriveError, Driver, Ended, Failed, Judged, Label, Planned, Proposal, Settled,
+};
 use crate::execute::ExecutionRefusal;
 use crate::finding::Finding;
 use crate::gate::{Action, Decision};
@@ -22,6 +25,7 @@ use crate::health::{Attachment, Surroundings};
 use crate::json::{self as exact, Limits, Numbers};
 use crate::rules::{ConfigError, Rules};
 use crate::wire::Wire;
+use crate::workflow::{Workflow, compile_workflow};
 
 /// What a function answers.
 #[derive(Debug, Clone, PartialEq)]
@@ -66,26 +70,28 @@ pub fn read_options(text: &[u8]) -> Result<crate::rules::Options, Vec<String>> {
 
 /// Compiled files.
 #[derive(Debug, Clone)]
-pub struct CompiledFiles(Arc<Compiled>);
+pub struct CompiledFiles(Arc<Compiled>, Option<Arc<Workflow>>);
 
 /// An open session.
 #[derive(Debug)]
 pub struct Handle(Driver);
 
-/// 1. Compiles `{ "contracts": [file …], "session": file? }`, a file being `{ "file", "text" }` or a parsed document.
+/// 1. Compiles `{ "contracts": [file …], "session": file?, "workflow": file? }`, a file being `{ "file", "text" }` or a parsed document.
 pub fn compile(files: &[u8]) -> (Output, Option<CompiledFiles>) {
-    let Some((contracts, session)) = read_files(files) else {
+    let Some((contracts, session, workflow)) = read_files(files) else {
         let message = "contracts are a list of files, each with `file` and `text` or a document";
         return (
             config_error("invalid_option", vec![message.to_owned()]),
             None,
         );
     };
-    match compile_sources(&contracts, session.as_ref()) {
-        Ok(compiled) => {
+    let workflow = workflow.as_ref().map(compile_workflow).transpose();
+    let compiled = compile_sources(&contracts, session.as_ref());
+    match compiled.and_then(|compiled| Ok((compiled, workflow?))) {
+        Ok((compiled, workflow)) => {
             let warnings: Vec<Value> = compiled.warnings().iter().map(finding).collect();
             let answer = json!({"digest": compiled.digest(), "findings": [], "warnings": warnings});
-            let files = CompiledFiles(Arc::new(compiled));
+            let files = CompiledFiles(Arc::new(compiled), workflow.map(Arc::new));
             (Output::new(&answer), Some(files))
         }
         Err(error) => {
@@ -103,7 +109,8 @@ pub fn open(
     options: &[u8],
     now_micros: i64,
 ) -> (Output, Option<Handle>) {
-    let options = match options::read(options) {
+    let text = options;
+    let options = match options::read(text) {
         Ok(options) => options,
         Err(findings) => return (config_error("invalid_option", findings), None),
     };
@@ -121,23 +128,32 @@ pub fn open(
             None,
         );
     };
+    let (digest, follows) = (compiled.digest(), options.server);
     let rules = match Rules::new(compiled, options) {
         Ok(rules) => rules,
         Err(error) => return (refused_options(&error), None),
     };
-    match Driver::open(rules, Timestamp::from_micros(now_micros)) {
-        Ok(driver) => {
+    let workflow = files.and_then(|files| files.1.as_ref());
+    let now = Timestamp::from_micros(now_micros);
+    match places::open(rules, workflow, text, now) {
+        Ok(mut driver) => {
+            if follows {
+                driver.follow_server();
+            }
             let id = driver.state().session_id;
             (
-                Output::new(&json!({"session_id": id})),
+                Output::new(&json!({"session_id": id, "compiled_digest": digest})),
                 Some(Handle(driver)),
             )
         }
-        Err(error) => (fault(&error.to_string()), None),
+        Err(refused) => (refused, None),
     }
 }
 
 /// 3. Plans a request. The answer's body is what is sent.
+///
+/// Where a server judges, the answer is what to ask it: `preflight`, after the `reports` of executions. Its answer goes
+/// to [`answer`] as `preflight.ATTEMPT`, and that answer's body is what is sent; a refusal goes there as `refused.ATTEMPT`.
 pub fn plan(handle: &mut Handle, wire: &str, request: &[u8], now_micros: i64) -> Output {
     let Some(wire) = Wire::named(wire) else {
         return Output::error(
@@ -146,10 +162,22 @@ pub fn plan(handle: &mut Handle, wire: &str, request: &[u8], now_micros: i64) ->
             json!({"member": "wire"}),
         );
     };
-    match handle
-        .0
-        .plan(wire, request, Timestamp::from_micros(now_micros))
-    {
+    let now = Timestamp::from_micros(now_micros);
+    if handle.0.asks_server() {
+        return match handle.0.before(wire, request, now) {
+            Ok(before) => Output::new(&json!({
+                "attempt": before.attempt,
+                "preflight": before.preflight,
+                "reports": before.reports,
+            })),
+            Err(error) => drive_error(&error),
+        };
+    }
+    planned(handle.0.plan(wire, request, now))
+}
+
+fn planned(planned: Result<Planned, DriveError>) -> Output {
+    match planned {
         Ok(planned) => {
             let answer = json!({"attempt": planned.attempt, "narrowing": planned.narrowing});
             Output::with(&answer, planned.body)
@@ -159,6 +187,9 @@ pub fn plan(handle: &mut Handle, wire: &str, request: &[u8], now_micros: i64) ->
 }
 
 /// 4. Judges a response. The answer's body is what is released, or sent again when `action` is `retried`.
+///
+/// Where a server judges, `action` is `proposed` and the answer is what to ask it: `proposal`. Its answer goes to
+/// [`answer`] as `proposal.ATTEMPT`, again once people have decided.
 pub fn judge(
     handle: &mut Handle,
     attempt: u64,
@@ -167,12 +198,29 @@ pub fn judge(
     now_micros: i64,
 ) -> Output {
     let now = Timestamp::from_micros(now_micros);
+    if handle.0.asks_server() {
+        return match handle.0.propose(attempt, response, is_sse, now) {
+            Ok(Proposal::Propose(body)) => Output::new(
+                &json!({"action": "proposed", "decision": null, "ask": [], "proposal": body}),
+            ),
+            Ok(Proposal::Judged(how)) => judged(attempt, Ok(*how)),
+            Err(error) => drive_error(&error),
+        };
+    }
     judged(attempt, handle.0.judge(attempt, response, is_sse, now))
 }
 
-/// 5. Takes the answer of a person, or `null` when the time is over; then as [`judge`].
+/// 5. Takes the answer of a person, or `null` when the time is over; then as [`judge`]. Also takes the answers of a server.
 pub fn answer(handle: &mut Handle, checkpoint_id: &str, answer: &[u8], now_micros: i64) -> Output {
     let now = Timestamp::from_micros(now_micros);
+    if let Some((what, attempt)) = of_server(checkpoint_id) {
+        let answer: Value = serde_json::from_slice(answer).unwrap_or(Value::Null);
+        return match what {
+            "preflight" => planned(handle.0.planned_by(attempt, &answer, now)),
+            "refused" => drive_error(&handle.0.refused_by(attempt, &answer, now)),
+            _ => settled(attempt, handle.0.settled_by(attempt, &answer, now)),
+        };
+    }
     let given: Option<ApprovalResponse> = match serde_json::from_slice(answer) {
         Ok(given) => given,
         // Whatever is odd about an answer makes it a denial.
@@ -188,13 +236,38 @@ pub fn answer(handle: &mut Handle, checkpoint_id: &str, answer: &[u8], now_micro
     judged(0, answered)
 }
 
-/// 6. Takes note that a planned request brought no response: `provider`, `aborted` or `fault`.
+/// Reads what a server answered: `preflight.3` and the like. Names of checkpoints have another form.
+fn of_server(id: &str) -> Option<(&str, u64)> {
+    let (what, attempt) = id.split_once('.')?;
+    let known = ["preflight", "refused", "proposal"].contains(&what);
+    known.then(|| Some((what, attempt.parse().ok()?)))?
+}
+
+fn settled(attempt: u64, settled: Result<Settled, DriveError>) -> Output {
+    match settled {
+        Ok(Settled::Judged(how)) => judged(attempt, Ok(*how)),
+        Ok(Settled::Waits { questions }) => {
+            Output::new(&json!({"action": "waits", "decision": null, "ask": questions}))
+        }
+        Ok(Settled::Again {
+            decision,
+            preflight,
+        }) => Output::new(&json!({
+            "action": "retried", "attempt": attempt, "decision": decision, "ask": [],
+            "preflight": preflight,
+        })),
+        Err(error) => drive_error(&error),
+    }
+}
+
+/// 6. Takes note that a planned request brought no response: `provider`, `aborted` or `fault`; `withdrawn` when nothing was sent.
 pub fn failed(handle: &mut Handle, attempt: u64, kind: &str, now_micros: i64) -> Output {
     let how = match kind {
         "provider" => Failed::Provider,
         "aborted" => Failed::Aborted,
         "fault" => Failed::Fault,
-        _ => return invalid("a failure is `provider`, `aborted` or `fault`"),
+        "withdrawn" => Failed::Withdrawn,
+        _ => return invalid("a failure is `provider`, `aborted`, `fault` or `withdrawn`"),
     };
     match handle
         .0
@@ -218,6 +291,7 @@ pub fn execute(
     match handle.0.execute(tool, &arguments, call_id, now) {
         Ok(ticket) => Output::new(&json!({
             "ticket": ticket.ticket,
+            "proposal_id": handle.0.proposal_of(ticket.ticket),
             "call_id": ticket.call.map(|call| call.id),
             "timeout_ms": ticket.timeout_ms,
             "max_attempts": ticket.attempts_max,
@@ -251,13 +325,20 @@ pub fn settle(handle: &mut Handle, ticket: u64, ended: &[u8]) -> Output {
         Ok(Report::Unknown {}) => Ended::Unknown,
         Err(_) => return invalid("an end has an `outcome`: `success`, `error` or `unknown`"),
     };
+    let report = handle.0.report(ticket, &ended);
     match handle.0.settle(ticket, ended) {
-        Ok(()) => Output::new(&json!({"state_version": handle.0.state().state_version})),
+        Ok(()) => Output::new(&json!({
+            "state_version": handle.0.inner_state().state_version(),
+            "report": report,
+        })),
         Err(error) => fault(&error.to_string()),
     }
 }
 
 /// 9. Acts on the session: `kill`, `restore`, `add_label`, `narrow`, `widen`, `bypassed`; the value is JSON.
+///
+/// Also: `resume` with what a store holds of it, before anything else; `handoff` and `hear` in a workflow; `judge_locally`
+/// and `drifted` about the server.
 pub fn control(handle: &mut Handle, kind: &str, value: &[u8], now_micros: i64) -> Output {
     let value: Value = serde_json::from_slice(value).unwrap_or(Value::Null);
     let control = match kind {
@@ -274,6 +355,18 @@ pub fn control(handle: &mut Handle, kind: &str, value: &[u8], now_micros: i64) -
             Err(_) => return invalid("a filter is a list of tool names"),
         },
         "widen" => Control::Widen,
+        "resume" => return places::resume(handle, &value, Timestamp::from_micros(now_micros)),
+        "handoff" => return places::handoff(handle, &value, Timestamp::from_micros(now_micros)),
+        "hear" => return places::hear(handle, &value, Timestamp::from_micros(now_micros)),
+        // About the server rather than the session: whether it is asked, and whether its state is another one.
+        "judge_locally" => {
+            handle.0.judge_locally(value.as_bool() == Some(true));
+            return Output::new(&json!({}));
+        }
+        "drifted" => {
+            handle.0.drifted();
+            return Output::new(&json!({}));
+        }
         "bypassed" => Control::Bypassed,
         _ => return invalid("no such action"),
     };
@@ -289,10 +382,11 @@ pub fn control(handle: &mut Handle, kind: &str, value: &[u8], now_micros: i64) -
     }
 }
 
-/// 10. Reads `state`, `health`, `narrowing`, `delta`, `records`, `diagnostics` or `captures`.
+/// 10. Reads `state`, `health`, `narrowing`, `delta`, `records`, `diagnostics`, `captures`, `workflow` or `news`.
 ///
 /// For `records`, `from` is the first that is wanted; those before it are dropped. For `health` the facts around the
-/// session come from the caller as flags in `from`: 1 server lost, 2 started degraded, 4 cluster, 8 journal.
+/// session come from the caller as flags in `from`: 1 server lost, 2 started degraded, 4 cluster, 8 journal. For
+/// `workflow` it is the time.
 pub fn read(handle: &mut Handle, what: &str, from: u64) -> Output {
     let driver = &mut handle.0;
     let value = match what {
@@ -308,6 +402,11 @@ pub fn read(handle: &mut Handle, what: &str, from: u64) -> Output {
         "delta" => json!(driver.last_shadow_delta()),
         "records" => json!(driver.records(from).collect::<Vec<_>>()),
         "diagnostics" => json!(driver.diagnostics()),
+        "workflow" => {
+            let now = Timestamp::from_micros(i64::try_from(from).unwrap_or(i64::MAX));
+            json!(driver.workflow_state(now))
+        }
+        "news" => json!(driver.workflow_news()),
         "captures" => {
             let (captures, counts) = driver.flush();
             json!({"captures": captures, "counts": counts})
@@ -421,7 +520,7 @@ fn finding(finding: &Finding) -> Value {
     })
 }
 
-fn read_files(files: &[u8]) -> Option<(Vec<Source>, Option<Source>)> {
+fn read_files(files: &[u8]) -> Option<(Vec<Source>, Option<Source>, Option<Source>)> {
     let text = std::str::from_utf8(files).ok()?;
     let limits = Limits {
         bytes_max: 512 << 20,
@@ -430,17 +529,17 @@ fn read_files(files: &[u8]) -> Option<(Vec<Source>, Option<Source>)> {
     };
     let files = exact::read(text, limits, Numbers::Any).ok()?;
     let members = files.as_object()?;
-    let known = ["contracts", "session"];
+    let known = ["contracts", "session", "workflow"];
     if !members.keys().all(|name| known.contains(&name.as_str())) {
         return None;
     }
     let contracts = members.get("contracts")?.as_array()?;
     let contracts: Option<Vec<Source>> = contracts.iter().map(source).collect();
-    let session = match members.get("session") {
-        None | Some(crate::value::Value::Null) => None,
-        Some(session) => Some(source(session)?),
+    let one = |name: &str| match members.get(name) {
+        None | Some(crate::value::Value::Null) => Some(None),
+        Some(file) => source(file).map(Some),
     };
-    Some((contracts?, session))
+    Some((contracts?, one("session")?, one("workflow")?))
 }
 
 fn source(file: &crate::value::Value) -> Option<Source> {

@@ -186,6 +186,12 @@ impl Compiled {
         contract.is_some_and(|contract| !contract.output_invariants.is_empty())
     }
 
+    /// Says whether calls of a tool are checked against the schema that it is offered with.
+    pub fn reads_schema(&self, tool: &str) -> bool {
+        let contract = self.contract(tool);
+        contract.is_some_and(|contract| contract.schema_derived)
+    }
+
     /// Says whether the session file limits cost.
     pub fn limits_cost(&self) -> bool {
         self.session.limits.cost_max.is_some()

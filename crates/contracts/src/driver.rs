@@ -9,6 +9,7 @@
 
 mod control;
 mod execution;
+mod remote;
 mod shared;
 
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
@@ -17,7 +18,7 @@ use canon::Digest;
 use domain::Timestamp;
 use serde::Serialize;
 
-use crate::capture::{self, Buffer};
+use crate::capture::{self, Buffer, CaptureLevel};
 use crate::checkpoint::{
     Answer, Answers, ApprovalRequest, ApprovalResponse, question, read_answer,
 };
@@ -39,6 +40,7 @@ use crate::workflow::Seat;
 
 pub use control::{Control, ControlError, Label};
 pub use execution::{Ended, SettleError, Ticket};
+pub use remote::{Before, Proposal, Settled};
 
 /// How many records may wait to be read: a session whose record nobody takes does not go on.
 const RECORDS_MAX: usize = 10_000;
@@ -63,6 +65,10 @@ pub struct Driver {
     diagnostics: Vec<Diagnostic>,
     captures: Buffer,
     seat: Option<Seat>,
+    /// Where the server judges.
+    remote: Option<remote::Remote>,
+    /// True where nobody takes records and captures.
+    keeps_nothing: bool,
 }
 
 /// A request that is under way.
@@ -74,6 +80,8 @@ struct Open {
     /// What the model is told about tools.
     told: Option<String>,
     waiting: Option<Waiting>,
+    /// The response that the server judges.
+    proposed: Option<remote::Proposed>,
 }
 
 /// A response that waits for people.
@@ -198,6 +206,8 @@ pub enum Failed {
     Aborted,
     /// Governance itself failed around this call: a store, a server.
     Fault,
+    /// Nothing was sent, and nothing happened.
+    Withdrawn,
 }
 
 impl Driver {
@@ -256,6 +266,8 @@ impl Driver {
             diagnostics: Vec::new(),
             captures: Buffer::default(),
             seat: None,
+            remote: None,
+            keeps_nothing: false,
         })
     }
 
@@ -265,9 +277,7 @@ impl Driver {
     /// The session is over, or the request is refused.
     pub fn plan(&mut self, wire: Wire, body: &[u8], now: Timestamp) -> Result<Planned, DriveError> {
         self.check_open()?;
-        if self.records.len() >= RECORDS_MAX {
-            return Err(DriveError::RecordsUnread);
-        }
+        self.check_records()?;
         self.expire(now);
         let mut request = WireRequest::read(wire, body, &self.created);
         self.take_outputs(&request, now);
@@ -292,6 +302,7 @@ impl Driver {
             retries_left: self.rules.options().retries_max,
             told,
             waiting: None,
+            proposed: None,
         };
         self.open.insert(attempt, open);
         Ok(Planned {
@@ -341,7 +352,8 @@ impl Driver {
         if self.rules.options().mode == Mode::LogOnly {
             return Ok(self.log(&open, &reply, now));
         }
-        open.waiting = None;
+        // A server that was asked about this response is lost: the session judges by itself.
+        open.proposed = None;
         self.go_on(attempt, open, reply, None, Answers::new(), 0, now)
     }
 
@@ -398,7 +410,14 @@ impl Driver {
     /// # Errors
     /// There is no such request.
     pub fn failed(&mut self, attempt: u64, how: Failed, now: Timestamp) -> Result<(), DriveError> {
-        let open = self.open.remove(&attempt).ok_or(DriveError::Unknown)?;
+        let mut open = self.open.remove(&attempt).ok_or(DriveError::Unknown)?;
+        if let Some(proposed) = open.proposed.take() {
+            let (reply, asked) = proposed.into_parts();
+            self.discard(&open, reply.usage(), asked, now);
+            if matches!(how, Failed::Provider | Failed::Aborted) {
+                return Ok(());
+            }
+        }
         // A response that waits for people is closed with its request: it must not hold room for ever.
         if let Some(waiting) = &open.waiting {
             let (usage, proposal) = (waiting.reply.usage(), waiting.proposal.clone());
@@ -406,6 +425,7 @@ impl Driver {
         }
         match (how, open.waiting.is_some()) {
             (Failed::Provider | Failed::Aborted, true) => {}
+            (Failed::Withdrawn, _) => {}
             (Failed::Provider, false) => self.commit(failed(now, true), None),
             (Failed::Aborted, false) => self.discard(&open, None, None, now),
             (Failed::Fault, _) => match self.rules.options().on_error {
@@ -425,6 +445,13 @@ impl Driver {
         check_open(&self.state).map_err(DriveError::from)
     }
 
+    fn check_records(&self) -> Result<(), DriveError> {
+        if self.records.len() >= RECORDS_MAX {
+            return Err(DriveError::RecordsUnread);
+        }
+        Ok(())
+    }
+
     fn counts_usage(&self) -> bool {
         self.rules.compiled().session().limits.cost_max.is_some()
     }
@@ -436,6 +463,10 @@ impl Driver {
         }
         if let Some(seat) = &mut self.seat {
             seat.follow(&self.state);
+        }
+        if self.keeps_nothing {
+            self.first_record += 1;
+            return;
         }
         let seq = self.first_record + self.records.len() as u64;
         self.records.push_back(Record {
@@ -554,6 +585,9 @@ impl Driver {
         asked: u64,
         now: Timestamp,
     ) -> Result<Judged, DriveError> {
+        let calls = &reply.response().calls;
+        open.request
+            .read_schemas(|name| calls.iter().any(|call| call.name == name));
         let occasion = Occasion {
             request: open.request.request(),
             now,
@@ -814,6 +848,9 @@ impl Driver {
 
     /// Keeps what the capture level allows: for reading, never for deciding.
     fn capture(&mut self, open: &Open, reply: Option<&Reply>, decision: Option<&Decision>) {
+        if self.keeps_nothing {
+            return;
+        }
         let level = self.rules.options().capture_level;
         let response = reply.map(Reply::response);
         let calls = response.into_iter().flat_map(|response| &response.calls);
@@ -828,7 +865,7 @@ impl Driver {
         let calls: Vec<serde_json::Value> = calls.collect();
         let content = response.and_then(|response| response.content.as_deref());
         let request = open.request.request();
-        self.captures.push(serde_json::json!({
+        let mut kept = serde_json::json!({
             "session_id": self.rules.options().session_id,
             "attempt": self.state.attempts(),
             "provider": request.provider,
@@ -837,7 +874,17 @@ impl Driver {
             "content": content.map(|content| capture::text(level, content, &[])),
             "calls": calls,
             "decision": decision,
-        }));
+        });
+        // Only the whole answer can be given again.
+        if let (CaptureLevel::Full, Some(reply), Some(members)) =
+            (level, reply, kept.as_object_mut())
+        {
+            let whole = reply.whole();
+            let text = capture::text(level, &String::from_utf8_lossy(&whole), &[]);
+            members.insert("response".to_owned(), text);
+            members.insert("is_stream".to_owned(), open.request.is_stream().into());
+        }
+        self.captures.push(kept);
     }
 }
 

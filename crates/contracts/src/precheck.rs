@@ -228,7 +228,7 @@ fn unsupported(request: &Request) -> Option<String> {
     odd.then(|| "tools".to_owned())
 }
 
-fn check_choice(request: &Request, narrowing: &Narrowing) -> Result<(), Refusal> {
+pub(crate) fn check_choice(request: &Request, narrowing: &Narrowing) -> Result<(), Refusal> {
     let refuse = |tool: &str| {
         let removed = narrowing.removed(tool)?;
         Some(Refusal::Blocked {

@@ -332,7 +332,9 @@ impl Rules {
         let requirement = contract.map(|contract| contract.commit_requirement);
         match requirement.unwrap_or(CommitRequirement::Acknowledged) {
             CommitRequirement::None => true,
-            CommitRequirement::Acknowledged => !self.options.executors.wraps(tool),
+            CommitRequirement::Acknowledged => {
+                !self.options.server && !self.options.executors.wraps(tool)
+            }
         }
     }
 

@@ -442,6 +442,21 @@ impl WorkflowState {
         }
     }
 
+    /// Forgets offers that are over, but for the latest of them: `order` says which came later.
+    pub fn forget_closed(&mut self, keep: usize, order: impl Fn(&str) -> u64) {
+        let closed = self.offers.iter();
+        let closed = closed.filter(|(_, (_, status))| *status != OfferStatus::Open);
+        let mut closed: Vec<(u64, String)> =
+            closed.map(|(id, _)| (order(id), id.clone())).collect();
+        let Some(gone) = closed.len().checked_sub(keep).filter(|gone| *gone > 0) else {
+            return;
+        };
+        closed.sort_unstable();
+        for (_, id) in closed.into_iter().take(gone) {
+            self.offers.remove(&id);
+        }
+    }
+
     /// Returns an offer with what became of it.
     pub fn find_offer(&self, handoff_id: &str, now: Timestamp) -> Option<(&Offer, OfferStatus)> {
         let status = self.offer_status(handoff_id, now)?;

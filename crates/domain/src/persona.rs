@@ -71,6 +71,8 @@ words! {
         None = "none",
         /// The Session's transcript.
         Session = "session",
+        /// What agents share in the default field of the Workspace: read before it begins, written when it is done.
+        Field = "field",
     }
 }
 

@@ -55,4 +55,5 @@ pub use config::{
 };
 pub use confine::Confinement;
 pub use outside::Outside;
+pub use provider::Embeddings;
 pub use vault::{SecretHandle, Vault, VaultError};

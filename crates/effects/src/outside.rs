@@ -8,14 +8,15 @@ use canon::Value;
 use engine::Offline;
 use engine::port::{BoxFuture, Deltas, Performer};
 use runs::workflow::{Effect, EffectKind, Performed};
+use secrecy::SecretString;
 use serde_json::json;
 
 use crate::catalog::{self, CatalogError, CatalogTool};
-use crate::config::{Config, ConfigError};
+use crate::config::{ApiKey, Config, ConfigError};
 use crate::confine::Confinement;
 use crate::mcp::Servers;
-use crate::provider::{Choice, Providers};
-use crate::secrets::Secrets;
+use crate::provider::{Choice, Embeddings, Providers};
+use crate::secrets::{SecretError, Secrets};
 use crate::tool::Tools;
 use crate::vault::Vault;
 
@@ -101,6 +102,18 @@ impl Outside {
             }
         }
         warnings
+    }
+
+    /// Returns a model of a provider that makes vectors. Nothing is contacted yet.
+    ///
+    /// # Errors
+    /// The provider is unknown or speaks another format, or no model is named.
+    pub fn embeddings(&self, provider: &str, model: &str) -> Result<Embeddings, ConfigError> {
+        self.0.providers.embeddings(self.clone(), provider, model)
+    }
+
+    pub(crate) fn key(&self, key: &ApiKey) -> Result<SecretString, SecretError> {
+        self.0.secrets.key(key)
     }
 
     /// Returns all tools that models may call, by name. Starts and contacts the MCP servers that it must ask.

@@ -5,6 +5,7 @@
 
 mod anthropic;
 mod completion;
+mod embeddings;
 mod http;
 mod openai;
 mod scripted;
@@ -21,10 +22,12 @@ use secrecy::ExposeSecret;
 use crate::config::{
     ApiKey, Config, ConfigError, IN_THE_CLEAR, ProviderConfig, ProviderKind, keeps_a_key,
 };
+use crate::outside::Outside;
 use crate::prices::Prices;
 use crate::scrub::Scrubber;
 use crate::secrets::Secrets;
 use completion::Completion;
+pub use embeddings::Embeddings;
 use http::{Attempts, Failure, Target};
 use scripted::Script;
 
@@ -37,7 +40,7 @@ pub(crate) struct Providers {
 }
 
 #[derive(Debug)]
-struct Provider {
+pub(crate) struct Provider {
     config: ProviderConfig,
     access: Access,
 }
@@ -65,6 +68,9 @@ pub(crate) struct Call {
     client: reqwest::Client,
 }
 
+/// The public service of the format.
+const OPENAI: &str = "https://api.openai.com/v1";
+
 /// The name of the built-in provider.
 const OFFLINE: &str = "offline";
 
@@ -90,6 +96,33 @@ impl Providers {
             all,
             prices: Arc::new(Prices::new(config.prices.clone())),
             client,
+        })
+    }
+
+    /// Returns the model of a provider that makes vectors.
+    pub(crate) fn embeddings(
+        &self,
+        outside: Outside,
+        id: &str,
+        model: &str,
+    ) -> Result<Embeddings, ConfigError> {
+        let wrong = |problem: String| ConfigError::new("fields.embeddings_provider", problem);
+        let found = self.all.iter().find(|one| one.config.id == id);
+        let provider = found.ok_or_else(|| wrong(format!("there is no provider `{id}`")))?;
+        if provider.config.kind != ProviderKind::Openai {
+            return Err(wrong(format!("provider `{id}` is not of kind openai")));
+        }
+        if model.is_empty() {
+            return Err(wrong(
+                "`fields.embeddings_model` says which model".to_owned(),
+            ));
+        }
+        Ok(Embeddings {
+            outside,
+            provider: Arc::clone(provider),
+            client: self.client.clone(),
+            url: endpoint(&provider.config, OPENAI, "embeddings").map_err(wrong)?,
+            model: model.to_owned(),
         })
     }
 
@@ -121,7 +154,7 @@ impl Providers {
 
 fn access(config: &ProviderConfig) -> Result<Access, String> {
     let (default, path) = match config.kind {
-        ProviderKind::Openai => ("https://api.openai.com/v1", "chat/completions"),
+        ProviderKind::Openai => (OPENAI, "chat/completions"),
         ProviderKind::Anthropic => ("https://api.anthropic.com", "v1/messages"),
         ProviderKind::Scripted => {
             let file = config
@@ -131,6 +164,11 @@ fn access(config: &ProviderConfig) -> Result<Access, String> {
             return Script::load(file).map(Access::Script);
         }
     };
+    endpoint(config, default, path).map(Access::Http)
+}
+
+/// Returns the address of something that a provider offers.
+fn endpoint(config: &ProviderConfig, default: &str, path: &str) -> Result<Url, String> {
     let base = config.base_url.as_deref().unwrap_or(default);
     let url = Url::parse(&format!("{}/{path}", base.trim_end_matches('/')))
         .map_err(|error| format!("`base_url` is not a valid URL: {error}"))?;
@@ -140,7 +178,7 @@ fn access(config: &ProviderConfig) -> Result<Access, String> {
     if config.api_key.is_some() && !keeps_a_key(&url) {
         return Err(IN_THE_CLEAR.replace("{member}", "base_url"));
     }
-    Ok(Access::Http(url))
+    Ok(url)
 }
 
 impl Call {

@@ -9,7 +9,12 @@ use crate::port::ApiKey;
 /// therefore wave through what somebody was to look at.
 pub const APPROVE: &str = "approvals:write";
 
-/// What an API key can be allowed to do. `*` stands for all but [`APPROVE`], `*:read` for everything that ends in `:read`.
+/// The right to take part in the shared memory as an observer. Every message to it is an entry of the log, and an observer may
+/// register agents and draft: what promises to write nothing does not give it.
+pub const OBSERVE: &str = "field:read";
+
+/// What an API key can be allowed to do. `*` stands for all but [`APPROVE`], `*:read` for everything that ends in `:read` but
+/// [`OBSERVE`].
 pub const SCOPES: [&str; 24] = [
     "workspaces:read",
     "workspaces:write",
@@ -32,7 +37,7 @@ pub const SCOPES: [&str; 24] = [
     "receipts:read",
     "receipts:write",
     "internal:read",
-    "field:read",
+    OBSERVE,
     "field:write",
     "field:admin",
 ];
@@ -82,9 +87,10 @@ impl Caller {
             }
             granted == "*"
                 || granted == scope
-                || granted
-                    .strip_prefix('*')
-                    .is_some_and(|verb| verb.starts_with(':') && scope.ends_with(verb))
+                || scope != OBSERVE
+                    && granted
+                        .strip_prefix('*')
+                        .is_some_and(|verb| verb.starts_with(':') && scope.ends_with(verb))
         })
     }
 
@@ -134,6 +140,10 @@ mod tests {
         assert!(caller(&["*"]).may("tasks:write"));
         assert!(caller(&["*:read"]).may("tasks:read"));
         assert!(!caller(&["*:read"]).may("tasks:write"));
+        // Messages to the shared memory are written down: only its name, or everything, gives that.
+        assert!(!caller(&["*:read"]).may("field:read"));
+        assert!(caller(&["*:read", "field:read"]).may("field:read"));
+        assert!(caller(&["*"]).may("field:read"));
         assert!(caller(&["tasks:write"]).may("tasks:write"));
         assert!(!caller(&["tasks:write"]).may("tasks:read"));
         assert!(!caller(&["*ead"]).may("tasks:read"));

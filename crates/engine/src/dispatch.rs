@@ -6,6 +6,7 @@
 //! commit, or nothing; after a submit the settle window. The answer is built from what the turn wrote, or from the
 //! store when it wrote nothing: equal requests with one key get equal answers because it is always rebuilt.
 
+mod close;
 mod import;
 mod order;
 mod persona;
@@ -86,14 +87,7 @@ impl Engine {
         }
         let submits = matches!(request, Request::SubmitTask(_) | Request::ReplayTask(_));
         let to_task = matches!(request, Request::SendTaskMessage { .. });
-        let closes = match &request {
-            Request::CloseSession(id) => Some(id.clone()),
-            _ => None,
-        };
         let done = self.carry_out(caller, request, idempotency).await?;
-        if let Some(session) = closes {
-            self.end_tasks_of_closed(caller, &session).await?;
-        }
         let event = match done.written.event(done.answer) {
             Some(event) => Some(Arc::clone(event)),
             None => self.event_at(done.answer).await?.map(Arc::new),
@@ -120,57 +114,6 @@ impl Engine {
             event,
             changed: done.changed,
         })
-    }
-
-    /// Ends the Tasks that were open in a Session that is closed now: nobody can answer or follow them any more. Replays go
-    /// on, because they add nothing to the conversation. Nothing new is let in, so that one pass finds all of them; whoever
-    /// closes again after a crash finishes it.
-    async fn end_tasks_of_closed(
-        &self,
-        caller: &Caller,
-        session: &domain::SessionId,
-    ) -> Result<(), Refused> {
-        let document = self
-            .visible(caller, domain::ResourceKind::Session, session.as_str())
-            .await?;
-        let mut after = Position::START;
-        loop {
-            let open = self
-                .shared
-                .store
-                .list(crate::port::ListQuery {
-                    kind: domain::ResourceKind::Task,
-                    scope: crate::port::Scope::Session(document.key),
-                    open_only: true,
-                    after,
-                    limit: 200,
-                })
-                .await?;
-            let Some(last) = open.last() else {
-                return Ok(());
-            };
-            after = last.key;
-            for task in open {
-                let is_replay =
-                    matches!(&task.state, domain::State::Task(task) if task.replay.is_some());
-                let Ok(id) = domain::TaskId::parse(&task.id) else {
-                    continue;
-                };
-                if is_replay {
-                    continue;
-                }
-                let request = Request::CancelTask {
-                    id,
-                    reason: Some("session_closed".to_owned()),
-                };
-                match self.carry_out(caller, request, None).await {
-                    Ok(_) => {}
-                    // It ended by itself.
-                    Err(Refused::Domain(Refusal::InvalidTransition { .. })) => {}
-                    Err(other) => return Err(other),
-                }
-            }
-        }
     }
 
     pub(crate) async fn event_at(&self, position: Position) -> Result<Option<Event>, Refused> {
@@ -257,12 +200,26 @@ impl Engine {
         {
             return Ok(done);
         }
-        if let Some(bytes) = crate::quota::added(&request) {
-            self.may_store(workspace.as_ref(), bytes).await?;
-        }
+        let _room = match (crate::quota::added(&request), &request) {
+            // What it brings is stored before its turn.
+            (Some(bytes), Request::ImportTask { .. }) => {
+                self.reserve(workspace.as_ref(), bytes).await?
+            }
+            (Some(bytes), _) => {
+                self.may_store(workspace.as_ref(), bytes).await?;
+                None
+            }
+            (None, _) => None,
+        };
         let key = idempotency.map(|given| given.key);
+        if let Request::CloseSession(id) = &request {
+            let closed = self.close_governed(caller, id, claim, key.clone());
+            if let Some(done) = Box::pin(closed).await? {
+                return Ok(done);
+            }
+        }
         if let Some((document, operation)) = self.as_governed(caller, &request).await? {
-            let taken = self.take_input(caller, &document, operation, claim, key.clone());
+            let taken = self.take_input(caller, &document, operation, claim, key.clone(), None);
             let unchanged = Done {
                 subject: subject_of(&request).unwrap_or_else(|| ResourceRef::new("", "")),
                 answer: document.key,
@@ -429,6 +386,7 @@ fn rests_on_versions(request: &Request) -> bool {
         request,
         Request::ForkSession { .. }
             | Request::TruncateSession { .. }
+            | Request::CloseSession(_)
             | Request::ReplayTask(_)
             | Request::ReplaySession(_)
             | Request::UpdatePersona { .. }

@@ -7,7 +7,8 @@ use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError};
 
 use canon::{Digest, Value};
 use domain::{
-    BranchId, Command, ContractTexts, CreateWorkspace, Document, Order, State, TaskId, WorkspaceId,
+    BranchId, Command, ContractTexts, CreateWorkspace, Document, Order, State, TaskId, Timestamp,
+    WorkspaceId,
 };
 use tokio::sync::{mpsc, oneshot};
 
@@ -17,6 +18,7 @@ use crate::govern::{Demands, Sessions};
 use crate::limits::Limits;
 use crate::metrics::Metrics;
 use crate::port::{Clock, Ids, Performer, SecretKeeper, Spawn, Store};
+use crate::quota::Pending;
 use crate::receipt::Authority;
 use crate::refused::Refused;
 use crate::share::Shares;
@@ -84,10 +86,14 @@ pub(crate) struct Shared {
     pub(crate) tree: tokio::sync::Mutex<()>,
     /// The keys of the witnesses whose signatures on heads are taken.
     pub(crate) witnesses: std::sync::RwLock<Vec<receipts::note::NoteKey>>,
+    /// Room for what is on its way into a commit.
+    pub(crate) reserved: Mutex<Pending>,
     /// Who has how many streams open, by key.
     streams: Mutex<Shares<String>>,
     /// The sets of contracts that personas may name.
     contracts: OnceLock<BTreeMap<String, ContractTexts>>,
+    /// When the log began.
+    began_at: OnceLock<Timestamp>,
     /// What the operator demands of governed sessions.
     demands: OnceLock<Demands>,
     /// What is known of open governed sessions.
@@ -118,6 +124,11 @@ impl Shared {
     pub(crate) fn contracts_of(&self, digest: Digest) -> Option<&ContractTexts> {
         let mut sets = self.contracts.get()?.values();
         sets.find(|texts| texts.sha256 == digest)
+    }
+
+    /// Returns the configured sets of contracts.
+    pub(crate) fn contract_sets(&self) -> impl Iterator<Item = &ContractTexts> {
+        self.contracts.get().into_iter().flat_map(BTreeMap::values)
     }
 
     /// Returns what the operator demands of governed sessions.
@@ -245,8 +256,10 @@ impl Engine {
             fields: Fields::default(),
             tree: tokio::sync::Mutex::new(()),
             witnesses: std::sync::RwLock::default(),
+            reserved: Mutex::default(),
             streams: Mutex::new(streams),
             contracts: OnceLock::new(),
+            began_at: OnceLock::new(),
             demands: OnceLock::new(),
             governed: Sessions::default(),
             draining: AtomicBool::new(false),
@@ -261,6 +274,7 @@ impl Engine {
             workers,
         };
         engine.ensure_local_workspace().await?;
+        engine.note_beginning().await?;
         let left = engine.take_over().await?;
         engine
             .shared
@@ -285,6 +299,21 @@ impl Engine {
         let sets = sets.into_iter().map(|set| (set.name.clone(), set));
         // A second call changes nothing: what runs are judged by does not change while the server runs.
         let _ = self.shared.contracts.set(sets.collect());
+    }
+
+    /// Returns when the log began: what a server has by itself is as old as that, however often it is started.
+    pub fn began_at(&self) -> Timestamp {
+        let known = self.shared.began_at.get().copied();
+        known.unwrap_or_else(|| self.shared.clock.now())
+    }
+
+    async fn note_beginning(&self) -> Result<(), Refused> {
+        let local = self.shared_document(WorkspaceId::local().as_str()).await?;
+        if let Some(local) = local {
+            // Set once, here.
+            let _ = self.shared.began_at.set(local.created_at);
+        }
+        Ok(())
     }
 
     /// Says what governed sessions must hold to, once and before any is opened.
@@ -326,12 +355,24 @@ impl Engine {
         claim: Option<ClaimRequest>,
         lease: Lease,
     ) -> Result<Done, Refused> {
+        self.order_both(None, command, claim, lease).await
+    }
+
+    /// The same, with an order that is carried out just before the command, in its commit or not at all.
+    pub(crate) async fn order_both(
+        &self,
+        before: Option<Order>,
+        command: Command,
+        claim: Option<ClaimRequest>,
+        lease: Lease,
+    ) -> Result<Done, Refused> {
         if let Order::CancelTask(cancel) = &command.order {
             self.know_log_of(&cancel.id).await?;
         }
         let (reply, answer) = oneshot::channel();
         let item = Item {
             command,
+            before,
             claim,
             lease,
             reply,
@@ -361,6 +402,7 @@ impl Engine {
         let (reply, answer) = oneshot::channel();
         let item = Item {
             command,
+            before: None,
             claim: None,
             lease,
             reply,

@@ -7,23 +7,29 @@
 //! earlier ones, and is decided again when one of those came to nothing.
 
 mod desk;
+mod embed;
 mod listen;
 mod load;
+mod task;
 
 use std::collections::BTreeMap;
 use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError};
 
 use canon::Value;
-use domain::{FieldId, WorkspaceId};
+use domain::{FieldId, Timestamp, WorkspaceId};
 use field::{Code, Config, Depth, Envelope, Level, Operation, Reader, Refusal, Target, TargetType};
 
 use crate::caller::Caller;
 use crate::engine::Engine;
+use crate::port::Embedder;
 use crate::refused::Refused;
 
 pub(crate) use desk::Desk;
 pub use listen::{FieldFrame, FieldStream};
+pub(crate) use task::AtMemory;
 
+/// How the ids of agents begin that stand for personas.
+const PERSONAS: &str = "persona_";
 /// The name of the field of a request that names none.
 const DEFAULT_NAME: &str = "default";
 /// The longest name.
@@ -110,6 +116,10 @@ pub enum FieldView {
 #[derive(Debug, Default)]
 pub(crate) struct Fields {
     config: OnceLock<Config>,
+    /// The model outside that makes vectors; the built-in one without it.
+    embedder: OnceLock<Arc<dyn Embedder>>,
+    /// Until when it is left alone after it failed.
+    rests_until: Mutex<Option<Timestamp>>,
     desks: Mutex<BTreeMap<FieldId, Arc<Desk>>>,
 }
 
@@ -163,6 +173,12 @@ impl Engine {
         let _ = self.shared.fields.config.set(config);
     }
 
+    /// Has vectors made by a model outside, from now on.
+    pub fn set_embedder(&self, embedder: Arc<dyn Embedder>) {
+        // A second call changes nothing.
+        let _ = self.shared.fields.embedder.set(embedder);
+    }
+
     /// Returns what fields offer.
     pub fn fields(&self) -> &Config {
         self.shared.fields.config()
@@ -186,6 +202,12 @@ impl Engine {
             scope: "field:read",
         })?;
         let said = async {
+            if envelope.agent_id().starts_with(PERSONAS) {
+                // Else a persona's Tasks would find their memory taken by somebody else.
+                let message =
+                    format!("agents whose ids begin with `{PERSONAS}` are the server's own");
+                return Err(refusal(Code::Forbidden, message));
+            }
             let name = FieldName::of(caller, name)?;
             // Every message is an entry of the log.
             self.may_store(Some(&name.workspace_id), 1).await?;
@@ -217,7 +239,7 @@ impl Engine {
         let mut held = desk.held().await;
         let held = match &mut *held {
             Some(held) => held,
-            empty => empty.insert(self.load_field(&desk).await?),
+            empty => empty.insert(self.open_field(&desk).await?),
         };
         let field = &held.field;
         // Below level 3, which is not offered, nothing in a field is hidden from whoever may look at it.

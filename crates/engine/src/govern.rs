@@ -40,6 +40,8 @@ pub use read::WaitingApproval;
 pub(crate) struct Sessions {
     known: Mutex<BTreeMap<Position, Arc<Known>>>,
     contracts: Mutex<BTreeMap<Digest, Contracts>>,
+    /// Held while an id is given to a session, by opening it or by taking a handoff for it: one id, one of both.
+    naming: [tokio::sync::Mutex<()>; 32],
     /// Wakes whoever looks after what is overdue.
     some: Notify,
 }
@@ -48,6 +50,8 @@ pub(crate) struct Sessions {
 #[derive(Debug)]
 struct Known {
     id: TaskId,
+    /// The Workspace of a workflow; none for a session.
+    workflow_in: Option<WorkspaceId>,
     /// Held while an input is judged and committed; empty where the log has to be read again.
     folded: Arc<tokio::sync::Mutex<Option<Folded>>>,
     signs: Mutex<Signs>,
@@ -94,7 +98,7 @@ impl Sessions {
         } else if !known.contains_key(&document.key)
             && let Ok(id) = TaskId::parse(&document.id)
         {
-            known.insert(document.key, Arc::new(Known::new(id, now)));
+            known.insert(document.key, Arc::new(Known::new(id, task, now)));
             self.some.notify_one();
         }
     }
@@ -104,8 +108,30 @@ impl Sessions {
             detail: error.to_string(),
         })?;
         let found = self.lock().get(&document.key).map(Arc::clone);
+        let State::Task(task) = &document.state else {
+            return Err(no_session());
+        };
         // One that has ended is read for this once.
-        Ok(found.unwrap_or_else(|| Arc::new(Known::new(id, now))))
+        Ok(found.unwrap_or_else(|| Arc::new(Known::new(id, task, now))))
+    }
+
+    /// Keeps others from giving an id away at the same time.
+    async fn naming(&self, id: &TaskId) -> tokio::sync::MutexGuard<'_, ()> {
+        let sum = id.as_str().bytes().fold(0_usize, |sum, byte| {
+            sum.wrapping_mul(31).wrapping_add(usize::from(byte))
+        });
+        let [first, ..] = &self.naming;
+        let lock = self.naming.get(sum % self.naming.len());
+        lock.unwrap_or(first).lock().await
+    }
+
+    /// Returns the open workflows of a Workspace.
+    fn workflows_in(&self, workspace: &WorkspaceId) -> Vec<TaskId> {
+        let known = self.lock();
+        let known = known
+            .values()
+            .filter(|known| known.workflow_in.as_ref() == Some(workspace));
+        known.map(|known| known.id.clone()).collect()
     }
 
     /// Returns compiled contracts, compiled once for all sessions with the same files.
@@ -126,9 +152,11 @@ impl Sessions {
 }
 
 impl Known {
-    fn new(id: TaskId, now: Timestamp) -> Self {
+    fn new(id: TaskId, task: &Task, now: Timestamp) -> Self {
+        let is_workflow = &*task.workflow == GOVERNED_WORKFLOW;
         Self {
             id,
+            workflow_in: is_workflow.then(|| task.workspace_id.clone()),
             folded: Arc::new(tokio::sync::Mutex::new(None)),
             signs: Mutex::new(Signs {
                 heard: now,
@@ -196,6 +224,8 @@ impl Engine {
                     .workflow_of_handoff(caller, &handoff_id, workspace_id.as_ref())
                     .await?;
                 let operation = self.handoff_operation(handoff_id, action);
+                let naming = self.may_take(caller, &document, &operation, idempotency.as_ref());
+                let _naming = naming.await?;
                 self.operate(caller, &document, operation, idempotency, added)
                     .await
             }
@@ -239,7 +269,7 @@ impl Engine {
         }
         let key = idempotency.map(|given| given.key);
         let governed = self
-            .take_input(caller, document, operation, claim, key)
+            .take_input(caller, document, operation, claim, key, None)
             .await?;
         Ok((governed.answer?, true))
     }
@@ -298,6 +328,11 @@ impl Engine {
 }
 
 impl Governed {
+    /// Returns what was carried out, if anything was.
+    pub(crate) fn done(self) -> Option<Done> {
+        self.done
+    }
+
     /// Returns what was carried out, for answers that show a resource of the protocol.
     pub(crate) fn into_done(self, unchanged: Done) -> Result<Done, Refused> {
         self.answer?;

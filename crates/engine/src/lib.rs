@@ -40,7 +40,7 @@ pub use domain::{
     TaskMessageKind,
 };
 
-pub use caller::{APPROVE, Caller, SCOPES};
+pub use caller::{APPROVE, Caller, OBSERVE, SCOPES};
 pub use content::EXPANDED_BYTES_MAX;
 pub use dispatch::{Answer, Idempotency, Settle};
 pub use engine::{Engine, Parts};
@@ -48,7 +48,9 @@ pub use field::{FieldFrame, FieldName, FieldRefused, FieldStream, FieldView};
 pub use govern::{Demands, Least, WaitingApproval};
 pub use key::{change_api_key, settle_api_keys};
 pub use limits::Limits;
-pub use log_tree::{Beginning, Proof, newest_checkpoint, newest_keys, seal_first};
+pub use log_tree::{
+    Beginning, Proof, names_signing_key, newest_checkpoint, newest_keys, seal_first,
+};
 pub use metrics::{Histogram, Metrics};
 pub use offline::Offline;
 pub use proof::{ReceiptForm, VerifyRequest};

@@ -424,6 +424,23 @@ pub async fn newest_keys(store: &dyn Store) -> Result<Option<Digest>, Refused> {
     Ok(keys.and_then(|text| Digest::parse(text).ok()))
 }
 
+/// True when the log names a key that signed: in a receipt, a decision or a head.
+///
+/// # Errors
+/// The store failed.
+pub async fn names_signing_key(store: &dyn Store) -> Result<bool, Refused> {
+    for kind in [
+        ResourceKind::Batch,
+        ResourceKind::Receipt,
+        ResourceKind::TrustChain,
+    ] {
+        if !store.newest(NewestQuery::one(kind)).await?.is_empty() {
+            return Ok(true);
+        }
+    }
+    Ok(false)
+}
+
 async fn checkpoint_in(store: &dyn Store, document: &Document) -> Result<String, Refused> {
     let State::Batch(batch) = &document.state else {
         return Err(Refused::Internal {

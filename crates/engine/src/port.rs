@@ -4,6 +4,7 @@
 //! live with; an in-memory store lives beside the trait and is the first implementation.
 
 mod claim_time;
+mod embed;
 mod memory;
 mod news;
 mod store;
@@ -12,11 +13,13 @@ pub mod suite;
 mod world;
 
 pub use claim_time::ClaimTime;
+pub use embed::{Embedder, EmbeddingModel};
 pub use memory::MemoryStore;
 pub use news::{News, Publisher};
 pub use store::{
     ApiKey, BlobStore, Claim, ClaimScope, Commit, CommitError, Committed, Expected, Fence,
-    Incoming, KeyStore, LastEvents, LeaseName, LeaseStore, ListQuery, NewestQuery, ReadEvents,
-    Scope, Seal, SealedTurn, Store, StoreFault, Stored, StoredEvent, Tree, TreeAppend, TreeStore,
+    FieldSegment, Incoming, KeyStore, LastEvents, LeaseName, LeaseStore, ListQuery, NewestQuery,
+    ReadEvents, Scope, Seal, SealedTurn, SegmentStore, Store, StoreFault, Stored, StoredEvent,
+    Tree, TreeAppend, TreeStore,
 };
 pub use world::{BoxFuture, Clock, Deltas, Ids, KeepSecretError, Performer, SecretKeeper, Spawn};

@@ -1,11 +1,20 @@
 //! What Workspaces may store, together and each. What counts is what the store counts: events, and the content they name.
 //!
-//! Asked before work is taken on. Work that was taken on is recorded to its end: a result in hand is never lost.
+//! Looked at before work is taken on, so that most of what is refused costs little; and again where requests stand in a row:
+//! in the turn, which knows what each command writes, and, for content that is written before its turn, when its room is
+//! reserved. Requests that come together do not pass the limit together. Work that was taken on is recorded to its end: a
+//! result in hand is never lost.
 
-use domain::{ArtifactId, Govern, GovernedOperation, Position, Request, ResourceKind, WorkspaceId};
+use std::collections::BTreeMap;
+use std::sync::{Arc, MutexGuard, PoisonError};
+
+use domain::{
+    ArtifactId, Govern, GovernedOperation, Order, Position, Request, RequestReply, ResourceKind,
+    WorkspaceId,
+};
 
 use crate::caller::Caller;
-use crate::engine::Engine;
+use crate::engine::{Engine, Shared};
 use crate::read::workspace_of;
 use crate::refused::Refused;
 use crate::share::{self, NoShare};
@@ -13,6 +22,101 @@ use crate::share::{self, NoShare};
 /// The setting that bounds it, and its unit.
 const LIMIT: &str = "stored_mib_max";
 const MIB: u64 = 1024 * 1024;
+
+/// Bytes that are about to be stored and not counted yet, by the key of their Workspace.
+#[derive(Debug, Default)]
+pub(crate) struct Pending {
+    total: u64,
+    workspaces: BTreeMap<Position, u64>,
+}
+
+impl Pending {
+    fn add(&mut self, workspace: Position, bytes: u64) {
+        self.total += bytes;
+        *self.workspaces.entry(workspace).or_default() += bytes;
+    }
+
+    fn of(&self, workspace: Position) -> u64 {
+        self.workspaces.get(&workspace).copied().unwrap_or(0)
+    }
+}
+
+/// Room that is reserved until what takes it is committed and counted, and given back when dropped.
+#[derive(Debug)]
+pub(crate) struct Reserved {
+    shared: Arc<Shared>,
+    workspace: Position,
+    bytes: u64,
+}
+
+impl Drop for Reserved {
+    fn drop(&mut self) {
+        let mut reserved = self.shared.reserved();
+        reserved.total -= self.bytes;
+        if let Some(held) = reserved.workspaces.get_mut(&self.workspace) {
+            *held -= self.bytes;
+            if *held == 0 {
+                reserved.workspaces.remove(&self.workspace);
+            }
+        }
+    }
+}
+
+impl Shared {
+    fn reserved(&self) -> MutexGuard<'_, Pending> {
+        let reserved = self.reserved.lock();
+        reserved.unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// Keeps room for what a Workspace is about to store, if it may.
+    pub(crate) fn reserve(
+        self: &Arc<Self>,
+        workspace: Position,
+        bytes: u64,
+    ) -> Result<Reserved, Refused> {
+        let mut reserved = self.reserved();
+        self.room(workspace, &reserved, bytes)?;
+        reserved.add(workspace, bytes);
+        drop(reserved);
+        Ok(self.kept(workspace, bytes))
+    }
+
+    /// Keeps room for what is stored whatever the limit says.
+    pub(crate) fn reserve_anyway(self: &Arc<Self>, workspace: Position, bytes: u64) -> Reserved {
+        self.reserved().add(workspace, bytes);
+        self.kept(workspace, bytes)
+    }
+
+    fn kept(self: &Arc<Self>, workspace: Position, bytes: u64) -> Reserved {
+        Reserved {
+            shared: Arc::clone(self),
+            workspace,
+            bytes,
+        }
+    }
+
+    fn room(&self, workspace: Position, pending: &Pending, bytes: u64) -> Result<(), Refused> {
+        let max = self.limits.stored_bytes_max;
+        let Some(stored) = self.store.stored(workspace) else {
+            return Ok(());
+        };
+        let total = stored.total.saturating_add(pending.total);
+        if total.saturating_add(bytes) <= max {
+            return Ok(());
+        }
+        let own = pending.of(workspace);
+        let held = stored.of_workspace.saturating_add(own);
+        let callers = stored.workspaces + usize::from(stored.of_workspace == 0);
+        share::may_take(max, total, (held, callers), bytes).map_err(|no| {
+            let mib = |bytes: u64| usize::try_from(bytes / MIB).unwrap_or(usize::MAX);
+            let no = match no {
+                NoShare::Own { .. } => NoShare::Own { held: mib(held) },
+                NoShare::All => NoShare::All,
+            };
+            no.of(LIMIT, mib(max))
+        })
+    }
+}
 
 impl Engine {
     /// Refuses to take more content for a Workspace that has its share.
@@ -22,13 +126,27 @@ impl Engine {
         bytes: u64,
     ) -> Result<(), Refused> {
         let max = self.shared.limits.stored_bytes_max;
-        let store = &self.shared.store;
-        let (Some(workspace), Some(all)) = (workspace, store.stored(Position::START)) else {
+        let Some(all) = self.shared.store.stored(Position::START) else {
             return Ok(());
         };
-        if all.total.saturating_add(bytes) <= max {
-            return Ok(());
+        // Mostly there is room, whoever it is.
+        let total = all.total.saturating_add(self.shared.reserved().total);
+        match total.saturating_add(bytes) <= max {
+            true => Ok(()),
+            false => self.reserve(workspace, bytes).await.map(drop),
         }
+    }
+
+    /// The same, and keeps room for it until what is returned is dropped.
+    pub(crate) async fn reserve(
+        &self,
+        workspace: Option<&WorkspaceId>,
+        bytes: u64,
+    ) -> Result<Option<Reserved>, Refused> {
+        let store = &self.shared.store;
+        let (Some(workspace), Some(_)) = (workspace, store.stored(Position::START)) else {
+            return Ok(None);
+        };
         let known = self.shared.cache.last_seen(workspace.as_str());
         let key = match known {
             Some(document) => Some(document.key),
@@ -37,19 +155,10 @@ impl Engine {
                 .await?
                 .map(|found| found.key),
         };
-        let Some(stored) = key.and_then(|key| store.stored(key)) else {
-            return Ok(());
+        let Some(workspace) = key else {
+            return Ok(None);
         };
-        let held = stored.of_workspace;
-        let callers = stored.workspaces + usize::from(held == 0);
-        share::may_take(max, stored.total, (held, callers), bytes).map_err(|no| {
-            let mib = |bytes: u64| usize::try_from(bytes / MIB).unwrap_or(usize::MAX);
-            let no = match no {
-                NoShare::Own { .. } => NoShare::Own { held: mib(held) },
-                NoShare::All => NoShare::All,
-            };
-            no.of(LIMIT, mib(max))
-        })
+        self.shared.reserve(workspace, bytes).map(Some)
     }
 
     /// Refuses content of this length for an Artifact before it arrives, when there is no room for it.
@@ -117,5 +226,43 @@ pub(crate) fn added(request: &Request) -> Option<u64> {
         | Request::TruncateSession { .. }
         | Request::CancelTask { .. }
         | Request::RespondPermission { .. } => None,
+    }
+}
+
+/// True when what an order writes is held to the limit in its turn. What is not: results of work that was taken on, what ends
+/// or decides something, and content whose room is reserved.
+pub(crate) fn is_held_to_limit(order: &Order) -> bool {
+    match order {
+        Order::UpdateWorkspace(_)
+        | Order::CreateSession(_)
+        | Order::UpdateSession(_)
+        | Order::ForkSession(_)
+        | Order::AppendMessage(_)
+        | Order::SubmitTask(_)
+        | Order::SubmitReplay(_)
+        | Order::InterruptTask(_)
+        | Order::CreateBranch(_)
+        | Order::RegisterArtifact(_)
+        | Order::CreateVault(_)
+        | Order::OpenGoverned(_)
+        | Order::WriteField(_) => true,
+        Order::AnswerRequest(order) => match &order.reply {
+            RequestReply::Message(_) | RequestReply::Value(_) => true,
+            RequestReply::Approve | RequestReply::Deny | RequestReply::Confirm { .. } => false,
+        },
+        Order::CreateWorkspace(_)
+        | Order::CloseSession(_)
+        | Order::RecordSessionReplay(_)
+        | Order::TruncateSession(_)
+        | Order::ImportTask(_)
+        | Order::CancelTask(_)
+        | Order::AttachContent(_)
+        | Order::AdvanceTask(_)
+        | Order::RecordVerification(_)
+        | Order::SealHead(_)
+        | Order::CosignHead(_)
+        | Order::CreatePersona(_)
+        | Order::UpdatePersona(_)
+        | Order::GovernTask(_) => false,
     }
 }

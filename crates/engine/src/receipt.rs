@@ -208,7 +208,7 @@ fn facts(
         redactions,
         previous_receipt_hash: previous,
         merkle_root: None,
-        metadata: story.governance.metadata(),
+        metadata: metadata(&story.governance, &story.memory),
     }
 }
 
@@ -270,6 +270,14 @@ struct Story {
     artifacts: Vec<FinalArtifact>,
     failure: Option<Failure>,
     governance: Governance,
+    memory: Memory,
+}
+
+/// How often a Task read from the memory that agents share, and wrote to it.
+#[derive(Debug, Clone, Default)]
+struct Memory {
+    reads: u64,
+    writes: u64,
 }
 
 /// What contracts decided about the tool calls of a Task.
@@ -325,6 +333,30 @@ impl Governance {
         });
         Map::from_iter([("governance".to_owned(), governance)])
     }
+}
+
+impl Memory {
+    fn read(&mut self, payload: &Map<String, Value>) {
+        let key = payload.get("effect_key").and_then(Value::as_str);
+        let key = key.unwrap_or_default();
+        // What did not come about is in the log, and is neither.
+        if payload.get("outcome").and_then(Value::as_str) == Some("error") {
+            return;
+        }
+        self.reads += u64::from(key.starts_with("host:field.read:"));
+        self.writes += u64::from(key.starts_with("host:field.write:"));
+    }
+}
+
+/// Returns the open members of a receipt: none where there is nothing to say.
+fn metadata(governance: &Governance, memory: &Memory) -> Map<String, Value> {
+    let mut metadata = governance.metadata();
+    let Memory { reads, writes } = memory;
+    if reads + writes > 0 {
+        let memory = json!({"reads": reads, "writes": writes});
+        metadata.insert("memory".to_owned(), memory);
+    }
+    metadata
 }
 
 impl Story {
@@ -408,6 +440,7 @@ impl Story {
     }
 
     fn effect(&mut self, event: &Event) {
+        self.memory.read(&event.payload);
         let text = |member: &str| {
             event
                 .payload

@@ -10,6 +10,7 @@
 //! Invariant: no answer leaves before the commit that it depends on, refusals included, because a refusal may rest
 //! on a neighbour's change.
 
+mod close;
 mod folds;
 mod load;
 mod plan;
@@ -20,12 +21,13 @@ use std::sync::atomic::Ordering;
 use std::time::Duration;
 
 use canon::Digest;
-use domain::{Command, Position, Refusal, ResourceRef};
+use domain::{Command, Order, Position, Refusal, ResourceRef};
 use tokio::sync::{mpsc, oneshot};
 
 use crate::engine::Shared;
 use crate::port::{ClaimScope, CommitError, Committed, Fence, LeaseName};
 use crate::refused::Refused;
+pub(crate) use close::{CLOSED_WITH_MAX, SESSION_CLOSED};
 pub(crate) use folds::Folds;
 pub(crate) use plan::Written;
 use plan::{Outcome, prepare};
@@ -36,6 +38,8 @@ pub(crate) use seal::SealStep;
 #[derive(Debug)]
 pub(crate) struct Item {
     pub(crate) command: Command,
+    /// What is carried out just before it, in its commit or not at all.
+    pub(crate) before: Option<Order>,
     pub(crate) claim: Option<ClaimRequest>,
     pub(crate) lease: Lease,
     pub(crate) reply: oneshot::Sender<Result<Done, NotDone>>,
@@ -150,6 +154,7 @@ async fn take(shared: &Arc<Shared>, mut batch: Vec<Item>) {
                 leases: Vec::new(),
             }),
         };
+        drop(turn.rooms);
         match committed {
             Ok(committed) => {
                 let changed = written.documents();

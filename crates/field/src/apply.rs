@@ -10,6 +10,7 @@ use crate::kind::{
     SessionStatus, SubscribeAction, TaskAction, TaskStatus, UnitStatus,
 };
 use crate::relevance::Mark;
+use crate::segment::Indexed;
 use crate::state::{
     Agent, Conflict, Field, Handoff, Resolution, Row, Session, Task, Tombstone, Unit,
 };
@@ -37,7 +38,32 @@ impl Field {
         entry: &Entry,
         content: Option<&Content>,
     ) -> Result<(), ImpossibleEntry> {
-        self.check(entry, content)
+        if let Event::Recorded(recorded) = &entry.event {
+            check_text(recorded.text_sha256, content).map_err(|reason| ImpossibleEntry {
+                seq: entry.seq,
+                reason,
+            })?;
+        }
+        self.take_in(entry, content, None)
+    }
+
+    /// Applies an entry whose text was taken apart before, by whoever checked that it is the text of the entry.
+    pub(crate) fn apply_indexed(
+        &mut self,
+        entry: Entry,
+        content: &Content,
+        indexed: &Indexed,
+    ) -> Result<(), ImpossibleEntry> {
+        self.take_in(&entry, Some(content), Some(indexed))
+    }
+
+    fn take_in(
+        &mut self,
+        entry: &Entry,
+        content: Option<&Content>,
+        indexed: Option<&Indexed>,
+    ) -> Result<(), ImpossibleEntry> {
+        self.check(entry)
             .and_then(|()| self.log.add(entry.clone()))
             .map_err(|reason| ImpossibleEntry {
                 seq: entry.seq,
@@ -50,12 +76,12 @@ impl Field {
             self.messages
                 .insert(key, (message.sha256, message.answer_sha256));
         }
-        self.fold(entry, content);
+        self.fold(entry, content, indexed);
         Ok(())
     }
 
     /// Everything that could go wrong, before anything changes.
-    fn check(&self, entry: &Entry, content: Option<&Content>) -> Step {
+    fn check(&self, entry: &Entry) -> Step {
         if entry.seq <= self.head {
             return Err("its sequence was used before");
         }
@@ -70,7 +96,7 @@ impl Field {
                 if self.units.len() >= Row::MAX as usize {
                     return Err("there are too many units");
                 }
-                check_text(recorded.text_sha256, content)
+                Ok(())
             }
             Event::ConflictCreated {
                 conflict_id,
@@ -138,7 +164,7 @@ impl Field {
             .ok_or("it names a conflict that was never created")
     }
 
-    fn fold(&mut self, entry: &Entry, content: Option<&Content>) {
+    fn fold(&mut self, entry: &Entry, content: Option<&Content>, indexed: Option<&Indexed>) {
         match &entry.event {
             Event::Registered {
                 role,
@@ -166,7 +192,7 @@ impl Field {
                     agent.status = AgentStatus::Failed;
                 }
             }
-            Event::Recorded(recorded) => self.add_unit(entry, recorded, content),
+            Event::Recorded(recorded) => self.add_unit(entry, recorded, content, indexed),
             Event::ConflictCreated {
                 conflict_id,
                 unit_a,
@@ -228,7 +254,7 @@ impl Field {
             }
             Event::Enriched { unit_id, model } => {
                 let vector = content.and_then(|content| content.vector.as_ref());
-                self.enrich(unit_id, model, vector);
+                self.enrich(unit_id, model, vector, indexed);
             }
             Event::Subscribed {
                 action,
@@ -286,18 +312,28 @@ impl Field {
         });
     }
 
-    fn add_unit(&mut self, entry: &Entry, recorded: &Recorded, content: Option<&Content>) {
+    fn add_unit(
+        &mut self,
+        entry: &Entry,
+        recorded: &Recorded,
+        content: Option<&Content>,
+        indexed: Option<&Indexed>,
+    ) {
         let Ok(row) = Row::try_from(self.units.len()) else {
             return;
         };
         let text = content.and_then(|content| content.text.clone());
         let given = content.and_then(|content| content.vector.clone());
         if let Some(text) = &text {
-            self.search.add_text(row, &Unit::searched_texts(text));
-            let built_in = recorded.model.as_ref() == Some(&Model::hash_1024());
-            if built_in && given.is_none() {
-                self.search
-                    .add_vector(row, &Vector::hash_1024(&text.content));
+            match indexed {
+                Some(indexed) => self.search.add_terms(row, &indexed.terms),
+                None => self.search.add_text(row, &Unit::searched_texts(text)),
+            }
+            let built_in = Model::hash_1024();
+            if recorded.model.as_ref() == Some(&built_in) && given.is_none() {
+                let vector = indexed.and_then(|indexed| indexed.vector_of(&built_in));
+                let vector = vector.unwrap_or_else(|| Vector::hash_1024(&text.content));
+                self.search.add_vector(row, &vector);
             }
         }
         let vector = given.filter(|vector| Some(&vector.model) == recorded.model.as_ref());
@@ -341,14 +377,23 @@ impl Field {
         self.units.push(unit);
     }
 
-    fn enrich(&mut self, id: &str, model: &Model, given: Option<&Vector>) {
+    fn enrich(
+        &mut self,
+        id: &str,
+        model: &Model,
+        given: Option<&Vector>,
+        indexed: Option<&Indexed>,
+    ) {
         let Some(row) = self.unit_rows.get(id).copied() else {
             return;
         };
         let built_in = (*model == Model::hash_1024())
             .then(|| self.at(row).and_then(|unit| unit.text.as_ref()))
             .flatten()
-            .map(|text| Vector::hash_1024(&text.content));
+            .map(|text| {
+                let vector = indexed.and_then(|indexed| indexed.vector_of(model));
+                vector.unwrap_or_else(|| Vector::hash_1024(&text.content))
+            });
         let vector = given.filter(|vector| vector.model == *model).cloned();
         if let Some(vector) = vector.as_ref().or(built_in.as_ref()) {
             self.search.add_vector(row, vector);

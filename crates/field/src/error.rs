@@ -170,6 +170,7 @@ pub struct Refusal {
     code: Code,
     message: String,
     operation: Option<Operation>,
+    recoverable: bool,
     suggested_action: Option<&'static str>,
 }
 
@@ -180,8 +181,17 @@ impl Refusal {
             code,
             message: message.into(),
             operation,
+            recoverable: code.recoverable(),
             suggested_action: code.suggested_action(),
         }
+    }
+
+    /// Says that it passes, and what helps: for what a server refuses for now, whatever the code says of such faults.
+    #[must_use]
+    pub fn passing(mut self, suggested_action: &'static str) -> Self {
+        self.recoverable = true;
+        self.suggested_action = Some(suggested_action);
+        self
     }
 
     /// Says to which operation it belongs, where that is not known yet.
@@ -206,7 +216,7 @@ impl Refusal {
             "code": self.code.as_str(),
             "message": self.message,
             "operation": self.operation.map(Operation::as_str),
-            "recoverable": self.code.recoverable(),
+            "recoverable": self.recoverable,
             "suggested_action": self.suggested_action,
         });
         let rejects = matches!(
@@ -257,6 +267,7 @@ impl Fault {
             code: self.code,
             message: self.message,
             operation,
+            recoverable: self.code.recoverable(),
             suggested_action: self.suggested_action,
         }
     }

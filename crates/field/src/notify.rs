@@ -151,6 +151,7 @@ impl Field {
         let scope = Scope {
             agent: agent_id,
             role: &agent.role,
+            committed_only: false,
             interests: agent.interests.iter().map(String::as_str).collect(),
             task: agent.current_task.as_deref(),
             query: &query,

@@ -6,7 +6,7 @@
 
 use std::collections::{BTreeMap, BTreeSet, BinaryHeap};
 
-use crate::kind::{MemoryType, UnitStatus};
+use crate::kind::{MemoryType, Mode, UnitStatus};
 use crate::state::{Field, Row, Unit};
 use crate::vector::Vector;
 
@@ -72,6 +72,8 @@ fn narrow(value: f64) -> f32 {
 pub(crate) struct Scope<'a> {
     pub(crate) agent: &'a str,
     pub(crate) role: &'a str,
+    /// Only what somebody stands for, no drafts.
+    pub(crate) committed_only: bool,
     pub(crate) interests: Vec<&'a str>,
     pub(crate) task: Option<&'a str>,
     /// What is asked for; may be empty.
@@ -138,7 +140,8 @@ impl Field {
         let mut by_author: Vec<Vec<Candidate>> = Vec::new();
         let mut available = 0;
         for (row, mark) in (0..).zip(&self.marks) {
-            if view.admits(mark) {
+            let is_wanted = || !scope.committed_only || self.is_committed(row);
+            if view.admits(mark) && is_wanted() {
                 let candidate = (view.base(row, mark), mark.epoch, row);
                 let author = usize::try_from(mark.author).unwrap_or_default();
                 if by_author.len() <= author {
@@ -167,6 +170,11 @@ impl Field {
             })
             .collect();
         Ranking { best, available }
+    }
+
+    fn is_committed(&self, row: Row) -> bool {
+        self.at(row)
+            .is_some_and(|unit| unit.mode == Mode::Committed)
     }
 
     /// Returns the score of one unit for a scope, as if it were the only one of its author.

@@ -4,6 +4,7 @@
 
 use std::collections::BTreeMap;
 
+use crate::segment::counted;
 use crate::text;
 use crate::vector::{Matrix, Model, Vector};
 
@@ -25,13 +26,12 @@ pub(crate) struct Search {
 impl Search {
     /// Adds the words of a row; rows come in ascending order.
     pub(crate) fn add_text(&mut self, row: u32, texts: &[&str]) {
-        let mut counts: BTreeMap<String, u32> = BTreeMap::new();
-        for text in texts {
-            for term in text::terms(text) {
-                *counts.entry(term).or_default() += 1;
-            }
-        }
-        let length: u32 = counts.values().sum();
+        self.add_terms(row, &counted(texts));
+    }
+
+    /// Adds words that were counted before.
+    pub(crate) fn add_terms(&mut self, row: u32, terms: &[(String, u32)]) {
+        let length: u32 = terms.iter().map(|(_, count)| count).sum();
         let index = usize::try_from(row).unwrap_or(usize::MAX);
         if self.lengths.len() <= index {
             self.lengths.resize(index + 1, 0);
@@ -41,11 +41,15 @@ impl Search {
         }
         self.length_sum += u64::from(length);
         self.documents += 1;
-        for (term, count) in counts {
-            let list = self.postings.entry(term).or_default();
+        for (term, count) in terms {
+            // Most words are known, and a name is made only for one that is not.
+            let list = match self.postings.get_mut(term) {
+                Some(list) => list,
+                None => self.postings.entry(term.clone()).or_default(),
+            };
             match list.binary_search_by_key(&row, |(row, _)| *row) {
                 Ok(_) => {}
-                Err(place) => list.insert(place, (row, count)),
+                Err(place) => list.insert(place, (row, *count)),
             }
         }
     }

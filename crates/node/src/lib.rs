@@ -8,6 +8,10 @@ use contracts::wire::{Endpoint, endpoint};
 use napi::bindgen_prelude::Uint8Array;
 use napi_derive::napi;
 
+/// Many small values are made and dropped in a call.
+#[global_allocator]
+static ALLOCATOR: mimalloc::MiMalloc = mimalloc::MiMalloc;
+
 /// What a function answers.
 #[napi(object)]
 #[expect(missing_debug_implementations, reason = "bytes of Node have none")]
@@ -16,11 +20,26 @@ pub struct Output {
     pub json: String,
     /// Bytes to send or to release.
     pub body: Option<Uint8Array>,
+    /// True where these are the bytes that were given: they are not handed over again.
+    pub is_unchanged: bool,
+}
+
+impl Output {
+    fn beside(output: bytes::Output, given: &[u8]) -> Self {
+        let is_unchanged = output.body.as_deref() == Some(given);
+        let body = output.body.filter(|_| !is_unchanged);
+        let output = bytes::Output { body, ..output };
+        Self {
+            is_unchanged,
+            ..Self::from(output)
+        }
+    }
 }
 
 impl From<bytes::Output> for Output {
     fn from(output: bytes::Output) -> Self {
         Self {
+            is_unchanged: false,
             // The JSON is ours; should it ever not be text, no reader accepts what stands here.
             json: String::from_utf8(output.json).unwrap_or_default(),
             body: output.body.map(Uint8Array::new),
@@ -80,10 +99,12 @@ impl Session {
     }
 
     fn with(&mut self, act: impl FnOnce(&mut Handle) -> bytes::Output) -> napi::Result<Output> {
-        match &mut self.handle {
-            Some(handle) => Ok(act(handle).into()),
-            None => Err(napi::Error::from_reason("the session was not opened")),
-        }
+        self.opened_session().map(|handle| act(handle).into())
+    }
+
+    fn opened_session(&mut self) -> napi::Result<&mut Handle> {
+        let closed = || napi::Error::from_reason("the session was not opened");
+        self.handle.as_mut().ok_or_else(closed)
     }
 
     /// The answer to the opening.
@@ -95,7 +116,9 @@ impl Session {
     /// Plans a request.
     #[napi(catch_unwind)]
     pub fn plan(&mut self, wire: String, request: Uint8Array, now: i64) -> napi::Result<Output> {
-        self.with(|handle| bytes::plan(handle, &wire, &request, now))
+        let session = self.opened_session()?;
+        let output = bytes::plan(session, &wire, &request, now);
+        Ok(Output::beside(output, &request))
     }
 
     /// Judges a response.
@@ -107,7 +130,9 @@ impl Session {
         is_sse: bool,
         now: i64,
     ) -> napi::Result<Output> {
-        self.with(|handle| bytes::judge(handle, number(attempt), &response, is_sse, now))
+        let session = self.opened_session()?;
+        let output = bytes::judge(session, number(attempt), &response, is_sse, now);
+        Ok(Output::beside(output, &response))
     }
 
     /// Takes the answer of a person.

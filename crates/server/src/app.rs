@@ -8,7 +8,7 @@ use bytes::Bytes;
 use canon::Value;
 use domain::Timestamp;
 use engine::Engine;
-use engine::port::Clock;
+use runs::replay::BUNDLE_BYTES_MAX;
 use tokio::sync::watch;
 use wire::card::{About, Skill};
 use wire::openapi::Operation;
@@ -22,7 +22,6 @@ use crate::limit::Buckets;
 use crate::mcp::Mcp;
 use crate::metrics::HttpMetrics;
 use crate::room::{Room, Taken};
-use crate::world::SystemClock;
 
 /// The version of the program.
 pub(crate) const VERSION: &str = env!("CARGO_PKG_VERSION");
@@ -37,7 +36,8 @@ pub(crate) struct App {
     pub(crate) http: HttpMetrics,
     /// What streams deliver, rendered.
     pub(crate) frames: Frames,
-    pub(crate) started_at: Timestamp,
+    /// When its log began: so old is what the server itself has, such as its card.
+    pub(crate) began_at: Timestamp,
     /// Where it answers, without a slash at the end.
     pub(crate) base_url: String,
     /// The keys that sign receipts, as JSON Web Keys.
@@ -72,11 +72,18 @@ impl App {
             Some(url) => url.trim_end_matches('/').to_owned(),
             None => base_url,
         };
+        let began_at = engine.began_at();
         let keys: Value =
             serde_json::from_slice(&engine.authority().keys.to_jwks()).unwrap_or_default();
         let receipt_keys = keys.get("keys").and_then(Value::as_array);
         let receipt_keys = receipt_keys.cloned().unwrap_or_default();
-        let openapi = wire::openapi::document(VERSION, &base_url);
+        let sizes = wire::openapi::Sizes {
+            body_bytes_max: config.body_bytes_max,
+            artifact_bytes_max: config.artifact_bytes_max,
+            bundle_bytes_max: BUNDLE_BYTES_MAX,
+            initial_messages_max: engine.limits().fork_messages_max,
+        };
+        let openapi = wire::openapi::document(VERSION, &base_url, &sizes);
         let connections = Connections::new(config.connections_max);
         let memory = Room::new("large_bodies_bytes_max", config.large_bodies_bytes_max);
         let uploads = Room::new("uploads_bytes_max", config.uploads_bytes_max);
@@ -88,7 +95,7 @@ impl App {
             config,
             http: HttpMetrics::default(),
             frames: Frames::default(),
-            started_at: SystemClock.now(),
+            began_at,
             base_url,
             receipt_keys,
             openapi: openapi.to_string().into(),
@@ -133,7 +140,7 @@ impl App {
             base_url: &self.base_url,
             public_url: self.config.public_url.as_deref(),
             receipt_keys: &self.receipt_keys,
-            started_at: self.started_at,
+            began_at: self.began_at,
         }
     }
 

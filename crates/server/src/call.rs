@@ -144,6 +144,17 @@ pub(crate) fn is_json(given: &str) -> bool {
 
 /// Refuses a filter that a list does not have: what is narrowed by nothing would look like an answer.
 fn known_filters(operation: &Operation, query: &[(String, String)]) -> Result<(), Failure> {
+    // No id is longer: it names nothing, whatever a list makes of ids that it does not know.
+    let is_id = |name: &str| name.ends_with("_id") || name == "in_workspace";
+    let is_long = |value: &str| value.len() > domain::ID_BYTES_MAX;
+    let long = query
+        .iter()
+        .find(|(name, value)| is_id(name) && is_long(value));
+    if let Some((name, _)) = long {
+        let most = domain::ID_BYTES_MAX;
+        let message = format!("`{name}` is longer than {most} bytes");
+        return Err(Failure::invalid(name, message));
+    }
     if !operation.is_list() {
         return Ok(());
     }
@@ -329,6 +340,11 @@ impl Call {
 
     /// Reads the body as a JSON object; none at all is an empty one (AP-REST-04).
     pub(crate) async fn json(&mut self) -> Result<Map<String, Value>, Failure> {
+        self.json_and_text().await.map(|(body, _)| body)
+    }
+
+    /// Reads the body as a JSON object, and returns it with the text that it was read from.
+    pub(crate) async fn json_and_text(&mut self) -> Result<(Map<String, Value>, Bytes), Failure> {
         if self
             .header("content-type")
             .is_some_and(|given| !is_json(given))
@@ -338,7 +354,7 @@ impl Call {
         }
         let bytes = self.bytes(self.app.config.body_bytes_max).await?;
         if bytes.iter().all(u8::is_ascii_whitespace) {
-            return Ok(Map::new());
+            return Ok((Map::new(), bytes));
         }
         let mut body = canon::read_object(&bytes, Integers::Safe)
             .map_err(|error| Failure::invalid("", format!("the body cannot be read: {error}")))?;
@@ -355,7 +371,7 @@ impl Call {
         if let Some(key) = auth::presented(&self.headers) {
             redact::members(&mut body, key);
         }
-        Ok(body)
+        Ok((body, bytes))
     }
 
     /// Reads the body as it is.

@@ -56,6 +56,7 @@ pub(crate) async fn outer(
     };
     let addressed = host::check(&app.config, &request);
     let is_long = is_long(&request);
+    let is_http_1 = request.version() <= Version::HTTP_11;
     let answered = async {
         match addressed {
             Ok(()) => next.run(request).await,
@@ -89,6 +90,12 @@ pub(crate) async fn outer(
             response
                 .headers_mut()
                 .insert(header::CONNECTION, HeaderValue::from_static("close"));
+        }
+        // RFC 9110, 15.5.22: such an answer names what is spoken here. HTTP/2 knows no such header.
+        if failure.code == Code::UnsupportedProtocolVersion && is_http_1 {
+            response
+                .headers_mut()
+                .insert(header::UPGRADE, HeaderValue::from_static(UPGRADE));
         }
         if let Some(cause) = &failure.cause {
             tracing::error!(request.id = %id, %method, route, cause, "request failed");
@@ -155,6 +162,9 @@ fn written(failure: &Failure, request_id: &str) -> Response {
     }
     response
 }
+
+/// The protocol that a client must speak, as the header `Upgrade` writes it.
+const UPGRADE: &str = "harn-agents-protocol/agents-protocol-2026-04-25";
 
 /// Writes a failure as a problem document (RFC 9457), which is what the published API of governed sessions has.
 fn problem(failure: &Failure, request_id: &str) -> Response {

@@ -9,6 +9,7 @@ mod auth;
 mod call;
 mod config;
 mod connection;
+mod exact;
 mod failure;
 mod frames;
 mod gate;

@@ -11,12 +11,14 @@ use std::sync::Arc;
 use axum::body::Body;
 use axum::extract::Request;
 use axum::http::request::Parts;
+use axum::http::{HeaderValue, StatusCode, header};
 use bytes::Bytes;
 use canon::{Map, Value};
 use engine::port::Ids;
 use engine::{Caller, Engine, FieldRefused};
 use field::{Envelope, Operation, PROTOCOL_VERSION};
 use http_body_util::combinators::BoxBody;
+use http_body_util::{BodyExt, Full};
 use rmcp::handler::server::ServerHandler;
 use rmcp::model::{
     CallToolRequestParams, CallToolResponse, CallToolResult, ErrorData, Implementation,
@@ -26,6 +28,7 @@ use rmcp::service::{RequestContext, RoleServer};
 use rmcp::transport::streamable_http_server::session::never::NeverSessionManager;
 use rmcp::transport::streamable_http_server::{StreamableHttpServerConfig, StreamableHttpService};
 use serde_json::json;
+use wire::json_rpc;
 
 use crate::world::RandomIds;
 use crate::{auth, memory, redact};
@@ -46,7 +49,11 @@ const OPERATIONS: [Operation; 8] = [
 const ENVELOPE: [&str; 5] = ["agent_id", "session_id", "epoch", "message_id", "field"];
 
 /// The tools, ready to answer requests.
-pub(crate) struct Mcp(StreamableHttpService<Tools, NeverSessionManager>);
+pub(crate) struct Mcp {
+    service: StreamableHttpService<Tools, NeverSessionManager>,
+    /// The longest message that is read.
+    bytes_max: usize,
+}
 
 impl fmt::Debug for Mcp {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
@@ -57,30 +64,84 @@ impl fmt::Debug for Mcp {
 impl Mcp {
     pub(crate) fn new(engine: Engine, base_url: &str) -> Self {
         let tools = Tools { engine };
-        let limits = &tools.engine.fields().limits;
+        let bytes_max = tools.engine.fields().limits.request_bytes_max;
         let config = StreamableHttpServerConfig::default()
             .with_legacy_session_mode(false)
             .with_json_response(true)
-            .with_max_request_body_bytes(limits.request_bytes_max)
+            .with_max_request_body_bytes(bytes_max)
             // Names were checked on the way in, by the settings of this server.
             .disable_allowed_hosts()
             // No page but one of our own speaks for the person in front of a browser.
             .with_allowed_origins([base_url])
             .enforce_origin_validation();
         let sessions = Arc::new(NeverSessionManager::default());
-        Self(StreamableHttpService::new(
-            move || Ok(tools.clone()),
-            sessions,
-            config,
-        ))
+        Self {
+            bytes_max,
+            service: StreamableHttpService::new(move || Ok(tools.clone()), sessions, config),
+        }
     }
 
+    /// Answers a request. Whatever is refused is refused in the words of JSON-RPC: the SDK answers a message that it cannot
+    /// read with a line of text.
     pub(crate) async fn answer(
         &self,
         request: Request<Body>,
     ) -> axum::http::Response<BoxBody<Bytes, Infallible>> {
-        self.0.handle(request).await
+        let (parts, body) = request.into_parts();
+        let Ok(bytes) = axum::body::to_bytes(body, self.bytes_max).await else {
+            let message = format!("the message is larger than {} bytes", self.bytes_max);
+            return refused(
+                StatusCode::PAYLOAD_TOO_LARGE,
+                &Value::Null,
+                json_rpc::INVALID_REQUEST,
+                &message,
+            );
+        };
+        let content_type = parts.headers.get(header::CONTENT_TYPE);
+        let content_type = content_type.and_then(|value| value.to_str().ok());
+        let is_json = content_type.is_some_and(|given| given.starts_with("application/json"));
+        let id = match json_rpc::id_of(&bytes) {
+            Ok(id) => id,
+            Err(not) if is_json => {
+                return refused(StatusCode::BAD_REQUEST, &not.id, not.code, &not.message);
+            }
+            Err(_) => Value::Null,
+        };
+        let request = Request::from_parts(parts, Body::from(bytes));
+        let response = self.service.handle(request).await;
+        let status = response.status();
+        let said = response.headers().get(header::CONTENT_TYPE);
+        if !status.is_client_error() || said.is_some() {
+            return response;
+        }
+        // The type was right: it is the message that is not one of this protocol.
+        let (status, message) = match status {
+            StatusCode::UNSUPPORTED_MEDIA_TYPE if is_json => (
+                StatusCode::BAD_REQUEST,
+                "the message is not one of this protocol".to_owned(),
+            ),
+            status => {
+                let text = response.into_body().collect().await;
+                let text = text.map(|text| text.to_bytes()).unwrap_or_default();
+                (status, String::from_utf8_lossy(&text).into_owned())
+            }
+        };
+        refused(status, &id, json_rpc::INVALID_REQUEST, &message)
     }
+}
+
+fn refused(
+    status: StatusCode,
+    id: &Value,
+    code: i32,
+    message: &str,
+) -> axum::http::Response<BoxBody<Bytes, Infallible>> {
+    let error = json_rpc::error(id, code, message);
+    let mut response = axum::http::Response::new(Full::new(error.to_string().into()).boxed());
+    *response.status_mut() = status;
+    let json = HeaderValue::from_static("application/json");
+    response.headers_mut().insert(header::CONTENT_TYPE, json);
+    response
 }
 
 #[derive(Clone)]

@@ -47,6 +47,10 @@ pub(crate) fn refusal(failure: &Failure, path: &str) -> (Refusal, u16) {
         .details
         .get("reason")
         .is_some_and(|reason| reason == "disk_full");
+    let is_over_quota = failure
+        .details
+        .get("limit")
+        .is_some_and(|limit| limit == "stored_mib_max");
     let (code, status) = match failure.code {
         Code::Unauthenticated => (field::Code::Unauthenticated, failure.status),
         Code::PermissionDenied => (field::Code::Forbidden, failure.status),
@@ -54,14 +58,18 @@ pub(crate) fn refusal(failure: &Failure, path: &str) -> (Refusal, u16) {
             field::Code::StorageFull,
             field::Code::StorageFull.http_status(),
         ),
+        Code::RateLimited if is_over_quota => (field::Code::StorageFull, failure.status),
         Code::RateLimited => (field::Code::InternalError, failure.status),
         _ if failure.status < 500 => (field::Code::InvalidRequest, failure.status),
         _ => (field::Code::InternalError, failure.status),
     };
-    (
-        Refusal::new(code, failure.message.clone(), operation(path)),
-        status,
-    )
+    let refusal = Refusal::new(code, failure.message.clone(), operation(path));
+    let refusal = match failure.retry_after_s {
+        Some(_) if is_over_quota => refusal.passing("make room, or ask for a larger share"),
+        Some(_) if !is_full => refusal.passing("try again later"),
+        _ => refusal,
+    };
+    (refusal, status)
 }
 
 /// Writes a failure that happened on the way to a field.

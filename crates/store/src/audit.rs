@@ -17,6 +17,7 @@ use crate::block::Block;
 use crate::directory::{self, OpenError};
 use crate::fault::fault;
 use crate::loss::Loss;
+use crate::notes;
 use crate::row::{DocumentRow, sql};
 use crate::schema;
 use crate::table::Table;
@@ -83,6 +84,7 @@ impl Audit {
         let view = View::open(directory)?;
         let connection = &view.connection;
         let meta = schema::meta(directory, connection)?;
+        notes::check_tables(directory, connection)?;
         let head = match Table::Events.holding(connection, u64::MAX)? {
             None => Position::START,
             Some(first) => {
@@ -209,6 +211,14 @@ impl Audit {
         Ok(digests)
     }
 
+    /// Returns the files among the blobs that are none.
+    ///
+    /// # Errors
+    /// The disk fails.
+    pub fn strays(&self) -> Result<Vec<PathBuf>, AuditError> {
+        blob::strays(&self.directory).map_err(AuditError::file(&directory::blobs(&self.directory)))
+    }
+
     /// Returns what is stored under a digest, whether it hashes to it or not.
     ///
     /// # Errors
@@ -275,14 +285,27 @@ impl Audit {
         Ok(tree::leaves(self.connection(), first, CHUNK)?)
     }
 
-    /// Returns how many leaves are stored.
+    /// Returns how many leaves are stored, and the first and the last index of them.
     ///
     /// # Errors
     /// The database fails.
-    pub fn leaf_count(&self) -> Result<u64, AuditError> {
+    pub fn leaf_range(&self) -> Result<(u64, Option<(i64, i64)>), AuditError> {
+        let select = "SELECT count(*), min(idx), max(idx) FROM leaves";
+        let found = self.connection().query_row(select, [], |row| {
+            let ends: (Option<i64>, Option<i64>) = (row.get(1)?, row.get(2)?);
+            Ok((row.get(0)?, ends.0.zip(ends.1)))
+        });
+        Ok(found.map_err(fault)?)
+    }
+
+    /// Returns how many hashes are kept for tiles.
+    ///
+    /// # Errors
+    /// The database fails.
+    pub fn tree_hash_count(&self) -> Result<u64, AuditError> {
         let count = self
             .connection()
-            .query_row("SELECT count(*) FROM leaves", [], |row| row.get(0));
+            .query_row("SELECT count(*) FROM tree_hashes", [], |row| row.get(0));
         Ok(count.map_err(fault)?)
     }
 

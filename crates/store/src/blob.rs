@@ -14,7 +14,7 @@ use rusqlite::Connection;
 
 use crate::directory::{blobs, make_private, sync_directory, write_durably};
 use crate::fault::file_fault;
-use crate::read;
+use crate::{incoming, read};
 
 /// The largest blob kept in the database, where it shares the sync of its commit.
 pub(crate) const SMALL_BYTES_MAX: usize = 128 * 1024;
@@ -159,19 +159,43 @@ pub(crate) fn remove_file(directory: &Path, digest: &Digest) -> Result<Option<u6
 
 /// Returns the digests of every blob file. Left-over temporary files are no blobs.
 pub(crate) fn files(directory: &Path) -> io::Result<Vec<Digest>> {
-    let mut digests = Vec::new();
+    Ok(shelved(directory)?.0)
+}
+
+/// Returns the files among the blobs that are none: nothing finds a blob in another place than its own.
+pub(crate) fn strays(directory: &Path) -> io::Result<Vec<PathBuf>> {
+    Ok(shelved(directory)?.1)
+}
+
+fn shelved(directory: &Path) -> io::Result<(Vec<Digest>, Vec<PathBuf>)> {
+    let (mut digests, mut strays) = (Vec::new(), Vec::new());
     let shelves = match fs::read_dir(blobs(directory)) {
         Ok(shelves) => shelves,
-        Err(error) if error.kind() == io::ErrorKind::NotFound => return Ok(digests),
+        Err(error) if error.kind() == io::ErrorKind::NotFound => return Ok((digests, strays)),
         Err(error) => return Err(error),
     };
     for shelf in shelves {
-        for file in fs::read_dir(shelf?.path())? {
-            let name = file?.file_name();
-            digests.extend(name.to_str().and_then(|name| Digest::parse(name).ok()));
+        let shelf = shelf?;
+        // Somebody may take it away meanwhile.
+        if !fs::metadata(shelf.path()).is_ok_and(|shelf| shelf.is_dir()) {
+            strays.push(shelf.path());
+            continue;
+        }
+        let is_incoming = shelf.file_name() == incoming::FOLDER;
+        for file in fs::read_dir(shelf.path())? {
+            let file = file?;
+            let name = file.file_name();
+            let name = name.to_str().unwrap_or_default();
+            match Digest::parse(name) {
+                Ok(digest) if place(directory, &digest) == (shelf.path(), name.to_owned()) => {
+                    digests.push(digest);
+                }
+                Err(_) if is_incoming || name.ends_with(files::TEMPORARY_SUFFIX) => {}
+                _ => strays.push(file.path()),
+            }
         }
     }
-    Ok(digests)
+    Ok((digests, strays))
 }
 
 #[cfg(test)]

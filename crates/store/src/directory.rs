@@ -11,6 +11,7 @@ use engine::port::StoreFault;
 pub(crate) use files::{create, make_private, private, sync_directory, write_durably};
 
 use crate::loss::Loss;
+use crate::notes::MADE_WITH_THE_LOG;
 
 /// The version of the data directory that this program writes.
 ///
@@ -89,6 +90,28 @@ pub enum OpenError {
         /// The file.
         file: PathBuf,
     },
+    /// The file that says how far the log had come is missing, though there was one.
+    #[error("`{}` is missing, which says how far the log had come: whether its end is missing too cannot be told", file.display())]
+    MissingHead {
+        /// The file.
+        file: PathBuf,
+    },
+    /// The database lacks what every log has.
+    #[error("the database in `{}` lacks {}, which every log has", directory.display(), missing.join(", "))]
+    Incomplete {
+        /// The directory.
+        directory: PathBuf,
+        /// What is missing.
+        missing: Vec<String>,
+    },
+    /// The database is not built as this program builds it, or says of itself what cannot be.
+    #[error("the database in `{}` was changed: {}", directory.display(), problems.join("; "))]
+    Flawed {
+        /// The directory.
+        directory: PathBuf,
+        /// What is wrong.
+        problems: Vec<String>,
+    },
     /// The log does not hold what was acknowledged. Nothing was changed.
     #[error("data directory `{}` has lost what was acknowledged: {loss}", directory.display())]
     Lost {
@@ -140,7 +163,27 @@ impl OpenError {
                 "restore the file `format` from a backup; it holds one number"
             }
             OpenError::UnreadableHead { .. } => {
-                "it says how far the log had come: restore it from a backup; if there is none, remove it when `reprise log verify` finds nothing else, and the next start writes it again"
+                "it says how far the log had come: restore it from a backup; if there is none, and `reprise log verify` finds nothing else, `reprise log repair --apply` writes it again from the log as it is"
+            }
+            OpenError::MissingHead { .. } => {
+                "restore it from a backup; if there is none, and `reprise log verify` finds nothing else, `reprise log repair --apply` writes it again from the log as it is"
+            }
+            OpenError::Incomplete { missing, .. } => {
+                let nothing_tells = |what: &String| {
+                    what.starts_with("the table")
+                        || MADE_WITH_THE_LOG
+                            .iter()
+                            .any(|name| what.contains(&format!("`{name}`")))
+                };
+                match missing.iter().any(nothing_tells) {
+                    true => "restore a backup: nothing else tells what was there",
+                    false => {
+                        "restore a backup if there is one; `reprise log repair --apply` writes it again from what the rest of the log tells, and says so"
+                    }
+                }
+            }
+            OpenError::Flawed { .. } => {
+                "`reprise log repair --apply` sets it right, and `reprise log verify` says whether more was changed"
             }
             OpenError::Lost { .. } => {
                 "nothing was changed: keep a copy of the directory and restore a backup if there is one; `reprise log recover --accept-loss` goes on from what can still be read, under a new origin"
@@ -165,6 +208,13 @@ impl OpenError {
         OpenError::Lost {
             directory: directory.to_owned(),
             loss,
+        }
+    }
+
+    pub(crate) fn incomplete(directory: &Path, missing: Vec<String>) -> Self {
+        OpenError::Incomplete {
+            directory: directory.to_owned(),
+            missing,
         }
     }
 

@@ -32,6 +32,8 @@ pub enum What {
     Database,
     /// The end of the log.
     Log,
+    /// The files beside the database.
+    Files,
 }
 
 impl fmt::Display for Problem {
@@ -44,6 +46,7 @@ impl fmt::Display for Problem {
             What::Tree => write!(f, "receipt log: {problem}"),
             What::Database => write!(f, "database: {problem}"),
             What::Log => write!(f, "log: {problem}"),
+            What::Files => write!(f, "files: {problem}"),
         }
     }
 }

@@ -19,7 +19,7 @@ use crate::fault::{closed, file_fault};
 use crate::threads::FileWriters;
 
 /// The folder of files that have no name yet. No digest looks like it.
-const FOLDER: &str = "incoming";
+pub(crate) const FOLDER: &str = "incoming";
 
 static NEXT: AtomicU64 = AtomicU64::new(0);
 

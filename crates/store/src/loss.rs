@@ -15,6 +15,7 @@ use rusqlite::Connection;
 use crate::directory::{self, OpenError};
 use crate::kept::{self, Kept};
 use crate::read;
+use crate::schema;
 use crate::wal::{self, Wal};
 
 /// How many events a frame of the write-ahead log can hold at most, compressed: so far new positions keep away from
@@ -133,6 +134,22 @@ pub(crate) fn refuse(directory: &Path, kept: Option<&Kept>) -> Result<Wal, OpenE
     match loss {
         Some(loss) if !directory::is_held(directory) => Err(OpenError::lost(directory, loss)),
         _ => Ok(wal),
+    }
+}
+
+/// Refuses a log whose file that says how far it had come is gone.
+pub(crate) fn refuse_without_head(
+    directory: &Path,
+    connection: &Connection,
+) -> Result<(), OpenError> {
+    // Where there are no tables yet, there is nothing to be missing.
+    let had_one = has_tables(connection)
+        && schema::keeps_head(connection).map_err(|error| OpenError::fault(directory, error))?;
+    match had_one {
+        true => Err(OpenError::MissingHead {
+            file: kept::path(directory),
+        }),
+        false => Ok(()),
     }
 }
 

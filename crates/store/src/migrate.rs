@@ -22,7 +22,7 @@ use crate::kept::Kept;
 use crate::row::{further_bytes, id_bytes, sql};
 use crate::schema::{self, Role};
 use crate::table::Table;
-use crate::{kept, legacy, loss, projection, tree};
+use crate::{kept, legacy, loss, notes, projection, tree};
 
 /// Where the new database is made.
 const FOLDER: &str = "migrating";
@@ -236,6 +236,7 @@ impl<'a> Copying<'a> {
         self.link_documents().map_err(fault)?;
         tree::put_heads(self.new)?;
         projection::note_all(self.new).map_err(fault)?;
+        notes::fill(self.new).map_err(fault)?;
         self.new.execute_batch("COMMIT").map_err(fault)?;
         Ok(self.events)
     }

@@ -57,7 +57,7 @@ pub(crate) trait Projection {
     }
 }
 
-fn all() -> [Box<dyn Projection>; 5] {
+fn all() -> [Box<dyn Projection>; 6] {
     [
         Box::new(EventLinks),
         Box::new(DocumentLinks),
@@ -68,6 +68,7 @@ fn all() -> [Box<dyn Projection>; 5] {
             last: Position::START,
             heads: None,
         }),
+        Box::new(FieldSegments),
     ]
 }
 
@@ -373,6 +374,41 @@ impl ReceiptTree {
                 "the receipts of the log do not give the head of size {size} that was signed; run `reprise log verify`"
             )));
         }
+        Ok(())
+    }
+}
+
+/// Forgets all segments, also in a log that no newer program opened.
+pub(crate) const NO_SEGMENTS: &str = "
+    CREATE TABLE IF NOT EXISTS field_segments(
+        field INTEGER NOT NULL,
+        after INTEGER NOT NULL,
+        last INTEGER NOT NULL,
+        position INTEGER NOT NULL,
+        bytes BLOB NOT NULL,
+        PRIMARY KEY(field, after)
+    ) STRICT;
+    DELETE FROM field_segments;
+";
+
+/// What the engine keeps of the folds of fields. It is read by whoever needs a field, catches up with the log then, and keeps
+/// what it lacked; folding it here only empties it.
+struct FieldSegments;
+
+impl Projection for FieldSegments {
+    fn name(&self) -> (&'static str, u32) {
+        ("field segments", 1)
+    }
+
+    fn written(&self) -> Written {
+        Written::Behind
+    }
+
+    fn clear(&self) -> &'static str {
+        NO_SEGMENTS
+    }
+
+    fn feed(&mut self, _: &Connection, _: u64, _: &Block) -> Result<(), StoreFault> {
         Ok(())
     }
 }

@@ -23,6 +23,7 @@ use sha2::{Digest as _, Sha256};
 use crate::audit::AuditError;
 use crate::directory::{self, OpenError};
 use crate::fault::fault;
+use crate::kept::Kept;
 use crate::row::sql;
 use crate::schema::{self, Role};
 use crate::table::Table;
@@ -86,15 +87,28 @@ pub(crate) fn claimed(directory: &Path) -> Result<(directory::Lock, Connection),
     directory::check(directory)?;
     let lock = directory::claim(directory)?;
     let kept = kept::read(directory)?;
-    loss::of_files(directory, kept.as_ref())?
+    let connection = opened(directory, kept.as_ref(), schema::prepare)?.0;
+    if kept.is_none() {
+        loss::refuse_without_head(directory, &connection)?;
+    }
+    Ok((lock, connection))
+}
+
+/// Opens the database of a claimed directory to change what is there, once it is prepared.
+pub(crate) fn opened<T>(
+    directory: &Path,
+    kept: Option<&Kept>,
+    prepare: impl FnOnce(&Path, &mut Connection) -> Result<T, OpenError>,
+) -> Result<(Connection, T), AuditError> {
+    loss::of_files(directory, kept)?
         .1
         .map_or(Ok(()), |loss| Err(OpenError::lost(directory, loss)))?;
-    migrate::bring_forward(directory, kept.as_ref(), &mut |_| {})?;
+    migrate::bring_forward(directory, kept, &mut |_| {})?;
     directory::adopt(directory)?;
     let open = |error: rusqlite::Error| OpenError::fault(directory, error);
     let mut connection =
         schema::connect(directory, Role::Writer { full_sync: true }).map_err(open)?;
-    schema::prepare(directory, &mut connection)?;
+    let prepared = prepare(directory, &mut connection)?;
     // What is removed must not be found in free pages either.
     let set =
         |name: &str, value: u32| connection.pragma_update_and_check(None, name, value, |_| Ok(()));
@@ -103,7 +117,7 @@ pub(crate) fn claimed(directory: &Path) -> Result<(directory::Lock, Connection),
     schema::prepare_pruning(&connection).map_err(open)?;
     // What is taken away counts no more: the next start counts what is left.
     projection::forget(&connection, projection::USAGE).map_err(open)?;
-    Ok((lock, connection))
+    Ok((connection, prepared))
 }
 
 /// Moves what was done into the database file.

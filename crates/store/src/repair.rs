@@ -20,13 +20,15 @@ use rusqlite::{Connection, OptionalExtension, TransactionBehavior};
 
 use crate::audit::{Audit, AuditError};
 use crate::block::Block;
-use crate::directory;
+use crate::claims::Claimed;
+use crate::directory::{self, OpenError};
 use crate::fault::fault;
 use crate::fold::read_event;
+use crate::kept::Keeper;
 use crate::prune::{self, Headers};
 use crate::row::{DocumentRow, sql};
 use crate::table::Table;
-use crate::{blob, kept, projection, read, schema};
+use crate::{blob, kept, notes, projection, read, schema, shape, write};
 
 /// How many events a block can hold: it is cut by the size of its content, and no event is smaller than this allows.
 const BLOCK_EVENTS_MAX: u64 = 256;
@@ -44,10 +46,28 @@ pub struct Repair {
     /// What the database found wrong with its own indexes and pages. Indexes are made again from their tables, and
     /// projections from the events.
     pub database: Vec<String>,
+    /// Notes of the store's own that were missing. They are written again, as far as the rest of the log tells them.
+    pub notes: Vec<String>,
+    /// Indexes, triggers, views and notes that were not as this program makes them. They are set right.
+    pub flaws: Vec<String>,
+    /// The events, by position, whose idempotency keys are gone. That they are lost is noted.
+    pub claims: Vec<Position>,
+    /// True when the file that says how far the log had come was missing or damaged. It is written again from the log as it
+    /// is.
+    pub head: bool,
     /// What is still wrong with the database after that: pages that hold what nothing else does.
     pub unmended: Vec<String>,
     /// Where the stored bytes are kept as they were found; none when nothing was changed.
     pub aside: Option<PathBuf>,
+}
+
+impl Repair {
+    /// True when there is nothing to repair.
+    pub fn is_empty(&self) -> bool {
+        let is_read = self.events.is_empty() && self.blobs.is_empty() && self.database.is_empty();
+        let is_built = self.notes.is_empty() && self.flaws.is_empty();
+        is_read && is_built && self.claims.is_empty() && !self.head
+    }
 }
 
 /// An event that cannot be read.
@@ -77,7 +97,14 @@ pub fn repairable(directory: &Path) -> Result<Repair, AuditError> {
         Err(_) if !database.is_empty() => Repair::default(),
         Err(error) => return Err(error),
     };
-    Ok(Repair { database, ..found })
+    let had_head = schema::keeps_head(audit.connection()).map_err(fault)?;
+    Ok(Repair {
+        database,
+        notes: notes::missing(audit.connection()).map_err(fault)?,
+        flaws: shape::mendable(audit.connection()).map_err(fault)?,
+        head: audit.unreadable_head().is_some() || (had_head && !audit.has_head()),
+        ..found
+    })
 }
 
 /// Returns what a database finds wrong with itself.
@@ -117,7 +144,15 @@ fn mend_indexes(connection: &Connection) -> Vec<String> {
 /// # Errors
 /// The directory is in use or holds no log, or the disk fails. Then nothing was changed.
 pub fn repair(directory: &Path) -> Result<Repair, AuditError> {
-    let (_lock, connection) = prune::claimed(directory)?;
+    directory::check(directory)?;
+    let _lock = directory::claim(directory)?;
+    let (kept, is_unreadable) = match kept::read(directory) {
+        Err(OpenError::UnreadableHead { .. }) => (None, true),
+        read => (read?, false),
+    };
+    let (connection, (notes, flaws)) = prune::opened(directory, kept.as_ref(), notes::mend)?;
+    let had_head = schema::keeps_head(&connection).map_err(fault)?;
+    let head = is_unreadable || (had_head && kept.is_none());
     let database = damage_of(&connection);
     let unmended = match database.is_empty() {
         true => Vec::new(),
@@ -129,34 +164,30 @@ pub fn repair(directory: &Path) -> Result<Repair, AuditError> {
         return Ok(Repair {
             database,
             unmended,
+            notes,
+            flaws,
             ..Repair::default()
         });
     }
     let audit = Audit::open(directory)?;
     let mut survey = Survey::of(directory, &connection, &audit)?;
-    survey.repair.database = database;
     drop(audit);
-    if survey.repair.events.is_empty() && survey.repair.blobs.is_empty() {
-        prune::closed(&connection)?;
-        return Ok(survey.repair);
+    survey.repair.database = database;
+    survey.repair.notes = notes;
+    survey.repair.flaws = flaws;
+    survey.repair.head = head;
+    if let Some(last) = survey.repair.claims.last() {
+        notes::put(&connection, notes::CLAIMS_LOST_TO, sql(last.0)).map_err(fault)?;
     }
-    let aside = survey.keep_aside()?;
-    schema::prepare_repair(&connection).map_err(fault)?;
-    let run = || -> rusqlite::Result<()> {
-        let transaction =
-            rusqlite::Transaction::new_unchecked(&connection, TransactionBehavior::Immediate)?;
-        survey.apply(&connection).map_err(prune::inside)?;
-        transaction.commit()
-    };
-    run().map_err(fault)?;
-    for digest in &survey.repair.blobs {
-        blob::remove_file(directory, digest)?;
+    if !survey.repair.events.is_empty() || !survey.repair.blobs.is_empty() {
+        survey.replace(&connection)?;
     }
     prune::closed(&connection)?;
-    Ok(Repair {
-        aside: Some(aside),
-        ..survey.repair
-    })
+    if head {
+        let kept = write::kept_of(&connection)?;
+        Keeper::open(directory, kept).map_err(AuditError::file(&kept::path(directory)))?;
+    }
+    Ok(survey.repair)
 }
 
 /// A block that cannot be read, and what takes its place.
@@ -184,6 +215,7 @@ struct Survey<'a> {
     /// The blocks of these.
     touched: BTreeSet<u64>,
     packs: BTreeMap<u64, Vec<u8>>,
+    claimed: Claimed,
     repair: Repair,
 }
 
@@ -200,13 +232,36 @@ impl<'a> Survey<'a> {
             headers: BTreeMap::new(),
             touched: BTreeSet::new(),
             packs: BTreeMap::new(),
+            claimed: Claimed::default(),
             repair: Repair::default(),
         };
         let kept = kept::read(directory).ok().flatten();
         let end = kept.map_or(audit.head(), |kept| audit.head().max(kept.position));
         survey.events(end)?;
         survey.blobs(audit)?;
+        let claimed = std::mem::take(&mut survey.claimed);
+        survey.repair.claims = claimed.missing(blocks)?;
         Ok(survey)
+    }
+
+    /// Keeps aside what is to be replaced, and replaces it.
+    fn replace(&mut self, connection: &Connection) -> Result<(), AuditError> {
+        let aside = self.keep_aside()?;
+        schema::prepare_repair(connection).map_err(fault)?;
+        let run = || -> rusqlite::Result<()> {
+            let transaction =
+                rusqlite::Transaction::new_unchecked(connection, TransactionBehavior::Immediate)?;
+            self.apply(connection).map_err(prune::inside)?;
+            // A field is what its log says, also where that says less than before.
+            connection.execute_batch(projection::NO_SEGMENTS)?;
+            transaction.commit()
+        };
+        run().map_err(fault)?;
+        for digest in &self.repair.blobs {
+            blob::remove_file(self.directory, digest)?;
+        }
+        self.repair.aside = Some(aside);
+        Ok(())
     }
 
     fn events(&mut self, end: Position) -> Result<(), AuditError> {
@@ -236,6 +291,7 @@ impl<'a> Survey<'a> {
     fn event(&mut self, block: u64, row: &StoredEvent) -> Result<(), AuditError> {
         let problem = match read_event(&self.name, row) {
             Ok(event) => {
+                self.claimed.add(row.position, &event);
                 if event.is_lost() {
                     self.gone.insert(row.position);
                 }
@@ -247,6 +303,7 @@ impl<'a> Survey<'a> {
         let stored = sha256(&row.bytes);
         let header = match self.envelope(row)? {
             Some(envelope) => {
+                self.claimed.add(row.position, &envelope);
                 self.pass(row, &envelope);
                 envelope.header(&row.bytes)
             }

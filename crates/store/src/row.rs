@@ -18,10 +18,6 @@ pub(crate) fn sql_link(link: Option<Position>) -> Option<i64> {
     link.map(|position| sql(position.0))
 }
 
-fn link(row: &Row<'_>, column: usize) -> rusqlite::Result<Option<Position>> {
-    Ok(row.get::<_, Option<u64>>(column)?.map(Position))
-}
-
 /// Between the prefix of an id and the bytes of its body. No text contains it.
 const ID_MARK: u8 = 0xff;
 const ID_BODY_BYTES: usize = 16;
@@ -89,6 +85,8 @@ pub struct DocumentRow {
     pub updated_at: i64,
     /// The JSON of its state.
     pub body: Vec<u8>,
+    /// Columns that hold what is never written there, though it can be read: whoever looks a document up by them misses it.
+    pub odd: Vec<&'static str>,
 }
 
 /// Returns the stored bytes of a document's state.
@@ -119,6 +117,7 @@ impl DocumentRow {
             created_at: document.created_at.as_micros(),
             updated_at: document.updated_at.as_micros(),
             body: document_bytes(document),
+            odd: Vec::new(),
         }
     }
 
@@ -133,6 +132,12 @@ impl DocumentRow {
                 self.id
             ))
         };
+        if !self.odd.is_empty() {
+            let columns = self.odd.join(", ");
+            return Err(damaged(format!(
+                "it is indexed by what it is not ({columns})"
+            )));
+        }
         let state: State =
             serde_json::from_slice(&self.body).map_err(|error| damaged(error.to_string()))?;
         if state.kind().number() != self.kind {
@@ -178,24 +183,66 @@ impl DocumentRow {
                 self.body == other.body || self.body_of_older().as_ref() == Some(&other.body),
             ),
         ];
-        let different = columns.into_iter().filter(|(_, equal)| !equal);
+        let different = columns
+            .into_iter()
+            .filter(|(name, equal)| !equal || other.odd.contains(name));
         different.map(|(name, _)| name).collect()
     }
 
     pub(crate) fn read(row: &Row<'_>) -> rusqlite::Result<Self> {
+        let mut odd = Vec::new();
+        // What stands there instead is named by verification, which goes on; nobody else gets the document.
+        let mut number = |column: usize, name: &'static str| -> rusqlite::Result<u64> {
+            let stored: i64 = row.get(column)?;
+            Ok(u64::try_from(stored).unwrap_or_else(|_| {
+                odd.push(name);
+                0
+            }))
+        };
+        let (version, tip) = (number(3, "version")?, number(4, "tip")?);
+        let kind = number(2, "kind")?;
+        let open = number(8, "open")?;
+        let mut link = |column: usize| -> rusqlite::Result<Option<Position>> {
+            let stored: Option<i64> = row.get(column)?;
+            match stored.map(u64::try_from) {
+                None => Ok(None),
+                Some(Ok(link)) => Ok(Some(Position(link))),
+                Some(Err(_)) => {
+                    odd.push("links");
+                    Ok(None)
+                }
+            }
+        };
+        let [workspace, session, task] = [link(5)?, link(6)?, link(7)?];
+        let stored_id = row.get_ref(1)?.as_blob()?;
+        let id = id_text(stored_id);
+        let stored_further: Option<Vec<u8>> = row.get(12)?;
+        let further = further(stored_further.clone());
+        let forms = [
+            ("id", id_bytes(&id) == stored_id),
+            ("links", further_bytes(&further) == stored_further),
+            ("open", open <= 1),
+            ("kind", kind < u64::from(u8::MAX)),
+        ];
+        odd.extend(
+            forms
+                .iter()
+                .filter(|(_, fits)| !fits)
+                .map(|(name, _)| *name),
+        );
         Ok(Self {
             key: Position(row.get(0)?),
-            id: id_text(row.get_ref(1)?.as_blob()?),
-            kind: row.get(2)?,
-            version: row.get(3)?,
-            tip: Position(row.get(4)?),
+            id,
+            kind: u8::try_from(kind).unwrap_or(u8::MAX),
+            version,
+            tip: Position(tip),
             links: Links {
-                workspace: link(row, 5)?,
-                session: link(row, 6)?,
-                task: link(row, 7)?,
-                further: further(row.get(12)?),
+                workspace,
+                session,
+                task,
+                further,
             },
-            open: row.get(8)?,
+            open: open == 1,
             created_at: row.get(9)?,
             updated_at: row.get(10)?,
             body: {
@@ -203,6 +250,7 @@ impl DocumentRow {
                 // Damaged bytes are no state either: whoever needs one is told so, and verification goes on.
                 codec::decompress(stored).unwrap_or_else(|_| stored.to_vec())
             },
+            odd,
         })
     }
 

@@ -14,9 +14,14 @@ use rusqlite::config::DbConfig;
 use rusqlite::{Connection, OpenFlags, OptionalExtension, TransactionBehavior};
 
 use crate::directory::{OpenError, database, private};
+use crate::notes;
 
-/// The version of the tables, kept in the database itself; the data directory's format covers all files.
-const SCHEMA_VERSION: i64 = 4;
+/// The version of the tables, kept in the database itself; the data directory's format covers all files. Since 5 every note
+/// is there ([`crate::notes`]).
+const SCHEMA_VERSION: i64 = 5;
+
+/// The same tables, before the first program that keeps every note worked on them.
+const SCHEMA_WITHOUT_NOTES: i64 = 4;
 
 /// That of formats 2 and 3, which [`crate::migrate`] brings forward.
 const SCHEMA_BEFORE_4: i64 = 2;
@@ -109,6 +114,15 @@ const TABLES: &str = "
     CREATE TABLE heads(root BLOB PRIMARY KEY, size INTEGER NOT NULL) STRICT, WITHOUT ROWID;
     CREATE TABLE usage(workspace INTEGER PRIMARY KEY, bytes INTEGER NOT NULL) STRICT;
 
+    CREATE TABLE field_segments(
+        field INTEGER NOT NULL,
+        after INTEGER NOT NULL,
+        last INTEGER NOT NULL,
+        position INTEGER NOT NULL,
+        bytes BLOB NOT NULL,
+        PRIMARY KEY(field, after)
+    ) STRICT;
+
     CREATE TABLE projections(name TEXT PRIMARY KEY, shape INTEGER NOT NULL) STRICT, WITHOUT ROWID;
 
     CREATE TABLE api_keys(
@@ -135,7 +149,7 @@ pub(crate) enum Sealed {
 }
 
 impl Sealed {
-    fn name(self) -> &'static str {
+    pub(crate) const fn name(self) -> &'static str {
         match self {
             Sealed::Secret => "secret_sha256",
             Sealed::ApiKeys => "api_keys_sha256",
@@ -150,7 +164,11 @@ pub(crate) fn seal_of(connection: &Connection, what: Sealed) -> rusqlite::Result
     Ok(found.optional()?.map(Digest::from_bytes))
 }
 
-fn keep_seal(connection: &Connection, what: Sealed, digest: Digest) -> rusqlite::Result<()> {
+pub(crate) fn keep_seal(
+    connection: &Connection,
+    what: Sealed,
+    digest: Digest,
+) -> rusqlite::Result<()> {
     let insert = "INSERT OR REPLACE INTO meta(name, value) VALUES (?1, ?2)";
     connection
         .execute(insert, (what.name(), digest.as_bytes()))
@@ -176,13 +194,6 @@ pub(crate) fn digest_of_api_keys(connection: &Connection) -> rusqlite::Result<Di
     Ok(canon::sha256(text.as_bytes()))
 }
 
-/// What earlier programs of this format did not make. They leave it as it is: what was counted is behind then, and whoever
-/// knows it catches up; claims without a checksum are not checked.
-const ADDITIONS: &str = "
-    CREATE TABLE usage(workspace INTEGER PRIMARY KEY, bytes INTEGER NOT NULL) STRICT;
-    ALTER TABLE claims ADD COLUMN checksum BLOB;
-";
-
 /// True when a log has a table of this name.
 pub(crate) fn has_table(connection: &Connection, name: &str) -> rusqlite::Result<bool> {
     connection
@@ -190,58 +201,42 @@ pub(crate) fn has_table(connection: &Connection, name: &str) -> rusqlite::Result
         .exists([name])
 }
 
-const KEYS_RECORDED: &str = "keys_recorded";
+/// True when a table has a column of this name.
+pub(crate) fn has_column(
+    connection: &Connection,
+    table: &str,
+    column: &str,
+) -> rusqlite::Result<bool> {
+    connection
+        .prepare_cached("SELECT 1 FROM pragma_table_info(?1) WHERE name = ?2")?
+        .exists([table, column])
+}
+
+/// Returns the names of the tables that every log has, but for what a start counts again.
+pub(crate) fn tables() -> impl Iterator<Item = &'static str> {
+    let made = TABLES.split("CREATE TABLE ").skip(1);
+    let names = made.filter_map(|text| text.split('(').next());
+    names.filter(|name| !["usage", "field_segments"].contains(name))
+}
 
 /// True when every API key was recorded by events once.
 pub(crate) fn keys_are_recorded(connection: &Connection) -> rusqlite::Result<bool> {
-    connection
-        .prepare("SELECT 1 FROM meta WHERE name = ?1")?
-        .exists([KEYS_RECORDED])
+    Ok(notes::number(connection, notes::KEYS_RECORDED)? == Some(1))
 }
 
 /// Notes that every API key is recorded by events.
 pub(crate) fn note_keys_recorded(connection: &Connection) -> rusqlite::Result<()> {
-    let insert = "INSERT OR REPLACE INTO meta(name, value) VALUES (?1, 1)";
-    connection.execute(insert, [KEYS_RECORDED]).map(drop)
-}
-
-/// Keeps digests that older programs did not keep.
-pub(crate) fn complete(connection: &mut Connection) -> rusqlite::Result<()> {
-    if seal_of(connection, Sealed::ApiKeys)?.is_some()
-        && keeps_head(connection)?
-        && has_table(connection, "usage")?
-    {
-        return Ok(());
-    }
-    let transaction = connection.transaction_with_behavior(TransactionBehavior::Immediate)?;
-    if !has_table(&transaction, "usage")? {
-        transaction.execute_batch(ADDITIONS)?;
-    }
-    if seal_of(&transaction, Sealed::Secret)?.is_none() {
-        let select = "SELECT value FROM meta WHERE name = 'secret'";
-        let secret: Vec<u8> = transaction.query_row(select, [], |row| row.get(0))?;
-        keep_seal(&transaction, Sealed::Secret, canon::sha256(&secret))?;
-    }
-    seal_api_keys(&transaction)?;
-    transaction.execute(
-        "INSERT OR REPLACE INTO meta(name, value) VALUES ('keeps_head', 1)",
-        [],
-    )?;
-    transaction.commit()
+    notes::put(connection, notes::KEYS_RECORDED, 1)
 }
 
 /// True when API keys can have an end; those of formats before 4 may not.
 pub(crate) fn keys_expire(connection: &Connection) -> rusqlite::Result<bool> {
-    connection
-        .prepare_cached("SELECT 1 FROM pragma_table_info('api_keys') WHERE name = 'expires_at'")?
-        .exists([])
+    has_column(connection, "api_keys", "expires_at")
 }
 
 /// True when programs that write down how far the log has come worked here: then the file must be there.
 pub(crate) fn keeps_head(connection: &Connection) -> rusqlite::Result<bool> {
-    connection
-        .prepare("SELECT 1 FROM meta WHERE name = 'keeps_head'")?
-        .exists([])
+    Ok(notes::number(connection, notes::KEEPS_HEAD)? == Some(1))
 }
 
 /// Made by the first prune of a log; most logs have none of it. `pruned` says of a Task how many headers stand for its
@@ -403,9 +398,19 @@ pub(crate) struct Meta {
     pub(crate) secret: [u8; 32],
 }
 
-/// Makes the tables of a new database file, which say of which version they are.
+/// Makes the tables of a new database file, which say of which version they are; notes are not there yet.
 pub(crate) fn make_tables(connection: &Connection) -> rusqlite::Result<()> {
     connection.execute_batch(TABLES)?;
+    connection.pragma_update(None, "user_version", SCHEMA_WITHOUT_NOTES)
+}
+
+/// True when every note was written.
+pub(crate) fn has_notes(connection: &Connection) -> rusqlite::Result<bool> {
+    Ok(version(connection)? == SCHEMA_VERSION)
+}
+
+/// Says that every note was written, in the transaction that did.
+pub(crate) fn set_has_notes(connection: &Connection) -> rusqlite::Result<()> {
     connection.pragma_update(None, "user_version", SCHEMA_VERSION)
 }
 
@@ -425,7 +430,7 @@ pub(crate) fn check_version(directory: &Path, connection: &Connection) -> Result
     let place = || directory.to_owned();
     match found {
         // 0: nothing was written yet, which whoever looks for a log will find.
-        0 | SCHEMA_VERSION => Ok(()),
+        0 | SCHEMA_WITHOUT_NOTES | SCHEMA_VERSION => Ok(()),
         SCHEMA_BEFORE_4 => Err(OpenError::NotMigrated { directory: place() }),
         other => Err(OpenError::OtherTables {
             directory: place(),
@@ -434,12 +439,18 @@ pub(crate) fn check_version(directory: &Path, connection: &Connection) -> Result
     }
 }
 
-/// Makes tables, name and secret when the database is new.
+/// Makes tables, name, secret and notes when the database is new, and completes one of an earlier program.
 pub(crate) fn prepare(directory: &Path, connection: &mut Connection) -> Result<(), OpenError> {
+    make(directory, connection)?;
+    notes::complete(directory, connection)
+}
+
+/// Makes tables, name, secret and notes when the database is new.
+pub(crate) fn make(directory: &Path, connection: &mut Connection) -> Result<(), OpenError> {
     let fault = |error: rusqlite::Error| OpenError::fault(directory, error);
     check_version(directory, connection)?;
-    if version(connection).map_err(fault)? == SCHEMA_VERSION {
-        return complete(connection).map_err(fault);
+    if version(connection).map_err(fault)? != 0 {
+        return Ok(());
     }
     let (name, secret) = random().map_err(|error| OpenError::fault(directory, error))?;
     let create = |connection: &mut Connection| {
@@ -448,13 +459,11 @@ pub(crate) fn prepare(directory: &Path, connection: &mut Connection) -> Result<(
         let mut insert = transaction.prepare("INSERT INTO meta(name, value) VALUES (?1, ?2)")?;
         insert.execute(("log", name))?;
         insert.execute(("secret", secret))?;
-        insert.execute(("lease_epoch", 0))?;
         drop(insert);
+        notes::fill(&transaction)?;
         transaction.commit()
     };
-    create(connection)
-        .and_then(|()| complete(connection))
-        .map_err(fault)
+    create(connection).map_err(fault)
 }
 
 fn random() -> Result<(String, [u8; 32]), getrandom::Error> {
@@ -496,15 +505,17 @@ pub(crate) fn meta(directory: &Path, connection: &Connection) -> Result<Meta, Op
     let mut select = connection
         .prepare("SELECT value FROM meta WHERE name = ?1")
         .map_err(fault)?;
+    // They are made with the tables.
+    let lacks = |name: &str| OpenError::incomplete(directory, vec![format!("the note `{name}`")]);
     let name = select
         .query_row(["log"], |row| row.get(0))
         .optional()
         .map_err(fault)?
-        .ok_or_else(no_log)?;
+        .ok_or_else(|| lacks("log"))?;
     let secret = select
         .query_row(["secret"], |row| row.get(0))
         .optional()
         .map_err(fault)?
-        .ok_or_else(no_log)?;
+        .ok_or_else(|| lacks("secret"))?;
     Ok(Meta { name, secret })
 }

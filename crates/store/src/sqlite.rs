@@ -9,9 +9,10 @@ use std::thread::{self, JoinHandle};
 use canon::Digest;
 use domain::{Blob, Document, EventName, Position};
 use engine::port::{
-    ApiKey, BlobStore, BoxFuture, Claim, ClaimScope, Commit, CommitError, Committed, Incoming,
-    KeyStore, LastEvents, LeaseName, LeaseStore, ListQuery, NewestQuery, News, ReadEvents, Scope,
-    Store, StoreFault, Stored, StoredEvent, Tree, TreeAppend, TreeStore,
+    ApiKey, BlobStore, BoxFuture, Claim, ClaimScope, Commit, CommitError, Committed, FieldSegment,
+    Incoming, KeyStore, LastEvents, LeaseName, LeaseStore, ListQuery, NewestQuery, News,
+    ReadEvents, Scope, SegmentStore, Store, StoreFault, Stored, StoredEvent, Tree, TreeAppend,
+    TreeStore,
 };
 use rusqlite::Connection;
 use tokio::sync::{broadcast, oneshot};
@@ -25,7 +26,7 @@ use crate::schema::{self, Meta, Role};
 use crate::threads::{FileWriters, Readers};
 use crate::wal::Wal;
 use crate::write::{Published, Writer};
-use crate::{blob, checkpoint, migrate, projection, read, tree};
+use crate::{blob, checkpoint, claims, migrate, projection, read, segments, tree};
 
 /// How to open a store.
 #[derive(Debug, Clone, Copy)]
@@ -59,6 +60,19 @@ pub struct Lost {
     pub tree: Option<(u64, Digest)>,
     /// Where the files are kept as they were found.
     pub aside: PathBuf,
+}
+
+/// Refuses a claimed directory whose log does not reach as far as it did, or where nothing says so any more.
+fn refuse_loss(directory: &Path, kept: Option<&Kept>) -> Result<(), OpenError> {
+    if let Some(loss) = lost_of_log(directory, kept)? {
+        return Err(OpenError::lost(directory, loss));
+    }
+    if kept.is_some() || !directory::database(directory).exists() {
+        return Ok(());
+    }
+    let connection = schema::connect(directory, Role::Reader)
+        .map_err(|error| OpenError::fault(directory, error))?;
+    loss::refuse_without_head(directory, &connection)
 }
 
 /// Looks whether the log of a claimed directory reaches as far as it did.
@@ -120,9 +134,7 @@ impl SqliteStore {
         if migrate::bring_forward(directory, kept.as_ref(), &mut |_| {})?.is_some() {
             wal = Wal::None;
         }
-        if let Some(loss) = lost_of_log(directory, kept.as_ref())? {
-            return Err(OpenError::lost(directory, loss));
-        }
+        refuse_loss(directory, kept.as_ref())?;
         Self::work(directory, options, lock, wal, Position::START)
     }
 
@@ -196,6 +208,14 @@ impl SqliteStore {
             let limit =
                 connection.pragma_update_and_check(None, "max_page_count", pages, |_| Ok(()));
             limit.map_err(fault)?;
+        }
+        let are_gone = claims::are_gone(&connection)
+            .map_err(|problem| OpenError::fault(directory, problem))?;
+        if are_gone {
+            tracing::warn!(
+                "the idempotency keys of the newest events are gone: a request that is repeated may be carried out twice; \
+                 see `reprise log verify`"
+            );
         }
         let meta = schema::meta(directory, &connection)?;
         let (checkpoints, checkpoint_thread) =
@@ -522,6 +542,28 @@ impl LeaseStore for SqliteStore {
         holder: Box<str>,
     ) -> BoxFuture<'_, Result<Vec<(LeaseName, u64)>, StoreFault>> {
         self.write_or_fault(move |writer| writer.take_over(&holder))
+    }
+}
+
+impl SegmentStore for SqliteStore {
+    fn field_segment(
+        &self,
+        field: Position,
+        after: u64,
+    ) -> BoxFuture<'_, Result<Option<FieldSegment>, StoreFault>> {
+        self.read(move |connection| segments::next(connection, field, after))
+    }
+
+    fn put_field_segment(&self, segment: FieldSegment) -> BoxFuture<'_, Result<(), StoreFault>> {
+        self.write_or_fault(move |writer| {
+            writer.project(|connection| segments::put(connection, &segment))
+        })
+    }
+
+    fn drop_field_segments(&self, field: Position) -> BoxFuture<'_, Result<(), StoreFault>> {
+        self.write_or_fault(move |writer| {
+            writer.project(|connection| segments::forget(connection, field))
+        })
     }
 }
 

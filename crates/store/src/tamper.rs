@@ -43,6 +43,19 @@ impl Tamper {
         assert_eq!(self.connection.execute(sql, []).unwrap(), 1, "{sql}");
     }
 
+    /// Runs a statement and returns how many rows it changed.
+    pub fn run(&self, sql: &str) -> usize {
+        self.connection.execute(sql, []).unwrap()
+    }
+
+    /// Counts the rows of a table.
+    pub fn count(&self, table: &str) -> u64 {
+        let select = format!("SELECT count(*) FROM {table}");
+        self.connection
+            .query_row(&select, [], |row| row.get(0))
+            .unwrap()
+    }
+
     /// Swaps the pages of two indexes, so that neither says what its table says.
     pub fn swap_indexes(&self, one: &str, other: &str) {
         let (first, second) = (self.root_page(one), self.root_page(other));

@@ -14,6 +14,7 @@ use crate::block::Block;
 use crate::fault::fault;
 use crate::projection;
 use crate::row::sql;
+use crate::schema;
 use crate::table::Table;
 
 /// After how many events, or how many bytes, what was counted is written down.
@@ -129,6 +130,11 @@ pub(crate) fn check(connection: &Connection) -> Result<Option<String>, StoreFaul
     // A log that no newer program has worked on since it was made or pruned has none.
     if !projection::is_there(connection, projection::USAGE).map_err(fault)? {
         return Ok(None);
+    }
+    if !schema::has_table(connection, "usage").map_err(fault)? {
+        let said =
+            "the table `usage` is missing; the next start counts again what workspaces have stored";
+        return Ok(Some(said.to_owned()));
     }
     let kept = Usage::kept(connection).map_err(fault)?;
     let mut counted = Usage::default();

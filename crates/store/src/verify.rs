@@ -18,11 +18,14 @@ use domain::{
 use engine::port::StoredEvent;
 
 use crate::audit::{Audit, AuditError, DamagedBlock};
+use crate::claims::Claimed;
 use crate::directory::OpenError;
+use crate::fault::fault;
 use crate::fold::{Problem, What, is_unfoldable, read_event, reseal};
 use crate::prune::Headers;
 use crate::row::DocumentRow;
 use crate::schema;
+use crate::shape::{self, Flaw};
 
 /// What was checked and what is wrong.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
@@ -43,6 +46,8 @@ pub struct Report {
     pub lost_blobs: u64,
     /// How many API keys were made before keys had events.
     pub keys_without_events: u64,
+    /// True when the log names a key that signed.
+    pub names_keys: bool,
     /// What the signing keys were when the newest head was signed, when it says so.
     pub signing_keys: Option<Digest>,
     /// True when no file says how far the log had come, because no program that writes one opened it yet.
@@ -67,7 +72,11 @@ pub fn verify(directory: &Path, progress: &mut dyn FnMut(u64, u64)) -> Result<Re
     loop {
         let audit = match Audit::open(directory) {
             // Behind what is lost nothing can be read, and before it nothing would be what it says.
-            Err(AuditError::Open(error @ OpenError::Lost { .. })) => return Ok(lost(&error)),
+            Err(AuditError::Open(
+                error @ (OpenError::Lost { .. } | OpenError::Incomplete { .. }),
+            )) => {
+                return Ok(lost(&error));
+            }
             opened => opened?,
         };
         let report = check(&audit, progress);
@@ -95,8 +104,8 @@ fn check(audit: &Audit, progress: &mut dyn FnMut(u64, u64)) -> Result<Report, Au
     match (audit.has_head(), schema::keeps_head(audit.connection())) {
         (true, _) => {}
         (false, Ok(true)) => {
-            let problem = "the file `head` is missing, which says how far the log had come: whether its end is \
-                 missing too cannot be told; restore it from a backup, or let the next start write it again";
+            let problem = "the file `head` is missing, which says how far the log had come: whether its end is missing too \
+                 cannot be told; restore it from a backup, or let `reprise log repair --apply` write it again";
             check.report(What::Log, problem.to_owned());
         }
         (false, _) => check.report.without_head = true,
@@ -113,6 +122,12 @@ fn check(audit: &Audit, progress: &mut dyn FnMut(u64, u64)) -> Result<Report, Au
     }
     if check.report.problems.len() > known {
         // What its pages and indexes say cannot be relied on: whatever else was found would mislead.
+        return Ok(check.report);
+    }
+    let flaws = shape::built(audit.connection()).map_err(fault)?;
+    if flaws.iter().any(Flaw::refuses) {
+        // Nor on what a missing index would find.
+        check.flaws(flaws);
         return Ok(check.report);
     }
     let mut after = Position::START;
@@ -142,8 +157,11 @@ fn check(audit: &Audit, progress: &mut dyn FnMut(u64, u64)) -> Result<Report, Au
     check.receipts()?;
     let is_sound = check.report.problems.is_empty();
     check.report.keys_without_events = tables::keys_without_events(audit.connection())?;
-    let wrong = tables::check(audit.connection(), audit.head(), is_sound)?;
+    let claimed = std::mem::take(&mut check.claimed);
+    let wrong = tables::check(audit.connection(), audit.head(), claimed, is_sound)?;
     check.report.problems.extend(wrong);
+    let flaws = shape::flaws(audit.connection()).map_err(fault)?;
+    check.flaws(flaws);
     Ok(check.report)
 }
 
@@ -169,6 +187,7 @@ struct Check<'a> {
     /// Positions of which a repair left not even an envelope.
     gone: BTreeSet<Position>,
     lost_blobs: BTreeSet<Digest>,
+    claimed: Claimed,
 }
 
 impl<'a> Check<'a> {
@@ -188,11 +207,22 @@ impl<'a> Check<'a> {
             repaired: audit.repaired()?,
             gone: BTreeSet::new(),
             lost_blobs: audit.lost_blobs()?,
+            claimed: Claimed::default(),
         })
     }
 
     fn report(&mut self, what: What, problem: String) {
         self.report.problems.push(Problem { what, problem });
+    }
+
+    fn flaws(&mut self, flaws: Vec<Flaw>) {
+        for flaw in flaws {
+            let hint = match flaw.refuses() {
+                true => "let `reprise log repair --apply` set it right",
+                false => "remove it if nobody needs it",
+            };
+            self.report(What::Database, format!("{}: {hint}", flaw.problem));
+        }
     }
 
     /// Notes that the events of a block cannot be read.
@@ -235,6 +265,7 @@ impl<'a> Check<'a> {
         self.report.events += 1;
         match read_event(self.audit.name(), row) {
             Ok(event) => {
+                self.claimed.add(row.position, &event);
                 if let Some(noted) = self.repaired.remove(&row.position) {
                     return self.repaired_event(&event, row, noted);
                 }
@@ -242,6 +273,10 @@ impl<'a> Check<'a> {
                     let problem = "stands for an event that was lost, though no repair left it";
                     self.report(What::Event(row.position), problem.to_owned());
                 }
+                self.report.names_keys |= matches!(
+                    event.kind(),
+                    Ok(Kind::ReceiptIssued | Kind::TrustRecorded | Kind::TreeHeadSealed)
+                );
                 if event.kind() == Ok(Kind::TreeHeadSealed) {
                     self.report.signing_keys = digest_in(event.payload.get("keys"));
                 }
@@ -554,6 +589,13 @@ impl<'a> Check<'a> {
             {
                 self.refer_parts(&parts, position);
             }
+        }
+        for file in self.audit.strays()? {
+            let problem = format!(
+                "`{}` is not a blob in its place: nothing reads it; move it away",
+                file.display()
+            );
+            self.report(What::Files, problem);
         }
         for (digest, position) in std::mem::take(&mut self.references) {
             if !stored.contains(&digest) && !self.lost_blobs.contains(&digest) {

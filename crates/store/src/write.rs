@@ -12,8 +12,8 @@ use std::sync::{Arc, Mutex, OnceLock, PoisonError};
 use canon::{Digest, sha256};
 use domain::{Blob, Document, Position, ResourceKind, State};
 use engine::port::{
-    ApiKey, Claim, ClaimTime, Commit, CommitError, Committed, Expected, Fence, LeaseName,
-    NewestQuery, Publisher, Scope, SealedTurn, StoreFault, StoredEvent, TreeAppend,
+    ApiKey, ClaimTime, Commit, CommitError, Committed, Expected, Fence, LeaseName, NewestQuery,
+    Publisher, Scope, SealedTurn, StoreFault, StoredEvent, TreeAppend,
 };
 use rusqlite::{Connection, ErrorCode, OptionalExtension};
 
@@ -26,11 +26,7 @@ use crate::row::{DocumentRow, id_bytes, sql};
 use crate::table::Table;
 use crate::usage::Usage;
 use crate::wal::Wal;
-use crate::{blob, projection, read, schema, tree};
-
-/// How many expired claims a commit drops beyond twice those it adds, so that they never pile up and never hold
-/// a commit up.
-const CLAIMS_DROPPED_MAX: usize = 64;
+use crate::{blob, claims, notes, projection, read, schema, tree};
 
 /// What readers see of the writer.
 #[derive(Debug)]
@@ -49,9 +45,6 @@ pub(crate) struct Published {
 
 /// How much room there must be before a disk that was full counts as usable: more than a commit takes.
 const ROOM_BYTES: usize = 1 << 20;
-
-/// How often the time of claims is written down: a start goes on from there, so that claims live so much longer at most.
-const CLAIM_TIME_KEPT_MICROS: i64 = 60_000_000;
 
 impl Published {
     pub(crate) fn new(head: Position) -> Self {
@@ -78,6 +71,11 @@ impl Published {
     }
 }
 
+/// Returns where the log of a database stands, as the file beside it says it.
+pub(crate) fn kept_of(connection: &Connection) -> Result<Kept, StoreFault> {
+    Ok(Counters::read(connection)?.kept())
+}
+
 /// Numbers that only the writer gives out. Read once; each transaction works on a copy.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 struct Counters {
@@ -88,7 +86,7 @@ struct Counters {
     tree: Option<(u64, Digest)>,
     epoch: u64,
     claim_time: ClaimTime,
-    /// The time of claims as it was last written down.
+    /// The time of claims as this process last wrote it down.
     claim_time_kept: Option<i64>,
     pack: u64,
 }
@@ -104,14 +102,8 @@ impl Counters {
                 .next(),
             None => None,
         };
-        let claim_time = connection
-            .query_row(
-                "SELECT value FROM meta WHERE name = 'claim_time'",
-                [],
-                |row| row.get(0),
-            )
-            .optional()
-            .map_err(fault)?;
+        let claim_time = notes::number(connection, notes::CLAIM_TIME).map_err(fault)?;
+        let claim_time = claim_time.filter(|time| *time != notes::NO_COMMIT);
         let tree = read::newest(connection, NewestQuery::one(ResourceKind::Batch))?;
         Ok(Self {
             head: last.map_or(0, |last| last.0),
@@ -121,7 +113,7 @@ impl Counters {
                 .query_row(epoch, [], |row| row.get(0))
                 .map_err(fault)?,
             claim_time: ClaimTime::resume(claim_time),
-            claim_time_kept: claim_time,
+            claim_time_kept: None,
             pack: Table::Packs.holding(connection, u64::MAX)?.unwrap_or(0),
         })
     }
@@ -191,6 +183,10 @@ impl Writer {
         };
         let keeper = Keeper::open(directory, kept)
             .map_err(|error| file_fault("the position of the newest event", error))?;
+        // Only now: a process that dies before has a log that never had the file.
+        if !schema::keeps_head(&connection).map_err(fault)? {
+            notes::put(&connection, notes::KEEPS_HEAD, 1).map_err(fault)?;
+        }
         let published = Arc::new(Published {
             usage: Mutex::new(Some(Usage::read(&connection)?)),
             ..Published::new(Position(counters.head))
@@ -261,6 +257,15 @@ impl Writer {
     /// Appends leaves to the receipt log's tree; false when it has another size than expected.
     pub(crate) fn append_leaves(&mut self, append: &TreeAppend) -> Result<bool, StoreFault> {
         self.transact(|transaction| tree::append(transaction.connection, append))
+            .map_err(only_fault)
+    }
+
+    /// Writes to a projection that follows behind.
+    pub(crate) fn project(
+        &mut self,
+        work: impl FnOnce(&Connection) -> Result<(), StoreFault>,
+    ) -> Result<(), StoreFault> {
+        self.transact(|transaction| work(transaction.connection).map_err(CommitError::Fault))
             .map_err(only_fault)
     }
 
@@ -462,7 +467,16 @@ fn turn(
         // Sealing made it just now: it becomes a file here, durable before the commit that names it.
         blob::write_file(directory, blob).map_err(CommitError::Fault)?;
     }
-    put_claims(transaction, &turn.claims, commit.now.as_micros())?;
+    let counters = &mut transaction.counters;
+    let time = (&mut counters.claim_time, &mut counters.claim_time_kept);
+    let clock = commit.now.as_micros();
+    claims::put(
+        connection,
+        time,
+        &turn.claims,
+        clock,
+        commit.event_count > 0,
+    )?;
     let new = new_blobs(connection, commit.blobs.iter().chain(small)).map_err(commit_fault)?;
     put_documents(connection, &turn.documents, &commit.expected)?;
     put_blocks(transaction, &turn.events, new)?;
@@ -592,72 +606,6 @@ fn check_positions(turn: &SealedTurn, first: Position, count: u64) -> Result<(),
     Ok(())
 }
 
-fn put_claims(
-    transaction: &mut Transaction<'_>,
-    claims: &[Claim],
-    clock: i64,
-) -> Result<(), CommitError> {
-    let connection = transaction.connection;
-    let counters = &mut transaction.counters;
-    let now = counters.claim_time.advance(clock);
-    let kept = counters.claim_time_kept;
-    if kept.is_none_or(|kept| now.saturating_sub(kept) >= CLAIM_TIME_KEPT_MICROS) {
-        connection
-            .prepare_cached("INSERT OR REPLACE INTO meta(name, value) VALUES ('claim_time', ?1)")
-            .and_then(|mut insert| insert.execute([now]))
-            .map_err(commit_fault)?;
-        counters.claim_time_kept = Some(now);
-    }
-    // Only commits that add claims drop some: the others need not look, and there are never more to drop.
-    if claims.is_empty() {
-        return Ok(());
-    }
-    let dropped_max = CLAIMS_DROPPED_MAX + 2 * claims.len();
-    connection
-        .prepare_cached(
-            "DELETE FROM claims WHERE scope IN \
-             (SELECT scope FROM claims WHERE expires_at <= ?1 ORDER BY expires_at LIMIT ?2)",
-        )
-        .and_then(|mut delete| delete.execute((now, sql(dropped_max as u64))))
-        .map_err(commit_fault)?;
-    let mut insert = connection
-        .prepare_cached(
-            "INSERT INTO claims(scope, body, answer, expires_at, checksum) VALUES (?1, ?2, ?3, ?4, ?6) \
-             ON CONFLICT(scope) DO UPDATE SET body = excluded.body, answer = excluded.answer, \
-             expires_at = excluded.expires_at, checksum = excluded.checksum WHERE expires_at <= ?5",
-        )
-        .map_err(commit_fault)?;
-    for claim in claims {
-        let end = counters.claim_time.end(clock, claim.expires_at.as_micros());
-        let (scope, body) = (claim.scope.0.as_bytes(), claim.body.as_bytes());
-        let written = insert
-            .execute((
-                scope,
-                body,
-                sql(claim.answer.0),
-                end,
-                now,
-                checksum_of_claim(scope, body, claim.answer.0, end),
-            ))
-            .map_err(commit_fault)?;
-        if written == 0 {
-            return Err(CommitError::Conflict);
-        }
-    }
-    Ok(())
-}
-
-/// Returns what is kept of a claim to notice that it changed.
-pub(crate) fn checksum_of_claim(scope: &[u8], body: &[u8], answer: u64, end: i64) -> [u8; 8] {
-    let mut bytes = Vec::with_capacity(80);
-    bytes.extend_from_slice(scope);
-    bytes.extend_from_slice(body);
-    bytes.extend_from_slice(&answer.to_be_bytes());
-    bytes.extend_from_slice(&end.to_be_bytes());
-    let digest = sha256(&bytes);
-    digest.as_bytes().first_chunk().copied().unwrap_or_default()
-}
-
 /// Returns the blobs that are not stored yet, each once.
 fn new_blobs<'a>(
     connection: &Connection,
@@ -723,6 +671,7 @@ mod tests {
     use crate::schema::{Role, connect, prepare};
     use crate::{checkpoint, read};
     use domain::Timestamp;
+    use engine::port::Claim;
 
     fn writer(directory: &std::path::Path) -> Writer {
         let lock = crate::directory::claim(directory).unwrap();

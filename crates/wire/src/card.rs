@@ -18,8 +18,8 @@ pub struct About<'a> {
     pub public_url: Option<&'a str>,
     /// The keys that sign receipts, as JSON Web Keys.
     pub receipt_keys: &'a [Value],
-    /// When it started.
-    pub started_at: Timestamp,
+    /// When its log began.
+    pub began_at: Timestamp,
 }
 
 /// A skill on offer.
@@ -304,7 +304,7 @@ pub fn agent_card(
     let nested = a2a_card(about, skills);
     let skills: Vec<Value> = skills
         .iter()
-        .map(|skill| skill.resource(about.started_at))
+        .map(|skill| skill.resource(about.began_at))
         .collect();
     let members = json!({
         "name": NAME,
@@ -326,7 +326,7 @@ pub fn agent_card(
         "public_url": about.public_url,
         "signature": null,
     });
-    global("card_reprise", object, about.started_at, json!({})).with(members)
+    global("card_reprise", object, about.began_at, json!({})).with(members)
 }
 
 /// The A2A card inside. It lists only interfaces that answer, and none does yet (C-48).
@@ -372,7 +372,7 @@ mod tests {
             base_url: "http://127.0.0.1:8080",
             public_url: None,
             receipt_keys: &[],
-            started_at: Timestamp::from_micros(0),
+            began_at: Timestamp::from_micros(0),
         }
     }
 

@@ -10,7 +10,7 @@ mod message;
 mod persona;
 mod task;
 mod unserved;
-mod workflow;
+pub(crate) mod workflow;
 
 pub use content::{
     create_branch, create_vault, create_workspace, register_artifact, update_workspace,
@@ -103,6 +103,8 @@ pub const SUMMARY_BYTES_MAX: usize = 2_048;
 pub const CAPABILITIES_MAX: usize = 32;
 /// One capability.
 pub const CAPABILITY_BYTES_MAX: usize = 64;
+/// Whole numbers: beyond it readers of JSON disagree.
+pub const COUNT_MAX: u64 = (1 << 53) - 1;
 /// Canonical bytes of `metadata`.
 pub const METADATA_BYTES_MAX: usize = 16 * 1024;
 /// Parts of one Message.

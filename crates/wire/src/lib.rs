@@ -10,6 +10,7 @@ mod cursor;
 pub mod decode;
 mod error;
 mod event;
+pub mod json_rpc;
 mod list;
 pub mod openapi;
 pub mod receipt;

@@ -16,7 +16,7 @@ use canon::{Map, Value};
 use serde_json::json;
 
 pub use governed::is_governed_path;
-pub use operation::{Body, Gives, Operation, Protocol};
+pub use operation::{Body, Gives, Operation, Protocol, Sizes};
 
 use crate::PROTOCOL_VERSION;
 
@@ -30,20 +30,27 @@ pub fn operations() -> impl Iterator<Item = &'static Operation> {
         .chain(memory::OPERATIONS)
 }
 
-/// Returns the document for a server of this version at this address.
-pub fn document(version: &str, base_url: &str) -> Value {
+/// Returns the document for a server of this version at this address that takes this much.
+pub fn document(version: &str, base_url: &str, sizes: &Sizes) -> Value {
     let mut paths = Map::new();
     for operation in operations().filter(|operation| operation.protocol == Protocol::Agents) {
         let path = paths
             .entry(operation.path)
             .or_insert_with(|| Value::Object(Map::new()));
         if let Value::Object(methods) = path {
-            methods.insert(operation.method.to_owned(), operation.describe());
+            methods.insert(operation.method.to_owned(), operation.describe(sizes));
         }
     }
     let mut schemas: Map<String, Value> = schemas::all()
         .map(|schema| (schema.name.to_owned(), schema.describe()))
         .collect();
+    // What else a request may hold is the same everywhere.
+    let first = schemas
+        .get_mut("CreateSessionRequest")
+        .and_then(|schema| schema.pointer_mut("/properties/initial_messages"));
+    if let Some(Value::Object(first)) = first {
+        first.insert("maxItems".to_owned(), json!(sizes.initial_messages_max));
+    }
     schemas.insert(receipts::DOCUMENT.to_owned(), receipts::document_schema());
     json!({
         "openapi": "3.1.0",

@@ -13,6 +13,9 @@ const { run } = require("./pipeline.js");
 const { answerOf, readBody, refusal } = require("./reply.js");
 
 const tickets = new AsyncLocalStorage();
+/** Addresses whose kind is kept. */
+const KINDS_MAX = 256;
+
 /** Inside a request of ours, but without a judged call: the client may read its own key. */
 const OPEN = Object.freeze({});
 
@@ -156,7 +159,7 @@ async function governedRequest(scope, place, prototype, optionsPromise, retries)
   let last;
   const send = async (planned) => {
     // What was not changed goes out as the caller gave it: nothing is parsed and written again.
-    const isSame = given.bytes.equals(planned);
+    const isSame = given.bytes === planned || given.bytes.equals(planned);
     const text = isSame ? given.text : Buffer.from(planned).toString("utf8");
     let body = options.body;
     let expected = text;
@@ -183,7 +186,8 @@ async function governedRequest(scope, place, prototype, optionsPromise, retries)
   const aborted = () => abortError(client);
   const tools = options.body?.tools;
   const reply = await run(session, { wire: kind, bytes: given.bytes, tools, signal: options.signal, send, Base, aborted });
-  const isUntouched = reply.isUnread && Buffer.compare(reply.bytes, reply.read ?? reply.bytes) === 0;
+  const { bytes, read = bytes } = reply;
+  const isUntouched = reply.isUnread && (bytes === read || Buffer.compare(bytes, read) === 0);
   const response = isUntouched ? last.response : answerOf(last.response, reply.bytes);
   if (reply.failed !== undefined) throw await providerError(client, prototype, { ...last, response }, reply);
   return { ...last, response };
@@ -238,8 +242,20 @@ function textOf(body) {
   return body instanceof ArrayBuffer ? Buffer.from(body).toString("utf8") : null;
 }
 
-/** What happens to a request of a client, by its address. */
-function kindOf({ provider }, client, method, address) {
+/** What happens to a request of a client, by its address. The few addresses of a client are looked up once. */
+function kindOf(scope, client, method, address) {
+  const known = (scope.kinds ??= new Map());
+  const key = `${method} ${client.baseURL} ${address}`;
+  let kind = known.get(key);
+  if (kind === undefined) {
+    kind = lookUp(scope, client, method, address);
+    if (known.size >= KINDS_MAX) known.clear();
+    known.set(key, kind);
+  }
+  return kind;
+}
+
+function lookUp({ provider }, client, method, address) {
   let path = address;
   if (/^[a-z][a-z0-9+.-]*:/i.test(address)) {
     const base = new URL(client.baseURL);

@@ -67,13 +67,14 @@ class Core {
     return this.#broken !== null;
   }
 
-  #call(method, ...values) {
+  #call(method, values, given) {
     if (this.#broken) throw this.#broken;
     try {
       const output = this.#session[method](...values);
       const answer = JSON.parse(output.json);
       if (answer === null || typeof answer !== "object" || Array.isArray(answer)) throw new Error("the core answered nonsense");
       if (output.body != null) answer.body = output.body;
+      else if (output.isUnchanged === true) answer.body = given;
       return answer;
     } catch (error) {
       this.#broken = fault(error);
@@ -82,28 +83,28 @@ class Core {
   }
 
   plan(wire, bytes) {
-    return this.#call("plan", wire, bytes, now());
+    return this.#call("plan", [wire, bytes, now()], bytes);
   }
   judge(attempt, bytes, isSse) {
-    return this.#call("judge", attempt, bytes, isSse, now());
+    return this.#call("judge", [attempt, bytes, isSse, now()], bytes);
   }
   answer(checkpoint, answer) {
-    return this.#call("answer", checkpoint, JSON.stringify(answer ?? null), now());
+    return this.#call("answer", [checkpoint, JSON.stringify(answer ?? null), now()]);
   }
   failed(attempt, kind) {
-    return this.#call("failed", attempt, kind, now());
+    return this.#call("failed", [attempt, kind, now()]);
   }
   execute(tool, args, callId) {
-    return this.#call("execute", tool, args, callId ?? null, now());
+    return this.#call("execute", [tool, args, callId ?? null, now()]);
   }
   settle(ticket, ended) {
-    return this.#call("settle", ticket, JSON.stringify(ended));
+    return this.#call("settle", [ticket, JSON.stringify(ended)]);
   }
   control(kind, value) {
-    return this.#call("control", kind, JSON.stringify(value ?? null), now());
+    return this.#call("control", [kind, JSON.stringify(value ?? null), now()]);
   }
   read(what, from = 0) {
-    return this.#call("read", what, from).value;
+    return this.#call("read", [what, from]).value;
   }
 }
 

@@ -3,6 +3,7 @@
 
 const { makeError } = require("./errors.js");
 const { notJson } = require("./options.js");
+const { ServerLost } = require("./server.js");
 const { freeze } = require("./snapshots.js");
 
 /** Wraps the executors of a session. */
@@ -15,29 +16,60 @@ function wrapTools(session) {
 }
 
 async function execute(session, name, executor, args, callId) {
+  if (session.isNamed) await session.takeUp();
+  await mayRun(session);
   const allowed = session.core.execute(name, JSON.stringify(args ?? {}), callId);
   await session.settle();
   if (allowed.error) {
     if (allowed.error.type === "ReplayContractError") session.tell("onBlock", freeze(allowed.error.decision));
     throw session.error(allowed.error);
   }
-  for (let left = allowed.max_attempts; ; left -= 1) {
-    try {
-      const result = await once(session, executor, args, allowed);
-      await report(session, allowed.ticket, success(result));
+  const { server } = session;
+  const started = allowed.proposal_id ? { proposal_id: allowed.proposal_id, call_id: allowed.call_id } : null;
+  server?.running(allowed.ticket, started);
+  allowed.began = new Date().toISOString();
+  try {
+    for (let left = allowed.max_attempts; ; left -= 1) {
+      let result;
+      try {
+        result = await once(session, executor, args, allowed);
+      } catch (error) {
+        if (error?.late) throw error.late;
+        const code = typeof error?.code === "string" ? error.code : "";
+        if (left > 1 && allowed.retry_on.includes(code)) continue;
+        await report(session, allowed, { outcome: "error", code });
+        throw error;
+      }
+      await report(session, allowed, success(result));
       return result;
-    } catch (error) {
-      if (error?.late) throw error.late;
-      const code = typeof error?.code === "string" ? error.code : "";
-      if (left > 1 && allowed.retry_on.includes(code)) continue;
-      await report(session, allowed.ticket, { outcome: "error", code });
-      throw error;
     }
+  } finally {
+    server?.running(allowed.ticket, null);
   }
 }
 
+/** Asks the server before a tool runs: a session that was killed there runs nothing. */
+async function mayRun(session) {
+  const { server } = session;
+  if (server === null) return;
+  try {
+    await server.ready();
+    await server.beat();
+  } catch (error) {
+    const ended = session.check();
+    if (ended) throw ended;
+    if (!(error instanceof ServerLost)) throw error;
+    if (!session.allowsFaults) throw session.fault(error);
+    session.countUnguarded();
+    server.countUnguarded();
+  }
+  const ended = session.check();
+  if (ended) throw ended;
+}
+
 /** Runs an executor once, no longer than its contract allows. What comes later still settles the call. */
-async function once(session, executor, args, { call_id, timeout_ms, ticket }) {
+async function once(session, executor, args, allowed) {
+  const { call_id, timeout_ms } = allowed;
   const controller = new AbortController();
   let timer;
   const late = new Promise((_, reject) => {
@@ -53,10 +85,10 @@ async function once(session, executor, args, { call_id, timeout_ms, ticket }) {
     return await Promise.race([result, late]);
   } catch (error) {
     if (error?.late) {
-      await report(session, ticket, { outcome: "unknown" });
+      await report(session, allowed, { outcome: "unknown" });
       result.then(
-        (value) => report(session, ticket, success(value)),
-        (failed) => report(session, ticket, { outcome: "error", code: typeof failed?.code === "string" ? failed.code : "" }),
+        (value) => report(session, allowed, success(value)),
+        (failed) => report(session, allowed, { outcome: "error", code: typeof failed?.code === "string" ? failed.code : "" }),
       ).catch(() => {});
     }
     throw error;
@@ -70,9 +102,13 @@ function success(result) {
   return isJson ? { outcome: "success", output: JSON.stringify(result) } : { outcome: "success" };
 }
 
-async function report(session, ticket, ended) {
-  session.core.settle(ticket, ended);
+async function report(session, allowed, ended) {
+  const settled = session.core.settle(allowed.ticket, ended);
   await session.settle();
+  if (session.server === null || !settled.report) return;
+  // What the server does not take now is held: the tool has run, whatever becomes of the report.
+  await session.server.report([{ ...settled.report, started_at: allowed.began, ended_at: new Date().toISOString() }]);
+  await session.server.compare();
 }
 
 module.exports = { wrapTools };

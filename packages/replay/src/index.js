@@ -25,12 +25,12 @@ function replay(client, options) {
     getHealth: () => session.getHealth(),
     getLastNarrowing: () => session.getLastNarrowing(),
     getLastShadowDelta: () => session.getLastShadowDelta(),
-    getWorkflowState: async () => null,
-    handoff: async () => null,
+    getWorkflowState: () => session.getWorkflowState(),
+    handoff: (offer) => session.handoff(offer),
   });
 }
 
-const OBSERVED = new Set(["agent", "sessionId", "captureLevel", "pricing", "diagnostics", "store"]);
+const OBSERVED = new Set(["agent", "sessionId", "captureLevel", "pricing", "diagnostics", "store", "apiKey", "runtimeUrl"]);
 
 /** Records what a client does and enforces nothing. */
 function observe(client, options = {}) {

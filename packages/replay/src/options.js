@@ -82,18 +82,35 @@ function readOptions(given) {
     const missing = STORE.filter((name) => typeof given.store?.[name] !== "function");
     if (missing.length > 0) findings.push(`\`store\`: has no ${missing.join(", ")}`);
   }
-  for (const name of ["apiKey", "runtimeUrl", "environment", "workflow", "workflowYamlPath"]) {
-    if (given[name] !== undefined) findings.push(`\`${name}\`: sessions of a server are not supported yet`);
+  if (given.workflow !== undefined) {
+    const wrong = given.workflow === null || typeof given.workflow !== "object" ? "an object" : notJson(given.workflow);
+    if (wrong) findings.push(`\`workflow\`: ${wrong}`);
+    else core.workflow = { ...given.workflow };
   }
-  core.answersCheckpoints = typeof given.onCheckpoint === "function";
-  return { core, findings, isLogOnly: core.mode === "log-only" };
+  const server = serverOf(given, findings);
+  if (server) core.server = true;
+  if (!server && given.store === undefined) core.keepsNothing = true;
+  core.answersCheckpoints = server !== null || typeof given.onCheckpoint === "function";
+  return { core, findings, isLogOnly: core.mode === "log-only", server };
 }
 
-/** Reads the texts of contracts and of the session file. Null when there is no source. */
-function readFiles(given) {
+/** The server of a session: a key turns it on. Null without one. */
+function serverOf(given, findings) {
+  const apiKey = given.apiKey ?? process.env.REPRISE_API_KEY;
+  if (apiKey === undefined || apiKey === "") return null;
+  const runtimeUrl = given.runtimeUrl ?? "http://127.0.0.1:8080";
+  if (!/^https?:\/\//.test(runtimeUrl) || !URL.canParse(runtimeUrl)) findings.push("`runtimeUrl`: an address that begins with http:// or https://");
+  // The key goes into a header, as it is.
+  if (typeof apiKey === "string" && !/^[\x21-\x7e]+$/.test(apiKey)) findings.push("`apiKey`: has characters that no key has");
+  return { apiKey, runtimeUrl };
+}
+
+/** Reads the texts of contracts and of the session file. Null when there is no source. A server takes texts only. */
+function readFiles(given, asTexts = false) {
   const findings = [];
   const contracts = [];
   let session = null;
+  let workflow = null;
   let isSource = false;
   const read = (file, shown) => {
     try {
@@ -108,21 +125,26 @@ function readFiles(given) {
     for (const contract of Array.isArray(given.contracts) ? given.contracts : [given.contracts]) {
       const wrong = contract === null || typeof contract !== "object" ? "a contract is an object" : notJson(contract);
       if (wrong) findings.push(`\`contracts\`: ${wrong}`);
-      else contracts.push(contract);
+      else if (!asTexts || (typeof contract.file === "string" && typeof contract.text === "string")) contracts.push(contract);
+      else contracts.push({ file: `contracts[${contracts.length}]`, text: JSON.stringify(contract) });
     }
   }
   if (typeof given.contractsDir === "string") {
     isSource = true;
     for (const name of yamlFiles(given.contractsDir, findings)) {
       const file = path.join(given.contractsDir, name);
-      if (name === "workflow.yaml") continue;
+      if (name === "workflow.yaml") {
+        if (given.workflow !== undefined && given.workflowYamlPath === undefined) workflow = read(file, name);
+        continue;
+      }
       if (name !== "session.yaml") contracts.push(read(file, name));
       else if (given.sessionYamlPath === undefined) session = read(file, name);
     }
   }
   if (typeof given.sessionYamlPath === "string") session = read(given.sessionYamlPath);
+  if (typeof given.workflowYamlPath === "string" && given.workflow !== undefined) workflow = read(given.workflowYamlPath);
   if (findings.length > 0) throw new ReplayConfigError(findings.join("; "), { condition: "compilation_failed", findings });
-  return isSource || session !== null ? { contracts, session } : null;
+  return isSource || session !== null ? { contracts, session, ...(workflow && { workflow }) } : null;
 }
 
 /** The YAML files of a folder, sorted. Rules in a file that nobody reads would be rules that silently do not hold. */

@@ -1,6 +1,7 @@
 // One call of a model: plan, send, judge, ask people, release. The same for a client and for `fetch`.
 "use strict";
 
+const { ReplayConfigError } = require("./errors.js");
 const { freeze } = require("./snapshots.js");
 
 /**
@@ -22,19 +23,22 @@ function run(session, call) {
   }, call.Base);
 }
 
-async function governed(session, { wire, bytes, tools, signal, send, Base, aborted }) {
+async function governed(session, call) {
+  const { core, server } = session;
+  if (session.store !== null && session.isNamed) await takenUp(session, call.Base);
+  if (server !== null) return require("./remote.js").judged(session, call);
+  const planned = fromCore(() => core.plan(call.wire, call.bytes));
+  await keep(session, planned.attempt, call.Base);
+  if (planned.error) throw refused(session, planned.error, call.Base);
+  tellNarrowing(session, planned.narrowing, call.tools);
+  return judgedHere(session, call, planned.attempt, planned.body);
+}
+
+/** Sends a planned request, judges the answer here, and asks the model again where the core says so. */
+async function judgedHere(session, { signal, send, Base, aborted }, attempt, body, first) {
   const { core } = session;
-  const planned = fromCore(() => core.plan(wire, bytes));
-  await keep(session, planned.attempt, Base);
-  if (planned.error) throw refused(session, planned.error, Base);
-  const { attempt, narrowing } = planned;
-  if (session.removesTools && narrowing.removed.length > 0) {
-    const allowed = Object.freeze(own(tools, narrowing.allowed));
-    session.tell("onNarrow", Object.freeze({ allowed, removed: freeze(narrowing.removed) }));
-  }
-  let body = planned.body;
-  for (;;) {
-    const reply = await sent(session, attempt, body, { signal, send });
+  for (let reply = first; ; reply = undefined) {
+    reply ??= await sent(session, attempt, body, { signal, send });
     let judged = fromCore(() => core.judge(attempt, reply.bytes, reply.isSse), reply);
     await keep(session, attempt, Base);
     while (judged.action === "asked") {
@@ -47,6 +51,26 @@ async function governed(session, { wire, bytes, tools, signal, send, Base, abort
     if (judged.action !== "retried") return { ...reply, read: reply.bytes, bytes: judged.body };
     body = judged.body;
   }
+}
+
+/** Reads what a store holds of the session. What it holds is not known if it fails, and `onError` decides. */
+async function takenUp(session, Base) {
+  try {
+    await session.takeUp();
+  } catch (error) {
+    if (error instanceof ReplayConfigError) throw error;
+    if (!session.allowsFaults || session.core.broken) throw session.fault(error, Base);
+    session.countUnguarded();
+  }
+  const ended = session.check(Base);
+  if (ended) throw ended;
+}
+
+/** Tells the program what was taken out of a request. */
+function tellNarrowing(session, narrowing, tools) {
+  if (!session.removesTools || narrowing.removed.length === 0 || !session.callbacks.onNarrow) return;
+  const allowed = Object.freeze(own(tools, narrowing.allowed));
+  session.tell("onNarrow", Object.freeze({ allowed, removed: freeze(narrowing.removed) }));
 }
 
 /** Calls the core, and marks what it throws. The reply is what is released if faults are allowed. */
@@ -116,7 +140,7 @@ async function asked(session, attempt, question, { signal, aborted, Base, reply 
 /** The answer of a person as JSON. What cannot be read is an answer that approves nothing. */
 async function answer(session, question) {
   try {
-    const given = await session.callbacks.onCheckpoint(freeze(question));
+    const given = await session.callbacks.onCheckpoint?.(freeze(question));
     return JSON.parse(JSON.stringify(given ?? {}));
   } catch (error) {
     session.diagnose("checkpoint_failed", { checkpoint_id: question.checkpoint_id, error: String(error?.message ?? error) });
@@ -140,4 +164,4 @@ function own(tools, names) {
   return names.map((name) => byName.get(name) ?? { name });
 }
 
-module.exports = { run };
+module.exports = { run, fromCore, judgedHere, keep, refused, sent, tellNarrowing };

@@ -33,9 +33,9 @@ async function readBody(response, signal) {
 
 /** The same response with these bytes. */
 function answerOf(response, bytes) {
-  const headers = new Headers(response.headers);
-  if (headers.has("content-length")) headers.set("content-length", String(bytes.length));
-  const made = new Response(bytes, { status: response.status, statusText: response.statusText, headers });
+  const made = new Response(bytes, response);
+  const length = String(bytes.length);
+  if ((response.headers.get("content-length") ?? length) !== length) made.headers.set("content-length", length);
   Object.defineProperty(made, "url", { value: response.url });
   return made;
 }

@@ -4,18 +4,29 @@
 const { Core } = require("./core.js");
 const { ReplayConfigError, ReplayFaultError, fromCore, makeError } = require("./errors.js");
 const { readFiles, readOptions, invalid } = require("./options.js");
+const { Server } = require("./server.js");
 const snapshots = require("./snapshots.js");
+const workflows = require("./workflow.js");
 
+const LOST = 1;
 const JOURNAL = 8;
 const STORE_MS = 10_000;
 
 class Session {
   /** Compiles, checks and opens; touches neither a client nor the network. */
   constructor(given) {
-    const { core, findings, isLogOnly } = readOptions(given);
-    const files = readFiles(given);
+    const { core, findings, isLogOnly, server } = readOptions(given);
+    const files = readFiles(given, server !== null);
     if (files === null && !isLogOnly) {
       findings.push("contracts are missing: give `contracts` or `contractsDir`; only `mode: log-only` needs none");
+    }
+    const { workflow: place = null } = core;
+    if (server !== null) delete core.workflow;
+    if (server !== null && place?.type === "root" && !files?.workflow) throw workflows.notFound("there is no workflow file");
+    if (place && server === null) {
+      const { file, events } = workflows.find(place, files?.workflow);
+      place.events = events;
+      if (files) files.workflow = file;
     }
     this.core = new Core(files ?? (isLogOnly ? null : { contracts: [], session: null }), core);
     const refused = this.core.opened.error;
@@ -29,7 +40,12 @@ class Session {
     this.unguardedMax = core.maxUnguardedCalls ?? 3;
     this.unguarded = 0;
     this.executors = given.tools ?? {};
+    this.executions = 0;
+    this.server = server && new Server(this, { ...server, place, create: () => newSession(core, files, place, this.core.opened.compiled_digest) });
     this.store = given.store ?? null;
+    // A store may hold the beginning of a session that has a name.
+    this.isNamed = given.sessionId !== undefined;
+    this.taken = null;
     this.stored = 0;
     this.storing = Promise.resolve();
     this.over = null;
@@ -41,6 +57,63 @@ class Session {
       onCheckpoint: given.onCheckpoint,
     };
     this.endings = [];
+    this.workflow = null;
+    if (place && server === null) {
+      this.workflow = workflows.join(this, place, files.workflow);
+      this.workflow.publish();
+    }
+  }
+
+  /** Takes note of what another session of the workflow did. */
+  hear(event) {
+    try {
+      this.core.control("hear", event);
+      if (this.over === null && this.core.read("state").killed) this.killHere("the session that it came from was stopped");
+    } catch {
+      // A broken core ends its own session with the next call; it does not stop the others.
+    }
+  }
+
+  /** Goes on where a stored session stopped, or begins the store. Done once, before anything else is judged. */
+  takeUp() {
+    if (this.store === null) return null;
+    if (this.taken === null) {
+      const taken = this.#takeUp();
+      this.taken = taken;
+      taken.catch(() => {
+        if (this.taken === taken) this.taken = null;
+      });
+    }
+    return this.taken;
+  }
+
+  async #takeUp() {
+    const digest = this.core.opened.compiled_digest;
+    const { store } = this;
+    let begin = null;
+    const events = [];
+    if (this.isNamed && (await within(STORE_MS, store.head())) > 0) {
+      let isOwn = false;
+      for await (const bytes of store.read(0)) {
+        const record = JSON.parse(Buffer.from(bytes).toString("utf8"));
+        if (record.begin) {
+          isOwn = record.begin.session_id === this.id;
+          if (isOwn) begin ??= record.begin;
+        } else if (isOwn) events.push(record.event);
+      }
+    }
+    if (begin === null) {
+      const startedAt = Date.parse(this.core.read("state").startedAt) * 1000;
+      const record = { begin: { session_id: this.id, compiled_digest: digest, started_at: startedAt } };
+      await within(STORE_MS, store.append(Buffer.from(JSON.stringify(record))));
+      return;
+    }
+    if (begin.compiled_digest !== digest) throw invalid([`\`sessionId\`: the stored session began under other contracts (${begin.compiled_digest})`]);
+    const resumed = this.core.control("resume", { started_at: begin.started_at, events });
+    if (resumed.error) throw this.error(resumed.error);
+    this.stored = events.length;
+    const state = this.core.read("state");
+    if (state.killed) this.killHere("the session was killed before");
   }
 
   /** Calls the program. Whatever it does there changes no verdict. */
@@ -73,12 +146,13 @@ class Session {
 
   /** Passes on what the core has to say, and stores what happened. Nothing may be released before this is done. */
   async settle() {
+    this.workflow?.publish();
     if (this.callbacks.diagnostics) {
       for (const event of this.core.read("diagnostics")) this.tell("diagnostics", snapshots.freeze(event));
     }
     if (!this.store) {
-      // Nobody keeps records: asking for those after the last drops all.
-      this.core.read("records", -1);
+      // A server has a record of its own; what is kept here for nobody is dropped.
+      if (this.server) this.core.read("records", -1);
       return;
     }
     const written = this.storing.then(() => this.write());
@@ -87,6 +161,7 @@ class Session {
   }
 
   async write() {
+    await this.takeUp();
     for (const record of this.core.read("records", this.stored)) {
       await within(STORE_MS, this.store.append(Buffer.from(JSON.stringify(record))));
       this.stored = record.seq + 1;
@@ -102,10 +177,10 @@ class Session {
     return fromCore(described, this.id, Base);
   }
 
-  fault(cause, Base) {
+  fault(cause, Base, retrySafe = true) {
     if (cause instanceof ReplayConfigError) return cause;
     const message = cause instanceof ReplayFaultError ? cause.message : "governance failed around this call";
-    return makeError("ReplayFaultError", message, { retrySafe: true, cause, sessionId: this.id }, Base);
+    return makeError("ReplayFaultError", message, { retrySafe, cause, sessionId: this.id }, Base);
   }
 
   /** Counts a call that goes on without backing. The session is killed right after the last one that may. */
@@ -119,6 +194,7 @@ class Session {
     if (this.over !== null) return;
     this.over = (Base) => makeError(name, message, { ...members, sessionId: this.id }, Base);
     for (const stop of [...this.underWay]) stop();
+    this.workflow?.leave();
   }
 
   /** Waits for work, but not longer than the session is open. The work itself goes on, and what it brings is dropped. */
@@ -146,6 +222,18 @@ class Session {
 
   kill(cause = "killed by the program") {
     if (this.over !== null) return;
+    this.killHere(cause);
+    this.server?.end("/kill", { reason: cause });
+  }
+
+  /** The server stopped the session. Returns the error that says so. */
+  killedByServer(cause, Base) {
+    this.killHere(cause);
+    return this.check(Base);
+  }
+
+  killHere(cause) {
+    if (this.over !== null) return;
     try {
       this.control("kill", cause);
     } catch {
@@ -162,29 +250,39 @@ class Session {
     } catch {
       // As in `kill`.
     }
+    // A server that never heard of the session need not hear of its end.
+    const isKnown = this.server === null || this.server.isOpened;
+    const flushed = isKnown ? this.flush().catch(() => {}) : Promise.resolve();
     this.end("ReplayInactiveError", "the session was ended");
-    this.flush().catch(() => {});
+    if (this.server) flushed.then(() => this.server.end("/restore", {}));
   }
 
   addLabel(label) {
-    if (this.over === null) this.control("add_label", label);
-    else this.diagnose("ignored", { action: "addLabel" });
+    if (this.over === null) {
+      this.control("add_label", label);
+      this.server?.control("/labels", { label });
+    } else this.diagnose("ignored", { action: "addLabel" });
   }
 
   narrow(names) {
-    if (this.over === null) this.control("narrow", names);
-    else this.diagnose("ignored", { action: "narrow" });
+    if (this.over === null) {
+      this.control("narrow", names);
+      this.server?.control("/tool-filter", { tools: names });
+    } else this.diagnose("ignored", { action: "narrow" });
   }
 
   widen() {
-    if (this.over === null) this.control("widen", null);
-    else this.diagnose("ignored", { action: "widen" });
+    if (this.over === null) {
+      this.control("widen", null);
+      this.server?.control("/tool-filter", { tools: null });
+    } else this.diagnose("ignored", { action: "widen" });
   }
 
   bypassed(path) {
     if (this.over !== null) return;
     try {
       this.control("bypassed", null);
+      this.server?.control("/report-bypass", { detected_at: new Date().toISOString(), detail: path });
       this.diagnose("replay_bypass_detected", { path });
     } catch {
       // The request around the session is not ours to stop.
@@ -192,12 +290,17 @@ class Session {
   }
 
   getState() {
-    const read = this.core.read("state");
+    const own = this.core.read("state");
+    // Once the server has another state, its is the one that counts; what ended here has ended.
+    const shown = this.server?.shown;
+    const read = shown ? { ...shown, killed: shown.killed || own.killed, totalUnguardedCalls: own.totalUnguardedCalls } : own;
     return snapshots.state({ ...read, totalUnguardedCalls: read.totalUnguardedCalls + this.unguarded });
   }
 
   getHealth() {
-    return snapshots.freeze(this.core.read("health", this.store ? JOURNAL : 0));
+    const held = this.server?.held.length ?? 0;
+    const health = this.core.read("health", (this.store ? JOURNAL : 0) | (this.server?.lost || held > 0 ? LOST : 0));
+    return snapshots.freeze({ ...health, unresolvedReceiptCount: health.unresolvedReceiptCount + held });
   }
 
   getLastNarrowing() {
@@ -208,15 +311,52 @@ class Session {
     return snapshots.freeze(this.core.read("delta"));
   }
 
+  async handoff(offer) {
+    const ended = this.check();
+    if (ended) throw ended;
+    if (this.server?.place) return snapshots.freeze(await this.server.handoff(offer));
+    if (this.workflow === null) return null;
+    const answer = this.control("handoff", { ...offer, handoff_id: `ho_${globalThis.crypto.randomUUID()}` });
+    return snapshots.freeze({ handoff_id: answer.handoff_id, status: answer.status, expires_at: answer.expires_at });
+  }
+
+  async getWorkflowState() {
+    if (this.server?.place) return snapshots.freeze(await this.server.workflowState());
+    return this.workflow === null ? null : snapshots.freeze(this.core.read("workflow", Date.now() * 1000));
+  }
+
   async flush() {
     await this.storing;
     const { captures, counts } = this.core.read("captures");
+    if (this.server) await this.server.capture(captures);
     for (const capture of this.store ? captures : []) {
       const bytes = Buffer.from(JSON.stringify(capture));
-      await within(STORE_MS, this.store.putBlob(`${this.id}/capture/${capture.attempt}`, bytes));
+      const name = capture.execution ? `tool/${(this.executions += 1)}` : capture.attempt;
+      await within(STORE_MS, this.store.putBlob(`${this.id}/capture/${name}`, bytes));
     }
     return counts;
   }
+}
+
+/** What the server is told of a new session: contracts, options, and who calls. */
+function newSession(core, files, place, compiled_digest) {
+  const { workflow: source, ...contracts } = files ?? {};
+  const workflow = place && { type: place.type, workflow_id: place.workflowId, role: place.role, handoff_id: place.handoffId, source: place.type === "root" ? source : undefined };
+  return {
+    session_id: core.sessionId,
+    agent: core.agent,
+    compiled_digest,
+    contracts: files ? contracts : undefined,
+    workflow: workflow ?? undefined,
+    principal: core.principal,
+    mode: core.mode,
+    gate: core.gate,
+    unmatched_policy: core.unmatchedPolicy,
+    capture_level: core.captureLevel,
+    labels: core.labels,
+    provider_constraints: core.providerConstraints,
+    pricing: core.pricing,
+  };
 }
 
 /** Waits for a promise, but not longer than a time. */

@@ -291,7 +291,9 @@ test("records are stored before anything is released", async () => {
   const session = replay(clientOf(openai[2], server.url), { contracts: contracts("get_weather"), store });
   await ask(openai[2], session.client);
   await failure(ask(openai[2], session.client));
-  assert.deepEqual(store.records.map((record) => record.seq), store.records.map((_, at) => at));
+  const [{ begin }, ...records] = store.records;
+  assert.equal(begin.session_id, session.getState().sessionId);
+  assert.deepEqual(records.map((record) => record.seq), records.map((_, at) => at));
   assert.equal(store.records.filter((record) => record.decision).length, 2);
   assert.equal(session.getHealth().durability, "local");
   session.restore();

@@ -1,4 +1,4 @@
-// What a session costs beside the model: `node --expose-gc cost.mjs [CALLS]`. Prints one JSON object.
+// What a session costs beside the model: `node cost.mjs [CALLS]`. Prints one JSON object.
 //
 // 100 contracts, 50 tools offered, a model on loopback in the same process. The cost of a call is the processor time of the
 // governed client less that of the plain one, in turns of fifty calls, so that the rest falls on both.
@@ -24,20 +24,12 @@ async function cost(client, count) {
 }
 
 const median = (values) => values.sort((a, b) => a - b)[values.length >> 1];
-const memory = () => {
-  globalThis.gc?.();
-  return process.memoryUsage().rss / 1e6;
-};
-
 const TURN = 50;
 const costs = { plain: [], governed: [] };
-let early = null;
 for (let done = 0; done < calls; done += TURN) {
   costs.plain.push(await cost(plain, TURN));
   costs.governed.push(await cost(session.client, TURN));
-  if (done + TURN === 1000) early = memory();
 }
-const growth = early === null ? null : Math.round((memory() - early) * 10) / 10;
 const [without, governed] = [median(costs.plain), median(costs.governed)].map(Math.round);
-console.log(JSON.stringify({ calls, plain_us: without, governed_us: governed, cost_us: governed - without, rss_growth_mb: growth }));
+console.log(JSON.stringify({ calls, plain_us: without, governed_us: governed, cost_us: governed - without, limit_us: 200 }));
 process.exit(0);

@@ -37,7 +37,7 @@ test("the package has no dependencies and no scripts, and holds what it needs al
   const manifest = require("@reprise/replay/package.json");
   assert.equal(manifest.dependencies, undefined);
   assert.equal(manifest.scripts, undefined);
-  assert.deepEqual(readdirSync(root).filter((name) => name !== "README.md").sort(), ["index.d.mts", "index.d.ts", "index.mjs", "native", "package.json", "src"]);
+  assert.deepEqual(readdirSync(root).filter((name) => name !== "README.md").sort(), ["index.d.mts", "index.d.ts", "index.mjs", "native", "package.json", "src", "testing.d.mts", "testing.d.ts", "testing.mjs"]);
 });
 
 test("importing touches neither the core nor the network, and is quick", () => {

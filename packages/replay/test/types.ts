@@ -1,5 +1,5 @@
 // Compiled, never run: what TypeScript knows of a session.
-import { replay, observe, ReplayContractError, ReplayConfigError, type ReplayDecision, type ReplaySession } from "@reprise/replay";
+import { replay, observe, ReplayContractError, ReplayConfigError, type ReplayDecision, type ReplaySession, type WorkflowStateSnapshot } from "@reprise/replay";
 import OpenAI5 from "openai5";
 import OpenAI6 from "openai6";
 import OpenAI7, { AzureOpenAI } from "openai7";
@@ -58,3 +58,19 @@ replay(new OpenAI7(), { ...options, colour: "red" });
 seven.getState().killed = true;
 // @ts-expect-error a label is a text
 seven.addLabel(7);
+
+import { recorder, recording, type Recording } from "@reprise/replay/testing";
+
+const run: Recording = recording("session.jsonl");
+const served = replay(new OpenAI7({ apiKey: "k", fetch: run.fetch }), {
+  contractsDir: "contracts",
+  apiKey: "key",
+  runtimeUrl: "http://127.0.0.1:8080",
+  tools: run.tools,
+  store: recorder("session.jsonl"),
+  workflow: { type: "child", workflowId: "w", role: "inspector", handoffId: "h" },
+});
+const workflowState: Promise<WorkflowStateSnapshot | null> = served.getWorkflowState();
+// @ts-expect-error: a child takes an offer
+replay(new OpenAI7({ apiKey: "k" }), { workflow: { type: "child", workflowId: "w", role: "inspector" } });
+export { workflowState };

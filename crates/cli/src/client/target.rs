@@ -148,11 +148,18 @@ fn local_address(data: &Path) -> Option<String> {
 
 fn local_key(data: &Path, key_file: &str) -> anyhow::Result<String> {
     let file = data.join(key_file);
-    let text = std::fs::read_to_string(&file).or_hint(
-        format_args!("no key: `{}`", file.display()),
-        "run this where `reprise serve` runs, or give --key, REPRISE_KEY or --data",
-    )?;
-    Ok(text.trim().to_owned())
+    let hint = "run this where `reprise serve` runs, or give --key, REPRISE_KEY or --data";
+    match std::fs::read_to_string(&file) {
+        Ok(text) => Ok(text.trim().to_owned()),
+        Err(error) if error.kind() == std::io::ErrorKind::NotFound => {
+            let message = format!("no key: there is no file `{}`", file.display());
+            Err(Problem::new(message, hint).into())
+        }
+        Err(error) => {
+            let message = format!("no key: `{}` cannot be read: {error}", file.display());
+            Err(Problem::new(message, hint).into())
+        }
+    }
 }
 
 #[cfg(test)]

@@ -160,6 +160,9 @@ impl Task {
         let parts = input
             .and_then(|input| input.get("parts"))
             .and_then(Value::as_array);
+        if let Some(session) = self.governed_session() {
+            return format!("session {session} of a program");
+        }
         let Some(parts) = parts else {
             return input.map(Value::to_string).unwrap_or_default();
         };
@@ -174,7 +177,15 @@ impl Task {
 
     /// Returns the workflow it asked for; none when it is the persona's, or the usual one.
     pub(crate) fn workflow(&self) -> Option<&str> {
+        if self.governed_session().is_some() {
+            return Some("governed");
+        }
         self.raw.pointer("/metadata/workflow")?.as_str()
+    }
+
+    /// Returns the name that a program gave to its governed session, when the Task is one.
+    fn governed_session(&self) -> Option<&str> {
+        self.raw.pointer("/metadata/replay_session_id")?.as_str()
     }
 }
 

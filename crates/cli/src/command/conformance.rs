@@ -2,7 +2,7 @@
 
 use std::time::Duration;
 
-use conformance::{Suite, SuiteError, Verdict};
+use conformance::{AkashikSuite, Outcome, Report, Suite, SuiteError, Verdict};
 
 use crate::args::{ConformanceArgs, Connection};
 use crate::client::Target;
@@ -11,15 +11,39 @@ use crate::output::{Output, Paint, counter, talk};
 
 /// Runs every check.
 pub(crate) async fn run(args: ConformanceArgs) -> anyhow::Result<Exit> {
+    let json = args.json;
+    let bar = counter();
+    let progress = |outcome: &Outcome| {
+        bar.inc(1);
+        bar.set_message(outcome.id);
+    };
+    let judged = judge(args, progress).await;
+    bar.finish_and_clear();
+    show(&judged?, json)
+}
+
+async fn judge(args: ConformanceArgs, progress: impl FnMut(&Outcome)) -> anyhow::Result<Report> {
     let connection = Connection {
         // Whoever names a key for another machine means it; a found one is not sent in the clear.
         allow_plain_http: args.key.is_some(),
-        url: args.url,
+        url: args.akashik.clone().flatten().or(args.url),
         key: args.key,
         data: args.data,
         ca: None,
     };
     let target = Target::find(&connection)?;
+    let timeout = Duration::from_secs(args.timeout);
+    if args.akashik.is_some() {
+        let suite = AkashikSuite {
+            url: target.url.to_string(),
+            key: target.key,
+            other_key: args.other_key,
+            restart: args.restart,
+            timeout,
+            skip: Vec::new(),
+        };
+        return suite.run(progress).await.map_err(not_begun);
+    }
     // Found together or not at all: the approver of one server decides nothing on another.
     let approver_key = match (&args.approver_key, &connection.key) {
         (None, None) => Target::find_approver(&connection)
@@ -38,26 +62,23 @@ pub(crate) async fn run(args: ConformanceArgs) -> anyhow::Result<Exit> {
         make_key: args.make_key,
         restart: args.restart,
         published: args.suite,
-        timeout: Duration::from_secs(args.timeout),
+        timeout,
         skip: Vec::new(),
     };
-    let bar = counter();
-    let report = suite
-        .run(|outcome| {
-            bar.inc(1);
-            bar.set_message(outcome.id);
-        })
-        .await;
-    bar.finish_and_clear();
-    let report = report.map_err(|error| {
-        let hint = match &error {
-            SuiteError::Address { .. } => "an address looks like http://127.0.0.1:8080",
-            _ => "start a server with `reprise serve`, or name one with --url",
-        };
-        Problem::new(error.to_string(), hint)
-    })?;
+    suite.run(progress).await.map_err(not_begun)
+}
+
+fn not_begun(error: SuiteError) -> anyhow::Error {
+    let hint = match &error {
+        SuiteError::Address { .. } => "an address looks like http://127.0.0.1:8080",
+        _ => "start a server with `reprise serve`, or name one with --url",
+    };
+    Problem::new(error.to_string(), hint).into()
+}
+
+fn show(report: &Report, json: bool) -> anyhow::Result<Exit> {
     let mut out = Output::stdout();
-    if args.json {
+    if json {
         out.json(&report.json())?;
     } else {
         for outcome in &report.outcomes {

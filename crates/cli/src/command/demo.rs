@@ -4,6 +4,7 @@
 
 mod contracts;
 mod crash;
+mod memory;
 mod replay;
 
 use std::path::PathBuf;
@@ -20,7 +21,7 @@ use crate::command::key::KEY_FILE;
 use crate::command::log;
 use crate::command::serve::{Server, Signals};
 use crate::command::task::{
-    NewTask, Which, decide, ending, new_session, paint, say, stop, user_message,
+    NewTask, Which, decide, ending, new_session, paint, stop, user_message,
 };
 use crate::config::Settings;
 use crate::exit::{Exit, OrHint};
@@ -135,7 +136,7 @@ async fn tour(place: &Place) -> anyhow::Result<()> {
     for (number, chapter) in CHAPTERS.iter().enumerate() {
         match chapter.act {
             Act::Govern => guide.contracts(number + 1, chapter, place).await?,
-            Act::Nothing | Act::Say(_) | Act::Cancel(_) => {
+            Act::Nothing | Act::Cancel(_) => {
                 guide.chapter(number + 1, chapter).await?;
             }
         }
@@ -144,6 +145,7 @@ async fn tour(place: &Place) -> anyhow::Result<()> {
     guide.replay(CHAPTERS.len() + 2, place).await?;
     guide.record(place).await?;
     guide.prove().await?;
+    guide.memory(CHAPTERS.len() + 5).await?;
     guide.farewell(place)
 }
 
@@ -159,25 +161,17 @@ struct Chapter {
 /// What we do when a task waits, or works for ever.
 enum Act {
     Nothing,
-    Say(&'static str),
     Govern,
     Cancel(&'static str),
 }
 
-const CHAPTERS: [Chapter; 4] = [
+const CHAPTERS: [Chapter; 3] = [
     Chapter {
         title: "An agent works",
         why: "Every step is an event, stored before it is shown.",
         workflow: "agent",
         text: "The deploy failed twice and then passed. What happened?",
         act: Act::Nothing,
-    },
-    Chapter {
-        title: "An agent asks",
-        why: "The task waits for input; a restart would not lose the question.",
-        workflow: "ask",
-        text: "Prepare the rollback.",
-        act: Act::Say("Roll back to Tuesday's build."),
     },
     Chapter {
         title: "An agent works under contract",
@@ -201,7 +195,6 @@ impl Act {
         let to = event.payload.get("to").and_then(Value::as_str);
         match self {
             Act::Nothing => false,
-            Act::Say(_) => to == Some("INPUT_REQUIRED"),
             Act::Govern => to == Some("AUTH_REQUIRED"),
             Act::Cancel(_) => event.kind == "vendor.effect_requested",
         }
@@ -233,8 +226,8 @@ impl Guide<'_> {
         ]);
         rows.print(&mut self.out, "   ")?;
         self.out.line(
-            "\n   The model of this tour is scripted: its answers are prepared, and the three small workflows do nothing but\n   \
-             what is shown. The server, the log, the tools, the receipts and the replays are real.",
+            "\n   The model of this tour is scripted: its answers are prepared, and the small workflows do nothing but what\n   \
+             is shown. The server, the log, the tools, the receipts and the replays are real.",
         )
     }
 
@@ -287,17 +280,20 @@ impl Guide<'_> {
     async fn act(&mut self, id: &str, act: &Act) -> anyhow::Result<()> {
         let (verb, words) = match act {
             Act::Nothing => return Ok(()),
-            Act::Say(text) => ("answer", *text),
             Act::Govern => ("approve", ""),
             Act::Cancel(reason) => ("cancel", *reason),
         };
-        // In the columns of the events around it.
-        let line = format!("   {:12}  {verb:KIND_WIDTH$}  {words}", "you");
+        // In the columns of the lines around it.
+        let line = match act {
+            Act::Govern => format!("   {:10}  {verb}", "you"),
+            Act::Nothing | Act::Cancel(_) => {
+                format!("   {:12}  {verb:KIND_WIDTH$}  {words}", "you")
+            }
+        };
         self.out
             .line(self.out.paint(Paint::Waiting, line.trim_end()))?;
         match act {
             Act::Nothing => Ok(()),
-            Act::Say(text) => say(self.client, id, text).await,
             Act::Govern => {
                 decide(
                     self.approver,
@@ -343,10 +339,10 @@ impl Guide<'_> {
         }
         rows.print(&mut self.out, "   ")?;
         let data = place.data.clone();
-        let report = tokio::task::spawn_blocking(move || log::check(&data))
+        let (report, problems) = tokio::task::spawn_blocking(move || log::check(&data))
             .await
             .or_hint("the log was not checked", "run `reprise log verify`")??;
-        let (verdict, good) = match report.problems.as_slice() {
+        let (verdict, good) = match problems.as_slice() {
             [] => ("verified", Paint::Good),
             _ => ("DAMAGED", Paint::Bad),
         };
@@ -355,7 +351,7 @@ impl Guide<'_> {
             "\n   {verdict}  {} events, {} documents, {} blobs, {} receipts: each byte is what was written",
             report.events, report.documents, report.blobs, report.receipts
         ))?;
-        for problem in &report.problems {
+        for problem in &problems {
             self.out.line(format_args!("   {problem}"))?;
         }
         Ok(())
@@ -443,7 +439,9 @@ impl Guide<'_> {
         );
         let mut findings = Findings::default();
         findings.report(&report);
-        for line in findings.text(&self.out) {
+        // Indented lines are what was expected and what was found: for whoever looks into one finding.
+        let lines = findings.text(&self.out);
+        for line in lines.iter().filter(|line| !line.starts_with("      ")) {
             self.out.line(format_args!("   {line}"))?;
         }
         Ok(())
@@ -491,6 +489,8 @@ impl Guide<'_> {
 fn is_bookkeeping(event: &Event) -> bool {
     match event.kind.as_str() {
         "session.message_appended"
+        | "task.submitted"
+        | "receipt.issued"
         | "vendor.effect_requested"
         | "vendor.effect_recorded"
         | "vendor.outcome_recorded"

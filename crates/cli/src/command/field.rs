@@ -42,13 +42,14 @@ pub(crate) enum Command {
     Attune(AttuneArgs),
     /// List conflicts, or look for some
     #[command(
-        after_help = "Examples:\n  reprise field detect --agent sam\n  reprise field detect --agent sam --scan"
+        after_help = "Examples:\n  reprise field detect --agent sam\n  reprise field detect --agent sam --scan\n  \
+        reprise field detect --agent sam --all --json"
     )]
     Detect(DetectArgs),
     /// Settle a conflict
     #[command(
-        after_help = "Strategies: last_write_wins, confidence_weighted, authority (with --winner), evidence_count,\n\
-        synthesis (with --synthesis), human_escalation.\n\n\
+        after_help = "`authority` and `human_escalation` name the unit that stays with --winner, `synthesis` says with --synthesis what\n\
+        replaces both.\n\n\
         Example:\n  reprise field merge conflict_0123 --agent sam --strategy confidence_weighted \\\n    \
         --rationale 'the better source'"
     )]
@@ -121,9 +122,8 @@ pub(crate) struct RegisterArgs {
 pub(crate) struct RecordArgs {
     /// What the agent knows
     content: String,
-    /// What it is: finding, decision, observation, intention, assumption, constraint, question, contradiction, synthesis,
-    /// correction or human_directive
-    #[arg(long = "type", value_name = "TYPE", default_value = "finding")]
+    /// What it is
+    #[arg(long = "type", value_name = "TYPE", default_value = "finding", value_parser = TYPES)]
     kind: String,
     /// Why it is recorded
     #[arg(long)]
@@ -193,6 +193,9 @@ pub(crate) struct DetectArgs {
     /// Look through everything
     #[arg(long)]
     scan: bool,
+    /// Also those that are settled
+    #[arg(long)]
+    all: bool,
     #[command(flatten)]
     speaker: Speaker,
 }
@@ -203,7 +206,7 @@ pub(crate) struct MergeArgs {
     /// The conflict
     conflict: String,
     /// How it is settled
-    #[arg(long)]
+    #[arg(long, value_parser = STRATEGIES)]
     strategy: String,
     /// Why
     #[arg(long, value_name = "TEXT")]
@@ -253,8 +256,8 @@ pub(crate) struct ReplayArgs {
     kind: TargetKind,
     /// Its id
     id: String,
-    /// How much is told: summary, detailed or full_trace
-    #[arg(long, default_value = "detailed")]
+    /// How much is told
+    #[arg(long, default_value = "detailed", value_parser = ["summary", "detailed", "full_trace"])]
     depth: String,
     /// Write the whole chain of reasons as a Graphviz graph
     #[arg(long, value_name = "FILE")]
@@ -269,23 +272,75 @@ pub(crate) struct ReplayArgs {
 /// `reprise field compact`
 #[derive(Debug, Args)]
 pub(crate) struct CompactArgs {
-    /// How: archive or summarize
+    /// How
+    #[arg(value_parser = ["archive", "summarize"])]
     strategy: String,
     /// Only units that are more than this many epochs old
     #[arg(long, value_name = "EPOCHS")]
     older_than: Option<u64>,
     /// Only units of this type; may be given several times
-    #[arg(long = "type", value_name = "TYPE")]
+    #[arg(long = "type", value_name = "TYPE", value_parser = TYPES)]
     kind: Vec<String>,
     /// Only units with this status; may be given several times
-    #[arg(long)]
+    #[arg(long, value_parser = STATUSES)]
     status: Vec<String>,
     #[command(flatten)]
     speaker: Speaker,
 }
 
+/// What a unit may be.
+const TYPES: [&str; 11] = [
+    "finding",
+    "decision",
+    "observation",
+    "intention",
+    "assumption",
+    "constraint",
+    "question",
+    "contradiction",
+    "synthesis",
+    "correction",
+    "human_directive",
+];
+
+/// How a conflict may be settled on this server.
+const STRATEGIES: [&str; 6] = [
+    "last_write_wins",
+    "confidence_weighted",
+    "authority",
+    "evidence_count",
+    "synthesis",
+    "human_escalation",
+];
+
+/// Where a unit may stand.
+const STATUSES: [&str; 6] = [
+    "active",
+    "draft",
+    "superseded",
+    "retracted",
+    "contested",
+    "pending_enrichment",
+];
+
+/// What a unit may say about another one.
+const RELATIONS: [&str; 9] = [
+    "supports",
+    "contradicts",
+    "depends_on",
+    "supersedes",
+    "caused_by",
+    "elaborates",
+    "answers",
+    "blocks",
+    "informs",
+];
+
 fn relation(text: &str) -> Result<(String, String), String> {
     match text.split_once('=') {
+        Some((kind, _)) if !kind.is_empty() && !RELATIONS.contains(&kind) => {
+            Err(format!("TYPE is one of {}", RELATIONS.join(", ")))
+        }
         Some((kind, unit)) if !kind.is_empty() && !unit.is_empty() => {
             Ok((kind.to_owned(), unit.to_owned()))
         }
@@ -326,18 +381,31 @@ impl Field {
         session: Option<&str>,
         payload: Value,
     ) -> anyhow::Result<Value> {
-        // One id for all repetitions: a message that arrived is not done again when its answer was lost.
-        let id = fresh_key()?;
-        let envelope = json!({
-            "protocol": "akashik", "version": "0.1.0", "id": id, "operation": operation.to_uppercase(),
-            "agent_id": agent, "session_id": session, "epoch": 0, "payload": payload,
-        });
-        let write = Write {
-            body: envelope,
-            key: &id,
-        };
-        self.client.post(&self.path(&[operation]), write).await
+        let path = self.path(&[operation]);
+        message(&self.client, &path, agent, session, payload).await
     }
+}
+
+/// Sends a message to a field; the last part of the path is its operation.
+pub(crate) async fn message(
+    client: &Client,
+    path: &[&str],
+    agent: &str,
+    session: Option<&str>,
+    payload: Value,
+) -> anyhow::Result<Value> {
+    let operation = path.last().map(|operation| operation.to_uppercase());
+    // One id for all repetitions: a message that arrived is not done again when its answer was lost.
+    let id = fresh_key()?;
+    let envelope = json!({
+        "protocol": "akashik", "version": "0.1.0", "id": id, "operation": operation,
+        "agent_id": agent, "session_id": session, "epoch": 0, "payload": payload,
+    });
+    let write = Write {
+        body: envelope,
+        key: &id,
+    };
+    client.post(path, write).await
 }
 
 impl Speaker {
@@ -398,7 +466,26 @@ async fn register(args: RegisterArgs) -> anyhow::Result<Exit> {
         ],
     );
     let field = Field::at(&args.place)?;
-    let answer = field.send("register", &args.agent, None, payload).await?;
+    let answer = match field.send("register", &args.agent, None, payload).await {
+        Ok(answer) => answer,
+        Err(error) if !args.place.json && error.to_string().contains("(AGENT_ID_TAKEN)") => {
+            // Saying the same twice is no fault.
+            let agents = field.view(&["agents"]).await?;
+            let agents = agents.get("agents").and_then(Value::as_array);
+            let is_known = agents.into_iter().flatten().any(|known| {
+                let is = |name: &str, value: &str| {
+                    known.get(name).and_then(Value::as_str) == Some(value)
+                };
+                is("id", &args.agent) && is("role", &args.role)
+            });
+            if !is_known {
+                return Err(error);
+            }
+            talk(format_args!("{} was registered before", args.agent));
+            return Ok(Exit::Ok);
+        }
+        Err(error) => return Err(error),
+    };
     let mut out = Output::stdout();
     match args.place.json {
         true => out.json(&answer)?,
@@ -493,11 +580,20 @@ async fn detect(args: DetectArgs) -> anyhow::Result<Exit> {
     };
     let members = Map::from_iter([("mode".to_owned(), json!(mode))]);
     let payload = with(members, &[("target_id", json!(args.check))]);
-    let answer = args.speaker.say("detect", payload).await?;
+    let mut answer = args.speaker.say("detect", payload).await?;
+    let conflicts = answer.get_mut("conflicts").map(Value::take);
+    let mut conflicts = match conflicts {
+        Some(Value::Array(conflicts)) => conflicts,
+        _ => Vec::new(),
+    };
+    if !args.all {
+        let is_settled = |conflict: &Value| conflict.get("status") == Some(&json!("resolved"));
+        conflicts.retain(|conflict| !is_settled(conflict));
+    }
     let mut out = Output::stdout();
     match args.speaker.place.json {
-        true => out.json(&answer)?,
-        false => show::conflicts(&mut out, &answer)?,
+        true => out.json(&Value::Array(conflicts))?,
+        false => show::conflicts(&mut out, &json!({"conflicts": conflicts}))?,
     }
     Ok(Exit::Ok)
 }

@@ -239,14 +239,14 @@ async fn grant(args: KeyGrantArgs) -> anyhow::Result<Exit> {
     let mut granted = scopes(std::slice::from_ref(&args.scope), false)?;
     granted.retain(|scope| !key.scopes.contains(scope));
     if granted.is_empty() {
-        talk(format_args!("{} may do that already", key.id));
+        talk(format_args!("{} has {} already", key.id, args.scope));
         return told(args.json, &key);
     }
     key.scopes.extend(granted);
     let id = key.id.clone();
     drop(store);
     operator::change(&args.data.data, key.clone()).await?;
-    talk(format_args!("{id} may use {} within a second", args.scope));
+    talk(format_args!("{id} has {} now", args.scope));
     told(args.json, &key)
 }
 

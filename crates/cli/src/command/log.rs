@@ -17,7 +17,7 @@ use store::{AuditError, Content, Evidence, Migration, SqliteStore};
 use crate::args::{LogArgs, LogCommand, LogExportArgs, LogPruneArgs, LogRebuildArgs};
 use crate::config::{self, Flags};
 use crate::exit::{Exit, OrHint, Problem};
-use crate::output::{Output, Paint, counter, talk};
+use crate::output::{Output, Paint, counter, many, talk};
 use crate::signing;
 
 const DAY_MICROS: i64 = 24 * 60 * 60 * 1_000_000;
@@ -42,15 +42,7 @@ fn verify(args: &LogArgs) -> anyhow::Result<Exit> {
     let report = with_progress("events checked", |progress| {
         store::verify(&args.data.data, progress)
     })?;
-    let mut problems: Vec<String> = report.problems.iter().map(ToString::to_string).collect();
-    // A damaged seed is a key like any other: everything would be signed, and nothing would verify.
-    if !signing::is_readable(&args.data.data) {
-        talk("the signing keys were not checked, because this user may not read them");
-    } else if let Err(error) = signing::public_keys(&args.data.data) {
-        problems.push(format!("signing keys: {error:#}"));
-    } else if let Err(error) = signing::agree(&args.data.data, report.signing_keys) {
-        problems.push(format!("signing keys: {error:#}"));
-    }
+    let problems = problems(&args.data.data, &report);
     if report.keys_without_events > 0 {
         talk(format_args!(
             "{} API keys were made before keys had events: no event says who made them or what they may do",
@@ -81,8 +73,11 @@ fn verify(args: &LogArgs) -> anyhow::Result<Exit> {
         "keys_without_events": report.keys_without_events,
     });
     let mut summary = format!(
-        "{} events, {} documents, {} blobs and {} receipts are what they were when they were written",
-        report.events, report.documents, report.blobs, report.receipts
+        "{}, {}, {} and {} are what they were when they were written",
+        many(report.events, "event"),
+        many(report.documents, "document"),
+        many(report.blobs, "blob"),
+        many(report.receipts, "receipt")
     );
     if report.pruned > 0 {
         let pruned = report.pruned;
@@ -231,10 +226,10 @@ fn export(args: &LogExportArgs) -> anyhow::Result<Exit> {
         Output::stdout().json(&result)?;
     } else {
         talk(format_args!(
-            "wrote {} events, {} receipts and {} blobs to `{}`; events.jsonl has {}",
-            exported.events,
-            exported.receipts,
-            exported.blobs,
+            "wrote {}, {} and {} to `{}`; events.jsonl has {}",
+            many(exported.events, "event"),
+            many(exported.receipts, "receipt"),
+            many(exported.blobs, "blob"),
             args.out.display(),
             exported.events_sha256
         ));
@@ -287,8 +282,11 @@ fn prune(args: LogPruneArgs) -> anyhow::Result<Exit> {
         false => ("pruned", "became", "went"),
     };
     out.line(format_args!(
-        "{verb} {} tasks: {} events {becomes} headers, {} blobs {goes}, {} bytes in all",
-        pruned.tasks, pruned.events, pruned.blobs, pruned.bytes
+        "{verb} {}: {} {becomes} headers, {} {goes}, {} in all",
+        many(pruned.tasks, "task"),
+        many(pruned.events, "event"),
+        many(pruned.blobs, "blob"),
+        many(pruned.bytes, "byte")
     ))?;
     if pruned.in_use > 0 {
         talk(format_args!(
@@ -312,8 +310,9 @@ fn sweep(args: &LogArgs) -> anyhow::Result<Exit> {
         out.json(&json!({"blobs": swept.blobs, "bytes": swept.bytes}))?;
     } else {
         out.line(format_args!(
-            "removed {} blobs that nothing names, {} bytes in all",
-            swept.blobs, swept.bytes
+            "removed {} that nothing names, {} in all",
+            many(swept.blobs, "blob"),
+            many(swept.bytes, "byte")
         ))?;
     }
     Ok(Exit::Ok)
@@ -403,9 +402,24 @@ fn with_progress<T>(
     result.map_err(problem)
 }
 
-/// Checks a log, for commands that do so on the way.
-pub(crate) fn check(directory: &Path) -> anyhow::Result<store::Report> {
-    store::verify(directory, &mut |_, _| {}).map_err(problem)
+/// Checks a data directory, for commands that do so on the way. Returns what was checked,
+/// and what `log verify` finds wrong.
+pub(crate) fn check(directory: &Path) -> anyhow::Result<(store::Report, Vec<String>)> {
+    let report = store::verify(directory, &mut |_, _| {}).map_err(problem)?;
+    let problems = problems(directory, &report);
+    Ok((report, problems))
+}
+
+/// Returns what is wrong with a data directory: with its log, and with its signing keys.
+fn problems(directory: &Path, report: &store::Report) -> Vec<String> {
+    let mut problems: Vec<String> = report.problems.iter().map(ToString::to_string).collect();
+    // A damaged seed is a key like any other: everything would be signed, and nothing would verify.
+    if !signing::is_readable(directory) {
+        talk("the signing keys were not checked, because this user may not read them");
+    } else if let Err(error) = signing::agree(directory, report.names_keys, report.signing_keys) {
+        problems.push(format!("signing keys: {error:#}"));
+    }
+    problems
 }
 
 fn problem(error: AuditError) -> anyhow::Error {

@@ -171,17 +171,12 @@ impl Server {
                 "`reprise log verify` names them; `reprise key revoke` ends one that nobody made",
             )?;
         let first_key = ensure_first_keys(data, &*store).await?;
-        let newest = engine::newest_keys(&*store).await;
-        let newest = newest.or_hint(
-            "the newest head of the log cannot be read",
-            "`reprise log verify` checks the data directory",
-        )?;
+        signing::agree_with_log(data, &*store).await?;
         let given = |text: &String| Some(text.clone()).filter(|text| !text.is_empty());
         let origin = given(&settings.origin);
         let log = store.name().log();
-        let mut authority = signing::authority_of(data, log, origin.as_deref(), newest.is_some())?;
+        let mut authority = signing::authority_of(data, log, origin.as_deref())?;
         signing::log_rotation(data, &*store).await?;
-        signing::agree_with_log(data, &*store).await?;
         authority.id = given(&settings.issuer_id).unwrap_or(authority.id);
         authority.name = given(&settings.issuer_name).or(authority.name);
         let vault = vault::open(data)?;
@@ -194,6 +189,14 @@ impl Server {
             "the configuration of providers and tools",
             "see docs/agents.md",
         )?;
+        let fields = &settings.fields;
+        let embeddings = match fields.embeddings_provider.as_str() {
+            "" => None,
+            provider => {
+                let found = outside.embeddings(provider, &fields.embeddings_model);
+                Some(found.or_hint("the configuration of fields", "see docs/memory.md")?)
+            }
+        };
         for warning in outside.warnings() {
             tracing::warn!("{warning}");
         }
@@ -215,6 +218,10 @@ impl Server {
             "check that the disk has room; `reprise log verify` checks the data directory",
         )?;
         engine.set_contracts(contracts);
+        engine.set_fields(translate::fields(&settings.fields));
+        if let Some(embeddings) = embeddings {
+            engine.set_embedder(Arc::new(embeddings));
+        }
         engine.set_demands(translate::demands(&settings.governed));
         crate::witness::load(data, &engine)?;
         let door = Door::open(data).await?;

@@ -425,19 +425,28 @@ async fn list(args: TaskListArgs) -> anyhow::Result<Exit> {
 async fn watch(client: &Client, id: &str, json: bool) -> anyhow::Result<Exit> {
     let mut out = Output::stdout();
     let mut cursor = Cursor::default();
+    let now = Task::read(client.get(&["v1", "tasks", id], &[]).await?)?;
+    let since = now.raw.get("updated_at").and_then(Value::as_str);
+    let since = since.unwrap_or_default().to_owned();
+    let waits = matches!(
+        now.status,
+        TaskStatus::InputRequired | TaskStatus::AuthRequired
+    );
     let following = follow(client, id, &mut cursor, |event| {
         if json {
             out.line(&event.raw)?;
         } else if !is_told_elsewhere(event) {
             out.line(event_line(&out, event, width()))?;
         }
+        // A question of long ago needs no advice: only one that waits now, or comes while somebody watches.
+        let is_open = event.created_at > since || waits && event.created_at == since;
         match event.kind.as_str() {
-            "task.input_required" => {
+            "task.input_required" if is_open => {
                 talk(format_args!(
                     "it waits for an answer: reprise task answer {id} TEXT"
                 ));
             }
-            "task.auth_required" => {
+            "task.auth_required" if is_open => {
                 talk(format_args!(
                     "it waits for a decision: reprise approvals show {id}"
                 ));

@@ -19,7 +19,7 @@ pub(super) struct Key {
 impl Key {
     /// Returns the environment variable that sets it; lists have none.
     pub(super) fn variable(&self) -> Option<String> {
-        if LISTS.contains(&self.name) {
+        if self.section.is_empty() && LISTS.contains(&self.name) {
             return None;
         }
         let path = match self.section {
@@ -145,6 +145,21 @@ pub(super) const KEYS: &[Key] = &[
         "",
         "host_env",
         "Names of environment variables that workflows may read.",
+    ),
+    key(
+        "fields",
+        "level",
+        "How much of the memory protocol is offered under /akashik and /mcp: 0, 1 or 2. See docs/memory.md.",
+    ),
+    key(
+        "fields",
+        "embeddings_provider",
+        "The provider (of kind openai) whose embeddings rank what agents are shown; empty for the built-in hash-1024.",
+    ),
+    key(
+        "fields",
+        "embeddings_model",
+        "Its model, such as text-embedding-3-small.",
     ),
     key(
         "governed",
@@ -326,6 +341,19 @@ const CONNECTOR_EXAMPLE: &str = "
 #   metadata = { team = \"platform\" }
 ";
 
+const PRICES_EXAMPLE: &str = "
+# What models cost, beside the table that ships with the program; yours win. Millionths of a US dollar for a million tokens.
+# A price that is not known is named as unknown, never counted as 0.
+#   [prices]
+#   table = \"ours-2026-11\"
+#   [[prices.models]]
+#   provider = \"main\"
+#   model = \"gpt-4o-mini\"
+#   input = 150_000
+#   cached_input = 75_000
+#   output = 600_000
+";
+
 /// Returns the configuration file with every default in it, commented out.
 pub(crate) fn print() -> String {
     let mut text = HEAD.to_owned();
@@ -346,6 +374,7 @@ pub(crate) fn print() -> String {
             key.comment, key.name
         );
     }
+    text.push_str(PRICES_EXAMPLE);
     text.push_str(CONNECTOR_EXAMPLE);
     text
 }
@@ -410,6 +439,16 @@ mod tests {
         let text = lines.collect::<Vec<_>>().join("\n");
         let settings: Settings = toml::from_str(&text).unwrap();
         assert_eq!(settings.connectors.len(), 1);
+    }
+
+    #[test]
+    fn the_example_of_prices_works() {
+        let lines = PRICES_EXAMPLE
+            .lines()
+            .filter_map(|line| line.strip_prefix("#   "));
+        let text = lines.collect::<Vec<_>>().join("\n");
+        let settings: Settings = toml::from_str(&text).unwrap();
+        assert_eq!(settings.prices.unwrap().models.len(), 1);
     }
 
     #[test]

@@ -13,6 +13,8 @@ pub(crate) struct Bounded<const MIN: u32, const MAX: u32>(pub(crate) u32);
 pub(crate) type Count = Bounded<1, 1_000_000>;
 /// How many, or none.
 pub(crate) type Rate = Bounded<0, 1_000_000>;
+/// A conformance level of the memory protocol that is offered.
+pub(crate) type FieldLevel = Bounded<0, 2>;
 /// How large: up to a gibibyte.
 pub(crate) type Size = Bounded<1_024, 1_073_741_824>;
 /// How much, in mebibytes; or none said.

@@ -19,7 +19,7 @@ use serde_json::{Value, json};
 use super::BacktestArgs;
 use super::files::{Folder, read_text};
 use crate::exit::{Exit, OrHint, Problem};
-use crate::output::{Output, Paint, Table, printable, talk};
+use crate::output::{Output, Paint, Table, many, printable, talk};
 
 /// A judged run.
 struct Judged {
@@ -190,7 +190,7 @@ fn judge(source: &Source, rules: &Rules, since: Option<Timestamp>, found: &mut F
         found.replays += 1;
         return;
     }
-    let told = tell(&exchanges(source));
+    let told = tell(rules, &exchanges(source));
     if !told
         .iter()
         .any(|told| matches!(told, Told::Answered { .. } | Told::Gap { .. }))
@@ -216,7 +216,7 @@ fn dollars(micros: u64) -> Option<contracts::Decimal> {
 }
 
 /// Puts what a run tells into the words of the library.
-fn tell(exchanges: &[Exchange]) -> Vec<Told> {
+fn tell(rules: &Rules, exchanges: &[Exchange]) -> Vec<Told> {
     let gap = |what: &str| Told::Gap {
         what: what.to_owned(),
     };
@@ -241,12 +241,16 @@ fn tell(exchanges: &[Exchange]) -> Vec<Told> {
             Exchange::Answered {
                 at,
                 response: Some(response),
+                withheld,
                 cost_micros,
             } => {
                 let mut response = response.clone();
                 write_empty_arguments(&mut response);
                 let bytes = response.to_string().into_bytes();
                 match Reply::read(&request, &bytes, false, false) {
+                    Ok(reply) if *withheld && reads_text(rules, &reply) => {
+                        gap("the text beside a call")
+                    }
                     Ok(reply) => Told::Answered {
                         at: *at,
                         response: reply.response().clone(),
@@ -267,6 +271,12 @@ fn tell(exchanges: &[Exchange]) -> Vec<Told> {
         });
     }
     told
+}
+
+/// Says whether the contracts look at the text beside the calls of an answer.
+fn reads_text(rules: &Rules, reply: &Reply) -> bool {
+    let mut calls = reply.response().calls.iter();
+    calls.any(|call| rules.compiled().reads_content(&call.name))
 }
 
 /// A call without arguments is made with none, as the agent makes it.
@@ -356,41 +366,48 @@ fn print(args: &BacktestArgs, compiled: &Compiled, found: &Found) -> anyhow::Res
         }))?;
         return Ok(exit);
     }
-    let mut table = Table::new(&["RUN", "TURN", "TOOL", "WOULD HAVE BEEN", "WHY", "FILE"]);
     for run in &found.judged {
+        let mut table = Table::new(&["TURN", "TOOL", "WOULD HAVE BEEN", "WHY", "FILE"]);
+        let mut is_told = false;
         for (index, call) in run.verdicts.calls.iter().enumerate() {
             let first = run.verdicts.first_blocked() == Some(call) && index == first_index(run);
-            if let Some(row) = row(&run.task, call, first) {
+            if let Some(row) = row(call, first) {
                 table.row(row);
+                is_told = true;
             }
         }
+        if is_told {
+            out.line(&run.task)?;
+            table.print(&mut out, "  ")?;
+            out.line("")?;
+        }
     }
-    table.print(&mut out, "")?;
-    out.line("")?;
     let reasons = by_reason(found);
     for ((reason, tool), runs) in &reasons {
         out.line(format_args!(
-            "{runs} runs would have been stopped first by {reason} ({})",
+            "{} would have been stopped first by {reason} ({})",
+            many(*runs, "run"),
             printable(tool)
         ))?;
     }
     out.line(format_args!(
-        "{} runs judged, {runs_blocked} would have been stopped; {} calls allowed, {} asked about, {} blocked, {not_judgeable} not judgeable",
-        found.judged.len(),
-        count(Backtested::Allowed),
+        "{} judged, {runs_blocked} would have been stopped; {} allowed, {} asked about, {} blocked, {not_judgeable} not judgeable",
+        many(found.judged.len(), "run"),
+        many(count(Backtested::Allowed), "call"),
         count(Backtested::Asked),
         count(Backtested::Blocked),
     ))?;
     if found.without_calls + found.earlier > 0 {
         out.line(format_args!(
-            "{} runs without calls, {} before the date",
-            found.without_calls, found.earlier
+            "{} without calls, {} before the date",
+            many(found.without_calls, "run"),
+            found.earlier
         ))?;
     }
     if found.replays > 0 {
         out.line(format_args!(
-            "{} replays left out: they repeat recorded runs",
-            found.replays
+            "{} left out: what repeats a recorded run is not judged twice",
+            many(found.replays, "replay")
         ))?;
     }
     for run in &found.judged {
@@ -421,7 +438,7 @@ fn first_index(run: &Judged) -> usize {
 }
 
 /// Allowed calls are the expected case: they are counted, not listed.
-fn row(task: &str, call: &CallVerdict, first: bool) -> Option<Vec<(String, Option<Paint>)>> {
+fn row(call: &CallVerdict, first: bool) -> Option<Vec<(String, Option<Paint>)>> {
     let (word, paint) = match call.verdict {
         Backtested::Allowed => return None,
         Backtested::Asked => ("asked about", Paint::Waiting),
@@ -429,8 +446,12 @@ fn row(task: &str, call: &CallVerdict, first: bool) -> Option<Vec<(String, Optio
         Backtested::Blocked => ("blocked (later)", Paint::Waiting),
         Backtested::NotJudgeable => ("not judgeable", Paint::Waiting),
     };
-    let reasons: Vec<String> = call.reasons.iter().map(ToString::to_string).collect();
-    let mut why = reasons.join(", ");
+    // All of them are in the JSON form; here a line must fit on a screen.
+    let mut why = match call.reasons.as_slice() {
+        [] => String::new(),
+        [only] => only.to_string(),
+        [first, rest @ ..] => format!("{first} and {} more", rest.len()),
+    };
     if let Some(detail) = &call.detail {
         let detail = printable(detail);
         why = if why.is_empty() {
@@ -440,7 +461,6 @@ fn row(task: &str, call: &CallVerdict, first: bool) -> Option<Vec<(String, Optio
         };
     }
     Some(vec![
-        (task.to_owned(), None),
         (call.turn.to_string(), None),
         (printable(call.tool.as_deref().unwrap_or("(request)")), None),
         (word.to_owned(), Some(paint)),

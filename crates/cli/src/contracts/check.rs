@@ -6,7 +6,7 @@ use serde_json::{Value, json};
 use super::CheckArgs;
 use super::files::Folder;
 use crate::exit::Exit;
-use crate::output::{Output, Paint, printable, talk};
+use crate::output::{Output, Paint, many, printable, talk};
 
 pub(super) fn run(args: &CheckArgs) -> anyhow::Result<Exit> {
     let folder = Folder::read(&args.folder)?;
@@ -34,7 +34,8 @@ pub(super) fn run(args: &CheckArgs) -> anyhow::Result<Exit> {
         }
         if let Ok(compiled) = &compiled {
             let tools = compiled.tools().count();
-            out.line(format_args!("ok: {tools} contracts, {}", compiled.digest()))?;
+            let tools = many(tools, "contract");
+            out.line(format_args!("ok: {tools}, {}", compiled.digest()))?;
         }
     }
     match &compiled {
@@ -44,8 +45,8 @@ pub(super) fn run(args: &CheckArgs) -> anyhow::Result<Exit> {
                 .iter()
                 .filter(|finding| finding.severity == Severity::Error);
             talk(format_args!(
-                "{} errors: a session over these files does not start",
-                errors.count()
+                "{}: a session over these files does not start",
+                many(errors.count(), "error")
             ));
             Ok(Exit::No)
         }

@@ -6,7 +6,7 @@ use super::{Output, Paint, shorten};
 use crate::client::Event;
 
 /// Room for the longest kind that we write, so that details line up.
-pub(crate) const KIND_WIDTH: usize = 24;
+pub(crate) const KIND_WIDTH: usize = 25;
 
 /// Returns `time  kind  detail`, as long as the detail is or cut to a terminal's width.
 pub(crate) fn event_line(out: &Output, event: &Event, width: Option<usize>) -> String {
@@ -101,6 +101,7 @@ fn detail(kind: &str, payload: &Value) -> String {
                 .unwrap_or_default();
             format!("{}  {input}", text("/name"))
         }
+        "tool.failed" => text("/name").to_owned(),
         "agent.tool_result" => format!("{}  {}", text("/name"), text("/status")),
         "vendor.message_delta" => format!("“{}”", text("/text")),
         // The number alone: the rest of the id is the task's.
@@ -166,7 +167,6 @@ fn recorded(payload: &Value) -> String {
     }
 }
 
-/// Returns the public text of a Message's parts.
 /// What contracts decided: which tools the model does not see, which calls are made and which are not.
 fn decided(payload: &Value) -> String {
     let list = |pointer: &str| payload.pointer(pointer).and_then(Value::as_array);
@@ -175,10 +175,20 @@ fn decided(payload: &Value) -> String {
         found.unwrap_or_default().to_owned()
     };
     if let Some(removed) = list("/narrowing/removed") {
+        if removed.is_empty() {
+            return "every tool is offered".to_owned();
+        }
         let removed = removed
             .iter()
             .map(|tool| format!("{} ({})", text(tool, "tool"), text(tool, "reason")));
         return format!("not offered: {}", removed.collect::<Vec<_>>().join(", "));
+    }
+    if let Some(questions) = list("/questions") {
+        let tools: Vec<String> = questions
+            .iter()
+            .map(|asked| text(asked, "tool_name"))
+            .collect();
+        return format!("asks about {}", tools.join(", "));
     }
     if let Some(execution) = payload.get("execution") {
         let (tool, reason) = (text(execution, "tool_name"), text(execution, "reason"));
@@ -197,13 +207,13 @@ fn decided(payload: &Value) -> String {
         }
     });
     let calls: Vec<String> = calls.collect();
-    let calls = match calls.is_empty() {
-        true => "no calls".to_owned(),
-        false => calls.join(", "),
-    };
-    format!("{}: {calls}", action.unwrap_or_default())
+    match calls.is_empty() {
+        true => "the answer calls no tool".to_owned(),
+        false => format!("{}: {}", action.unwrap_or_default(), calls.join(", ")),
+    }
 }
 
+/// Returns the public text of a Message's parts.
 fn spoken(payload: &Value) -> String {
     let parts = payload.get("parts").and_then(Value::as_array);
     let texts = parts

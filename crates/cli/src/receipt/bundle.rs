@@ -22,7 +22,7 @@ use super::file::{SignedHead, check_checkpoint, read_file, read_keys};
 use super::replays::{self, Unbound};
 use super::report::{Findings, Question};
 use super::witnessed::Witnesses;
-use crate::output::counter;
+use crate::output::{counter, many};
 use files::{Blobs, Lines, Manifest, Seal, optional};
 pub(crate) use prove::prove;
 
@@ -117,8 +117,10 @@ pub(crate) fn verify(request: &Request<'_>) -> anyhow::Result<Findings> {
         findings.fail("keys", "keys_not_given", expected, found);
     }
     findings.note(format!(
-        "      {} receipts, {} events, {blobs} blobs",
-        receipts.count, events.count
+        "      {}, {}, {}",
+        many(receipts.count, "receipt"),
+        many(events.count, "event"),
+        many(blobs, "blob")
     ));
     findings.set("receipts", receipts.count.into());
     findings.set("events", events.count.into());
@@ -138,12 +140,24 @@ fn tell_unbound(unbound: &[Unbound], seal: Seal, findings: &mut Findings) {
         Seal::Holds => "      bound by the signature of the export alone, by no receipt:",
         Seal::Missing => "      bound by nothing:",
     });
-    for entry in unbound.iter().take(UNBOUND_SHOWN_MAX) {
-        findings.note(format!("      - {}: {}", entry.what, entry.why));
+    // For one reason one line: what else it is true of is counted.
+    let mut reasons: Vec<(&str, Vec<&str>)> = Vec::new();
+    for entry in unbound {
+        match reasons.iter_mut().find(|(why, _)| *why == entry.why) {
+            Some((_, entries)) => entries.push(&entry.what),
+            None => reasons.push((&entry.why, vec![&entry.what])),
+        }
     }
-    if unbound.len() > UNBOUND_SHOWN_MAX {
-        let more = unbound.len() - UNBOUND_SHOWN_MAX;
-        findings.note(format!("      - and {more} more, which --json lists"));
+    for (why, entries) in reasons.iter().take(UNBOUND_SHOWN_MAX) {
+        let more = match entries.len().saturating_sub(1) {
+            0 => String::new(),
+            more => format!(" and {more} more"),
+        };
+        let first = entries.first().copied().unwrap_or_default();
+        findings.note(format!("      - {first}{more}: {why}"));
+    }
+    if unbound.len() > reasons.len() || reasons.len() > UNBOUND_SHOWN_MAX {
+        findings.note("      --json lists all of them");
     }
     let list: Vec<_> = unbound
         .iter()

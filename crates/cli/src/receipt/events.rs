@@ -13,7 +13,7 @@ use sha2::{Digest as _, Sha256};
 use super::bundle::files::{Lines, Place, Seal};
 use super::replays::Unbound;
 use super::report::Findings;
-use crate::output::counter;
+use crate::output::{counter, many};
 
 /// What a receipt says of its task.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -202,7 +202,8 @@ pub(crate) fn check(
     let without = state.waived.len();
     if without > 0 {
         findings.note(format!(
-            "{without} tasks ran under a persona that leaves no receipts: nothing proves their events"
+            "{} ran under a persona that leaves no receipts: nothing proves what happened there",
+            many(without, "task")
         ));
     }
     if !state.repaired.is_empty() {

@@ -5,6 +5,8 @@ mod broken;
 #[cfg(test)]
 mod described;
 #[cfg(test)]
+mod memory;
+#[cfg(test)]
 mod subject;
 #[cfg(test)]
 mod whole;

@@ -6,7 +6,7 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::thread::JoinHandle;
 use std::time::Duration;
 
-use conformance::Suite;
+use conformance::{AkashikSuite, Suite};
 use serde_json::{Value, json};
 
 use crate::world::World;
@@ -38,8 +38,11 @@ pub(crate) struct Subject {
 
 impl Subject {
     pub(crate) async fn start(card_object: &str) -> Self {
+        Self::start_with(&format!("card_object = \"{card_object}\"\n{SETTINGS}")).await
+    }
+
+    pub(crate) async fn start_with(settings: &str) -> Self {
         let world = Arc::new(World::new());
-        let settings = format!("card_object = \"{card_object}\"\n{SETTINGS}");
         std::fs::write(world.home.path().join("settings.toml"), settings).unwrap();
         let first = world.serve_with(&["--listen", "127.0.0.1:0", "--config", "settings.toml"]);
         let url = first.url.clone();
@@ -105,6 +108,27 @@ impl Subject {
 
     pub(crate) fn home(&self) -> &Path {
         self.world.home.path()
+    }
+
+    /// Returns the suite of the memory protocol.
+    pub(crate) fn memory(&self, url: &str) -> AkashikSuite {
+        let suite = self.suite(url);
+        let stranger = [
+            "key",
+            "create",
+            "--actor",
+            "stranger",
+            "--scope",
+            "field:write",
+        ];
+        AkashikSuite {
+            url: suite.url,
+            key: suite.key,
+            other_key: Some(self.world.ok(&stranger).trim().to_owned()),
+            restart: suite.restart,
+            timeout: suite.timeout,
+            skip: Vec::new(),
+        }
     }
 
     /// Returns the whole suite, to be asked of this server or of a proxy before it.

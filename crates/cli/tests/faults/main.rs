@@ -3,6 +3,8 @@
 #[cfg(test)]
 mod client;
 #[cfg(test)]
+mod closing;
+#[cfg(test)]
 mod damage;
 #[cfg(test)]
 mod drain;

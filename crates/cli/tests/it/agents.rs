@@ -462,3 +462,27 @@ fn u24_a_tool_whose_folder_holds_the_data_directory_stops_the_start() {
         "{said:?}"
     );
 }
+
+/// AP-PERS-03: the server has the tool, and the persona does not list it.
+#[test]
+fn ap_pers_03_a_tool_that_the_persona_does_not_list_is_denied_and_not_used() {
+    let world = World::new();
+    std::fs::create_dir(world.home.path().join("work")).unwrap();
+    write(&world, "reprise.toml", CONFIG);
+    let answers = "answers:\n  - when: { key: \"llm:main:1\" }\n    tool_calls: [{ name: leak, arguments: { n: x } }]\n  - answer: done\n";
+    write(&world, "answers.yaml", answers);
+    let persona = PERSONA.replace("tools: [wait, leak]", "tools: [wait]");
+    write(&world, "leaker.yaml", &persona);
+    let _server = world.serve_with(&["--listen", "127.0.0.1:0", "--config", "reprise.toml"]);
+    world.ok(&["persona", "apply", "leaker.yaml"]);
+    let task = world.ok(&["task", "submit", "go", "--persona", "leaker", "-q"]);
+    let task = task.trim();
+    let watched = world.ok(&["task", "watch", task]);
+    assert!(
+        watched.contains("tool.denied") && watched.contains("the persona lists no tool `leak`"),
+        "{watched}"
+    );
+    assert!(!world.home.path().join("work/leaked.x").exists());
+    let said = world.run(&["replay", task]);
+    assert_eq!(said.code, 0, "{said:?}");
+}

@@ -463,3 +463,88 @@ fn f14_what_workspaces_store_is_shared_out() {
         "{said:?}"
     );
 }
+
+/// F14: requests that come together are held to the limit together: what each of them brings is counted where they stand in a
+/// row, not only before they are taken on.
+#[test]
+fn f14_parallel_requests_do_not_pass_the_limit_together() {
+    const LIMIT: usize = 4 * MIB;
+    let world = World::new();
+    let mut command = world.command(&["serve", "--listen", "127.0.0.1:0"]);
+    command.env("REPRISE_LIMITS_STORED_MIB_MAX", "4");
+    let server = Server::start(&mut command).unwrap();
+    let (greedy, hers) = tenant(&world, &server, "greedy");
+    let call = |path: &str, body: Value| {
+        let (status, made) = greedy.call("POST", path, body.to_string().as_bytes());
+        assert_eq!(status, 201);
+        let made: Value = serde_json::from_slice(&made).unwrap();
+        made["id"].as_str().unwrap().to_owned()
+    };
+    let session = call("/v1/sessions", json!({"workspace_id": hers}));
+    let messages = format!("/v1/sessions/{session}/messages");
+    let artifact = json!({"kind": "dataset", "mime_type": "a/b", "visibility": "public",
+        "workspace_id": hers});
+    let artifacts: Vec<String> = (0..12)
+        .map(|_| call("/v1/artifacts", artifact.clone()))
+        .collect();
+    // Half of them messages, half of them content: together five times the limit.
+    let text = "x".repeat(MIB / 2);
+    let message = json!({"role": "user", "parts": [{"type": "text", "text": text}]}).to_string();
+    let barrier = std::sync::Barrier::new(2 * artifacts.len());
+    let send = |method: &str, path: &str, body: &[u8]| {
+        barrier.wait();
+        let (status, answer) = greedy.call(method, path, body);
+        if status == 429 {
+            let answer: Value = serde_json::from_slice(&answer).unwrap();
+            assert_eq!(
+                answer["error"]["details"]["limit"], "stored_mib_max",
+                "{answer}"
+            );
+        }
+        (status, body.len())
+    };
+    let taken: Vec<(u16, usize)> = std::thread::scope(|scope| {
+        let (send, messages, message) = (&send, &messages, &message);
+        let mut threads = Vec::new();
+        for (id, number) in artifacts.iter().zip(0..) {
+            threads.push(scope.spawn(move || send("POST", messages, message.as_bytes())));
+            threads.push(scope.spawn(move || {
+                let path = format!("/v1/artifacts/{id}/content");
+                send("PUT", &path, &noise(number, MIB))
+            }));
+        }
+        let answers = threads.into_iter().map(|thread| thread.join().unwrap());
+        answers.collect()
+    });
+    let refused = taken.iter().filter(|(status, _)| *status == 429).count();
+    assert!(refused > 0, "{taken:?}");
+    let stored: usize = taken
+        .iter()
+        .filter(|(status, _)| *status < 300)
+        .map(|(_, bytes)| bytes)
+        .sum();
+    assert!(stored <= LIMIT, "{stored} of {LIMIT}: {taken:?}");
+    // What was refused left nothing behind, and room that was kept for it is free again.
+    let blobs = |folder: std::path::PathBuf| -> u64 {
+        let mut bytes = 0;
+        let mut folders = vec![folder];
+        while let Some(folder) = folders.pop() {
+            for entry in std::fs::read_dir(folder).unwrap() {
+                let entry = entry.unwrap();
+                match entry.file_type().unwrap().is_dir() {
+                    true => folders.push(entry.path()),
+                    false => bytes += entry.metadata().unwrap().len(),
+                }
+            }
+        }
+        bytes
+    };
+    let on_disk = blobs(world.data().join("blobs"));
+    assert!(on_disk <= LIMIT as u64, "{on_disk}");
+    let small = json!({"role": "user", "parts": [{"type": "text", "text": "s"}]}).to_string();
+    if stored + 64 * 1024 < LIMIT {
+        assert_eq!(greedy.call("POST", &messages, small.as_bytes()).0, 201);
+    }
+    server.stop();
+    world.ok(&["log", "verify"]);
+}

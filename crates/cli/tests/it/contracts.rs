@@ -530,7 +530,7 @@ fn recorded_runs_are_judged_again() {
     assert_eq!(text.code, 1, "{text:?}");
     assert!(
         text.stdout
-            .contains("1 runs judged, 1 would have been stopped"),
+            .contains("1 run judged, 1 would have been stopped"),
         "{text:?}"
     );
     assert!(text.stdout.contains("forbidden_tool"), "{text:?}");

@@ -63,6 +63,12 @@ fn three_agents_a_contradiction_a_merge_and_the_reasons_behind_a_decision() {
         &["--score", "0.4", "--relation", &relation],
     );
     let conflict = second["conflicts_detected"][0].as_str().unwrap().to_owned();
+    // Saying the same twice is no fault; being somebody else is.
+    world.ok(&["field", "register", "ann", "--role", "analyst"]);
+    let said = world.run(&["field", "register", "ann", "--role", "critic"]);
+    assert_eq!(said.code, 1, "{said:?}");
+    let listed = world.json(&["field", "detect", "--agent", "sam", "--json"]);
+    assert_eq!(listed[0]["id"], conflict.as_str(), "{listed}");
     let listed = world.ok(&["field", "detect", "--agent", "sam"]);
     assert!(
         listed.contains(&conflict) && listed.contains("detected"),
@@ -83,6 +89,10 @@ fn three_agents_a_contradiction_a_merge_and_the_reasons_behind_a_decision() {
         merged.contains(&format!("{} stays", id(&first))),
         "{merged}"
     );
+    // What is settled is not listed, unless somebody asks for it.
+    assert_eq!(world.ok(&["field", "detect", "--agent", "sam", "-q"]), "");
+    let all = world.ok(&["field", "detect", "--agent", "sam", "-q", "--all"]);
+    assert_eq!(all.trim(), conflict);
     let relation = format!("depends_on={}", id(&first));
     let more = [
         "--type",
@@ -153,7 +163,24 @@ fn three_agents_a_contradiction_a_merge_and_the_reasons_behind_a_decision() {
     assert!(said.stderr.contains("field register"), "{said:?}");
     let said = world.run(&["field", "record", "x", "--agent", "ann", "--purpose", "p"]);
     assert_eq!(said.code, 2, "{said:?}");
-    assert!(said.stderr.contains("--score"), "{said:?}");
+    assert!(
+        said.stderr.contains("error: --score is missing"),
+        "{said:?}"
+    );
+    let merge = [
+        "field",
+        "merge",
+        "conflict_1",
+        "--agent",
+        "sam",
+        "--rationale",
+        "r",
+    ];
+    let said = world.run(&[&merge[..], &["--strategy", "toss"]].concat());
+    assert_eq!(said.code, 2, "{said:?}");
+    assert!(said.stderr.contains("confidence_weighted"), "{said:?}");
+    let said = world.run(&[&merge[..], &["--strategy", "authority"]].concat());
+    assert!(said.stderr.contains("--winner"), "{said:?}");
     let said = world.run(&[
         "field", "replay", "unit", "mem_none", "--agent", "sam", "--json",
     ]);
@@ -239,7 +266,7 @@ fn f14_a_field_takes_no_more_than_its_share_of_the_disk() {
     });
     let (number, said) = refused.expect("2 MB were stored where 1 MiB may be");
     assert!((8..=13).contains(&number), "{number}");
-    assert!(said.stderr.contains("stored_mib_max"), "{said:?}");
+    assert!(said.stderr.contains("limits.stored_mib_max"), "{said:?}");
 }
 
 /// What an agent recorded lies beside the log; that it is gone is noticed.
@@ -262,4 +289,148 @@ fn a_lost_text_of_a_field_is_found_by_log_verify() {
     let said = world.run(&["log", "verify"]);
     assert_eq!(said.code, 1, "{said:?}");
     assert!(said.stdout.contains("missing"), "{said:?}");
+}
+
+/// Sends many records at once, as programs do.
+fn record_many(world: &World, server: &Server, count: usize) {
+    let key = std::fs::read_to_string(world.data().join("api-key")).unwrap();
+    let http = reqwest::Client::builder().no_proxy().build().unwrap();
+    let one = async |number: usize| {
+        let envelope = json!({
+            "protocol": "akashik", "version": "0.1.0", "id": format!("many-{number}"), "operation": "RECORD",
+            "agent_id": "ann", "session_id": null, "epoch": 0,
+            "payload": {
+                "mode": "draft", "type": "observation", "content": format!("Buoy {number} drifts"),
+                "intent": {"purpose": "watch"},
+            },
+        });
+        let request = http.post(format!("{}/akashik/v1/record", server.url));
+        let request = request.bearer_auth(key.trim()).json(&envelope);
+        let answer = request.send().await.unwrap();
+        assert_eq!(answer.status(), 201, "{number}");
+    };
+    let runtime = tokio::runtime::Runtime::new().unwrap();
+    runtime.block_on(async {
+        let next = std::sync::atomic::AtomicUsize::new(0);
+        let lane = async || loop {
+            let number = next.fetch_add(1, std::sync::atomic::Ordering::Relaxed);
+            if number >= count {
+                return;
+            }
+            one(number).await;
+        };
+        tokio::join!(
+            lane(),
+            lane(),
+            lane(),
+            lane(),
+            lane(),
+            lane(),
+            lane(),
+            lane()
+        );
+    });
+}
+
+/// U11: what is kept of a field's fold follows behind; without it, or with a part of it that is not what it was, the log says
+/// the same.
+#[test]
+fn u11_a_field_is_the_same_with_its_projection_without_it_and_with_a_damaged_one() {
+    let world = World::new();
+    let server = world.serve();
+    for agent in ["ann", "sam"] {
+        world.ok(&["field", "register", agent, "--role", "analyst"]);
+    }
+    let first = id(&record(&world, "ann", "It is one", &["--score", "0.5"]));
+    record_many(&world, &server, 2_300);
+    let targets = [("unit", first.as_str())];
+    let hint = [
+        "field", "attune", "--agent", "sam", "--role", "analyst", "--hint", "buoy 7", "--json",
+    ];
+    let seen = |world: &World| {
+        let mut seen = world.json(&hint);
+        seen["epoch"] = json!(null);
+        (seen["record"].clone(), everything(world, &targets))
+    };
+    let before = seen(&world);
+    server.stop();
+    let tamper = store::tamper::Tamper::open(&world.data());
+    let kept = tamper.count("field_segments");
+    assert!((1..=2).contains(&kept), "{kept}");
+    drop(tamper);
+    world.ok(&["log", "verify"]);
+    for (what, damage) in [
+        ("as it is", ""),
+        ("missing", "DELETE FROM field_segments"),
+        (
+            "damaged",
+            "UPDATE field_segments SET bytes = x'00' WHERE after = 0",
+        ),
+        // A frame that can be read, of something else.
+        (
+            "another one",
+            "UPDATE field_segments SET bytes = (SELECT body FROM documents LIMIT 1)",
+        ),
+        ("ahead", "UPDATE field_segments SET last = last + 100000"),
+    ] {
+        let tamper = store::tamper::Tamper::open(&world.data());
+        if !damage.is_empty() {
+            tamper.run(damage);
+        }
+        drop(tamper);
+        let server = world.serve();
+        let mut after = seen(&world);
+        after.1["status"]["status"]["epoch"] = before.1["status"]["status"]["epoch"].clone();
+        assert_eq!(after, before, "{what}");
+        server.stop();
+        let tamper = store::tamper::Tamper::open(&world.data());
+        let kept = tamper.count("field_segments");
+        assert!((1..=3).contains(&kept), "{what}: {kept}");
+        drop(tamper);
+        world.ok(&["log", "verify"]);
+    }
+}
+
+/// INTERNAL_ERROR of the protocol's table: a field whose entries cannot be read answers nothing else, and harms nobody else.
+#[test]
+fn a_field_whose_log_is_damaged_says_internal_error_and_leaves_others_alone() {
+    let world = World::new();
+    let server = world.serve();
+    world.ok(&["field", "register", "ann", "--role", "analyst"]);
+    server.stop();
+    let tamper = store::tamper::Tamper::open(&world.data());
+    tamper.run("DELETE FROM event_links");
+    drop(tamper);
+    let server = world.serve();
+    let key = std::fs::read_to_string(world.data().join("api-key")).unwrap();
+    let envelope = json!({
+        "protocol": "akashik", "version": "0.1.0", "id": "m", "operation": "DETECT", "agent_id": "ann",
+        "session_id": null, "epoch": 0, "payload": {"mode": "list"},
+    });
+    let asked = async || {
+        let http = reqwest::Client::builder().no_proxy().build().unwrap();
+        let request = http.post(format!("{}/akashik/v1/detect", server.url));
+        let answer = request
+            .bearer_auth(key.trim())
+            .json(&envelope)
+            .send()
+            .await
+            .unwrap();
+        (
+            answer.status().as_u16(),
+            answer.json::<Value>().await.unwrap(),
+        )
+    };
+    let (status, error) = tokio::runtime::Runtime::new().unwrap().block_on(asked());
+    assert_eq!(
+        (status, &error["code"]),
+        (500, &json!("INTERNAL_ERROR")),
+        "{error}"
+    );
+    assert_eq!(error["recoverable"], false);
+    assert!(!error.to_string().contains("reprise-data"), "{error}");
+    world.ok(&[
+        "field", "register", "bob", "--role", "analyst", "--field", "other",
+    ]);
+    world.ok(&["task", "list"]);
 }

@@ -72,7 +72,7 @@ impl<'a> Program<'a> {
     fn propose(&self, id: &str) -> Value {
         let path = format!("/api/v1/replay/sessions/{id}");
         let version = self.get(&path)["stateVersion"].clone();
-        let asked = json!({"expected_state_version": version, "offered_tools": ["pay"],
+        let asked = json!({"expected_state_version": version, "offered_tools": [{"name": "pay", "schema": {}}],
             "provider": "openai", "model": "m"});
         let prepared = self.post(&format!("{path}/preflight"), asked);
         let proposal = json!({"prepared_request_id": prepared["prepared_request_id"],

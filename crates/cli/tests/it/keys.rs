@@ -325,7 +325,7 @@ fn u23_keys_from_before_have_no_events_and_that_is_said() {
     store.close();
     // A program from before would not have noted that all are recorded.
     let change = |sql: &str| store::tamper::Tamper::open(&world.data()).execute(sql);
-    change("DELETE FROM meta WHERE name = 'keys_recorded'");
+    change("UPDATE meta SET value = 0 WHERE name = 'keys_recorded'");
     let said = world.run(&["log", "verify", "--json"]);
     assert_eq!(said.code, 0, "{said:?}");
     assert!(
@@ -521,4 +521,23 @@ fn s16_the_local_key_is_not_sent_to_whoever_has_the_port_of_a_killed_server() {
     assert_eq!(said.code, 2, "{said:?}");
     assert!(said.stderr.contains("no server works in"), "{said:?}");
     assert!(thief.accept().is_err(), "somebody called the thief");
+}
+
+/// The scopes that the program knows are those that the documentation explains.
+#[test]
+fn the_documentation_lists_every_scope() {
+    let told = include_str!("../../../../docs/running.md");
+    let world = World::new();
+    let said = world.run(&["key", "create", "--actor", "a", "--scope", "nope:read"]);
+    assert_eq!(said.code, 2, "{said:?}");
+    let (_, listed) = said.stderr.split_once("the scopes are ").unwrap();
+    let mut count = 0;
+    for scope in listed.trim().split(", ") {
+        assert!(
+            told.contains(&format!("`{scope}`")),
+            "docs/running.md does not list {scope}"
+        );
+        count += 1;
+    }
+    assert!(count > 20, "{said:?}");
 }

@@ -15,13 +15,18 @@ mod contracts;
 #[cfg(test)]
 mod demo;
 #[cfg(test)]
+mod embedding;
+#[cfg(test)]
 mod fields;
 #[cfg(test)]
 mod finding;
 #[cfg(test)]
 mod foreign;
 #[cfg(test)]
+mod foreign_mcp;
+#[cfg(test)]
 mod governed;
+#[cfg(test)]
 mod help;
 #[cfg(test)]
 mod importing;
@@ -29,6 +34,8 @@ mod importing;
 mod keys;
 #[cfg(test)]
 mod logs;
+#[cfg(test)]
+mod missing;
 #[cfg(test)]
 mod pasting;
 #[cfg(test)]
@@ -39,6 +46,8 @@ mod programs;
 mod pruning;
 #[cfg(test)]
 mod receipts;
+#[cfg(test)]
+mod remembering;
 #[cfg(test)]
 mod replays;
 #[cfg(test)]

@@ -172,7 +172,7 @@ fn a_log_with_personas_and_without_receipts_verifies_and_rebuilds() {
     world.ok(&["log", "export", "out"]);
     let verified = world.ok(&["receipt", "verify", "--bundle", "out", "--unsigned"]);
     assert!(
-        verified.contains("1 tasks ran under a persona"),
+        verified.contains("1 task ran under a persona"),
         "{verified}"
     );
 }

@@ -107,6 +107,33 @@ fn u8_a_run_that_failed_goes_on_from_its_checkpoint_and_repeats_nothing() {
 }
 
 #[test]
+fn u8_a_run_that_goes_on_tells_the_shared_memory_what_it_came_to() {
+    let world = world();
+    let server = serve(&world, DOWN);
+    let persona = format!("{PERSONA}memory: field\n");
+    fs::write(world.home.path().join("writer.yaml"), persona).unwrap();
+    world.ok(&["persona", "apply", "writer.yaml"]);
+    world.ok(&["field", "register", "ann", "--role", "analyst"]);
+    let failed = submit(&world);
+    let task = failed["id"].as_str().unwrap();
+    world.run(&["task", "watch", task]);
+    server.stop();
+
+    let server = serve(&world, UP);
+    let said = world.run(&["task", "retry", task, "--json"]);
+    let again: Value = serde_json::from_str(&said.stdout).unwrap();
+    let id = again["id"].as_str().unwrap();
+    world.run(&["task", "watch", id]);
+    let again = world.json(&["task", "get", id, "--json"]);
+    assert_eq!(again["status"], "COMPLETED", "{again}");
+    assert_eq!(notes(&world), 1, "what was done is served from the record");
+    let told = world.json(&["field", "replay", "task", id, "--agent", "ann", "--json"]);
+    assert_eq!(told["timeline"][0]["event_type"], "RECORD", "{told}");
+    world.ok(&["log", "verify"]);
+    server.stop();
+}
+
+#[test]
 fn u8_a_refresh_that_asked_nothing_says_so_and_one_from_a_key_asks() {
     let world = world();
     let _server = serve(&world, UP);
@@ -191,4 +218,106 @@ fn a_key_that_the_run_does_not_have_changes_nothing_and_leaves_nothing() {
     ]);
     assert_eq!(said.code, 1, "{said:?}");
     world.ok(&["replay", task, "--set", "llm:main:2=Other"]);
+}
+
+const ASKS: &str = "name: asker\nversion: '1'\nentry_workflow: agent\ndescription: Asks first\n\
+    autonomy_tier: act_with_approval\nreceipt_policy: required\nsystem_prompt: You write.\n\
+    model: { provider: script }\ntools: [note]\n";
+
+fn asking_world() -> World {
+    let world = world();
+    let home = world.home.path();
+    fs::write(home.join("asker.yaml"), ASKS).unwrap();
+    world
+}
+
+fn call(key: &str, tool: &str) -> String {
+    format!(
+        "when: {{ key: \"{key}\" }}\n    answer: One more.\n    tool_calls:\n      - name: {tool}\n        arguments: {{}}\n"
+    )
+}
+
+fn serve_answers(world: &World, answers: &[String]) -> Server {
+    let answers: String = answers
+        .iter()
+        .map(|answer| format!("  - {answer}\n"))
+        .collect();
+    fs::write(
+        world.home.path().join("answers.yaml"),
+        format!("answers:\n{answers}"),
+    )
+    .unwrap();
+    world.serve_with(&["--listen", "127.0.0.1:0", "--config", "reprise.toml"])
+}
+
+fn until(world: &World, task: &str, status: &str) -> Value {
+    let mut shown = Value::Null;
+    for _ in 0..600 {
+        shown = world.json(&["task", "get", task, "--json"]);
+        if shown["status"] == status {
+            return shown;
+        }
+        std::thread::sleep(std::time::Duration::from_millis(50));
+    }
+    panic!("{task} stays {shown}");
+}
+
+fn start(world: &World) -> String {
+    world.ok(&["persona", "apply", "asker.yaml"]);
+    let said = world.run(&["task", "submit", "Note it", "--persona", "asker", "--json"]);
+    let task: Value = serde_json::from_str(&said.stdout).unwrap();
+    task["id"].as_str().unwrap().to_owned()
+}
+
+/// U8: what was approved in the failed run was about that run; a next step that needs consent asks for it, and goes on,
+/// whatever happens to the server meanwhile.
+#[test]
+fn u8_a_run_that_is_taken_up_again_asks_for_what_it_does_next() {
+    let world = asking_world();
+    let down = format!("when: {{ key: \"llm:main:2\" }}\n    {DOWN}");
+    let server = serve_answers(&world, &[call("llm:main:1", "note"), down]);
+    let task = start(&world);
+    until(&world, &task, "AUTH_REQUIRED");
+    world.ok(&["task", "answer", &task, "--approve", "--reason", "go"]);
+    until(&world, &task, "FAILED");
+    assert_eq!(notes(&world), 1);
+    server.stop();
+
+    let answers = [
+        call("llm:main:1", "note"),
+        call("llm:main:2", "note"),
+        format!("when: {{ key: \"llm:main:3\" }}\n    {UP}"),
+    ];
+    let server = serve_answers(&world, &answers);
+    let said = world.run(&["task", "retry", &task, "--json"]);
+    let again: Value = serde_json::from_str(&said.stdout).unwrap();
+    let again = again["id"].as_str().unwrap();
+    until(&world, again, "AUTH_REQUIRED");
+    let waiting = world.json(&["approvals", "list", "--json"]);
+    assert_eq!(waiting.as_array().map(Vec::len), Some(1), "{waiting}");
+    assert_eq!(waiting[0]["task_id"], again);
+    assert_eq!(notes(&world), 1, "nothing is done before somebody consents");
+    server.kill();
+
+    let server = serve_answers(&world, &answers);
+    until(&world, again, "AUTH_REQUIRED");
+    world.ok(&[
+        "task",
+        "answer",
+        again,
+        "--approve",
+        "--reason",
+        "once more",
+    ]);
+    let done = until(&world, again, "COMPLETED");
+    assert_eq!(done["parent_task_id"], task);
+    assert_eq!(notes(&world), 2, "the first note is served from the record");
+    let told = world.ok(&["task", "show", again]);
+    assert!(
+        told.contains("once more") && told.contains("It is noted."),
+        "{told}"
+    );
+    world.ok(&["receipt", "verify", again]);
+    world.ok(&["log", "verify"]);
+    server.stop();
 }

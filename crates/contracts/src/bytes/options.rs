@@ -56,16 +56,10 @@ fn set(options: &mut Options, name: &str, value: &Value) -> Result<(), &'static 
         }
         "captureLevel" => options.capture_level = word(value, CaptureLevel::named)?,
         "labels" => options.labels = texts(value)?,
-        "answersCheckpoints" => match value {
-            Value::Bool(answers) => options.answers_checkpoints = *answers,
-            Value::Null
-            | Value::Number(_)
-            | Value::String(_)
-            | Value::Array(_)
-            | Value::Object(_) => {
-                return Err("true or false");
-            }
-        },
+        "answersCheckpoints" => options.answers_checkpoints = truth(value)?,
+        // The place in a workflow, and whether anybody keeps what happens, are read where the session is opened.
+        "workflow" | "keepsNothing" => {}
+        "server" => options.server = truth(value)?,
         "pricing" => options.prices = prices(value)?,
         _ => return Err("no option of this name"),
     }
@@ -84,6 +78,15 @@ fn texts(value: &Value) -> Result<Vec<String>, &'static str> {
 fn word<T>(value: &Value, named: impl Fn(&str) -> Option<T>) -> Result<T, &'static str> {
     let word = value.as_str().and_then(named);
     word.ok_or("not one of the words it can be")
+}
+
+fn truth(value: &Value) -> Result<bool, &'static str> {
+    match value {
+        Value::Bool(value) => Ok(*value),
+        Value::Null | Value::Number(_) | Value::String(_) | Value::Array(_) | Value::Object(_) => {
+            Err("true or false")
+        }
+    }
 }
 
 fn whole(value: &Value) -> Result<u64, &'static str> {

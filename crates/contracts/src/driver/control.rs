@@ -6,12 +6,12 @@ use serde_json::Value;
 use super::{Diagnostic, Driver, Record};
 use crate::capture::Flushed;
 use crate::decode::is_label;
-use crate::event::Event;
+use crate::event::{CallKey, Event, Outcome, Release, Responded};
 use crate::gate::ShadowDelta;
 use crate::health::{Health, Surroundings, health};
 use crate::narrow::Narrowing;
 use crate::rules::Rules;
-use crate::state::{Lifecycle, Snapshot, State};
+use crate::state::{Lifecycle, PendingStatus, Snapshot, State};
 
 /// An action on a session. It takes effect at once.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -84,6 +84,63 @@ impl Driver {
         Ok(driver)
     }
 
+    /// Puts a session that has done nothing yet where a stored one stopped. What was under way there is over: nobody waits
+    /// for the answers of people any more, and of tools that were running nobody knows what they did.
+    ///
+    /// # Errors
+    /// This one has begun already, or the events are not those of such a session.
+    pub fn taken_up(
+        &mut self,
+        began: Timestamp,
+        events: &[Event],
+        now: Timestamp,
+    ) -> Result<(), String> {
+        if self.next_attempt > 1 || self.first_record > 0 || self.seat.is_some() {
+            return Err("the session has begun already".to_owned());
+        }
+        let resumed = Self::resume(self.rules.clone(), began, events);
+        let mut resumed = resumed.map_err(|error| format!("the stored session: {error}"))?;
+        resumed.remote = self.remote.take();
+        // Ids are not given twice.
+        resumed.next_id = events.len() as u64;
+        if *resumed.state.lifecycle() == Lifecycle::Open {
+            let waiting: Vec<String> = resumed.state.waiting.keys().cloned().collect();
+            for proposal in waiting {
+                resumed.commit(
+                    Event::Responded(Responded {
+                        at: now,
+                        proposal: Some(proposal),
+                        cost: None,
+                        usage_unknown: resumed.counts_usage(),
+                        release: Release::Discarded,
+                    }),
+                    None,
+                );
+            }
+            let pending = resumed.state.pending.iter();
+            let running = pending.filter(|(_, call)| call.status == PendingStatus::Started);
+            let running: Vec<CallKey> = running.map(|(key, _)| key.clone()).collect();
+            for call in running {
+                let outcome = Outcome::Unknown;
+                resumed.commit(
+                    Event::Settled {
+                        call,
+                        outcome,
+                        output: None,
+                    },
+                    None,
+                );
+            }
+        }
+        // Labels and filters that came before the store was read.
+        for early in std::mem::take(&mut self.records) {
+            resumed.commit(early.event, None);
+        }
+        resumed.diagnostics = std::mem::take(&mut self.diagnostics);
+        *self = resumed;
+        Ok(())
+    }
+
     /// Applies an action. On a session that is over it changes nothing and is told, except a report of a bypass.
     ///
     /// # Errors
@@ -121,6 +178,11 @@ impl Driver {
             Control::HandedOff => self.commit(Event::HandedOff, None),
         }
         Ok(())
+    }
+
+    /// Says that nobody takes records and captures: none are made.
+    pub fn keep_nothing(&mut self) {
+        self.keeps_nothing = true;
     }
 
     /// Returns what the session is judged by.

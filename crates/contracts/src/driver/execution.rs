@@ -3,6 +3,7 @@
 use domain::Timestamp;
 
 use super::Driver;
+use crate::capture;
 use crate::contract::TIMEOUT_MS;
 use crate::event::{CallKey, Event, Outcome};
 use crate::execute::{ExecutionRefusal, check_execution};
@@ -109,8 +110,23 @@ impl Driver {
     /// # Errors
     /// There is no such execution, or its end was reported before.
     pub fn settle(&mut self, ticket: u64, ended: Ended) -> Result<(), SettleError> {
-        let (tool, call) = self.tickets.get(&ticket).ok_or(SettleError)?;
+        let (tool, call) = self.tickets.get(&ticket).cloned().ok_or(SettleError)?;
+        if ended != Ended::Unknown {
+            self.tickets.remove(&ticket);
+        }
+        if let Some(call) = call {
+            self.settle_call(&tool, call, ended);
+        }
+        Ok(())
+    }
+
+    /// Settles a call of the session, and keeps what its capture level allows.
+    pub(super) fn settle_call(&mut self, tool: &str, call: CallKey, ended: Ended) {
         let contract = self.rules.compiled().contract(tool);
+        let code = match &ended {
+            Ended::Failed { code } => Some(code.clone()),
+            Ended::Success(_) | Ended::Unknown => None,
+        };
         let (outcome, output) = match ended {
             Ended::Success(output) => (Outcome::Success, output),
             Ended::Failed { code } => {
@@ -125,18 +141,47 @@ impl Driver {
             }
             Ended::Unknown => (Outcome::Unknown, None),
         };
-        let call = call.clone();
+        self.capture_execution(tool, &call, (outcome, code), output.as_deref());
         if outcome != Outcome::Unknown {
-            self.tickets.remove(&ticket);
+            self.forget_proposal(&call);
         }
-        if let Some(call) = call {
-            let event = Event::Settled {
-                call,
-                outcome,
-                output,
-            };
-            self.commit(event, None);
+        let event = Event::Settled {
+            call,
+            outcome,
+            output,
+        };
+        self.commit(event, None);
+    }
+
+    fn capture_execution(
+        &mut self,
+        tool: &str,
+        call: &CallKey,
+        (outcome, code): (Outcome, Option<String>),
+        output: Option<&str>,
+    ) {
+        if self.keeps_nothing {
+            return;
         }
-        Ok(())
+        let (level, compiled) = (self.rules.options().capture_level, self.rules.compiled());
+        let mut pending = self.state.unsettled();
+        let Some((_, known)) = pending.find(|(key, _)| *key == call) else {
+            return;
+        };
+        let arguments = capture::arguments(level, compiled, tool, &known.arguments, &[]);
+        let output = output.map(|text| capture::output(level, compiled, tool, text, &[]));
+        let kept = serde_json::json!({
+            "session_id": self.rules.options().session_id,
+            "execution": {
+                "tool": tool,
+                "call_id": call.id,
+                "arguments": arguments,
+                "outcome": outcome,
+                "code": code,
+                "output": output,
+            },
+        });
+        drop(pending);
+        self.captures.push(kept);
     }
 }

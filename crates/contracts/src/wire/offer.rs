@@ -3,16 +3,17 @@
 //! A tool that the application runs is governed by its name. A tool that the provider runs is governed by the name of
 //! its type, because it happens before any verdict; so is a type that is not known.
 
+use std::ops::Range;
+
 use super::Wire;
 use super::doc::At;
-use crate::json::{self, Limits, Numbers};
-use crate::value::Value;
 
 /// A tool and where it stands in the request.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(super) struct Offer {
     pub(super) name: String,
-    pub(super) schema: Option<Value>,
+    /// Where the schema of its parameters stands: most are never looked at.
+    pub(super) schema: Option<Range<usize>>,
     pub(super) hosted: bool,
     /// Its place in `tools`.
     pub(super) index: usize,
@@ -75,10 +76,7 @@ fn members(set: At<'_>, index: usize, offers: &mut Vec<Offer>) -> Result<(), Str
 
 fn one(wire: Wire, kind: &str, tool: At<'_>, index: usize) -> Option<Offer> {
     let named = |at: At<'_>, schema: &str| {
-        let schema = at.get(schema).map(|schema| {
-            // A schema that cannot be read exactly would be one that silently asks nothing.
-            json::read(schema.raw(), Limits::MESSAGE, Numbers::Any).unwrap_or(Value::Bool(false))
-        });
+        let schema = at.get(schema).map(At::place);
         Some(Offer {
             name: at.get("name")?.str()?.into_owned(),
             schema,

@@ -148,6 +148,22 @@ impl WireRequest {
         }
     }
 
+    /// Reads the schemas of tools, so that rules see them. It is done for those that are called, or shown to somebody.
+    pub fn read_schemas(&mut self, is_wanted: impl Fn(&str) -> bool) {
+        let text = self.doc.as_ref().map_or("", Doc::text);
+        for (offer, tool) in self.offers.iter().zip(&mut self.request.tools) {
+            let Some(place) = offer.schema.clone().filter(|_| tool.schema.is_none()) else {
+                continue;
+            };
+            if is_wanted(&offer.name) {
+                let raw = text.get(place).unwrap_or_default();
+                let schema = json::read(raw, Limits::MESSAGE, Numbers::Any);
+                // A schema that cannot be read exactly would be one that silently asks nothing.
+                tool.schema = Some(schema.unwrap_or(Value::Bool(false)));
+            }
+        }
+    }
+
     /// Takes the planned body as what input invariants look at.
     pub fn look_at(&mut self, planned: &[u8]) {
         self.request.view = view(self.wire, planned);
@@ -357,7 +373,7 @@ impl Offer {
     fn tool(&self) -> OfferedTool {
         OfferedTool {
             name: self.name.clone(),
-            schema: self.schema.clone(),
+            schema: None,
             hosted: self.hosted,
         }
     }

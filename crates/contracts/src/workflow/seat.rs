@@ -252,6 +252,17 @@ impl Seat {
         });
     }
 
+    /// Returns what the workflow is told when a call does not hold its things any more.
+    pub fn freed_by(&self, call: &CallKey) -> Vec<WorkflowEvent> {
+        let things = self.holds.get(call).into_iter().flatten();
+        let freed = things.map(|(resource, value)| WorkflowEvent::Freed {
+            session_id: self.session_id.clone(),
+            resource: resource.clone(),
+            value: value.clone(),
+        });
+        freed.collect()
+    }
+
     fn hold(&mut self, state: &State) {
         let open: BTreeSet<&CallKey> = state.unsettled().map(|(key, _)| key).collect();
         let settled: Vec<CallKey> = self.holds.keys().cloned().collect();

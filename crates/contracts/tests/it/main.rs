@@ -11,6 +11,7 @@
 mod agreement;
 mod backtest;
 mod bytes;
+mod bytes_server;
 mod checks;
 mod compiling;
 mod coverage;
@@ -23,6 +24,7 @@ mod rulings;
 mod seats;
 mod support;
 mod wire;
+mod wire_pieces;
 mod wire_streams;
 mod worked_cases;
 mod workflow;

@@ -268,7 +268,7 @@ fn write(rng: &mut Rng, wire: Wire, message: &Message) -> String {
 }
 
 /// The data of every event, as a simple reader sees it.
-fn datas(stream: &str) -> Vec<String> {
+pub(crate) fn datas(stream: &str) -> Vec<String> {
     let lines = stream.replace("\r\n", "\n");
     let events = lines.split("\n\n");
     let data = |event: &str| {
@@ -448,7 +448,7 @@ fn calls(message: &Message) -> Vec<(String, String, String)> {
     calls.collect()
 }
 
-fn read(wire: Wire, stream: &str) -> Result<Reply, ReplyError> {
+pub(crate) fn read(wire: Wire, stream: &str) -> Result<Reply, ReplyError> {
     Reply::read(&simple(wire), stream.as_bytes(), true, false)
 }
 
@@ -530,23 +530,32 @@ fn r22_a_stream_without_its_end_is_a_provider_error() {
         let wire = Wire::ALL[rng.usize(0..3)];
         let message = random_message(&mut rng, wire);
         let stream = write(&mut rng, wire, &message);
-        let cut = rng.usize(0..stream.len());
-        let Some(head) = stream.get(..cut) else {
-            continue;
+        // Anywhere, and after each whole event: a connection may also break between two of them.
+        let anywhere = rng.usize(0..stream.len());
+        let is_between = |cut: &usize| {
+            let ends = ["\n\n", "\r\n\r\n", "\r\r"];
+            let head = stream.get(..*cut);
+            head.is_some_and(|head| ends.iter().any(|end| head.ends_with(end)))
         };
-        // The blank line after the last event may be cut in two.
-        if head.trim_end() == stream.trim_end() {
-            continue;
-        }
-        match read(wire, head) {
-            Err(ReplyError::Provider { .. }) => {}
-            other => panic!("seed {seed} cut at {cut}: {other:?}"),
+        let between = (1..stream.len()).filter(is_between);
+        for cut in between.chain([anywhere]) {
+            let Some(head) = stream.get(..cut) else {
+                continue;
+            };
+            // The blank line after the last event may be cut in two.
+            if head.trim_end() == stream.trim_end() {
+                continue;
+            }
+            match read(wire, head) {
+                Err(ReplyError::Provider { .. }) => {}
+                other => panic!("seed {seed} cut at {cut}: {other:?}"),
+            }
         }
     }
 }
 
 /// A valid stream with one event of it replaced, as a hostile or broken server might.
-fn unreadable(wire: Wire, stream: &str) {
+pub(crate) fn unreadable(wire: Wire, stream: &str) {
     match read(wire, stream) {
         Err(ReplyError::Unreadable { .. }) => {}
         other => panic!("{stream}\n{other:?}"),

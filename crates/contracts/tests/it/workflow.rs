@@ -1,7 +1,7 @@
 //! Workflows: roles, handoffs, common limits and shared things.
 
 use contracts::workflow::{
-    Closing, MemberStatus, OfferStatus, Wanted, Workflow, WorkflowEvent, WorkflowRefusal,
+    Closing, MemberStatus, Offer, OfferStatus, Wanted, Workflow, WorkflowEvent, WorkflowRefusal,
     WorkflowState, compile_workflow,
 };
 
@@ -257,4 +257,37 @@ fn a_shared_thing_is_touched_by_one_session_at_a_time() {
     };
     let state = state.apply(&freed).unwrap();
     assert!(!state.is_busy(&workflow, "s2", "pay_back", &order("A")));
+}
+
+#[test]
+fn offers_that_are_over_are_forgotten_but_for_the_latest() {
+    let mut state = begun();
+    for number in 1..=4 {
+        let id = number.to_string();
+        let offer = Offer {
+            handoff_id: id.clone(),
+            from_session: "root".to_owned(),
+            to_role: "inspector".to_owned(),
+            summary: String::new(),
+            slots: std::collections::BTreeMap::new(),
+            labels: Vec::new(),
+            expires_at: at(600),
+        };
+        state = state.apply(&WorkflowEvent::Offered(offer)).unwrap();
+        if number != 2 {
+            let declined = WorkflowEvent::Declined { handoff_id: id };
+            state = state.apply(&declined).unwrap();
+        }
+    }
+    state.forget_closed(1, |id| id.parse().unwrap());
+    let known = |id: &str| state.offer_status(id, at(1));
+    assert_eq!(known("1"), None);
+    assert_eq!(known("2"), Some(OfferStatus::Open), "an open one stays");
+    assert_eq!(known("3"), None);
+    assert_eq!(known("4"), Some(OfferStatus::Declined));
+    // What a session is told of a workflow leads to the same state, without what is over.
+    let again = WorkflowState::from(state.view());
+    assert_eq!(again.view(), state.view());
+    assert_eq!(again.offer_status("2", at(1)), Some(OfferStatus::Open));
+    assert_eq!(again.offer_status("4", at(1)), None);
 }

@@ -390,7 +390,14 @@ pub(super) fn answer(
             status: task.status,
         });
     }
-    decider.open_session(&task.session_id)?;
+    // A replay goes on when its Session is closed: a decision without words adds nothing to it.
+    let says_something = matches!(
+        order.reply,
+        RequestReply::Message(_) | RequestReply::Confirm { .. }
+    );
+    if task.replay.is_none() || says_something {
+        decider.open_session(&task.session_id)?;
+    }
     let place = Place::of_task(&request.task_id, task);
     let approved = match &order.reply {
         RequestReply::Message(_) | RequestReply::Value(_) | RequestReply::Approve => true,

@@ -9,10 +9,12 @@ use std::time::Duration;
 use reqwest::header::{HeaderName, HeaderValue};
 use rmcp::RoleClient;
 use rmcp::model::{ClientCapabilities, Implementation, InitializeRequestParams, ProtocolVersion};
-use rmcp::service::{ClientLifecycleMode, ClientServiceExt, RunningService};
+use rmcp::service::{ClientInitializeError, ClientLifecycleMode, ClientServiceExt, RunningService};
 use rmcp::transport::StreamableHttpClientTransport;
 use rmcp::transport::async_rw::AsyncRwTransport;
-use rmcp::transport::streamable_http_client::StreamableHttpClientTransportConfig;
+use rmcp::transport::streamable_http_client::{
+    StreamableHttpClientTransportConfig, StreamableHttpError,
+};
 use runs::workflow::Handles;
 use secrecy::{ExposeSecret, SecretString};
 use tokio::time::timeout;
@@ -138,7 +140,7 @@ impl Server {
                     process: std::sync::Mutex::new(process),
                 });
             }
-            Ok(Err(error)) => error.to_string(),
+            Ok(Err(error)) => self.not_begun(&error),
             Err(_) => format!("not ready within {} ms", config.start_timeout_ms),
         };
         if flood.is_noticed() {
@@ -156,6 +158,30 @@ impl Server {
                 None => said,
             },
         ))
+    }
+
+    /// Says why a connection did not begin: where, and the cause at the bottom, in place of the transport's own names.
+    fn not_begun(&self, error: &ClientInitializeError) -> String {
+        let ClientInitializeError::TransportError { error, .. } = error else {
+            return error.to_string();
+        };
+        // This one does not say what is behind it.
+        let mut cause: &dyn std::error::Error = match error
+            .error
+            .downcast_ref::<StreamableHttpError<reqwest::Error>>()
+        {
+            Some(StreamableHttpError::Client(sent)) => sent,
+            _ => &*error.error,
+        };
+        while let Some(deeper) = cause.source() {
+            cause = deeper;
+        }
+        let url = self.config.url.as_deref().map(reqwest::Url::parse);
+        match url {
+            // The rest of an address may hold what nobody should read.
+            Some(Ok(url)) => format!("{}: {cause}", url.origin().ascii_serialization()),
+            Some(Err(_)) | None => cause.to_string(),
+        }
     }
 
     fn settings(

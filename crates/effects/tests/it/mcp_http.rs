@@ -171,10 +171,16 @@ async fn a_server_that_is_not_there_is_unavailable() {
     let listener = std::net::TcpListener::bind("127.0.0.1:0").unwrap();
     let url = format!("http://{}/mcp", listener.local_addr().unwrap());
     drop(listener);
-    assert_error(
-        &call(&outside(&server(&url, "")), "fine").await,
-        "mcp_unavailable",
+    let performed = call(&outside(&server(&url, "")), "fine").await;
+    assert_error(&performed, "mcp_unavailable");
+    // Where it was looked for and why it was not found, in nobody's type names.
+    let said = performed.value["message"].as_str().unwrap();
+    let origin = url.strip_suffix("/mcp").unwrap();
+    assert!(
+        said.contains(&format!("{origin}: Connection refused")),
+        "{said}"
     );
+    assert!(!said.contains("::"), "{said}");
 }
 
 /// AP-PRIV-02 for keys in headers.

@@ -1,5 +1,6 @@
 //! From a request to an order: what the caller may see is checked, ids are made, documents are looked up.
 
+use canon::Value;
 use domain::{
     ArtifactId, Ask, BranchId, CreateBranch, CreateVault, CreateWorkspace, Document, EndIds,
     MessageId, MessageSpec, NewArtifact, NewMessage, NewSession, Order, Permission, PermissionId,
@@ -104,7 +105,10 @@ impl Engine {
             Request::UpdateWorkspace(update) => Order::UpdateWorkspace(update),
             Request::CreateSession(new) => self.build_session(caller, new, workspace).await?,
             Request::UpdateSession(update) => Order::UpdateSession(update),
-            Request::CloseSession(id) => Order::CloseSession(id),
+            Request::CloseSession(id) => {
+                Box::pin(self.end_surplus(caller, &id)).await?;
+                Order::CloseSession(id)
+            }
             Request::ForkSession {
                 id,
                 at_event_id,
@@ -125,10 +129,14 @@ impl Engine {
             Request::AppendMessage {
                 session_id,
                 message,
-            } => Order::AppendMessage(domain::AppendMessage {
-                session_id,
-                message: self.new_message(message),
-            }),
+            } => {
+                let place = (caller, workspace.as_ref());
+                self.references_must_exist(place, &message).await?;
+                Order::AppendMessage(domain::AppendMessage {
+                    session_id,
+                    message: self.new_message(message),
+                })
+            }
             Request::SubmitTask(new) => self.build_task(caller, new).await?,
             Request::ReplayTask(new) => Box::pin(self.build_replay(caller, &new)).await?,
             Request::ReplaySession(new) => {
@@ -154,6 +162,8 @@ impl Engine {
                 })
             }
             Request::SendTaskMessage { id, kind, message } => {
+                let place = (caller, workspace.as_ref());
+                self.references_must_exist(place, &message).await?;
                 Box::pin(self.build_task_message(caller, id, kind, message)).await?
             }
             Request::RespondPermission {
@@ -202,10 +212,15 @@ impl Engine {
         let persona = self
             .persona_named(caller, new.persona_id.as_deref())
             .await?;
+        let workspace = workspace.unwrap_or_else(WorkspaceId::local);
+        for message in &new.initial_messages {
+            let place = (caller, Some(&workspace));
+            self.references_must_exist(place, message).await?;
+        }
         let messages = new.initial_messages.into_iter();
         Ok(Order::CreateSession(domain::CreateSession {
             id: SessionId::from_body(&self.shared.ids.body()),
-            workspace_id: workspace.unwrap_or_else(WorkspaceId::local),
+            workspace_id: workspace,
             mode_id: new.mode_id,
             persona_id: persona.map(|persona| persona.id),
             model_policy: new.model_policy,
@@ -383,6 +398,30 @@ impl Engine {
                 detail: "the document is not a permission request".to_owned(),
             }),
         }
+    }
+
+    /// Refuses a Message that refers to an Artifact that is not there, or that its writer may not see. What an event keeps
+    /// beside itself goes by the event's id.
+    pub(super) async fn references_must_exist(
+        &self,
+        place: (&Caller, Option<&WorkspaceId>),
+        message: &MessageSpec,
+    ) -> Result<(), Refused> {
+        const PARAM: &str = "message.parts";
+        for part in &message.parts {
+            let text = |name: &str| part.get(name).and_then(Value::as_str);
+            let Some("artifact_ref" | "image_ref") = text("type") else {
+                continue;
+            };
+            let id = text("artifact_id");
+            if let Some(event) = id.filter(|id| self.shared.store.name().position(id).is_some()) {
+                self.visible_event(place.0, event, Some(PARAM)).await?;
+            } else {
+                self.must_be_in(place, ResourceKind::Artifact, id, PARAM)
+                    .await?;
+            }
+        }
+        Ok(())
     }
 
     pub(super) fn new_message(&self, spec: MessageSpec) -> NewMessage {

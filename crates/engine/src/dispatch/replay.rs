@@ -286,6 +286,7 @@ impl Engine {
             })?;
             let mark = event.replay.as_ref();
             let is_told = event.kind() == Ok(Kind::AgentToolUse)
+                || replay::live::is_answer(&event)
                 || mark.is_some_and(|mark| mark.override_key.is_some());
             if is_told {
                 view::resolve_blobs(&*self.shared.store, &mut event.payload).await?;

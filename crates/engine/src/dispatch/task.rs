@@ -31,6 +31,9 @@ impl Engine {
         let parent = new.parent_task_id.as_ref().map(TaskId::as_str);
         self.must_be_in(place, ResourceKind::Task, parent, "parent_task_id")
             .await?;
+        if let InputSpec::Message(message) = &new.input {
+            self.references_must_exist(place, message).await?;
+        }
         let entry = persona.as_ref().map(|known| &*known.spec.entry_workflow);
         let workflow = match new.metadata.get("workflow") {
             // A persona says how its agent runs, approvals included: no caller gets around it.

@@ -46,7 +46,7 @@ impl Engine {
             Some(done) => done,
             None => {
                 let (sha256, bytes) = content.arrived();
-                self.may_store(workspace.as_ref(), bytes).await?;
+                let _room = self.reserve(workspace.as_ref(), bytes).await?;
                 // Other bytes than were stated are refused in the turn, and not stored before.
                 let is_stated = match &document.state {
                     State::Artifact(artifact) => {

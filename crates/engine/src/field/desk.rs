@@ -1,19 +1,25 @@
 //! The desk of one field: its messages in order, decided together, committed together.
 
 use std::collections::VecDeque;
+use std::sync::atomic::AtomicBool;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use canon::Value;
-use domain::{Blob, Command, FieldEntry, Order, Refusal as DomainRefusal, WorkspaceId, WriteField};
+use domain::{
+    Blob, Command, FieldEntry, FieldId, Order, Position, Refusal as DomainRefusal, WorkspaceId,
+    WriteField,
+};
 use field::{
-    Call, Caller, Code, Decided, Decision, Detection, Embedding, Entry, Envelope, Field, Fresh,
-    Kept, Message, Notification, OPERATOR, Operation, Refusal, decide,
+    Administration, Call, Caller, Code, Decided, Decision, Detection, Embedding, Entry, Envelope,
+    Field, Fresh, Kept, Message, Notification, OPERATOR, Operation, Refusal, SYSTEM, administer,
+    decide,
 };
 use futures_util::future::join_all;
 use tokio::sync::{broadcast, oneshot};
 
 use super::FieldRefused;
 use crate::engine::Engine;
+use crate::port::Scope;
 use crate::refused::Refused;
 use crate::turn::{Done, Lease};
 
@@ -36,11 +42,33 @@ pub(super) struct Sender {
     pub(super) caller: Caller,
 }
 
-/// A message that waits.
-struct Asked {
+/// Something that waits to be done.
+pub(super) struct Asked {
     sender: Sender,
-    envelope: Envelope,
+    pub(super) task: Task,
     reply: oneshot::Sender<Answer>,
+}
+
+/// What is to be done.
+pub(super) enum Task {
+    /// Carry out a message.
+    Message(Envelope),
+    /// Give a unit that waits for it its vector.
+    Enrich {
+        /// The unit.
+        unit_id: String,
+        /// Its vector.
+        embedding: Embedding,
+    },
+}
+
+impl Task {
+    fn operation(&self) -> Option<Operation> {
+        match self {
+            Task::Message(envelope) => Some(envelope.operation()),
+            Task::Enrich { .. } => None,
+        }
+    }
 }
 
 /// A field in memory.
@@ -48,6 +76,12 @@ pub(crate) struct Held {
     pub(crate) field: Field,
     /// The version of its document: the number of its entries.
     pub(crate) version: u64,
+    /// The key of its document, once it has one.
+    pub(crate) key: Option<Position>,
+    /// The position of the event that the version stands for, where segments are kept.
+    pub(crate) position: Position,
+    /// How far segments of its fold are kept.
+    pub(crate) kept: u64,
 }
 
 /// What was pushed after one operation.
@@ -67,6 +101,8 @@ pub(crate) struct Desk {
     /// None until it is read from the log, and after a commit that came to nothing.
     held: tokio::sync::Mutex<Option<Held>>,
     pushed: broadcast::Sender<Arc<Pushed>>,
+    /// True while somebody comes back to units without a vector.
+    pub(super) enriching: AtomicBool,
 }
 
 #[derive(Default)]
@@ -92,6 +128,7 @@ impl Desk {
             waiting: Mutex::default(),
             held: tokio::sync::Mutex::default(),
             pushed: broadcast::Sender::new(PUSHED_MAX),
+            enriching: AtomicBool::new(false),
         }
     }
 
@@ -105,6 +142,20 @@ impl Desk {
 
     pub(super) async fn held(&self) -> tokio::sync::MutexGuard<'_, Option<Held>> {
         self.held.lock().await
+    }
+
+    /// Returns units that wait for a vector, with their texts; none of a field that is not in memory.
+    pub(super) async fn pending(&self, most: usize) -> Vec<(String, String)> {
+        let held = self.held.lock().await;
+        let Some(held) = &*held else {
+            return Vec::new();
+        };
+        let field = &held.field;
+        let pending = field.pending_enrichment().filter_map(|unit| {
+            let text = field.text_of(unit)?;
+            Some((unit.to_owned(), text.content.clone()))
+        });
+        pending.take(most).collect()
     }
 
     fn waiting(&self) -> MutexGuard<'_, Waiting> {
@@ -157,6 +208,24 @@ struct Plan {
 impl Engine {
     /// Puts a message on the desk and waits for its answer.
     pub(super) async fn ask(&self, desk: &Arc<Desk>, sender: Sender, envelope: Envelope) -> Answer {
+        self.put_on_desk(desk, sender, Task::Message(envelope))
+            .await
+    }
+
+    /// Has the field itself do something, and waits until it is done.
+    pub(super) async fn administer_field(&self, desk: &Arc<Desk>, task: Task) -> Answer {
+        let sender = Sender {
+            actor: SYSTEM.to_owned(),
+            caller: Caller {
+                key: SYSTEM.to_owned(),
+                ceiling: OPERATOR,
+                agents: Vec::new(),
+            },
+        };
+        self.put_on_desk(desk, sender, task).await
+    }
+
+    async fn put_on_desk(&self, desk: &Arc<Desk>, sender: Sender, task: Task) -> Answer {
         let (reply, answer) = oneshot::channel();
         let starts = {
             let mut waiting = desk.waiting();
@@ -168,7 +237,7 @@ impl Engine {
             }
             waiting.queue.push_back(Asked {
                 sender,
-                envelope,
+                task,
                 reply,
             });
             !std::mem::replace(&mut waiting.is_tended, true)
@@ -193,19 +262,29 @@ impl Engine {
         })
     }
 
-    async fn carry_out_batch(&self, desk: &Desk, mut batch: Vec<Asked>) {
+    async fn carry_out_batch(&self, desk: &Arc<Desk>, mut batch: Vec<Asked>) {
         let mut held = desk.held().await;
         let mut tries = 0;
         while !batch.is_empty() {
             let state = match held.take() {
                 Some(state) => state,
-                None => match self.load_field(desk).await {
+                None => match self.open_field(desk).await {
                     Ok(state) => state,
                     Err(refused) => return answer_all(batch, &refused),
                 },
             };
-            let (work, config) = (desk_name(desk), self.fresh(batch.len()));
-            let planned = self.aside(move || plan(state, work, batch, config)).await;
+            let embeddings = self.embeddings(&state.field, &batch).await;
+            let failed = |embedding: &Embedding| matches!(embedding, Embedding::Failed(_));
+            if embeddings.iter().any(failed) {
+                self.enrich_later(desk);
+            }
+            let fresh = self
+                .fresh(batch.len())
+                .into_iter()
+                .zip(embeddings)
+                .collect();
+            let work = desk_name(desk);
+            let planned = self.aside(move || plan(state, work, batch, fresh)).await;
             let (plan, asked) = match planned {
                 Ok(planned) => planned,
                 // The messages are gone with the work, and those who wait are told by that.
@@ -219,7 +298,50 @@ impl Engine {
                 }
             };
             (*held, batch) = self.commit_batch(desk, plan, asked, &mut tries).await;
+            *held = match held.take() {
+                Some(state) => self.note_place(desk, state).await,
+                None => None,
+            };
         }
+    }
+
+    /// Reads a field, and comes back to units that were left without a vector.
+    pub(super) async fn open_field(&self, desk: &Arc<Desk>) -> Result<Held, Refused> {
+        let held = self.load_field(desk).await?;
+        if held.field.pending_enrichment().next().is_some() {
+            self.enrich_later(desk);
+        }
+        Ok(held)
+    }
+
+    /// Keeps a segment of the fold, where it is time for one: nobody else writes to the field meanwhile.
+    async fn note_place(&self, desk: &Desk, mut held: Held) -> Option<Held> {
+        if !held.is_due() {
+            return Some(held);
+        }
+        let place = async {
+            let id = FieldId::of(&desk.workspace_id, &desk.name);
+            let document = self.shared_document(id.as_str()).await?;
+            let document = document.filter(|document| document.version == held.version);
+            let Some(key) = document.map(|document| document.key) else {
+                return Ok(held);
+            };
+            let last = self.shared.store.last_event(Scope::Linked(key)).await?;
+            held.key = Some(key);
+            held.position = last.unwrap_or(held.position);
+            self.keep_segment(held).await
+        };
+        let kept: Result<Held, Refused> = place.await;
+        if let Err(refused) = &kept {
+            let error = refused.for_the_log();
+            tracing::warn!(
+                field = desk.name,
+                error,
+                "a segment of a field cannot be kept"
+            );
+        }
+        // A field that was lost on the way is read again.
+        kept.ok()
     }
 
     /// Commits what was decided and answers. Returns the field, when it is still what the log says, and the messages that
@@ -284,7 +406,7 @@ impl Engine {
                 again.push(asked);
                 continue;
             }
-            let operation = asked.envelope.operation();
+            let operation = asked.task.operation();
             let answer = match outcome {
                 Outcome::Refused(refusal) => Err(refusal.into()),
                 Outcome::Repeated(message) => self.answered_before(&message, operation).await,
@@ -309,7 +431,8 @@ impl Engine {
     }
 
     /// Reads the answer that was given to a message before.
-    async fn answered_before(&self, message: &Message, operation: Operation) -> Answer {
+    async fn answered_before(&self, message: &Message, operation: Option<Operation>) -> Answer {
+        let operation = operation.map_or("message", Operation::as_str);
         let lost = |detail: &str| Refused::Internal {
             detail: format!("the answer to a {operation} cannot be given again: {detail}"),
         };
@@ -361,7 +484,7 @@ fn plan(
     held: Held,
     place: (WorkspaceId, String),
     batch: Vec<Asked>,
-    fresh: Vec<Fresh>,
+    fresh: Vec<(Fresh, Embedding)>,
 ) -> (Plan, Vec<Asked>) {
     let mut plan = Plan {
         held,
@@ -371,56 +494,70 @@ fn plan(
         entries: Vec::new(),
         last: None,
     };
-    for (asked, fresh) in batch.iter().zip(&fresh) {
-        let outcome = plan.decide(&place, asked, fresh);
+    for (asked, (fresh, embedding)) in batch.iter().zip(fresh) {
+        let outcome = plan.decide(&place, asked, &fresh, embedding);
         plan.outcomes.push(outcome);
     }
     (plan, batch)
 }
 
 impl Plan {
-    fn decide(&mut self, place: &(WorkspaceId, String), asked: &Asked, fresh: &Fresh) -> Outcome {
-        let envelope = &asked.envelope;
-        let operation = envelope.operation();
+    fn decide(
+        &mut self,
+        place: &(WorkspaceId, String),
+        asked: &Asked,
+        fresh: &Fresh,
+        embedding: Embedding,
+    ) -> Outcome {
+        let operation = asked.task.operation();
         if let Some(last) = self.last.take() {
             self.held.version += last.steps.len() as u64;
             if !commit(&mut self.held.field, &last) {
                 let message = "internal error";
-                return Outcome::Refused(Refusal::new(
-                    Code::InternalError,
-                    message,
-                    Some(operation),
-                ));
+                return Outcome::Refused(Refusal::new(Code::InternalError, message, operation));
             }
         }
-        let founds = self.held.version == 0 && operation == Operation::Register;
+        let founds = self.held.version == 0 && operation == Some(Operation::Register);
         if founds && asked.sender.caller.ceiling < OPERATOR {
             let message = "this field does not exist yet: only a key with `field:admin` brings one into being";
-            return Outcome::Refused(Refusal::new(Code::Forbidden, message, Some(operation)));
+            return Outcome::Refused(Refusal::new(Code::Forbidden, message, operation));
         }
-        let call = Call {
-            envelope,
-            caller: Some(&asked.sender.caller),
-            fresh,
-            embedding: Embedding::BuiltIn,
-            detection: Detection::Here,
+        let mut answer = None;
+        let decision = match &asked.task {
+            Task::Message(envelope) => {
+                let call = Call {
+                    envelope,
+                    caller: Some(&asked.sender.caller),
+                    fresh,
+                    embedding,
+                    detection: Detection::Here,
+                };
+                match decide(&self.held.field, &call) {
+                    Ok(Decided::New(mut decision)) => {
+                        let salt = salt(fresh);
+                        let value = &decision.answer;
+                        let kept = Blob::new(Kept { salt, value }.bytes());
+                        decision.keep_answer(kept.digest);
+                        answer = Some(kept);
+                        Ok(decision)
+                    }
+                    Ok(Decided::Repeated(message)) => return Outcome::Repeated(message),
+                    Err(refusal) => Err(refusal),
+                }
+            }
+            Task::Enrich { unit_id, .. } => {
+                let unit_id = unit_id.clone();
+                let act = Administration::Enrich { unit_id, embedding };
+                administer(&self.held.field, &act, fresh)
+            }
         };
-        let mut decision = match decide(&self.held.field, &call) {
-            Ok(Decided::New(decision)) => decision,
-            Ok(Decided::Repeated(message)) => return Outcome::Repeated(message),
+        let decision = match decision {
+            Ok(decision) => decision,
             Err(refusal) => return Outcome::Refused(refusal),
         };
-        let answer = Blob::new(
-            Kept {
-                salt: salt(fresh),
-                value: &decision.answer,
-            }
-            .bytes(),
-        );
-        decision.keep_answer(answer.digest);
         let mut entries = entries_of(&decision);
         if let Some(first) = entries.first_mut() {
-            first.blobs.push(answer);
+            first.blobs.extend(answer);
         }
         let order = WriteField {
             workspace_id: place.0.clone(),

@@ -59,7 +59,7 @@ impl Engine {
         let mut held = desk.held().await;
         let held = match &mut *held {
             Some(held) => held,
-            empty => empty.insert(self.load_field(&desk).await?),
+            empty => empty.insert(self.open_field(&desk).await?),
         };
         let field = &held.field;
         field.check_listener(&credential(caller, ceiling), agent_id)?;

@@ -1,29 +1,30 @@
-//! Reading a field from the log: its events in order, with the texts that lie beside them.
+//! Reading a field: the segments of its fold that are kept, then the events behind them in order, with the texts that lie
+//! beside them. Segments are a projection that follows behind: what they lack is read from the log and kept for the next
+//! start.
 
 use canon::Digest;
-use domain::{Event, FieldId, Kind, Position};
+use domain::{Document, Event, FieldId, Kind, Position};
 use field::{Content, Entry, Field};
 
 use super::desk::{Desk, Held};
 use crate::engine::Engine;
-use crate::port::{ReadEvents, Scope, StoredEvent};
+use crate::port::{FieldSegment, ReadEvents, Scope, StoredEvent};
 use crate::refused::Refused;
 
 /// Events that are read at once.
 const PAGE_LEN: usize = 500;
+/// Entries after which a segment is kept: a start reads at most about this many events.
+const SEGMENT_LEN: u64 = 1_024;
 
 impl Engine {
     /// Folds the log of a field; one that does not exist is empty.
     pub(super) async fn load_field(&self, desk: &Desk) -> Result<Held, Refused> {
         let id = FieldId::of(&desk.workspace_id, &desk.name);
-        let mut held = Held {
-            field: Field::new(self.shared.fields.config().clone()),
-            version: 0,
-        };
         let Some(document) = self.shared_document(id.as_str()).await? else {
-            return Ok(held);
+            return Ok(self.empty_field());
         };
-        let mut after = Position::START;
+        let mut held = self.read_segments(&document).await?;
+        let mut after = held.position;
         loop {
             let query = ReadEvents {
                 scope: Scope::Linked(document.key),
@@ -43,14 +44,91 @@ impl Engine {
                         apply(&mut held, entry, content)?;
                     }
                     held.version = held.version.max(newest);
+                    held.position = after;
                     Ok::<Held, Refused>(held)
                 })
                 .await??;
+            held = self.keep_segment(held).await?;
         }
         if held.version < document.version {
             let (version, read) = (document.version, held.version);
             return Err(damaged(format!("{read} of {version} entries are there")));
         }
+        Ok(held)
+    }
+
+    fn empty_field(&self) -> Held {
+        Held {
+            field: Field::new(self.shared.fields.config().clone()),
+            version: 0,
+            key: None,
+            position: Position::START,
+            kept: 0,
+        }
+    }
+
+    /// Reads what is kept of a field's fold. One segment that cannot be used makes all of them useless: the log says it.
+    async fn read_segments(&self, document: &Document) -> Result<Held, Refused> {
+        let mut held = self.empty_field();
+        held.key = Some(document.key);
+        loop {
+            let segment = self
+                .shared
+                .store
+                .field_segment(document.key, held.version)
+                .await?;
+            let Some(segment) = segment else {
+                return Ok(held);
+            };
+            let fits = segment.last > held.version && segment.last <= document.version;
+            let read = self
+                .aside(move || {
+                    let read = held.field.read_segment(&segment.bytes);
+                    held.version = segment.last;
+                    held.kept = segment.last;
+                    held.position = segment.position;
+                    read.map(|()| held)
+                })
+                .await?;
+            held = match read {
+                Ok(held) if fits => held,
+                read => {
+                    let error = read.err().map(|error| error.to_string());
+                    let error = error.unwrap_or_else(|| "it is ahead of the log".to_owned());
+                    tracing::warn!(error, "a field is folded again from its log");
+                    self.shared.store.drop_field_segments(document.key).await?;
+                    let mut empty = self.empty_field();
+                    empty.key = Some(document.key);
+                    return Ok(empty);
+                }
+            };
+        }
+    }
+
+    /// Keeps what was folded since the last segment, once that is enough for one. Losing it costs the next start some time.
+    pub(super) async fn keep_segment(&self, mut held: Held) -> Result<Held, Refused> {
+        let Some(field) = held.key.filter(|_| held.is_due()) else {
+            return Ok(held);
+        };
+        let (held, segment) = self
+            .aside(move || {
+                let segment = FieldSegment {
+                    field,
+                    after: held.kept,
+                    last: held.version,
+                    position: held.position,
+                    bytes: held.field.segment(held.kept),
+                };
+                held.kept = held.version;
+                (held, segment)
+            })
+            .await?;
+        let store = std::sync::Arc::clone(&self.shared.store);
+        self.shared.spawn.spawn(Box::pin(async move {
+            if let Err(error) = store.put_field_segment(segment).await {
+                tracing::warn!(%error, "a segment of a field cannot be kept");
+            }
+        }));
         Ok(held)
     }
 
@@ -70,6 +148,13 @@ impl Engine {
             Content::read(text.as_deref(), vector.as_deref())
         });
         Ok(contents.collect())
+    }
+}
+
+impl Held {
+    /// Returns whether enough was folded since the last segment for another.
+    pub(super) fn is_due(&self) -> bool {
+        self.version >= self.kept + SEGMENT_LEN
     }
 }
 

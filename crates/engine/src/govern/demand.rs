@@ -1,9 +1,11 @@
 //! What the operator demands of governed sessions: whoever opens one chooses within it.
 
-use canon::Value;
-use domain::{NewGoverned, Problem};
+use canon::{Map, Value};
+use domain::{GovernedStart, NewGoverned, Problem};
 
-/// What every new session must hold to. By default everything is left to whoever opens it.
+use crate::engine::Engine;
+
+/// What every session must hold to. By default everything is left to whoever opens it.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub struct Demands {
     /// The weakest mode that is taken.
@@ -39,7 +41,11 @@ impl Least {
 impl Demands {
     /// Refuses a session that would be weaker than the operator demands.
     pub(super) fn check(&self, new: &NewGoverned) -> Result<(), Problem> {
-        let word = |name: &str| new.options.get(name).and_then(Value::as_str);
+        self.hold_for(&new.options, new.contracts.is_some())
+    }
+
+    fn hold_for(&self, options: &Map<String, Value>, own_contracts: bool) -> Result<(), Problem> {
+        let word = |name: &str| options.get(name).and_then(Value::as_str);
         let mode = match word("mode") {
             Some("log-only") => Least::LogOnly,
             Some("shadow") => Least::Shadow,
@@ -57,9 +63,20 @@ impl Demands {
         if self.blocks_unmatched && word("unmatchedPolicy") == Some("allow") {
             return weaker("unmatched_policy", "block");
         }
-        if self.configured_contracts && new.contracts.is_some() {
+        if self.configured_contracts && own_contracts {
             return weaker("contracts", "a configured set, named by its digest");
         }
         Ok(())
+    }
+}
+
+impl Engine {
+    /// Refuses to go on with a session that is weaker than the operator demands by now. Whether it brought its contracts along
+    /// is not recorded: they count as configured while a set with their digest is.
+    pub(super) fn still_admitted(&self, start: &GovernedStart) -> Result<(), Problem> {
+        let own_contracts = self.shared.contracts_of(start.sha256).is_none();
+        self.shared
+            .demands()
+            .hold_for(&start.options, own_contracts)
     }
 }

@@ -60,6 +60,11 @@ impl Folded {
         }
     }
 
+    /// Returns what a session began with.
+    pub(super) fn start(&self) -> Option<&GovernedStart> {
+        self.start.as_ref()
+    }
+
     /// Returns the session that it is.
     pub(super) fn session(&self) -> Result<&GovernedSession, Refused> {
         match &self.subject {

@@ -1,6 +1,8 @@
 //! Beginning a governed session: its contracts, its Session and its Task.
 
-use canon::{Digest, Map, Value, jcs, sha256};
+use std::sync::Arc;
+
+use canon::{Map, Value, jcs, sha256};
 use domain::{
     Command, CreateSession, Document, GOVERNED, GovernedFiles, GovernedStart, NewGoverned,
     OpenGoverned, Order, Problem, Refusal, ResourceKind, SessionId, State, SubmitTask, TaskId,
@@ -15,7 +17,7 @@ use crate::caller::Caller;
 use crate::dispatch::Idempotency;
 use crate::engine::Engine;
 use crate::refused::Refused;
-use crate::turn::Lease;
+use crate::turn::{Done, Lease};
 
 impl Engine {
     /// Begins a session, or goes on with the one that has its id.
@@ -36,9 +38,7 @@ impl Engine {
         if let Some(claim) = claim
             && let Some(done) = self.claimed(claim).await?
         {
-            let event = self.event_at(done.answer).await?.ok_or_else(no_session)?;
-            let document = self.shared_document(&event.resource.id).await?;
-            let document = document.ok_or_else(no_session)?;
+            let document = self.answered_with(&done).await?;
             return self.opened(&document).await.map(|shown| (shown, false));
         }
         self.shared.demands().check(&new)?;
@@ -66,9 +66,11 @@ impl Engine {
             Some(asked) => Some(self.workflow_asked(caller, &workspace, asked).await?),
         };
         let of = place.as_ref().map(|place| place.0.as_str());
+        let _naming = self.shared.governed.naming(&task_id).await;
         if let Some(document) = self.shared_document(task_id.as_str()).await? {
-            return self.resumed(&document, contracts.digest(), of).await;
+            return self.resumed(&document, &new, &contracts, of).await;
         }
+        self.must_be_free(&workspace, &own, of).await?;
         let mut options = new.options.clone();
         options.insert("sessionId".to_owned(), own.clone().into());
         let policies = contracts.admit(&options, new.principal.as_ref())?;
@@ -110,21 +112,28 @@ impl Engine {
                     if let Some(held) = held {
                         self.let_go(held, &done.written, done.changed);
                     }
-                    let document = self.shared_document(task_id.as_str()).await?;
-                    let document = document.ok_or_else(no_session)?;
+                    // Of equal requests at the same time, all are answered with what the first one began.
+                    let document = self.answered_with(&done).await?;
                     let shown = self.opened(&document).await?;
                     return Ok((shown, done.changed));
                 }
                 Err(Refused::Domain(Refusal::Stale)) => {
                     // Somebody else began it at the same time, or its workflow has gone on.
                     if let Some(document) = self.shared_document(task_id.as_str()).await? {
-                        return self.resumed(&document, contracts.digest(), of).await;
+                        return self.resumed(&document, &new, &contracts, of).await;
                     }
                 }
                 Err(other) => return Err(other),
             }
         }
         Err(Refused::Busy { what: "session" })
+    }
+
+    /// Finds the Task that a request began, or an equal one before it.
+    pub(super) async fn answered_with(&self, done: &Done) -> Result<Arc<Document>, Refused> {
+        let event = self.event_at(done.answer).await?.ok_or_else(no_session)?;
+        let document = self.shared_document(&event.resource.id).await?;
+        document.ok_or_else(no_session)
     }
 
     fn open_order(
@@ -172,31 +181,42 @@ impl Engine {
         })
     }
 
-    /// Goes on with a session that exists, under the contracts it began with and no others.
+    /// Goes on with a session that exists, as it began and not otherwise: whatever is asked for must be in force.
     async fn resumed(
         &self,
         document: &Document,
-        digest: Digest,
+        new: &NewGoverned,
+        contracts: &Contracts,
         workflow: Option<&str>,
     ) -> Result<(Value, bool), Refused> {
-        let (compiled, over, works_in) = self
-            .read_session(document, |session| {
+        let (start, labels, works_in, over) = self
+            .read_folded(document, |folded| {
+                let session = folded.session()?;
                 let works_in = session.workflow_id().map(str::to_owned);
-                (session.compiled(), session.over(), works_in)
+                let start = folded.start().cloned().ok_or_else(no_session)?;
+                Ok::<_, Refused>((start, session.labels(), works_in, session.over()))
             })
-            .await?;
+            .await??;
         if workflow.is_some_and(|asked| works_in.as_deref() != Some(asked)) {
             let message = "the session began in another workflow, or in none";
             return Err(Problem::new(409, "invalid_option", message).into());
         }
-        if compiled != digest {
+        if start.sha256 != contracts.digest() {
             let message = "the session began under other contracts";
             let problem = Problem::new(409, "invalid_option", message);
-            return Err(problem.with("compiled_digest", compiled).into());
+            return Err(problem.with("compiled_digest", start.sha256).into());
+        }
+        let differs = differs(new, &start, &labels, contracts)?;
+        if !differs.is_empty() {
+            let names = differs.join(", ");
+            let message = format!("the session is open with something else: {names}");
+            let problem = Problem::new(409, "invalid_option", message);
+            return Err(problem.with("differs", differs).into());
         }
         if let Some(over) = over {
             return Err(over.into());
         }
+        self.still_admitted(&start)?;
         if matches!(&document.state, State::Task(task) if task.status.is_terminal()) {
             return Err(Problem::new(410, "session_lost", "the session has ended").into());
         }
@@ -214,6 +234,7 @@ impl Engine {
                 "state_version": state_version,
                 "control_revision": control_revision,
                 "compiled_digest": session.compiled(),
+                "mode": session.mode(),
                 "protocol": {
                     "session_id": task.session_id,
                     "task_id": &*document.id,
@@ -255,7 +276,7 @@ impl Engine {
         }
     }
 
-    async fn compiled(&self, files: &GovernedFiles) -> Result<Contracts, Refused> {
+    pub(super) async fn compiled(&self, files: &GovernedFiles) -> Result<Contracts, Refused> {
         let digest = sha256(&jcs(&json!(files)));
         if let Some(known) = self.shared.governed.compiled(digest) {
             return Ok(known);
@@ -267,6 +288,55 @@ impl Engine {
             .keep_compiled(digest, contracts.clone());
         Ok(contracts)
     }
+}
+
+/// Names what is asked for and not in force. What is left out is not compared; labels may be some of those in force.
+fn differs(
+    new: &NewGoverned,
+    start: &GovernedStart,
+    labels: &[String],
+    contracts: &Contracts,
+) -> Result<Vec<&'static str>, Problem> {
+    const MEMBERS: [(&str, &str); 7] = [
+        ("agent", "agent"),
+        ("mode", "mode"),
+        ("gate", "gate"),
+        ("unmatchedPolicy", "unmatched_policy"),
+        ("captureLevel", "capture_level"),
+        ("providerConstraints", "provider_constraints"),
+        ("pricing", "pricing"),
+    ];
+    let mut found = Vec::new();
+    for (option, member) in MEMBERS {
+        let Some(asked) = new.options.get(option) else {
+            continue;
+        };
+        let own = match (start.options.get(option), option) {
+            (Some(own), _) => Some(own.clone()),
+            // What a session has that was opened without a word.
+            (None, "agent") => contracts.agent().map(Value::from),
+            (None, "mode") => Some("enforce".into()),
+            (None, "gate") => Some("reject_all".into()),
+            (None, "unmatchedPolicy") => Some("block".into()),
+            (None, "captureLevel") => Some("redacted".into()),
+            (None, _) => None,
+        };
+        if own.is_none_or(|own| jcs(&own) != jcs(asked)) {
+            found.push(member);
+        }
+    }
+    let asked = new.options.get("labels").and_then(Value::as_array);
+    let holds = |label: &Value| labels.iter().any(|own| label.as_str() == Some(own));
+    if !asked.into_iter().flatten().all(holds) {
+        found.push("labels");
+    }
+    // Who calls is not recorded: what policies say about it is.
+    if new.principal.is_some()
+        && contracts.admit(&start.options, new.principal.as_ref())? != start.policies
+    {
+        found.push("principal");
+    }
+    Ok(found)
 }
 
 /// Refuses members beside the files, together with everything else that is wrong with these.

@@ -3,7 +3,9 @@
 use std::time::Duration;
 
 use canon::Value;
-use domain::{Document, Position, Problem, ResourceKind, State, Timestamp, WorkspaceId};
+use domain::{
+    Document, GovernedFiles, Position, Problem, ResourceKind, State, Timestamp, WorkspaceId,
+};
 use runs::workflow::governed::GovernedSession;
 use serde_json::json;
 
@@ -128,6 +130,51 @@ impl Engine {
             .iter()
             .filter_map(|view| shown_approval(view, now));
         Ok((shown.collect(), page.next))
+    }
+
+    /// Finds the contracts that the operator configured for an agent: the set whose session file names it.
+    ///
+    /// # Errors
+    /// There is none, there are several, or the set is not what it was when the server started.
+    pub async fn governed_plan(&self, caller: &Caller, agent: &str) -> Result<Value, Refused> {
+        caller.require("tasks:write")?;
+        let mut found = None;
+        for texts in self.shared.contract_sets() {
+            let files = GovernedFiles {
+                files: texts.files.clone(),
+                session: texts.session.clone(),
+            };
+            let compiled = self.compiled(&files).await;
+            let digest = match &compiled {
+                Ok(contracts) if contracts.agent() != Some(agent) => continue,
+                Ok(contracts) => Some(contracts.digest()),
+                // Whose it is cannot be told: it may be this agent's.
+                Err(_) => None,
+            };
+            if digest != Some(texts.sha256) {
+                let message = "the configured contracts cannot be used as they were approved";
+                let problem = Problem::new(404, "APPROVED_ARTIFACT_INVALID", message);
+                return Err(problem
+                    .with("governance_attachment", "artifact_invalid")
+                    .into());
+            }
+            if found.replace((texts, files)).is_some() {
+                let message = "several configured sets of contracts name this agent";
+                return Err(Problem::new(404, "several_plans", message).into());
+            }
+        }
+        let Some((texts, files)) = found else {
+            let message = "no configured set of contracts names this agent";
+            let problem = Problem::new(404, "no_plan", message);
+            return Err(problem.with("governance_attachment", "no_plan").into());
+        };
+        Ok(json!({
+            "governance_attachment": "attached",
+            "name": texts.name,
+            "agent": agent,
+            "compiled_digest": texts.sha256,
+            "contracts": {"contracts": files.files, "session": files.session},
+        }))
     }
 
     /// Lists requests for approval that wait, of governed sessions and of every other Task, oldest first.

@@ -4,7 +4,7 @@ use canon::{Map, Value};
 use domain::{
     AppendMessage, Command, Document, EffectResult, Event, GovernTask, GovernedAnswer,
     GovernedInput, GovernedOperation, Kind, MessageId, Move, NewMessage, Order, PermissionId,
-    Position, Problem, Refusal, Report, Role, State, Status, Task, TaskId,
+    Position, Problem, Refusal, Report, Role, SessionId, State, Status, Task, TaskId,
 };
 use runs::workflow::governed::{Ended, Subject, Taken, awaited};
 use serde_json::json;
@@ -15,13 +15,14 @@ use crate::caller::Caller;
 use crate::engine::Engine;
 use crate::port::{ReadEvents, Scope};
 use crate::refused::Refused;
-use crate::turn::{ClaimRequest, Lease, Written};
+use crate::turn::{ClaimRequest, Lease, SESSION_CLOSED, Written};
 
 /// How often an input is judged again because its Task has gone on.
 pub(super) const STALE_TRIES: usize = 50;
 
 impl Engine {
-    /// Has a session take an input: judged on its newest state, and durable with everything it brings about.
+    /// Has a session take an input: judged on its newest state, and durable with everything it brings about. An input that
+    /// ends it may close its Session in the same commit: then that is what is answered.
     pub(crate) async fn take_input(
         &self,
         caller: &Caller,
@@ -29,6 +30,7 @@ impl Engine {
         operation: GovernedOperation,
         claim: Option<ClaimRequest>,
         idempotency_key: Option<String>,
+        closes: Option<&SessionId>,
     ) -> Result<Governed, Refused> {
         let shared = &self.shared;
         let known = shared.governed.find(document, shared.clock.now())?;
@@ -41,9 +43,14 @@ impl Engine {
             && let Some(done) = self.claimed(claim).await?
         {
             let name = operation.name();
-            let answer = self
-                .recorded_answer(document.key, done.answer, name)
-                .await?;
+            let answer = match closes {
+                // The Session answers, and it is asked next.
+                Some(_) => Ok(Value::Null),
+                None => {
+                    self.recorded_answer(document.key, done.answer, name)
+                        .await?
+                }
+            };
             return Ok(Governed { answer, done: None });
         }
         for _ in 0..STALE_TRIES {
@@ -65,6 +72,10 @@ impl Engine {
                     _ => answer,
                 };
                 return Ok(Governed { answer, done: None });
+            }
+            if let Err(problem) = self.may_ask(&folded, &input.operation) {
+                *slot = Some(folded);
+                return Err(problem.into());
             }
             if matches!(input.operation, GovernedOperation::Decide(_))
                 && task.created_by == caller.actor
@@ -100,12 +111,17 @@ impl Engine {
                 moves: self.moves(folded.inputs, &input, &taken),
                 workflow: told.map(Box::new),
             };
+            let order = Order::GovernTask(Box::new(order));
+            let (before, order) = match closes {
+                Some(session) => (Some(order), Order::CloseSession(session.clone())),
+                None => (None, order),
+            };
             let command = Command {
                 actor: caller.actor.clone(),
                 idempotency_key: idempotency_key.clone(),
-                order: Order::GovernTask(Box::new(order)),
+                order,
             };
-            match self.order(command, claim, Lease::None).await {
+            match self.order_both(before, command, claim, Lease::None).await {
                 Ok(done) if done.changed => {
                     folded.committed(&done.written, current.key, input.at);
                     let mut signs = known.signs();
@@ -123,6 +139,10 @@ impl Engine {
                     return Ok(Governed { answer, done });
                 }
                 // The same request came twice at once, and the other one was first.
+                Ok(_) if closes.is_some() => {
+                    let answer = Ok(Value::Null);
+                    return Ok(Governed { answer, done: None });
+                }
                 Ok(done) => {
                     let name = operation.name();
                     let answer = self.recorded_answer(current.key, done.answer, name).await?;
@@ -158,6 +178,7 @@ impl Engine {
             .take(32)
             .collect();
         let id = MessageId::from_body(&body);
+        let mut recorded = true;
         if self.shared_document(id.as_str()).await?.is_none() {
             let text = format!(
                 "The execution of {} ({}) was reported after the session had ended.",
@@ -174,17 +195,86 @@ impl Engine {
                 parts: vec![json!({"type": "text", "text": text, "visibility": "public"})],
                 metadata: Map::from_iter([("late_report".to_owned(), executed)]),
             };
-            let command = Command {
-                actor: caller.actor.clone(),
-                idempotency_key: None,
-                order: Order::AppendMessage(AppendMessage {
-                    session_id: task.session_id.clone(),
-                    message,
-                }),
-            };
-            self.order(command, None, Lease::None).await?;
+            let append = Order::AppendMessage(AppendMessage {
+                session_id: task.session_id.clone(),
+                message,
+            });
+            let freed = folded.session()?.freed_late(report);
+            recorded = self
+                .keep_late(caller, (folded, task), append, &freed)
+                .await?;
         }
-        Ok(refused.map_err(|problem| problem.with("recorded", true)))
+        Ok(refused.map_err(|problem| problem.with("recorded", recorded)))
+    }
+
+    /// Writes a late report, in one commit with what its workflow hears of it. Returns false where the Session is closed and
+    /// takes nothing more: the workflow hears of it all the same.
+    async fn keep_late(
+        &self,
+        caller: &Caller,
+        (folded, task): (&Folded, &Task),
+        append: Order,
+        freed: &[Value],
+    ) -> Result<bool, Refused> {
+        let command = |order: Order| Command {
+            actor: caller.actor.clone(),
+            idempotency_key: None,
+            order,
+        };
+        for _ in 0..STALE_TRIES {
+            let mut held = match freed.is_empty() {
+                true => None,
+                false => self.hold_workflow(folded, task).await?,
+            };
+            let told = match &mut held {
+                Some(held) if !held.is_over() => self.tell_workflow(held, freed)?,
+                Some(_) | None => None,
+            };
+            let told = told.map(|told| Order::GovernTask(Box::new(told)));
+            let append = command(append.clone());
+            let ordered = self
+                .order_both(told.clone(), append, None, Lease::None)
+                .await;
+            let (done, recorded) = match (ordered, told) {
+                (Ok(done), _) => (done, true),
+                (Err(Refused::Domain(Refusal::Stale)), _) => continue,
+                (Err(Refused::Domain(Refusal::Conflict { reason, .. })), told)
+                    if reason == SESSION_CLOSED =>
+                {
+                    let Some(told) = told else { return Ok(false) };
+                    let done = self.order(command(told), None, Lease::None).await?;
+                    (done, false)
+                }
+                (Err(other), _) => return Err(other),
+            };
+            if let Some(held) = held {
+                self.let_go(held, &done.written, done.changed);
+            }
+            return Ok(recorded);
+        }
+        Err(Refused::Busy { what: "session" })
+    }
+
+    /// What holds for new sessions holds for those that were open before, and what cannot be checked is not prepared. None of
+    /// this is recorded: it says nothing about the session.
+    fn may_ask(&self, folded: &Folded, operation: &GovernedOperation) -> Result<(), Problem> {
+        let (Subject::Session(session), Some(start)) = (&folded.subject, folded.start()) else {
+            return Ok(());
+        };
+        match operation {
+            GovernedOperation::Preflight(asked) => {
+                self.still_admitted(start)?;
+                let missing = session.schemas_missing(asked);
+                if missing.is_empty() {
+                    return Ok(());
+                }
+                let message = "contracts check the schemas of these tools: send them in \
+                               `offered_tools` or `request.tools`";
+                Err(Problem::new(422, "schema_required", message).with("tools", missing))
+            }
+            GovernedOperation::Propose(_) => self.still_admitted(start),
+            _ => Ok(()),
+        }
     }
 
     /// Makes an input of an operation, at a time that is not before the last one.

@@ -111,7 +111,7 @@ impl Engine {
         if operation == GovernedOperation::Lose {
             self.miss_sessions(&system, &document).await?;
         }
-        self.take_input(&system, &document, operation, None, None)
+        self.take_input(&system, &document, operation, None, None, None)
             .await
             .map(drop)
     }

@@ -37,6 +37,11 @@ pub(super) struct HeldWorkflow {
 }
 
 impl HeldWorkflow {
+    /// True when nothing is written to it any more.
+    pub(super) fn is_over(&self) -> bool {
+        matches!(&self.document.state, State::Task(task) if task.status.is_terminal())
+    }
+
     /// Tells a session how its workflow stands, where that is news.
     pub(super) fn tell(&self, session: &Folded, input: &mut GovernedInput) -> Result<(), Refused> {
         let workflow = self.folded.workflow()?;
@@ -70,9 +75,7 @@ impl Engine {
         if let Some(claim) = claim
             && let Some(done) = self.claimed(claim).await?
         {
-            let event = self.event_at(done.answer).await?.ok_or_else(no_session)?;
-            let document = self.shared_document(&event.resource.id).await?;
-            let document = document.ok_or_else(no_session)?;
+            let document = self.answered_with(&done).await?;
             return self
                 .shown_workflow(&document)
                 .await
@@ -113,15 +116,15 @@ impl Engine {
             idempotency_key: idempotency.map(|given| given.key),
             order: Order::OpenGoverned(Box::new(order)),
         };
-        let opened = self.order(command, claim, Lease::None).await;
-        let document = self.shared_document(task_id.as_str()).await?;
-        let document = document.ok_or_else(no_session)?;
-        match opened {
+        match self.order(command, claim, Lease::None).await {
             Ok(done) => {
+                let document = self.answered_with(&done).await?;
                 let shown = self.shown_workflow(&document).await?;
                 Ok((shown, done.changed))
             }
             Err(Refused::Domain(Refusal::Stale)) => {
+                let document = self.shared_document(task_id.as_str()).await?;
+                let document = document.ok_or_else(no_session)?;
                 self.same_workflow(&document, Some(digest)).await
             }
             Err(other) => Err(other),
@@ -228,6 +231,73 @@ impl Engine {
         Ok((id, document.ok_or_else(no_workflow)?))
     }
 
+    /// Refuses an id that another workflow has given to one of its sessions: it is opened there or nowhere.
+    pub(super) async fn must_be_free(
+        &self,
+        workspace: &WorkspaceId,
+        session_id: &str,
+        of: Option<&str>,
+    ) -> Result<(), Refused> {
+        for id in self.shared.governed.workflows_in(workspace) {
+            let Some(document) = self.shared_document(id.as_str()).await? else {
+                continue;
+            };
+            let holder = self
+                .read_folded(&document, |folded| {
+                    let workflow = folded.workflow()?;
+                    let holder = workflow
+                        .has_session(session_id)
+                        .then(|| workflow.id().to_owned());
+                    Ok::<_, Refused>(holder)
+                })
+                .await??;
+            if let Some(holder) = holder
+                && of != Some(holder.as_str())
+            {
+                let message = "the id belongs to a session of a workflow: open it there";
+                let problem = Problem::new(409, "id_in_use", message);
+                return Err(problem.with("workflow_id", holder).into());
+            }
+        }
+        Ok(())
+    }
+
+    /// Refuses to take a handoff for a session that is there already, or that another workflow has a place for.
+    pub(super) async fn may_take(
+        &self,
+        caller: &Caller,
+        document: &Document,
+        operation: &GovernedOperation,
+        idempotency: Option<&Idempotency>,
+    ) -> Result<Option<tokio::sync::MutexGuard<'_, ()>>, Refused> {
+        let (GovernedOperation::Accept { session_id, .. }, State::Task(task)) =
+            (operation, &document.state)
+        else {
+            return Ok(None);
+        };
+        let workspace = &task.workspace_id;
+        let id = TaskId::governed(workspace, session_id);
+        let naming = self.shared.governed.naming(&id).await;
+        if let Some(given) = idempotency {
+            let claim = self.claim(caller, Some(workspace), given);
+            if self.claimed(claim).await?.is_some() {
+                // Answered as it was.
+                return Ok(Some(naming));
+            }
+        }
+        if self.shared_document(id.as_str()).await?.is_some() {
+            let message = "a session of this id is there already";
+            return Err(Problem::new(409, "id_in_use", message).into());
+        }
+        let own = self
+            .read_folded(document, |folded| {
+                folded.workflow().map(|of| of.id().to_owned())
+            })
+            .await??;
+        self.must_be_free(workspace, session_id, Some(&own)).await?;
+        Ok(Some(naming))
+    }
+
     /// Lets a session begin in a workflow: what the workflow is told, and what the session begins with.
     pub(super) async fn join_workflow(
         &self,
@@ -237,7 +307,7 @@ impl Engine {
         now: Timestamp,
     ) -> Result<(HeldWorkflow, Option<GovernTask>, Joining), Refused> {
         let mut held = self.hold(&document.id).await?;
-        if matches!(&held.document.state, State::Task(task) if task.status.is_terminal()) {
+        if held.is_over() {
             return Err(Problem::new(410, "ended", "the workflow has ended").into());
         }
         let role = asked.and_then(|asked| asked.role.as_deref());
@@ -400,7 +470,7 @@ impl Engine {
         }
         if !events.is_empty() {
             let operation = GovernedOperation::Hear { events };
-            self.take_input(system, document, operation, None, None)
+            self.take_input(system, document, operation, None, None, None)
                 .await?;
         }
         Ok(())

@@ -15,7 +15,7 @@ use tokio::sync::broadcast;
 use super::{
     ApiKey, BlobStore, BoxFuture, Claim, ClaimScope, ClaimTime, Commit, CommitError, Committed,
     KeyStore, LastEvents, LeaseName, LeaseStore, ListQuery, NewestQuery, News, Publisher,
-    ReadEvents, Scope, Store, StoreFault, StoredEvent, Tree, TreeAppend, TreeStore,
+    ReadEvents, Scope, SegmentStore, Store, StoreFault, StoredEvent, Tree, TreeAppend, TreeStore,
 };
 
 /// A log in memory.
@@ -287,6 +287,9 @@ impl LeaseStore for MemoryStore {
         ready(Ok(taken))
     }
 }
+
+/// Fields are read from the log.
+impl SegmentStore for MemoryStore {}
 
 impl TreeStore for MemoryStore {
     fn tree(&self) -> BoxFuture<'_, Result<Tree, StoreFault>> {

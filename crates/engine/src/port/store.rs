@@ -2,14 +2,15 @@
 //!
 //! Reads see committed data only. State changes in one way, [`Store::commit`]: it checks what the caller
 //! believed (document versions, claims, leases), reserves positions, lets the caller seal its events with
-//! them, and makes everything durable before it returns. Beside the log a store has four subjects, each with a
+//! them, and makes everything durable before it returns. Beside the log a store has five subjects, each with a
 //! trait of its own and its own few writes of what is not folded from events: content ([`BlobStore`]), before the commit
-//! that names it; the tree of receipts ([`TreeStore`]), which follows the log; leases at a start ([`LeaseStore`]); and API
-//! keys ([`KeyStore`]).
+//! that names it; the tree of receipts ([`TreeStore`]), which follows the log; leases at a start ([`LeaseStore`]); API keys
+//! ([`KeyStore`]); and segments of folded fields ([`SegmentStore`]), which follow the log too.
 
 mod blobs;
 mod keys;
 mod leases;
+mod segments;
 mod tree;
 
 use std::fmt;
@@ -26,12 +27,13 @@ use super::{BoxFuture, News};
 pub use blobs::{BlobStore, Incoming};
 pub use keys::{ApiKey, KeyStore};
 pub use leases::{Fence, LeaseName, LeaseStore};
+pub use segments::{FieldSegment, SegmentStore};
 pub use tree::{Tree, TreeAppend, TreeStore};
 
 /// A store of one log: events, the documents folded from them, and what is not folded (claims, leases, keys,
 /// blobs).
 pub trait Store:
-    BlobStore + LeaseStore + TreeStore + KeyStore + Send + Sync + fmt::Debug + 'static
+    BlobStore + LeaseStore + TreeStore + KeyStore + SegmentStore + Send + Sync + fmt::Debug + 'static
 {
     /// Returns the name of the log, which is part of every event id.
     fn name(&self) -> &EventName;

@@ -9,7 +9,8 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use domain::{Document, Documents as _, Position, Scratch, State, Task};
 
 use super::Item;
-use super::load::may_end;
+use super::close::Closing;
+use super::load::{may_end, orders};
 use super::plan::Written;
 use crate::engine::{Engine, Shared};
 use crate::port::{ReadEvents, Scope};
@@ -146,9 +147,11 @@ pub(super) async fn load_folds(
     shared: &Shared,
     base: &Scratch,
     batch: &[Item],
+    closing: &Closing,
 ) -> Result<FoldsById, Refused> {
     let mut folds = FoldsById::new();
-    for id in batch.iter().filter_map(|item| may_end(&item.command.order)) {
+    let ordered = batch.iter().flat_map(orders).filter_map(may_end);
+    for id in ordered.chain(closing.tasks()) {
         let Some(document) = base.document(id) else {
             continue;
         };

@@ -52,12 +52,24 @@ pub(super) async fn load_claims(
 /// Loads the documents that commands name, and those that these belong to.
 pub(super) async fn load(shared: &Shared, batch: &[Item]) -> Result<Scratch, Refused> {
     let mut scratch = Scratch::default();
+    let wanted = batch.iter().flat_map(orders).flat_map(named).collect();
+    load_more(shared, &mut scratch, wanted).await?;
+    Ok(scratch)
+}
+
+/// Returns the orders of an item.
+pub(super) fn orders(item: &Item) -> impl Iterator<Item = &Order> {
+    item.before.iter().chain([&item.command.order])
+}
+
+/// Loads further documents, and those that these belong to.
+pub(super) async fn load_more(
+    shared: &Shared,
+    scratch: &mut Scratch,
+    mut wanted: Vec<Box<str>>,
+) -> Result<(), Refused> {
     let mut absent: BTreeSet<Box<str>> = BTreeSet::new();
     let head = shared.store.head();
-    let mut wanted: Vec<Box<str>> = batch
-        .iter()
-        .flat_map(|item| named(&item.command.order))
-        .collect();
     while !wanted.is_empty() {
         let mut found = Vec::new();
         let mut unknown = Vec::new();
@@ -97,7 +109,7 @@ pub(super) async fn load(shared: &Shared, batch: &[Item]) -> Result<Scratch, Ref
             .flat_map(|document| belongs_to(document, is_new))
             .collect();
     }
-    Ok(scratch)
+    Ok(())
 }
 
 /// Returns the ids that deciding an order looks at, new resources excepted.

@@ -6,16 +6,18 @@ use std::sync::{Arc, OnceLock};
 
 use canon::Digest;
 use domain::{
-    Blob, Decision, Document, Documents, Event, EventName, ImpossibleEvent, Position, ResourceRef,
-    Scratch, Sealed, State, Timestamp, decide,
+    Blob, Command, Decision, Document, Documents, Event, EventName, ImpossibleEvent, Order,
+    Position, ResourceRef, Scratch, Sealed, State, Timestamp, decide,
 };
 
+use super::close::Closing;
 use super::folds::{FoldsById, load_folds};
 use super::load::{load, load_claims};
 use super::seal::SealStep;
 use super::{ClaimRequest, Item, Lease};
 use crate::engine::Shared;
 use crate::port::{Claim, ClaimScope, Commit, Expected, LeaseName, Seal, SealedTurn, StoredEvent};
+use crate::quota::{self, Reserved};
 use crate::receipt::Authority;
 use crate::refused::Refused;
 
@@ -57,6 +59,8 @@ pub(super) struct Turn {
     pub(super) event_count: u64,
     /// Filled in when the commit seals.
     pub(super) written: Written,
+    /// Kept until the store has counted what was written.
+    pub(super) rooms: Vec<Reserved>,
 }
 
 /// What a commit writes: its events, and the documents as it leaves them. Empty until it seals. Clones share it.
@@ -102,9 +106,10 @@ impl Written {
 }
 
 /// Reads what commands name, decides them all and returns what to commit.
-pub(super) async fn prepare(shared: &Shared, batch: &[Item]) -> Result<Turn, Refused> {
-    let base = load(shared, batch).await?;
-    let mut folds = load_folds(shared, &base, batch).await?;
+pub(super) async fn prepare(shared: &Arc<Shared>, batch: &[Item]) -> Result<Turn, Refused> {
+    let mut base = load(shared, batch).await?;
+    let closing = Closing::load(shared, &mut base, batch).await?;
+    let mut folds = load_folds(shared, &base, batch, &closing).await?;
     let now = shared.clock.now();
     let mut claimed = load_claims(shared, batch).await?;
     let guess = shared.store.head().plus(1);
@@ -112,9 +117,11 @@ pub(super) async fn prepare(shared: &Shared, batch: &[Item]) -> Result<Turn, Ref
     let mut plan = Plan::new(shared, now);
     let mut outcomes = Vec::with_capacity(batch.len());
     for item in batch {
-        outcomes.push(plan.decide(&mut scratch, &mut claimed, &mut folds, item, guess));
+        let asked = (item, closing.ends(shared, &scratch, item));
+        outcomes.push(plan.decide(shared, &mut scratch, &mut claimed, &mut folds, asked, guess));
     }
     let written = Written::default();
+    let rooms = std::mem::take(&mut plan.rooms);
     let event_count = plan.event_count;
     let is_empty = event_count == 0 && plan.claims.is_empty();
     let expiry_us = i64::try_from(shared.limits.idempotency_window.as_micros()).unwrap_or(i64::MAX);
@@ -140,6 +147,7 @@ pub(super) async fn prepare(shared: &Shared, batch: &[Item]) -> Result<Turn, Ref
         commit,
         event_count,
         written,
+        rooms,
     })
 }
 
@@ -156,6 +164,8 @@ struct Plan {
     claims: Vec<(ClaimRequest, At)>,
     leases_taken: Vec<LeaseName>,
     looked: Looked,
+    /// Room for what the turn stores.
+    rooms: Vec<Reserved>,
 }
 
 /// The documents that decisions have looked at: those they rest on.
@@ -207,15 +217,17 @@ impl Plan {
             claims: Vec::new(),
             leases_taken: Vec::new(),
             looked: Looked::default(),
+            rooms: Vec::new(),
         }
     }
 
     fn decide(
         &mut self,
+        shared: &Arc<Shared>,
         scratch: &mut Scratch,
         claimed: &mut BTreeMap<ClaimScope, (Digest, At)>,
         folds: &mut FoldsById,
-        item: &Item,
+        (item, ends): (&Item, Result<Vec<Command>, Refused>),
         guess: Position,
     ) -> Outcome {
         if let Some(claim) = item.claim
@@ -232,50 +244,67 @@ impl Plan {
                 changed: false,
             };
         }
-        let Decision {
-            drafts,
-            blobs,
-            subject,
-            ends,
-        } = match decide(&self.looked.at(scratch), &item.command) {
-            Ok(decision) => decision,
-            Err(refusal) => return Outcome::Refused(Refused::Domain(refusal)),
+        let ends = match ends {
+            Ok(ends) => ends,
+            Err(refused) => return Outcome::Refused(refused),
         };
-        let changed = !drafts.is_empty();
-        let about_subject = drafts
+        let (step, blobs, subject) = match self.step(scratch, folds, &item.command) {
+            Ok(decided) => decided,
+            Err(refused) => return Outcome::Refused(refused),
+        };
+        let mut steps = Vec::with_capacity(ends.len() + 1);
+        let mut added = Vec::new();
+        // None looks at what the others change, so that all can be decided on how things stand.
+        for command in &ends {
+            match self.step(scratch, folds, command) {
+                Ok((step, blobs, _)) => {
+                    steps.push(step);
+                    added.extend(blobs);
+                }
+                Err(refused) => return Outcome::Refused(refused),
+            }
+        }
+        added.extend(blobs);
+        let earlier: u64 = steps.iter().map(SealStep::event_count).sum();
+        let about_subject = step
+            .drafts
             .iter()
             .position(|draft| draft.resource == subject)
             .unwrap_or(0);
-        let answer = if changed {
-            At::Offset(self.event_count + about_subject as u64)
-        } else {
+        let answer = if step.drafts.is_empty() {
             At::Known(
                 scratch
                     .document(&subject.id)
                     .map_or(Position::START, |document| document.key),
             )
+        } else {
+            At::Offset(self.event_count + earlier + about_subject as u64)
         };
-        let fold = ends
-            .as_ref()
-            .filter(|ends| ends.receipt.is_none())
-            .and_then(|ends| folds.remove(ends.task_id.as_str()))
-            .unwrap_or_default();
-        let step = SealStep { drafts, ends, fold };
-        let first = guess.plus(self.event_count);
+        let changed = earlier > 0 || !step.drafts.is_empty();
+        steps.push(step);
+        let before = (
+            self.sealed.events.len(),
+            self.sealed.receipts.len(),
+            self.event_count,
+        );
         scratch.mark();
-        let sealed = self
-            .sealed
-            .add(&self.log, &self.authority, scratch, &step, first, self.now);
-        if let Err(error) = sealed {
-            // Its neighbours see nothing of it.
-            scratch.roll_back();
+        let sealed = self.seal_together(scratch, &steps, guess);
+        let sealed = sealed.map_err(|error| {
             let detail = error.to_string();
             tracing::error!(%detail, "a command cannot be sealed and is refused");
-            return Outcome::Refused(Refused::Internal { detail });
+            Refused::Internal { detail }
+        });
+        let kept = sealed.and_then(|()| self.count(shared, &item.command.order, &added, before.0));
+        if let Err(refused) = kept {
+            // Its neighbours see nothing of it.
+            scratch.roll_back();
+            self.sealed.events.truncate(before.0);
+            self.sealed.receipts.truncate(before.1);
+            self.event_count = before.2;
+            return Outcome::Refused(refused);
         }
-        self.event_count += step.event_count();
-        self.steps.push(step);
-        self.blobs.extend(blobs);
+        self.steps.extend(steps);
+        self.blobs.extend(added);
         if let Lease::Take(name) = item.lease {
             self.leases_taken.push(name);
         }
@@ -288,6 +317,65 @@ impl Plan {
             answer,
             changed,
         }
+    }
+
+    /// Counts what a command will store, and refuses it when its Workspace has no room for it.
+    fn count(
+        &mut self,
+        shared: &Arc<Shared>,
+        order: &Order,
+        blobs: &[Blob],
+        first: usize,
+    ) -> Result<(), Refused> {
+        let events = self.sealed.events.get(first..).unwrap_or_default();
+        let Some(workspace) = events.iter().find_map(|event| event.links.workspace) else {
+            return Ok(());
+        };
+        let own: usize = events.iter().map(|event| event.bytes.len()).sum();
+        let content: usize = blobs.iter().map(|blob| blob.bytes.len()).sum();
+        let bytes = (own + content) as u64;
+        self.rooms.push(match quota::is_held_to_limit(order) {
+            true => shared.reserve(workspace, bytes)?,
+            false => shared.reserve_anyway(workspace, bytes),
+        });
+        Ok(())
+    }
+
+    /// Decides one command, and returns what there is to seal, its blobs and what answers it.
+    fn step(
+        &self,
+        scratch: &Scratch,
+        folds: &mut FoldsById,
+        command: &Command,
+    ) -> Result<(SealStep, Vec<Blob>, ResourceRef), Refused> {
+        let Decision {
+            drafts,
+            blobs,
+            subject,
+            ends,
+        } = decide(&self.looked.at(scratch), command).map_err(Refused::Domain)?;
+        let fold = ends
+            .as_ref()
+            .filter(|ends| ends.receipt.is_none())
+            .and_then(|ends| folds.remove(ends.task_id.as_str()))
+            .unwrap_or_default();
+        Ok((SealStep { drafts, ends, fold }, blobs, subject))
+    }
+
+    /// Seals steps that belong together. After an error some of them are sealed: the caller takes all back.
+    fn seal_together(
+        &mut self,
+        scratch: &mut Scratch,
+        steps: &[SealStep],
+        guess: Position,
+    ) -> Result<(), ImpossibleEvent> {
+        for step in steps {
+            let first = guess.plus(self.event_count);
+            self.sealed
+                .add(&self.log, &self.authority, scratch, step, first, self.now)?;
+            self.event_count += step.event_count();
+        }
+        Ok(())
     }
 
     /// Returns the closure that the store runs once it has reserved positions. Usually the guess was right and

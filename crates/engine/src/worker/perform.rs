@@ -14,6 +14,7 @@ use serde_json::json;
 use tokio::sync::mpsc;
 
 use super::run::Run;
+use crate::field::AtMemory;
 use crate::port::{BoxFuture, Deltas};
 use crate::refused::Refused;
 use runs::workflow::{Effect, EffectAnswer, EffectKind, Performed};
@@ -310,6 +311,19 @@ impl Run<'_> {
             EffectKind::Random => {
                 // Hashed, so that nothing tells how the source makes its text.
                 json!({"hex": sha256(shared.ids.salt().as_bytes()).hex()})
+            }
+            EffectKind::Memory if effect.request.get("scope") == Some(&json!("field")) => {
+                let Some(task) = self.load().await? else {
+                    let error = Performed::error("task_unknown", "the task is gone");
+                    return Ok(Box::pin(std::future::ready(error)));
+                };
+                let at = AtMemory {
+                    id: &self.id,
+                    task: &task,
+                    key: &effect.key,
+                };
+                let performed = self.engine.task_memory(at, &effect.request).await?;
+                return Ok(Box::pin(std::future::ready(performed)));
             }
             EffectKind::Memory => self.memory().await?,
             EffectKind::Model => {

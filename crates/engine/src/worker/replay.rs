@@ -79,6 +79,11 @@ impl Run<'_> {
                 Progress::Needs(paused) => {
                     let so_far = paused.so_far();
                     self.write(&source, &spec, so_far, &mut written).await?;
+                    let questions = paused.questions();
+                    if !questions.is_empty() {
+                        // Whoever takes it up when they are answered computes the run again, up to here and on.
+                        return self.ask(task, questions).await;
+                    }
                     self.flush().await?;
                     let effect = paused.effect().clone();
                     if !effect.repeatable && unknown.contains(&effect.key) {

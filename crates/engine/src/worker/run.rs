@@ -324,34 +324,41 @@ impl<'a> Run<'a> {
                     .map(|()| None);
             }
             match effect.kind {
-                EffectKind::Ask(ask) => to_ask.push((ask, effect)),
+                EffectKind::Ask(_) => to_ask.push(effect),
                 _ => to_perform.push((index, effect.into_effect())),
             }
         }
         // A step asks people or performs something, never both: whoever waits performs nothing.
         if !to_ask.is_empty() {
-            for (ask, effect) in to_ask {
-                let request = match self.asked_before(task, &effect.key).await? {
-                    Some(request) => request,
-                    None => PermissionId::from_body(&self.engine.shared.ids.body()),
-                };
-                let action = effect.request.get("action").cloned().unwrap_or_default();
-                self.moves.push(Move::Ask {
-                    request,
-                    ask,
-                    effect_key: effect.key,
-                    request_body: effect.request,
-                    action,
-                });
-            }
-            self.flush().await?;
-            return Ok(None);
+            return self.ask(task, to_ask).await.map(|()| None);
         }
         if !to_perform.is_empty() {
             self.flush().await?;
             self.perform(to_perform, &mut answers).await?;
         }
         Ok(Some(answers.into_iter().flatten().collect()))
+    }
+
+    /// Asks people; the Task waits for all of their answers.
+    pub(super) async fn ask(&mut self, task: &Task, questions: Vec<Wanted>) -> Result<(), Refused> {
+        for effect in questions {
+            let EffectKind::Ask(ask) = effect.kind else {
+                continue;
+            };
+            let request = match self.asked_before(task, &effect.key).await? {
+                Some(request) => request,
+                None => PermissionId::from_body(&self.engine.shared.ids.body()),
+            };
+            let action = effect.request.get("action").cloned().unwrap_or_default();
+            self.moves.push(Move::Ask {
+                request,
+                ask,
+                effect_key: effect.key,
+                request_body: effect.request,
+                action,
+            });
+        }
+        self.flush().await
     }
 
     /// Finds the request under which a Task that goes on after a restart asked for this before.

@@ -115,7 +115,7 @@ impl World {
             expected_state_version: state["stateVersion"].as_u64().unwrap(),
             offered_tools: vec![Offered {
                 name: "pay".to_owned(),
-                schema: None,
+                schema: Some(serde_json::json!({})),
                 hosted: false,
             }],
             request_digest: None,

@@ -320,6 +320,11 @@ fn written_source(
             {"name": "send", "description": "sends", "parameters": {"type": "object"}, "repeatable": true, "read_only": false, "secrets": ["token"]},
         ]));
     }
+    if name == "agent-6" {
+        outside.tools(json!([
+            {"name": "look", "description": "looks", "parameters": {"type": "object"}, "repeatable": true, "read_only": true, "server": "eyes"},
+        ]));
+    }
     if name == "fixture" {
         outside.says("llm:main:1", "perhaps");
     }
@@ -526,7 +531,7 @@ fn write_the_vectors_of_version_3() {
     let watch = async |world: &World| world.agent(persona, "Is everything closed?").await;
     let older = builtin()
         .into_iter()
-        .filter(|workflow| !["4", "5"].contains(&workflow.version()));
+        .filter(|workflow| !["4", "5", "6"].contains(&workflow.version()));
     written_source("agent-3", Registry::new(older), watch);
     let what = "version 3 of the agent: a tool that may be repeated and changes something is denied under `suggest`";
     write_case("exact-agent-3", "agent-3", what, &json!({}), false, &[]);
@@ -547,7 +552,7 @@ fn write_the_vectors_of_version_4() {
     };
     let older = builtin()
         .into_iter()
-        .filter(|workflow| workflow.version() != "5");
+        .filter(|workflow| !["5", "6"].contains(&workflow.version()));
     written_source("agent-4", Registry::new(older), watch);
     let what = "version 4 of the agent: contracts allow two calls and refuse one, and a replay judges the same";
     write_case("exact-agent-4", "agent-4", what, &json!({}), false, &[]);
@@ -584,9 +589,25 @@ fn write_the_vectors_of_version_5() {
         }
         world.ended(&id).await
     };
-    written_source("agent-5", Registry::new(builtin()), watch);
+    let older = builtin()
+        .into_iter()
+        .filter(|workflow| workflow.version() != "6");
+    written_source("agent-5", Registry::new(older), watch);
     let what = "version 5 of the agent: two calls of one answer are asked about together and answered in the other order";
     write_case("exact-agent-5", "agent-5", what, &json!({}), false, &[]);
+}
+
+/// Writes the vectors of version 6 of the agent: `cargo test --package engine --test it -- --ignored
+/// write_the_vectors_of_version_6`.
+#[test]
+#[ignore = "writes files: only for a deliberate change of the vectors"]
+fn write_the_vectors_of_version_6() {
+    let persona = json!({"name": "watch", "tools": ["look"], "system_prompt": "Report what you see.",
+        "autonomy_tier": "act_auto"});
+    let watch = async |world: &World| world.agent(persona, "Is everything closed?").await;
+    written_source("agent-6", Registry::new(builtin()), watch);
+    let what = "version 6 of the agent: a tool that the persona does not list is denied";
+    write_case("exact-agent-6", "agent-6", what, &json!({}), false, &[]);
 }
 
 /// U2: each version that ever wrote a log is here.

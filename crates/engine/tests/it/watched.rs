@@ -8,7 +8,7 @@ use domain::{Blob, Document, EventName, Position};
 use engine::port::{
     ApiKey, BlobStore, BoxFuture, Claim, ClaimScope, Commit, CommitError, Committed, KeyStore,
     LastEvents, LeaseName, LeaseStore, ListQuery, MemoryStore, NewestQuery, News, ReadEvents,
-    Scope, Store, StoreFault, StoredEvent, Tree, TreeAppend, TreeStore,
+    Scope, SegmentStore, Store, StoreFault, StoredEvent, Tree, TreeAppend, TreeStore,
 };
 use tokio::sync::broadcast;
 
@@ -209,6 +209,9 @@ impl LeaseStore for Watched {
         self.inner.take_over(holder)
     }
 }
+
+/// Fields are read from the log.
+impl SegmentStore for Watched {}
 
 impl TreeStore for Watched {
     fn tree(&self) -> BoxFuture<'_, Result<Tree, StoreFault>> {

@@ -26,6 +26,7 @@ struct Request {
     recency_weight: Option<f64>,
     include_own: bool,
     include_archived: bool,
+    committed_only: bool,
     format: Format,
 }
 
@@ -94,6 +95,7 @@ impl Work<'_> {
         let scope = Scope {
             agent: self.agent(),
             role: &request.role,
+            committed_only: request.committed_only,
             interests,
             task: request.task.as_deref(),
             query: &query.text,
@@ -169,6 +171,7 @@ impl Work<'_> {
             recency_weight: scope.share("recency_weight")?,
             include_own: scope.flag("include_own")?,
             include_archived: scope.flag("include_archived")?,
+            committed_only: scope.flag("committed_only")?,
             format,
         })
     }

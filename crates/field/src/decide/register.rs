@@ -100,6 +100,7 @@ impl Work<'_> {
             self.require(SESSION_CREATOR)?;
         }
         let agent_id = self.payload().required_id("agent_id")?;
+        self.check_owner(&agent_id)?;
         let found = self.field.active(&agent_id).is_some();
         let (mut orphaned, mut tasks) = (0, 0);
         if found {
@@ -121,6 +122,23 @@ impl Work<'_> {
             "status": if found { "ok" } else { "not_found" },
             "cleanup": {"units_orphaned": orphaned, "tasks_reassigned": tasks},
         }))
+    }
+}
+
+impl Work<'_> {
+    /// A key removes agents of other keys only with the authority for it. Below level 3 every key that may write acts with
+    /// that of a session's creator, among its own agents: what it may reach beyond them its ceiling says.
+    fn check_owner(&self, agent_id: &str) -> Check<()> {
+        let Some(caller) = self.call.caller else {
+            return Ok(());
+        };
+        let first_key = self.field.agents.get(agent_id);
+        let first_key = first_key.and_then(|agent| agent.first_key.as_deref());
+        if caller.ceiling >= SESSION_CREATOR || caller.may_act_for(agent_id, first_key) {
+            return Ok(());
+        }
+        let message = "`agent_id` belongs to another key";
+        Err(Fault::new(Code::Forbidden, message))
     }
 }
 

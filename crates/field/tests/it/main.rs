@@ -22,6 +22,7 @@ mod quality;
 mod record;
 mod register;
 mod replay;
+mod segments;
 mod vectors;
 
 #[test]

@@ -54,6 +54,8 @@ fn install(folder: &Path) {
     let tests = folder.join("test");
     let _ = fs::remove_dir_all(&tests);
     copy(&package().join("test"), &tests);
+    let docs = package().join("../../docs/node.md");
+    fs::copy(docs, folder.join("node.md")).unwrap();
     let _ = fs::remove_dir_all(folder.join("examples"));
     copy(&package().join("../../examples"), &folder.join("examples"));
 }
@@ -82,6 +84,18 @@ fn run(command: &mut Command) -> Output {
     output
 }
 
+/// The program of this project, which cargo builds for its own tests: sessions of a server are tried with it.
+fn program() -> PathBuf {
+    let own = std::env::current_exe().unwrap();
+    let program = own.ancestors().nth(2).unwrap().join("reprise");
+    assert!(
+        program.exists(),
+        "{} is not there: `cargo build -p reprise` builds it",
+        program.display()
+    );
+    program
+}
+
 /// Runs one file of tests, and holds it against having run none.
 fn node_test(file: &str) {
     let Some((folder, _running)) = installed() else {
@@ -91,8 +105,15 @@ fn node_test(file: &str) {
     node.args(["--test", "--test-reporter=tap", "--expose-gc"])
         .arg(Path::new("test").join(file))
         .env("CI", "true")
+        .env("REPRISE_TEST_PROGRAM", program())
         .env_remove("REPRISE_API_KEY")
         .current_dir(folder);
+    // The samples of the published API stand beside the checkout, or not.
+    if file.starts_with("samples")
+        && let Some(seeds) = testing::published_path("../seeds")
+    {
+        node.env("REPRISE_TEST_SEEDS", seeds);
+    }
     let output = run(&mut node);
     let text = String::from_utf8_lossy(&output.stdout);
     let passed = text.lines().find_map(|line| line.strip_prefix("# pass "));
@@ -118,6 +139,10 @@ files! {
     nothing_reaches_a_model_unjudged = "closed.test.mjs"
     frameworks_go_through_fetch = "fetch.test.mjs"
     the_package_loads_and_has_types = "package.test.mjs"
+    sessions_of_a_server_are_judged_there = "server.test.mjs"
+    stored_and_recorded_sessions_go_on = "stored.test.mjs"
+    sessions_share_a_workflow = "workflow.test.mjs"
+    programs_run_as_printed = "samples.test.mjs"
 }
 
 #[test]

@@ -3,10 +3,15 @@
 //! The record holds answers, not requests: a request is known by its digest alone. The tools that the model was offered
 //! are a recorded fact of the host.
 
+use std::collections::BTreeSet;
+
 use canon::Value;
-use domain::{Kind, Timestamp};
+use domain::{GovernedInput, GovernedOperation, Kind, Proposal, ReportedOutcome, Timestamp};
+use serde::Deserialize as _;
+use serde_json::json;
 
 use super::Source;
+use crate::workflow::governed::reported_output;
 use crate::workflow::{is_unknown, ruled_output, told_failure};
 
 /// One thing that happened in a run.
@@ -20,6 +25,8 @@ pub enum Exchange {
         at: Timestamp,
         /// A chat completion; none when the record does not hold it.
         response: Option<Value>,
+        /// True when there was a text beside the calls that the record holds only the digest of.
+        withheld: bool,
         /// What it cost in millionths of a dollar, as was recorded then.
         cost_micros: Option<u64>,
     },
@@ -46,6 +53,7 @@ fn cost_micros(payload: &canon::Map<String, Value>) -> Option<u64> {
 /// Returns what happened, in order. A run without a model tells nothing.
 pub fn exchanges(source: &Source) -> Vec<Exchange> {
     let mut told = Vec::new();
+    let mut proposed = None;
     for (index, event) in source.events().iter().enumerate() {
         let text = |name: &str| event.payload.get(name).and_then(Value::as_str);
         match source.kind(index) {
@@ -54,16 +62,37 @@ pub fn exchanges(source: &Source) -> Vec<Exchange> {
                     continue;
                 };
                 let answer = source.answer(index);
-                if key.starts_with("host:tools:") {
+                if key.starts_with("host:governed:") {
+                    let input = answer.filter(|answer| answer.ok);
+                    let input =
+                        input.and_then(|input| GovernedInput::deserialize(input.value).ok());
+                    proposed = governed(input, &mut told);
+                } else if key.starts_with("host:tools:") {
                     let tools = answer.filter(|answer| answer.ok);
                     told.push(Exchange::Tools(tools.map(|answer| answer.value)));
                 } else if key.starts_with("llm:") && text("outcome") == Some("ok") {
                     told.push(Exchange::Answered {
                         at: event.created_at,
                         response: answer.map(|answer| answer.value),
+                        withheld: false,
                         cost_micros: cost_micros(&event.payload),
                     });
                 }
+            }
+            Some(Kind::ContractDecided) => {
+                let payload = source.payload(index);
+                let is_judged = payload.get("problem").is_none();
+                if let Some((at, proposal)) = proposed.take()
+                    && is_judged
+                {
+                    told.push(answered(at, &proposal));
+                }
+                told.extend(
+                    payload
+                        .get("decision")
+                        .map(not_released)
+                        .unwrap_or_default(),
+                );
             }
             Some(Kind::AgentToolResult) => {
                 let Some(call_id) = text("tool_call_id") else {
@@ -84,4 +113,81 @@ pub fn exchanges(source: &Source) -> Vec<Exchange> {
         }
     }
     told
+}
+
+/// Tells an input of a governed session; a proposal is told once it is known to have been judged.
+fn governed(
+    input: Option<GovernedInput>,
+    told: &mut Vec<Exchange>,
+) -> Option<(Timestamp, Proposal)> {
+    let input = input?;
+    match input.operation {
+        GovernedOperation::Preflight(preflight) => {
+            let tools = preflight.offered_tools.into_iter();
+            let tools: Value = tools
+                .map(|tool| json!({"name": tool.name, "parameters": tool.schema}))
+                .collect();
+            told.push(Exchange::Tools(Some(json!({"tools": tools}))));
+            None
+        }
+        GovernedOperation::Propose(proposal) => Some((input.at, proposal)),
+        GovernedOperation::Report(report) => {
+            let ok = match report.outcome {
+                ReportedOutcome::Success => Some(true),
+                ReportedOutcome::ExpectedError | ReportedOutcome::Error => Some(false),
+                ReportedOutcome::Unknown => None,
+            };
+            told.push(Exchange::Ended {
+                ok,
+                output: reported_output(&report),
+                call_id: report.call_id,
+            });
+            None
+        }
+        _ => None,
+    }
+}
+
+/// A proposed response in the form in which other answers are told.
+fn answered(at: Timestamp, proposal: &Proposal) -> Exchange {
+    let calls = proposal.tool_calls.iter().map(|call| {
+        let function = json!({"name": call.name, "arguments": call.arguments});
+        json!({"id": call.id, "type": "function", "function": function})
+    });
+    let calls: Vec<Value> = calls.collect();
+    let mut message = json!({"role": "assistant", "content": proposal.content});
+    if let (Value::Object(members), false) = (&mut message, calls.is_empty()) {
+        members.insert("tool_calls".to_owned(), calls.into());
+    }
+    let choice = json!({"index": 0, "message": message, "finish_reason": proposal.finish_reason});
+    Exchange::Answered {
+        at,
+        response: Some(json!({"object": "chat.completion", "choices": [choice]})),
+        withheld: proposal.content.is_none() && proposal.content_digest.is_some(),
+        // What a model costs is known to the program that asked it.
+        cost_micros: None,
+    }
+}
+
+/// The calls of a response that nobody was given: they did not happen.
+fn not_released(decision: &Value) -> Vec<Exchange> {
+    let text =
+        |value: &Value, name: &str| value.get(name).and_then(Value::as_str).map(str::to_owned);
+    let is_whole = match text(decision, "action").as_deref() {
+        Some("rejected" | "retried") => true,
+        Some("stripped") => false,
+        Some(_) | None => return Vec::new(),
+    };
+    let calls = decision.get("calls").and_then(Value::as_array);
+    let gone = calls
+        .into_iter()
+        .flatten()
+        .filter(|call| is_whole || text(call, "verdict").as_deref() != Some("allow"));
+    let ids: BTreeSet<String> = gone.filter_map(|call| text(call, "call_id")).collect();
+    let ended = ids.into_iter().map(|call_id| Exchange::Ended {
+        call_id,
+        ok: Some(false),
+        output: None,
+    });
+    ended.collect()
 }

@@ -4,7 +4,7 @@
 //! computed from it.
 
 use canon::{Digest, Map, Value};
-use domain::Event;
+use domain::{Event, Kind};
 use serde_json::json;
 
 use super::run::members;
@@ -15,7 +15,12 @@ use crate::workflow::{EffectAnswer, Wanted};
 const NOTE: (&str, &str) = ("replay_note", "refreshed");
 
 /// Why such a delivery stands in a receipt.
-pub(super) const REASON: &str = "refreshed by request";
+pub(super) fn reason(is_decision: bool) -> &'static str {
+    match is_decision {
+        true => "decided in this run",
+        false => "refreshed by request",
+    }
+}
 
 /// Returns the payload of the event that tells a result. Members beyond those that every refreshed read has are
 /// there only when there is something to tell.
@@ -46,6 +51,11 @@ pub(super) fn payload(
 /// True for the payload of such an event.
 pub fn is_told_by(payload: &Map<String, Value>) -> bool {
     payload.get(NOTE.0).and_then(Value::as_str) == Some(NOTE.1)
+}
+
+/// True for the event of a replay's own log that says what somebody answered in it, and not in its source.
+pub fn is_answer(event: &Event) -> bool {
+    event.kind() == Ok(Kind::EffectRecorded) && event.replay.is_none()
 }
 
 /// Reads the result back from its event, whose blobs are filled in.

@@ -81,6 +81,13 @@ impl<'a> Paused<'a> {
         &self.effect
     }
 
+    /// Returns what people must be asked before the run can go on. A step asks people or performs something, never both.
+    pub fn questions(&self) -> Vec<Wanted> {
+        let delivery = self.running.delivery.as_ref();
+        let questions = delivery.into_iter().flat_map(Delivery::questions);
+        questions.cloned().collect()
+    }
+
     /// Returns what the run came to so far, the intent included.
     pub fn so_far(&self) -> &Replayed {
         &self.running.runner.replayed

@@ -19,6 +19,7 @@ pub fn builtin() -> Vec<Arc<dyn Workflow>> {
         Arc::new(Agent(Rules::ReadOnly)),
         Arc::new(Agent(Rules::Contracts)),
         Arc::new(Agent(Rules::Together)),
+        Arc::new(Agent(Rules::Listed)),
         Arc::new(AskOnce),
         Arc::new(Approve),
         Arc::new(Hold),

@@ -21,6 +21,7 @@ use serde_json::json;
 use super::builtin::failed;
 use super::{EffectAnswer, EffectKind, Machine, Start, Step, Wanted, Workflow};
 
+pub(crate) use report::reported_output;
 pub use session::{Contracts, Ended, GovernedSession, Taken, kept_captures};
 pub use workflow::{GovernedWorkflow, Joining};
 

@@ -106,7 +106,7 @@ async fn start_page() -> Response {
 }
 
 fn all_skills(call: &Call) -> Vec<Value> {
-    let at = call.app.started_at;
+    let at = call.app.began_at;
     let skills = call.app.skills();
     skills.iter().map(|skill| skill.resource(at)).collect()
 }
@@ -122,7 +122,7 @@ async fn skill(call: Call) -> Reply {
 }
 
 fn visible_connectors(call: &Call) -> Vec<Value> {
-    let at = call.app.started_at;
+    let at = call.app.began_at;
     let seen = call.app.config.connectors.iter().filter(|connector| {
         let workspace = domain::WorkspaceId::parse(&connector.workspace_id).ok();
         call.caller.sees(workspace.as_ref())

@@ -5,7 +5,7 @@ use std::collections::BTreeMap;
 use std::time::Duration;
 
 use axum::http::StatusCode;
-use canon::Value;
+use canon::{Map, Value};
 use domain::{Govern, GovernedOperation, Position};
 use engine::Request;
 use serde_json::json;
@@ -13,6 +13,7 @@ use wire::{Code, Cursor};
 
 use super::Routes;
 use crate::call::{Call, ok, reply};
+use crate::exact;
 use crate::failure::{Failure, Reply};
 
 pub(super) fn routes(routes: Routes) -> Routes {
@@ -20,7 +21,7 @@ pub(super) fn routes(routes: Routes) -> Routes {
         .post("/api/v1/replay/sessions", open)
         .get("/api/v1/replay/sessions/{session_id}", read)
         .post("/api/v1/replay/sessions/{session_id}/preflight", act)
-        .post("/api/v1/replay/sessions/{session_id}/proposals", act)
+        .post("/api/v1/replay/sessions/{session_id}/proposals", propose)
         .get(
             "/api/v1/replay/sessions/{session_id}/proposals/{proposal_id}",
             proposal,
@@ -44,6 +45,7 @@ pub(super) fn routes(routes: Routes) -> Routes {
         .post("/api/v1/replay/workflows", open)
         .get("/api/v1/replay/workflows/{workflow_id}", workflow)
         .post("/api/v1/captures", captures)
+        .get("/api/v1/replay/plans", plan)
         .get("/api/v1/replay/approvals", approvals)
 }
 
@@ -53,6 +55,10 @@ fn lost() -> Failure {
 
 async fn taken(call: &mut Call) -> Result<(Value, bool), Failure> {
     let body = call.json().await?;
+    taken_as(call, body).await
+}
+
+async fn taken_as(call: &mut Call, body: Map<String, Value>) -> Result<(Value, bool), Failure> {
     let Request::Govern(request) = call.decode(&body)? else {
         return Err(lost());
     };
@@ -73,6 +79,22 @@ async fn act(mut call: Call) -> Reply {
     Ok(ok(&taken(&mut call).await?.0))
 }
 
+/// Arguments that come as an object are judged by what was read of them: every number must be what was sent.
+async fn propose(mut call: Call) -> Reply {
+    let (body, text) = call.json_and_text().await?;
+    let calls = body.get("tool_calls").and_then(Value::as_array);
+    let is_parsed = |call: &Value| call.get("arguments").is_some_and(Value::is_object);
+    if calls.into_iter().flatten().any(is_parsed)
+        && let Some(number) = exact::changed_number(&text)
+    {
+        let shown: String = number.chars().take(64).collect();
+        let message =
+            format!("{shown} would be another number once it is read: send the arguments as text");
+        return Err(Failure::invalid("tool_calls", message));
+    }
+    Ok(ok(&taken_as(&mut call, body).await?.0))
+}
+
 async fn read(call: Call) -> Reply {
     let with_pending = match call.query("include")? {
         None => false,
@@ -91,6 +113,16 @@ async fn read(call: Call) -> Reply {
     let shown = engine
         .governed(&call.caller, session, workspace.as_ref(), with_pending)
         .await?;
+    Ok(ok(&shown))
+}
+
+/// The rules that the operator approved for an agent. They hold in every environment: what a session makes of them is its own.
+async fn plan(call: Call) -> Reply {
+    let Some(agent) = call.query("agent")?.map(str::to_owned) else {
+        return Err(Failure::invalid("agent", "is missing"));
+    };
+    let engine = &call.app.engine;
+    let shown = engine.governed_plan(&call.caller, &agent).await?;
     Ok(ok(&shown))
 }
 

@@ -232,6 +232,43 @@ async fn an_override_takes_only_what_its_caller_may_read() {
     refused(&got, 400, "invalid_request", Some(param));
 }
 
+/// F8: what the overrides of one small request name is bounded together, and looked at before it is read.
+#[tokio::test]
+async fn f8_what_overrides_name_is_bounded_together() {
+    let mut config = config();
+    config.artifact_bytes_max = 16 * 1024 * 1024;
+    let server = Server::start_with(config).await;
+    let api = server.client();
+    let session = api.session().await;
+    let task = api.task(&session, "agent").await;
+    let task = api.wait_for(&id(&task), "COMPLETED").await;
+    let body = json!({"session_id": session, "kind": "other", "mime_type": "application/json",
+        "visibility": "public"});
+    let answer = |number: usize| {
+        let text = format!("{number}{}", "x".repeat(9 * 1024 * 1024));
+        json!({"choices": [{"message": {"role": "assistant", "content": text}}]}).to_string()
+    };
+    let one = artifact(&api, body.clone(), &answer(1)).await;
+    let other = artifact(&api, body, &answer(2)).await;
+    let path = format!("/v1/tasks/{}/replay", id(&task));
+    let named = |first: &str, second: &str| {
+        let of = |artifact: &str| json!({"kind": "llm_provider_response", "artifact_id": artifact});
+        json!({"mode": "with_overrides", "override": {"llm:main:1": of(first), "llm:main:2": of(second)}})
+    };
+    // The same one twice is read once.
+    let (status, got) = api.post(&path, named(&one, &one)).await;
+    assert_ne!(
+        got["error"]["details"]["reason"], "overrides_too_large",
+        "{status} {got}"
+    );
+    let (status, got) = api.post(&path, named(&one, &other)).await;
+    assert_eq!(status, 422, "{got}");
+    assert_eq!(
+        got["error"]["details"]["reason"], "overrides_too_large",
+        "{got}"
+    );
+}
+
 /// A value that nests so deep.
 fn nested(levels: usize) -> Value {
     (0..levels).fold(json!(1), |inner, _| json!({"a": inner}))
@@ -521,6 +558,13 @@ async fn a_key_that_may_only_read_writes_nothing() {
             "{verdict}"
         );
     }
+    // Messages to the shared memory are written down, whatever they ask for.
+    let join = json!({
+        "protocol": "akashik", "version": "0.1.0", "id": "m", "operation": "REGISTER", "agent_id": "a", "session_id": null,
+        "epoch": 0, "payload": {"id": "a", "role": "x"},
+    });
+    let register = auditor.request("POST", "/akashik/v1/register").json(&join);
+    assert_eq!(register.send().await.unwrap().status(), 403);
     assert_eq!(server.store_head(), head);
     // The log of a task is its events, under whatever name.
     server

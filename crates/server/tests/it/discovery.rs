@@ -283,3 +283,109 @@ async fn an_operator_reads_liveness_readiness_and_metrics() {
     let (_, catalog) = api.get("/v1/provider-catalog").await;
     assert_eq!(catalog["schema_version"], Value::from(6));
 }
+
+/// The bounds that the description states beside those of JSON bodies (which `wire` walks): parameters, headers, bodies as
+/// a whole. One more than stated is refused.
+#[tokio::test]
+async fn what_the_description_bounds_is_refused_one_beyond() {
+    let server = Server::start().await;
+    let api = server.client();
+    let (_, document) = api.get("/openapi.json").await;
+    let parameters = &document["components"]["parameters"];
+    let session = api.session().await;
+    let (mut count, mut taken) = (0, Vec::new());
+    for (path, methods) in document["paths"].as_object().unwrap() {
+        let Some(operation) = methods.get("get") else {
+            continue;
+        };
+        let here = path
+            .replace("{session_id}", &session)
+            .replace("{workspace_id}", "workspace_local");
+        for parameter in operation["parameters"].as_array().unwrap() {
+            let parameter = match parameter["$ref"].as_str() {
+                Some(target) => &parameters[target.rsplit('/').next().unwrap()],
+                None => parameter,
+            };
+            let (name, schema) = (parameter["name"].as_str().unwrap(), &parameter["schema"]);
+            let beyond = match (schema["maxLength"].as_u64(), schema["maximum"].as_u64()) {
+                (Some(length), _) => {
+                    let object = name.strip_suffix("_id").unwrap_or("workspace");
+                    format!("{object}_{}", "x".repeat(length as usize - object.len()))
+                }
+                (_, Some(most)) => (most + 1).to_string(),
+                _ => continue,
+            };
+            let asked = match parameter["in"].as_str() {
+                Some("path") => path.replace(&format!("{{{name}}}"), &beyond),
+                Some("query") if !here.contains('{') => format!("{here}?{name}={beyond}"),
+                _ => continue,
+            };
+            let (status, _) = api.get(&asked).await;
+            if !(400..=404).contains(&status) {
+                taken.push(format!("{path} {name}: {status}"));
+            }
+            count += 1;
+        }
+    }
+    assert_eq!(taken, Vec::<String>::new());
+    assert!(count > 60, "only {count} parameters");
+
+    let key = parameters["idempotency_key"]["schema"]["maxLength"].as_u64();
+    let key = "k".repeat(key.unwrap() as usize + 1);
+    let request = api.request("POST", "/v1/sessions").json(&json!({}));
+    let (status, _) = api.send(request.header("Idempotency-Key", key)).await;
+    assert_eq!(status, 400);
+
+    let body = |path: &str, method: &str| {
+        let bytes = &document["paths"][path][method]["requestBody"]["x-bytes-max"];
+        bytes.as_u64().unwrap() as usize
+    };
+    let most = body("/v1/sessions/{session_id}/messages", "post");
+    let around = json!({"role": "user", "content": ""}).to_string().len();
+    for (length, expected) in [(most - around, 201), (most - around + 1, 413)] {
+        let message = json!({"role": "user", "content": "x".repeat(length)});
+        let path = format!("/v1/sessions/{session}/messages");
+        assert_eq!(api.post(&path, message).await.0, expected, "{length}");
+    }
+    let artifact = json!({"kind": "file", "mime_type": "a/b", "visibility": "public"});
+    let (_, artifact) = api.post("/v1/artifacts", artifact).await;
+    let most = body("/v1/artifacts/{artifact_id}/content", "put");
+    let path = format!("/v1/artifacts/{}/content", artifact["id"].as_str().unwrap());
+    let sent = api
+        .request("PUT", &path)
+        .body(vec![0; most + 1])
+        .send()
+        .await;
+    assert_eq!(sent.unwrap().status(), 413);
+}
+
+/// What a server has by itself is as old as its log, not as its process.
+#[tokio::test]
+async fn the_card_and_the_skills_are_as_old_as_the_log() {
+    let server = Server::start().await;
+    let api = server.client();
+    let (_, local) = api.get("/v1/workspaces/workspace_local").await;
+    let (_, card) = api.get("/v1/agent-card").await;
+    let (_, skills) = api.get("/v1/skills").await;
+    for shown in [&card, &skills["data"][0]] {
+        assert_eq!(shown["created_at"], local["created_at"], "{shown}");
+    }
+}
+
+/// RFC 9110, 15.5.22.
+#[tokio::test]
+async fn ap_ver_05_a_refused_version_names_the_one_that_is_spoken() {
+    let server = Server::start().await;
+    let api = server.client();
+    let refused = api
+        .request("GET", "/v1/sessions")
+        .header("Harn-Agents-Protocol-Version", "agents-protocol-1999-01-01");
+    let answer = refused.send().await.unwrap();
+    assert_eq!(answer.status(), 426);
+    assert_eq!(
+        answer.headers()["upgrade"],
+        "harn-agents-protocol/agents-protocol-2026-04-25"
+    );
+    let taken = api.request("GET", "/v1/sessions").send().await.unwrap();
+    assert!(!taken.headers().contains_key("upgrade"));
+}

@@ -44,6 +44,12 @@ pub(crate) fn body(id: &str) -> Value {
     })
 }
 
+/// Tools that are offered with a schema that demands nothing.
+pub(crate) fn offered(names: &[&str]) -> Value {
+    let tools = names.iter().map(|name| json!({"name": name, "schema": {}}));
+    tools.collect()
+}
+
 /// A program that drives a session.
 pub(crate) struct Desk {
     pub(crate) api: Api,
@@ -95,7 +101,8 @@ impl Desk {
         let body = json!({
             "expected_state_version": version,
             "offered_tools": [
-                "find_order", "assess_return", {"name": "pay_back", "schema": schema}, "send_note",
+                {"name": "find_order", "schema": null}, {"name": "assess_return", "input_schema": {}},
+                {"name": "pay_back", "schema": schema}, {"name": "send_note", "parameters": {}},
             ],
             "request_digest": "sha256:aa",
             "provider": "openai",

@@ -5,7 +5,7 @@ use std::time::Duration;
 use serde_json::{Value, json};
 
 use crate::fixture::{APPROVER_KEY, Server};
-use crate::governed::{Desk, body, payment, problem};
+use crate::governed::{Desk, body, offered, payment, problem};
 
 fn pay(id: &str, contract: &str) -> Value {
     json!({"session_id": id, "contracts": {"contracts": [{"file": "pay.yaml", "text": contract}]}})
@@ -47,6 +47,45 @@ async fn labels_stay_filters_come_and_go_and_a_bypass_is_kept() {
     let beat = desk.post("/heartbeat", json!({"controlRevision": 4})).await;
     let expected = json!({"state_version": 0, "control_revision": 4, "killed": false});
     assert_eq!(beat, (200, expected));
+}
+
+/// U9: the program of a governed session is stopped by the commit that closes its session, other tasks in it as well.
+#[tokio::test]
+async fn u9_closing_the_session_of_a_program_stops_it() {
+    let server = Server::start().await;
+    let desk = Desk::open(&server, "close").await;
+    desk.asked().await;
+    let task = desk.task().await;
+    let session = task["session_id"].as_str().unwrap();
+    let waiting = desk.api.task(session, "ask").await;
+    let waiting = waiting["id"].as_str().unwrap();
+    desk.api.wait_for(waiting, "INPUT_REQUIRED").await;
+    let close = || {
+        let path = format!("/v1/sessions/{session}/close");
+        let request = desk.api.request("POST", &path).json(&json!({}));
+        desk.api.send(request.header("Idempotency-Key", "close-1"))
+    };
+    let (status, closed) = close().await;
+    assert_eq!((status, &closed["state"]), (200, &json!("CLOSED")));
+    assert_eq!(closed["id"], session);
+    assert_eq!(close().await, (200, closed));
+    assert_eq!(desk.task().await["status"], "CANCELED");
+    assert_eq!(desk.state().await["killed"], true);
+    let (_, other) = desk.api.get(&format!("/v1/tasks/{waiting}")).await;
+    assert_eq!(other["status"], "CANCELED");
+    let (_, open) = desk.api.get("/v1/permission-requests?status=pending").await;
+    assert_eq!(open["data"], json!([]));
+    // Nothing comes after the end.
+    let path = format!("/v1/sessions/{session}/events?limit=200");
+    let (_, events) = desk.api.get(&path).await;
+    let last = events["data"].as_array().unwrap().last().unwrap();
+    assert_eq!(last["event"], "session.closed");
+    let path = format!("/v1/tasks/{}/replay", task["id"].as_str().unwrap());
+    let (status, replay) = desk.api.post(&path, json!({"mode": "exact"})).await;
+    assert_eq!(status, 202, "{replay}");
+    desk.api
+        .wait_for(replay["id"].as_str().unwrap(), "CANCELED")
+        .await;
 }
 
 #[tokio::test]
@@ -185,7 +224,7 @@ async fn whole_costs_read_back_as_they_were_judged() {
 async fn messages_and_numbers_from_outside_leave_a_session_usable() {
     let server = Server::start().await;
     let desk = Desk::open_with(&server, pay("odd", ASKING)).await;
-    let offered = |version: u64| json!({"expected_state_version": version, "offered_tools": ["pay"], "provider": "o", "model": "m"});
+    let offered = |version: u64| json!({"expected_state_version": version, "offered_tools": offered(&["pay"]), "provider": "o", "model": "m"});
     let (status, prepared) = desk.post("/preflight", offered(0)).await;
     assert_eq!(status, 200, "{prepared}");
     let propose = |arguments: &str| {

@@ -42,9 +42,10 @@ async fn an_approval_is_seen_and_answered_by_somebody_else() {
         "permission_denied",
     );
     let scopes = ["*", "approvals:write"];
-    server
-        .add_key(key("rk_ann_too", "ann", &scopes, None))
-        .await;
+    // Another key of the same person, beside the first.
+    let mut too = key("rk_ann_too", "ann", &scopes, None);
+    too.id = "key_ann_too".to_owned();
+    server.add_key(too).await;
     let own = desk.with(server.client_with("rk_ann_too"));
     problem(&own.post(&path, yes).await, 403, "permission_denied");
     let by_agent = json!({"decision": "approve", "decided_by": "return-desk"});

@@ -28,6 +28,17 @@ async fn u10_equal_requests_at_the_same_time_all_get_the_first_answer() {
     let again = desk.post("/proposals", body.clone()).await;
     problem(&again, 409, "consumed");
     assert_eq!(desk.state().await["attemptCount"], 1);
+
+    // Also for a session whose id the server makes.
+    let mut new = crate::governed::body("unnamed");
+    new.as_object_mut().unwrap().remove("session_id");
+    let path = "/api/v1/replay/sessions";
+    let open = || desk.api.post_with_key(path, "open", new.clone());
+    let opened = futures_util::future::join_all((0..6).map(|_| open())).await;
+    for (status, answer) in &opened {
+        assert!([200, 201].contains(status), "{answer}");
+        assert_eq!(answer, &opened[0].1);
+    }
 }
 
 #[tokio::test]
@@ -189,4 +200,77 @@ async fn u4_the_receipt_lists_every_released_call_with_what_became_of_it() {
         .post(&format!("/v1/receipts/{id}/verify"), json!({}))
         .await;
     assert_eq!(verified["valid"], true, "{verified}");
+}
+
+#[tokio::test]
+async fn r35_what_is_larger_than_contracts_may_be_is_413() {
+    let mut config = crate::fixture::config();
+    config.body_bytes_max = 1 << 20;
+    let server = Server::start_with(config).await;
+    let api = server.client();
+    let padded = format!("tool: a\nside_effect: read\n#{}\n", "x".repeat(256 * 1024));
+    let large = json!({"contracts": {"contracts": [{"file": "a.yaml", "text": padded}]}});
+    let (status, refused) = api.post("/api/v1/replay/sessions", large).await;
+    assert_eq!(status, 413, "{refused}");
+    let file = json!({"file": "a.yaml", "text": "tool: a\nside_effect: read\n"});
+    let many = json!({"contracts": {"contracts": vec![file.clone(); 1_001]}});
+    let (status, refused) = api.post("/api/v1/replay/sessions", many).await;
+    assert_eq!(status, 413, "{refused}");
+    let principal = json!({"name": "x".repeat(64 * 1024)});
+    let new = json!({"contracts": {"contracts": [file]}, "principal": principal});
+    let (status, refused) = api.post("/api/v1/replay/sessions", new).await;
+    assert_eq!(status, 413, "{refused}");
+}
+
+#[tokio::test]
+async fn a_plan_is_the_configured_set_that_names_the_agent() {
+    let server = Server::start().await;
+    let api = server.client();
+    let path = "/api/v1/replay/plans?agent=return-desk";
+    problem(&api.get(path).await, 404, "no_plan");
+    let texts = |name: &str, agent: &str| {
+        let file = |file: &str, text: String| domain::ContractText {
+            file: file.to_owned(),
+            text,
+        };
+        let tool = file("a.yaml", "tool: a\nside_effect: read\n".to_owned());
+        let session = file(
+            "session.yaml",
+            format!("schema_version: \"1.0\"\nagent: {agent}\n"),
+        );
+        let files = domain::GovernedFiles {
+            files: vec![tool],
+            session: Some(session),
+        };
+        let compiled = runs::workflow::governed::Contracts::compile(&files).unwrap();
+        domain::ContractTexts {
+            name: name.to_owned(),
+            sha256: compiled.digest(),
+            files: files.files,
+            session: files.session,
+            principal: canon::Map::new(),
+        }
+    };
+    let mut changed = texts("changed", "other");
+    changed.sha256 = canon::sha256(b"something else");
+    let sets = [
+        texts("desk", "return-desk"),
+        texts("b", "b"),
+        texts("b2", "b"),
+        changed,
+    ];
+    server.engine.set_contracts(sets);
+    let (status, plan) = api.get(path).await;
+    assert_eq!((status, &plan["name"]), (200, &json!("desk")), "{plan}");
+    // What it names is enough to open a session.
+    let new = json!({"agent": "return-desk", "compiled_digest": plan["compiled_digest"]});
+    assert_eq!(api.post("/api/v1/replay/sessions", new).await.0, 201);
+    problem(
+        &api.get("/api/v1/replay/plans?agent=b").await,
+        404,
+        "several_plans",
+    );
+    let invalid = api.get("/api/v1/replay/plans?agent=other").await;
+    problem(&invalid, 404, "APPROVED_ARTIFACT_INVALID");
+    assert_eq!(api.get("/api/v1/replay/plans").await.0, 400);
 }

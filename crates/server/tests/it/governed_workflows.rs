@@ -5,7 +5,7 @@ use std::time::Duration;
 use serde_json::{Value, json};
 
 use crate::fixture::{Got, Server, key};
-use crate::governed::{Desk, problem};
+use crate::governed::{Desk, offered, problem};
 
 const WORKFLOW: &str = r#"
 schema_version: "1.0"
@@ -58,7 +58,7 @@ impl Seat {
 
     async fn preflight(&self) -> Got {
         let version = self.0.state().await["stateVersion"].clone();
-        let body = json!({"expected_state_version": version, "offered_tools": ["find", "pay", "note"],
+        let body = json!({"expected_state_version": version, "offered_tools": offered(&["find", "pay", "note"]),
             "provider": "openai", "model": "gpt-x"});
         self.0.post("/preflight", body).await
     }
@@ -394,4 +394,122 @@ async fn what_a_workflow_does_not_permit_is_refused_by_name() {
     let first = api.post_with_key(&accept, "once", json!({})).await;
     assert_eq!(first.0, 200, "{}", first.1);
     assert_eq!(api.post_with_key(&accept, "once", json!({})).await, first);
+}
+
+#[tokio::test]
+async fn an_id_that_a_handoff_took_is_opened_as_that_child_or_not_at_all() {
+    let server = Server::start().await;
+    let api = server.client();
+    let sessions = "/api/v1/replay/sessions";
+    let root = Seat::root(&server, "sr", "job-7").await;
+    let before = root.offered(json!({})).await;
+    root.0.post("/labels", json!({"label": "mnpi"})).await;
+    let after = root.offered(json!({})).await;
+    let take = |handoff: &str, id: &str| (on(handoff, "accept"), json!({"session_id": id}));
+    // A session that is there takes no handoff.
+    let alone = Desk::open_with(&server, session("plain", Value::Null)).await;
+    let (path_, taking) = take(&after, &alone.id);
+    problem(&api.post(&path_, taking).await, 409, "id_in_use");
+    let (path_, taking) = take(&after, "labelled");
+    let first = api.post_with_key(&path_, "take", taking.clone()).await;
+    assert_eq!(first.0, 200, "{}", first.1);
+    let (path_, other) = take(&before, "bare");
+    assert_eq!(api.post(&path_, other).await.0, 200);
+
+    // Not by itself, not in another workflow, and not under a handoff that somebody else took.
+    let refused = api.post(sessions, session("labelled", Value::Null)).await;
+    problem(&refused, 409, "id_in_use");
+    assert_eq!(refused.1["workflow_id"], "job-7", "{}", refused.1);
+    let elsewhere =
+        json!({"type": "root", "workflow_id": "job-8", "role": "desk", "source": source()});
+    let refused = api.post(sessions, session("labelled", elsewhere)).await;
+    problem(&refused, 409, "id_in_use");
+    let second = Seat::root(&server, "sr2", "job-9").await;
+    let (path_, taking_too) = take(&second.offered(json!({})).await, "labelled");
+    problem(&api.post(&path_, taking_too).await, 409, "id_in_use");
+    let place =
+        |handoff: &str| json!({"type": "child", "role": "inspector", "handoff_id": handoff});
+    let refused = api
+        .post(sessions, session("labelled", place(&before)))
+        .await;
+    problem(&refused, 409, "settled");
+    // The same holds after a restart.
+    let server = server.reopened().await;
+    let api = server.client();
+    let refused = api.post(sessions, session("labelled", Value::Null)).await;
+    problem(&refused, 409, "id_in_use");
+
+    let child = Seat::child(&server, "labelled", &after).await;
+    assert_eq!(child.0.state().await["labels"], json!(["mnpi"]));
+    let again = api
+        .post_with_key(&on(&after, "accept"), "take", taking)
+        .await;
+    assert_eq!(again, first, "a repeated request is answered as it was");
+}
+
+#[tokio::test]
+async fn nobody_begins_in_a_workflow_that_was_killed() {
+    let server = Server::start().await;
+    let root = Seat::root(&server, "dr", "job-10").await;
+    let handoff = root.offered(json!({})).await;
+    let taking = json!({"session_id": "late"});
+    assert_eq!(
+        root.0.api.post(&on(&handoff, "accept"), taking).await.0,
+        200
+    );
+    assert_eq!(root.0.post("/kill", json!({})).await.0, 200);
+    let place = json!({"type": "child", "role": "inspector", "handoff_id": handoff});
+    let got = root
+        .0
+        .api
+        .post("/api/v1/replay/sessions", session("late", place))
+        .await;
+    assert_eq!(got.0, 410, "{}", got.1);
+    let code = got.1["code"].as_str().unwrap();
+    assert!(["killed", "ended"].contains(&code), "{}", got.1);
+}
+
+#[tokio::test]
+async fn a_late_report_frees_what_its_call_held() {
+    let server = Server::start().await;
+    let root = Seat::root(&server, "fr", "job-11").await;
+    root.done("find", "A").await;
+    let one = root.offered(json!({"carry": ["order"]})).await;
+    let two = root.offered(json!({"carry": ["order"]})).await;
+    let one = Seat::child(&server, "fc1", &one).await;
+    let two = Seat::child(&server, "fc2", &two).await;
+    let paying = one.propose("pay", "A").await;
+    assert_eq!(paying["status"], "allowed", "{paying}");
+    let session = one.0.state().await["protocol"]["session_id"].clone();
+    assert_eq!(one.0.post("/restore", json!({})).await.0, 200);
+    let busy = two.propose("pay", "A").await;
+    assert_eq!(busy["verdicts"][0]["detail"], "resource_busy", "{busy}");
+    // Nobody knows what became of it: it may still be running.
+    let mut unknown = crate::governed::receipt(&paying, json!({}));
+    unknown["outcome"] = json!("unknown");
+    problem(&one.0.post("/receipts", unknown).await, 410, "restored");
+    let busy = two.propose("pay", "A").await;
+    assert_eq!(busy["verdicts"][0]["detail"], "resource_busy", "{busy}");
+    // A closed Session keeps nothing more, and the thing is free all the same.
+    let close = format!("/v1/sessions/{}/close", session.as_str().unwrap());
+    assert_eq!(one.0.api.post(&close, json!({})).await.0, 200);
+    let late = one.0.report(&paying, json!({})).await;
+    problem(&late, 410, "restored");
+    assert_eq!(late.1["recorded"], false, "{}", late.1);
+    assert_eq!(root.workflow("job-11").await["shared_resources"], json!([]));
+    let free = two.propose("pay", "A").await;
+    assert_eq!(free["status"], "allowed", "{free}");
+    assert_eq!(two.0.post("/kill", json!({})).await.0, 200);
+    let late = two.0.report(&free, json!({})).await;
+    assert_eq!(
+        (late.0, &late.1["recorded"]),
+        (410, &json!(true)),
+        "{}",
+        late.1
+    );
+    assert_eq!(root.workflow("job-11").await["shared_resources"], json!([]));
+    let task = root.workflow("job-11").await["protocol"]["task_id"].clone();
+    assert_eq!(root.0.post("/restore", json!({})).await.0, 200);
+    ended(&root.0, &task, "COMPLETED").await;
+    replayed(&root.0, &task, "COMPLETED").await;
 }

@@ -21,6 +21,7 @@ mod governed;
 mod governed_control;
 mod governed_people;
 mod governed_records;
+mod governed_strict;
 mod governed_workflows;
 mod idempotency;
 mod listening;

@@ -275,3 +275,57 @@ async fn pages_of_others_and_strangers_get_no_answer() {
     }
     assert_eq!(status(hand.http.get(&hand.url).bearer_auth(KEY)).await, 405);
 }
+
+/// What cannot be read is refused in the words of JSON-RPC, whoever finds it.
+#[tokio::test]
+async fn a_message_that_cannot_be_read_is_a_json_rpc_error() {
+    let server = Server::start().await;
+    let hand = Hand::at(&server);
+    let send = async |content_type: &str, body: Vec<u8>| {
+        let request = hand.http.post(&hand.url).bearer_auth(KEY);
+        let request = request
+            .header("accept", "application/json, text/event-stream")
+            .header("content-type", content_type)
+            .header("mcp-protocol-version", "2025-11-25");
+        let response = request.body(body).send().await.unwrap();
+        let status = response.status().as_u16();
+        let text = response.text().await.unwrap();
+        let answer: Value =
+            serde_json::from_str(&text).unwrap_or_else(|_| panic!("{status}, not JSON: {text}"));
+        assert_eq!(answer["jsonrpc"], "2.0", "{answer}");
+        assert!(!answer["error"]["message"].as_str().unwrap().is_empty());
+        let code = answer["error"]["code"].as_i64().unwrap();
+        (status, code, answer["id"].clone())
+    };
+    let json = "application/json";
+    let cases: [(&str, i64, Value); 9] = [
+        ("{", -32700, Value::Null),
+        ("", -32700, Value::Null),
+        (r#"{"jsonrpc":"2.0","jsonrpc":"2.0"}"#, -32700, Value::Null),
+        ("{}", -32600, Value::Null),
+        ("[]", -32600, Value::Null),
+        ("7", -32600, Value::Null),
+        (
+            r#"{"jsonrpc":"1.0","id":7,"method":"tools/list"}"#,
+            -32600,
+            json!(7),
+        ),
+        (r#"{"jsonrpc":"2.0","id":"a"}"#, -32600, json!("a")),
+        (r#"{"jsonrpc":"2.0","id":8,"method":5}"#, -32600, json!(8)),
+    ];
+    for (body, code, id) in cases {
+        let got = send(json, body.into()).await;
+        assert_eq!(got, (400, code, id), "{body}");
+    }
+    let deep = format!("{}{}", "[".repeat(10_000), "]".repeat(10_000));
+    assert_eq!(send(json, deep.into_bytes()).await.0, 400);
+    let long = vec![b' '; 2 * 1024 * 1024];
+    assert_eq!(send(json, long).await, (413, -32600, Value::Null));
+    let (status, code, _) = send("text/plain", b"{}".to_vec()).await;
+    assert_eq!((status, code), (415, -32600));
+    // A message of the right shape that means nothing here.
+    let params = r#"{"jsonrpc":"2.0","id":9,"method":"tools/call","params":{"name":4}}"#;
+    let (status, _, id) = send(json, params.into()).await;
+    assert!([200, 400].contains(&status), "{status}");
+    assert_eq!(id, json!(9));
+}

@@ -706,6 +706,17 @@ async fn ak_sec_02_u33_keys_and_their_scopes_say_what_agents_may() {
         "FORBIDDEN",
         json!("RECORD"),
     );
+    // Nor is it removed by one: removing an agent of another key is the administrator's.
+    other.join("bob").await;
+    let mut target = json!({"agent_id": "ann"});
+    refused(
+        &other.send("deregister", "bob", target.clone()).await,
+        403,
+        "FORBIDDEN",
+        json!("DEREGISTER"),
+    );
+    target["agent_id"] = json!("bob");
+    assert_eq!(admin.ok("deregister", "root", target).await["status"], "ok");
     // An escalated conflict is the operator's.
     let a = id_of(&write.note("ann", "It is one", json!({})).await);
     let more = json!({"relations": [{"type": "contradicts", "target_id": a}]});
@@ -778,6 +789,20 @@ async fn fields_and_workspaces_see_nothing_of_each_other() {
     );
     let (_, list) = server.client_with("rk_bound").get("/v1/events").await;
     assert!(!list.to_string().contains(&known));
+}
+
+/// A persona's Tasks speak under its id: whoever took it before would have them fail.
+#[tokio::test]
+async fn ids_of_personas_are_for_the_server_alone() {
+    let server = Server::start().await;
+    let memory = Memory::at(&server);
+    let agent = "persona_0123456789abcdef0123456789abcdef";
+    let payload = json!({"id": agent, "role": "x"});
+    let got = memory.send("register", agent, payload).await;
+    refused(&got, 403, "FORBIDDEN", json!("REGISTER"));
+    let (_, status) = memory.get("field/status").await;
+    assert_eq!(status["epoch"], 0, "{status}");
+    memory.join("a_persona_").await;
 }
 
 #[tokio::test]

@@ -452,6 +452,10 @@ async fn u9_after_close_nothing_is_written_and_open_tasks_end() {
             .await;
         assert!(events.to_string().contains("session_closed"), "{events}");
     }
+    // What ended with it ended before it: nothing follows.
+    let (_, events) = api.get(&format!("{path}/events?limit=200")).await;
+    let last = events["data"].as_array().unwrap().last().unwrap();
+    assert_eq!(last["event"], "session.closed", "{last}");
     let message = json!({"role": "user", "content": "late"});
     for (path, body) in [
         (format!("{path}/messages"), message.clone()),

@@ -186,20 +186,74 @@ async fn ap_sess_10_the_state_follows_the_tasks() {
     assert_eq!(api.get(&path).await.1["state"], "IDLE");
 }
 
+/// A reference leads somewhere, wherever a message comes in: to an artifact, or to an event, which holds content too.
+#[tokio::test]
+async fn u22_a_part_that_refers_to_nothing_is_404() {
+    let server = Server::start().await;
+    let api = server.client();
+    let session = api.session().await;
+    let (_, events) = api.get(&format!("/v1/sessions/{session}/events")).await;
+    let event = events["data"][0]["id"].clone();
+    let task = id(&api.task(&session, "ask").await);
+    api.wait_for(&task, "INPUT_REQUIRED").await;
+    let to = |id: &Value| {
+        let part = json!({"type": "artifact_ref", "artifact_id": id});
+        json!({"role": "user", "parts": [part]})
+    };
+    let places = |id: &Value| {
+        [
+            (
+                format!("/v1/sessions/{session}/messages"),
+                json!({"message": to(id)}),
+            ),
+            (
+                "/v1/sessions".to_owned(),
+                json!({"initial_messages": [to(id)]}),
+            ),
+            (
+                format!("/v1/sessions/{session}/tasks"),
+                json!({"input": to(id)}),
+            ),
+            (
+                format!("/v1/tasks/{task}/messages"),
+                json!({"kind": "input", "message": to(id)}),
+            ),
+        ]
+    };
+    let gone = format!("{}9", event.as_str().unwrap());
+    for nothing in [json!("artifact_nope"), json!("a"), json!(gone)] {
+        for (path, body) in places(&nothing) {
+            let got = api.post(&path, body).await;
+            assert_eq!(
+                (got.0, &got.1["error"]["param"]),
+                (404, &json!("message.parts")),
+                "{path} {nothing}: {}",
+                got.1
+            );
+        }
+    }
+    for (path, body) in places(&event) {
+        let (status, answer) = api.post(&path, body).await;
+        assert!((200..300).contains(&status), "{path}: {answer}");
+    }
+}
+
 #[tokio::test]
 async fn ap_msg_01_ap_part_02_03_one_message_per_type_of_part() {
     let server = Server::start().await;
     let api = server.client();
     let session = api.session().await;
     let path = format!("/v1/sessions/{session}/messages");
+    let artifact = json!({"kind": "image", "mime_type": "image/png", "visibility": "public"});
+    let artifact = id(&api.post("/v1/artifacts", artifact).await.1);
     let parts = [
         json!({"type": "text", "text": "t"}),
         json!({"type": "json", "value": null}),
         json!({"type": "tool_call", "tool_call_id": "c", "name": "n", "input": {}}),
         json!({"type": "tool_result", "tool_call_id": "c", "output": [1], "status": "ok"}),
-        json!({"type": "artifact_ref", "artifact_id": "a"}),
+        json!({"type": "artifact_ref", "artifact_id": artifact}),
         json!({"type": "file_ref", "uri": "file://x", "mime_type": "text/plain"}),
-        json!({"type": "image_ref", "artifact_id": "a", "mime_type": "image/png"}),
+        json!({"type": "image_ref", "artifact_id": artifact, "mime_type": "image/png"}),
         json!({"type": "hologram", "depth": 3}),
     ];
     for part in parts {

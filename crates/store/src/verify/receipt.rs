@@ -141,6 +141,7 @@ impl Check<'_> {
         let mut heads = self.heads();
         let mut leaves = Leaves::default();
         let mut problem = None;
+        let mut hashes = 0;
         for (receipt, index) in issued.iter().zip(0..stored.size) {
             let leaf = leaves.next(|first| self.audit.leaves(first))?;
             if leaf != Some((receipt.position, receipt.hash)) {
@@ -159,6 +160,7 @@ impl Check<'_> {
                 break;
             }
             for hash in kept {
+                hashes += 1;
                 if self.audit.tree_hash(hash.level, hash.index)? != Some(hash.hash) {
                     let (level, index) = (hash.level, hash.index);
                     problem = Some(format!(
@@ -196,8 +198,22 @@ impl Check<'_> {
             let problem = format!("the head `{id}` of size {size} covers more than it has");
             self.report(What::Tree, problem);
         }
-        if problem.is_none() && self.audit.leaf_count()? != stored.size {
-            self.report(What::Tree, "has leaves beyond its size".to_owned());
+        if problem.is_none() {
+            let (count, ends) = self.audit.leaf_range()?;
+            let last = i64::try_from(stored.size)
+                .unwrap_or(i64::MAX)
+                .saturating_sub(1);
+            if count != stored.size {
+                self.report(What::Tree, "has leaves beyond its size".to_owned());
+            } else if ends.is_some_and(|ends| ends != (0, last)) {
+                // They are in order and as many as they must be: one stands behind a gap.
+                let problem = "its leaves are not numbered from 0 without a gap: `reprise log rebuild --write` numbers them again";
+                self.report(What::Tree, problem.to_owned());
+            }
+            if self.audit.tree_hash_count()? != hashes {
+                let problem = "has hashes that are not of its leaves: `reprise log rebuild --write` makes them again";
+                self.report(What::Tree, problem.to_owned());
+            }
         }
         if let Some(problem) = problem {
             self.report(What::Tree, problem);

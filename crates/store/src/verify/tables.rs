@@ -9,15 +9,16 @@ use rusqlite::{Connection, OptionalExtension};
 
 use crate::audit::AuditError;
 use crate::block::Block;
+use crate::claims::{self, Claimed};
 use crate::fault::fault;
 use crate::fold::{Problem, What};
+use crate::notes;
 use crate::read;
 use crate::row::further;
 use crate::schema::{self, Sealed};
 use crate::table::Table;
 use crate::tree;
 use crate::usage;
-use crate::write::checksum_of_claim;
 
 /// How many documents are read at a time.
 const CHUNK: usize = 512;
@@ -30,18 +31,23 @@ const NAMED_MAX: usize = 20;
 pub(super) fn check(
     blocks: &Connection,
     head: Position,
+    claimed: Claimed,
     events_are_sound: bool,
 ) -> Result<Vec<Problem>, AuditError> {
-    let mut problems = meta(blocks)?;
+    let missing = notes::missing(blocks).map_err(fault)?;
+    let mut problems: Vec<Problem> = missing.into_iter().map(lacks).collect();
+    problems.extend(meta(blocks)?);
     if events_are_sound {
         problems.extend(links(blocks)?);
         problems.extend(heads(blocks)?);
         problems.extend(document_links(blocks)?);
         problems.extend(usage::check(blocks)?.map(problem));
+        problems.extend(field_segments(blocks)?);
     }
+    problems.extend(unreachable(blocks)?);
     problems.extend(leases(blocks)?);
     problems.extend(keys(blocks)?);
-    problems.extend(claims(blocks)?);
+    problems.extend(claims(blocks, claimed)?);
     let ahead = "SELECT count(*) FROM claims WHERE answer > ?1";
     let ahead: u64 = blocks
         .query_row(ahead, [crate::row::sql(head.0)], |row| row.get(0))
@@ -59,6 +65,11 @@ fn problem(problem: String) -> Problem {
         what: What::Database,
         problem,
     }
+}
+
+fn lacks(what: String) -> Problem {
+    let hint = "restore a backup, or let `reprise log repair --apply` write it again where the rest tells it";
+    problem(format!("{what} is missing, which every log has: {hint}"))
 }
 
 /// A sum that does not depend on the order: equal for equal sets, whatever their size, without holding them.
@@ -105,6 +116,16 @@ fn links(blocks: &Connection) -> Result<Vec<Problem>, AuditError> {
         format!("the index of events names position {first} for the resource with key {link}, which is not so")
     });
     Ok(missing.chain(extra).take(NAMED_MAX).map(problem).collect())
+}
+
+/// What is kept of fields must be readable, and not ahead of them.
+fn field_segments(connection: &Connection) -> Result<Vec<Problem>, AuditError> {
+    // A log that no newer program opened has none.
+    if !schema::has_table(connection, "field_segments").map_err(fault)? {
+        return Ok(Vec::new());
+    }
+    let found = crate::segments::check(connection).map_err(fault)?;
+    Ok(found.into_iter().take(NAMED_MAX).map(problem).collect())
 }
 
 /// The index of documents must list each under its further links, and nothing else.
@@ -174,15 +195,11 @@ fn meta(connection: &Connection) -> Result<Vec<Problem>, AuditError> {
     let secret: Option<Vec<u8>> = value(connection, "secret")?;
     let known = schema::seal_of(connection, Sealed::Secret).map_err(fault)?;
     match (secret, known) {
-        (None, _) => problems.push("the secret of the log is missing".to_owned()),
+        (None, _) => problems.push("the secret of the log is not a secret".to_owned()),
         (Some(secret), Some(known)) if sha256(&secret) != known => {
             problems.push("the secret of the log is not the one that it was made with".to_owned());
         }
         (Some(_), _) => {}
-    }
-    let epoch: Option<i64> = value(connection, "lease_epoch")?;
-    if epoch.is_none_or(|epoch| epoch < 0) {
-        problems.push("the counter of leases is missing or makes no sense".to_owned());
     }
     Ok(problems.into_iter().map(problem).collect())
 }
@@ -198,6 +215,16 @@ fn value<T: rusqlite::types::FromSql>(
         })
         .optional();
     Ok(found.map_err(fault)?.flatten())
+}
+
+/// Every key is the position of an event: a document before the first one is read by nobody who goes through them all.
+fn unreachable(connection: &Connection) -> Result<Option<Problem>, AuditError> {
+    let count = "SELECT count(*) FROM documents WHERE key < 1";
+    let count: u64 = connection
+        .query_row(count, [], |row| row.get(0))
+        .map_err(fault)?;
+    let said = || problem(format!("{count} documents have keys that no event has"));
+    Ok((count > 0).then(said))
 }
 
 /// A lease is of something that is there, at an epoch that was given out. That at 0 is the process's own.
@@ -241,29 +268,23 @@ fn heads(connection: &Connection) -> Result<Vec<Problem>, AuditError> {
 }
 
 /// A claim must be what was written: whoever repeats a request gets its first answer by it.
-fn claims(connection: &Connection) -> Result<Vec<Problem>, AuditError> {
-    // They have had checksums since there is this table.
-    if !schema::has_table(connection, "usage").map_err(fault)? {
-        return Ok(Vec::new());
+fn claims(connection: &Connection, claimed: Claimed) -> Result<Vec<Problem>, AuditError> {
+    let mut problems = Vec::new();
+    let changed = claims::changed(connection)?;
+    if changed > 0 {
+        let said = format!("{changed} idempotency keys are not what was stored");
+        problems.push(problem(said));
     }
-    let run = || -> rusqlite::Result<u64> {
-        let select = "SELECT scope, body, answer, expires_at, checksum FROM claims WHERE checksum IS NOT NULL";
-        let mut select = connection.prepare(select)?;
-        let mut rows = select.query([])?;
-        let mut changed = 0;
-        while let Some(row) = rows.next()? {
-            let (scope, body): (Vec<u8>, Vec<u8>) = (row.get(0)?, row.get(1)?);
-            let (answer, end): (u64, i64) = (row.get(2)?, row.get(3)?);
-            let kept: Vec<u8> = row.get(4)?;
-            let found = checksum_of_claim(&scope, &body, answer, end);
-            changed += u64::from(kept != found);
-        }
-        Ok(changed)
-    };
-    let changed = run().map_err(fault)?;
-    let said = format!("{changed} idempotency keys are not what was stored");
-    let said = (changed > 0).then(|| problem(said));
-    Ok(said.into_iter().collect())
+    let missing = claimed.missing(connection)?;
+    if let Some(first) = missing.first() {
+        problems.push(problem(format!(
+            "{} idempotency keys are missing, the first that of the event at position {}: those requests would be carried \
+             out again when they are repeated; restore a backup, or let `reprise log repair --apply` note the loss",
+            missing.len(),
+            first.0
+        )));
+    }
+    Ok(problems)
 }
 
 fn keys(connection: &Connection) -> Result<Vec<Problem>, AuditError> {

@@ -257,6 +257,8 @@ proptest! {
                         Tamper::open(log.home).event(event.position, |event| event.bytes = bytes);
                         // Otherwise the store would see that the newest event is another.
                         std::fs::remove_file(log.home.join("head")).unwrap();
+                        let never_had_one = "UPDATE meta SET value = 0 WHERE name = 'keeps_head'";
+                        Tamper::open(log.home).execute(never_had_one);
                     }
                 }),
             }

@@ -165,6 +165,86 @@ fn a_changed_document_of_any_kind_is_named() {
     assert_eq!(verify(home.path()).problems, vec![]);
 }
 
+/// Whoever looks a document up by such a column misses it, though reading it would make something of it.
+#[test]
+fn a_column_that_holds_what_is_never_written_is_named_and_folded_again() {
+    let home = tempfile::tempdir().unwrap();
+    let model = filled(home.path());
+    let documents = model.documents();
+    let open = documents.iter().find(|document| {
+        document.state.is_open() && document.links.session.is_some() && document.key.0 > 1
+    });
+    let (key, id) = open.map(|open| (open.key, open.id.clone())).unwrap();
+    let changes = [
+        ("open = 2", "open"),
+        ("open = -1", "open"),
+        ("kind = 300", "kind"),
+        ("version = -1", "version"),
+        ("session = -1", "links"),
+        ("session = NULL", "links"),
+        ("further = x'00'", "links"),
+    ];
+    for (change, column) in changes {
+        tamper(
+            home.path(),
+            &format!("UPDATE documents SET {change} WHERE key = {}", key.0),
+        );
+        let problems = verify(home.path()).problems;
+        assert_eq!(problems.len(), 1, "{change}: {problems:#?}");
+        let (what, problem) = only_problem(home.path());
+        assert_eq!(what, What::Document(key, id.clone()), "{change}");
+        assert!(
+            problem.ends_with(&format!("in {column}")),
+            "{change}: {problem}"
+        );
+        let (rebuilt, backup) = store::rebuild_and_write(home.path(), &mut |_, _| {}).unwrap();
+        assert_eq!(rebuilt.problems.len(), 1, "{change}");
+        fs::remove_dir_all(backup.unwrap()).unwrap();
+        assert_eq!(verify(home.path()).problems, vec![], "{change}");
+    }
+    tamper(
+        home.path(),
+        "INSERT INTO documents SELECT -7, CAST('task_invented' AS BLOB), kind, version, tip, workspace, session, task, open, \
+         created_at, updated_at, body, further FROM documents LIMIT 1",
+    );
+    let (_, problem) = only_problem(home.path());
+    assert!(problem.contains("no event has"), "{problem}");
+}
+
+/// A file that is no blob is named, and everything else is checked nevertheless; a blob in another's place is missed.
+#[test]
+fn stray_files_among_the_blobs_are_named() {
+    let home = tempfile::tempdir().unwrap();
+    filled(home.path());
+    let blobs = home.path().join("blobs");
+    let stray = blobs.join("zzz");
+    fs::write(&stray, "x").unwrap();
+    let (what, problem) = only_problem(home.path());
+    assert_eq!(what, What::Files);
+    assert!(problem.contains("zzz"), "{problem}");
+    assert!(
+        rebuild(home.path(), &mut |_, _| {})
+            .unwrap()
+            .problems
+            .is_empty()
+    );
+    fs::remove_file(stray).unwrap();
+    let shelf = fs::read_dir(&blobs)
+        .unwrap()
+        .map(|shelf| shelf.unwrap().path())
+        .find(|shelf| shelf.file_name().unwrap().len() == 2)
+        .unwrap();
+    // What a killed process leaves is not named.
+    fs::write(shelf.join("half.tmp"), "x").unwrap();
+    assert_eq!(verify(home.path()).problems, vec![]);
+    let other = blobs.join("zz");
+    fs::rename(&shelf, &other).unwrap();
+    let problems = verify(home.path()).problems;
+    let named = |text: &str| problems.iter().any(|found| found.problem.contains(text));
+    assert!(named("blobs/zz/"), "{problems:#?}");
+    assert!(named("which is missing"), "{problems:#?}");
+}
+
 #[test]
 fn lost_and_invented_documents_are_named() {
     let home = tempfile::tempdir().unwrap();

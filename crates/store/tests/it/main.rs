@@ -15,6 +15,8 @@ mod loss;
 #[cfg(test)]
 mod migrating;
 #[cfg(test)]
+mod notes;
+#[cfg(test)]
 mod offline;
 #[cfg(test)]
 mod opening;

@@ -141,6 +141,14 @@ fn changed_leaves_hashes_and_peaks_are_named() {
             "INSERT INTO leaves(idx, receipt, hash) VALUES (1000, 999999, zeroblob(32))",
             "beyond its size",
         ),
+        (
+            "UPDATE leaves SET idx = idx + 1 WHERE idx = (SELECT max(idx) FROM leaves)",
+            "without a gap",
+        ),
+        (
+            "INSERT INTO tree_hashes(level, idx, hash) VALUES (3, 7, zeroblob(32))",
+            "hashes that are not of its leaves",
+        ),
     ];
     for (sql, expected) in cases {
         let copy = tempfile::tempdir().unwrap();

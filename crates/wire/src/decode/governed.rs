@@ -1,4 +1,5 @@
-//! Bodies about governed sessions. Unknown members are ignored, as everywhere; sizes are those of the contracts.
+//! Bodies about governed sessions. Unknown members are ignored, as everywhere, but where one would be a rule that is silently
+//! missing: in new sessions, proposals and decisions. Sizes are those of the contracts.
 
 use canon::{Digest, Map, Value};
 use domain::{
@@ -7,17 +8,23 @@ use domain::{
     StartedCall, WorkspaceId, is_governed_id,
 };
 
+use serde_json::json;
+
 use super::{Incoming, Members, NAME_BYTES_MAX, TEXT_BYTES_MAX};
 use crate::InputError;
 
-pub(super) const ID_BYTES_MAX: usize = 256;
-const TOOL_BYTES_MAX: usize = 128;
-pub(super) const TOOLS_MAX: usize = 1_024;
-const CALLS_MAX: usize = 128;
+/// Ids, digests and times of a program.
+pub(crate) const WORD_BYTES_MAX: usize = 256;
+pub(crate) const TOOL_BYTES_MAX: usize = 128;
+pub(crate) const TOOLS_MAX: usize = 1_024;
+pub(crate) const CALLS_MAX: usize = 128;
 const ARGUMENTS_BYTES_MAX: usize = 1 << 20;
-const FILE_BYTES_MAX: usize = 256 * 1024;
-const FILES_MAX: usize = 1_000;
-const CAPTURES_MAX: usize = 1_000;
+pub(crate) const FILE_BYTES_MAX: usize = 256 * 1024;
+pub(crate) const FILES_MAX: usize = 1_000;
+pub(crate) const CAPTURES_MAX: usize = 1_000;
+
+/// What providers call the schema of a tool's parameters.
+const SCHEMAS: [&str; 4] = ["schema", "parameters", "input_schema", "inputSchema"];
 
 pub(crate) const OUTCOMES: [&str; 4] = ["success", "expected_error", "error", "unknown"];
 pub(crate) const DECISIONS: [&str; 2] = ["approve", "deny"];
@@ -26,13 +33,48 @@ pub(crate) const GATES: [&str; 3] = ["reject_all", "strip_partial", "strip_block
 pub(crate) const PERMISSIONS: [&str; 2] = ["block", "allow"];
 pub(crate) const LEVELS: [&str; 3] = ["metadata", "redacted", "full"];
 
+const SESSION_MEMBERS: [&str; 14] = [
+    "session_id",
+    "workspace_id",
+    "agent",
+    "compiled_digest",
+    "contracts",
+    "principal",
+    "mode",
+    "gate",
+    "unmatched_policy",
+    "capture_level",
+    "labels",
+    "provider_constraints",
+    "pricing",
+    "workflow",
+];
+const PROPOSAL_MEMBERS: [&str; 6] = [
+    "prepared_request_id",
+    "finish_reason",
+    "content_digest",
+    "content",
+    "tool_calls",
+    "usage",
+];
+
+/// Refuses members that are not known, where one that is misspelt would weaken what is asked for.
+fn only(members: &Members<'_>, known: &[&str]) -> Result<(), InputError> {
+    let mut names = members.map().keys();
+    match names.find(|name| !known.contains(&name.as_str())) {
+        None => Ok(()),
+        Some(name) => Err(members.wrong(name, "is not a member of this request")),
+    }
+}
+
 /// Reads a new session.
 ///
 /// # Errors
 /// Names the member that is wrong.
 pub fn create_governed(incoming: &Incoming<'_>) -> Result<Request, InputError> {
     let members = incoming.members();
-    let session_id = members.string_or_null("session_id", ID_BYTES_MAX)?;
+    only(&members, &SESSION_MEMBERS)?;
+    let session_id = members.string_or_null("session_id", WORD_BYTES_MAX)?;
     if session_id.as_deref().is_some_and(|id| !is_governed_id(id)) {
         let message = "has 1 to 128 letters, digits, `.`, `_`, `:`, `-`";
         return Err(members.wrong("session_id", message));
@@ -52,7 +94,7 @@ pub fn create_governed(incoming: &Incoming<'_>) -> Result<Request, InputError> {
         "captureLevel",
         members.word_or_null("capture_level", &LEVELS)?,
     );
-    if let Some(labels) = members.strings("labels", TOOLS_MAX, ID_BYTES_MAX)? {
+    if let Some(labels) = members.strings("labels", TOOLS_MAX, WORD_BYTES_MAX)? {
         options.insert("labels".to_owned(), labels.into());
     }
     for (member, option) in [
@@ -92,7 +134,7 @@ fn files(
     let inner = Members::at(given, members.param("contracts"));
     note_unknown(&inner, &["contracts", "session"], unknown);
     let mut file = |value: &Value, place: String| file(value, place, unknown);
-    let listed = inner.array("contracts", FILES_MAX)?.unwrap_or_default();
+    let listed = many(&inner, "contracts", FILES_MAX)?;
     let listed = listed.iter().enumerate();
     let listed = listed.map(|(index, item)| file(item, inner.param(&format!("contracts.{index}"))));
     let session = given.get("session").filter(|value| !value.is_null());
@@ -115,9 +157,16 @@ pub(super) fn file(
     };
     let file = Members::at(map, place);
     note_unknown(&file, &["file", "text"], unknown);
+    let text = file.required_string("text", usize::MAX)?;
+    if text.len() > FILE_BYTES_MAX {
+        return Err(InputError::TooLarge {
+            param: file.param("text"),
+            message: format!("is longer than {FILE_BYTES_MAX} bytes"),
+        });
+    }
     Ok(ContractText {
         file: file.required_string("file", TEXT_BYTES_MAX)?,
-        text: file.required_string("text", FILE_BYTES_MAX)?,
+        text,
     })
 }
 
@@ -128,7 +177,7 @@ fn note_unknown(members: &Members<'_>, known: &[&str], unknown: &mut Vec<String>
 }
 
 pub(super) fn digest(members: &Members<'_>, name: &str) -> Result<Option<Digest>, InputError> {
-    let Some(text) = members.string_or_null(name, ID_BYTES_MAX)? else {
+    let Some(text) = members.string_or_null(name, WORD_BYTES_MAX)? else {
         return Ok(None);
     };
     // Programs also write digests without the name of their function.
@@ -157,20 +206,45 @@ pub(super) fn act(incoming: &Incoming<'_>, operation: GovernedOperation) -> Requ
 pub fn preflight(incoming: &Incoming<'_>) -> Result<Request, InputError> {
     let members = incoming.members();
     let tools = many(&members, "offered_tools", TOOLS_MAX)?;
+    let request = members.map().get("request");
     let tools = tools.iter().enumerate().map(|(index, item)| {
         let place = members.param(&format!("offered_tools.{index}"));
-        offered(item, place)
+        let mut tool = offered(item, place)?;
+        if tool.schema.is_none() {
+            tool.schema = schema_in(request, &tool.name);
+        }
+        Ok(tool)
     });
     let preflight = Preflight {
         expected_state_version: members.required_count("expected_state_version")?,
         offered_tools: tools.collect::<Result<_, _>>()?,
-        request_digest: members.string_or_null("request_digest", ID_BYTES_MAX)?,
+        request_digest: members.string_or_null("request_digest", WORD_BYTES_MAX)?,
         provider: members.required_string("provider", NAME_BYTES_MAX)?,
         model: members.required_string("model", NAME_BYTES_MAX)?,
         forced_tool: members.string_or_null("forced_tool", TOOL_BYTES_MAX)?,
-        request: members.map().get("request").cloned(),
+        request: request.cloned(),
     };
     Ok(act(incoming, GovernedOperation::Preflight(preflight)))
+}
+
+/// Finds the schema of a tool in the request of a model provider: a function of OpenAI, a tool of Anthropic or MCP.
+fn schema_in(request: Option<&Value>, name: &str) -> Option<Value> {
+    let tools = request?.get("tools")?.as_array()?;
+    let tools = tools
+        .iter()
+        .map(|tool| tool.get("function").unwrap_or(tool));
+    let mut named = tools.filter(|tool| tool.get("name").and_then(Value::as_str) == Some(name));
+    let tool = named.next()?;
+    Some(schema_of(tool).unwrap_or_else(|| json!({})))
+}
+
+/// A schema that is null is known to be missing: it demands nothing.
+fn schema_of(tool: &Value) -> Option<Value> {
+    let found = SCHEMAS.iter().find_map(|member| tool.get(*member))?;
+    Some(match found {
+        Value::Null => json!({}),
+        schema => schema.clone(),
+    })
 }
 
 fn offered(item: &Value, place: String) -> Result<Offered, InputError> {
@@ -182,11 +256,9 @@ fn offered(item: &Value, place: String) -> Result<Offered, InputError> {
         }),
         Value::Object(map) => {
             let tool = Members::at(map, place);
-            let schemas = ["schema", "parameters", "input_schema"];
-            let schema = schemas.iter().find_map(|name| map.get(*name));
             Ok(Offered {
-                name: tool.required_string("name", ID_BYTES_MAX)?,
-                schema: schema.filter(|schema| !schema.is_null()).cloned(),
+                name: tool.required_string("name", WORD_BYTES_MAX)?,
+                schema: schema_of(item),
                 hosted: tool.boolean("hosted")?.unwrap_or_default(),
             })
         }
@@ -212,22 +284,40 @@ fn many<'a>(members: &Members<'a>, name: &str, len_max: usize) -> Result<&'a [Va
 /// Names the member that is wrong.
 pub fn propose(incoming: &Incoming<'_>) -> Result<Request, InputError> {
     let members = incoming.members();
+    only(&members, &PROPOSAL_MEMBERS)?;
     let calls = many(&members, "tool_calls", CALLS_MAX)?;
     let calls = calls.iter().enumerate().map(|(index, item)| {
         let place = members.param(&format!("tool_calls.{index}"));
         proposed(item, place)
     });
     let proposal = Proposal {
-        prepared_request_id: members.required_string("prepared_request_id", ID_BYTES_MAX)?,
-        finish_reason: members
-            .string_or_null("finish_reason", ID_BYTES_MAX)?
-            .unwrap_or_else(|| "other".to_owned()),
-        content_digest: members.string_or_null("content_digest", ID_BYTES_MAX)?,
+        prepared_request_id: members.required_string("prepared_request_id", WORD_BYTES_MAX)?,
+        finish_reason: finish_reason(&members)?.to_owned(),
+        content_digest: members.string_or_null("content_digest", WORD_BYTES_MAX)?,
         content: members.string_or_null("content", usize::MAX)?,
         tool_calls: calls.collect::<Result<_, _>>()?,
         usage: usage(&members)?,
     };
     Ok(act(incoming, GovernedOperation::Propose(proposal)))
+}
+
+/// Reads why the model stopped, in the words of any provider. A word that nobody knows may mean that the answer is not whole.
+fn finish_reason(members: &Members<'_>) -> Result<&'static str, InputError> {
+    let Some(word) = members.string_or_null("finish_reason", WORD_BYTES_MAX)? else {
+        return Ok("other");
+    };
+    Ok(match word.to_ascii_lowercase().as_str() {
+        "tool_calls" | "function_call" | "tool_use" => "tool_calls",
+        "stop" | "end_turn" | "stop_sequence" | "completed" => "stop",
+        "length" | "max_tokens" | "max_output_tokens" | "model_context_window_exceeded" => "length",
+        "content_filter" | "refusal" => "content_filter",
+        "other" | "pause_turn" => "other",
+        _ => {
+            let message = "is not known: send `tool_calls`, `stop`, `length`, `content_filter`, `other`, or the word of \
+                           OpenAI or Anthropic";
+            return Err(members.wrong("finish_reason", message));
+        }
+    })
 }
 
 fn proposed(item: &Value, place: String) -> Result<ProposedTool, InputError> {
@@ -248,8 +338,8 @@ fn proposed(item: &Value, place: String) -> Result<ProposedTool, InputError> {
         });
     }
     Ok(ProposedTool {
-        id: call.required_string("id", ID_BYTES_MAX)?,
-        name: call.required_string("name", ID_BYTES_MAX)?,
+        id: call.required_string("id", WORD_BYTES_MAX)?,
+        name: call.required_string("name", WORD_BYTES_MAX)?,
         arguments,
     })
 }
@@ -297,8 +387,8 @@ pub fn report(incoming: &Incoming<'_>) -> Result<Request, InputError> {
         })
     })?;
     let report = Report {
-        proposal_id: members.required_string("proposal_id", ID_BYTES_MAX)?,
-        call_id: members.required_string("call_id", ID_BYTES_MAX)?,
+        proposal_id: members.required_string("proposal_id", WORD_BYTES_MAX)?,
+        call_id: members.required_string("call_id", WORD_BYTES_MAX)?,
         arguments_digest: digest(&members, "arguments_digest")?
             .ok_or_else(|| members.missing("arguments_digest"))?,
         outcome: outcome.ok_or_else(|| members.missing("outcome"))?,
@@ -309,10 +399,10 @@ pub fn report(incoming: &Incoming<'_>) -> Result<Request, InputError> {
                 .cloned()
                 .unwrap_or_default(),
         },
-        output_digest: members.string_or_null("output_digest", ID_BYTES_MAX)?,
-        started_at: members.string_or_null("started_at", ID_BYTES_MAX)?,
-        ended_at: members.string_or_null("ended_at", ID_BYTES_MAX)?,
-        error_code: members.string_or_null("error_code", ID_BYTES_MAX)?,
+        output_digest: members.string_or_null("output_digest", WORD_BYTES_MAX)?,
+        started_at: members.string_or_null("started_at", WORD_BYTES_MAX)?,
+        ended_at: members.string_or_null("ended_at", WORD_BYTES_MAX)?,
+        error_code: members.string_or_null("error_code", WORD_BYTES_MAX)?,
     };
     Ok(act(incoming, GovernedOperation::Report(report)))
 }
@@ -349,7 +439,7 @@ pub fn set_filter(incoming: &Incoming<'_>) -> Result<Request, InputError> {
 pub fn report_bypass(incoming: &Incoming<'_>) -> Result<Request, InputError> {
     let members = incoming.members();
     let operation = GovernedOperation::ReportBypass {
-        detected_at: members.string_or_null("detected_at", ID_BYTES_MAX)?,
+        detected_at: members.string_or_null("detected_at", WORD_BYTES_MAX)?,
         detail: members.string_or_null("detail", TEXT_BYTES_MAX)?,
     };
     Ok(act(incoming, operation))
@@ -361,6 +451,7 @@ pub fn report_bypass(incoming: &Incoming<'_>) -> Result<Request, InputError> {
 /// Names the member that is wrong.
 pub fn approve(incoming: &Incoming<'_>) -> Result<Request, InputError> {
     let members = incoming.members();
+    only(&members, &["decision", "decided_by", "reason"])?;
     let approve = members.word("decision", &DECISIONS, |word| Some(word == "approve"))?;
     let decide = Decide {
         proposal_id: incoming.param("proposal_id").unwrap_or_default().to_owned(),
@@ -407,8 +498,8 @@ pub fn heartbeat(incoming: &Incoming<'_>) -> Result<Request, InputError> {
         };
         let call = Members::at(map, place);
         Ok(StartedCall {
-            proposal_id: call.required_string("proposal_id", ID_BYTES_MAX)?,
-            call_id: call.required_string("call_id", ID_BYTES_MAX)?,
+            proposal_id: call.required_string("proposal_id", WORD_BYTES_MAX)?,
+            call_id: call.required_string("call_id", WORD_BYTES_MAX)?,
         })
     });
     let started = started.collect::<Result<_, _>>()?;

@@ -2,7 +2,7 @@
 
 use canon::{Map, Value, jcs};
 
-use super::{LIST_LEN_MAX, METADATA_BYTES_MAX};
+use super::{COUNT_MAX, LIST_LEN_MAX, METADATA_BYTES_MAX};
 use crate::InputError;
 
 /// The members of an object and where in the request it stands.
@@ -159,8 +159,9 @@ impl<'a> Members<'a> {
                 .map(|number| number as u64)
         });
         whole
+            .filter(|whole| *whole <= COUNT_MAX)
             .map(Some)
-            .ok_or_else(|| self.wrong(name, "must be an integer from 0"))
+            .ok_or_else(|| self.wrong(name, "must be an integer from 0 to 2^53−1"))
     }
 
     /// Reads an optional object.

@@ -130,6 +130,7 @@ pub fn truncate_session(incoming: &Incoming<'_>) -> Result<Request, InputError> 
 /// # Errors
 /// The Session has no such id.
 pub fn replay_session(incoming: &Incoming<'_>) -> Result<Request, InputError> {
+    bounded_remarks(incoming)?;
     Ok(Request::ReplaySession(ReplaySession {
         id: incoming.session_id()?,
         body: Value::Object(incoming.body.clone()),
@@ -142,12 +143,23 @@ pub fn replay_session(incoming: &Incoming<'_>) -> Result<Request, InputError> {
 /// # Errors
 /// The Task has no such id.
 pub fn replay_task(incoming: &Incoming<'_>) -> Result<Request, InputError> {
+    bounded_remarks(incoming)?;
     Ok(Request::ReplayTask(ReplayTask {
         id: incoming.task_id()?,
         body: Value::Object(incoming.body.clone()),
         conformance: incoming.settings.replay_conformance,
         session_id: None,
     }))
+}
+
+/// What a caller adds to a replay of his own accord is as long as elsewhere.
+fn bounded_remarks(incoming: &Incoming<'_>) -> Result<(), InputError> {
+    let members = incoming.members();
+    members.string_or_null("reason", TEXT_BYTES_MAX)?;
+    match members.map().get("metadata") {
+        Some(Value::Object(_)) => members.metadata().map(drop),
+        _ => Ok(()),
+    }
 }
 
 /// Reads that a Task is taken up again. Where it goes on its record says.

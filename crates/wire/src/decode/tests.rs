@@ -1,5 +1,7 @@
 //! Decoding: one table of bad bodies with the member each is blamed on, and the forms that must be taken.
 
+mod bounds;
+
 use canon::{Map, Value};
 use domain::{InputSpec, Request, Role, TaskId, TaskMessageKind};
 use serde_json::json;
@@ -88,6 +90,7 @@ fn sample(decode: &str) -> Value {
             "arguments_digest": format!("sha256:{}", "0".repeat(64)),
         }),
         "addReplayLabel" => json!({"label": "a"}),
+        "offerReplayHandoff" => json!({"to_role": "reader"}),
         "setReplayToolFilter" => json!({"tools": null}),
         "captureReplayCalls" => json!({"captures": []}),
         _ => json!({}),

@@ -5,13 +5,14 @@ use domain::{
     WorkspaceId, is_governed_id,
 };
 
-use super::governed::{ID_BYTES_MAX, TOOLS_MAX, act, digest, file};
+use super::governed::{TOOLS_MAX, WORD_BYTES_MAX, act, digest, file};
 use super::{Incoming, Members, NAME_BYTES_MAX};
 use crate::InputError;
 
 /// The id of a handoff contains that of its workflow.
 const WORKFLOW_ID_BYTES_MAX: usize = 100;
-const SUMMARY_BYTES_MAX: usize = 16 * 1024;
+/// The summary of a handoff.
+pub(crate) const HANDOFF_SUMMARY_BYTES_MAX: usize = 16 * 1024;
 
 /// Reads a new workflow.
 ///
@@ -46,7 +47,7 @@ pub(super) fn place(members: &Members<'_>) -> Result<Option<NewPlace>, InputErro
     let kind = inner.word("type", &["root", "child"], |word| Some(word == "child"))?;
     let is_child = kind.ok_or_else(|| inner.missing("type"))?;
     let handoff = either("handoff_id", "handoffId");
-    let handoff_id = inner.string_or_null(handoff, ID_BYTES_MAX)?;
+    let handoff_id = inner.string_or_null(handoff, WORD_BYTES_MAX)?;
     match (is_child, &handoff_id) {
         (true, None) => return Err(inner.missing("handoff_id")),
         (false, Some(_)) => {
@@ -63,7 +64,7 @@ pub(super) fn place(members: &Members<'_>) -> Result<Option<NewPlace>, InputErro
 }
 
 fn workflow_id(members: &Members<'_>, name: &str) -> Result<Option<String>, InputError> {
-    let id = members.string_or_null(name, ID_BYTES_MAX)?;
+    let id = members.string_or_null(name, WORD_BYTES_MAX)?;
     let good = |id: &str| id.len() <= WORKFLOW_ID_BYTES_MAX && is_governed_id(id);
     match id.as_deref().is_none_or(good) {
         true => Ok(id),
@@ -92,12 +93,12 @@ fn source(members: &Members<'_>) -> Result<Option<domain::ContractText>, InputEr
 /// Names the member that is wrong.
 pub fn offer_handoff(incoming: &Incoming<'_>) -> Result<Request, InputError> {
     let members = incoming.members();
-    let carry = members.strings("carry", TOOLS_MAX, ID_BYTES_MAX)?;
+    let carry = members.strings("carry", TOOLS_MAX, WORD_BYTES_MAX)?;
     let offer = NewOffer {
         handoff_id: String::new(),
         to_role: members.required_string("to_role", NAME_BYTES_MAX)?,
         summary: members
-            .string_or_null("summary", SUMMARY_BYTES_MAX)?
+            .string_or_null("summary", HANDOFF_SUMMARY_BYTES_MAX)?
             .unwrap_or_default(),
         carry: carry.unwrap_or_default(),
         expires_in_seconds: members.count("expires_in_seconds")?,
@@ -119,7 +120,7 @@ fn on_handoff(incoming: &Incoming<'_>, action: HandoffAction) -> Request {
 /// Names the member that is wrong.
 pub fn accept_handoff(incoming: &Incoming<'_>) -> Result<Request, InputError> {
     let members = incoming.members();
-    let session_id = members.string_or_null("session_id", ID_BYTES_MAX)?;
+    let session_id = members.string_or_null("session_id", WORD_BYTES_MAX)?;
     if session_id.as_deref().is_some_and(|id| !is_governed_id(id)) {
         let message = "has 1 to 128 letters, digits, `.`, `_`, `:`, `-`";
         return Err(members.wrong("session_id", message));

@@ -6,7 +6,12 @@ use super::schema::{Schema, Shape::*, Type::*, opt, req};
 use crate::access::Place::*;
 use crate::access::needs;
 use crate::decode;
-use crate::decode::governed::{DECISIONS, GATES, LEVELS, MODES, OUTCOMES, PERMISSIONS};
+use crate::decode::governed::{
+    CALLS_MAX, CAPTURES_MAX, DECISIONS, FILE_BYTES_MAX, FILES_MAX, GATES, LEVELS, MODES, OUTCOMES,
+    PERMISSIONS, TOOL_BYTES_MAX, TOOLS_MAX, WORD_BYTES_MAX as WORD,
+};
+use crate::decode::workflow::HANDOFF_SUMMARY_BYTES_MAX;
+use crate::decode::{NAME_BYTES_MAX, TEXT_BYTES_MAX};
 
 /// True for a path of the published API.
 pub fn is_governed_path(path: &str) -> bool {
@@ -245,6 +250,15 @@ pub(super) const OPERATIONS: &[Operation] = &[
     .takes(Required("ReplayCapturesRequest")),
     Operation::new(
         "get",
+        "/api/v1/replay/plans",
+        "getReplayPlan",
+        "Governance",
+        Json("ReplayPlan"),
+        needs(WRITE, Unplaced),
+    )
+    .query(&["agent", "environment"]),
+    Operation::new(
+        "get",
         "/api/v1/replay/approvals",
         "listReplayApprovals",
         "Governance",
@@ -271,16 +285,16 @@ pub(super) const SCHEMAS: &[Schema] = &[
         name: "CreateReplaySessionRequest",
         shape: Plain(&[
             opt("session_id", OrNull(&Matching("^[A-Za-z0-9._:-]{1,128}$"))),
-            opt("workspace_id", OrNull(&Text)),
-            opt("agent", OrNull(&Text)),
-            opt("compiled_digest", OrNull(&Text)),
+            opt("workspace_id", OrNull(&Id)),
+            opt("agent", OrNull(&TextMax(NAME_BYTES_MAX))),
+            opt("compiled_digest", OrNull(&TextMax(WORD))),
             opt("contracts", OrNull(&Ref("ReplayContractFiles"))),
             opt("principal", Any),
             opt("mode", OrNull(&Words(&MODES))),
             opt("gate", OrNull(&Words(&GATES))),
             opt("unmatched_policy", OrNull(&Words(&PERMISSIONS))),
             opt("capture_level", OrNull(&Words(&LEVELS))),
-            opt("labels", List(&Text)),
+            opt("labels", ListMax(TOOLS_MAX, &TextMax(WORD))),
             opt("provider_constraints", Object),
             opt("pricing", Object),
             opt("workflow", OrNull(&Ref("ReplayPlace"))),
@@ -299,13 +313,16 @@ pub(super) const SCHEMAS: &[Schema] = &[
     Schema {
         name: "ReplayContractFiles",
         shape: Plain(&[
-            opt("contracts", List(&Ref("ReplayContractFile"))),
+            opt("contracts", ListMax(FILES_MAX, &Ref("ReplayContractFile"))),
             opt("session", OrNull(&Ref("ReplayContractFile"))),
         ]),
     },
     Schema {
         name: "ReplayContractFile",
-        shape: Plain(&[req("file", Text), req("text", Text)]),
+        shape: Plain(&[
+            req("file", TextMax(TEXT_BYTES_MAX)),
+            req("text", TextMax(FILE_BYTES_MAX)),
+        ]),
     },
     Schema {
         name: "ReplaySessionOpened",
@@ -314,6 +331,7 @@ pub(super) const SCHEMAS: &[Schema] = &[
             req("state_version", Count),
             req("control_revision", Count),
             req("compiled_digest", Text),
+            req("mode", Words(&MODES)),
             opt("workflow_id", Text),
             req(
                 "protocol",
@@ -360,11 +378,11 @@ pub(super) const SCHEMAS: &[Schema] = &[
         name: "ReplayPreflightRequest",
         shape: Plain(&[
             req("expected_state_version", Count),
-            opt("offered_tools", List(&AnyOf(&[Text, Object]))),
-            opt("request_digest", OrNull(&Text)),
-            req("model", Text),
-            req("provider", Text),
-            opt("forced_tool", OrNull(&Text)),
+            opt("offered_tools", ListMax(TOOLS_MAX, &AnyOf(&[Text, Object]))),
+            opt("request_digest", OrNull(&TextMax(WORD))),
+            req("model", TextMax(NAME_BYTES_MAX)),
+            req("provider", TextMax(NAME_BYTES_MAX)),
+            opt("forced_tool", OrNull(&TextMax(TOOL_BYTES_MAX))),
             opt("request", Any),
         ]),
     },
@@ -381,11 +399,11 @@ pub(super) const SCHEMAS: &[Schema] = &[
     Schema {
         name: "ReplayProposalRequest",
         shape: Plain(&[
-            req("prepared_request_id", Text),
-            opt("finish_reason", OrNull(&Text)),
-            opt("content_digest", OrNull(&Text)),
+            req("prepared_request_id", TextMax(WORD)),
+            opt("finish_reason", OrNull(&TextMax(WORD))),
+            opt("content_digest", OrNull(&TextMax(WORD))),
             opt("content", OrNull(&Text)),
-            opt("tool_calls", List(&Object)),
+            opt("tool_calls", ListMax(CALLS_MAX, &Object)),
             opt("usage", OrNull(&Object)),
         ]),
     },
@@ -418,8 +436,8 @@ pub(super) const SCHEMAS: &[Schema] = &[
         name: "ReplayApprovalRequest",
         shape: Plain(&[
             req("decision", Words(&DECISIONS)),
-            req("decided_by", NonEmpty),
-            opt("reason", OrNull(&Text)),
+            req("decided_by", TextMax(TEXT_BYTES_MAX)),
+            opt("reason", OrNull(&TextMax(TEXT_BYTES_MAX))),
         ]),
     },
     Schema {
@@ -429,15 +447,15 @@ pub(super) const SCHEMAS: &[Schema] = &[
     Schema {
         name: "ReplayReceiptRequest",
         shape: Plain(&[
-            req("proposal_id", Text),
-            req("call_id", Text),
-            req("arguments_digest", Text),
+            req("proposal_id", TextMax(WORD)),
+            req("call_id", TextMax(WORD)),
+            req("arguments_digest", TextMax(WORD)),
             req("outcome", Words(&OUTCOMES)),
             opt("output_fields", OrNull(&Object)),
-            opt("output_digest", OrNull(&Text)),
-            opt("started_at", OrNull(&Text)),
-            opt("ended_at", OrNull(&Text)),
-            opt("error_code", OrNull(&Text)),
+            opt("output_digest", OrNull(&TextMax(WORD))),
+            opt("started_at", OrNull(&TextMax(WORD))),
+            opt("ended_at", OrNull(&TextMax(WORD))),
+            opt("error_code", OrNull(&TextMax(WORD))),
         ]),
     },
     Schema {
@@ -450,7 +468,7 @@ pub(super) const SCHEMAS: &[Schema] = &[
     },
     Schema {
         name: "ReplayLabelRequest",
-        shape: Plain(&[req("label", Text)]),
+        shape: Plain(&[req("label", TextMax(TEXT_BYTES_MAX))]),
     },
     Schema {
         name: "ReplayLabels",
@@ -458,7 +476,10 @@ pub(super) const SCHEMAS: &[Schema] = &[
     },
     Schema {
         name: "ReplayToolFilterRequest",
-        shape: Plain(&[req("tools", OrNull(&List(&Text)))]),
+        shape: Plain(&[req(
+            "tools",
+            OrNull(&ListMax(TOOLS_MAX, &TextMax(TOOL_BYTES_MAX))),
+        )]),
     },
     Schema {
         name: "ReplayControlAnswer",
@@ -467,8 +488,8 @@ pub(super) const SCHEMAS: &[Schema] = &[
     Schema {
         name: "ReplayBypassRequest",
         shape: Plain(&[
-            opt("detected_at", OrNull(&Text)),
-            opt("detail", OrNull(&Text)),
+            opt("detected_at", OrNull(&TextMax(WORD))),
+            opt("detail", OrNull(&TextMax(TEXT_BYTES_MAX))),
         ]),
     },
     Schema {
@@ -477,7 +498,7 @@ pub(super) const SCHEMAS: &[Schema] = &[
     },
     Schema {
         name: "ReplayKillRequest",
-        shape: Plain(&[opt("reason", OrNull(&Text))]),
+        shape: Plain(&[opt("reason", OrNull(&TextMax(TEXT_BYTES_MAX)))]),
     },
     Schema {
         name: "ReplayKillAnswer",
@@ -489,7 +510,10 @@ pub(super) const SCHEMAS: &[Schema] = &[
     },
     Schema {
         name: "ReplayHeartbeatRequest",
-        shape: Plain(&[opt("controlRevision", Count), opt("started", List(&Object))]),
+        shape: Plain(&[
+            opt("controlRevision", Count),
+            opt("started", ListMax(CALLS_MAX, &Object)),
+        ]),
     },
     Schema {
         name: "ReplayHeartbeatAnswer",
@@ -501,7 +525,7 @@ pub(super) const SCHEMAS: &[Schema] = &[
     },
     Schema {
         name: "ReplayCapturesRequest",
-        shape: Plain(&[req("captures", List(&Object))]),
+        shape: Plain(&[req("captures", ListMax(CAPTURES_MAX, &Object))]),
     },
     Schema {
         name: "ReplayCapturesAnswer",
@@ -510,9 +534,9 @@ pub(super) const SCHEMAS: &[Schema] = &[
     Schema {
         name: "ReplayHandoffRequest",
         shape: Plain(&[
-            req("to_role", Text),
-            opt("summary", OrNull(&Text)),
-            opt("carry", List(&Text)),
+            req("to_role", TextMax(NAME_BYTES_MAX)),
+            opt("summary", OrNull(&TextMax(HANDOFF_SUMMARY_BYTES_MAX))),
+            opt("carry", ListMax(TOOLS_MAX, &TextMax(WORD))),
             opt("expires_in_seconds", Count),
         ]),
     },
@@ -527,7 +551,10 @@ pub(super) const SCHEMAS: &[Schema] = &[
     },
     Schema {
         name: "ReplayAcceptRequest",
-        shape: Plain(&[opt("session_id", OrNull(&Text))]),
+        shape: Plain(&[opt(
+            "session_id",
+            OrNull(&Matching("^[A-Za-z0-9._:-]{1,128}$")),
+        )]),
     },
     Schema {
         name: "ReplayHandoffAnswer",
@@ -542,8 +569,8 @@ pub(super) const SCHEMAS: &[Schema] = &[
         name: "CreateReplayWorkflowRequest",
         shape: Plain(&[
             opt("workflow_id", OrNull(&Matching("^[A-Za-z0-9._:-]{1,100}$"))),
-            opt("workspace_id", OrNull(&Text)),
-            opt("compiled_digest", OrNull(&Text)),
+            opt("workspace_id", OrNull(&Id)),
+            opt("compiled_digest", OrNull(&TextMax(WORD))),
             opt("source", OrNull(&Ref("ReplayContractFile"))),
             opt("role", OrNull(&Text)),
         ]),
@@ -560,6 +587,16 @@ pub(super) const SCHEMAS: &[Schema] = &[
             req("open_offers", List(&Object)),
             req("shared_resources", List(&Object)),
             req("protocol", Object),
+        ]),
+    },
+    Schema {
+        name: "ReplayPlan",
+        shape: Plain(&[
+            req("governance_attachment", Words(&["attached"])),
+            req("name", Text),
+            req("agent", Text),
+            req("compiled_digest", Text),
+            req("contracts", Ref("ReplayContractFiles")),
         ]),
     },
     Schema {

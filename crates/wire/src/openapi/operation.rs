@@ -186,7 +186,7 @@ impl Operation {
         self.method != "get"
     }
 
-    pub(super) fn describe(&self) -> Value {
+    pub(super) fn describe(&self, sizes: &Sizes) -> Value {
         let mut operation = json!({
             "operationId": self.id,
             "tags": [self.tag],
@@ -201,7 +201,7 @@ impl Operation {
                 let needed = json!({"all_of": self.access.all_of, "one_of": self.access.one_of});
                 members.insert("x-scopes".to_owned(), needed);
             }
-            if let Some(body) = self.request_body() {
+            if let Some(body) = self.request_body(sizes) {
                 members.insert("requestBody".to_owned(), body);
             }
         }
@@ -213,7 +213,7 @@ impl Operation {
         let in_path = self.path.split('/').filter_map(|segment| {
             let name = segment.strip_prefix('{')?.strip_suffix('}')?;
             Some(
-                json!({"name": name, "in": "path", "required": true, "schema": {"type": "string"}}),
+                json!({"name": name, "in": "path", "required": true, "schema": {"type": "string", "maxLength": domain::ID_BYTES_MAX}}),
             )
         });
         let mut parameters: Vec<Value> = in_path.collect();
@@ -311,9 +311,9 @@ impl Operation {
         statuses
     }
 
-    fn request_body(&self) -> Option<Value> {
+    fn request_body(&self, sizes: &Sizes) -> Option<Value> {
         let json_of = |name: &str, required: bool| json!({"required": required, "content": {"application/json": {"schema": reference(name)}}});
-        match self.body {
+        let mut body = match self.body {
             Body::Absent => None,
             Body::Required(name) => Some(json_of(name, true)),
             Body::Optional(name) => Some(json_of(name, false)),
@@ -321,8 +321,35 @@ impl Operation {
                 "required": true,
                 "content": {"application/octet-stream": {"schema": {"type": "string", "format": "binary"}}},
             })),
+        };
+        let bytes_max = match (self.body, self.path) {
+            (Body::Octets, "/v1/tasks/import") => sizes.bundle_bytes_max,
+            (Body::Octets, _) => sizes.artifact_bytes_max,
+            (Body::Absent | Body::Required(_) | Body::Optional(_), _) => sizes.body_bytes_max,
+        };
+        if let Some(Value::Object(body)) = &mut body {
+            body.insert(BODY_BYTES.to_owned(), json!(bytes_max));
+            let told = format!("At most {bytes_max} bytes; more is 413");
+            body.insert("description".to_owned(), told.into());
         }
+        body
     }
+}
+
+/// The member that bounds the bytes of a body.
+pub(super) const BODY_BYTES: &str = "x-bytes-max";
+
+/// How much a server takes, by its configuration.
+#[derive(Debug, Clone, Copy)]
+pub struct Sizes {
+    /// Of a JSON body.
+    pub body_bytes_max: usize,
+    /// Of an Artifact's content.
+    pub artifact_bytes_max: usize,
+    /// Of a bundle that is taken over.
+    pub bundle_bytes_max: usize,
+    /// Messages that a Session may begin with.
+    pub initial_messages_max: usize,
 }
 
 /// Turns `listTasks` into `List tasks`.
@@ -362,6 +389,7 @@ pub(super) fn parameters() -> Value {
         )
     };
     let text = || json!({"type": "string"});
+    let id = || json!({"type": "string", "maxLength": domain::ID_BYTES_MAX});
     let parameters: Map<String, Value> = [
         query(
             "limit",
@@ -375,9 +403,9 @@ pub(super) fn parameters() -> Value {
         ),
         query("after_event_id", text(), "Only events after this one in the order of the list"),
         query("after", text(), "The same as `after_event_id`"),
-        query("workspace_id", text(), "Only those of this workspace"),
-        query("session_id", text(), "Only those of this session"),
-        query("task_id", text(), "Only those of this task"),
+        query("workspace_id", id(), "Only those of this workspace"),
+        query("session_id", id(), "Only those of this session"),
+        query("task_id", id(), "Only those of this task"),
         query("tenant_id", text(), "Only those of this tenant"),
         query(
             "order",
@@ -389,7 +417,7 @@ pub(super) fn parameters() -> Value {
             text(),
             "Only those in one of these states, separated by commas; a page may be short and still name the next",
         ),
-        query("persona_id", text(), "Only those of this persona"),
+        query("persona_id", id(), "Only those of this persona"),
         query("workflow", text(), "Only those of this workflow"),
         query(
             "created_after",
@@ -425,13 +453,19 @@ pub(super) fn parameters() -> Value {
         ),
         query(
             "in_workspace",
-            text(),
+            id(),
             "The workspace of the session, for callers that see several",
         ),
         query(
             "wait",
             json!({"type": "integer", "minimum": 0, "maximum": 60}),
             "How many seconds to wait for people's decision",
+        ),
+        needed("agent", "The agent whose rules are asked for"),
+        query(
+            "environment",
+            text(),
+            "Where the agent runs; the rules are the same everywhere",
         ),
         query("path", text(), "A path relative to the workspace's root"),
         query(

@@ -3,6 +3,8 @@
 use canon::{Map, Value};
 use serde_json::json;
 
+use crate::decode::{COUNT_MAX, METADATA_BYTES_MAX};
+
 /// A named schema.
 #[derive(Debug)]
 pub(super) struct Schema {
@@ -61,11 +63,15 @@ pub(super) enum Type {
     TextMax(usize),
     /// From 1 to this many bytes of UTF-8.
     Name(usize),
+    /// The id or the name of something.
+    Id,
+    /// The caller's own members.
+    Metadata,
     Matching(&'static str),
     Time,
     Words(&'static [&'static str]),
     Exactly(u64),
-    /// An integer from 0.
+    /// An integer from 0, as far as JSON can tell them apart.
     Count,
     Number,
     /// A number from one to another.
@@ -75,10 +81,15 @@ pub(super) enum Type {
     Inline(&'static [Member]),
     MapOf(&'static Type),
     List(&'static Type),
+    /// A list of at most this many.
+    ListMax(usize, &'static Type),
     Ref(&'static str),
     AnyOf(&'static [Type]),
     OrNull(&'static Type),
 }
+
+/// The member of a schema that bounds the canonical bytes of an object. JSON Schema has no word for it.
+pub(super) const CANONICAL_BYTES: &str = "x-canonical-bytes-max";
 
 pub(super) fn reference(name: &str) -> Value {
     json!({"$ref": format!("#/components/schemas/{name}")})
@@ -145,17 +156,26 @@ impl Type {
             Type::Name(bytes) => {
                 json!({"type": "string", "minLength": 1, "maxLength": bytes, "description": format!("From 1 to {bytes} bytes of UTF-8")})
             }
+            Type::Id => json!({"type": "string", "maxLength": domain::ID_BYTES_MAX}),
+            Type::Metadata => json!({
+                "type": "object",
+                CANONICAL_BYTES: METADATA_BYTES_MAX,
+                "description": format!("At most {METADATA_BYTES_MAX} bytes in canonical form (RFC 8785)"),
+            }),
             Type::Matching(pattern) => json!({"type": "string", "pattern": pattern}),
             Type::Time => json!({"type": "string", "format": "date-time"}),
             Type::Words(words) => json!({"type": "string", "enum": words}),
             Type::Exactly(number) => json!({"type": "integer", "enum": [number]}),
-            Type::Count => json!({"type": "integer", "minimum": 0}),
+            Type::Count => json!({"type": "integer", "minimum": 0, "maximum": COUNT_MAX}),
             Type::Number => json!({"type": "number"}),
             Type::Between(from, to) => json!({"type": "number", "minimum": from, "maximum": to}),
             Type::Boolean => json!({"type": "boolean"}),
             Type::Object => json!({"type": "object"}),
             Type::Inline(members) => object([members]),
             Type::MapOf(of) => json!({"type": "object", "additionalProperties": of.describe()}),
+            Type::ListMax(count, of) => {
+                json!({"type": "array", "maxItems": count, "items": of.describe()})
+            }
             Type::List(of) => json!({"type": "array", "items": of.describe()}),
             Type::Ref(name) => reference(name),
             Type::AnyOf(types) => {

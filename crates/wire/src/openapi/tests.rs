@@ -4,8 +4,15 @@ use std::collections::BTreeSet;
 
 use super::*;
 
+const SIZES: Sizes = Sizes {
+    body_bytes_max: 1024 * 1024,
+    artifact_bytes_max: 64 * 1024 * 1024,
+    bundle_bytes_max: 256 * 1024 * 1024,
+    initial_messages_max: 3,
+};
+
 fn ours() -> Value {
-    document("0.0.0", "http://127.0.0.1:8080")
+    document("0.0.0", "http://127.0.0.1:8080", &SIZES)
 }
 
 fn references(value: &Value, found: &mut BTreeSet<String>) {
@@ -37,7 +44,7 @@ fn operations_are_distinct_and_errors_are_described() {
     let ids: BTreeSet<&str> = operations().map(|operation| operation.id).collect();
     assert_eq!(ids.len(), operations().count());
     for operation in operations() {
-        assert!(operation.describe()["responses"]["default"].is_object());
+        assert!(operation.describe(&SIZES)["responses"]["default"].is_object());
     }
 }
 
@@ -161,4 +168,17 @@ fn ap_ver_06_every_path_method_and_member_of_the_contract_is_kept() {
     }
     assert_eq!(missing, Vec::<String>::new());
     assert!(contract["paths"].as_object().unwrap().len() > 60);
+}
+
+/// Whoever writes a persona finds every member of it in the documentation.
+#[test]
+fn the_documentation_names_every_member_of_a_persona() {
+    let told = include_str!("../../../../docs/agents.md");
+    let document = ours();
+    let request = &document["components"]["schemas"]["CreatePersonaRequest"];
+    for name in request["properties"].as_object().unwrap().keys() {
+        // Refused: no module is run here.
+        let is_told = name == "module_ref" || told.contains(&format!("`{name}`"));
+        assert!(is_told, "docs/agents.md does not tell of `{name}`");
+    }
 }

@@ -49,7 +49,11 @@ pub(super) fn set_stage(settings: &mut Settings, folder: &Path) -> anyhow::Resul
         let set = folder.join(name);
         std::fs::create_dir_all(&set).or_hint(format_args!("`{}`", set.display()), HINT)?;
         for (file, text) in CONTRACTS {
-            let text = text.replace("gte: 1, lte: 40000", &format!("gte: 1, lte: {most}"));
+            let mut text = text.replace("gte: 1, lte: 40000", &format!("gte: 1, lte: {most}"));
+            if name == "stricter" {
+                // A backtest has no prices of its own to judge a budget by.
+                text = text.replace("  max_cost_per_session: 2.50\n", "");
+            }
             write(&set.join(file), &text)?;
         }
     }
@@ -165,7 +169,7 @@ impl Guide<'_> {
             "--principal",
             "principal.json",
         ];
-        self.printed(&args, &place.stage, &[]).await
+        self.printed(&args, &place.stage, &[], None).await
     }
 }
 

@@ -12,7 +12,7 @@ use crate::client::{Cursor, Flow, Write, follow, fresh_key};
 use crate::command::task::{NewTask, user_message};
 use crate::config::Settings;
 use crate::exit::{OrHint, Problem};
-use crate::output::{Paint, Table, shorten};
+use crate::output::Paint;
 
 /// What the model of the tour says. It depends on the question alone, so that nothing outside is needed.
 const ANSWERS: &str = r#"model: scripted-1
@@ -84,7 +84,7 @@ impl Guide<'_> {
         let id = self.counted().await?;
         self.out
             .line("   the whole run, as `reprise task show` tells it\n")?;
-        self.told_by(&["task", "show", &id, "--no-pager"], place)
+        self.told_by(&["task", "show", &id, "--no-pager"], place, None)
             .await?;
         let bundle = self
             .client
@@ -160,53 +160,37 @@ impl Guide<'_> {
             .client
             .post(&["v1", "tasks", id, "replay"], write)
             .await?;
-        let text = |name: &str| {
-            replay
-                .get(name)
-                .and_then(Value::as_str)
-                .unwrap_or_default()
-                .to_owned()
-        };
-        let (replay_id, receipt_id) = (text("id"), text("receipt_id"));
+        let replay_id = replay.get("id").and_then(Value::as_str);
+        let replay_id = replay_id.unwrap_or_default().to_owned();
         self.out
             .line("\n   once more, with the model's second answer changed")?;
-        let receipt = self
-            .client
-            .get(&["v1", "receipts", &receipt_id], &[])
-            .await?;
-        let mut rows = Table::new(&["DELTA", "OPERATION", "REASON"]);
-        for delta in receipt
-            .get("deltas")
-            .and_then(Value::as_array)
-            .into_iter()
-            .flatten()
-        {
-            let member = |name: &str| delta.get(name).and_then(Value::as_str).unwrap_or_default();
-            rows.row([
-                (member("override_key").to_owned(), None),
-                (member("operation").to_owned(), None),
-                (shorten(member("reason"), 60), None),
-            ]);
-        }
-        rows.print(&mut self.out, "   ")?;
-        self.out.line("")?;
-        self.told_by(&["diff", id, &replay_id], place).await
+        self.out
+            .line("   (`reprise diff` compares requests, tools, costs and ends as well)\n")?;
+        let section = Some("asked and answered");
+        self.told_by(&["diff", id, &replay_id], place, section)
+            .await
     }
 
     /// Runs another command of this program on the tour's server and shows what it prints.
-    async fn told_by(&mut self, args: &[&str], place: &Place) -> anyhow::Result<()> {
+    async fn told_by(
+        &mut self,
+        args: &[&str],
+        place: &Place,
+        section: Option<&str>,
+    ) -> anyhow::Result<()> {
         let data = place.data.to_string_lossy();
         let folder = std::env::current_dir().or_hint("no current folder", HINT)?;
         let server = ["--url", &place.url, "--data", &data];
-        self.printed(args, &folder, &server).await
+        self.printed(args, &folder, &server, section).await
     }
 
-    /// Runs another command of this program in a folder and shows what it prints.
+    /// Runs another command of this program in a folder and shows what it prints, or one section of it.
     pub(super) async fn printed(
         &mut self,
         args: &[&str],
         folder: &Path,
         more: &[&str],
+        section: Option<&str>,
     ) -> anyhow::Result<()> {
         let told = tokio::process::Command::new(program_file()?)
             .args(args)
@@ -219,7 +203,15 @@ impl Guide<'_> {
                 format_args!("`reprise {}` did not run", args.join(" ")),
                 HINT,
             )?;
-        for line in String::from_utf8_lossy(&told.stdout).lines() {
+        let told = String::from_utf8_lossy(&told.stdout);
+        let told = match section {
+            None => told.as_ref(),
+            Some(title) => told
+                .split("\n\n")
+                .find(|part| part.starts_with(title))
+                .unwrap_or_default(),
+        };
+        for line in told.lines() {
             self.out.line(format!("   {line}").trim_end())?;
         }
         Ok(())

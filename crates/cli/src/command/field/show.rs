@@ -2,7 +2,7 @@
 
 use canon::Value;
 
-use crate::output::{Output, Paint, Table, is_quiet, printable, shorten, talk, width};
+use crate::output::{Output, Paint, Table, is_quiet, many, printable, shorten, talk, width};
 
 fn text<'a>(value: &'a Value, pointer: &str) -> &'a str {
     value
@@ -205,7 +205,12 @@ pub(super) fn replayed(out: &mut Output, answer: &Value) -> anyhow::Result<()> {
 pub(super) fn compacted(out: &mut Output, answer: &Value) -> anyhow::Result<()> {
     let affected = number(answer, "/units_affected");
     let made = number(answer, "/synthesis_units_created");
+    let summaries = match made {
+        1 => "1 summary".to_owned(),
+        made => format!("{made} summaries"),
+    };
     out.line(format_args!(
-        "{affected} units archived, {made} summaries written"
+        "{} archived, {summaries} written",
+        many(affected, "unit")
     ))
 }

@@ -18,26 +18,28 @@ pub(super) fn run(args: &LogRepairArgs) -> anyhow::Result<Exit> {
     };
     bar.finish_and_clear();
     let repair = work.map_err(problem)?;
-    let is_whole =
-        repair.events.is_empty() && repair.blobs.is_empty() && repair.database.is_empty();
+    let is_whole = repair.is_empty();
     // A database that cannot be mended may not let itself be checked either.
     let is_mended = repair.unmended.is_empty();
     let left = match (args.apply || is_whole) && is_mended {
-        true => check(data)?.problems,
+        true => check(data)?.1,
         false => Vec::new(),
     };
     let is_good = left.is_empty() && (args.apply || is_whole) && is_mended;
     let mut out = Output::stdout();
     if args.json {
-        let problems: Vec<String> = left.iter().map(ToString::to_string).collect();
         out.json(&json!({
             "applied": args.apply,
             "events": repair.events.iter().map(as_json).collect::<Vec<_>>(),
             "blobs": repair.blobs,
             "database": repair.database,
+            "notes": repair.notes,
+            "flaws": repair.flaws,
+            "idempotency_keys": repair.claims.iter().map(|position| position.0).collect::<Vec<_>>(),
+            "head": repair.head,
             "unmended": repair.unmended,
             "kept_in": repair.aside.as_ref().map(|folder| folder.display().to_string()),
-            "problems": problems,
+            "problems": left,
         }))?;
     } else {
         for problem in &repair.database {
@@ -51,8 +53,24 @@ pub(super) fn run(args: &LogRepairArgs) -> anyhow::Result<Exit> {
                 "blob `{digest}`: its bytes hash to something else"
             ))?;
         }
+        for note in &repair.notes {
+            out.line(format_args!("database: {note} is missing"))?;
+        }
+        for flaw in &repair.flaws {
+            out.line(format_args!("database: {flaw}"))?;
+        }
+        if let Some(first) = repair.claims.first() {
+            out.line(format_args!(
+                "{} idempotency keys are missing, the first that of the event at position {}",
+                repair.claims.len(),
+                first.0
+            ))?;
+        }
+        if repair.head {
+            out.line("the file `head` is missing or damaged")?;
+        }
         for problem in &left {
-            let text = shorten(&problem.to_string(), 500);
+            let text = shorten(problem, 500);
             out.line(out.paint(Paint::Bad, &text))?;
         }
         tell(args.apply, is_whole, &repair, left.len());
@@ -103,18 +121,46 @@ fn tell(applied: bool, is_whole: bool, repair: &Repair, left: usize) {
             }
         });
     }
+    if !repair.notes.is_empty() {
+        talk(match applied {
+            true => "the notes were written again from what the rest of the log tells",
+            false => "the notes would be written again from what the rest of the log tells",
+        });
+    }
+    if !repair.flaws.is_empty() {
+        talk(match applied {
+            true => "what was changed in the database is as this program makes it again",
+            false => {
+                "what was changed in the database would be made again as this program makes it"
+            }
+        });
+    }
+    if !repair.claims.is_empty() {
+        talk(match applied {
+            true => {
+                "that idempotency keys are lost is noted: requests of that time are carried out again when they are repeated"
+            }
+            false => "that idempotency keys are lost would be noted; they do not come back",
+        });
+    }
+    if repair.head {
+        talk(match applied {
+            true => {
+                "the file `head` was written from the log as it is: whether events are missing behind its end cannot be told"
+            }
+            false => {
+                "the file `head` would be written from the log as it is: whether events are missing behind its end cannot be told"
+            }
+        });
+    }
     if is_whole {
         talk("everything can be read: there is nothing to repair");
-    } else if applied {
-        let folder = repair
-            .aside
-            .as_deref()
-            .unwrap_or("the data directory".as_ref());
+    } else if let Some(folder) = &repair.aside {
         talk(format_args!(
             "{events} events became headers and {blobs} blobs were taken out; what was stored is kept in `{}`",
             folder.display()
         ));
-    } else {
+    } else if !applied {
         talk(format_args!(
             "{events} events would become headers and {blobs} blobs would be taken out; nothing was changed. \
              Restore a backup if there is one, or run it again with --apply"

@@ -75,6 +75,16 @@ pub(super) fn limits(limits: &config::Limits, stored_bytes_max: u64) -> Limits {
     }
 }
 
+/// Returns what fields offer.
+pub(super) fn fields(fields: &config::Fields) -> field::Config {
+    let level = match fields.level.0 {
+        0 => field::Level::Starter,
+        1 => field::Level::Core,
+        _ => field::Level::Standard,
+    };
+    field::Config::at(level)
+}
+
 /// Finds the address that a name and a port mean; of several an IPv4 one, as clients try `localhost`.
 fn address(text: &str) -> io::Result<SocketAddr> {
     let found: Vec<SocketAddr> = text.to_socket_addrs()?.collect();

@@ -15,7 +15,7 @@ use crate::args::TaskShowArgs;
 use crate::client::{Client, Page, Target};
 use crate::command::replay::{read_bytes, source_of};
 use crate::exit::{Exit, OrHint, Problem};
-use crate::output::{Output, Pager, Paint, printable};
+use crate::output::{Output, Pager, Paint, many, printable};
 
 /// Shows a run.
 pub(super) async fn run(args: TaskShowArgs) -> anyhow::Result<Exit> {
@@ -517,9 +517,9 @@ impl Teller<'_> {
             false => dollars(number("cost_micros")),
         };
         self.line(&format!(
-            "  {} model calls, {} tokens read, {} written, {cost}",
-            number("model_calls"),
-            number("input_tokens"),
+            "  {}, {} read, {} written, {cost}",
+            many(number("model_calls"), "model call"),
+            many(number("input_tokens"), "token"),
             number("output_tokens"),
         ))?;
         let sealed = match told.pointer("/made_from/sealed") {

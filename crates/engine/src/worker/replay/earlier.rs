@@ -50,7 +50,7 @@ impl Run<'_> {
             earlier.unknown.insert(key);
         } else if kind == Some(Kind::EffectRecorded) {
             earlier.unknown.remove(&key);
-            if live::is_told_by(&event.payload) {
+            if live::is_told_by(&event.payload) || live::is_answer(&event) {
                 view::resolve_blobs(&*self.engine.shared.store, &mut event.payload).await?;
                 earlier.live.insert(key, live::read(&event));
             }

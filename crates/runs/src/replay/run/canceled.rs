@@ -37,7 +37,10 @@ pub fn canceled(source: &Source, spec: &Spec, log: Vec<Event>) -> Replayed {
 impl Runner<'_> {
     fn told(&mut self, event: Event) {
         let mark = event.replay.as_ref();
-        if let Some(key) = mark.and_then(|mark| mark.override_key.clone()) {
+        let answered = event.payload.get("effect_key").and_then(Value::as_str);
+        let answered = answered.filter(|_| live::is_answer(&event));
+        let key = mark.and_then(|mark| mark.override_key.clone());
+        if let Some(key) = key.or_else(|| answered.map(str::to_owned)) {
             self.delivered(&key, &event);
         }
         let Ok(kind) = event.kind() else { return };
@@ -61,7 +64,7 @@ impl Runner<'_> {
             self.apply(key, place, before);
         } else if self.source.lifecycle_event(key).is_some() {
             self.lifecycle_time(key, 0);
-        } else if live::is_told_by(&event.payload) {
+        } else if live::is_told_by(&event.payload) || live::is_answer(event) {
             self.replayed.apply(Applied {
                 key: key.to_owned(),
                 operation: operation(recorded),
@@ -69,7 +72,7 @@ impl Runner<'_> {
                 before_sha256: self.recorded_digest(key),
                 after_sha256: digest_in(event, "value_sha256"),
                 artifact_id: None,
-                reason: live::REASON.to_owned(),
+                reason: live::reason(live::is_answer(event)).to_owned(),
             });
         } else {
             self.apply(key, recorded, self.recorded_digest(key));

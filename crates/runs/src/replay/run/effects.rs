@@ -41,6 +41,15 @@ pub(super) struct Delivery {
 }
 
 impl Delivery {
+    /// Returns the questions that nobody has answered.
+    pub(super) fn questions(&self) -> impl Iterator<Item = &Wanted> {
+        let unanswered = self.waiting.iter();
+        let unanswered = unanswered.filter(|(.., found)| matches!(found, Found::Needed));
+        unanswered
+            .map(|(_, effect, _)| effect)
+            .filter(|effect| matches!(effect.kind, EffectKind::Ask(_)))
+    }
+
     /// Takes what performing the effect gave that all others wait for.
     pub(super) fn performed(&mut self, performed: Performed) {
         if let Some((.., found)) = self.waiting.front_mut() {
@@ -126,6 +135,8 @@ impl Runner<'_> {
         let refresh = match effect.kind {
             EffectKind::Model => Refresh::Model,
             EffectKind::McpTool | EffectKind::LocalTool => Refresh::Tools,
+            // What a run comes to is told to the memory that agents share as a tool would tell it.
+            EffectKind::Memory if effect.key.starts_with("host:field.write:") => Refresh::Tools,
             EffectKind::Time => return self.deviated && self.judges_live(effect),
             _ => return false,
         };
@@ -176,6 +187,13 @@ impl Runner<'_> {
             && let Some(found) = self.look_up_again(effect, asked)
         {
             return found;
+        }
+        if self.spec.retry
+            && matches!(effect.kind, EffectKind::Ask(_))
+            && !self.is_decided(effect, asked)
+        {
+            self.deviated = true;
+            return Ok(self.live(&effect.key));
         }
         if effect.kind == EffectKind::Model {
             self.rests_on_decision = false;
@@ -274,6 +292,18 @@ impl Runner<'_> {
         Some(self.go_live(effect))
     }
 
+    /// True when a run that is taken up again can rest on what somebody decided in the recorded one: it is the same question
+    /// at the same point. Otherwise people are asked.
+    fn is_decided(&self, effect: &Wanted, asked: Digest) -> bool {
+        let places = self.source.places(&effect.key);
+        let recorded = places
+            .requested
+            .and_then(|index| self.request_digest(index));
+        !self.deviated
+            && places.recorded.is_some()
+            && recorded.is_none_or(|recorded| recorded == asked)
+    }
+
     fn not_recorded(&self, effect: &Wanted) -> Failure {
         let first = Unavailable {
             what: match effect.kind {
@@ -323,6 +353,10 @@ impl Runner<'_> {
 
     fn asked(&mut self, effect: &Wanted) -> Result<(), Failure> {
         let places = self.source.places(&effect.key);
+        // Whoever is asked in this run is asked by an event of its own.
+        if self.asked_live.contains(&effect.key) {
+            return Ok(());
+        }
         if let (EffectKind::Ask(_), Some(asked)) = (effect.kind, places.asked) {
             let kind = self.source.kind(asked).unwrap_or(Kind::InputRequested);
             self.emit(kind, Some(asked), None, None)?;
@@ -369,6 +403,7 @@ impl Runner<'_> {
     ) -> Result<EffectAnswer, Failure> {
         let recorded = self.source.places(&effect.key).recorded;
         let digest = sha256(&jcs(&performed.value));
+        let is_decision = matches!(effect.kind, EffectKind::Ask(_));
         self.deviated = true;
         self.replayed.apply(Applied {
             key: effect.key.clone(),
@@ -377,15 +412,18 @@ impl Runner<'_> {
             before_sha256: self.recorded_digest(&effect.key),
             after_sha256: Some(digest),
             artifact_id: None,
-            reason: live::REASON.to_owned(),
+            reason: live::reason(is_decision).to_owned(),
         });
-        let payload = live::payload(effect, &performed, digest);
-        self.emit(
-            Kind::EffectRecorded,
-            recorded,
-            Some(payload),
-            Some(&effect.key),
-        )?;
+        // What somebody said stands in the log by itself.
+        if !is_decision {
+            let payload = live::payload(effect, &performed, digest);
+            self.emit(
+                Kind::EffectRecorded,
+                recorded,
+                Some(payload),
+                Some(&effect.key),
+            )?;
+        }
         let Performed {
             ok, value, model, ..
         } = performed;

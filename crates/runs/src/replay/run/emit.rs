@@ -143,14 +143,18 @@ impl Runner<'_> {
         }
     }
 
-    /// True where an event stands between a question and its answer that the request replaces.
+    /// True where an event stands between a question and its answer that the request replaces, or that is asked again.
     fn is_decided_otherwise(&self, index: usize) -> bool {
-        self.spec.overrides.keys().any(|key| {
-            let places = self.source.places(key);
-            key.starts_with("host:approval:")
-                && places.asked.is_some_and(|asked| asked < index)
-                && places.recorded.is_some_and(|recorded| index < recorded)
-        })
+        self.spec
+            .overrides
+            .keys()
+            .chain(&self.asked_live)
+            .any(|key| {
+                let places = self.source.places(key);
+                key.starts_with("host:approval:")
+                    && places.asked.is_some_and(|asked| asked < index)
+                    && places.recorded.is_some_and(|recorded| index < recorded)
+            })
     }
 
     fn passive(&mut self, index: usize, end: Option<&End>) {

@@ -17,7 +17,7 @@ pub(super) struct Persona {
     /// Members of every model request: provider, model and its settings.
     pub(super) model: Map<String, Value>,
     pub(super) tools: Vec<String>,
-    pub(super) remembers: bool,
+    pub(super) remembers: Remembers,
     limits: Map<String, Value>,
 }
 
@@ -30,6 +30,17 @@ pub(super) enum Verdict {
     Asks,
     /// It is not used, and why.
     Denied(String),
+}
+
+/// What the agent knows beyond its input.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) enum Remembers {
+    /// Nothing.
+    Nothing,
+    /// What was said in the Session before.
+    Session,
+    /// What agents share in a field.
+    Field,
 }
 
 impl Persona {
@@ -58,12 +69,26 @@ impl Persona {
             rules,
             autonomy_tier: text("autonomy_tier").or_else(|| match rules {
                 Rules::Repeatable => Some("act_auto".to_owned()),
-                Rules::ReadOnly | Rules::Contracts | Rules::Together => None,
+                Rules::ReadOnly | Rules::Contracts | Rules::Together | Rules::Listed => None,
             }),
             model: object("model"),
             tools,
-            remembers: text("memory").as_deref() == Some("session"),
+            remembers: match text("memory").as_deref() {
+                Some("session") => Remembers::Session,
+                Some("field") => Remembers::Field,
+                _ => Remembers::Nothing,
+            },
             limits: object("limits"),
+        }
+    }
+
+    /// Returns what becomes of a call of a tool that is not on the persona's list (AP-PERS-03).
+    pub(super) fn unlisted(&self, name: &str) -> (bool, String) {
+        match self.rules {
+            Rules::Repeatable | Rules::ReadOnly | Rules::Contracts | Rules::Together => {
+                (false, format!("there is no tool `{name}`"))
+            }
+            Rules::Listed => (true, format!("the persona lists no tool `{name}`")),
         }
     }
 
@@ -71,7 +96,7 @@ impl Persona {
     pub(super) fn judge(&self, repeatable: bool, read_only: bool) -> Verdict {
         let harmless = match self.rules {
             Rules::Repeatable => repeatable,
-            Rules::ReadOnly | Rules::Contracts | Rules::Together => read_only,
+            Rules::ReadOnly | Rules::Contracts | Rules::Together | Rules::Listed => read_only,
         };
         match (self.autonomy_tier.as_deref(), self.rules) {
             (Some("shadow" | "suggest" | "act_with_approval"), _) if harmless => Verdict::Acts,
@@ -80,10 +105,12 @@ impl Persona {
             )),
             (Some("act_with_approval"), _) => Verdict::Asks,
             (Some("act_auto"), _) | (_, Rules::Repeatable) => Verdict::Acts,
-            (Some(tier), Rules::ReadOnly | Rules::Contracts | Rules::Together) => Verdict::Denied(
-                format!("the tier `{tier}` is unknown, so the agent uses no tools"),
-            ),
-            (None, Rules::ReadOnly | Rules::Contracts | Rules::Together) => {
+            (Some(tier), Rules::ReadOnly | Rules::Contracts | Rules::Together | Rules::Listed) => {
+                Verdict::Denied(format!(
+                    "the tier `{tier}` is unknown, so the agent uses no tools"
+                ))
+            }
+            (None, Rules::ReadOnly | Rules::Contracts | Rules::Together | Rules::Listed) => {
                 Verdict::Denied("the persona has no tier, so the agent uses no tools".to_owned())
             }
         }

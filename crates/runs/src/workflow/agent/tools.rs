@@ -174,14 +174,15 @@ impl Call {
         };
         let (id, name) = (text("/id").to_owned(), text("/function/name").to_owned());
         let given = written_arguments(call);
-        let refused = |why: String, arguments: Value| Self {
+        let not_made = |denied: bool, why: String, arguments: Value| Self {
             id: id.clone(),
             name: name.clone(),
             arguments,
             attempt: None,
             result: None,
-            fate: Fate::Refused { denied: false, why },
+            fate: Fate::Refused { denied, why },
         };
+        let refused = |why: String, arguments: Value| not_made(false, why, arguments);
         // Read strictly: what they hold goes into events, and must mean the same to everybody.
         let arguments = match canon::read(given.as_bytes(), canon::Integers::Safe) {
             Ok(Value::Object(arguments)) => Value::Object(arguments),
@@ -193,21 +194,13 @@ impl Call {
             }
         };
         let Some(tool) = catalog.tools.get(&name) else {
-            return refused(format!("there is no tool `{name}`"), arguments);
+            let (denied, why) = persona.unlisted(&name);
+            return not_made(denied, why, arguments);
         };
         let asks = match persona.judge(tool.repeatable, tool.read_only) {
             Verdict::Acts => false,
             Verdict::Asks => true,
-            Verdict::Denied(why) => {
-                return Self {
-                    id: id.clone(),
-                    name: name.clone(),
-                    arguments,
-                    attempt: None,
-                    result: None,
-                    fate: Fate::Refused { denied: true, why },
-                };
-            }
+            Verdict::Denied(why) => return not_made(true, why, arguments),
         };
         let (prefix, kind, request) = match &tool.server {
             Some(server) => (

@@ -100,6 +100,18 @@ impl GovernedSession {
         }))
     }
 
+    /// Returns the offered tools whose contract checks the schema and that came without one.
+    pub fn schemas_missing(&self, asked: &Preflight) -> Vec<String> {
+        if !self.rules.enforces() {
+            return Vec::new();
+        }
+        let compiled = self.rules.compiled();
+        let tools = asked.offered_tools.iter().filter(|tool| {
+            !tool.hosted && tool.schema.is_none() && compiled.reads_schema(&tool.name)
+        });
+        tools.map(|tool| tool.name.clone()).collect()
+    }
+
     /// Says why the model is not asked. What a limit or a rule refuses counts as a block.
     fn refuse(&mut self, refusal: &Refusal, now: Timestamp) -> Problem {
         if let Some(decision) = refused(&self.rules, &self.state, refusal) {

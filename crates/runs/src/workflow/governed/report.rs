@@ -9,6 +9,7 @@ use domain::{Problem, Report, ReportedOutcome, Telling, Timestamp};
 use serde_json::json;
 
 use super::kept::KeptCall;
+use super::seat::as_value;
 use super::session::GovernedSession;
 
 /// A report that was taken.
@@ -130,6 +131,23 @@ impl GovernedSession {
         Some((executed(call, report), answer))
     }
 
+    /// Returns what the workflow is told when a report comes after the end: the things that the call held are free, unless
+    /// nobody knows what became of it.
+    pub fn freed_late(&self, report: &Report) -> Vec<Value> {
+        let Some((_, kept)) = self.kept(&report.proposal_id) else {
+            return Vec::new();
+        };
+        let mut calls = kept.calls.iter();
+        let is_known = report.outcome != ReportedOutcome::Unknown
+            && calls
+                .any(|call| call.id == report.call_id && call.digest == report.arguments_digest);
+        let key = kept.key(&report.call_id).filter(|_| is_known);
+        let (Some(key), Some(seat)) = (key, &self.seat) else {
+            return Vec::new();
+        };
+        seat.freed_by(&key).iter().map(as_value).collect()
+    }
+
     fn outcome(&self, call: &KeptCall, report: &Report) -> Outcome {
         let contract = self.rules.compiled().contract(&call.tool);
         let expected = report.error_code.as_ref().is_some_and(|code| {
@@ -170,6 +188,11 @@ impl GovernedSession {
     }
 }
 
+/// Returns what rules read of a reported output; none when it cannot be read.
+pub(crate) fn reported_output(report: &Report) -> Option<String> {
+    output_of(report).ok()
+}
+
 fn executed(call: &KeptCall, report: &Report) -> Value {
     json!({
         "tool": call.tool,
@@ -203,4 +226,59 @@ fn output_of(report: &Report) -> Result<String, Problem> {
         Value::Null => "{}".to_owned(),
         output => output.to_string(),
     })
+}
+
+#[cfg(test)]
+mod tests {
+    use canon::{Value, jcs, sha256};
+    use serde_json::json;
+
+    use super::GovernedSession;
+
+    fn told(start: &Value) -> String {
+        let mut session = GovernedSession::begin(start).unwrap();
+        let arguments = json!({"cents": 5});
+        let operations = [
+            json!({"name": "preflight", "expected_state_version": 0, "offered_tools": [{"name": "pay"}],
+                "request_digest": null, "provider": "openai", "model": "m"}),
+            json!({"name": "propose", "prepared_request_id": "prepared_1", "finish_reason": "tool_calls",
+                "content_digest": null, "usage": null,
+                "tool_calls": [{"id": "c", "name": "pay", "arguments": arguments.to_string()}]}),
+            json!({"name": "report", "proposal_id": "proposal_1", "call_id": "c",
+                "arguments_digest": sha256(&jcs(&arguments)), "outcome": "success", "output_fields": {},
+                "output_digest": null, "started_at": null, "ended_at": null, "error_code": null}),
+        ];
+        let mut notes = Vec::new();
+        for operation in operations {
+            let input = json!({"at": "2026-01-01T00:00:01Z", "actor": "ann", "key_id": null,
+                "request_id": domain::PermissionId::from_body("1"), "operation": operation});
+            let taken = session.take(&serde_json::from_value(input).unwrap());
+            taken.answer.unwrap();
+            notes.extend(
+                taken
+                    .notes
+                    .into_iter()
+                    .map(|note| Value::Object(note.payload)),
+            );
+        }
+        json!(notes).to_string()
+    }
+
+    #[test]
+    fn u2_a_session_on_record_tells_what_it_told_and_a_new_one_what_became_of_its_calls() {
+        let contract = "tool: pay\nside_effect: write\n";
+        let files = json!({"files": [{"file": "pay.yaml", "text": contract}]});
+        let digest =
+            super::super::Contracts::compile(&serde_json::from_value(files.clone()).unwrap());
+        let mut start = json!({"session_id": "s", "at": "2026-01-01T00:00:00Z",
+            "sha256": digest.unwrap().digest(), "contracts": files, "options": {"sessionId": "s"}});
+        let before = told(&start);
+        assert!(!before.contains("\"executed\":") && !before.contains("\"released\":"));
+        start["telling"] = json!("executions");
+        let now = told(&start);
+        assert!(
+            now.contains("\"executed\":") && now.contains("\"released\":"),
+            "{now}"
+        );
+    }
 }

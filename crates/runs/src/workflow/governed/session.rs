@@ -133,6 +133,11 @@ impl Contracts {
         self.0.digest()
     }
 
+    /// Returns the agent that they are written for.
+    pub fn agent(&self) -> Option<&str> {
+        self.0.session().agent.as_deref()
+    }
+
     /// Checks that a session can begin under them, and returns what its policies say about a principal.
     ///
     /// # Errors
@@ -149,6 +154,10 @@ impl Contracts {
         if let Some(principal) = principal {
             let text = principal.to_string();
             let limits = contracts::json::Limits::PRINCIPAL;
+            if text.len() > limits.bytes_max {
+                let message = format!("the principal is longer than {} bytes", limits.bytes_max);
+                return Err(Problem::new(413, "too_large", message));
+            }
             let read = contracts::json::read(&text, limits, contracts::json::Numbers::Any);
             let principal = read.map_err(|error| {
                 Problem::new(400, "invalid_option", format!("the principal: {error}"))
@@ -499,6 +508,16 @@ impl GovernedSession {
     /// Returns the digest of its compiled contracts.
     pub fn compiled(&self) -> Digest {
         self.rules.compiled().digest()
+    }
+
+    /// Returns its mode.
+    pub fn mode(&self) -> &'static str {
+        self.rules.options().mode.as_str()
+    }
+
+    /// Returns its labels.
+    pub fn labels(&self) -> Vec<String> {
+        self.state.labels().map(str::to_owned).collect()
     }
 
     /// Returns its own id.

@@ -19,6 +19,9 @@ use super::seat::{as_value, compiled, refused};
 use super::session::{Ended, Taken, as_recorded};
 use crate::workflow::Note;
 
+/// Offers that are over and can still be asked for.
+const CLOSED_MAX: usize = 256;
+
 /// A workflow of governed sessions.
 #[derive(Debug)]
 pub struct GovernedWorkflow {
@@ -28,6 +31,8 @@ pub struct GovernedWorkflow {
     /// How many offers were made.
     offers: u64,
     root: Option<String>,
+    /// Which session took which offer.
+    takers: std::collections::BTreeMap<String, String>,
     /// Why it was stopped.
     killed: Option<String>,
 }
@@ -75,6 +80,7 @@ impl GovernedWorkflow {
             state: WorkflowState::default(),
             offers: 0,
             root: None,
+            takers: std::collections::BTreeMap::new(),
             killed: None,
         })
     }
@@ -127,6 +133,10 @@ impl GovernedWorkflow {
         handoff_id: Option<&str>,
         now: Timestamp,
     ) -> Result<Joining, Problem> {
+        if let Some(reason) = &self.killed {
+            let message = format!("the workflow was killed: {reason}");
+            return Err(Problem::new(410, "killed", message));
+        }
         let Some(handoff_id) = handoff_id else {
             return self.join_first(session_id, role);
         };
@@ -141,9 +151,11 @@ impl GovernedWorkflow {
         let mut state = self.state.clone();
         let mut news = Vec::new();
         // Whoever took the offer before begins now.
-        let took =
-            status == OfferStatus::Accepted && self.is_member(session_id, &offer.from_session);
-        if !took {
+        let took = status == OfferStatus::Accepted
+            && self.takers.get(handoff_id).map(String::as_str) == Some(session_id);
+        if took {
+            self.must_be_open(session_id)?;
+        } else {
             let accepted = self
                 .state
                 .accept(&self.workflow, handoff_id, session_id, now);
@@ -158,13 +170,6 @@ impl GovernedWorkflow {
     }
 
     fn join_first(&self, session_id: &str, role: Option<&str>) -> Result<Joining, Problem> {
-        if let Some(reason) = &self.killed {
-            return Err(Problem::new(
-                410,
-                "killed",
-                format!("the workflow was killed: {reason}"),
-            ));
-        }
         let role = role.or(self.start.role.as_deref());
         let Some(role) = role else {
             return Err(Problem::new(400, "malformed", "`workflow.role` is missing"));
@@ -189,11 +194,27 @@ impl GovernedWorkflow {
         })
     }
 
-    fn is_member(&self, session_id: &str, parent: &str) -> bool {
+    /// True when the session has a place in it, also one that it has not taken yet.
+    pub fn has_session(&self, session_id: &str) -> bool {
         let mut members = self.state.members();
-        members.any(|member| {
-            member.session_id == session_id && member.parent.as_deref() == Some(parent)
-        })
+        members.any(|member| member.session_id == session_id)
+    }
+
+    /// A place can be lost before its session begins: with whoever handed over, or after a long silence.
+    fn must_be_open(&self, session_id: &str) -> Result<(), Problem> {
+        let mut members = self.state.members();
+        let member = members.find(|member| member.session_id == session_id);
+        match member.map(|member| member.status) {
+            Some(MemberStatus::Open) => Ok(()),
+            Some(MemberStatus::Killed) => {
+                let message = "the session that handed over was stopped";
+                Err(Problem::new(410, "killed", message))
+            }
+            Some(MemberStatus::Ended) | None => {
+                let message = "the session did not begin in time";
+                Err(Problem::new(410, "ended", message))
+            }
+        }
     }
 
     fn place(&self, state: &WorkflowState, labels: Vec<String>) -> GovernedPlace {
@@ -216,6 +237,11 @@ impl GovernedWorkflow {
     /// Takes an input and answers it.
     pub fn take(&mut self, input: &GovernedInput) -> Taken {
         self.state.expire(input.at);
+        let number = |id: &str| domain::handoff_parts(id).map_or(0, |(_, number)| number);
+        self.state.forget_closed(CLOSED_MAX, number);
+        let state = &self.state;
+        self.takers
+            .retain(|id, _| state.find_offer(id, input.at).is_some());
         let answer = self.answer(input);
         let changed = !matches!(answer, Ok((_, false)));
         let answer = answer.map(|(answer, _)| answer);
@@ -326,8 +352,14 @@ impl GovernedWorkflow {
             WorkflowEvent::Killed { session_id } if self.root.as_ref() == Some(session_id) => {
                 self.killed = Some("its first session was killed".to_owned());
             }
+            WorkflowEvent::Accepted {
+                handoff_id,
+                session_id,
+                ..
+            } => {
+                self.takers.insert(handoff_id.clone(), session_id.clone());
+            }
             WorkflowEvent::Killed { .. }
-            | WorkflowEvent::Accepted { .. }
             | WorkflowEvent::Declined { .. }
             | WorkflowEvent::Cancelled { .. }
             | WorkflowEvent::Used { .. }

@@ -1,6 +1,7 @@
 //! Messages and their parts.
 
 use super::super::schema::{Schema, Shape::*, Type::*, opt, req};
+use crate::decode::PARTS_MAX;
 
 pub(in crate::openapi) const SCHEMAS: &[Schema] = &[
     Schema {
@@ -10,8 +11,8 @@ pub(in crate::openapi) const SCHEMAS: &[Schema] = &[
                 "role",
                 Words(&["user", "assistant", "system", "tool", "agent"]),
             ),
-            req("parts", List(&Ref("PartInput"))),
-            opt("metadata", Object),
+            req("parts", ListMax(PARTS_MAX, &Ref("PartInput"))),
+            opt("metadata", Metadata),
         ]),
     },
     Schema {

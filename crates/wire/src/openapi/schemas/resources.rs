@@ -3,7 +3,7 @@
 use domain::PersonaMemory;
 
 use super::super::schema::{Schema, Shape::*, Type::*, opt, req};
-use crate::decode::NAME_BYTES_MAX;
+use crate::decode::{NAME_BYTES_MAX, TEXT_BYTES_MAX};
 
 pub(in crate::openapi) const SCHEMAS: &[Schema] = &[
     Schema {
@@ -139,8 +139,8 @@ pub(in crate::openapi) const SCHEMAS: &[Schema] = &[
     Schema {
         name: "SessionModelPolicy",
         shape: Closed(&[
-            req("provider", NonEmpty),
-            req("model", NonEmpty),
+            req("provider", Name(TEXT_BYTES_MAX)),
+            req("model", Name(TEXT_BYTES_MAX)),
             opt(
                 "reasoning_effort",
                 Words(&["none", "minimal", "low", "medium", "high", "xhigh", "max"]),

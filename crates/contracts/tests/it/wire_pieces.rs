@@ -1,0 +1,137 @@
+//! Streams whose pieces contradict each other or their end: each contradiction by itself.
+
+use contracts::wire::{ReplyError, Wire};
+use serde_json::{Value, json};
+
+use crate::wire_streams::{datas, read, unreadable};
+
+/// A stream of events that carry their own names.
+fn events(list: &[Value]) -> String {
+    let event = |data: &Value| {
+        format!(
+            "event: {}\ndata: {data}\n\n",
+            data["type"].as_str().unwrap()
+        )
+    };
+    list.iter().map(event).collect()
+}
+
+#[test]
+fn each_piece_of_a_responses_stream_is_held_against_its_end_by_itself() {
+    let call = |id: &str, name: &str, arguments: &str| json!({"type":"function_call","id":"fc","call_id":id,"name":name,"arguments":arguments});
+    let whole = r#"{"n":1}"#;
+    let stream = |piece: Value| {
+        events(&[
+            json!({"type":"response.created","response":{"id":"resp_1","output":[]}}),
+            piece,
+            json!({"type":"response.completed","response":{"id":"resp_1","status":"completed",
+                "output":[call("c1", "find", whole)]}}),
+        ])
+    };
+    let added = |id: &str, name: &str| json!({"type":"response.output_item.added","output_index":0,"item":call(id, name, "")});
+    let done = |id: &str, name: &str, arguments: &str| json!({"type":"response.output_item.done","output_index":0,"item":call(id, name, arguments)});
+    let delta = |text: &str| json!({"type":"response.function_call_arguments.delta","output_index":0,"delta":text});
+    let finished = |text: &str| json!({"type":"response.function_call_arguments.done","output_index":0,"arguments":text});
+    for good in [
+        added("c1", "find"),
+        done("c1", "find", whole),
+        delta(whole),
+        finished(whole),
+    ] {
+        let stream = stream(good);
+        assert!(read(Wire::OpenAiResponses, &stream).is_ok(), "{stream}");
+    }
+    let other = r#"{"n":2}"#;
+    for bad in [
+        added("c2", "find"),
+        added("c1", "pay"),
+        done("c2", "find", whole),
+        done("c1", "pay", whole),
+        done("c1", "find", other),
+        delta(other),
+        finished(other),
+        json!({"type":"response.output_text.delta","output_index":0,"delta":"Hello"}),
+    ] {
+        unreadable(Wire::OpenAiResponses, &stream(bad));
+    }
+}
+
+#[test]
+fn a_message_that_says_two_things_or_breaks_off_is_not_judged() {
+    let start = json!({"type":"message_start","message":{"id":"msg_1","content":[],"usage":{"input_tokens":1,"output_tokens":1}}});
+    let block = json!({"type":"content_block_start","index":0,"content_block":{"type":"tool_use","id":"c1","name":"find","input":{}}});
+    let piece = |text: &str| json!({"type":"content_block_delta","index":0,"delta":{"type":"input_json_delta","partial_json":text}});
+    let closed = json!({"type":"content_block_stop","index":0});
+    let stop = |word: &str| json!({"type":"message_delta","delta":{"stop_reason":word},"usage":{"output_tokens":2}});
+    let end = json!({"type":"message_stop"});
+    let whole = [
+        start.clone(),
+        block.clone(),
+        piece("{\"n\""),
+        piece(":1}"),
+        closed.clone(),
+        stop("tool_use"),
+        end.clone(),
+    ];
+    assert!(read(Wire::AnthropicMessages, &events(&whole)).is_ok());
+    let with = |at: usize, event: Value| {
+        let mut list = whole.to_vec();
+        list.insert(at, event);
+        events(&list)
+    };
+    // A piece for a block that has ended, and a second end of it.
+    unreadable(Wire::AnthropicMessages, &with(5, piece(",\"m\":2}")));
+    unreadable(Wire::AnthropicMessages, &with(5, closed));
+    unreadable(Wire::AnthropicMessages, &with(6, stop("end_turn")));
+    // The same once more is not another.
+    assert!(read(Wire::AnthropicMessages, &with(6, stop("tool_use"))).is_ok());
+    unreadable(Wire::AnthropicMessages, &with(2, start));
+    // An error ends the stream, wherever it stands.
+    let error = json!({"type":"error","error":{"type":"overloaded_error","message":"later"}});
+    for at in 1..7 {
+        match read(Wire::AnthropicMessages, &with(at, error.clone())) {
+            Err(ReplyError::Provider { .. }) => {}
+            other => panic!("{at}: {other:?}"),
+        }
+    }
+    // Arguments that are judged are those of all pieces.
+    let reply = read(Wire::AnthropicMessages, &events(&whole)).unwrap();
+    assert_eq!(reply.response().calls[0].arguments, "{\"n\":1}");
+}
+
+#[test]
+fn r22_in_a_stream_reasoning_goes_with_its_call_and_nothing_follows_the_end() {
+    let reasoning = json!({"type":"reasoning","id":"rs1","summary":[]});
+    let call =
+        json!({"type":"function_call","id":"fc1","call_id":"c1","name":"a","arguments":"{}"});
+    let kept =
+        json!({"type":"function_call","id":"fc2","call_id":"c2","name":"b","arguments":"{}"});
+    let done = |index: u64, item: &Value| json!({"type":"response.output_item.done","output_index":index,"item":item});
+    let list = [
+        json!({"type":"response.created","response":{"id":"resp_1","output":[]}}),
+        json!({"type":"response.output_item.added","output_index":0,"item":reasoning}),
+        done(0, &reasoning),
+        done(1, &call),
+        done(2, &kept),
+        json!({"type":"response.completed","response":{"id":"resp_1","status":"completed",
+            "output":[reasoning, call, kept]}}),
+    ];
+    let reply = read(Wire::OpenAiResponses, &events(&list)).unwrap();
+    let stripped = String::from_utf8(reply.stripped(&[0], false)).unwrap();
+    assert!(!stripped.contains("reasoning"), "{stripped}");
+    assert!(!stripped.contains("fc1"), "{stripped}");
+    let expected = [
+        list[0].clone(),
+        done(0, &kept),
+        json!({"type":"response.completed","response":{"id":"resp_1","status":"completed","output":[kept]}}),
+    ];
+    let values: Vec<Value> = datas(&stripped)
+        .iter()
+        .map(|data| serde_json::from_str(data).unwrap())
+        .collect();
+    assert_eq!(values, expected);
+    // Another reader may stop at the end, or not.
+    let mut longer = list.to_vec();
+    longer.push(done(3, &call));
+    unreadable(Wire::OpenAiResponses, &events(&longer));
+}

@@ -1,0 +1,203 @@
+//! The store's own notes, rows of `meta`: what a log was made with, and digests and marks that nothing else tells.
+//!
+//! Invariant: tables of the present version have every note. They are written in the transaction that sets that version, so
+//! that one that is missing was taken away, and is never mistaken for one that was never written.
+
+use std::path::Path;
+
+use canon::sha256;
+use rusqlite::{Connection, OptionalExtension, TransactionBehavior};
+
+use crate::directory::OpenError;
+use crate::schema::{self, Sealed, has_table};
+use crate::{claims, projection, shape};
+
+/// The name of the log, and its secret: made with the log, and nothing else tells them.
+pub(crate) const MADE_WITH_THE_LOG: [&str; 2] = ["log", "secret"];
+
+/// The counter of lease epochs.
+pub(crate) const LEASE_EPOCH: &str = "lease_epoch";
+/// 1 when every API key is recorded by events.
+pub(crate) const KEYS_RECORDED: &str = "keys_recorded";
+/// 1 when there was a file that says how far the log had come.
+pub(crate) const KEEPS_HEAD: &str = "keeps_head";
+/// The time of claims, as it was last written down; [`NO_COMMIT`] before the first commit.
+pub(crate) const CLAIM_TIME: &str = "claim_time";
+/// What the clock said when the time of claims was last written down; [`UNKNOWN`] before.
+pub(crate) const CLAIM_CLOCK: &str = "claim_clock";
+/// Up to which position claims are known to be lost; absent where none are.
+pub(crate) const CLAIMS_LOST_TO: &str = "claims_lost_to";
+
+pub(crate) const NO_COMMIT: i64 = i64::MIN;
+pub(crate) const UNKNOWN: i64 = i64::MAX;
+
+/// Every note that a log has.
+const ALL: [&str; 9] = [
+    "log",
+    "secret",
+    LEASE_EPOCH,
+    Sealed::Secret.name(),
+    Sealed::ApiKeys.name(),
+    KEYS_RECORDED,
+    KEEPS_HEAD,
+    CLAIM_TIME,
+    CLAIM_CLOCK,
+];
+
+/// Returns a note that is a number; none when it is missing or something else.
+pub(crate) fn number(connection: &Connection, name: &str) -> rusqlite::Result<Option<i64>> {
+    let found = connection
+        .prepare_cached("SELECT value FROM meta WHERE name = ?1")?
+        .query_row([name], |row| Ok(row.get(0).ok()))
+        .optional()?;
+    Ok(found.flatten())
+}
+
+/// Writes a note.
+pub(crate) fn put(connection: &Connection, name: &str, value: i64) -> rusqlite::Result<()> {
+    connection
+        .prepare_cached("INSERT OR REPLACE INTO meta(name, value) VALUES (?1, ?2)")?
+        .execute((name, value))
+        .map(drop)
+}
+
+/// Returns the notes that a log lacks; nothing is asked of one that no newer program opened yet.
+pub(crate) fn missing(connection: &Connection) -> rusqlite::Result<Vec<String>> {
+    if !schema::has_notes(connection)? {
+        return Ok(Vec::new());
+    }
+    let mut select = connection.prepare("SELECT 1 FROM meta WHERE name = ?1")?;
+    let mut missing = Vec::new();
+    for name in ALL {
+        if !select.exists([name])? {
+            missing.push(format!("the note `{name}`"));
+        }
+    }
+    Ok(missing)
+}
+
+/// Refuses a log that lacks a table.
+pub(crate) fn check_tables(directory: &Path, connection: &Connection) -> Result<(), OpenError> {
+    let mut missing = Vec::new();
+    for table in schema::tables() {
+        if !has_table(connection, table).map_err(|error| OpenError::fault(directory, error))? {
+            missing.push(format!("the table `{table}`"));
+        }
+    }
+    match missing.is_empty() {
+        true => Ok(()),
+        false => Err(OpenError::incomplete(directory, missing)),
+    }
+}
+
+/// Writes what earlier programs did not, and refuses a log that lacks what it had.
+pub(crate) fn complete(directory: &Path, connection: &mut Connection) -> Result<(), OpenError> {
+    let fault = |error: rusqlite::Error| OpenError::fault(directory, error);
+    check_tables(directory, connection)?;
+    let missing = missing(connection).map_err(fault)?;
+    if !missing.is_empty() {
+        return Err(OpenError::incomplete(directory, missing));
+    }
+    shape::refuse(directory, connection)?;
+    if schema::has_notes(connection).map_err(fault)?
+        && !lacks_additions(connection).map_err(fault)?
+    {
+        return Ok(());
+    }
+    let fill = |connection: &mut Connection| {
+        let transaction = connection.transaction_with_behavior(TransactionBehavior::Immediate)?;
+        fill(&transaction)?;
+        transaction.commit()
+    };
+    fill(connection).map_err(fault)
+}
+
+/// Writes what is missing, in the transaction under way. Returns the notes that were.
+pub(crate) fn fill(connection: &Connection) -> rusqlite::Result<Vec<&'static str>> {
+    add(connection)?;
+    let mut filled = Vec::new();
+    for name in ALL {
+        let mut select = connection.prepare_cached("SELECT 1 FROM meta WHERE name = ?1")?;
+        if select.exists([name])? || MADE_WITH_THE_LOG.contains(&name) {
+            continue;
+        }
+        match name {
+            LEASE_EPOCH => {
+                let newest = "SELECT ifnull(max(epoch), 0) FROM leases";
+                let newest = connection.query_row(newest, [], |row| row.get(0))?;
+                put(connection, name, newest)?;
+            }
+            KEYS_RECORDED | KEEPS_HEAD => put(connection, name, 0)?,
+            CLAIM_TIME => put(connection, name, claims::safe_time(connection)?)?,
+            CLAIM_CLOCK => put(connection, name, UNKNOWN)?,
+            name if name == Sealed::Secret.name() => {
+                let select = "SELECT value FROM meta WHERE name = 'secret'";
+                let secret: Vec<u8> = connection.query_row(select, [], |row| row.get(0))?;
+                schema::keep_seal(connection, Sealed::Secret, sha256(&secret))?;
+            }
+            _ => schema::seal_api_keys(connection)?,
+        }
+        filled.push(name);
+    }
+    if !schema::has_notes(connection)? {
+        claims::seal(connection)?;
+    }
+    schema::set_has_notes(connection)?;
+    Ok(filled)
+}
+
+/// Writes notes again that were taken away: what they said is told by the rest, as far as it is. Sets right what else is not
+/// as this program makes it. Returns the names of the notes, and what was wrong besides.
+///
+/// # Errors
+/// The name or the secret is missing, or a table: nothing tells what was in it.
+pub(crate) fn mend(
+    directory: &Path,
+    connection: &mut Connection,
+) -> Result<(Vec<String>, Vec<String>), OpenError> {
+    let fault = |error: rusqlite::Error| OpenError::fault(directory, error);
+    check_tables(directory, connection)?;
+    let flaws = shape::mend(directory, connection)?;
+    // Refuses one without its name or its secret.
+    schema::meta(directory, connection)?;
+    let missing = missing(connection).map_err(fault)?;
+    let write = |connection: &mut Connection| {
+        let transaction = connection.transaction_with_behavior(TransactionBehavior::Immediate)?;
+        let filled = fill(&transaction)?;
+        if !missing.is_empty() {
+            // Marks are not told by anything; what they would allow is the more careful of the two.
+            for name in filled {
+                if [KEYS_RECORDED, KEEPS_HEAD].contains(&name) {
+                    put(&transaction, name, 1)?;
+                }
+            }
+        }
+        transaction.commit()
+    };
+    write(connection).map_err(fault)?;
+    Ok((missing, flaws))
+}
+
+/// What earlier programs of this format did not make, each under a condition of its own. They leave it as it is: what was
+/// counted is behind then, and whoever knows it catches up; claims without a checksum are not checked.
+fn add(connection: &Connection) -> rusqlite::Result<()> {
+    if !has_table(connection, "usage")? {
+        connection.execute_batch(
+            "CREATE TABLE usage(workspace INTEGER PRIMARY KEY, bytes INTEGER NOT NULL) STRICT",
+        )?;
+        projection::forget(connection, projection::USAGE)?;
+    }
+    if !has_table(connection, "field_segments")? {
+        connection.execute_batch(projection::NO_SEGMENTS)?;
+    }
+    if !schema::has_column(connection, "claims", "checksum")? {
+        connection.execute_batch("ALTER TABLE claims ADD COLUMN checksum BLOB")?;
+    }
+    Ok(())
+}
+
+fn lacks_additions(connection: &Connection) -> rusqlite::Result<bool> {
+    Ok(!has_table(connection, "usage")?
+        || !has_table(connection, "field_segments")?
+        || !schema::has_column(connection, "claims", "checksum")?)
+}

@@ -1,0 +1,374 @@
+// A session of a server: the server judges, and what happened is in its log.
+//
+// Every request that changes something carries a key of its own, so that it can be sent again: what the server has taken
+// is answered as it was. Two failures in a row or one silence mean that the server is lost. Then nothing is released by
+// its authority, and the first thing that is done when it is back is to bring it what it has missed.
+"use strict";
+
+const { ReplayConfigError, makeError } = require("./errors.js");
+
+const ANSWER_MS = 10_000;
+const HEARTBEAT_MS = 15_000;
+const WAIT_SECONDS = 20;
+const PAUSE_MS = 500;
+const CONDITIONS = new Set([
+  "policy_without_principal",
+  "constraints_without_wrapper",
+  "compilation_failed",
+  "provider_incompatible",
+  "invalid_option",
+  "workflow_not_found",
+]);
+
+/** The server did not answer, or failed. With `onError: allow` the session goes on without it. */
+class ServerLost extends Error {}
+
+class Server {
+  #session;
+  #address;
+  #headers;
+  #create;
+  #opening = null;
+  #turn = Promise.resolve();
+  #controls = [];
+  #sending = null;
+  #unguarded = 0;
+  #heartbeat = null;
+  #running = new Map();
+  #revision = 0;
+
+  constructor(session, { apiKey, runtimeUrl, place, create }) {
+    this.#session = session;
+    this.#address = `${runtimeUrl.replace(/\/+$/, "")}/api/v1/replay`;
+    this.#headers = { authorization: `Bearer ${apiKey}`, "content-type": "application/json" };
+    this.#create = create;
+    this.lost = false;
+    /** The place in a workflow; null outside of one. */
+    this.place = place;
+    /** Reports that the server has not taken. */
+    this.held = [];
+    /** What the server shows of the session, once it is not what is kept here. */
+    this.shown = null;
+    this.version = 0;
+    this.busy = 0;
+  }
+
+  get isOpened() {
+    return this.#opening !== null;
+  }
+
+  /** Sends a request. Answers of the server are returned, also refusals; only its silence and its faults are thrown. */
+  async request(method, path, body, { tries = 2, ms = ANSWER_MS, signal } = {}) {
+    const headers = method === "POST" ? { ...this.#headers, "idempotency-key": globalThis.crypto.randomUUID() } : this.#headers;
+    for (let left = tries; ; left -= 1) {
+      const limit = AbortSignal.timeout(ms);
+      const stop = signal ? AbortSignal.any([signal, limit]) : limit;
+      try {
+        const response = await fetch(this.#address + path, { method, headers, body: body && JSON.stringify(body), signal: stop });
+        const text = await response.text();
+        if (response.status < 500 && response.status !== 429) return { status: response.status, body: JSON.parse(text) };
+        throw new Error(`the server answered ${response.status}`);
+      } catch (cause) {
+        if (signal?.aborted) throw cause;
+        if (left > 1 && !limit.aborted) {
+          await pause(PAUSE_MS / 10);
+          continue;
+        }
+        this.#lose();
+        throw new ServerLost(`the server at ${new URL(this.#address).host} does not answer`, { cause });
+      }
+    }
+  }
+
+  #lose() {
+    if (this.lost) return;
+    this.lost = true;
+    this.#session.diagnose("authority_lost");
+  }
+
+  /** A path of this session. */
+  path(rest) {
+    return `/sessions/${encodeURIComponent(this.#session.id)}${rest}`;
+  }
+
+  async post(rest, body, options) {
+    const answer = await this.request("POST", this.path(rest), body, options);
+    this.#learn(answer);
+    return answer;
+  }
+
+  #learn({ status, body }) {
+    if (typeof body?.state_version === "number") this.version = body.state_version;
+    if (typeof body?.control_revision === "number") this.#revision = body.control_revision;
+    if (status !== 410) return;
+    // The session is over there, so it is over here.
+    if (body.code === "restored") this.#session.end("ReplayInactiveError", "the session was ended");
+    else this.#session.killedByServer(body.cause ?? body.code ?? "killed");
+  }
+
+  /** Runs one call of a model after the other: the server binds each to the state before it. */
+  async turn() {
+    const before = this.#turn;
+    let done;
+    this.#turn = new Promise((resolve) => {
+      done = resolve;
+    });
+    await before;
+    return done;
+  }
+
+  /** Opens the session, and brings the server what it has missed. Nothing is asked of it before this is done. */
+  async ready() {
+    const tries = this.lost ? 1 : 2;
+    if (this.#opening === null) {
+      const opening = this.#open(tries);
+      this.#opening = opening;
+      opening.catch(() => {
+        if (this.#opening === opening) this.#opening = null;
+      });
+    }
+    await this.#opening;
+    if (this.lost) {
+      await this.#read(1);
+      this.lost = false;
+      this.#session.diagnose("authority_regained");
+    }
+    await this.sendControls();
+    await this.#sendHeld();
+    await this.#sendGap();
+  }
+
+  async #open(tries) {
+    const answer = await this.request("POST", "/sessions", this.#create(), { tries });
+    const { status, body } = answer;
+    if (status !== 200 && status !== 201) {
+      this.#learn(answer);
+      const ended = this.#session.check();
+      if (ended) throw ended;
+      throw this.refusal(answer);
+    }
+    this.#learn(answer);
+    this.lost = false;
+    this.protocol = body.protocol;
+    this.workflowId = body.workflow_id ?? this.place?.workflowId;
+    // A session that was taken up again has a past, and one that took an offer has slots, that are not known here.
+    if (status === 200 || this.place?.type === "child") await this.#read(2, this.place?.type === "child");
+    this.#heartbeat ??= setInterval(() => this.beat().catch(() => {}), HEARTBEAT_MS);
+    this.#heartbeat.unref?.();
+  }
+
+  /** What the server refused: not softened by anything. */
+  refusal({ status, body }) {
+    const code = String(body?.code ?? status);
+    const message = `the server refused: ${body?.detail ?? body?.message ?? body?.error?.message ?? code}`;
+    if (CONDITIONS.has(code)) {
+      return new ReplayConfigError(message, { condition: code, findings: body.findings ?? [message], sessionId: this.#session.id });
+    }
+    return makeError("ReplayFaultError", message, { retrySafe: false, status, code, sessionId: this.#session.id });
+  }
+
+  /** Reads the session as the server has it. */
+  async #read(tries, isOther = false) {
+    const answer = await this.request("GET", this.path(""), undefined, { tries });
+    if (answer.status !== 200) {
+      this.#learn(answer);
+      throw this.refusal(answer);
+    }
+    const { health, protocol, pending, ...snapshot } = answer.body;
+    this.version = snapshot.stateVersion;
+    this.#revision = snapshot.controlRevision;
+    this.protocol = protocol;
+    const own = this.#session.core.read("state");
+    const isSame = own.stateVersion === snapshot.stateVersion && own.controlRevision === snapshot.controlRevision + this.#controls.length;
+    if (isOther || !isSame || this.shown !== null) this.#drift(snapshot);
+    if (health?.killed) this.#session.killedByServer("killed");
+  }
+
+  #drift(snapshot) {
+    if (this.shown === null) this.#session.core.control("drifted", null);
+    this.shown = snapshot;
+  }
+
+  /** Looks whether the server's state is what is kept here. Only between calls can both be compared. */
+  async compare() {
+    if (this.busy > 0 || this.lost || this.#opening === null) return;
+    const own = this.#session.core.read("state");
+    if (this.shown === null && own.stateVersion === this.version && own.controlRevision === this.#revision) return;
+    try {
+      await this.sendControls();
+      await this.#read(1);
+    } catch {
+      // The next call will find out.
+    }
+  }
+
+  /** Queues an action. It is sent in order and until it is taken; the next call waits for it. */
+  control(rest, body) {
+    this.#controls.push({ rest, body });
+    // Before there is a session there is nothing to act on; `ready` sends what waits.
+    if (this.#opening !== null) this.sendControls().catch(() => {});
+  }
+
+  async sendControls() {
+    while (this.#controls.length > 0) {
+      this.#sending ??= this.#sendFirst().finally(() => {
+        this.#sending = null;
+      });
+      await this.#sending;
+    }
+  }
+
+  async #sendFirst() {
+    const { rest, body } = this.#controls[0];
+    const answer = await this.request("POST", this.path(rest), body);
+    this.#controls.shift();
+    if (answer.status >= 400 && answer.status !== 410) throw this.refusal(answer);
+  }
+
+  /** Ends the session on the server too; tries as long as the process lives. */
+  end(rest, body) {
+    clearInterval(this.#heartbeat);
+    this.#controls.push({ rest, body });
+    const send = async () => {
+      while (this.#controls.length > 0) {
+        if (this.#opening === null) return;
+        try {
+          await this.#opening;
+          await this.#sendHeld();
+          await this.sendControls();
+        } catch (error) {
+          if (!(error instanceof ServerLost)) return;
+          await pause(PAUSE_MS, { unref: true });
+        }
+      }
+    };
+    this.ending = send();
+  }
+
+  /** Reports executions. What the server does not take now is held and brought later. */
+  async report(reports) {
+    for (const report of reports) if (report) this.held.push(report);
+    try {
+      await this.#sendHeld();
+    } catch (error) {
+      if (!(error instanceof ServerLost)) throw error;
+    }
+  }
+
+  async #sendHeld() {
+    while (this.held.length > 0) {
+      const report = this.held[0];
+      const answer = await this.post("/receipts", report);
+      if (this.held[0] === report) this.held.shift();
+      if (answer.status >= 400) {
+        const data = { call_id: report.call_id, code: String(answer.body?.code ?? answer.status) };
+        this.#session.diagnose("receipt_refused", data);
+      }
+    }
+  }
+
+  countUnguarded() {
+    this.#unguarded += 1;
+  }
+
+  /** Tells the server of the calls that it did not see, as a gap and not as if it had judged them. */
+  async #sendGap() {
+    if (this.#unguarded === 0) return;
+    const count = this.#unguarded;
+    const gap = { session_id: this.#session.id, unguarded_calls: count, at: new Date().toISOString() };
+    const answer = await this.post("/captures", { captures: [gap] });
+    if (answer.status < 400) this.#unguarded -= count;
+  }
+
+  async capture(captures) {
+    await this.ready();
+    for (let at = 0; at < captures.length; at += 100) {
+      const answer = await this.post("/captures", { captures: captures.slice(at, at + 100) });
+      if (answer.status >= 400) throw this.refusal(answer);
+    }
+  }
+
+  /** Offers the session's work to another role. */
+  async handoff(offer) {
+    await this.ready();
+    const answer = await this.post("/handoffs", offer ?? {});
+    const ended = this.#session.check();
+    if (ended) throw ended;
+    if (answer.status >= 400) {
+      const message = `the server refused: ${answer.body?.detail ?? answer.status}`;
+      throw new ReplayConfigError(message, { condition: "invalid_option", findings: [message], sessionId: this.#session.id });
+    }
+    const { handoff_id, status, expires_at } = answer.body;
+    return { handoff_id, status, expires_at };
+  }
+
+  /** The workflow as the server has it. */
+  async workflowState() {
+    await this.ready();
+    const answer = await this.request("GET", `/workflows/${encodeURIComponent(this.workflowId)}`);
+    if (answer.status !== 200) throw this.refusal(answer);
+    const { workflow_id, sessions, budget_used, open_offers } = answer.body;
+    const { cost, cost_incomplete, tool_calls } = budget_used;
+    return { workflow_id, role: this.place.role, sessions, cost, cost_incomplete, tool_calls, open_offers };
+  }
+
+  /** Says that the program is there, and hears whether the session was killed. */
+  async beat() {
+    const started = [...this.#running.values()];
+    const answer = await this.post("/heartbeat", { started });
+    if (answer.body?.killed) this.#session.killedByServer("killed");
+    if (answer.status >= 400 && answer.status !== 410) throw this.refusal(answer);
+  }
+
+  /** Notes a tool that runs: as long as it does, its call does not expire. */
+  running(ticket, call) {
+    if (call) this.#running.set(ticket, call);
+    else this.#running.delete(ticket);
+  }
+
+  /** Waits for what people decide about a proposal; stops when the session ends or the caller gives up. */
+  async decision(proposal, seconds, signal) {
+    const until = Date.now() + seconds * 1000 + ANSWER_MS;
+    for (;;) {
+      if (signal.aborted) return null;
+      try {
+        const path = this.path(`/proposals/${proposal}?wait=${WAIT_SECONDS}`);
+        const answer = await this.request("GET", path, undefined, { tries: 1, ms: (WAIT_SECONDS + 10) * 1000, signal });
+        this.#learn(answer);
+        if (answer.status !== 200) throw this.refusal(answer);
+        if (this.lost) await this.ready();
+        if (answer.body.status !== "pending_approval") return answer.body;
+      } catch (error) {
+        if (signal.aborted) return null;
+        // The server may come back while somebody thinks; the verdict is its own.
+        if (!(error instanceof ServerLost) || Date.now() > until) throw error;
+        await pause(PAUSE_MS);
+      }
+    }
+  }
+
+  /** Nobody wants the response of a proposal any more: should people still allow it, its calls are reported as not made. */
+  abandon(proposal, seconds) {
+    const over = new AbortController();
+    this.#session.endings.push(() => over.abort());
+    const act = async () => {
+      const answer = await this.decision(proposal, seconds, over.signal);
+      for (const verdict of answer?.verdicts ?? []) {
+        if (verdict.verdict !== "allow" || !["approved", "allowed", "denied", "expired"].includes(answer.status)) continue;
+        if (answer.decision?.action === "rejected") continue;
+        const { call_id, arguments_digest } = verdict;
+        await this.report([{ proposal_id: proposal, call_id, arguments_digest, outcome: "error", error_code: "aborted" }]);
+      }
+    };
+    act().catch(() => {});
+  }
+}
+
+function pause(ms, { unref = false } = {}) {
+  return new Promise((resolve) => {
+    const timer = setTimeout(resolve, ms);
+    if (unref) timer.unref?.();
+  });
+}
+
+module.exports = { Server, ServerLost };

@@ -1,0 +1,174 @@
+// Recorded sessions in the tests of a program: the model answers and the tools return what they did when it was recorded,
+// without a network. What was not recorded is an error that says so.
+"use strict";
+
+const fs = require("node:fs");
+
+/** Raised when something is asked that was not recorded. */
+class RecordingMiss extends Error {
+  constructor(message) {
+    super(message);
+    this.name = "RecordingMiss";
+  }
+}
+
+/**
+ * A store that keeps a session in a file of JSON lines: the option `store`. With `captureLevel: "full"` and after `flush()`
+ * the file can be run again by `recording`.
+ */
+function recorder(file) {
+  const lines = () => (fs.existsSync(file) ? fs.readFileSync(file, "utf8").split("\n").filter(Boolean).map((line) => JSON.parse(line)) : []);
+  let known = null;
+  const append = async (line) => {
+    await fs.promises.appendFile(file, `${JSON.stringify(line)}\n`);
+  };
+  const records = () => {
+    known ??= lines().filter((line) => line.record);
+    return known;
+  };
+  return {
+    async append(bytes) {
+      const line = { record: JSON.parse(Buffer.from(bytes).toString("utf8")) };
+      await append(line);
+      known?.push(line);
+    },
+    async *read(from) {
+      for (const line of records().slice(from)) yield Buffer.from(JSON.stringify(line.record));
+    },
+    async head() {
+      return records().length;
+    },
+    async putBlob(name, bytes) {
+      await append({ blob: name, value: JSON.parse(Buffer.from(bytes).toString("utf8")) });
+    },
+    async getBlob(name) {
+      const found = lines().findLast((line) => line.blob === name);
+      return found ? Buffer.from(JSON.stringify(found.value)) : null;
+    },
+  };
+}
+
+/**
+ * Reads a recorded session: a file of `recorder`, or a list of captures. Returns `fetch` for the client, `tools` for the option
+ * of that name, and `done`, which fails when the program asked for something else than was recorded, or for less.
+ */
+function recording(source) {
+  const captures = typeof source === "string" ? ofFile(source) : [...source];
+  const answers = captures.filter((capture) => capture.execution === undefined).map((capture) => ({ capture, asked: shapeOf(capture.request), isUsed: false }));
+  const executions = captures.filter((capture) => capture.execution !== undefined).map(({ execution }) => ({ execution, isUsed: false }));
+  const misses = [];
+  const miss = (message) => {
+    misses.push(message);
+    return new RecordingMiss(message);
+  };
+
+  const answer = (body) => {
+    const wanted = shapeOf(body);
+    const found = answers.find((one) => !one.isUsed && same(one.asked, wanted));
+    if (!found) {
+      const next = answers.find((one) => !one.isUsed);
+      const why = next ? `the next recorded request differs at \`${difference(next.asked, wanted)}\`` : "all recorded answers were given";
+      throw miss(`no recorded answer for this request: ${why}`);
+    }
+    if (typeof found.capture.response !== "string") throw miss(levelMessage("the answer of the model"));
+    found.isUsed = true;
+    return found.capture;
+  };
+
+  /** A `fetch` that answers from the record. A miss is a response that no library tries again. */
+  const recordedFetch = async (input, init = {}) => {
+    const request = new Request(input, init);
+    try {
+      const { response, is_stream } = answer(await request.text());
+      const type = is_stream ? "text/event-stream; charset=utf-8" : "application/json";
+      return new Response(response, { status: 200, headers: { "content-type": type, "x-request-id": "recorded" } });
+    } catch (error) {
+      if (!(error instanceof RecordingMiss)) throw error;
+      const body = JSON.stringify({ error: { type: "recording_miss", code: "recording_miss", message: error.message } });
+      return new Response(body, { status: 404, headers: { "content-type": "application/json", "x-should-retry": "false" } });
+    }
+  };
+
+  const execute = (tool) => async (args) => {
+    const own = executions.filter((one) => !one.isUsed && one.execution.tool === tool);
+    const found = own.find((one) => same(parsed(one.execution.arguments), args));
+    if (!found) throw miss(`no recorded call of \`${tool}\` with these arguments: ${JSON.stringify(args)}`);
+    const { outcome, code, output } = found.execution;
+    if (outcome === "success" && output !== null && typeof output !== "string") throw miss(levelMessage(`the result of \`${tool}\``));
+    found.isUsed = true;
+    if (outcome === "success") return output === null ? undefined : parsed(output);
+    throw Object.assign(new Error(`\`${tool}\` failed when it was recorded`), code ? { code } : {});
+  };
+
+  const names = [...new Set(executions.map(({ execution }) => execution.tool))];
+  return Object.freeze({
+    fetch: recordedFetch,
+    tools: Object.freeze(Object.fromEntries(names.map((name) => [name, execute(name)]))),
+    /** Fails when something was asked that was not recorded, or not everything that was. */
+    done() {
+      const left = answers.filter((one) => !one.isUsed).length + executions.filter((one) => !one.isUsed && one.execution.outcome !== "unknown").length;
+      if (left > 0) misses.push(`${left} recorded answers and results were not asked for`);
+      if (misses.length > 0) throw new RecordingMiss(misses.join("; "));
+    },
+  });
+}
+
+function levelMessage(what) {
+  return `${what} is not in the record: only \`captureLevel: "full"\` keeps it`;
+}
+
+function ofFile(file) {
+  const captures = [];
+  for (const line of fs.readFileSync(file, "utf8").split("\n")) {
+    if (line !== "") collect(JSON.parse(line), captures);
+  }
+  return captures;
+}
+
+/** Finds captures wherever they stand: in a file of ours, or in the record of a server. */
+function collect(value, captures) {
+  if (value === null || typeof value !== "object") return;
+  const isCapture = typeof value.session_id === "string" && (value.execution !== undefined || (value.attempt !== undefined && value.request !== undefined && value.provider !== undefined));
+  if (isCapture) captures.push(value);
+  else for (const member of Object.values(value)) collect(member, captures);
+}
+
+/** What makes two requests the same: the model and what it is told. Which tools it sees is what contracts decide. */
+function shapeOf(text) {
+  const body = typeof text === "string" ? parsed(text) : text;
+  if (body === null || typeof body !== "object" || Array.isArray(body)) return body;
+  const { model, messages, input, system, instructions, stream } = body;
+  return JSON.parse(JSON.stringify({ model, messages: withoutNotes(messages), input, system, instructions, stream: stream === true }));
+}
+
+function withoutNotes(messages) {
+  if (!Array.isArray(messages)) return messages;
+  return messages.filter((message) => !(message?.role === "system" && /^These tools are not available now: /.test(String(message.content))));
+}
+
+function parsed(text) {
+  if (typeof text !== "string") return text;
+  try {
+    return JSON.parse(text);
+  } catch {
+    return text;
+  }
+}
+
+function same(a, b) {
+  return difference(a, b) === null;
+}
+
+/** The path of the first place where two values differ; null when they do not. */
+function difference(a, b, path = "") {
+  if (Object.is(a, b)) return null;
+  const areObjects = a !== null && b !== null && typeof a === "object" && typeof b === "object" && Array.isArray(a) === Array.isArray(b);
+  if (!areObjects) return path || "the whole";
+  for (const name of new Set([...Object.keys(a), ...Object.keys(b)])) {
+    const found = difference(a[name], b[name], path === "" ? name : `${path}.${name}`);
+    if (found !== null) return found;
+  }
+  return null;
+}
+
+module.exports = { recorder, recording, RecordingMiss };

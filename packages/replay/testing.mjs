@@ -1,0 +1,3 @@
+import testingModule from "./src/testing.js";
+
+export const { recorder, recording, RecordingMiss } = testingModule;
