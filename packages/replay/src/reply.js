@@ -41,37 +41,51 @@ function answerOf(response, bytes) {
 }
 
 const READ = Symbol("read");
-const PLAIN = Response.prototype;
 
-/** What stands between a response of the network and its class once its body was read: whoever reads it gets the bytes. */
-class Read extends Response {
-  get body() {
-    return whole(this).body;
-  }
-  get bodyUsed() {
-    return this[READ].isUsed || (this[READ].made?.bodyUsed ?? false);
-  }
-  async text() {
-    const read = this[READ];
-    if (read.isUsed || read.made !== null) return whole(this).text();
-    read.isUsed = true;
-    return new TextDecoder().decode(read.bytes);
-  }
-  async json() {
-    return JSON.parse(await this.text());
-  }
-  clone() {
-    return whole(this).clone();
-  }
-}
-for (const name of ["arrayBuffer", "blob", "bytes", "formData"]) {
-  if (typeof PLAIN[name] !== "function") continue;
-  const value = async function () {
-    return whole(this)[name]();
+/**
+ * What stands between a response of the network and its class once its body was read: whoever reads it gets the bytes. Made
+ * with the first response, because looking at `Response` loads the network library of Node.
+ */
+let readPrototype = null;
+
+function makeReadPrototype() {
+  const made = Object.create(Response.prototype, {
+    body: {
+      configurable: true,
+      get() {
+        return whole(this).body;
+      },
+    },
+    bodyUsed: {
+      configurable: true,
+      get() {
+        return this[READ].isUsed || (this[READ].made?.bodyUsed ?? false);
+      },
+    },
+  });
+  const methods = {
+    async text() {
+      const read = this[READ];
+      if (read.isUsed || read.made !== null) return whole(this).text();
+      read.isUsed = true;
+      return new TextDecoder().decode(read.bytes);
+    },
+    async json() {
+      return JSON.parse(await this.text());
+    },
+    clone() {
+      return whole(this).clone();
+    },
   };
-  Object.defineProperty(Read.prototype, name, { value, configurable: true, writable: true });
+  for (const name of ["arrayBuffer", "blob", "bytes", "formData"]) {
+    if (typeof Response.prototype[name] !== "function") continue;
+    methods[name] = async function () {
+      return whole(this)[name]();
+    };
+  }
+  for (const [name, value] of Object.entries(methods)) Object.defineProperty(made, name, { value, configurable: true, writable: true });
+  return made;
 }
-Object.defineProperty(Read.prototype, "constructor", { value: Response, configurable: true, writable: true });
 
 function whole(response) {
   const read = response[READ];
@@ -88,9 +102,10 @@ function whole(response) {
  * more than everything that is judged.
  */
 function unread(response, bytes) {
-  if (Object.getPrototypeOf(response) !== PLAIN) return answerOf(response, bytes);
+  if (Object.getPrototypeOf(response) !== Response.prototype) return answerOf(response, bytes);
+  readPrototype ??= makeReadPrototype();
   Object.defineProperty(response, READ, { value: { bytes, isUsed: false, made: null } });
-  return Object.setPrototypeOf(response, Read.prototype);
+  return Object.setPrototypeOf(response, readPrototype);
 }
 
 /** A refusal as a response that no library tries again. */
