@@ -8,10 +8,13 @@ use std::time::Duration;
 
 use engine::{Histogram, Metrics};
 
+/// Answers by route and status.
+type Routes = BTreeMap<String, BTreeMap<u16, Histogram>>;
+
 /// Requests by method, route and status. Routes are templates, so their number is bounded.
 #[derive(Debug, Default)]
 pub(crate) struct HttpMetrics {
-    requests: Mutex<BTreeMap<&'static str, BTreeMap<String, BTreeMap<u16, Histogram>>>>,
+    requests: Mutex<BTreeMap<&'static str, Routes>>,
     /// Connections open.
     pub(crate) connections: AtomicU64,
 }
