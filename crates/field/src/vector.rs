@@ -4,6 +4,7 @@
 //! or correctly rounded arithmetic, so that the same text gives the same numbers on every machine.
 
 use std::collections::BTreeMap;
+use std::sync::LazyLock;
 
 use canon::Digest;
 use serde::{Deserialize, Serialize};
@@ -26,17 +27,26 @@ impl Model {
     /// Close on wording, weak on paraphrase; needs no weights and repeats everywhere.
     pub fn hash_1024() -> Self {
         Self {
-            name: "hash-1024".into(),
-            sha256: canon::sha256(HASH_1024_DEFINITION.as_bytes()),
+            name: HASH_1024.into(),
+            sha256: *HASH_1024_SHA256,
         }
     }
+
+    /// Returns whether it is the built-in one.
+    pub(crate) fn is_hash_1024(&self) -> bool {
+        self.name == HASH_1024 && self.sha256 == *HASH_1024_SHA256
+    }
 }
+
+const HASH_1024: &str = "hash-1024";
+static HASH_1024_SHA256: LazyLock<Digest> =
+    LazyLock::new(|| canon::sha256(HASH_1024_DEFINITION.as_bytes()));
 
 /// Changing what `hash_1024` computes means changing this text: stored vectors then belong to another model.
 const HASH_1024_DEFINITION: &str = "hash-1024/1: stemmed words weight 8, padded letter 3-grams weight 3, \
      square root of counts, FNV-1a 64, sign by the top bit, int8 by the largest component";
 const DIMENSIONS: usize = 1_024;
-const DIMENSIONS_MAX: usize = 16_384;
+pub(crate) const DIMENSIONS_MAX: usize = 16_384;
 
 /// A vector of small integers; only directions are compared.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
@@ -130,17 +140,17 @@ impl Vector {
             .zip(&other.components)
             .map(|(a, b)| i64::from(*a) * i64::from(*b))
             .sum();
-        Some(cosine(dot, self.norm() * other.norm()))
+        Some(cosine(dot, norm(&self.components) * norm(&other.components)))
     }
+}
 
-    fn norm(&self) -> f64 {
-        let squares: i64 = self
-            .components
-            .iter()
-            .map(|value| i64::from(*value) * i64::from(*value))
-            .sum();
-        exact(squares).sqrt()
-    }
+fn norm(components: &[i8]) -> f64 {
+    // At most 2^14 squares below 2^14: the sum fits.
+    let squares: i32 = components
+        .iter()
+        .map(|value| i32::from(*value) * i32::from(*value))
+        .sum();
+    exact(i64::from(squares)).sqrt()
 }
 
 /// Components and their products stay far below 2^53.
@@ -183,11 +193,11 @@ pub(crate) struct Matrix {
 
 impl Matrix {
     /// Adds the vector of a unit. One of another length than the first is left out: it cannot be compared.
-    pub(crate) fn add(&mut self, unit: u32, vector: &Vector) {
+    pub(crate) fn add(&mut self, unit: u32, components: &[i8]) {
         if self.units.is_empty() {
-            self.dimensions = vector.components.len();
+            self.dimensions = components.len();
         }
-        if vector.components.len() != self.dimensions || self.row_of.contains_key(&unit) {
+        if components.len() != self.dimensions || self.row_of.contains_key(&unit) {
             return;
         }
         let row = self.units.len();
@@ -196,8 +206,17 @@ impl Matrix {
         }
         self.units.push(unit);
         self.row_of.insert(unit, row);
-        self.norms.push(vector.norm());
-        self.write(row, &vector.components);
+        self.norms.push(norm(components));
+        // A new row is zero, and most components of the built-in vectors are.
+        let cells = components.iter().enumerate();
+        let Some(block) = self.blocks.get_mut(row / BLOCK) else {
+            return;
+        };
+        for (dimension, component) in cells.filter(|(_, component)| **component != 0) {
+            if let Some(cell) = block.get_mut(dimension * BLOCK + row % BLOCK) {
+                *cell = *component;
+            }
+        }
     }
 
     /// Makes the vector of a unit unfindable and erases it.
@@ -206,15 +225,10 @@ impl Matrix {
             if let Some(norm) = self.norms.get_mut(row) {
                 *norm = 0.0;
             }
-            self.write(row, &vec![0; self.dimensions]);
-        }
-    }
-
-    fn write(&mut self, row: usize, components: &[i8]) {
-        if let Some(block) = self.blocks.get_mut(row / BLOCK) {
-            let cells = block.iter_mut().skip(row % BLOCK).step_by(BLOCK);
-            for (cell, component) in cells.zip(components) {
-                *cell = *component;
+            let block = self.blocks.get_mut(row / BLOCK);
+            let cells = block.into_iter().flatten();
+            for cell in cells.skip(row % BLOCK).step_by(BLOCK) {
+                *cell = 0;
             }
         }
     }
@@ -243,23 +257,45 @@ impl Matrix {
             .iter()
             .enumerate()
             .filter(|(_, component)| **component != 0)
-            .map(|(dimension, component)| (dimension * BLOCK, i16::from(*component)))
+            .map(|(dimension, component)| (dimension, i16::from(*component)))
             .collect();
-        let norm = query.norm();
+        let norm = norm(&query.components);
         let rows = self.units.chunks(BLOCK).zip(self.norms.chunks(BLOCK));
         for (block, (units, norms)) in self.blocks.iter().zip(rows) {
+            let (columns, _) = block.as_chunks::<BLOCK>();
             let mut sums = [0_i32; BLOCK];
-            for (offset, factor) in &wanted {
-                let column = block.get(*offset..*offset + BLOCK).unwrap_or_default();
-                for (sum, component) in sums.iter_mut().zip(column) {
-                    // A product of two bytes fits 16 bits, and every processor multiplies eight of those at once.
-                    *sum += i32::from(factor * i16::from(*component));
-                }
+            for four in wanted.chunks(COLUMNS) {
+                add_products(&mut sums, columns, four);
             }
             for ((sum, unit), row_norm) in sums.iter().zip(units).zip(norms) {
                 each(*unit, cosine(i64::from(*sum), norm * row_norm));
             }
         }
+    }
+}
+
+/// Columns that are read together: sums are loaded and stored once for all of them.
+const COLUMNS: usize = 4;
+
+/// Adds to the sum of each row its components in some columns, each times the factor of its column.
+///
+/// Two products of components, which are at most 127, fit 16 bits together, and every processor handles eight of those
+/// at once; only their sum is widened.
+fn add_products(sums: &mut [i32; BLOCK], columns: &[[i8; BLOCK]], wanted: &[(usize, i16)]) {
+    const NOTHING: [i8; BLOCK] = [0; BLOCK];
+    let column = |place: usize| {
+        let (dimension, factor) = wanted.get(place).copied().unwrap_or((0, 0));
+        (columns.get(dimension).unwrap_or(&NOTHING), factor)
+    };
+    let [(a, by_a), (b, by_b), (c, by_c), (d, by_d)] = [column(0), column(1), column(2), column(3)];
+    let pair = |one: i8, by_one: i16, other: i8, by_other: i16| {
+        let one = i16::from(one).wrapping_mul(by_one);
+        i32::from(one.wrapping_add(i16::from(other).wrapping_mul(by_other)))
+    };
+    for ((((sum, a), b), c), d) in sums.iter_mut().zip(a).zip(b).zip(c).zip(d) {
+        *sum = sum
+            .wrapping_add(pair(*a, by_a, *b, by_b))
+            .wrapping_add(pair(*c, by_c, *d, by_d));
     }
 }
 
@@ -290,7 +326,7 @@ mod tests {
         other.model.name = "another".into();
         assert_eq!(one.cosine(&other), None);
         let mut matrix = Matrix::default();
-        matrix.add(0, &one);
+        matrix.add(0, &one.components);
         let short = Vector {
             model: Model::hash_1024(),
             components: vec![1; 8],
@@ -308,7 +344,7 @@ mod tests {
         let vectors: Vec<Vector> = texts.iter().map(|text| Vector::hash_1024(text)).collect();
         let mut matrix = Matrix::default();
         for (unit, vector) in vectors.iter().enumerate() {
-            matrix.add(u32::try_from(unit).unwrap(), vector);
+            matrix.add(u32::try_from(unit).unwrap(), &vector.components);
         }
         matrix.erase(17);
         let query = Vector::hash_1024("topic 3");
@@ -323,6 +359,21 @@ mod tests {
             seen += 1;
         });
         assert_eq!(seen, 2_500);
+    }
+
+    #[test]
+    fn the_largest_components_do_not_overflow() {
+        let dimensions = 4 * COLUMNS + 3;
+        let vector = |component: i8| Vector {
+            model: Model::hash_1024(),
+            components: vec![component; dimensions],
+        };
+        let mut matrix = Matrix::default();
+        matrix.add(0, &vector(127).components);
+        matrix.add(1, &vector(-127).components);
+        let mut found = Vec::new();
+        matrix.search(&vector(-127), |_, cosine| found.push(cosine));
+        assert_eq!(found, [-1.0, 1.0]);
     }
 
     #[test]

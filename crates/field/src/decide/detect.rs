@@ -338,14 +338,8 @@ impl Work<'_> {
     }
 
     fn close_rows(&self, a: Row, b: Row, one: &Unit, other: &Unit) -> bool {
-        let model = one
-            .vector
-            .as_ref()
-            .map_or_else(Model::hash_1024, |vector| vector.model.clone());
-        let theirs = other
-            .vector
-            .as_ref()
-            .map_or_else(Model::hash_1024, |vector| vector.model.clone());
+        let model_of = |unit: &Unit| unit.embedded_by.clone().unwrap_or_else(Model::hash_1024);
+        let (model, theirs) = (model_of(one), model_of(other));
         if model != theirs {
             return false;
         }
