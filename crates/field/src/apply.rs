@@ -10,9 +10,11 @@ use crate::kind::{
     SessionStatus, SubscribeAction, TaskAction, TaskStatus, UnitStatus,
 };
 use crate::relevance::Mark;
+use crate::segment::Indexed;
 use crate::state::{
     Agent, Conflict, Field, Handoff, Resolution, Row, Session, Task, Tombstone, Unit,
 };
+use crate::text::Claims;
 use crate::vector::{Model, Vector};
 
 /// An entry that cannot follow the entries before it.
@@ -46,22 +48,21 @@ impl Field {
         self.take_in(entry.clone(), content.cloned(), None)
     }
 
-    /// Applies an entry whose text was checked and taken apart before: the components of its vector are given where they
-    /// can be computed, and its words follow with those of others.
+    /// Applies an entry whose text was checked and taken apart before. Its words follow with those of others.
     pub(crate) fn apply_indexed(
         &mut self,
         entry: Entry,
         content: Content,
-        components: &[i8],
+        indexed: Indexed,
     ) -> Result<(), ImpossibleEntry> {
-        self.take_in(entry, Some(content), Some(components))
+        self.take_in(entry, Some(content), Some(indexed))
     }
 
     fn take_in(
         &mut self,
         entry: Entry,
         content: Option<Content>,
-        indexed: Option<&[i8]>,
+        indexed: Option<Indexed>,
     ) -> Result<(), ImpossibleEntry> {
         let checked = self.check(&entry).and_then(|()| self.log.check(&entry));
         checked.map_err(|reason| ImpossibleEntry {
@@ -164,7 +165,7 @@ impl Field {
             .ok_or("it names a conflict that was never created")
     }
 
-    fn fold(&mut self, entry: &Entry, content: Option<Content>, indexed: Option<&[i8]>) {
+    fn fold(&mut self, entry: &Entry, content: Option<Content>, indexed: Option<Indexed>) {
         match &entry.event {
             Event::Registered {
                 role,
@@ -254,7 +255,7 @@ impl Field {
             }
             Event::Enriched { unit_id, model } => {
                 let vector = content.and_then(|content| content.vector);
-                self.enrich(unit_id, model, vector, indexed);
+                self.enrich(unit_id, model, vector, indexed.as_ref());
             }
             Event::Subscribed {
                 action,
@@ -317,20 +318,20 @@ impl Field {
         entry: &Entry,
         recorded: &Recorded,
         content: Option<Content>,
-        indexed: Option<&[i8]>,
+        indexed: Option<Indexed>,
     ) {
         let Ok(row) = Row::try_from(self.units.len()) else {
             return;
         };
         let (text, given) = content.map_or((None, None), |content| (content.text, content.vector));
         if let Some(text) = &text {
-            match indexed {
+            match &indexed {
                 Some(_) => self.search.add_row(row),
                 None => self.search.add_text(row, &Unit::searched_texts(text)),
             }
             let model = recorded.model.as_ref();
             if let Some(model) = model.filter(|model| given.is_none() && model.is_hash_1024()) {
-                self.add_built_in(row, model, &text.content, indexed);
+                self.add_built_in(row, model, &text.content, indexed.as_ref());
             }
         }
         let vector = given.filter(|vector| Some(&vector.model) == recorded.model.as_ref());
@@ -343,6 +344,13 @@ impl Field {
                 self.change(target, |unit| unit.incoming.push((relation.kind, row)));
             }
         }
+        let claims = match indexed {
+            Some(indexed) => indexed.claims,
+            None => {
+                let compared = text.as_ref().filter(|_| recorded.task_id.is_some());
+                compared.map(|text| Claims::of(&text.content))
+            }
+        };
         let rows = self.by_author.entry(entry.agent_id.clone()).or_default();
         rows.push(row);
         if let Some(task) = &recorded.task_id {
@@ -369,6 +377,7 @@ impl Field {
             incoming: Vec::new(),
             conflicts: Vec::new(),
             text,
+            claims,
             embedded_by: vector.map(|vector| vector.model),
         };
         self.marks.push(Mark::of(&unit, &mut self.names));
@@ -376,9 +385,9 @@ impl Field {
     }
 
     /// Adds the vector that the built-in model makes of a text, unless it was made before.
-    fn add_built_in(&mut self, row: Row, model: &Model, text: &str, made: Option<&[i8]>) {
-        match made.filter(|made| !made.is_empty()) {
-            Some(components) => self.search.add_vector(row, model, components),
+    fn add_built_in(&mut self, row: Row, model: &Model, text: &str, indexed: Option<&Indexed>) {
+        match indexed.filter(|indexed| !indexed.components.is_empty()) {
+            Some(indexed) => self.search.add_vector(row, model, &indexed.components),
             None => {
                 let vector = Vector::hash_1024(text);
                 self.search.add_vector(row, model, &vector.components);
@@ -391,7 +400,7 @@ impl Field {
         id: &str,
         model: &Model,
         given: Option<Vector>,
-        indexed: Option<&[i8]>,
+        indexed: Option<&Indexed>,
     ) {
         let Some(row) = self.unit_rows.get(id).copied() else {
             return;
@@ -423,6 +432,7 @@ impl Field {
         let mut erased = None;
         self.change(row, |unit| {
             erased = unit.text.take();
+            unit.claims = None;
             unit.embedded_by = None;
             unit.tombstone = Some(tombstone);
         });

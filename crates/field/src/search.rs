@@ -5,7 +5,7 @@
 use std::collections::BTreeMap;
 
 use crate::text;
-use crate::vector::{Matrix, Model, Vector};
+use crate::vector::{Matrix, Model, Sparse, Vector};
 
 const K1: f64 = 1.2;
 const B: f64 = 0.75;
@@ -89,7 +89,10 @@ impl Search {
     pub(crate) fn add_vector(&mut self, row: u32, model: &Model, components: &[i8]) {
         let matrix = match self.matrices.get_mut(model) {
             Some(matrix) => matrix,
-            None => self.matrices.entry(model.clone()).or_default(),
+            None => {
+                let matrix = Matrix::of(model);
+                self.matrices.entry(model.clone()).or_insert(matrix)
+            }
         };
         matrix.add(row, components);
     }
@@ -101,6 +104,11 @@ impl Search {
             model: model.clone(),
             components,
         })
+    }
+
+    /// Returns the cosine of a row's vector to a query of the same model.
+    pub(crate) fn cosine_at(&self, model: &Model, query: &Sparse, row: u32) -> Option<f64> {
+        self.matrices.get(model)?.cosine_at(query, row)
     }
 
     /// Adds to `scores` how well each row matches the words of a query, 1 for a row of average length that has every

@@ -14,6 +14,7 @@ use std::collections::BTreeMap;
 use crate::event::{Content, Event};
 use crate::search::counted;
 use crate::state::{Field, Row, Unit};
+use crate::text::Claims;
 use crate::vector::Vector;
 use coding::{Bytes, Rest};
 
@@ -27,6 +28,15 @@ pub struct UnreadableSegment(String);
 
 fn unreadable(problem: impl ToString) -> UnreadableSegment {
     UnreadableSegment(problem.to_string())
+}
+
+/// What was made of an entry's text.
+#[derive(Debug, Default)]
+pub(crate) struct Indexed {
+    /// What it claims, where that is ever compared.
+    pub(crate) claims: Option<Claims>,
+    /// The components of its vector, where they can be computed.
+    pub(crate) components: Vec<i8>,
 }
 
 /// For each word the units of a segment that have it, by their number in it, and how often.
@@ -53,9 +63,10 @@ impl Field {
             if matches!(entry.event, Event::Recorded(_)) {
                 let text = unit.and_then(|unit| unit.text.as_ref());
                 bytes.text(text);
-                for (word, times) in text.map_or(BTreeMap::new(), |text| {
-                    counted(&Unit::searched_texts(text))
-                }) {
+                bytes.claims(unit.and_then(|unit| unit.claims.as_ref()));
+                for (word, times) in
+                    text.map_or(BTreeMap::new(), |text| counted(&Unit::searched_texts(text)))
+                {
                     words.entry(word).or_default().push((units, times));
                 }
                 units += 1;
@@ -85,22 +96,28 @@ impl Field {
         let first = Row::try_from(self.units.len()).map_err(unreadable)?;
         for _ in 0..rest.count()? {
             let entry = rest.entry()?;
-            let (text, model) = match &entry.event {
-                Event::Recorded(recorded) => (rest.text()?, recorded.model.clone()),
-                Event::Enriched { model, .. } => (None, Some(model.clone())),
-                _ => (None, None),
+            let mut indexed = Indexed::default();
+            let (mut text, mut vector) = (None, None);
+            let model = match &entry.event {
+                Event::Recorded(recorded) => {
+                    text = rest.text()?;
+                    indexed.claims = rest.claims()?;
+                    recorded.model.clone()
+                }
+                Event::Enriched { model, .. } => Some(model.clone()),
+                _ => None,
             };
-            let (mut vector, mut components) = (None, Vec::new());
             if let Some(model) = model {
                 let is_given = rest.flag()?;
-                components = rest.components()?;
+                let components = rest.components()?;
                 if is_given {
-                    let components = std::mem::take(&mut components);
                     vector = Some(Vector { model, components });
+                } else {
+                    indexed.components = components;
                 }
             }
             let content = Content { text, vector };
-            self.apply_indexed(entry, content, &components)
+            self.apply_indexed(entry, content, indexed)
                 .map_err(unreadable)?;
         }
         let rows = first..Row::try_from(self.units.len()).map_err(unreadable)?;

@@ -9,7 +9,7 @@ use std::sync::LazyLock;
 use canon::Digest;
 use serde::{Deserialize, Serialize};
 
-use crate::text;
+use crate::text::{self, FNV_START, fnv1a};
 
 /// What made a vector.
 #[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
@@ -94,8 +94,7 @@ impl Vector {
             *words.entry(term).or_default() += 1;
         }
         let mut sums = vec![0.0_f64; DIMENSIONS];
-        let mut add = |feature: &str, weight: f64, count: u32| {
-            let hash = fnv1a(feature.as_bytes());
+        let mut add = |hash: u64, weight: f64, count: u32| {
             let dimension = usize::try_from(hash % 1_024).unwrap_or_default();
             let sign = if hash >> 63 == 0 { 1.0 } else { -1.0 };
             if let Some(sum) = sums.get_mut(dimension) {
@@ -103,14 +102,13 @@ impl Vector {
             }
         };
         for (word, count) in &words {
-            add(&format!("w{word}"), 8.0, *count);
+            add(fnv1a(fnv1a(FNV_START, b"w"), word.as_bytes()), 8.0, *count);
         }
         for (gram, count) in &grams {
-            add(
-                &format!("g{}", gram.iter().collect::<String>()),
-                3.0,
-                *count,
-            );
+            let hash = gram.iter().fold(fnv1a(FNV_START, b"g"), |hash, letter| {
+                fnv1a(hash, letter.encode_utf8(&mut [0; 4]).as_bytes())
+            });
+            add(hash, 3.0, *count);
         }
         let largest = sums.iter().map(|value| value.abs()).fold(0.0, f64::max);
         let components = sums
@@ -140,7 +138,10 @@ impl Vector {
             .zip(&other.components)
             .map(|(a, b)| i64::from(*a) * i64::from(*b))
             .sum();
-        Some(cosine(dot, norm(&self.components) * norm(&other.components)))
+        Some(cosine(
+            dot,
+            norm(&self.components) * norm(&other.components),
+        ))
     }
 }
 
@@ -168,10 +169,23 @@ fn quantize(share: f64) -> i8 {
     (share * 127.0).round().clamp(-127.0, 127.0) as i8
 }
 
-fn fnv1a(bytes: &[u8]) -> u64 {
-    bytes.iter().fold(0xcbf2_9ce4_8422_2325, |hash, byte| {
-        (hash ^ u64::from(*byte)).wrapping_mul(0x0000_0100_0000_01b3)
-    })
+/// A query for single units: most of its components are zero, and are left out.
+#[derive(Debug)]
+pub(crate) struct Sparse {
+    dimensions: usize,
+    components: Vec<(usize, i8)>,
+    norm: f64,
+}
+
+impl Sparse {
+    pub(crate) fn of(vector: &Vector) -> Self {
+        let components = vector.components.iter().copied().enumerate();
+        Self {
+            dimensions: vector.components.len(),
+            components: components.filter(|(_, value)| *value != 0).collect(),
+            norm: norm(&vector.components),
+        }
+    }
 }
 
 /// Rows in one block.
@@ -179,10 +193,12 @@ const BLOCK: usize = 1_024;
 
 /// All vectors of one model, for exact search.
 ///
-/// Components lie by dimension within blocks of rows. A query of few words has few components that are not zero, and
-/// only those are read; the sums of a block stay in the fastest cache.
-#[derive(Debug, Clone, Default)]
+/// Rows lie in blocks. A model outside gives dense vectors, which lie one after the other: a query reads everything, in one
+/// stretch. The built-in vectors lie by dimension within a block: a query of few words has few components that are not
+/// zero, and only those are read.
+#[derive(Debug, Clone)]
 pub(crate) struct Matrix {
+    by_dimension: bool,
     dimensions: usize,
     blocks: Vec<Vec<i8>>,
     norms: Vec<f64>,
@@ -192,6 +208,27 @@ pub(crate) struct Matrix {
 }
 
 impl Matrix {
+    /// Makes an empty one for the vectors of a model.
+    pub(crate) fn of(model: &Model) -> Self {
+        Self {
+            by_dimension: model.is_hash_1024(),
+            dimensions: 0,
+            blocks: Vec::new(),
+            norms: Vec::new(),
+            units: Vec::new(),
+            row_of: BTreeMap::new(),
+        }
+    }
+
+    /// Where in its block a component lies, first and from one to the next.
+    fn places(&self, row: usize) -> (usize, usize) {
+        if self.by_dimension {
+            (row % BLOCK, BLOCK)
+        } else {
+            (row % BLOCK * self.dimensions, 1)
+        }
+    }
+
     /// Adds the vector of a unit. One of another length than the first is left out: it cannot be compared.
     pub(crate) fn add(&mut self, unit: u32, components: &[i8]) {
         if self.units.is_empty() {
@@ -207,13 +244,15 @@ impl Matrix {
         self.units.push(unit);
         self.row_of.insert(unit, row);
         self.norms.push(norm(components));
-        // A new row is zero, and most components of the built-in vectors are.
-        let cells = components.iter().enumerate();
+        let (first, step) = self.places(row);
         let Some(block) = self.blocks.get_mut(row / BLOCK) else {
             return;
         };
-        for (dimension, component) in cells.filter(|(_, component)| **component != 0) {
-            if let Some(cell) = block.get_mut(dimension * BLOCK + row % BLOCK) {
+        // A new row is zero, and most components of the built-in vectors are.
+        for (dimension, component) in components.iter().enumerate() {
+            if *component != 0
+                && let Some(cell) = block.get_mut(first + dimension * step)
+            {
                 *cell = *component;
             }
         }
@@ -225,9 +264,10 @@ impl Matrix {
             if let Some(norm) = self.norms.get_mut(row) {
                 *norm = 0.0;
             }
+            let (first, step) = self.places(row);
             let block = self.blocks.get_mut(row / BLOCK);
-            let cells = block.into_iter().flatten();
-            for cell in cells.skip(row % BLOCK).step_by(BLOCK) {
+            let cells = block.into_iter().flatten().skip(first).step_by(step);
+            for cell in cells.take(self.dimensions) {
                 *cell = 0;
             }
         }
@@ -236,36 +276,53 @@ impl Matrix {
     /// Returns the components of a unit's vector.
     pub(crate) fn components(&self, unit: u32) -> Option<Vec<i8>> {
         let row = *self.row_of.get(&unit)?;
+        let (first, step) = self.places(row);
+        let cells = self.blocks.get(row / BLOCK)?.iter();
+        let cells = cells.skip(first).step_by(step).take(self.dimensions);
+        Some(cells.copied().collect())
+    }
+
+    /// Returns the cosine of a unit's vector to a query of which only the components that are not zero are given.
+    pub(crate) fn cosine_at(&self, query: &Sparse, unit: u32) -> Option<f64> {
+        let row = *self.row_of.get(&unit)?;
+        let (first, step) = self.places(row);
         let block = self.blocks.get(row / BLOCK)?;
-        Some(
-            block
-                .iter()
-                .skip(row % BLOCK)
-                .step_by(BLOCK)
-                .copied()
-                .collect(),
-        )
+        let products = query.components.iter().filter_map(|(dimension, factor)| {
+            let component = block.get(first + dimension * step)?;
+            Some(i64::from(*component) * i64::from(*factor))
+        });
+        let norms = query.norm * self.norms.get(row)?;
+        (query.dimensions == self.dimensions).then(|| cosine(products.sum(), norms))
     }
 
     /// Calls `each` with every unit and the cosine of its vector to the query.
-    pub(crate) fn search(&self, query: &Vector, mut each: impl FnMut(u32, f64)) {
-        if query.components.len() != self.dimensions {
-            return;
+    pub(crate) fn search(&self, query: &Vector, each: impl FnMut(u32, f64)) {
+        if query.components.len() == self.dimensions {
+            // Compiled for wider registers as well, which are used where the processor has them: sums of integers are the
+            // same in any order.
+            pulp::Arch::new().dispatch(|| self.scan(&query.components, each));
         }
-        let wanted: Vec<(usize, i16)> = query
-            .components
-            .iter()
-            .enumerate()
-            .filter(|(_, component)| **component != 0)
-            .map(|(dimension, component)| (dimension, i16::from(*component)))
-            .collect();
-        let norm = norm(&query.components);
+    }
+
+    #[inline(always)]
+    fn scan(&self, query: &[i8], mut each: impl FnMut(u32, f64)) {
+        let norm = norm(query);
+        let wide: Vec<i16> = query.iter().map(|value| i16::from(*value)).collect();
+        let factors = wide.iter().copied().enumerate();
+        let factors: Vec<(usize, i16)> = factors.filter(|(_, factor)| *factor != 0).collect();
         let rows = self.units.chunks(BLOCK).zip(self.norms.chunks(BLOCK));
         for (block, (units, norms)) in self.blocks.iter().zip(rows) {
-            let (columns, _) = block.as_chunks::<BLOCK>();
             let mut sums = [0_i32; BLOCK];
-            for four in wanted.chunks(COLUMNS) {
-                add_products(&mut sums, columns, four);
+            if self.by_dimension {
+                let (columns, _) = block.as_chunks::<BLOCK>();
+                for four in factors.chunks(COLUMNS) {
+                    add_products(&mut sums, columns, four);
+                }
+            } else {
+                let rows = block.chunks_exact(self.dimensions.max(1));
+                for ((sum, row), _) in sums.iter_mut().zip(rows).zip(units) {
+                    *sum = product(row, &wide);
+                }
             }
             for ((sum, unit), row_norm) in sums.iter().zip(units).zip(norms) {
                 each(*unit, cosine(i64::from(*sum), norm * row_norm));
@@ -274,13 +331,22 @@ impl Matrix {
     }
 }
 
+#[inline(always)]
+fn product(row: &[i8], query: &[i16]) -> i32 {
+    let products = row.iter().zip(query);
+    // At most 2^14 products below 2^14.
+    products.fold(0, |sum: i32, (component, factor)| {
+        sum.wrapping_add(i32::from(*component).wrapping_mul(i32::from(*factor)))
+    })
+}
+
 /// Columns that are read together: sums are loaded and stored once for all of them.
 const COLUMNS: usize = 4;
 
 /// Adds to the sum of each row its components in some columns, each times the factor of its column.
 ///
-/// Two products of components, which are at most 127, fit 16 bits together, and every processor handles eight of those
-/// at once; only their sum is widened.
+/// Two products of components, which are at most 127, fit 16 bits together: only their sum is widened.
+#[inline(always)]
 fn add_products(sums: &mut [i32; BLOCK], columns: &[[i8; BLOCK]], wanted: &[(usize, i16)]) {
     const NOTHING: [i8; BLOCK] = [0; BLOCK];
     let column = |place: usize| {
@@ -325,7 +391,7 @@ mod tests {
         let mut other = one.clone();
         other.model.name = "another".into();
         assert_eq!(one.cosine(&other), None);
-        let mut matrix = Matrix::default();
+        let mut matrix = Matrix::of(&one.model);
         matrix.add(0, &one.components);
         let short = Vector {
             model: Model::hash_1024(),
@@ -342,23 +408,38 @@ mod tests {
             .map(|n| format!("unit {n} about topic {}", n % 7))
             .collect();
         let vectors: Vec<Vector> = texts.iter().map(|text| Vector::hash_1024(text)).collect();
-        let mut matrix = Matrix::default();
-        for (unit, vector) in vectors.iter().enumerate() {
-            matrix.add(u32::try_from(unit).unwrap(), &vector.components);
-        }
-        matrix.erase(17);
         let query = Vector::hash_1024("topic 3");
-        let mut seen = 0;
-        matrix.search(&query, |unit, found| {
-            let expected = if unit == 17 {
-                0.0
-            } else {
-                query.cosine(&vectors[unit as usize]).unwrap()
-            };
-            assert!((found - expected).abs() < 1e-12, "{unit}");
-            seen += 1;
-        });
-        assert_eq!(seen, 2_500);
+        let outside = Model {
+            name: "another".into(),
+            ..Model::hash_1024()
+        };
+        for model in [Model::hash_1024(), outside] {
+            let mut matrix = Matrix::of(&model);
+            for (unit, vector) in vectors.iter().enumerate() {
+                matrix.add(u32::try_from(unit).unwrap(), &vector.components);
+            }
+            matrix.erase(17);
+            assert_eq!(matrix.components(17).unwrap(), [0; DIMENSIONS]);
+            for unit in [0, 16, 18, 1_023, 1_024, 2_499] {
+                let kept = matrix.components(unit).unwrap();
+                assert_eq!(kept, vectors[unit as usize].components, "{unit}");
+            }
+            let mut seen = 0;
+            matrix.search(&query, |unit, found| {
+                let expected = if unit == 17 {
+                    0.0
+                } else {
+                    query.cosine(&vectors[unit as usize]).unwrap()
+                };
+                assert!((found - expected).abs() < 1e-12, "{unit}");
+                seen += 1;
+            });
+            assert_eq!(seen, 2_500);
+            let sparse = Sparse::of(&query);
+            let alone = matrix.cosine_at(&sparse, 1_500).unwrap();
+            assert_eq!(Some(alone), query.cosine(&vectors[1_500]));
+            assert_eq!(matrix.cosine_at(&sparse, 2_500), None);
+        }
     }
 
     #[test]
@@ -368,12 +449,12 @@ mod tests {
             model: Model::hash_1024(),
             components: vec![component; dimensions],
         };
-        let mut matrix = Matrix::default();
+        let mut matrix = Matrix::of(&Model::hash_1024());
         matrix.add(0, &vector(127).components);
         matrix.add(1, &vector(-127).components);
         let mut found = Vec::new();
         matrix.search(&vector(-127), |_, cosine| found.push(cosine));
-        assert_eq!(found, [-1.0, 1.0]);
+        assert!((found[0] + 1.0).abs() < 1e-12 && (found[1] - 1.0).abs() < 1e-12);
     }
 
     #[test]

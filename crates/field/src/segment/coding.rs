@@ -13,6 +13,7 @@ use super::{UnreadableSegment, Words, unreadable};
 use crate::event::{Effect, Entry, Event, Message, Recorded, Relation, UnitText};
 use crate::kind::{MemoryType, Mode, RelationType, UnitStatus};
 use crate::state::Row;
+use crate::text::Claims;
 use crate::vector::{DIMENSIONS_MAX, Model};
 
 const OTHER: u8 = 0;
@@ -90,7 +91,8 @@ impl Bytes {
 
     pub(super) fn entry(&mut self, entry: &Entry) {
         self.number(entry.seq);
-        self.0.extend_from_slice(&entry.at.as_micros().to_le_bytes());
+        self.0
+            .extend_from_slice(&entry.at.as_micros().to_le_bytes());
         self.number(entry.epoch);
         self.string(&entry.agent_id);
         self.optional(entry.session_id.as_deref(), Self::string);
@@ -164,12 +166,22 @@ impl Bytes {
         });
     }
 
+    pub(super) fn claims(&mut self, claims: Option<&Claims>) {
+        self.optional(claims, |bytes, claims| {
+            bytes.flag(claims.denies);
+            bytes.list(&claims.numbers, |bytes, number| {
+                bytes.0.extend_from_slice(&number.to_le_bytes());
+            });
+        });
+    }
+
     /// A vector: one bit for each component that is not zero, then these components.
     pub(super) fn components(&mut self, components: &[i8]) {
         self.count(components.len());
         for eight in components.chunks(8) {
             let bits = eight.iter().zip(0..).filter(|(value, _)| **value != 0);
-            self.0.push(bits.fold(0, |byte, (_, bit)| byte | (1 << bit)));
+            self.0
+                .push(bits.fold(0, |byte, (_, bit)| byte | (1 << bit)));
         }
         let values = components.iter().filter(|value| **value != 0);
         self.0.extend(values.map(|value| value.cast_unsigned()));
@@ -369,6 +381,15 @@ impl<'a> Rest<'a> {
                 evidence: rest.optional(|rest| rest.list(Self::string))?,
                 assumptions: rest.optional(|rest| rest.list(Self::string))?,
                 descriptions: rest.list(|rest| rest.optional(Self::string))?,
+            })
+        })
+    }
+
+    pub(super) fn claims(&mut self) -> Read<Option<Claims>> {
+        self.optional(|rest| {
+            Ok(Claims {
+                denies: rest.flag()?,
+                numbers: rest.list(|rest| rest.array().map(u64::from_le_bytes))?,
             })
         })
     }
