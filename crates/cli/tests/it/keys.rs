@@ -128,7 +128,11 @@ fn wrong_words_are_errors_with_a_hint() {
     ];
     for said in &texts {
         // U29: that there is no such key is an answer.
-        let code = if said.stderr.contains("there is no key") { 1 } else { 2 };
+        let code = if said.stderr.contains("there is no key") {
+            1
+        } else {
+            2
+        };
         assert_eq!((said.code, said.stdout.as_str()), (code, ""), "{said:?}");
     }
     let texts: Vec<String> = texts.into_iter().map(|said| said.stderr).collect();

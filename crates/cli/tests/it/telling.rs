@@ -30,7 +30,10 @@ fn a_chain_without_records_says_so() {
     let task = world.submit("agent");
     world.ok(&["task", "watch", &task]);
     let trust = world.ok(&["receipt", "trust", &task]);
-    assert!(trust.starts_with("nobody was asked for an approval"), "{trust}");
+    assert!(
+        trust.starts_with("nobody was asked for an approval"),
+        "{trust}"
+    );
 }
 
 #[test]
@@ -44,7 +47,10 @@ fn decisions_are_listed_by_how_they_ended_and_a_failure_is_told_once() {
         let listed = world.ok(&["approvals", "list", "--status", status]);
         let rows = listed.lines().filter(|line| line.contains("task_"));
         let rows: Vec<&str> = rows.collect();
-        assert!(matches!(&rows[..], [row] if row.contains(task.as_str())), "{listed}");
+        assert!(
+            matches!(&rows[..], [row] if row.contains(task.as_str())),
+            "{listed}"
+        );
     }
     let watched = world.run(&["task", "watch", &no]);
     assert_eq!(watched.code, 1, "{watched:?}");
@@ -92,6 +98,9 @@ fn pruning_by_0_days_says_what_that_means() {
     server.stop();
     let args = ["log", "prune", "--older-than-days", "0", "--dry-run"];
     let said = world.run(&args);
-    assert!(said.stderr.contains("all tasks that have finished"), "{said:?}");
+    assert!(
+        said.stderr.contains("all tasks that have finished"),
+        "{said:?}"
+    );
     assert!(said.stdout.starts_with("would prune 1 task:"), "{said:?}");
 }
