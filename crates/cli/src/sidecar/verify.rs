@@ -17,6 +17,7 @@ use super::hashing::NamedFile;
 use super::locate::{self, Pair, directory_of};
 use super::output::{self, NotChecked, Outlook, Verdict};
 use super::{recording, signature};
+use crate::output::Progress;
 
 pub(crate) const EXAMPLES: &str = "\
 Examples:
@@ -172,7 +173,9 @@ fn judge(
         agent: agent_files(args).map_err(unreadable_agent)?,
     };
     let keys = args.keys.as_deref().map(read_keys).transpose()?;
+    let progress = Progress::begin("hashing files");
     let mut verification = verify(&read, files.as_ref(), &options);
+    drop(progress);
     let recorded = match &read.sidecar {
         Sidecar::General(general) => general.recording.as_ref(),
         Sidecar::Ahd(_) => None,

@@ -145,10 +145,10 @@ fn tell(applied: bool, is_whole: bool, repair: &Repair, left: usize) {
     if repair.head {
         talk(match applied {
             true => {
-                "the file `head` was written from the log as it is: whether events are missing behind its end cannot be told"
+                "the file `head` was written from the log as it is: whether events are missing after its end cannot be known"
             }
             false => {
-                "the file `head` would be written from the log as it is: whether events are missing behind its end cannot be told"
+                "the file `head` would be written from the log as it is: whether events are missing after its end cannot be known"
             }
         });
     }

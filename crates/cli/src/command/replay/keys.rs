@@ -136,6 +136,6 @@ fn elsewhere(key: &Key) -> String {
             let digest = shorten(digest, 20);
             format!("(not for this key to see: {digest}; a key with `internal:read` sees it)")
         }
-        (None, _) => "(not told)".to_owned(),
+        (None, _) => "(not stated)".to_owned(),
     }
 }

@@ -183,7 +183,7 @@ impl Told {
             if heard.elapsed() > SILENCE_MAX {
                 let fork = &self.fork;
                 return Err(Problem::new(
-                    format!("`{fork}` has told nothing for {} s", SILENCE_MAX.as_secs()),
+                    format!("`{fork}` has been silent for {} s", SILENCE_MAX.as_secs()),
                     format!("`reprise task list --session {fork}` shows how far it came"),
                 )
                 .into());
