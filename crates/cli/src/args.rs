@@ -773,7 +773,7 @@ pub(crate) enum CanonicalProfile {
 )]
 pub(crate) struct ConformanceArgs {
     /// Judge the memory protocol instead, at this address or at that of the server
-    #[arg(long, value_name = "URL", num_args = 0..=1, conflicts_with_all = ["url", "approver_key", "dead_key", "expired_key", "make_key", "suite"])]
+    #[arg(long, value_name = "URL", num_args = 0..=1, conflicts_with_all = ["dead_key", "expired_key", "make_key", "suite"])]
     pub(crate) akashik: Option<Option<String>>,
     /// Its address, without /v1 [default: the one in the data directory, else http://127.0.0.1:8080]
     #[arg(long, env = "REPRISE_URL")]
@@ -858,6 +858,23 @@ mod tests {
     #[test]
     fn the_command_line_is_consistent() {
         Cli::command().debug_assert();
+    }
+
+    #[test]
+    fn no_option_is_refused_because_of_a_variable_in_the_environment() {
+        let mut cli = Cli::command();
+        cli.build();
+        let mut commands = vec![&cli];
+        while let Some(command) = commands.pop() {
+            commands.extend(command.get_subcommands());
+            for arg in command.get_arguments() {
+                for other in command.get_arg_conflicts_with(arg) {
+                    let either = [arg, other].map(clap::Arg::get_env);
+                    let name = command.get_name();
+                    assert_eq!(either, [None, None], "{name}: {arg} and {other}");
+                }
+            }
+        }
     }
 
     /// What has no `--json`, and why.
