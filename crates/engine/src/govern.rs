@@ -43,7 +43,7 @@ pub(crate) struct Sessions {
     /// Held while an id is given to a session, by opening it or by taking a handoff for it: one id, one of both.
     naming: [tokio::sync::Mutex<()>; 32],
     /// Wakes whoever looks after what is overdue.
-    some: Notify,
+    pub(crate) some: Notify,
 }
 
 /// An open governed session, or a workflow of some.
