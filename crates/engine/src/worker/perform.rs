@@ -45,8 +45,15 @@ impl Run<'_> {
             .iter()
             .map(|(index, effect)| (*index, (effect.key.clone(), effect.kind)))
             .collect();
-        if self.is_interrupted() && self.interrupt(&open, answers).await? {
-            return Ok(());
+        let clock = std::sync::Arc::clone(&self.engine.shared.clock);
+        // Runs while an interrupt could not be read: the step goes on meanwhile, so that nothing it performs is lost.
+        let mut look_again: Option<BoxFuture<'static, ()>> = None;
+        if self.is_interrupted() {
+            match self.interrupt(&open, answers).await {
+                Ok(true) => return Ok(()),
+                Ok(false) => {}
+                Err(refused) => look_again = Some(self.put_off(&refused)),
+            }
         }
         let (sender, mut pieces) = mpsc::unbounded_channel::<(usize, String)>();
         let mut streams: Vec<Stream> = Vec::new();
@@ -67,7 +74,6 @@ impl Run<'_> {
         let work = &self.engine.shared.work;
         let is_held = |(_, kind): &(String, EffectKind)| *kind == EffectKind::Hold;
         let _resting = open.values().all(is_held).then(|| work.rest(self.key));
-        let clock = std::sync::Arc::clone(&self.engine.shared.clock);
         let mut pause: Option<BoxFuture<'static, ()>> = None;
         // Results that came while something was committed.
         let mut ended = VecDeque::new();
@@ -75,6 +81,13 @@ impl Run<'_> {
             let waited = async {
                 match &mut pause {
                     Some(pause) => pause.await,
+                    None => std::future::pending().await,
+                }
+            };
+            let may_look = look_again.is_none();
+            let looked = async {
+                match &mut look_again {
+                    Some(look_again) => look_again.await,
                     None => std::future::pending().await,
                 }
             };
@@ -110,10 +123,16 @@ impl Run<'_> {
                     !running.is_empty() || !ended.is_empty()
                 }
                 // Only as a whole, so that a step has either all its results or is told why not.
-                () = interrupted, if self.streams_as.is_none() && open.values().all(can_be_dropped) => {
-                    if self.interrupt(&open, answers).await? {
-                        return Ok(());
+                () = interrupted, if may_look && self.streams_as.is_none() && open.values().all(can_be_dropped) => {
+                    match self.interrupt(&open, answers).await {
+                        Ok(true) => return Ok(()),
+                        Ok(false) => {}
+                        Err(refused) => look_again = Some(self.put_off(&refused)),
                     }
+                    false
+                }
+                () = looked => {
+                    look_again = None;
                     false
                 }
                 piece = pieces.recv(), if !pieces.is_closed() || !pieces.is_empty() => {
@@ -164,17 +183,18 @@ impl Run<'_> {
         if self.streams_as.is_some() || !open.values().all(can_be_dropped) {
             return Ok(false);
         }
-        self.interrupted = self.signals.borrow().interrupt;
+        let newest = self.signals.borrow().interrupt;
         let task = self.load().await?;
         let waiting = task.map(|task| task.interrupts).unwrap_or_default();
         let Some(through) = waiting.last().copied() else {
+            self.interrupted = newest;
             return Ok(false);
         };
-        self.interrupted = Some(through);
         let mut said = Vec::new();
         for position in waiting {
             said.extend(self.said_with(position).await?);
         }
+        self.interrupted = Some(through);
         let mut told = Some((said.join("\n\n"), through));
         for (index, (key, kind)) in open {
             // The first one brings the words, the others only the fact.
@@ -189,6 +209,13 @@ impl Run<'_> {
             }
         }
         Ok(true)
+    }
+
+    /// Returns the time until an interrupt that could not be read is looked at again.
+    fn put_off(&self, refused: &Refused) -> BoxFuture<'static, ()> {
+        const LOOK_AGAIN: Duration = Duration::from_millis(250);
+        tracing::warn!(task.id = %self.id, fault = %refused.for_the_log(), "an interrupt was not read yet");
+        self.engine.shared.clock.sleep(LOOK_AGAIN)
     }
 
     /// Returns the words of the Message that came with an interrupt.

@@ -175,7 +175,12 @@ async fn c1_token_counts_that_no_receipt_can_hold_are_named_and_left_out() {
 
 /// An engine whose outside is the given one, on the given store.
 async fn engine_of(store: &Arc<Watched>, outside: &Arc<Outside>) -> Engine {
+    engine_with(limits().workers_max, store, outside).await
+}
+
+async fn engine_with(workers: usize, store: &Arc<Watched>, outside: &Arc<Outside>) -> Engine {
     let mut limits = limits();
+    limits.workers_max = workers;
     limits.batch_len_max = 4;
     limits.settle_window = Duration::from_secs(1);
     Engine::start(Parts {
@@ -221,6 +226,27 @@ async fn c2_a_result_waits_for_a_full_disk_and_is_not_asked_for_again() {
     tokio::time::sleep(Duration::from_secs(600)).await;
     assert_eq!(outside.calls(), ["tool:main:1"]);
     store.is_full.store(false, Ordering::Relaxed);
+    tokio::time::sleep(Duration::from_secs(60)).await;
+    assert_eq!(status(&engine, &id).await, Status::Completed);
+    assert_eq!(outside.calls(), ["tool:main:1"], "performed once");
+}
+
+#[tokio::test(start_paused = true)]
+async fn c2_a_result_waits_for_a_log_that_cannot_be_read() {
+    let (store, outside) = (Watched::new(), Outside::new());
+    outside
+        .answer("tool:main:1", json!({"did": "it"}))
+        .delay("tool:main:1", 5_000);
+    // Nobody begins it here, so that whoever ends it has to read how it came about.
+    let idle = engine_with(0, &store, &outside).await;
+    let steps = json!([[{"key": "tool:main:1", "kind": "tool", "repeatable": false}]]);
+    let id = submit_steps(&idle, steps).await;
+    idle.drain().await;
+    let engine = engine_of(&store, &outside).await;
+    reach(&engine, &id, Status::Working).await;
+    store.is_unreadable.store(true, Ordering::Relaxed);
+    tokio::time::sleep(Duration::from_secs(600)).await;
+    store.is_unreadable.store(false, Ordering::Relaxed);
     tokio::time::sleep(Duration::from_secs(60)).await;
     assert_eq!(status(&engine, &id).await, Status::Completed);
     assert_eq!(outside.calls(), ["tool:main:1"], "performed once");

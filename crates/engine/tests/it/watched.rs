@@ -25,6 +25,8 @@ pub(crate) struct Watched {
     pub(crate) expected: Mutex<Vec<Vec<Box<str>>>>,
     /// While set, no commit works.
     pub(crate) is_full: AtomicBool,
+    /// While set, no document and no event can be read.
+    pub(crate) is_unreadable: AtomicBool,
     /// Commits that rest on this document find that another writer was faster.
     pub(crate) conflicting: Mutex<Option<Box<str>>>,
     /// How many did.
@@ -55,6 +57,7 @@ impl Watched {
             events_read: AtomicUsize::new(0),
             expected: Mutex::default(),
             is_full: AtomicBool::new(false),
+            is_unreadable: AtomicBool::new(false),
             conflicting: Mutex::default(),
             conflicts: AtomicUsize::new(0),
             taken: AtomicUsize::new(0),
@@ -72,6 +75,13 @@ impl Watched {
             reads,
             happens: Box::pin(happens),
         });
+    }
+
+    fn fails(&self) -> Result<(), StoreFault> {
+        match self.is_unreadable.load(Ordering::Relaxed) {
+            true => Err(StoreFault::new("the disk cannot be read")),
+            false => Ok(()),
+        }
     }
 
     /// Takes what happens before this read of events.
@@ -109,7 +119,10 @@ impl Store for Watched {
     ) -> BoxFuture<'_, Result<Vec<Option<Document>>, StoreFault>> {
         self.document_reads.fetch_add(1, Ordering::Relaxed);
         self.reads.fetch_add(1, Ordering::Relaxed);
-        self.inner.documents(ids)
+        Box::pin(async move {
+            self.fails()?;
+            self.inner.documents(ids).await
+        })
     }
 
     fn list(&self, query: ListQuery) -> BoxFuture<'_, Result<Vec<Document>, StoreFault>> {
@@ -130,6 +143,7 @@ impl Store for Watched {
             if let Some(due) = self.due() {
                 due.await;
             }
+            self.fails()?;
             let events = self.inner.events(query).await?;
             self.events_read.fetch_add(events.len(), Ordering::Relaxed);
             Ok(events)
