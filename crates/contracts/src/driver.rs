@@ -31,7 +31,7 @@ use crate::gate::{
 use crate::judge::{Judgement, Occasion, judge_in};
 use crate::narrow::{Narrowing, narrow};
 use crate::precheck::{
-    Refusal, check_attempt, check_open, check_workflow, precheck, provider_warnings,
+    Refusal, check_attempt, check_attempts, check_open, check_workflow, precheck, provider_warnings,
 };
 use crate::rules::{Feedback, Mode, Permission, Rules};
 use crate::state::State;
@@ -452,6 +452,11 @@ impl Driver {
         Ok(())
     }
 
+    /// Requests whose response is not here yet are attempts too.
+    fn check_attempts(&self) -> Result<(), Refusal> {
+        check_attempts(&self.rules, &self.state, self.open.len() as u64)
+    }
+
     fn counts_usage(&self) -> bool {
         self.rules.compiled().session().limits.cost_max.is_some()
     }
@@ -529,6 +534,7 @@ impl Driver {
     ) -> Result<(), DriveError> {
         let request = request.request();
         let checked = precheck(&self.rules, &self.state, request, narrowing);
+        let checked = checked.and_then(|()| self.check_attempts());
         let checked = checked.and_then(|()| check_workflow(self.seat.as_ref()));
         let Err(refusal) = checked else {
             let model = format!("{}/{}", request.provider, request.model);
@@ -702,8 +708,9 @@ impl Driver {
         decision: Decision,
         now: Timestamp,
     ) -> Judged {
-        let checked =
-            check_open(&self.state).and_then(|()| check_attempt(&self.rules, &self.state));
+        let checked = check_open(&self.state)
+            .and_then(|()| check_attempt(&self.rules, &self.state))
+            .and_then(|()| self.check_attempts());
         if let Err(refusal) = checked {
             return Judged::Rejected(Box::new(decision.stop_retry(&refusal)));
         }

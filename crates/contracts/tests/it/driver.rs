@@ -529,3 +529,28 @@ fn executions_need_an_allowed_call_with_the_same_arguments() {
     assert_eq!(driver.state().current_phase.as_deref(), Some("paid"));
     assert!(driver.settle(ticket.ticket, Ended::Success(None)).is_err());
 }
+
+#[test]
+fn p6_requests_under_way_count_as_attempts() {
+    let mut driver = plain("session_limits: { max_attempts: 2 }", |_| {});
+    let plan = |driver: &mut Driver| driver.plan(Wire::OpenAiChat, &body(&["a"]), at(1));
+    let first = plan(&mut driver).unwrap();
+    let second = plan(&mut driver).unwrap();
+    // Both are with the model: a third would be one too many.
+    let Err(DriveError::Contract(decision)) = plan(&mut driver) else {
+        panic!("a third request");
+    };
+    assert_eq!(decision.reason, Some(BlockReason::SessionLimitExceeded));
+    assert_eq!(decision.detail.as_deref(), Some("max_attempts"));
+    // One that was never sent takes no room.
+    driver
+        .failed(second.attempt, Failed::Withdrawn, at(2))
+        .unwrap();
+    let second = plan(&mut driver).unwrap();
+    for attempt in [first.attempt, second.attempt] {
+        let judged = driver.judge(attempt, &respond(&[("c", "a", "{}")]), false, at(3));
+        assert!(matches!(judged, Ok(Judged::Released { .. })), "{judged:?}");
+    }
+    assert_eq!(driver.state().attempt_count, 2);
+    assert!(plan(&mut driver).is_err());
+}
