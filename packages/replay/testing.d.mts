@@ -16,5 +16,5 @@ export type Recording = {
   done(): void;
 };
 
-/** Reads a recorded session: a file of `recorder`, or a list of captures. */
+/** Reads a recorded session: a file of `recorder`, a bundle of a server (`reprise task export`), or a list of captures. */
 export function recording(source: string | readonly object[]): Recording;

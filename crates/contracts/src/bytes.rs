@@ -385,8 +385,8 @@ pub fn control(handle: &mut Handle, kind: &str, value: &[u8], now_micros: i64) -
 /// 10. Reads `state`, `health`, `narrowing`, `delta`, `records`, `diagnostics`, `captures`, `workflow` or `news`.
 ///
 /// For `records`, `from` is the first that is wanted; those before it are dropped. For `health` the facts around the
-/// session come from the caller as flags in `from`: 1 server lost, 2 started degraded, 4 cluster, 8 journal. For
-/// `workflow` it is the time.
+/// session come from the caller as flags in `from`: 1 server lost, 2 started degraded, 4 cluster, 8 journal, and from 16 on
+/// how rules of a server are attached: 0 not at all, then in the order of [`ATTACHMENTS`]. For `workflow` it is the time.
 pub fn read(handle: &mut Handle, what: &str, from: u64) -> Output {
     let driver = &mut handle.0;
     let value = match what {
@@ -396,7 +396,7 @@ pub fn read(handle: &mut Handle, what: &str, from: u64) -> Output {
             started_degraded: from & 2 != 0,
             cluster_detected: from & 4 != 0,
             journal: from & 8 != 0,
-            attachment: Attachment::NotApplicable,
+            attachment: attachment(from >> 4),
         })),
         "narrowing" => json!(driver.last_narrowing()),
         "delta" => json!(driver.last_shadow_delta()),
@@ -414,6 +414,23 @@ pub fn read(handle: &mut Handle, what: &str, from: u64) -> Output {
         _ => return invalid("nothing of this name can be read"),
     };
     Output::new(&json!({"value": value}))
+}
+
+/// How rules of a server are attached, in the order of their numbers in [`read`].
+pub const ATTACHMENTS: [Attachment; 6] = [
+    Attachment::NotApplicable,
+    Attachment::Attached,
+    Attachment::NoPlan,
+    Attachment::FetchFailed,
+    Attachment::ArtifactInvalid,
+    Attachment::AttachmentFailed,
+];
+
+/// A number that names nothing is taken for rules that could not be fetched: it grants nothing.
+fn attachment(number: u64) -> Attachment {
+    let index = usize::try_from(number).unwrap_or(usize::MAX);
+    let known = ATTACHMENTS.get(index).copied();
+    known.unwrap_or(Attachment::FetchFailed)
 }
 
 fn judged(attempt: u64, judged: Result<Judged, DriveError>) -> Output {

@@ -469,6 +469,8 @@ impl Engine {
     pub async fn drain(&self) {
         self.shared.draining.store(true, Ordering::Release);
         self.shared.work.close();
+        // Whoever waits for a first governed session has waited for nothing.
+        self.shared.governed.some.notify_one();
         let idle = self.shared.work.idle();
         let late = self.shared.clock.sleep(self.shared.limits.drain_window);
         tokio::select! {

@@ -47,7 +47,7 @@ pub(crate) struct Sessions {
     /// The ids that open workflows gave to their sessions.
     places: Mutex<Places>,
     /// Wakes whoever looks after what is overdue.
-    some: Notify,
+    pub(crate) some: Notify,
 }
 
 /// An open governed session, or a workflow of some.

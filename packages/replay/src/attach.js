@@ -10,7 +10,7 @@ const { classify } = require("./core.js");
 const { ReplayConfigError, makeError } = require("./errors.js");
 const { invalid } = require("./options.js");
 const { run } = require("./pipeline.js");
-const { answerOf, readBody, refusal } = require("./reply.js");
+const { answerOf, readBody, refusal, unread } = require("./reply.js");
 
 const tickets = new AsyncLocalStorage();
 /** Addresses whose kind is kept. */
@@ -69,6 +69,15 @@ function cloned(scope, from, prototype, options, inner) {
   place.client = clone;
   const APIPromise = promiseClass(clone);
   const own = (name, value) => Object.defineProperty(clone, name, { value, configurable: true, writable: true, enumerable: false });
+  place.writesBody = canWriteBody(prototype);
+  if (place.writesBody) {
+    own("buildBody", (given) => {
+      const ticket = tickets.getStore();
+      const isOurs = ticket?.writes === true && ticket.isOpen && given.options.body === ticket.body;
+      if (!isOurs) return prototype.buildBody.call(clone, given);
+      return { bodyHeaders: { "content-type": "application/json" }, body: ticket.planned, isStreamingBody: false };
+    });
+  }
   own("makeRequest", (...values) => inTicket(() => prototype.makeRequest.apply(clone, values)));
   own("request", (request, retries) => {
     const answer = governedRequest(scope, place, prototype, Promise.resolve(request), retries);
@@ -155,22 +164,12 @@ async function governedRequest(scope, place, prototype, optionsPromise, retries)
   for (const name of ["body", "method"]) {
     if (options.fetchOptions?.[name] !== undefined) throw unsupported(scope, `fetchOptions.${name}`);
   }
-  const given = bodyOf(scope, options.body);
+  const text = bodyOf(scope, options.body);
   let last;
   const send = async (planned) => {
-    // What was not changed goes out as the caller gave it: nothing is parsed and written again.
-    const isSame = given.bytes === planned || given.bytes.equals(planned);
-    const text = isSame ? given.text : Buffer.from(planned).toString("utf8");
-    let body = options.body;
-    let expected = text;
-    if (!isSame && typeof body === "string") body = text;
-    else if (!isSame) {
-      body = JSON.parse(text);
-      expected = JSON.stringify(body);
-    }
-    const ticket = { wire: kind, session, planned: text, expected, isOpen: true, refused: null, isStream: Boolean(options.stream) };
+    const ticket = ticketFor(scope, place, { wire: kind, options, text, planned });
     try {
-      last = await tickets.run(ticket, () => prototype.request.call(client, { ...options, body }, retries).responsePromise);
+      last = await tickets.run(ticket, () => prototype.request.call(client, { ...options, body: ticket.body }, retries).responsePromise);
       const isSse = Boolean(options.stream) || /text\/event-stream/i.test(last.response.headers.get("content-type") ?? "");
       // What the guard read is what was answered only if nothing stood between the guard and here.
       const isRead = last.response === ticket.response;
@@ -185,12 +184,52 @@ async function governedRequest(scope, place, prototype, optionsPromise, retries)
   };
   const aborted = () => abortError(client);
   const tools = options.body?.tools;
-  const reply = await run(session, { wire: kind, bytes: given.bytes, tools, signal: options.signal, send, Base, aborted });
+  const reply = await run(session, { wire: kind, text, tools, signal: options.signal, send, Base, aborted });
   const { bytes, read = bytes } = reply;
-  const isUntouched = reply.isUnread && (bytes === read || Buffer.compare(bytes, read) === 0);
-  const response = isUntouched ? last.response : answerOf(last.response, reply.bytes);
+  const isUntouched = bytes === read || Buffer.compare(bytes, read) === 0;
+  const response = released(last.response, reply, isUntouched);
   if (reply.failed !== undefined) throw await providerError(client, prototype, { ...last, response }, reply);
   return { ...last, response };
+}
+
+/** What the caller gets of a response: itself, or another with what is left of it. */
+function released(response, { bytes, isUnread }, isUntouched) {
+  if (!isUntouched) return answerOf(response, bytes);
+  return isUnread ? response : unread(response, bytes);
+}
+
+/**
+ * Leave to send one request. `planned` is the caller's own text, which goes out as it is, or other bytes. `expected` is what the
+ * client must send; where it lets us write the body (`buildBody`), nothing is parsed and written again.
+ */
+function ticketFor({ session }, { writesBody }, { wire, options, text, planned }) {
+  const body = planned === text ? text : Buffer.from(planned).toString("utf8");
+  const ticket = { wire, session, planned: body, expected: body, body: options.body, writes: false, isOpen: true, refused: null, isStream: Boolean(options.stream) };
+  if (typeof options.body === "string") ticket.body = body;
+  else if (writesBody && isJson(options)) ticket.writes = true;
+  else if (body !== text) {
+    ticket.body = JSON.parse(body);
+    ticket.expected = JSON.stringify(ticket.body);
+  }
+  return ticket;
+}
+
+/** Says whether a body is sent as JSON, and as the stream that its options say. */
+function isJson({ body, headers, stream }) {
+  if (Boolean(stream) !== (body.stream === true)) return false;
+  if (headers === undefined || headers === null) return true;
+  const names = Object.getPrototypeOf(headers) === Object.prototype ? Object.keys(headers) : null;
+  return names !== null && !names.some((name) => name.toLowerCase() === "content-type");
+}
+
+/**
+ * Says whether a client's bodies can be written by us: it has one method for it, and no subclass has a hand in requests that
+ * would not be seen.
+ */
+function canWriteBody(prototype) {
+  let owner = prototype;
+  while (owner && !Object.hasOwn(owner, "buildBody")) owner = Object.getPrototypeOf(owner);
+  return owner !== null && ["buildRequest", "prepareOptions", "prepareRequest"].every((name) => prototype[name] === owner[name]);
 }
 
 /** A refusal takes a turn of the event loop, as a request would: helpers that try for ever must not stop the process. */
@@ -198,14 +237,13 @@ function later(value) {
   return new Promise((resolve) => setImmediate(resolve, value));
 }
 
-/** The text of a body and the bytes that are judged. */
+/** The text of a body, which is what is judged. */
 function bodyOf(scope, body) {
-  if (typeof body === "string") return { text: body, bytes: Buffer.from(body) };
+  if (typeof body === "string") return body;
   const isPlain = body !== null && typeof body === "object" && !ArrayBuffer.isView(body) && !(body instanceof ArrayBuffer);
   const isData = isPlain && !(Symbol.asyncIterator in body) && !(body instanceof FormData) && !(body instanceof Blob) && !(body instanceof URLSearchParams);
   if (!isData) throw unsupported(scope, "body");
-  const text = JSON.stringify(body);
-  return { text, bytes: Buffer.from(text) };
+  return JSON.stringify(body);
 }
 
 /** A `fetch` through which nothing unjudged gets. */
@@ -231,7 +269,7 @@ function guard(scope, place, inner) {
     // Where the client's own time limit covers the body, the body is read under it.
     if (!response.ok || !("parseResponseWithTimeout" in place.client) || ticket.isStream) return response;
     ticket.bytes = await readBody(response);
-    ticket.response = answerOf(response, ticket.bytes);
+    ticket.response = unread(response, ticket.bytes);
     return ticket.response;
   };
 }
@@ -309,7 +347,8 @@ function governedFetch(scope, clone, inner) {
     const send = async (planned) => {
       const headers = new Headers(request.headers);
       headers.delete("content-length");
-      last = await inner(request.url, { ...init, method: "POST", headers, body: Buffer.from(planned).toString("utf8"), signal });
+      const body = typeof planned === "string" ? planned : Buffer.from(planned).toString("utf8");
+      last = await inner(request.url, { ...init, method: "POST", headers, body, signal });
       if (!last.ok) throw { passOn: last };
       const isSse = /text\/event-stream/i.test(last.headers.get("content-type") ?? "");
       return { bytes: await readBody(last, signal), isSse };
@@ -318,7 +357,7 @@ function governedFetch(scope, clone, inner) {
     try {
       const text = await request.text();
       const tools = toolsOf(text);
-      const reply = await run(session, { wire: kind, bytes: Buffer.from(text), tools, signal, send, aborted });
+      const reply = await run(session, { wire: kind, text, tools, signal, send, aborted });
       if (reply.failed !== undefined) throw new TypeError(`the provider failed: ${reply.failed}`);
       return answerOf(last, reply.bytes);
     } catch (error) {

@@ -33,6 +33,18 @@ function firstLine(error) {
   return String(error?.message ?? error).split("\n")[0];
 }
 
+/** Where texts are written for the core, which copies what it keeps. */
+const ROOM = 1 << 18;
+let room = null;
+
+/** The bytes of a text; they hold until the next text. */
+function bytesOf(text) {
+  // No character of a text takes more than three bytes.
+  if (text.length * 3 > ROOM) return Buffer.from(text);
+  room ??= Buffer.allocUnsafeSlow(ROOM);
+  return room.subarray(0, room.write(text));
+}
+
 function now() {
   return Date.now() * 1000;
 }
@@ -82,8 +94,9 @@ class Core {
     }
   }
 
-  plan(wire, bytes) {
-    return this.#call("plan", [wire, bytes, now()], bytes);
+  /** Plans the text of a request. A request that goes out as it is has that text under `body`, any other one bytes. */
+  plan(wire, text) {
+    return this.#call("plan", [wire, bytesOf(text), now()], text);
   }
   judge(attempt, bytes, isSse) {
     return this.#call("judge", [attempt, bytes, isSse, now()], bytes);

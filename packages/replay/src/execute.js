@@ -16,6 +16,7 @@ function wrapTools(session) {
 }
 
 async function execute(session, name, executor, args, callId) {
+  await session.plan?.attach();
   if (session.isNamed) await session.takeUp();
   await mayRun(session);
   const allowed = session.core.execute(name, JSON.stringify(args ?? {}), callId);

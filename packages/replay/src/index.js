@@ -4,6 +4,7 @@
 const { attach } = require("./attach.js");
 const { wrapTools } = require("./execute.js");
 const { invalid } = require("./options.js");
+const { CAPTURED } = require("./plan.js");
 const { Session } = require("./session.js");
 const errors = require("./errors.js");
 
@@ -36,7 +37,7 @@ const OBSERVED = new Set(["agent", "sessionId", "captureLevel", "pricing", "diag
 function observe(client, options = {}) {
   const unknown = Object.keys(options).filter((name) => !OBSERVED.has(name));
   if (unknown.length > 0) throw invalid(unknown.map((name) => `\`${name}\`: no option of this name`));
-  const session = replay(client, { ...options, mode: "log-only" });
+  const session = replay(client, { ...options, ...CAPTURED });
   return Object.freeze({
     client: session.client,
     fetch: session.fetch,

@@ -1,11 +1,11 @@
 // One call of a model: plan, send, judge, ask people, release. The same for a client and for `fetch`.
 "use strict";
 
-const { ReplayConfigError } = require("./errors.js");
+const { ReplayConfigError, ReplayError } = require("./errors.js");
 const { freeze } = require("./snapshots.js");
 
 /**
- * Runs a call. `send(body)` asks the model and returns `{ bytes, isSse, … }`; what is released is that answer with the
+ * Runs a call. `text` is the request. `send(body)` asks the model, with that text or with bytes, and returns `{ bytes, isSse, … }`; what is released is that answer with the
  * bytes that the core gives back, or with `failed` when the provider's answer is none. `tools` are the caller's own tool
  * objects, for its callback; `Base` is the base error of the client; `aborted()` makes the client's abort error.
  */
@@ -15,19 +15,27 @@ function run(session, call) {
       return await governed(session, call);
     } catch (error) {
       // The core itself failed: there is no verdict, and there will be none in this session.
-      if (!session.core.broken || error?.isFault !== true) throw error?.isFault ? error.error : error;
+      if (!session.core.broken || error?.isFault !== true) throw dressed(session, error?.isFault ? error.error : error, call.Base);
       if (!session.allowsFaults) throw session.fault(error.error, call.Base);
       session.countUnguarded();
-      return error.reply ?? call.send(call.bytes);
+      return error.reply ?? call.send(call.text);
     }
   }, call.Base);
 }
 
+/** An error that was made where nobody knew the client's base class. */
+function dressed(session, error, Base) {
+  if (typeof Base !== "function" || error instanceof Base || !(error instanceof ReplayError)) return error;
+  const { name, message, cause, ...members } = error;
+  return session.error({ type: name, message, cause, ...members }, Base);
+}
+
 async function governed(session, call) {
+  if (session.plan !== null) await session.plan.attach();
   const { core, server } = session;
   if (session.store !== null && session.isNamed) await takenUp(session, call.Base);
   if (server !== null) return require("./remote.js").judged(session, call);
-  const planned = fromCore(() => core.plan(call.wire, call.bytes));
+  const planned = fromCore(() => core.plan(call.wire, call.text));
   await keep(session, planned.attempt, call.Base);
   if (planned.error) throw refused(session, planned.error, call.Base);
   tellNarrowing(session, planned.narrowing, call.tools);

@@ -25,7 +25,7 @@ async function judged(session, call) {
     if (ended) throw ended;
     return await byServer(session, call, under, leave);
   } catch (error) {
-    if (!(error instanceof ServerLost)) throw dressed(session, error, call.Base);
+    if (!(error instanceof ServerLost)) throw error;
     return await withoutServer(session, call, under, error);
   } finally {
     leave();
@@ -33,18 +33,11 @@ async function judged(session, call) {
   }
 }
 
-/** Errors of a refusal are made without the client's base class: nobody knew it there. */
-function dressed(session, error, Base) {
-  if (typeof Base !== "function" || error instanceof Base || typeof error?.sessionId !== "string") return error;
-  const { name, message, cause, stack, ...members } = error;
-  return session.error({ type: name, message, ...members }, Base);
-}
-
 async function byServer(session, call, under, leave) {
   const { core, server } = session;
   const { Base } = call;
   await server.ready();
-  const asked = fromCore(() => core.plan(call.wire, call.bytes));
+  const asked = fromCore(() => core.plan(call.wire, call.text));
   await keep(session, asked.attempt, Base);
   if (asked.error) throw refused(session, asked.error, Base);
   under.attempt = asked.attempt;
@@ -76,6 +69,7 @@ async function byServer(session, call, under, leave) {
     if (verdict.error?.type === "ProviderError") return { ...reply, read: reply.bytes, failed: verdict.error.detail ?? "" };
     if (verdict.error) throw refused(session, verdict.error, Base);
     if (verdict.action === "retried" || verdict.action === "stripped") session.tell("onBlock", freeze(verdict.decision));
+    session.plan?.report(verdict.decision);
     if (verdict.action !== "retried") return { ...reply, read: reply.bytes, bytes: verdict.body };
     ({ preflight } = verdict);
     under.reply = null;
@@ -182,7 +176,7 @@ async function withoutServer(session, call, under, lost) {
   try {
     if (under.reply) return await judgedHere(session, call, under.attempt, null, under.reply);
     if (under.attempt !== null) core.failed(under.attempt, "withdrawn");
-    const planned = fromCore(() => core.plan(call.wire, call.bytes));
+    const planned = fromCore(() => core.plan(call.wire, call.text));
     await keep(session, planned.attempt, call.Base);
     if (planned.error) throw refused(session, planned.error, call.Base);
     tellNarrowing(session, planned.narrowing, call.tools);

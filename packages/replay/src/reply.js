@@ -40,6 +40,74 @@ function answerOf(response, bytes) {
   return made;
 }
 
+const READ = Symbol("read");
+
+/**
+ * What stands between a response of the network and its class once its body was read: whoever reads it gets the bytes. Made
+ * with the first response, because looking at `Response` loads the network library of Node.
+ */
+let readPrototype = null;
+
+function makeReadPrototype() {
+  const made = Object.create(Response.prototype, {
+    body: {
+      configurable: true,
+      get() {
+        return whole(this).body;
+      },
+    },
+    bodyUsed: {
+      configurable: true,
+      get() {
+        return this[READ].isUsed || (this[READ].made?.bodyUsed ?? false);
+      },
+    },
+  });
+  const methods = {
+    async text() {
+      const read = this[READ];
+      if (read.isUsed || read.made !== null) return whole(this).text();
+      read.isUsed = true;
+      return new TextDecoder().decode(read.bytes);
+    },
+    async json() {
+      return JSON.parse(await this.text());
+    },
+    clone() {
+      return whole(this).clone();
+    },
+  };
+  for (const name of ["arrayBuffer", "blob", "bytes", "formData"]) {
+    if (typeof Response.prototype[name] !== "function") continue;
+    methods[name] = async function () {
+      return whole(this)[name]();
+    };
+  }
+  for (const [name, value] of Object.entries(methods)) Object.defineProperty(made, name, { value, configurable: true, writable: true });
+  return made;
+}
+
+function whole(response) {
+  const read = response[READ];
+  if (read.made === null) {
+    read.made = new Response(read.bytes, response);
+    // A body is read once.
+    if (read.isUsed) read.made.arrayBuffer().catch(() => {});
+  }
+  return read.made;
+}
+
+/**
+ * A response whose body was read, as if it had not been. It stays the object that the network gave: making another one costs
+ * more than everything that is judged.
+ */
+function unread(response, bytes) {
+  if (Object.getPrototypeOf(response) !== Response.prototype) return answerOf(response, bytes);
+  readPrototype ??= makeReadPrototype();
+  Object.defineProperty(response, READ, { value: { bytes, isUsed: false, made: null } });
+  return Object.setPrototypeOf(response, readPrototype);
+}
+
 /** A refusal as a response that no library tries again. */
 function refusal(error) {
   const type = error.name.replace(/[A-Z]/g, (letter, at) => (at ? "_" : "") + letter.toLowerCase());
@@ -48,4 +116,4 @@ function refusal(error) {
   return new Response(body, { status: 403, headers: { "content-type": "application/json", "x-should-retry": "false" } });
 }
 
-module.exports = { answerOf, readBody, refusal };
+module.exports = { answerOf, readBody, refusal, unread };

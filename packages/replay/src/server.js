@@ -225,6 +225,12 @@ class Server {
     if (answer.status >= 400 && answer.status !== 410) throw this.refusal(answer);
   }
 
+  /** The program goes on without the server. */
+  leave() {
+    clearInterval(this.#heartbeat);
+    this.#controls.length = 0;
+  }
+
   /** Ends the session on the server too; tries as long as the process lives. */
   end(rest, body) {
     clearInterval(this.#heartbeat);

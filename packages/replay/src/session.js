@@ -4,44 +4,52 @@
 const { Core } = require("./core.js");
 const { ReplayConfigError, ReplayFaultError, fromCore, makeError } = require("./errors.js");
 const { readFiles, readOptions, invalid } = require("./options.js");
+const { Plan, environmentOf } = require("./plan.js");
 const { Server } = require("./server.js");
 const snapshots = require("./snapshots.js");
 const workflows = require("./workflow.js");
 
 const LOST = 1;
 const JOURNAL = 8;
+/** Where the word for how rules are attached begins in what the core is told about its surroundings. */
+const ATTACHMENT = 4;
+const ATTACHMENTS = ["not_applicable", "attached", "no_plan", "fetch_failed", "artifact_invalid", "attachment_failed"];
+const NO_FILES = Object.freeze({ contracts: [], session: null });
 const STORE_MS = 10_000;
 
 class Session {
   /** Compiles, checks and opens; touches neither a client nor the network. */
   constructor(given) {
-    const { core, findings, isLogOnly, server } = readOptions(given);
+    const { core: options, findings, isLogOnly, server } = readOptions(given);
     const files = readFiles(given, server !== null);
-    if (files === null && !isLogOnly) {
-      findings.push("contracts are missing: give `contracts` or `contractsDir`; only `mode: log-only` needs none");
+    const isPlanned = files === null && server !== null && !isLogOnly;
+    if (files === null && !isLogOnly && !(isPlanned && options.agent)) {
+      const hint = isPlanned ? ", or `agent`: the server may have some for it" : "; only `mode: log-only` needs none";
+      findings.push(`contracts are missing: give \`contracts\` or \`contractsDir\`${hint}`);
     }
-    const { workflow: place = null } = core;
-    if (server !== null) delete core.workflow;
+    const { workflow: place = null } = options;
+    if (server !== null) delete options.workflow;
     if (server !== null && place?.type === "root" && !files?.workflow) throw workflows.notFound("there is no workflow file");
     if (place && server === null) {
       const { file, events } = workflows.find(place, files?.workflow);
       place.events = events;
       if (files) files.workflow = file;
     }
-    this.core = new Core(files ?? (isLogOnly ? null : { contracts: [], session: null }), core);
-    const refused = this.core.opened.error;
+    const opened = new Core(files ?? (isLogOnly ? null : NO_FILES), options);
+    const refused = opened.opened.error;
     if (refused?.condition === "invalid_option") findings.push(...refused.findings);
     if (findings.length > 0) throw invalid(findings);
-    if (refused) throw fromCore(refused, core.sessionId);
-    this.id = core.sessionId;
-    this.mode = core.mode ?? "enforce";
-    this.removesTools = this.mode === "enforce" && core.compatEnforcement !== "advisory";
-    this.allowsFaults = core.onError === "allow";
-    this.unguardedMax = core.maxUnguardedCalls ?? 3;
+    if (refused) throw fromCore(refused, options.sessionId);
+    this.id = options.sessionId;
+    /** Where rules come from that are not the program's own; null where they are. */
+    this.plan = isPlanned ? new Plan(this, environmentOf(given.environment)) : null;
+    this.early = [];
+    this.core = opened;
+    this.#obey(options);
     this.unguarded = 0;
     this.executors = given.tools ?? {};
     this.executions = 0;
-    this.server = server && new Server(this, { ...server, place, create: () => newSession(core, files, place, this.core.opened.compiled_digest) });
+    this.server = server && new Server(this, { ...server, place, create: () => newSession(this, files, place) });
     this.store = given.store ?? null;
     // A store may hold the beginning of a session that has a name.
     this.isNamed = given.sessionId !== undefined;
@@ -62,6 +70,29 @@ class Session {
       this.workflow = workflows.join(this, place, files.workflow);
       this.workflow.publish();
     }
+  }
+
+  #obey(options) {
+    this.options = options;
+    this.mode = options.mode ?? "enforce";
+    this.removesTools = this.mode === "enforce" && options.compatEnforcement !== "advisory";
+    this.allowsFaults = options.onError === "allow";
+    this.unguardedMax = options.maxUnguardedCalls ?? 3;
+  }
+
+  /** Goes on under rules that were found elsewhere. Labels and filters that came before apply to them. */
+  adopt(core, options) {
+    for (const [kind, value] of this.early) core.control(kind, value);
+    this.core = core;
+    this.#obey(options);
+  }
+
+  /** Goes on without a server. */
+  leaveServer() {
+    this.server?.leave();
+    this.server = null;
+    const options = { ...this.options, server: false };
+    this.adopt(new Core(null, options), options);
   }
 
   /** Takes note of what another session of the workflow did. */
@@ -147,12 +178,14 @@ class Session {
   /** Passes on what the core has to say, and stores what happened. Nothing may be released before this is done. */
   async settle() {
     this.workflow?.publish();
+    // Nothing has happened under rules that are not known yet.
+    if (this.plan !== null && this.plan.attachment === null) return;
     if (this.callbacks.diagnostics) {
       for (const event of this.core.read("diagnostics")) this.tell("diagnostics", snapshots.freeze(event));
     }
     if (!this.store) {
       // A server has a record of its own; what is kept here for nobody is dropped.
-      if (this.server) this.core.read("records", -1);
+      if (!this.options.keepsNothing) this.core.read("records", -1);
       return;
     }
     const written = this.storing.then(() => this.write());
@@ -216,6 +249,7 @@ class Session {
   control(kind, value) {
     const answer = this.core.control(kind, value);
     if (answer.error) throw this.error(answer.error);
+    if (this.plan !== null && this.plan.attachment === null) this.early.push([kind, value]);
     this.settle().catch(() => {});
     return answer;
   }
@@ -299,7 +333,8 @@ class Session {
 
   getHealth() {
     const held = this.server?.held.length ?? 0;
-    const health = this.core.read("health", (this.store ? JOURNAL : 0) | (this.server?.lost || held > 0 ? LOST : 0));
+    const attachment = ATTACHMENTS.indexOf(this.plan?.attachment ?? "not_applicable") << ATTACHMENT;
+    const health = this.core.read("health", (this.store ? JOURNAL : 0) | (this.server?.lost || held > 0 ? LOST : 0) | attachment);
     return snapshots.freeze({ ...health, unresolvedReceiptCount: health.unresolvedReceiptCount + held });
   }
 
@@ -314,6 +349,7 @@ class Session {
   async handoff(offer) {
     const ended = this.check();
     if (ended) throw ended;
+    await this.plan?.attach();
     if (this.server?.place) return snapshots.freeze(await this.server.handoff(offer));
     if (this.workflow === null) return null;
     const answer = this.control("handoff", { ...offer, handoff_id: `ho_${globalThis.crypto.randomUUID()}` });
@@ -321,11 +357,13 @@ class Session {
   }
 
   async getWorkflowState() {
+    await this.plan?.attach();
     if (this.server?.place) return snapshots.freeze(await this.server.workflowState());
     return this.workflow === null ? null : snapshots.freeze(this.core.read("workflow", Date.now() * 1000));
   }
 
   async flush() {
+    await this.plan?.attach();
     await this.storing;
     const { captures, counts } = this.core.read("captures");
     if (this.server) await this.server.capture(captures);
@@ -338,24 +376,24 @@ class Session {
   }
 }
 
-/** What the server is told of a new session: contracts, options, and who calls. */
-function newSession(core, files, place, compiled_digest) {
-  const { workflow: source, ...contracts } = files ?? {};
+/** What the server is told of a new session: contracts, options, and who calls. Rules that it has are named by their digest. */
+function newSession({ core, options, plan }, files, place) {
+  const { workflow: source, ...contracts } = files ?? { contracts: [] };
   const workflow = place && { type: place.type, workflow_id: place.workflowId, role: place.role, handoff_id: place.handoffId, source: place.type === "root" ? source : undefined };
   return {
-    session_id: core.sessionId,
-    agent: core.agent,
-    compiled_digest,
-    contracts: files ? contracts : undefined,
+    session_id: options.sessionId,
+    agent: options.agent,
+    compiled_digest: core.opened.compiled_digest,
+    contracts: plan?.isAttached ? undefined : contracts,
     workflow: workflow ?? undefined,
-    principal: core.principal,
-    mode: core.mode,
-    gate: core.gate,
-    unmatched_policy: core.unmatchedPolicy,
-    capture_level: core.captureLevel,
-    labels: core.labels,
-    provider_constraints: core.providerConstraints,
-    pricing: core.pricing,
+    principal: options.principal,
+    mode: options.mode,
+    gate: options.gate,
+    unmatched_policy: options.unmatchedPolicy,
+    capture_level: options.captureLevel,
+    labels: options.labels,
+    provider_constraints: options.providerConstraints,
+    pricing: options.pricing,
   };
 }
 

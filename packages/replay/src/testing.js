@@ -3,6 +3,7 @@
 "use strict";
 
 const fs = require("node:fs");
+const { factsOf, isBundle } = require("./bundle.js");
 
 /** Raised when something is asked that was not recorded. */
 class RecordingMiss extends Error {
@@ -49,8 +50,9 @@ function recorder(file) {
 }
 
 /**
- * Reads a recorded session: a file of `recorder`, or a list of captures. Returns `fetch` for the client, `tools` for the option
- * of that name, and `done`, which fails when the program asked for something else than was recorded, or for less.
+ * Reads a recorded session: a file of `recorder`, a bundle that a server exported, or a list of captures. Returns `fetch` for
+ * the client, `tools` for the option of that name, and `done`, which fails when the program asked for something else than was
+ * recorded, or for less.
  */
 function recording(source) {
   const captures = typeof source === "string" ? ofFile(source) : [...source];
@@ -118,10 +120,11 @@ function levelMessage(what) {
 }
 
 function ofFile(file) {
+  const lines = fs.readFileSync(file, "utf8").split("\n").filter(Boolean);
+  const values = isBundle(lines) ? factsOf(lines) : lines.map((line) => JSON.parse(line));
   const captures = [];
-  for (const line of fs.readFileSync(file, "utf8").split("\n")) {
-    if (line !== "") collect(JSON.parse(line), captures);
-  }
+  for (const value of values) collect(value, captures);
+  if (captures.length === 0) throw new RecordingMiss(`\`${file}\` holds no recorded answers: they are there once \`flush()\` is done`);
   return captures;
 }
 

@@ -14,11 +14,11 @@ const protocol = { "harn-agents-protocol-version": "agents-protocol-2026-04-25" 
 /** Starts a server in a folder of its own. */
 export async function serve() {
   const home = await mkdtemp(join(tmpdir(), "reprise-node-"));
-  const server = { home, data: join(home, "reprise-data"), url: null, child: null };
+  const server = { home, data: join(home, "reprise-data"), url: null, child: null, options: [] };
   server.start = async () => {
     const listen = server.url ? new URL(server.url).host : "127.0.0.1:0";
     const env = { ...clean(), REPRISE_LIMITS_DRAIN_WINDOW_MS: "100" };
-    const child = spawn(program, ["serve", "--listen", listen], { cwd: home, env, stdio: ["ignore", "ignore", "pipe"] });
+    const child = spawn(program, ["serve", "--listen", listen, ...server.options], { cwd: home, env, stdio: ["ignore", "ignore", "pipe"] });
     server.child = child;
     const exited = new Promise((resolve) => child.once("exit", resolve));
     server.exited = exited;

@@ -1,6 +1,8 @@
 //! Tasks from submit to their end, through waits, cancels, crashes and drains.
 
+use std::sync::Arc;
 use std::sync::atomic::Ordering;
+use std::time::Duration;
 
 use canon::Map;
 use domain::{PermissionId, Refusal, ResourceKind, State, Status, TaskId};
@@ -234,7 +236,7 @@ async fn ap_task_04_a_new_process_goes_on_where_the_old_one_died() {
     let (_, asked, _) = submit(&engine, "ask").await;
     let request = pending(&engine, &asked).await.remove(0);
     // What a crash leaves: everything committed, nobody working.
-    let engine = engine_on(std::sync::Arc::new(before.reopened())).await;
+    let engine = engine_on(Arc::new(before.reopened())).await;
     assert_eq!(status(&engine, &held).await, Status::Working);
     reach(&engine, &asked, Status::InputRequired).await;
     assert_eq!(
@@ -271,7 +273,7 @@ async fn a_drain_changes_no_state_and_refuses_new_work() {
         .await
         .unwrap_err();
     assert!(matches!(refused, Refused::Draining));
-    let engine = engine_on(std::sync::Arc::new(before.reopened())).await;
+    let engine = engine_on(Arc::new(before.reopened())).await;
     assert_eq!(status(&engine, &held).await, Status::Working);
     assert_eq!(events_of(&engine, &held).await.len(), count);
 }
@@ -406,4 +408,20 @@ async fn a_named_limit_bounds_the_tasks_that_are_open() {
         .await
         .unwrap();
     assert_eq!(status_in(&answer), Status::Completed);
+}
+
+#[tokio::test]
+async fn a_drained_engine_lets_go_of_its_store() {
+    let store = store();
+    let engine = engine_on(store.clone()).await;
+    submit(&engine, "agent").await;
+    engine.drain().await;
+    drop(engine);
+    let ours_alone = async {
+        while Arc::strong_count(&store) > 1 {
+            tokio::time::sleep(Duration::from_millis(5)).await;
+        }
+    };
+    let waited = tokio::time::timeout(Duration::from_secs(20), ours_alone).await;
+    waited.expect("something of the engine still holds the store");
 }

@@ -140,6 +140,8 @@ files! {
     frameworks_go_through_fetch = "fetch.test.mjs"
     the_package_loads_and_has_types = "package.test.mjs"
     sessions_of_a_server_are_judged_there = "server.test.mjs"
+    rules_come_from_the_server = "plan.test.mjs"
+    exported_sessions_run_again = "bundle.test.mjs"
     stored_and_recorded_sessions_go_on = "stored.test.mjs"
     sessions_share_a_workflow = "workflow.test.mjs"
     programs_run_as_printed = "samples.test.mjs"
