@@ -5,6 +5,7 @@
 
 use std::borrow::Cow;
 use std::ops::Range;
+use std::sync::Arc;
 
 use crate::json::{JsonError, Limits};
 
@@ -32,6 +33,22 @@ enum Kind {
     String,
     Array(Vec<Node>),
     Object(Vec<Member>),
+    /// A value that may stand in other texts too.
+    Apart(Arc<Apart>),
+}
+
+/// A value by itself: its places count from its own beginning.
+#[derive(Debug)]
+struct Apart {
+    node: Node,
+    values: usize,
+}
+
+/// A list that stood in a text. Where it stands in another one, letter for letter, it is not read again.
+#[derive(Debug, Clone)]
+pub(super) struct Known {
+    text: String,
+    value: Arc<Apart>,
 }
 
 #[derive(Debug, Clone)]
@@ -46,12 +63,32 @@ struct Member {
 #[derive(Debug, Clone, Copy)]
 pub(super) struct At<'d> {
     text: &'d str,
+    /// Where the places of the node count from.
+    base: usize,
     node: &'d Node,
 }
 
 impl Doc {
     /// Reads one JSON text.
     pub(super) fn read(text: &str, limits: Limits) -> Result<Self, JsonError> {
+        Self::read_as(text, limits, None)
+    }
+
+    /// Reads one JSON text that is an object, of which one member may be known already.
+    pub(super) fn read_knowing(
+        text: &str,
+        limits: Limits,
+        member: &str,
+        known: Option<&Known>,
+    ) -> Result<Self, JsonError> {
+        Self::read_as(text, limits, Some((member, known)))
+    }
+
+    fn read_as(
+        text: &str,
+        limits: Limits,
+        apart: Option<(&str, Option<&Known>)>,
+    ) -> Result<Self, JsonError> {
         if text.len() > limits.bytes_max {
             return Err(JsonError::TooLarge);
         }
@@ -60,6 +97,7 @@ impl Doc {
             at: 0,
             values_left: limits.values_max,
             duplicates: Vec::new(),
+            apart,
         };
         let root = reader.value(limits.depth_max)?;
         reader.skip_blank();
@@ -78,10 +116,34 @@ impl Doc {
     }
 
     pub(super) fn root(&self) -> At<'_> {
-        At {
-            text: &self.text,
-            node: &self.root,
-        }
+        At::new(&self.text, 0, &self.root)
+    }
+
+    /// Returns the list that was read apart, for other texts; nothing when two readers could read it differently.
+    pub(super) fn known(&self) -> Option<Known> {
+        let (node, value) = self.apart()?;
+        let is_list = matches!(value.node.kind, Kind::Array(_));
+        let text = self.text.get(node.start..node.end)?;
+        (is_list && self.duplicates.is_empty()).then(|| Known {
+            text: text.to_owned(),
+            value: Arc::clone(value),
+        })
+    }
+
+    /// Says whether what was known is what stands here.
+    pub(super) fn has(&self, known: &Known) -> bool {
+        let own = self.apart();
+        own.is_some_and(|(_, value)| Arc::ptr_eq(value, &known.value))
+    }
+
+    fn apart(&self) -> Option<(&Node, &Arc<Apart>)> {
+        let Kind::Object(members) = &self.root.kind else {
+            return None;
+        };
+        members.iter().find_map(|member| match &member.value.kind {
+            Kind::Apart(value) => Some((&member.value, value)),
+            _ => None,
+        })
     }
 
     /// Says whether an object outside of these places has a member name twice.
@@ -92,9 +154,20 @@ impl Doc {
 }
 
 impl<'d> At<'d> {
+    fn new(text: &'d str, base: usize, node: &'d Node) -> Self {
+        match &node.kind {
+            Kind::Apart(value) => Self {
+                text,
+                base: base + node.start,
+                node: &value.node,
+            },
+            _ => Self { text, base, node },
+        }
+    }
+
     /// Returns the place of the value.
     pub(super) fn place(self) -> Range<usize> {
-        self.node.start..self.node.end
+        self.base + self.node.start..self.base + self.node.end
     }
 
     /// Returns the value as it is written.
@@ -108,10 +181,7 @@ impl<'d> At<'d> {
         let found = members
             .iter()
             .find(|member| self.name_of(member).as_deref() == Some(name))?;
-        Some(At {
-            text: self.text,
-            node: &found.value,
-        })
+        Some(Self::new(self.text, self.base, &found.value))
     }
 
     /// Returns a member that is there and not null.
@@ -124,7 +194,8 @@ impl<'d> At<'d> {
         let members = self.members_raw().unwrap_or_default();
         let places = members.iter().map(|member| {
             let name = self.name_of(member).unwrap_or_default();
-            (name.into_owned(), member.start..member.value.end)
+            let place = self.base + member.start..self.base + member.value.end;
+            (name.into_owned(), place)
         });
         places.collect()
     }
@@ -134,8 +205,9 @@ impl<'d> At<'d> {
         let Kind::Array(items) = &self.node.kind else {
             return None;
         };
-        let text = self.text;
-        Some(items.iter().map(|node| At { text, node }).collect())
+        let items = items.iter();
+        let items = items.map(|node| Self::new(self.text, self.base, node));
+        Some(items.collect())
     }
 
     pub(super) fn is_null(self) -> bool {
@@ -153,7 +225,7 @@ impl<'d> At<'d> {
     pub(super) fn bool(self) -> Option<bool> {
         match self.node.kind {
             Kind::Bool(value) => Some(value),
-            Kind::Null | Kind::Number | Kind::String | Kind::Array(_) | Kind::Object(_) => None,
+            _ => None,
         }
     }
 
@@ -161,7 +233,7 @@ impl<'d> At<'d> {
     pub(super) fn str(self) -> Option<Cow<'d, str>> {
         match self.node.kind {
             Kind::String => unquote(self.raw()),
-            Kind::Null | Kind::Bool(_) | Kind::Number | Kind::Array(_) | Kind::Object(_) => None,
+            _ => None,
         }
     }
 
@@ -180,12 +252,13 @@ impl<'d> At<'d> {
     fn members_raw(self) -> Option<&'d [Member]> {
         match &self.node.kind {
             Kind::Object(members) => Some(members),
-            Kind::Null | Kind::Bool(_) | Kind::Number | Kind::String | Kind::Array(_) => None,
+            _ => None,
         }
     }
 
     fn name_of(self, member: &Member) -> Option<Cow<'d, str>> {
-        unquote(self.text.get(member.start..member.name_end)?)
+        let place = self.base + member.start..self.base + member.name_end;
+        unquote(self.text.get(place)?)
     }
 }
 
@@ -202,6 +275,8 @@ struct Reader<'a> {
     at: usize,
     values_left: usize,
     duplicates: Vec<usize>,
+    /// The member of the outermost object that is read apart, and what is known of it.
+    apart: Option<(&'a str, Option<&'a Known>)>,
 }
 
 impl Reader<'_> {
@@ -279,6 +354,7 @@ impl Reader<'_> {
 
     fn object(&mut self, depth_left: usize) -> Result<Kind, JsonError> {
         let object_start = self.at;
+        let apart = self.apart.take();
         self.expect(b'{')?;
         let mut members: Vec<Member> = Vec::new();
         self.skip_blank();
@@ -292,7 +368,13 @@ impl Reader<'_> {
             let name_end = self.at;
             self.skip_blank();
             self.expect(b':')?;
-            let value = self.value(depth_left)?;
+            let name = self.text.get(start + 1..name_end - 1);
+            let value = match apart {
+                Some((wanted, known)) if name == Some(wanted) => {
+                    self.value_apart(depth_left, known)?
+                }
+                _ => self.value(depth_left)?,
+            };
             members.push(Member {
                 start,
                 name_end,
@@ -308,6 +390,39 @@ impl Reader<'_> {
             self.duplicates.push(object_start);
         }
         Ok(Kind::Object(members))
+    }
+
+    fn value_apart(&mut self, depth_left: usize, known: Option<&Known>) -> Result<Node, JsonError> {
+        self.skip_blank();
+        let start = self.at;
+        let rest = self.text.get(start..).unwrap_or_default();
+        // A list ends with its bracket: whatever begins like it is it.
+        let known = known.filter(|known| rest.starts_with(&known.text));
+        let (length, value) = match known {
+            Some(known) => (known.text.len(), Arc::clone(&known.value)),
+            None => {
+                let mut reader = Reader {
+                    text: rest,
+                    at: 0,
+                    values_left: self.values_left,
+                    duplicates: Vec::new(),
+                    apart: None,
+                };
+                let node = reader.value(depth_left)?;
+                let found = reader.duplicates.iter().map(|at| start + at);
+                self.duplicates.extend(found);
+                let values = self.values_left - reader.values_left;
+                (reader.at, Arc::new(Apart { node, values }))
+            }
+        };
+        let left = self.values_left.checked_sub(value.values);
+        self.values_left = left.ok_or(JsonError::TooLarge)?;
+        self.at += length;
+        Ok(Node {
+            start,
+            end: self.at,
+            kind: Kind::Apart(value),
+        })
     }
 
     /// A name that cannot be read counts as a duplicate: nobody knows what others make of it.
@@ -507,6 +622,45 @@ mod tests {
         assert!(!twice.duplicate_outside(&[place]));
         assert!(doc(r#"{"\ud800":1}"#).duplicate_outside(&[]));
         assert!(!doc(r#"{"a":{"b":1},"b":2}"#).duplicate_outside(&[]));
+    }
+
+    #[test]
+    fn what_is_known_is_found_again_wherever_it_stands() {
+        let read = |text: &str, known: Option<&Known>| {
+            Doc::read_knowing(text, Limits::MESSAGE, "list", known).unwrap()
+        };
+        let list = r#"[{"a":"x"},[1, 2]]"#;
+        let first = read(&format!(r#"{{"n":1,"list": {list}}}"#), None);
+        let known = first.known().unwrap();
+        let moved = read(
+            &format!(r#"{{"other":[true],"list":{list} ,"z":0}}"#),
+            Some(&known),
+        );
+        assert!(moved.has(&known) && first.has(&known));
+        let found = moved.root().get("list").unwrap();
+        assert_eq!(found.raw(), list);
+        let items = found.items().unwrap();
+        assert_eq!(items[0].get("a").unwrap().str().unwrap(), "x");
+        assert_eq!(items[1].items().unwrap()[1].raw(), "2");
+        assert_eq!(moved.root().member_places()[1].1, 16..43);
+        // Another list, one that goes on, and one that is deeper down are read.
+        for text in [
+            r#"{"list":[{"a":"y"},[1, 2]]}"#,
+            r#"{"list":[{"a":"x"},[1, 2], 3]}"#,
+            r#"{"in":{"list":[{"a":"x"},[1, 2]]}}"#,
+        ] {
+            assert!(!read(text, Some(&known)).has(&known), "{text}");
+        }
+        // What two readers could read differently is not kept, nor what is not a list.
+        for text in [
+            r#"{"list":[{"a":1,"a":2}]}"#,
+            r#"{"list":1}"#,
+            r#"{"list":[],"b":1,"b":2}"#,
+        ] {
+            assert!(read(text, None).known().is_none(), "{text}");
+        }
+        let twice = read(r#"{"list":[{"a":1,"a":2}]}"#, None);
+        assert!(twice.duplicate_outside(&[]) && !twice.duplicate_outside(&[8..23]));
     }
 
     #[test]
