@@ -59,7 +59,7 @@ function cloned(scope, from, prototype, options, inner) {
   const place = {};
   let clone;
   try {
-    clone = tickets.run(OPEN, () => prototype.withOptions.call(from, { ...options, fetch: guard(scope, place, inner) }));
+    clone = tickets.run(OPEN, () => prototype.withOptions.call(from, { ...forgotten(from), ...options, fetch: guard(scope, place, inner) }));
     if (typeof clone?.request !== "function" || typeof clone.makeRequest !== "function") {
       throw new Error("its instances have no `request`");
     }
@@ -90,6 +90,11 @@ function cloned(scope, from, prototype, options, inner) {
   hideKey(scope, clone);
   keepConversationsHere(clone);
   return clone;
+}
+
+/** What copies of a client do not keep by themselves: those of an Azure client in `openai` 5 and 6. */
+function forgotten({ apiVersion, deploymentName }) {
+  return typeof apiVersion === "string" ? { apiVersion, deployment: deploymentName } : {};
 }
 
 /**

@@ -29,4 +29,7 @@ for (let done = 1; done <= calls; done += 1) {
 const late = await megabytes();
 const { totalToolCalls } = session.getState();
 if (totalToolCalls !== calls) throw new Error(`${totalToolCalls} of ${calls} calls were released`);
-console.log(JSON.stringify({ calls, rss_mb_after_1000: early, rss_mb_after_all: late, growth_mb: early === null ? null : Math.round((late - early) * 10) / 10, limit_mb: 10 }));
+const LIMIT_MB = 10;
+const growth = Math.round((late - (early ?? late)) * 10) / 10;
+console.log(JSON.stringify({ calls, rss_mb_after_1000: early, rss_mb_after_all: late, growth_mb: growth, limit_mb: LIMIT_MB }));
+process.exit(growth > LIMIT_MB ? 1 : 0);
