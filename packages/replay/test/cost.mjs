@@ -1,4 +1,5 @@
-// What a session costs beside the model: `node cost.mjs [CALLS]`. Prints one JSON object, and fails when a limit is exceeded.
+// What a session costs beside the model: `node cost.mjs [CALLS] [LIBRARY]`. Prints one JSON object, and fails when a limit is
+// exceeded.
 //
 // 100 contracts, 50 tools offered, a model on loopback in another process. Turns of fifty calls with the plain client and with
 // the governed one follow each other, so that whatever else the machine does falls on both; the cost of a call is the difference
@@ -22,17 +23,24 @@ async function serve() {
     model.requests.length = 0;
     return { calls: [call("tool_1", { city: "Oslo" }, `call_${request.number}`)] };
   });
+  // It lives as long as the process that it was started by.
+  process.on("message", () => {});
+  process.on("disconnect", () => process.exit(0));
   process.send(model.url);
 }
 
 async function measure(calls) {
   const { replay } = await import("@reprise/replay");
-  const { chatTool, clientOf, contracts, openai } = await import("./clients.mjs");
+  const { all, chatTool, clientOf, contracts, isOpenAi, messagesTool } = await import("./clients.mjs");
   const model = fork(fileURLToPath(import.meta.url), ["provider"]);
   const [url] = await once(model, "message");
   const names = Array.from({ length: 100 }, (_, at) => `tool_${at}`);
-  const tools = names.slice(0, 50).map((name) => chatTool(name));
-  const library = openai[2];
+  const library = all.find(({ name }) => name === (process.argv[3] ?? "openai7"));
+  const tools = names.slice(0, 50).map((name) => (isOpenAi(library) ? chatTool : messagesTool)(name));
+  const messages = [{ role: "user", content: "x" }];
+  const ask = isOpenAi(library)
+    ? (client) => client.chat.completions.create({ model: "m", messages, tools })
+    : (client) => client.messages.create({ model: "m", max_tokens: 100, messages, tools });
   const clients = { plain: clientOf(library, url), governed: replay(clientOf(library, url), { contracts: contracts(...names) }).client };
   const processor = { plain: [], governed: [] };
   const clock = { plain: [], governed: [] };
@@ -42,7 +50,7 @@ async function measure(calls) {
       const times = [];
       for (let at = 0; at < TURN; at += 1) {
         const start = performance.now();
-        await client.chat.completions.create({ model: "m", messages: [{ role: "user", content: "x" }], tools });
+        await ask(client);
         times.push((performance.now() - start) * 1000);
       }
       const { user, system } = process.cpuUsage(began);
@@ -57,7 +65,7 @@ async function measure(calls) {
     const [plain, governed] = [median(figures.plain), median(figures.governed)].map(Math.round);
     return { plain_us: plain, governed_us: governed, cost_us: governed - plain };
   };
-  const figures = { calls, processor: cost(processor), clock: cost(clock), import_ms: importTime(), limits: LIMITS };
+  const figures = { library: library.name, calls, processor: cost(processor), clock: cost(clock), import_ms: importTime(), limits: LIMITS };
   console.log(JSON.stringify(figures, null, 2));
   const isOver = figures.processor.cost_us > LIMITS.call_us || figures.import_ms > LIMITS.import_ms;
   process.exit(isOver ? 1 : 0);
