@@ -60,6 +60,8 @@ faults! {
     MessagesReversed => ["AP-SESS-03", "AP-SESS-05", "AP-SESS-07", "AP-SESS-09"],
     /// A session that is not closed is always IDLE.
     SessionAlwaysIdle => ["AP-SESS-10"],
+    /// The conversation of a closed session can be cut.
+    ClosedSessionTruncated => ["AP-SESS-08"],
     /// Tasks do not say who made them.
     CreatedByHidden => ["AP-TASK-01", "AP-AUTH-02"],
     /// A submit is answered with 201.
@@ -152,6 +154,8 @@ faults! {
     InclusionPathWrong => ["AP-RCPT-08"],
     /// Every receipt is called valid.
     EveryReceiptValid => ["AP-RCPT-07", "AP-RCPT-08", "AP-RCPT-14"],
+    /// A receipt that nobody signed is called valid.
+    UnsignedReceiptValid => ["AP-RCPT-08"],
     /// No receipt is called valid.
     NoReceiptValid => ["AP-RCPT-07", "AP-RCPT-08", "AP-RCPT-11", "AP-RCPT-14"],
     /// Verdicts do not say when.

@@ -25,14 +25,15 @@ use crate::{contracts, persona, receipt, sidecar, vault};
         reprise task submit 'Hello' --watch  a task, followed until it ends"
 )]
 pub(crate) struct Cli {
-    /// Print only what was asked for: no advice, and of a task or a list only the ids
-    #[arg(long, short, global = true)]
+    /// Print results only: no advice, and only the ids of tasks and lists
+    #[arg(long, short, global = true, help_heading = "Output")]
     pub(crate) quiet: bool,
     /// Use colours: auto (on a terminal, unless NO_COLOR is set), always or never
     #[arg(
         long,
         value_name = "WHEN",
         global = true,
+        help_heading = "Output",
         value_enum,
         default_value_t,
         hide_default_value = true,
@@ -50,7 +51,7 @@ pub(crate) enum Command {
     Demo(DemoArgs),
     /// Run the server
     Serve(ServeArgs),
-    /// Make, list and revoke API keys
+    /// Create, list, extend and revoke API keys
     #[command(
         subcommand,
         after_help = "Examples:\n  reprise key create --actor ci\n  reprise key list"
@@ -62,7 +63,7 @@ pub(crate) enum Command {
         after_help = "Examples:\n  reprise task submit 'Summarise the incident' --watch\n  reprise task list --status failed --since 1h\n  reprise task show task_0123"
     )]
     Task(TaskCommand),
-    /// See what waits for a decision, and decide it
+    /// See what is waiting for a decision, and decide
     #[command(
         subcommand,
         after_help = "Examples:\n  reprise approvals list\n  reprise approvals show task_0123\n  reprise approvals deny task_0123 --reason 'not on a Friday'"
@@ -98,13 +99,13 @@ pub(crate) enum Command {
         after_help = "Examples:\n  reprise persona apply reviewer.yaml\n  reprise persona list"
     )]
     Persona(persona::Command),
-    /// The memory that agents share: record, look, settle conflicts, replay the reasons
+    /// Use the memory that agents share: record, look up, settle conflicts, replay the reasons
     #[command(
         subcommand,
         after_help = "Examples:\n  reprise field register ann --role analyst\n  reprise field replay conflict conflict_0123 --agent sam"
     )]
     Field(field::Command),
-    /// Keep secrets for tools and providers, list and forget them
+    /// Store, list and delete secrets for tools and providers
     #[command(
         subcommand,
         after_help = "Examples:\n  reprise vault set openai\n  reprise vault list"
@@ -141,7 +142,7 @@ pub(crate) enum Command {
     Canonicalize(CanonicalizeArgs),
     /// Replay blocks: capture a run, verify its inputs, run it again
     #[command(
-        after_help = "Examples:\n  reprise sidecar capture --kind agent-run --input prompt=prompt.md --report out/report.md -- python agent.py\n  \
+        after_help = "Examples:\n  reprise sidecar capture --kind agent-run --input prompt=prompt.md \\\n    --report out/report.md -- python agent.py\n  \
         reprise sidecar verify --outputs out/report.md"
     )]
     Sidecar(sidecar::Args),
@@ -150,9 +151,9 @@ pub(crate) enum Command {
     VerifyReplay(sidecar::VerifyArgs),
     /// Check a server's protocol conformance
     Conformance(ConformanceArgs),
-    /// Write what a shell needs to complete commands
+    /// Print a completion script for a shell
     Completions(about::CompletionsArgs),
-    /// Write the manual
+    /// Print the manual page
     Man(about::ManArgs),
 }
 
@@ -229,19 +230,19 @@ pub(crate) struct DataArgs {
 /// `reprise key`
 #[derive(Debug, Subcommand)]
 pub(crate) enum KeyCommand {
-    /// Make a key and print it, once
+    /// Create a key and print it, once
     #[command(
         after_help = "The key goes to stdout, everything else to stderr. Works while a server is running. Making, granting and revoking\n\
         a key are events in the log. What agents say to the shared memory is written down, so that `field:read`, which lets them\n\
         register as observers and draft, is given by name: `reprise key grant ID field:read`.\n\n\
         Examples:\n  reprise key create --actor ci\n  reprise key create --actor auditor --read-only --expires 30d\n  \
-        reprise key create --actor bot --workspace workspace_local --scope tasks:read --scope tasks:write"
+        reprise key create --actor bot --workspace workspace_local \\\n    --scope tasks:read --scope tasks:write"
     )]
     Create(KeyCreateArgs),
     /// List keys; the keys themselves are not stored and cannot be shown
     #[command(after_help = "Examples:\n  reprise key list\n  reprise key list --json")]
     List(KeyListArgs),
-    /// Give a key one more scope; a running server knows it within a second
+    /// Grant a key one more scope; a running server applies it within a second
     #[command(
         after_help = "A scope that does not exist is refused with the list of those that do.\n\n\
         Example:\n  reprise key grant key_0123abcd approvals:write"
@@ -269,7 +270,7 @@ pub(crate) struct KeyGrantArgs {
 /// `reprise key create`
 #[derive(Debug, Args)]
 pub(crate) struct KeyCreateArgs {
-    /// Who it is: the actor in events
+    /// Whose key it is: the actor that events name
     #[arg(long, value_name = "NAME")]
     pub(crate) actor: String,
     /// A workspace it may see; repeat for more [default: all]
@@ -281,7 +282,7 @@ pub(crate) struct KeyCreateArgs {
     /// It may read everything but the shared memory, and write nothing
     #[arg(long, conflicts_with = "scope")]
     pub(crate) read_only: bool,
-    /// When it ends: 30d, 12h, 90m, 45s, or a time such as 2027-01-31T00:00:00Z [default: never]
+    /// When it expires: 30d, 12h, 90m, 45s, or a time such as 2027-01-31T00:00:00Z [default: never]
     #[arg(long, value_name = "WHEN")]
     pub(crate) expires: Option<String>,
     /// Print JSON, the key in its member `key`
@@ -317,7 +318,7 @@ pub(crate) struct KeyRevokeArgs {
 #[derive(Debug, Clone, Args)]
 #[command(next_help_heading = "Server")]
 pub(crate) struct Connection {
-    /// Its address [default: the server that works in the data directory; with a key of your own else http://127.0.0.1:8080]
+    /// Its address [default: that of the server in the data directory]
     #[arg(long, env = "REPRISE_URL")]
     pub(crate) url: Option<String>,
     /// API key [default: the file `api-key` in the data directory]
@@ -331,7 +332,7 @@ pub(crate) struct Connection {
         default_value = "reprise-data"
     )]
     pub(crate) data: PathBuf,
-    /// Certificates (PEM) to trust beside the system's
+    /// Certificates (PEM) to trust in addition to the system's
     #[arg(long, value_name = "FILE", env = "REPRISE_CA")]
     pub(crate) ca: Option<PathBuf>,
     /// Send the key over plain http to another machine
@@ -342,7 +343,7 @@ pub(crate) struct Connection {
 /// `reprise task`
 #[derive(Debug, Subcommand)]
 pub(crate) enum TaskCommand {
-    /// Submit a task; makes a session when none is given
+    /// Submit a task, in a new session unless one is given
     #[command(
         after_help = "The workflow is agent unless you say otherwise; `reprise serve --examples` adds ask, approve and hold.\n\n\
         Examples:\n  reprise task submit 'Summarise the incident' --watch\n  \
@@ -371,11 +372,11 @@ pub(crate) enum TaskCommand {
     List(TaskListArgs),
     /// Follow a task until it ends, one line per event; exit 0 only if it completed
     #[command(
-        after_help = "A lost connection is taken up again where it broke, also across a restart of the server.\n\n\
+        after_help = "After a lost connection it continues where it broke off, even across a restart of the server.\n\n\
         Examples:\n  reprise task watch task_0123\n  reprise task watch task_0123 --json | jq .event"
     )]
     Watch(TaskGetArgs),
-    /// Answer a task that waits for input or a decision
+    /// Answer a task that is waiting for input or a decision
     #[command(
         after_help = "Examples:\n  reprise task answer task_0123 'Use the staging cluster'\n  \
         reprise task answer task_0123 --approve\n  reprise task answer task_0123 --deny --reason 'not on a Friday'"
@@ -387,10 +388,10 @@ pub(crate) enum TaskCommand {
         Examples:\n  reprise task export task_0123 run.bundle\n  reprise replay --bundle run.bundle"
     )]
     Export(TaskExportArgs),
-    /// Take up a task that failed for a passing reason, live, from its last checkpoint
+    /// Retry a failed task live, from its last checkpoint
     #[command(
         after_help = "A new task, linked to the old one. What has a result on record is served from there and never done again;\n\
-        only what failed is asked again, and what comes after it. Costs money and has side effects as any run has.\n\n\
+        only what failed is asked again, and what comes after it. Like any run, it costs money and has side effects.\n\n\
         Examples:\n  reprise task retry task_0123 --watch\n  reprise task retry task_0123 --reason 'the provider is back'"
     )]
     Retry(TaskRetryArgs),
@@ -453,7 +454,7 @@ pub(crate) struct TaskGetArgs {
 pub(crate) struct TaskShowArgs {
     /// The task, or a file that `reprise task export` wrote
     pub(crate) task: String,
-    /// Only this step, with everything that is known of it
+    /// Only this step, with everything known about it
     #[arg(long, value_name = "N", value_parser = positive)]
     pub(crate) step: Option<usize>,
     /// Print the stored bytes of the events instead, each after its digest
@@ -462,7 +463,7 @@ pub(crate) struct TaskShowArgs {
     /// Print JSON
     #[arg(long)]
     pub(crate) json: bool,
-    /// Write to the terminal and not into a pager
+    /// Do not use a pager
     #[arg(long)]
     pub(crate) no_pager: bool,
     #[command(flatten)]
@@ -487,7 +488,7 @@ pub(crate) struct TaskListArgs {
     /// Only those of this workflow
     #[arg(long, value_name = "NAME")]
     pub(crate) workflow: Option<String>,
-    /// Only those created since: 30m, 1h30m, 2d (ago), a day such as 2026-04-25, or a time such as 2026-04-25T12:00:00Z
+    /// Only those created since: 30m, 1h30m or 2d ago, 2026-04-25, or 2026-04-25T12:00:00Z
     #[arg(long, value_name = "TIME", value_parser = since)]
     pub(crate) since: Option<String>,
     /// Only those whose metadata has this; repeat for more
@@ -544,7 +545,7 @@ pub(crate) struct TaskAnswerArgs {
 pub(crate) struct TaskExportArgs {
     /// The task
     pub(crate) id: String,
-    /// The file to write; it must not exist. `-` for stdout
+    /// The file to write, which must not exist yet; `-` for stdout
     pub(crate) out: PathBuf,
     /// Print JSON about what was written
     #[arg(long)]
@@ -605,7 +606,7 @@ pub(crate) enum LogCommand {
         Examples:\n  reprise log rebuild\n  reprise log rebuild --write --data /var/lib/reprise"
     )]
     Rebuild(LogRebuildArgs),
-    /// Bring a data directory that an older program wrote to the present format
+    /// Convert a data directory written by an older version to the current format
     #[command(
         after_help = "Stop the server first. `reprise serve` does the same when it starts. The directory is kept as it was in a\n\
         backup within it, which is named; remove it when you no longer need it. A run that is killed is finished by the\n\
@@ -618,10 +619,10 @@ pub(crate) enum LogCommand {
         Example:\n  reprise log export backup-2026-11-15"
     )]
     Export(LogExportArgs),
-    /// Take over a finished task of another server, with its log and its receipt, to replay it here
+    /// Import a finished task from another server, with its log and its receipt, to replay it here
     #[command(after_help = log::import::EXAMPLES)]
     Import(log::import::ImportArgs),
-    /// Go on with a log that has lost what was acknowledged
+    /// Continue with a log that has lost acknowledged events
     #[command(
         after_help = "Only for a data directory that `reprise serve` and `reprise log verify` refuse because acknowledged events\n\
         are missing, when there is no backup to restore. Stop the server first. What can still be read stays; the damaged\n\
@@ -630,7 +631,7 @@ pub(crate) enum LogCommand {
         Example:\n  reprise log recover --accept-loss --data /var/lib/reprise"
     )]
     Recover(LogRecoverArgs),
-    /// Replace what cannot be read by headers, so that everything else can be checked and used again
+    /// Replace unreadable events with headers, so that everything else can be checked and used again
     #[command(
         after_help = "Lists every event and blob that cannot be read, and changes nothing unless --apply is given. Stop the server\n\
         first. An event whose envelope can be read keeps it, and the digest of what it said; otherwise an event\n\
@@ -640,7 +641,7 @@ pub(crate) enum LogCommand {
         Examples:\n  reprise log repair --data /var/lib/reprise\n  reprise log repair --apply --data /var/lib/reprise"
     )]
     Repair(LogRepairArgs),
-    /// Remove the blobs that nothing names: what refused uploads and killed processes left
+    /// Remove unreferenced blobs, left by refused uploads and killed processes
     #[command(
         after_help = "Stop the server first. Reads the whole log.\n\nExample:\n  reprise log sweep --data /var/lib/reprise"
     )]
@@ -725,9 +726,9 @@ pub(crate) struct LogRebuildArgs {
 /// `reprise log export`
 #[derive(Debug, Args)]
 pub(crate) struct LogExportArgs {
-    /// The directory to write; it must not exist
+    /// The directory to write, which must not exist yet
     pub(crate) out: PathBuf,
-    /// Leave out content that is not public; what is left verifies
+    /// Leave out content that is not public; what is left still verifies
     #[arg(long)]
     pub(crate) auditor: bool,
     /// Print JSON
@@ -765,14 +766,14 @@ pub(crate) enum CanonicalProfile {
 #[derive(Debug, Args)]
 #[command(
     after_help = "Asks over the wire only and works with any server of the protocol.\n\
-    It leaves sessions and tasks behind. Exit 1 when a requirement is not met.\n\n\
+    It leaves workspaces, sessions and tasks behind: use a server that you can throw away. Exit 1 when a\nrequirement is not met.\n\n\
     Examples:\n  reprise conformance\n  reprise conformance --url http://127.0.0.1:8080 --key rpk_…\n  \
-    reprise conformance --url http://127.0.0.1:8080 --key rpk_… --other-key rpk_… --restart ./restart.sh --json\n  \
+    reprise conformance --url http://127.0.0.1:8080 --key rpk_… --other-key rpk_… \\\n    --restart ./restart.sh --json\n  \
     reprise conformance --akashik"
 )]
 pub(crate) struct ConformanceArgs {
     /// Judge the memory protocol instead, at this address or at that of the server
-    #[arg(long, value_name = "URL", num_args = 0..=1, conflicts_with_all = ["url", "approver_key", "dead_key", "expired_key", "make_key", "suite"])]
+    #[arg(long, value_name = "URL", num_args = 0..=1, conflicts_with_all = ["dead_key", "expired_key", "make_key", "suite"])]
     pub(crate) akashik: Option<Option<String>>,
     /// Its address, without /v1 [default: the one in the data directory, else http://127.0.0.1:8080]
     #[arg(long, env = "REPRISE_URL")]
@@ -857,6 +858,23 @@ mod tests {
     #[test]
     fn the_command_line_is_consistent() {
         Cli::command().debug_assert();
+    }
+
+    #[test]
+    fn no_option_is_refused_because_of_a_variable_in_the_environment() {
+        let mut cli = Cli::command();
+        cli.build();
+        let mut commands = vec![&cli];
+        while let Some(command) = commands.pop() {
+            commands.extend(command.get_subcommands());
+            for arg in command.get_arguments() {
+                for other in command.get_arg_conflicts_with(arg) {
+                    let either = [arg, other].map(clap::Arg::get_env);
+                    let name = command.get_name();
+                    assert_eq!(either, [None, None], "{name}: {arg} and {other}");
+                }
+            }
+        }
     }
 
     /// What has no `--json`, and why.

@@ -5,9 +5,11 @@
 //! takes no credential advice from a server (AP-CARD-06).
 
 mod follow;
+mod hint;
 mod target;
 mod task;
 
+use std::path::PathBuf;
 use std::time::Duration;
 
 use reqwest::header::{AUTHORIZATION, HeaderValue};
@@ -15,7 +17,7 @@ use reqwest::{Method, Response, StatusCode, Url};
 use serde_json::Value;
 
 use crate::exit::{OrHint, Problem};
-use crate::output::shorten;
+use crate::output::{Progress, shorten};
 
 pub(crate) use follow::{Cursor, Flow, follow};
 pub(crate) use target::{ADDRESS_FILE, Target};
@@ -49,6 +51,8 @@ pub(crate) struct Client {
     http: reqwest::Client,
     base: Url,
     authorization: HeaderValue,
+    /// The file that the key was found in; none for one that somebody gave.
+    key_file: Option<PathBuf>,
 }
 
 /// A write: its body, and the key that makes it safe to repeat.
@@ -98,6 +102,7 @@ impl Client {
             http,
             base: target.url,
             authorization,
+            key_file: target.key_file,
         })
     }
 
@@ -259,6 +264,7 @@ impl Client {
     }
 
     async fn call(&self, method: Method, url: Url, sends: Sends<'_>) -> anyhow::Result<Vec<u8>> {
+        let _progress = Progress::begin(format!("waiting for {}", self.address()));
         let mut waits = REPEATS.iter();
         loop {
             // A large body takes its time, and is not sent again because of that.
@@ -332,18 +338,25 @@ impl Client {
             cause = next;
         }
         let cause = cause.to_string();
-        let hint = if cause.contains("certificate") {
-            "if you trust that server, name its certificate with --ca"
-        } else if cause.contains("InvalidContentType") {
-            "that server speaks plain http: write http:// in --url"
-        } else {
-            "start a server with `reprise serve`, or name one with `--url`"
-        };
+        let hint = hint::unreachable(&cause, &self.base);
         Problem::new(
             format!("no answer from `{}`: {cause}", self.address()),
             hint,
         )
         .into()
+    }
+
+    /// Says what to do about a key that does not do.
+    fn key_hint(&self, code: &str, answer: &Value) -> Option<String> {
+        let key = hint::Key {
+            file: self.key_file.as_deref(),
+            is_remote: !target::is_loopback(&self.base),
+        };
+        match code {
+            "unauthenticated" => Some(key.is_unknown()),
+            "permission_denied" => Some(key.may_not(answer)),
+            _ => None,
+        }
     }
 
     /// Turns an error answer into words.
@@ -357,13 +370,20 @@ impl Client {
             (Some(code), Some(message)) => {
                 let param = member("/error/param");
                 let reason = member("/error/details/reason");
-                let problem = if about_personas || param == Some("persona_id") {
+                let is_about_key = KEY_REFUSALS.contains(&code);
+                let problem = if (about_personas || param == Some("persona_id")) && !is_about_key {
                     persona_refusal(code, message, param)
                 } else if reason.is_some_and(|reason| TAMPERED.contains(&reason)) {
                     let hint = "what was sent is not what its receipt proves: it was changed or damaged; export it again";
                     Problem::new(refusal_text(code, message, param), hint).answers_no()
                 } else if code == "cursor_expired" && reason.is_some() {
                     record_gone(code, message, reason)
+                } else if let Some(hint) = self.key_hint(code, &value) {
+                    let problem = Problem::new(refusal_text(code, message, param), hint);
+                    match code {
+                        "permission_denied" => problem.answers_no(),
+                        _ => problem,
+                    }
                 } else {
                     refusal(code, message, param)
                 };
@@ -388,6 +408,9 @@ impl Client {
         }
     }
 }
+
+/// What a server says when the key does not do.
+const KEY_REFUSALS: [&str; 2] = ["unauthenticated", "permission_denied"];
 
 /// Reasons of a refusal that mean: this is not what was recorded.
 const TAMPERED: [&str; 5] = [
@@ -475,7 +498,9 @@ fn memory_refusal(code: &str, message: &str) -> Problem {
         "FORBIDDEN" => {
             "use a key with `field:write` or `field:admin` that registered the agent; `reprise key list` shows them"
         }
-        "UNAUTHENTICATED" => "check `--key` or REPRISE_KEY; `reprise key create` makes a new key",
+        "UNAUTHENTICATED" => {
+            "check --key or REPRISE_KEY; `reprise key create --actor NAME`, on the server's machine, makes a new key"
+        }
         _ => "`--help` shows examples",
     };
     let problem = Problem::new(text, hint);
@@ -530,7 +555,7 @@ fn where_to_look(message: &str) -> &'static str {
 fn invalid(message: &str, param: Option<&str>) -> &'static str {
     match param {
         Some("metadata.workflow") => {
-            "--workflow takes one of those; `reprise serve --examples` adds ask, approve and hold"
+            "name one of those with --workflow; `reprise serve --examples` adds ask, approve and hold"
         }
         _ if message.starts_with("not a bundle") => {
             "the file was changed or cut short: export the run again with `reprise task export`"
@@ -543,15 +568,6 @@ fn invalid(message: &str, param: Option<&str>) -> &'static str {
 fn refusal(code: &str, message: &str, param: Option<&str>) -> Problem {
     let text = refusal_text(code, message, param);
     match code {
-        "unauthenticated" => Problem::new(
-            text,
-            "check `--key` or REPRISE_KEY; `reprise key create` makes a new key",
-        ),
-        "permission_denied" => Problem::new(
-            text,
-            "use a key with that scope; `reprise key list` shows what each may do",
-        )
-        .answers_no(),
         "resource_not_found" => Problem::new(text, where_to_look(message)).answers_no(),
         "unsupported_protocol_version" => Problem::new(
             text,
@@ -595,6 +611,7 @@ mod tests {
         Client::new(Target {
             url: Url::parse(url).unwrap(),
             key: "rpk_secret".to_owned(),
+            key_file: None,
             ca: None,
         })
         .unwrap()
@@ -628,17 +645,11 @@ mod tests {
             "invalid_state_transition",
             "idempotency_key_reused",
             "policy_violation",
-            "permission_denied",
             "resource_not_found",
         ] {
             assert_eq!(exit(code), Exit::No, "{code}");
         }
-        for code in [
-            "unauthenticated",
-            "invalid_request",
-            "internal_error",
-            "new_code",
-        ] {
+        for code in ["invalid_request", "internal_error", "new_code"] {
             assert_eq!(exit(code), Exit::Fault, "{code}");
         }
     }

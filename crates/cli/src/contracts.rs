@@ -44,7 +44,7 @@ pub(crate) enum Command {
         those after it, which may not have happened then. What a record does not hold is not judgeable, never allowed.\n\
         Exit 1 when a threshold is passed.\n\n\
         Examples:\n  reprise contracts backtest contracts/ reprise-data --since 2026-11-01\n  \
-        reprise contracts backtest contracts/ runs/ --principal desk.json --max-blocked 0 --json"
+        reprise contracts backtest contracts/ runs/ --principal desk.json \\\n    --max-blocked 0 --json"
     )]
     Backtest(BacktestArgs),
     /// Write a first draft of contracts from the tool definitions of a request
@@ -105,7 +105,7 @@ pub(crate) struct BacktestArgs {
     /// Bundles, folders of bundles, exports or data directories
     #[arg(value_name = "RUNS", default_value = "reprise-data")]
     runs: Vec<PathBuf>,
-    /// Only runs that began since: 30m, 1h30m, 2d (ago), a day such as 2026-04-25, or a time such as 2026-04-25T12:00:00Z
+    /// Only runs that began since: 30m, 1h30m or 2d ago, 2026-04-25, or 2026-04-25T12:00:00Z
     #[arg(long, value_name = "TIME", value_parser = crate::time::since)]
     since: Option<Timestamp>,
     /// Who calls, a JSON file; a record does not say it
@@ -159,7 +159,7 @@ pub(crate) struct SchemaArgs {
     /// Which file
     #[arg(value_name = "FILE")]
     kind: SchemaKind,
-    /// Print JSON, which it is anyway
+    /// Print JSON; the output always is
     #[arg(long)]
     json: bool,
 }

@@ -5,16 +5,17 @@
 
 mod event;
 mod pager;
+mod progress;
 
 use std::fmt;
 use std::io::{self, IsTerminal, Write};
 use std::sync::atomic::{AtomicBool, AtomicU8, Ordering};
 
-use indicatif::{ProgressBar, ProgressDrawTarget, ProgressStyle};
 use serde_json::Value;
 
 pub(crate) use event::{KIND_WIDTH, event_line, is_told_elsewhere};
 pub(crate) use pager::Pager;
+pub(crate) use progress::Progress;
 
 /// Where data goes.
 #[derive(Debug)]
@@ -181,6 +182,29 @@ pub(crate) fn width() -> Option<usize> {
     io::stdout().is_terminal().then_some(usize::from(size.1))
 }
 
+/// Returns text in lines that fit the terminal, or are easy to read where there is none, each after an indent.
+pub(crate) fn wrapped(text: &str, indent: &str) -> String {
+    let room = width().map_or(PROSE_WIDTH, |width| width.clamp(40, PROSE_WIDTH));
+    let mut lines = vec![indent.to_owned()];
+    for word in text.split_whitespace() {
+        let line = lines.last().map_or(0, |line| line.chars().count());
+        let is_new = line <= indent.chars().count();
+        if !is_new && line + 1 + word.chars().count() > room {
+            lines.push(indent.to_owned());
+        }
+        if let Some(line) = lines.last_mut() {
+            if line.len() > indent.len() {
+                line.push(' ');
+            }
+            line.push_str(word);
+        }
+    }
+    lines.join("\n")
+}
+
+/// The longest line of prose.
+const PROSE_WIDTH: usize = 100;
+
 /// Replaces control characters.
 pub(crate) fn printable(text: &str) -> String {
     text.chars()
@@ -262,28 +286,23 @@ impl Table {
     }
 }
 
-/// A sign of life on stderr while something takes its time; nothing when stderr is no terminal.
-pub(crate) fn spinner(message: &'static str) -> ProgressBar {
-    let bar = ProgressBar::new_spinner().with_message(message);
-    if !io::stderr().is_terminal() {
-        bar.set_draw_target(ProgressDrawTarget::hidden());
-    }
-    bar.enable_steady_tick(std::time::Duration::from_millis(100));
-    bar
-}
-
-/// A count of steps on stderr; nothing when stderr is no terminal.
-pub(crate) fn counter() -> ProgressBar {
-    let bar = spinner("");
-    if let Ok(style) = ProgressStyle::with_template("{spinner} {pos} {wide_msg}") {
-        bar.set_style(style);
-    }
-    bar
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn prose_is_broken_between_words() {
+        let text = "word ".repeat(40);
+        let lines = wrapped(&text, "   ");
+        assert_eq!(lines.matches("word").count(), 40);
+        assert!(lines.lines().count() > 1, "{lines}");
+        for line in lines.lines() {
+            assert!(
+                line.starts_with("   word") && line.len() <= PROSE_WIDTH,
+                "{line:?}"
+            );
+        }
+    }
 
     #[test]
     fn words_of_others_cannot_drive_the_terminal() {

@@ -16,7 +16,7 @@ use crate::listing::{Listing, text};
 use crate::output::{Output, Paint, Table, complain, is_quiet, shorten, talk};
 
 const EXAMPLE: &str = "\
-A file, here reviewer.yaml; the same members in TOML or JSON are as good:
+A file, here reviewer.yaml; the same members in TOML or JSON work as well:
 
   name: reviewer
   version: \"1\"
@@ -42,7 +42,7 @@ Examples:
 /// `reprise persona`
 #[derive(Debug, Subcommand)]
 pub(crate) enum Command {
-    /// Define the persona of a file (YAML, TOML or JSON)
+    /// Define the persona in a file (YAML, TOML or JSON)
     #[command(after_help = EXAMPLE)]
     Apply(ApplyArgs),
     /// List personas, oldest first

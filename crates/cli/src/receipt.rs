@@ -42,10 +42,10 @@ pub(crate) enum Command {
     Show(ShowArgs),
     /// Verify a receipt or a whole bundle; exit 0 when it is whole and a given key vouches for it, 1 otherwise
     #[command(
-        after_help = "With an id the server verifies. With a file nothing but files is read: no server, no network. \
+        after_help = "With an id the server verifies. With a file nothing but files is read: no server, no network.\n\
         Without --keys nobody vouches for what is in a file, and it is not valid.\n\n\
         Examples:\n  reprise receipt verify receipt_0123\n  \
-        reprise receipt verify receipt.json --keys jwks.json --previous earlier.json --proof proof.json\n  \
+        reprise receipt verify receipt.json --keys jwks.json \\\n    --previous earlier.json --proof proof.json\n  \
         reprise receipt verify --bundle backup-2026-11-15 --keys jwks.json"
     )]
     Verify(VerifyArgs),
@@ -55,25 +55,25 @@ pub(crate) enum Command {
         reprise receipt proof receipt.json --bundle backup-2026-11-15 > proof.json"
     )]
     Proof(ProofArgs),
-    /// Show who let an agent do what, and check that chain of decisions
+    /// Show who allowed an agent to do what, and check the chain of decisions
     #[command(
         after_help = "With an id the server is asked. With a file nothing but files is read.\n\n\
         Examples:\n  reprise receipt trust task_0123\n  reprise receipt trust session_0123 --json > trust.json\n  \
         reprise receipt trust trust.json --keys jwks.json --receipt receipt.json"
     )]
     Trust(TrustArgs),
-    /// Sign with a new key from now on; the old one stays published with its end
+    /// Sign with a new key from now on; the old one stays published, marked as ended
     #[command(
-        after_help = "Stop the server first: it holds its key until it ends. --origin gives the log another name from there on; the \
-        statement that both keys sign names both. --lost goes on with a new key where the file with the old ones is gone: nothing \
-        vouches for the new key but the next head, which says so.\n\n\
+        after_help = "Stop the server first: it holds its key until it ends. --origin gives the log another name from then\n\
+        on; both keys sign a statement with both names. --lost continues with a new key where the file with the\n\
+        old ones is gone: nothing vouches for the new key but the next head, which says so.\n\n\
         Examples:\n  reprise receipt rotate-key\n  reprise receipt rotate-key --origin log.example.com/receipts"
     )]
     RotateKey(RotateArgs),
-    /// Say since when a key is not trusted any more, because somebody else may have it
+    /// Declare a key untrusted from a given time on, because somebody else may have it
     #[command(
-        after_help = "Stop the server first. A key that is in use is rotated first. What the key signed counts from then on only \
-        with its place in a log head that another key signed.\n\n\
+        after_help = "Stop the server first. Rotate a key that is in use before you revoke it. What the key signed counts\n\
+        from then on only together with its place in a log head that another key signed.\n\n\
         Example:\n  reprise receipt revoke-key key_0123456789abcdef --since 2026-11-15T10:00:00Z"
     )]
     RevokeKey(RevokeArgs),
@@ -151,7 +151,7 @@ pub(crate) struct ProofArgs {
     /// Compute the proof from a directory that `reprise log export` wrote
     #[arg(long, value_name = "DIR")]
     bundle: Option<PathBuf>,
-    /// Print JSON, which it is anyway
+    /// Print JSON; the output always is
     #[arg(long)]
     json: bool,
     #[command(flatten)]
@@ -200,7 +200,7 @@ pub(crate) struct RotateArgs {
 pub(crate) struct RevokeArgs {
     /// The key's id
     key: String,
-    /// The time from which on nothing that it signed is believed by its date [default: now]
+    /// The time from which its signatures no longer count by their own date [default: now]
     #[arg(long, value_name = "TIME", value_parser = crate::time::since)]
     since: Option<Timestamp>,
     /// Print JSON

@@ -6,7 +6,7 @@ use std::io::{IsTerminal, Read};
 use std::path::Path;
 
 use clap::{Args, Subcommand};
-use effects::Vault;
+use effects::{Vault, VaultError};
 use serde_json::json;
 
 use crate::args::DataArgs;
@@ -20,7 +20,7 @@ const ID: &str = "vault_local";
 /// `reprise vault`
 #[derive(Debug, Subcommand)]
 pub(crate) enum Command {
-    /// Keep a secret; its value is asked for, or read from stdin
+    /// Store a secret; you are asked for its value, or it is read from stdin
     #[command(
         after_help = "The value never appears in a command line. A line end at its end is not part of it.\n\
         Makes the data directory if there is none yet: a secret can be set before the server's first start.\n\n\
@@ -30,7 +30,7 @@ pub(crate) enum Command {
     /// List the names and versions of secrets; the values cannot be shown
     #[command(after_help = "Examples:\n  reprise vault list\n  reprise vault list --json")]
     List(ListArgs),
-    /// Forget a secret
+    /// Delete a secret
     #[command(after_help = "Example:\n  reprise vault delete tickets")]
     Delete(DeleteArgs),
 }
@@ -98,10 +98,7 @@ pub(crate) fn run(command: Command) -> anyhow::Result<Exit> {
         Command::Set(args) => set(&args),
         Command::List(args) => list(&args),
         Command::Delete(args) => {
-            existing(&args.data)?.delete(&args.name).or_hint(
-                format_args!("`{}`", args.name),
-                "`reprise vault list` shows what there is",
-            )?;
+            delete(&existing(&args.data)?, &args.name)?;
             match args.json {
                 true => Output::stdout().json(&json!({"name": args.name, "deleted": true}))?,
                 false => talk(format_args!("deleted `{}`", args.name)),
@@ -153,6 +150,17 @@ fn value_of(name: &str) -> anyhow::Result<String> {
         .read_to_string(&mut value)
         .or_hint("stdin", "a secret is text")?;
     Ok(value)
+}
+
+fn delete(vault: &Vault, name: &str) -> anyhow::Result<()> {
+    let hint = "`reprise vault list` shows what there is";
+    match vault.delete(name) {
+        Err(VaultError::Unknown(_)) => {
+            let message = format!("the vault has no secret `{name}`");
+            Err(Problem::new(message, hint).answers_no().into())
+        }
+        deleted => deleted.or_hint(format_args!("`{name}`"), hint),
+    }
 }
 
 fn list(args: &ListArgs) -> anyhow::Result<Exit> {

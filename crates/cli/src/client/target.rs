@@ -26,6 +26,8 @@ pub(crate) struct Target {
     pub(crate) url: Url,
     /// The credential.
     pub(crate) key: String,
+    /// The file that the credential was found in; none for one that somebody gave.
+    pub(crate) key_file: Option<PathBuf>,
     /// Certificates to trust beside the system's.
     pub(crate) ca: Option<PathBuf>,
 }
@@ -80,6 +82,7 @@ impl Target {
             )
             .into());
         }
+        let mut found = None;
         let key = match &connection.key {
             // A folder that came from elsewhere may hold the file, and the key is none of its own.
             Some(_) if local && !is_loopback(&url) => {
@@ -93,11 +96,15 @@ impl Target {
                 .into());
             }
             Some(key) => key.clone(),
-            None if local || is_loopback(&url) => local_key(&connection.data, key_file)?,
+            None if local || is_loopback(&url) => {
+                found = Some(connection.data.join(key_file));
+                local_key(&connection.data, key_file)?
+            }
             None => {
                 return Err(Problem::new(
                     format!("no key for `{url}`"),
-                    "give one with --key or REPRISE_KEY; the local key is not sent to other machines",
+                    "give one with --key or REPRISE_KEY: whoever runs that server makes it there with `reprise key create --actor NAME`; \
+                     the key of this folder is not sent to other machines",
                 )
                 .into());
             }
@@ -105,6 +112,7 @@ impl Target {
         Ok(Self {
             url,
             key,
+            key_file: found,
             ca: connection.ca.clone(),
         })
     }

@@ -14,22 +14,22 @@ use crate::output::{Output, Paint, Table, is_quiet, printable, shorten, talk, wi
 /// `reprise approvals`
 #[derive(Debug, Subcommand)]
 pub(crate) enum Command {
-    /// List what waits for a decision or an answer, the longest waiting first
+    /// List what is waiting for a decision or an answer, longest waiting first
     #[command(
-        after_help = "Examples:\n  reprise approvals list\n  reprise approvals list --all --json"
+        after_help = "Examples:\n  reprise approvals list\n  reprise approvals list --status denied\n  reprise approvals list --all --json"
     )]
     List(ListArgs),
     /// Show one: what would be done with which arguments, who asks, and what led to it
     #[command(after_help = "Example:\n  reprise approvals show permission_0123")]
     Show(ShowArgs),
-    /// Let it happen
+    /// Approve a request
     #[command(
         after_help = "With --digest the decision is about exactly these arguments: with others nothing is decided.\n\n\
         Examples:\n  reprise approvals approve permission_0123 --reason 'read the diff'\n  \
         reprise approvals approve task_0123 --digest sha256:0123"
     )]
     Approve(DecideArgs),
-    /// Do not let it happen
+    /// Deny a request
     #[command(
         after_help = "Example:\n  reprise approvals deny permission_0123 --reason 'not on a Friday'"
     )]
@@ -39,6 +39,9 @@ pub(crate) enum Command {
 /// `reprise approvals list`
 #[derive(Debug, Args)]
 pub(crate) struct ListArgs {
+    /// Only what is pending (the default), approved or denied
+    #[arg(long, value_name = "STATUS", ignore_case = true, value_parser = ["pending", "approved", "denied"], conflicts_with = "all")]
+    status: Option<String>,
     /// Also what is decided already, newest first
     #[arg(long)]
     all: bool,
@@ -88,14 +91,21 @@ pub(crate) async fn run(command: Command) -> anyhow::Result<Exit> {
 
 async fn list(args: ListArgs) -> anyhow::Result<Exit> {
     let client = args.listing.client()?;
-    let query = match args.all {
-        true => [("order", "desc")],
-        false => [("status", "pending")],
+    let status = args.status.as_deref().unwrap_or("pending");
+    let query = match (args.all, status) {
+        (true, _) => vec![("order", "desc")],
+        (false, "pending") => vec![("status", status)],
+        (false, _) => vec![("status", status), ("order", "desc")],
     };
     let path = ["v1", "permission-requests"];
     let (found, more) = client.list(&path, &query, args.listing.wanted()).await?;
     let shows = !found.is_empty() && !args.listing.json && !is_quiet();
-    let none = "nothing waits for a decision";
+    let none = match (args.all, status) {
+        (false, "pending") => "nothing waits for a decision",
+        (false, "approved") => "nothing was approved",
+        (false, _) => "nothing was denied",
+        (true, _) => "nobody was asked for a decision",
+    };
     let exit = args.listing.print(found, more, none, |found| {
         let mut rows = Table::new(&["REQUEST", "STATUS", "WAITS", "TASK", "WHAT"]);
         for request in found {
@@ -108,6 +118,11 @@ async fn list(args: ListArgs) -> anyhow::Result<Exit> {
             let waits = match status {
                 "pending" => waited(request),
                 _ => String::new(),
+            };
+            // A question is answered, whatever the protocol calls it.
+            let status = match (status, request.get("action").is_some_and(Value::is_object)) {
+                ("approved", false) => "answered",
+                (status, _) => status,
             };
             rows.row([
                 (shorten(text(request, "/id"), 80), None),

@@ -20,7 +20,7 @@ pub(crate) enum Command {
         after_help = "Examples:\n  reprise artifact list\n  reprise artifact list --task task_0123 --json"
     )]
     List(ListArgs),
-    /// Write the content of an artifact, or what an event keeps beside itself, to a file or stdout
+    /// Write the content of an artifact, or content stored beside an event, to a file or stdout
     #[command(
         after_help = "Examples:\n  reprise artifact get artifact_0123 report.md\n  \
         reprise artifact get event_log_task_0123 > log.jsonl\n  \
@@ -52,7 +52,7 @@ pub(crate) struct ListArgs {
 pub(crate) struct GetArgs {
     /// The artifact, `event_log_TASK`, or an event
     id: String,
-    /// The file to write; it must not exist [default: stdout]
+    /// The file to write, which must not exist yet [default: stdout]
     out: Option<PathBuf>,
     /// Of an event: which member of its payload
     #[arg(long, value_name = "NAME")]

@@ -7,19 +7,24 @@ use conformance::{AkashikSuite, Outcome, Report, Suite, SuiteError, Verdict};
 use crate::args::{ConformanceArgs, Connection};
 use crate::client::Target;
 use crate::exit::{Exit, Problem};
-use crate::output::{Output, Paint, counter, talk};
+use crate::output::{Output, Paint, Progress, talk};
 
 /// Runs every check.
 pub(crate) async fn run(args: ConformanceArgs) -> anyhow::Result<Exit> {
     let json = args.json;
-    let bar = counter();
-    let progress = |outcome: &Outcome| {
-        bar.inc(1);
-        bar.set_message(outcome.id);
-    };
-    let judged = judge(args, progress).await;
-    bar.finish_and_clear();
-    show(&judged?, json)
+    let progress = Progress::begin("asking the server");
+    let mut seen = 0;
+    let judged = judge(args, |_| {
+        seen += 1;
+        progress.count("requirements judged", seen);
+    })
+    .await;
+    drop(progress);
+    let exit = show(&judged?, json)?;
+    talk(
+        "what was made for it stays on that server: workspaces, sessions, tasks and open questions, which a log never forgets",
+    );
+    Ok(exit)
 }
 
 async fn judge(args: ConformanceArgs, progress: impl FnMut(&Outcome)) -> anyhow::Result<Report> {

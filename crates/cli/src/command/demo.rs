@@ -26,7 +26,7 @@ use crate::command::task::{
 use crate::config::Settings;
 use crate::exit::{Exit, OrHint};
 use crate::output::{
-    KIND_WIDTH, Output, Paint, Table, event_line, is_told_elsewhere, shorten, width,
+    KIND_WIDTH, Output, Paint, Table, event_line, is_told_elsewhere, shorten, width, wrapped,
 };
 use crate::receipt::Findings;
 
@@ -225,17 +225,18 @@ impl Guide<'_> {
             (place.data.join(KEY_FILE).display().to_string(), None),
         ]);
         rows.print(&mut self.out, "   ")?;
-        self.out.line(
-            "\n   The model of this tour is scripted: its answers are prepared, and the small workflows do nothing but what\n   \
-             is shown. The server, the log, the tools, the receipts and the replays are real.",
-        )
+        self.out.line("")?;
+        self.out.line(wrapped(
+            "The model of this tour is scripted: its answers are prepared, and the small workflows do nothing but what is \
+             shown. The server, the log, the tools, the receipts and the replays are real.",
+            "   ",
+        ))
     }
 
     fn heading(&mut self, number: usize, title: &str, why: &str) -> anyhow::Result<()> {
         let title = self.out.paint(Paint::Heading, title);
-        let why = self.out.paint(Paint::Quiet, why);
-        self.out
-            .line(format_args!("\n{number}  {title}\n   {why}\n"))
+        let why = self.out.paint(Paint::Quiet, &wrapped(why, "   "));
+        self.out.line(format_args!("\n{number}  {title}\n{why}\n"))
     }
 
     async fn chapter(&mut self, number: usize, chapter: &Chapter) -> anyhow::Result<()> {

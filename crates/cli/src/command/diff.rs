@@ -282,7 +282,7 @@ impl Printer<'_> {
         if effect.get(name).is_some_and(Value::is_object) {
             let digest = |member: &str| {
                 let digest = effect.pointer(&format!("/{name}/{member}"));
-                digest.and_then(Value::as_str).unwrap_or("not told")
+                digest.and_then(Value::as_str).unwrap_or("not stated")
             };
             let (before, after) = (digest("before_sha256"), digest("after_sha256"));
             let lines = json!({"before": [format!("{name} {before}")], "after": [format!("{name} {after}")]});

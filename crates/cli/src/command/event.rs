@@ -39,7 +39,7 @@ pub(crate) struct ListArgs {
     /// The oldest first
     #[arg(long)]
     oldest: bool,
-    /// Go on after this event, in the order of the list
+    /// Continue after this event, in the order of the list
     #[arg(long, value_name = "EVENT")]
     after: Option<String>,
     /// Without their content
@@ -54,7 +54,7 @@ pub(crate) struct ListArgs {
 pub(crate) struct ShowArgs {
     /// The event
     id: String,
-    /// Print JSON, which it is anyway
+    /// Print JSON; the output always is
     #[arg(long)]
     json: bool,
     #[command(flatten)]

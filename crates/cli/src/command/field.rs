@@ -21,7 +21,7 @@ pub(crate) enum Command {
         after_help = "Examples:\n  reprise field status\n  reprise field status --field research --json"
     )]
     Status(StatusArgs),
-    /// Register an agent; the first one brings the field into being
+    /// Register an agent; the first one creates the field
     #[command(
         after_help = "Example:\n  reprise field register ann --role analyst --interest markets"
     )]
@@ -58,7 +58,7 @@ pub(crate) enum Command {
     #[command(
         after_help = "The picture has one row per event and needs no colours; Graphviz draws a .dot file.\n\n\
         Examples:\n  reprise field replay conflict conflict_0123 --agent sam\n  \
-        reprise field replay decision mem_0123 --agent sam --depth full_trace --svg reasons.svg"
+        reprise field replay decision mem_0123 --agent sam \\\n    --depth full_trace --svg reasons.svg"
     )]
     Replay(ReplayArgs),
     /// Make the memory smaller; the log stays whole

@@ -229,6 +229,7 @@ async fn find(store: &SqliteStore, id: &str) -> anyhow::Result<ApiKey> {
             format!("there is no key `{id}`"),
             "`reprise key list` shows the ids",
         )
+        .answers_no()
         .into()
     })
 }

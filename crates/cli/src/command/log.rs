@@ -17,7 +17,7 @@ use store::{AuditError, Content, Evidence, Migration, SqliteStore};
 use crate::args::{LogArgs, LogCommand, LogExportArgs, LogPruneArgs, LogRebuildArgs};
 use crate::config::{self, Flags};
 use crate::exit::{Exit, OrHint, Problem};
-use crate::output::{Output, Paint, counter, many, talk};
+use crate::output::{Output, Paint, Progress, many, talk};
 use crate::signing;
 
 const DAY_MICROS: i64 = 24 * 60 * 60 * 1_000_000;
@@ -97,14 +97,13 @@ fn verify(args: &LogArgs) -> anyhow::Result<Exit> {
 }
 
 fn migrate(args: &LogArgs) -> anyhow::Result<Exit> {
-    let bar = counter();
+    let progress = Progress::begin("reading the data directory");
     let migrated = store::migrate(&args.data.data, &mut |step| {
         if let Migration::Copied(events) = step {
-            bar.set_position(events);
-            bar.set_message("events written");
+            progress.count("events written", events);
         }
     });
-    bar.finish_and_clear();
+    drop(progress);
     let migrated = migrated.map_err(|error| problem(AuditError::Open(error)))?;
     let format = store::FORMAT_VERSION;
     if args.json {
@@ -252,17 +251,16 @@ fn prune(args: LogPruneArgs) -> anyhow::Result<Exit> {
     let days = days(args.older_than_days, settings.retention())?;
     let now = SystemClock.now().as_micros();
     let before = Timestamp::from_micros(now.saturating_sub(i64::from(days) * DAY_MICROS));
-    let bar = counter();
+    let progress = Progress::begin("reading the log");
     let work = if args.dry_run {
         store::prunable
     } else {
         store::prune
     };
     let result = work(&settings.data, before, &mut |what, done| {
-        bar.set_position(done);
-        bar.set_message(what);
+        progress.count(what, done);
     });
-    bar.finish_and_clear();
+    drop(progress);
     let pruned = result.map_err(problem)?;
     let mut out = Output::stdout();
     if args.json {
@@ -281,6 +279,12 @@ fn prune(args: LogPruneArgs) -> anyhow::Result<Exit> {
         true => ("would prune", "would become", "would go"),
         false => ("pruned", "became", "went"),
     };
+    if days == 0 {
+        let did = if args.dry_run { "are" } else { "were" };
+        talk(format_args!(
+            "0 days: all tasks that have finished {did} meant, whatever their age"
+        ));
+    }
     out.line(format_args!(
         "{verb} {}: {} {becomes} headers, {} {goes}, {} in all",
         many(pruned.tasks, "task"),
@@ -298,12 +302,11 @@ fn prune(args: LogPruneArgs) -> anyhow::Result<Exit> {
 }
 
 fn sweep(args: &LogArgs) -> anyhow::Result<Exit> {
-    let bar = counter();
+    let progress = Progress::begin("reading the log");
     let result = store::sweep(&args.data.data, &mut |what, done| {
-        bar.set_position(done);
-        bar.set_message(what);
+        progress.count(what, done);
     });
-    bar.finish_and_clear();
+    drop(progress);
     let swept = result.map_err(problem)?;
     let mut out = Output::stdout();
     if args.json {
@@ -393,19 +396,18 @@ fn with_progress<T>(
     what: &'static str,
     job: impl FnOnce(&mut dyn FnMut(u64, u64)) -> Result<T, AuditError>,
 ) -> anyhow::Result<T> {
-    let bar = counter();
-    let result = job(&mut |done, _| {
-        bar.set_position(done);
-        bar.set_message(what);
-    });
-    bar.finish_and_clear();
+    let progress = Progress::begin("opening the data directory");
+    let result = job(&mut |done, all| progress.count_of(what, done, all));
+    drop(progress);
     result.map_err(problem)
 }
 
 /// Checks a data directory, for commands that do so on the way. Returns what was checked,
 /// and what `log verify` finds wrong.
 pub(crate) fn check(directory: &Path) -> anyhow::Result<(store::Report, Vec<String>)> {
-    let report = store::verify(directory, &mut |_, _| {}).map_err(problem)?;
+    let report = with_progress("events checked", |progress| {
+        store::verify(directory, progress)
+    })?;
     let problems = problems(directory, &report);
     Ok((report, problems))
 }
@@ -438,7 +440,9 @@ fn problem(error: AuditError) -> anyhow::Error {
 pub(crate) fn consistent_copy(data: &Path) -> anyhow::Result<tempfile::TempDir> {
     let aside = tempfile::tempdir().or_hint("a temporary folder", "check the disk")?;
     let out = aside.path().join("export");
-    store::export(data, &out, store::Evidence::default(), &mut |_, _| {}).or_hint(
+    let progress = Progress::begin("opening the data directory");
+    let mut say = |done, all| progress.count_of("events copied", done, all);
+    store::export(data, &out, store::Evidence::default(), &mut say).or_hint(
         format_args!("`{}`", data.display()),
         "`reprise log verify` says what is wrong with it",
     )?;

@@ -8,6 +8,7 @@ mod online;
 mod report;
 mod request;
 mod session;
+mod trial;
 
 use std::path::{Path, PathBuf};
 
@@ -19,14 +20,16 @@ use crate::exit::{Exit, OrHint, Problem};
 /// What `--help` shows at its end.
 pub(crate) const EXAMPLES: &str = "Keys name what a run asked for: llm:main:1 is its first model call; --list shows all of them.\n\
     Nothing is performed again: no model, no tool, no network, unless --refresh says so.\n\
-    Exit 0 when the result is the recorded one, or when a changed run completed; 1 when it failed or diverged.\n\n\
-    Examples:\n  reprise replay task_0123                                    exactly as recorded\n  \
-    reprise replay task_0123 --list                             what can be changed\n  \
-    reprise replay task_0123 --set 'llm:main:1=Roll back now'   one answer changed\n  \
-    reprise replay task_0123 --override mcp:files:main:2=result.json --reason 'what if the file was empty'\n  \
-    reprise replay task_0123 --from checkpoint_0123_2 --refresh model,tools --set 'llm:main:3=Try again'\n  \
-    reprise replay session_0123 --set 'task_0123/llm:main:1=Roll back now'   all tasks of a session\n  \
-    reprise replay --bundle run.bundle --receipt > receipt.json no server; canonical bytes";
+    Exit 0 when the result is the recorded one, or when a changed run completed; 1 when it failed, diverged, or\nnever asked for a key that was given.\n\n\
+    Examples:\n  reprise replay task_0123                      exactly as recorded\n  \
+    reprise replay task_0123 --list               what can be changed\n  \
+    reprise replay task_0123 --set 'llm:main:1=Roll back now'\n  \
+    reprise replay task_0123 --override mcp:files:main:2=result.json \\\n    \
+    --reason 'what if the file was empty'\n  \
+    reprise replay task_0123 --from checkpoint_0123_2 --refresh model,tools \\\n    \
+    --set 'llm:main:3=Try again'\n  \
+    reprise replay session_0123 --set 'task_0123/llm:main:1=Roll back now'\n  \
+    reprise replay --bundle run.bundle            without a server";
 
 /// `reprise replay`
 #[derive(Debug, clap::Args)]
@@ -43,8 +46,8 @@ pub(crate) struct ReplayArgs {
     /// How to treat the record [default: what the other flags ask for, else exact]
     #[arg(long, value_parser = ["exact", "with_overrides", "from_checkpoint"])]
     mode: Option<String>,
-    /// Replace an answer with plain text: what a model says, what a tool prints, approve or deny, a time; repeat for
-    /// more. In a session: TASK/KEY=TEXT
+    /// Replace an answer with plain text: what a model says or a tool prints, approve or deny, a time; repeat for more
+    /// (in a session: TASK/KEY=TEXT)
     #[arg(long, value_name = "KEY=TEXT", value_parser = key_value)]
     set: Vec<(String, String)>,
     /// Replace an answer with the JSON value in a file; repeat for more
@@ -56,20 +59,20 @@ pub(crate) struct ReplayArgs {
     /// Start from a checkpoint, or from the event that made it or came before it
     #[arg(long, value_name = "CHECKPOINT|EVENT")]
     from: Option<String>,
-    /// What may be read or performed live: memory, secrets, host, time, and model and tools once the run left its record
+    /// What may be read or performed live: memory, secrets, host, time, and model and tools once the run has left its record
     #[arg(long, value_name = "WHAT", value_delimiter = ',',
         value_parser = ["memory", "secrets", "host", "time", "model", "tools"])]
     refresh: Vec<String>,
     /// With --refresh: from this effect on everything it names is live, whatever is on record
     #[arg(long, value_name = "KEY", requires = "refresh")]
     refresh_from: Option<String>,
-    /// Fail where a changed run asks something else than was recorded, instead of using the recorded answer
+    /// Fail where a changed run asks for something other than what was recorded, instead of using the recorded answer
     #[arg(long)]
     fail_on_stale_input: bool,
     /// Why, for the record
     #[arg(long, value_name = "TEXT")]
     reason: Option<String>,
-    /// A file with the whole request as the protocol has it; `-` for stdin
+    /// A file with the whole request as the protocol defines it; `-` for stdin
     #[arg(long, value_name = "FILE", conflicts_with_all = ["mode", "set", "overrides", "override_artifact", "from",
         "fail_on_stale_input", "reason"])]
     request: Option<PathBuf>,

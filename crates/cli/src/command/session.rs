@@ -31,7 +31,7 @@ pub(crate) struct ListArgs {
     /// Only those of this workspace
     #[arg(long, value_name = "ID")]
     workspace: Option<String>,
-    /// Only those created since: 30m, 1h30m, 2d (ago), a day such as 2026-04-25, or a time such as 2026-04-25T12:00:00Z
+    /// Only those created since: 30m, 1h30m or 2d ago, 2026-04-25, or 2026-04-25T12:00:00Z
     #[arg(long, value_name = "TIME", value_parser = since)]
     since: Option<String>,
     #[command(flatten)]

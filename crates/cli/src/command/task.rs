@@ -237,6 +237,8 @@ async fn answer_of(client: &Client, task: &Task) -> Option<String> {
         .collect();
     let summary = || outcome.get("summary").and_then(Value::as_str);
     match words.is_empty() {
+        // The summary of a failure is the failure.
+        true if task.failure.is_some() => None,
         true => summary().map(str::to_owned),
         false => Some(words.join("\n")),
     }
@@ -315,7 +317,7 @@ fn details(
     Ok(())
 }
 
-/// Says what a waiting Task waits for.
+/// Says what to do next about a Task that is not done.
 fn advise(task: &Task) {
     match task.status {
         TaskStatus::InputRequired => {
@@ -333,10 +335,13 @@ fn advise(task: &Task) {
         TaskStatus::Submitted | TaskStatus::Working => {
             talk(format_args!("to follow it: reprise task watch {}", task.id));
         }
-        TaskStatus::Completed
-        | TaskStatus::Failed
-        | TaskStatus::Canceled
-        | TaskStatus::Unknown(_) => {}
+        TaskStatus::Failed => {
+            talk(format_args!(
+                "to read the run: reprise task show {id}; to retry it, if the reason has passed: reprise task retry {id}",
+                id = task.id
+            ));
+        }
+        TaskStatus::Completed | TaskStatus::Canceled | TaskStatus::Unknown(_) => {}
     }
 }
 
@@ -494,7 +499,12 @@ pub(crate) fn ending(task: &Task) -> String {
 }
 
 async fn answer(args: TaskAnswerArgs) -> anyhow::Result<Exit> {
-    let client = Client::new(Target::find_approver(&args.connection)?)?;
+    // An answer to a question is whoever's who works here; only decisions are the approver's.
+    let target = match &args.text {
+        Some(_) => Target::find(&args.connection)?,
+        None => Target::find_approver(&args.connection)?,
+    };
+    let client = Client::new(target)?;
     match &args.text {
         Some(text) => say(&client, &args.id, text).await?,
         None => {

@@ -1,9 +1,10 @@
 //! One event as one readable line.
 
-use serde_json::Value;
+mod words;
 
 use super::{Output, Paint, shorten};
 use crate::client::Event;
+use words::detail;
 
 /// Room for the longest kind that we write, so that details line up.
 pub(crate) const KIND_WIDTH: usize = 25;
@@ -51,181 +52,15 @@ fn paint(event: &Event) -> Option<Paint> {
     }
 }
 
-fn detail(kind: &str, payload: &Value) -> String {
-    let text = |pointer: &str| {
-        payload
-            .pointer(pointer)
-            .and_then(Value::as_str)
-            .unwrap_or_default()
-    };
-    match kind {
-        "task.submitted" | "task.started" => format!("workflow {}", text("/workflow")),
-        "task.status_changed" => {
-            let reason = text("/reason");
-            let note = if reason.is_empty() {
-                String::new()
-            } else {
-                format!(" ({reason})")
-            };
-            format!("{} → {}{note}", text("/from"), text("/to"))
-        }
-        "user.message" | "agent.message" => format!("“{}”", spoken(payload)),
-        "session.message_appended" => text("/role").to_owned(),
-        "vendor.effect_requested" => format!("{}  {}", text("/effect_key"), text("/kind")),
-        "vendor.effect_recorded" => recorded(payload),
-        "vendor.input_requested" => text("/request/question").to_owned(),
-        // Whoever is asked must see what for.
-        "tool.approval_required" => {
-            let input = payload.pointer("/action/input").map(Value::to_string);
-            format!("{}  {}", text("/action_name"), input.unwrap_or_default())
-        }
-        "user.input_submitted" | "user.tool_confirmation" => match payload.get("approved") {
-            Some(Value::Bool(false)) => with_reason("denied", text("/remarks/reason")),
-            Some(Value::Bool(true)) if kind == "user.tool_confirmation" => {
-                with_reason("approved", text("/remarks/reason"))
-            }
-            _ => "answered".to_owned(),
-        },
-        "vendor.task_imported" => {
-            let bytes = payload.get("bundle_bytes").map(Value::to_string);
-            let bytes = bytes.unwrap_or_default();
-            format!("a bundle of {bytes} bytes, {}", text("/bundle_sha256"))
-        }
-        "vendor.receipt_imported" => text("/receipt_id").to_owned(),
-        "vendor.trust_recorded" => format!("{}  {}", text("/action"), text("/decision")),
-        "receipt.issued" => text("/receipt_id").to_owned(),
-        "agent.tool_use" => {
-            let input = payload
-                .get("input")
-                .map(Value::to_string)
-                .unwrap_or_default();
-            format!("{}  {input}", text("/name"))
-        }
-        "tool.failed" => text("/name").to_owned(),
-        "agent.tool_result" => format!("{}  {}", text("/name"), text("/status")),
-        "vendor.message_delta" => format!("“{}”", text("/text")),
-        // The number alone: the rest of the id is the task's.
-        "vendor.checkpoint_created" => {
-            let id = text("/checkpoint_id");
-            format!("checkpoint {}", id.rsplit('_').next().unwrap_or(id))
-        }
-        "replay.event_replayed" => text("/original_event").to_owned(),
-        "user.cancel_requested" => text("/reason").to_owned(),
-        // The message before it has the words.
-        "vendor.outcome_recorded" => text("/status").to_owned(),
-        "task.failed" => format!("{}: {}", text("/failure/code"), text("/failure/message")),
-        // Their neighbours tell the same in words.
-        "task.completed"
-        | "task.canceled"
-        | "task.input_required"
-        | "task.auth_required"
-        | "tool.approved" => String::new(),
-        // Where a person said no, a neighbour tells it; contracts and tiers say why here.
-        "tool.denied" => text("/reason").to_owned(),
-        "vendor.contract_decided" => decided(payload),
-        "error" => format!("{}: {}", text("/error/code"), text("/error/message")),
-        // A kind that this program does not know is still shown.
-        _ => match payload.as_object() {
-            Some(members) if members.is_empty() => String::new(),
-            _ => payload.to_string(),
-        },
-    }
-}
-
 /// True for an event whose words stand in another one: pieces of an answer that follows whole.
 pub(crate) fn is_told_elsewhere(event: &Event) -> bool {
     event.kind == "vendor.message_delta"
 }
 
-fn with_reason(word: &str, reason: &str) -> String {
-    match reason {
-        "" => word.to_owned(),
-        reason => format!("{word}: {reason}"),
-    }
-}
-
-/// Says what an effect gave. The last answer of a model is told by the message that follows it; others only here.
-fn recorded(payload: &Value) -> String {
-    let text = |name: &str| {
-        payload
-            .get(name)
-            .and_then(Value::as_str)
-            .unwrap_or_default()
-    };
-    let line = format!("{}  {}", text("effect_key"), text("outcome"));
-    let value = payload.get("value").unwrap_or(&Value::Null);
-    let calls = value.pointer("/choices/0/message/tool_calls");
-    match (calls.and_then(Value::as_array), text("outcome")) {
-        (Some(calls), _) if !calls.is_empty() => {
-            format!("{line}  {}", runs::replay::readable(value))
-        }
-        (_, "error") => match value.get("message").and_then(Value::as_str) {
-            Some(message) => format!("{line}  {message}"),
-            None => line,
-        },
-        _ => line,
-    }
-}
-
-/// What contracts decided: which tools the model does not see, which calls are made and which are not.
-fn decided(payload: &Value) -> String {
-    let list = |pointer: &str| payload.pointer(pointer).and_then(Value::as_array);
-    let text = |value: &Value, name: &str| {
-        let found = value.get(name).and_then(Value::as_str);
-        found.unwrap_or_default().to_owned()
-    };
-    if let Some(removed) = list("/narrowing/removed") {
-        if removed.is_empty() {
-            return "every tool is offered".to_owned();
-        }
-        let removed = removed
-            .iter()
-            .map(|tool| format!("{} ({})", text(tool, "tool"), text(tool, "reason")));
-        return format!("not offered: {}", removed.collect::<Vec<_>>().join(", "));
-    }
-    if let Some(questions) = list("/questions") {
-        let tools: Vec<String> = questions
-            .iter()
-            .map(|asked| text(asked, "tool_name"))
-            .collect();
-        return format!("asks about {}", tools.join(", "));
-    }
-    if let Some(execution) = payload.get("execution") {
-        let (tool, reason) = (text(execution, "tool_name"), text(execution, "reason"));
-        return format!("blocked before it ran: {tool} ({reason})");
-    }
-    let action = payload.pointer("/decision/action").and_then(Value::as_str);
-    let calls = list("/decision/calls").into_iter().flatten().map(|call| {
-        let reason = text(call, "reason");
-        match reason.is_empty() {
-            true => format!("{} {}", text(call, "verdict"), text(call, "tool_name")),
-            false => format!(
-                "{} {} ({reason})",
-                text(call, "verdict"),
-                text(call, "tool_name")
-            ),
-        }
-    });
-    let calls: Vec<String> = calls.collect();
-    match calls.is_empty() {
-        true => "the answer calls no tool".to_owned(),
-        false => format!("{}: {}", action.unwrap_or_default(), calls.join(", ")),
-    }
-}
-
-/// Returns the public text of a Message's parts.
-fn spoken(payload: &Value) -> String {
-    let parts = payload.get("parts").and_then(Value::as_array);
-    let texts = parts
-        .into_iter()
-        .flatten()
-        .filter_map(|part| part.get("text")?.as_str());
-    texts.collect::<Vec<_>>().join(" ")
-}
-
 #[cfg(test)]
 mod tests {
-    use serde_json::json;
+    use domain::Kind;
+    use serde_json::{Value, json};
 
     use super::*;
 
@@ -291,6 +126,41 @@ mod tests {
             line("somebody.elses", json!({"a": 1})),
             line("session.closed", json!({})),
         ];
+        insta::assert_snapshot!(lines.join("\n"));
+    }
+    /// People read words: the JSON of an event is for `--json`. A header that pruning left says so.
+    #[test]
+    fn every_kind_that_this_program_writes_has_words() {
+        let mut members = serde_json::Map::new();
+        for some in [
+            json!({"mode": "exact", "source_task_id": "task_1", "override_keys": ["llm:main:1"], "refresh": ["model"]}),
+            json!({"events_replayed": 29, "overrides_unused": [], "result_equal": true}),
+            json!({"code": "replay_divergence", "message": "it asked something else"}),
+            json!({"size": 6, "checkpoint": "log\n6\n", "line": "— witness.example sig", "receipt_id": "receipt_1"}),
+            json!({"count": 2, "valid": true, "reason": "why", "actor": "ci", "scopes": ["tasks:read"]}),
+            json!({"name": "reviewer", "version": "1", "kind": "main", "base_ref": "event_1"}),
+            json!({"workspace_id": "workspace_local", "session_id": "session_1", "source_session_id": "session_1"}),
+            json!({"tasks": [{}], "skipped": [], "completed": true, "removed_turn_count": 1, "bytes": 12}),
+            json!({"sha256": "sha256:00", "mime_type": "text/plain", "provider": "disk", "event_type": "RECORD"}),
+            json!({"agent_id": "ann", "epoch": 3, "role": "user", "source_message_id": "message_1"}),
+            json!({"effect_key": "host:memory.read:main:1", "workflow": "agent", "status": "COMPLETED"}),
+            json!({"from": "SUBMITTED", "to": "WORKING", "parts": [{"type": "text", "text": "words"}]}),
+            json!({"input": {"file": "a"}, "text": "w", "action": "input", "decision": "approved"}),
+            json!({"bundle_bytes": 7, "bundle_sha256": "sha256:00"}),
+        ] {
+            members.extend(some.as_object().unwrap().clone());
+        }
+        let mut lines = Vec::new();
+        for kind in Kind::ALL {
+            let payload = Value::Object(members.clone());
+            let line = line(kind.as_str(), payload);
+            assert!(!line.contains("\"mode\""), "JSON of {kind}: {line}");
+            lines.push(line);
+        }
+        lines.push(line(
+            "task.submitted",
+            json!({"pruned": true, "sha256": "sha256:00"}),
+        ));
         insta::assert_snapshot!(lines.join("\n"));
     }
 }

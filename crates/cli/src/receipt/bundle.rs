@@ -22,7 +22,7 @@ use super::file::{SignedHead, check_checkpoint, read_file, read_keys};
 use super::replays::{self, Unbound};
 use super::report::{Findings, Question};
 use super::witnessed::Witnesses;
-use crate::output::{counter, many};
+use crate::output::{Progress, many};
 use files::{Blobs, Lines, Manifest, Seal, optional};
 pub(crate) use prove::prove;
 
@@ -239,7 +239,7 @@ fn check_receipts(
         signed,
         outline,
     } = *verified;
-    let bar = counter();
+    let progress = Progress::begin("reading the export");
     let head = signed.map(|signed| signed.batch);
     let mut lines = Lines::open(request.directory.join("receipts.jsonl"))?;
     let mut walk = Walk::default();
@@ -257,8 +257,7 @@ fn check_receipts(
         let name = format!("receipt {count}");
         count += 1;
         if count.is_multiple_of(1_000) {
-            bar.set_position(count);
-            bar.set_message("receipts checked");
+            progress.count("receipts checked", count);
         }
         if !ended {
             bad += 1;
@@ -348,7 +347,7 @@ fn check_receipts(
             root_at_head = Some(walk.root());
         }
     }
-    bar.finish_and_clear();
+    drop(progress);
     if bad == 0 {
         findings.pass("receipts");
         findings.pass("chains");

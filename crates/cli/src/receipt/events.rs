@@ -13,7 +13,7 @@ use sha2::{Digest as _, Sha256};
 use super::bundle::files::{Lines, Place, Seal};
 use super::replays::Unbound;
 use super::report::Findings;
-use crate::output::{counter, many};
+use crate::output::{Progress, many};
 
 /// What a receipt says of its task.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -133,7 +133,7 @@ pub(crate) fn check(
     receipts: &BTreeMap<String, Covered>,
     findings: &mut Findings,
 ) -> anyhow::Result<Checked> {
-    let bar = counter();
+    let progress = Progress::begin("reading the export");
     let name = EventName::new(said.log);
     let seal = said.seal;
     let mut lines = Lines::open(directory.join("events.jsonl"))?;
@@ -151,8 +151,7 @@ pub(crate) fn check(
         let label = format!("event {count}");
         count += 1;
         if count.is_multiple_of(1_000) {
-            bar.set_position(count);
-            bar.set_message("events checked");
+            progress.count("events checked", count);
         }
         let read = canon::read(line, Integers::Safe)
             .map_err(|error| error.to_string())
@@ -172,7 +171,7 @@ pub(crate) fn check(
             Err(problem) => state.problem(&label, "event_invalid", None, Some(problem)),
         }
     }
-    bar.finish_and_clear();
+    drop(progress);
     state.compare(receipts);
     let pruned: BTreeSet<String> = state
         .logs

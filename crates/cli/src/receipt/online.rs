@@ -35,19 +35,19 @@ async fn receipt_id(client: &Client, name: &str) -> anyhow::Result<String> {
 }
 
 /// Refuses a name that can only have been meant as a file: asking a server for it would not help.
-fn check_name(name: &str, what: &str) -> anyhow::Result<()> {
+fn check_name(name: &str, what: &str) -> Result<(), Problem> {
     if name.starts_with("task_") || name.starts_with(&format!("{what}_")) {
         return Ok(());
     }
     let name = crate::output::shorten(name, 80);
     let message = format!("`{name}` is neither a file nor the id of a {what} or a task");
     let hint = "`reprise task list` shows tasks; a file must be there and be readable";
-    Err(Problem::new(message, hint).into())
+    Err(Problem::new(message, hint))
 }
 
 /// Reads a receipt.
 pub(crate) async fn receipt(connection: &Connection, name: &str) -> anyhow::Result<Value> {
-    check_name(name, "receipt")?;
+    check_name(name, "receipt").map_err(Problem::answers_no)?;
     let client = client(connection)?;
     let id = receipt_id(&client, name).await?;
     client.get(&["v1", "receipts", &id], &[]).await
@@ -83,6 +83,7 @@ pub(crate) async fn verify(
     name: &str,
     options: Value,
 ) -> anyhow::Result<Findings> {
+    // Not a no: that would say that a receipt is there and does not hold.
     check_name(name, "receipt")?;
     let client = client(connection)?;
     let id = receipt_id(&client, name).await?;
@@ -99,7 +100,7 @@ pub(crate) async fn verify(
 
 /// Reads the proof that a receipt is in the log.
 pub(crate) async fn proof(connection: &Connection, name: &str) -> anyhow::Result<Value> {
-    check_name(name, "receipt")?;
+    check_name(name, "receipt").map_err(Problem::answers_no)?;
     let client = client(connection)?;
     let id = receipt_id(&client, name).await?;
     client.get(&["v1", "receipts", &id, "proof"], &[]).await

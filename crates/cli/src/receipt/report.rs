@@ -247,8 +247,8 @@ impl Findings {
                 continue;
             }
             let code = line.code.as_deref().unwrap_or("invalid");
-            let head = format!("{}  {}  {code}", out.paint(Paint::Bad, "FAIL"), line.name);
-            lines.push(shorten_line(&head));
+            let what = shorten_line(&format!("{}  {code}", line.name));
+            lines.push(format!("{}  {what}", out.paint(Paint::Bad, "FAIL")));
             for (name, value) in [("expected", &line.expected), ("found   ", &line.found)] {
                 if let Some(value) = value {
                     lines.push(format!("        {name}  {}", shorten(value, 200)));

@@ -19,9 +19,9 @@ use crate::output::Output;
 pub(crate) enum Command {
     /// Check that a newer head of a log continues an older one
     #[command(
-        after_help = "Exit 0 when the newer head only added to the older one and a given key signed both, 1 otherwise. The hashes \
-        in between come from the log's public tiles.\n\n\
-        Example:\n  reprise tlog check monday.checkpoint friday.checkpoint --keys jwks.json --url https://server.example"
+        after_help = "Exit 0 when the newer head only added to the older one and a given key signed both, 1 otherwise.\n\
+        The hashes in between come from the log's public tiles.\n\n\
+        Example:\n  reprise tlog check monday.checkpoint friday.checkpoint \\\n    --keys jwks.json --url https://server.example"
     )]
     Check(CheckArgs),
 }

@@ -120,9 +120,14 @@ fn records(bytes: &[u8]) -> Vec<Value> {
 }
 
 fn describe(out: &mut Output, bytes: &[u8]) -> anyhow::Result<()> {
-    let heading = ["AT", "OUTCOME", "APPROVER", "AGENT", "ACTION", "HASH"];
+    let records = records(bytes);
+    if records.is_empty() {
+        return out.line("nobody was asked for an approval or an answer: the chain is empty");
+    }
+    // Questions are answered by anybody who may; approver is the format's word for whoever answered.
+    let heading = ["AT", "OUTCOME", "BY", "AGENT", "ACTION", "HASH"];
     let mut table = Table::new(&heading);
-    for record in records(bytes) {
+    for record in records {
         let cell = |name: &str| {
             let text = record.get(name).and_then(Value::as_str).unwrap_or("-");
             (shorten(&printable(text), 40), None)

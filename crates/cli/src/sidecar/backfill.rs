@@ -23,9 +23,12 @@ use super::write::Prepared;
 
 pub(super) const EXAMPLES: &str = "\
 Examples:
-  reprise sidecar backfill --kind eval-live --token tokens/swiss.yml --brief briefs/landing.yml \\
-    --n 30 --model id=cf:@cf/vendor/model,provider=cloudflare-workers-ai docs/evals/2026-04-21-swiss.md
-  reprise sidecar backfill --kind critique --token tokens/swiss.yml --n 12 docs/evals/critique-*.md
+  reprise sidecar backfill --kind eval-live --token tokens/swiss.yml \\
+    --brief briefs/landing.yml --n 30 \\
+    --model id=cf:@cf/vendor/model,provider=cloudflare-workers-ai \\
+    docs/evals/2026-04-21-swiss.md
+  reprise sidecar backfill --kind critique --token tokens/swiss.yml --n 12 \\
+    docs/evals/critique-*.md
 
 Reports that already have a sidecar are skipped. The reports themselves are not changed.";
 

@@ -36,18 +36,21 @@ Examples:
     reprise sidecar capture --kind eval-live --report docs/evals/run.md \\
       --token tokens/swiss.yml --brief briefs/landing.yml --n 30 \\
       --model id=claude-x,provider=anthropic --request-ids ids.json \\
-      --condition-requested raw --condition-effective raw -- node bin/ahd eval-live swiss --n 30
+      --condition-requested raw --condition-effective raw \\
+      -- node bin/ahd eval-live swiss --n 30
 
   Describe a run that already happened:
     reprise sidecar capture --kind agent-run --no-run --argv-json argv.json \\
-      --invoked-at 2026-01-02T03:04:05Z --input prompt=prompts/task.md --report out/report.md
+      --invoked-at 2026-01-02T03:04:05Z --input prompt=prompts/task.md \\
+      --report out/report.md
 
   What defines the agent, and the recording that it writes:
-    reprise sidecar capture --kind agent-run --report out/report.md --input prompt=prompts/task.md \
-      --agent-name scout --agent-config agent.yml --agent-policy policy.cedar \
-      --agent-tool read=tools/read.json --agent-tool search=tools/search.json \
-      --trace out/trace.jsonl --trace-format jsonl --trace-events lines --trace-session s-17 \
-      -- python agent.py prompts/task.md
+    reprise sidecar capture --kind agent-run --report out/report.md \\
+      --input prompt=prompts/task.md \\
+      --agent-name scout --agent-config agent.yml --agent-policy policy.cedar \\
+      --agent-tool read=tools/read.json --agent-tool search=tools/search.json \\
+      --trace out/trace.jsonl --trace-format jsonl --trace-events lines \\
+      --trace-session s-17 -- python agent.py prompts/task.md
 
   With the receipt of the task that a server recorded, and signed:
     reprise sidecar capture … --task task_0123 --sign sidecar.key

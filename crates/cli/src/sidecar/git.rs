@@ -66,7 +66,11 @@ pub(super) fn complaint(directory: &Path) -> Option<String> {
         Err(error) => return Some(format!("cannot run git: {error}")),
     };
     let said = String::from_utf8_lossy(&output.stderr);
-    Some(said.lines().next().unwrap_or("git fails").to_owned())
+    let said = said.lines().next().unwrap_or("git fails");
+    Some(match said.contains("Needed a single revision") {
+        true => "the repository has no commit yet".to_owned(),
+        false => said.to_owned(),
+    })
 }
 
 /// Returns the top directory of the repository.

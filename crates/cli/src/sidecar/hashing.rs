@@ -7,6 +7,7 @@ use anyhow::{Context as _, anyhow, bail};
 use canon::{Digest, Number};
 
 use super::files::WorkingTree;
+use crate::output::Progress;
 
 /// A file to be hashed, as named on the command line: `role=path[:mode]`.
 #[derive(Debug, Clone)]
@@ -99,6 +100,7 @@ pub(super) fn artifact(
     mode: Mode,
     profile: Profile,
 ) -> anyhow::Result<Artifact> {
+    let _progress = Progress::begin(format!("hashing {path}"));
     let (hash, bytes) =
         hash(files, path, mode, profile).with_context(|| format!("cannot hash `{path}`"))?;
     Ok(Artifact {

@@ -25,7 +25,7 @@ Example:
 /// Arguments of `sidecar keygen`.
 #[derive(Debug, clap::Args)]
 pub(super) struct KeygenArgs {
-    /// Where the seed goes; the file must not exist.
+    /// Where the seed goes; the file must not exist yet.
     #[arg(value_name = "FILE")]
     file: PathBuf,
     /// Print JSON.

@@ -17,6 +17,7 @@ use super::hashing::NamedFile;
 use super::locate::{self, Pair, directory_of};
 use super::output::{self, NotChecked, Outlook, Verdict};
 use super::{recording, signature};
+use crate::output::Progress;
 
 pub(crate) const EXAMPLES: &str = "\
 Examples:
@@ -24,7 +25,7 @@ Examples:
   reprise sidecar verify --at-commit docs/evals/2026-04-22-swiss-n30.md
   reprise sidecar verify --outputs --json out/report.replay.json
   reprise sidecar verify --junit replay.xml docs/evals/run.md
-  reprise sidecar verify --agent agent.yml --agent-tool read=tools/read.json out/report.md
+  reprise sidecar verify --agent agent.yml \\\n    --agent-tool read=tools/read.json out/report.md
   reprise sidecar verify --keys jwks.json --key \"$(cat sidecar.pub)\" out/report.md
 
 Exit status: 0 clean, 1 drift (at least one FAIL), 2 no verdict.
@@ -116,6 +117,7 @@ pub(super) fn run(args: &VerifyArgs) -> anyhow::Result<ExitCode> {
         }
         Err(NoVerdict { code, message }) => {
             output::say(&format!("error: {code}: {}", output::shown(&message)));
+            output::say(&format!("hint: {}", hint(code)));
             outlook.error = Some(code);
             outlook.message = Some(message);
         }
@@ -133,6 +135,20 @@ pub(super) fn run(args: &VerifyArgs) -> anyhow::Result<ExitCode> {
         Verdict::Drift => 1,
         Verdict::Error => 2,
     }))
+}
+
+/// Says what to do where there is no verdict.
+fn hint(code: &str) -> &'static str {
+    match code {
+        "sidecar_not_found" => {
+            "name a report that has its sidecar, NAME.replay.json, beside it, or the sidecar itself"
+        }
+        "unreadable_keys" => "name a JWKS file, such as a server's /.well-known/jwks.json",
+        "unreadable_agent" => "name the files that `reprise sidecar capture` was given",
+        "commit_not_found" => "fetch the commit that the sidecar names, or leave --at-commit out",
+        "unreadable_root" => "name the folder that paths are relative to with --root",
+        _ => "the file is damaged or is not a sidecar: take it from where it was published",
+    }
 }
 
 /// Fills the outcome and returns its text form.
@@ -157,7 +173,9 @@ fn judge(
         agent: agent_files(args).map_err(unreadable_agent)?,
     };
     let keys = args.keys.as_deref().map(read_keys).transpose()?;
+    let progress = Progress::begin("hashing files");
     let mut verification = verify(&read, files.as_ref(), &options);
+    drop(progress);
     let recorded = match &read.sidecar {
         Sidecar::General(general) => general.recording.as_ref(),
         Sidecar::Ahd(_) => None,

@@ -61,6 +61,10 @@ mod showing;
 #[cfg(test)]
 mod tasks;
 #[cfg(test)]
+mod telling;
+#[cfg(test)]
+mod terminal;
+#[cfg(test)]
 mod tls;
 #[cfg(test)]
 mod watching;

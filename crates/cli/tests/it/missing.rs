@@ -131,7 +131,7 @@ fn a_start_without_the_file_head_is_refused() {
     assert!(!head.exists(), "it was made again");
     let said = world.run(&["log", "repair", "--apply"]);
     assert_eq!(said.code, 0, "{said:?}");
-    assert!(said.stderr.contains("cannot be told"), "{said:?}");
+    assert!(said.stderr.contains("cannot be known"), "{said:?}");
     assert_eq!(fs::read(&head).unwrap(), good);
     world.serve().stop();
     world.ok(&["log", "verify"]);

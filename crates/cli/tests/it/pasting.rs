@@ -8,28 +8,53 @@ use std::process::{Command, Stdio};
 
 use crate::world::World;
 
-const DOCUMENTS: [(&str, &str); 14] = [
-    ("README", include_str!("../../../../README.md")),
-    ("CONTRIBUTING", include_str!("../../../../CONTRIBUTING.md")),
-    ("agents", include_str!("../../../../docs/agents.md")),
-    ("contracts", include_str!("../../../../docs/contracts.md")),
-    ("decisions", include_str!("../../../../docs/decisions.md")),
-    ("glossary", include_str!("../../../../docs/glossary.md")),
-    ("memory", include_str!("../../../../docs/memory.md")),
+/// The blocks that nobody pastes here, by document and beginning, and why.
+const NOT_PASTED: &[(&str, &str, &str)] = &[
     (
-        "performance",
-        include_str!("../../../../docs/performance.md"),
+        "README",
+        "cargo run --release",
+        "builds everything; whoever runs the tests does",
     ),
-    ("protocol", include_str!("../../../../docs/protocol.md")),
-    ("receipts", include_str!("../../../../docs/receipts.md")),
     (
-        "replay-blocks",
-        include_str!("../../../../docs/replay-blocks.md"),
+        "README",
+        "cargo install",
+        "builds everything with all optimisations",
     ),
-    ("replay", include_str!("../../../../docs/replay.md")),
-    ("running", include_str!("../../../../docs/running.md")),
-    ("security", include_str!("../../../../docs/security.md")),
+    (
+        "README",
+        "reprise serve",
+        "does not end; the tour has its server already",
+    ),
+    (
+        "running",
+        "cargo build --profile dist",
+        "builds everything, and installs as root",
+    ),
+    (
+        "node",
+        "cargo xtask node",
+        "builds the package; its own tests do",
+    ),
 ];
+
+/// Returns the documents that people read, by name.
+fn documents() -> Vec<(String, String)> {
+    let root = Path::new(env!("CARGO_MANIFEST_DIR")).join("../..");
+    let docs = std::fs::read_dir(root.join("docs")).unwrap();
+    let docs = docs.map(|file| file.unwrap().path());
+    let docs = docs.filter(|file| file.extension().is_some_and(|kind| kind == "md"));
+    let own = ["README.md", "CONTRIBUTING.md"].map(|name| root.join(name));
+    let mut documents: Vec<(String, String)> = docs
+        .chain(own)
+        .map(|file| {
+            let name = file.file_stem().unwrap().to_string_lossy().into_owned();
+            (name, std::fs::read_to_string(&file).unwrap())
+        })
+        .collect();
+    documents.sort();
+    assert!(documents.len() > 12, "{documents:?}");
+    documents
+}
 
 const BASH: &[&str] = &["bash", "--norc", "--noprofile", "-i"];
 const ZSH: &[&str] = &["zsh", "-f", "-i"];
@@ -101,82 +126,138 @@ fn paste(world: &World, shell: &[&str], blocks: &[String]) -> String {
     all
 }
 
-/// The blocks of the README's tour, but the one that installs and the one that starts the server: it runs already, and
-/// not on a port that somebody else may have.
-fn tour(address: &str) -> Vec<String> {
-    let tour = DOCUMENTS[0].1.split("\n## ");
-    let tour = tour.into_iter().find(|part| part.starts_with("A tour"));
-    let blocks = blocks(tour.unwrap()).into_iter();
-    let blocks = blocks
-        .filter(|block| !block.starts_with("cargo install") && !block.starts_with("reprise serve"));
-    let blocks = blocks.map(|block| block.replace("localhost:8080", address));
-    let blocks: Vec<String> = blocks.collect();
-    assert!(blocks.len() > 6, "{blocks:?}");
-    blocks
+/// Returns what a document has to paste, in order.
+fn pasted(name: &str) -> Vec<String> {
+    let documents = documents();
+    let (_, text) = documents.iter().find(|(found, _)| found == name).unwrap();
+    let is_left_out = |block: &str| {
+        let mut left = NOT_PASTED.iter();
+        left.any(|(of, begins, _)| *of == name && block.starts_with(begins))
+    };
+    let blocks = blocks(text).into_iter();
+    let blocks = blocks.filter(|block| !is_left_out(block));
+    blocks.map(str::to_owned).collect()
 }
 
-/// Takes the tour twice in one folder: nothing in it counts on being the first.
-fn take_the_tour(shell: &[&str]) {
+/// Pastes all blocks of a document, twice in one folder: nothing in them counts on being the first.
+fn paste_document(name: &str, shell: &[&str]) -> String {
     let world = World::new();
-    let server = world.serve_with(&["--listen", "127.0.0.1:0", "--examples"]);
-    let tour = tour(&server.address());
-    for _ in 0..2 {
-        let all = paste(&world, shell, &tour);
-        for words in ["COMPLETED", "denied", "Not yet.", "signed by", "reviewer@1"] {
-            assert!(all.contains(words), "no `{words}`:\n{all}");
+    let home = world.home.path();
+    let serve = || world.serve_with(&["--listen", "127.0.0.1:0", "--examples"]);
+    let (server, times) = match name {
+        "README" | "memory" | "receipts" | "replay" => (Some(serve()), 2),
+        // Its first block makes a repository, and the second capture would find the first.
+        "replay-blocks" => {
+            std::fs::create_dir(home.join("repository")).unwrap();
+            (Some(serve()), 1)
+        }
+        // They start servers of their own.
+        "agents" => (None, 2),
+        "running" => (Some(serve()), 2),
+        "contracts" => {
+            let folder = concat!(env!("CARGO_MANIFEST_DIR"), "/../../examples/refund-desk/.");
+            let copied = Command::new("cp").args(["-r", folder]).arg(home).status();
+            assert!(copied.unwrap().success());
+            (None, 2)
+        }
+        other => panic!("nobody pastes the blocks of {other}: say how, or why not"),
+    };
+    let free = std::net::TcpListener::bind("127.0.0.1:0").unwrap();
+    let port = free.local_addr().unwrap().port().to_string();
+    drop(free);
+    let address = server.as_ref().map(|server| server.address());
+    let address = address.unwrap_or_default();
+    let blocks = pasted(name).into_iter().map(|block| {
+        // Ports that somebody else may have.
+        let block = block.replace("localhost:8080", &address);
+        let block = block.replace("127.0.0.1:8080", &address);
+        block.replace(":8443", &format!(":{port}"))
+    });
+    let mut blocks: Vec<String> = blocks.collect();
+    if name == "replay-blocks" {
+        blocks.insert(0, "cd repository\n".to_owned());
+    }
+    let mut all = String::new();
+    for _ in 0..times {
+        all = paste(&world, shell, &blocks);
+    }
+    all
+}
+
+/// What must come of the blocks of each document.
+const COMES: &[(&str, &[&str])] = &[
+    (
+        "README",
+        &["COMPLETED", "denied", "Not yet.", "signed by", "reviewer@1"],
+    ),
+    ("agents", &["The note has three words."]),
+    (
+        "contracts",
+        &[
+            "equal to the source",
+            "\"verdict\":\"allow\"",
+            "\"status\":\"allowed\"",
+        ],
+    ),
+    ("memory", &["is resolved", "\"status\":\"accepted\""]),
+    (
+        "receipts",
+        &["signed by", "nobody was asked for an approval"],
+    ),
+    (
+        "replay",
+        &["the same bytes", "Roll back to Tuesday's build"],
+    ),
+    (
+        "replay-blocks",
+        &[
+            "clean: 5 of 5 ok",
+            "clean: 7 of 7 ok",
+            "equal to the source",
+        ],
+    ),
+    ("running", &["no tasks", "auditor"]),
+];
+
+fn paste_all(shell: &[&str]) {
+    for (name, words) in COMES {
+        let all = paste_document(name, shell);
+        for words in *words {
+            assert!(all.contains(words), "{name}: no `{words}`:\n{all}");
         }
     }
 }
 
 #[test]
-fn the_tour_of_the_readme_pastes_into_bash() {
-    take_the_tour(BASH);
+fn what_readme_and_documents_say_pastes_into_bash() {
+    paste_all(BASH);
 }
 
 #[test]
-fn the_tour_of_the_readme_pastes_into_zsh() {
+fn what_readme_and_documents_say_pastes_into_zsh() {
     if let Some(_running) = zsh() {
-        take_the_tour(ZSH);
+        paste_all(ZSH);
     }
 }
 
-/// Returns the one block of a document that starts a server of its own.
-fn example(name: &str) -> String {
-    let (_, text) = DOCUMENTS
-        .iter()
-        .find(|(document, _)| *document == name)
-        .unwrap();
-    let found = blocks(text)
-        .into_iter()
-        .find(|block| block.contains("reprise serve --listen 127.0.0.1:0 --config reprise.toml"));
-    found.unwrap().to_owned()
-}
-
-fn follow_the_examples(shell: &[&str]) {
-    let world = World::new();
-    let all = paste(&world, shell, &[example("agents")]);
-    assert!(all.contains("The note has three words."), "{all}");
-
-    let world = World::new();
-    let folder = concat!(env!("CARGO_MANIFEST_DIR"), "/../../examples/refund-desk/.");
-    let copied = Command::new("cp")
-        .args(["-r", folder])
-        .arg(world.home.path())
-        .status();
-    assert!(copied.unwrap().success());
-    let all = paste(&world, shell, &[example("contracts")]);
-    assert!(all.contains("equal to the source"), "{all}");
-}
-
+/// Every block is pasted, or somebody has said why not; and nothing is excused that is not there.
 #[test]
-fn the_examples_of_the_documents_paste_into_bash() {
-    follow_the_examples(BASH);
-}
-
-#[test]
-fn the_examples_of_the_documents_paste_into_zsh() {
-    if let Some(_running) = zsh() {
-        follow_the_examples(ZSH);
+fn no_block_is_forgotten() {
+    let documents = documents();
+    for (name, text) in &documents {
+        let is_pasted = COMES.iter().any(|(of, _)| of == name);
+        let count = pasted(name).len();
+        assert!(
+            is_pasted || count == 0,
+            "{count} blocks of {name} are pasted nowhere"
+        );
+        let prompts = text.matches("```bash\n").count() + text.matches("```shell\n").count();
+        assert_eq!(prompts, 0, "{name}: blocks to paste begin with ```sh");
+    }
+    for (name, begins, _) in NOT_PASTED {
+        let (_, text) = documents.iter().find(|(found, _)| found == name).unwrap();
+        let found = blocks(text).iter().any(|block| block.starts_with(begins));
+        assert!(found, "{name} has no block that begins with `{begins}`");
     }
 }
 
@@ -186,7 +267,9 @@ fn an_example_whose_port_is_taken_ends() {
     let taken = std::net::TcpListener::bind("127.0.0.1:0").unwrap();
     let address = taken.local_addr().unwrap().to_string();
     let world = World::new();
-    let block = example("agents").replace("sleep 0.2", "sleep 0.01");
+    let block = pasted("agents")
+        .remove(0)
+        .replace("sleep 0.2", "sleep 0.01");
     let block = block.replace("127.0.0.1:0", &address);
     let output = Command::new("timeout")
         .args(["100", "bash", "-c", &block])
@@ -214,8 +297,8 @@ fn an_example_whose_port_is_taken_ends() {
 fn no_block_ends_a_line_in_a_comment_and_every_block_can_be_parsed() {
     let zsh = zsh();
     let mut count = 0;
-    for (name, text) in DOCUMENTS {
-        for block in blocks(text) {
+    for (name, text) in documents() {
+        for block in blocks(&text) {
             count += 1;
             for line in block.lines() {
                 let is_comment = line.contains(" # ") || line.starts_with('#');

@@ -204,7 +204,7 @@ fn a_key_that_the_run_does_not_have_changes_nothing_and_leaves_nothing() {
     let said = world.run(&["replay", task, "--set", "llm:main:9=bar"]);
     assert_eq!(said.code, 1, "{said:?}");
     assert!(
-        said.stderr.contains("the run has no `llm:main:9`"),
+        said.stderr.contains("the run never asks for `llm:main:9`"),
         "{said:?}"
     );
     assert_eq!(count(), before);

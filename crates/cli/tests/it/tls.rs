@@ -39,6 +39,23 @@ fn ap_rest_02_https_works_for_who_trusts_the_certificate() {
     let stranger = world.run(&["task", "list"]);
     assert_eq!(stranger.code, 2, "{stranger:?}");
     assert!(stranger.stderr.contains("with --ca"), "{stranger:?}");
+    // Whoever mixes up http and https, or has a key of another server, reads what to do.
+    let mixed = server.url.replace("https://", "http://");
+    let mixed = world.run(&["task", "list", "--url", &mixed]);
+    assert!(
+        mixed.stderr.contains("write https:// in --url"),
+        "{mixed:?}"
+    );
+    let plain = World::new();
+    let other = plain.serve();
+    let mixed = other.url.replace("http://", "https://");
+    let mixed = plain.run(&["task", "list", "--url", &mixed]);
+    assert!(mixed.stderr.contains("write http:// in --url"), "{mixed:?}");
+    let unknown = plain.run(&["task", "list", "--key", "rpk_of_another_server"]);
+    assert!(
+        unknown.stderr.contains("mistyped, expired, revoked"),
+        "{unknown:?}"
+    );
     let said = world.run(&["task", "submit", "Hello", "--watch", "--ca", "cert.pem"]);
     assert_eq!(said.code, 0, "{said:?}");
 }

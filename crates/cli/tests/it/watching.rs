@@ -50,6 +50,35 @@ fn ap_sse_05_a_watch_goes_on_where_a_killed_server_left_it() {
     assert_eq!(ids, history(&world, &task));
 }
 
+/// The life of a replay is told in words, whichever way it ends.
+#[test]
+fn a_watch_of_a_replay_shows_no_json() {
+    let world = World::new();
+    let _server = world.serve();
+    let task = world.submit("agent");
+    world.ok(&["task", "watch", &task]);
+    let calls = r#"{"choices":[{"message":{"role":"assistant","tool_calls":[{"id":"c","type":"function","function":{"name":"x","arguments":"{}"}}]}}]}"#;
+    std::fs::write(world.home.path().join("calls.json"), calls).unwrap();
+    for (args, words) in [
+        (
+            ["--mode", "exact"],
+            ["exact of task_", "the same result as the source"],
+        ),
+        (
+            ["--override", "llm:main:1=calls.json"],
+            ["with_overrides of task_", "replay_dependency_unavailable: "],
+        ),
+    ] {
+        let replay = world.run(&[&["replay", &task, "--json"][..], &args].concat());
+        let replay = read(&replay.stdout);
+        let said = world.run(&["task", "watch", replay["task_id"].as_str().unwrap()]);
+        for word in words {
+            assert!(said.stdout.contains(word), "no `{word}`: {}", said.stdout);
+        }
+        assert!(!said.stdout.contains("{\""), "{}", said.stdout);
+    }
+}
+
 #[test]
 fn a_watch_of_a_canceled_task_ends_with_1_after_a_drain_and_a_restart() {
     let world = World::new();

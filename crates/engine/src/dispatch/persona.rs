@@ -127,7 +127,7 @@ impl Engine {
                 Err(Refused::Domain(Refusal::Invalid {
                     param,
                     message: format!(
-                        "`{param}` must be one of {}: this server has no workflow `{name}`",
+                        "this server has no workflow `{name}`; it has {}",
                         known.join(", ")
                     ),
                 }))

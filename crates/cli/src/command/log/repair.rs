@@ -6,17 +6,16 @@ use store::{Repair, Unreadable};
 use super::{check, problem};
 use crate::args::LogRepairArgs;
 use crate::exit::Exit;
-use crate::output::{Output, Paint, counter, shorten, talk};
+use crate::output::{Output, Paint, Progress, shorten, talk};
 
 pub(super) fn run(args: &LogRepairArgs) -> anyhow::Result<Exit> {
     let data = args.data.data.as_path();
-    let bar = counter();
-    bar.set_message("reading the log");
+    let progress = Progress::begin("reading the log");
     let work = match args.apply {
         true => store::repair(data),
         false => store::repairable(data),
     };
-    bar.finish_and_clear();
+    drop(progress);
     let repair = work.map_err(problem)?;
     let is_whole = repair.is_empty();
     // A database that cannot be mended may not let itself be checked either.
@@ -146,10 +145,10 @@ fn tell(applied: bool, is_whole: bool, repair: &Repair, left: usize) {
     if repair.head {
         talk(match applied {
             true => {
-                "the file `head` was written from the log as it is: whether events are missing behind its end cannot be told"
+                "the file `head` was written from the log as it is: whether events are missing after its end cannot be known"
             }
             false => {
-                "the file `head` would be written from the log as it is: whether events are missing behind its end cannot be told"
+                "the file `head` would be written from the log as it is: whether events are missing after its end cannot be known"
             }
         });
     }

@@ -15,16 +15,33 @@ use crate::output::{Output, Paint, Table, shorten, talk};
 /// Lists the keys of a Task on a server.
 pub(super) async fn online(args: &ReplayArgs, task: &str) -> anyhow::Result<Exit> {
     let client = Client::new(Target::find(&args.connection)?)?;
-    show(&recorded(&client, task).await?, args.json, Some(task))
+    show(
+        &recorded(&client, task).await?.source,
+        args.json,
+        Some(task),
+    )
+}
+
+/// What a key may read of a run.
+pub(super) struct Recorded {
+    pub(super) source: Source,
+    /// False where only its events could be read, without what is not public.
+    pub(super) is_whole: bool,
 }
 
 /// Reads the record of a Task: all of it if this key may, else its events alone.
-pub(super) async fn recorded(client: &Client, task: &str) -> anyhow::Result<Source> {
+pub(super) async fn recorded(client: &Client, task: &str) -> anyhow::Result<Recorded> {
     let path = ["v1", "tasks", task, "bundle"];
     match client.get_bytes(&path, &[]).await {
-        Ok(bytes) => source_of(&bytes, "what the server sent"),
+        Ok(bytes) => Ok(Recorded {
+            source: source_of(&bytes, "what the server sent")?,
+            is_whole: true,
+        }),
         Err(error) if is_refused(&error, &["permission_denied", "policy_violation"]) => {
-            of_events(client, task).await
+            Ok(Recorded {
+                source: of_events(client, task).await?,
+                is_whole: false,
+            })
         }
         Err(error) => Err(error),
     }
@@ -119,6 +136,6 @@ fn elsewhere(key: &Key) -> String {
             let digest = shorten(digest, 20);
             format!("(not for this key to see: {digest}; a key with `internal:read` sees it)")
         }
-        (None, _) => "(not told)".to_owned(),
+        (None, _) => "(not stated)".to_owned(),
     }
 }

@@ -4,23 +4,26 @@ use std::collections::BTreeMap;
 use std::io::Write as _;
 use std::path::Path;
 
-use canon::Value;
-use domain::{Kind, Visibility};
+use canon::{Map, Value};
+use domain::Kind;
 use receipts::Receipt;
 use runs::replay::{self, Issuing, Progress, ReadArtifact, RequestError, Source};
 use runs::workflow::{Registry, builtin};
 use serde_json::json;
 
 use super::report::Report;
-use super::request::{Names, Prepared, check_keys, prepare};
-use super::{ReplayArgs, read_source};
+use super::request::{Names, given_keys, own, prepare};
+use super::{ReplayArgs, read_source, trial};
 use crate::exit::{Exit, OrHint, Problem};
 
 /// Replays and tells.
 pub(super) fn run(args: &ReplayArgs, file: &Path) -> anyhow::Result<Exit> {
     let source = read_source(file)?;
-    check_keys(&source, args)?;
     let (body, artifacts) = request(args, &source)?;
+    if given_keys(args).next().is_some() {
+        trial::check(&source, &body, &artifacts, args.offline.conformance)?;
+    }
+    let body = Value::Object(body);
     let (spec, secrets) = replay::read(&body, &source, &artifacts, args.offline.conformance)
         .map_err(|error| refusal(&error))?;
     let workflows = Registry::new(builtin());
@@ -79,27 +82,15 @@ pub(super) fn run(args: &ReplayArgs, file: &Path) -> anyhow::Result<Exit> {
 fn request(
     args: &ReplayArgs,
     source: &Source,
-) -> anyhow::Result<(Value, BTreeMap<String, ReadArtifact>)> {
-    // Whoever has the files may read them.
-    let own = |bytes| ReadArtifact {
-        visibility: Visibility::Public,
-        bytes,
-    };
+) -> anyhow::Result<(Map<String, Value>, BTreeMap<String, ReadArtifact>)> {
     let mut artifacts = BTreeMap::new();
     for (id, file) in &args.offline.artifact {
         let hint = "name a file with the content of the artifact";
         let bytes = std::fs::read(file).or_hint(format_args!("`{file}`"), hint)?;
         artifacts.insert(id.clone(), own(bytes));
     }
-    let mut prepared: Prepared = prepare(args, Names::Keys, |key| replay::question(source, key))?;
-    for large in prepared.take_large() {
-        // There is no server to give it an id: what it holds names it.
-        let digest = canon::sha256(&large.bytes).hex();
-        let id = format!("artifact_{}", digest.get(..32).unwrap_or(&digest));
-        prepared.place(&large.key, &id);
-        artifacts.insert(id, own(large.bytes));
-    }
-    Ok((prepared.value(), artifacts))
+    let prepared = prepare(args, Names::Keys, |key| replay::question(source, key))?;
+    Ok((prepared.into_local(&mut artifacts), artifacts))
 }
 
 fn issuing(args: &ReplayArgs, source: &Source) -> Issuing {

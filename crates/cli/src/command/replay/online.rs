@@ -1,30 +1,34 @@
 //! A replay on a server: upload what is large, ask, wait, tell.
 
+use std::collections::BTreeMap;
 use std::io::Write as _;
 
 use canon::{Value, jcs};
 use runs::replay::question;
 use serde_json::json;
 
-use super::ReplayArgs;
-use super::keys::recorded;
+use super::keys::{Recorded, recorded};
 use super::report::Report;
-use super::request::{Large, Names, check_keys, gives_keys, prepare};
+use super::request::{Large, Names, Prepared, given_keys, own, prepare};
+use super::{ReplayArgs, trial};
 use crate::client::{Client, Cursor, Flow, Target, Task, Write, follow, fresh_key};
 use crate::exit::{Exit, Problem, is_refused};
-use crate::output::{Output, talk};
+use crate::output::{Output, Progress, talk};
 
 /// Replays and tells.
 pub(super) async fn run(args: &ReplayArgs, task: &str) -> anyhow::Result<Exit> {
     let client = Client::new(Target::find(&args.connection)?)?;
-    let asked = match gives_keys(args) {
+    let changes = given_keys(args).next().is_some();
+    let asked = match changes {
         true => Some(recorded(&client, task).await?),
         false => None,
     };
-    if let Some(source) = &asked {
-        check_keys(source, args)?;
+    let mut prepared = prepare(args, Names::Keys, |key| {
+        question(&asked.as_ref()?.source, key)
+    })?;
+    if let Some(asked) = &asked {
+        rehearse(&client, args, asked, &prepared).await?;
     }
-    let mut prepared = prepare(args, Names::Keys, |key| question(asked.as_ref()?, key))?;
     let source = client.task(task).await?;
     for large in prepared.take_large() {
         let workspace = member(&source, "workspace_id");
@@ -55,13 +59,16 @@ pub(super) async fn run(args: &ReplayArgs, task: &str) -> anyhow::Result<Exit> {
         source: task.to_owned(),
         mode,
         wants_live: !args.refresh.is_empty(),
+        wants_all: changes,
         ..Report::default()
     };
+    let progress = Progress::begin("replaying");
     let ended = follow(&client, &accepted.id, &mut Cursor::default(), |event| {
         report.event(event);
         Ok(Flow::Continue)
     })
     .await?;
+    drop(progress);
     report.status = ended.status.to_string();
     if report.failure.is_null() {
         report.failure = ended.raw.get("failure").cloned().unwrap_or_default();
@@ -80,6 +87,25 @@ pub(super) async fn run(args: &ReplayArgs, task: &str) -> anyhow::Result<Exit> {
     }
     report.print(args.json, &next)?;
     Ok(report.exit())
+}
+
+/// Refuses changes that the run would never ask for, before the server knows of a replay.
+async fn rehearse(
+    client: &Client,
+    args: &ReplayArgs,
+    recorded: &Recorded,
+    prepared: &Prepared,
+) -> anyhow::Result<()> {
+    if !recorded.is_whole {
+        return trial::check_names(&recorded.source, args);
+    }
+    let mut artifacts = BTreeMap::new();
+    for (_, id) in &args.override_artifact {
+        let path = ["v1", "artifacts", id, "content"];
+        artifacts.insert(id.clone(), own(client.get_bytes(&path, &[]).await?));
+    }
+    let body = prepared.clone().into_local(&mut artifacts);
+    trial::check(&recorded.source, &body, &artifacts, false)
 }
 
 fn member(task: &Task, name: &str) -> Option<String> {

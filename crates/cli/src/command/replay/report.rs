@@ -4,7 +4,7 @@ use serde_json::{Value, json};
 
 use crate::client::Event;
 use crate::exit::Exit;
-use crate::output::{Output, Paint, Table, printable, shorten, talk};
+use crate::output::{Output, Paint, Table, many, printable, shorten, talk};
 
 /// The result of a replay.
 #[derive(Debug, Default)]
@@ -25,6 +25,8 @@ pub(super) struct Report {
     pub(super) stale: Vec<String>,
     /// True when it was to ask something live.
     pub(super) wants_live: bool,
+    /// True when every override must be asked for.
+    pub(super) wants_all: bool,
     /// Effects that were performed live.
     pub(super) refreshed: Vec<String>,
     /// Effects that the source had performed live: repeated from its record.
@@ -90,7 +92,7 @@ impl Report {
     /// Yes when the result is the recorded one, or when a run that was changed completed.
     pub(super) fn exit(&self) -> Exit {
         let changed = self.mode != "exact" && self.status == "COMPLETED";
-        if self.asked_nothing() {
+        if self.asked_nothing() || self.wants_all && !self.unused.is_empty() {
             return Exit::No;
         }
         if self.completed && (self.equal || changed) {
@@ -153,9 +155,7 @@ impl Report {
                 &self.stale,
                 match self.mode.as_str() {
                     "exact" => " (so in the source: the recorded answer to another request)",
-                    _ => {
-                        " (the recorded answer to another request; --refresh model,tools asks instead)"
-                    }
+                    _ => self.stale_note(),
                 },
             ),
             ("live", &self.refreshed, " (performed now, not recorded)"),
@@ -167,9 +167,10 @@ impl Report {
         ];
         for (name, keys, note) in lists {
             for key in keys {
-                let unknown = match self.unmatched.contains(key) {
-                    true => " (the source has no such key; --list shows its keys)",
-                    false => note,
+                let unknown = match (self.unmatched.contains(key), name) {
+                    (true, "changed") => " (only the changed run asks for it)",
+                    (true, _) => " (the source has no such key; --list shows its keys)",
+                    (false, _) => note,
                 };
                 row(name, &format!("{key}{unknown}"), None);
             }
@@ -200,18 +201,42 @@ impl Report {
         Ok(())
     }
 
+    /// Says what a stale answer is, and how to ask instead, as far as a replay with these changes may go on live.
+    fn stale_note(&self) -> &'static str {
+        let changes = |prefixes: &[&str]| {
+            let mut keys = self.applied.iter();
+            keys.any(|key| prefixes.iter().any(|prefix| key.starts_with(prefix)))
+        };
+        if self.source.starts_with("task_replay_") || changes(&["event:", "host:checkpoint:"]) {
+            " (the recorded answer to another request)"
+        } else if changes(&["host:approval:", "host:tools:", "secret:"]) {
+            " (the recorded answer to another request; --refresh model asks instead)"
+        } else {
+            " (the recorded answer to another request; --refresh model,tools asks instead)"
+        }
+    }
+
     pub(super) fn verdict(&self) -> (String, Paint) {
-        let status = &self.status;
+        let (status, events) = (&self.status, many(self.events, "event"));
+        let is_exact = self.mode == "exact";
         match (self.completed, self.equal) {
+            (true, true) if is_exact || self.applied.is_empty() => (
+                format!("{status}, equal to the source ({events})"),
+                Paint::Good,
+            ),
+            // The words are the same because nobody was asked what they would be now.
+            (true, true) if !self.stale.is_empty() => (
+                format!(
+                    "{status}, changed, but it ends in the words of the source: recorded answers to other requests were used ({events})"
+                ),
+                Paint::Waiting,
+            ),
             (true, true) => (
-                format!("{status}, equal to the source ({} events)", self.events),
+                format!("{status}, changed, with the same result as the source ({events})"),
                 Paint::Good,
             ),
             (true, false) => (
-                format!(
-                    "{status}, another result than the source ({} events)",
-                    self.events
-                ),
+                format!("{status}, another result than the source ({events})"),
                 Paint::Waiting,
             ),
             (false, _) => (format!("{status}, the replay could not go on"), Paint::Bad),

@@ -1,10 +1,11 @@
 //! From flags to the body of a replay request.
 
+use std::collections::BTreeMap;
 use std::path::Path;
 
 use canon::{Integers, Map, Value, jcs};
-use domain::Ask;
-use runs::replay::{Source, kind_of, text_value};
+use domain::{Ask, Visibility};
+use runs::replay::{ReadArtifact, kind_of, text_value};
 use serde_json::json;
 
 use super::ReplayArgs;
@@ -12,14 +13,14 @@ use crate::command::task;
 use crate::exit::{OrHint, Problem};
 
 /// A request, and the values that are too large to stand in it.
-#[derive(Debug)]
+#[derive(Debug, Clone)]
 pub(super) struct Prepared {
     pub(super) body: Map<String, Value>,
     large: Vec<Large>,
 }
 
 /// A value that must be sent as an Artifact.
-#[derive(Debug)]
+#[derive(Debug, Clone)]
 pub(super) struct Large {
     pub(super) key: String,
     pub(super) bytes: Vec<u8>,
@@ -39,8 +40,31 @@ impl Prepared {
         }
     }
 
+    /// Returns the request as it is without a server, which would give ids to large values: what they hold names them. The
+    /// Artifacts that it then names are added to `artifacts`.
+    pub(super) fn into_local(
+        mut self,
+        artifacts: &mut BTreeMap<String, ReadArtifact>,
+    ) -> Map<String, Value> {
+        for large in self.take_large() {
+            let digest = canon::sha256(&large.bytes).hex();
+            let id = format!("artifact_{}", digest.get(..32).unwrap_or(&digest));
+            self.place(&large.key, &id);
+            artifacts.insert(id, own(large.bytes));
+        }
+        self.body
+    }
+
     pub(super) fn value(self) -> Value {
         Value::Object(self.body)
+    }
+}
+
+/// The content of an Artifact for whoever has it: they may read it.
+pub(super) fn own(bytes: Vec<u8>) -> ReadArtifact {
+    ReadArtifact {
+        visibility: Visibility::Public,
+        bytes,
     }
 }
 
@@ -66,12 +90,6 @@ impl Names {
             .into()),
         }
     }
-}
-
-/// Returns the names under which text may be a decision or an answer: what was asked for says which.
-pub(super) fn decided(args: &ReplayArgs) -> impl Iterator<Item = &str> {
-    let names = args.set.iter().map(|(name, _)| name.as_str());
-    names.filter(|name| name.contains("host:approval:"))
 }
 
 /// Builds the request that the flags ask for. `asks` says what somebody was asked for under a name.
@@ -152,29 +170,11 @@ fn refresh(args: &ReplayArgs, body: &mut Map<String, Value>) {
     }
 }
 
-/// Refuses keys that the run does not have: a replay that changes nothing would look like an answer.
-pub(super) fn check_keys(source: &Source, args: &ReplayArgs) -> anyhow::Result<()> {
-    let given = args
-        .set
-        .iter()
-        .chain(&args.overrides)
-        .chain(&args.override_artifact);
-    let mut keys = given.map(|(key, _)| key.as_str());
-    // What is no key at all is told when the request is put together.
-    match keys.find(|key| kind_of(key).is_some() && !source.names(key)) {
-        None => Ok(()),
-        Some(key) => Err(Problem::new(
-            format!("the run has no `{key}`"),
-            "nothing was replayed; --list shows the keys of the run",
-        )
-        .answers_no()
-        .into()),
-    }
-}
-
-/// True when keys are given that the run must have.
-pub(super) fn gives_keys(args: &ReplayArgs) -> bool {
-    !(args.set.is_empty() && args.overrides.is_empty() && args.override_artifact.is_empty())
+/// Returns the keys that flags give: the run must come to ask for each.
+pub(super) fn given_keys(args: &ReplayArgs) -> impl Iterator<Item = &str> {
+    let texts_and_files = args.set.iter().chain(&args.overrides);
+    let given = texts_and_files.chain(&args.override_artifact);
+    given.map(|(key, _)| key.as_str())
 }
 
 fn inferred(args: &ReplayArgs, overrides: &Map<String, Value>) -> &'static str {

@@ -4,19 +4,18 @@ use std::collections::BTreeMap;
 use std::time::Duration;
 
 use canon::Value;
-use domain::Ask;
 use runs::replay::question;
 use serde_json::json;
 use tokio::time::{Instant, sleep};
 
-use super::ReplayArgs;
-use super::keys::recorded;
+use super::keys::{Recorded, recorded};
 use super::online::upload;
 use super::report::Report;
-use super::request::{Names, decided, prepare};
+use super::request::{Names, Prepared, given_keys, prepare};
+use super::{ReplayArgs, trial};
 use crate::client::{Client, Event, Page, Target, Write, fresh_key};
-use crate::exit::{Exit, Problem};
-use crate::output::{Output, Paint, Table, shorten, talk};
+use crate::exit::{Exit, Problem, is_refused};
+use crate::output::{Output, Paint, Progress, Table, shorten, talk};
 
 /// How often the fork is asked for news.
 const LOOK_EVERY: Duration = Duration::from_millis(200);
@@ -33,8 +32,12 @@ pub(super) async fn run(args: &ReplayArgs, session: &str) -> anyhow::Result<Exit
         .into());
     }
     let client = Client::new(Target::find(&args.connection)?)?;
-    let asked = asked_for(&client, args).await?;
-    let mut prepared = prepare(args, Names::TasksAndKeys, |name| asked.get(name).copied())?;
+    let asked = changed_tasks(&client, args).await?;
+    let mut prepared = prepare(args, Names::TasksAndKeys, |name| {
+        let (task, key) = name.split_once('/')?;
+        question(&asked.get(task)?.source, key)
+    })?;
+    rehearse(&asked, args, &prepared)?;
     let source = client.get(&["v1", "sessions", session], &[]).await?;
     let workspace = text(&source, "workspace_id").map(str::to_owned);
     for large in prepared.take_large() {
@@ -67,7 +70,9 @@ pub(super) async fn run(args: &ReplayArgs, session: &str) -> anyhow::Result<Exit
         mode,
         ..Told::default()
     };
+    let progress = Progress::begin("replaying");
     told.listen(&client).await?;
+    drop(progress);
     for report in told.replays.values_mut() {
         let task = client.task(&report.task).await?;
         report.status = task.status.to_string();
@@ -84,19 +89,60 @@ fn text<'a>(value: &'a Value, name: &str) -> Option<&'a str> {
     value.get(name).and_then(Value::as_str)
 }
 
-/// Returns what somebody was asked for under the names whose text may be a decision.
-async fn asked_for(client: &Client, args: &ReplayArgs) -> anyhow::Result<BTreeMap<String, Ask>> {
+/// Reads the records of the Tasks whose answers are changed.
+async fn changed_tasks(
+    client: &Client,
+    args: &ReplayArgs,
+) -> anyhow::Result<BTreeMap<String, Recorded>> {
     let mut found = BTreeMap::new();
-    for name in decided(args) {
-        let Some((task, key)) = name.split_once('/') else {
+    for name in given_keys(args) {
+        // What names no task is told when the request is put together.
+        let Some((task, _)) = name.split_once('/') else {
             continue;
         };
-        let source = recorded(client, task).await?;
-        if let Some(ask) = question(&source, key) {
-            found.insert(name.to_owned(), ask);
+        if !task.starts_with("task_") || found.contains_key(task) {
+            continue;
         }
+        match recorded(client, task).await {
+            Ok(recorded) => found.insert(task.to_owned(), recorded),
+            // Which tasks of the session are replayed is for the server to say.
+            Err(error) if is_refused(&error, &["resource_not_found", "conflict"]) => continue,
+            Err(error) => return Err(error),
+        };
     }
     Ok(found)
+}
+
+/// Refuses changes that their run would never ask for, before the server knows of a replay. Each Task is replayed from its
+/// own record, whatever came of the others.
+fn rehearse(
+    recorded: &BTreeMap<String, Recorded>,
+    args: &ReplayArgs,
+    prepared: &Prepared,
+) -> anyhow::Result<()> {
+    let mut artifacts = BTreeMap::new();
+    let body = prepared.clone().into_local(&mut artifacts);
+    let given = body.get("override").and_then(Value::as_object);
+    for (task, recorded) in recorded {
+        // The content of an artifact of the server is for the server to judge.
+        let is_elsewhere = |name: &String| name.starts_with(&format!("{task}/"));
+        if !recorded.is_whole
+            || args
+                .override_artifact
+                .iter()
+                .any(|(name, _)| is_elsewhere(name))
+        {
+            continue;
+        }
+        let own = given.into_iter().flatten().filter_map(|(name, value)| {
+            let (of, key) = name.split_once('/')?;
+            (of == task).then(|| (key.to_owned(), value.clone()))
+        });
+        let mut body = body.clone();
+        body.insert("override".to_owned(), Value::Object(own.collect()));
+        trial::check(&recorded.source, &body, &artifacts, false)?;
+    }
+    Ok(())
 }
 
 /// What a fork tells of the replays in it.
@@ -137,7 +183,7 @@ impl Told {
             if heard.elapsed() > SILENCE_MAX {
                 let fork = &self.fork;
                 return Err(Problem::new(
-                    format!("`{fork}` has told nothing for {} s", SILENCE_MAX.as_secs()),
+                    format!("`{fork}` has been silent for {} s", SILENCE_MAX.as_secs()),
                     format!("`reprise task list --session {fork}` shows how far it came"),
                 )
                 .into());

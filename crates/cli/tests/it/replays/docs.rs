@@ -56,7 +56,7 @@ fn debugging_by_one_answer_works_as_printed() {
     let world = World::new();
     let _server = world.serve();
     let script = script(DOCUMENT, "\n## ", "Debug a run by changing one answer");
-    assert_eq!(script.matches("reprise ").count(), 9, "{script}");
+    assert_eq!(script.matches("reprise ").count(), 10, "{script}");
     let out = paste(&world, &script);
     for line in [
         "llm:main:1         llm_provider_response",
@@ -105,7 +105,7 @@ fn the_tour_of_the_readme_works_from_top_to_bottom() {
         "\nTASK  ",
         "\nok    signature/0\n",
         "  ci  ",
-        "approved",
+        "the answer, signed",
     ] {
         assert!(out.contains(line), "no {line} in\n{out}");
     }

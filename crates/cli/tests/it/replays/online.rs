@@ -68,9 +68,58 @@ fn ap_rpl_one_answer_is_changed_by_text_by_file_and_by_artifact() {
     let unknown = ran.replay(&[&ran.task, "--set", "llm:main:9=x"]);
     assert_eq!(unknown.code, 1, "{unknown:?}");
     assert!(
-        unknown.stderr.contains("the run has no `llm:main:9`"),
+        unknown
+            .stderr
+            .contains("the run never asks for `llm:main:9`"),
         "{unknown:?}"
     );
+}
+
+/// U8: a change leads a run onto another path. What it asks for there can be answered too; what it never asks for is a
+/// mistake, and leaves nothing behind.
+#[test]
+fn u8_what_only_the_changed_run_asks_for_can_be_set_and_what_it_never_asks_for_leaves_nothing() {
+    let ran = Ran::new("Hello");
+    let calls = json!({"choices": [{"message": {"role": "assistant", "content": "Let me look.", "tool_calls": [
+        {"id": "call_1", "type": "function", "function": {"name": "look", "arguments": "{}"}}]}}]});
+    ran.write("calls.json", &calls.to_string());
+    let change = ["--override", "llm:main:1=calls.json"];
+    let new = ["--set", "llm:main:2=After the tool."];
+    let task = ran.task.as_str();
+    let online = ran.replayed(0, &[&[task], &change[..], &new].concat());
+    assert_eq!(online["answer"], "After the tool.", "{online:#}");
+    assert_eq!(
+        online["overrides_applied"],
+        json!(["llm:main:1", "llm:main:2"])
+    );
+    let offline = ran.replayed(
+        0,
+        &[&["--bundle", "run.bundle"], &change[..], &new].concat(),
+    );
+    assert_eq!(offline["answer"], "After the tool.", "{offline:#}");
+
+    let count = || {
+        let tasks = ran.world.json(&["task", "list", "--json"]);
+        let sessions = ran.world.json(&["session", "list", "--json"]);
+        (
+            tasks.as_array().unwrap().len(),
+            sessions.as_array().unwrap().len(),
+        )
+    };
+    let before = count();
+    let never = ["--set", "llm:main:3=never"];
+    for of in [&[task][..], &["--bundle", "run.bundle"]] {
+        let said = "the run never asks for `llm:main:3`";
+        ran.refused(&[of, &change, &new, &never].concat(), said);
+        let said =
+            "stops at `llm:main:2`, which has no recorded answer, and never asks for `llm:main:3`";
+        ran.refused(&[of, &change, &never].concat(), said);
+    }
+    let session = ran.world.json(&["task", "get", task, "--json"])["session_id"].clone();
+    let never = format!("{task}/llm:main:9=never");
+    let said = "the run never asks for `llm:main:9`";
+    ran.refused(&[session.as_str().unwrap(), "--set", &never], said);
+    assert_eq!(count(), before);
 }
 
 /// A denial that is put in place of an approval fails the task: the replay went on, its result is another one.
