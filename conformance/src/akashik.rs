@@ -22,8 +22,8 @@ use std::time::Duration;
 
 use crate::json::at;
 use crate::miss::{Checked, Miss};
-use crate::report::{Level, Outcome, Report, Verdict};
-use crate::suite::SuiteError;
+use crate::report::{Level, Outcome, Report};
+use crate::suite::{SuiteError, address, verdict};
 use crate::wire::Wire;
 use ground::Ground;
 
@@ -175,17 +175,7 @@ impl AkashikSuite {
     }
 
     async fn connect(&self) -> Result<Ground, SuiteError> {
-        let address = || SuiteError::Address {
-            url: self.url.clone(),
-        };
-        let unreachable = |cause: String| SuiteError::Unreachable {
-            url: self.url.clone(),
-            cause,
-        };
-        let mut base = reqwest::Url::parse(&self.url).map_err(|_| address())?;
-        if !matches!(base.scheme(), "http" | "https") || base.host_str().is_none() {
-            return Err(address());
-        }
+        let mut base = address(&self.url)?;
         // The tools lie beside the protocol, at the root of the server.
         let path = base.path().trim_end_matches('/').to_owned();
         let root = path.strip_suffix("/akashik").unwrap_or(&path).to_owned();
@@ -197,41 +187,29 @@ impl AkashikSuite {
             self.restart.clone(),
             self.timeout,
         );
-        let wire = wire.map_err(|error| unreachable(error.to_string()))?;
+        let wire = wire.map_err(|error| SuiteError::unreachable(&self.url, error))?;
         let mut found = String::new();
         for prefix in ["/akashik", ""] {
             let status = format!("{prefix}/fields/{}/v1/field/status", wire.fresh("check"));
-            match wire.get(status).version(None).send().await {
-                Ok(answer) => {
-                    let level = answer.value().unwrap_or_default();
-                    if let Some(level) = at(&level, "conformance_level").as_u64() {
-                        let level = u8::try_from(level).unwrap_or(u8::MAX);
-                        return Ok(Ground::new(wire, prefix, level));
-                    }
-                    found = format!("no field: {}", answer.found());
-                }
-                Err(
-                    Miss::Fail { found, .. }
-                    | Miss::Unseen(found)
-                    | Miss::Part(found)
-                    | Miss::Differs(found),
-                ) => return Err(unreachable(found)),
+            let answer = wire.get(status).version(None).send().await;
+            let answer = answer.map_err(|miss| SuiteError::unreachable(&self.url, miss.found()))?;
+            let level = answer.value().unwrap_or_default();
+            if let Some(level) = at(&level, "conformance_level").as_u64() {
+                let level = u8::try_from(level).unwrap_or(u8::MAX);
+                return Ok(Ground::new(wire, prefix, level));
             }
+            found = format!("no field: {}", answer.found());
         }
-        Err(unreachable(wire.redact(&found)))
+        Err(SuiteError::unreachable(&self.url, wire.redact(&found)))
     }
 }
 
 fn outcome(wire: &Wire, row: &Row, checked: Checked) -> Outcome {
-    let verdict = match checked {
-        Ok(()) => Verdict::Ok { unseen: None },
-        Err(miss) => miss.verdict(|text| wire.redact(text)),
-    };
     Outcome {
         id: row.id,
         level: Level::From(row.level),
         title: row.title,
-        verdict,
+        verdict: verdict(wire, checked),
     }
 }
 

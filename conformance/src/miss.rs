@@ -45,6 +45,16 @@ pub(crate) fn all_but(part: impl Into<String>) -> Checked {
 }
 
 impl Miss {
+    /// Returns what was there instead.
+    pub(crate) fn found(self) -> String {
+        match self {
+            Self::Fail { found, .. }
+            | Self::Unseen(found)
+            | Self::Part(found)
+            | Self::Differs(found) => found,
+        }
+    }
+
     /// Returns what a report says of it, with every text redacted.
     pub(crate) fn verdict(&self, redact: impl Fn(&str) -> String) -> Verdict {
         match self {

@@ -62,6 +62,33 @@ pub enum SuiteError {
     },
 }
 
+impl SuiteError {
+    pub(crate) fn unreachable(url: &str, cause: impl ToString) -> Self {
+        Self::Unreachable {
+            url: url.to_owned(),
+            cause: cause.to_string(),
+        }
+    }
+}
+
+/// Reads the address of a server.
+pub(crate) fn address(url: &str) -> Result<reqwest::Url, SuiteError> {
+    let parsed = reqwest::Url::parse(url).ok();
+    let usable =
+        parsed.filter(|url| matches!(url.scheme(), "http" | "https") && url.host_str().is_some());
+    usable.ok_or_else(|| SuiteError::Address {
+        url: url.to_owned(),
+    })
+}
+
+/// Returns what a report says of a check, without the keys that were used.
+pub(crate) fn verdict(wire: &Wire, checked: Checked) -> Verdict {
+    match checked {
+        Ok(()) => Verdict::Ok { unseen: None },
+        Err(miss) => miss.verdict(|text| wire.redact(text)),
+    }
+}
+
 impl Suite {
     /// Runs every check and returns the verdicts in registry order; `progress` hears each one as it is reached.
     ///
@@ -146,40 +173,20 @@ impl Suite {
     }
 
     async fn connect(&self) -> Result<Wire, SuiteError> {
-        let address = || SuiteError::Address {
-            url: self.url.clone(),
-        };
-        let unreachable = |cause: String| SuiteError::Unreachable {
-            url: self.url.clone(),
-            cause,
-        };
-        let base = reqwest::Url::parse(&self.url).map_err(|_| address())?;
-        if !matches!(base.scheme(), "http" | "https") || base.host_str().is_none() {
-            return Err(address());
-        }
         let wire = Wire::new(
-            base,
+            address(&self.url)?,
             self.key.clone(),
             (self.other_key.clone(), self.approver_key.clone()),
             self.restart.clone(),
             self.timeout,
         );
-        let mut wire = wire.map_err(|error| unreachable(error.to_string()))?;
+        let mut wire = wire.map_err(|error| SuiteError::unreachable(&self.url, error))?;
         wire.dead_keys.clone_from(&self.dead_keys);
         wire.expired_keys.clone_from(&self.expired_keys);
         wire.make_key.clone_from(&self.make_key);
-        let discovery = wire.get("/v1").send().await;
-        let discovery = match discovery {
-            Ok(answer) => answer.value().unwrap_or_default(),
-            Err(
-                Miss::Fail { found, .. }
-                | Miss::Unseen(found)
-                | Miss::Part(found)
-                | Miss::Differs(found),
-            ) => {
-                return Err(unreachable(found));
-            }
-        };
+        let answer = wire.get("/v1").send().await;
+        let answer = answer.map_err(|miss| SuiteError::unreachable(&self.url, miss.found()))?;
+        let discovery = answer.value().unwrap_or_default();
         let claim = |name: &str| {
             at(&discovery, "capabilities")
                 .get(name)
@@ -204,15 +211,11 @@ async fn run(wire: &Wire, probe: Probe) -> Checked {
 }
 
 fn outcome(wire: &Wire, row: &Row, checked: Checked) -> Outcome {
-    let verdict = match checked {
-        Ok(()) => Verdict::Ok { unseen: None },
-        Err(miss) => miss.verdict(|text| wire.redact(text)),
-    };
     Outcome {
         id: row.id,
         level: row.level,
         title: row.title,
-        verdict,
+        verdict: verdict(wire, checked),
     }
 }
 

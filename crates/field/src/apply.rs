@@ -14,6 +14,7 @@ use crate::segment::Indexed;
 use crate::state::{
     Agent, Conflict, Field, Handoff, Resolution, Row, Session, Task, Tombstone, Unit,
 };
+use crate::text::Claims;
 use crate::vector::{Model, Vector};
 
 /// An entry that cannot follow the entries before it.
@@ -44,31 +45,30 @@ impl Field {
                 reason,
             })?;
         }
-        self.take_in(entry, content, None)
+        self.take_in(entry.clone(), content.cloned(), None)
     }
 
-    /// Applies an entry whose text was taken apart before, by whoever checked that it is the text of the entry.
+    /// Applies an entry whose text was checked and taken apart before. Its words follow with those of others.
     pub(crate) fn apply_indexed(
         &mut self,
         entry: Entry,
-        content: &Content,
-        indexed: &Indexed,
+        content: Content,
+        indexed: Indexed,
     ) -> Result<(), ImpossibleEntry> {
-        self.take_in(&entry, Some(content), Some(indexed))
+        self.take_in(entry, Some(content), Some(indexed))
     }
 
     fn take_in(
         &mut self,
-        entry: &Entry,
-        content: Option<&Content>,
-        indexed: Option<&Indexed>,
+        entry: Entry,
+        content: Option<Content>,
+        indexed: Option<Indexed>,
     ) -> Result<(), ImpossibleEntry> {
-        self.check(entry)
-            .and_then(|()| self.log.add(entry.clone()))
-            .map_err(|reason| ImpossibleEntry {
-                seq: entry.seq,
-                reason,
-            })?;
+        let checked = self.check(&entry).and_then(|()| self.log.check(&entry));
+        checked.map_err(|reason| ImpossibleEntry {
+            seq: entry.seq,
+            reason,
+        })?;
         self.head = entry.seq;
         self.clock = self.clock.max(entry.epoch);
         if let Some(message) = &entry.message {
@@ -76,7 +76,8 @@ impl Field {
             self.messages
                 .insert(key, (message.sha256, message.answer_sha256));
         }
-        self.fold(entry, content, indexed);
+        self.fold(&entry, content, indexed);
+        self.log.push(entry);
         Ok(())
     }
 
@@ -164,7 +165,7 @@ impl Field {
             .ok_or("it names a conflict that was never created")
     }
 
-    fn fold(&mut self, entry: &Entry, content: Option<&Content>, indexed: Option<&Indexed>) {
+    fn fold(&mut self, entry: &Entry, content: Option<Content>, indexed: Option<Indexed>) {
         match &entry.event {
             Event::Registered {
                 role,
@@ -253,8 +254,8 @@ impl Field {
                 self.change_named(unit_id, |unit| unit.status = UnitStatus::Retracted);
             }
             Event::Enriched { unit_id, model } => {
-                let vector = content.and_then(|content| content.vector.as_ref());
-                self.enrich(unit_id, model, vector, indexed);
+                let vector = content.and_then(|content| content.vector);
+                self.enrich(unit_id, model, vector, indexed.as_ref());
             }
             Event::Subscribed {
                 action,
@@ -316,35 +317,40 @@ impl Field {
         &mut self,
         entry: &Entry,
         recorded: &Recorded,
-        content: Option<&Content>,
-        indexed: Option<&Indexed>,
+        content: Option<Content>,
+        indexed: Option<Indexed>,
     ) {
         let Ok(row) = Row::try_from(self.units.len()) else {
             return;
         };
-        let text = content.and_then(|content| content.text.clone());
-        let given = content.and_then(|content| content.vector.clone());
+        let (text, given) = content.map_or((None, None), |content| (content.text, content.vector));
         if let Some(text) = &text {
-            match indexed {
-                Some(indexed) => self.search.add_terms(row, &indexed.terms),
+            match &indexed {
+                Some(_) => self.search.add_row(row),
                 None => self.search.add_text(row, &Unit::searched_texts(text)),
             }
-            let built_in = Model::hash_1024();
-            if recorded.model.as_ref() == Some(&built_in) && given.is_none() {
-                let vector = indexed.and_then(|indexed| indexed.vector_of(&built_in));
-                let vector = vector.unwrap_or_else(|| Vector::hash_1024(&text.content));
-                self.search.add_vector(row, &vector);
+            let model = recorded.model.as_ref();
+            if let Some(model) = model.filter(|model| given.is_none() && model.is_hash_1024()) {
+                self.add_built_in(row, model, &text.content, indexed.as_ref());
             }
         }
         let vector = given.filter(|vector| Some(&vector.model) == recorded.model.as_ref());
         if let Some(vector) = &vector {
-            self.search.add_vector(row, vector);
+            self.search
+                .add_vector(row, &vector.model, &vector.components);
         }
         for relation in &recorded.relations {
             if let Some(target) = self.unit_rows.get(&relation.target_id).copied() {
                 self.change(target, |unit| unit.incoming.push((relation.kind, row)));
             }
         }
+        let claims = match indexed {
+            Some(indexed) => indexed.claims,
+            None => {
+                let compared = text.as_ref().filter(|_| recorded.task_id.is_some());
+                compared.map(|text| Claims::of(&text.content))
+            }
+        };
         let rows = self.by_author.entry(entry.agent_id.clone()).or_default();
         rows.push(row);
         if let Some(task) = &recorded.task_id {
@@ -371,35 +377,45 @@ impl Field {
             incoming: Vec::new(),
             conflicts: Vec::new(),
             text,
-            vector,
+            claims,
+            embedded_by: vector.map(|vector| vector.model),
         };
         self.marks.push(Mark::of(&unit, &mut self.names));
         self.units.push(unit);
+    }
+
+    /// Adds the vector that the built-in model makes of a text, unless it was made before.
+    fn add_built_in(&mut self, row: Row, model: &Model, text: &str, indexed: Option<&Indexed>) {
+        match indexed.filter(|indexed| !indexed.components.is_empty()) {
+            Some(indexed) => self.search.add_vector(row, model, &indexed.components),
+            None => {
+                let vector = Vector::hash_1024(text);
+                self.search.add_vector(row, model, &vector.components);
+            }
+        }
     }
 
     fn enrich(
         &mut self,
         id: &str,
         model: &Model,
-        given: Option<&Vector>,
+        given: Option<Vector>,
         indexed: Option<&Indexed>,
     ) {
         let Some(row) = self.unit_rows.get(id).copied() else {
             return;
         };
-        let built_in = (*model == Model::hash_1024())
-            .then(|| self.at(row).and_then(|unit| unit.text.as_ref()))
-            .flatten()
-            .map(|text| {
-                let vector = indexed.and_then(|indexed| indexed.vector_of(model));
-                vector.unwrap_or_else(|| Vector::hash_1024(&text.content))
-            });
-        let vector = given.filter(|vector| vector.model == *model).cloned();
-        if let Some(vector) = vector.as_ref().or(built_in.as_ref()) {
-            self.search.add_vector(row, vector);
+        let given = given.filter(|vector| vector.model == *model);
+        if let Some(vector) = &given {
+            self.search.add_vector(row, model, &vector.components);
+        } else if model.is_hash_1024() {
+            let text = self.at(row).and_then(|unit| unit.text.as_ref());
+            if let Some(text) = text.map(|text| text.content.clone()) {
+                self.add_built_in(row, model, &text, indexed);
+            }
         }
         self.change(row, |unit| {
-            unit.vector = vector;
+            unit.embedded_by = given.map(|vector| vector.model);
             if unit.status == UnitStatus::PendingEnrichment {
                 unit.status = UnitStatus::Active;
             }
@@ -416,7 +432,8 @@ impl Field {
         let mut erased = None;
         self.change(row, |unit| {
             erased = unit.text.take();
-            unit.vector = None;
+            unit.claims = None;
+            unit.embedded_by = None;
             unit.tombstone = Some(tombstone);
         });
         if let Some(text) = erased {

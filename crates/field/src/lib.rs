@@ -50,5 +50,5 @@ pub use notify::{Debouncer, Notification};
 pub use replay::{Graph, Reader, Target};
 pub use segment::UnreadableSegment;
 pub use state::Field;
-pub use stored::{Kept, UnreadableEntry};
+pub use stored::{Kept, UnreadableEntry, kept_bytes};
 pub use vector::{Model, Vector};

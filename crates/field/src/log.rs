@@ -116,8 +116,17 @@ impl Log {
     }
 
     /// Adds an entry; nothing changes on an error.
-    pub(crate) fn add(&mut self, entry: Entry) -> Result<(), &'static str> {
-        let place = Place::try_from(self.entries.len()).map_err(|_| "the log is full")?;
+    fn add(&mut self, entry: Entry) -> Result<(), &'static str> {
+        self.check(&entry)?;
+        self.push(entry);
+        Ok(())
+    }
+
+    /// Says whether an entry can follow.
+    pub(crate) fn check(&self, entry: &Entry) -> Result<(), &'static str> {
+        if Place::try_from(self.entries.len()).is_err() {
+            return Err("the log is full");
+        }
         if self
             .entries
             .last()
@@ -132,6 +141,12 @@ impl Log {
         {
             return Err("the unit was recorded before");
         }
+        Ok(())
+    }
+
+    /// Adds an entry that can follow.
+    pub(crate) fn push(&mut self, entry: Entry) {
+        let place = Place::try_from(self.entries.len()).unwrap_or(Place::MAX);
         if let Some(task) = entry.event.task_id() {
             self.by_task.entry(task.to_owned()).or_default().push(place);
         }
@@ -150,7 +165,6 @@ impl Log {
         self.index(&entry, place);
         self.epoch_max = self.epoch_max.max(entry.epoch);
         self.entries.push(entry);
-        Ok(())
     }
 
     fn index(&mut self, entry: &Entry, place: Place) {

@@ -4,6 +4,7 @@
 //! out and the others share its weight. Scores are whole ten-thousandths, so that equal means equal. Ranking reads a
 //! few bytes per unit, one pass over the vectors, and the lists of the words asked for.
 
+use std::cmp::Reverse;
 use std::collections::{BTreeMap, BTreeSet, BinaryHeap};
 
 use crate::kind::{MemoryType, Mode, UnitStatus};
@@ -23,33 +24,34 @@ pub(crate) struct Mark {
     /// Not superseded, not retracted, not purged.
     stands: bool,
     archived: bool,
+    committed: bool,
 }
 
-/// Numbers for agents, roles, tasks and sessions; 0 is nobody.
+/// Numbers for authors, and others for roles, tasks and sessions; 0 is nobody.
+///
+/// Authors have their own, because ranking keeps a list by author.
 #[derive(Debug, Clone, Default)]
-pub(crate) struct Names(BTreeMap<String, u32>);
+pub(crate) struct Names {
+    authors: BTreeMap<String, u32>,
+    others: BTreeMap<String, u32>,
+}
 
-impl Names {
-    fn add(&mut self, name: &str) -> u32 {
-        if let Some(number) = self.0.get(name) {
-            return *number;
-        }
-        let number = u32::try_from(self.0.len() + 1).unwrap_or(u32::MAX);
-        self.0.insert(name.to_owned(), number);
-        number
+fn number_of(names: &mut BTreeMap<String, u32>, name: &str) -> u32 {
+    if let Some(number) = names.get(name) {
+        return *number;
     }
-
-    fn get(&self, name: &str) -> Option<u32> {
-        self.0.get(name).copied()
-    }
+    let number = u32::try_from(names.len() + 1).unwrap_or(u32::MAX);
+    names.insert(name.to_owned(), number);
+    number
 }
 
 impl Mark {
     pub(crate) fn of(unit: &Unit, names: &mut Names) -> Self {
-        let mut optional = |name: Option<&str>| name.map_or(0, |name| names.add(name));
+        let Names { authors, others } = names;
+        let mut optional = |name: Option<&str>| name.map_or(0, |name| number_of(others, name));
         Self {
             epoch: unit.epoch,
-            author: optional(Some(&unit.author)),
+            author: number_of(authors, &unit.author),
             role: optional(Some(&unit.role)),
             task: optional(unit.task.as_deref()),
             session: optional(unit.session.as_deref()),
@@ -58,6 +60,7 @@ impl Mark {
             stands: !matches!(unit.status, UnitStatus::Superseded | UnitStatus::Retracted)
                 && !unit.is_purged(),
             archived: unit.archived,
+            committed: unit.mode == Mode::Committed,
         }
     }
 }
@@ -132,35 +135,68 @@ const SCALE: f64 = 10_000.0;
 /// A unit by its score without the bonus for another source; equal scores by epoch, then by sequence.
 type Candidate = (u32, u64, Row);
 
+/// The units of one author, as far as they can matter.
+#[derive(Default)]
+struct Author {
+    /// The best of them, the worst on top.
+    best: BinaryHeap<Reverse<Candidate>>,
+    /// How many reach the threshold without a bonus.
+    sure: usize,
+    /// Those that reach it only with one.
+    undecided: Vec<Candidate>,
+}
+
+impl Author {
+    /// Keeps a unit while it is among the best, of which there are at most `most`.
+    fn offer(&mut self, candidate: Candidate, most: usize) {
+        if self.best.len() < most {
+            self.best.push(Reverse(candidate));
+        } else if let Some(mut worst) = self.best.peek_mut()
+            && worst.0 < candidate
+        {
+            *worst = Reverse(candidate);
+        }
+    }
+
+    fn weigh(&mut self, candidate: Candidate, least: u32, bonus_max: u32) {
+        if candidate.0 >= least {
+            self.sure += 1;
+        } else if candidate.0 + bonus_max >= least {
+            self.undecided.push(candidate);
+        }
+    }
+}
+
 impl Field {
     /// Ranks the units that a scope may see; returns at most `max_units`.
     pub(crate) fn rank(&self, scope: &Scope<'_>, max_units: usize) -> Ranking {
         let view = View::new(self, scope, None);
+        let least = scope.threshold.map(whole);
         // By the number of the author: looking it up must not cost more than scoring.
-        let mut by_author: Vec<Vec<Candidate>> = Vec::new();
+        let mut authors: Vec<Author> = Vec::new();
         let mut available = 0;
         for (row, mark) in (0..).zip(&self.marks) {
-            let is_wanted = || !scope.committed_only || self.is_committed(row);
-            if view.admits(mark) && is_wanted() {
-                let candidate = (view.base(row, mark), mark.epoch, row);
-                let author = usize::try_from(mark.author).unwrap_or_default();
-                if by_author.len() <= author {
-                    by_author.resize_with(author + 1, Vec::new);
-                }
-                if let Some(candidates) = by_author.get_mut(author) {
-                    candidates.push(candidate);
-                }
-                available += 1;
+            if !view.admits(mark) {
+                continue;
             }
+            let candidate = (view.base(row, mark), mark.epoch, row);
+            let number = usize::try_from(mark.author).unwrap_or_default();
+            if authors.len() <= number {
+                authors.resize_with(number + 1, Author::default);
+            }
+            if let Some(author) = authors.get_mut(number) {
+                author.offer(candidate, max_units);
+                if let Some(least) = least {
+                    author.weigh(candidate, least, view.bonus(0));
+                }
+            }
+            available += 1;
         }
-        if let Some(threshold) = scope.threshold {
-            let least = whole(threshold);
-            available = by_author
-                .iter()
-                .map(|candidates| view.count_from(candidates, least))
-                .sum();
+        if let Some(least) = least {
+            let reached = authors.iter().map(|author| view.count_from(author, least));
+            available = reached.sum();
         }
-        let chosen = view.take_best(by_author, max_units.min(available));
+        let chosen = view.take_best(authors, max_units.min(available));
         let best = chosen
             .into_iter()
             .map(|(score, row, rank)| Ranked {
@@ -170,11 +206,6 @@ impl Field {
             })
             .collect();
         Ranking { best, available }
-    }
-
-    fn is_committed(&self, row: Row) -> bool {
-        self.at(row)
-            .is_some_and(|unit| unit.mode == Mode::Committed)
     }
 
     /// Returns the score of one unit for a scope, as if it were the only one of its author.
@@ -206,7 +237,7 @@ struct View<'a> {
     role: Option<u32>,
     task: Option<u32>,
     hidden_sessions: BTreeSet<u32>,
-    near: BTreeMap<Row, f64>,
+    near: Vec<f64>,
 }
 
 impl<'a> View<'a> {
@@ -249,7 +280,21 @@ impl<'a> View<'a> {
             .sessions
             .keys()
             .filter(|session| !field.sees_session(scope.agent, Some(session)));
-        let near = neighbours(field, scope);
+        let near = match (neighbours(field, scope), only) {
+            (near, _) if near.is_empty() => Vec::new(),
+            (near, Some(row)) => vec![near.get(&row).copied().unwrap_or_default()],
+            (near, None) => {
+                let mut closeness = vec![0.0; rows];
+                for (row, close) in near {
+                    let place = usize::try_from(row).ok();
+                    if let Some(place) = place.and_then(|row| closeness.get_mut(row)) {
+                        *place = close;
+                    }
+                }
+                closeness
+            }
+        };
+        let named = |name: &str| field.names.others.get(name).copied();
         let mut view = Self {
             field,
             scope,
@@ -263,12 +308,10 @@ impl<'a> View<'a> {
             cosines,
             interests,
             role_words: scores(scope.role),
-            agent: field.names.get(scope.agent),
-            role: field.names.get(scope.role),
-            task: scope.task.and_then(|task| field.names.get(task)),
-            hidden_sessions: hidden
-                .filter_map(|session| field.names.get(session))
-                .collect(),
+            agent: field.names.authors.get(scope.agent).copied(),
+            role: named(scope.role),
+            task: scope.task.and_then(named),
+            hidden_sessions: hidden.filter_map(|session| named(session)).collect(),
             near,
         };
         view.weigh();
@@ -303,6 +346,7 @@ impl<'a> View<'a> {
 
     fn admits(&self, mark: &Mark) -> bool {
         mark.stands
+            && (mark.committed || !self.scope.committed_only)
             && (self.scope.include_archived || !mark.archived)
             && (self.scope.include_own || Some(mark.author) != self.agent)
             && self
@@ -324,23 +368,18 @@ impl<'a> View<'a> {
         } else {
             damped(at(&self.role_words))
         };
-        let mut factors = [0.0; FACTORS];
-        let values = [
-            (SIMILARITY, both(words, cosine, self.cosines.is_empty())),
-            (INTERESTS, damped(at(&self.interests))),
-            (TASK, f64::from(u8::from(self.task == Some(mark.task)))),
-            (ROLE, role),
-            (TYPE, type_weight(mark.kind)),
-            (CONFIDENCE, mark.score.map_or(UNKNOWN_CONFIDENCE, f64::from)),
-            (PROXIMITY, self.near.get(&row).copied().unwrap_or_default()),
-            (RECENCY, 1.0 / (1.0 + age / HALF_AGE_EPOCHS)),
-        ];
-        for (factor, value) in values {
-            if let Some(place) = factors.get_mut(factor) {
-                *place = value;
-            }
-        }
-        factors
+        // In the order of their numbers.
+        [
+            both(words, cosine, self.cosines.is_empty()),
+            damped(at(&self.interests)),
+            f64::from(u8::from(self.task == Some(mark.task))),
+            role,
+            type_weight(mark.kind),
+            mark.score.map_or(UNKNOWN_CONFIDENCE, f64::from),
+            at(&self.near),
+            0.0,
+            1.0 / (1.0 + age / HALF_AGE_EPOCHS),
+        ]
     }
 
     fn base(&self, row: Row, mark: &Mark) -> u32 {
@@ -362,52 +401,38 @@ impl<'a> View<'a> {
     /// Returns how many units of one author reach a score, the bonus included.
     ///
     /// Within an author the order by score is the order without the bonus, so only the undecided ones are sorted.
-    fn count_from(&self, candidates: &[Candidate], least: u32) -> usize {
-        let sure = candidates
-            .iter()
-            .filter(|(base, ..)| *base >= least)
-            .count();
-        let mut undecided: Vec<Candidate> = candidates
-            .iter()
-            .copied()
-            .filter(|(base, ..)| *base < least && base + self.bonus(sure) >= least)
-            .collect();
+    fn count_from(&self, author: &Author, least: u32) -> usize {
+        let mut undecided = author.undecided.clone();
         undecided.sort_unstable_by(|one, other| other.cmp(one));
         let reached = undecided
             .iter()
-            .zip(sure..)
+            .zip(author.sure..)
             .take_while(|((base, ..), rank)| base + self.bonus(*rank) >= least)
             .count();
-        sure + reached
+        author.sure + reached
     }
 
     /// Returns the best units with their scores and their rank among those of their author.
-    fn take_best(&self, by_author: Vec<Vec<Candidate>>, count: usize) -> Vec<(u32, Row, usize)> {
-        let mut authors: Vec<(BinaryHeap<Candidate>, usize)> = by_author
-            .into_iter()
-            .filter(|candidates| !candidates.is_empty())
-            .map(|candidates| (BinaryHeap::from(candidates), 0))
-            .collect();
-        let mut heads: BinaryHeap<((u32, u64, Row), usize)> = BinaryHeap::new();
-        let next = |author: &(BinaryHeap<Candidate>, usize)| {
-            let (base, epoch, row) = author.0.peek()?;
-            Some((base + self.bonus(author.1), *epoch, *row))
+    fn take_best(&self, authors: Vec<Author>, count: usize) -> Vec<(u32, Row, usize)> {
+        // The best first: the order is reversed.
+        let sorted = |author: Author| author.best.into_sorted_vec().into_iter().zip(0..);
+        let mut authors: Vec<_> = authors.into_iter().map(sorted).collect();
+        let mut heads: BinaryHeap<((u32, u64, Row), usize, usize)> = BinaryHeap::new();
+        let place = |(Reverse((base, epoch, row)), rank): (Reverse<Candidate>, usize)| {
+            ((base + self.bonus(rank), epoch, row), rank)
         };
-        for (index, author) in authors.iter().enumerate() {
-            heads.extend(next(author).map(|head| (head, index)));
+        for (index, author) in authors.iter_mut().enumerate() {
+            let head = author.next().map(place);
+            heads.extend(head.map(|(head, rank)| (head, index, rank)));
         }
         let mut best = Vec::new();
         while best.len() < count {
-            let Some(((score, _, row), index)) = heads.pop() else {
+            let Some(((score, _, row), index, rank)) = heads.pop() else {
                 break;
             };
-            let Some(author) = authors.get_mut(index) else {
-                break;
-            };
-            best.push((score, row, author.1));
-            author.0.pop();
-            author.1 += 1;
-            heads.extend(next(author).map(|head| (head, index)));
+            best.push((score, row, rank));
+            let next = authors.get_mut(index).and_then(Iterator::next).map(place);
+            heads.extend(next.map(|(head, rank)| (head, index, rank)));
         }
         best
     }
@@ -473,6 +498,10 @@ pub(crate) fn both(words: f64, cosine: f64, no_vectors: bool) -> f64 {
 
 /// Brings a score of words, which has no upper end, below 1 without changing the order.
 pub(crate) fn damped(score: f64) -> f64 {
+    // Most units have none of the words, and a division costs more than asking.
+    if score == 0.0 {
+        return 0.0;
+    }
     score / (score + 0.5)
 }
 

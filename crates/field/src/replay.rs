@@ -137,12 +137,15 @@ fn shown_event(story: &Story<'_, '_>, entry: &Entry) -> Value {
             "timestamp": entry.at,
         });
     }
+    // A unit is as visible as its RECORD, which need not be looked up when it is the event itself.
+    let is_record = matches!(entry.event, Event::Recorded(_));
+    let unit = entry.event.memory_unit_id();
     json!({
         "epoch": entry.epoch,
         "event_type": entry.event.event_type(),
         "agent_id": entry.agent_id,
         "description": wording::describe(story, entry),
-        "memory_unit_id": entry.event.memory_unit_id().filter(|unit| story.sees_unit(unit)),
+        "memory_unit_id": unit.filter(|unit| is_record || story.sees_unit(unit)),
         "task_id": entry.event.task_id(),
         "timestamp": entry.at,
     })

@@ -4,9 +4,8 @@
 
 use std::collections::BTreeMap;
 
-use crate::segment::counted;
 use crate::text;
-use crate::vector::{Matrix, Model, Vector};
+use crate::vector::{Matrix, Model, Sparse, Vector};
 
 const K1: f64 = 1.2;
 const B: f64 = 0.75;
@@ -26,30 +25,37 @@ pub(crate) struct Search {
 impl Search {
     /// Adds the words of a row; rows come in ascending order.
     pub(crate) fn add_text(&mut self, row: u32, texts: &[&str]) {
-        self.add_terms(row, &counted(texts));
+        self.add_row(row);
+        for (term, count) in counted(texts) {
+            self.add_term(&term, [(row, count)]);
+        }
     }
 
-    /// Adds words that were counted before.
-    pub(crate) fn add_terms(&mut self, row: u32, terms: &[(String, u32)]) {
-        let length: u32 = terms.iter().map(|(_, count)| count).sum();
+    /// Adds a row whose words are still to come.
+    pub(crate) fn add_row(&mut self, row: u32) {
         let index = usize::try_from(row).unwrap_or(usize::MAX);
         if self.lengths.len() <= index {
             self.lengths.resize(index + 1, 0);
         }
-        if let Some(place) = self.lengths.get_mut(index) {
-            *place = length;
-        }
-        self.length_sum += u64::from(length);
         self.documents += 1;
-        for (term, count) in terms {
-            // Most words are known, and a name is made only for one that is not.
-            let list = match self.postings.get_mut(term) {
-                Some(list) => list,
-                None => self.postings.entry(term.clone()).or_default(),
-            };
-            match list.binary_search_by_key(&row, |(row, _)| *row) {
-                Ok(_) => {}
-                Err(place) => list.insert(place, (row, *count)),
+    }
+
+    /// Adds rows that have a word, and how often. They were added themselves, come in ascending order, and behind those
+    /// that the word has already.
+    pub(crate) fn add_term(&mut self, term: &str, rows: impl IntoIterator<Item = (u32, u32)>) {
+        // Most words are known, and a name is made only for one that is not.
+        let list = match self.postings.get_mut(term) {
+            Some(list) => list,
+            None => self.postings.entry(term.to_owned()).or_default(),
+        };
+        for (row, count) in rows {
+            list.push((row, count));
+            self.length_sum += u64::from(count);
+            let length = usize::try_from(row)
+                .ok()
+                .and_then(|row| self.lengths.get_mut(row));
+            if let Some(length) = length {
+                *length += count;
             }
         }
     }
@@ -80,11 +86,15 @@ impl Search {
     }
 
     /// Adds the vector of a row.
-    pub(crate) fn add_vector(&mut self, row: u32, vector: &Vector) {
-        self.matrices
-            .entry(vector.model.clone())
-            .or_default()
-            .add(row, vector);
+    pub(crate) fn add_vector(&mut self, row: u32, model: &Model, components: &[i8]) {
+        let matrix = match self.matrices.get_mut(model) {
+            Some(matrix) => matrix,
+            None => {
+                let matrix = Matrix::of(model);
+                self.matrices.entry(model.clone()).or_insert(matrix)
+            }
+        };
+        matrix.add(row, components);
     }
 
     /// Returns the vector of a row under a model.
@@ -96,13 +106,19 @@ impl Search {
         })
     }
 
+    /// Returns the cosine of a row's vector to a query of the same model.
+    pub(crate) fn cosine_at(&self, model: &Model, query: &Sparse, row: u32) -> Option<f64> {
+        self.matrices.get(model)?.cosine_at(query, row)
+    }
+
     /// Adds to `scores` how well each row matches the words of a query, 1 for a row of average length that has every
     /// word once.
     pub(crate) fn score_words(&self, query: &str, scores: &mut [f64]) {
+        let average = self.average();
         for (list, weight) in self.weighted(query) {
             for (row, times) in list {
                 let index = usize::try_from(*row).unwrap_or(usize::MAX);
-                let gain = weight * self.gain(index, *times);
+                let gain = weight * self.gain(index, *times, average);
                 if let Some(score) = scores.get_mut(index) {
                     *score += gain;
                 }
@@ -113,11 +129,12 @@ impl Search {
     /// Returns how well one row matches the words of a query, at the cost of the query alone.
     pub(crate) fn words_at(&self, query: &str, row: u32) -> f64 {
         let index = usize::try_from(row).unwrap_or(usize::MAX);
+        let average = self.average();
         let mut score = 0.0;
         for (list, weight) in self.weighted(query) {
             let found = list.binary_search_by_key(&row, |(row, _)| *row).ok();
             if let Some((_, times)) = found.and_then(|place| list.get(place)) {
-                score += weight * self.gain(index, *times);
+                score += weight * self.gain(index, *times, average);
             }
         }
         score
@@ -148,8 +165,12 @@ impl Search {
             .collect()
     }
 
-    fn gain(&self, index: usize, times: u32) -> f64 {
-        let average = count(self.length_sum) / count(self.documents).max(1.0);
+    /// Returns how many words a row has on average.
+    fn average(&self) -> f64 {
+        count(self.length_sum) / count(self.documents).max(1.0)
+    }
+
+    fn gain(&self, index: usize, times: u32, average: f64) -> f64 {
         let length = f64::from(self.lengths.get(index).copied().unwrap_or_default());
         let times = f64::from(times);
         let damped = K1 * (1.0 - B + B * length / average.max(1.0));
@@ -167,6 +188,17 @@ impl Search {
             });
         }
     }
+}
+
+/// Returns the words of some texts with their counts, in order.
+pub(crate) fn counted(texts: &[&str]) -> BTreeMap<String, u32> {
+    let mut counts: BTreeMap<String, u32> = BTreeMap::new();
+    for text in texts {
+        for term in text::terms(text) {
+            *counts.entry(term).or_default() += 1;
+        }
+    }
+    counts
 }
 
 // Counts of units and words stay far below 2^53.

@@ -19,7 +19,8 @@ use crate::kind::{
 use crate::log::Log;
 use crate::relevance::{Mark, Names};
 use crate::search::Search;
-use crate::vector::Vector;
+use crate::text::Claims;
+use crate::vector::Model;
 
 /// The number of a unit, in the order in which units were recorded.
 pub(crate) type Row = u32;
@@ -86,8 +87,10 @@ pub(crate) struct Unit {
     pub(crate) incoming: Vec<(crate::kind::RelationType, Row)>,
     pub(crate) conflicts: Vec<usize>,
     pub(crate) text: Option<UnitText>,
-    /// Kept where it cannot be computed from the text.
-    pub(crate) vector: Option<Vector>,
+    /// What the text claims; nothing for a unit without a task, which is never compared.
+    pub(crate) claims: Option<Claims>,
+    /// What made its vector, where that cannot be computed from the text.
+    pub(crate) embedded_by: Option<Model>,
 }
 
 /// What is left of a purged unit besides its entry.

@@ -27,8 +27,19 @@ pub struct Kept<T> {
 impl<T: Serialize> Kept<T> {
     /// Returns the bytes that are stored and hashed.
     pub fn bytes(&self) -> Vec<u8> {
-        canon::jcs(&serde_json::to_value(self).unwrap_or(Value::Null))
+        let value = serde_json::to_value(&self.value).unwrap_or(Value::Null);
+        kept_bytes(&self.salt, &value)
     }
+}
+
+/// Returns the bytes of something that is kept, without a copy of it: answers can be large.
+pub fn kept_bytes(salt: &str, value: &Value) -> Vec<u8> {
+    let mut bytes = br#"{"salt":"#.to_vec();
+    canon::append_string(&mut bytes, salt);
+    bytes.extend_from_slice(br#","value":"#);
+    canon::append(&mut bytes, value, canon::Profile::Jcs);
+    bytes.push(b'}');
+    bytes
 }
 
 /// An event that holds no entry.
@@ -187,6 +198,17 @@ mod tests {
         let members = entry.members(Some(vector));
         assert_eq!(entry.beside(&members).1, Some(vector));
         assert_eq!(Entry::read(7, &members).unwrap(), entry);
+    }
+
+    #[test]
+    fn what_is_kept_has_its_canonical_bytes() {
+        let value = json!({"b": [1, "\u{e9}\n"], "a": null});
+        let kept = Kept {
+            salt: "a\"b".to_owned(),
+            value,
+        };
+        let expected = canon::jcs(&serde_json::to_value(&kept).unwrap());
+        assert_eq!(kept.bytes(), expected);
     }
 
     #[test]

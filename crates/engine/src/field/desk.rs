@@ -12,7 +12,7 @@ use domain::{
 use field::{
     Administration, Call, Caller, Code, Decided, Decision, Detection, Embedding, Entry, Envelope,
     Field, Fresh, Kept, Message, Notification, OPERATOR, Operation, Refusal, SYSTEM, administer,
-    decide,
+    decide, kept_bytes,
 };
 use futures_util::future::join_all;
 use tokio::sync::{broadcast, oneshot};
@@ -534,9 +534,7 @@ impl Plan {
                 };
                 match decide(&self.held.field, &call) {
                     Ok(Decided::New(mut decision)) => {
-                        let salt = salt(fresh);
-                        let value = &decision.answer;
-                        let kept = Blob::new(Kept { salt, value }.bytes());
+                        let kept = Blob::new(kept_bytes(&salt(fresh), &decision.answer));
                         decision.keep_answer(kept.digest);
                         answer = Some(kept);
                         Ok(decision)
@@ -551,7 +549,7 @@ impl Plan {
                 administer(&self.held.field, &act, fresh)
             }
         };
-        let decision = match decision {
+        let mut decision = match decision {
             Ok(decision) => decision,
             Err(refusal) => return Outcome::Refused(refusal),
         };
@@ -570,7 +568,8 @@ impl Plan {
             idempotency_key: None,
             order: Order::WriteField(Box::new(order)),
         });
-        self.answers.push(decision.answer.clone());
+        // Applying needs the steps alone, and an answer can be large.
+        self.answers.push(std::mem::take(&mut decision.answer));
         let entries = decision.steps.iter().map(|(entry, _)| entry.clone());
         self.entries.push(entries.collect());
         self.last = Some(decision);

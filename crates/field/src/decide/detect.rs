@@ -15,8 +15,8 @@ use crate::event::Event;
 use crate::kind::{ConflictStatus, ConflictType, DetectMode, MemoryType, Method, Mode};
 use crate::render;
 use crate::state::{Conflict, Field, Row, Unit};
-use crate::text;
-use crate::vector::{Model, Vector};
+use crate::text::Claims;
+use crate::vector::{Model, Sparse, Vector};
 
 /// How close two texts must be to contradict each other.
 const COSINE_MIN: f64 = 0.80;
@@ -58,6 +58,7 @@ impl NewUnit<'_> {
             Embedding::Failed(_) => return None,
         };
         let rows = field.by_task.get(self.task).map_or(&[][..], Vec::as_slice);
+        let most = field.config.limits.detect_pairs_max;
         let candidates: Vec<(Row, &Unit)> = rows
             .iter()
             .filter_map(|row| field.at(*row).map(|unit| (*row, unit)))
@@ -65,18 +66,20 @@ impl NewUnit<'_> {
                 let is_recent = usize::try_from(*row).is_ok_and(|row| row >= from);
                 (is_recent || known.contains(&unit.id)) && self.may_contradict(field, unit)
             })
+            .take(most.saturating_add(1))
             .collect();
-        if candidates.len() > field.config.limits.detect_pairs_max {
+        if candidates.len() > most {
             return None;
         }
+        let (claims, query) = (Claims::of(self.content), Sparse::of(&vector));
         let found = candidates.into_iter().filter(|(row, unit)| {
             // Words first: they rule most units out and cost less than a vector.
-            let words = unit.text.as_ref().map(|text| text.content.as_str());
-            words.is_some_and(|words| contradict(self.content, words))
+            let theirs = unit.claims.as_ref();
+            theirs.is_some_and(|theirs| claims.contradict(theirs))
                 && field
                     .search
-                    .vector(*row, &vector.model)
-                    .is_some_and(|theirs| are_close(&vector, &theirs))
+                    .cosine_at(&vector.model, &query, *row)
+                    .is_some_and(|cosine| cosine >= COSINE_MIN)
         });
         Some(found.map(|(_, unit)| unit.id.clone()).collect())
     }
@@ -125,13 +128,6 @@ fn counts(unit: &Unit) -> bool {
 
 fn are_close(one: &Vector, other: &Vector) -> bool {
     one.cosine(other).is_some_and(|cosine| cosine >= COSINE_MIN)
-}
-
-/// Returns whether two texts that say nearly the same differ in what matters.
-fn contradict(one: &str, other: &str) -> bool {
-    let (ours, theirs) = (text::numbers(one), text::numbers(other));
-    let other_numbers = !ours.is_subset(&theirs) && !theirs.is_subset(&ours);
-    other_numbers || text::negates(one) != text::negates(other)
 }
 
 /// What DETECT lists.
@@ -331,21 +327,15 @@ impl Work<'_> {
         if one.author == other.author || points(one, other) || points(other, one) || had_conflict {
             return false;
         }
-        let (Some(words), Some(others)) = (&one.text, &other.text) else {
+        let (Some(claims), Some(others)) = (&one.claims, &other.claims) else {
             return false;
         };
-        contradict(&words.content, &others.content) && self.close_rows(a, b, one, other)
+        claims.contradict(others) && self.close_rows(a, b, one, other)
     }
 
     fn close_rows(&self, a: Row, b: Row, one: &Unit, other: &Unit) -> bool {
-        let model = one
-            .vector
-            .as_ref()
-            .map_or_else(Model::hash_1024, |vector| vector.model.clone());
-        let theirs = other
-            .vector
-            .as_ref()
-            .map_or_else(Model::hash_1024, |vector| vector.model.clone());
+        let model_of = |unit: &Unit| unit.embedded_by.clone().unwrap_or_else(Model::hash_1024);
+        let (model, theirs) = (model_of(one), model_of(other));
         if model != theirs {
             return false;
         }

