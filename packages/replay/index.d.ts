@@ -52,6 +52,7 @@ export type ReplayOptions = {
   apiKey?: string;
   /** Default: `http://127.0.0.1:8080`. */
   runtimeUrl?: string;
+  /** What rules of the server do, for a session without contracts. Default: the variable `REPRISE_ENVIRONMENT`, else `production`. */
   environment?: "development" | "staging" | "production";
   captureLevel?: CapturePrivacyTier;
   store?: Store;
@@ -139,6 +140,7 @@ export type ReplayHealthSnapshot = {
   readonly totalErrors: number;
   readonly killed: boolean;
   readonly shadowEvaluations: number;
+  readonly governanceAttachment: GovernanceAttachment;
   readonly unresolvedReceiptCount: number;
 };
 
@@ -284,7 +286,12 @@ export class ReplayContractError extends ReplayError {
 export class ReplayKillError extends ReplayError {
   readonly cause_of_kill: string;
 }
+/** How rules of the server are attached to a session without contracts of its own. */
+export type GovernanceAttachment = "attached" | "no_plan" | "fetch_failed" | "artifact_invalid" | "attachment_failed" | "not_applicable";
+
 export class ReplayConfigError extends ReplayError {
+  /** Where rules of the server were wanted and are not there. */
+  readonly governanceAttachment?: GovernanceAttachment;
   readonly condition:
     | "policy_without_principal"
     | "constraints_without_wrapper"

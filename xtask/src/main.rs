@@ -30,7 +30,7 @@ usage: cargo xtask COMMAND
   bench node [CALLS]
                   what a session of the Node package costs beside the model: processor time, memory, size
   bench instructions
-                  instructions of the operations behind proofs, each held against its limit (needs valgrind)
+                  instructions of the operations behind proofs and verdicts, each held against its limit (needs valgrind)
   bench verdicts  what a verdict of contracts costs and how that grows, beside the Cedar authorizer in the same run
 ";
 

@@ -5,7 +5,9 @@ mod check;
 mod draft;
 mod explain;
 mod files;
+mod observed;
 mod pack;
+mod recorded;
 mod report;
 
 pub(crate) use files::configured;
@@ -23,15 +25,16 @@ use crate::output::Output;
 pub(crate) enum Command {
     /// Compile the contracts of a folder and print everything that is wrong with them
     #[command(
-        after_help = "A folder holds `<tool>.yaml` for each tool and, if limits or phases are wanted, `session.yaml`.\n\
+        after_help = "A folder holds `<tool>.yaml` for each tool and, if limits or phases are wanted, `session.yaml`; one with\n\
+        `workflow.yaml` has a folder for each role.\n\
         Exit 0 when they compile, 1 when they do not. Tools that can never be called are warnings.\n\n\
         Examples:\n  reprise contracts check contracts/\n  reprise contracts check contracts/ --json"
     )]
     Check(CheckArgs),
     /// Judge the recorded responses of a pack and compare the verdicts with what it expects
     #[command(
-        after_help = "A pack is a folder with `contracts/`, `golden/` and `golden/negative/`. A case is a YAML file of steps; in\n\
-        `golden/` calls are expected to be allowed unless a step says otherwise, in `golden/negative/` each\n\
+        after_help = "A pack is a folder with `contracts/`, `golden/` and `golden/negative/`. A case is a YAML file of steps, also\n\
+        in subfolders; in `golden/` calls are expected to be allowed unless a step says otherwise, in `golden/negative/` each\n\
         response is expected to be blocked. Exit 0 when every case is as expected, 1 when one is not.\n\n\
         Examples:\n  reprise contracts test examples/refund-desk\n  \
         reprise contracts test packs/desk --junit report.xml --sarif report.sarif"
@@ -41,17 +44,20 @@ pub(crate) enum Command {
     #[command(
         after_help = "RUNS are bundles (`reprise task export`), folders of bundles, exports (`reprise log export`) or data\n\
         directories. Each run is judged as it went: the first call that would have been blocked, and apart from it\n\
-        those after it, which may not have happened then. What a record does not hold is not judgeable, never allowed.\n\
+        those after it, which may not have happened then. What was refused then and is refused now is as before. What a\n\
+        record does not hold is not judgeable, never allowed.\n\
         Exit 1 when a threshold is passed.\n\n\
         Examples:\n  reprise contracts backtest contracts/ reprise-data --since 2026-11-01\n  \
         reprise contracts backtest contracts/ runs/ --principal desk.json \\\n    --max-blocked 0 --json"
     )]
     Backtest(BacktestArgs),
-    /// Write a first draft of contracts from the tool definitions of a request
+    /// Write a first draft of contracts from tool definitions or recorded runs
     #[command(
-        after_help = "Reads a JSON list of tools as OpenAI, Anthropic or MCP write them. Every guess is marked in a comment;\n\
-        nothing is overwritten, and nothing is in force until you move the files.\n\n\
-        Examples:\n  reprise contracts init tools.json\n  reprise contracts init tools.json --output drafts/"
+        after_help = "Reads a JSON list of tools as OpenAI, Anthropic or MCP write them, or recorded runs: a bundle\n\
+        (`reprise task export`), a folder of bundles, an export (`reprise log export`) or a data directory. Runs also\n\
+        show which values were given and which calls came first. Every guess is marked in a comment; nothing is\n\
+        overwritten, and nothing is in force until you move the files.\n\n\
+        Examples:\n  reprise contracts init tools.json\n  reprise contracts init reprise-data --output drafts/"
     )]
     Init(InitArgs),
     /// Show one recorded decision as the table of checks
@@ -128,7 +134,7 @@ pub(crate) struct BacktestArgs {
 /// `reprise contracts init`
 #[derive(Debug, Args)]
 pub(crate) struct InitArgs {
-    /// The tool definitions, a JSON file
+    /// The tool definitions, a JSON file, or recorded runs
     #[arg(value_name = "TOOLS")]
     tools: PathBuf,
     /// Where the draft goes

@@ -497,7 +497,12 @@ fn verify(args: &VerifyArgs) -> anyhow::Result<Exit> {
                 .into());
             }
             let options = json!({"trust_anchor": args.trust_anchor, "at_time": args.at_time});
-            crate::wait(online::verify(&args.connection, name, options))?
+            let findings = crate::wait(online::verify(&args.connection, name, options))?;
+            talk(
+                "the server itself says so; to check without it: reprise receipt show ID --wire > receipt.json, \
+                 then reprise receipt verify receipt.json --keys jwks.json",
+            );
+            findings
         }
         (None, None) => {
             let hint = "name a receipt, or a directory with --bundle";

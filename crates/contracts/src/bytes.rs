@@ -150,7 +150,7 @@ pub fn open(
     }
 }
 
-/// 3. Plans a request. The answer's body is what is sent.
+/// 3. Plans a request. The answer's body is what is sent; `narrowing` says what stayed and what went, null when nothing did.
 ///
 /// Where a server judges, the answer is what to ask it: `preflight`, after the `reports` of executions. Its answer goes
 /// to [`answer`] as `preflight.ATTEMPT`, and that answer's body is what is sent; a refusal goes there as `refused.ATTEMPT`.
@@ -179,7 +179,10 @@ pub fn plan(handle: &mut Handle, wire: &str, request: &[u8], now_micros: i64) ->
 fn planned(planned: Result<Planned, DriveError>) -> Output {
     match planned {
         Ok(planned) => {
-            let answer = json!({"attempt": planned.attempt, "narrowing": planned.narrowing});
+            // What went is told; that nothing did, is the common case, and a long list.
+            let narrowing = &*planned.narrowing;
+            let told = (!narrowing.removed.is_empty()).then_some(narrowing);
+            let answer = json!({"attempt": planned.attempt, "narrowing": told});
             Output::with(&answer, planned.body)
         }
         Err(error) => drive_error(&error),

@@ -79,6 +79,24 @@ pub fn narrow(rules: &Rules, state: &State, offered: &[OfferedTool]) -> Narrowin
     narrowing
 }
 
+/// Says whether a narrowing is what [`narrow`] would return, without making another one.
+pub(crate) fn is_narrowed(
+    rules: &Rules,
+    state: &State,
+    offered: &[OfferedTool],
+    narrowing: &Narrowing,
+) -> bool {
+    let mut allowed = narrowing.allowed.iter();
+    let mut removed = narrowing.removed.iter();
+    let as_before = |tool: &OfferedTool| match removal(rules, state, tool) {
+        None => allowed.next() == Some(&tool.name),
+        Some((reason, detail)) => removed.next().is_some_and(|entry| {
+            entry.tool == tool.name && entry.reason == reason && entry.detail == detail
+        }),
+    };
+    offered.iter().all(as_before) && allowed.next().is_none() && removed.next().is_none()
+}
+
 /// Returns the first reason to remove a tool, in the order of the reasons.
 fn removal(
     rules: &Rules,

@@ -169,9 +169,7 @@ pub fn precheck(
 /// A limit is reached.
 pub fn check_attempt(rules: &Rules, state: &State) -> Result<(), Refusal> {
     let limits = &rules.compiled().session.limits;
-    if limits.attempts_max.is_some_and(|max| state.attempts >= max) {
-        return Err(limit(rules, PreCheck::P6, "max_attempts"));
-    }
+    check_attempts(rules, state, 0)?;
     if limits
         .cost_max
         .is_some_and(|max| state.actual_cost.known() >= max)
@@ -179,6 +177,19 @@ pub fn check_attempt(rules: &Rules, state: &State) -> Result<(), Refusal> {
         return Err(limit(rules, PreCheck::P7, "max_cost"));
     }
     Ok(())
+}
+
+/// P6 beside requests that are under way: each of them is an attempt that is not counted yet.
+///
+/// # Errors
+/// The limit is reached.
+pub fn check_attempts(rules: &Rules, state: &State, under_way: u64) -> Result<(), Refusal> {
+    let made = state.attempts.saturating_add(under_way);
+    let max = rules.compiled().session.limits.attempts_max;
+    match max.is_some_and(|max| made >= max) {
+        true => Err(limit(rules, PreCheck::P6, "max_attempts")),
+        false => Ok(()),
+    }
 }
 
 /// Returns the warned patterns that a model matches.

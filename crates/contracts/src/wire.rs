@@ -29,7 +29,7 @@ use crate::reason::words;
 pub use endpoint::{Endpoint, endpoint};
 pub use plan::Plan;
 pub use reply::{Incoming, Reply, ReplyError};
-pub use request::WireRequest;
+pub use request::{KnownTools, WireRequest};
 
 words! {
     /// A provider's wire format.

@@ -343,6 +343,8 @@ pub enum GovernedOperation {
         /// True when the other role says no.
         declined: bool,
     },
+    /// Somebody else goes on with the session or the workflow: whoever works in it does not decide in it.
+    Resume,
     /// Time has passed: what is overdue is settled. The server sends it to itself.
     Tick,
     /// Nobody has been heard for too long. The server sends it to itself.
@@ -368,6 +370,7 @@ impl GovernedOperation {
             GovernedOperation::Hear { .. } => "hear",
             GovernedOperation::Accept { .. } => "accept",
             GovernedOperation::CloseOffer { .. } => "close_offer",
+            GovernedOperation::Resume => "resume",
             GovernedOperation::Tick => "tick",
             GovernedOperation::Lose => "lose",
         }

@@ -9,6 +9,7 @@ mod demand;
 mod door;
 mod fold;
 mod open;
+mod places;
 mod read;
 mod take;
 mod tend;
@@ -31,6 +32,7 @@ use crate::engine::Engine;
 use crate::refused::Refused;
 use crate::turn::Done;
 use fold::Folded;
+use places::Places;
 
 pub use demand::{Demands, Least};
 pub use read::WaitingApproval;
@@ -42,6 +44,8 @@ pub(crate) struct Sessions {
     contracts: Mutex<BTreeMap<Digest, Contracts>>,
     /// Held while an id is given to a session, by opening it or by taking a handoff for it: one id, one of both.
     naming: [tokio::sync::Mutex<()>; 32],
+    /// The ids that open workflows gave to their sessions.
+    places: Mutex<Places>,
     /// Wakes whoever looks after what is overdue.
     pub(crate) some: Notify,
 }
@@ -50,8 +54,6 @@ pub(crate) struct Sessions {
 #[derive(Debug)]
 struct Known {
     id: TaskId,
-    /// The Workspace of a workflow; none for a session.
-    workflow_in: Option<WorkspaceId>,
     /// Held while an input is judged and committed; empty where the log has to be read again.
     folded: Arc<tokio::sync::Mutex<Option<Folded>>>,
     signs: Mutex<Signs>,
@@ -95,12 +97,21 @@ impl Sessions {
         let mut known = self.lock();
         if task.status.is_terminal() {
             known.remove(&document.key);
+            self.places().forget(document.key);
         } else if !known.contains_key(&document.key)
             && let Ok(id) = TaskId::parse(&document.id)
         {
-            known.insert(document.key, Arc::new(Known::new(id, task, now)));
+            if &*task.workflow == GOVERNED_WORKFLOW {
+                self.places().found(document.key, id.clone());
+            }
+            known.insert(document.key, Arc::new(Known::new(id, now)));
             self.some.notify_one();
         }
+    }
+
+    fn places(&self) -> MutexGuard<'_, Places> {
+        // A change that is half done leaves an id taken or a workflow unread: both are safe.
+        self.places.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
     fn find(&self, document: &Document, now: Timestamp) -> Result<Arc<Known>, Refused> {
@@ -108,11 +119,8 @@ impl Sessions {
             detail: error.to_string(),
         })?;
         let found = self.lock().get(&document.key).map(Arc::clone);
-        let State::Task(task) = &document.state else {
-            return Err(no_session());
-        };
         // One that has ended is read for this once.
-        Ok(found.unwrap_or_else(|| Arc::new(Known::new(id, task, now))))
+        Ok(found.unwrap_or_else(|| Arc::new(Known::new(id, now))))
     }
 
     /// Keeps others from giving an id away at the same time.
@@ -123,15 +131,6 @@ impl Sessions {
         let [first, ..] = &self.naming;
         let lock = self.naming.get(sum % self.naming.len());
         lock.unwrap_or(first).lock().await
-    }
-
-    /// Returns the open workflows of a Workspace.
-    fn workflows_in(&self, workspace: &WorkspaceId) -> Vec<TaskId> {
-        let known = self.lock();
-        let known = known
-            .values()
-            .filter(|known| known.workflow_in.as_ref() == Some(workspace));
-        known.map(|known| known.id.clone()).collect()
     }
 
     /// Returns compiled contracts, compiled once for all sessions with the same files.
@@ -152,11 +151,9 @@ impl Sessions {
 }
 
 impl Known {
-    fn new(id: TaskId, task: &Task, now: Timestamp) -> Self {
-        let is_workflow = &*task.workflow == GOVERNED_WORKFLOW;
+    fn new(id: TaskId, now: Timestamp) -> Self {
         Self {
             id,
-            workflow_in: is_workflow.then(|| task.workspace_id.clone()),
             folded: Arc::new(tokio::sync::Mutex::new(None)),
             signs: Mutex::new(Signs {
                 heard: now,

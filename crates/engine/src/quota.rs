@@ -216,6 +216,7 @@ pub(crate) fn added(request: &Request) -> Option<u64> {
             | GovernedOperation::Hear { .. }
             | GovernedOperation::Accept { .. }
             | GovernedOperation::CloseOffer { .. }
+            | GovernedOperation::Resume
             | GovernedOperation::Tick
             | GovernedOperation::Lose => None,
         },

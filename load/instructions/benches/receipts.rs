@@ -42,14 +42,14 @@ fn map() -> Map<String, Value> {
     receipt().as_map().clone()
 }
 
-#[library_benchmark(config = at_most(96_000))]
+#[library_benchmark(config = at_most(57_300))]
 #[bench::receipt(setup = value)]
 fn canonicalize(value: Value) -> (Vec<u8>, Value) {
     (black_box(canon::jcs(black_box(&value))), value)
 }
 
 // The shape is checked on the way: no receipt has a hash without it.
-#[library_benchmark(config = at_most(380_000))]
+#[library_benchmark(config = at_most(267_600))]
 #[bench::receipt(setup = map)]
 fn hash(map: Map<String, Value>) -> Digest {
     let receipt = Receipt::from_map(black_box(map)).expect("it is a receipt");
@@ -60,7 +60,7 @@ fn only_facts() -> TaskFacts {
     facts(1)
 }
 
-#[library_benchmark(config = at_most(937_000))]
+#[library_benchmark(config = at_most(483_600))]
 #[bench::receipt(setup = only_facts)]
 fn build(facts: TaskFacts) -> (Receipt, TaskFacts) {
     let receipt = build_task(black_box(&facts)).expect("the facts fit the format");
@@ -111,7 +111,7 @@ fn whole() -> Whole {
 }
 
 // Everything that can be checked of one receipt: form, hash, chain, inclusion, signature.
-#[library_benchmark(config = at_most(1_267_000))]
+#[library_benchmark(config = at_most(1_045_000))]
 #[bench::whole(setup = whole)]
 fn verify_one(whole: Whole) -> Whole {
     let evidence = Evidence {
@@ -273,6 +273,7 @@ fn facts(number: usize) -> TaskFacts {
                 status: ToolStatus::Succeeded,
                 input_hash: Some(digest),
                 output_hash: Some(digest),
+                sandbox: None,
             }],
             ..SideEffects::default()
         },

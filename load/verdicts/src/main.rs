@@ -7,21 +7,21 @@
 //!
 //! Exit codes: 0 every budget is kept, 1 one is exceeded.
 
+mod fixture;
+
 use std::hint::black_box;
 use std::process::ExitCode;
-use std::sync::Arc;
 use std::time::Instant;
 
 use cedar_policy::{
     Authorizer, Context, Decision, Entities, EntityUid, PolicySet, Request as CedarRequest,
 };
 use contracts::backtest::{Told, backtest};
-use contracts::{
-    Answers, Begin, Call, Compiled, Event, Executors, FinishReason, Occasion, OfferedTool, Options,
-    ProposedCall, Release, Request, Responded, Response, Rules, SeenOutput, Source, State, Status,
-    ToolChoice, compile, judge, narrow,
+use contracts::{Answers, Occasion, Response, Status, compile, judge, narrow};
+
+use fixture::{
+    at, call, compiled, past, proposal, recorded_rules, recorded_run, request, rules, session, sources, tool,
 };
-use domain::Timestamp;
 
 const ROUNDS: usize = 9;
 const SAMPLES: usize = 5_000;
@@ -124,150 +124,6 @@ fn measure(samples: usize, mut once: impl FnMut(usize)) -> Found {
     }
 }
 
-fn at(seconds: usize) -> Timestamp {
-    Timestamp::from_micros(1_700_000_000_000_000 + seconds as i64 * 1_000_000)
-}
-
-fn tool(number: usize) -> String {
-    format!("tool_{number}")
-}
-
-/// The first tool looks something up; every other one needs that, for the same order, and has bounds of its own.
-fn sources(count: usize) -> Vec<Source> {
-    let file = |number: usize, text: String| Source {
-        file: format!("{}.yaml", tool(number)),
-        text,
-    };
-    let rest = (1..count).map(|number| {
-        file(
-            number,
-            format!(
-                "tool: {}\nside_effect: write\ntransitions: {{ valid_in_phases: [working] }}\n\
-                 preconditions:\n  - requires_prior_tool: {}\n    with_output: [{{ path: \"$.ok\", equals: true }}]\n\
-                 \x20   same_as_prior: [{{ argument: \"$.order\", prior: \"$.order\", prior_from: arguments }}]\n\
-                 argument_value_invariants:\n  - {{ path: \"$.amount\", type: integer, gte: 1, lte: 100000 }}\n\
-                 \x20 - {{ path: \"$.currency\", one_of: [\"EUR\", \"SEK\"] }}\n  - {{ path: \"$.note\", type: string, length_lte: 200 }}\n",
-                tool(number),
-                tool(0)
-            ),
-        )
-    });
-    let first = format!(
-        "tool: {}\nside_effect: read\ntransitions: {{ valid_in_phases: [begun, working], advances_to: working }}\n",
-        tool(0)
-    );
-    std::iter::once(file(0, first)).chain(rest).collect()
-}
-
-fn session(count: usize) -> Source {
-    let listed: Vec<String> = (1..count.min(200)).map(tool).collect();
-    let listed = listed.join(", ");
-    Source {
-        file: "session.yaml".to_owned(),
-        text: format!(
-            "schema_version: \"1.0\"\nphases:\n  - {{ name: begun, initial: true }}\n  - {{ name: working }}\n  - {{ name: over, terminal: true }}\n\
-             transitions: {{ begun: [working], working: [working, over] }}\n\
-             session_limits:\n  max_steps: 10000000\n  max_tool_calls: 10000000\n  max_calls_per_tool: {{ tool_1: 9000000 }}\n\
-             \x20 loop_detection: {{ window: 50, threshold: 3 }}\n\
-             aggregates:\n  - {{ name: paid, metric: sum, tools: [{listed}], path: \"$.amount\", lte: 100000000000 }}\n\
-             \x20 - {{ name: largest, metric: max, tools: [{listed}], path: \"$.amount\", lte: 100000 }}\n\
-             \x20 - {{ name: often, metric: count, tools: [{listed}], lte: 10000000 }}\n\
-             envelopes:\n  - name: ceiling\n    direction: at_most\n    establish: {{ tool: tool_0, from: output, path: \"$.ceiling\" }}\n\
-             \x20   constrain: [{{ tool: tool_1, path: \"$.amount\" }}]\n\
-             label_gates:\n  - {{ label: fraud_suspected, block_tools: [{listed}] }}\n"
-        ),
-    }
-}
-
-fn compiled(count: usize) -> Arc<Compiled> {
-    let compiled = compile(&sources(count), Some(&session(count)));
-    Arc::new(compiled.expect("the contracts of the bench compile"))
-}
-
-fn rules(compiled: &Arc<Compiled>) -> Rules {
-    let mut options = Options::new("bench");
-    options.executors = Executors::Named(Default::default());
-    Rules::new(Arc::clone(compiled), options).expect("the options of the bench are right")
-}
-
-fn call(number: usize, index: usize) -> Call {
-    let arguments = match number {
-        0 => r#"{"order":"A"}"#.to_owned(),
-        _ => format!(r#"{{"amount":{},"currency":"EUR","note":"{index}","order":"A"}}"#, index % 100 + 1),
-    };
-    Call {
-        id: format!("call_{index}"),
-        tool: tool(number),
-        arguments_digest: canon::sha256(arguments.as_bytes()),
-        arguments,
-        commits: true,
-    }
-}
-
-/// A session with this many past steps of one call each.
-fn past(compiled: &Compiled, count: usize, steps: usize) -> State {
-    let begin = Begin {
-        session_id: "bench".to_owned(),
-        agent: None,
-        at: at(0),
-        compiled: compiled.digest(),
-        labels: vec!["known_customer".to_owned()],
-        slots: Default::default(),
-    };
-    let mut state = State::begin(compiled, &begin).expect("it begins");
-    for step in 0..steps {
-        let number = if step == 0 { 0 } else { 1 + step % (count - 1) };
-        let call = call(number, step);
-        let (id, is_first) = (call.id.clone(), step == 0);
-        let responded = Event::Responded(Responded {
-            at: at(step),
-            proposal: None,
-            cost: None,
-            usage_unknown: false,
-            release: Release::Step {
-                calls: vec![call],
-                stripped: 0,
-            },
-        });
-        state.advance(compiled, &responded).expect("it happened");
-        let text = match is_first {
-            true => r#"{"ok":true,"ceiling":1000}"#,
-            false => r#"{"done":true}"#,
-        };
-        let outputs = vec![SeenOutput {
-            call_id: id,
-            text: text.to_owned(),
-        }];
-        let seen = Event::OutputsSeen { outputs };
-        state.advance(compiled, &seen).expect("it happened");
-    }
-    state
-}
-
-fn request(count: usize) -> Request {
-    Request {
-        provider: "openai".to_owned(),
-        model: "gpt-4o".to_owned(),
-        tools: (0..count).map(|number| OfferedTool::named(&tool(number))).collect(),
-        choice: ToolChoice::Auto,
-        unsupported: None,
-        view: contracts::Value::Null,
-    }
-}
-
-fn proposal(number: usize, index: usize) -> Response {
-    let call = call(number, index);
-    Response {
-        finish_reason: FinishReason::ToolCalls,
-        content: None,
-        calls: vec![ProposedCall {
-            id: call.id,
-            name: call.tool,
-            arguments: call.arguments,
-        }],
-    }
-}
-
 fn verdicts(count: usize, steps: usize) -> Found {
     let compiled = compiled(count);
     let rules = rules(&compiled);
@@ -360,28 +216,8 @@ fn cedar(policies: usize) -> (Found, Found) {
 /// Decisions a second over recorded runs of 50 turns, each with its call's result.
 fn backtesting() -> f64 {
     let compiled = compiled(100);
-    let mut options = Options::new("bench");
-    options.executors = Executors::All;
-    let rules = Rules::new(Arc::clone(&compiled), options).expect("the options are right");
-    let run = |run: usize| -> Vec<Told> {
-        let mut told = vec![Told::Offered(request(100).tools)];
-        for turn in 0..50 {
-            let number = if turn == 0 { 0 } else { 1 + (run + turn) % 99 };
-            let response = proposal(number, run * 50 + turn);
-            let call_id = response.calls[0].id.clone();
-            told.push(Told::Answered {
-                at: at(turn),
-                response,
-            });
-            told.push(Told::Ended {
-                call_id,
-                ok: Some(true),
-                output: Some(r#"{"ok":true,"ceiling":1000}"#.to_owned()),
-            });
-        }
-        told
-    };
-    let runs: Vec<Vec<Told>> = (0..200).map(run).collect();
+    let rules = recorded_rules(&compiled);
+    let runs: Vec<Vec<Told>> = (0..200).map(recorded_run).collect();
     let began = Instant::now();
     let decisions: usize = runs
         .iter()

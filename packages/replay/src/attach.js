@@ -59,7 +59,7 @@ function cloned(scope, from, prototype, options, inner) {
   const place = {};
   let clone;
   try {
-    clone = tickets.run(OPEN, () => prototype.withOptions.call(from, { ...options, fetch: guard(scope, place, inner) }));
+    clone = tickets.run(OPEN, () => prototype.withOptions.call(from, { ...forgotten(from), ...options, fetch: guard(scope, place, inner) }));
     if (typeof clone?.request !== "function" || typeof clone.makeRequest !== "function") {
       throw new Error("its instances have no `request`");
     }
@@ -90,6 +90,11 @@ function cloned(scope, from, prototype, options, inner) {
   hideKey(scope, clone);
   keepConversationsHere(clone);
   return clone;
+}
+
+/** What copies of a client do not keep by themselves: those of an Azure client in `openai` 5 and 6. */
+function forgotten({ apiVersion, deploymentName }) {
+  return typeof apiVersion === "string" ? { apiVersion, deployment: deploymentName } : {};
 }
 
 /**
@@ -251,13 +256,13 @@ function guard(scope, place, inner) {
   return async (url, init = {}) => {
     const { session } = scope;
     if (session.over !== null) return later(refusal(session.check()));
-    const target = new URL(typeof url === "string" || url instanceof URL ? url : url.url);
+    const address = typeof url === "string" ? url : (url.href ?? url.url);
     const method = String(init.method ?? url.method ?? "GET").toUpperCase();
-    const kind = kindOf(scope, place.client, method, target.href);
+    const kind = /^https?:/i.test(address) ? kindOf(scope, place.client, method, address) : "refused";
     if (kind === "passed") return inner(url, init);
     const ticket = tickets.getStore();
     if (kind === "refused" || ticket?.isOpen !== true || ticket.wire !== kind || ticket.session !== session) {
-      const error = unsupported(scope, `${method} ${target.pathname}`);
+      const error = unsupported(scope, `${method} ${URL.canParse(address) ? new URL(address).pathname : address}`);
       if (ticket?.isOpen) ticket.refused ??= error;
       return later(refusal(error));
     }
@@ -265,7 +270,7 @@ function guard(scope, place, inner) {
       ticket.refused ??= unsupported(scope, "body");
       return refusal(ticket.refused);
     }
-    const response = await inner(url, { ...init, body: ticket.planned });
+    const response = await inner(url, ticket.planned === ticket.expected ? init : { ...init, body: ticket.planned });
     // Where the client's own time limit covers the body, the body is read under it.
     if (!response.ok || !("parseResponseWithTimeout" in place.client) || ticket.isStream) return response;
     ticket.bytes = await readBody(response);

@@ -76,7 +76,7 @@ async function takenUp(session, Base) {
 
 /** Tells the program what was taken out of a request. */
 function tellNarrowing(session, narrowing, tools) {
-  if (!session.removesTools || narrowing.removed.length === 0 || !session.callbacks.onNarrow) return;
+  if (!session.removesTools || narrowing === null || !session.callbacks.onNarrow) return;
   const allowed = Object.freeze(own(tools, narrowing.allowed));
   session.tell("onNarrow", Object.freeze({ allowed, removed: freeze(narrowing.removed) }));
 }

@@ -50,6 +50,10 @@ replay({}, options);
 replay(new OpenAI7());
 // @ts-expect-error no such mode
 replay(new OpenAI7(), { ...options, mode: "strict" });
+seven.getHealth().governanceAttachment satisfies "attached" | "no_plan" | "fetch_failed" | "artifact_invalid" | "attachment_failed" | "not_applicable";
+replay(new OpenAI7(), { agent: "desk", apiKey: "key", environment: "staging" });
+// @ts-expect-error no such environment
+replay(new OpenAI7(), { ...options, environment: "test" });
 // @ts-expect-error no such gate
 replay(new OpenAI7(), { ...options, gate: "all" });
 // @ts-expect-error no such option

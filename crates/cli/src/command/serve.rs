@@ -46,6 +46,7 @@ pub(crate) async fn run(args: ServeArgs) -> anyhow::Result<Exit> {
     let settings = settings(args)?;
     if is_check {
         translate::config(&settings)?;
+        crate::contracts::configured(&settings.contracts)?;
         webhooks(&settings)?;
         talk("the configuration can be used");
         return Ok(Exit::Ok);

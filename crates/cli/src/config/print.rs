@@ -127,7 +127,7 @@ pub(super) const KEYS: &[Key] = &[
     key(
         "",
         "providers",
-        "Model providers; without one the built-in offline model answers. See docs/agents.md.",
+        "Model providers; without one the built-in offline model answers. An example is at the end; more in docs/agents.md.",
     ),
     key("", "tools", "Local commands that agents may use."),
     key("", "mcp_servers", "MCP servers whose tools agents may use."),
@@ -139,7 +139,7 @@ pub(super) const KEYS: &[Key] = &[
     key(
         "",
         "approval_webhooks",
-        "Addresses that are told when somebody has to approve something, each with `url` and `secret_env`, the variable that holds its secret. See docs/contracts.md.",
+        "Addresses that are notified when somebody has to approve something, each with `url` and `secret_env`, the variable that holds its secret. See docs/contracts.md.",
     ),
     key(
         "",
@@ -341,6 +341,30 @@ const CONNECTOR_EXAMPLE: &str = "
 #   metadata = { team = \"platform\" }
 ";
 
+const AGENT_EXAMPLE: &str = "
+# A model, a command and an MCP server for agents. The key is stored with `reprise vault set openai`; a persona (`reprise persona
+# apply --help`) then names the tools `count_words` and `files`.
+#   [[providers]]
+#   id = \"main\"
+#   kind = \"openai\"
+#   base_url = \"https://api.openai.com/v1\"
+#   api_key = { secret = \"openai\" }
+#   model = \"gpt-4o-mini\"
+#
+#   [[tools]]
+#   name = \"count_words\"
+#   description = \"Counts the words of a file.\"
+#   argv = [\"wc\", \"-w\", \"--\", \"{file}\"]
+#   folder = \"agent-files\"
+#   read_only = true
+#   parameters = { type = \"object\", required = [\"file\"], properties = { file = { type = \"string\" } } }
+#
+#   [[mcp_servers]]
+#   id = \"files\"
+#   command = [\"/usr/local/bin/mcp-server-filesystem\", \"/srv/agent-files\"]
+#   write = [\"/srv/agent-files\"]
+";
+
 const PRICES_EXAMPLE: &str = "
 # What models cost, beside the table that ships with the program; yours win. Millionths of a US dollar for a million tokens.
 # A price that is not known is named as unknown, never counted as 0.
@@ -374,6 +398,7 @@ pub(crate) fn print() -> String {
             key.comment, key.name
         );
     }
+    text.push_str(AGENT_EXAMPLE);
     text.push_str(PRICES_EXAMPLE);
     text.push_str(CONNECTOR_EXAMPLE);
     text

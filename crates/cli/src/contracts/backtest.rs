@@ -1,23 +1,22 @@
 //! `reprise contracts backtest`: recorded runs judged again under other contracts.
 //!
-//! Reads bundles, exports and data directories; the judging is the library's. A run is judged as it went: the first
-//! call that would have been blocked is what these contracts change, the later ones may not have happened then.
+//! Reads bundles, exports and data directories; the judging is the library's. A run is judged as it went, and compared with
+//! what became of it then: the first call that was made and would have been blocked is what these contracts change, the later
+//! ones may not have happened.
 
-use std::collections::{BTreeMap, BTreeSet};
-use std::fs;
-use std::path::{Path, PathBuf};
+use std::collections::BTreeMap;
 use std::sync::Arc;
 
-use canon::Digest;
-use contracts::backtest::{Backtested, CallVerdict, Told, Verdicts, backtest};
+use contracts::backtest::{Backtested, CallVerdict, Change, Then, Told, Verdicts, backtest};
 use contracts::wire::{Reply, Wire, WireRequest};
 use contracts::{Compiled, Executors, OfferedTool, Options, Rules, json as exact};
-use domain::{Event, Timestamp};
-use runs::replay::{Bundle, Exchange, Log, Source, exchanges};
+use domain::Timestamp;
+use runs::replay::{Exchange, Source, exchanges};
 use serde_json::{Value, json};
 
 use super::BacktestArgs;
 use super::files::{Folder, read_text};
+use super::recorded::{self, LeftOut};
 use crate::exit::{Exit, OrHint, Problem};
 use crate::output::{Output, Paint, Table, many, printable, talk};
 
@@ -28,15 +27,13 @@ struct Judged {
     verdicts: Verdicts,
 }
 
-/// Runs that were found, and how many could not be read or lie before the date.
+/// Runs that were found, and how many have no calls or lie before the date.
 #[derive(Default)]
 struct Found {
     judged: Vec<Judged>,
     without_calls: usize,
     earlier: usize,
-    /// Replays: they repeat runs that are judged themselves.
-    replays: usize,
-    unreadable: Vec<String>,
+    left_out: LeftOut,
 }
 
 pub(super) fn run(args: &BacktestArgs) -> anyhow::Result<Exit> {
@@ -54,14 +51,18 @@ pub(super) fn run(args: &BacktestArgs) -> anyhow::Result<Exit> {
     let since = args.since;
     let rules = rules(args, &compiled)?;
     let mut found = Found::default();
+    let mut left_out = LeftOut::default();
     for path in &args.runs {
-        read(path, &rules, since, &mut found)?;
+        recorded::read(path, &mut left_out, &mut |source| {
+            judge(source, &rules, since, &mut found);
+        })?;
     }
+    found.left_out = left_out;
     if found.judged.is_empty() && found.without_calls == 0 {
         let hint = "name bundles (`reprise task export`), an export (`reprise log export`) or a data directory";
         let message = format!(
             "no run to judge: {} could not be read, {} began earlier",
-            found.unreadable.len(),
+            found.left_out.unreadable.len(),
             found.earlier
         );
         return Err(Problem::new(message, hint).into());
@@ -90,104 +91,12 @@ fn rules(args: &BacktestArgs, compiled: &Arc<Compiled>) -> anyhow::Result<Rules>
     )
 }
 
-/// Reads whatever lies at a path.
-fn read(
-    path: &Path,
-    rules: &Rules,
-    since: Option<Timestamp>,
-    found: &mut Found,
-) -> anyhow::Result<()> {
-    if path.join("events.jsonl").is_file() {
-        return read_export(path, rules, since, found);
-    }
-    if path.join("format").is_file() {
-        let aside = crate::command::log::consistent_copy(path)?;
-        let out = aside.path().join("export");
-        return read_export(&out, rules, since, found);
-    }
-    if path.is_dir() {
-        let hint = "name a folder that can be read";
-        let shown = format!("`{}`", path.display());
-        let mut files: Vec<PathBuf> = Vec::new();
-        for entry in fs::read_dir(path).or_hint(&shown, hint)? {
-            files.push(entry.or_hint(&shown, hint)?.path());
-        }
-        files.sort();
-        for file in files.iter().filter(|file| file.is_file()) {
-            match crate::command::replay::read_source(file) {
-                Ok(source) => judge(&source, rules, since, found),
-                Err(_) => found.unreadable.push(file.display().to_string()),
-            }
-        }
-        return Ok(());
-    }
-    let source = crate::command::replay::read_source(path)?;
-    judge(&source, rules, since, found);
-    Ok(())
-}
-
-fn read_export(
-    folder: &Path,
-    rules: &Rules,
-    since: Option<Timestamp>,
-    found: &mut Found,
-) -> anyhow::Result<()> {
-    let events = read_text(&folder.join("events.jsonl"))?;
-    let mut tasks: BTreeMap<String, Vec<Arc<[u8]>>> = BTreeMap::new();
-    let mut replays = BTreeSet::new();
-    for line in events.lines() {
-        let event = Event::parse(line.as_bytes()).ok();
-        if let Some(mark) = event.as_ref().and_then(|event| event.replay.as_ref()) {
-            replays.insert(mark.replay_task_id.to_string());
-        }
-        if let Some(task) = event.and_then(|event| event.task_id) {
-            tasks
-                .entry(task.to_string())
-                .or_default()
-                .push(line.as_bytes().into());
-        }
-    }
-    found.replays += replays.len();
-    for (task, lines) in tasks {
-        if replays.contains(&task) {
-            continue;
-        }
-        let mut log = Log::default();
-        if log.extend(lines).is_err() || !log.is_ended() {
-            found
-                .unreadable
-                .push(format!("{task} (not ended, or damaged)"));
-            continue;
-        }
-        let blobs = log.blobs_named().into_iter();
-        let blobs = blobs.filter_map(|digest| Some((digest, read_blob(folder, digest)?)));
-        let source = Bundle::of(log, blobs.collect(), None).and_then(Bundle::into_source);
-        match source {
-            Ok(source) => judge(&source, rules, since, found),
-            Err(error) => found.unreadable.push(format!("{task} ({error})")),
-        }
-    }
-    Ok(())
-}
-
-fn read_blob(folder: &Path, digest: Digest) -> Option<Vec<u8>> {
-    let name = digest.to_string();
-    let hex = name.rsplit(':').next().unwrap_or(&name);
-    let bytes = fs::read(folder.join("blobs").join(hex)).ok()?;
-    // What is not what its name says is not there.
-    (canon::sha256(&bytes) == digest).then_some(bytes)
-}
-
 fn judge(source: &Source, rules: &Rules, since: Option<Timestamp>, found: &mut Found) {
     let Some(started) = source.event(0).map(|event| event.created_at) else {
         return;
     };
     if since.is_some_and(|since| started < since) {
         found.earlier += 1;
-        return;
-    }
-    if source.replays().is_some() {
-        found.replays += 1;
         return;
     }
     let told = tell(rules, &exchanges(source));
@@ -259,6 +168,17 @@ fn tell(rules: &Rules, exchanges: &[Exchange]) -> Vec<Told> {
                     Err(error) => gap(&format!("an answer of the model: {error}")),
                 }
             }
+            Exchange::Asked { calls, count } => Told::Asked {
+                calls: calls.clone(),
+                count: *count,
+            },
+            Exchange::Judged { refused, whole } => Told::Judged {
+                refused: refused.clone(),
+                whole: *whole,
+            },
+            Exchange::Denied { call_id } => Told::Denied {
+                call_id: call_id.clone(),
+            },
             Exchange::Ended {
                 call_id,
                 ok,
@@ -314,76 +234,32 @@ fn offered(list: &Value) -> Vec<OfferedTool> {
 }
 
 fn print(args: &BacktestArgs, compiled: &Compiled, found: &Found) -> anyhow::Result<Exit> {
-    let runs_blocked = found
-        .judged
-        .iter()
-        .filter(|run| run.verdicts.first_blocked().is_some())
-        .count();
-    let count = |verdict: Backtested| -> usize {
-        found
-            .judged
-            .iter()
-            .map(|run| run.verdicts.count(verdict))
-            .sum()
+    let runs_with = |change: Change| {
+        let runs = found.judged.iter();
+        runs.filter(|run| run.verdicts.changed(change).next().is_some())
+            .count()
     };
-    let not_judgeable = count(Backtested::NotJudgeable);
+    let runs_stopped = runs_with(Change::Stopped);
+    let changed = |change: Change| -> usize {
+        let runs = found.judged.iter();
+        runs.map(|run| run.verdicts.changed(change).count()).sum()
+    };
+    let not_judgeable = changed(Change::NotJudgeable);
     let gaps: usize = found.judged.iter().map(|run| run.verdicts.gaps.len()).sum();
-    let passed = args.max_blocked.is_some_and(|max| runs_blocked > max)
+    let passed = args.max_blocked.is_some_and(|max| runs_stopped > max)
         || args
             .max_not_judgeable
-            .is_some_and(|max| not_judgeable + gaps + found.unreadable.len() > max);
+            .is_some_and(|max| not_judgeable + gaps + found.left_out.unreadable.len() > max);
     let exit = if passed { Exit::No } else { Exit::Ok };
     let mut out = Output::stdout();
     if args.json {
-        let runs = found.judged.iter().map(|run| {
-            json!({
-                "task_id": run.task,
-                "started_at": run.started,
-                "first_blocked": run.verdicts.first_blocked(),
-                "later_blocked": run.verdicts.later_blocked().collect::<Vec<_>>(),
-                "allowed": run.verdicts.count(Backtested::Allowed),
-                "asked": run.verdicts.count(Backtested::Asked),
-                "not_judgeable": run.verdicts.count(Backtested::NotJudgeable),
-                "gaps": run.verdicts.gaps,
-            })
-        });
-        let runs: Vec<Value> = runs.collect();
-        out.json(&json!({
-            "compiled": compiled.digest(),
-            "ok": !passed,
-            "runs": runs,
-            "runs_blocked": runs_blocked,
-            "runs_without_calls": found.without_calls,
-            "runs_earlier": found.earlier,
-            "replays_left_out": found.replays,
-            "unreadable": found.unreadable,
-            "calls": {
-                "allowed": count(Backtested::Allowed),
-                "asked": count(Backtested::Asked),
-                "blocked": count(Backtested::Blocked),
-                "not_judgeable": not_judgeable,
-            },
-        }))?;
+        out.json(&as_json(compiled, found, passed))?;
         return Ok(exit);
     }
     for run in &found.judged {
-        let mut table = Table::new(&["TURN", "TOOL", "WOULD HAVE BEEN", "WHY", "FILE"]);
-        let mut is_told = false;
-        for (index, call) in run.verdicts.calls.iter().enumerate() {
-            let first = run.verdicts.first_blocked() == Some(call) && index == first_index(run);
-            if let Some(row) = row(call, first) {
-                table.row(row);
-                is_told = true;
-            }
-        }
-        if is_told {
-            out.line(&run.task)?;
-            table.print(&mut out, "  ")?;
-            out.line("")?;
-        }
+        print_run(&mut out, run)?;
     }
-    let reasons = by_reason(found);
-    for ((reason, tool), runs) in &reasons {
+    for ((reason, tool), runs) in &by_reason(found) {
         out.line(format_args!(
             "{} would have been stopped first by {reason} ({})",
             many(*runs, "run"),
@@ -391,11 +267,17 @@ fn print(args: &BacktestArgs, compiled: &Compiled, found: &Found) -> anyhow::Res
         ))?;
     }
     out.line(format_args!(
-        "{} judged, {runs_blocked} would have been stopped; {} allowed, {} asked about, {} blocked, {not_judgeable} not judgeable",
+        "{} judged: {runs_stopped} would have been stopped, {} asked about more, {} let further",
         many(found.judged.len(), "run"),
-        many(count(Backtested::Allowed), "call"),
-        count(Backtested::Asked),
-        count(Backtested::Blocked),
+        runs_with(Change::NowAsked),
+        runs_with(Change::Loosened),
+    ))?;
+    out.line(format_args!(
+        "{} as before, {} newly blocked, {} newly asked about, {} loosened, {not_judgeable} not judgeable",
+        many(changed(Change::AsBefore), "call"),
+        changed(Change::Stopped),
+        changed(Change::NowAsked),
+        changed(Change::Loosened),
     ))?;
     if found.without_calls + found.earlier > 0 {
         out.line(format_args!(
@@ -404,10 +286,10 @@ fn print(args: &BacktestArgs, compiled: &Compiled, found: &Found) -> anyhow::Res
             found.earlier
         ))?;
     }
-    if found.replays > 0 {
+    if found.left_out.replays > 0 {
         out.line(format_args!(
             "{} left out: what repeats a recorded run is not judged twice",
-            many(found.replays, "replay")
+            many(found.left_out.replays, "replay")
         ))?;
     }
     for run in &found.judged {
@@ -419,7 +301,7 @@ fn print(args: &BacktestArgs, compiled: &Compiled, found: &Found) -> anyhow::Res
             ));
         }
     }
-    for name in &found.unreadable {
+    for name in &found.left_out.unreadable {
         talk(format_args!("not read: {}", printable(name)));
     }
     if passed {
@@ -428,23 +310,90 @@ fn print(args: &BacktestArgs, compiled: &Compiled, found: &Found) -> anyhow::Res
     Ok(exit)
 }
 
-fn first_index(run: &Judged) -> usize {
-    let blocked = |call: &CallVerdict| call.verdict == Backtested::Blocked;
-    run.verdicts
-        .calls
-        .iter()
-        .position(blocked)
-        .unwrap_or(usize::MAX)
+fn as_json(compiled: &Compiled, found: &Found, passed: bool) -> Value {
+    let all = |count: &dyn Fn(&Verdicts) -> usize| -> usize {
+        let runs = found.judged.iter();
+        runs.map(|run| count(&run.verdicts)).sum()
+    };
+    let judged = |verdict: Backtested| all(&|verdicts| verdicts.count(verdict));
+    let changed = |change: Change| all(&|verdicts| verdicts.changed(change).count());
+    let runs = found.judged.iter().map(|run| {
+        let verdicts = &run.verdicts;
+        json!({
+            "task_id": run.task,
+            "started_at": run.started,
+            "first_blocked": verdicts.first_stopped(),
+            "later_blocked": verdicts.later_stopped().collect::<Vec<_>>(),
+            "now_asked": verdicts.changed(Change::NowAsked).collect::<Vec<_>>(),
+            "loosened": verdicts.changed(Change::Loosened).collect::<Vec<_>>(),
+            "as_before": verdicts.changed(Change::AsBefore).count(),
+            "allowed": verdicts.count(Backtested::Allowed),
+            "asked": verdicts.count(Backtested::Asked),
+            "not_judgeable": verdicts.count(Backtested::NotJudgeable),
+            "gaps": verdicts.gaps,
+        })
+    });
+    let runs: Vec<Value> = runs.collect();
+    let stopped = found.judged.iter();
+    let stopped = stopped.filter(|run| run.verdicts.first_stopped().is_some());
+    json!({
+        "compiled": compiled.digest(),
+        "ok": !passed,
+        "runs": runs,
+        "runs_blocked": stopped.count(),
+        "runs_without_calls": found.without_calls,
+        "runs_earlier": found.earlier,
+        "replays_left_out": found.left_out.replays,
+        "unreadable": found.left_out.unreadable,
+        "calls": {
+            "allowed": judged(Backtested::Allowed),
+            "asked": judged(Backtested::Asked),
+            "blocked": judged(Backtested::Blocked),
+            "not_judgeable": judged(Backtested::NotJudgeable),
+        },
+        "changes": {
+            "as_before": changed(Change::AsBefore),
+            "stopped": changed(Change::Stopped),
+            "now_asked": changed(Change::NowAsked),
+            "loosened": changed(Change::Loosened),
+        },
+    })
 }
 
-/// Allowed calls are the expected case: they are counted, not listed.
-fn row(call: &CallVerdict, first: bool) -> Option<Vec<(String, Option<Paint>)>> {
-    let (word, paint) = match call.verdict {
-        Backtested::Allowed => return None,
-        Backtested::Asked => ("asked about", Paint::Waiting),
-        Backtested::Blocked if first => ("blocked", Paint::Bad),
-        Backtested::Blocked => ("blocked (later)", Paint::Waiting),
-        Backtested::NotJudgeable => ("not judgeable", Paint::Waiting),
+fn print_run(out: &mut Output, run: &Judged) -> anyhow::Result<()> {
+    let mut table = Table::new(&["TURN", "TOOL", "WAS", "WOULD HAVE BEEN", "WHY", "FILE"]);
+    let (mut is_told, mut is_first) = (false, true);
+    for call in &run.verdicts.calls {
+        if let Some(row) = row(call, is_first) {
+            table.row(row);
+            is_told = true;
+        }
+        is_first &= call.change != Change::Stopped;
+    }
+    if is_told {
+        out.line(&run.task)?;
+        table.print(out, "  ")?;
+        out.line("")?;
+    }
+    Ok(())
+}
+
+/// What is as before is the expected case: it is counted, not listed.
+fn row(call: &CallVerdict, is_first: bool) -> Option<Vec<(String, Option<Paint>)>> {
+    let (word, paint) = match (call.change, call.verdict) {
+        (Change::AsBefore, _) => return None,
+        (Change::Stopped, _) if is_first => ("blocked", Paint::Bad),
+        (Change::Stopped, _) => ("blocked (later)", Paint::Waiting),
+        (Change::NotJudgeable, _) => ("not judgeable", Paint::Waiting),
+        (Change::NowAsked, _) | (Change::Loosened, Backtested::Asked) => {
+            ("asked about", Paint::Waiting)
+        }
+        (Change::Loosened, _) => ("allowed", Paint::Waiting),
+    };
+    let was = match call.then {
+        Then::Made => "made",
+        Then::Asked => "asked about",
+        Then::Refused => "refused",
     };
     // All of them are in the JSON form; here a line must fit on a screen.
     let mut why = match call.reasons.as_slice() {
@@ -463,6 +412,7 @@ fn row(call: &CallVerdict, first: bool) -> Option<Vec<(String, Option<Paint>)>> 
     Some(vec![
         (call.turn.to_string(), None),
         (printable(call.tool.as_deref().unwrap_or("(request)")), None),
+        (was.to_owned(), None),
         (word.to_owned(), Some(paint)),
         (why, None),
         (
@@ -478,7 +428,7 @@ fn by_reason(found: &Found) -> BTreeMap<(String, String), usize> {
     for call in found
         .judged
         .iter()
-        .filter_map(|run| run.verdicts.first_blocked())
+        .filter_map(|run| run.verdicts.first_stopped())
     {
         let reason = call
             .reasons

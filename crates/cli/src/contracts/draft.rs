@@ -1,4 +1,4 @@
-//! `reprise contracts init`: a first draft from tool definitions.
+//! `reprise contracts init`: a first draft from tool definitions or recorded runs.
 //!
 //! Guesses, and says so: every guess carries a comment, and the draft stays outside of what is in force until a person
 //! moves it.
@@ -10,38 +10,29 @@ use std::path::{Path, PathBuf};
 use serde_json::{Value, json};
 
 use super::InitArgs;
-use super::files::read_text;
+use super::observed::{self, Seen};
 use crate::exit::{Exit, OrHint, Problem};
 use crate::output::{Output, printable, talk};
 
+const HINT: &str = "a JSON list of tools, as OpenAI, Anthropic or MCP write them, or recorded runs: a bundle, a folder of \
+                    bundles, an export or a data directory";
+
+/// Names that files of their own have: a contract cannot be called so.
+const RESERVED: [&str; 2] = ["session", "workflow"];
+
 pub(super) fn run(args: &InitArgs) -> anyhow::Result<Exit> {
-    let text = read_text(&args.tools)?;
-    let hint = "a JSON list of tools, as OpenAI, Anthropic or MCP write them";
-    let tools: Value =
-        serde_json::from_str(&text).or_hint(format_args!("`{}`", args.tools.display()), hint)?;
-    let list = tools.as_array().or_else(|| tools.get("tools")?.as_array());
-    let mut left_out: Vec<Value> = Vec::new();
-    let mut tools: Vec<Tool> = Vec::new();
-    for (index, entry) in list.into_iter().flatten().enumerate() {
-        match Tool::read(entry) {
-            Some(tool) => tools.push(tool),
-            // A tool without a contract is blocked, so that whoever moves the draft must know.
-            None => {
-                let name = entry.get("function").unwrap_or(entry).get("name");
-                let name = name.and_then(Value::as_str).unwrap_or("(no name)");
-                talk(format_args!(
-                    "left out tool {} `{}`: a name has letters, digits, `_`, `-` and `.`, and does not begin with a dot",
-                    index + 1,
-                    printable(name)
-                ));
-                left_out.push(json!({"place": index + 1, "name": name}));
-            }
-        }
+    let (tools, left_out) = match definitions(&args.tools)? {
+        Some(list) => defined(&list),
+        None => recorded_tools(&args.tools)?,
+    };
+    for left in &left_out {
+        talk(format_args!("left out {}", printable(&left.to_string())));
     }
     if tools.is_empty() {
         let message = format!("`{}` names no tools", args.tools.display());
-        return Err(Problem::new(message, hint).into());
+        return Err(Problem::new(message, HINT).into());
     }
+    let left_out: Vec<Value> = left_out.iter().map(LeftOut::as_json).collect();
     fs::create_dir_all(&args.output).or_hint(
         format_args!("`{}`", args.output.display()),
         "name a folder that can be made",
@@ -71,6 +62,91 @@ pub(super) fn run(args: &InitArgs) -> anyhow::Result<Exit> {
     talk("a draft: read every GUESS, then move the files to where your contracts are");
     let is_whole = kept.is_empty() && left_out.is_empty();
     Ok(if is_whole { Exit::Ok } else { Exit::No })
+}
+
+/// A tool that gets no contract. Without one it is blocked, so that whoever moves the draft must know.
+struct LeftOut {
+    place: usize,
+    name: String,
+    why: &'static str,
+}
+
+impl LeftOut {
+    fn as_json(&self) -> Value {
+        json!({"place": self.place, "name": self.name, "why": self.why})
+    }
+}
+
+impl std::fmt::Display for LeftOut {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        write!(f, "tool {} `{}`: {}", self.place, self.name, self.why)
+    }
+}
+
+/// Reads a JSON list of tools; none when the path holds something else, such as a recorded run.
+fn definitions(path: &Path) -> anyhow::Result<Option<Vec<Value>>> {
+    if path.is_dir() {
+        return Ok(None);
+    }
+    let bytes = fs::read(path).or_hint(format_args!("`{}`", path.display()), HINT)?;
+    let list = match serde_json::from_slice(&bytes) {
+        Ok(Value::Array(list)) => Some(list),
+        Ok(Value::Object(mut members)) => match members.remove("tools") {
+            Some(Value::Array(list)) => Some(list),
+            Some(_) | None => None,
+        },
+        Ok(_) => Some(Vec::new()),
+        Err(error) => {
+            // A bundle is more than one JSON document.
+            if crate::command::replay::read_source(path).is_err() {
+                return Err(error).or_hint(format_args!("`{}`", path.display()), HINT);
+            }
+            None
+        }
+    };
+    Ok(list)
+}
+
+fn defined(list: &[Value]) -> (Vec<Tool>, Vec<LeftOut>) {
+    let (mut tools, mut left_out) = (Vec::new(), Vec::new());
+    for (index, entry) in list.iter().enumerate() {
+        match Tool::read(entry) {
+            Ok(tool) => tools.push(tool),
+            Err(why) => {
+                let name = entry.get("function").unwrap_or(entry).get("name");
+                let name = name.and_then(Value::as_str).unwrap_or("(no name)");
+                left_out.push(LeftOut {
+                    place: index + 1,
+                    name: name.to_owned(),
+                    why,
+                });
+            }
+        }
+    }
+    (tools, left_out)
+}
+
+fn recorded_tools(path: &Path) -> anyhow::Result<(Vec<Tool>, Vec<LeftOut>)> {
+    let (seen, unread) = observed::read(path)?;
+    for name in &unread.unreadable {
+        talk(format_args!("not read: {}", printable(name)));
+    }
+    let (mut tools, mut left_out) = (Vec::new(), Vec::new());
+    for (index, (name, seen)) in seen.into_iter().enumerate() {
+        let definition = json!({"name": name, "parameters": seen.schema()});
+        match Tool::read(&definition) {
+            Ok(tool) => tools.push(Tool {
+                seen: Some(seen),
+                ..tool
+            }),
+            Err(why) => left_out.push(LeftOut {
+                place: index + 1,
+                name,
+                why,
+            }),
+        }
+    }
+    Ok((tools, left_out))
 }
 
 /// Writes a file that does not exist yet; returns false when it does.
@@ -106,24 +182,38 @@ struct Tool {
     schema: Value,
     read_only: Option<bool>,
     destructive: Option<bool>,
+    /// What recorded runs show of it.
+    seen: Option<Seen>,
 }
 
 impl Tool {
-    fn read(tool: &Value) -> Option<Self> {
+    fn read(tool: &Value) -> Result<Self, &'static str> {
         let inner = tool.get("function").unwrap_or(tool);
-        let name = inner.get("name")?.as_str()?;
+        let name = inner.get("name").and_then(Value::as_str);
+        let name = name.ok_or("it has no name")?;
+        // The name becomes a file name.
+        let fits = |char: char| char.is_ascii_alphanumeric() || "_-.".contains(char);
+        if name.is_empty() || !name.chars().all(fits) || name.starts_with('.') {
+            return Err(
+                "a name has letters, digits, `_`, `-` and `.`, and does not begin with a dot",
+            );
+        }
+        if RESERVED.iter().any(|own| own.eq_ignore_ascii_case(name)) {
+            return Err(
+                "`session.yaml` and `workflow.yaml` are files of their own: rename the tool",
+            );
+        }
         let schemas = ["parameters", "input_schema", "inputSchema"];
         let schema = schemas.iter().find_map(|name| inner.get(*name));
         let hint = |name: &str| tool.get("annotations")?.get(name)?.as_bool();
         let description = inner.get("description").and_then(Value::as_str);
-        // The name becomes a file name.
-        let fits = |char: char| char.is_ascii_alphanumeric() || "_-.".contains(char);
-        (!name.is_empty() && name.chars().all(fits) && !name.starts_with('.')).then(|| Self {
+        Ok(Self {
             name: name.to_owned(),
             description: description.unwrap_or_default().to_owned(),
             schema: schema.cloned().unwrap_or(Value::Null),
             read_only: hint("readOnlyHint"),
             destructive: hint("destructiveHint"),
+            seen: None,
         })
     }
 
@@ -196,6 +286,9 @@ impl Tool {
             let _ = writeln!(text, "argument_value_invariants:");
             text.push_str(&lines);
         }
+        if let Some(seen) = &self.seen {
+            text.push_str(&seen_lines(seen));
+        }
         text
     }
 
@@ -227,10 +320,13 @@ impl Tool {
                 "number" | "integer" => ", gte: 0",
                 _ => "",
             };
-            let note = if bound.is_empty() {
-                ""
-            } else {
-                " # GUESS: the bound"
+            let seen = self.seen.as_ref();
+            let seen = seen.and_then(|seen| seen.arguments.get(name)?.note());
+            let note = match (bound.is_empty(), seen) {
+                (true, None) => String::new(),
+                (true, Some(seen)) => format!(" # {seen}"),
+                (false, None) => " # GUESS: the bound".to_owned(),
+                (false, Some(seen)) => format!(" # GUESS: the bound; {seen}"),
             };
             let _ = writeln!(
                 text,
@@ -239,4 +335,38 @@ impl Tool {
         }
         text
     }
+}
+
+/// Says how often a tool was seen, and which order a precondition could demand.
+fn seen_lines(seen: &Seen) -> String {
+    let mut text = String::new();
+    if seen.calls == 0 {
+        let _ = writeln!(text, "# Offered in the recorded runs, and never called.");
+        return text;
+    }
+    let _ = writeln!(
+        text,
+        "# Called {} in {}.",
+        many_times(seen.calls),
+        crate::output::many(seen.runs, "recorded run")
+    );
+    let after = seen.after.iter().flatten();
+    let mut after = after
+        .filter(|tool| RESERVED.iter().all(|own| own != tool))
+        .peekable();
+    if after.peek().is_some() {
+        let _ = writeln!(
+            text,
+            "# preconditions: # GUESS: these had returned before every call that was seen"
+        );
+        for tool in after {
+            let tool = Value::from(tool.as_str());
+            let _ = writeln!(text, "#   - requires_prior_tool: {tool}");
+        }
+    }
+    text
+}
+
+fn many_times(count: usize) -> String {
+    crate::output::many(count, "time")
 }

@@ -16,13 +16,26 @@ use crate::exit::{OrHint, Problem};
 pub(super) struct Folder {
     pub(super) contracts: Vec<Source>,
     pub(super) session: Option<Source>,
+    /// The workflow whose roles have folders of their own.
+    pub(super) workflow: Option<Source>,
 }
 
 impl Folder {
-    /// Reads `<tool>.yaml` for each tool and `session.yaml`, in the order of their names.
+    /// Reads the folder of one agent.
     pub(super) fn read(folder: &Path) -> anyhow::Result<Self> {
+        let read = Self::read_any(folder)?;
+        if let Some(workflow) = &read.workflow {
+            let message = format!("`{}`: a workflow is of several agents", workflow.file);
+            let hint = "name the folder of one role; programs open a workflow themselves";
+            return Err(Problem::new(message, hint).into());
+        }
+        Ok(read)
+    }
+
+    /// Reads `<tool>.yaml` for each tool, `session.yaml` and `workflow.yaml`, in the order of their names.
+    pub(super) fn read_any(folder: &Path) -> anyhow::Result<Self> {
         let mut contracts = Vec::new();
-        let mut session = None;
+        let (mut session, mut workflow) = (None, None);
         for path in yaml_files(folder)? {
             let name = path
                 .file_name()
@@ -35,18 +48,27 @@ impl Folder {
             };
             match name.as_str() {
                 "session.yaml" => session = Some(source),
-                "workflow.yaml" => {
-                    let message = format!("`{}`: workflows are not judged yet", path.display());
-                    return Err(Problem::new(message, "take the file out of the folder").into());
-                }
+                "workflow.yaml" => workflow = Some(source),
                 _ => contracts.push(source),
             }
         }
-        if contracts.is_empty() && session.is_none() {
+        if contracts.is_empty() && session.is_none() && workflow.is_none() {
             let message = format!("`{}` holds no contracts", folder.display());
             return Err(Problem::new(message, "a contract is a file `<tool>.yaml`").into());
         }
-        Ok(Self { contracts, session })
+        // Rules in a file that nobody reads would be rules that silently do not hold.
+        for inner in subfolders(folder)? {
+            if workflow.is_none() && holds_yaml(&inner)? {
+                let message = format!("the contracts in `{}` are not read", inner.display());
+                let hint = "contracts lie beside each other in one folder";
+                return Err(Problem::new(message, hint).into());
+            }
+        }
+        Ok(Self {
+            contracts,
+            session,
+            workflow,
+        })
     }
 
     pub(super) fn compile(&self) -> Result<Compiled, CompileError> {
@@ -135,6 +157,33 @@ pub(super) fn yaml_files(folder: &Path) -> anyhow::Result<Vec<PathBuf>> {
     }
     files.sort();
     Ok(files)
+}
+
+fn holds_yaml(folder: &Path) -> anyhow::Result<bool> {
+    let hint = "name a folder that exists and can be read";
+    let entries = fs::read_dir(folder).or_hint(format_args!("`{}`", folder.display()), hint)?;
+    let is_yaml = |entry: std::io::Result<fs::DirEntry>| {
+        let path = entry.ok().map(|entry| entry.path());
+        let extension = path.as_deref().and_then(Path::extension);
+        extension.is_some_and(|part| part == "yaml" || part == "yml")
+    };
+    Ok(entries.into_iter().any(is_yaml))
+}
+
+/// Returns the folders in a folder that are not hidden, sorted. Links are not followed.
+pub(super) fn subfolders(folder: &Path) -> anyhow::Result<Vec<PathBuf>> {
+    let hint = "name a folder that exists and can be read";
+    let shown = format!("`{}`", folder.display());
+    let mut folders = Vec::new();
+    for entry in fs::read_dir(folder).or_hint(&shown, hint)? {
+        let entry = entry.or_hint(&shown, hint)?;
+        let is_hidden = entry.file_name().as_encoded_bytes().starts_with(b".");
+        if !is_hidden && entry.file_type().or_hint(&shown, hint)?.is_dir() {
+            folders.push(entry.path());
+        }
+    }
+    folders.sort();
+    Ok(folders)
 }
 
 /// Reads a text file.

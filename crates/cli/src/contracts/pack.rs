@@ -4,7 +4,7 @@
 //! moves only where a case says so, so a case gives the same verdicts on every machine.
 
 use std::collections::{BTreeMap, BTreeSet};
-use std::path::Path;
+use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
 use contracts::{
@@ -18,10 +18,13 @@ use serde::Deserialize;
 use serde_json::{Value, json};
 
 use super::TestArgs;
-use super::files::{Folder, read_text, yaml_files};
+use super::files::{Folder, read_text, subfolders, yaml_files};
 use super::report;
 use crate::exit::{Exit, OrHint, Problem};
 use crate::output::{Output, Paint, printable, talk};
+
+/// How deep folders of cases may lie in each other.
+const FOLDERS_MAX: usize = 16;
 
 /// How a case ended.
 #[derive(Debug)]
@@ -226,12 +229,10 @@ pub(super) fn run(args: &TestArgs) -> anyhow::Result<Exit> {
         }
     };
     let mut results = Vec::new();
-    for (folder, negative) in [("golden", false), ("golden/negative", true)] {
-        let folder = args.pack.join(folder);
-        if folder.is_dir() {
-            for path in yaml_files(&folder)? {
-                results.push(run_case(&compiled, &path, negative)?);
-            }
+    let golden = args.pack.join("golden");
+    if golden.is_dir() {
+        for path in case_files(&golden)? {
+            results.push(run_case(&compiled, &golden, &path)?);
         }
     }
     if results.is_empty() {
@@ -277,7 +278,28 @@ fn print(args: &TestArgs, results: &[CaseResult]) -> anyhow::Result<Exit> {
     Ok(if failed == 0 { Exit::Ok } else { Exit::No })
 }
 
-fn run_case(compiled: &Arc<Compiled>, path: &Path, negative: bool) -> anyhow::Result<CaseResult> {
+/// Returns the cases of a folder and of the folders in it, those of a folder before those of folders in it.
+fn case_files(golden: &Path) -> anyhow::Result<Vec<PathBuf>> {
+    let mut found = Vec::new();
+    let mut folders = vec![golden.to_owned()];
+    while let Some(folder) = folders.pop() {
+        let depth = folder.components().count() - golden.components().count();
+        if depth > FOLDERS_MAX {
+            let message = format!("`{}` lies too deep", folder.display());
+            let hint = format!("at most {FOLDERS_MAX} folders inside each other");
+            return Err(Problem::new(message, hint).into());
+        }
+        found.extend(yaml_files(&folder)?);
+        let mut inner = subfolders(&folder)?;
+        inner.reverse();
+        folders.extend(inner);
+    }
+    Ok(found)
+}
+
+fn run_case(compiled: &Arc<Compiled>, golden: &Path, path: &Path) -> anyhow::Result<CaseResult> {
+    let inside = path.strip_prefix(golden).unwrap_or(path);
+    let negative = inside.starts_with("negative");
     let text = read_text(path)?;
     let options = serde_saphyr::options! {
         budget: serde_saphyr::budget! { max_nodes: 20_000, max_documents: 1, },
@@ -288,12 +310,7 @@ fn run_case(compiled: &Arc<Compiled>, path: &Path, negative: bool) -> anyhow::Re
         format_args!("`{}`", path.display()),
         "docs/contracts.md shows the form of a case",
     )?;
-    let name = path.file_stem().unwrap_or_default().to_string_lossy();
-    let name = if negative {
-        format!("negative/{name}")
-    } else {
-        name.into_owned()
-    };
+    let name = inside.with_extension("").to_string_lossy().into_owned();
     let source = contracts::Source {
         file: path.display().to_string(),
         text,

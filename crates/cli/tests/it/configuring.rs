@@ -43,6 +43,12 @@ fn what_print_config_prints_can_be_served_with() {
     std::fs::write(&file, lines.collect::<Vec<_>>().join("\n")).unwrap();
     let _server = world.serve_with(&["--config", "reprise.toml", "--listen", "127.0.0.1:0"]);
     world.ok(&["task", "list"]);
+    // Whoever has nothing but the program takes its examples from here.
+    let examples = printed.lines().filter_map(|line| line.strip_prefix("#   "));
+    let examples: Vec<&str> = examples.collect();
+    assert!(examples.contains(&"[[providers]]"), "{examples:?}");
+    std::fs::write(&file, examples.join("\n")).unwrap();
+    world.ok(&["serve", "--config", "reprise.toml", "--check-config"]);
 }
 
 #[test]

@@ -384,11 +384,25 @@ fn the_example_runs_under_its_contracts() {
         [2.into(), 1.into(), serde_json::Value::from(1)],
         "{report}"
     );
+    // It was refused then as well: under the contracts of the run nothing differs.
+    assert_eq!(report["runs_blocked"], 0, "{report}");
+    assert_eq!(report["runs"][0]["first_blocked"], serde_json::Value::Null);
     assert_eq!(
-        report["runs"][0]["later_blocked"],
-        serde_json::json!([]),
+        report["changes"],
+        serde_json::json!({"as_before": 4, "stopped": 0, "now_asked": 0, "loosened": 0}),
         "{report}"
     );
+    let strict = said(world.command(&[
+        "contracts",
+        "backtest",
+        "contracts",
+        "--principal",
+        "desk.json",
+        "--max-blocked",
+        "0",
+    ]));
+    assert_eq!(strict.code, 0, "{strict:?}");
+    assert!(strict.stdout.contains("4 calls as before"), "{strict:?}");
     world.ok(&["replay", &task]);
     assert_eq!(
         fs::read_to_string(home.join("desk/paid.txt"))
@@ -504,6 +518,19 @@ fn recorded_runs_are_judged_again() {
         assert_eq!(report["calls"]["allowed"], 3, "{place}: {report}");
         assert_eq!(report["calls"]["not_judgeable"], 0, "{place}: {report}");
     }
+    // A draft from what was recorded: it compiles, and says what was seen.
+    for (place, out) in [("runs/one.bundle", "draft-1"), ("reprise-data", "draft-2")] {
+        world.ok(&["contracts", "init", place, "--output", out]);
+        world.ok(&["contracts", "check", out]);
+        let pay = fs::read_to_string(world.home.path().join(out).join("pay.yaml")).unwrap();
+        assert!(pay.contains("side_effect: financial # GUESS"), "{pay}");
+        assert!(pay.contains("Called 2 times in 1 recorded run"), "{pay}");
+        assert!(pay.contains("#   - requires_prior_tool: \"find\""), "{pay}");
+        assert!(
+            pay.contains(r#"path: "$[\"amount\"]", type: string"#),
+            "{pay}"
+        );
+    }
     drop(server);
     // Stricter: a second payment is one too many.
     write(
@@ -530,7 +557,7 @@ fn recorded_runs_are_judged_again() {
     assert_eq!(text.code, 1, "{text:?}");
     assert!(
         text.stdout
-            .contains("1 run judged, 1 would have been stopped"),
+            .contains("1 run judged: 1 would have been stopped"),
         "{text:?}"
     );
     assert!(text.stdout.contains("forbidden_tool"), "{text:?}");
@@ -571,4 +598,112 @@ fn recorded_runs_are_judged_again() {
         "0",
     ];
     assert_eq!(said(world.command(&strict)).code, 1);
+}
+
+#[test]
+fn cases_in_folders_inside_each_other_are_run() {
+    let world = World::new();
+    let write = |name: &str, text: &str| {
+        let path = world.home.path().join(name);
+        fs::create_dir_all(path.parent().unwrap()).unwrap();
+        fs::write(path, text).unwrap();
+    };
+    write("pack/contracts/pay.yaml", "tool: pay\nside_effect: write\n");
+    let case = "steps:\n  - respond: { calls: [{ tool: pay, arguments: {} }] }\n";
+    write("pack/golden/a.yaml", case);
+    write("pack/golden/refunds/large/b.yaml", case);
+    let ok = said(world.command(&["contracts", "test", "pack"]));
+    assert_eq!(ok.code, 0, "{ok:?}");
+    assert!(ok.stdout.contains("ok refunds/large/b"), "{ok:?}");
+    // It is allowed: where a block is expected that is a failure.
+    write("pack/golden/negative/refunds/c.yaml", case);
+    let failed = said(world.command(&["contracts", "test", "pack"]));
+    assert_eq!(failed.code, 1, "{failed:?}");
+    assert!(
+        failed.stdout.contains("FAIL negative/refunds/c"),
+        "{failed:?}"
+    );
+    // Contracts that would not be read are refused.
+    write(
+        "pack/contracts/more/note.yaml",
+        "tool: note\nside_effect: write\n",
+    );
+    let unread = said(world.command(&["contracts", "test", "pack"]));
+    assert_eq!(unread.code, 2, "{unread:?}");
+    assert!(unread.stderr.contains("are not read"), "{unread:?}");
+}
+
+#[test]
+fn a_configuration_with_contracts_that_do_not_compile_cannot_be_used() {
+    let world = World::new();
+    let home = world.home.path();
+    fs::create_dir(home.join("rules")).unwrap();
+    let contract = home.join("rules/pay.yaml");
+    fs::write(&contract, "tool: pay\nside_effect: sideways\n").unwrap();
+    let config = "[[contracts]]\nname = 'desk'\nfolder = 'rules'\n";
+    fs::write(home.join("reprise.toml"), config).unwrap();
+    let check = ["serve", "--check-config", "--config", "reprise.toml"];
+    let refused = said(world.command(&check));
+    assert_eq!(refused.code, 2, "{refused:?}");
+    assert!(refused.stderr.contains("pay.yaml:2"), "{refused:?}");
+    fs::write(&contract, "tool: pay\nside_effect: write\n").unwrap();
+    let taken = said(world.command(&check));
+    assert_eq!(taken.code, 0, "{taken:?}");
+}
+
+#[test]
+fn a_tool_that_has_the_name_of_another_file_gets_no_contract() {
+    let world = World::new();
+    let tools = r#"[{"name":"Session"},{"name":"workflow"},{"name":"pay"}]"#;
+    fs::write(world.home.path().join("tools.json"), tools).unwrap();
+    let init = said(world.command(&["contracts", "init", "tools.json", "--json"]));
+    assert_eq!(init.code, 1, "{init:?}");
+    let answer: serde_json::Value = serde_json::from_str(&init.stdout).unwrap();
+    let names: Vec<_> = answer["left_out"]
+        .as_array()
+        .unwrap()
+        .iter()
+        .map(|left| left["name"].as_str().unwrap())
+        .collect();
+    assert_eq!(names, ["Session", "workflow"], "{answer}");
+    assert!(init.stderr.contains("rename the tool"), "{init:?}");
+    world.ok(&["contracts", "check", "contracts-draft"]);
+}
+
+#[test]
+fn a_workflow_is_checked_with_the_contracts_of_its_roles() {
+    let world = World::new();
+    let write = |name: &str, text: &str| {
+        let path = world.home.path().join(name);
+        fs::create_dir_all(path.parent().unwrap()).unwrap();
+        fs::write(path, text).unwrap();
+    };
+    let workflow = "schema_version: \"1.0\"\nworkflow: two\nroles:\n  - { name: desk, session_contract: desk/session.yaml }\n\
+        \x20 - { name: payer, session_contract: payer/session.yaml }\nhandoffs: [ { from: desk, to: payer } ]\n";
+    write("job/workflow.yaml", workflow);
+    for role in ["desk", "payer"] {
+        write(
+            &format!("job/{role}/session.yaml"),
+            "schema_version: \"1.0\"\n",
+        );
+    }
+    write("job/payer/pay.yaml", "tool: pay\nside_effect: write\n");
+    let report = world.json(&["contracts", "check", "job", "--json"]);
+    assert_eq!(report["ok"], true, "{report}");
+    assert_eq!(report["workflow"]["name"], "two");
+    assert!(report["workflow"]["roles"]["payer"].is_string(), "{report}");
+    write("job/payer/pay.yaml", "tool: pay\nside_effect: sideways\n");
+    let bad = said(world.command(&["contracts", "check", "job"]));
+    assert_eq!(bad.code, 1, "{bad:?}");
+    assert!(bad.stdout.contains("payer/pay.yaml:2"), "{bad:?}");
+    write(
+        "job/workflow.yaml",
+        &workflow.replace("to: payer", "to: nobody"),
+    );
+    let bad = said(world.command(&["contracts", "check", "job"]));
+    assert_eq!(bad.code, 1, "{bad:?}");
+    assert!(
+        bad.stdout.contains("`nobody` is declared nowhere"),
+        "{bad:?}"
+    );
 }

@@ -244,7 +244,7 @@ fn f14_a_field_takes_no_more_than_its_share_of_the_disk() {
     let world = World::new();
     let mut command = world.command(&["serve", "--listen", "127.0.0.1:0"]);
     command.env("REPRISE_LIMITS_STORED_MIB_MAX", "1");
-    let _server = Server::start(&mut command).unwrap();
+    let server = Server::start(&mut command).unwrap();
     world.ok(&["field", "register", "ann", "--role", "analyst"]);
     let text = "word ".repeat(20_000);
     let refused = (0..20).find_map(|number| {
@@ -267,6 +267,19 @@ fn f14_a_field_takes_no_more_than_its_share_of_the_disk() {
     let (number, said) = refused.expect("2 MB were stored where 1 MiB may be");
     assert!((8..=13).contains(&number), "{number}");
     assert!(said.stderr.contains("limits.stored_mib_max"), "{said:?}");
+    // Programs read the code: it can pass, because somebody may make room.
+    let key = std::fs::read_to_string(world.data().join("api-key")).unwrap();
+    let http = reqwest::Client::builder().no_proxy().build().unwrap();
+    let request = http.post(format!("{}/akashik/v1/record", server.url));
+    let mut envelope = draft(0);
+    envelope["payload"]["content"] = json!(text);
+    let request = request.bearer_auth(key.trim()).json(&envelope);
+    let refused: Value = tokio::runtime::Runtime::new()
+        .unwrap()
+        .block_on(async { request.send().await.unwrap().json().await.unwrap() });
+    assert_eq!(refused["code"], "STORAGE_FULL", "{refused}");
+    assert_eq!(refused["operation"], "RECORD", "{refused}");
+    assert_eq!(refused["recoverable"], true, "{refused}");
 }
 
 /// What an agent recorded lies beside the log; that it is gone is noticed.
@@ -291,21 +304,24 @@ fn a_lost_text_of_a_field_is_found_by_log_verify() {
     assert!(said.stdout.contains("missing"), "{said:?}");
 }
 
+fn draft(number: usize) -> Value {
+    json!({
+        "protocol": "akashik", "version": "0.1.0", "id": format!("many-{number}"), "operation": "RECORD",
+        "agent_id": "ann", "session_id": null, "epoch": 0,
+        "payload": {
+            "mode": "draft", "type": "observation", "content": format!("Buoy {number} drifts"),
+            "intent": {"purpose": "watch"},
+        },
+    })
+}
+
 /// Sends many records at once, as programs do.
 fn record_many(world: &World, server: &Server, count: usize) {
     let key = std::fs::read_to_string(world.data().join("api-key")).unwrap();
     let http = reqwest::Client::builder().no_proxy().build().unwrap();
     let one = async |number: usize| {
-        let envelope = json!({
-            "protocol": "akashik", "version": "0.1.0", "id": format!("many-{number}"), "operation": "RECORD",
-            "agent_id": "ann", "session_id": null, "epoch": 0,
-            "payload": {
-                "mode": "draft", "type": "observation", "content": format!("Buoy {number} drifts"),
-                "intent": {"purpose": "watch"},
-            },
-        });
         let request = http.post(format!("{}/akashik/v1/record", server.url));
-        let request = request.bearer_auth(key.trim()).json(&envelope);
+        let request = request.bearer_auth(key.trim()).json(&draft(number));
         let answer = request.send().await.unwrap();
         assert_eq!(answer.status(), 201, "{number}");
     };

@@ -89,6 +89,21 @@ fn u29_what_is_not_there_is_a_no() {
     }
 }
 
+/// Whoever asks the server about its own receipt reads whose word that is.
+#[test]
+fn a_server_that_verifies_its_own_receipt_is_named_as_such() {
+    let world = World::new();
+    let _server = world.serve();
+    let task = world.submit("agent");
+    world.ok(&["task", "watch", &task]);
+    let said = world.run(&["receipt", "verify", &task]);
+    assert_eq!(said.code, 0, "{said:?}");
+    assert!(
+        said.stderr.contains("the server itself says so"),
+        "{said:?}"
+    );
+}
+
 #[test]
 fn pruning_by_0_days_says_what_that_means() {
     let world = World::new();

@@ -33,6 +33,7 @@ struct PartialCall {
     id: String,
     name: String,
     text: String,
+    function: bool,
     custom: bool,
 }
 
@@ -233,8 +234,10 @@ impl PartialCall {
     fn take(&mut self, piece: At<'_>) -> Result<(), ReplyError> {
         set_once(&mut self.id, piece.get("id"))?;
         let (function, custom) = (piece.get("function"), piece.get("custom"));
+        self.function |= function.is_some();
         self.custom |= custom.is_some();
-        if function.is_some() && self.custom {
+        // Whichever piece says so: one reader would take the arguments for a text, another would parse them.
+        if self.function && self.custom {
             return Err(ReplyError::unreadable("a call of two kinds"));
         }
         if let Some(holder) = function.or(custom) {

@@ -12,7 +12,7 @@ use super::doc::At;
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(super) struct Offer {
     pub(super) name: String,
-    /// Where the schema of its parameters stands: most are never looked at.
+    /// Where the schema of its parameters stands, from the beginning of `tools` on: most are never looked at.
     pub(super) schema: Option<Range<usize>>,
     pub(super) hosted: bool,
     /// Its place in `tools`.
@@ -27,6 +27,7 @@ pub(super) fn read(wire: Wire, root: At<'_>) -> Result<Vec<Offer>, String> {
         return Ok(Vec::new());
     };
     let items = tools.items().ok_or("tools")?;
+    let start = tools.place().start;
     let mut offers = Vec::new();
     for (index, tool) in items.into_iter().enumerate() {
         if is_deferred(tool) {
@@ -44,6 +45,9 @@ pub(super) fn read(wire: Wire, root: At<'_>) -> Result<Vec<Offer>, String> {
             continue;
         }
         offers.push(one(wire, &kind, tool, index).ok_or("tools")?);
+    }
+    for place in offers.iter_mut().filter_map(|offer| offer.schema.as_mut()) {
+        *place = place.start - start..place.end - start;
     }
     Ok(offers)
 }

@@ -7,7 +7,7 @@ use std::collections::BTreeSet;
 
 use super::Wire;
 use super::choice;
-use super::doc::{At, Doc};
+use super::doc::{At, Doc, Known};
 use super::offer::{self, Offer};
 use crate::event::SeenOutput;
 use crate::json::{self, Limits, Numbers};
@@ -25,6 +25,19 @@ pub struct WireRequest {
     outputs: Vec<SeenOutput>,
     stream: bool,
     wants_usage: bool,
+    /// Where `tools` begins: places in offers count from there.
+    tools_at: usize,
+    /// The list of tools, for the requests after this one.
+    list: Option<Known>,
+}
+
+/// The tools of an earlier request. Most requests of a program offer the same ones, and they are the longest part.
+#[derive(Debug)]
+pub struct KnownTools {
+    wire: Wire,
+    list: Known,
+    offers: Vec<Offer>,
+    tools: Vec<OfferedTool>,
 }
 
 /// Outputs above this are not taken in.
@@ -33,8 +46,21 @@ const OUTPUT_BYTES_MAX: usize = Limits::OUTPUT.bytes_max;
 impl WireRequest {
     /// Reads a request. `created` holds the ids of responses that this session released whole.
     pub fn read(wire: Wire, body: &[u8], created: &BTreeSet<String>) -> Self {
+        Self::read_after(wire, body, created, None)
+    }
+
+    /// Reads a request after another one, whose tools need not be read again if they are the same.
+    pub fn read_after(
+        wire: Wire,
+        body: &[u8],
+        created: &BTreeSet<String>,
+        known: Option<KnownTools>,
+    ) -> Self {
+        let known = known.filter(|known| known.wire == wire);
+        let list = known.as_ref().map(|known| &known.list);
         let text = std::str::from_utf8(body).ok();
-        let doc = text.and_then(|text| Doc::read(text, Limits::MESSAGE).ok());
+        let doc =
+            text.and_then(|text| Doc::read_knowing(text, Limits::MESSAGE, "tools", list).ok());
         let Some(doc) = doc.filter(|doc| doc.root().is_object()) else {
             return Self::unreadable(wire);
         };
@@ -52,12 +78,19 @@ impl WireRequest {
             unsupported.push("stream".to_owned());
         }
         unsupported.extend(members(wire, root, created));
-        let offers = match offer::read(wire, root) {
-            Ok(offers) => offers,
-            Err(member) => {
-                unsupported.push(member);
-                Vec::new()
-            }
+        let tools_at = root.get("tools").map_or(0, |tools| tools.place().start);
+        let (list, offers, tools) = match known.filter(|known| doc.has(&known.list)) {
+            Some(known) => (Some(known.list), known.offers, known.tools),
+            None => match offer::read(wire, root) {
+                Ok(offers) => {
+                    let tools = offers.iter().map(Offer::tool).collect();
+                    (doc.known(), offers, tools)
+                }
+                Err(member) => {
+                    unsupported.push(member);
+                    (None, Vec::new(), Vec::new())
+                }
+            },
         };
         let choice = choice::read(wire, root).unwrap_or_else(|| {
             unsupported.push("tool_choice".to_owned());
@@ -69,7 +102,7 @@ impl WireRequest {
         let request = Request {
             provider: wire.provider().to_owned(),
             model: model.unwrap_or_default().into_owned(),
-            tools: offers.iter().map(Offer::tool).collect(),
+            tools,
             choice,
             unsupported: unsupported.into_iter().next(),
             view: Value::Null,
@@ -81,9 +114,21 @@ impl WireRequest {
             outputs,
             stream: stream.and_then(At::bool).unwrap_or(false),
             wants_usage: asks_usage.unwrap_or(false),
+            tools_at,
+            list,
             request,
             doc: Some(doc),
         }
+    }
+
+    /// Returns the tools for the next request.
+    pub fn into_tools(self) -> Option<KnownTools> {
+        Some(KnownTools {
+            wire: self.wire,
+            list: self.list?,
+            offers: self.offers,
+            tools: self.request.tools,
+        })
     }
 
     fn unreadable(wire: Wire) -> Self {
@@ -102,6 +147,8 @@ impl WireRequest {
             outputs: Vec::new(),
             stream: false,
             wants_usage: false,
+            tools_at: 0,
+            list: None,
         }
     }
 
@@ -156,6 +203,7 @@ impl WireRequest {
                 continue;
             };
             if is_wanted(&offer.name) {
+                let place = self.tools_at + place.start..self.tools_at + place.end;
                 let raw = text.get(place).unwrap_or_default();
                 let schema = json::read(raw, Limits::MESSAGE, Numbers::Any);
                 // A schema that cannot be read exactly would be one that silently asks nothing.

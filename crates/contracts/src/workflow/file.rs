@@ -180,6 +180,12 @@ impl Workflow {
         self.digest
     }
 
+    /// Returns the roles with their session files.
+    pub fn roles(&self) -> impl Iterator<Item = (&str, &str)> {
+        let roles = self.roles.iter();
+        roles.map(|(named, file)| (named.name.as_str(), file.as_str()))
+    }
+
     /// Returns the session file of a role.
     pub fn session_file(&self, role: &str) -> Option<&str> {
         let found = self.roles.iter().find(|(named, _)| named.name == role);

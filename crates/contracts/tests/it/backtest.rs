@@ -2,7 +2,7 @@
 
 use std::sync::Arc;
 
-use contracts::backtest::{Backtested, CallVerdict, Told, Verdicts, backtest};
+use contracts::backtest::{Backtested, CallVerdict, Change, Then, Told, Verdicts, backtest};
 use contracts::{
     BlockReason, Decimal, Executors, FinishReason, OfferedTool, Options, ProposedCall, Response,
     Rules, Source, compile,
@@ -80,7 +80,7 @@ fn a_run_that_kept_to_the_rules_is_allowed() {
         ended("c3", true, "{}"),
     ]);
     assert_eq!(words(&found), [Backtested::Allowed; 3], "{found:?}");
-    assert_eq!(found.first_blocked(), None);
+    assert_eq!(found.first_stopped(), None);
     // The desk has a cost limit, and no record holds prices: said once, and not called allowed.
     let costs: Vec<_> = found
         .calls
@@ -112,10 +112,10 @@ fn the_first_block_stands_apart_from_those_after_it() {
             Backtested::Blocked
         ]
     );
-    let first = found.first_blocked().unwrap();
+    let first = found.first_stopped().unwrap();
     assert_eq!((first.turn, first.call_id.as_deref()), (2, Some("c2")));
     assert_eq!(first.reasons[0], BlockReason::IllegalPhaseTransition);
-    let later: Vec<_> = found.later_blocked().collect();
+    let later: Vec<_> = found.later_stopped().collect();
     assert_eq!(later.len(), 1);
     assert!(
         later[0].reasons.contains(&BlockReason::ForbiddenTool),
@@ -206,7 +206,7 @@ fn people_who_would_have_been_asked_and_limits_are_told() {
             answered(2, &[("c2", "a", "{}")]),
         ],
     );
-    let first = found.first_blocked().unwrap();
+    let first = found.first_stopped().unwrap();
     assert_eq!(
         (first.tool.as_deref(), first.detail.as_deref()),
         (None, Some("max_steps"))
@@ -259,4 +259,270 @@ fn a_recorded_cost_is_judged_and_one_that_is_not_recorded_is_not() {
     let unknown: Vec<_> = found.calls.iter().filter(unknown).map(shown).collect();
     let why = Some("price_unknown".to_owned());
     assert_eq!(unknown, [(None, Backtested::NotJudgeable, why)]);
+}
+
+fn judged(refused: &[&str], whole: bool) -> Told {
+    Told::Judged {
+        refused: refused.iter().map(ToString::to_string).collect(),
+        whole,
+    }
+}
+
+fn asked(calls: &[&str]) -> Told {
+    Told::Asked {
+        calls: calls.iter().map(ToString::to_string).collect(),
+        count: calls.len() as u64,
+    }
+}
+
+/// What became of the calls then, and how that differs, without what is said about requests.
+fn changes(verdicts: &Verdicts) -> Vec<(Then, Change)> {
+    let calls = verdicts.calls.iter().filter(|call| call.tool.is_some());
+    calls.map(|call| (call.then, call.change)).collect()
+}
+
+#[test]
+fn what_was_refused_then_and_is_refused_now_is_as_before() {
+    let (a, pay) = (r#"{"order_id":"A"}"#, payment("A", 12000));
+    let found = verdicts(&[
+        offered(),
+        answered(1, &[("c0", "pay_back", &pay), ("c1", "find_order", a)]),
+        judged(&["c0", "c1"], true),
+        // An agent is told about the refused calls as results.
+        ended("c0", false, "{}"),
+        ended("c1", false, "{}"),
+        answered(2, &[("c1", "find_order", a)]),
+        judged(&[], false),
+        ended("c1", true, "{}"),
+        answered(3, &[("c2", "assess_return", a)]),
+        judged(&[], false),
+        ended("c2", true, ACCEPTED),
+        answered(4, &[("c3", "pay_back", &pay)]),
+        judged(&[], false),
+        ended("c3", true, "{}"),
+    ]);
+    let (refused, made) = (
+        (Then::Refused, Change::AsBefore),
+        (Then::Made, Change::AsBefore),
+    );
+    assert_eq!(
+        changes(&found),
+        [refused, refused, made, made, made],
+        "{found:?}"
+    );
+    assert_eq!(found.first_stopped(), None);
+    assert_eq!(found.count(Backtested::Blocked), 1, "it is refused again");
+}
+
+#[test]
+fn what_was_refused_did_not_happen() {
+    // Three equal notes are a loop; one that was refused is none of them.
+    let note = r#"{"order_id":"A","text":"x"}"#;
+    let turn = |seconds, id| answered(seconds, &[(id, "send_note", note)]);
+    let told = |second_is_refused| {
+        vec![
+            offered(),
+            turn(1, "n1"),
+            judged(&[], false),
+            ended("n1", true, "{}"),
+            turn(2, "n2"),
+            match second_is_refused {
+                true => judged(&["n2"], true),
+                false => judged(&[], false),
+            },
+            ended("n2", !second_is_refused, "{}"),
+            turn(3, "n3"),
+            judged(&[], false),
+        ]
+    };
+    let found = verdicts(&told(true));
+    assert_eq!(words(&found), [Backtested::Allowed; 3], "{found:?}");
+    assert_eq!(
+        changes(&found)[1],
+        (Then::Refused, Change::Loosened),
+        "nothing stands against it now"
+    );
+    let found = verdicts(&told(false));
+    assert_eq!(words(&found)[2], Backtested::Blocked, "{found:?}");
+    assert_eq!(
+        found.first_stopped().map(|call| call.turn),
+        Some(3),
+        "the third happened and is a loop"
+    );
+}
+
+#[test]
+fn questions_then_and_now_are_compared() {
+    let (a, large) = (r#"{"order_id":"A"}"#, payment("A", 20000));
+    let accepted = ACCEPTED.replace("12000", "20000");
+    let told = |end: Vec<Told>| {
+        let mut told = vec![
+            offered(),
+            answered(1, &[("c1", "find_order", a)]),
+            ended("c1", true, "{}"),
+            answered(2, &[("c2", "assess_return", a)]),
+            ended("c2", true, &accepted),
+            answered(3, &[("c3", "pay_back", &large)]),
+        ];
+        told.extend(end);
+        told
+    };
+    let last = |end: Vec<Told>| changes(&verdicts(&told(end)))[2];
+    assert_eq!(
+        last(vec![ended("c3", true, "{}")]),
+        (Then::Made, Change::NowAsked)
+    );
+    assert_eq!(
+        last(vec![asked(&["c3"]), judged(&[], false)]),
+        (Then::Asked, Change::AsBefore)
+    );
+    assert_eq!(
+        last(vec![asked(&["c3"]), judged(&["c3"], true)]),
+        (Then::Refused, Change::AsBefore),
+        "somebody said no, and is asked again"
+    );
+    assert_eq!(
+        last(vec![judged(&["c3"], true)]),
+        (Then::Refused, Change::Loosened),
+        "it was refused, and now somebody is asked"
+    );
+    // Records of an older agent say how many questions there were.
+    let counted = Told::Asked {
+        calls: Vec::new(),
+        count: 1,
+    };
+    assert_eq!(
+        last(vec![counted, judged(&[], false)]),
+        (Then::Asked, Change::AsBefore)
+    );
+}
+
+#[test]
+fn calls_of_earlier_answers_may_end_while_people_are_asked() {
+    let (a, large) = (r#"{"order_id":"A"}"#, payment("A", 20000));
+    let accepted = ACCEPTED.replace("12000", "20000");
+    let note = r#"{"order_id":"A","text":"x"}"#;
+    let told = |end: Vec<Told>| {
+        let mut told = vec![
+            offered(),
+            answered(1, &[("c1", "find_order", a)]),
+            ended("c1", true, "{}"),
+            answered(2, &[("c2", "assess_return", a)]),
+            ended("c2", true, &accepted),
+            answered(3, &[("n1", "send_note", note)]),
+            judged(&[], false),
+            answered(4, &[("c3", "pay_back", &large)]),
+            asked(&["c3"]),
+            // The note is reported while somebody thinks.
+            ended("n1", true, "{}"),
+        ];
+        told.extend(end);
+        told
+    };
+    let found = verdicts(&told(vec![judged(&["c3"], true)]));
+    assert_eq!(found.gaps, Vec::<String>::new());
+    assert_eq!(
+        changes(&found)[3],
+        (Then::Refused, Change::AsBefore),
+        "{found:?}"
+    );
+    // Another answer came before anybody said what became of this one: nothing more is said.
+    let found = verdicts(&told(vec![
+        answered(5, &[("n2", "send_note", note)]),
+        judged(&["c3"], true),
+    ]));
+    assert!(!found.gaps.is_empty());
+    assert_eq!(changes(&found)[4].1, Change::NotJudgeable, "{found:?}");
+}
+
+#[test]
+fn questions_that_were_asked_count_toward_their_limit() {
+    let pay = "tool: pay\nside_effect: write\ncheckpoint: { reason: look }\n";
+    let compiled = compile(&[source("pay", pay)], None).unwrap();
+    let mut options = Options::new("s");
+    options.executors = Executors::All;
+    options.answers_checkpoints = true;
+    let rules = Rules::new(Arc::new(compiled), options).unwrap();
+    let mut told = vec![Told::Offered(vec![OfferedTool::named("pay")])];
+    for turn in 0..11 {
+        let id = format!("c{turn}");
+        told.push(answered(turn, &[(&id, "pay", "{}")]));
+        // The eleventh was refused without a question.
+        let is_last = turn == 10;
+        if !is_last {
+            told.push(asked(&[&id]));
+        }
+        told.push(judged(if is_last { &["c10"] } else { &[] }, is_last));
+        told.push(ended(&id, !is_last, "{}"));
+    }
+    let found = backtest(&rules, at(0), &told);
+    let last = found.calls.last().unwrap();
+    assert_eq!(
+        (last.verdict, last.change),
+        (Backtested::Blocked, Change::AsBefore),
+        "{last:?}"
+    );
+    assert_eq!(found.changed(Change::AsBefore).count(), 11);
+}
+
+#[test]
+fn a_call_that_the_agent_was_not_let_make_is_no_difference_when_blocked() {
+    let pay = payment("A", 12000);
+    let denied = || Told::Denied {
+        call_id: "c1".to_owned(),
+    };
+    for end in [vec![denied()], vec![judged(&[], false), denied()]] {
+        let mut told = vec![offered(), answered(1, &[("c1", "pay_back", &pay)])];
+        told.extend(end);
+        let found = verdicts(&told);
+        assert_eq!(
+            changes(&found),
+            [(Then::Refused, Change::AsBefore)],
+            "{found:?}"
+        );
+    }
+}
+
+#[test]
+fn what_was_stripped_did_not_happen_and_the_rest_did() {
+    let (a, pay) = (r#"{"order_id":"A"}"#, payment("A", 12000));
+    let found = verdicts(&[
+        offered(),
+        answered(1, &[("c0", "pay_back", &pay), ("c1", "find_order", a)]),
+        judged(&["c0"], false),
+        ended("c1", true, "{}"),
+        answered(2, &[("c2", "assess_return", a)]),
+    ]);
+    let made = (Then::Made, Change::AsBefore);
+    assert_eq!(
+        changes(&found),
+        [(Then::Refused, Change::AsBefore), made, made],
+        "{found:?}"
+    );
+}
+
+#[test]
+fn a_breaker_that_would_have_ended_the_run_is_told() {
+    let session =
+        "schema_version: \"1.0\"\nsession_limits: { circuit_breaker: { consecutive_blocks: 2 } }\n";
+    let (tool, session) = (
+        source("pay", "tool: pay\nside_effect: write\ngate: block\n"),
+        source("session", session),
+    );
+    let compiled = compile(&[tool], Some(&session)).unwrap();
+    let mut options = Options::new("s");
+    options.executors = Executors::All;
+    let rules = Rules::new(Arc::new(compiled), options).unwrap();
+    let mut told = vec![Told::Offered(vec![OfferedTool::named("pay")])];
+    for (turn, id) in ["a", "b", "c"].into_iter().enumerate() {
+        told.push(answered(turn as i64, &[(id, "pay", "{}")]));
+        told.push(judged(&[id], true));
+    }
+    let found = backtest(&rules, at(0), &told);
+    let stopped = found.first_stopped().unwrap();
+    assert_eq!(
+        (stopped.turn, stopped.tool.as_deref(), stopped.reasons[0]),
+        (3, None, BlockReason::Killed),
+        "{found:?}"
+    );
 }

@@ -339,6 +339,20 @@ fn v11_arguments_written_and_derived_from_the_schema() {
 }
 
 #[test]
+fn v11_no_pattern_takes_longer_than_its_text() {
+    // Each makes a backtracking engine try more ways than there are seconds: this test would not end.
+    let text = format!("{}!", "a".repeat(50_000));
+    for pattern in ["^(a+)+$", "^(a|aa)+$", "^(a|a?)+$", "(.*a){20}$"] {
+        let mut desk = one(&format!(
+            "schema_derived: false\nargument_value_invariants: [{{ path: \"$.t\", regex: \"{pattern}\" }}]"
+        ));
+        let arguments = serde_json::json!({"t": text}).to_string();
+        let reasons = desk.reasons_of("echo", &arguments);
+        assert_eq!(reasons, ["argument_value_mismatch"], "{pattern}");
+    }
+}
+
+#[test]
 fn v12_v13_slots_must_be_set_and_equal_and_are_cleared_when_their_source_is_missing() {
     let files = [
         (
@@ -363,6 +377,29 @@ fn v12_v13_slots_must_be_set_and_equal_and_are_cleared_when_their_source_is_miss
     assert_eq!(desk.reasons_of("act", r#"{"id":1.0}"#), NONE);
     assert_eq!(desk.reasons_of("act", r#"{"id":"1"}"#), ["ref_mismatch"]);
     assert_eq!(desk.reasons_of("act", "{}"), ["ref_mismatch"]);
+    desk.create(&[("set", "{}")]);
+    assert_eq!(desk.reasons_of("act", r#"{"id":1}"#), ["binding_not_found"]);
+}
+
+#[test]
+fn v12_an_output_that_is_not_known_yet_clears_the_slot_it_will_set() {
+    let set = read("set", "binds: [{ slot: s, from: output, path: \"$.id\" }]");
+    let act = read(
+        "act",
+        "argument_value_invariants: [{ path: \"$.id\", ref: s }]",
+    );
+    let mut desk = Desk::of_with(&[("set", &*set), ("act", &*act)], "", unwrapped);
+    desk.create(&[("set", "{}")]);
+    let next = &desk.response(&[("set", "")]).calls[0].id[5..];
+    let call_id = format!("call_{}", next.parse::<u64>().unwrap() - 1);
+    desk.apply(Event::OutputsSeen {
+        outputs: vec![SeenOutput {
+            call_id,
+            text: r#"{"id":1}"#.to_owned(),
+        }],
+    });
+    assert_eq!(desk.reasons_of("act", r#"{"id":1}"#), NONE);
+    // A second one is done, and nobody has seen what it returned: the old value must not pass for the new one.
     desk.create(&[("set", "{}")]);
     assert_eq!(desk.reasons_of("act", r#"{"id":1}"#), ["binding_not_found"]);
 }
@@ -528,6 +565,17 @@ fn v22_v23_envelopes_only_tighten() {
         ["envelope_violation"]
     );
     assert_eq!(desk.reasons_of("pay", "{}"), ["envelope_violation"]);
+    // A ceiling comes down and never goes up.
+    let ceiling = session.replace("at_least", "at_most");
+    let mut desk = Desk::of_with(&files, &ceiling, unwrapped);
+    for quoted in ["5", "3", "9"] {
+        desk.create(&[("quote", &format!(r#"{{"n":{quoted}}}"#))]);
+    }
+    assert_eq!(desk.reasons_of("pay", r#"{"n":3}"#), NONE);
+    assert_eq!(
+        desk.reasons_of("pay", r#"{"n":3.01}"#),
+        ["envelope_violation"]
+    );
 }
 
 #[test]

@@ -5,7 +5,7 @@ use std::collections::BTreeSet;
 use contracts::{BlockReason, Condition, NarrowReason};
 
 const TABLE: &str = include_str!("../../../../conformance/contracts-coverage.md");
-const SOURCES: [(&str, &str); 18] = [
+const SOURCES: [(&str, &str); 20] = [
     ("bytes", include_str!("bytes.rs")),
     ("checks", include_str!("checks.rs")),
     ("compiling", include_str!("compiling.rs")),
@@ -13,6 +13,14 @@ const SOURCES: [(&str, &str); 18] = [
     ("driver", include_str!("driver.rs")),
     ("endpoint", include_str!("../../src/wire/endpoint.rs")),
     ("governed", include_str!("governed.rs")),
+    (
+        "governed_parties",
+        include_str!("../../../server/tests/it/governed_parties.rs"),
+    ),
+    (
+        "governed_strict",
+        include_str!("../../../server/tests/it/governed_strict.rs"),
+    ),
     (
         "governed_records",
         include_str!("../../../server/tests/it/governed_records.rs"),
@@ -109,6 +117,11 @@ fn every_rule_has_its_row_and_every_row_its_test() {
         "workflows and handoffs",
         "equal requests at the same time",
         "unknown members",
+        "parties",
+        "attempts under way",
+        "labels that are used up",
+        "expected errors",
+        "constraints of executors",
         "a session that cannot be read",
         "the operator's floor",
         "receipts and late reports",

@@ -529,3 +529,149 @@ fn executions_need_an_allowed_call_with_the_same_arguments() {
     assert_eq!(driver.state().current_phase.as_deref(), Some("paid"));
     assert!(driver.settle(ticket.ticket, Ended::Success(None)).is_err());
 }
+
+#[test]
+fn p6_requests_under_way_count_as_attempts() {
+    let mut driver = plain("session_limits: { max_attempts: 2 }", |_| {});
+    let plan = |driver: &mut Driver| driver.plan(Wire::OpenAiChat, &body(&["a"]), at(1));
+    let first = plan(&mut driver).unwrap();
+    let second = plan(&mut driver).unwrap();
+    // Both are with the model: a third would be one too many.
+    let Err(DriveError::Contract(decision)) = plan(&mut driver) else {
+        panic!("a third request");
+    };
+    assert_eq!(decision.reason, Some(BlockReason::SessionLimitExceeded));
+    assert_eq!(decision.detail.as_deref(), Some("max_attempts"));
+    // One that was never sent takes no room.
+    driver
+        .failed(second.attempt, Failed::Withdrawn, at(2))
+        .unwrap();
+    let second = plan(&mut driver).unwrap();
+    for attempt in [first.attempt, second.attempt] {
+        let judged = driver.judge(attempt, &respond(&[("c", "a", "{}")]), false, at(3));
+        assert!(matches!(judged, Ok(Judged::Released { .. })), "{judged:?}");
+    }
+    assert_eq!(driver.state().attempt_count, 2);
+    assert!(plan(&mut driver).is_err());
+}
+
+/// Requests with the same tools, with others, with tools in another place, and with tools that cannot be judged.
+fn requests() -> Vec<String> {
+    let tool = |name: &str, wants: &str| {
+        format!(
+            r#"{{"type":"function","function":{{"name":"{name}","parameters":{{"type":"object","required":["{wants}"]}}}}}}"#
+        )
+    };
+    let some = format!("[{},{}]", tool("a", "x"), tool("b", "x"));
+    let others = format!("[{}, {}]", tool("b", "x"), tool("a", "y"));
+    let twice = format!("[{},{}]", tool("a", "x"), tool("a", "x"));
+    let with = |tools: &str, words: &str| {
+        format!(
+            r#"{{"model":"gpt-test","messages":[{{"role":"user","content":"{words}"}}],"tools":{tools}}}"#
+        )
+    };
+    vec![
+        with(&some, "hi"),
+        with(&some, "something longer than that"),
+        format!(r#"{{"tools" : {some},"model":"gpt-test","messages":[]}}"#),
+        with(&others, "hi"),
+        with(&format!("{some} "), "hi"),
+        with(&twice, "hi"),
+        with("[]", "hi"),
+        with("[{}]", "hi"),
+        r#"{"model":"gpt-test","messages":[]}"#.to_owned(),
+        "not json".to_owned(),
+    ]
+}
+
+#[test]
+fn a_request_is_read_the_same_whatever_came_before_it() {
+    let open = |keeps_nothing: bool| {
+        let mut driver = plain("", |options| options.unmatched = Permission::Block);
+        if keeps_nothing {
+            driver.keep_nothing();
+        }
+        driver
+    };
+    let call = respond(&[("c1", "a", r#"{"x":1}"#)]);
+    let turn = |driver: &mut Driver, request: &str| {
+        let planned = driver.plan(Wire::OpenAiChat, request.as_bytes(), at(1));
+        let planned = planned.map_err(|error| error.to_string())?;
+        let judged = driver.judge(planned.attempt, &call, false, at(1));
+        let (released, reason) = match judged.map_err(|error| error.to_string())? {
+            Judged::Released { body, .. } => (Some(body), None),
+            Judged::Rejected(decision) => (None, decision.reason),
+            other => panic!("{other:?}"),
+        };
+        let narrowing = driver.last_narrowing().cloned();
+        Ok::<_, String>((planned.body, planned.narrowing, narrowing, released, reason))
+    };
+    let mut reasons = Vec::new();
+    for keeps_nothing in [false, true] {
+        for before in requests() {
+            for request in requests() {
+                let mut driver = open(keeps_nothing);
+                let _ = turn(&mut driver, &before);
+                let _ = turn(&mut driver, &before);
+                let after = turn(&mut driver, &request);
+                let alone = turn(&mut open(keeps_nothing), &request);
+                assert_eq!(after, alone, "{before} then {request}");
+                reasons.extend(after.map(|(.., reason)| reason));
+            }
+        }
+    }
+    // The schema that a call is held against is the one of its own request.
+    assert!(reasons.contains(&None) && reasons.iter().flatten().count() > 0);
+}
+
+#[test]
+fn a_filter_applies_to_tools_that_were_offered_before() {
+    let mut driver = plain("", |_| {});
+    driver.keep_nothing();
+    let names = |driver: &mut Driver| {
+        let planned = driver.plan(Wire::OpenAiChat, &body(&["a"]), at(1)).unwrap();
+        let _ = driver.judge(planned.attempt, &respond(&[]), false, at(1));
+        (
+            planned.narrowing.allowed.clone(),
+            driver.last_narrowing().cloned(),
+        )
+    };
+    let (allowed, shown) = names(&mut driver);
+    assert_eq!((allowed.len(), shown.unwrap().allowed.len()), (1, 1));
+    driver.control(Control::Narrow(Vec::new()), at(2)).unwrap();
+    let (allowed, shown) = names(&mut driver);
+    assert_eq!((allowed.len(), shown.unwrap().removed.len()), (0, 1));
+    driver.control(Control::Widen, at(3)).unwrap();
+    let (allowed, shown) = names(&mut driver);
+    assert_eq!((allowed.len(), shown.unwrap().removed.len()), (1, 0));
+}
+
+#[test]
+fn of_very_many_responses_the_last_ones_can_be_continued() {
+    let mut driver = plain("", |_| {});
+    driver.keep_nothing();
+    let request = |previous: &str| {
+        format!(
+            r#"{{"model":"gpt-test","input":"x","previous_response_id":{previous},"tools":[{{"type":"function","name":"a"}}]}}"#
+        )
+    };
+    for number in 0..10_001 {
+        let planned = driver.plan(Wire::OpenAiResponses, request("null").as_bytes(), at(1));
+        let reply = format!(
+            r#"{{"id":"r{number}","status":"completed","output":[],"usage":{{"input_tokens":1,"output_tokens":1}}}}"#
+        );
+        let attempt = planned.unwrap().attempt;
+        driver
+            .judge(attempt, reply.as_bytes(), false, at(1))
+            .unwrap();
+    }
+    let planned = driver.plan(
+        Wire::OpenAiResponses,
+        request("\"r10000\"").as_bytes(),
+        at(2),
+    );
+    planned.unwrap();
+    let refused = driver.plan(Wire::OpenAiResponses, request("\"r0\"").as_bytes(), at(2));
+    let member = "previous_response_id".to_owned();
+    assert_eq!(refused, Err(DriveError::Unsupported { member }));
+}

@@ -134,4 +134,46 @@ fn r22_in_a_stream_reasoning_goes_with_its_call_and_nothing_follows_the_end() {
     let mut longer = list.to_vec();
     longer.push(done(3, &call));
     unreadable(Wire::OpenAiResponses, &events(&longer));
+    let second = json!({"type":"response.completed","response":{"id":"resp_1","status":"completed",
+        "output":[reasoning, call, kept, {"type":"message","id":"m","role":"assistant","content":[]}]}});
+    let mut twice = list.to_vec();
+    twice.push(second);
+    unreadable(Wire::OpenAiResponses, &events(&twice));
+    // An error counts wherever it stands, also where an end follows.
+    for error in [
+        json!({"type":"error","message":"later"}),
+        json!({"type":"response.failed","response":{"id":"resp_1","output":[]}}),
+    ] {
+        let mut failed = list.to_vec();
+        failed.insert(5, error);
+        let got = read(Wire::OpenAiResponses, &events(&failed));
+        assert!(matches!(got, Err(ReplyError::Provider { .. })), "{got:?}");
+    }
+}
+
+#[test]
+fn a_member_that_stands_twice_is_not_judged_in_any_stream() {
+    let responses = "event: response.completed\ndata: {\"type\":\"response.completed\",\"response\":{\"id\":\"r\",\
+        \"status\":\"completed\",\"output\":[{\"type\":\"function_call\",\"call_id\":\"c\",\"name\":\"find\",\
+        \"name\":\"pay\",\"arguments\":\"{}\"}]}}\n\n";
+    unreadable(Wire::OpenAiResponses, responses);
+    let start = events(&[
+        json!({"type":"message_start","message":{"id":"m","content":[],"usage":{"input_tokens":1,"output_tokens":1}}}),
+    ]);
+    let rest = events(&[
+        json!({"type":"content_block_stop","index":0}),
+        json!({"type":"message_delta","delta":{"stop_reason":"tool_use"},"usage":{"output_tokens":2}}),
+        json!({"type":"message_stop"}),
+    ]);
+    let block = |name: &str| {
+        format!(
+            "event: content_block_start\ndata: {{\"type\":\"content_block_start\",\"index\":0,\"content_block\":\
+             {{\"type\":\"tool_use\",\"id\":\"c\",{name},\"input\":{{}}}}}}\n\n"
+        )
+    };
+    let once = format!("{start}{}{rest}", block("\"name\":\"find\""));
+    assert!(read(Wire::AnthropicMessages, &once).is_ok());
+    let names = "\"name\":\"find\",\"name\":\"pay\"";
+    let twice = format!("{start}{}{rest}", block(names));
+    unreadable(Wire::AnthropicMessages, &twice);
 }

@@ -12,7 +12,7 @@ use domain::{
 };
 use runs::workflow::EffectAnswer;
 use runs::workflow::governed::{
-    Contracts, GovernedSession, GovernedWorkflow, Subject, awaited, kept_captures,
+    Contracts, GovernedSession, GovernedWorkflow, Parties, Subject, awaited, kept_captures,
 };
 use serde::Deserialize as _;
 use serde_json::json;
@@ -81,6 +81,14 @@ impl Folded {
         }
     }
 
+    /// Returns who works in it and who decided in it.
+    pub(super) fn parties(&self) -> &Parties {
+        match &self.subject {
+            Subject::Session(session) => session.parties(),
+            Subject::Workflow(workflow) => workflow.parties(),
+        }
+    }
+
     /// Returns when something is overdue that has to be settled, if anything will be.
     pub(super) fn next_deadline(&self, now: Timestamp) -> Option<Timestamp> {
         match &self.subject {
@@ -132,7 +140,16 @@ impl Engine {
             }
             folded.through = through;
         }
+        self.note_places(document.key, task, &folded);
         Ok(folded)
+    }
+
+    /// Keeps the index of places in step with a workflow that was read or has gone on.
+    pub(super) fn note_places(&self, key: Position, task: &Task, folded: &Folded) {
+        if let Subject::Workflow(workflow) = &folded.subject {
+            let governed = &self.shared.governed;
+            governed.note_places(key, &task.workspace_id, workflow);
+        }
     }
 
     async fn begin_folded(&self, task: &Task) -> Result<Folded, Refused> {

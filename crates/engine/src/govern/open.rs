@@ -4,9 +4,9 @@ use std::sync::Arc;
 
 use canon::{Map, Value, jcs, sha256};
 use domain::{
-    Command, CreateSession, Document, GOVERNED, GovernedFiles, GovernedStart, NewGoverned,
-    OpenGoverned, Order, Problem, Refusal, ResourceKind, SessionId, State, SubmitTask, TaskId,
-    TaskInput, Telling, WorkspaceId,
+    Command, CreateSession, Document, GOVERNED, GovernedFiles, GovernedOperation, GovernedStart,
+    NewGoverned, OpenGoverned, Order, Problem, Refusal, ResourceKind, SessionId, State, SubmitTask,
+    TaskId, TaskInput, Telling, WorkspaceId,
 };
 use runs::workflow::{self, governed::Contracts};
 use serde_json::json;
@@ -18,6 +18,12 @@ use crate::dispatch::Idempotency;
 use crate::engine::Engine;
 use crate::refused::Refused;
 use crate::turn::{Done, Lease};
+
+/// What a Task of a governed program runs, and the member of its metadata that says how its program calls it.
+pub(super) struct Begins<'a> {
+    pub(super) workflow: &'static str,
+    pub(super) named: (&'static str, &'a str),
+}
 
 impl Engine {
     /// Begins a session, or goes on with the one that has its id.
@@ -68,7 +74,7 @@ impl Engine {
         let of = place.as_ref().map(|place| place.0.as_str());
         let _naming = self.shared.governed.naming(&task_id).await;
         if let Some(document) = self.shared_document(task_id.as_str()).await? {
-            return self.resumed(&document, &new, &contracts, of).await;
+            return self.resumed(caller, &document, &new, &contracts, of).await;
         }
         self.must_be_free(&workspace, &own, of).await?;
         let mut options = new.options.clone();
@@ -91,13 +97,20 @@ impl Engine {
         for _ in 0..STALE_TRIES {
             let mut joined = None;
             if let Some((_, document)) = &place {
-                let joining = self.join_workflow(document, &own, new.workflow.as_ref(), start.at);
+                let asked = new.workflow.as_ref();
+                let joining = self.join_workflow(caller, document, &own, asked, start.at);
                 let (held, told, joining) = joining.await?;
                 start.slots = joining.slots;
                 start.workflow = Some(joining.place);
                 joined = Some((held, told));
             }
-            let mut order = self.open_order(&workspace, &own, task_id.clone(), &start)?;
+            let session_id = SessionId::governed(&workspace, &own);
+            let begins = Begins {
+                workflow: GOVERNED,
+                named: ("replay_session_id", &own),
+            };
+            let mut order =
+                self.beginning(&workspace, session_id, task_id.clone(), begins, &start)?;
             let held = joined.map(|(held, told)| {
                 order.workflow = told;
                 held
@@ -120,7 +133,7 @@ impl Engine {
                 Err(Refused::Domain(Refusal::Stale)) => {
                     // Somebody else began it at the same time, or its workflow has gone on.
                     if let Some(document) = self.shared_document(task_id.as_str()).await? {
-                        return self.resumed(&document, &new, &contracts, of).await;
+                        return self.resumed(caller, &document, &new, &contracts, of).await;
                     }
                 }
                 Err(other) => return Err(other),
@@ -136,24 +149,25 @@ impl Engine {
         document.ok_or_else(no_session)
     }
 
-    fn open_order(
+    /// Puts together what begins the Task of a session or of a workflow, and the Session that it is in.
+    pub(super) fn beginning(
         &self,
         workspace: &WorkspaceId,
-        own: &str,
+        session_id: SessionId,
         task_id: TaskId,
-        start: &GovernedStart,
+        begins: Begins<'_>,
+        start: &impl serde::Serialize,
     ) -> Result<OpenGoverned, Refused> {
         let lost = |detail: &str| Refused::Internal {
-            detail: detail.to_owned(),
+            detail: format!("`{}` {detail}", begins.workflow),
         };
-        let workflow = self.shared.workflows.find(GOVERNED);
-        let workflow = workflow.ok_or_else(|| lost("there is no workflow for sessions"))?;
+        let workflow = self.shared.workflows.find(begins.workflow);
+        let workflow = workflow.ok_or_else(|| lost("is not among the workflows"))?;
         let Ok(Value::Object(input)) = serde_json::to_value(start) else {
-            return Err(lost("a session cannot be written down"));
+            return Err(lost("cannot be written down"));
         };
-        let session_id = SessionId::governed(workspace, own);
-        let metadata: Map<String, Value> =
-            Map::from_iter([("replay_session_id".to_owned(), own.into())]);
+        let (member, own) = begins.named;
+        let metadata: Map<String, Value> = Map::from_iter([(member.to_owned(), own.into())]);
         Ok(OpenGoverned {
             session: CreateSession {
                 id: session_id.clone(),
@@ -170,7 +184,7 @@ impl Engine {
                 workspace_id: Some(workspace.clone()),
                 branch_id: None,
                 parent_task_id: None,
-                workflow: GOVERNED.to_owned(),
+                workflow: begins.workflow.to_owned(),
                 persona: None,
                 input: TaskInput::Object(input),
                 metadata,
@@ -184,6 +198,7 @@ impl Engine {
     /// Goes on with a session that exists, as it began and not otherwise: whatever is asked for must be in force.
     async fn resumed(
         &self,
+        caller: &Caller,
         document: &Document,
         new: &NewGoverned,
         contracts: &Contracts,
@@ -220,7 +235,32 @@ impl Engine {
         if matches!(&document.state, State::Task(task) if task.status.is_terminal()) {
             return Err(Problem::new(410, "session_lost", "the session has ended").into());
         }
+        self.joins(caller, document).await?;
         self.opened(document).await.map(|shown| (shown, false))
+    }
+
+    /// Takes note of somebody who goes on with what another one began: whoever works in it does not decide in it. Whoever did is
+    /// refused, and whoever is known to work in it is not written down again.
+    pub(super) async fn joins(&self, caller: &Caller, document: &Document) -> Result<(), Refused> {
+        let State::Task(task) = &document.state else {
+            return Err(no_session());
+        };
+        if task.created_by == caller.actor || task.status.is_terminal() {
+            return Ok(());
+        }
+        let key = caller.key_id.as_deref();
+        let is_known = self
+            .read_folded(document, |folded| {
+                folded.parties().works(&caller.actor, key)
+            })
+            .await?;
+        if is_known {
+            return Ok(());
+        }
+        let operation = GovernedOperation::Resume;
+        self.take_input(caller, document, operation, None, None, None)
+            .await
+            .map(drop)
     }
 
     async fn opened(&self, document: &Document) -> Result<Value, Refused> {
@@ -241,8 +281,17 @@ impl Engine {
                     "workspace_id": task.workspace_id,
                 },
             });
-            if let (Value::Object(members), Some(id)) = (&mut shown, session.workflow_id()) {
+            let Value::Object(members) = &mut shown else {
+                return shown;
+            };
+            if let Some(id) = session.workflow_id() {
                 members.insert("workflow_id".to_owned(), id.into());
+            }
+            let unchecked = session.checked_by_executors();
+            if !unchecked.is_empty() {
+                let message = "`execution_constraints` are not checked here: what an executor is given is seen only where it runs";
+                let warning = json!({"code": "execution_constraints_elsewhere", "message": message, "tools": unchecked});
+                members.insert("warnings".to_owned(), json!([warning]));
             }
             shown
         })

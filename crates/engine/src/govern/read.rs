@@ -109,14 +109,7 @@ impl Engine {
         after: Position,
         limit: usize,
     ) -> Result<(Vec<Value>, Option<Position>), Refused> {
-        let request = crate::read::ListRequest {
-            kind: ResourceKind::Permission,
-            workspace_id: None,
-            session_id: None,
-            task_id: None,
-            after,
-            limit,
-        };
+        let request = permissions(after, limit);
         let now = self.shared.clock.now();
         let order = crate::read::Order::OldestFirst;
         let keep = |_: &Document| crate::read::Look::Keep;
@@ -186,14 +179,7 @@ impl Engine {
         after: Position,
         limit: usize,
     ) -> Result<(Vec<WaitingApproval>, Option<Position>), Refused> {
-        let request = crate::read::ListRequest {
-            kind: ResourceKind::Permission,
-            workspace_id: None,
-            session_id: None,
-            task_id: None,
-            after,
-            limit,
-        };
+        let request = permissions(after, limit);
         let order = crate::read::Order::OldestFirst;
         let waits = |document: &Document| match &document.state {
             State::Permission(request)
@@ -263,6 +249,18 @@ impl Engine {
         let found = read(&folded);
         *slot = Some(folded);
         Ok(found)
+    }
+}
+
+/// All permission requests from a place on.
+fn permissions(after: Position, limit: usize) -> crate::read::ListRequest {
+    crate::read::ListRequest {
+        kind: ResourceKind::Permission,
+        workspace_id: None,
+        session_id: None,
+        task_id: None,
+        after,
+        limit,
     }
 }
 

@@ -6,7 +6,7 @@ use domain::{
     GovernedInput, GovernedOperation, Kind, MessageId, Move, NewMessage, Order, PermissionId,
     Position, Problem, Refusal, Report, Role, SessionId, State, Status, Task, TaskId,
 };
-use runs::workflow::governed::{Ended, Subject, Taken, awaited};
+use runs::workflow::governed::{Ended, Subject, Taken, awaited, is_work};
 use serde_json::json;
 
 use super::fold::Folded;
@@ -73,15 +73,9 @@ impl Engine {
                 };
                 return Ok(Governed { answer, done: None });
             }
-            if let Err(problem) = self.may_ask(&folded, &input.operation) {
+            if let Err(refused) = self.may_ask(&folded, task, &input).await {
                 *slot = Some(folded);
-                return Err(problem.into());
-            }
-            if matches!(input.operation, GovernedOperation::Decide(_))
-                && task.created_by == caller.actor
-            {
-                *slot = Some(folded);
-                return Err(Refused::ApproverMustDiffer);
+                return Err(refused);
             }
             // Held until the input is durable: nothing moves in the workflow while its session is judged.
             let mut held = self.hold_workflow(&folded, task).await?;
@@ -101,7 +95,7 @@ impl Engine {
                 self.know_task_log(current.key).await?;
             }
             let told = match &mut held {
-                Some(held) => self.tell_workflow(held, &taken.news)?,
+                Some(held) => self.tell_workflow(&Caller::system(), held, &taken.news)?,
                 None => None,
             };
             let order = GovernTask {
@@ -124,6 +118,7 @@ impl Engine {
             match self.order_both(before, command, claim, Lease::None).await {
                 Ok(done) if done.changed => {
                     folded.committed(&done.written, current.key, input.at);
+                    self.note_places(current.key, task, &folded);
                     let mut signs = known.signs();
                     signs.deadline = folded.next_deadline(input.at);
                     signs.is_folded = true;
@@ -227,7 +222,9 @@ impl Engine {
                 false => self.hold_workflow(folded, task).await?,
             };
             let told = match &mut held {
-                Some(held) if !held.is_over() => self.tell_workflow(held, freed)?,
+                Some(held) if !held.is_over() => {
+                    self.tell_workflow(&Caller::system(), held, freed)?
+                }
                 Some(_) | None => None,
             };
             let told = told.map(|told| Order::GovernTask(Box::new(told)));
@@ -255,24 +252,52 @@ impl Engine {
         Err(Refused::Busy { what: "session" })
     }
 
-    /// What holds for new sessions holds for those that were open before, and what cannot be checked is not prepared. None of
-    /// this is recorded: it says nothing about the session.
-    fn may_ask(&self, folded: &Folded, operation: &GovernedOperation) -> Result<(), Problem> {
+    /// What holds for new sessions holds for those that were open before, nobody both works and decides in a session, and what
+    /// cannot be checked is not prepared. None of this is recorded: it says nothing about the session.
+    async fn may_ask(
+        &self,
+        folded: &Folded,
+        task: &Task,
+        input: &GovernedInput,
+    ) -> Result<(), Refused> {
         let (Subject::Session(session), Some(start)) = (&folded.subject, folded.start()) else {
             return Ok(());
         };
+        let operation = &input.operation;
+        let (actor, key) = (input.actor.as_str(), input.key_id.as_deref());
+        let parties = session.parties();
+        if is_work(operation) && parties.decides(actor, key) {
+            return Err(both_parties(
+                "whoever decides in a session does not work in it",
+            ));
+        }
         match operation {
+            GovernedOperation::Decide(_) if task.created_by == actor => {
+                Err(Refused::ApproverMustDiffer)
+            }
+            GovernedOperation::Decide(_) => {
+                let works = parties.works(actor, key)
+                    || self.works_in_workflow(session, task, input).await?;
+                match works {
+                    true => Err(both_parties(
+                        "whoever works in a session or its workflow does not decide in it",
+                    )),
+                    false => Ok(()),
+                }
+            }
             GovernedOperation::Preflight(asked) => {
                 self.still_admitted(start)?;
                 let missing = session.schemas_missing(asked);
-                if missing.is_empty() {
-                    return Ok(());
+                if !missing.is_empty() {
+                    let message = "contracts check the schemas of these tools: send them in \
+                                   `offered_tools` or `request.tools`";
+                    let problem = Problem::new(422, "schema_required", message);
+                    return Err(problem.with("tools", missing).into());
                 }
-                let message = "contracts check the schemas of these tools: send them in \
-                               `offered_tools` or `request.tools`";
-                Err(Problem::new(422, "schema_required", message).with("tools", missing))
+                Ok(session.attempts_left(input.at)?)
             }
-            GovernedOperation::Propose(_) => self.still_admitted(start),
+            GovernedOperation::Propose(_) => Ok(self.still_admitted(start)?),
+            GovernedOperation::Report(report) => Ok(session.error_listed(report)?),
             _ => Ok(()),
         }
     }
@@ -387,6 +412,11 @@ impl Engine {
             detail: "an input was recorded without its answer".to_owned(),
         })
     }
+}
+
+fn both_parties(message: &str) -> Refused {
+    let problem = Problem::new(403, "approver_must_differ", message);
+    problem.with("rule", "approver_must_differ").into()
 }
 
 /// Returns the answer to a permission request that an input is.

@@ -5,20 +5,19 @@
 
 use std::sync::Arc;
 
-use canon::{Map, Value};
+use canon::Value;
 use domain::{
-    Command, CreateSession, Document, GOVERNED_WORKFLOW, GovernTask, GovernedInput,
-    GovernedOperation, HandoffAction, NewPlace, NewWorkflow, OpenGoverned, Order, Problem, Refusal,
-    ResourceKind, SessionId, State, SubmitTask, Task, TaskId, TaskInput, Timestamp, WorkflowStart,
-    WorkspaceId,
+    Command, Document, GOVERNED_WORKFLOW, GovernTask, GovernedInput, GovernedOperation,
+    HandoffAction, NewPlace, NewWorkflow, Order, Problem, Refusal, ResourceKind, SessionId, State,
+    Task, TaskId, Timestamp, WorkflowStart, WorkspaceId,
 };
-use runs::workflow::governed::{GovernedWorkflow, Joining, Subject};
+use runs::workflow::governed::{GovernedSession, GovernedWorkflow, Joining, Subject};
 use serde_json::json;
 use tokio::sync::OwnedMutexGuard;
 
 use super::fold::Folded;
-use super::open::own_workspace;
-use super::{Known, intent, is_governed, named_workspaces, no_session};
+use super::open::{Begins, own_workspace};
+use super::{Known, is_governed, named_workspaces, no_session};
 use crate::caller::Caller;
 use crate::dispatch::Idempotency;
 use crate::engine::Engine;
@@ -90,7 +89,7 @@ impl Engine {
         let Some(source) = &new.source else {
             // A workflow that is there needs no file.
             let document = existing.ok_or_else(no_workflow)?;
-            return self.same_workflow(&document, new.digest).await;
+            return self.same_workflow(caller, &document, new.digest).await;
         };
         let digest = GovernedWorkflow::admit(source, new.role.as_deref())?;
         if new.digest.is_some_and(|given| given != digest) {
@@ -99,7 +98,7 @@ impl Engine {
             return Err(problem.with("compiled_digest", digest).into());
         }
         if let Some(document) = existing {
-            return self.same_workflow(&document, Some(digest)).await;
+            return self.same_workflow(caller, &document, Some(digest)).await;
         }
         self.shared.work.may_open(&workspace, &caller.actor)?;
         self.may_store(Some(&workspace), 1).await?;
@@ -110,7 +109,12 @@ impl Engine {
             source: source.clone(),
             role: new.role.clone(),
         };
-        let order = self.workflow_order(&workspace, &id, task_id.clone(), &start)?;
+        let session_id = SessionId::governed_workflow(&workspace, &id);
+        let begins = Begins {
+            workflow: GOVERNED_WORKFLOW,
+            named: ("replay_workflow_id", &id),
+        };
+        let order = self.beginning(&workspace, session_id, task_id.clone(), begins, &start)?;
         let command = Command {
             actor: caller.actor.clone(),
             idempotency_key: idempotency.map(|given| given.key),
@@ -125,7 +129,7 @@ impl Engine {
             Err(Refused::Domain(Refusal::Stale)) => {
                 let document = self.shared_document(task_id.as_str()).await?;
                 let document = document.ok_or_else(no_session)?;
-                self.same_workflow(&document, Some(digest)).await
+                self.same_workflow(caller, &document, Some(digest)).await
             }
             Err(other) => Err(other),
         }
@@ -133,6 +137,7 @@ impl Engine {
 
     async fn same_workflow(
         &self,
+        caller: &Caller,
         document: &Document,
         digest: Option<canon::Digest>,
     ) -> Result<(Value, bool), Refused> {
@@ -144,54 +149,33 @@ impl Engine {
             let problem = Problem::new(409, "invalid_option", message);
             return Err(problem.with("compiled_digest", own).into());
         }
+        self.joins(caller, document).await?;
         self.shown_workflow(document)
             .await
             .map(|shown| (shown, false))
     }
 
-    fn workflow_order(
+    /// Says whether somebody works in the workflow of a session: began it, went on with it, or took or closed one of its offers.
+    pub(super) async fn works_in_workflow(
         &self,
-        workspace: &WorkspaceId,
-        own: &str,
-        task_id: TaskId,
-        start: &WorkflowStart,
-    ) -> Result<OpenGoverned, Refused> {
-        let lost = |detail: &str| Refused::Internal {
-            detail: detail.to_owned(),
+        session: &GovernedSession,
+        task: &Task,
+        input: &GovernedInput,
+    ) -> Result<bool, Refused> {
+        let Some(id) = session.workflow_id() else {
+            return Ok(false);
         };
-        let workflow = self.shared.workflows.find(GOVERNED_WORKFLOW);
-        let workflow = workflow.ok_or_else(|| lost("there is no workflow for workflows"))?;
-        let Ok(Value::Object(input)) = serde_json::to_value(start) else {
-            return Err(lost("a workflow cannot be written down"));
-        };
-        let session_id = SessionId::governed_workflow(workspace, own);
-        let metadata: Map<String, Value> =
-            Map::from_iter([("replay_workflow_id".to_owned(), own.into())]);
-        Ok(OpenGoverned {
-            session: CreateSession {
-                id: session_id.clone(),
-                workspace_id: workspace.clone(),
-                mode_id: None,
-                persona_id: None,
-                model_policy: None,
-                initial_messages: Vec::new(),
-                metadata: metadata.clone(),
-            },
-            task: SubmitTask {
-                id: task_id,
-                session_id,
-                workspace_id: Some(workspace.clone()),
-                branch_id: None,
-                parent_task_id: None,
-                workflow: GOVERNED_WORKFLOW.to_owned(),
-                persona: None,
-                input: TaskInput::Object(input),
-                metadata,
-            },
-            workflow_digest: runs::workflow::digest(workflow.as_ref()),
-            awaits: intent(1),
-            workflow: None,
+        let id = TaskId::governed_workflow(&task.workspace_id, id);
+        let document = self.shared_document(id.as_str()).await?;
+        let document = document.ok_or_else(no_workflow)?;
+        if matches!(&document.state, State::Task(task) if task.created_by == input.actor) {
+            return Ok(true);
+        }
+        self.read_folded(&document, |folded| {
+            let parties = folded.parties();
+            parties.works(&input.actor, input.key_id.as_deref())
         })
+        .await
     }
 
     /// Finds the workflow that a new session asks for; that of a first session is begun where its file is given.
@@ -238,28 +222,22 @@ impl Engine {
         session_id: &str,
         of: Option<&str>,
     ) -> Result<(), Refused> {
-        for id in self.shared.governed.workflows_in(workspace) {
-            let Some(document) = self.shared_document(id.as_str()).await? else {
-                continue;
-            };
-            let holder = self
-                .read_folded(&document, |folded| {
-                    let workflow = folded.workflow()?;
-                    let holder = workflow
-                        .has_session(session_id)
-                        .then(|| workflow.id().to_owned());
-                    Ok::<_, Refused>(holder)
-                })
-                .await??;
-            if let Some(holder) = holder
-                && of != Some(holder.as_str())
-            {
-                let message = "the id belongs to a session of a workflow: open it there";
-                let problem = Problem::new(409, "id_in_use", message);
-                return Err(problem.with("workflow_id", holder).into());
+        let governed = &self.shared.governed;
+        // Each is read once after a start; from then on its places are known.
+        for id in governed.unread_workflows() {
+            if let Some(document) = self.shared_document(id.as_str()).await? {
+                self.read_folded(&document, |_| ()).await?;
             }
         }
-        Ok(())
+        let id = TaskId::governed(workspace, session_id);
+        match governed.place_of(&id).filter(|holder| of != Some(holder)) {
+            None => Ok(()),
+            Some(holder) => {
+                let message = "the id belongs to a session of a workflow: open it there";
+                let problem = Problem::new(409, "id_in_use", message);
+                Err(problem.with("workflow_id", holder).into())
+            }
+        }
     }
 
     /// Refuses to take a handoff for a session that is there already, or that another workflow has a place for.
@@ -301,6 +279,7 @@ impl Engine {
     /// Lets a session begin in a workflow: what the workflow is told, and what the session begins with.
     pub(super) async fn join_workflow(
         &self,
+        caller: &Caller,
         document: &Document,
         session_id: &str,
         asked: Option<&NewPlace>,
@@ -321,7 +300,7 @@ impl Engine {
                 return Err(problem.into());
             }
         };
-        let told = self.tell_workflow(&mut held, &joining.news)?;
+        let told = self.tell_workflow(caller, &mut held, &joining.news)?;
         Ok((held, told, joining))
     }
 
@@ -366,9 +345,10 @@ impl Engine {
         })
     }
 
-    /// Writes down what a workflow is told.
+    /// Writes down what a workflow is told: by whoever joins it, else by the server itself.
     pub(super) fn tell_workflow(
         &self,
+        caller: &Caller,
         held: &mut HeldWorkflow,
         news: &[Value],
     ) -> Result<Option<GovernTask>, Refused> {
@@ -376,8 +356,7 @@ impl Engine {
             return Ok(None);
         }
         let events = news.to_vec();
-        let system = Caller::system();
-        let input = self.input(&system, &held.folded, GovernedOperation::Hear { events });
+        let input = self.input(caller, &held.folded, GovernedOperation::Hear { events });
         let taken = held.folded.subject.take(&input);
         if let Err(problem) = &taken.answer {
             return Err(Refused::Internal {
@@ -419,6 +398,7 @@ impl Engine {
             drop(signs);
             if let (Ok(workflow), State::Task(task)) = (folded.workflow(), &document.state) {
                 self.wake_stopped(&task.workspace_id, workflow);
+                self.note_places(document.key, task, &folded);
             }
         }
         *slot = Some(folded);

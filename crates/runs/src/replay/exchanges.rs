@@ -30,6 +30,25 @@ pub enum Exchange {
         /// What it cost in millionths of a dollar, as was recorded then.
         cost_micros: Option<u64>,
     },
+    /// People were asked about calls of the last answer, because contracts say so.
+    Asked {
+        /// The ids that the model gave the calls, as far as the record names them.
+        calls: Vec<String>,
+        /// How many questions there were.
+        count: u64,
+    },
+    /// The last answer was judged by contracts and settled.
+    Judged {
+        /// The ids that the model gave the calls that were not released.
+        refused: Vec<String>,
+        /// True when nothing of the answer was released.
+        whole: bool,
+    },
+    /// A call was not made.
+    Denied {
+        /// The id that the model gave it.
+        call_id: String,
+    },
     /// A call of a tool ended, or was refused.
     Ended {
         /// The id that the model gave it.
@@ -87,12 +106,14 @@ pub fn exchanges(source: &Source) -> Vec<Exchange> {
                 {
                     told.push(answered(at, &proposal));
                 }
-                told.extend(
-                    payload
-                        .get("decision")
-                        .map(not_released)
-                        .unwrap_or_default(),
-                );
+                told.extend(asked(&payload));
+                told.extend(payload.get("decision").and_then(judged));
+            }
+            // The use of a tool that no effect performs was not let.
+            Some(Kind::AgentToolUse) if text("effect_key").is_none() => {
+                told.extend(text("tool_call_id").map(|call_id| Exchange::Denied {
+                    call_id: call_id.to_owned(),
+                }));
             }
             Some(Kind::AgentToolResult) => {
                 let Some(call_id) = text("tool_call_id") else {
@@ -169,25 +190,48 @@ fn answered(at: Timestamp, proposal: &Proposal) -> Exchange {
     }
 }
 
-/// The calls of a response that nobody was given: they did not happen.
-fn not_released(decision: &Value) -> Vec<Exchange> {
-    let text =
-        |value: &Value, name: &str| value.get(name).and_then(Value::as_str).map(str::to_owned);
-    let is_whole = match text(decision, "action").as_deref() {
-        Some("rejected" | "retried") => true,
-        Some("stripped") => false,
-        Some(_) | None => return Vec::new(),
+/// Tells which calls people were asked about: an agent names them, a session shows them in its verdicts, and an older agent only
+/// counted.
+fn asked(payload: &canon::Map<String, Value>) -> Option<Exchange> {
+    let count = payload.get("asked")?.as_u64().filter(|count| *count > 0)?;
+    let named = payload.get("questions").and_then(Value::as_array);
+    let named = named.into_iter().flatten();
+    let named = named.filter_map(|question| member(question, "tool_call_id"));
+    let verdicts = payload
+        .get("answer")
+        .and_then(|answer| answer.get("verdicts")?.as_array());
+    let verdicts = verdicts.into_iter().flatten();
+    let waiting = verdicts
+        .filter(|verdict| member(verdict, "verdict") == Some("ask"))
+        .filter_map(|verdict| member(verdict, "call_id"));
+    Some(Exchange::Asked {
+        calls: named.chain(waiting).map(str::to_owned).collect(),
+        count,
+    })
+}
+
+/// Tells what was released of an answer. A decision without calls is about a request that was never sent.
+fn judged(decision: &Value) -> Option<Exchange> {
+    let calls = decision.get("calls").and_then(Value::as_array)?;
+    if calls.is_empty() {
+        return None;
+    }
+    let (whole, stripped) = match member(decision, "action")? {
+        "rejected" | "retried" => (true, true),
+        "stripped" => (false, true),
+        // Released as it was, also where it would have been blocked.
+        _ => (false, false),
     };
-    let calls = decision.get("calls").and_then(Value::as_array);
     let gone = calls
-        .into_iter()
-        .flatten()
-        .filter(|call| is_whole || text(call, "verdict").as_deref() != Some("allow"));
-    let ids: BTreeSet<String> = gone.filter_map(|call| text(call, "call_id")).collect();
-    let ended = ids.into_iter().map(|call_id| Exchange::Ended {
-        call_id,
-        ok: Some(false),
-        output: None,
-    });
-    ended.collect()
+        .iter()
+        .filter(|call| whole || (stripped && member(call, "verdict") != Some("allow")));
+    let ids: BTreeSet<&str> = gone.filter_map(|call| member(call, "call_id")).collect();
+    Some(Exchange::Judged {
+        refused: ids.into_iter().map(str::to_owned).collect(),
+        whole,
+    })
+}
+
+fn member<'a>(value: &'a Value, name: &str) -> Option<&'a str> {
+    value.get(name).and_then(Value::as_str)
 }

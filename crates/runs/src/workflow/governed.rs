@@ -5,6 +5,7 @@
 //! verdicts as the server that answered. Fails closed: what cannot be read or checked is refused.
 
 mod kept;
+mod parties;
 mod people;
 mod prepare;
 mod propose;
@@ -21,6 +22,7 @@ use serde_json::json;
 use super::builtin::failed;
 use super::{EffectAnswer, EffectKind, Machine, Start, Step, Wanted, Workflow};
 
+pub use parties::{Parties, is_work};
 pub(crate) use report::reported_output;
 pub use session::{Contracts, Ended, GovernedSession, Taken, kept_captures};
 pub use workflow::{GovernedWorkflow, Joining};

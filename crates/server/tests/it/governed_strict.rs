@@ -4,7 +4,7 @@ use engine::{Demands, Least};
 use serde_json::{Value, json};
 
 use crate::fixture::{APPROVER_KEY, Got, Server};
-use crate::governed::{Desk, body, problem};
+use crate::governed::{Desk, body, problem, receipt};
 
 const SESSIONS: &str = "/api/v1/replay/sessions";
 
@@ -211,9 +211,136 @@ async fn a_misspelt_member_is_refused_by_name() {
     let (status, answer) = proposed(&desk, json!({"finishReason": "length"})).await;
     assert_eq!(status, 400, "{answer}");
     assert!(answer.to_string().contains("finishReason"), "{answer}");
+    let (status, answer) = prepared(&desk, json!({"forcedTool": "pay"})).await;
+    assert_eq!(status, 400, "{answer}");
+    assert!(answer.to_string().contains("forcedTool"), "{answer}");
+    let (_, judged) = proposed(&desk, json!({})).await;
+    let mut report = receipt(&judged, json!({}));
+    report["errorCode"] = json!("e");
+    let (status, answer) = desk.post("/receipts", report).await;
+    assert_eq!(status, 400, "{answer}");
+    assert!(answer.to_string().contains("errorCode"), "{answer}");
     let bea = desk.with(server.client_with(APPROVER_KEY));
     let decision = json!({"decision": "approve", "decided_by": "bea", "only": ["c"]});
     let (status, answer) = bea.post("/proposals/proposal_1/approve", decision).await;
     assert_eq!(status, 400, "{answer}");
     assert!(answer.to_string().contains("only"), "{answer}");
+}
+
+#[tokio::test]
+async fn labels_that_are_used_up_refuse_the_next_and_nothing_else() {
+    let server = Server::start().await;
+    let contract =
+        "tool: pay\nside_effect: write\nschema_derived: false\nadds_labels: [money_moved]\n";
+    let session =
+        "schema_version: \"1.0\"\nlabel_gates: [ { label: money_moved, block_tools: [pay] } ]\n";
+    let files = json!({"contracts": [{"file": "pay.yaml", "text": contract}],
+        "session": {"file": "session.yaml", "text": session}});
+    let labels: Vec<String> = (0..63).map(|number| format!("l{number}")).collect();
+    let new = json!({"session_id": "labels", "contracts": files, "labels": labels});
+    let desk = Desk::open_with(&server, new).await;
+    let label = |name: &str| desk.post("/labels", json!({"label": name}));
+    let (status, all) = label("last").await;
+    assert_eq!(
+        (status, all["labels"].as_array().unwrap().len()),
+        (200, 64),
+        "{all}"
+    );
+    problem(&label("one_more").await, 409, "too_many_labels");
+    assert_eq!(label("l7").await.0, 200, "it is there already");
+    // Nothing is spoilt: the session works, and what a call adds is added all the same, because it closes a tool.
+    let (_, judged) = proposed(&desk, json!({})).await;
+    assert_eq!(judged["status"], "allowed", "{judged}");
+    assert_eq!(desk.report(&judged, json!({})).await.0, 200);
+    let shown = desk.state().await;
+    assert_eq!(shown["labels"].as_array().unwrap().len(), 65, "{shown}");
+    let (_, ready) = prepared(&desk, json!({})).await;
+    assert_eq!(ready["removed"][0]["reason"], "label_gate", "{ready}");
+    let server = server.reopened().await;
+    let desk = desk.with(server.client());
+    assert_eq!(desk.state().await["labels"], shown["labels"]);
+    problem(
+        &desk.post("/labels", json!({"label": "one_more"})).await,
+        409,
+        "too_many_labels",
+    );
+}
+
+#[tokio::test]
+async fn requests_that_are_under_way_count_as_attempts() {
+    let server = Server::start().await;
+    let contract = "tool: pay\nside_effect: write\nschema_derived: false\n";
+    let session = "schema_version: \"1.0\"\nsession_limits: { max_attempts: 2 }\n";
+    let files = json!({"contracts": [{"file": "pay.yaml", "text": contract}],
+        "session": {"file": "session.yaml", "text": session}});
+    let desk = Desk::open_with(&server, json!({"session_id": "p6", "contracts": files})).await;
+    let (_, first) = prepared(&desk, json!({})).await;
+    let (_, second) = prepared(&desk, json!({})).await;
+    // Both may be with the model by now: a third would be one too many.
+    let refused = prepared(&desk, json!({})).await;
+    problem(&refused, 403, "session_limit_exceeded");
+    assert_eq!(
+        refused.1["decision"]["detail"], "max_attempts",
+        "{}",
+        refused.1
+    );
+    assert_eq!(refused.1["prepared"], 2);
+    for (ready, status) in [(&first, 200), (&second, 409)] {
+        let got = desk.propose_as(ready, &[("c", "pay", json!({}))]).await;
+        assert_eq!(got.0, status, "{}", got.1);
+    }
+    let shown = desk.state().await;
+    assert_eq!(shown["attemptCount"], 2, "{shown}");
+    let refused = prepared(&desk, json!({})).await;
+    problem(&refused, 403, "session_limit_exceeded");
+    assert_eq!(refused.1["prepared"], Value::Null, "the limit is reached");
+}
+
+#[tokio::test]
+async fn an_error_that_is_called_expected_must_be_listed() {
+    let server = Server::start().await;
+    let contract = "tool: pay\nside_effect: write\nschema_derived: false\nallowed_errors: [ { code: already_paid } ]\n";
+    let files = json!([{"file": "pay.yaml", "text": contract}]);
+    let new = json!({"session_id": "errors", "contracts": {"contracts": files}});
+    let desk = Desk::open_with(&server, new).await;
+    let (_, judged) = proposed(&desk, json!({})).await;
+    let report = |outcome: &str, code: Value| {
+        let mut report = receipt(&judged, json!({}));
+        report["outcome"] = json!(outcome);
+        report["error_code"] = code;
+        desk.post("/receipts", report)
+    };
+    for code in [json!("no_such_account"), Value::Null] {
+        let refused = report("expected_error", code).await;
+        problem(&refused, 422, "error_not_listed");
+        assert_eq!(refused.1["allowed_errors"], json!(["already_paid"]));
+    }
+    let pending = desk.state().await;
+    assert_eq!(pending["pending"].as_array().unwrap().len(), 1, "{pending}");
+    let (status, answer) = report("expected_error", json!("already_paid")).await;
+    assert_eq!(
+        (status, &answer["committed"]),
+        (200, &json!(false)),
+        "{answer}"
+    );
+}
+
+#[tokio::test]
+async fn constraints_that_only_an_executor_can_check_are_named_when_a_session_opens() {
+    let server = Server::start().await;
+    let api = server.client();
+    let contract = "tool: pay\nside_effect: write\nexecution_constraints: { arguments: [ { path: \"$.amount\", lte: 5 } ] }\n";
+    let files = json!([{"file": "pay.yaml", "text": contract}]);
+    let new = json!({"session_id": "elsewhere", "contracts": {"contracts": files}});
+    let (status, opened) = api.post(SESSIONS, new).await;
+    assert_eq!(status, 201, "{opened}");
+    let warning = &opened["warnings"][0];
+    assert_eq!(warning["code"], "execution_constraints_elsewhere");
+    assert_eq!(warning["tools"], json!(["pay"]), "{opened}");
+    let desk = paying(&server, "without").await;
+    let (_, again) = api
+        .post(SESSIONS, json!({"session_id": desk.id, "contracts": {"contracts": [{"file": "pay.yaml",
+            "text": "tool: pay\nside_effect: write\nargument_value_invariants: [ { path: \"$.amount\", lte: 100 } ]\n"}]}}))
+        .await;
+    assert_eq!(again["warnings"], Value::Null, "{again}");
 }

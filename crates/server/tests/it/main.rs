@@ -19,6 +19,7 @@ mod events;
 mod fixture;
 mod governed;
 mod governed_control;
+mod governed_parties;
 mod governed_people;
 mod governed_records;
 mod governed_strict;

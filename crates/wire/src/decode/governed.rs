@@ -1,5 +1,6 @@
 //! Bodies about governed sessions. Unknown members are ignored, as everywhere, but where one would be a rule that is silently
-//! missing: in new sessions, proposals and decisions. Sizes are those of the contracts.
+//! missing: in new sessions and workflows, preflights, proposals, decisions, reports and handoffs. Sizes are those of the
+//! contracts.
 
 use canon::{Digest, Map, Value};
 use domain::{
@@ -49,6 +50,26 @@ const SESSION_MEMBERS: [&str; 14] = [
     "pricing",
     "workflow",
 ];
+const PREFLIGHT_MEMBERS: [&str; 7] = [
+    "expected_state_version",
+    "offered_tools",
+    "request_digest",
+    "provider",
+    "model",
+    "forced_tool",
+    "request",
+];
+const REPORT_MEMBERS: [&str; 9] = [
+    "proposal_id",
+    "call_id",
+    "arguments_digest",
+    "outcome",
+    "output_fields",
+    "output_digest",
+    "started_at",
+    "ended_at",
+    "error_code",
+];
 const PROPOSAL_MEMBERS: [&str; 6] = [
     "prepared_request_id",
     "finish_reason",
@@ -59,7 +80,7 @@ const PROPOSAL_MEMBERS: [&str; 6] = [
 ];
 
 /// Refuses members that are not known, where one that is misspelt would weaken what is asked for.
-fn only(members: &Members<'_>, known: &[&str]) -> Result<(), InputError> {
+pub(super) fn only(members: &Members<'_>, known: &[&str]) -> Result<(), InputError> {
     let mut names = members.map().keys();
     match names.find(|name| !known.contains(&name.as_str())) {
         None => Ok(()),
@@ -205,6 +226,7 @@ pub(super) fn act(incoming: &Incoming<'_>, operation: GovernedOperation) -> Requ
 /// Names the member that is wrong.
 pub fn preflight(incoming: &Incoming<'_>) -> Result<Request, InputError> {
     let members = incoming.members();
+    only(&members, &PREFLIGHT_MEMBERS)?;
     let tools = many(&members, "offered_tools", TOOLS_MAX)?;
     let request = members.map().get("request");
     let tools = tools.iter().enumerate().map(|(index, item)| {
@@ -378,6 +400,7 @@ fn usage(members: &Members<'_>) -> Result<Option<ProposalUsage>, InputError> {
 /// Names the member that is wrong.
 pub fn report(incoming: &Incoming<'_>) -> Result<Request, InputError> {
     let members = incoming.members();
+    only(&members, &REPORT_MEMBERS)?;
     let outcome = members.word("outcome", &OUTCOMES, |word| {
         Some(match word {
             "success" => ReportedOutcome::Success,

@@ -5,7 +5,7 @@ use domain::{
     WorkspaceId, is_governed_id,
 };
 
-use super::governed::{TOOLS_MAX, WORD_BYTES_MAX, act, digest, file};
+use super::governed::{TOOLS_MAX, WORD_BYTES_MAX, act, digest, file, only};
 use super::{Incoming, Members, NAME_BYTES_MAX};
 use crate::InputError;
 
@@ -20,6 +20,16 @@ pub(crate) const HANDOFF_SUMMARY_BYTES_MAX: usize = 16 * 1024;
 /// Names the member that is wrong.
 pub fn create_workflow(incoming: &Incoming<'_>) -> Result<Request, InputError> {
     let members = incoming.members();
+    only(
+        &members,
+        &[
+            "workflow_id",
+            "workspace_id",
+            "compiled_digest",
+            "source",
+            "role",
+        ],
+    )?;
     let new = NewWorkflow {
         workflow_id: workflow_id(&members, "workflow_id")?,
         workspace_id: members.id("workspace_id", WorkspaceId::OBJECT, WorkspaceId::parse)?,
@@ -39,6 +49,18 @@ pub(super) fn place(members: &Members<'_>) -> Result<Option<NewPlace>, InputErro
         return Ok(None);
     };
     let inner = Members::at(given, members.param("workflow"));
+    only(
+        &inner,
+        &[
+            "type",
+            "workflow_id",
+            "workflowId",
+            "handoff_id",
+            "handoffId",
+            "role",
+            "source",
+        ],
+    )?;
     // The option of programs is spelt in their way; it may be sent as it is.
     let either = |one: &'static str, other: &'static str| match inner.has(one) {
         true => one,
@@ -93,6 +115,10 @@ fn source(members: &Members<'_>) -> Result<Option<domain::ContractText>, InputEr
 /// Names the member that is wrong.
 pub fn offer_handoff(incoming: &Incoming<'_>) -> Result<Request, InputError> {
     let members = incoming.members();
+    only(
+        &members,
+        &["to_role", "summary", "carry", "expires_in_seconds"],
+    )?;
     let carry = members.strings("carry", TOOLS_MAX, WORD_BYTES_MAX)?;
     let offer = NewOffer {
         handoff_id: String::new(),

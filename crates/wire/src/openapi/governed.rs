@@ -333,6 +333,7 @@ pub(super) const SCHEMAS: &[Schema] = &[
             req("compiled_digest", Text),
             req("mode", Words(&MODES)),
             opt("workflow_id", Text),
+            opt("warnings", List(&Object)),
             req(
                 "protocol",
                 Inline(&[

@@ -2,13 +2,13 @@
 
 use canon::Value;
 use contracts::{
-    Event, Mode, Narrowing, OfferedTool, Refusal, Request, ToolChoice, check_workflow, narrow,
-    precheck, refused,
+    Event, Mode, Narrowing, OfferedTool, Refusal, Request, ToolChoice, check_attempts,
+    check_workflow, narrow, precheck, refused,
 };
 use domain::{Offered, Preflight, Problem, Timestamp};
 use serde_json::json;
 
-use super::session::GovernedSession;
+use super::session::{GovernedSession, PREPARED_MICROS, age};
 
 const PREPARED_MAX: usize = 256;
 
@@ -98,6 +98,26 @@ impl GovernedSession {
             "allowed_tools": allowed,
             "removed": removed,
         }))
+    }
+
+    /// Refuses a request where those that are under way use up the attempts: their responses are not here yet, and each counts.
+    ///
+    /// # Errors
+    /// Why the model is not asked.
+    pub fn attempts_left(&self, now: Timestamp) -> Result<(), Problem> {
+        let usable = |prepared: &&Prepared| age(prepared.at, now) < PREPARED_MICROS;
+        let under_way = self.prepared.values().filter(usable).count() as u64;
+        let checked = check_attempts(&self.rules, &self.state, under_way);
+        // A limit that is reached without them is a block that is recorded.
+        let is_reached = check_attempts(&self.rules, &self.state, 0).is_err();
+        let (Err(refusal), true, false) = (checked, self.rules.enforces(), is_reached) else {
+            return Ok(());
+        };
+        let decision = refused(&self.rules, &self.state, &refusal);
+        let message = "requests that are prepared and not proposed use up `max_attempts`: propose their responses first";
+        Err(Problem::new(403, "session_limit_exceeded", message)
+            .with("decision", decision)
+            .with("prepared", under_way))
     }
 
     /// Returns the offered tools whose contract checks the schema and that came without one.

@@ -148,11 +148,36 @@ impl GovernedSession {
         seat.freed_by(&key).iter().map(as_value).collect()
     }
 
-    fn outcome(&self, call: &KeptCall, report: &Report) -> Outcome {
-        let contract = self.rules.compiled().contract(&call.tool);
-        let expected = report.error_code.as_ref().is_some_and(|code| {
-            contract.is_some_and(|contract| contract.allowed_errors.contains(code))
+    /// Refuses an error that is called expected and that the tool's contract does not list.
+    ///
+    /// # Errors
+    /// What the contract lists.
+    pub fn error_listed(&self, report: &Report) -> Result<(), Problem> {
+        let found = self.kept(&report.proposal_id);
+        let call = found.and_then(|(_, kept)| {
+            let mut calls = kept.calls.iter();
+            calls.find(|call| call.id == report.call_id)
         });
+        let Some(call) = call else { return Ok(()) };
+        if report.outcome != ReportedOutcome::ExpectedError || self.is_expected(call, report) {
+            return Ok(());
+        }
+        let contract = self.rules.compiled().contract(&call.tool);
+        let listed = contract.map(|contract| &contract.allowed_errors);
+        let message =
+            "the contract of the tool does not list this `error_code`: report it as `error`";
+        Err(Problem::new(422, "error_not_listed", message).with("allowed_errors", listed))
+    }
+
+    fn is_expected(&self, call: &KeptCall, report: &Report) -> bool {
+        let contract = self.rules.compiled().contract(&call.tool);
+        report.error_code.as_ref().is_some_and(|code| {
+            contract.is_some_and(|contract| contract.allowed_errors.contains(code))
+        })
+    }
+
+    fn outcome(&self, call: &KeptCall, report: &Report) -> Outcome {
+        let expected = self.is_expected(call, report);
         match report.outcome {
             ReportedOutcome::Success => Outcome::Success,
             ReportedOutcome::Error | ReportedOutcome::ExpectedError if expected => {

@@ -19,6 +19,7 @@ use serde::Deserialize as _;
 use serde_json::json;
 
 use super::kept::Kept;
+use super::parties::Parties;
 use super::prepare::Prepared;
 use super::seat::seat_of;
 use crate::workflow::Note;
@@ -40,6 +41,7 @@ pub struct GovernedSession {
     pub(super) checkpoint_count: u64,
     /// Who proposed: they do not approve.
     pub(super) proposers: BTreeSet<String>,
+    pub(super) parties: Parties,
     /// Its place in a workflow.
     pub(super) seat: Option<Seat>,
     /// What its notes tell.
@@ -271,6 +273,7 @@ impl GovernedSession {
             proposal_count: 0,
             checkpoint_count: 0,
             proposers: BTreeSet::new(),
+            parties: Parties::default(),
             seat,
             telling: start.telling,
             told: Told::default(),
@@ -299,6 +302,7 @@ impl GovernedSession {
             mut said,
         } = std::mem::take(&mut self.told);
         if changed {
+            self.parties.note(input);
             said.insert("operation".to_owned(), input.operation.name().into());
             if !news.is_empty() {
                 said.insert("workflow".to_owned(), json!(news));
@@ -365,6 +369,10 @@ impl GovernedSession {
                     "killed": matches!(self.state.lifecycle(), Lifecycle::Killed { .. }),
                 }))
             }
+            GovernedOperation::Resume => {
+                self.told.changed = true;
+                Ok(Value::Null)
+            }
             GovernedOperation::Tick
             | GovernedOperation::Hear { .. }
             | GovernedOperation::Accept { .. }
@@ -409,6 +417,7 @@ impl GovernedSession {
                     | GovernedOperation::Hear { .. }
                     | GovernedOperation::Accept { .. }
                     | GovernedOperation::CloseOffer { .. }
+                    | GovernedOperation::Resume
                     | GovernedOperation::Tick
                     | GovernedOperation::Lose => Ok(Value::Null),
                 }
@@ -510,6 +519,13 @@ impl GovernedSession {
         self.rules.compiled().digest()
     }
 
+    /// Returns the tools with rules about what their executor is given: whoever runs it has to check them.
+    pub fn checked_by_executors(&self) -> Vec<String> {
+        let tools = self.rules.compiled().tools();
+        let tools = tools.filter(|contract| !contract.execution_constraints.is_empty());
+        tools.map(|contract| contract.tool.clone()).collect()
+    }
+
     /// Returns its mode.
     pub fn mode(&self) -> &'static str {
         self.rules.options().mode.as_str()
@@ -523,6 +539,11 @@ impl GovernedSession {
     /// Returns its own id.
     pub fn id(&self) -> &str {
         &self.rules.options().session_id
+    }
+
+    /// Returns who works in it and who decided in it.
+    pub fn parties(&self) -> &Parties {
+        &self.parties
     }
 
     /// Returns both counters.

@@ -15,6 +15,7 @@ use domain::{
 use serde::Deserialize as _;
 use serde_json::json;
 
+use super::parties::Parties;
 use super::seat::{as_value, compiled, refused};
 use super::session::{Ended, Taken, as_recorded};
 use crate::workflow::Note;
@@ -35,6 +36,7 @@ pub struct GovernedWorkflow {
     takers: std::collections::BTreeMap<String, String>,
     /// Why it was stopped.
     killed: Option<String>,
+    parties: Parties,
 }
 
 /// How a session begins in a workflow.
@@ -82,12 +84,29 @@ impl GovernedWorkflow {
             root: None,
             takers: std::collections::BTreeMap::new(),
             killed: None,
+            parties: Parties::default(),
         })
     }
 
     /// Returns its id.
     pub fn id(&self) -> &str {
         &self.start.workflow_id
+    }
+
+    /// Returns who works in it.
+    pub fn parties(&self) -> &Parties {
+        &self.parties
+    }
+
+    /// Returns its sessions, also those that have not begun yet.
+    pub fn sessions(&self) -> impl Iterator<Item = &str> {
+        let members = self.state.members();
+        members.map(|member| member.session_id.as_str())
+    }
+
+    /// Returns how many sessions it has.
+    pub fn session_count(&self) -> usize {
+        self.state.members().count()
     }
 
     /// Returns when it began.
@@ -194,12 +213,6 @@ impl GovernedWorkflow {
         })
     }
 
-    /// True when the session has a place in it, also one that it has not taken yet.
-    pub fn has_session(&self, session_id: &str) -> bool {
-        let mut members = self.state.members();
-        members.any(|member| member.session_id == session_id)
-    }
-
     /// A place can be lost before its session begins: with whoever handed over, or after a long silence.
     fn must_be_open(&self, session_id: &str) -> Result<(), Problem> {
         let mut members = self.state.members();
@@ -256,6 +269,9 @@ impl GovernedWorkflow {
         // A refusal changes nothing, and an end always does.
         let changed = (changed && answer.is_ok()) || end.is_some();
         let mut notes = Vec::new();
+        if changed {
+            self.parties.note(input);
+        }
         if changed && let Ok(answer) = &answer {
             let mut said = canon::Map::new();
             said.insert("operation".to_owned(), input.operation.name().into());
@@ -324,6 +340,7 @@ impl GovernedWorkflow {
                 self.killed = Some(reason.clone().unwrap_or_else(|| "killed".to_owned()));
                 Ok((json!({"killed": true}), true))
             }
+            GovernedOperation::Resume => Ok((Value::Null, true)),
             GovernedOperation::Preflight(_)
             | GovernedOperation::Propose(_)
             | GovernedOperation::Report(_)

@@ -1,0 +1,174 @@
+//! Before the model: a request is read, narrowed, checked, and written as it is to be sent.
+
+use std::sync::Arc;
+
+use domain::Timestamp;
+
+use super::{DriveError, Driver, Open, Planned};
+use crate::event::Event;
+use crate::gate::refused;
+use crate::narrow::{Narrowing, is_narrowed, narrow};
+use crate::precheck::{Refusal, check_workflow, precheck, provider_warnings};
+use crate::request::Request;
+use crate::rules::{Feedback, Mode};
+use crate::wire::{Plan, Wire, WireRequest};
+
+impl Driver {
+    /// Plans a request: narrowed, checked, and written as it is to be sent.
+    ///
+    /// # Errors
+    /// The session is over, or the request is refused.
+    pub fn plan(&mut self, wire: Wire, body: &[u8], now: Timestamp) -> Result<Planned, DriveError> {
+        let mut request = self.asked(wire, body, now)?;
+        self.take_outputs(&request, now);
+        let log_only = self.rules.options().mode == Mode::LogOnly;
+        let mut narrowing = Arc::new(Narrowing::default());
+        let mut told = None;
+        if !log_only {
+            narrowing = self.narrowed(&request);
+            self.precheck(&request, &narrowing, now)?;
+            told = narrowing.feedback();
+        }
+        let body = self.written(&mut request, &narrowing, told.as_deref());
+        let attempt = self.begin(request, Arc::clone(&narrowing), told);
+        Ok(Planned {
+            attempt,
+            body,
+            narrowing,
+        })
+    }
+
+    /// Reads a request of a session that is open.
+    pub(super) fn asked(
+        &mut self,
+        wire: Wire,
+        body: &[u8],
+        now: Timestamp,
+    ) -> Result<WireRequest, DriveError> {
+        self.check_open()?;
+        self.check_records()?;
+        self.expire(now);
+        let offered = self.offered.take();
+        let created = self.created.ids();
+        Ok(WireRequest::read_after(wire, body, created, offered))
+    }
+
+    /// Takes a request as under way. Returns its number.
+    pub(super) fn begin(
+        &mut self,
+        request: WireRequest,
+        narrowing: Arc<Narrowing>,
+        told: Option<String>,
+    ) -> u64 {
+        let attempt = self.next_attempt;
+        self.next_attempt += 1;
+        let open = Open {
+            request,
+            narrowing,
+            retries_left: self.rules.options().retries_max,
+            told,
+            waiting: None,
+            proposed: None,
+        };
+        self.open.insert(attempt, open);
+        attempt
+    }
+
+    /// Narrows the tools of a request.
+    fn narrowed(&mut self, request: &WireRequest) -> Arc<Narrowing> {
+        let tools = &request.request().tools;
+        let last = self.narrowed.take();
+        let last = last.filter(|last| is_narrowed(&self.rules, &self.state, tools, last));
+        let narrowing = last.unwrap_or_else(|| Arc::new(narrow(&self.rules, &self.state, tools)));
+        self.narrow_to(&narrowing);
+        narrowing
+    }
+
+    /// Takes a narrowing as the session's last one.
+    pub(super) fn narrow_to(&mut self, narrowing: &Arc<Narrowing>) {
+        let is_known = self.state.last_narrowing.as_ref() == Some(&**narrowing);
+        // Where nobody keeps what happens, what changes nothing need not happen.
+        if !(is_known && self.keeps_nothing) {
+            let event = Event::Narrowed {
+                narrowing: Narrowing::clone(narrowing),
+            };
+            self.commit(event, None);
+        }
+        self.narrowed = Some(Arc::clone(narrowing));
+    }
+
+    fn take_outputs(&mut self, request: &WireRequest, now: Timestamp) {
+        if request.outputs().is_empty() {
+            return;
+        }
+        for (name, call) in self.state.output_diagnostics(request.outputs()) {
+            self.tell(name, now, &[("call_id", &call)]);
+        }
+        let outputs = self.state.news(request.outputs());
+        if !outputs.is_empty() {
+            self.commit(Event::OutputsSeen { outputs }, None);
+        }
+    }
+
+    fn precheck(
+        &mut self,
+        request: &WireRequest,
+        narrowing: &Narrowing,
+        now: Timestamp,
+    ) -> Result<(), DriveError> {
+        let request = request.request();
+        let checked = precheck(&self.rules, &self.state, request, narrowing);
+        let checked = checked.and_then(|()| self.check_attempts());
+        let checked = checked.and_then(|()| check_workflow(self.seat.as_ref()));
+        let Err(refusal) = checked else {
+            self.warn_of_provider(request, now);
+            return Ok(());
+        };
+        if !self.rules.enforces() {
+            self.tell("violation", now, &[("check", refusal.check().as_str())]);
+            return Ok(());
+        }
+        Err(self.refuse(&refusal, now))
+    }
+
+    /// Refuses a request: with a decision where contracts do.
+    pub(super) fn refuse(&mut self, refusal: &Refusal, now: Timestamp) -> DriveError {
+        match refused(&self.rules, &self.state, refusal) {
+            Some(decision) => {
+                self.commit(Event::Refused { at: now }, Some(decision.clone()));
+                DriveError::Contract(Box::new(decision))
+            }
+            None => DriveError::from(refusal.clone()),
+        }
+    }
+
+    /// Tells once about a model that contracts warn of.
+    pub(super) fn warn_of_provider(&mut self, request: &Request, now: Timestamp) {
+        for pattern in provider_warnings(&self.rules, &request.provider, &request.model) {
+            let model = format!("{}/{}", request.provider, request.model);
+            if self.warned.insert(model) {
+                self.tell("replay_provider_warning", now, &[("pattern", &pattern)]);
+            }
+        }
+    }
+
+    /// Writes a request as it is sent, and shows it to the rules that look at requests.
+    pub(super) fn written(
+        &self,
+        request: &mut WireRequest,
+        narrowing: &Narrowing,
+        told: Option<&str>,
+    ) -> Vec<u8> {
+        let enforces = self.rules.enforces();
+        let inject = enforces && self.rules.options().feedback == Feedback::Inject;
+        let body = request.planned(Plan {
+            narrowing: enforces.then_some(narrowing),
+            feedback: told.filter(|_| inject),
+            count_usage: self.counts_usage(),
+        });
+        if self.looks_at_requests {
+            request.look_at(&body);
+        }
+        body
+    }
+}
