@@ -9,8 +9,9 @@ use std::collections::{BTreeMap, BTreeSet};
 
 use canon::Digest;
 
-use crate::contract::{Contract, Precondition, RiskGate};
+use crate::contract::{Content, Contract, Precondition, RiskGate};
 use crate::finding::{Code, Finding, Findings, Place, Severity, shown};
+use crate::invariant::Invariant;
 use crate::path::Path;
 use crate::session::Session;
 use crate::value::Value;
@@ -180,10 +181,23 @@ impl Compiled {
         contracts.any(|contract| !contract.input_invariants.is_empty())
     }
 
+    /// Says whether a call of a tool is judged by what the model was sent.
+    pub fn reads_request(&self, tool: &str) -> bool {
+        let contract = self.contract(tool);
+        contract.is_some_and(|contract| !contract.input_invariants.is_empty())
+    }
+
     /// Says whether a call of a tool is judged by what the model wrote beside it.
     pub fn reads_content(&self, tool: &str) -> bool {
+        let content = Path::root().member("content");
+        let reads = |invariant: &Invariant| {
+            let path = invariant.path();
+            path.covers(&content) || content.covers(path)
+        };
         let contract = self.contract(tool);
-        contract.is_some_and(|contract| !contract.output_invariants.is_empty())
+        contract.is_some_and(|contract| {
+            contract.content != Content::Any || contract.output_invariants.iter().any(reads)
+        })
     }
 
     /// Says whether calls of a tool are checked against the schema that it is offered with.

@@ -77,6 +77,16 @@ impl Path {
             })
     }
 
+    /// The same in a value as other crates read it.
+    pub fn find_json<'a>(&self, root: &'a serde_json::Value) -> Option<&'a serde_json::Value> {
+        self.segments
+            .iter()
+            .try_fold(root, |value, segment| match segment {
+                Segment::Member(name) => value.as_object()?.get(name),
+                Segment::Element(index) => value.as_array()?.get(*index),
+            })
+    }
+
     /// Puts a value at the place, making what leads there; false where something else is in the way, or an index is so
     /// large that nobody means it.
     pub fn put(&self, root: &mut serde_json::Value, value: serde_json::Value) -> bool {
@@ -128,7 +138,7 @@ impl Path {
     }
 
     /// Returns the place of a member below this one.
-    pub(crate) fn member(&self, name: &str) -> Self {
+    pub fn member(&self, name: &str) -> Self {
         let quoted = serde_json::Value::from(name);
         let mut segments = self.segments.clone();
         segments.push(Segment::Member(name.to_owned()));
@@ -152,7 +162,7 @@ impl Path {
     }
 
     /// Returns the root, `$`.
-    pub(crate) fn root() -> Self {
+    pub fn root() -> Self {
         Self {
             text: "$".to_owned(),
             segments: Vec::new(),

@@ -426,6 +426,9 @@ pub struct Proposal {
     /// The text itself, where contracts look at it.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub content: Option<String>,
+    /// True where the program says that there is no text, which is more than not sending it.
+    #[serde(default, skip_serializing_if = "std::ops::Not::not")]
+    pub without_text: bool,
     /// The proposed calls.
     pub tool_calls: Vec<ProposedTool>,
     /// What the provider says was used.

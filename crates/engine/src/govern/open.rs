@@ -5,12 +5,14 @@ use std::sync::Arc;
 use canon::{Map, Value, jcs, sha256};
 use domain::{
     Command, CreateSession, Document, GOVERNED, GovernedFiles, GovernedOperation, GovernedStart,
-    NewGoverned, OpenGoverned, Order, Problem, Refusal, ResourceKind, SessionId, State, SubmitTask,
-    TaskId, TaskInput, Telling, WorkspaceId,
+    NewGoverned, NewPlace, OpenGoverned, Order, Problem, Refusal, ResourceKind, SessionId, State,
+    SubmitTask, TaskId, TaskInput, Telling, WorkspaceId,
 };
 use runs::workflow::{self, governed::Contracts};
 use serde_json::json;
+use tokio::sync::OwnedMutexGuard;
 
+use super::fold::Folded;
 use super::take::STALE_TRIES;
 use super::{intent, no_session};
 use crate::caller::Caller;
@@ -96,10 +98,17 @@ impl Engine {
         let key = idempotency.map(|given| given.key);
         for _ in 0..STALE_TRIES {
             let mut joined = None;
+            let mut parent = None;
             if let Some((_, document)) = &place {
                 let asked = new.workflow.as_ref();
+                // Held until the child has begun: it has every label that its parent has then.
+                parent = self.hold_parent(&workspace, document, asked).await?;
                 let joining = self.join_workflow(caller, document, &own, asked, start.at);
-                let (held, told, joining) = joining.await?;
+                let (held, told, mut joining) = joining.await?;
+                let labels = &mut joining.place.labels;
+                labels.extend(parent.iter().flat_map(|(_, labels)| labels.iter().cloned()));
+                labels.sort_unstable();
+                labels.dedup();
                 start.slots = joining.slots;
                 start.workflow = Some(joining.place);
                 joined = Some((held, told));
@@ -132,6 +141,7 @@ impl Engine {
                 }
                 Err(Refused::Domain(Refusal::Stale)) => {
                     // Somebody else began it at the same time, or its workflow has gone on.
+                    drop((held, parent));
                     if let Some(document) = self.shared_document(task_id.as_str()).await? {
                         return self.resumed(caller, &document, &new, &contracts, of).await;
                     }
@@ -140,6 +150,43 @@ impl Engine {
             }
         }
         Err(Refused::Busy { what: "session" })
+    }
+
+    /// Holds the session that made the offer which a new session takes, and returns its labels. Whoever cannot be read hands over
+    /// nothing: its labels would be lost.
+    async fn hold_parent(
+        &self,
+        workspace: &WorkspaceId,
+        workflow: &Document,
+        asked: Option<&NewPlace>,
+    ) -> Result<Option<(OwnedMutexGuard<Option<Folded>>, Vec<String>)>, Refused> {
+        let Some(handoff) = asked.and_then(|asked| asked.handoff_id.as_deref()) else {
+            return Ok(None);
+        };
+        let now = self.shared.clock.now();
+        let offered_by = self
+            .read_folded(workflow, |folded| {
+                folded.workflow().map(|of| of.offered_by(handoff, now))
+            })
+            .await??;
+        // The workflow refuses an offer that nobody made.
+        let Some(parent) = offered_by else {
+            return Ok(None);
+        };
+        let id = TaskId::governed(workspace, &parent);
+        let document = self.shared_document(id.as_str()).await?;
+        let document = document.ok_or_else(no_session)?;
+        let known = self.shared.governed.find(&document, now)?;
+        let mut slot = Arc::clone(&known.folded).lock_owned().await;
+        let document = self.shared_document(id.as_str()).await?;
+        let document = document.ok_or_else(no_session)?;
+        let State::Task(task) = &document.state else {
+            return Err(no_session());
+        };
+        let folded = self.folded(slot.take(), &document, task).await?;
+        let labels = folded.session()?.labels();
+        *slot = Some(folded);
+        Ok(Some((slot, labels)))
     }
 
     /// Finds the Task that a request began, or an equal one before it.

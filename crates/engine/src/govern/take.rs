@@ -6,7 +6,7 @@ use domain::{
     GovernedInput, GovernedOperation, Kind, MessageId, Move, NewMessage, Order, PermissionId,
     Position, Problem, Refusal, Report, Role, SessionId, State, Status, Task, TaskId,
 };
-use runs::workflow::governed::{Ended, Subject, Taken, awaited, is_work};
+use runs::workflow::governed::{Ended, Subject, Taken, awaited, fields_agree, is_work};
 use serde_json::json;
 
 use super::fold::Folded;
@@ -294,10 +294,17 @@ impl Engine {
                     let problem = Problem::new(422, "schema_required", message);
                     return Err(problem.with("tools", missing).into());
                 }
+                session.request_handed_in(asked)?;
                 Ok(session.attempts_left(input.at)?)
             }
-            GovernedOperation::Propose(_) => Ok(self.still_admitted(start)?),
-            GovernedOperation::Report(report) => Ok(session.error_listed(report)?),
+            GovernedOperation::Propose(proposed) => {
+                self.still_admitted(start)?;
+                Ok(session.content_handed_in(proposed)?)
+            }
+            GovernedOperation::Report(report) => {
+                fields_agree(report)?;
+                Ok(session.error_listed(report)?)
+            }
             _ => Ok(()),
         }
     }

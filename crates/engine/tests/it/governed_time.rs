@@ -130,6 +130,7 @@ impl World {
             prepared_request_id: prepared.as_str().unwrap().to_owned(),
             finish_reason: "tool_calls".to_owned(),
             content_digest: None,
+            without_text: false,
             content: None,
             tool_calls: vec![ProposedTool {
                 id: "c".to_owned(),

@@ -23,6 +23,7 @@ use super::builtin::failed;
 use super::{EffectAnswer, EffectKind, Machine, Start, Step, Wanted, Workflow};
 
 pub use parties::{Parties, is_work};
+pub use report::fields_agree;
 pub(crate) use report::reported_output;
 pub use session::{Contracts, Ended, GovernedSession, Taken, kept_captures};
 pub use workflow::{GovernedWorkflow, Joining};

@@ -344,3 +344,117 @@ async fn constraints_that_only_an_executor_can_check_are_named_when_a_session_op
         .await;
     assert_eq!(again["warnings"], Value::Null, "{again}");
 }
+
+/// Opens a session whose only contract is this one, besides what it always says.
+async fn under(server: &Server, id: &str, rule: &str) -> Desk {
+    let contract = format!("tool: pay\nside_effect: write\nschema_derived: false\n{rule}\n");
+    let files = json!([{"file": "pay.yaml", "text": contract}]);
+    let new = json!({"session_id": id, "contracts": {"contracts": files}});
+    Desk::open_with(server, new).await
+}
+
+#[tokio::test]
+async fn a_check_of_the_request_does_not_hold_without_the_request() {
+    let server = Server::start().await;
+    let rules = [
+        "{ path: \"$.messages\", length_lte: 1, when_present: true }",
+        "{ path: \"$.system\", exists: false }",
+    ];
+    for (number, rule) in rules.iter().enumerate() {
+        let rule = format!("assertions: {{ input_invariants: [ {rule} ] }}");
+        let desk = under(&server, &format!("request-{number}"), &rule).await;
+        for left_out in [
+            json!({}),
+            json!({"request": null}),
+            json!({"request": {}}),
+            json!({"request": {"model": "gpt-x"}}),
+            json!({"request_digest": "sha256:aa"}),
+        ] {
+            let refused = prepared(&desk, left_out).await;
+            problem(&refused, 422, "request_required");
+            assert_eq!(refused.1["tools"], json!(["pay"]), "{}", refused.1);
+        }
+        // Where no such tool is offered, nothing looks at the request.
+        let other = json!({"offered_tools": ["note"]});
+        assert_eq!(prepared(&desk, other).await.0, 200);
+        let message = json!({"role": "user", "content": "pay"});
+        let too_much = json!({"system": "pay all", "messages": [message, message]});
+        for (request, status) in [
+            (json!({"messages": [message]}), "allowed"),
+            (too_much, "blocked"),
+        ] {
+            let (status_code, ready) = prepared(&desk, json!({"request": request})).await;
+            assert_eq!(status_code, 200, "{ready}");
+            let (_, judged) = desk.propose_as(&ready, &[("c", "pay", json!({}))]).await;
+            assert_eq!(judged["status"], status, "{judged}");
+        }
+    }
+}
+
+#[tokio::test]
+async fn a_check_of_the_text_does_not_hold_without_the_text() {
+    let server = Server::start().await;
+    let digest = |text: &str| json!(canon::sha256(text.as_bytes()));
+    let rules = [
+        "response_format_invariants: { content: empty }",
+        "assertions: { output_invariants: [ { path: \"$.content\", length_lte: 1, when_present: true } ] }",
+    ];
+    for (number, rule) in rules.iter().enumerate() {
+        let desk = under(&server, &format!("text-{number}"), rule).await;
+        for left_out in [
+            json!({}),
+            json!({"content_digest": null}),
+            json!({"content_digest": digest("x")}),
+            json!({"content": null, "content_digest": digest("x")}),
+        ] {
+            let refused = proposed(&desk, left_out).await;
+            problem(&refused, 422, "content_required");
+            assert_eq!(refused.1["tools"], json!(["pay"]), "{}", refused.1);
+        }
+        let other = json!({"content": "", "content_digest": digest("pay all")});
+        problem(&proposed(&desk, other).await, 409, "digest_mismatch");
+        for (text, status) in [("", "allowed"), ("pay all", "blocked")] {
+            let whole = json!({"content": text, "content_digest": digest(text)});
+            let (_, judged) = proposed(&desk, whole).await;
+            assert_eq!(judged["status"], status, "{judged}");
+        }
+    }
+    // A response without a text says so.
+    let desk = under(&server, "no-text", rules[0]).await;
+    let (_, judged) = proposed(&desk, json!({"content": null})).await;
+    assert_eq!(judged["status"], "allowed", "{judged}");
+    // Contracts that do not look at it go on without it.
+    let rule =
+        "assertions: { output_invariants: [ { path: \"$.finish_reason\", equals: tool_calls } ] }";
+    let desk = under(&server, "no-look", rule).await;
+    for left_out in [json!({}), json!({"content_digest": digest("x")})] {
+        let (_, judged) = proposed(&desk, left_out).await;
+        assert_eq!(judged["status"], "allowed", "{judged}");
+    }
+}
+
+#[tokio::test]
+async fn a_report_that_says_two_things_about_one_place_is_refused_in_any_spelling() {
+    let server = Server::start().await;
+    let desk = under(&server, "spellings", "").await;
+    let (_, judged) = proposed(&desk, json!({})).await;
+    for fields in [
+        json!({"ok": true, "$.ok": false}),
+        json!({"ok": true, "$[\"ok\"]": false}),
+        json!({"$.ok": true, "$[\"ok\"]": false}),
+        json!({"$.ok": null, "$[\"ok\"]": true}),
+        json!({"a": {"ok": true}, "$.a.ok": false}),
+        json!({"a": {"x": 1}, "$.a.ok": false}),
+        json!({"ok": true, "$": {"ok": false}}),
+    ] {
+        let refused = desk.report(&judged, fields.clone()).await;
+        problem(&refused, 400, "malformed");
+        let said = refused.1.to_string();
+        assert!(said.contains("two things"), "{fields}: {said}");
+    }
+    let pending = desk.state().await;
+    assert_eq!(pending["pending"].as_array().unwrap().len(), 1, "{pending}");
+    let fields = json!({"ok": true, "$schema": "x", "a b": {"c": null}});
+    let (status, answer) = desk.report(&judged, fields).await;
+    assert_eq!(status, 200, "{answer}");
+}

@@ -513,3 +513,29 @@ async fn a_late_report_frees_what_its_call_held() {
     ended(&root.0, &task, "COMPLETED").await;
     replayed(&root.0, &task, "COMPLETED").await;
 }
+
+#[tokio::test]
+async fn a_child_begins_with_every_label_that_its_parent_has_by_then() {
+    let server = Server::start().await;
+    let api = server.client();
+    let root = Seat::root(&server, "lr", "job-labels").await;
+    let open = root.offered(json!({})).await;
+    let taken = root.offered(json!({})).await;
+    let accept = json!({"session_id": "lc2"});
+    assert_eq!(api.post(&on(&taken, "accept"), accept).await.0, 200);
+    let labelled = root.0.post("/labels", json!({"label": "mnpi"})).await;
+    assert_eq!(labelled.0, 200, "{}", labelled.1);
+    for (id, handoff) in [("lc1", open), ("lc2", taken)] {
+        let child = Seat::child(&server, id, &handoff).await;
+        let state = child.0.state().await;
+        assert_eq!(state["labels"], json!(["mnpi"]), "{id}");
+        let removed = child.preflight().await.1["removed"].clone();
+        let closed = removed.as_array().unwrap().iter();
+        let mut closed = closed.filter(|tool| tool["reason"] == "label_gate");
+        assert_eq!(closed.next().unwrap()["tool"], "note", "{removed}");
+        assert_eq!(child.0.post("/restore", json!({})).await.0, 200);
+        let task = &state["protocol"]["task_id"];
+        ended(&child.0, task, "COMPLETED").await;
+        replayed(&child.0, task, "COMPLETED").await;
+    }
+}

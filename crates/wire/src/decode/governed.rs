@@ -312,11 +312,14 @@ pub fn propose(incoming: &Incoming<'_>) -> Result<Request, InputError> {
         let place = members.param(&format!("tool_calls.{index}"));
         proposed(item, place)
     });
+    let content = members.nullable_string("content", usize::MAX)?;
+    let content_digest = members.string_or_null("content_digest", WORD_BYTES_MAX)?;
     let proposal = Proposal {
         prepared_request_id: members.required_string("prepared_request_id", WORD_BYTES_MAX)?,
         finish_reason: finish_reason(&members)?.to_owned(),
-        content_digest: members.string_or_null("content_digest", WORD_BYTES_MAX)?,
-        content: members.string_or_null("content", usize::MAX)?,
+        without_text: content == Some(None) && content_digest.is_none(),
+        content_digest,
+        content: content.flatten(),
         tool_calls: calls.collect::<Result<_, _>>()?,
         usage: usage(&members)?,
     };

@@ -132,6 +132,27 @@ impl GovernedSession {
         tools.map(|tool| tool.name.clone()).collect()
     }
 
+    /// Refuses a request that contracts look at and that was not handed in: a check that looks at nothing would hold.
+    ///
+    /// # Errors
+    /// The tools whose contracts look at it.
+    pub fn request_handed_in(&self, asked: &Preflight) -> Result<(), Problem> {
+        // Every request has messages; without them it is not the request.
+        let request = asked.request.as_ref();
+        let is_there = request.is_some_and(|request| request.get("messages").is_some());
+        if is_there || self.rules.options().mode == Mode::LogOnly {
+            return Ok(());
+        }
+        let compiled = self.rules.compiled();
+        let names = asked.offered_tools.iter().map(|tool| tool.name.as_str());
+        let tools: Vec<&str> = names.filter(|name| compiled.reads_request(name)).collect();
+        if tools.is_empty() {
+            return Ok(());
+        }
+        let message = "the contracts of these tools look at the request: send it as `request`, with its `messages`";
+        Err(Problem::new(422, "request_required", message).with("tools", tools))
+    }
+
     /// Says why the model is not asked. What a limit or a rule refuses counts as a block.
     fn refuse(&mut self, refusal: &Refusal, now: Timestamp) -> Problem {
         if let Some(decision) = refused(&self.rules, &self.state, refusal) {

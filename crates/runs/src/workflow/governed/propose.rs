@@ -36,12 +36,6 @@ impl GovernedSession {
             let message = "the prepared request was used before, or is older than ten minutes";
             return Err(Problem::new(409, "consumed", message));
         }
-        let withheld = proposed.content.is_none() && proposed.content_digest.is_some();
-        let reads = |call: &domain::ProposedTool| self.rules.compiled().reads_content(&call.name);
-        if withheld && proposed.tool_calls.iter().any(reads) {
-            let message = "the contracts look at the text beside a call: send it as `content`";
-            return Err(Problem::new(422, "content_required", message));
-        }
         let Some(prepared) = self.prepared.remove(&number) else {
             return Err(Problem::new(
                 409,
@@ -76,6 +70,31 @@ impl GovernedSession {
         };
         let id = self.proposal_count;
         self.go_on(id, waiting, Answers::new(), Some(&narrowing), input.at)
+    }
+
+    /// Refuses a response whose text contracts look at and that came without it, and a text that is not the one of its digest.
+    ///
+    /// # Errors
+    /// What is missing, or does not agree.
+    pub fn content_handed_in(&self, proposed: &Proposal) -> Result<(), Problem> {
+        if let (Some(content), Some(digest)) = (&proposed.content, &proposed.content_digest)
+            && canon::sha256(content.as_bytes()).to_string() != *digest
+        {
+            let message = "`content_digest` is not the digest of `content`";
+            return Err(Problem::new(409, "digest_mismatch", message));
+        }
+        let is_there = proposed.content.is_some() || proposed.without_text;
+        if is_there || self.rules.options().mode == Mode::LogOnly {
+            return Ok(());
+        }
+        let compiled = self.rules.compiled();
+        let names = proposed.tool_calls.iter().map(|call| call.name.as_str());
+        let tools: Vec<&str> = names.filter(|name| compiled.reads_content(name)).collect();
+        if tools.is_empty() {
+            return Ok(());
+        }
+        let message = "the contracts of these tools look at the text beside a call: send it as `content`, null where there is none";
+        Err(Problem::new(422, "content_required", message).with("tools", tools))
     }
 
     /// A response to a request that is out of date is not judged. What it cost counts, unless it comes again.

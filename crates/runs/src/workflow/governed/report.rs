@@ -213,6 +213,40 @@ impl GovernedSession {
     }
 }
 
+/// Refuses a report that says two things about one place of the output, whatever each of them calls it.
+///
+/// # Errors
+/// The name that does not agree with another.
+pub fn fields_agree(report: &Report) -> Result<(), Problem> {
+    if report.outcome != ReportedOutcome::Success {
+        return Ok(());
+    }
+    let fields: Vec<(&String, Path, &Value)> = report
+        .output_fields
+        .iter()
+        .map(|(name, value)| {
+            let path = Path::parse(name).unwrap_or_else(|_| Path::root().member(name));
+            (name, path, value)
+        })
+        .collect();
+    let mut output = Value::Null;
+    let put = fields
+        .iter()
+        .find(|(_, path, value)| !path.put(&mut output, (*value).clone()));
+    // What was put first may have been null, or have grown since.
+    let changed = || {
+        let mut fields = fields.iter();
+        fields.find(|(_, path, value)| path.find_json(&output) != Some(*value))
+    };
+    match put.or_else(changed) {
+        None => Ok(()),
+        Some((name, ..)) => {
+            let what = format!("`output_fields` says two things about `{name}`");
+            Err(Problem::new(400, "malformed", what))
+        }
+    }
+}
+
 /// Returns what rules read of a reported output; none when it cannot be read.
 pub(crate) fn reported_output(report: &Report) -> Option<String> {
     output_of(report).ok()

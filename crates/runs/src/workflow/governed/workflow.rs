@@ -141,6 +141,12 @@ impl GovernedWorkflow {
         (self.root.is_some() || self.killed.is_some()) && self.open_sessions().is_empty()
     }
 
+    /// Returns the session that made an offer.
+    pub fn offered_by(&self, handoff_id: &str, now: Timestamp) -> Option<String> {
+        let (offer, _) = self.state.find_offer(handoff_id, now)?;
+        Some(offer.from_session.clone())
+    }
+
     /// Lets a session begin in it: the first one, or one that takes an offer or took it before.
     ///
     /// # Errors
