@@ -216,3 +216,20 @@ fn a_session_whose_server_is_lost_judges_the_same_response_itself() {
         "precondition_not_met"
     );
 }
+
+#[test]
+fn what_contracts_look_at_is_handed_in() {
+    let looks = json!([{"tool": "look", "side_effect": "read",
+        "assertions": {"input_invariants": [{"path": "$.system", "exists": false}]},
+        "response_format_invariants": {"content": "required"}}]);
+    let files = json!({"contracts": looks}).to_string();
+    let (_, files) = compile(files.as_bytes());
+    let options = json!({"sessionId": "s", "server": true, "tools": ["look"]}).to_string();
+    let (_, handle) = open(files.as_ref(), options.as_bytes(), now(0));
+    let mut session = handle.unwrap();
+    let asked = value(&plan(&mut session, "openai-chat", REQUEST, now(1)));
+    assert_eq!(asked["preflight"]["request"]["messages"], json!([]));
+    let (_, proposal) = proposed(&mut session, "look");
+    assert_eq!(proposal["content"], "so");
+    assert_eq!(proposal["content_digest"], json!(canon::sha256(b"so")));
+}
