@@ -456,6 +456,33 @@ test("a server that answers nonsense releases nothing", async () => {
   }
 });
 
+test("a server that answers null releases nothing, and a session that is gone there is over", async () => {
+  const { createServer } = await import("node:http");
+  for (const path of ["sessions", "preflight", "proposals"]) {
+    for (const status of [200, 404, 409, 410]) {
+      const odd = createServer((incoming, outgoing) => {
+        incoming.resume();
+        const answers = {
+          sessions: { state_version: 0, control_revision: 0 },
+          preflight: { prepared_request_id: "prepared_1", state_version: 0, control_revision: 0, allowed_tools: tools, removed: [] },
+        };
+        const last = incoming.url.split("/").at(-1);
+        outgoing.writeHead(last === path ? status : last === "sessions" ? 201 : 200, { "content-type": "application/json" });
+        outgoing.end(JSON.stringify(last === path ? null : (answers[last] ?? {})));
+      });
+      await new Promise((resolve) => odd.listen(0, "127.0.0.1", resolve));
+      const world = await atDesk([find, find], { runtimeUrl: `http://127.0.0.1:${odd.address().port}` });
+      const error = await failure(world.turn());
+      const expected = status === 410 ? "ReplayKillError" : "ReplayFaultError";
+      assert.equal(error.name, expected, `${path} ${status}: ${error}`);
+      if (status === 410) assert.equal((await failure(world.turn())).name, expected);
+      world.session.restore();
+      odd.closeAllConnections();
+      odd.close();
+    }
+  }
+});
+
 test("shadow changes nothing, and the server records what it would have done", async () => {
   const { session, turn } = await atDesk([pay(5)], { mode: "shadow" });
   const answer = await turn();
