@@ -86,10 +86,11 @@ impl Checker<'_> {
         path: &Path,
         depth_left: usize,
     ) {
-        let mut test = |name: &'static str, holds: Option<bool>| match holds {
-            Some(false) => self.fail(path, name, operand, Some(value)),
-            // What the keyword demands cannot be read.
-            Some(true) | None => {}
+        // Nothing is demanded by what cannot be read.
+        let mut test = |name: &'static str, holds: Option<bool>| {
+            if holds == Some(false) {
+                self.fail(path, name, operand, Some(value));
+            }
         };
         match keyword {
             "type" => test("type", is_type(value, operand)),

@@ -514,6 +514,17 @@ async fn a_late_report_frees_what_its_call_held() {
     replayed(&root.0, &task, "COMPLETED").await;
 }
 
+/// Proposes notes in a request that was prepared.
+async fn propose_notes(seat: &Seat, prepared: &Value, calls: &[(String, Value)]) -> Value {
+    let calls = calls
+        .iter()
+        .map(|(id, arguments)| (id.as_str(), "note", arguments.clone()));
+    let calls: Vec<_> = calls.collect();
+    let (status, judged) = seat.0.propose_as(prepared, &calls).await;
+    assert_eq!(status, 200, "{judged}");
+    judged
+}
+
 #[tokio::test]
 async fn no_call_is_released_beyond_the_limit_of_all_sessions() {
     let server = Server::start().await;
@@ -524,18 +535,9 @@ async fn no_call_is_released_beyond_the_limit_of_all_sessions() {
             .map(|id| (id.clone(), json!({"order_id": id})))
             .collect()
     };
-    async fn propose(seat: &Seat, prepared: &Value, calls: &[(String, Value)]) -> Value {
-        let calls = calls
-            .iter()
-            .map(|(id, arguments)| (id.as_str(), "note", arguments.clone()));
-        let calls: Vec<_> = calls.collect();
-        let (status, judged) = seat.0.propose_as(prepared, &calls).await;
-        assert_eq!(status, 200, "{judged}");
-        judged
-    }
     // One response with more calls than three.
     let prepared = root.preflight().await.1;
-    let many = propose(&root, &prepared, &notes("many", 5)).await;
+    let many = propose_notes(&root, &prepared, &notes("many", 5)).await;
     assert_eq!(many["status"], "blocked", "{many}");
     let verdicts: Vec<_> = (0..5)
         .map(|at| many["verdicts"][at]["verdict"].clone())
@@ -555,13 +557,13 @@ async fn no_call_is_released_beyond_the_limit_of_all_sessions() {
     for seat in [&root, &one, &two] {
         let (status, answer) = seat.preflight().await;
         assert_eq!(status, 200, "{answer}");
-        prepared.push((answer, seat.preflight().await.1));
+        prepared.push(answer);
     }
     let (a, b, c) = (notes("a", 2), notes("b", 2), notes("c", 2));
     let judged: [Value; 3] = tokio::join!(
-        propose(&root, &prepared[0].0, &a),
-        propose(&one, &prepared[1].0, &b),
-        propose(&two, &prepared[2].0, &c),
+        propose_notes(&root, &prepared[0], &a),
+        propose_notes(&one, &prepared[1], &b),
+        propose_notes(&two, &prepared[2], &c),
     )
     .into();
     let released = judged.iter().filter(|one| one["status"] == "allowed");
