@@ -294,6 +294,13 @@ impl Engine {
                     let problem = Problem::new(422, "schema_required", message);
                     return Err(problem.with("tools", missing).into());
                 }
+                let wrong = session.schemas_wrong(asked)?;
+                if !wrong.is_empty() {
+                    let message =
+                        "contracts check the schemas of these tools, and they cannot be read";
+                    let problem = Problem::new(422, "schema_invalid", message);
+                    return Err(problem.with("schemas", wrong).into());
+                }
                 Ok(session.attempts_left(input.at)?)
             }
             GovernedOperation::Propose(_) => Ok(self.still_admitted(start)?),
