@@ -13,6 +13,7 @@ use crate::contract::{Content, Contract, Precondition, RiskGate};
 use crate::finding::{Code, Finding, Findings, Place, Severity, shown};
 use crate::invariant::Invariant;
 use crate::path::Path;
+use crate::schema::SchemaForm;
 use crate::session::Session;
 use crate::value::Value;
 use crate::yaml;
@@ -204,6 +205,15 @@ impl Compiled {
     pub fn reads_schema(&self, tool: &str) -> bool {
         let contract = self.contract(tool);
         contract.is_some_and(|contract| contract.schema_derived)
+    }
+
+    /// Says what of an offered schema is checked; none where the tool's contract does not look at it.
+    pub fn schema_form(&self, tool: &str, schema: &Value) -> Option<SchemaForm> {
+        let contract = self.contract(tool)?;
+        let exclude = &contract.schema_derived_exclude;
+        contract
+            .schema_derived
+            .then(|| SchemaForm::of(schema, exclude))
     }
 
     /// Says whether the session file limits cost.

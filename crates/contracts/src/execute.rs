@@ -9,7 +9,7 @@ use serde::{Deserialize, Serialize};
 use crate::canonical;
 use crate::event::CallKey;
 use crate::invariant::Operator;
-use crate::json::{self, Limits, Numbers};
+use crate::json;
 use crate::judge::Failure;
 use crate::reason::{BlockReason, words};
 use crate::rules::Rules;
@@ -104,7 +104,7 @@ pub fn check_execution(
         }
         Lifecycle::Restored => return Err(ExecutionRefusal::Inactive),
     }
-    let parsed = json::read(arguments, Limits::ARGUMENTS, Numbers::Doubles);
+    let parsed = json::read_arguments(arguments);
     let arguments = parsed.map_err(|_| ExecutionRefusal::NoPendingCall)?;
     let digest = canon::sha256(canonical::text(&arguments).as_bytes());
     let mut found = state.pending.iter().filter(|(key, pending)| {

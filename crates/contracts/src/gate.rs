@@ -298,11 +298,7 @@ pub(crate) fn execution_refused(
         | ExecutionRefusal::Inactive
         | ExecutionRefusal::NoPendingCall => call_id,
     };
-    let canonical = crate::json::read(
-        arguments,
-        crate::json::Limits::ARGUMENTS,
-        crate::json::Numbers::Doubles,
-    );
+    let canonical = crate::json::read_arguments(arguments);
     let text = canonical.map_or_else(
         |_| arguments.to_owned(),
         |value| crate::canonical::text(&value),

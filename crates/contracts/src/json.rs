@@ -65,6 +65,9 @@ pub enum JsonError {
     /// A member name occurs twice in one object.
     #[error("a duplicate member name")]
     DuplicateKey,
+    /// A member is named `__proto__`.
+    #[error("a member named `__proto__`")]
+    ProtoKey,
     /// A number that a double would change.
     #[error("a number that a double cannot hold")]
     InexactNumber,
@@ -73,11 +76,32 @@ pub enum JsonError {
     TooLarge,
 }
 
+/// The member name that programs in JavaScript may take for the prototype of the object: what stands under it then becomes
+/// members that nobody has checked.
+pub const PROTO: &str = "__proto__";
+
+/// Reads the arguments of a call that is to be judged: as any reader would, a program in JavaScript too.
+///
+/// # Errors
+/// The first reason to refuse them.
+pub fn read_arguments(text: &str) -> Result<Value, JsonError> {
+    read_as(text, Limits::ARGUMENTS, Numbers::Doubles, true)
+}
+
 /// Reads one JSON text.
 ///
 /// # Errors
 /// The first reason to refuse it.
 pub fn read(text: &str, limits: Limits, numbers: Numbers) -> Result<Value, JsonError> {
+    read_as(text, limits, numbers, false)
+}
+
+fn read_as(
+    text: &str,
+    limits: Limits,
+    numbers: Numbers,
+    refuses_proto: bool,
+) -> Result<Value, JsonError> {
     if text.len() > limits.bytes_max {
         return Err(JsonError::TooLarge);
     }
@@ -86,6 +110,7 @@ pub fn read(text: &str, limits: Limits, numbers: Numbers) -> Result<Value, JsonE
         at: 0,
         values_left: limits.values_max,
         numbers,
+        refuses_proto,
     };
     let value = reader.value(limits.depth_max)?;
     reader.skip_blank();
@@ -101,6 +126,7 @@ struct Reader<'a> {
     at: usize,
     values_left: usize,
     numbers: Numbers,
+    refuses_proto: bool,
 }
 
 impl<'a> Reader<'a> {
@@ -191,6 +217,9 @@ impl<'a> Reader<'a> {
         loop {
             self.skip_blank();
             let name = self.string()?;
+            if self.refuses_proto && name == PROTO {
+                return Err(JsonError::ProtoKey);
+            }
             self.skip_blank();
             self.expect(b':')?;
             let value = self.value(depth_left)?;

@@ -153,9 +153,14 @@ impl<'a> Context<'a> {
     fn third_pass(&self, verdicts: &mut [Verdict]) {
         let mut room = Room::new(self.rules, self.state, self.occasion);
         for (call, verdict) in self.surviving(verdicts) {
+            let reason = BlockReason::SessionLimitExceeded;
+            if let Some(seat) = self.seat
+                && !seat.has_room(room.calls() + 1)
+            {
+                verdict.fail(Failure::new(Some(Check::V17), reason).because("workflow"));
+            }
             let busy = self.seat.zip(call.arguments());
             if busy.is_some_and(|(seat, arguments)| seat.is_busy(call.name(), arguments)) {
-                let reason = BlockReason::SessionLimitExceeded;
                 verdict.fail(Failure::new(Some(Check::V17), reason).because("resource_busy"));
             }
             room.check(call, verdict);

@@ -77,6 +77,7 @@ pub use request::{OfferedTool, ProposedCall, Request, Response, ToolChoice};
 pub use rules::{
     Compat, Condition, ConfigError, Executors, Feedback, Gate, Mode, Options, Permission, Rules,
 };
+pub use schema::SchemaForm;
 pub use session::{ProviderConstraints, Session};
 pub use state::{CompletedStep, Costs, ImpossibleEvent, Lifecycle, Snapshot, State};
 pub use value::{Number, Type, Value};

@@ -1,19 +1,20 @@
 //! Checks that the schema of a tool's parameters implies, on top of what a contract writes down.
 //!
-//! Understands a fixed list of keywords; others are ignored and named, so that the program can say so.
+//! Understands a fixed list of keywords; others are ignored, and [`SchemaForm`] names them, so that the program can say so.
 
-use std::collections::BTreeSet;
+mod form;
 
 use crate::decimal::Decimal;
 use crate::invariant::Pattern;
 use crate::path::Path;
 use crate::value::{Type, Value};
 
+pub use form::SchemaForm;
+
 /// What a schema says about a value.
 #[derive(Debug, Default)]
 pub(crate) struct Findings {
     pub(crate) failures: Vec<Failure>,
-    pub(crate) ignored: BTreeSet<String>,
 }
 
 /// A keyword that does not hold.
@@ -26,15 +27,6 @@ pub(crate) struct Failure {
 }
 
 const DEPTH_MAX: usize = 16;
-/// Describe, and ask nothing.
-const SILENT: [&str; 6] = [
-    "title",
-    "description",
-    "default",
-    "examples",
-    "$schema",
-    "$comment",
-];
 
 /// Checks arguments against a schema, except in excluded places.
 pub(crate) fn check(schema: &Value, arguments: &Value, exclude: &[Path]) -> Findings {
@@ -62,10 +54,6 @@ impl Checker<'_> {
         });
     }
 
-    fn ignore(&mut self, keyword: &str) {
-        self.findings.ignored.insert(keyword.to_owned());
-    }
-
     fn is_excluded(&self, path: &Path) -> bool {
         self.exclude.iter().any(|excluded| excluded.covers(path))
     }
@@ -76,19 +64,13 @@ impl Checker<'_> {
         }
         let Some(keywords) = schema.as_object() else {
             // The schema `false` accepts nothing; any other form is not a schema.
-            match schema {
-                Value::Bool(true) => {}
-                Value::Bool(false) => self.fail(path, "false", schema, Some(value)),
-                Value::Null
-                | Value::Number(_)
-                | Value::String(_)
-                | Value::Array(_)
-                | Value::Object(_) => self.ignore("a schema that is not an object"),
+            if *schema == Value::Bool(false) {
+                self.fail(path, "false", schema, Some(value));
             }
             return;
         };
         if depth_left == 0 {
-            return self.ignore("nesting deeper than 16");
+            return;
         }
         for (keyword, operand) in keywords {
             self.keyword(keyword, operand, keywords, value, path, depth_left - 1);
@@ -104,10 +86,11 @@ impl Checker<'_> {
         path: &Path,
         depth_left: usize,
     ) {
-        let mut test = |name: &'static str, holds: Option<bool>| match holds {
-            Some(true) => {}
-            Some(false) => self.fail(path, name, operand, Some(value)),
-            None => self.ignore(name),
+        // Nothing is demanded by what cannot be read.
+        let mut test = |name: &'static str, holds: Option<bool>| {
+            if holds == Some(false) {
+                self.fail(path, name, operand, Some(value));
+            }
         };
         match keyword {
             "type" => test("type", is_type(value, operand)),
@@ -130,14 +113,13 @@ impl Checker<'_> {
             "properties" => self.properties(operand, value, path, depth_left),
             "items" => self.items(operand, value, path, depth_left),
             "additionalProperties" => self.additional(operand, keywords, value, path),
-            other if SILENT.contains(&other) => {}
-            other => self.ignore(other),
+            _ => {}
         }
     }
 
     fn required(&mut self, operand: &Value, value: &Value, path: &Path) {
         let Some(names) = operand.as_array() else {
-            return self.ignore("required");
+            return;
         };
         let Some(members) = value.as_object() else {
             return;
@@ -152,7 +134,7 @@ impl Checker<'_> {
 
     fn properties(&mut self, operand: &Value, value: &Value, path: &Path, depth_left: usize) {
         let Some(schemas) = operand.as_object() else {
-            return self.ignore("properties");
+            return;
         };
         let Some(members) = value.as_object() else {
             return;
@@ -166,7 +148,7 @@ impl Checker<'_> {
 
     fn items(&mut self, operand: &Value, value: &Value, path: &Path, depth_left: usize) {
         if operand.as_object().is_none() {
-            return self.ignore("items");
+            return;
         }
         for (index, item) in value.as_array().unwrap_or_default().iter().enumerate() {
             self.value(operand, item, &path.element(index), depth_left);
@@ -180,14 +162,8 @@ impl Checker<'_> {
         value: &Value,
         path: &Path,
     ) {
-        match operand {
-            Value::Bool(true) => return,
-            Value::Bool(false) => {}
-            Value::Null
-            | Value::Number(_)
-            | Value::String(_)
-            | Value::Array(_)
-            | Value::Object(_) => return self.ignore("additionalProperties"),
+        if *operand != Value::Bool(false) {
+            return;
         }
         let Some(members) = value.as_object() else {
             return;

@@ -344,6 +344,13 @@ impl WorkflowState {
         (costly || many).then_some("workflow")
     }
 
+    /// Says whether more calls stay within the limit of the workflow: checked before calls are released.
+    pub fn has_room(&self, workflow: &Workflow, more: u64) -> bool {
+        workflow
+            .tool_calls_max
+            .is_none_or(|max| more == 0 || self.tool_calls.saturating_add(more) <= max)
+    }
+
     /// Says whether a call of a session names a thing that another session holds.
     pub fn is_busy(
         &self,

@@ -395,6 +395,8 @@ pub struct SubmitReplay {
     pub new_branch: Option<BranchId>,
     /// `exact`, `with_overrides` or `from_checkpoint`.
     pub mode: String,
+    /// Whether models or tools are asked again.
+    pub goes_live: bool,
     /// The structured input of the source; null when it works on a Message.
     pub input: Value,
     /// The persona the source ran under; null without one.

@@ -229,7 +229,7 @@ pub struct GovernedStart {
     pub telling: Telling,
 }
 
-/// What a session tells in its notes.
+/// What a session tells in its notes, and which of the later rules it is judged by.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Default, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum Telling {
@@ -238,6 +238,8 @@ pub enum Telling {
     Verdicts,
     /// Verdicts, and what became of each call.
     Executions,
+    /// Also what of a schema is not checked; and no call is released beyond the limit of its workflow.
+    Bounds,
 }
 
 impl Telling {

@@ -10,9 +10,9 @@ use canon::Digest;
 use domain::{Blob, Document, EventName, Position};
 use engine::port::{
     ApiKey, BlobStore, BoxFuture, Claim, ClaimScope, Commit, CommitError, Committed, FieldSegment,
-    Incoming, KeyStore, LastEvents, LeaseName, LeaseStore, ListQuery, NewestQuery, News,
-    ReadEvents, Scope, SegmentStore, Store, StoreFault, Stored, StoredEvent, Tree, TreeAppend,
-    TreeStore,
+    Incoming, KeptSegment, KeyStore, LastEvents, LeaseName, LeaseStore, ListQuery, NewestQuery,
+    News, ReadEvents, Scope, SegmentStore, Store, StoreFault, Stored, StoredEvent, Tree,
+    TreeAppend, TreeStore,
 };
 use rusqlite::Connection;
 use tokio::sync::{broadcast, oneshot};
@@ -550,7 +550,7 @@ impl SegmentStore for SqliteStore {
         &self,
         field: Position,
         after: u64,
-    ) -> BoxFuture<'_, Result<Option<FieldSegment>, StoreFault>> {
+    ) -> BoxFuture<'_, Result<Option<KeptSegment>, StoreFault>> {
         self.read(move |connection| segments::next(connection, field, after))
     }
 

@@ -10,7 +10,7 @@ const { classify } = require("./core.js");
 const { ReplayConfigError, makeError } = require("./errors.js");
 const { invalid } = require("./options.js");
 const { run } = require("./pipeline.js");
-const { answerOf, readBody, refusal, unread } = require("./reply.js");
+const { answerOf, readBody, readsItself, refusal, unread } = require("./reply.js");
 
 const tickets = new AsyncLocalStorage();
 /** Addresses whose kind is kept. */
@@ -59,10 +59,13 @@ function cloned(scope, from, prototype, options, inner) {
   const place = {};
   let clone;
   try {
-    clone = tickets.run(OPEN, () => prototype.withOptions.call(from, { ...forgotten(from), ...options, fetch: guard(scope, place, inner) }));
+    const guarding = guard(scope, place, inner);
+    clone = tickets.run(OPEN, () => prototype.withOptions.call(from, { ...forgotten(from), ...options, fetch: guarding }));
+    if (clone === from) throw new Error("its `withOptions` returns the client itself");
     if (typeof clone?.request !== "function" || typeof clone.makeRequest !== "function") {
       throw new Error("its instances have no `request`");
     }
+    if (clone.fetch !== guarding) throw new Error("its class puts a `fetch` of its own in the place of the one that it is given");
   } catch (error) {
     throw invalid([`the client cannot be copied with another \`fetch\`: ${error.message}`]);
   }
@@ -200,7 +203,8 @@ async function governedRequest(scope, place, prototype, optionsPromise, retries)
 /** What the caller gets of a response: itself, or another with what is left of it. */
 function released(response, { bytes, isUnread }, isUntouched) {
   if (!isUntouched) return answerOf(response, bytes);
-  return isUnread ? response : unread(response, bytes);
+  // Middleware may have put readers of its own on a response that the guard has read.
+  return isUnread && !readsItself(response) ? response : unread(response, bytes);
 }
 
 /**

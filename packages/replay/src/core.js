@@ -102,23 +102,40 @@ class Core {
     return this.#call("judge", [attempt, bytes, isSse, now()], bytes);
   }
   answer(checkpoint, answer) {
-    return this.#call("answer", [checkpoint, JSON.stringify(answer ?? null), now()]);
+    return this.#call("answer", [checkpoint, written("answer", answer ?? null), now()]);
   }
   failed(attempt, kind) {
     return this.#call("failed", [attempt, kind, now()]);
   }
   execute(tool, args, callId) {
-    return this.#call("execute", [tool, args, callId ?? null, now()]);
+    if (callId !== undefined && callId !== null && typeof callId !== "string") throw invalid("`callId`: a text");
+    return this.#call("execute", [tool, written(`arguments of \`${tool}\``, args ?? {}), callId ?? null, now()]);
   }
   settle(ticket, ended) {
-    return this.#call("settle", [ticket, JSON.stringify(ended)]);
+    return this.#call("settle", [ticket, written("outcome", ended)]);
   }
   control(kind, value) {
-    return this.#call("control", [kind, JSON.stringify(value ?? null), now()]);
+    return this.#call("control", [kind, written(kind, value ?? null), now()]);
   }
   read(what, from = 0) {
     return this.#call("read", [what, from]).value;
   }
+}
+
+/** A value of the program as JSON. What cannot be written is the fault of whoever gave it: the core never sees it. */
+function written(name, value) {
+  let text;
+  try {
+    text = JSON.stringify(value);
+  } catch (error) {
+    throw invalid(`${name}: ${firstLine(error)}`);
+  }
+  if (typeof text !== "string") throw invalid(`${name}: JSON has no ${typeof value}`);
+  return text;
+}
+
+function invalid(finding) {
+  return new ReplayConfigError(finding, { condition: "invalid_option", findings: [finding] });
 }
 
 function guarded(act) {

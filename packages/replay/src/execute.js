@@ -10,7 +10,7 @@ const { freeze } = require("./snapshots.js");
 function wrapTools(session) {
   const wrapped = {};
   for (const [name, executor] of Object.entries(session.executors)) {
-    wrapped[name] = (args, { callId } = {}) => session.whileOpen(() => execute(session, name, executor, args, callId));
+    wrapped[name] = (args, options) => session.whileOpen(() => execute(session, name, executor, args, options?.callId));
   }
   return Object.freeze(wrapped);
 }
@@ -19,7 +19,7 @@ async function execute(session, name, executor, args, callId) {
   await session.plan?.attach();
   if (session.isNamed) await session.takeUp();
   await mayRun(session);
-  const allowed = session.core.execute(name, JSON.stringify(args ?? {}), callId);
+  const allowed = session.core.execute(name, args, callId);
   await session.settle();
   if (allowed.error) {
     if (allowed.error.type === "ReplayContractError") session.tell("onBlock", freeze(allowed.error.decision));

@@ -97,12 +97,20 @@ function whole(response) {
   return read.made;
 }
 
+const READERS = ["arrayBuffer", "blob", "body", "bodyUsed", "bytes", "clone", "formData", "json", "text"];
+
+/** Says whether a response was given ways of its own to read it: what they bring need not be what was judged. */
+function readsItself(response) {
+  const prototype = Object.getPrototypeOf(response);
+  return (prototype !== Response.prototype && prototype !== readPrototype) || READERS.some((name) => Object.hasOwn(response, name));
+}
+
 /**
  * A response whose body was read, as if it had not been. It stays the object that the network gave: making another one costs
  * more than everything that is judged.
  */
 function unread(response, bytes) {
-  if (Object.getPrototypeOf(response) !== Response.prototype) return answerOf(response, bytes);
+  if (Object.getPrototypeOf(response) !== Response.prototype || readsItself(response)) return answerOf(response, bytes);
   readPrototype ??= makeReadPrototype();
   Object.defineProperty(response, READ, { value: { bytes, isUsed: false, made: null } });
   return Object.setPrototypeOf(response, readPrototype);
@@ -116,4 +124,4 @@ function refusal(error) {
   return new Response(body, { status: 403, headers: { "content-type": "application/json", "x-should-retry": "false" } });
 }
 
-module.exports = { answerOf, readBody, refusal, unread };
+module.exports = { answerOf, readBody, readsItself, refusal, unread };

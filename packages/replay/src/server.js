@@ -66,7 +66,7 @@ class Server {
       try {
         const response = await fetch(this.#address + path, { method, headers, body: body && JSON.stringify(body), signal: stop });
         const text = await response.text();
-        if (response.status < 500 && response.status !== 429) return { status: response.status, body: JSON.parse(text) };
+        if (response.status < 500 && response.status !== 429) return { status: response.status, body: bodyOf(response, text) };
         throw new Error(`the server answered ${response.status}`);
       } catch (cause) {
         if (signal?.aborted) throw cause;
@@ -368,6 +368,14 @@ class Server {
     };
     act().catch(() => {});
   }
+}
+
+/** The object that the server answers with. A refusal is one by its status, whatever stands in it. */
+function bodyOf(response, text) {
+  const body = JSON.parse(text);
+  if (body !== null && typeof body === "object") return body;
+  if (response.ok) throw new Error("the server answered nonsense");
+  return {};
 }
 
 function pause(ms, { unref = false } = {}) {

@@ -125,7 +125,8 @@ async function explained({ session_id, task_id: task }) {
   assert.equal(tested.code, 0, tested.stderr + tested.stdout);
   const run = JSON.parse(tested.stdout).runs.find((run) => run.task_id === task);
   assert.ok(run, tested.stdout);
-  assert.deepEqual([run.allowed, run.first_blocked?.tool], [3, "pay_back"]);
+  // Three calls were made then and pass now; the refused one is refused again: these contracts change nothing.
+  assert.deepEqual([run.allowed, run.first_blocked, run.as_before], [3, null, 4]);
 }
 
 test("the server's narrowing reaches the model, and the callback", async () => {
@@ -452,6 +453,33 @@ test("a server that answers nonsense releases nothing", async () => {
     world.session.restore();
     odd.closeAllConnections();
     odd.close();
+  }
+});
+
+test("a server that answers null releases nothing, and a session that is gone there is over", async () => {
+  const { createServer } = await import("node:http");
+  for (const path of ["sessions", "preflight", "proposals"]) {
+    for (const status of [200, 404, 409, 410]) {
+      const odd = createServer((incoming, outgoing) => {
+        incoming.resume();
+        const answers = {
+          sessions: { state_version: 0, control_revision: 0 },
+          preflight: { prepared_request_id: "prepared_1", state_version: 0, control_revision: 0, allowed_tools: tools, removed: [] },
+        };
+        const last = incoming.url.split("/").at(-1);
+        outgoing.writeHead(last === path ? status : last === "sessions" ? 201 : 200, { "content-type": "application/json" });
+        outgoing.end(JSON.stringify(last === path ? null : (answers[last] ?? {})));
+      });
+      await new Promise((resolve) => odd.listen(0, "127.0.0.1", resolve));
+      const world = await atDesk([find, find], { runtimeUrl: `http://127.0.0.1:${odd.address().port}` });
+      const error = await failure(world.turn());
+      const expected = status === 410 ? "ReplayKillError" : "ReplayFaultError";
+      assert.equal(error.name, expected, `${path} ${status}: ${error}`);
+      if (status === 410) assert.equal((await failure(world.turn())).name, expected);
+      world.session.restore();
+      odd.closeAllConnections();
+      odd.close();
+    }
   }
 });
 

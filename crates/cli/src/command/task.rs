@@ -45,19 +45,18 @@ async fn submit(args: TaskSubmitArgs) -> anyhow::Result<Exit> {
     let client = Client::new(Target::find(&args.connection)?)?;
     let input = match (&args.text, &args.json_input) {
         (_, Some(file)) => object(&read(file)?, file)?,
-        (Some(text), None) if text == "-" => user_message(&read(Path::new("-"))?),
-        (Some(text), None) => user_message(text),
-        (None, None) => user_message(""),
+        (text, None) => {
+            let text = match text.as_deref() {
+                Some("-") => read(Path::new("-"))?,
+                text => text.unwrap_or_default().to_owned(),
+            };
+            if text.trim().is_empty() {
+                let hint = "say what to do; `-` reads it from stdin";
+                return Err(Problem::new("the text is empty", hint).into());
+            }
+            user_message(&text)
+        }
     };
-    if args.json_input.is_none()
-        && args
-            .text
-            .as_deref()
-            .is_some_and(|text| text.trim().is_empty())
-    {
-        let hint = "say what to do; `-` reads it from stdin";
-        return Err(Problem::new("the text is empty", hint).into());
-    }
     let mut metadata: Map<String, Value> = args
         .metadata
         .into_iter()

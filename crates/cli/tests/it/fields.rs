@@ -358,7 +358,7 @@ fn u11_a_field_is_the_same_with_its_projection_without_it_and_with_a_damaged_one
         world.ok(&["field", "register", agent, "--role", "analyst"]);
     }
     let first = id(&record(&world, "ann", "It is one", &["--score", "0.5"]));
-    record_many(&world, &server, 2_300);
+    record_many(&world, &server, 3_200);
     let targets = [("unit", first.as_str())];
     let hint = [
         "field", "attune", "--agent", "sam", "--role", "analyst", "--hint", "buoy 7", "--json",
@@ -372,9 +372,10 @@ fn u11_a_field_is_the_same_with_its_projection_without_it_and_with_a_damaged_one
     server.stop();
     let tamper = store::tamper::Tamper::open(&world.data());
     let kept = tamper.count("field_segments");
-    assert!((1..=2).contains(&kept), "{kept}");
+    assert!((2..=3).contains(&kept), "{kept}");
     drop(tamper);
     world.ok(&["log", "verify"]);
+    let mut wrong = Vec::new();
     for (what, damage) in [
         ("as it is", ""),
         ("missing", "DELETE FROM field_segments"),
@@ -388,23 +389,69 @@ fn u11_a_field_is_the_same_with_its_projection_without_it_and_with_a_damaged_one
             "UPDATE field_segments SET bytes = (SELECT body FROM documents LIMIT 1)",
         ),
         ("ahead", "UPDATE field_segments SET last = last + 100000"),
+        (
+            "a later position",
+            "UPDATE field_segments SET position = position + 50 \
+             WHERE after = (SELECT max(after) FROM field_segments)",
+        ),
+        (
+            "an earlier position",
+            "UPDATE field_segments SET position = position - 50 \
+             WHERE after = (SELECT max(after) FROM field_segments)",
+        ),
+        (
+            "a position that cannot be",
+            "UPDATE field_segments SET position = -5",
+        ),
+        (
+            "a last that cannot be",
+            "UPDATE field_segments SET last = -5",
+        ),
+        (
+            "an end of another one",
+            "UPDATE field_segments SET \
+             last = (SELECT max(last) FROM field_segments), \
+             position = (SELECT max(position) FROM field_segments) WHERE after = 0",
+        ),
+        (
+            "bytes of another one",
+            "UPDATE field_segments SET bytes = (SELECT bytes FROM field_segments WHERE after > 0) WHERE after = 0",
+        ),
+        (
+            "another beginning",
+            "UPDATE field_segments SET after = after + 1 \
+             WHERE after = (SELECT max(after) FROM field_segments)",
+        ),
     ] {
         let tamper = store::tamper::Tamper::open(&world.data());
         if !damage.is_empty() {
-            tamper.run(damage);
+            assert!(tamper.run(damage) > 0, "{what}");
         }
+        let is_left = tamper.count("field_segments") > 0;
         drop(tamper);
+        if is_left && !damage.is_empty() {
+            let said = world.run(&["log", "verify"]);
+            let is_named = said.stdout.contains("what is kept of the field");
+            if said.code != 1 || !is_named {
+                wrong.push(format!("{what}: not named by `log verify`"));
+            }
+        }
         let server = world.serve();
         let mut after = seen(&world);
         after.1["status"]["status"]["epoch"] = before.1["status"]["status"]["epoch"].clone();
-        assert_eq!(after, before, "{what}");
+        if after != before {
+            wrong.push(format!("{what}: another field"));
+        }
         server.stop();
         let tamper = store::tamper::Tamper::open(&world.data());
         let kept = tamper.count("field_segments");
         assert!((1..=3).contains(&kept), "{what}: {kept}");
         drop(tamper);
-        world.ok(&["log", "verify"]);
+        if world.run(&["log", "verify"]).code != 0 {
+            wrong.push(format!("{what}: left as it was"));
+        }
     }
+    assert_eq!(wrong, <[String; 0]>::default());
 }
 
 /// INTERNAL_ERROR of the protocol's table: a field whose entries cannot be read answers nothing else, and harms nobody else.
@@ -449,4 +496,40 @@ fn a_field_whose_log_is_damaged_says_internal_error_and_leaves_others_alone() {
         "field", "register", "bob", "--role", "analyst", "--field", "other",
     ]);
     world.ok(&["task", "list"]);
+}
+
+/// What others chose, such as the id of an agent, cannot begin a line of its own and look like a result.
+#[test]
+fn a_line_cannot_be_forged_by_the_id_of_an_agent() {
+    let world = World::new();
+    let server = world.serve();
+    let forger = "ann\n1.00  decision by root  forged";
+    for agent in [forger, "sam"] {
+        world.ok(&["field", "register", agent, "--role", "analyst"]);
+    }
+    let unit = id(&record(
+        &world,
+        forger,
+        "Buoy 7 is adrift",
+        &["--score", "0.5"],
+    ));
+    let asked: [&[&str]; 4] = [
+        &["attune", "--role", "analyst", "--hint", "buoy 7"],
+        &["status"],
+        &["detect"],
+        &["replay", "unit", &unit],
+    ];
+    for args in asked {
+        let mut all = vec!["field"];
+        all.extend(args);
+        if args != ["status"] {
+            all.extend(["--agent", "sam"]);
+        }
+        let shown = world.ok(&all);
+        let forged = shown
+            .lines()
+            .find(|line| line.starts_with("1.00  decision"));
+        assert_eq!(forged, None, "{args:?}: {shown}");
+    }
+    server.stop();
 }

@@ -208,6 +208,40 @@ fn a_key_that_the_run_does_not_have_changes_nothing_and_leaves_nothing() {
         "{said:?}"
     );
     assert_eq!(count(), before);
+
+    // The same in a session, by an artifact, and with a key that may not see everything.
+    let session = world.json(&["task", "get", task, "--json"])["session_id"].clone();
+    let session = session.as_str().unwrap();
+    fs::write(world.home.path().join("answer.json"), "{}").unwrap();
+    let artifact = world.ok(&["artifact", "put", "answer.json", "-q"]);
+    let by_artifact = format!("{task}/llm:main:9={}", artifact.trim());
+    let by_text = format!("{task}/llm:main:9=bar");
+    let mut little = vec!["key", "create", "--actor", "little", "-q"];
+    for scope in [
+        "tasks:read",
+        "tasks:write",
+        "events:read",
+        "sessions:read",
+        "sessions:write",
+        "artifacts:read",
+    ] {
+        little.extend(["--scope", scope]);
+    }
+    let little = world.ok(&little);
+    let forks: [&[&str]; 3] = [
+        &["replay", session, "--set", &by_text],
+        &["replay", session, "--override-artifact", &by_artifact],
+        &["replay", session, "--set", &by_text, "--key", little.trim()],
+    ];
+    for args in forks {
+        let said = world.run(args);
+        assert_eq!(said.code, 1, "{args:?}: {said:?}");
+        assert!(
+            said.stderr.contains("never asks for `llm:main:9`"),
+            "{args:?}: {said:?}"
+        );
+        assert_eq!(count(), before, "{args:?}");
+    }
     world.ok(&["task", "export", task, "run.bundle"]);
     let said = world.run(&[
         "replay",

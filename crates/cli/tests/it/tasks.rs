@@ -240,3 +240,18 @@ fn a_reader_that_went_away_is_no_error() {
     }
     assert!(Path::new(&world.data()).exists());
 }
+
+#[test]
+fn a_task_without_words_is_not_submitted() {
+    let world = World::new();
+    let _server = world.serve();
+    let empty = said_with_stdin(world.command(&["task", "submit", "-"]), " \n");
+    for said in [world.run(&["task", "submit", ""]), empty] {
+        assert_eq!(said.code, 2, "{said:?}");
+        assert!(said.stderr.contains("the text is empty"), "{said:?}");
+    }
+    assert_eq!(
+        world.json(&["task", "list", "--json"]),
+        serde_json::json!([])
+    );
+}

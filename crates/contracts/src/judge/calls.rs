@@ -5,7 +5,7 @@ use std::collections::BTreeMap;
 use canon::Digest;
 
 use crate::canonical;
-use crate::json::{self, Limits, Numbers};
+use crate::json;
 use crate::request::{ProposedCall, Response};
 use crate::value::Value;
 
@@ -38,7 +38,7 @@ pub(super) fn read(response: &Response) -> Vec<Proposed<'_>> {
         if call.id.is_empty() || call.id.len() > ID_BYTES_MAX || twice {
             problems.push("call_id".to_owned());
         }
-        let parsed = json::read(&call.arguments, Limits::ARGUMENTS, Numbers::Doubles);
+        let parsed = json::read_arguments(&call.arguments);
         let arguments = match parsed {
             Ok(value) if value.as_object().is_some() => Some(value),
             Ok(_) => {

@@ -67,6 +67,11 @@ impl<'a> Room<'a> {
         self.add_unreleased(call.name(), digest);
     }
 
+    /// The calls of the session, made or open, and what this response was allowed so far.
+    pub(super) fn calls(&self) -> u64 {
+        self.calls
+    }
+
     fn compiled(&self) -> &'a Compiled {
         self.rules.compiled()
     }

@@ -25,9 +25,12 @@ impl Output {
         match json::read(text, Limits::OUTPUT, Numbers::Any) {
             Ok(value) => Output::Value(value),
             Err(JsonError::TooLarge) => Output::Missing,
-            Err(JsonError::Syntax | JsonError::DuplicateKey | JsonError::InexactNumber) => {
-                Output::Value(Value::from(text))
-            }
+            Err(
+                JsonError::Syntax
+                | JsonError::DuplicateKey
+                | JsonError::ProtoKey
+                | JsonError::InexactNumber,
+            ) => Output::Value(Value::from(text)),
         }
     }
 

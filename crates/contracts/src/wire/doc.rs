@@ -21,6 +21,7 @@ pub(super) struct Doc {
     text: String,
     root: Node,
     duplicates: Vec<usize>,
+    has_proto: bool,
 }
 
 /// A value in a text.
@@ -103,6 +104,7 @@ impl Doc {
             at: 0,
             values_left: limits.values_max,
             duplicates: Vec::new(),
+            has_proto: false,
             apart,
         };
         let root = reader.value(limits.depth_max)?;
@@ -112,6 +114,7 @@ impl Doc {
         }
         Ok(Self {
             duplicates: reader.duplicates,
+            has_proto: reader.has_proto,
             text: text.to_owned(),
             root,
         })
@@ -150,6 +153,16 @@ impl Doc {
             Kind::Apart(value) => Some((&member.value, value)),
             _ => None,
         })
+    }
+
+    /// Reads a text of a model, in which no member may be named `__proto__`: a client that copies such an object takes what
+    /// stands there for members of the object itself.
+    pub(super) fn read_reply(text: &str) -> Result<Self, JsonError> {
+        let doc = Self::read(text, Limits::MESSAGE)?;
+        if doc.has_proto {
+            return Err(JsonError::ProtoKey);
+        }
+        Ok(doc)
     }
 
     /// Says whether an object outside of these places has a member name twice.
@@ -332,6 +345,10 @@ mod tests {
         assert!(!twice.duplicate_outside(&[place]));
         assert!(doc(r#"{"\ud800":1}"#).duplicate_outside(&[]));
         assert!(!doc(r#"{"a":{"b":1},"b":2}"#).duplicate_outside(&[]));
+        for text in [r#"{"a":[{"__proto__":1}]}"#, r#"{"\u005f_proto__":1}"#] {
+            assert_eq!(Doc::read_reply(text).err(), Some(JsonError::ProtoKey));
+        }
+        assert!(Doc::read_reply(r#"{"a":"__proto__","proto":1}"#).is_ok());
     }
 
     #[test]

@@ -136,7 +136,7 @@ impl Reply {
                 (Form::Messages(stream), read)
             }
             (false, wire) => {
-                let doc = Doc::read(text, Limits::MESSAGE)
+                let doc = Doc::read_reply(text)
                     .map_err(|error| ReplyError::unreadable(&error.to_string()))?;
                 let (places, read) = body(request, &doc)?;
                 let doc = Box::new(doc);

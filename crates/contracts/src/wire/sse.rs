@@ -166,7 +166,7 @@ impl Event {
             None => Data::None,
             Some("[DONE]") => Data::Done,
             Some(data) => {
-                let doc = Doc::read(data, Limits::MESSAGE)
+                let doc = Doc::read_reply(data)
                     .map_err(|error| ReplyError::unreadable(&format!("an event: {error}")))?;
                 if !doc.root().is_object() {
                     return Err(ReplyError::unreadable("an event that is not an object"));

@@ -30,6 +30,8 @@ pub struct Seat {
     /// The shared things that calls of this session hold.
     holds: BTreeMap<CallKey, Vec<(String, String)>>,
     used: Used,
+    /// False for a session that was recorded when the workflow's limits were checked before requests only.
+    limits_calls: bool,
     news: Vec<WorkflowEvent>,
 }
 
@@ -92,6 +94,7 @@ impl Seat {
             state,
             holds: BTreeMap::new(),
             used: Used::default(),
+            limits_calls: true,
             news: Vec::new(),
         }
     }
@@ -105,6 +108,12 @@ impl Seat {
     ) -> Self {
         let state = WorkflowState::from(view);
         Self::new(workflow, workflow_id, session_id.to_owned(), state)
+    }
+
+    /// Checks the limits of the workflow before requests only, as a session did that is on record.
+    pub fn limiting_requests_only(mut self) -> Self {
+        self.limits_calls = false;
+        self
     }
 
     /// Learns how the workflow stands. Returns how many sessions took work from this one since the last time.
@@ -187,6 +196,12 @@ impl Seat {
     /// Says which limit of the workflow stops a request.
     pub(crate) fn limit_reached(&self) -> Option<&'static str> {
         self.state.limit_reached(&self.workflow)
+    }
+
+    /// Says whether the workflow has room for this session to have a number of calls, made or open.
+    pub(crate) fn has_room(&self, calls: u64) -> bool {
+        let more = calls.saturating_sub(self.used.calls);
+        !self.limits_calls || self.state.has_room(&self.workflow, more)
     }
 
     /// Says whether a call names a thing that another session holds.

@@ -2,10 +2,10 @@
 
 use contracts::{
     Answers, Event, ExecutionCheck, FinishReason, OfferedTool, Outcome, Response, SeenOutput,
-    Status, check_execution,
+    Status, check_execution, compile,
 };
 
-use crate::support::{ACCEPTED, Desk, at, payment, reasons, unwrapped, value};
+use crate::support::{ACCEPTED, Desk, at, payment, reasons, source, unwrapped, value};
 
 const NONE: [&str; 0] = [];
 
@@ -65,6 +65,8 @@ fn v1_r13_r14_arguments_and_ids() {
         r#"{"a":9007199254740993}"#,
         r#"{"a":1e400}"#,
         r#"{"a":"\ud800"}"#,
+        r#"{"__proto__":{"a":1}}"#,
+        r#"{"a":[{"\u005f_proto__":null}]}"#,
         "{\"a\":1}x",
     ] {
         assert_eq!(
@@ -661,4 +663,73 @@ fn x1_x2_x3_an_executor_gets_what_was_allowed() {
         refusal.reason().unwrap().as_str(),
         "execution_constraint_violated"
     );
+}
+
+#[test]
+fn v11_a_schema_says_what_of_it_is_not_checked_and_what_is_wrong() {
+    let contract =
+        "tool: pay\nside_effect: write\nschema_derived_exclude: [\"$.free\", \"$.list[0]\"]\n";
+    let unchecked = "tool: note\nside_effect: write\nschema_derived: false\n";
+    let compiled = compile(&[source("pay", contract), source("note", unchecked)], None).unwrap();
+    let form = |schema: &str| compiled.schema_form("pay", &value(schema)).unwrap();
+    let ignored = |schema: &str| {
+        let form = form(schema);
+        assert!(form.wrong.is_empty(), "{form:?}");
+        form.ignored.into_iter().collect::<Vec<_>>()
+    };
+    assert!(compiled.schema_form("note", &value("[]")).is_none());
+    for understood in [
+        "true",
+        "false",
+        "{}",
+        r#"{"type":["object","null"],"required":["a"],"title":"t","properties":{"a":{"const":1,"enum":[1],"minimum":0.5,
+            "exclusiveMaximum":9,"minLength":1,"maxItems":2.0,"pattern":"^a","items":{"type":"string"}}},
+            "additionalProperties":false}"#,
+        r#"{"properties":{"free":[]}}"#,
+    ] {
+        assert!(ignored(understood).is_empty(), "{understood}");
+    }
+    for (schema, keywords) in [
+        (
+            r#"{"$ref":"x","properties":{"a":{"anyOf":[]}}}"#,
+            vec!["$ref", "anyOf"],
+        ),
+        (r#"{"items":{"not":{}}}"#, vec!["not"]),
+        (r#"{"items":[{}]}"#, vec!["items"]),
+        (r#"{"pattern":"("}"#, vec!["pattern"]),
+        (
+            r#"{"additionalProperties":{}}"#,
+            vec!["additionalProperties"],
+        ),
+        (r#"{"exclusiveMinimum":true}"#, vec!["exclusiveMinimum"]),
+    ] {
+        assert_eq!(ignored(schema), keywords, "{schema}");
+    }
+    for wrong in [
+        "[]",
+        "null",
+        "3",
+        r#"{"type":"objekt"}"#,
+        r#"{"type":["string",1]}"#,
+        r#"{"required":"m"}"#,
+        r#"{"required":[1]}"#,
+        r#"{"properties":[]}"#,
+        r#"{"properties":{"a":7}}"#,
+        r#"{"properties":{"list":{"items":{"type":"x"}}}}"#,
+        r#"{"enum":1}"#,
+        r#"{"minimum":"1"}"#,
+        r#"{"minLength":-1}"#,
+        r#"{"maxItems":1.5}"#,
+        r#"{"pattern":1}"#,
+        r#"{"items":1}"#,
+        r#"{"additionalProperties":"no"}"#,
+    ] {
+        assert_eq!(form(wrong).wrong.len(), 1, "{wrong}");
+    }
+    let deep = (0..20).fold("{}".to_owned(), |inner, _| {
+        format!(r#"{{"items":{inner}}}"#)
+    });
+    assert_eq!(ignored(&deep), ["nesting deeper than 16"]);
+    let many: Vec<String> = (0..99).map(|number| format!(r#""k{number}":0"#)).collect();
+    assert_eq!(ignored(&format!("{{{}}}", many.join(","))).len(), 16);
 }

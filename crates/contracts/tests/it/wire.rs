@@ -662,12 +662,17 @@ fn what_readers_could_read_differently_is_not_judged() {
         r#"{"choices":[{"message":{}},{"message":{}}]}"#,
         r#"{"choices":[{"message":{"content":"a","content":"b"},"finish_reason":"stop"}]}"#,
         r#"{"choices":[{"message":{"function_call":{"name":"a"}}}]}"#,
+        r#"{"choices":[{"message":{"content":"a","__proto__":{"tool_calls":[]}},"finish_reason":"stop"}]}"#,
         r#"{"choices":[{"message":{}}]"#,
         "",
     ] {
         unreadable(Wire::OpenAiChat, body);
     }
     unreadable(Wire::AnthropicMessages, r#"{"role":"assistant"}"#);
+    let named = r#"{"content":[{"type":"tool_use","id":"t","name":"a","input":{"__proto__":{"n":1}}}],"stop_reason":"tool_use"}"#;
+    unreadable(Wire::AnthropicMessages, named);
+    let named = r#"{"id":"r","status":"completed","output":[],"metadata":{"__proto__":1}}"#;
+    unreadable(Wire::OpenAiResponses, named);
     // Inside the arguments it is the fault of one call, which its verdict says.
     let twice = r#"{"content":[{"type":"tool_use","id":"t","name":"a","input":{"n":1,"n":2}}],"stop_reason":"tool_use"}"#;
     assert_eq!(

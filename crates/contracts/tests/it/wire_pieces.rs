@@ -177,3 +177,48 @@ fn a_member_that_stands_twice_is_not_judged_in_any_stream() {
     let twice = format!("{start}{}{rest}", block(names));
     unreadable(Wire::AnthropicMessages, &twice);
 }
+
+#[test]
+fn a_member_named_proto_is_not_judged_in_any_stream() {
+    // Clients put deltas together by copying their members, and a copy takes what stands under this name for its own.
+    let named = |stream: &str| stream.replace("\"x_proto__\"", "\"__proto__\"");
+    let call =
+        json!([{"index":0,"id":"c","type":"function","function":{"name":"pay","arguments":"{}"}}]);
+    let chunk = |delta: Value, finish: Value| {
+        let choice = json!({"index":0,"delta":delta,"finish_reason":finish});
+        format!("data: {}\n\n", json!({"id":"x","choices":[choice]}))
+    };
+    let chat = format!(
+        "{}{}data: [DONE]\n\n",
+        chunk(
+            json!({"content":"hi","x_proto__":{"tool_calls":call}}),
+            Value::Null
+        ),
+        chunk(json!({}), json!("stop"))
+    );
+    let responses = events(&[
+        json!({"type":"response.completed","response":{"id":"r","status":"completed",
+            "output":[{"type":"message","content":[{"type":"output_text","text":"hi","x_proto__":{}}]}]}}),
+    ]);
+    let block = |block: Value| {
+        events(&[
+            json!({"type":"message_start","message":{"id":"m","content":[],"usage":{"input_tokens":1,"output_tokens":1}}}),
+            json!({"type":"content_block_start","index":0,"content_block":block}),
+            json!({"type":"content_block_stop","index":0}),
+            json!({"type":"message_delta","delta":{"stop_reason":"end_turn"},"usage":{"output_tokens":2}}),
+            json!({"type":"message_stop"}),
+        ])
+    };
+    let text = block(json!({"type":"text","text":"hi","x_proto__":{"name":"pay"}}));
+    let input =
+        block(json!({"type":"tool_use","id":"c","name":"find","input":{"a":{"x_proto__":1}}}));
+    for (wire, stream) in [
+        (Wire::OpenAiChat, chat),
+        (Wire::OpenAiResponses, responses),
+        (Wire::AnthropicMessages, text),
+        (Wire::AnthropicMessages, input),
+    ] {
+        assert!(read(wire, &stream).is_ok(), "{stream}");
+        unreadable(wire, &named(&stream));
+    }
+}

@@ -35,8 +35,11 @@ pub(super) fn submit(
     if decider.documents.document(order.id.as_str()).is_some() {
         return Err(Refusal::Stale);
     }
-    // Also in a closed Session: nothing is added to the conversation.
-    let (_, session) = decider.session(&order.session_id)?;
+    // From the record alone also in a closed Session: nothing is performed, and nothing is added to the conversation.
+    let (_, session) = match order.goes_live {
+        true => decider.open_session(&order.session_id)?,
+        false => decider.session(&order.session_id)?,
+    };
     let place = Place {
         workspace_id: Some(session.workspace_id.clone()),
         session_id: Some(order.session_id.clone()),

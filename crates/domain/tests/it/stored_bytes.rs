@@ -399,6 +399,7 @@ fn replays(log: &mut Log) {
         session_id: session,
         new_branch: Some(BranchId::from_body("replay")),
         mode: "exact".to_owned(),
+        goes_live: false,
         input: Value::Null,
         persona: json!({"name": "reviewer"}),
         request: json!({"mode": "exact"}),

@@ -19,6 +19,11 @@ use runs::replay::{self, NoRetry, ReadArtifact, Refresh, Source, Spec};
 /// The most bytes of Artifacts that the overrides of one replay take values from: all are in memory while it runs.
 const OVERRIDES_BYTES_MAX: usize = 16 * 1024 * 1024;
 
+/// True when a replay asks models or tools again.
+pub(crate) fn goes_live(spec: &Spec) -> bool {
+    spec.refresh.contains(&Refresh::Model) || spec.refresh.contains(&Refresh::Tools)
+}
+
 impl Engine {
     pub(super) async fn build_replay(
         &self,
@@ -72,8 +77,7 @@ impl Engine {
         if !secrets.is_empty() {
             caller.require("vaults:write")?;
         }
-        let goes_live =
-            spec.refresh.contains(&Refresh::Model) || spec.refresh.contains(&Refresh::Tools);
+        let goes_live = goes_live(&spec);
         if goes_live {
             // Whoever chooses what a model said chooses what its tools do.
             caller.require("replays:live")?;
@@ -95,6 +99,7 @@ impl Engine {
             session_id,
             new_branch,
             mode,
+            goes_live,
             input,
             persona,
             request: serde_json::to_value(&spec).map_err(|error| Refused::Internal {
@@ -199,10 +204,8 @@ impl Engine {
 
     /// Makes the id of a Branch for a run that goes on live, or that its persona isolates.
     pub(crate) fn branch_for(&self, spec: &Spec, persona: &Value) -> Option<BranchId> {
-        let goes_live =
-            spec.refresh.contains(&Refresh::Model) || spec.refresh.contains(&Refresh::Tools);
         let isolated = persona.get("isolated_replay") == Some(&Value::Bool(true));
-        (goes_live || isolated).then(|| BranchId::from_body(&self.shared.ids.body()))
+        (goes_live(spec) || isolated).then(|| BranchId::from_body(&self.shared.ids.body()))
     }
 
     async fn read_spec(

@@ -23,7 +23,22 @@ impl Engine {
         let Some(document) = self.shared_document(id.as_str()).await? else {
             return Ok(self.empty_field());
         };
-        let mut held = self.read_segments(&document).await?;
+        let held = self.read_segments(&document).await?;
+        if held.version == 0 {
+            return self.read_log(&document, held).await;
+        }
+        match self.read_log(&document, held).await {
+            // The log does not go on where the segments end: it may be sound, and they are not.
+            Err(Refused::Internal { detail }) => {
+                let held = self.without_segments(&document, detail).await?;
+                self.read_log(&document, held).await
+            }
+            read => read,
+        }
+    }
+
+    /// Folds the events behind what was read of a field, each of which follows the one before it.
+    async fn read_log(&self, document: &Document, mut held: Held) -> Result<Held, Refused> {
         let mut after = held.position;
         loop {
             let query = ReadEvents {
@@ -36,14 +51,14 @@ impl Engine {
                 break;
             };
             after = last.position;
-            let (entries, newest) = read(&page)?;
+            let (entries, newest) = read(&page, held.version)?;
             let contents = self.contents_beside(&entries).await?;
             held = self
                 .aside(move || {
                     for ((entry, ..), content) in entries.iter().zip(&contents) {
                         apply(&mut held, entry, content)?;
                     }
-                    held.version = held.version.max(newest);
+                    held.version = newest;
                     held.position = after;
                     Ok::<Held, Refused>(held)
                 })
@@ -80,29 +95,29 @@ impl Engine {
             let Some(segment) = segment else {
                 return Ok(held);
             };
-            let fits = segment.last > held.version && segment.last <= document.version;
-            let read = self
-                .aside(move || {
-                    let read = held.field.read_segment(&segment.bytes);
-                    held.version = segment.last;
-                    held.kept = segment.last;
-                    held.position = segment.position;
-                    read.map(|()| held)
-                })
-                .await?;
-            held = match read {
-                Ok(held) if fits => held,
-                read => {
-                    let error = read.err().map(|error| error.to_string());
-                    let error = error.unwrap_or_else(|| "it is ahead of the log".to_owned());
-                    tracing::warn!(error, "a field is folded again from its log");
-                    self.shared.store.drop_field_segments(document.key).await?;
-                    let mut empty = self.empty_field();
-                    empty.key = Some(document.key);
-                    return Ok(empty);
+            let segment = match segment {
+                Ok(segment) => segment,
+                Err(unusable) => {
+                    let reason = unusable.to_string();
+                    return self.without_segments(document, reason).await;
                 }
             };
+            let version = document.version;
+            let read = self.aside(move || take_in(held, &segment, version)).await?;
+            held = match read {
+                Ok(held) => held,
+                Err(reason) => return self.without_segments(document, reason).await,
+            };
         }
+    }
+
+    /// Forgets what is kept of a field's fold, which is then read from the log.
+    async fn without_segments(&self, document: &Document, error: String) -> Result<Held, Refused> {
+        tracing::warn!(error, "a field is folded again from its log");
+        self.shared.store.drop_field_segments(document.key).await?;
+        let mut empty = self.empty_field();
+        empty.key = Some(document.key);
+        Ok(empty)
     }
 
     /// Keeps what was folded since the last segment, once that is enough for one. Losing it costs the next start some time.
@@ -167,13 +182,37 @@ fn damaged(problem: impl std::fmt::Display) -> Refused {
     }
 }
 
-/// Reads a page of entries, and says how far it goes. What a repair had to reduce to its header is lost, and nothing else.
-fn read(page: &[StoredEvent]) -> Result<(Vec<Read>, u64), Refused> {
-    let (mut entries, mut newest) = (Vec::with_capacity(page.len()), 0);
+/// Folds a segment that begins where what was read ends, and ends within the log.
+fn take_in(mut held: Held, segment: &FieldSegment, version: u64) -> Result<Held, String> {
+    let follows = segment.after == held.version && segment.last > segment.after;
+    if !follows || segment.position <= held.position {
+        return Err("a segment does not follow the one before it".to_owned());
+    }
+    if segment.last > version {
+        return Err("a segment is ahead of the log".to_owned());
+    }
+    let read = held.field.read_segment(&segment.bytes);
+    read.map_err(|error| error.to_string())?;
+    if held.field.head() > segment.last {
+        return Err("a segment goes further than it says".to_owned());
+    }
+    held.version = segment.last;
+    held.kept = segment.last;
+    held.position = segment.position;
+    Ok(held)
+}
+
+/// Reads a page of entries that follow a sequence without a gap, and says how far it goes. What a repair had to reduce to its header is lost, and nothing else.
+fn read(page: &[StoredEvent], mut newest: u64) -> Result<(Vec<Read>, u64), Refused> {
+    let mut entries = Vec::with_capacity(page.len());
     for stored in page {
         let event = Event::parse(&stored.bytes).map_err(damaged)?;
         if event.kind() != Ok(Kind::FieldEntry) {
             return Err(damaged(format!("`{}` is not an entry", event.id)));
+        }
+        if event.sequence != newest + 1 {
+            let sequence = event.sequence;
+            return Err(damaged(format!("entry {sequence} follows entry {newest}")));
         }
         newest = event.sequence;
         if event.is_header() {

@@ -93,7 +93,7 @@ impl Engine {
             policies,
             slots: std::collections::BTreeMap::new(),
             workflow: None,
-            telling: Telling::Executions,
+            telling: Telling::Bounds,
         };
         let key = idempotency.map(|given| given.key);
         for _ in 0..STALE_TRIES {

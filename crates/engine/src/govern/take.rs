@@ -295,6 +295,13 @@ impl Engine {
                     return Err(problem.with("tools", missing).into());
                 }
                 session.request_handed_in(asked)?;
+                let wrong = session.schemas_wrong(asked)?;
+                if !wrong.is_empty() {
+                    let message =
+                        "contracts check the schemas of these tools, and they cannot be read";
+                    let problem = Problem::new(422, "schema_invalid", message);
+                    return Err(problem.with("schemas", wrong).into());
+                }
                 Ok(session.attempts_left(input.at)?)
             }
             GovernedOperation::Propose(proposed) => {

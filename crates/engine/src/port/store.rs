@@ -27,7 +27,7 @@ use super::{BoxFuture, News};
 pub use blobs::{BlobStore, Incoming};
 pub use keys::{ApiKey, KeyStore};
 pub use leases::{Fence, LeaseName, LeaseStore};
-pub use segments::{FieldSegment, SegmentStore};
+pub use segments::{FieldSegment, KeptSegment, SegmentStore, UnusableSegment};
 pub use tree::{Tree, TreeAppend, TreeStore};
 
 /// A store of one log: events, the documents folded from them, and what is not folded (claims, leases, keys,

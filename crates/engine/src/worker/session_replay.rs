@@ -17,7 +17,7 @@ use serde_json::json;
 use tokio::sync::mpsc;
 
 use super::Work;
-use crate::dispatch::replay::replay_id;
+use crate::dispatch::replay::{goes_live, replay_id};
 use crate::engine::Engine;
 use crate::port::{ListQuery, Scope};
 use crate::refused::Refused;
@@ -263,6 +263,7 @@ impl Engine {
                 session_id: fork.clone(),
                 new_branch: self.branch_for(&spec, &persona),
                 mode: planned.mode.clone(),
+                goes_live: goes_live(&spec),
                 input: input.clone(),
                 persona: persona.clone(),
                 request: planned.request.clone(),

@@ -770,3 +770,27 @@ async fn uploaded_artifacts_are_made_again() {
     let all = content.1.next().await.unwrap().unwrap();
     assert_eq!(all, b"evidence");
 }
+
+#[tokio::test]
+async fn u9_nothing_goes_on_live_in_a_closed_session() {
+    let outside = Outside::new();
+    outside.fails("llm:main:1", "provider_error");
+    let world = World::new(outside).await;
+    let session = world.session().await;
+    let id = world.submit(&session, None, None, "go".into()).await;
+    let failed = world.ended(&id).await;
+    assert_eq!(failed.status, Status::Failed);
+    world.write(Request::CloseSession(session)).await.unwrap();
+    let calls = world.outside.call_count();
+    let live = json!({"mode": "with_overrides", "refresh": ["model"]});
+    for body in [json!({"retry": true}), live] {
+        let refused = world.try_replay(&id, body.clone()).await.unwrap_err();
+        let Refused::Domain(domain::Refusal::Conflict { reason, .. }) = refused else {
+            panic!("{body}: {refused:?}");
+        };
+        assert_eq!(reason, "session_closed", "{body}");
+    }
+    // What was recorded can still be run again.
+    assert_same(&failed, &world.replay(&id, json!({})).await);
+    assert_eq!(world.outside.call_count(), calls, "nothing was performed");
+}

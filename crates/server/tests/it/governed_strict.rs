@@ -458,3 +458,47 @@ async fn a_report_that_says_two_things_about_one_place_is_refused_in_any_spellin
     let (status, answer) = desk.report(&judged, fields).await;
     assert_eq!(status, 200, "{answer}");
 }
+
+#[tokio::test]
+async fn a_schema_that_cannot_be_read_is_refused_and_what_is_not_checked_is_told_once() {
+    let server = Server::start().await;
+    let desk = paying(&server, "forms").await;
+    let offer = |schema: Value| json!({"offered_tools": [{"name": "pay", "schema": schema}]});
+    for schema in [
+        json!([]),
+        json!("x"),
+        json!({"type": "objekt"}),
+        json!({"required": "m"}),
+        json!({"properties": []}),
+        json!({"properties": {"n": {"maximum": "3"}}}),
+    ] {
+        let refused = prepared(&desk, offer(schema)).await;
+        problem(&refused, 422, "schema_invalid");
+        assert_eq!(refused.1["schemas"][0]["tool"], "pay", "{}", refused.1);
+    }
+    let plain = prepared(&desk, offer(json!({"required": ["amount"]}))).await;
+    assert_eq!(
+        (plain.0, plain.1.get("warnings")),
+        (200, None),
+        "{}",
+        plain.1
+    );
+    let schema = json!({"$defs": {}, "properties": {"n": {"$ref": "#/x"}, "m": {"pattern": "("}}});
+    let (status, told) = prepared(&desk, offer(schema.clone())).await;
+    assert_eq!(status, 200, "{told}");
+    let warning = &told["warnings"][0];
+    assert_eq!(
+        (&warning["code"], &warning["tool"]),
+        (&json!("schema_keyword_ignored"), &json!("pay")),
+        "{told}"
+    );
+    assert_eq!(warning["keywords"], json!(["$defs", "$ref", "pattern"]));
+    let (_, again) = prepared(&desk, offer(schema)).await;
+    assert_eq!(again.get("warnings"), None, "{again}");
+    let (_, other) = prepared(&desk, offer(json!({"anyOf": []}))).await;
+    assert_eq!(
+        other["warnings"][0]["keywords"],
+        json!(["anyOf"]),
+        "{other}"
+    );
+}

@@ -539,3 +539,79 @@ async fn a_child_begins_with_every_label_that_its_parent_has_by_then() {
         replayed(&child.0, task, "COMPLETED").await;
     }
 }
+
+/// Proposes notes in a request that was prepared.
+async fn propose_notes(seat: &Seat, prepared: &Value, calls: &[(String, Value)]) -> Value {
+    let calls = calls
+        .iter()
+        .map(|(id, arguments)| (id.as_str(), "note", arguments.clone()));
+    let calls: Vec<_> = calls.collect();
+    let (status, judged) = seat.0.propose_as(prepared, &calls).await;
+    assert_eq!(status, 200, "{judged}");
+    judged
+}
+
+#[tokio::test]
+async fn no_call_is_released_beyond_the_limit_of_all_sessions() {
+    let server = Server::start().await;
+    let root = Seat::root(&server, "lr", "job-12").await;
+    let notes = |of: &str, count: usize| -> Vec<(String, Value)> {
+        let names = (0..count).map(|number| format!("{of}{number}"));
+        names
+            .map(|id| (id.clone(), json!({"order_id": id})))
+            .collect()
+    };
+    // One response with more calls than three.
+    let prepared = root.preflight().await.1;
+    let many = propose_notes(&root, &prepared, &notes("many", 5)).await;
+    assert_eq!(many["status"], "blocked", "{many}");
+    let verdicts: Vec<_> = (0..5)
+        .map(|at| many["verdicts"][at]["verdict"].clone())
+        .collect();
+    assert_eq!(verdicts[..3], ["allow", "allow", "allow"], "{many}");
+    for at in [3, 4] {
+        assert_eq!(many["verdicts"][at]["reason"], "session_limit_exceeded");
+        assert_eq!(many["verdicts"][at]["detail"], "workflow", "{many}");
+    }
+    let shown = root.workflow("job-12").await;
+    assert_eq!(shown["budget_used"]["tool_calls"], 0, "{shown}");
+    // Three sessions that were all prepared before any of them proposes, at the same time: two calls of one fit, and no more.
+    let (one, two) = (root.offered(json!({})).await, root.offered(json!({})).await);
+    let one = Seat::child(&server, "lc1", &one).await;
+    let two = Seat::child(&server, "lc2", &two).await;
+    let mut prepared = Vec::new();
+    for seat in [&root, &one, &two] {
+        let (status, answer) = seat.preflight().await;
+        assert_eq!(status, 200, "{answer}");
+        prepared.push(answer);
+    }
+    let (a, b, c) = (notes("a", 2), notes("b", 2), notes("c", 2));
+    let judged: [Value; 3] = tokio::join!(
+        propose_notes(&root, &prepared[0], &a),
+        propose_notes(&one, &prepared[1], &b),
+        propose_notes(&two, &prepared[2], &c),
+    )
+    .into();
+    let released = judged.iter().filter(|one| one["status"] == "allowed");
+    assert_eq!(released.count(), 1, "{judged:?}");
+    let shown = root.workflow("job-12").await;
+    assert_eq!(shown["budget_used"]["tool_calls"], 2, "{shown}");
+    // The third call is for one of the two that have a request left.
+    let mut more = Vec::new();
+    for (at, seat) in [&root, &one, &two].into_iter().enumerate() {
+        if judged[at]["status"] == "blocked" {
+            let (_, got) = seat
+                .0
+                .propose_as(
+                    &seat.preflight().await.1,
+                    &[("last", "note", json!({"order_id": "last"}))],
+                )
+                .await;
+            more.push(got["status"].clone());
+        }
+    }
+    assert_eq!(more[0], "allowed", "{more:?}");
+    assert_ne!(more[1], "allowed", "{more:?}");
+    let shown = root.workflow("job-12").await;
+    assert_eq!(shown["budget_used"]["tool_calls"], 3, "{shown}");
+}

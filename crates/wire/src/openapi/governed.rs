@@ -395,6 +395,7 @@ pub(super) const SCHEMAS: &[Schema] = &[
             req("control_revision", Count),
             req("allowed_tools", List(&Text)),
             req("removed", List(&Object)),
+            opt("warnings", List(&Object)),
         ]),
     },
     Schema {

@@ -25,6 +25,11 @@ fn list<'a>(value: &'a Value, name: &str) -> &'a [Value] {
         .map_or(&[], Vec::as_slice)
 }
 
+/// Returns text that others wrote, such as a sentence that names an agent, on the one line it is meant for.
+fn one_line(text: &str) -> String {
+    shorten(text, usize::MAX)
+}
+
 /// Returns how many columns are left for words after others took theirs.
 fn room(taken: usize) -> usize {
     width().map_or(usize::MAX, |width| width.saturating_sub(taken).max(20))
@@ -40,7 +45,7 @@ pub(super) fn status(
         let counts = status.get(name).and_then(Value::as_object);
         let counts = counts.into_iter().flatten();
         let counts: Vec<String> = counts
-            .map(|(name, count)| format!("{count} {name}"))
+            .map(|(name, count)| one_line(&format!("{count} {name}")))
             .collect();
         match counts.is_empty() {
             true => "none".to_owned(),
@@ -82,7 +87,7 @@ pub(super) fn recorded(out: &mut Output, answer: &Value) -> anyhow::Result<()> {
         talk(format_args!("it contradicts what is known: {conflict}"));
     }
     for warning in list(answer, "warnings") {
-        talk(printable(warning.as_str().unwrap_or_default()));
+        talk(one_line(warning.as_str().unwrap_or_default()));
     }
     Ok(())
 }
@@ -100,7 +105,7 @@ pub(super) fn attuned(out: &mut Output, answer: &Value) -> anyhow::Result<()> {
         let head = format!(
             "{:.2}  {} by {}  {}",
             score.unwrap_or_default(),
-            text(record, "/memory_unit/type"),
+            shorten(text(record, "/memory_unit/type"), 60),
             shorten(text(record, "/memory_unit/source/agent_id"), 60),
             shorten(text(record, "/memory_unit/id"), 60),
         );
@@ -108,7 +113,7 @@ pub(super) fn attuned(out: &mut Output, answer: &Value) -> anyhow::Result<()> {
         for line in printable(text(record, "/memory_unit/content")).lines() {
             out.line(format_args!("      {line}"))?;
         }
-        let reason = printable(text(record, "/relevance_reason"));
+        let reason = one_line(text(record, "/relevance_reason"));
         out.line(out.paint(Paint::Quiet, &format!("      {reason}")))?;
     }
     if !list(answer, "conflicts").is_empty() {
@@ -174,7 +179,7 @@ pub(super) fn merged(out: &mut Output, answer: &Value) -> anyhow::Result<()> {
 }
 
 pub(super) fn replayed(out: &mut Output, answer: &Value) -> anyhow::Result<()> {
-    out.line(printable(text(answer, "/summary")))?;
+    out.line(one_line(text(answer, "/summary")))?;
     let timeline = list(answer, "timeline");
     if timeline.is_empty() {
         return Ok(());

@@ -4,7 +4,7 @@ use std::collections::BTreeMap;
 use std::io::Write as _;
 
 use canon::{Value, jcs};
-use runs::replay::question;
+use runs::replay::{ReadArtifact, question};
 use serde_json::json;
 
 use super::keys::{Recorded, recorded};
@@ -89,6 +89,19 @@ pub(super) async fn run(args: &ReplayArgs, task: &str) -> anyhow::Result<Exit> {
     Ok(report.exit())
 }
 
+/// Reads the artifacts that take the place of answers.
+pub(super) async fn read_artifacts(
+    client: &Client,
+    args: &ReplayArgs,
+) -> anyhow::Result<BTreeMap<String, ReadArtifact>> {
+    let mut artifacts = BTreeMap::new();
+    for (_, id) in &args.override_artifact {
+        let path = ["v1", "artifacts", id, "content"];
+        artifacts.insert(id.clone(), own(client.get_bytes(&path, &[]).await?));
+    }
+    Ok(artifacts)
+}
+
 /// Refuses changes that the run would never ask for, before the server knows of a replay.
 async fn rehearse(
     client: &Client,
@@ -97,13 +110,9 @@ async fn rehearse(
     prepared: &Prepared,
 ) -> anyhow::Result<()> {
     if !recorded.is_whole {
-        return trial::check_names(&recorded.source, args);
+        return trial::check_names(&recorded.source, given_keys(args));
     }
-    let mut artifacts = BTreeMap::new();
-    for (_, id) in &args.override_artifact {
-        let path = ["v1", "artifacts", id, "content"];
-        artifacts.insert(id.clone(), own(client.get_bytes(&path, &[]).await?));
-    }
+    let mut artifacts = read_artifacts(client, args).await?;
     let body = prepared.clone().into_local(&mut artifacts);
     trial::check(&recorded.source, &body, &artifacts, false)
 }

@@ -9,7 +9,7 @@ use serde_json::json;
 use tokio::time::{Instant, sleep};
 
 use super::keys::{Recorded, recorded};
-use super::online::upload;
+use super::online::{read_artifacts, upload};
 use super::report::Report;
 use super::request::{Names, Prepared, given_keys, prepare};
 use super::{ReplayArgs, trial};
@@ -37,7 +37,7 @@ pub(super) async fn run(args: &ReplayArgs, session: &str) -> anyhow::Result<Exit
         let (task, key) = name.split_once('/')?;
         question(&asked.get(task)?.source, key)
     })?;
-    rehearse(&asked, args, &prepared)?;
+    rehearse(&client, &asked, args, &prepared).await?;
     let source = client.get(&["v1", "sessions", session], &[]).await?;
     let workspace = text(&source, "workspace_id").map(str::to_owned);
     for large in prepared.take_large() {
@@ -115,23 +115,20 @@ async fn changed_tasks(
 
 /// Refuses changes that their run would never ask for, before the server knows of a replay. Each Task is replayed from its
 /// own record, whatever came of the others.
-fn rehearse(
+async fn rehearse(
+    client: &Client,
     recorded: &BTreeMap<String, Recorded>,
     args: &ReplayArgs,
     prepared: &Prepared,
 ) -> anyhow::Result<()> {
-    let mut artifacts = BTreeMap::new();
+    let mut artifacts = read_artifacts(client, args).await?;
     let body = prepared.clone().into_local(&mut artifacts);
     let given = body.get("override").and_then(Value::as_object);
     for (task, recorded) in recorded {
-        // The content of an artifact of the server is for the server to judge.
-        let is_elsewhere = |name: &String| name.starts_with(&format!("{task}/"));
-        if !recorded.is_whole
-            || args
-                .override_artifact
-                .iter()
-                .any(|(name, _)| is_elsewhere(name))
-        {
+        if !recorded.is_whole {
+            let names = given_keys(args).filter_map(|name| name.split_once('/'));
+            let keys = names.filter(|(of, _)| of == task).map(|(_, key)| key);
+            trial::check_names(&recorded.source, keys)?;
             continue;
         }
         let own = given.into_iter().flatten().filter_map(|(name, value)| {

@@ -9,8 +9,6 @@ use canon::{Map, Value};
 use runs::replay::{self, Failure, Progress, ReadArtifact, Replayed, Source};
 use runs::workflow::{Registry, builtin};
 
-use super::ReplayArgs;
-use super::request::given_keys;
 use crate::exit::Problem;
 
 /// Refuses what the run never asks for. What the request does not allow is left to whoever reads it next.
@@ -67,9 +65,12 @@ fn judge(replayed: &Replayed) -> anyhow::Result<()> {
 }
 
 /// Refuses keys that the record does not name, where only its events can be read and no trial is possible.
-pub(super) fn check_names(source: &Source, args: &ReplayArgs) -> anyhow::Result<()> {
+pub(super) fn check_names<'a>(
+    source: &Source,
+    keys: impl Iterator<Item = &'a str>,
+) -> anyhow::Result<()> {
     // What is no key at all is told when the request is put together.
-    let mut keys = given_keys(args).filter(|key| replay::kind_of(key).is_some());
+    let mut keys = keys.filter(|key| replay::kind_of(key).is_some());
     match keys.find(|key| !source.names(key)) {
         None => Ok(()),
         Some(key) => Err(Problem::new(

@@ -12,7 +12,7 @@ use crate::driver::response::{Received, add_hosted};
 use crate::driver::{DriveError, Driver, Judged, Open, digest};
 use crate::event::{Call, CallKey, Event, Release, Responded};
 use crate::gate::{Action, Decision};
-use crate::json::{self, Limits, Numbers};
+use crate::json;
 use crate::judge::{Occasion, Status, judge};
 use crate::narrow;
 use crate::reason::BlockReason;
@@ -310,7 +310,7 @@ impl Driver {
 
     fn calls(&self, reply: &Reply) -> Vec<Call> {
         let calls = reply.response().calls.iter().map(|call| {
-            let parsed = json::read(&call.arguments, Limits::ARGUMENTS, Numbers::Doubles);
+            let parsed = json::read_arguments(&call.arguments);
             let text = match parsed {
                 Ok(value) if value.as_object().is_some() => canonical::text(&value),
                 Ok(_) | Err(_) => call.arguments.clone(),

@@ -3,7 +3,7 @@
 use std::sync::Arc;
 
 use super::{Apart, Kind, Known, Member, Node, unquote};
-use crate::json::JsonError;
+use crate::json::{JsonError, PROTO};
 
 /// Reads values from a place in a text on.
 pub(super) struct Reader<'a> {
@@ -11,6 +11,8 @@ pub(super) struct Reader<'a> {
     pub(super) at: usize,
     pub(super) values_left: usize,
     pub(super) duplicates: Vec<usize>,
+    /// Whether a member is named `__proto__`.
+    pub(super) has_proto: bool,
     /// The member of the outermost object that is read apart, and what is known of it.
     pub(super) apart: Option<(&'a str, Option<&'a Known>)>,
 }
@@ -142,11 +144,13 @@ impl Reader<'_> {
                     at: 0,
                     values_left: self.values_left,
                     duplicates: Vec::new(),
+                    has_proto: false,
                     apart: None,
                 };
                 let node = reader.value(depth_left)?;
                 let found = reader.duplicates.iter().map(|at| start + at);
                 self.duplicates.extend(found);
+                self.has_proto |= reader.has_proto;
                 let values = self.values_left - reader.values_left;
                 (reader.at, Arc::new(Apart { node, values }))
             }
@@ -162,10 +166,12 @@ impl Reader<'_> {
     }
 
     /// A name that cannot be read counts as a duplicate: nobody knows what others make of it.
-    fn has_duplicate(&self, members: &[Member]) -> bool {
+    fn has_duplicate(&mut self, members: &[Member]) -> bool {
         let names = members.iter().map(|member| {
             let quoted = self.text.get(member.start..member.name_end);
-            quoted.and_then(unquote)
+            let name = quoted.and_then(unquote);
+            self.has_proto |= name.as_deref() == Some(PROTO);
+            name
         });
         let Some(mut names) = names.collect::<Option<Vec<_>>>() else {
             return true;

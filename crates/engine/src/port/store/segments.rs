@@ -11,7 +11,7 @@ pub trait SegmentStore {
         &self,
         _field: Position,
         _after: u64,
-    ) -> BoxFuture<'_, Result<Option<FieldSegment>, StoreFault>> {
+    ) -> BoxFuture<'_, Result<Option<KeptSegment>, StoreFault>> {
         Box::pin(async { Ok(None) })
     }
 
@@ -25,6 +25,14 @@ pub trait SegmentStore {
         Box::pin(async { Ok(()) })
     }
 }
+
+/// A segment as a store has it, or why what it has is not the segment that was handed over.
+pub type KeptSegment = Result<FieldSegment, UnusableSegment>;
+
+/// A segment that is not what was handed over, or cannot be read.
+#[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
+#[error("{0}")]
+pub struct UnusableSegment(pub Box<str>);
 
 /// A stretch of a field's log as reading it made of it.
 #[derive(Debug, Clone, PartialEq, Eq)]

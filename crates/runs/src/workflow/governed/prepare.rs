@@ -5,7 +5,7 @@ use contracts::{
     Event, Mode, Narrowing, OfferedTool, Refusal, Request, ToolChoice, check_attempts,
     check_workflow, narrow, precheck, refused,
 };
-use domain::{Offered, Preflight, Problem, Timestamp};
+use domain::{Offered, Preflight, Problem, Telling, Timestamp};
 use serde_json::json;
 
 use super::session::{GovernedSession, PREPARED_MICROS, age};
@@ -75,6 +75,10 @@ impl GovernedSession {
             }
         }
         self.told.changed = true;
+        let warnings = match log_only {
+            true => Vec::new(),
+            false => self.unchecked_keywords(&request.tools),
+        };
         self.prepared_count += 1;
         let (state_version, control_revision) = self.versions();
         let all: Vec<String> = request.tools.iter().map(|tool| tool.name.clone()).collect();
@@ -91,13 +95,41 @@ impl GovernedSession {
             narrowing,
         };
         self.prepared.insert(self.prepared_count, prepared);
-        Ok(json!({
+        let mut answer = json!({
             "prepared_request_id": prepared_id(self.prepared_count),
             "state_version": state_version,
             "control_revision": control_revision,
             "allowed_tools": allowed,
             "removed": removed,
-        }))
+        });
+        if let (false, Value::Object(members)) = (warnings.is_empty(), &mut answer) {
+            members.insert("warnings".to_owned(), warnings.into());
+        }
+        Ok(answer)
+    }
+
+    /// Tells once per tool which keywords of its schema are not checked, and again where these are others.
+    fn unchecked_keywords(&mut self, tools: &[OfferedTool]) -> Vec<Value> {
+        if self.telling < Telling::Bounds {
+            return Vec::new();
+        }
+        let mut warnings = Vec::new();
+        for tool in tools {
+            let compiled = self.rules.compiled();
+            let schema = tool.schema.as_ref();
+            let Some(form) = schema.and_then(|schema| compiled.schema_form(&tool.name, schema))
+            else {
+                continue;
+            };
+            let ignored = form.ignored;
+            if ignored.is_empty() || self.schemas_told.get(&tool.name) == Some(&ignored) {
+                continue;
+            }
+            let message = "these keywords of the tool's schema are not checked: demand what they say in its contract";
+            warnings.push(json!({"code": "schema_keyword_ignored", "message": message, "tool": tool.name, "keywords": ignored}));
+            self.schemas_told.insert(tool.name.clone(), ignored);
+        }
+        warnings
     }
 
     /// Refuses a request where those that are under way use up the attempts: their responses are not here yet, and each counts.
@@ -151,6 +183,28 @@ impl GovernedSession {
         }
         let message = "the contracts of these tools look at the request: send it as `request`, with its `messages`";
         Err(Problem::new(422, "request_required", message).with("tools", tools))
+    }
+
+    /// Returns what is wrong with offered schemas that contracts check: one that cannot be read would allow everything.
+    ///
+    /// # Errors
+    /// A schema cannot be judged.
+    pub fn schemas_wrong(&self, asked: &Preflight) -> Result<Vec<Value>, Problem> {
+        let mut wrong = Vec::new();
+        if !self.rules.enforces() {
+            return Ok(wrong);
+        }
+        for tool in asked.offered_tools.iter().filter(|tool| !tool.hosted) {
+            let Some(schema) = tool.schema.as_ref().map(exact).transpose()? else {
+                continue;
+            };
+            let form = self.rules.compiled().schema_form(&tool.name, &schema);
+            let findings = form.map(|form| form.wrong).unwrap_or_default();
+            if !findings.is_empty() {
+                wrong.push(json!({"tool": tool.name, "findings": findings}));
+            }
+        }
+        Ok(wrong)
     }
 
     /// Says why the model is not asked. What a limit or a rule refuses counts as a block.

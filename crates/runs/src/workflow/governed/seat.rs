@@ -7,7 +7,7 @@ use contracts::workflow::{
     Seat, Wanted, Workflow, WorkflowEvent, WorkflowRefusal, WorkflowView, compile_workflow,
 };
 use contracts::{Event, Lifecycle, Source};
-use domain::{ContractText, GovernedInput, GovernedPlace, NewOffer, Problem, Timestamp};
+use domain::{ContractText, GovernedInput, GovernedPlace, NewOffer, Problem, Telling, Timestamp};
 use serde::Deserialize as _;
 use serde_json::json;
 
@@ -40,18 +40,21 @@ pub(super) fn compiled(source: &ContractText) -> Result<Arc<Workflow>, Problem> 
 }
 
 /// Takes the seat that a session began with.
-pub(super) fn seat_of(session_id: &str, place: &GovernedPlace) -> Result<Seat, String> {
+pub(super) fn seat_of(
+    session_id: &str,
+    place: &GovernedPlace,
+    telling: Telling,
+) -> Result<Seat, String> {
     let workflow = compiled(&place.source).map_err(|problem| problem.to_string())?;
     if workflow.digest() != place.sha256 {
         return Err("the recorded workflow file has another digest than was recorded".to_owned());
     }
     let view = WorkflowView::deserialize(&place.view).map_err(|error| error.to_string())?;
-    Ok(Seat::of_member(
-        workflow,
-        &place.workflow_id,
-        session_id,
-        view,
-    ))
+    let seat = Seat::of_member(workflow, &place.workflow_id, session_id, view);
+    Ok(match telling < Telling::Bounds {
+        true => seat.limiting_requests_only(),
+        false => seat,
+    })
 }
 
 impl GovernedSession {
@@ -165,4 +168,59 @@ pub(super) fn refused(refusal: &WorkflowRefusal) -> Problem {
 
 pub(super) fn as_value(value: &impl serde::Serialize) -> Value {
     serde_json::to_value(value).unwrap_or_default()
+}
+
+#[cfg(test)]
+mod tests {
+    use canon::Value;
+    use serde_json::json;
+
+    use super::{GovernedSession, compiled};
+
+    /// What becomes of two calls in a workflow that permits one.
+    fn proposed(telling: &str) -> Value {
+        let files =
+            json!({"files": [{"file": "pay.yaml", "text": "tool: pay\nside_effect: write\n"}]});
+        let contracts =
+            super::super::Contracts::compile(&serde_json::from_value(files.clone()).unwrap());
+        let source = json!({"file": "workflow.yaml", "text": "schema_version: \"1.0\"\nworkflow: w\n\
+            roles: [{ name: desk, session_contract: desk/session.yaml }]\nlimits: { max_tool_calls: 1 }\n"});
+        let workflow = compiled(&serde_json::from_value(source.clone()).unwrap()).unwrap();
+        let member = json!({"session_id": "s", "role": "desk", "parent": null, "status": "open"});
+        let view = json!({"sessions": [member], "open_offers": [], "cost": "0", "cost_incomplete": false,
+            "tool_calls": 0, "held": []});
+        let start = json!({"session_id": "s", "at": "2026-01-01T00:00:00Z",
+            "sha256": contracts.unwrap().digest(), "contracts": files, "options": {"sessionId": "s"},
+            "telling": telling,
+            "workflow": {"workflow_id": "w", "sha256": workflow.digest(), "source": source, "view": view}});
+        let mut session = GovernedSession::begin(&start).unwrap();
+        let call = |id: &str| json!({"id": id, "name": "pay", "arguments": "{}"});
+        let schema = json!({"anyOf": []});
+        let operations = [
+            json!({"name": "preflight", "expected_state_version": 0,
+                "offered_tools": [{"name": "pay", "schema": schema}],
+                "request_digest": null, "provider": "openai", "model": "m"}),
+            json!({"name": "propose", "prepared_request_id": "prepared_1", "finish_reason": "tool_calls",
+                "content_digest": null, "usage": null, "tool_calls": [call("a"), call("b")]}),
+        ];
+        let answers = operations.map(|operation| {
+            let input = json!({"at": "2026-01-01T00:00:01Z", "actor": "ann", "key_id": null,
+                "request_id": domain::PermissionId::from_body("1"), "operation": operation});
+            let taken = session.take(&serde_json::from_value(input).unwrap());
+            taken.answer.unwrap()
+        });
+        json!(answers)
+    }
+
+    #[test]
+    fn u2_a_session_on_record_goes_on_as_it_did_and_a_new_one_is_held_to_the_limit_of_its_workflow()
+    {
+        let before = proposed("executions");
+        assert_eq!(before[1]["status"], "allowed", "{before}");
+        assert_eq!(before[0].get("warnings"), None, "{before}");
+        let now = proposed("bounds");
+        assert_eq!(now[1]["status"], "blocked", "{now}");
+        assert_eq!(now[1]["verdicts"][1]["detail"], "workflow", "{now}");
+        assert_eq!(now[0]["warnings"][0]["tool"], "pay", "{now}");
+    }
 }

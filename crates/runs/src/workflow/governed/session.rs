@@ -39,6 +39,8 @@ pub struct GovernedSession {
     pub(super) proposals: BTreeMap<u64, Kept>,
     pub(super) proposal_count: u64,
     pub(super) checkpoint_count: u64,
+    /// The keywords of offered schemas that are not checked, by tool, as they were last told.
+    pub(super) schemas_told: BTreeMap<String, BTreeSet<String>>,
     /// Who proposed: they do not approve.
     pub(super) proposers: BTreeSet<String>,
     pub(super) parties: Parties,
@@ -249,7 +251,7 @@ impl GovernedSession {
             labels.extend(place.labels.iter().cloned());
             labels.sort_unstable();
             labels.dedup();
-            seat = Some(seat_of(&start.session_id, place)?);
+            seat = Some(seat_of(&start.session_id, place, start.telling)?);
         }
         let begin = Begin {
             session_id: start.session_id.clone(),
@@ -272,6 +274,7 @@ impl GovernedSession {
             proposals: BTreeMap::new(),
             proposal_count: 0,
             checkpoint_count: 0,
+            schemas_told: BTreeMap::new(),
             proposers: BTreeSet::new(),
             parties: Parties::default(),
             seat,
