@@ -252,7 +252,10 @@ function bodyOf(scope, body) {
   const isPlain = body !== null && typeof body === "object" && !ArrayBuffer.isView(body) && !(body instanceof ArrayBuffer);
   const isData = isPlain && !(Symbol.asyncIterator in body) && !(body instanceof FormData) && !(body instanceof Blob) && !(body instanceof URLSearchParams);
   if (!isData) throw unsupported(scope, "body");
-  return JSON.stringify(body);
+  const text = JSON.stringify(body);
+  // A `toJSON` may return what JSON does not have.
+  if (typeof text !== "string") throw unsupported(scope, "body");
+  return text;
 }
 
 /** A `fetch` through which nothing unjudged gets. */

@@ -92,6 +92,7 @@ test("requests that cannot be judged are refused by the member that makes them s
       ["previous_response_id", () => client.responses.create({ model: "m", input: "x", previous_response_id: "resp_9" })],
       ["fetchOptions.body", () => client.chat.completions.create({ model: "m", messages }, { fetchOptions: { body: "{}" } })],
       ["body", () => client.post("/chat/completions", { body: new URLSearchParams("a=b") })],
+      ["body", () => client.post("/chat/completions", { body: { toJSON: () => undefined } })],
     ]) {
       const error = await failure(send());
       assert.ok(error instanceof ReplayUnsupportedError, `${member}: ${error}`);
