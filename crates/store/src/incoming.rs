@@ -14,7 +14,7 @@ use engine::port::{BoxFuture, Incoming, StoreFault};
 use tokio::sync::oneshot;
 
 use crate::blob;
-use crate::directory::{Presence, blobs, create, make_private};
+use crate::directory::{Presence, blobs, create, make_private, own_number};
 use crate::fault::{closed, file_fault};
 use crate::threads::FileWriters;
 
@@ -29,6 +29,13 @@ pub(crate) fn clear(directory: &Path) -> io::Result<()> {
         Err(error) if error.kind() != io::ErrorKind::NotFound => Err(error),
         _ => Ok(()),
     }
+}
+
+/// Returns a place that nobody else writes to, in this process or another.
+pub(crate) fn fresh_path(directory: &Path) -> PathBuf {
+    let number = NEXT.fetch_add(1, Ordering::Relaxed);
+    let name = format!("{}-{number}.tmp", own_number());
+    blobs(directory).join(FOLDER).join(name)
 }
 
 /// One file.
@@ -52,8 +59,7 @@ impl Drop for IncomingFile {
 
 impl IncomingFile {
     pub(crate) fn new(directory: Arc<Path>, presence: Presence, files: FileWriters) -> Self {
-        let number = NEXT.fetch_add(1, Ordering::Relaxed);
-        let path = blobs(&directory).join(FOLDER).join(format!("{number}.tmp"));
+        let path = fresh_path(&directory);
         Self {
             directory,
             presence,
