@@ -210,7 +210,9 @@ impl Engine {
     /// Tasks are open does not matter.
     pub(crate) async fn take_over(&self) -> Result<Left, Refused> {
         let shared = &self.shared;
-        let leases = shared.store.take_over(Whose::Everybody, shared.holder.clone());
+        let leases = shared
+            .store
+            .take_over(Whose::Everybody, shared.holder.clone());
         let leases = leases.await?;
         let leases: BTreeMap<Position, u64> = leases.into_iter().collect();
         if leases.contains_key(&PRESENCE) {

@@ -600,10 +600,7 @@ impl LeaseStore for SqliteStore {
         self.write_or_fault(move |writer| writer.heartbeat(&beat))
     }
 
-    fn claim(
-        &self,
-        wanted: Wanted,
-    ) -> BoxFuture<'_, Result<Vec<(LeaseName, u64)>, StoreFault>> {
+    fn claim(&self, wanted: Wanted) -> BoxFuture<'_, Result<Vec<(LeaseName, u64)>, StoreFault>> {
         self.write_or_fault(move |writer| writer.claim(&wanted))
     }
 

@@ -22,11 +22,11 @@ use crate::checkpoint::{self, Checkpoints};
 use crate::directory::{self, Presence};
 use crate::fault::{commit_fault, fault, file_fault, only_fault};
 use crate::kept::{Keeper, Kept};
+use crate::leases::{self, Held};
 use crate::row::{DocumentRow, id_bytes, sql};
 use crate::table::Table;
 use crate::usage::Usage;
 use crate::wal::Wal;
-use crate::leases::{self, Held};
 use crate::{blob, claims, notes, projection, read, schema, sharing, tree};
 
 /// What readers see of the writer.
@@ -125,7 +125,10 @@ impl Counters {
         let found = Self::read(connection)?;
         let clock = notes::number(connection, notes::CLAIM_CLOCK).map_err(fault)?;
         let mut claim_time = self.claim_time;
-        claim_time.catch_up(found.claim_time.time(), clock.filter(|clock| *clock != notes::UNKNOWN));
+        claim_time.catch_up(
+            found.claim_time.time(),
+            clock.filter(|clock| *clock != notes::UNKNOWN),
+        );
         *self = Self {
             head: found.head.max(self.head),
             claim_time,

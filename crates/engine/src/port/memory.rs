@@ -315,10 +315,7 @@ impl LeaseStore for MemoryStore {
         ready(Ok(own.map(|(name, lease)| (*name, lease.1)).collect()))
     }
 
-    fn claim(
-        &self,
-        wanted: Wanted,
-    ) -> BoxFuture<'_, Result<Vec<(LeaseName, u64)>, StoreFault>> {
+    fn claim(&self, wanted: Wanted) -> BoxFuture<'_, Result<Vec<(LeaseName, u64)>, StoreFault>> {
         let inner = &mut *self.lock();
         let now = wanted.now.as_micros();
         let holders = &inner.holders;

@@ -112,7 +112,6 @@ macro_rules! store_suite {
             what_the_other_handle_changed_is_a_conflict
             leases_hold_across_handles
             claims_live_as_long_whoever_writes
-            content_can_come_through_both_handles_at_once
         }
     };
     // For a store that one process has to itself.

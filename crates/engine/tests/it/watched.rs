@@ -232,10 +232,7 @@ impl LeaseStore for Watched {
         self.inner.heartbeat(beat)
     }
 
-    fn claim(
-        &self,
-        wanted: Wanted,
-    ) -> BoxFuture<'_, Result<Vec<(LeaseName, u64)>, StoreFault>> {
+    fn claim(&self, wanted: Wanted) -> BoxFuture<'_, Result<Vec<(LeaseName, u64)>, StoreFault>> {
         self.inner.claim(wanted)
     }
 

@@ -9,12 +9,13 @@ use std::thread;
 use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
 
 use domain::{
-    AdvanceTask, ChainId, Document, EffectIntent, EffectResult, EndIds, Event, Move, Order,
+    AdvanceTask, Blob, ChainId, Document, EffectIntent, EffectResult, EndIds, Event, Move, Order,
     OutcomeId, Position, ReceiptId, ResourceKind, State, Status, Task, TaskId, Timestamp,
 };
 use engine::port::suite::{Model, wait};
 use engine::port::{
-    CommitError, Fence, Heartbeat, LeaseStore, ListQuery, ReadEvents, Scope, Store, Wanted,
+    BlobStore, CommitError, Fence, Heartbeat, LeaseStore, ListQuery, ReadEvents, Scope, Store,
+    Wanted,
 };
 use serde_json::json;
 use store::{OpenError, Options, SqliteStore};
@@ -54,15 +55,17 @@ fn now() -> Timestamp {
 fn open_tasks(store: &SqliteStore) -> Vec<Document> {
     let mut tasks = Vec::new();
     loop {
-        let page = wait(store.list(ListQuery {
-            kind: ResourceKind::Task,
-            scope: Scope::All,
-            open_only: true,
-            after: tasks
-                .last()
-                .map_or(Position::START, |task: &Document| task.key),
-            limit: 256,
-        }))
+        let page = wait(
+            store.list(ListQuery {
+                kind: ResourceKind::Task,
+                scope: Scope::All,
+                open_only: true,
+                after: tasks
+                    .last()
+                    .map_or(Position::START, |task: &Document| task.key),
+                limit: 256,
+            }),
+        )
         .unwrap();
         if page.is_empty() {
             return tasks;
@@ -296,7 +299,10 @@ fn child_that_shares_a_directory() {
         Ok("work") => {
             println!("ready");
             // All begin together.
-            std::io::stdin().lock().read_line(&mut String::new()).unwrap();
+            std::io::stdin()
+                .lock()
+                .read_line(&mut String::new())
+                .unwrap();
             worker.work();
             println!("nothing is left");
         }
@@ -331,7 +337,50 @@ fn child_that_shares_a_directory() {
             println!("{}", if ended.is_err() { "refused" } else { "written" });
             println!("holds {} leases", worker.beat().len());
         }
+        Ok("blobs") => {
+            println!("ready");
+            std::io::stdin()
+                .lock()
+                .read_line(&mut String::new())
+                .unwrap();
+            for number in 0..BLOBS {
+                let blob = blob(number);
+                wait(store.put_blob(blob.clone())).unwrap();
+                let found = wait(store.blob(blob.digest)).unwrap();
+                assert_eq!(found, Some(blob.bytes), "blob {number}");
+            }
+            println!("all are there");
+        }
         other => panic!("{other:?}"),
+    }
+}
+
+const BLOBS: u8 = 60;
+
+/// Content that is large enough for a file of its own.
+fn blob(number: u8) -> Blob {
+    Blob::new(vec![number; 1_500_000])
+}
+
+#[test]
+fn processes_that_store_the_same_content_at_once_do_not_tear_it() {
+    let home = tempfile::tempdir().unwrap();
+    let store = share(home.path());
+    let mut processes = ["one", "two"].map(|name| Process::start(home.path(), name, "blobs"));
+    for process in &mut processes {
+        process.says("ready");
+    }
+    for process in &mut processes {
+        process.tell();
+    }
+    for process in &mut processes {
+        process.says("all are there");
+        assert!(process.child.wait().unwrap().success());
+    }
+    for number in 0..BLOBS {
+        let blob = blob(number);
+        let found = wait(store.blob(blob.digest)).unwrap();
+        assert_eq!(found, Some(blob.bytes), "blob {number}");
     }
 }
 
@@ -360,7 +409,9 @@ impl Process {
     fn says(&mut self, what: &str) -> String {
         loop {
             let line = self.lines.next();
-            let line = line.unwrap_or_else(|| panic!("ended without `{what}`")).unwrap();
+            let line = line
+                .unwrap_or_else(|| panic!("ended without `{what}`"))
+                .unwrap();
             if line.contains(what) {
                 return line;
             }
@@ -588,7 +639,10 @@ fn a_directory_from_before_sharing_gets_its_table_and_loses_nothing_with_it() {
     store.close();
     assert_eq!(verify(home.path()).problems, vec![]);
     // A time that no clock said holds nobody up.
-    tamper(home.path(), "UPDATE holders SET ends_at = 9223372036854775807");
+    tamper(
+        home.path(),
+        "UPDATE holders SET ends_at = 9223372036854775807",
+    );
     assert_eq!(verify(home.path()).problems, vec![]);
     share(home.path()).close();
 }

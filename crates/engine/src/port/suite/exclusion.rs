@@ -327,7 +327,10 @@ pub fn taking_over_gives_every_lease_a_new_epoch<S: Subject>(make: impl Fn() -> 
     }
     release(&*store, 4);
     release(&*store, 9);
-    assert_eq!(wait(store.take_over(Whose::Everybody, "fourth".into())).unwrap(), vec![]);
+    assert_eq!(
+        wait(store.take_over(Whose::Everybody, "fourth".into())).unwrap(),
+        vec![]
+    );
     let next = take(&*store, 4).unwrap();
     assert!(before.iter().all(|(_, epoch)| next > *epoch));
 }

@@ -155,7 +155,11 @@ pub fn taking_over_one_holder_leaves_the_others_alone<S: Subject>(make: impl Fn(
     assert_eq!(beat(&*store, "c", 1), taken);
     assert_eq!(beat(&*store, "b", 1), of_b);
     assert_eq!(wait(store.take_over(whose, "c".into())).unwrap(), vec![]);
-    assert_eq!(claim(&*store, "a", 1, &tasks), vec![], "it must say so first");
+    assert_eq!(
+        claim(&*store, "a", 1, &tasks),
+        vec![],
+        "it must say so first"
+    );
 }
 
 /// A holder that stops by itself leaves its work to whoever comes next, at once.

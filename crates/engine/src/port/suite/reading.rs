@@ -26,7 +26,10 @@ pub fn absent_things_read_as_none<S: Subject>(make: impl Fn() -> S) {
     assert_eq!(wait(store.blob(digest)).unwrap(), None);
     assert_eq!(wait(store.api_key(digest)).unwrap(), None);
     assert_eq!(wait(store.api_keys()).unwrap(), vec![]);
-    assert_eq!(wait(store.take_over(Whose::Holder("you".into()), "me".into())).unwrap(), vec![]);
+    assert_eq!(
+        wait(store.take_over(Whose::Holder("you".into()), "me".into())).unwrap(),
+        vec![]
+    );
     assert_eq!(wait(store.tree()).unwrap().size, 0);
     assert_eq!(wait(store.leaf_index(Position(1))).unwrap(), None);
     assert_eq!(wait(store.leaves(0, 10)).unwrap(), vec![]);

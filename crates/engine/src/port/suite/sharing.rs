@@ -5,7 +5,7 @@ use std::thread;
 use std::time::{Duration, Instant};
 
 use canon::sha256;
-use domain::{Blob, Position, ResourceKind};
+use domain::{Position, ResourceKind};
 
 use super::leases::{beat, claim, claimed_once, is_stale, tasks};
 use super::model::bare;
@@ -235,24 +235,5 @@ pub fn claims_live_as_long_whoever_writes<S: SharedSubject>(make: impl Fn() -> S
     for store in [&one, &other] {
         let found = wait(store.claims(vec![claim.scope])).unwrap();
         assert_eq!(found[0], None);
-    }
-}
-
-/// Content that arrives through both at once is there, whole.
-pub fn content_can_come_through_both_handles_at_once<S: SharedSubject>(make: impl Fn() -> S) {
-    let subject = make();
-    let handles = [subject.store(), subject.beside()];
-    for round in 0..8 {
-        let blob = Blob::new(vec![round; 300_000]);
-        thread::scope(|scope| {
-            for store in handles.iter().cycle().take(4) {
-                let blob = blob.clone();
-                scope.spawn(move || {
-                    wait(store.put_blob(blob.clone())).unwrap();
-                    let found = wait(store.blob(blob.digest)).unwrap();
-                    assert_eq!(found, Some(blob.bytes));
-                });
-            }
-        });
     }
 }
