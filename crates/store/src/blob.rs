@@ -29,15 +29,15 @@ fn place(directory: &Path, digest: &Digest) -> (PathBuf, String) {
     (blobs(directory).join(shelf), name)
 }
 
-/// Writers of one blob take turns, by its digest: whoever comes second finds it there. Those of another process write a file
-/// of their own, and the last to give it its name has the same bytes.
+/// Writers of one blob take turns, by its digest: they share a file that has no name yet, and a second one that cut it short
+/// would let the first give a torn file its name. Another process has one of its own, with the same bytes.
 static TURNS: [Mutex<()>; 16] = [const { Mutex::new(()) }; 16];
 
 /// Stores a large blob as a file, durably.
 pub(crate) fn write_file(directory: &Path, blob: &Blob) -> Result<(), StoreFault> {
     let len = blob.bytes.len() as u64;
     put_file(directory, &blob.digest, len, |shelf, name| {
-        let fresh = incoming::fresh_path(directory);
+        let fresh = incoming::own_path(directory, name);
         let write = || {
             if let Some(folder) = fresh.parent() {
                 make_private(folder)?;

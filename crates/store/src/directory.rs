@@ -508,6 +508,24 @@ mod tests {
     use super::*;
 
     #[test]
+    fn a_directory_is_held_by_those_who_share_it_and_by_nobody_else() {
+        let home = tempfile::tempdir().unwrap();
+        assert!(!is_held(home.path()));
+        let mut first = join(home.path()).unwrap();
+        assert!(first.is_alone() && is_held(home.path()));
+        first.share(home.path()).unwrap();
+        assert!(!first.is_alone() && is_held(home.path()));
+        let second = join(home.path()).unwrap();
+        assert!(!second.is_alone());
+        drop(first);
+        assert!(is_held(home.path()), "the second is still there");
+        assert!(matches!(claim(home.path()), Err(OpenError::Locked { .. })));
+        drop(second);
+        assert!(!is_held(home.path()));
+        assert!(claim(home.path()).unwrap().is_alone());
+    }
+
+    #[test]
     fn a_format_that_is_no_number_and_a_lost_format_file_are_refused() {
         let home = tempfile::tempdir().unwrap();
         fs::write(home.path().join(FORMAT), "one\n").unwrap();

@@ -31,10 +31,9 @@ pub(crate) fn clear(directory: &Path) -> io::Result<()> {
     }
 }
 
-/// Returns a place that nobody else writes to, in this process or another.
-pub(crate) fn fresh_path(directory: &Path) -> PathBuf {
-    let number = NEXT.fetch_add(1, Ordering::Relaxed);
-    let name = format!("{}-{number}.tmp", own_number());
+/// Returns the place of a file that no other process writes to.
+pub(crate) fn own_path(directory: &Path, name: &str) -> PathBuf {
+    let name = format!("{}-{name}.tmp", own_number());
     blobs(directory).join(FOLDER).join(name)
 }
 
@@ -59,7 +58,8 @@ impl Drop for IncomingFile {
 
 impl IncomingFile {
     pub(crate) fn new(directory: Arc<Path>, presence: Presence, files: FileWriters) -> Self {
-        let path = fresh_path(&directory);
+        let number = NEXT.fetch_add(1, Ordering::Relaxed);
+        let path = own_path(&directory, &number.to_string());
         Self {
             directory,
             presence,
