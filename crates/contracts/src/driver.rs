@@ -61,6 +61,8 @@ pub struct Driver {
     first_record: u64,
     last_delta: Option<ShadowDelta>,
     warned: BTreeSet<String>,
+    /// The tools whose schemas were looked at.
+    schemas_seen: BTreeSet<String>,
     diagnostics: Vec<Diagnostic>,
     captures: Buffer,
     seat: Option<Seat>,
@@ -264,6 +266,7 @@ impl Driver {
             first_record: 0,
             last_delta: None,
             warned: BTreeSet::new(),
+            schemas_seen: BTreeSet::new(),
             diagnostics: Vec::new(),
             captures: Buffer::default(),
             seat: None,

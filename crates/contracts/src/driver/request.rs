@@ -11,6 +11,7 @@ use crate::narrow::{Narrowing, is_narrowed, narrow};
 use crate::precheck::{Refusal, check_workflow, precheck, provider_warnings};
 use crate::request::Request;
 use crate::rules::{Feedback, Mode};
+use crate::schema::unchecked;
 use crate::wire::{Plan, Wire, WireRequest};
 
 impl Driver {
@@ -27,6 +28,7 @@ impl Driver {
         if !log_only {
             narrowing = self.narrowed(&request);
             self.precheck(&request, &narrowing, now)?;
+            self.tell_unchecked(request.request(), now);
             told = narrowing.feedback();
         }
         let body = self.written(&mut request, &narrowing, told.as_deref());
@@ -149,6 +151,17 @@ impl Driver {
             if self.warned.insert(model) {
                 self.tell("replay_provider_warning", now, &[("pattern", &pattern)]);
             }
+        }
+    }
+
+    /// Tells once about each tool whose schema says more than is checked.
+    pub(super) fn tell_unchecked(&mut self, request: &Request, now: Timestamp) {
+        for (tool, keywords) in unchecked(&self.rules, &request.tools, &mut self.schemas_seen) {
+            self.tell(
+                "schema_keyword_ignored",
+                now,
+                &[("tool", &tool), ("keywords", &keywords)],
+            );
         }
     }
 

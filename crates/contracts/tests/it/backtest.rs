@@ -35,6 +35,8 @@ fn answered(seconds: i64, calls: &[(&str, &str, &str)]) -> Told {
             calls: calls.collect(),
         },
         cost: None,
+        prepared: None,
+        proposal: None,
     }
 }
 
@@ -44,6 +46,8 @@ fn costing(told: Told, dollars: &str) -> Told {
             at,
             response,
             cost: Some(Decimal::parse(dollars).unwrap()),
+            prepared: None,
+            proposal: None,
         },
         other => other,
     }
@@ -54,6 +58,7 @@ fn ended(id: &str, ok: bool, output: &str) -> Told {
         call_id: id.to_owned(),
         ok: Some(ok),
         output: Some(output.to_owned()),
+        proposal: None,
     }
 }
 
@@ -263,8 +268,10 @@ fn a_recorded_cost_is_judged_and_one_that_is_not_recorded_is_not() {
 
 fn judged(refused: &[&str], whole: bool) -> Told {
     Told::Judged {
+        at: None,
         refused: refused.iter().map(ToString::to_string).collect(),
         whole,
+        proposal: None,
     }
 }
 
@@ -272,6 +279,7 @@ fn asked(calls: &[&str]) -> Told {
     Told::Asked {
         calls: calls.iter().map(ToString::to_string).collect(),
         count: calls.len() as u64,
+        proposal: None,
     }
 }
 
@@ -390,6 +398,7 @@ fn questions_then_and_now_are_compared() {
     let counted = Told::Asked {
         calls: Vec::new(),
         count: 1,
+        proposal: None,
     };
     assert_eq!(
         last(vec![counted, judged(&[], false)]),

@@ -23,7 +23,8 @@ use super::{
     Answers, EffectAnswer, EffectKind, Machine, Note, Start, Step, Transcript, Wanted, Workflow,
 };
 use governance::{Fault, Governance, Judgment};
-pub use governance::{check_contracts, is_unknown, ruled_output, told_failure};
+pub(crate) use governance::recorded_contracts;
+pub use governance::{check_contracts, excluded_model, is_unknown, ruled_output, told_failure};
 use persona::{Persona, Remembers};
 use tools::{Call, Catalog, Counters};
 

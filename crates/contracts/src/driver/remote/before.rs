@@ -81,6 +81,9 @@ impl Driver {
             return Err(self.refuse(&refusal, now));
         }
         self.warn_of_provider(request, now);
+        if self.rules.options().mode != Mode::LogOnly {
+            self.tell_unchecked(request, now);
+        }
         let told = join(narrowing.feedback(), open.told.take());
         open.narrowing = Arc::clone(&narrowing);
         let body = self.written(&mut open.request, &narrowing, told.as_deref());

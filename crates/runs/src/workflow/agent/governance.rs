@@ -9,7 +9,7 @@ mod execution;
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 
-use canon::{Map, Value};
+use canon::{Digest, Map, Value};
 use contracts::{
     Answer, Answers, ApprovalRequest, ApprovalResponse, AttemptCost, Begin, Call as Judged,
     CallKey, Decimal, Decision, Event, Executors, FinishReason, Judgement, Narrowing, Occasion,
@@ -118,6 +118,23 @@ pub fn check_contracts(texts: &ContractTexts) -> Result<(), String> {
     }
 }
 
+/// Returns the pattern by which contracts exclude the model of a persona, in whatever case it is written.
+pub fn excluded_model(texts: &ContractTexts, provider: &str, model: &str) -> Option<String> {
+    let session = texts.session.as_ref()?;
+    // Most sets exclude nothing, and need not be compiled for this.
+    if !session.text.contains("provider_constraints") {
+        return None;
+    }
+    let named = Map::from_iter([
+        ("provider".to_owned(), provider.into()),
+        ("model".to_owned(), model.into()),
+    ]);
+    let (at, manner) = (Timestamp::from_micros(0), Manner::Together);
+    let mut begun = Governance::begin(texts, &Value::Null, &named, at, manner).ok()?;
+    begun.rules = begun.rules.in_any_case();
+    contracts::model_excluded(&begun.rules, provider, model)
+}
+
 /// Returns the contracts that a persona's snapshot holds; none when it names none.
 pub(super) fn texts(persona: Option<&Value>) -> Option<Result<ContractTexts, Fault>> {
     let member = persona?
@@ -128,6 +145,18 @@ pub(super) fn texts(persona: Option<&Value>) -> Option<Result<ContractTexts, Fau
         let message = format!("the contracts of this task cannot be read: {error}");
         Fault::new("contracts_unreadable", message)
     }))
+}
+
+/// Returns the digest of the contracts that a persona's snapshot holds, and who the agent is for their policies.
+///
+/// # Errors
+/// They cannot be read.
+pub(crate) fn recorded_contracts(persona: &Value) -> Result<Option<(Digest, contracts::Value)>, String> {
+    let Some(texts) = texts(Some(persona)) else {
+        return Ok(None);
+    };
+    let found = texts.and_then(|texts| Ok((texts.sha256, principal(&texts, persona)?)));
+    found.map(Some).map_err(|fault| fault.message)
 }
 
 impl Governance {
@@ -158,6 +187,8 @@ impl Governance {
         options.server = true;
         options.answers_checkpoints = true;
         options.principal = Some(principal(texts, persona)?);
+        // As it was recorded: a model that differs in case alone is refused where a persona is written and a task submitted.
+        options.case_of_models_counts = true;
         let (provider, name) = named.unwrap_or(("default", "default"));
         // What a call cost is recorded with its answer; the table is only asked whether it can be known.
         if compiled.limits_cost() {
