@@ -309,7 +309,13 @@ impl Run<'_> {
             .iter()
             .map(|call| {
                 let arguments = call.arguments_digest;
-                (call.id.clone(), Answer::Approved { arguments, compiled })
+                (
+                    call.id.clone(),
+                    Answer::Approved {
+                        arguments,
+                        compiled,
+                    },
+                )
             })
             .collect();
         let occasion = Occasion {
@@ -525,7 +531,7 @@ impl Run<'_> {
         let checked = precheck(self.rules, &self.state, request, &narrowing);
         let checked = checked.and_then(|()| check_workflow(self.seat.as_ref()));
         let is_first = |run: &mut Self, what| run.told_unknown.insert(what);
-        if sent.is_none() && self.rules.constrains_providers() && is_first(self, "model") {
+        if sent.is_none() && self.rules.excludes_models() && is_first(self, "model") {
             let detail = "the record does not name the model".to_owned();
             self.say_request(Backtested::NotJudgeable, Vec::new(), detail, None);
         }
@@ -539,9 +545,11 @@ impl Run<'_> {
             } => (vec![reason], detail, contract_file),
             // The breaker of these contracts would have ended the run before.
             Refusal::Killed { cause } => (vec![BlockReason::Killed], cause, None),
-            Refusal::ProviderIncompatible { pattern } if sent.is_some() => {
-                (Vec::new(), format!("provider_incompatible: {pattern}"), None)
-            }
+            Refusal::ProviderIncompatible { pattern } if sent.is_some() => (
+                Vec::new(),
+                format!("provider_incompatible: {pattern}"),
+                None,
+            ),
             Refusal::Inactive
             | Refusal::ProviderIncompatible { .. }
             | Refusal::Unsupported { .. } => return,

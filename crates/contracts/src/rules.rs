@@ -353,6 +353,11 @@ impl Rules {
         *self.providers() != ProviderConstraints::default()
     }
 
+    /// Says whether some model is refused.
+    pub(crate) fn excludes_models(&self) -> bool {
+        !self.providers().block.is_empty()
+    }
+
     /// Returns the provider constraints in force.
     pub(crate) fn providers(&self) -> &ProviderConstraints {
         let given = self.options.providers.as_ref();

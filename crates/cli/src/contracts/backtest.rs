@@ -10,8 +10,8 @@ use std::sync::Arc;
 use contracts::backtest::{Backtested, CallVerdict, Change, Sent, Then, Told, Verdicts, backtest};
 use contracts::wire::{Reply, Wire, WireRequest};
 use contracts::{
-    Compiled, ConfigError, Decimal, Executors, Mode, OfferedTool, Options, Rules, ToolChoice, Usage,
-    json as exact,
+    Compiled, ConfigError, Decimal, Executors, Mode, OfferedTool, Options, Rules, ToolChoice,
+    Usage, json as exact,
 };
 use domain::{Preflight, Timestamp};
 use runs::replay::{Beginning, Cost, Exchange, Source, exchanges};
@@ -63,7 +63,8 @@ pub(super) fn run(args: &BacktestArgs) -> anyhow::Result<Exit> {
         })?;
     }
     if let Some(error) = found.cannot {
-        let hint = "the record does not say who called: give --principal FILE where policies ask for it";
+        let hint =
+            "the record does not say who called: give --principal FILE where policies ask for it";
         let message = format!("the contracts cannot judge these runs: {error}");
         return Err(Problem::new(message, hint).into());
     }
@@ -139,7 +140,10 @@ impl Judge {
         }
         let exchanges = exchanges(source);
         let is_talk = |exchange: &Exchange| {
-            matches!(exchange, Exchange::Answered { .. } | Exchange::Told(Told::Gap { .. }))
+            matches!(
+                exchange,
+                Exchange::Answered { .. } | Exchange::Told(Told::Gap { .. })
+            )
         };
         if !exchanges.iter().any(is_talk) {
             found.without_calls += 1;

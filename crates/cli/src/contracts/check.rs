@@ -40,9 +40,16 @@ impl std::fmt::Display for Schema {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
         let tool = &self.tool;
         match &self.ignored {
-            None => write!(f, "tool `{tool}`: warning: it has no contract, so that it is blocked"),
+            None => write!(
+                f,
+                "tool `{tool}`: warning: it has no contract, so that it is blocked"
+            ),
             Some(_) if self.is_wrong() => {
-                write!(f, "tool `{tool}`: error[schema_invalid]: {}", self.wrong.join("; "))
+                write!(
+                    f,
+                    "tool `{tool}`: error[schema_invalid]: {}",
+                    self.wrong.join("; ")
+                )
             }
             Some(ignored) => write!(
                 f,

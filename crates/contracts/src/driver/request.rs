@@ -28,6 +28,8 @@ impl Driver {
         if !log_only {
             narrowing = self.narrowed(&request);
             self.precheck(&request, &narrowing, now)?;
+            let (seen, compiled) = (&self.schemas_seen, self.rules.compiled());
+            request.read_schemas(|name| !seen.contains(name) && compiled.reads_schema(name));
             self.tell_unchecked(request.request(), now);
             told = narrowing.feedback();
         }

@@ -183,7 +183,9 @@ pub fn names_same_file(one: &str, other: &str) -> bool {
     }
     parts(one).next().is_some()
         && parts(other).next().is_some()
-        && parts(one).zip(parts(other)).all(|(one, other)| one == other)
+        && parts(one)
+            .zip(parts(other))
+            .all(|(one, other)| one == other)
 }
 
 impl Workflow {

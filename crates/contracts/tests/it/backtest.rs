@@ -86,15 +86,17 @@ fn a_run_that_kept_to_the_rules_is_allowed() {
     ]);
     assert_eq!(words(&found), [Backtested::Allowed; 3], "{found:?}");
     assert_eq!(found.first_stopped(), None);
-    // The desk has a cost limit, and no record holds prices: said once, and not called allowed.
+    // The desk has a cost limit and excludes models, and no record holds prices or names: said once, and not called allowed.
     let costs: Vec<_> = found
         .calls
         .iter()
         .filter(|call| call.tool.is_none())
         .collect();
-    assert_eq!(costs.len(), 1, "{costs:?}");
-    assert_eq!(costs[0].verdict, Backtested::NotJudgeable);
-    assert_eq!(costs[0].detail.as_deref(), Some("price_unknown"));
+    let details: Vec<_> = costs.iter().map(|cost| cost.detail.as_deref()).collect();
+    let model = "the record does not name the model";
+    assert_eq!(details, [Some(model), Some("price_unknown")], "{costs:?}");
+    let unknown = |cost: &&&CallVerdict| cost.verdict == Backtested::NotJudgeable;
+    assert_eq!(costs.iter().filter(unknown).count(), 2, "{costs:?}");
 }
 
 #[test]

@@ -63,7 +63,8 @@ impl Engine {
         let contracts = named.map(|name| self.contracts_named(name, "persona_id"));
         let contracts = contracts.transpose()?;
         let model = &persona.spec.model;
-        if let (Some(texts), Some(provider), Some(name)) = (&contracts, &model.provider, &model.model)
+        if let (Some(texts), Some(provider), Some(name)) =
+            (&contracts, &model.provider, &model.model)
             && let Some(pattern) = excluded_model(texts, provider, name)
         {
             return Err(Refused::Domain(Refusal::Policy {

@@ -113,8 +113,7 @@ impl Engine {
                 let joining = self.join_workflow(caller, document, &own, asked, start.at);
                 let (held, told, mut joining) = joining.await?;
                 let named = joining.session_contract.as_str();
-                if let Err(problem) =
-                    self.has_role_contract(named, &start.contracts, start.sha256)
+                if let Err(problem) = self.has_role_contract(named, &start.contracts, start.sha256)
                 {
                     self.let_go(held, &Written::default(), false);
                     return Err(problem.into());
@@ -417,11 +416,15 @@ impl Engine {
             Err(problem.with("session_contract", named))
         };
         let Some(session) = &files.session else {
-            return wrong(format!("the role works under `{named}`, and the session has no session file"));
+            return wrong(format!(
+                "the role works under `{named}`, and the session has no session file"
+            ));
         };
         if !workflow::governed::names_same_file(named, &session.file) {
             let file = &session.file;
-            return wrong(format!("the role works under `{named}`, and the session under `{file}`"));
+            return wrong(format!(
+                "the role works under `{named}`, and the session under `{file}`"
+            ));
         }
         let folder = named.rsplit('/').nth(1);
         let sets = self.shared.contract_sets();

@@ -99,7 +99,7 @@ impl Engine {
         }
     }
 
-    /// Lists the approvals of governed sessions that wait, or those that somebody decided on, oldest first.
+    /// Lists the approvals of governed sessions that wait, oldest first, or those that somebody decided on, newest first.
     ///
     /// # Errors
     /// As [`Engine::list`].
@@ -112,14 +112,17 @@ impl Engine {
     ) -> Result<(Vec<Value>, Option<Position>), Refused> {
         let request = permissions(after, limit);
         let now = self.shared.clock.now();
-        let order = crate::read::Order::OldestFirst;
+        let order = match decided {
+            false => crate::read::Order::OldestFirst,
+            true => crate::read::Order::NewestFirst,
+        };
         let keep = |_: &Document| crate::read::Look::Keep;
         let show = |view: &crate::view::View| match decided {
             false => shown_approval(view, now),
             true => shown_decision(view),
         };
         let page = self
-            .list_where(caller, request, order, true, keep, |view| {
+            .list_where(caller, request, order, !decided, keep, |view| {
                 show(view).is_some()
             })
             .await?;

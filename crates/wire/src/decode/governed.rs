@@ -188,7 +188,11 @@ pub(super) fn file(
     }
     let name = file.required_string("file", FILE_NAME_BYTES_MAX)?;
     // Findings and decisions show it to people.
-    if name.is_empty() || name.chars().any(|char| char.is_control() || is_hidden(char)) {
+    if name.is_empty()
+        || name
+            .chars()
+            .any(|char| char.is_control() || is_hidden(char))
+    {
         let message = "is a name of characters that can be seen";
         return Err(file.wrong("file", message));
     }
@@ -532,7 +536,10 @@ pub fn restore(incoming: &Incoming<'_>) -> Result<Request, InputError> {
 /// Names the member that is wrong.
 pub fn heartbeat(incoming: &Incoming<'_>) -> Result<Request, InputError> {
     let members = incoming.members();
-    only(&members, &["controlRevision", "control_revision", "started"])?;
+    only(
+        &members,
+        &["controlRevision", "control_revision", "started"],
+    )?;
     for name in ["controlRevision", "control_revision"] {
         members.count(name)?;
     }

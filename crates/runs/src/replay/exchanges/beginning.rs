@@ -48,14 +48,20 @@ impl Beginning {
         let Some(persona) = &start.persona else {
             return Ok(beginning);
         };
-        let text = |name: &str| persona.get("model").and_then(|model| model.get(name)?.as_str());
-        beginning.start.sent = text("provider").zip(text("model")).map(|(provider, model)| Sent {
-            provider: provider.to_owned(),
-            model: model.to_owned(),
-            tools: None,
-            choice: ToolChoice::Auto,
-            view: None,
-        });
+        let text = |name: &str| {
+            persona
+                .get("model")
+                .and_then(|model| model.get(name)?.as_str())
+        };
+        beginning.start.sent = text("provider")
+            .zip(text("model"))
+            .map(|(provider, model)| Sent {
+                provider: provider.to_owned(),
+                model: model.to_owned(),
+                tools: None,
+                choice: ToolChoice::Auto,
+                view: None,
+            });
         if let Some((digest, principal)) = recorded_contracts(persona)? {
             beginning.contracts = Some(digest);
             beginning.principal = Some(principal);

@@ -151,7 +151,9 @@ pub(super) fn texts(persona: Option<&Value>) -> Option<Result<ContractTexts, Fau
 ///
 /// # Errors
 /// They cannot be read.
-pub(crate) fn recorded_contracts(persona: &Value) -> Result<Option<(Digest, contracts::Value)>, String> {
+pub(crate) fn recorded_contracts(
+    persona: &Value,
+) -> Result<Option<(Digest, contracts::Value)>, String> {
     let Some(texts) = texts(Some(persona)) else {
         return Ok(None);
     };
@@ -616,4 +618,37 @@ fn asked_note(governance: &Governance, open: &Open) -> Value {
         "questions": questions,
         "contract_sha256": governance.rules.compiled().digest(),
     })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn an_excluded_model_is_excluded_in_any_case() {
+        let session = domain::ContractText {
+            file: "session.yaml".to_owned(),
+            text: "schema_version: \"1.0\"\nprovider_constraints: { block_incompatible: [\"openai/gpt-3.5-*\"] }\n"
+                .to_owned(),
+        };
+        let source = Source {
+            file: session.file.clone(),
+            text: session.text.clone(),
+        };
+        let texts = ContractTexts {
+            name: "set".to_owned(),
+            sha256: compile(&[], Some(&source)).unwrap().digest(),
+            files: Vec::new(),
+            session: Some(session),
+            principal: Map::new(),
+        };
+        for (provider, model, excluded) in [
+            ("openai", "gpt-3.5-turbo", true),
+            ("OpenAI", "GPT-3.5-Turbo", true),
+            ("openai", "gpt-4o", false),
+        ] {
+            let found = excluded_model(&texts, provider, model);
+            assert_eq!(found.is_some(), excluded, "{provider}/{model}");
+        }
+    }
 }

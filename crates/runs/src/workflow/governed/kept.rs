@@ -199,7 +199,9 @@ impl GovernedSession {
 
     /// Returns a proposal as it stands at a time, and whether it still waits for people.
     pub fn proposal(&self, id: &str, now: Timestamp) -> Option<(Value, bool)> {
-        let (_, kept) = self.kept(id).filter(|(number, _)| proposal_id(*number) == id)?;
+        let (_, kept) = self
+            .kept(id)
+            .filter(|(number, _)| proposal_id(*number) == id)?;
         let late = kept.deadline().is_some_and(|deadline| now >= deadline);
         let status = match (late, self.is_over()) {
             (true, _) => Status::Expired,

@@ -128,9 +128,7 @@ impl GovernedSession {
             key_id: input.key_id.clone(),
         });
         if self.telling >= Telling::Deciders {
-            self.told
-                .said
-                .insert("decided".to_owned(), json!(decided));
+            self.told.said.insert("decided".to_owned(), json!(decided));
         }
         self.go_on(number, *waiting, answers, None, input.at)?;
         let Some(kept) = self.proposals.get_mut(&number) else {
