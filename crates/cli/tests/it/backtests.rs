@@ -54,7 +54,7 @@ impl<'a> Driven<'a> {
         let (session, contracts): (Vec<_>, Vec<_>) =
             FILES.iter().partition(|(file, _)| *file == "session.yaml");
         let file = |(file, text): &(&str, &str)| json!({"file": file, "text": text});
-        let contracts: Vec<Value> = contracts.into_iter().map(|one| file(one)).collect();
+        let contracts: Vec<Value> = contracts.into_iter().map(file).collect();
         let mut new = json!({"session_id": id, "principal": {"vip": false},
             "pricing": {"openai/m": {"input": "100", "output": "100"}},
             "contracts": {"contracts": contracts, "session": file(session[0])}});
