@@ -42,7 +42,7 @@ function attach(client, session) {
     throw new ReplayConfigError(message, { condition: "compilation_failed", findings: [message] });
   }
   if (typeof client.backendMiddleware === "function" && client.backendMiddleware().length > 0) {
-    throw invalid([`\`${client.constructor.name}\` writes its requests anew for another platform after they are judged: it cannot be governed`]);
+    throw invalid([`\`${client.constructor.name}\` rewrites its requests for another platform after they are judged: it cannot be governed`]);
   }
   const scope = { session, provider, Base: baseError(client) };
   const original = client.fetch;

@@ -255,7 +255,7 @@ test("a client without a key of its own gets its token, and nothing else passes 
   }
 });
 
-test("clients that write their requests anew for another platform are refused at the start", async () => {
+test("clients that rewrite their requests for another platform are refused at the start", async () => {
   const { AnthropicVertex } = await import("@anthropic-ai/vertex-sdk");
   const authClient = { getRequestHeaders: async () => new Headers() };
   const vertex = new AnthropicVertex({ region: "us-east5", projectId: "p", authClient });

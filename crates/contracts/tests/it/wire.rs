@@ -753,7 +753,7 @@ fn a_call_with_two_readings_or_outside_of_its_place_is_not_judged() {
     assert_eq!(
         read(Wire::AnthropicMessages, &good).response().calls.len(),
         1,
-        "what stands in the arguments is no call"
+        "what stands in the arguments is not a call"
     );
     unreadable(Wire::AnthropicMessages, &messages(r#","arguments":"{}""#));
     let more = r#""more":{"type":"tool_use","id":"u","name":"drop","input":{}},"stop_reason""#;
