@@ -183,7 +183,7 @@ async function governedRequest(scope, place, prototype, optionsPromise, retries)
   const reply = await run(session, { wire: kind, text, tools, signal: options.signal, send, Base, aborted });
   const { bytes, read = bytes } = reply;
   const isUntouched = bytes === read || Buffer.compare(bytes, read) === 0;
-  const response = released(last.response, reply, isUntouched);
+  const response = released(last, reply, isUntouched);
   if (reply.failed !== undefined) throw await providerError(client, prototype, { ...last, response }, reply);
   return { ...last, response };
 }
@@ -209,10 +209,11 @@ function untilOver(session, signal, isStream) {
 }
 
 /** What the caller gets of a response: itself, or another with what is left of it. */
-function released(response, { bytes, isUnread }, isUntouched) {
-  if (!isUntouched) return answerOf(response, bytes);
+function released({ response, controller }, { bytes, isUnread, isSse }, isUntouched) {
+  const signal = isSse ? controller?.signal : undefined;
+  if (!isUntouched) return answerOf(response, bytes, signal);
   // Middleware may have put readers of its own on a response that the guard has read.
-  return isUnread && !readsItself(response) ? response : unread(response, bytes);
+  return isUnread && !readsItself(response) ? response : unread(response, bytes, signal);
 }
 
 /**
