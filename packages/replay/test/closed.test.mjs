@@ -19,8 +19,19 @@ const failure = (promise) => Promise.resolve(promise).then(() => assert.fail("it
 
 /** What a request may be that no session judges. */
 const HARMLESS = {
-  openai: [/^(GET|POST|DELETE) \/v1\/(embeddings|models|moderations|files|uploads|images|audio|vector_stores|fine_tuning)(\/|$)/, /^POST \/v1\/responses\/input_tokens$/, /^GET \/v1\/chat\/completions$/, /^DELETE \/v1\/(chat\/completions|responses)\/[^/]+$/],
-  anthropic: [/^(GET|POST|DELETE) \/v1\/(models|files)(\/|$)/, /^POST \/v1\/messages\/count_tokens$/],
+  openai: [
+    /^POST \/v1\/(embeddings|moderations|files|uploads|vector_stores|responses\/input_tokens)$/,
+    /^POST \/v1\/(images\/(generations|edits|variations)|audio\/(speech|transcriptions|translations)|uploads\/[^/]+\/(parts|complete|cancel))$/,
+    /^GET \/v1\/(models|files|vector_stores|chat\/completions)$/,
+    /^(GET|DELETE) \/v1\/(models|files)\/[^/]+$/,
+    /^GET \/v1\/files\/[^/]+\/content$/,
+    /^(GET|POST|DELETE) \/v1\/audio\/(voices|voice_consents)(\/[^/]+)?$/,
+    /^(GET|POST|DELETE) \/v1\/vector_stores\/[^/]+(\/(files|file_batches|search)(\/.+)?)?$/,
+    /^(GET|POST|DELETE) \/v1\/fine_tuning\/(jobs|checkpoints)(\/.+)?$/,
+    /^POST \/v1\/fine_tuning\/alpha\/graders\/validate$/,
+    /^DELETE \/v1\/(chat\/completions|responses)\/[^/]+$/,
+  ],
+  anthropic: [/^GET \/v1\/(models|files)$/, /^(GET|DELETE) \/v1\/(models|files)\/[^/]+$/, /^GET \/v1\/files\/[^/]+\/content$/, /^POST \/v1\/(files|messages\/count_tokens)$/],
 };
 
 for (const library of all) {
@@ -253,6 +264,25 @@ test("a client without a key of its own gets its token, and nothing else passes 
     session.restore();
     await server.close();
   }
+});
+
+test("a client of Anthropic without a key gets its token too", async () => {
+  const sent = [];
+  const server = await provider(() => good);
+  const own = (url, init) => {
+    sent.push(new URL(url).pathname);
+    if (url.endsWith("/oauth/token")) return Promise.resolve(Response.json({ access_token: "token-1", token_type: "Bearer", expires_in: 3600 }));
+    return fetch(url, init);
+  };
+  const authentication = { type: "oidc_federation", federation_rule_id: "r", identity_token: { source: "file", path: new URL("clients.mjs", import.meta.url).pathname } };
+  const config = { organization_id: "o", base_url: server.url, authentication };
+  const session = replay(new anthropic[1].Client({ fetch: own, maxRetries: 0, config }), { contracts: contracts("get_weather") });
+  await ask(anthropic[1], session.client.withOptions({ timeout: 5000 }));
+  assert.deepEqual(sent, ["/v1/oauth/token", "/v1/messages"]);
+  assert.equal(server.requests[0].headers.authorization, "Bearer token-1");
+  assert.equal((await session.client.fetch(`${server.url}/oauth/token`, { method: "POST", body: "{}" })).status, 403);
+  session.restore();
+  await server.close();
 });
 
 test("clients that rewrite their requests for another platform are refused at the start", async () => {
