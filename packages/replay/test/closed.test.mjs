@@ -276,12 +276,15 @@ test("a client of Anthropic without a key gets its token too", async () => {
   };
   const authentication = { type: "oidc_federation", federation_rule_id: "r", identity_token: { source: "file", path: new URL("clients.mjs", import.meta.url).pathname } };
   const config = { organization_id: "o", base_url: server.url, authentication };
-  const session = replay(new anthropic[1].Client({ fetch: own, maxRetries: 0, config }), { contracts: contracts("get_weather") });
-  await ask(anthropic[1], session.client.withOptions({ timeout: 5000 }));
-  assert.deepEqual(sent, ["/v1/oauth/token", "/v1/messages"]);
-  assert.equal(server.requests[0].headers.authorization, "Bearer token-1");
-  assert.equal((await session.client.fetch(`${server.url}/oauth/token`, { method: "POST", body: "{}" })).status, 403);
-  session.restore();
+  const { Client } = anthropic[1];
+  for (const later of [false, true]) {
+    const session = replay(new Client({ fetch: own, maxRetries: 0, ...(later ? { apiKey: "k" } : { config }) }), { contracts: contracts("get_weather") });
+    await ask(anthropic[1], session.client.withOptions(later ? { config } : { timeout: 5000 }));
+    assert.deepEqual(sent.splice(0), ["/v1/oauth/token", "/v1/messages"]);
+    assert.equal(server.requests.at(-1).headers.authorization, "Bearer token-1");
+    assert.equal((await session.client.fetch(`${server.url}/oauth/token`, { method: "POST", body: "{}" })).status, 403);
+    session.restore();
+  }
   await server.close();
 });
 
