@@ -11,8 +11,10 @@ use crate::narrow::{Narrowing, is_narrowed, narrow};
 use crate::precheck::{Refusal, check_workflow, precheck, provider_warnings};
 use crate::request::Request;
 use crate::rules::{Feedback, Mode};
-use crate::schema::unchecked;
 use crate::wire::{Plan, Wire, WireRequest};
+
+/// Tools whose schemas are remembered.
+const UNCHECKED_MAX: usize = 1_024;
 
 impl Driver {
     /// Plans a request: narrowed, checked, and written as it is to be sent.
@@ -26,11 +28,9 @@ impl Driver {
         let mut narrowing = Arc::new(Narrowing::default());
         let mut told = None;
         if !log_only {
+            self.warn_of_schemas(&mut request, now);
             narrowing = self.narrowed(&request);
             self.precheck(&request, &narrowing, now)?;
-            let (seen, compiled) = (&self.schemas_seen, self.rules.compiled());
-            request.read_schemas(|name| !seen.contains(name) && compiled.reads_schema(name));
-            self.tell_unchecked(request.request(), now);
             told = narrowing.feedback();
         }
         let body = self.written(&mut request, &narrowing, told.as_deref());
@@ -156,14 +156,28 @@ impl Driver {
         }
     }
 
-    /// Tells once about each tool whose schema says more than is checked.
-    pub(super) fn tell_unchecked(&mut self, request: &Request, now: Timestamp) {
-        for (tool, keywords) in unchecked(&self.rules, &request.tools, &mut self.schemas_seen) {
-            self.tell(
-                "schema_keyword_ignored",
-                now,
-                &[("tool", &tool), ("keywords", &keywords)],
-            );
+    /// Tells once per tool which keywords of its schema nothing checks, and again where they are others. Tools that are the
+    /// same as in the request before are not looked at again.
+    fn warn_of_schemas(&mut self, request: &mut WireRequest, now: Timestamp) {
+        if request.has_known_tools() {
+            return;
+        }
+        let compiled = self.rules.compiled();
+        request.read_schemas(|name| compiled.reads_schema(name));
+        let forms = request.request().tools.iter().filter_map(|tool| {
+            let form = compiled.schema_form(&tool.name, tool.schema.as_ref()?)?;
+            Some((tool.name.clone(), form.ignored))
+        });
+        let forms: Vec<_> = forms.filter(|(_, ignored)| !ignored.is_empty()).collect();
+        for (tool, ignored) in forms {
+            let is_told = self.unchecked.get(&tool) == Some(&ignored);
+            if is_told || self.unchecked.len() >= UNCHECKED_MAX {
+                continue;
+            }
+            let keywords: Vec<&str> = ignored.iter().map(String::as_str).collect();
+            let data = [("tool", &*tool), ("keywords", &*keywords.join(", "))];
+            self.tell("schema_keyword_ignored", now, &data);
+            self.unchecked.insert(tool, ignored);
         }
     }
 

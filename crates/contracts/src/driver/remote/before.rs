@@ -62,8 +62,8 @@ impl Driver {
         answer: &Value,
         now: Timestamp,
     ) -> Result<Planned, DriveError> {
-        let answer = PreflightAnswer::deserialize(answer).map_err(|_| DriveError::Unknown)?;
         let mut open = self.open.remove(&attempt).ok_or(DriveError::Unknown)?;
+        let answer = PreflightAnswer::deserialize(answer).map_err(|_| DriveError::Unfit)?;
         self.check_open()?;
         let narrowing = Arc::new(Narrowing {
             allowed: answer.allowed_tools,
@@ -81,9 +81,6 @@ impl Driver {
             return Err(self.refuse(&refusal, now));
         }
         self.warn_of_provider(request, now);
-        if self.rules.options().mode != Mode::LogOnly {
-            self.tell_unchecked(request, now);
-        }
         let told = join(narrowing.feedback(), open.told.take());
         open.narrowing = Arc::clone(&narrowing);
         let body = self.written(&mut open.request, &narrowing, told.as_deref());
