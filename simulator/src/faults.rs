@@ -172,10 +172,7 @@ impl LeaseStore for FaultyStore {
         self.later(move |store| store.heartbeat(beat))
     }
 
-    fn claim(
-        &self,
-        wanted: Wanted,
-    ) -> BoxFuture<'_, Result<Vec<(LeaseName, u64)>, StoreFault>> {
+    fn claim(&self, wanted: Wanted) -> BoxFuture<'_, Result<Vec<(LeaseName, u64)>, StoreFault>> {
         self.later(move |store| store.claim(wanted))
     }
 
