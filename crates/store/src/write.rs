@@ -26,7 +26,7 @@ use crate::row::{DocumentRow, id_bytes, sql};
 use crate::table::Table;
 use crate::usage::Usage;
 use crate::wal::Wal;
-use crate::{blob, claims, notes, projection, read, schema, tree};
+use crate::{blob, claims, erase, notes, projection, read, schema, segments, tree};
 
 /// What readers see of the writer.
 #[derive(Debug)]
@@ -240,6 +240,38 @@ impl Writer {
             put_blocks(transaction, &[], new)
         })
         .map_err(only_fault)
+    }
+
+    /// Removes content for good, and the segments of a field that may repeat it. Removing what is gone does nothing: after a
+    /// crash in between it is asked for again.
+    pub(crate) fn erase(&mut self, field: Position, digests: &[Digest]) -> Result<(), StoreFault> {
+        for digest in digests {
+            blob::remove_file(&self.directory, digest)?;
+        }
+        self.secure_delete(true)?;
+        let erased = self.erase_small(field, digests);
+        self.secure_delete(false)?;
+        erased?;
+        // What was written first is still in the write-ahead log.
+        self.checkpoints.start_over(&self.connection);
+        Ok(())
+    }
+
+    fn erase_small(&mut self, field: Position, digests: &[Digest]) -> Result<(), StoreFault> {
+        for some in digests.chunks(erase::AT_ONCE) {
+            self.project(|connection| {
+                segments::forget(connection, field)?;
+                erase::take_out(connection, some).map(drop).map_err(fault)
+            })?;
+        }
+        Ok(())
+    }
+
+    /// Has SQLite write zeros over what is deleted, or not: that costs, and nothing else that is deleted here is secret.
+    fn secure_delete(&self, on: bool) -> Result<(), StoreFault> {
+        self.connection
+            .pragma_update_and_check(None, "secure_delete", on, |_| Ok(()))
+            .map_err(fault)
     }
 
     /// Writes something that is of no use, to find out whether there is room again.

@@ -1,6 +1,7 @@
 //! `reprise field`: the memory that agents share, from a terminal. Each command is one message of the memory protocol.
 
 mod show;
+mod together;
 
 use std::path::PathBuf;
 
@@ -23,7 +24,8 @@ pub(crate) enum Command {
     Status(StatusArgs),
     /// Register an agent; the first one creates the field
     #[command(
-        after_help = "Example:\n  reprise field register ann --role analyst --interest markets"
+        after_help = "Examples:\n  reprise field register ann --role analyst --interest markets\n  \
+        reprise field register sam --role strategist --authority 6"
     )]
     Register(RegisterArgs),
     /// Record something that an agent knows, and why
@@ -36,8 +38,8 @@ pub(crate) enum Command {
     Record(RecordArgs),
     /// Show what an agent should know now, best first
     #[command(
-        after_help = "Examples:\n  reprise field attune --agent sam --role strategist\n  \
-        reprise field attune --agent sam --role strategist --hint 'market growth' --max 3"
+        after_help = "Examples:\n  reprise field attune --agent sam\n  \
+        reprise field attune --agent sam --hint 'market growth' --max 3"
     )]
     Attune(AttuneArgs),
     /// List conflicts, or look for some
@@ -48,8 +50,8 @@ pub(crate) enum Command {
     Detect(DetectArgs),
     /// Settle a conflict
     #[command(
-        after_help = "`authority` and `human_escalation` name the unit that stays with --winner, `synthesis` says with --synthesis what\n\
-        replaces both.\n\n\
+        after_help = "`authority` and `vote` name the unit that stays with --winner, `synthesis` says with --synthesis what replaces\n\
+        both. `vote` counts one vote for each agent, and ends when more than half of them agree.\n\n\
         Example:\n  reprise field merge conflict_0123 --agent sam --strategy confidence_weighted \\\n    \
         --rationale 'the better source'"
     )]
@@ -64,9 +66,30 @@ pub(crate) enum Command {
     /// Make the memory smaller; the log stays whole
     #[command(
         after_help = "Examples:\n  reprise field compact archive --agent sam --older-than 1000\n  \
-        reprise field compact summarize --agent sam --type observation"
+        reprise field compact summarize --agent sam --type observation\n  \
+        reprise field compact purge --agent op --status retracted --reason 'asked to forget'"
     )]
     Compact(CompactArgs),
+    /// Begin a session, join or leave it, pause, resume or end it: what is recorded in it is for its members
+    #[command(
+        after_help = "A session is named with --session in other commands.\n\n\
+        Examples:\n  reprise field session create market --goal 'size the market' --agent ann\n  \
+        reprise field session join market --agent bob\n  \
+        reprise field record 'It grows' --agent bob --session market --purpose p --score 0.5 --reasoning r"
+    )]
+    Session(together::SessionArgs),
+    /// Make a task, or take it a step further
+    #[command(
+        after_help = "Examples:\n  reprise field task create size --title 'Size the market' --assignee ann --agent ann\n  \
+        reprise field task start size --agent ann"
+    )]
+    Task(together::TaskArgs),
+    /// Offer a task to another agent, or answer such an offer
+    #[command(
+        after_help = "Examples:\n  reprise field handoff offer size --to bob --reason 'you know it' --agent ann\n  \
+        reprise field handoff accept handoff_0123 --agent bob"
+    )]
+    Handoff(together::HandoffArgs),
 }
 
 /// Which field, on which server.
@@ -113,6 +136,9 @@ pub(crate) struct RegisterArgs {
     /// What it wants to know about; may be given several times
     #[arg(long, value_name = "TOPIC")]
     interest: Vec<String>,
+    /// What it may do, from 0 (replay only) to 10 (all): 2 looks, 4 records, 6 settles conflicts [default: 4]
+    #[arg(long, value_name = "N", value_parser = clap::value_parser!(u8).range(0..=10))]
+    authority: Option<u8>,
     #[command(flatten)]
     place: Place,
 }
@@ -156,9 +182,9 @@ pub(crate) struct RecordArgs {
 /// `reprise field attune`
 #[derive(Debug, Args)]
 pub(crate) struct AttuneArgs {
-    /// The role for which it is ranked
+    /// The role for which it is ranked [default: that of the agent]
     #[arg(long)]
-    role: String,
+    role: Option<String>,
     /// Maximum number of units
     #[arg(long, value_name = "N", default_value_t = 10, value_parser = clap::value_parser!(u32).range(1..))]
     max: u32,
@@ -273,7 +299,7 @@ pub(crate) struct ReplayArgs {
 #[derive(Debug, Args)]
 pub(crate) struct CompactArgs {
     /// How
-    #[arg(value_parser = ["archive", "summarize"])]
+    #[arg(value_parser = ["archive", "summarize", "purge"])]
     strategy: String,
     /// Only units that are more than this many epochs old
     #[arg(long, value_name = "EPOCHS")]
@@ -284,6 +310,12 @@ pub(crate) struct CompactArgs {
     /// Only units with this status; may be given several times
     #[arg(long, value_parser = STATUSES)]
     status: Vec<String>,
+    /// Only units of this session
+    #[arg(long = "of-session", value_name = "SESSION")]
+    of_session: Option<String>,
+    /// Why; it stays in the log
+    #[arg(long)]
+    reason: Option<String>,
     #[command(flatten)]
     speaker: Speaker,
 }
@@ -304,13 +336,14 @@ const TYPES: [&str; 11] = [
 ];
 
 /// How a conflict may be settled on this server.
-const STRATEGIES: [&str; 6] = [
+const STRATEGIES: [&str; 7] = [
     "last_write_wins",
     "confidence_weighted",
     "authority",
     "evidence_count",
     "synthesis",
     "human_escalation",
+    "vote",
 ];
 
 /// Where a unit may stand.
@@ -438,6 +471,9 @@ pub(crate) async fn run(command: Command) -> anyhow::Result<Exit> {
         Command::Merge(args) => merge(args).await,
         Command::Replay(args) => replay(args).await,
         Command::Compact(args) => compact(args).await,
+        Command::Session(args) => together::session(args).await,
+        Command::Task(args) => together::task(args).await,
+        Command::Handoff(args) => together::handoff(args).await,
     }
 }
 
@@ -446,6 +482,11 @@ async fn status(args: StatusArgs) -> anyhow::Result<Exit> {
     let status = field.view(&["field", "status"]).await?;
     let agents = field.view(&["agents"]).await?;
     let conflicts = field.view(&["conflicts"]).await?;
+    // A field that nobody made answers like an empty one.
+    if let (Some(name), Some(0)) = (&field.name, status.get("epoch").and_then(Value::as_u64)) {
+        let hint = "the first `reprise field register` with a key that may `field:admin` makes it";
+        return Err(Problem::new(format!("there is no field `{name}`"), hint).into());
+    }
     let mut out = Output::stdout();
     if args.place.json {
         let (agents, conflicts) = (agents.get("agents"), conflicts.get("conflicts"));
@@ -463,6 +504,7 @@ async fn register(args: RegisterArgs) -> anyhow::Result<Exit> {
             ("id", json!(args.agent)),
             ("role", json!(args.role)),
             ("interests", json!(args.interest)),
+            ("authority", json!(args.authority)),
         ],
     );
     let field = Field::at(&args.place)?;
@@ -546,11 +588,28 @@ async fn record(args: RecordArgs) -> anyhow::Result<Exit> {
     Ok(Exit::Ok)
 }
 
+/// Returns the role that an agent is registered with.
+async fn role_of(speaker: &Speaker) -> anyhow::Result<String> {
+    let agents = Field::at(&speaker.place)?.view(&["agents"]).await?;
+    let agents = agents.get("agents").and_then(Value::as_array);
+    let is_speaker = |agent: &&Value| agent.get("id") == Some(&json!(speaker.agent));
+    let agent = agents.into_iter().flatten().find(is_speaker);
+    let role = agent.and_then(|agent| agent.get("role")?.as_str());
+    role.map(str::to_owned).ok_or_else(|| {
+        let hint = "register it with `reprise field register`";
+        Problem::new(format!("there is no agent `{}` in this field", speaker.agent), hint).into()
+    })
+}
+
 async fn attune(args: AttuneArgs) -> anyhow::Result<Exit> {
+    let role = match args.role {
+        Some(role) => role,
+        None => role_of(&args.speaker).await?,
+    };
     let scope = with(
         Map::new(),
         &[
-            ("role", json!(args.role)),
+            ("role", json!(role)),
             ("max_units", json!(args.max)),
             ("active_task_id", json!(args.task)),
             ("interests", json!(args.interest)),
@@ -650,24 +709,25 @@ async fn replay(args: ReplayArgs) -> anyhow::Result<Exit> {
 }
 
 async fn compact(args: CompactArgs) -> anyhow::Result<Exit> {
-    if args.strategy == "purge" {
-        let hint = "`archive` and `summarize` take units out of what agents are shown";
-        return Err(Problem::new("this server does not purge memory", hint).into());
-    }
     let filter = with(
         Map::new(),
         &[
             ("max_age_epochs", json!(args.older_than)),
             ("types", json!(args.kind)),
             ("status", json!(args.status)),
+            ("session_id", json!(args.of_session)),
         ],
     );
-    let payload = json!({"strategy": args.strategy, "filter": filter});
+    let members = Map::from_iter([
+        ("strategy".to_owned(), json!(args.strategy)),
+        ("filter".to_owned(), filter),
+    ]);
+    let payload = with(members, &[("reason", json!(args.reason))]);
     let answer = args.speaker.say("compact", payload).await?;
     let mut out = Output::stdout();
     match args.speaker.place.json {
         true => out.json(&answer)?,
-        false => show::compacted(&mut out, &answer)?,
+        false => show::compacted(&mut out, &args.strategy, &answer)?,
     }
     Ok(Exit::Ok)
 }

@@ -35,6 +35,10 @@ fn tests() -> BTreeSet<String> {
             include_str!("../../../server/tests/it/memory.rs"),
         ),
         (
+            "server::it::memory_full",
+            include_str!("../../../server/tests/it/memory_full.rs"),
+        ),
+        (
             "server::it::memory_vectors",
             include_str!("../../../server/tests/it/memory_vectors.rs"),
         ),
@@ -48,6 +52,7 @@ fn tests() -> BTreeSet<String> {
         ),
     ];
     let modules = [
+        ("again", include_str!("again.rs")),
         ("attune", include_str!("attune.rs")),
         ("clock", include_str!("clock.rs")),
         ("compact", include_str!("compact.rs")),

@@ -80,12 +80,15 @@ async fn ak_mcp_01_02_05_only_what_is_offered_is_a_tool() {
     let expected = [
         "attune",
         "compact",
+        "coordinate",
         "deregister",
         "detect",
+        "handoff",
         "merge",
         "record",
         "register",
         "replay",
+        "session",
     ];
     let expected: Vec<String> = expected
         .iter()
@@ -98,6 +101,22 @@ async fn ak_mcp_01_02_05_only_what_is_offered_is_a_tool() {
     let unknown = json!({"name": "akashik_subscribe", "arguments": {"agent_id": "ann"}});
     let unknown = hand.ask("tools/call", unknown).await;
     assert_eq!(unknown["error"]["code"], -32602, "{unknown}");
+
+    let strategies = |tools: &[Value]| {
+        let merge = tools.iter().find(|tool| tool["name"] == "akashik_merge");
+        merge.unwrap()["inputSchema"]["properties"]["strategy"]["enum"].clone()
+    };
+    assert_eq!(strategies(tools).as_array().unwrap().len(), 7);
+
+    let server = Server::start().await;
+    server
+        .engine
+        .set_fields(field::Config::at(field::Level::Standard));
+    let listed = Hand::at(&server).ask("tools/list", json!({})).await;
+    let tools = listed["result"]["tools"].as_array().unwrap();
+    assert_eq!(tools.len(), 9);
+    let offered = strategies(tools);
+    assert!(!offered.as_array().unwrap().contains(&json!("vote")), "{offered}");
 
     let server = Server::start().await;
     server
