@@ -38,7 +38,9 @@ fn draft(content: &str) -> Value {
 pub(crate) async fn removing(ground: &Ground) -> Checked {
     let field = ranks(ground).await?;
     let other = || json!({"agent_id": "observer"});
-    field.no("DEREGISTER", "senior", other(), "FORBIDDEN").await?;
+    field
+        .no("DEREGISTER", "senior", other(), "FORBIDDEN")
+        .await?;
     let answer = field.ok("DEREGISTER", "creator", other()).await?;
     same("`status`", at(&answer, "status"), &json!("ok"))
 }
@@ -46,31 +48,47 @@ pub(crate) async fn removing(ground: &Ground) -> Checked {
 pub(crate) async fn recording(ground: &Ground) -> Checked {
     let field = ranks(ground).await?;
     let committed = || unit("a note", json!({}));
-    field.no("RECORD", "observer", committed(), "FORBIDDEN").await?;
-    field.no("RECORD", "auditor", draft("a draft"), "FORBIDDEN").await?;
+    field
+        .no("RECORD", "observer", committed(), "FORBIDDEN")
+        .await?;
+    field
+        .no("RECORD", "auditor", draft("a draft"), "FORBIDDEN")
+        .await?;
     field.ok("RECORD", "observer", draft("a draft")).await?;
-    field.ok("RECORD", "standard", committed()).await.map(|_| ())
+    field
+        .ok("RECORD", "standard", committed())
+        .await
+        .map(|_| ())
 }
 
 pub(crate) async fn detecting(ground: &Ground) -> Checked {
     let field = ranks(ground).await?;
     let wanted = || json!({"mode": "list"});
-    field.no("DETECT", "observer", wanted(), "FORBIDDEN").await?;
+    field
+        .no("DETECT", "observer", wanted(), "FORBIDDEN")
+        .await?;
     field.ok("DETECT", "standard", wanted()).await.map(|_| ())
 }
 
 pub(crate) async fn subscribing(ground: &Ground) -> Checked {
     let field = ranks(ground).await?;
     let wanted = || json!({"action": "subscribe", "subscription": {"events": ["memory.recorded"]}});
-    field.no("SUBSCRIBE", "auditor", wanted(), "FORBIDDEN").await?;
-    field.ok("SUBSCRIBE", "observer", wanted()).await.map(|_| ())
+    field
+        .no("SUBSCRIBE", "auditor", wanted(), "FORBIDDEN")
+        .await?;
+    field
+        .ok("SUBSCRIBE", "observer", wanted())
+        .await
+        .map(|_| ())
 }
 
 pub(crate) async fn replaying(ground: &Ground) -> Checked {
     let field = ranks(ground).await?;
     let id = field.note("standard", "a note", json!({})).await?;
     for agent in ["auditor", "observer", "operator"] {
-        let told = field.replay(agent, "memory_unit", &id, "full_trace").await?;
+        let told = field
+            .replay(agent, "memory_unit", &id, "full_trace")
+            .await?;
         same_texts(
             agent,
             &texts(&list(&told, "timeline"), "event_type"),
@@ -84,7 +102,9 @@ pub(crate) async fn compacting(ground: &Ground) -> Checked {
     let field = ranks(ground).await?;
     for strategy in ["archive", "summarize"] {
         let payload = || json!({"strategy": strategy, "filter": {"types": ["finding"]}});
-        field.no("COMPACT", "standard", payload(), "FORBIDDEN").await?;
+        field
+            .no("COMPACT", "standard", payload(), "FORBIDDEN")
+            .await?;
         field.ok("COMPACT", "senior", payload()).await?;
     }
     Ok(())
@@ -145,9 +165,14 @@ async fn purged(ground: &Ground) -> Result<(Field<'_>, String, String), Miss> {
         .await?;
     let relations = json!([{"type": "depends_on", "target_id": reason}]);
     let secret = field
-        .note("standard", "to be forgotten", json!({"relations": relations}))
+        .note(
+            "standard",
+            "to be forgotten",
+            json!({"relations": relations}),
+        )
         .await?;
-    let purge = json!({"strategy": "purge", "filter": {"types": ["finding"]}, "reason": "asked to"});
+    let purge =
+        json!({"strategy": "purge", "filter": {"types": ["finding"]}, "reason": "asked to"});
     let answer = field.made("COMPACT", "operator", purge).await?;
     need(
         at(&answer, "units_affected") == 1,
@@ -224,12 +249,21 @@ pub(crate) async fn tasks(ground: &Ground) -> Checked {
     let field = ranks(ground).await?;
     let made = json!({"title": "a task", "assignee": "standard"});
     let made = coordinated(&field, "standard", "create", made).await?;
-    same("`task.status`", at(&made, "task.status"), &json!("assigned"))?;
+    same(
+        "`task.status`",
+        at(&made, "task.status"),
+        &json!("assigned"),
+    )?;
     let id = text(&made, "task.id").to_owned();
     let step = |action: &str| json!({"action": action, "task": {"id": id}});
     for illegal in ["block", "complete", "unblock", "fail"] {
         field
-            .no("COORDINATE", "standard", step(illegal), "INVALID_TRANSITION")
+            .no(
+                "COORDINATE",
+                "standard",
+                step(illegal),
+                "INVALID_TRANSITION",
+            )
             .await?;
     }
     for (action, status) in [
@@ -242,7 +276,12 @@ pub(crate) async fn tasks(ground: &Ground) -> Checked {
         same(action, at(&done, "task.status"), &json!(status))?;
     }
     field
-        .no("COORDINATE", "operator", step("cancel"), "INVALID_TRANSITION")
+        .no(
+            "COORDINATE",
+            "operator",
+            step("cancel"),
+            "INVALID_TRANSITION",
+        )
         .await?;
     let unknown = json!({"action": "start", "task": {"id": "nothing"}});
     field
@@ -257,30 +296,42 @@ fn of_session(action: &str, session: &str) -> Value {
 
 pub(crate) async fn ended(ground: &Ground) -> Checked {
     let field = ranks(ground).await?;
-    field.made("SESSION", "standard", of_session("create", "s")).await?;
+    field
+        .made("SESSION", "standard", of_session("create", "s"))
+        .await?;
     let write = async || {
         let note = unit("a note", json!({}));
         field.say_in("s", "RECORD", "standard", note).await
     };
     write().await?.want(&[201])?;
     let step = |action: &str| of_session(action, "s");
-    field.no("SESSION", "standard", step("pause"), "FORBIDDEN").await?;
+    field
+        .no("SESSION", "standard", step("pause"), "FORBIDDEN")
+        .await?;
     field.ok("SESSION", "creator", step("pause")).await?;
     refused(&write().await?, "INVALID_TRANSITION")?;
     field.ok("SESSION", "creator", step("resume")).await?;
     write().await?.want(&[201])?;
     let over = field.ok("SESSION", "creator", step("end")).await?;
-    same("`session.status`", at(&over, "session.status"), &json!("ended"))?;
+    same(
+        "`session.status`",
+        at(&over, "session.status"),
+        &json!("ended"),
+    )?;
     refused(&write().await?, "INVALID_TRANSITION")?;
     field
         .no("SESSION", "creator", step("resume"), "INVALID_TRANSITION")
         .await?;
-    let told = field.replay("standard", "session", "s", "full_trace").await?;
+    let told = field
+        .replay("standard", "session", "s", "full_trace")
+        .await?;
     let told = texts(&list(&told, "timeline"), "event_type");
     same_texts(
         "what happened in it",
         &told,
-        &["SESSION", "RECORD", "SESSION", "SESSION", "RECORD", "SESSION"],
+        &[
+            "SESSION", "RECORD", "SESSION", "SESSION", "RECORD", "SESSION",
+        ],
     )
 }
 
@@ -337,11 +388,26 @@ fn table() -> Vec<(&'static str, Value, Option<&'static str>, &'static str)> {
     let offer = json!({"action": "offer", "task_id": "t", "to_agent": "operator"});
     let other = json!({"agent_id": "nobody"});
     vec![
-        ("RECORD", unit("a note", json!({})), Some("observer"), "standard"),
+        (
+            "RECORD",
+            unit("a note", json!({})),
+            Some("observer"),
+            "standard",
+        ),
         ("RECORD", draft("a draft"), Some("auditor"), "observer"),
         ("ATTUNE", scope, Some("auditor"), "observer"),
-        ("DETECT", json!({"mode": "list"}), Some("observer"), "standard"),
-        ("MERGE", merge("last_write_wins"), Some("standard"), "senior"),
+        (
+            "DETECT",
+            json!({"mode": "list"}),
+            Some("observer"),
+            "standard",
+        ),
+        (
+            "MERGE",
+            merge("last_write_wins"),
+            Some("standard"),
+            "senior",
+        ),
         ("MERGE", merge("vote"), Some("observer"), "standard"),
         ("COMPACT", compact("archive"), Some("standard"), "senior"),
         ("COMPACT", compact("summarize"), Some("standard"), "senior"),
@@ -349,11 +415,36 @@ fn table() -> Vec<(&'static str, Value, Option<&'static str>, &'static str)> {
         ("SUBSCRIBE", subscription, Some("auditor"), "observer"),
         ("REPLAY", replay, None, "auditor"),
         ("HANDOFF", offer, Some("observer"), "standard"),
-        ("COORDINATE", task("create", json!({"title": "t"})), Some("observer"), "standard"),
-        ("COORDINATE", task("create", foreign), Some("standard"), "senior"),
-        ("COORDINATE", task("cancel", json!({"id": "none"})), Some("senior"), "creator"),
-        ("SESSION", json!({"action": "create", "session": {"goal": "g"}}), Some("observer"), "standard"),
-        ("SESSION", of_session("end", "none"), Some("senior"), "creator"),
+        (
+            "COORDINATE",
+            task("create", json!({"title": "t"})),
+            Some("observer"),
+            "standard",
+        ),
+        (
+            "COORDINATE",
+            task("create", foreign),
+            Some("standard"),
+            "senior",
+        ),
+        (
+            "COORDINATE",
+            task("cancel", json!({"id": "none"})),
+            Some("senior"),
+            "creator",
+        ),
+        (
+            "SESSION",
+            json!({"action": "create", "session": {"goal": "g"}}),
+            Some("observer"),
+            "standard",
+        ),
+        (
+            "SESSION",
+            of_session("end", "none"),
+            Some("senior"),
+            "creator",
+        ),
         ("DEREGISTER", other, Some("senior"), "creator"),
     ]
 }
@@ -397,7 +488,9 @@ pub(crate) async fn cumulative(ground: &Ground) -> Checked {
 /// A session of one agent with a unit in it, and an agent that is not a member.
 async fn hidden(ground: &Ground) -> Result<(Field<'_>, String), Miss> {
     let field = ranks(ground).await?;
-    field.made("SESSION", "standard", of_session("create", "s")).await?;
+    field
+        .made("SESSION", "standard", of_session("create", "s"))
+        .await?;
     let note = unit("for members", json!({}));
     let made = field.say_in("s", "RECORD", "standard", note).await?;
     let made = made.value_of(&[201])?;
@@ -419,7 +512,9 @@ pub(crate) async fn members(ground: &Ground) -> Checked {
     field
         .no("RECORD", "senior", contradiction, "UNIT_NOT_FOUND")
         .await?;
-    field.ok("SESSION", "senior", of_session("join", "s")).await?;
+    field
+        .ok("SESSION", "senior", of_session("join", "s"))
+        .await?;
     same_texts(
         "what a member sees",
         &units(&field.attune("senior", json!({})).await?),
@@ -429,8 +524,12 @@ pub(crate) async fn members(ground: &Ground) -> Checked {
 
 pub(crate) async fn redacted(ground: &Ground) -> Checked {
     let (field, id) = hidden(ground).await?;
-    let told = field.replay("senior", "memory_unit", &id, "full_trace").await?;
-    let whole = field.replay("auditor", "memory_unit", &id, "full_trace").await?;
+    let told = field
+        .replay("senior", "memory_unit", &id, "full_trace")
+        .await?;
+    let whole = field
+        .replay("auditor", "memory_unit", &id, "full_trace")
+        .await?;
     same(
         "`total_events`",
         at(&told, "total_events"),
@@ -447,7 +546,9 @@ pub(crate) async fn redacted(ground: &Ground) -> Checked {
         && list(&told, "agents_involved").is_empty();
     need(holds, "the event without its words", show(&told))?;
     for agent in ["creator", "operator", "auditor"] {
-        let whole = field.replay(agent, "memory_unit", &id, "full_trace").await?;
+        let whole = field
+            .replay(agent, "memory_unit", &id, "full_trace")
+            .await?;
         let seen = text(&whole, "timeline.0.agent_id") == "standard";
         need(seen, format!("all of it for {agent}"), show(&whole))?;
     }

@@ -205,8 +205,15 @@ async fn offered(ground: &Ground) -> Checked {
     let named = |name: &&str| format!("akashik_{name}");
     let found = tools.names().await?;
     let missing: Vec<String> = expected.iter().map(named).collect();
-    let missing: Vec<&String> = missing.iter().filter(|name| !found.contains(name)).collect();
-    need(missing.is_empty(), format!("{missing:?}"), format!("{found:?}"))?;
+    let missing: Vec<&String> = missing
+        .iter()
+        .filter(|name| !found.contains(name))
+        .collect();
+    need(
+        missing.is_empty(),
+        format!("{missing:?}"),
+        format!("{found:?}"),
+    )?;
     // Operations of the extension may be tools too, where they are offered.
     if ground.level >= 2 {
         expected.push("handoff");
@@ -215,7 +222,10 @@ async fn offered(ground: &Ground) -> Checked {
         expected.extend(["coordinate", "session"]);
     }
     let expected: Vec<String> = expected.iter().map(named).collect();
-    let more: Vec<&String> = found.iter().filter(|name| !expected.contains(name)).collect();
+    let more: Vec<&String> = found
+        .iter()
+        .filter(|name| !expected.contains(name))
+        .collect();
     need(more.is_empty(), "no other tools", format!("{more:?}"))
 }
 

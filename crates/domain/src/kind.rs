@@ -283,7 +283,10 @@ impl NamedBlob {
         if self != NamedBlob::Entry || event.is_substituted() {
             return Vec::new();
         }
-        let erased = event.payload.get("data").and_then(|data| data.get("erased"));
+        let erased = event
+            .payload
+            .get("data")
+            .and_then(|data| data.get("erased"));
         let erased = erased.and_then(Value::as_array).into_iter().flatten();
         let erased = erased.filter_map(Value::as_str);
         erased.filter_map(|text| Digest::parse(text).ok()).collect()

@@ -27,10 +27,8 @@ use crate::config::Level;
 use crate::envelope::{EPOCH_MAX, Envelope};
 use crate::error::{Check, Code, Fault, Refusal};
 use crate::event::{Content, Effect, Entry, Event, Message, SYSTEM, UnitText};
-use crate::kind::{
-    ConflictType, DetectMode, Method, Mode, Operation, SessionStatus, UnitStatus,
-};
 use crate::kept::KeptAnswer;
+use crate::kind::{ConflictType, DetectMode, Method, Mode, Operation, SessionStatus, UnitStatus};
 use crate::payload::Members;
 use crate::state::{Agent, Field};
 use crate::vector::{Model, Vector};
@@ -285,7 +283,11 @@ impl<'a> Work<'a> {
         let scope = caller::scope_for(level, authority);
         let message = if level < Level::Full {
             format!("this needs a key with the scope `{scope}`")
-        } else if self.call.caller.is_some_and(|caller| caller.ceiling < authority) {
+        } else if self
+            .call
+            .caller
+            .is_some_and(|caller| caller.ceiling < authority)
+        {
             format!("this needs authority {authority}, which takes a key with the scope `{scope}`")
         } else {
             let own = self.authority;

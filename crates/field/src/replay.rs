@@ -96,12 +96,13 @@ impl Story<'_, '_> {
     }
 }
 
-/// Reads the causal chain of a target.
+/// Reads the causal chain of a target; `hides` says whether there is anything that the reader may not see.
 pub(crate) fn replay(
     log: &Log,
     reader: &Reader<'_>,
     target: &Target,
     limits: &Limits,
+    hides: bool,
 ) -> Check<(Value, KeptAnswer)> {
     let (chain, key) = chain::collect(log, target, limits)?;
     let mut story = Story {
@@ -146,13 +147,13 @@ pub(crate) fn replay(
         let max = limits.replay_bytes_max;
         return Err(too_large(format!("the answer is larger than {max} bytes")));
     }
-    let places: Vec<Place> = shown.to_vec();
-    let kept = kept(&mut story, &places, &answer);
+    let places = shown.to_vec();
+    let kept = kept(&mut story, &places, hides, &answer);
     Ok((answer, kept))
 }
 
 /// Returns what is kept of an answer: of each event its sequence, and of those that hide something the event itself.
-fn kept(story: &mut Story<'_, '_>, shown: &[Place], answer: &Value) -> KeptAnswer {
+fn kept(story: &mut Story<'_, '_>, shown: &[Place], hides: bool, answer: &Value) -> KeptAnswer {
     let is_marked = |value: &Value| value.as_str().is_some_and(|text| text.contains(MARK));
     if answer.get("summary").is_none_or(is_marked) {
         // Marks of somebody else would be taken for ours.
@@ -162,21 +163,23 @@ fn kept(story: &mut Story<'_, '_>, shown: &[Place], answer: &Value) -> KeptAnswe
         text_of: story.reader.text_of,
         sees: &|_| true,
     };
+    let whole = Story {
+        reader: &everything,
+        chain: Vec::new(),
+        key: Vec::new(),
+        ..*story
+    };
     let entries = shown.iter().filter_map(|place| story.log.entry(*place));
+    let events = answer.get("timeline").and_then(Value::as_array);
+    let events = events.into_iter().flatten();
     let timeline: Vec<Value> = entries
-        .map(|entry| {
-            let whole = Story {
-                reader: &everything,
-                chain: Vec::new(),
-                key: Vec::new(),
-                ..*story
-            };
-            let event = shown_event(story, entry);
-            match event == shown_event(&whole, entry) {
+        .zip(events)
+        .map(
+            |(entry, event)| match !hides || *event == shown_event(&whole, entry) {
                 true => entry.seq.into(),
-                false => event,
-            }
-        })
+                false => event.clone(),
+            },
+        )
         .collect();
     story.quotes = Quotes::Marks;
     let members = json!({
@@ -301,7 +304,7 @@ impl Log {
         reader: &Reader<'_>,
         limits: &Limits,
     ) -> Result<Value, crate::error::Refusal> {
-        replay(self, reader, target, limits)
+        replay(self, reader, target, limits, true)
             .map(|(answer, _)| answer)
             .map_err(|fault| fault.of(Some(crate::kind::Operation::Replay)))
     }

@@ -340,8 +340,7 @@ impl Field {
         viewers.is_none_or(|viewers| {
             let mut viewers = viewers.iter();
             // Whoever has no agents here sees what is for everyone.
-            viewers.any(|agent| self.sees_session(agent, session))
-                || self.sees_session("", session)
+            viewers.any(|agent| self.sees_session(agent, session)) || self.sees_session("", session)
         })
     }
 

@@ -26,8 +26,7 @@ pub(crate) fn check(config: &Config, request: &Request) -> Result<(), Failure> {
         (None, Some(line)) => line.to_str().unwrap_or_default(),
         (None, None) => return Err(wrong(400, "the header `Host` is missing")),
     };
-    let name =
-        without_port(text).ok_or_else(|| wrong(400, "the header `Host` cannot be read"))?;
+    let name = without_port(text).ok_or_else(|| wrong(400, "the header `Host` cannot be read"))?;
     let is_local = config.listen.ip().is_loopback();
     if !is_local && config.allowed_hosts.is_empty() {
         return Ok(());

@@ -190,7 +190,10 @@ impl Bound {
         connections.shutdown().await;
         // Sockets that were no longer HTTP say goodbye by themselves.
         let gone = app.sockets.write();
-        if tokio::time::timeout(app.config.shutdown_timeout, gone).await.is_err() {
+        if tokio::time::timeout(app.config.shutdown_timeout, gone)
+            .await
+            .is_err()
+        {
             tracing::warn!("sockets were cut");
         }
     }

@@ -39,10 +39,11 @@ pub(crate) fn check_origin(app: &App, headers: &HeaderMap) -> Result<(), Failure
     let own = |origin: &[u8]| origin.eq_ignore_ascii_case(app.base_url.as_bytes());
     match origins.all(|origin| own(origin.as_bytes())) {
         true => Ok(()),
-        false => Err(
-            Failure::new(Code::PermissionDenied, "this page is not one of this server")
-                .with("reason", json!("origin")),
-        ),
+        false => Err(Failure::new(
+            Code::PermissionDenied,
+            "this page is not one of this server",
+        )
+        .with("reason", json!("origin"))),
     }
 }
 

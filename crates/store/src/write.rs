@@ -23,6 +23,7 @@ use crate::directory::{self, Presence};
 use crate::fault::{commit_fault, fault, file_fault, only_fault};
 use crate::kept::{Keeper, Kept};
 use crate::row::{DocumentRow, id_bytes, sql};
+use crate::schema::SecureDelete;
 use crate::table::Table;
 use crate::usage::Usage;
 use crate::wal::Wal;
@@ -248,9 +249,11 @@ impl Writer {
         for digest in digests {
             blob::remove_file(&self.directory, digest)?;
         }
-        self.secure_delete(true)?;
+        let secure =
+            |connection: &Connection, how| schema::secure_delete(connection, how).map_err(fault);
+        secure(&self.connection, SecureDelete::Everywhere)?;
         let erased = self.erase_small(field, digests);
-        self.secure_delete(false)?;
+        secure(&self.connection, SecureDelete::InPages)?;
         erased?;
         // What was written first is still in the write-ahead log.
         self.checkpoints.start_over(&self.connection);
@@ -265,13 +268,6 @@ impl Writer {
             })?;
         }
         Ok(())
-    }
-
-    /// Has SQLite write zeros over what is deleted, or not: that costs, and nothing else that is deleted here is secret.
-    fn secure_delete(&self, on: bool) -> Result<(), StoreFault> {
-        self.connection
-            .pragma_update_and_check(None, "secure_delete", on, |_| Ok(()))
-            .map_err(fault)
     }
 
     /// Writes something that is of no use, to find out whether there is room again.

@@ -1,15 +1,19 @@
 //! `reprise field`: the memory that agents share, from a terminal. Each command is one message of the memory protocol.
 
+mod args;
+mod clock;
 mod show;
 mod together;
 
-use std::path::PathBuf;
-
 use canon::{Map, Value};
-use clap::{Args, Subcommand, ValueEnum};
+use clap::Subcommand;
 use serde_json::json;
 
-use crate::args::Connection;
+use args::{
+    AttuneArgs, CompactArgs, DetectArgs, MergeArgs, Place, RecordArgs, RegisterArgs, ReplayArgs,
+    Speaker, StatusArgs,
+};
+
 use crate::client::{Client, Target, Write, fresh_key};
 use crate::exit::{Exit, OrHint, Problem};
 use crate::output::{Output, is_quiet, talk};
@@ -37,10 +41,8 @@ pub(crate) enum Command {
     )]
     Record(RecordArgs),
     /// Show what an agent should know now, best first
-    #[command(
-        after_help = "Examples:\n  reprise field attune --agent sam\n  \
-        reprise field attune --agent sam --hint 'market growth' --max 3"
-    )]
+    #[command(after_help = "Examples:\n  reprise field attune --agent sam\n  \
+        reprise field attune --agent sam --hint 'market growth' --max 3")]
     Attune(AttuneArgs),
     /// List conflicts, or look for some
     #[command(
@@ -92,295 +94,6 @@ pub(crate) enum Command {
     Handoff(together::HandoffArgs),
 }
 
-/// Which field, on which server.
-#[derive(Debug, Args)]
-pub(crate) struct Place {
-    /// The field [default: the default field of the key's workspace]
-    #[arg(long, value_name = "NAME")]
-    field: Option<String>,
-    /// Print JSON
-    #[arg(long)]
-    json: bool,
-    #[command(flatten)]
-    connection: Connection,
-}
-
-/// Who speaks.
-#[derive(Debug, Args)]
-pub(crate) struct Speaker {
-    /// The agent that speaks
-    #[arg(long, value_name = "AGENT")]
-    agent: String,
-    /// The session that it speaks in
-    #[arg(long, value_name = "SESSION")]
-    session: Option<String>,
-    #[command(flatten)]
-    place: Place,
-}
-
-/// `reprise field status`
-#[derive(Debug, Args)]
-pub(crate) struct StatusArgs {
-    #[command(flatten)]
-    place: Place,
-}
-
-/// `reprise field register`
-#[derive(Debug, Args)]
-pub(crate) struct RegisterArgs {
-    /// The agent
-    agent: String,
-    /// What it does
-    #[arg(long)]
-    role: String,
-    /// What it wants to know about; may be given several times
-    #[arg(long, value_name = "TOPIC")]
-    interest: Vec<String>,
-    /// What it may do, from 0 (replay only) to 10 (all): 2 looks, 4 records, 6 settles conflicts [default: 4]
-    #[arg(long, value_name = "N", value_parser = clap::value_parser!(u8).range(0..=10))]
-    authority: Option<u8>,
-    #[command(flatten)]
-    place: Place,
-}
-
-/// `reprise field record`
-#[derive(Debug, Args)]
-pub(crate) struct RecordArgs {
-    /// What the agent knows
-    content: String,
-    /// What it is
-    #[arg(long = "type", value_name = "TYPE", default_value = "finding", value_parser = TYPES)]
-    kind: String,
-    /// Why it is recorded
-    #[arg(long)]
-    purpose: String,
-    /// The task that it belongs to
-    #[arg(long, value_name = "TASK")]
-    task: Option<String>,
-    /// The question that it answers
-    #[arg(long)]
-    question: Option<String>,
-    /// How sure the agent is, from 0 to 1
-    #[arg(long)]
-    score: Option<f64>,
-    /// Why it is as sure as that
-    #[arg(long, value_name = "TEXT")]
-    reasoning: Option<String>,
-    /// What speaks for it; may be given several times
-    #[arg(long, value_name = "TEXT")]
-    evidence: Vec<String>,
-    /// What it says about another unit, such as contradicts=mem_0123; may be given several times
-    #[arg(long, value_name = "TYPE=UNIT", value_parser = relation)]
-    relation: Vec<(String, String)>,
-    /// Only a draft
-    #[arg(long)]
-    draft: bool,
-    #[command(flatten)]
-    speaker: Speaker,
-}
-
-/// `reprise field attune`
-#[derive(Debug, Args)]
-pub(crate) struct AttuneArgs {
-    /// The role for which it is ranked [default: that of the agent]
-    #[arg(long)]
-    role: Option<String>,
-    /// Maximum number of units
-    #[arg(long, value_name = "N", default_value_t = 10, value_parser = clap::value_parser!(u32).range(1..))]
-    max: u32,
-    /// What it is wanted for
-    #[arg(long, value_name = "TEXT")]
-    hint: Option<String>,
-    /// The task that the agent works on
-    #[arg(long, value_name = "TASK")]
-    task: Option<String>,
-    /// A topic to look for; may be given several times
-    #[arg(long, value_name = "TOPIC")]
-    interest: Vec<String>,
-    /// Only what was recorded at this epoch or later
-    #[arg(long, value_name = "EPOCH")]
-    since: Option<u64>,
-    /// Also what the agent recorded itself
-    #[arg(long)]
-    own: bool,
-    /// Also what is archived
-    #[arg(long)]
-    archived: bool,
-    #[command(flatten)]
-    speaker: Speaker,
-}
-
-/// `reprise field detect`
-#[derive(Debug, Args)]
-pub(crate) struct DetectArgs {
-    /// Look for what contradicts this unit
-    #[arg(long, value_name = "UNIT", conflicts_with = "scan")]
-    check: Option<String>,
-    /// Look through everything
-    #[arg(long)]
-    scan: bool,
-    /// Also those that are settled
-    #[arg(long)]
-    all: bool,
-    #[command(flatten)]
-    speaker: Speaker,
-}
-
-/// `reprise field merge`
-#[derive(Debug, Args)]
-pub(crate) struct MergeArgs {
-    /// The conflict
-    conflict: String,
-    /// How it is settled
-    #[arg(long, value_parser = STRATEGIES)]
-    strategy: String,
-    /// Why
-    #[arg(long, value_name = "TEXT")]
-    rationale: String,
-    /// The unit that stays
-    #[arg(long, value_name = "UNIT")]
-    winner: Option<String>,
-    /// What replaces both
-    #[arg(long, value_name = "TEXT")]
-    synthesis: Option<String>,
-    #[command(flatten)]
-    speaker: Speaker,
-}
-
-/// What is replayed.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum)]
-enum TargetKind {
-    /// Everything that belongs to a task
-    Task,
-    /// A unit
-    #[value(alias = "memory_unit")]
-    Unit,
-    /// A decision
-    Decision,
-    /// A conflict
-    Conflict,
-    /// A session
-    Session,
-}
-
-impl TargetKind {
-    const fn word(self) -> &'static str {
-        match self {
-            TargetKind::Task => "task",
-            TargetKind::Unit => "memory_unit",
-            TargetKind::Decision => "decision",
-            TargetKind::Conflict => "conflict",
-            TargetKind::Session => "session",
-        }
-    }
-}
-
-/// `reprise field replay`
-#[derive(Debug, Args)]
-pub(crate) struct ReplayArgs {
-    /// What it is: task, unit, decision, conflict or session
-    kind: TargetKind,
-    /// Its id
-    id: String,
-    /// How much is told
-    #[arg(long, default_value = "detailed", value_parser = ["summary", "detailed", "full_trace"])]
-    depth: String,
-    /// Write the whole chain of reasons as a Graphviz graph
-    #[arg(long, value_name = "FILE")]
-    dot: Option<PathBuf>,
-    /// Write it as a picture
-    #[arg(long, value_name = "FILE")]
-    svg: Option<PathBuf>,
-    #[command(flatten)]
-    speaker: Speaker,
-}
-
-/// `reprise field compact`
-#[derive(Debug, Args)]
-pub(crate) struct CompactArgs {
-    /// How
-    #[arg(value_parser = ["archive", "summarize", "purge"])]
-    strategy: String,
-    /// Only units that are more than this many epochs old
-    #[arg(long, value_name = "EPOCHS")]
-    older_than: Option<u64>,
-    /// Only units of this type; may be given several times
-    #[arg(long = "type", value_name = "TYPE", value_parser = TYPES)]
-    kind: Vec<String>,
-    /// Only units with this status; may be given several times
-    #[arg(long, value_parser = STATUSES)]
-    status: Vec<String>,
-    /// Only units of this session
-    #[arg(long = "of-session", value_name = "SESSION")]
-    of_session: Option<String>,
-    /// Why; it stays in the log
-    #[arg(long)]
-    reason: Option<String>,
-    #[command(flatten)]
-    speaker: Speaker,
-}
-
-/// What a unit may be.
-const TYPES: [&str; 11] = [
-    "finding",
-    "decision",
-    "observation",
-    "intention",
-    "assumption",
-    "constraint",
-    "question",
-    "contradiction",
-    "synthesis",
-    "correction",
-    "human_directive",
-];
-
-/// How a conflict may be settled on this server.
-const STRATEGIES: [&str; 7] = [
-    "last_write_wins",
-    "confidence_weighted",
-    "authority",
-    "evidence_count",
-    "synthesis",
-    "human_escalation",
-    "vote",
-];
-
-/// Where a unit may stand.
-const STATUSES: [&str; 6] = [
-    "active",
-    "draft",
-    "superseded",
-    "retracted",
-    "contested",
-    "pending_enrichment",
-];
-
-/// What a unit may say about another one.
-const RELATIONS: [&str; 9] = [
-    "supports",
-    "contradicts",
-    "depends_on",
-    "supersedes",
-    "caused_by",
-    "elaborates",
-    "answers",
-    "blocks",
-    "informs",
-];
-
-fn relation(text: &str) -> Result<(String, String), String> {
-    match text.split_once('=') {
-        Some((kind, _)) if !kind.is_empty() && !RELATIONS.contains(&kind) => {
-            Err(format!("TYPE is one of {}", RELATIONS.join(", ")))
-        }
-        Some((kind, unit)) if !kind.is_empty() && !unit.is_empty() => {
-            Ok((kind.to_owned(), unit.to_owned()))
-        }
-        _ => Err("a relation is written TYPE=UNIT, such as contradicts=mem_0123".to_owned()),
-    }
-}
-
 /// A field on a server.
 struct Field {
     client: Client,
@@ -419,6 +132,9 @@ impl Field {
     }
 }
 
+/// A process speaks to one field.
+static CLOCK: clock::Clock = clock::Clock::new();
+
 /// Sends a message to a field; the last part of the path is its operation.
 pub(crate) async fn message(
     client: &Client,
@@ -432,13 +148,15 @@ pub(crate) async fn message(
     let id = fresh_key()?;
     let envelope = json!({
         "protocol": "akashik", "version": "0.1.0", "id": id, "operation": operation,
-        "agent_id": agent, "session_id": session, "epoch": 0, "payload": payload,
+        "agent_id": agent, "session_id": session, "epoch": CLOCK.epoch(), "payload": payload,
     });
     let write = Write {
         body: envelope,
         key: &id,
     };
-    client.post(path, write).await
+    let answer = client.post(path, write).await?;
+    CLOCK.hear(&answer);
+    Ok(answer)
 }
 
 impl Speaker {
@@ -485,7 +203,8 @@ async fn status(args: StatusArgs) -> anyhow::Result<Exit> {
     // A field that nobody made answers like an empty one.
     if let (Some(name), Some(0)) = (&field.name, status.get("epoch").and_then(Value::as_u64)) {
         let hint = "the first `reprise field register` with a key that may `field:admin` makes it";
-        return Err(Problem::new(format!("there is no field `{name}`"), hint).into());
+        let problem = Problem::new(format!("there is no field `{name}`"), hint);
+        return Err(problem.answers_no().into());
     }
     let mut out = Output::stdout();
     if args.place.json {
@@ -597,7 +316,12 @@ async fn role_of(speaker: &Speaker) -> anyhow::Result<String> {
     let role = agent.and_then(|agent| agent.get("role")?.as_str());
     role.map(str::to_owned).ok_or_else(|| {
         let hint = "register it with `reprise field register`";
-        Problem::new(format!("there is no agent `{}` in this field", speaker.agent), hint).into()
+        Problem::new(
+            format!("there is no agent `{}` in this field", speaker.agent),
+            hint,
+        )
+        .answers_no()
+        .into()
     })
 }
 

@@ -11,8 +11,8 @@ use domain::{
 };
 use field::{
     Administration, Call, Caller, Code, Decided, Decision, Detection, Embedding, Entry, Envelope,
-    Field, Fresh, Kept, KeptAnswer, Message, Notification, OPERATOR, Operation, Refusal, SYSTEM, administer,
-    decide, kept_bytes,
+    Field, Fresh, Kept, KeptAnswer, Message, Notification, OPERATOR, Operation, Refusal, SYSTEM,
+    administer, decide, kept_bytes,
 };
 use futures_util::future::join_all;
 use tokio::sync::{broadcast, oneshot};
@@ -485,7 +485,8 @@ impl Engine {
             .await
             .map_err(Refused::from)?;
         let Some(bytes) = bytes else {
-            let message = "the answer to this message showed what was purged since, and is gone with it";
+            let message =
+                "the answer to this message showed what was purged since, and is gone with it";
             return Err(super::refusal(Code::UnitNotFound, message));
         };
         let kept: Kept<Value> =

@@ -29,7 +29,7 @@ impl Engine {
         let from_segments = held.version > 0;
         let mut held = match self.read_log(&document, held).await {
             // The log does not go on where the segments end: it may be sound, and they are not.
-            Err(Refused::Internal { detail }) if from_segments => {
+            Err(Refused::FieldUnreadable { detail }) if from_segments => {
                 let held = self.without_segments(&document, detail).await?;
                 self.read_log(&document, held).await?
             }
@@ -181,7 +181,7 @@ impl Held {
 type Read = (Entry, Option<Digest>, Option<Digest>);
 
 fn damaged(problem: impl std::fmt::Display) -> Refused {
-    Refused::Internal {
+    Refused::FieldUnreadable {
         detail: format!("a field cannot be read: {problem}; run `reprise log verify`"),
     }
 }

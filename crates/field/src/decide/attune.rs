@@ -252,9 +252,13 @@ impl Work<'_> {
             };
             filled.tokens += tokens;
             filled.rows.push(item.row);
-            filled
-                .kept
-                .push(json!([unit.id, unit.status, format, item.score, item.reason]));
+            filled.kept.push(json!([
+                unit.id,
+                unit.status,
+                format,
+                item.score,
+                item.reason
+            ]));
             filled
                 .records
                 .push(kept::record(shown, item.score, &item.reason, format));

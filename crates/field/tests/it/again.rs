@@ -24,8 +24,7 @@ fn what_is_kept_of_a_read_repeats_no_words_and_gives_the_answer_of_then() {
     lab.note("ann", "another thing", &[("supports", &first)]);
     let (_, second, conflict) = lab.conflict(("ann", 0.9), ("bob", 0.1));
     let scope = json!({"scope": {"role": "analyst", "max_units": 10}});
-    let replay =
-        json!({"target_type": "memory_unit", "target_id": first, "depth": "full_trace"});
+    let replay = json!({"target_type": "memory_unit", "target_id": first, "depth": "full_trace"});
     let asked = [
         (Operation::Attune, "a", scope),
         (Operation::Replay, "r", replay),
@@ -123,8 +122,13 @@ fn a_draft_contests_nothing_that_somebody_stands_for() {
         assert_eq!(lab.status(&committed), "contested");
         let conflict = lab.ok(Operation::Detect, "ann", json!({"mode": "list"}));
         let conflict = conflict["conflicts"][0]["id"].as_str().unwrap().to_owned();
-        lab.merge("ann", &conflict, "authority", json!({"winner_id": committed}))
-            .unwrap();
+        lab.merge(
+            "ann",
+            &conflict,
+            "authority",
+            json!({"winner_id": committed}),
+        )
+        .unwrap();
         assert_eq!(lab.status(&draft), "superseded");
     }
 }
@@ -134,14 +138,21 @@ fn ak_att_10_conflicts_count_in_the_budget() {
     let mut lab = Lab::with_agents(Level::Standard, &["ann", "bob"]);
     for number in 0..20 {
         let first = lab.note("ann", &format!("it holds {number}"), &[]);
-        lab.note("bob", &format!("it fails {number}"), &[("contradicts", &first)]);
+        lab.note(
+            "bob",
+            &format!("it fails {number}"),
+            &[("contradicts", &first)],
+        );
     }
     let tokens = |value: &Value| value.to_string().len() as u64 / 4;
     for budget in [1, 200, 500, 2_000] {
         let scope = json!({"scope": {"role": "analyst", "max_units": 100, "max_tokens": budget}});
         let answer = lab.ok(Operation::Attune, "ann", scope);
         let stated = &answer["context_budget"];
-        assert!(stated["tokens_used"].as_u64().unwrap() <= budget, "{stated}");
+        assert!(
+            stated["tokens_used"].as_u64().unwrap() <= budget,
+            "{stated}"
+        );
         let shown: u64 = answer["record"]
             .as_array()
             .unwrap()
@@ -150,9 +161,16 @@ fn ak_att_10_conflicts_count_in_the_budget() {
             .sum();
         let conflicts = answer["conflicts"].as_array().unwrap();
         let beside: u64 = conflicts.iter().map(tokens).sum();
-        assert!(shown + beside <= budget + 40, "{shown} {beside} of {budget}");
+        assert!(
+            shown + beside <= budget + 40,
+            "{shown} {beside} of {budget}"
+        );
         let omitted = stated["conflicts_omitted"].as_u64().unwrap_or(0);
-        assert_eq!(conflicts.len() as u64 + omitted, 20, "what is left out is counted");
+        assert_eq!(
+            conflicts.len() as u64 + omitted,
+            20,
+            "what is left out is counted"
+        );
         // Whatever is shown comes with its conflicts.
         for record in answer["record"].as_array().unwrap() {
             let id = &record["memory_unit"]["id"];
@@ -225,11 +243,19 @@ fn a_refusal_for_want_of_authority_says_what_it_takes() {
 #[test]
 fn a_summary_counts_in_plain_words() {
     let mut lab = Lab::with_agents(Level::Standard, &["ann"]);
-    lab.unit("ann", "finding", "x", json!({"intent": {"purpose": "p", "task_id": "t"}}));
+    lab.unit(
+        "ann",
+        "finding",
+        "x",
+        json!({"intent": {"purpose": "p", "task_id": "t"}}),
+    );
     let payload = json!({"target_type": "task", "target_id": "t", "depth": "summary"});
     let answer = lab.ok(Operation::Replay, "ann", payload);
     let summary = answer["summary"].as_str().unwrap();
-    assert!(summary.starts_with("Task t has 1 recorded unit."), "{summary}");
+    assert!(
+        summary.starts_with("Task t has 1 recorded unit."),
+        "{summary}"
+    );
 }
 
 #[test]

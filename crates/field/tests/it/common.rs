@@ -4,8 +4,8 @@ use std::collections::BTreeMap;
 
 use domain::Timestamp;
 use field::{
-    Call, Caller, Code, Config, Content, Decided, Detection, Embedding, Entry, Envelope,
-    Event, Field, Fresh, KeptAnswer, Level, Notification, OPERATOR, Operation, Refusal, decide,
+    Call, Caller, Code, Config, Content, Decided, Detection, Embedding, Entry, Envelope, Event,
+    Field, Fresh, KeptAnswer, Level, Notification, OPERATOR, Operation, Refusal, decide,
 };
 use serde_json::{Value, json};
 

@@ -47,6 +47,10 @@ fn tests() -> BTreeSet<String> {
             include_str!("../../../server/tests/it/mcp.rs"),
         ),
         (
+            "reprise::command::field::clock",
+            include_str!("../../../cli/src/command/field/clock.rs"),
+        ),
+        (
             "reprise::it::fields",
             include_str!("../../../cli/tests/it/fields.rs"),
         ),

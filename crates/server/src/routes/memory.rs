@@ -13,8 +13,8 @@ use field::{Code, Envelope, Operation, Refusal, TargetType};
 use super::Routes;
 use crate::app::App;
 use crate::call::{self, Call};
-use crate::failure::{Failure, Reply};
 use crate::connection::{Life, Seat};
+use crate::failure::{Failure, Reply};
 use crate::{auth, memory, redact, socket, sse};
 
 macro_rules! twice {

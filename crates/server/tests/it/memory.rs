@@ -268,7 +268,12 @@ async fn ak_http_01_03_05_06_agents_share_a_memory_and_replay_how_it_came_about(
     );
     for operation in ["coordinate", "session"] {
         let got = memory.send(operation, "ann", json!({})).await;
-        refused(&got, 400, "INVALID_REQUEST", json!(operation.to_uppercase()));
+        refused(
+            &got,
+            400,
+            "INVALID_REQUEST",
+            json!(operation.to_uppercase()),
+        );
     }
 }
 
@@ -563,7 +568,7 @@ async fn ak_http_02_04_what_is_no_message_is_refused_in_the_protocols_words() {
         ),
         (
             "register",
-            json!({"id": "ann", "role": "r", "required_operations": ["SESSION"]}),
+            json!({"id": "ann", "role": "r", "required_operations": ["TELEPORT"]}),
             501,
             "UNSUPPORTED_OPERATION",
         ),
@@ -576,8 +581,8 @@ async fn ak_http_02_04_what_is_no_message_is_refused_in_the_protocols_words() {
         (
             "merge",
             json!({"conflict_id": "no", "strategy": "vote", "resolution": {"rationale": "r"}}),
-            501,
-            "UNSUPPORTED_OPERATION",
+            400,
+            "INVALID_REQUEST",
         ),
         (
             "replay",
@@ -588,8 +593,8 @@ async fn ak_http_02_04_what_is_no_message_is_refused_in_the_protocols_words() {
         (
             "compact",
             json!({"strategy": "purge", "filter": {"types": ["finding"]}}),
-            501,
-            "UNSUPPORTED_OPERATION",
+            403,
+            "FORBIDDEN",
         ),
         ("detect", json!({"mode": "check"}), 400, "INVALID_REQUEST"),
     ];

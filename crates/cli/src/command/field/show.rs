@@ -212,7 +212,9 @@ pub(super) fn compacted(out: &mut Output, strategy: &str, answer: &Value) -> any
     if strategy == "purge" {
         let bytes = number(answer, "/storage_reclaimed_bytes");
         let units = many(affected, "unit");
-        return out.line(format_args!("the words of {units} are erased, {bytes} bytes"));
+        return out.line(format_args!(
+            "the words of {units} are erased, {bytes} bytes"
+        ));
     }
     let made = number(answer, "/synthesis_units_created");
     let summaries = match made {

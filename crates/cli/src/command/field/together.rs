@@ -4,7 +4,8 @@ use canon::{Map, Value};
 use clap::{Args, ValueEnum};
 use serde_json::json;
 
-use super::{Speaker, with};
+use super::args::Speaker;
+use super::with;
 use crate::exit::Exit;
 use crate::output::{Output, is_quiet, shorten};
 
