@@ -27,6 +27,7 @@ mod incoming;
 mod kept;
 mod legacy;
 mod loss;
+mod merge;
 mod migrate;
 mod notes;
 mod projection;
