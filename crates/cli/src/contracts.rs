@@ -80,6 +80,9 @@ pub(crate) struct CheckArgs {
     /// The folder
     #[arg(value_name = "DIR")]
     folder: PathBuf,
+    /// Also look at the schemas that tools are offered with: a JSON file of tool definitions
+    #[arg(long, value_name = "FILE")]
+    tools: Option<PathBuf>,
     /// Print JSON
     #[arg(long)]
     json: bool,

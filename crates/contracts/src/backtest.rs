@@ -4,186 +4,45 @@
 //! was refused then and is refused now is as before. What the record does not hold is not judgeable, and neither is anything
 //! after a gap in it: an absent fact must not look like a permission.
 
-use std::collections::BTreeMap;
+mod told;
+mod verdicts;
 
-use canon::Digest;
+use std::collections::{BTreeMap, BTreeSet};
+
 use domain::Timestamp;
-use serde::Serialize;
 
-use crate::checkpoint::Answers;
+use crate::checkpoint::{Answer, Answers};
 use crate::decimal::Decimal;
 use crate::event::{Begin, Call, CallKey, Event, Outcome, Release, Responded, SeenOutput};
-use crate::judge::{Occasion, Status, judge};
+use crate::judge::{Judgement, Occasion, Status, Verdict, judge_in};
 use crate::narrow::narrow;
-use crate::precheck::{Refusal, precheck};
+use crate::precheck::{Refusal, check_workflow, precheck};
 use crate::reason::BlockReason;
 use crate::request::{OfferedTool, Request, Response, ToolChoice};
 use crate::rules::Rules;
 use crate::state::State;
 use crate::value::Value;
-
-/// Something that a recorded run tells.
-#[derive(Debug, Clone)]
-pub enum Told {
-    /// The tools that the model was offered from here on.
-    Offered(Vec<OfferedTool>),
-    /// The model answered.
-    Answered {
-        /// When.
-        at: Timestamp,
-        /// What it said.
-        response: Response,
-        /// What it cost in dollars, if the record says so.
-        cost: Option<Decimal>,
-    },
-    /// People were asked about calls of the last answer.
-    Asked {
-        /// The provider's ids of the calls, as far as the record names them.
-        calls: Vec<String>,
-        /// How many questions there were.
-        count: u64,
-    },
-    /// The last answer was settled then; an answer that nobody judged is never followed by this.
-    Judged {
-        /// The provider's ids of the calls that were not released.
-        refused: Vec<String>,
-        /// True when nothing of the answer was released.
-        whole: bool,
-    },
-    /// A call was not made, for another reason than contracts.
-    Denied {
-        /// The provider's id of the call.
-        call_id: String,
-    },
-    /// A call ended.
-    Ended {
-        /// The provider's id of the call.
-        call_id: String,
-        /// Whether it did what it should; none when nobody knows.
-        ok: Option<bool>,
-        /// What it returned, if the record says so.
-        output: Option<String>,
-    },
-    /// Something was here that the record does not hold.
-    Gap {
-        /// What.
-        what: String,
-    },
-}
-
-/// What these contracts say about a recorded run.
-#[derive(Debug, Clone, PartialEq, Eq, Serialize)]
-pub struct Verdicts {
-    /// Every call of the run, in order.
-    pub calls: Vec<CallVerdict>,
-    /// What the record does not hold.
-    pub gaps: Vec<String>,
-}
-
-/// What these contracts say about a recorded call, or about a request that would not have been sent.
-#[derive(Debug, Clone, PartialEq, Eq, Serialize)]
-pub struct CallVerdict {
-    /// The answer of the model it belongs to, from 1.
-    pub turn: u64,
-    /// The provider's id; none for a request.
-    pub call_id: Option<String>,
-    /// The tool; none for a request.
-    pub tool: Option<String>,
-    /// The digest of the arguments.
-    pub arguments_digest: Option<Digest>,
-    /// What became of it when it was recorded.
-    pub then: Then,
-    /// The answer.
-    pub verdict: Backtested,
-    /// How the answer differs from what was recorded.
-    pub change: Change,
-    /// The reasons of a block.
-    pub reasons: Vec<BlockReason>,
-    /// More about the first, or why nothing can be said.
-    pub detail: Option<String>,
-    /// The file of the rule.
-    pub contract_file: Option<String>,
-}
-
-/// What would have become of a call.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Serialize)]
-#[serde(rename_all = "snake_case")]
-pub enum Backtested {
-    /// It would have been allowed.
-    Allowed,
-    /// A person would have been asked.
-    Asked,
-    /// It would have been blocked.
-    Blocked,
-    /// Nobody can say: the record does not hold what the rules look at.
-    NotJudgeable,
-}
-
-/// What became of a call when it was recorded.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Serialize)]
-#[serde(rename_all = "snake_case")]
-pub enum Then {
-    /// It was made, or the request was sent.
-    Made,
-    /// A person was asked, and it was made.
-    Asked,
-    /// It was not made: contracts, people or the rights of the agent stood against it.
-    Refused,
-}
-
-/// How an answer differs from what was recorded.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Serialize)]
-#[serde(rename_all = "snake_case")]
-pub enum Change {
-    /// It does not.
-    AsBefore,
-    /// It was made, and would have been blocked.
-    Stopped,
-    /// It was made without a question, and a person would have been asked.
-    NowAsked,
-    /// It was refused, or asked about, and would not have been.
-    Loosened,
-    /// Nobody can say.
-    NotJudgeable,
-}
-
-impl Verdicts {
-    /// Returns the first call that was made and would have been blocked.
-    pub fn first_stopped(&self) -> Option<&CallVerdict> {
-        self.changed(Change::Stopped).next()
-    }
-
-    /// Returns those after the first: had it been blocked, the run would have gone another way.
-    pub fn later_stopped(&self) -> impl Iterator<Item = &CallVerdict> {
-        self.changed(Change::Stopped).skip(1)
-    }
-
-    /// Returns the calls that differ from the record in this way.
-    pub fn changed(&self, change: Change) -> impl Iterator<Item = &CallVerdict> {
-        self.calls.iter().filter(move |call| call.change == change)
-    }
-
-    /// Returns how many calls have this answer.
-    pub fn count(&self, verdict: Backtested) -> usize {
-        let same = |call: &&CallVerdict| call.verdict == verdict;
-        self.calls.iter().filter(same).count()
-    }
-}
+use crate::workflow::Seat;
+pub use told::{Sent, Start, Told};
+use verdicts::change;
+pub use verdicts::{Backtested, CallVerdict, Change, Then, Verdicts};
 
 /// Judges a recorded run. The rules must enforce and wrap every tool, so that what became of calls is taken from the
 /// record.
-pub fn backtest(rules: &Rules, at: Timestamp, told: &[Told]) -> Verdicts {
+pub fn backtest(rules: &Rules, start: impl Into<Start>, told: &[Told]) -> Verdicts {
     let mut verdicts = Verdicts {
         calls: Vec::new(),
         gaps: Vec::new(),
     };
+    let start: Start = start.into();
+    let own = rules.options().labels.iter().cloned();
     let begin = Begin {
         session_id: rules.options().session_id.clone(),
         agent: rules.options().agent.clone(),
-        at,
+        at: start.at,
         compiled: rules.compiled().digest(),
-        labels: rules.options().labels.clone(),
-        slots: BTreeMap::new(),
+        labels: own.chain(start.labels).collect(),
+        slots: start.slots,
     };
     let Ok(state) = State::begin(rules.compiled(), &begin) else {
         verdicts.gaps.push("the session cannot begin".to_owned());
@@ -192,41 +51,60 @@ pub fn backtest(rules: &Rules, at: Timestamp, told: &[Told]) -> Verdicts {
     let mut run = Run {
         rules,
         state,
+        seat: start.seat,
         offered: None,
+        sent: start.sent,
+        prepared: BTreeMap::new(),
         turn: 0,
-        told_cost: false,
+        told_unknown: BTreeSet::new(),
         held: None,
+        waiting: BTreeMap::new(),
+        steps: BTreeMap::new(),
         verdicts,
     };
     for told in told {
         run.take(told);
     }
-    run.settle(None);
+    run.finish();
     run.verdicts
 }
 
 struct Run<'a> {
     rules: &'a Rules,
     state: State,
+    /// Its place in a workflow.
+    seat: Option<Seat>,
     offered: Option<Vec<OfferedTool>>,
+    /// What is known of requests without a name.
+    sent: Option<Sent>,
+    /// Requests that were prepared and not answered yet.
+    prepared: BTreeMap<String, Sent>,
     turn: u64,
-    /// Whether it was said that a cost limit cannot be judged.
-    told_cost: bool,
+    /// What was said once not to be judgeable, and is not said again.
+    told_unknown: BTreeSet<&'static str>,
     /// The last answer, until it is known what became of it.
     held: Option<Held>,
+    /// Answers that people were asked about, by their names.
+    waiting: BTreeMap<String, Held>,
+    /// The step that released an answer, by its name.
+    steps: BTreeMap<String, u64>,
     verdicts: Verdicts,
 }
 
 /// An answer of the model that was judged again and did not happen yet.
 struct Held {
     at: Timestamp,
+    request: Request,
+    response: Response,
     calls: Vec<Call>,
     /// Those that stood when people were asked.
     standing: Vec<Call>,
     cost: Option<Decimal>,
     would_block: u64,
-    /// Where its calls begin among the verdicts.
-    first: usize,
+    /// Where its calls lie among the verdicts.
+    verdicts: std::ops::Range<usize>,
+    /// Its name in the record.
+    proposal: Option<String>,
     /// The name under which people were asked, and how often.
     asked: Option<(String, u64)>,
     asked_calls: Vec<String>,
@@ -247,6 +125,7 @@ impl Held {
 
 /// What was released of an answer.
 struct Settled<'a> {
+    at: Option<Timestamp>,
     refused: &'a [String],
     whole: bool,
 }
@@ -255,47 +134,133 @@ impl Run<'_> {
     fn take(&mut self, told: &Told) {
         match told {
             Told::Offered(tools) => self.offered = Some(tools.clone()),
-            Told::Answered { at, response, cost } => {
-                if self.held.as_ref().is_some_and(Held::is_open) {
-                    let what = "what became of an answer while people were asked".to_owned();
-                    self.verdicts.gaps.push(what);
-                }
-                self.settle(None);
-                self.answered(*at, response, *cost);
+            Told::Prepared { id, sent } => {
+                self.settle_held(None);
+                let request = self.request(Some(sent));
+                self.check_request(&request, Some(sent), None);
+                self.prepared.insert(id.clone(), (**sent).clone());
             }
-            Told::Asked { calls, count } => self.asked(calls, *count),
-            Told::Judged { refused, whole } => self.settle(Some(Settled {
+            Told::Answered {
+                at,
+                response,
+                cost,
+                prepared,
+                proposal,
+            } => {
+                if self.held.as_ref().is_some_and(Held::is_open) {
+                    self.gap("what became of an answer while people were asked");
+                }
+                self.settle_held(None);
+                let sent = match prepared {
+                    Some(id) => self.prepared.remove(id),
+                    None => self.sent.clone(),
+                };
+                if prepared.is_some() && sent.is_none() {
+                    self.gap("the request that was answered");
+                }
+                self.answered(*at, response, *cost, sent.as_ref(), prepared.is_some());
+                if let Some(held) = &mut self.held {
+                    held.proposal.clone_from(proposal);
+                }
+            }
+            Told::Discarded { at, cost } => {
+                self.settle_held(None);
+                self.respond(*at, None, *cost, Release::Discarded);
+            }
+            Told::Asked {
+                calls,
+                count,
+                proposal,
+            } => self.asked(calls, *count, proposal.as_deref()),
+            Told::Judged {
+                at,
                 refused,
-                whole: *whole,
-            })),
+                whole,
+                proposal,
+            } => {
+                let settled = Settled {
+                    at: *at,
+                    refused,
+                    whole: *whole,
+                };
+                let waiting = proposal.as_ref().and_then(|name| self.waiting.remove(name));
+                match waiting {
+                    Some(held) => self.settle(held, Some(settled)),
+                    None => self.settle_held(Some(settled)),
+                }
+            }
             Told::Denied { call_id } => self.denied(call_id),
+            Told::Started { call_id, proposal } => {
+                if let Some(call) = self.unsettled(call_id, Some(proposal)) {
+                    self.apply(&Event::Started { call });
+                }
+            }
             Told::Ended {
                 call_id,
                 ok,
                 output,
+                proposal,
             } => {
                 // Calls of earlier answers may end while people are asked about this one.
-                if self.held.as_ref().is_some_and(|held| held.has(call_id)) {
-                    self.settle(None);
+                if proposal.is_none() && self.held.as_ref().is_some_and(|held| held.has(call_id)) {
+                    self.settle_held(None);
                 }
-                self.ended(call_id, *ok, output.as_deref());
+                self.ended(call_id, *ok, output.as_deref(), proposal.as_deref());
+            }
+            Told::Labeled { label } => {
+                let label = label.clone();
+                self.between(&Event::LabelAdded { label });
+            }
+            Told::Filtered { tools } => {
+                let tools = tools.clone();
+                self.between(&Event::Filtered { tools });
+            }
+            Told::Workflow(view) => {
+                if let Some(seat) = &mut self.seat {
+                    seat.adopt((**view).clone());
+                }
             }
             Told::Gap { what } => {
-                self.settle(None);
+                self.settle_held(None);
                 self.verdicts.gaps.push(what.clone());
             }
         }
     }
 
+    /// What came from outside between two answers.
+    fn between(&mut self, event: &Event) {
+        if !self.held.as_ref().is_some_and(Held::is_open) {
+            self.settle_held(None);
+        }
+        self.apply(event);
+    }
+
+    fn gap(&mut self, what: &str) {
+        self.verdicts.gaps.push(what.to_owned());
+    }
+
+    /// Settles what is left at the end: an answer about which people were asked, and nobody decided, did not happen.
+    fn finish(&mut self) {
+        self.settle_held(None);
+        for (_, held) in std::mem::take(&mut self.waiting) {
+            let settled = Settled {
+                at: None,
+                refused: &[],
+                whole: true,
+            };
+            self.settle(held, Some(settled));
+        }
+    }
+
     /// People were asked: their questions count, whatever they answered.
-    fn asked(&mut self, calls: &[String], count: u64) {
+    fn asked(&mut self, calls: &[String], count: u64, proposal: Option<&str>) {
         let Some(mut held) = self.held.take() else {
             return;
         };
         let before = held.asked.take();
-        let name = before
-            .as_ref()
-            .map_or_else(|| format!("turn-{}", self.turn), |(name, _)| name.clone());
+        let name = before.as_ref().map(|(name, _)| name.clone());
+        let name = name.or_else(|| proposal.map(str::to_owned));
+        let name = name.unwrap_or_else(|| format!("turn-{}", self.turn));
         let count = before.map_or(0, |(_, count)| count).saturating_add(count);
         self.apply(&Event::Asked {
             at: held.at,
@@ -303,9 +268,13 @@ impl Run<'_> {
             asked: count,
             calls: held.standing.clone(),
         });
-        held.asked = Some((name, count));
+        held.asked = Some((name.clone(), count));
         held.asked_calls.extend(calls.iter().cloned());
-        self.held = Some(held);
+        match proposal {
+            // The session is not locked while people are asked.
+            Some(_) => drop(self.waiting.insert(name, held)),
+            None => self.held = Some(held),
+        }
     }
 
     fn denied(&mut self, call_id: &str) {
@@ -325,23 +294,66 @@ impl Run<'_> {
         }
     }
 
-    /// Lets the last answer happen, as far as it did.
-    fn settle(&mut self, settled: Option<Settled<'_>>) {
-        let Some(held) = self.held.take() else {
-            return;
+    fn settle_held(&mut self, settled: Option<Settled<'_>>) {
+        if let Some(held) = self.held.take() {
+            self.settle(held, settled);
+        }
+    }
+
+    /// Judges an answer once more that people consented to: minutes passed, and a label, a filter or a limit may have come.
+    fn judge_after_consent(&mut self, held: &Held, at: Timestamp) {
+        let Some((name, _)) = &held.asked else { return };
+        let compiled = self.rules.compiled().digest();
+        let answers: Answers = held
+            .calls
+            .iter()
+            .map(|call| {
+                let arguments = call.arguments_digest;
+                (
+                    call.id.clone(),
+                    Answer::Approved {
+                        arguments,
+                        compiled,
+                    },
+                )
+            })
+            .collect();
+        let occasion = Occasion {
+            request: &held.request,
+            now: at,
+            proposal: Some(name),
+            answers: &answers,
         };
+        let seat = self.seat.as_ref();
+        let judgement = judge_in(self.rules, &self.state, &held.response, occasion, seat);
+        let own = self.verdicts.calls.get_mut(held.verdicts.clone());
+        for (call, verdict) in own.unwrap_or_default().iter_mut().zip(judgement.verdicts()) {
+            if verdict.status() == Status::Block && call.verdict != Backtested::NotJudgeable {
+                call.verdict = Backtested::Blocked;
+                call.reasons = verdict.all_reasons();
+                call.detail = detail_of(verdict);
+            }
+        }
+    }
+
+    /// Lets an answer happen, as far as it did.
+    fn settle(&mut self, held: Held, settled: Option<Settled<'_>>) {
         let whole = settled.as_ref().is_some_and(|settled| settled.whole);
+        let at = settled.as_ref().and_then(|settled| settled.at);
+        let at = at.unwrap_or(held.at);
         let refused = settled.map(|settled| settled.refused).unwrap_or_default();
         if !refused.iter().all(|id| held.has(id)) {
-            let what = "which answer a decision was about".to_owned();
-            self.verdicts.gaps.push(what);
+            self.gap("which answer a decision was about");
         }
-        let own = self
-            .verdicts
-            .calls
-            .get_mut(held.first..)
-            .unwrap_or_default();
-        let blocks = own.iter().any(|call| call.verdict == Backtested::Blocked);
+        if !whole {
+            self.judge_after_consent(&held, at);
+        }
+        let own = self.verdicts.calls.get_mut(held.verdicts.clone());
+        let own = own.unwrap_or_default();
+        let has = |verdict| own.iter().any(|call| call.verdict == verdict);
+        let blocks = has(Backtested::Blocked);
+        // What people said no to takes the rest of the answer with it, and these contracts ask them too.
+        let rejected = whole && (blocks || (held.asked.is_some() && has(Backtested::Asked)));
         let has_names = !held.asked_calls.is_empty();
         for call in own.iter_mut().filter(|call| call.call_id.is_some()) {
             let named = |ids: &[String]| {
@@ -359,7 +371,7 @@ impl Run<'_> {
                 (false, true) => Then::Asked,
                 (false, false) => Then::Made,
             };
-            call.change = change(call, asked, whole && blocks);
+            call.change = change(call, asked, rejected);
         }
         let gone = |call: &Call| refused.contains(&call.id);
         let calls: Vec<Call> = held.calls.into_iter().filter(|call| !gone(call)).collect();
@@ -372,36 +384,70 @@ impl Run<'_> {
             // It did not happen, and these contracts have nothing against it: no block of theirs.
             (true, false) => Release::Discarded,
         };
+        let name = held.asked.map(|(name, _)| name);
+        self.respond(at, name, held.cost, release);
+        if let (false, Some(proposal)) = (whole, held.proposal) {
+            self.steps.insert(proposal, self.state.steps());
+        }
+    }
+
+    fn respond(
+        &mut self,
+        at: Timestamp,
+        proposal: Option<String>,
+        cost: Option<Decimal>,
+        release: Release,
+    ) {
         self.apply(&Event::Responded(Responded {
-            at: held.at,
-            proposal: held.asked.map(|(name, _)| name),
-            cost: held.cost,
-            usage_unknown: held.cost.is_none() && self.rules.compiled().limits_cost(),
+            at,
+            proposal,
+            cost,
+            usage_unknown: cost.is_none() && self.rules.compiled().limits_cost(),
             release,
         }));
     }
 
     fn apply(&mut self, event: &Event) {
         if self.state.advance(self.rules.compiled(), event).is_err() {
-            let what = "the record tells what cannot have happened".to_owned();
-            self.verdicts.gaps.push(what);
+            self.gap("the record tells what cannot have happened");
+        }
+        if let Some(seat) = &mut self.seat {
+            seat.follow(&self.state);
+            // The others heard it then.
+            seat.news();
         }
     }
 
-    fn answered(&mut self, at: Timestamp, response: &Response, cost: Option<Decimal>) {
+    fn request(&self, sent: Option<&Sent>) -> Request {
+        let tools = sent.and_then(|sent| sent.tools.clone());
+        Request {
+            provider: sent.map_or("openai", |sent| &sent.provider).to_owned(),
+            model: sent.map_or("recorded", |sent| &sent.model).to_owned(),
+            tools: tools.or_else(|| self.offered.clone()).unwrap_or_default(),
+            choice: sent.map_or(ToolChoice::Auto, |sent| sent.choice.clone()),
+            unsupported: None,
+            view: sent
+                .and_then(|sent| sent.view.clone())
+                .unwrap_or(Value::Null),
+        }
+    }
+
+    fn answered(
+        &mut self,
+        at: Timestamp,
+        response: &Response,
+        cost: Option<Decimal>,
+        sent: Option<&Sent>,
+        is_checked: bool,
+    ) {
         self.turn += 1;
         for call in self.state.expired(at) {
             self.apply(&Event::Expired { call });
         }
-        let request = Request {
-            provider: "openai".to_owned(),
-            model: "recorded".to_owned(),
-            tools: self.offered.clone().unwrap_or_default(),
-            choice: ToolChoice::Auto,
-            unsupported: None,
-            view: Value::Null,
-        };
-        self.check_request(&request, cost.is_some());
+        let request = self.request(sent);
+        if !is_checked {
+            self.check_request(&request, sent, cost);
+        }
         let answers = Answers::new();
         let occasion = Occasion {
             request: &request,
@@ -409,26 +455,44 @@ impl Run<'_> {
             proposal: None,
             answers: &answers,
         };
-        let judgement = judge(self.rules, &self.state, response, occasion);
-        let mut would_block = 0;
+        let seat = self.seat.as_ref();
+        let judgement = judge_in(self.rules, &self.state, response, occasion, seat);
         let first = self.verdicts.calls.len();
+        let would_block = self.say(&judgement, sent);
+        let calls = judgement.verdicts().iter();
+        self.held = Some(Held {
+            at,
+            calls: calls.map(|verdict| verdict.call().clone()).collect(),
+            standing: judgement.standing(),
+            cost,
+            would_block,
+            verdicts: first..self.verdicts.calls.len(),
+            proposal: None,
+            asked: None,
+            asked_calls: Vec::new(),
+            denied: Vec::new(),
+            request,
+            response: response.clone(),
+        });
+    }
+
+    /// Writes down what is said about the calls of an answer. Returns how many would have been blocked.
+    fn say(&mut self, judgement: &Judgement, sent: Option<&Sent>) -> u64 {
+        let mut would_block = 0;
+        let has_view = sent.is_some_and(|sent| sent.view.is_some());
+        let has_tools = sent.is_some_and(|sent| sent.tools.is_some());
         for verdict in judgement.verdicts() {
             let contract = self.rules.compiled().contract(&verdict.call().tool);
-            let unknown = self
-                .unknown(contract.is_some_and(|contract| !contract.input_invariants.is_empty()));
+            let looks = contract.is_some_and(|contract| !contract.input_invariants.is_empty());
+            let unknown = self.unknown(looks && !has_view, has_tools);
             let (answer, detail) = match (unknown, verdict.status()) {
                 (Some(why), _) => (Backtested::NotJudgeable, Some(why)),
                 (None, Status::Allow) => (Backtested::Allowed, None),
                 (None, Status::Ask) => (Backtested::Asked, None),
-                (None, Status::Block) => {
-                    let failure = verdict.first_failure();
-                    let detail = failure.and_then(|failure| failure.detail.clone());
-                    let path = failure.and_then(|failure| failure.path.clone());
-                    (Backtested::Blocked, detail.or(path))
-                }
+                (None, Status::Block) => (Backtested::Blocked, detail_of(verdict)),
             };
-            would_block += u64::from(answer == Backtested::Blocked);
             let blocked = answer == Backtested::Blocked;
+            would_block += u64::from(blocked);
             self.verdicts.calls.push(CallVerdict {
                 turn: self.turn,
                 call_id: Some(verdict.call_id().to_owned()),
@@ -447,66 +511,77 @@ impl Run<'_> {
                 contract_file: verdict.contract_file().map(ToOwned::to_owned),
             });
         }
-        let calls = judgement.verdicts().iter();
-        self.held = Some(Held {
-            at,
-            calls: calls.map(|verdict| verdict.call().clone()).collect(),
-            standing: judgement.standing(),
-            cost,
-            would_block,
-            first,
-            asked: None,
-            asked_calls: Vec::new(),
-            denied: Vec::new(),
-        });
+        would_block
     }
 
     /// Says why nothing can be said about a call, if that is so.
-    fn unknown(&self, looks_at_request: bool) -> Option<String> {
+    fn unknown(&self, lacks_request: bool, has_tools: bool) -> Option<String> {
         if let Some(gap) = self.verdicts.gaps.first() {
             return Some(format!("after a gap in the record: {gap}"));
         }
-        if self.offered.is_none() {
+        if self.offered.is_none() && !has_tools {
             return Some("the record does not hold the offered tools".to_owned());
         }
-        looks_at_request.then(|| "the record does not hold the request that it looks at".to_owned())
+        lacks_request.then(|| "the record does not hold the request that it looks at".to_owned())
     }
 
     /// A request that limits would have stopped is a block too.
-    fn check_request(&mut self, request: &Request, cost_is_known: bool) {
+    fn check_request(&mut self, request: &Request, sent: Option<&Sent>, cost: Option<Decimal>) {
         let narrowing = narrow(self.rules, &self.state, &request.tools);
-        let Err(refusal) = precheck(self.rules, &self.state, request, &narrowing) else {
-            return;
-        };
-        let (reason, detail, contract_file) = match refusal {
+        let checked = precheck(self.rules, &self.state, request, &narrowing);
+        let checked = checked.and_then(|()| check_workflow(self.seat.as_ref()));
+        let is_first = |run: &mut Self, what| run.told_unknown.insert(what);
+        if sent.is_none() && self.rules.excludes_models() && is_first(self, "model") {
+            let detail = "the record does not name the model".to_owned();
+            self.say_request(Backtested::NotJudgeable, Vec::new(), detail, None);
+        }
+        let Err(refusal) = checked else { return };
+        let (reasons, detail, contract_file) = match refusal {
             Refusal::Blocked {
                 reason,
                 detail,
                 contract_file,
                 ..
-            } => (reason, detail, contract_file),
+            } => (vec![reason], detail, contract_file),
             // The breaker of these contracts would have ended the run before.
-            Refusal::Killed { cause } => (BlockReason::Killed, cause, None),
+            Refusal::Killed { cause } => (vec![BlockReason::Killed], cause, None),
+            Refusal::ProviderIncompatible { pattern } if sent.is_some() => (
+                Vec::new(),
+                format!("provider_incompatible: {pattern}"),
+                None,
+            ),
             Refusal::Inactive
             | Refusal::ProviderIncompatible { .. }
             | Refusal::Unsupported { .. } => return,
         };
         let no_cost = ["price_unknown", "usage_unknown"].contains(&detail.as_str());
         // What the record says an answer cost needs no price.
-        if cost_is_known && detail == "price_unknown" {
+        if cost.is_some() && detail == "price_unknown" {
             return;
         }
         // Where it does not say so nothing can be said about a limit: once is enough.
-        if no_cost && std::mem::replace(&mut self.told_cost, true) {
+        if no_cost && !is_first(self, "cost") {
             return;
         }
-        let unknown = self.unknown(false);
-        let verdict = if no_cost || unknown.is_some() {
-            Backtested::NotJudgeable
-        } else {
-            Backtested::Blocked
-        };
-        let blocked = verdict == Backtested::Blocked;
+        let unknown = self.unknown(false, sent.is_some_and(|sent| sent.tools.is_some()));
+        match (no_cost, unknown) {
+            (false, None) => {
+                self.say_request(Backtested::Blocked, reasons, detail, contract_file);
+            }
+            (_, unknown) => {
+                let detail = unknown.unwrap_or(detail);
+                self.say_request(Backtested::NotJudgeable, Vec::new(), detail, contract_file);
+            }
+        }
+    }
+
+    fn say_request(
+        &mut self,
+        verdict: Backtested,
+        reasons: Vec<BlockReason>,
+        detail: String,
+        contract_file: Option<String>,
+    ) {
         self.verdicts.calls.push(CallVerdict {
             turn: self.turn,
             call_id: None,
@@ -514,29 +589,42 @@ impl Run<'_> {
             arguments_digest: None,
             then: Then::Made,
             verdict,
-            change: match blocked {
-                true => Change::Stopped,
-                false => Change::NotJudgeable,
+            change: match verdict {
+                Backtested::Blocked => Change::Stopped,
+                Backtested::Allowed | Backtested::Asked | Backtested::NotJudgeable => {
+                    Change::NotJudgeable
+                }
             },
-            reasons: if blocked { vec![reason] } else { Vec::new() },
-            detail: unknown.or(Some(detail)),
+            reasons,
+            detail: Some(detail),
             contract_file,
         });
     }
 
-    fn ended(&mut self, call_id: &str, ok: Option<bool>, output: Option<&str>) {
-        // Providers may use an id again: an earlier call stays what it came to.
-        let record = self.state.calls.get(call_id);
-        let step = record.map(|record| record.order.step);
-        let latest = |key: &&CallKey| key.id == call_id && Some(key.step) == step;
+    /// Finds a call that was released and whose end is not known.
+    fn unsettled(&self, call_id: &str, proposal: Option<&str>) -> Option<CallKey> {
+        let step = match proposal {
+            Some(name) => self.steps.get(name).copied(),
+            // Providers may use an id again: an earlier call stays what it came to.
+            None => {
+                let record = self.state.calls.get(call_id);
+                record.map(|record| record.order.step)
+            }
+        };
+        let is_it = |key: &&CallKey| key.id == call_id && Some(key.step) == step;
+        let mut keys = self.state.unsettled().map(|(key, _)| key);
+        keys.find(is_it).cloned()
+    }
+
+    fn ended(
+        &mut self,
+        call_id: &str,
+        ok: Option<bool>,
+        output: Option<&str>,
+        proposal: Option<&str>,
+    ) {
         let succeeded = ok == Some(true);
-        let found = self
-            .state
-            .unsettled()
-            .map(|(key, _)| key)
-            .filter(latest)
-            .last();
-        let Some(call) = found.cloned() else {
+        let Some(call) = self.unsettled(call_id, proposal) else {
             // A call that counted as done when it was released: only its output is news.
             if let Some(text) = output.filter(|_| succeeded) {
                 let output = SeenOutput {
@@ -563,19 +651,8 @@ impl Run<'_> {
     }
 }
 
-/// Compares an answer with what was recorded. A call that stands is refused all the same with an answer that is `rejected`.
-fn change(call: &CallVerdict, was_asked: bool, rejected: bool) -> Change {
-    match (call.verdict, call.then) {
-        (Backtested::NotJudgeable, _) => Change::NotJudgeable,
-        (Backtested::Allowed, Then::Made)
-        | (Backtested::Asked, Then::Asked)
-        | (Backtested::Blocked, Then::Refused) => Change::AsBefore,
-        (Backtested::Blocked, Then::Made | Then::Asked) => Change::Stopped,
-        (Backtested::Asked, Then::Made) => Change::NowAsked,
-        (Backtested::Allowed | Backtested::Asked, Then::Refused) if rejected => Change::AsBefore,
-        // Somebody said no then, and is asked again now.
-        (Backtested::Asked, Then::Refused) if was_asked => Change::AsBefore,
-        (Backtested::Allowed | Backtested::Asked, Then::Refused)
-        | (Backtested::Allowed, Then::Asked) => Change::Loosened,
-    }
+/// Says more about a block: its detail, or the place that it looked at.
+fn detail_of(verdict: &Verdict) -> Option<String> {
+    let failure = verdict.first_failure()?;
+    failure.detail.clone().or_else(|| failure.path.clone())
 }

@@ -259,6 +259,12 @@ fn settled(attempt: u64, settled: Result<Settled, DriveError>) -> Output {
             "action": "retried", "attempt": attempt, "decision": decision, "ask": [],
             "preflight": preflight,
         })),
+        // The response was proposed, and the server may count it: it is not known what a second one would meet.
+        Err(error @ (DriveError::Unknown | DriveError::Unfit)) => Output::error(
+            "ReplayFaultError",
+            error.to_string(),
+            json!({"retrySafe": false}),
+        ),
         Err(error) => drive_error(&error),
     }
 }
@@ -508,7 +514,7 @@ fn drive_error(error: &DriveError) -> Output {
             "the provider failed",
             json!({"detail": detail}),
         ),
-        DriveError::Unknown | DriveError::RecordsUnread => fault(&message),
+        DriveError::Unknown | DriveError::Unfit | DriveError::RecordsUnread => fault(&message),
     }
 }
 

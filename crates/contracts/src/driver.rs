@@ -61,6 +61,8 @@ pub struct Driver {
     first_record: u64,
     last_delta: Option<ShadowDelta>,
     warned: BTreeSet<String>,
+    /// What was told about the schema of each tool: the keywords that nothing checks.
+    unchecked: BTreeMap<String, BTreeSet<String>>,
     diagnostics: Vec<Diagnostic>,
     captures: Buffer,
     seat: Option<Seat>,
@@ -188,6 +190,9 @@ pub enum DriveError {
         /// How.
         detail: String,
     },
+    /// The server answered something else than it was asked.
+    #[error("the answer of the server does not fit its question")]
+    Unfit,
     /// Nothing of this name is under way.
     #[error("nothing of this name is under way")]
     Unknown,
@@ -264,6 +269,7 @@ impl Driver {
             first_record: 0,
             last_delta: None,
             warned: BTreeSet::new(),
+            unchecked: BTreeMap::new(),
             diagnostics: Vec::new(),
             captures: Buffer::default(),
             seat: None,

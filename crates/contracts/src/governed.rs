@@ -31,6 +31,7 @@ use crate::precheck::{
 };
 use crate::request::{OfferedTool, Request, Response, ToolChoice};
 use crate::rules::{Feedback, Mode, Options, Permission, Rules};
+use crate::schema::unchecked;
 use crate::state::{Lifecycle, Snapshot, State};
 use crate::workflow::{Offer, Seat, WorkflowEvent};
 
@@ -130,6 +131,7 @@ pub struct Governed<C, H> {
     switch: KillSwitch,
     last_delta: Option<ShadowDelta>,
     warned: BTreeSet<String>,
+    schemas_seen: BTreeSet<String>,
     executors: execute::Executors,
     captures: Buffer,
     seat: Option<Seat>,
@@ -170,6 +172,7 @@ impl<C: ModelClient, H: Hooks> Governed<C, H> {
             switch: KillSwitch::default(),
             last_delta: None,
             warned: BTreeSet::new(),
+            schemas_seen: BTreeSet::new(),
             executors: execute::Executors::default(),
             captures: Buffer::default(),
             seat: None,
@@ -485,6 +488,11 @@ impl<C: ModelClient, H: Hooks> Governed<C, H> {
         let checked = precheck(&self.rules, &self.state, request, narrowing);
         let checked = checked.and_then(|()| check_workflow(self.seat.as_ref()));
         let Err(refusal) = checked else {
+            let seen = &mut self.schemas_seen;
+            for (tool, keywords) in unchecked(&self.rules, &request.tools, seen) {
+                let detail = format!("{tool}: {keywords}");
+                self.hooks.diagnostic("schema_keyword_ignored", &detail);
+            }
             let model = format!("{}/{}", request.provider, request.model);
             for pattern in provider_warnings(&self.rules, &request.provider, &request.model) {
                 if self.warned.insert(model.clone()) {

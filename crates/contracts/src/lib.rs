@@ -69,8 +69,8 @@ pub use narrow::{Narrowing, Removed, narrow};
 pub use path::{ParsePathError, Path};
 pub use policy::{Policy, PolicyAnswer};
 pub use precheck::{
-    PreCheck, Refusal, check_attempt, check_attempts, check_open, check_workflow, precheck,
-    provider_excluded, provider_warnings,
+    PreCheck, Refusal, check_attempt, check_attempts, check_open, check_workflow, model_excluded,
+    precheck, provider_excluded, provider_warnings,
 };
 pub use reason::{BlockReason, Check, NarrowReason};
 pub use request::{OfferedTool, ProposedCall, Request, Response, ToolChoice};

@@ -138,11 +138,8 @@ pub fn precheck(
 ) -> Result<(), Refusal> {
     check_open(state)?;
     let model = format!("{}/{}", request.provider, request.model);
-    let blocked = &rules.providers().block;
-    if let Some(pattern) = blocked.iter().find(|pattern| matches(pattern, &model)) {
-        return Err(Refusal::ProviderIncompatible {
-            pattern: pattern.clone(),
-        });
+    if let Some(pattern) = model_excluded(rules, &request.provider, &request.model) {
+        return Err(Refusal::ProviderIncompatible { pattern });
     }
     if let Some(member) = unsupported(request) {
         return Err(Refusal::Unsupported { member });
@@ -197,16 +194,25 @@ pub fn provider_warnings(rules: &Rules, provider: &str, model: &str) -> Vec<Stri
     let model = format!("{provider}/{model}");
     let warned = rules.providers().warn.iter();
     warned
-        .filter(|pattern| matches(pattern, &model))
+        .filter(|pattern| excludes(rules, pattern, &model))
         .cloned()
         .collect()
+}
+
+/// Returns the pattern that excludes a model.
+pub fn model_excluded(rules: &Rules, provider: &str, model: &str) -> Option<String> {
+    let model = format!("{provider}/{model}");
+    let mut blocked = rules.providers().block.iter();
+    blocked
+        .find(|pattern| excludes(rules, pattern, &model))
+        .cloned()
 }
 
 /// Returns the pattern that excludes a provider as a whole, which is known before any model is.
 pub fn provider_excluded(rules: &Rules, provider: &str) -> Option<String> {
     let whole = |pattern: &&String| {
         let parts = pattern.split_once('/');
-        parts.is_some_and(|(name, model)| model == "*" && matches(name, provider))
+        parts.is_some_and(|(name, model)| model == "*" && excludes(rules, name, provider))
     };
     rules.providers().block.iter().find(whole).cloned()
 }
@@ -259,6 +265,14 @@ pub(crate) fn check_choice(request: &Request, narrowing: &Narrowing) -> Result<(
         }
     };
     refusal.map_or(Ok(()), Err)
+}
+
+/// Matches a model against a pattern. Providers may take a name in any case, so a pattern excludes it in any case.
+fn excludes(rules: &Rules, pattern: &str, model: &str) -> bool {
+    if rules.options().case_of_models_counts {
+        return matches(pattern, model);
+    }
+    matches(&pattern.to_ascii_lowercase(), &model.to_ascii_lowercase())
 }
 
 /// Matches a text against a pattern in which `*` stands for any run of characters.

@@ -134,6 +134,8 @@ pub struct Options {
     pub prices: Prices,
     /// How much of each call is kept for later reading.
     pub capture_level: CaptureLevel,
+    /// True for what was recorded when patterns excluded a model only in the case that they are written in.
+    pub case_of_models_counts: bool,
 }
 
 impl Options {
@@ -158,6 +160,7 @@ impl Options {
             labels: Vec::new(),
             prices: Prices::default(),
             capture_level: CaptureLevel::Redacted,
+            case_of_models_counts: false,
         }
     }
 }
@@ -294,6 +297,13 @@ impl Rules {
         answers.chain(session).collect()
     }
 
+    /// The same rules, excluding models in whatever case they are written.
+    #[must_use]
+    pub fn in_any_case(mut self) -> Self {
+        self.options.case_of_models_counts = false;
+        self
+    }
+
     /// Returns the compiled contracts.
     pub fn compiled(&self) -> &Compiled {
         &self.compiled
@@ -341,6 +351,11 @@ impl Rules {
     /// Says whether some provider or model is refused or warned about.
     pub fn constrains_providers(&self) -> bool {
         *self.providers() != ProviderConstraints::default()
+    }
+
+    /// Says whether some model is refused.
+    pub(crate) fn excludes_models(&self) -> bool {
+        !self.providers().block.is_empty()
     }
 
     /// Returns the provider constraints in force.

@@ -10,6 +10,7 @@ use crate::path::Path;
 use crate::value::{Type, Value};
 
 pub use form::SchemaForm;
+pub(crate) use form::unchecked;
 
 /// What a schema says about a value.
 #[derive(Debug, Default)]

@@ -18,6 +18,7 @@ mod reply;
 mod request;
 mod responses_stream;
 mod sse;
+mod stray;
 mod strip;
 
 use std::fmt;

@@ -17,7 +17,7 @@ use crate::decimal::Decimal;
 use crate::state::State;
 use crate::value::Value;
 
-pub use file::{Workflow, compile_workflow};
+pub use file::{Workflow, compile_workflow, names_same_file};
 pub use seat::Seat;
 pub use view::{Held, WorkflowView};
 
@@ -80,6 +80,13 @@ pub enum WorkflowEvent {
         resource: String,
         /// The value that names the thing, as JSON.
         value: String,
+    },
+    /// A session got labels: whoever takes work from it later has them too.
+    Labeled {
+        /// The session.
+        session_id: String,
+        /// The labels.
+        labels: Vec<String>,
     },
     /// A session ended in order.
     Ended {
@@ -190,6 +197,14 @@ pub enum WorkflowRefusal {
     /// The id is in use.
     #[error("`{0}` is in use")]
     IdInUse(String),
+    /// The session is under another session file than its role, or under none.
+    #[error("the role `{role}` works under `{named}`")]
+    OtherContract {
+        /// The role.
+        role: String,
+        /// The session file that it has in the workflow.
+        named: String,
+    },
 }
 
 /// The state of a workflow.
@@ -202,6 +217,8 @@ pub struct WorkflowState {
     tool_calls: u64,
     /// Who holds which thing; a session may hold one more than once.
     held: BTreeMap<(String, String), BTreeMap<String, u64>>,
+    /// Labels of sessions, as far as these told them.
+    labels: BTreeMap<String, BTreeSet<String>>,
 }
 
 /// What a program sees of a workflow.
@@ -471,6 +488,12 @@ impl WorkflowState {
         Some((offer, status))
     }
 
+    /// Returns the labels of a session, as far as it told them.
+    pub fn labels_of(&self, session_id: &str) -> impl Iterator<Item = &str> {
+        let labels = self.labels.get(session_id).into_iter().flatten();
+        labels.map(String::as_str)
+    }
+
     /// Returns its sessions.
     pub fn members(&self) -> impl Iterator<Item = &Member> {
         self.members.values()
@@ -539,6 +562,10 @@ impl WorkflowState {
                 resource,
                 value,
             } => self.free(session_id, resource, value),
+            WorkflowEvent::Labeled { session_id, labels } => {
+                let known = self.labels.entry(session_id.clone()).or_default();
+                known.extend(labels.iter().cloned());
+            }
             WorkflowEvent::Ended { session_id } => self.set_member(session_id, MemberStatus::Ended),
             WorkflowEvent::Killed { session_id } => {
                 for id in self.stopped_with(session_id) {

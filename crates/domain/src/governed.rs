@@ -16,10 +16,12 @@ pub const GOVERNED: &str = "governed";
 /// The workflow of Tasks that coordinate governed sessions. No request submits one.
 pub const GOVERNED_WORKFLOW: &str = "governed_workflow";
 
-/// A session id as programs choose it: 1 to 128 letters, digits, `.`, `_`, `:`, `-`.
+/// A session id as programs choose it: 1 to 128 letters, digits, `.`, `_`, `:`, `-`. `.` and `..` are none: as part of an
+/// address they name something else.
 pub fn is_governed_id(text: &str) -> bool {
     let allowed = |byte: u8| byte.is_ascii_alphanumeric() || b"._:-".contains(&byte);
-    (1..=128).contains(&text.len()) && text.bytes().all(allowed)
+    let is_place = [".", ".."].contains(&text);
+    (1..=128).contains(&text.len()) && text.bytes().all(allowed) && !is_place
 }
 
 impl SessionId {
@@ -240,6 +242,9 @@ pub enum Telling {
     Executions,
     /// Also what of a schema is not checked; and no call is released beyond the limit of its workflow.
     Bounds,
+    /// Also who decided, and that a call of a session in log-only mode was not judged; what a call returned that counted when it
+    /// was released is known to rules; and models are excluded in whatever case they are written.
+    Deciders,
 }
 
 impl Telling {
@@ -602,6 +607,9 @@ mod tests {
             ("A.b_c:d-9", true),
             ("", false),
             ("a/b", false),
+            (".", false),
+            ("..", false),
+            ("...", true),
         ] {
             assert_eq!(is_governed_id(text), good, "{text}");
         }

@@ -22,7 +22,7 @@ pub use bundle::Log;
 pub use bundle::{
     BUNDLE_BYTES_MAX, BUNDLE_FORMAT, Bundle, ReadBundleError, bundle_names, request_names,
 };
-pub use exchanges::{Exchange, exchanges};
+pub use exchanges::{Beginning, Cost, Exchange, exchanges};
 pub use failure::{Divergence, Failure, Unavailable};
 pub use keys::{Key, NoDecision, keys, kind_of, message_words, question, readable, text_value};
 pub use outcome::{Emission, End, Replayed, broken};

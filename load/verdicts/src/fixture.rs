@@ -173,11 +173,14 @@ pub(crate) fn recorded_run(run: usize) -> Vec<Told> {
             at: at(turn),
             response,
             cost: None,
+            prepared: None,
+            proposal: None,
         });
         told.push(Told::Ended {
             call_id,
             ok: Some(true),
             output: Some(r#"{"ok":true,"ceiling":1000}"#.to_owned()),
+            proposal: None,
         });
     }
     told

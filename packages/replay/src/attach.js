@@ -7,6 +7,7 @@
 
 const { AsyncLocalStorage } = require("node:async_hooks");
 const { classify } = require("./core.js");
+const { hideKey, isTokenExchange } = require("./credentials.js");
 const { ReplayConfigError, makeError } = require("./errors.js");
 const { invalid } = require("./options.js");
 const { run } = require("./pipeline.js");
@@ -39,6 +40,9 @@ function attach(client, session) {
   if (attached.has(client)) {
     const message = "the client already has a session or an observer";
     throw new ReplayConfigError(message, { condition: "compilation_failed", findings: [message] });
+  }
+  if (typeof client.backendMiddleware === "function" && client.backendMiddleware().length > 0) {
+    throw invalid([`\`${client.constructor.name}\` rewrites its requests for another platform after they are judged: it cannot be governed`]);
   }
   const scope = { session, provider, Base: baseError(client) };
   const original = client.fetch;
@@ -90,7 +94,7 @@ function cloned(scope, from, prototype, options, inner) {
     const { fetch = inner, ...rest } = next;
     return cloned(scope, clone, prototype, rest, (...values) => fetch(...values));
   });
-  hideKey(scope, clone);
+  hideKey(scope, clone, () => tickets.getStore() !== undefined);
   keepConversationsHere(clone);
   return clone;
 }
@@ -140,24 +144,6 @@ function baseError(client) {
   return base;
 }
 
-/** WebSocket classes take the key from the client and never use `fetch`: outside of requests it is not handed out. */
-function hideKey({ session, provider, Base }, clone) {
-  if (provider !== "openai") return;
-  let key = clone.apiKey;
-  Object.defineProperty(clone, "apiKey", {
-    configurable: true,
-    enumerable: false,
-    get() {
-      if (tickets.getStore() !== undefined) return key;
-      const message = "the key of a governed client is not handed out: connections around `fetch` cannot be judged";
-      throw makeError("ReplayUnsupportedError", message, { member: "apiKey", sessionId: session.id }, Base);
-    },
-    set(value) {
-      key = value;
-    },
-  });
-}
-
 /** What a client's `request` returns, as the client's own promise of a response. */
 async function governedRequest(scope, place, prototype, optionsPromise, retries) {
   const { session, Base } = scope;
@@ -176,18 +162,20 @@ async function governedRequest(scope, place, prototype, optionsPromise, retries)
   let last;
   const send = async (planned) => {
     const ticket = ticketFor(scope, place, { wire: kind, options, text, planned });
+    const until = untilOver(session, options.signal, Boolean(options.stream));
     try {
-      last = await tickets.run(ticket, () => prototype.request.call(client, { ...options, body: ticket.body }, retries).responsePromise);
+      last = await tickets.run(ticket, () => prototype.request.call(client, { ...options, body: ticket.body, signal: until.signal }, retries).responsePromise);
       const isSse = Boolean(options.stream) || /text\/event-stream/i.test(last.response.headers.get("content-type") ?? "");
       // What the guard read is what was answered only if nothing stood between the guard and here.
       const isRead = last.response === ticket.response;
-      return { bytes: isRead ? ticket.bytes : await readBody(last.response, options.signal), isSse, isUnread: isRead };
+      return { bytes: isRead ? ticket.bytes : await readBody(last.response, until.signal), isSse, isUnread: isRead };
     } catch (error) {
       if (ticket.refused) throw ticket.refused;
       if (options.signal?.aborted) throw abortError(client);
       throw last && error instanceof TypeError ? connectionError(client, error) : error;
     } finally {
       ticket.isOpen = false;
+      until.done();
     }
   };
   const aborted = () => abortError(client);
@@ -195,16 +183,37 @@ async function governedRequest(scope, place, prototype, optionsPromise, retries)
   const reply = await run(session, { wire: kind, text, tools, signal: options.signal, send, Base, aborted });
   const { bytes, read = bytes } = reply;
   const isUntouched = bytes === read || Buffer.compare(bytes, read) === 0;
-  const response = released(last.response, reply, isUntouched);
+  const response = released(last, reply, isUntouched);
   if (reply.failed !== undefined) throw await providerError(client, prototype, { ...last, response }, reply);
   return { ...last, response };
 }
 
+/**
+ * A signal that stops a request when its caller gives up or the session ends. The signal of a caller may live long: what holds
+ * on to it is let go with the request, unless a stream still belongs to it.
+ */
+function untilOver(session, signal, isStream) {
+  const controller = new AbortController();
+  const given = () => controller.abort(signal.reason);
+  const ended = () => controller.abort();
+  session.underWay.add(ended);
+  if (signal?.aborted) given();
+  else signal?.addEventListener("abort", given, { once: true });
+  return {
+    signal: controller.signal,
+    done() {
+      session.underWay.delete(ended);
+      if (!isStream) signal?.removeEventListener("abort", given);
+    },
+  };
+}
+
 /** What the caller gets of a response: itself, or another with what is left of it. */
-function released(response, { bytes, isUnread }, isUntouched) {
-  if (!isUntouched) return answerOf(response, bytes);
+function released({ response, controller }, { bytes, isUnread, isSse }, isUntouched) {
+  const signal = isSse ? controller?.signal : undefined;
+  if (!isUntouched) return answerOf(response, bytes, signal);
   // Middleware may have put readers of its own on a response that the guard has read.
-  return isUnread && !readsItself(response) ? response : unread(response, bytes);
+  return isUnread && !readsItself(response) ? response : unread(response, bytes, signal);
 }
 
 /**
@@ -267,6 +276,7 @@ function guard(scope, place, inner) {
     const method = String(init.method ?? url.method ?? "GET").toUpperCase();
     const kind = /^https?:/i.test(address) ? kindOf(scope, place.client, method, address) : "refused";
     if (kind === "passed") return inner(url, init);
+    if (kind === "refused" && isTokenExchange(scope, place.client, method, address)) return inner(url, init);
     const ticket = tickets.getStore();
     if (kind === "refused" || ticket?.isOpen !== true || ticket.wire !== kind || ticket.session !== session) {
       const error = unsupported(scope, `${method} ${URL.canParse(address) ? new URL(address).pathname : address}`);
@@ -352,7 +362,8 @@ function governedFetch(scope, clone, inner) {
     const kind = kindOf(scope, clone, request.method, request.url);
     const ended = session.check();
     if (ended) return refusal(ended);
-    if (kind === "passed") return inner(input, init);
+    // The body of a request object can be read once, and it has been taken over.
+    if (kind === "passed") return input instanceof Request ? inner(request) : inner(input, init);
     if (kind === "refused") return refusal(unsupported(scope, `${request.method} ${new URL(request.url).pathname}`));
     const { signal } = request;
     let last;
@@ -360,10 +371,15 @@ function governedFetch(scope, clone, inner) {
       const headers = new Headers(request.headers);
       headers.delete("content-length");
       const body = typeof planned === "string" ? planned : Buffer.from(planned).toString("utf8");
-      last = await inner(request.url, { ...init, method: "POST", headers, body, signal });
-      if (!last.ok) throw { passOn: last };
-      const isSse = /text\/event-stream/i.test(last.headers.get("content-type") ?? "");
-      return { bytes: await readBody(last, signal), isSse };
+      const until = untilOver(session, signal, false);
+      try {
+        last = await inner(request.url, { ...init, method: "POST", headers, body, redirect: request.redirect, signal: until.signal });
+        if (!last.ok) throw { passOn: last };
+        const isSse = /text\/event-stream/i.test(last.headers.get("content-type") ?? "");
+        return { bytes: await readBody(last, until.signal), isSse };
+      } finally {
+        until.done();
+      }
     };
     const aborted = () => signal.reason;
     try {

@@ -107,9 +107,10 @@ class Core {
   failed(attempt, kind) {
     return this.#call("failed", [attempt, kind, now()]);
   }
+  /** `args` is a text: what is judged is what runs. */
   execute(tool, args, callId) {
     if (callId !== undefined && callId !== null && typeof callId !== "string") throw invalid("`callId`: a text");
-    return this.#call("execute", [tool, written(`arguments of \`${tool}\``, args ?? {}), callId ?? null, now()]);
+    return this.#call("execute", [tool, args, callId ?? null, now()]);
   }
   settle(ticket, ended) {
     return this.#call("settle", [ticket, written("outcome", ended)]);
@@ -156,4 +157,4 @@ function replaceAddon(other) {
   addon = other;
 }
 
-module.exports = { Core, classify, load, replaceAddon };
+module.exports = { Core, classify, load, replaceAddon, written };

@@ -3,7 +3,6 @@
 "use strict";
 
 const BRAND = Symbol.for("@reprise/replay.error");
-const SILENT = "the session refused";
 
 class ReplayError extends Error {
   constructor(message, members = {}) {
@@ -50,8 +49,8 @@ function dress(error, name, members) {
  * that the library's helpers pass it on as it is; its status tells frameworks not to try again.
  */
 function makeError(name, message, members, Base) {
-  // Client libraries and frameworks take words in a message for a timeout, and try again.
-  const text = /timed?\s?out|timeout/i.test(message) ? SILENT : message;
+  // Client libraries and frameworks take these words in a message for a time limit of their own, and try again.
+  const text = message.replace(/(timed?)\s?(out)/gi, "$1-$2");
   if (typeof Base !== "function") return new (classes[name] ?? classes.ReplayFaultError)(text, members);
   const { cause, ...rest } = members;
   const error = new Base(text);

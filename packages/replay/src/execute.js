@@ -1,6 +1,7 @@
 // Wrapped executors: a tool runs only if the session allows this call, and the session learns how it ended.
 "use strict";
 
+const { written } = require("./core.js");
 const { makeError } = require("./errors.js");
 const { notJson } = require("./options.js");
 const { ServerLost } = require("./server.js");
@@ -15,7 +16,9 @@ function wrapTools(session) {
   return Object.freeze(wrapped);
 }
 
-async function execute(session, name, executor, args, callId) {
+async function execute(session, name, executor, given, callId) {
+  // Written once, now: what is judged, what runs and what is recorded are the same, whatever a getter or a caller does later.
+  const args = written(`arguments of \`${name}\``, given ?? {});
   await session.plan?.attach();
   if (session.isNamed) await session.takeUp();
   await mayRun(session);
@@ -81,7 +84,7 @@ async function once(session, executor, args, allowed) {
     }, timeout_ms);
   });
   const context = { callId: call_id ?? "", sessionId: session.id, signal: controller.signal };
-  const result = (async () => executor(args, context))();
+  const result = (async () => executor(JSON.parse(args), context))();
   try {
     return await Promise.race([result, late]);
   } catch (error) {

@@ -16,7 +16,7 @@ function run(session, call) {
     } catch (error) {
       // The core itself failed: there is no verdict, and there will be none in this session.
       if (!session.core.broken || error?.isFault !== true) throw dressed(session, error?.isFault ? error.error : error, call.Base);
-      if (!session.allowsFaults) throw session.fault(error.error, call.Base);
+      if (!session.allowsFaults) throw session.fault(error.error, call.Base, call.isProposed !== true);
       session.countUnguarded();
       return error.reply ?? call.send(call.text);
     }
@@ -111,7 +111,7 @@ async function sent(session, attempt, body, { signal, send }) {
     return await send(body);
   } catch (error) {
     try {
-      session.core.failed(attempt, signal?.aborted ? "aborted" : "provider");
+      session.core.failed(attempt, signal?.aborted || session.over !== null ? "aborted" : "provider");
       await session.settle();
     } catch {
       // The caller gets the error of the provider whatever becomes of the note.

@@ -83,6 +83,7 @@ async function prepare(session, call, attempt, preflight) {
   for (let left = 2; ; left -= 1) {
     const answer = await server.post("/preflight", { ...preflight, expected_state_version: server.version });
     if (answer.status === 200) {
+      warn(session, answer.body.warnings);
       const planned = fromCore(() => core.answer(`preflight.${attempt}`, answer.body));
       await keep(session, attempt, call.Base);
       if (planned.error) throw refused(session, planned.error, call.Base);
@@ -101,12 +102,22 @@ async function prepare(session, call, attempt, preflight) {
   }
 }
 
+/** Tells the program what the server warns of: such as keywords of a schema that nothing checks. */
+function warn(session, warnings) {
+  for (const warning of Array.isArray(warnings) ? warnings : []) {
+    const { code, tool, keywords } = warning ?? {};
+    const data = { tool: String(tool ?? ""), ...(Array.isArray(keywords) && { keywords: keywords.join(", ") }) };
+    if (typeof code === "string") session.diagnose(code, data);
+  }
+}
+
 /** Proposes a response. Null: the session moved on, and the model must be asked again. */
 async function propose(session, call, under, { prepared, preflight, proposal }) {
   const { core, server } = session;
   let id = prepared.id;
   for (let left = 2; ; left -= 1) {
     under.proposed = true;
+    call.isProposed = true;
     const answer = await server.post("/proposals", { ...proposal, prepared_request_id: id });
     over(session, call.Base);
     if (answer.status === 200) {

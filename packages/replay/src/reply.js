@@ -31,9 +31,24 @@ async function readBody(response, signal) {
   return chunks.length === 1 ? chunks[0] : Buffer.concat(chunks, length);
 }
 
-/** The same response with these bytes. */
-function answerOf(response, bytes) {
-  const made = new Response(bytes, response);
+/** A body that comes event by event, and breaks off when its reader gives up, as one from the network does. */
+function eventsOf(bytes, signal) {
+  const buffer = Buffer.from(bytes.buffer, bytes.byteOffset, bytes.byteLength);
+  let at = 0;
+  const pull = (controller) => {
+    if (signal.aborted) return controller.error(new DOMException("This operation was aborted", "AbortError"));
+    if (at >= buffer.length) return controller.close();
+    const blank = buffer.indexOf("\n\n", at);
+    const end = blank === -1 ? buffer.length : blank + 2;
+    controller.enqueue(new Uint8Array(buffer.subarray(at, end)));
+    at = end;
+  };
+  return new ReadableStream({ pull }, { highWaterMark: 0 });
+}
+
+/** The same response with these bytes. With a signal they are the events of a stream. */
+function answerOf(response, bytes, signal) {
+  const made = new Response(signal ? eventsOf(bytes, signal) : bytes, response);
   const length = String(bytes.length);
   if ((response.headers.get("content-length") ?? length) !== length) made.headers.set("content-length", length);
   Object.defineProperty(made, "url", { value: response.url });
@@ -109,10 +124,11 @@ function readsItself(response) {
  * A response whose body was read, as if it had not been. It stays the object that the network gave: making another one costs
  * more than everything that is judged.
  */
-function unread(response, bytes) {
-  if (Object.getPrototypeOf(response) !== Response.prototype || readsItself(response)) return answerOf(response, bytes);
+function unread(response, bytes, signal) {
+  if (Object.getPrototypeOf(response) !== Response.prototype || readsItself(response)) return answerOf(response, bytes, signal);
   readPrototype ??= makeReadPrototype();
-  Object.defineProperty(response, READ, { value: { bytes, isUsed: false, made: null } });
+  const made = signal ? new Response(eventsOf(bytes, signal), response) : null;
+  Object.defineProperty(response, READ, { value: { bytes, isUsed: false, made } });
   return Object.setPrototypeOf(response, readPrototype);
 }
 

@@ -372,7 +372,12 @@ class Server {
 
 /** The object that the server answers with. A refusal is one by its status, whatever stands in it. */
 function bodyOf(response, text) {
-  const body = JSON.parse(text);
+  let body = null;
+  try {
+    body = JSON.parse(text);
+  } catch {
+    // As any other answer that is not an object.
+  }
   if (body !== null && typeof body === "object") return body;
   if (response.ok) throw new Error("the server answered nonsense");
   return {};

@@ -16,6 +16,9 @@ const ATTACHMENT = 4;
 const ATTACHMENTS = ["not_applicable", "attached", "no_plan", "fetch_failed", "artifact_invalid", "attachment_failed"];
 const NO_FILES = Object.freeze({ contracts: [], session: null });
 const STORE_MS = 10_000;
+/** How many captures may wait to be handed over, and how often that is tried without being asked: before the core drops any. */
+const CAPTURES_MAX = 1_000;
+const SETTLED_EVERY = 400;
 
 class Session {
   /** Compiles, checks and opens; touches neither a client nor the network. */
@@ -49,6 +52,8 @@ class Session {
     this.unguarded = 0;
     this.executors = given.tools ?? {};
     this.executions = 0;
+    this.settled = 0;
+    this.captures = { waiting: [], lost: 0, told: 0, handing: Promise.resolve() };
     this.server = server && new Server(this, { ...server, place, create: () => newSession(this, files, place) });
     this.store = given.store ?? null;
     // A store may hold the beginning of a session that has a name.
@@ -182,6 +187,10 @@ class Session {
     if (this.plan !== null && this.plan.attachment === null) return;
     if (this.callbacks.diagnostics) {
       for (const event of this.core.read("diagnostics")) this.tell("diagnostics", snapshots.freeze(event));
+    }
+    this.settled += 1;
+    if (this.settled % SETTLED_EVERY === 0 && (this.store || this.server)) {
+      this.#handOver().catch((error) => this.diagnose("captures_held", { error: String(error?.message ?? error) }));
     }
     if (!this.store) {
       // A server has a record of its own; what is kept here for nobody is dropped.
@@ -365,14 +374,38 @@ class Session {
   async flush() {
     await this.plan?.attach();
     await this.storing;
+    return this.#handOver();
+  }
+
+  /** Hands captures over, one after the other: what is not taken now is held for the next time. */
+  #handOver() {
+    const handed = this.captures.handing.then(() => this.#handOverAll());
+    this.captures.handing = handed.catch(() => {});
+    return handed;
+  }
+
+  async #handOverAll() {
+    const { waiting } = this.captures;
     const { captures, counts } = this.core.read("captures");
-    if (this.server) await this.server.capture(captures);
-    for (const capture of this.store ? captures : []) {
-      const bytes = Buffer.from(JSON.stringify(capture));
-      const name = capture.execution ? `tool/${(this.executions += 1)}` : capture.attempt;
-      await within(STORE_MS, this.store.putBlob(`${this.id}/capture/${name}`, bytes));
+    waiting.push(...captures);
+    if (waiting.length > CAPTURES_MAX) this.captures.lost += waiting.splice(0, waiting.length - CAPTURES_MAX).length;
+    const dropped = counts.dropped + this.captures.lost;
+    if (dropped > this.captures.told) {
+      this.captures.told = dropped;
+      this.diagnose("captures_dropped", { count: dropped });
+      await this.#keepBlob("dropped", { session_id: this.id, dropped_captures: dropped });
     }
-    return counts;
+    while (waiting.length > 0) {
+      const some = waiting.slice(0, 100);
+      if (this.server) await this.server.capture(some);
+      for (const capture of some) await this.#keepBlob(`capture/${capture.execution ? `tool/${(this.executions += 1)}` : capture.attempt}`, capture);
+      waiting.splice(0, some.length);
+    }
+    return { sent: counts.sent - this.captures.lost, dropped, pending: counts.pending };
+  }
+
+  async #keepBlob(name, value) {
+    if (this.store) await within(STORE_MS, this.store.putBlob(`${this.id}/${name}`, Buffer.from(JSON.stringify(value))));
   }
 }
 

@@ -18,9 +18,23 @@ class RecordingMiss extends Error {
  * the file can be run again by `recording`.
  */
 function recorder(file) {
-  const lines = () => (fs.existsSync(file) ? fs.readFileSync(file, "utf8").split("\n").filter(Boolean).map((line) => JSON.parse(line)) : []);
+  let isWhole = false;
+  const lines = () => {
+    mend();
+    return fs.existsSync(file) ? linesOf(file) : [];
+  };
+  /** A process that was killed while it wrote leaves half a line. Nobody was told that it is kept: it goes. */
+  const mend = () => {
+    if (!isWhole && fs.existsSync(file)) {
+      const bytes = fs.readFileSync(file);
+      const end = bytes.lastIndexOf(10) + 1;
+      if (end < bytes.length) fs.truncateSync(file, end);
+    }
+    isWhole = true;
+  };
   let known = null;
   const append = async (line) => {
+    mend();
     await fs.promises.appendFile(file, `${JSON.stringify(line)}\n`);
   };
   const records = () => {
@@ -55,8 +69,9 @@ function recorder(file) {
  * recorded, or for less.
  */
 function recording(source) {
-  const captures = typeof source === "string" ? ofFile(source) : [...source];
-  const answers = captures.filter((capture) => capture.execution === undefined).map((capture) => ({ capture, asked: shapeOf(capture.request), isUsed: false }));
+  const { captures, dropped } = typeof source === "string" ? ofFile(source) : { captures: [...source], dropped: 0 };
+  const models = captures.filter((capture) => capture.execution === undefined);
+  const answers = models.map((capture) => ({ capture, wire: wireOf(capture), asked: shapeOf(capture.request), isUsed: false }));
   const executions = captures.filter((capture) => capture.execution !== undefined).map(({ execution }) => ({ execution, isUsed: false }));
   const misses = [];
   const miss = (message) => {
@@ -64,14 +79,10 @@ function recording(source) {
     return new RecordingMiss(message);
   };
 
-  const answer = (body) => {
+  const answer = (wire, body) => {
     const wanted = shapeOf(body);
-    const found = answers.find((one) => !one.isUsed && same(one.asked, wanted));
-    if (!found) {
-      const next = answers.find((one) => !one.isUsed);
-      const why = next ? `the next recorded request differs at \`${difference(next.asked, wanted)}\`` : "all recorded answers were given";
-      throw miss(`no recorded answer for this request: ${why}`);
-    }
+    const found = answers.find((one) => !one.isUsed && one.wire === wire && same(one.asked, wanted));
+    if (!found) throw miss(`no recorded answer for this request: ${why(answers.find((one) => !one.isUsed), wire, wanted)}${droppedMessage(dropped)}`);
     if (typeof found.capture.response !== "string") throw miss(levelMessage("the answer of the model"));
     found.isUsed = true;
     return found.capture;
@@ -81,7 +92,10 @@ function recording(source) {
   const recordedFetch = async (input, init = {}) => {
     const request = new Request(input, init);
     try {
-      const { response, is_stream } = answer(await request.text());
+      const { pathname } = new URL(request.url);
+      const wire = request.method === "POST" ? WIRES.find(([path]) => pathname.endsWith(path))?.[1] : undefined;
+      if (!wire) throw miss(`only answers of models are recorded, and \`${request.method} ${pathname}\` asks for something else`);
+      const { response, is_stream } = answer(wire, await request.text());
       const type = is_stream ? "text/event-stream; charset=utf-8" : "application/json";
       return new Response(response, { status: 200, headers: { "content-type": type, "x-request-id": "recorded" } });
     } catch (error) {
@@ -110,6 +124,7 @@ function recording(source) {
     done() {
       const left = answers.filter((one) => !one.isUsed).length + executions.filter((one) => !one.isUsed && one.execution.outcome !== "unknown").length;
       if (left > 0) misses.push(`${left} recorded answers and results were not asked for`);
+      if (dropped > 0) misses.push(droppedMessage(dropped).slice(2));
       if (misses.length > 0) throw new RecordingMiss(misses.join("; "));
     },
   });
@@ -119,13 +134,54 @@ function levelMessage(what) {
   return `${what} is not in the record: only \`captureLevel: "full"\` keeps it`;
 }
 
+function droppedMessage(count) {
+  return count > 0 ? `; ${count} answers and results were dropped before they could be recorded: \`flush()\` more often` : "";
+}
+
+/** Where the requests of a wire format go. */
+const WIRES = [
+  ["/chat/completions", "openai-chat"],
+  ["/responses", "openai-responses"],
+  ["/messages", "anthropic-messages"],
+];
+
+/** The wire format of a recorded answer. Older records do not name it; their requests show it. */
+function wireOf({ wire, provider, request }) {
+  if (typeof wire === "string") return wire;
+  if (provider === "anthropic") return "anthropic-messages";
+  return shapeOf(request)?.messages === undefined ? "openai-responses" : "openai-chat";
+}
+
+/** What keeps the next recorded request from being this one. */
+function why(next, wire, wanted) {
+  if (!next) return "all recorded answers were given";
+  if (next.wire !== wire) return `the next recorded request has the format \`${next.wire}\`, this one \`${wire}\``;
+  return `the next recorded request differs at \`${difference(next.asked, wanted)}\``;
+}
+
 function ofFile(file) {
   const lines = fs.readFileSync(file, "utf8").split("\n").filter(Boolean);
-  const values = isBundle(lines) ? factsOf(lines) : lines.map((line) => JSON.parse(line));
+  const values = isBundle(lines) ? factsOf(lines) : linesOf(file);
   const captures = [];
+  let dropped = 0;
   for (const value of values) collect(value, captures);
+  for (const line of values) dropped = Math.max(dropped, line?.value?.dropped_captures ?? 0);
   if (captures.length === 0) throw new RecordingMiss(`\`${file}\` holds no recorded answers: they are there once \`flush()\` is done`);
-  return captures;
+  return { captures, dropped };
+}
+
+/** The values of a file of JSON lines. */
+function linesOf(file) {
+  const values = [];
+  for (const [at, line] of fs.readFileSync(file, "utf8").split("\n").entries()) {
+    if (line === "") continue;
+    try {
+      values.push(JSON.parse(line));
+    } catch {
+      throw new RecordingMiss(`\`${file}\`, line ${at + 1} is not JSON: the recording is cut off or damaged there`);
+    }
+  }
+  return values;
 }
 
 /** Finds captures wherever they stand: in a file of ours, or in the record of a server. */

@@ -8,7 +8,7 @@ import { dirname, join } from "node:path";
 import { test } from "node:test";
 import { replay, ReplayConfigError, ReplayContractError, ReplayFaultError, ReplayKillError, ReplayUnsupportedError } from "@reprise/replay";
 import WebSocket from "ws";
-import { all, anthropic, ask, call, clientOf, contracts, isOpenAi, openai } from "./clients.mjs";
+import { all, anthropic, ask, call, clientOf, contracts, isOpenAi, openai, responsesTool } from "./clients.mjs";
 import { provider } from "./provider.mjs";
 
 const require = createRequire(import.meta.url);
@@ -19,8 +19,19 @@ const failure = (promise) => Promise.resolve(promise).then(() => assert.fail("it
 
 /** What a request may be that no session judges. */
 const HARMLESS = {
-  openai: [/^(GET|POST|DELETE) \/v1\/(embeddings|models|moderations|files|uploads|images|audio|vector_stores|fine_tuning)(\/|$)/, /^POST \/v1\/responses\/input_tokens$/, /^GET \/v1\/chat\/completions$/, /^DELETE \/v1\/(chat\/completions|responses)\/[^/]+$/],
-  anthropic: [/^(GET|POST|DELETE) \/v1\/(models|files)(\/|$)/, /^POST \/v1\/messages\/count_tokens$/],
+  openai: [
+    /^POST \/v1\/(embeddings|moderations|files|uploads|vector_stores|responses\/input_tokens)$/,
+    /^POST \/v1\/(images\/(generations|edits|variations)|audio\/(speech|transcriptions|translations)|uploads\/[^/]+\/(parts|complete|cancel))$/,
+    /^GET \/v1\/(models|files|vector_stores|chat\/completions)$/,
+    /^(GET|DELETE) \/v1\/(models|files)\/[^/]+$/,
+    /^GET \/v1\/files\/[^/]+\/content$/,
+    /^(GET|POST|DELETE) \/v1\/audio\/(voices|voice_consents)(\/[^/]+)?$/,
+    /^(GET|POST|DELETE) \/v1\/vector_stores\/[^/]+(\/(files|file_batches|search)(\/.+)?)?$/,
+    /^(GET|POST|DELETE) \/v1\/fine_tuning\/(jobs|checkpoints)(\/.+)?$/,
+    /^POST \/v1\/fine_tuning\/alpha\/graders\/validate$/,
+    /^DELETE \/v1\/(chat\/completions|responses)\/[^/]+$/,
+  ],
+  anthropic: [/^GET \/v1\/(models|files)$/, /^(GET|DELETE) \/v1\/(models|files)\/[^/]+$/, /^GET \/v1\/files\/[^/]+\/content$/, /^POST \/v1\/(files|messages\/count_tokens)$/],
 };
 
 for (const library of all) {
@@ -77,6 +88,70 @@ test("endpoints that cannot be judged are refused before anything is sent", asyn
     assert.deepEqual(server.requests, []);
     restore();
     await server.close();
+  }
+});
+
+test("of training only what asks no model passes", async () => {
+  for (const library of openai) {
+    const server = await provider([]);
+    const { client, restore } = replay(clientOf(library, server.url), { contracts: contracts("get_weather") });
+    const grader = { type: "score_model", name: "g", model: "m", input: [] };
+    const error = await failure(client.fineTuning.alpha.graders.run({ grader, model_sample: "x" }));
+    assert.ok(error instanceof ReplayUnsupportedError, String(error));
+    assert.deepEqual(server.requests, []);
+    await client.fineTuning.alpha.graders.validate({ grader });
+    await client.vectorStores.search("vs_1", { query: "x" });
+    await client.fineTuning.jobs.retrieve("job_1");
+    assert.equal(server.requests.length, 3);
+    restore();
+    await server.close();
+  }
+});
+
+test("what a stream says in events that nobody knows, and a call with two readings, are not released", async () => {
+  const sse = (events) => events.map((event) => `event: ${event.type}\ndata: ${JSON.stringify(event)}\n\n`).join("");
+  const item = (name, id) => ({ type: "function_call", id: `fc_${id}`, call_id: id, name, arguments: '{"city":"Oslo"}', status: "completed" });
+  const response = (output, status = "completed") => ({ id: "resp_1", object: "response", created_at: 1, model: "m", status, output, usage: null });
+  const responses = (event) => sse([{ type: "response.created", response: response([], "in_progress") }, ...(event ? [event] : []), { type: "response.completed", response: response([item("get_weather", "c1")]) }]);
+  const block = (name) => ({ type: "tool_use", id: "c1", name, input: { city: "Oslo" } });
+  const messages = (event) => sse([
+    { type: "message_start", message: { id: "m", type: "message", role: "assistant", model: "m", content: [], stop_reason: null, stop_sequence: null, usage: { input_tokens: 1, output_tokens: 1 } } },
+    { type: "content_block_start", index: 0, content_block: block("get_weather") },
+    ...(event ? [event] : []),
+    { type: "content_block_stop", index: 0 },
+    { type: "message_delta", delta: { stop_reason: "tool_use", stop_sequence: null }, usage: { output_tokens: 2 } },
+    { type: "message_stop" },
+  ]);
+  const chat = (call) => JSON.stringify({ id: "x", object: "chat.completion", created: 1, model: "m", choices: [{ index: 0, finish_reason: "tool_calls", message: { role: "assistant", content: null, tool_calls: [call] } }] });
+  const named = { id: "c1", type: "function", function: { name: "get_weather", arguments: '{"city":"Oslo"}' } };
+  const cases = [
+    ["responses", responses(null), true],
+    ["responses", responses({ type: "response.output_item.injected", output_index: 1, item: item("drop_table", "c2") }), false],
+    ["responses", responses({ type: "response.in_progress", response: response([], "in_progress"), item: item("drop_table", "c2") }), false],
+    ["chat", chat(named), true],
+    ["chat", chat({ ...named, custom: { name: "drop_table", input: "x" } }), false],
+    ["chat", chat({ ...named, name: "drop_table" }), false],
+    ["messages", messages(null), true],
+    ["messages", messages({ type: "content_block_replace", index: 0, content_block: block("drop_table") }), false],
+  ];
+  for (const library of all) {
+    for (const [wire, text, isGood] of cases) {
+      if ((wire === "messages") === isOpenAi(library)) continue;
+      const fetch = async () => new Response(text, { headers: { "content-type": wire === "chat" ? "application/json" : "text/event-stream" } });
+      const session = replay(clientOf(library, "http://127.0.0.1:9", { fetch }), { contracts: contracts("get_weather") });
+      const asked =
+        wire === "responses"
+          ? session.client.responses.create({ model: "m", input: "x", stream: true, tools: [responsesTool("get_weather")] })
+          : ask(library, session.client, wire === "chat" ? {} : { stream: true });
+      if (isGood) await asked;
+      else {
+        const error = await failure(asked);
+        assert.ok(error instanceof ReplayContractError, String(error));
+        assert.equal(error.decision.reason, "response_format_invalid");
+      }
+      assert.equal(session.getState().totalToolCalls, isGood ? 1 : 0);
+      session.restore();
+    }
   }
 });
 
@@ -155,9 +230,90 @@ test("connections around fetch get no key", async () => {
     assert.throws(() => new OpenAIRealtimeWS({ model: "m" }, session.client), ReplayUnsupportedError);
     assert.throws(() => session.client.apiKey, ReplayUnsupportedError);
     assert.throws(() => session.client.withOptions({ timeout: 1 }).apiKey, ReplayUnsupportedError);
+    assert.throws(() => session.client._options.apiKey, ReplayUnsupportedError);
+    assert.doesNotMatch(JSON.stringify(session.client._options), /sk-test-key/);
+    assert.throws(() => library.Client.prototype.withOptions.call(session.client, {}), ReplayUnsupportedError);
     session.restore();
   }
   assert.equal(typeof WebSocket, "function");
+});
+
+test("a client without a key of its own gets its token, and nothing else passes with it", async () => {
+  for (const library of openai.slice(1)) {
+    const server = await provider(() => good);
+    const exchanged = [];
+    const own = (url, init) => {
+      if (String(url).startsWith(server.url)) return fetch(url, init);
+      exchanged.push(String(url));
+      return Promise.resolve(Response.json({ access_token: "token-1", token_type: "Bearer", expires_in: 3600 }));
+    };
+    const provided = { tokenType: "jwt", getToken: async () => "subject" };
+    const workloadIdentity = { identityProviderId: "idp", serviceAccountId: "sa", provider: provided };
+    const client = new library.Client({ workloadIdentity, baseURL: `${server.url}/v1`, maxRetries: 0, fetch: own });
+    const session = replay(client, { contracts: contracts("get_weather") });
+    await ask(library, session.client);
+    assert.deepEqual(exchanged, ["https://auth.openai.com/oauth/token"]);
+    assert.equal(server.requests[0].headers.authorization, "Bearer token-1");
+    // The address of the exchange is the client's own, and never one of a model.
+    for (const url of ["https://auth.openai.com/v1/chat/completions", "https://elsewhere.example/oauth/token", "https://auth.openai.com/oauth/token?x=1"]) {
+      assert.equal((await session.client.fetch(url, { method: "POST", body: "{}" })).status, 403, url);
+    }
+    session.client._workloadIdentityAuth.tokenExchangeUrl = `${server.url}/v1/chat/completions`;
+    assert.equal((await session.client.fetch(`${server.url}/v1/chat/completions`, { method: "POST", body: "{}" })).status, 403);
+    assert.equal(server.requests.length, 1);
+    session.restore();
+    await server.close();
+  }
+});
+
+test("a client of Anthropic without a key gets its token too", async () => {
+  const sent = [];
+  const server = await provider(() => good);
+  const own = (url, init) => {
+    sent.push(new URL(url).pathname);
+    if (url.endsWith("/oauth/token")) return Promise.resolve(Response.json({ access_token: "token-1", token_type: "Bearer", expires_in: 3600 }));
+    return fetch(url, init);
+  };
+  const authentication = { type: "oidc_federation", federation_rule_id: "r", identity_token: { source: "file", path: new URL("clients.mjs", import.meta.url).pathname } };
+  const config = { organization_id: "o", base_url: server.url, authentication };
+  const { Client } = anthropic[1];
+  for (const later of [false, true]) {
+    const session = replay(new Client({ fetch: own, maxRetries: 0, ...(later ? { apiKey: "k" } : { config }) }), { contracts: contracts("get_weather") });
+    await ask(anthropic[1], session.client.withOptions(later ? { config } : { timeout: 5000 }));
+    assert.deepEqual(sent.splice(0), ["/v1/oauth/token", "/v1/messages"]);
+    assert.equal(server.requests.at(-1).headers.authorization, "Bearer token-1");
+    assert.equal((await session.client.fetch(`${server.url}/oauth/token`, { method: "POST", body: "{}" })).status, 403);
+    session.restore();
+  }
+  await server.close();
+});
+
+test("clients that rewrite their requests for another platform are refused at the start", async () => {
+  const { AnthropicVertex } = await import("@anthropic-ai/vertex-sdk");
+  const authClient = { getRequestHeaders: async () => new Headers() };
+  const vertex = new AnthropicVertex({ region: "us-east5", projectId: "p", authClient });
+  assert.throws(() => replay(vertex, { contracts: contracts("x") }), (error) => error instanceof ReplayConfigError && /AnthropicVertex/.test(error.message));
+  // Bedrock has the same hook.
+  class AnthropicBedrock extends anthropic[1].Client {
+    backendMiddleware() {
+      return [async (request, next) => next(request)];
+    }
+  }
+  assert.throws(() => replay(new AnthropicBedrock({ apiKey: "k" }), { contracts: contracts("x") }), (error) => error.condition === "invalid_option" && /AnthropicBedrock/.test(error.message));
+});
+
+test("a client of openai for Bedrock is judged like any other", async () => {
+  const { BedrockOpenAI } = await import(openai[2].name);
+  const server = await provider([good, bad]);
+  const client = new BedrockOpenAI({ apiKey: "k", baseURL: `${server.url}/v1`, maxRetries: 0 });
+  const session = replay(client, { contracts: contracts("get_weather") });
+  assert.ok(session.client instanceof BedrockOpenAI);
+  const params = { model: "m", input: "x", tools: [responsesTool("get_weather"), responsesTool("drop_table")] };
+  await session.client.responses.create(params);
+  assert.equal(server.requests[0].body.tools.length, 1);
+  assert.ok((await failure(session.client.responses.create(params))) instanceof ReplayContractError);
+  session.restore();
+  await server.close();
 });
 
 // The original client.

@@ -149,6 +149,31 @@ test("a deployment of Azure is judged like any other model", async () => {
   }
 });
 
+test("tracing of the original instance is not on the governed one, and can be put there", async () => {
+  for (const library of all) {
+    const server = await provider(() => ({ text: "ok" }));
+    const seen = [];
+    const trace = (client, name) => {
+      const holder = isOpenAi(library) ? client.chat.completions : client.messages;
+      const { create } = holder;
+      holder.create = function (...values) {
+        seen.push(name);
+        return create.apply(this, values);
+      };
+    };
+    const client = clientOf(library, server.url);
+    trace(client, "original");
+    const session = replay(client, { contracts: contracts("get_weather") });
+    await ask(library, session.client, { tools: [] });
+    trace(session.client, "governed");
+    await ask(library, session.client, { tools: [] });
+    assert.deepEqual(seen, ["governed"]);
+    assert.equal(session.getState().totalStepCount, 2);
+    session.restore();
+    await server.close();
+  }
+});
+
 test("options may be a promise", async () => {
   const library = openai[2];
   const server = await provider([{ text: "ok" }]);

@@ -2,6 +2,7 @@
 import assert from "node:assert/strict";
 import { test } from "node:test";
 import { createOpenAI } from "@ai-sdk/openai";
+import { ChatOpenAI } from "@langchain/openai";
 import { replay } from "@reprise/replay";
 import { generateText, jsonSchema, stepCountIs, streamText, tool } from "ai";
 import { anthropic, call, chatTool, clientOf, contracts, messagesTool, openai } from "./clients.mjs";
@@ -59,10 +60,29 @@ for (const library of libraries) {
       const elsewhere = await session.fetch("http://127.0.0.1:9/v1/messages", { method: "POST", body: "{}" });
       assert.equal(elsewhere.status, 403);
       assert.equal((await session.fetch(`${server.url}/v1/models`)).status, 200);
+      const passing = library === openai[2] ? "embeddings" : "messages/count_tokens";
+      const asked = new Request(`${server.url}/v1/${passing}`, { method: "POST", headers: { "x-own": "1" }, body: '{"a":1}' });
+      assert.equal((await session.fetch(asked)).status, 200);
+      assert.deepEqual([server.requests[2].text, server.requests[2].headers["x-own"]], ['{"a":1}', "1"]);
       session.kill();
       const killed = await post(body(library, []));
       assert.deepEqual([killed.status, (await killed.json()).error.code], [403, "killed"]);
-      assert.equal(server.requests.length, 2);
+      assert.equal(server.requests.length, 3);
+    });
+  });
+
+  test(`${library.name}: fetch judges a request object, and ends with the session`, async () => {
+    await governed(library, [good, bad, { ...good, delay: 5000 }], {}, async ({ server, session }) => {
+      const asked = () => session.fetch(new Request(address(library, server.url), { method: "POST", headers: { "content-type": "application/json" }, body: body(library, ["get_weather", "drop_table"]) }));
+      assert.equal((await asked()).status, 200);
+      assert.equal(server.requests[0].body.tools.length, 1);
+      assert.equal((await asked()).status, 403);
+      const waiting = asked();
+      while (server.requests.length < 3) await new Promise((resolve) => setTimeout(resolve, 5));
+      session.kill();
+      assert.equal((await (await waiting).json()).error.code, "killed");
+      while (server.requests[2].isCut === undefined) await new Promise((resolve) => setTimeout(resolve, 5));
+      assert.equal(server.requests[2].isCut, true);
     });
   });
 
@@ -110,6 +130,30 @@ for (const endpoint of ["responses", "chat"]) {
       for await (const part of textStream) text += part;
       assert.equal(text, "It is blue.");
       assert.equal(session.getState().totalStepCount, 1);
+    });
+  });
+}
+
+for (const endpoint of ["chat", "responses"]) {
+  test(`LangChain goes through the session (${endpoint})`, async () => {
+    await governed(openai[2], (request) => [good, { text: "It is blue." }, bad][request.number - 1] ?? bad, {}, async ({ server, session }) => {
+      const model = new ChatOpenAI({ model: "m", apiKey: "k", useResponsesApi: endpoint === "responses", configuration: { baseURL: `${server.url}/v1`, fetch: session.fetch } });
+      const parameters = { type: "object", properties: { city: { type: "string" } }, required: ["city"] };
+      const offered = (name) => ({ type: "function", function: { name, description: name, parameters } });
+      // `bindTools` makes another model object, with another client.
+      const bound = model.bindTools([offered("get_weather"), offered("drop_table")]);
+      const first = await bound.invoke("x");
+      assert.deepEqual(first.tool_calls.map(({ name, args }) => [name, args]), [["get_weather", { city: "Oslo" }]]);
+      assert.equal(server.requests[0].body.tools.length, 1, "removed tools do not reach the model");
+      let text = "";
+      for await (const chunk of await bound.stream("x")) text += chunk.text;
+      assert.equal(text, "It is blue.");
+      const error = await bound.invoke("x").then(() => assert.fail("released"), (error) => error);
+      assert.equal(error.status, 403);
+      assert.match(error.message, /drop_table: unmatched_tool_blocked/);
+      assert.equal(server.requests.length, 3, "not tried again");
+      assert.deepEqual([session.getState().totalStepCount, session.getState().totalBlockCount, session.getHealth().bypass_detected], [2, 1, false]);
+      assert.ok(server.requests.every(({ path }) => path.endsWith(endpoint === "chat" ? "/chat/completions" : "/responses")));
     });
   });
 }

@@ -15,6 +15,20 @@ async function printStream(stream, print) {
   for await (const event of stream) print(event);
 }
 
+/** Gives a stream up after its first event, and prints how that ends and whether more came than was sent by then. */
+async function printAborted(stream, controller, half, print) {
+  let count = 0;
+  try {
+    for await (const _ of stream) {
+      count += 1;
+      controller.abort();
+    }
+    print({ ended: count <= half, aborted: stream.controller.signal.aborted });
+  } catch (error) {
+    print({ name: error.constructor.name, message: error.message, ended: count <= half });
+  }
+}
+
 function weatherTool(print) {
   return {
     type: "function",
@@ -122,6 +136,13 @@ const chatScripts = {
     const error = await client.chat.completions.create({ model: "m", messages: user }, { signal: controller.signal }).catch((error) => error);
     print({ name: error.constructor.name, message: error.message });
   }],
+  "abort in the middle of a stream": [[{ ...words, pause: 300 }, { ...words, pause: 300 }], async (client, print) => {
+    for (const how of ["signal", "controller"]) {
+      const own = new AbortController();
+      const stream = await client.chat.completions.create({ model: "m", messages: user, stream: true }, { signal: own.signal });
+      await printAborted(stream, how === "signal" ? own : stream.controller, 2, print);
+    }
+  }],
   "error event in a stream": [[{ status: 200, headers: { "content-type": "text/event-stream" }, body: 'data: {"error":{"message":"overloaded","type":"server_error"}}\n\n' }], async (client, print) => {
     try {
       await printStream(await client.chat.completions.create({ model: "m", messages: user, stream: true }), print);
@@ -201,6 +222,13 @@ const messageScripts = {
     arrived().then(() => controller.abort());
     const error = await client.messages.create({ model: "m", max_tokens: 9, messages: user }, { signal: controller.signal }).catch((error) => error);
     print({ name: error.constructor.name, message: error.message });
+  }],
+  "abort in the middle of a stream": [[{ ...words, pause: 300 }, { ...words, pause: 300 }], async (client, print) => {
+    for (const how of ["signal", "controller"]) {
+      const own = new AbortController();
+      const stream = await client.messages.create({ model: "m", max_tokens: 9, messages: user, stream: true }, { signal: own.signal });
+      await printAborted(stream, how === "signal" ? own : stream.controller, 4, print);
+    }
   }],
   "error event in a stream": [[{ status: 200, headers: { "content-type": "text/event-stream" }, body: 'event: error\ndata: {"type":"error","error":{"type":"overloaded_error","message":"Overloaded"}}\n\n' }], async (client, print) => {
     try {

@@ -20,6 +20,9 @@ export async function provider(script = []) {
       request.body = null;
     }
     requests.push(request);
+    outgoing.on("close", () => {
+      request.isCut = !outgoing.writableFinished;
+    });
     const wire = wireOf(request);
     if (!wire) return send(outgoing, 200, { object: "list", data: [], has_more: false });
     const answer = (typeof script === "function" ? script(request) : script[next++]) ?? { status: 500, body: { error: { message: "the script is over" } } };

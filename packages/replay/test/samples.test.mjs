@@ -2,9 +2,10 @@
 // checkout. Those are run as printed; only the name of the package is another, and where a sample leaves a request out
 // (`{ ... }`) one is put in.
 import assert from "node:assert/strict";
-import { readFileSync, readdirSync, writeFileSync } from "node:fs";
-import { execFileSync } from "node:child_process";
-import { join } from "node:path";
+import { execFileSync, spawnSync } from "node:child_process";
+import { mkdtempSync, readFileSync, readdirSync, rmSync, writeFileSync } from "node:fs";
+import { createRequire } from "node:module";
+import { dirname, join } from "node:path";
 import { test } from "node:test";
 import { replay, ReplayKillError } from "@reprise/replay";
 import { call, chatTool, clientOf, contracts, openai } from "./clients.mjs";
@@ -76,6 +77,54 @@ test("the published samples run as printed", { skip: !process.env.REPRISE_TEST_S
     await server.close();
   }
   assert.deepEqual(said, { ReplayContractError: 1, ReplayKillError: 1 });
+});
+
+/** The printed types, in a namespace of their own; names that are used there and not printed are those of the package. */
+function printedTypes(text) {
+  const types = [...text.matchAll(/^type (\w+)(<T>)? = \{\n[\s\S]*?^\};/gm)];
+  const names = types.map(([, name]) => name);
+  const body = types.map(([block]) => `export ${block}`).join("\n");
+  const without = body.replace(/\/\/.*$/gm, "").replace(/"[^"]*"/g, "");
+  const used = new Set(without.match(/\b[A-Z]\w+\b/g).filter((name) => !names.includes(name) && !["Date", "Record", "Array", "Promise"].includes(name)));
+  const aliases = [...used].map((name) => `type ${name} = Own.${name};`).join("\n");
+  return { names, source: `namespace Printed {\n${aliases}\n${body}\n}` };
+}
+
+test("the published types are those of the package", { skip: !process.env.REPRISE_TEST_SEEDS }, () => {
+  const folder = process.env.REPRISE_TEST_SEEDS;
+  const texts = readdirSync(folder).map((name) => readFileSync(join(folder, name), "utf8"));
+  const { names, source } = printedTypes(texts.find((text) => /^type ReplaySession<T> = /m.test(text)));
+  assert.ok(names.length >= 8, names.join());
+  // Options that are printed can be given. What a session gives has the printed members; it may have more, and it is frozen.
+  const program = `import type * as Own from "@reprise/replay";
+    ${source}
+    type Loose<T> = T extends Date | ((...values: any[]) => any) ? T : T extends readonly (infer E)[] ? Loose<E>[] : T extends object ? { -readonly [K in keyof T]: Loose<T[K]> } : T;
+    // A session that is kept on a disk of its own is one more case than was printed.
+    type Health = Omit<Own.ReplayHealthSnapshot, "durability"> & { durability: Exclude<Own.ReplayHealthSnapshot["durability"], "local"> };
+    // Tools are removed for two more reasons than were printed.
+    type Narrowed = Omit<Loose<Own.NarrowedTool>, "reason"> & { reason: Exclude<Own.NarrowedTool["reason"], "limit_reached" | "risk_gate"> };
+    export const options = (given: Omit<Printed.ReplayOptions, "onNarrow">): Own.ReplayOptions => given;
+    export const session = <T,>(own: Pick<Own.ReplaySession<T>, Exclude<keyof Printed.ReplaySession<T>, "getState" | "getHealth" | "getLastNarrowing">>) => own satisfies Omit<Printed.ReplaySession<T>, "getState" | "getHealth" | "getLastNarrowing">;
+    export const state = (own: Loose<Own.SessionStateSnapshot>): Omit<Printed.SessionStateSnapshot, "lastStep" | "lastNarrowing"> => own;
+    export const health = (own: Loose<Health>): Printed.ReplayHealthSnapshot => own;
+    export const narrowed = (own: Loose<Own.NarrowResult>): Omit<Printed.NarrowResult, "removed"> => own;
+    export const tool = (own: Narrowed): Printed.NarrowedTool => own;
+    export const reason = (given: Printed.NarrowedTool["reason"]): Own.NarrowedTool["reason"] => given;
+    export const asked = (own: Loose<Own.ApprovalRequest>): Printed.ApprovalRequest => own;
+    export const answered = (given: Printed.ApprovalResponse): Own.ApprovalResponse => given;
+    export const both: [keyof Printed.SessionStateSnapshot extends keyof Own.SessionStateSnapshot ? true : false, keyof Printed.ReplayHealthSnapshot extends keyof Own.ReplayHealthSnapshot ? true : false] = [true, true];
+  `;
+  const place = mkdtempSync(join(here, "printed-"));
+  try {
+    writeFileSync(join(place, "printed.mts"), program);
+    const compilerOptions = { strict: true, noEmit: true, target: "es2022", lib: ["es2022", "dom"], module: "nodenext", moduleResolution: "nodenext", types: ["node"], skipLibCheck: true };
+    writeFileSync(join(place, "tsconfig.json"), JSON.stringify({ compilerOptions, files: ["printed.mts"] }));
+    const tsc = join(dirname(createRequire(import.meta.url).resolve("typescript/package.json")), "bin/tsc");
+    const ran = spawnSync(process.execPath, [tsc, "-p", place], { encoding: "utf8" });
+    assert.equal(ran.status, 0, ran.stdout + ran.stderr);
+  } finally {
+    rmSync(place, { recursive: true });
+  }
 });
 
 test("every member of a session is there, and snapshots have the published fields and types", async () => {

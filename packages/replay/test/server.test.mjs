@@ -433,6 +433,7 @@ test("a server that answers nonsense releases nothing", async () => {
     { proposal_id: "proposal_1", status: "allowed", verdicts: [], decision: null },
     { proposal_id: "proposal_1", status: "allowed", verdicts: [{ call_id: "other", verdict: "allow" }], decision: null },
     { proposal_id: "proposal_1", status: "fine" },
+    { proposal_id: "proposal_1", status: "pending_approval", verdicts: [{ call_id: "c1", verdict: "ask" }], decision: null, approval_requests: "soon" },
     [],
   ]) {
     const odd = createServer((incoming, outgoing) => {
@@ -450,13 +451,14 @@ test("a server that answers nonsense releases nothing", async () => {
     const world = await atDesk([find], { runtimeUrl: `http://127.0.0.1:${odd.address().port}` });
     const error = await failure(world.turn());
     assert.ok(error instanceof ReplayFaultError, `${JSON.stringify(nonsense)}: ${error}`);
+    assert.equal(error.retrySafe, false, "the response was proposed, and may count there");
     world.session.restore();
     odd.closeAllConnections();
     odd.close();
   }
 });
 
-test("a server that answers null releases nothing, and a session that is gone there is over", async () => {
+for (const text of ["null", "<html>gone</html>", ""]) test(`a server that answers ${text || "nothing"} releases nothing, and a session that is gone there is over`, async () => {
   const { createServer } = await import("node:http");
   for (const path of ["sessions", "preflight", "proposals"]) {
     for (const status of [200, 404, 409, 410]) {
@@ -468,7 +470,7 @@ test("a server that answers null releases nothing, and a session that is gone th
         };
         const last = incoming.url.split("/").at(-1);
         outgoing.writeHead(last === path ? status : last === "sessions" ? 201 : 200, { "content-type": "application/json" });
-        outgoing.end(JSON.stringify(last === path ? null : (answers[last] ?? {})));
+        outgoing.end(last === path ? text : JSON.stringify(answers[last] ?? {}));
       });
       await new Promise((resolve) => odd.listen(0, "127.0.0.1", resolve));
       const world = await atDesk([find, find], { runtimeUrl: `http://127.0.0.1:${odd.address().port}` });
@@ -541,4 +543,13 @@ limits: { max_sessions: 3 }
   assert.ok((await failure(late.turn())) instanceof Error);
   assert.equal(late.model.requests.length, 0);
   await assert.rejects(atDesk([], { workflow: { type: "root", workflowId: "w", role: "desk" } }), (error) => error.condition === "workflow_not_found");
+});
+
+test("keywords of a schema that nothing checks are told by the server's preflight", async () => {
+  const { session, heard, turn } = await atDesk([find]);
+  const odd = { type: "object", oneOf: [{ required: ["order_id"] }] };
+  await turn({ tools: [chatTool("find_order", odd)] });
+  const told = heard.filter(({ name }) => name === "schema_keyword_ignored");
+  assert.deepEqual(told.map(({ data }) => data), [{ tool: "find_order", keywords: "oneOf" }]);
+  session.restore();
 });

@@ -147,6 +147,81 @@ test("a session that was recorded redacted cannot be run again, and the error na
   await assert.rejects(run.tools.get_weather({ city: "Oslo" }), /captureLevel: "full"/);
 });
 
+test("a recording answers only at the endpoint that it was recorded at", async () => {
+  const library = openai[2];
+  const store = file();
+  const server = await provider([{ text: "Cold." }]);
+  const session = replay(clientOf(library, server.url), { contracts: contracts("get_weather"), captureLevel: "full", store: recorder(store) });
+  await session.client.chat.completions.create({ model: "m", messages: [] });
+  await session.flush();
+  session.restore();
+  await server.close();
+  // A record of an older version, which does not name the format.
+  const older = file();
+  writeFileSync(older, readFileSync(store, "utf8").replace(',"wire":"openai-chat"', ""));
+  assert.notEqual(readFileSync(older, "utf8"), readFileSync(store, "utf8"));
+  for (const path of [store, older]) {
+    const run = recording(path);
+    const client = clientOf(library, "http://127.0.0.1:9", { fetch: run.fetch });
+    const error = await failure(client.post("/responses", { body: { model: "m", messages: [] } }));
+    assert.match(error.message, /has the format `openai-chat`, this one `openai-responses`/);
+    assert.match((await failure(client.models.list())).message, /`GET \/v1\/models` asks for something else/);
+    assert.equal((await client.chat.completions.create({ model: "m", messages: [] })).choices[0].message.content, "Cold.");
+    assert.throws(() => run.done(), RecordingMiss);
+  }
+});
+
+test("a recording that is cut off says where, and a recorder goes on behind what was acknowledged", async () => {
+  const library = openai[2];
+  const store = file();
+  const server = await provider(() => ({ text: "Cold." }));
+  const session = () => replay(clientOf(library, server.url), { contracts: contracts("get_weather"), captureLevel: "full", sessionId: "cut", store: recorder(store) });
+  const first = session();
+  await ask(library, first.client, { tools: [] });
+  await first.flush();
+  first.restore();
+  await until(() => readFileSync(store, "utf8").includes("capture/1"));
+  const whole = readFileSync(store, "utf8");
+  const { length } = whole.trimEnd().split("\n");
+  writeFileSync(store, `${whole}{"record":{"seq":99,"ev`);
+  assert.throws(() => recording(store), (error) => error instanceof RecordingMiss && error.message.includes(`line ${length + 1} is not JSON: the recording is cut off`));
+  const second = replay(clientOf(library, server.url), { contracts: contracts("get_weather"), captureLevel: "full", sessionId: "other", store: recorder(store) });
+  await ask(library, second.client, { tools: [] });
+  await second.flush();
+  second.restore();
+  const run = recording(store);
+  const client = clientOf(library, "http://127.0.0.1:9", { fetch: run.fetch });
+  for (let at = 0; at < 2; at += 1) await ask(library, client, { tools: [] });
+  run.done();
+  await server.close();
+});
+
+test("captures are handed over before there is no room for them, and what is dropped is said", async () => {
+  const library = openai[2];
+  const fetch = async () => Response.json({ id: "x", object: "chat.completion", created: 1, model: "m", choices: [{ index: 0, finish_reason: "stop", message: { role: "assistant", content: "ok" } }] });
+  const store = file();
+  const session = replay(clientOf(library, "http://127.0.0.1:9", { fetch }), { contracts: contracts("get_weather"), captureLevel: "full", store: recorder(store) });
+  for (let at = 0; at < 1100; at += 1) await ask(library, session.client, { tools: [], messages: [{ role: "user", content: String(at) }] });
+  assert.deepEqual(await session.flush(), { sent: 1100, dropped: 0, pending: 0 });
+  session.restore();
+  const run = recording(store);
+  const client = clientOf(library, "http://127.0.0.1:9", { fetch: run.fetch });
+  await ask(library, client, { tools: [], messages: [{ role: "user", content: "0" }] });
+  // Two captures of nine megabytes are more than is kept.
+  const heard = [];
+  const small = file();
+  const long = "x".repeat(9 << 20);
+  const other = replay(clientOf(library, "http://127.0.0.1:9", { fetch }), { contracts: contracts("get_weather"), captureLevel: "full", store: recorder(small), diagnostics: (event) => heard.push(event) });
+  for (let at = 0; at < 2; at += 1) await ask(library, other.client, { tools: [], messages: [{ role: "user", content: `${at}${long}` }] });
+  assert.deepEqual(await other.flush(), { sent: 1, dropped: 1, pending: 0 });
+  other.restore();
+  assert.deepEqual(heard.filter(({ name }) => name === "captures_dropped").map(({ data }) => data), [{ count: 1 }]);
+  const again = recording(small);
+  const error = await failure(ask(library, clientOf(library, "http://127.0.0.1:9", { fetch: again.fetch }), { tools: [], messages: [{ role: "user", content: `0${long}` }] }));
+  assert.match(error.message, /1 answers and results were dropped before they could be recorded/);
+  assert.throws(() => again.done(), /dropped before/);
+});
+
 test("the module for tests is one for both module systems", () => {
   const require = createRequire(import.meta.url);
   assert.equal(require("@reprise/replay/testing").recording, recording);

@@ -224,6 +224,8 @@ fn describe(out: &mut Output, request: &Value, told: &Value) -> anyhow::Result<(
     row("digest", digest(request).unwrap_or_default());
     let decided = decision(told, text(request, "/id"));
     row("decided by", text(&decided, "/actor").to_owned());
+    // What a program wrote beside its decision: only the line above is known.
+    row("signed", text(request, "/response/decided_by").to_owned());
     row("decided at", text(&decided, "/at").to_owned());
     row("reason", text(request, "/response/reason").to_owned());
     rows.print(out, "")?;

@@ -7,11 +7,14 @@
 use std::collections::BTreeMap;
 use std::sync::Arc;
 
-use contracts::backtest::{Backtested, CallVerdict, Change, Then, Told, Verdicts, backtest};
+use contracts::backtest::{Backtested, CallVerdict, Change, Sent, Then, Told, Verdicts, backtest};
 use contracts::wire::{Reply, Wire, WireRequest};
-use contracts::{Compiled, Executors, OfferedTool, Options, Rules, json as exact};
-use domain::Timestamp;
-use runs::replay::{Exchange, Source, exchanges};
+use contracts::{
+    Compiled, ConfigError, Decimal, Executors, Mode, OfferedTool, Options, Rules, ToolChoice,
+    Usage, json as exact,
+};
+use domain::{Preflight, Timestamp};
+use runs::replay::{Beginning, Cost, Exchange, Source, exchanges};
 use serde_json::{Value, json};
 
 use super::BacktestArgs;
@@ -34,6 +37,8 @@ struct Found {
     without_calls: usize,
     earlier: usize,
     left_out: LeftOut,
+    /// Why these contracts cannot judge a run.
+    cannot: Option<ConfigError>,
 }
 
 pub(super) fn run(args: &BacktestArgs) -> anyhow::Result<Exit> {
@@ -49,13 +54,19 @@ pub(super) fn run(args: &BacktestArgs) -> anyhow::Result<Exit> {
         }
     };
     let since = args.since;
-    let rules = rules(args, &compiled)?;
+    let judge = Judge::new(args, &compiled)?;
     let mut found = Found::default();
     let mut left_out = LeftOut::default();
     for path in &args.runs {
         recorded::read(path, &mut left_out, &mut |source| {
-            judge(source, &rules, since, &mut found);
+            judge.run(source, since, &mut found);
         })?;
+    }
+    if let Some(error) = found.cannot {
+        let hint =
+            "the record does not say who called: give --principal FILE where policies ask for it";
+        let message = format!("the contracts cannot judge these runs: {error}");
+        return Err(Problem::new(message, hint).into());
     }
     found.left_out = left_out;
     if found.judged.is_empty() && found.without_calls == 0 {
@@ -73,124 +84,235 @@ pub(super) fn run(args: &BacktestArgs) -> anyhow::Result<Exit> {
     print(args, &compiled, &found)
 }
 
-fn rules(args: &BacktestArgs, compiled: &Arc<Compiled>) -> anyhow::Result<Rules> {
-    let mut options = Options::new("backtest");
-    // What became of a call is taken from the record.
-    options.executors = Executors::All;
-    options.answers_checkpoints = true;
-    options.labels.clone_from(&args.labels);
-    if let Some(file) = &args.principal {
-        let text = read_text(file)?;
-        let principal = exact::read(&text, exact::Limits::PRINCIPAL, exact::Numbers::Any)
-            .or_hint(format_args!("`{}`", file.display()), "one JSON value")?;
-        options.principal = Some(principal);
-    }
-    Rules::new(Arc::clone(compiled), options).or_hint(
-        "the contracts cannot judge these runs",
-        "a record does not hold who called: give --principal FILE where policies ask for it",
-    )
+/// What runs are judged by.
+struct Judge {
+    compiled: Arc<Compiled>,
+    labels: Vec<String>,
+    principal: Option<contracts::Value>,
 }
 
-fn judge(source: &Source, rules: &Rules, since: Option<Timestamp>, found: &mut Found) {
-    let Some(started) = source.event(0).map(|event| event.created_at) else {
-        return;
-    };
-    if since.is_some_and(|since| started < since) {
-        found.earlier += 1;
-        return;
+impl Judge {
+    fn new(args: &BacktestArgs, compiled: &Arc<Compiled>) -> anyhow::Result<Self> {
+        let mut principal = None;
+        if let Some(file) = &args.principal {
+            let text = read_text(file)?;
+            let read = exact::read(&text, exact::Limits::PRINCIPAL, exact::Numbers::Any)
+                .or_hint(format_args!("`{}`", file.display()), "one JSON value")?;
+            principal = Some(read);
+        }
+        Ok(Self {
+            compiled: Arc::clone(compiled),
+            labels: args.labels.clone(),
+            principal,
+        })
     }
-    let told = tell(rules, &exchanges(source));
-    if !told
-        .iter()
-        .any(|told| matches!(told, Told::Answered { .. } | Told::Gap { .. }))
-    {
-        found.without_calls += 1;
-        return;
+
+    /// Puts the contracts together with what a run began with, so that nothing differs but the contracts.
+    fn rules(&self, began: &Beginning) -> Result<Rules, ConfigError> {
+        let recorded = began.options.as_ref().and_then(|options| {
+            let text = Value::Object(options.clone()).to_string();
+            contracts::bytes::read_options(text.as_bytes()).ok()
+        });
+        let mut options = recorded.unwrap_or_else(|| Options::new("backtest"));
+        // Whether anything was blocked then is in the record; here it is asked what would have been.
+        options.mode = Mode::Enforce;
+        options.agent = None;
+        // What became of a call is taken from the record.
+        options.executors = Executors::All;
+        options.answers_checkpoints = true;
+        options.labels.clone_from(&self.labels);
+        options.principal = self.principal.clone().or_else(|| began.principal.clone());
+        let compiled = Arc::clone(&self.compiled);
+        // The policies of the same contracts say the same about whoever called.
+        match options.principal.is_none() && began.contracts == Some(compiled.digest()) {
+            true => Rules::with_policies(compiled, options, &began.policies),
+            false => Rules::new(compiled, options),
+        }
     }
-    let verdicts = backtest(rules, started, &told);
-    if verdicts.calls.is_empty() && verdicts.gaps.is_empty() {
-        found.without_calls += 1;
-        return;
+
+    fn run(&self, source: &Source, since: Option<Timestamp>, found: &mut Found) {
+        let Some(started) = source.event(0).map(|event| event.created_at) else {
+            return;
+        };
+        if since.is_some_and(|since| started < since) {
+            found.earlier += 1;
+            return;
+        }
+        let exchanges = exchanges(source);
+        let is_talk = |exchange: &Exchange| {
+            matches!(
+                exchange,
+                Exchange::Answered { .. } | Exchange::Told(Told::Gap { .. })
+            )
+        };
+        if !exchanges.iter().any(is_talk) {
+            found.without_calls += 1;
+            return;
+        }
+        let began = Beginning::read(source, started);
+        let rules = began.as_ref().ok().map(|began| self.rules(began));
+        let verdicts = match (began, rules) {
+            (Ok(began), Some(Ok(rules))) => {
+                let told = Telling::new(&rules, &began).tell(&exchanges);
+                backtest(&rules, began.start, &told)
+            }
+            (_, Some(Err(error))) => {
+                found.cannot.get_or_insert(error);
+                return;
+            }
+            (Err(what), _) => Verdicts {
+                calls: Vec::new(),
+                gaps: vec![what],
+            },
+            (Ok(_), None) => return,
+        };
+        if verdicts.calls.is_empty() && verdicts.gaps.is_empty() {
+            found.without_calls += 1;
+            return;
+        }
+        found.judged.push(Judged {
+            task: source.task_id.to_string(),
+            started,
+            verdicts,
+        });
     }
-    found.judged.push(Judged {
-        task: source.task_id.to_string(),
-        started,
-        verdicts,
-    });
 }
 
-fn dollars(micros: u64) -> Option<contracts::Decimal> {
-    let micros = contracts::Decimal::parse(&micros.to_string()).ok()?;
+fn dollars(micros: u64) -> Option<Decimal> {
+    let micros = Decimal::parse(&micros.to_string()).ok()?;
     Some(micros.shifted_right(6))
 }
 
 /// Puts what a run tells into the words of the library.
-fn tell(rules: &Rules, exchanges: &[Exchange]) -> Vec<Told> {
-    let gap = |what: &str| Told::Gap {
-        what: what.to_owned(),
-    };
-    let request = WireRequest::read(
-        Wire::OpenAiChat,
-        br#"{"model":"recorded","messages":[]}"#,
-        &std::collections::BTreeSet::new(),
-    );
-    let mut told = Vec::new();
-    // An agent without a list of tools offered none.
-    if !exchanges
-        .iter()
-        .any(|exchange| matches!(exchange, Exchange::Tools(_)))
-    {
-        told.push(Told::Offered(Vec::new()));
+struct Telling<'a> {
+    rules: &'a Rules,
+    /// The models of prepared requests.
+    models: BTreeMap<String, String>,
+    told: Vec<Told>,
+}
+
+impl<'a> Telling<'a> {
+    fn new(rules: &'a Rules, began: &Beginning) -> Self {
+        let mut told = Vec::new();
+        // An agent without a list of tools offered none.
+        if began.options.is_none() {
+            told.push(Told::Offered(Vec::new()));
+        }
+        Self {
+            rules,
+            models: BTreeMap::new(),
+            told,
+        }
     }
-    for exchange in exchanges {
-        told.push(match exchange {
+
+    fn tell(mut self, exchanges: &[Exchange]) -> Vec<Told> {
+        for exchange in exchanges {
+            let told = self.one(exchange);
+            self.told.push(told);
+        }
+        self.told
+    }
+
+    fn one(&mut self, exchange: &Exchange) -> Told {
+        match exchange {
             Exchange::Tools(None) => gap("the offered tools"),
             Exchange::Tools(Some(list)) => Told::Offered(offered(list)),
+            Exchange::Prepared { id, request } => {
+                let model = format!("{}/{}", request.provider, request.model);
+                self.models.insert(id.clone(), model);
+                Told::Prepared {
+                    id: id.clone(),
+                    sent: Box::new(sent(request)),
+                }
+            }
             Exchange::Answered { response: None, .. } => gap("an answer of the model"),
             Exchange::Answered {
                 at,
                 response: Some(response),
                 withheld,
-                cost_micros,
+                cost,
+                names,
             } => {
+                let request = WireRequest::read(
+                    Wire::OpenAiChat,
+                    br#"{"model":"recorded","messages":[]}"#,
+                    &std::collections::BTreeSet::new(),
+                );
                 let mut response = response.clone();
-                write_empty_arguments(&mut response);
+                // A session is judged by what was proposed to it, as it is.
+                if names.is_none() {
+                    write_empty_arguments(&mut response);
+                }
                 let bytes = response.to_string().into_bytes();
+                let prepared = names.as_ref().map(|(prepared, _)| prepared.clone());
                 match Reply::read(&request, &bytes, false, false) {
-                    Ok(reply) if *withheld && reads_text(rules, &reply) => {
+                    Ok(reply) if *withheld && reads_text(self.rules, &reply) => {
                         gap("the text beside a call")
                     }
                     Ok(reply) => Told::Answered {
                         at: *at,
                         response: reply.response().clone(),
-                        cost: cost_micros.and_then(dollars),
+                        cost: self.cost(*cost, prepared.as_deref()),
+                        prepared,
+                        proposal: names.as_ref().map(|(_, proposal)| proposal.clone()),
                     },
                     Err(error) => gap(&format!("an answer of the model: {error}")),
                 }
             }
-            Exchange::Asked { calls, count } => Told::Asked {
-                calls: calls.clone(),
-                count: *count,
+            Exchange::Discarded { at, cost, prepared } => Told::Discarded {
+                at: *at,
+                cost: self.cost(*cost, Some(prepared)),
             },
-            Exchange::Judged { refused, whole } => Told::Judged {
-                refused: refused.clone(),
-                whole: *whole,
-            },
-            Exchange::Denied { call_id } => Told::Denied {
-                call_id: call_id.clone(),
-            },
-            Exchange::Ended {
-                call_id,
-                ok,
-                output,
-            } => Told::Ended {
-                call_id: call_id.clone(),
-                ok: *ok,
-                output: output.clone(),
-            },
-        });
+            Exchange::Told(told) => told.clone(),
+        }
     }
-    told
+
+    fn cost(&self, cost: Cost, prepared: Option<&str>) -> Option<Decimal> {
+        match cost {
+            Cost::Unknown => None,
+            Cost::Micros(micros) => dollars(micros),
+            Cost::Used(used) => {
+                let model = self.models.get(prepared?)?;
+                let price = self.rules.options().prices.get(model)?;
+                price.cost(Usage {
+                    input: used.input,
+                    output: used.output,
+                    cache_read: used.cache_read,
+                    cache_write: used.cache_write,
+                })
+            }
+        }
+    }
+}
+
+fn gap(what: &str) -> Told {
+    Told::Gap {
+        what: what.to_owned(),
+    }
+}
+
+/// A request as its session prepared it.
+fn sent(request: &Preflight) -> Sent {
+    let tools = request.offered_tools.iter().map(|tool| OfferedTool {
+        name: tool.name.clone(),
+        schema: tool.schema.as_ref().and_then(read_exactly),
+        hosted: tool.hosted,
+    });
+    Sent {
+        provider: request.provider.clone(),
+        model: request.model.clone(),
+        tools: Some(tools.collect()),
+        choice: match &request.forced_tool {
+            Some(tool) => ToolChoice::Named(tool.clone()),
+            None => ToolChoice::Auto,
+        },
+        view: request.request.as_ref().and_then(read_exactly),
+    }
+}
+
+fn read_exactly(value: &Value) -> Option<contracts::Value> {
+    let limits = exact::Limits::MESSAGE;
+    exact::read(&value.to_string(), limits, exact::Numbers::Any).ok()
 }
 
 /// Says whether the contracts look at the text beside the calls of an answer.
@@ -220,14 +342,7 @@ fn offered(list: &Value) -> Vec<OfferedTool> {
         .flatten();
     let tools = tools.filter_map(|tool| {
         let mut offered = OfferedTool::named(tool.get("name")?.as_str()?);
-        offered.schema = tool.get("parameters").and_then(|schema| {
-            exact::read(
-                &schema.to_string(),
-                exact::Limits::MESSAGE,
-                exact::Numbers::Any,
-            )
-            .ok()
-        });
+        offered.schema = tool.get("parameters").and_then(read_exactly);
         Some(offered)
     });
     tools.collect()
@@ -430,11 +545,10 @@ fn by_reason(found: &Found) -> BTreeMap<(String, String), usize> {
         .iter()
         .filter_map(|run| run.verdicts.first_stopped())
     {
-        let reason = call
-            .reasons
-            .first()
-            .map(ToString::to_string)
-            .unwrap_or_default();
+        // A model that is excluded is not among the reasons of blocks: its detail says it.
+        let reason = call.reasons.first().map(ToString::to_string);
+        let reason = reason.or_else(|| call.detail.as_deref().map(printable));
+        let reason = reason.unwrap_or_default();
         let tool = call.tool.clone().unwrap_or_else(|| "request".to_owned());
         *counts.entry((reason, tool)).or_default() += 1;
     }

@@ -18,13 +18,58 @@ struct Checked {
     /// The set of contracts, or one for each role of a workflow.
     sets: Vec<(Option<String>, Compiled)>,
     workflow: Option<Workflow>,
+    /// What there is to say about the schemas that tools are offered with.
+    schemas: Vec<Schema>,
+}
+
+/// What there is to say about the schema of a tool.
+struct Schema {
+    tool: String,
+    /// The keywords that nothing checks; none where no contract has the tool.
+    ignored: Option<Vec<String>>,
+    wrong: Vec<String>,
+}
+
+impl Schema {
+    fn is_wrong(&self) -> bool {
+        !self.wrong.is_empty()
+    }
+}
+
+impl std::fmt::Display for Schema {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        let tool = &self.tool;
+        match &self.ignored {
+            None => write!(
+                f,
+                "tool `{tool}`: warning: it has no contract, so that it is blocked"
+            ),
+            Some(_) if self.is_wrong() => {
+                write!(
+                    f,
+                    "tool `{tool}`: error[schema_invalid]: {}",
+                    self.wrong.join("; ")
+                )
+            }
+            Some(ignored) => write!(
+                f,
+                "tool `{tool}`: warning[schema_keyword_ignored]: nothing checks `{}` of its schema: demand what it says in the \
+                 contract",
+                ignored.join("`, `")
+            ),
+        }
+    }
 }
 
 pub(super) fn run(args: &CheckArgs) -> anyhow::Result<Exit> {
-    let checked = check(&args.folder)?;
+    let mut checked = check(&args.folder)?;
+    if let Some(file) = &args.tools {
+        checked.look_at(&super::draft::schemas(file)?);
+    }
+    let wrong = checked.schemas.iter().filter(|schema| schema.is_wrong());
     let errors = checked.findings.iter();
     let errors = errors.filter(|finding| finding.severity == Severity::Error);
-    let errors = errors.count();
+    let errors = errors.count() + wrong.count();
     let mut out = Output::stdout();
     if args.json {
         out.json(&as_json(&checked, errors == 0))?;
@@ -35,6 +80,14 @@ pub(super) fn run(args: &CheckArgs) -> anyhow::Result<Exit> {
                 Severity::Warning => Paint::Waiting,
             };
             let line = out.paint(paint, &printable(&finding.to_string()));
+            out.line(line)?;
+        }
+        for schema in &checked.schemas {
+            let paint = match schema.is_wrong() {
+                true => Paint::Bad,
+                false => Paint::Waiting,
+            };
+            let line = out.paint(paint, &printable(&schema.to_string()));
             out.line(line)?;
         }
         for (role, compiled) in checked.sets.iter().filter(|_| errors == 0) {
@@ -117,6 +170,42 @@ impl Checked {
             Err(error) => self.findings.extend_from_slice(error.findings()),
         }
     }
+
+    /// Looks at the schemas that tools are offered with, as far as contracts check them.
+    fn look_at(&mut self, tools: &[(String, Value)]) {
+        use contracts::json::{Limits, Numbers, read};
+        for (tool, schema) in tools {
+            let sets = self.sets.iter().map(|(_, compiled)| compiled);
+            let mut sets = sets.filter(|compiled| compiled.contract(tool).is_some());
+            let said = |ignored, wrong| Schema {
+                tool: tool.clone(),
+                ignored,
+                wrong,
+            };
+            let Some(compiled) = sets.next() else {
+                self.schemas.push(said(None, Vec::new()));
+                continue;
+            };
+            let text = match schema {
+                Value::Null => "{}".to_owned(),
+                schema => schema.to_string(),
+            };
+            let form = match read(&text, Limits::MESSAGE, Numbers::Any) {
+                Ok(schema) => compiled.schema_form(tool, &schema),
+                Err(error) => {
+                    let wrong = vec![error.to_string()];
+                    self.schemas.push(said(Some(Vec::new()), wrong));
+                    continue;
+                }
+            };
+            // A contract that does not look at the schema asks nothing of it.
+            let Some(form) = form else { continue };
+            if !form.ignored.is_empty() || !form.wrong.is_empty() {
+                let ignored = form.ignored.into_iter().collect();
+                self.schemas.push(said(Some(ignored), form.wrong));
+            }
+        }
+    }
 }
 
 /// Returns the tools with rules about what their executor is given: they hold only where a session calls it.
@@ -142,6 +231,13 @@ fn as_json(checked: &Checked, ok: bool) -> Value {
         "findings": findings,
         "wrapped_only": wrapped_only(checked),
     });
+    if let (Value::Object(members), false) = (&mut shown, checked.schemas.is_empty()) {
+        let schemas = checked.schemas.iter().map(|schema| {
+            json!({"tool": schema.tool, "has_contract": schema.ignored.is_some(),
+                "ignored": schema.ignored, "wrong": schema.wrong})
+        });
+        members.insert("schemas".to_owned(), schemas.collect());
+    }
     if let (Value::Object(members), Some(workflow)) = (&mut shown, &checked.workflow) {
         let roles = workflow.roles();
         let roles = roles.map(|(role, _)| (role.to_owned(), json!(digest(Some(role)))));

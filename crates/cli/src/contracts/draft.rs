@@ -17,6 +17,21 @@ use crate::output::{Output, printable, talk};
 const HINT: &str = "a JSON list of tools, as OpenAI, Anthropic or MCP write them, or recorded runs: a bundle, a folder of \
                     bundles, an export or a data directory";
 
+/// Returns the names and schemas of a file of tool definitions.
+pub(super) fn schemas(path: &Path) -> anyhow::Result<Vec<(String, Value)>> {
+    let hint = "a JSON list of tools, as OpenAI, Anthropic or MCP write them";
+    let Some(list) = definitions(path)? else {
+        let message = format!("`{}` does not define tools", path.display());
+        return Err(Problem::new(message, hint).into());
+    };
+    let (tools, left_out) = defined(&list);
+    for left in &left_out {
+        talk(format_args!("left out {}", printable(&left.to_string())));
+    }
+    let tools = tools.into_iter().map(|tool| (tool.name, tool.schema));
+    Ok(tools.collect())
+}
+
 /// Names that files of their own have: a contract cannot be called so.
 const RESERVED: [&str; 2] = ["session", "workflow"];
 

@@ -44,9 +44,15 @@ pub(super) fn run(args: &ExplainArgs) -> anyhow::Result<Exit> {
     let hint =
         "it must hold one decision as JSON, or the event `vendor.contract_decided` that holds it";
     let mut value: Value = serde_json::from_str(&text).or_hint(format_args!("`{shown}`"), hint)?;
+    let mut decided = Value::Null;
     // As the record holds it: a line of a bundle, an event, its payload.
-    for pointer in ["/event/payload/decision", "/payload/decision", "/decision"] {
-        if let Some(found) = value.pointer_mut(pointer) {
+    for place in ["/event/payload", "/payload", ""] {
+        let Some(holder) = value.pointer_mut(place) else {
+            continue;
+        };
+        let people = holder.get("decided").cloned();
+        if let Some(found) = holder.get_mut("decision") {
+            decided = people.unwrap_or_default();
             value = found.take();
             break;
         }
@@ -71,6 +77,7 @@ pub(super) fn run(args: &ExplainArgs) -> anyhow::Result<Exit> {
             "compiled": decision.compiled.to_string(),
             "reason": decision.reason.map(|reason| reason.to_string()),
             "detail": decision.detail,
+            "decided": decided,
             "calls": calls,
         }))?;
         return Ok(Exit::Ok);
@@ -88,10 +95,29 @@ pub(super) fn run(args: &ExplainArgs) -> anyhow::Result<Exit> {
         let detail = decision.detail.as_deref().unwrap_or_default();
         out.line(printable(&format!("reason {reason} {detail}")).trim_end())?;
     }
+    if let Some(line) = people(&decided) {
+        out.line(printable(&line))?;
+    }
     for call in calls {
         explain(&mut out, call)?;
     }
     Ok(Exit::Ok)
+}
+
+/// Says who decided: whose key it was, which is known, and the name that came with it, which anybody can write.
+fn people(decided: &Value) -> Option<String> {
+    let text = |name: &str| decided.get(name).and_then(Value::as_str);
+    let word = match text("decision")? {
+        "approve" => "approved",
+        _ => "denied",
+    };
+    let key = text("key_id").map(|key| format!(", key {key}"));
+    Some(format!(
+        "{word} by {}{}, signed \"{}\"",
+        text("actor").unwrap_or("?"),
+        key.unwrap_or_default(),
+        text("decided_by").unwrap_or_default()
+    ))
 }
 
 fn explain(out: &mut Output, call: &DecidedCall) -> anyhow::Result<()> {

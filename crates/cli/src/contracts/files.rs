@@ -170,7 +170,7 @@ fn holds_yaml(folder: &Path) -> anyhow::Result<bool> {
     Ok(entries.into_iter().any(is_yaml))
 }
 
-/// Returns the folders in a folder that are not hidden, sorted. Links are not followed.
+/// Returns the folders in a folder that are not hidden, sorted. Links to folders are refused: nobody would read what they lead to.
 pub(super) fn subfolders(folder: &Path) -> anyhow::Result<Vec<PathBuf>> {
     let hint = "name a folder that exists and can be read";
     let shown = format!("`{}`", folder.display());
@@ -178,8 +178,14 @@ pub(super) fn subfolders(folder: &Path) -> anyhow::Result<Vec<PathBuf>> {
     for entry in fs::read_dir(folder).or_hint(&shown, hint)? {
         let entry = entry.or_hint(&shown, hint)?;
         let is_hidden = entry.file_name().as_encoded_bytes().starts_with(b".");
-        if !is_hidden && entry.file_type().or_hint(&shown, hint)?.is_dir() {
-            folders.push(entry.path());
+        let kind = entry.file_type().or_hint(&shown, hint)?;
+        let path = entry.path();
+        if !is_hidden && kind.is_symlink() && path.is_dir() {
+            let message = format!("`{}` is a link to a folder, and not read", path.display());
+            return Err(Problem::new(message, "put the folder itself there").into());
+        }
+        if !is_hidden && kind.is_dir() {
+            folders.push(path);
         }
     }
     folders.sort();

@@ -4,6 +4,7 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::path::Path;
 
 use contracts::Decimal;
+use contracts::backtest::Told;
 use runs::replay::{Exchange, Source, exchanges};
 use serde_json::{Value, json};
 
@@ -46,43 +47,106 @@ pub(super) fn read(path: &Path) -> anyhow::Result<(BTreeMap<String, Seen>, LeftO
 }
 
 fn look(source: &Source, seen: &mut BTreeMap<String, Seen>) {
-    let mut names: BTreeMap<String, String> = BTreeMap::new();
-    let mut returned: BTreeSet<String> = BTreeSet::new();
-    let mut called: BTreeSet<String> = BTreeSet::new();
+    let mut run = Run::default();
     for exchange in exchanges(source) {
         match exchange {
             Exchange::Tools(list) => offered(list.as_ref(), seen),
+            Exchange::Prepared { request, .. } => {
+                for tool in &request.offered_tools {
+                    offer(&tool.name, tool.schema.as_ref(), seen);
+                }
+            }
             Exchange::Answered {
                 response: Some(response),
                 ..
             } => {
-                let calls = response.pointer("/choices/0/message/tool_calls");
-                for call in calls.and_then(Value::as_array).into_iter().flatten() {
-                    let text = |pointer: &str| call.pointer(pointer).and_then(Value::as_str);
-                    let (Some(id), Some(name)) = (text("/id"), text("/function/name")) else {
-                        continue;
-                    };
-                    names.insert(id.to_owned(), name.to_owned());
-                    called.insert(name.to_owned());
-                    let tool = seen.entry(name.to_owned()).or_default();
-                    let arguments = text("/function/arguments").unwrap_or_default();
-                    tool.call(arguments, &returned);
-                }
+                run.settle(None, &[], seen);
+                run.answered(&response);
             }
-            Exchange::Ended {
+            Exchange::Told(Told::Asked {
+                proposal: Some(name),
+                ..
+            }) => run.waits(name),
+            Exchange::Told(Told::Judged {
+                refused, proposal, ..
+            }) => run.settle(proposal.as_deref(), &refused, seen),
+            Exchange::Told(Told::Denied { call_id }) => {
+                run.open.retain(|call| call.id != call_id);
+            }
+            Exchange::Told(Told::Ended {
                 call_id,
                 ok: Some(true),
                 ..
-            } => returned.extend(names.get(&call_id).cloned()),
-            Exchange::Answered { .. }
-            | Exchange::Asked { .. }
-            | Exchange::Judged { .. }
-            | Exchange::Denied { .. }
-            | Exchange::Ended { .. } => {}
+            }) => {
+                run.settle(None, &[], seen);
+                run.returned.extend(run.names.get(&call_id).cloned());
+            }
+            Exchange::Answered { .. } | Exchange::Discarded { .. } | Exchange::Told(_) => {}
         }
     }
-    for name in called {
+    run.settle(None, &[], seen);
+    for name in run.called {
         seen.entry(name).or_default().runs += 1;
+    }
+}
+
+/// A run as far as it was read: only calls that were made show how a tool is used.
+#[derive(Default)]
+struct Run {
+    /// The calls of the last answer, until it is known which of them were refused.
+    open: Vec<Proposed>,
+    /// Answers that people were asked about.
+    waiting: BTreeMap<String, Vec<Proposed>>,
+    names: BTreeMap<String, String>,
+    returned: BTreeSet<String>,
+    called: BTreeSet<String>,
+}
+
+struct Proposed {
+    id: String,
+    tool: String,
+    arguments: String,
+    /// What had returned when the model proposed it.
+    after: BTreeSet<String>,
+}
+
+impl Run {
+    fn answered(&mut self, response: &Value) {
+        let calls = response.pointer("/choices/0/message/tool_calls");
+        for call in calls.and_then(Value::as_array).into_iter().flatten() {
+            let text = |pointer: &str| call.pointer(pointer).and_then(Value::as_str);
+            let (Some(id), Some(tool)) = (text("/id"), text("/function/name")) else {
+                continue;
+            };
+            self.names.insert(id.to_owned(), tool.to_owned());
+            self.open.push(Proposed {
+                id: id.to_owned(),
+                tool: tool.to_owned(),
+                arguments: text("/function/arguments").unwrap_or_default().to_owned(),
+                after: self.returned.clone(),
+            });
+        }
+    }
+
+    /// People are asked: what they never answer was not made.
+    fn waits(&mut self, name: String) {
+        let open = std::mem::take(&mut self.open);
+        self.waiting.insert(name, open);
+    }
+
+    fn settle(
+        &mut self,
+        name: Option<&str>,
+        refused: &[String],
+        seen: &mut BTreeMap<String, Seen>,
+    ) {
+        let waiting = name.and_then(|name| self.waiting.remove(name));
+        let calls = waiting.unwrap_or_else(|| std::mem::take(&mut self.open));
+        for call in calls.iter().filter(|call| !refused.contains(&call.id)) {
+            let tool = seen.entry(call.tool.clone()).or_default();
+            tool.call(&call.arguments, &call.after);
+            self.called.insert(call.tool.clone());
+        }
     }
 }
 
@@ -90,11 +154,15 @@ fn offered(list: Option<&Value>, seen: &mut BTreeMap<String, Seen>) {
     let tools = list.and_then(|list| list.get("tools")?.as_array());
     for tool in tools.into_iter().flatten() {
         if let Some(name) = tool.get("name").and_then(Value::as_str) {
-            let schema = tool.get("parameters").filter(|schema| schema.is_object());
-            let seen = seen.entry(name.to_owned()).or_default();
-            seen.schema = schema.cloned().or_else(|| seen.schema.take());
+            offer(name, tool.get("parameters"), seen);
         }
     }
+}
+
+fn offer(name: &str, schema: Option<&Value>, seen: &mut BTreeMap<String, Seen>) {
+    let seen = seen.entry(name.to_owned()).or_default();
+    let schema = schema.filter(|schema| schema.is_object());
+    seen.schema = schema.cloned().or_else(|| seen.schema.take());
 }
 
 impl Seen {

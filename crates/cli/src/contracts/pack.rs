@@ -230,6 +230,10 @@ pub(super) fn run(args: &TestArgs) -> anyhow::Result<Exit> {
     };
     let mut results = Vec::new();
     let golden = args.pack.join("golden");
+    if golden.is_symlink() {
+        let message = format!("`{}` is a link, and not read", golden.display());
+        return Err(Problem::new(message, "put the folder itself there").into());
+    }
     if golden.is_dir() {
         for path in case_files(&golden)? {
             results.push(run_case(&compiled, &golden, &path)?);
@@ -321,6 +325,15 @@ fn run_case(compiled: &Arc<Compiled>, golden: &Path, path: &Path) -> anyhow::Res
         Problem::new(findings.join("; "), "write it as contracts are written")
     })?;
     let mut player = Player::new(compiled, &case, &exact)?;
+    let has_calls = |step: &Step| {
+        let respond = step.respond.as_ref();
+        respond.is_some_and(|respond| !respond.calls.is_empty())
+    };
+    let shows = |step: &Step| has_calls(step) || step.removed.is_some();
+    if case.steps.iter().any(|step| step.respond.is_some()) && !case.steps.iter().any(shows) {
+        let problem = "no response of the case calls a tool, so that it shows nothing";
+        player.problems.push(problem.to_owned());
+    }
     if case.steps.iter().all(|step| step.respond.is_none()) {
         let problem = "the case has no response to judge, so that it shows nothing";
         player.problems.push(problem.to_owned());

@@ -13,14 +13,14 @@ use sha2::Sha256;
 use crate::world::{PATIENCE, Server, World};
 
 /// A program that drives a session of a server, with the key of the server's folder.
-struct Program<'a> {
+pub(crate) struct Program<'a> {
     world: &'a World,
     url: String,
     runtime: tokio::runtime::Runtime,
 }
 
 impl<'a> Program<'a> {
-    fn new(world: &'a World, server: &Server) -> Self {
+    pub(crate) fn new(world: &'a World, server: &Server) -> Self {
         Self {
             world,
             url: server.url.clone(),
@@ -31,7 +31,7 @@ impl<'a> Program<'a> {
         }
     }
 
-    fn send(&self, key: &str, path: &str, body: Option<Value>) -> (u16, Value) {
+    pub(crate) fn send(&self, key: &str, path: &str, body: Option<Value>) -> (u16, Value) {
         let key = std::fs::read_to_string(self.world.data().join(key)).unwrap();
         let url = format!("{}{path}", self.url);
         self.runtime.block_on(async {
@@ -51,13 +51,13 @@ impl<'a> Program<'a> {
         })
     }
 
-    fn post(&self, path: &str, body: Value) -> Value {
+    pub(crate) fn post(&self, path: &str, body: Value) -> Value {
         let (status, answer) = self.send("api-key", path, Some(body));
         assert!(status < 300, "{path}: {status} {answer}");
         answer
     }
 
-    fn get(&self, path: &str) -> Value {
+    pub(crate) fn get(&self, path: &str) -> Value {
         let (status, answer) = self.send("api-key", path, None);
         assert_eq!(status, 200, "{path}: {answer}");
         answer

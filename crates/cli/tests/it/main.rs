@@ -3,6 +3,8 @@
 #[cfg(test)]
 mod agents;
 #[cfg(test)]
+mod backtests;
+#[cfg(test)]
 mod canonicalize;
 #[cfg(test)]
 mod configuring;

@@ -123,6 +123,7 @@ impl Driver {
             "session_id": self.rules.options().session_id,
             "attempt": self.state.attempts(),
             "provider": request.provider,
+            "wire": open.request.wire(),
             "model": request.model,
             "request": capture::text(level, open.request.text(), &[]),
             "content": content.map(|content| capture::text(level, content, &[])),

@@ -13,6 +13,9 @@ use crate::request::Request;
 use crate::rules::{Feedback, Mode};
 use crate::wire::{Plan, Wire, WireRequest};
 
+/// Tools whose schemas are remembered.
+const UNCHECKED_MAX: usize = 1_024;
+
 impl Driver {
     /// Plans a request: narrowed, checked, and written as it is to be sent.
     ///
@@ -25,6 +28,7 @@ impl Driver {
         let mut narrowing = Arc::new(Narrowing::default());
         let mut told = None;
         if !log_only {
+            self.warn_of_schemas(&mut request, now);
             narrowing = self.narrowed(&request);
             self.precheck(&request, &narrowing, now)?;
             told = narrowing.feedback();
@@ -149,6 +153,31 @@ impl Driver {
             if self.warned.insert(model) {
                 self.tell("replay_provider_warning", now, &[("pattern", &pattern)]);
             }
+        }
+    }
+
+    /// Tells once per tool which keywords of its schema nothing checks, and again where they are others. Tools that are the
+    /// same as in the request before are not looked at again.
+    fn warn_of_schemas(&mut self, request: &mut WireRequest, now: Timestamp) {
+        if request.has_known_tools() {
+            return;
+        }
+        let compiled = self.rules.compiled();
+        request.read_schemas(|name| compiled.reads_schema(name));
+        let forms = request.request().tools.iter().filter_map(|tool| {
+            let form = compiled.schema_form(&tool.name, tool.schema.as_ref()?)?;
+            Some((tool.name.clone(), form.ignored))
+        });
+        let forms: Vec<_> = forms.filter(|(_, ignored)| !ignored.is_empty()).collect();
+        for (tool, ignored) in forms {
+            let is_told = self.unchecked.get(&tool) == Some(&ignored);
+            if is_told || self.unchecked.len() >= UNCHECKED_MAX {
+                continue;
+            }
+            let keywords: Vec<&str> = ignored.iter().map(String::as_str).collect();
+            let data = [("tool", &*tool), ("keywords", &*keywords.join(", "))];
+            self.tell("schema_keyword_ignored", now, &data);
+            self.unchecked.insert(tool, ignored);
         }
     }
 

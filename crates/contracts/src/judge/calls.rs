@@ -50,10 +50,7 @@ pub(super) fn read(response: &Response) -> Vec<Proposed<'_>> {
                 None
             }
         };
-        let text = match &arguments {
-            Some(value) => canonical::text(value),
-            None => call.arguments.clone(),
-        };
+        let text = text_of(call, arguments.as_ref());
         Proposed {
             call,
             arguments,
@@ -63,6 +60,20 @@ pub(super) fn read(response: &Response) -> Vec<Proposed<'_>> {
         }
     });
     calls.collect()
+}
+
+/// The arguments as canonical JSON; as they came where they are not an object that can be read.
+fn text_of(call: &ProposedCall, arguments: Option<&Value>) -> String {
+    arguments.map_or_else(|| call.arguments.clone(), canonical::text)
+}
+
+impl ProposedCall {
+    /// Returns the digest that verdicts and reports name its arguments by.
+    pub fn arguments_digest(&self) -> Digest {
+        let read = json::read_arguments(&self.arguments).ok();
+        let read = read.filter(|value| value.as_object().is_some());
+        canon::sha256(text_of(self, read.as_ref()).as_bytes())
+    }
 }
 
 impl<'a> Proposed<'a> {

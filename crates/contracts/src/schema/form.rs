@@ -5,6 +5,8 @@ use std::collections::BTreeSet;
 use super::{DEPTH_MAX, is_type};
 use crate::invariant::Pattern;
 use crate::path::Path;
+use crate::request::OfferedTool;
+use crate::rules::Rules;
 use crate::value::Value;
 
 /// Findings of each kind that are kept: enough to see what is the matter.
@@ -38,6 +40,30 @@ impl SchemaForm {
         reader.schema(schema, &Path::root(), DEPTH_MAX);
         reader.form
     }
+}
+
+/// Names the tools that were not looked at before and whose schemas say more than is checked, with the keywords in question.
+pub(crate) fn unchecked(
+    rules: &Rules,
+    tools: &[OfferedTool],
+    seen: &mut BTreeSet<String>,
+) -> Vec<(String, String)> {
+    let mut found = Vec::new();
+    for tool in tools {
+        // Once for each tool: a long conversation offers the same ones again and again.
+        if seen.contains(&tool.name) {
+            continue;
+        }
+        let Some(schema) = &tool.schema else { continue };
+        seen.insert(tool.name.clone());
+        let form = rules.compiled().schema_form(&tool.name, schema);
+        let ignored = form.map(|form| form.ignored).unwrap_or_default();
+        if !ignored.is_empty() {
+            let ignored: Vec<String> = ignored.into_iter().collect();
+            found.push((tool.name.clone(), ignored.join(", ")));
+        }
+    }
+    found
 }
 
 struct Reader<'a> {

@@ -8,6 +8,7 @@ use super::reply::{
 };
 use super::request::WireRequest;
 use super::sse::{self, Change, Data, Event, Stream};
+use super::stray;
 use crate::request::{ProposedCall, Response};
 
 #[derive(Debug, Clone)]
@@ -183,6 +184,9 @@ impl Parts {
         if doc.duplicate_outside(&[]) {
             return Err(ReplyError::unreadable("a member stands twice"));
         }
+        let choice = only_choice(root);
+        let list = choice.and_then(|choice| choice.get("delta")?.get("tool_calls"));
+        stray::check(root, list.map(At::place).as_slice())?;
         if self.id.is_none() {
             self.id = text_of(root, "id");
         }
@@ -232,6 +236,7 @@ impl Parts {
 
 impl PartialCall {
     fn take(&mut self, piece: At<'_>) -> Result<(), ReplyError> {
+        stray::check_chat_readings(piece)?;
         set_once(&mut self.id, piece.get("id"))?;
         let (function, custom) = (piece.get("function"), piece.get("custom"));
         self.function |= function.is_some();

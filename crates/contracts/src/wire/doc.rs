@@ -219,6 +219,15 @@ impl<'d> At<'d> {
         places.collect()
     }
 
+    /// Returns the members of an object with their names.
+    pub(super) fn members(self) -> impl Iterator<Item = (Cow<'d, str>, At<'d>)> {
+        let members = self.members_raw().unwrap_or_default().iter();
+        members.map(move |member| {
+            let name = self.name_of(member).unwrap_or_default();
+            (name, Self::new(self.text, self.base, &member.value))
+        })
+    }
+
     /// Returns the elements of a list.
     pub(super) fn items(self) -> Option<Vec<At<'d>>> {
         let Kind::Array(items) = &self.node.kind else {
@@ -235,6 +244,11 @@ impl<'d> At<'d> {
 
     pub(super) fn is_object(self) -> bool {
         matches!(self.node.kind, Kind::Object(_))
+    }
+
+    /// Says whether it is a number, a truth value or null.
+    pub(super) fn is_bare(self) -> bool {
+        matches!(self.node.kind, Kind::Null | Kind::Bool(_) | Kind::Number)
     }
 
     pub(super) fn is_string(self) -> bool {

@@ -42,15 +42,28 @@ fn open_ai(method: &str, parts: &[&str]) -> Endpoint {
         ("POST", ["responses"]) => Endpoint::Judged(Wire::OpenAiResponses),
         ("POST", ["responses", "input_tokens"])
         | ("GET", ["chat", "completions"])
-        | ("DELETE", ["chat", "completions", _] | ["responses", _]) => Endpoint::Passed,
-        (
-            _,
-            [
-                "embeddings" | "models" | "moderations" | "files" | "uploads" | "images" | "audio"
-                | "vector_stores" | "fine_tuning",
-                ..,
-            ],
-        ) => Endpoint::Passed,
+        | ("DELETE", ["chat", "completions", _] | ["responses", _])
+        | ("POST", ["embeddings" | "moderations"])
+        | ("POST", ["images", "generations" | "edits" | "variations"])
+        | ("POST", ["audio", "speech" | "transcriptions" | "translations"])
+        | ("POST", ["uploads"] | ["uploads", _, "parts" | "complete" | "cancel"])
+        | ("POST", ["files"]) => Endpoint::Passed,
+        (_, ["audio", "voices" | "voice_consents"] | ["audio", "voices" | "voice_consents", _])
+        | (_, ["vector_stores"] | ["vector_stores", _])
+        | (_, ["vector_stores", _, "files" | "file_batches" | "search", ..]) => Endpoint::Passed,
+        // Training. A grader that is run asks a model at once.
+        (_, ["fine_tuning", "jobs" | "checkpoints", ..])
+        | ("POST", ["fine_tuning", "alpha", "graders", "validate"]) => Endpoint::Passed,
+        _ => stored(method, parts),
+    }
+}
+
+/// Models and files, which both providers have.
+fn stored(method: &str, parts: &[&str]) -> Endpoint {
+    match (method, parts) {
+        ("GET", ["models" | "files"])
+        | ("GET" | "DELETE", ["models" | "files", _])
+        | ("GET", ["files", _, "content"]) => Endpoint::Passed,
         _ => Endpoint::Refused,
     }
 }
@@ -58,9 +71,8 @@ fn open_ai(method: &str, parts: &[&str]) -> Endpoint {
 fn anthropic(method: &str, parts: &[&str]) -> Endpoint {
     match (method, parts) {
         ("POST", ["messages"]) => Endpoint::Judged(Wire::AnthropicMessages),
-        ("POST", ["messages", "count_tokens"]) => Endpoint::Passed,
-        (_, ["models" | "files", ..]) => Endpoint::Passed,
-        _ => Endpoint::Refused,
+        ("POST", ["messages", "count_tokens"] | ["files"]) => Endpoint::Passed,
+        _ => stored(method, parts),
     }
 }
 
@@ -110,6 +122,31 @@ mod tests {
                 "/vector_stores/vs/search",
                 Endpoint::Passed,
             ),
+            (
+                "openai",
+                "POST",
+                "/vector_stores/vs/brand-new",
+                Endpoint::Refused,
+            ),
+            ("openai", "POST", "/fine_tuning/jobs", Endpoint::Passed),
+            (
+                "openai",
+                "POST",
+                "/fine_tuning/alpha/graders/validate",
+                Endpoint::Passed,
+            ),
+            (
+                "openai",
+                "POST",
+                "/fine_tuning/alpha/graders/run",
+                Endpoint::Refused,
+            ),
+            ("openai", "POST", "/images/generations", Endpoint::Passed),
+            ("openai", "POST", "/images/brand-new", Endpoint::Refused),
+            ("openai", "POST", "/models/gpt/ask", Endpoint::Refused),
+            ("openai", "GET", "/files/f1/content", Endpoint::Passed),
+            ("anthropic", "POST", "/v1/files", Endpoint::Passed),
+            ("anthropic", "POST", "/v1/files/f1", Endpoint::Refused),
             ("openai", "DELETE", "/responses/r1", Endpoint::Passed),
             ("openai", "GET", "/responses/r1", Endpoint::Refused),
             ("openai", "GET", "/chat/completions/c1", Endpoint::Refused),

@@ -1,13 +1,24 @@
 //! A stream of an Anthropic message: blocks put together by index, and written again without some of them.
 
 use std::collections::BTreeSet;
+use std::ops::Range;
 
 use super::doc::{At, Doc, Edits};
 use super::reply::{
     End, Item, Read, ReplyError, block_of, messages_usage, stop_reason, substitute, text_of,
 };
 use super::sse::{self, Change, Stream};
+use super::stray;
 use crate::request::{ProposedCall, Response};
+
+/// Pieces that have nothing of a call in them, or belong to one that the provider runs.
+const PIECES: [&str; 5] = [
+    "input_json_delta",
+    "citations_delta",
+    "thinking_delta",
+    "signature_delta",
+    "compaction_delta",
+];
 
 #[derive(Debug, Clone)]
 pub(super) struct MessagesStream {
@@ -43,6 +54,7 @@ impl MessagesStream {
         let mut reports = Vec::new();
         let (mut id, mut stop, mut finish_at, mut end) = (None, None, None, None);
         let mut begun = false;
+        let mut named = None;
         for (index, event) in stream.events().iter().enumerate() {
             let Some(doc) = event.doc() else {
                 continue;
@@ -52,7 +64,12 @@ impl MessagesStream {
             if end.is_some() {
                 return Err(ReplyError::unreadable("something after the end"));
             }
+            // Some readers go by the names of events and leave out those without one.
+            if *named.get_or_insert(event.name().is_some()) != event.name().is_some() {
+                return Err(ReplyError::unreadable("only some events have a name"));
+            }
             check_duplicates(doc, root)?;
+            stray::check(root, &call_in(root, &kind)?)?;
             if !begun && kind.starts_with("content_block") {
                 return Err(ReplyError::unreadable("a block before the message"));
             }
@@ -62,8 +79,10 @@ impl MessagesStream {
                     let message = root.get("message").filter(|_| !begun);
                     let message =
                         message.ok_or_else(|| ReplyError::unreadable("not one message"))?;
-                    let content = message.get("content").and_then(At::items);
-                    if content.is_some_and(|blocks| !blocks.is_empty()) {
+                    let content = message.get("content");
+                    let is_empty =
+                        |content: At<'_>| content.items().is_some_and(|blocks| blocks.is_empty());
+                    if !content.is_none_or(is_empty) {
                         return Err(ReplyError::unreadable("blocks in the start of a message"));
                     }
                     begun = true;
@@ -85,7 +104,8 @@ impl MessagesStream {
                     reports.extend(root.get("usage"));
                 }
                 "message_stop" => end = Some(index),
-                _ => {}
+                _ if stray::says_nothing(root) => {}
+                _ => return Err(stray::unknown(&kind)),
             }
         }
         let Some(end) = end else {
@@ -214,6 +234,22 @@ fn begin_block(root: At<'_>, blocks: &mut Vec<Block>) -> Result<(), ReplyError> 
     Ok(())
 }
 
+/// The place of the call that an event brings.
+fn call_in(root: At<'_>, kind: &str) -> Result<Vec<Range<usize>>, ReplyError> {
+    let block = root
+        .get("content_block")
+        .filter(|_| kind == "content_block_start");
+    let Some(block) = block else {
+        return Ok(Vec::new());
+    };
+    match block_of(block) {
+        Item::Call(..) => stray::check_readings(block)?,
+        Item::Hosted(_) => {}
+        Item::Text(_) | Item::Other => return Ok(Vec::new()),
+    }
+    Ok(vec![block.place()])
+}
+
 /// Returns the open block that an event is about.
 fn block_at<'b>(root: At<'_>, blocks: &'b mut [Block]) -> Result<&'b mut Block, ReplyError> {
     let block = block_number(root).and_then(|index| blocks.get_mut(index));
@@ -242,7 +278,8 @@ fn add_to_block(root: At<'_>, blocks: &mut [Block]) -> Result<(), ReplyError> {
             block.text.push_str(&piece);
         }
         (_, "text_delta") | (BlockItem::Text, "input_json_delta") => return Err(wrong()),
-        (BlockItem::Text | BlockItem::Call(_) | BlockItem::Hosted(_) | BlockItem::Other, _) => {}
+        (_, kind) if PIECES.contains(&kind) || stray::says_nothing(delta) => {}
+        (_, kind) => return Err(stray::unknown(kind)),
     }
     Ok(())
 }

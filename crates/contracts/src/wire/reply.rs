@@ -7,7 +7,7 @@ use super::doc::{At, Doc, quoted};
 use super::messages_stream::MessagesStream;
 use super::request::WireRequest;
 use super::responses_stream::ResponsesStream;
-use super::{Wire, strip};
+use super::{Wire, stray, strip};
 use crate::contract::FinishReason;
 use crate::cost::Usage;
 use crate::gate::SUBSTITUTE;
@@ -232,15 +232,25 @@ fn body(request: &WireRequest, doc: &Doc) -> Result<(Vec<usize>, Read), ReplyErr
         Wire::OpenAiResponses => responses(doc.root()),
         Wire::AnthropicMessages => messages(doc.root()),
     };
-    let (places, opaque, read) = read?;
-    if doc.duplicate_outside(&opaque) {
+    let parts = read?;
+    if doc.duplicate_outside(&parts.opaque) {
         return Err(ReplyError::unreadable("a member stands twice"));
     }
-    Ok((places, read))
+    stray::check(root, &parts.seen)?;
+    Ok((parts.places, parts.read))
 }
 
-/// Places of calls, places whose content is judged with its call, and what was read.
-pub(super) type Parts = (Vec<usize>, Vec<Range<usize>>, Read);
+/// A message and where its parts stand.
+#[derive(Debug)]
+pub(super) struct Parts {
+    /// The places of the calls among the items.
+    pub(super) places: Vec<usize>,
+    /// Where arguments stand whose content is judged with their call.
+    pub(super) opaque: Vec<Range<usize>>,
+    /// Where calls were read, also those that the provider has run.
+    pub(super) seen: Vec<Range<usize>>,
+    pub(super) read: Read,
+}
 
 fn missing(member: &str) -> ReplyError {
     ReplyError::unreadable(&format!("`{member}` is missing"))
@@ -254,11 +264,13 @@ fn chat(request: &WireRequest, doc: &Doc) -> Result<Parts, ReplyError> {
         return Err(ReplyError::unreadable("not exactly one choice"));
     };
     let message = choice.get("message").ok_or_else(|| missing("message"))?;
-    let items = match message.get("tool_calls") {
+    let list = message.get("tool_calls");
+    let items = match list {
         Some(list) => list.items().ok_or_else(|| missing("tool_calls"))?,
         None => Vec::new(),
     };
-    let mut calls: Vec<ProposedCall> = items.into_iter().map(chat_call).collect();
+    let calls = items.into_iter().map(chat_call);
+    let mut calls = calls.collect::<Result<Vec<ProposedCall>, ReplyError>>()?;
     let places = (0..calls.len()).collect();
     if message.get("function_call").is_some() {
         return Err(ReplyError::unreadable("`function_call` was not asked for"));
@@ -276,14 +288,20 @@ fn chat(request: &WireRequest, doc: &Doc) -> Result<Parts, ReplyError> {
         usage: root.get("usage").and_then(chat_usage),
         id: text_of(root, "id"),
     };
-    Ok((places, Vec::new(), read))
+    Ok(Parts {
+        places,
+        opaque: Vec::new(),
+        seen: list.map(At::place).into_iter().collect(),
+        read,
+    })
 }
 
 pub(super) fn text_of(at: At<'_>, name: &str) -> Option<String> {
     at.get(name)?.str().map(|text| text.into_owned())
 }
 
-fn chat_call(item: At<'_>) -> ProposedCall {
+fn chat_call(item: At<'_>) -> Result<ProposedCall, ReplyError> {
+    stray::check_chat_readings(item)?;
     let kind = text_of(item, "type");
     let (holder, arguments) = match kind.as_deref() {
         Some("custom") => {
@@ -301,13 +319,13 @@ fn chat_call(item: At<'_>) -> ProposedCall {
         }
         Some(_) => (None, None),
     };
-    ProposedCall {
+    Ok(ProposedCall {
         id: text_of(item, "id").unwrap_or_default(),
         name: holder
             .and_then(|holder| text_of(holder, "name"))
             .unwrap_or_default(),
         arguments: arguments.unwrap_or_default(),
-    }
+    })
 }
 
 /// A tool that takes a text is judged as one with the argument `input`.
@@ -369,17 +387,22 @@ pub(super) enum Item {
 pub(super) fn responses(root: At<'_>) -> Result<Parts, ReplyError> {
     let items = root.get("output").and_then(At::items);
     let items = items.ok_or_else(|| missing("output"))?;
-    let (mut places, mut opaque, mut hosted) = (Vec::new(), Vec::new(), Vec::new());
-    let (mut calls, mut texts) = (Vec::new(), Vec::new());
+    let (mut places, mut opaque, mut seen) = (Vec::new(), Vec::new(), Vec::new());
+    let (mut calls, mut hosted, mut texts) = (Vec::new(), Vec::new(), Vec::new());
     for (index, item) in items.into_iter().enumerate() {
         match responses_item(item) {
             Item::Text(text) => texts.push(text),
             Item::Call(call, place) => {
+                stray::check_readings(item)?;
+                seen.push(item.place());
                 calls.push(call);
                 places.push(index);
                 opaque.extend(place);
             }
-            Item::Hosted(call) => hosted.push(call),
+            Item::Hosted(call) => {
+                seen.push(item.place());
+                hosted.push(call);
+            }
             Item::Other => {}
         }
     }
@@ -410,7 +433,12 @@ pub(super) fn responses(root: At<'_>) -> Result<Parts, ReplyError> {
         usage,
         id: text_of(root, "id"),
     };
-    Ok((places, opaque, read))
+    Ok(Parts {
+        places,
+        opaque,
+        seen,
+        read,
+    })
 }
 
 pub(super) fn responses_item(item: At<'_>) -> Item {
@@ -483,17 +511,22 @@ pub(super) fn responses_item(item: At<'_>) -> Item {
 pub(super) fn messages(root: At<'_>) -> Result<Parts, ReplyError> {
     let blocks = root.get("content").and_then(At::items);
     let blocks = blocks.ok_or_else(|| missing("content"))?;
-    let (mut places, mut opaque, mut hosted) = (Vec::new(), Vec::new(), Vec::new());
-    let (mut calls, mut texts) = (Vec::new(), Vec::new());
+    let (mut places, mut opaque, mut seen) = (Vec::new(), Vec::new(), Vec::new());
+    let (mut calls, mut hosted, mut texts) = (Vec::new(), Vec::new(), Vec::new());
     for (index, block) in blocks.into_iter().enumerate() {
         match block_of(block) {
             Item::Text(text) => texts.push(text),
             Item::Call(call, place) => {
+                stray::check_readings(block)?;
+                seen.push(block.place());
                 calls.push(call);
                 places.push(index);
                 opaque.extend(place);
             }
-            Item::Hosted(call) => hosted.push(call),
+            Item::Hosted(call) => {
+                seen.push(block.place());
+                hosted.push(call);
+            }
             Item::Other => {}
         }
     }
@@ -508,7 +541,12 @@ pub(super) fn messages(root: At<'_>) -> Result<Parts, ReplyError> {
         usage: root.get("usage").and_then(|usage| messages_usage(&[usage])),
         id: text_of(root, "id"),
     };
-    Ok((places, opaque, read))
+    Ok(Parts {
+        places,
+        opaque,
+        seen,
+        read,
+    })
 }
 
 /// Reads a block of an Anthropic message.

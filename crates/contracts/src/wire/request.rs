@@ -29,6 +29,8 @@ pub struct WireRequest {
     tools_at: usize,
     /// The list of tools, for the requests after this one.
     list: Option<Known>,
+    /// Whether the tools are those of the request before.
+    is_known: bool,
 }
 
 /// The tools of an earlier request. Most requests of a program offer the same ones, and they are the longest part.
@@ -79,7 +81,9 @@ impl WireRequest {
         }
         unsupported.extend(members(wire, root, created));
         let tools_at = root.get("tools").map_or(0, |tools| tools.place().start);
-        let (list, offers, tools) = match known.filter(|known| doc.has(&known.list)) {
+        let known = known.filter(|known| doc.has(&known.list));
+        let is_known = known.is_some();
+        let (list, offers, tools) = match known {
             Some(known) => (Some(known.list), known.offers, known.tools),
             None => match offer::read(wire, root) {
                 Ok(offers) => {
@@ -116,9 +120,15 @@ impl WireRequest {
             wants_usage: asks_usage.unwrap_or(false),
             tools_at,
             list,
+            is_known,
             request,
             doc: Some(doc),
         }
+    }
+
+    /// Says whether the tools are those of the request before.
+    pub fn has_known_tools(&self) -> bool {
+        self.is_known
     }
 
     /// Returns the tools for the next request.
@@ -149,6 +159,7 @@ impl WireRequest {
             wants_usage: false,
             tools_at: 0,
             list: None,
+            is_known: false,
         }
     }
 

@@ -6,7 +6,7 @@ use std::ops::Range;
 use super::doc::{At, Doc, Edits};
 use super::reply::{End, Item, Read, ReplyError, responses, responses_item, substitute, text_of};
 use super::sse::{self, Change, Stream};
-use super::strip;
+use super::{stray, strip};
 use crate::request::ProposedCall;
 
 #[derive(Debug, Clone)]
@@ -26,6 +26,15 @@ struct Told {
     pieces: Option<String>,
     finished: Option<String>,
     text: Option<String>,
+    /// Commands of a shell, by their number: how each began, its pieces, and the whole.
+    commands: BTreeMap<usize, Command>,
+}
+
+#[derive(Debug, Default)]
+struct Command {
+    begun: String,
+    pieces: String,
+    finished: Option<String>,
 }
 
 impl ResponsesStream {
@@ -42,9 +51,11 @@ impl ResponsesStream {
             if last.is_some() {
                 return Err(ReplyError::unreadable("something after the end"));
             }
-            if doc.duplicate_outside(&opaque(root)) {
+            let (opaque, seen) = calls_in(root, &kind)?;
+            if doc.duplicate_outside(&opaque) {
                 return Err(ReplyError::unreadable("a member stands twice"));
             }
+            stray::check(root, &seen)?;
             match kind.as_str() {
                 "error" | "response.failed" => {
                     return Err(ReplyError::provider("the stream carries an error"));
@@ -58,7 +69,7 @@ impl ResponsesStream {
         };
         let response = doc.root().get("response");
         let response = response.ok_or_else(|| ReplyError::unreadable("no response at the end"))?;
-        let (places, _, read) = responses(response)?;
+        let parts = responses(response)?;
         let items = response
             .get("output")
             .and_then(At::items)
@@ -67,11 +78,11 @@ impl ResponsesStream {
             told.compare(items.get(*index).copied())?;
         }
         let stream = Self {
-            places,
+            places: parts.places,
             end,
             stream,
         };
-        Ok((stream, read))
+        Ok((stream, parts.read))
     }
 
     pub(super) fn write(&self, removed: &[usize], end: Option<End>) -> String {
@@ -121,38 +132,57 @@ fn output_index(root: At<'_>) -> Option<usize> {
     usize::try_from(root.get("output_index")?.u64()?).ok()
 }
 
-/// Places of arguments that are not texts: what stands twice there is the call's fault.
-fn opaque(root: At<'_>) -> Vec<Range<usize>> {
-    let place = |item: At<'_>| match responses_item(item) {
-        Item::Call(_, place) => place,
-        Item::Text(_) | Item::Hosted(_) | Item::Other => None,
+/// Places of arguments that are not texts, where what stands twice is the call's fault, and places of the calls of an event.
+type Places = (Vec<Range<usize>>, Vec<Range<usize>>);
+
+fn calls_in(root: At<'_>, kind: &str) -> Result<Places, ReplyError> {
+    let items = match kind {
+        "response.output_item.added" | "response.output_item.done" => {
+            root.get("item").into_iter().collect()
+        }
+        "response.completed" | "response.incomplete" | "response.failed" => {
+            let response = root.get("response");
+            let output = response.and_then(|response| response.get("output")?.items());
+            output.unwrap_or_default()
+        }
+        _ => Vec::new(),
     };
-    let mut places: Vec<_> = root.get("item").and_then(place).into_iter().collect();
-    let output = root
-        .get("response")
-        .and_then(|response| response.get("output"));
-    let items = output.and_then(At::items).unwrap_or_default();
-    places.extend(items.into_iter().filter_map(place));
-    places
+    let (mut opaque, mut seen) = (Vec::new(), Vec::new());
+    for item in items {
+        match responses_item(item) {
+            Item::Call(_, place) => {
+                stray::check_readings(item)?;
+                opaque.extend(place);
+                seen.push(item.place());
+            }
+            Item::Hosted(_) => seen.push(item.place()),
+            Item::Text(_) | Item::Other => {}
+        }
+    }
+    Ok((opaque, seen))
 }
 
 fn note(root: At<'_>, kind: &str, told: &mut BTreeMap<usize, Told>) -> Result<(), ReplyError> {
+    stray::check_event(root, kind)?;
     let early = root
         .get("response")
         .and_then(|response| response.get("output"));
-    if early
-        .and_then(At::items)
-        .is_some_and(|items| !items.is_empty())
-    {
+    if early.is_some_and(|output| output.items().is_none_or(|items| !items.is_empty())) {
         return Err(ReplyError::unreadable("output before the end"));
     }
     let piece = match kind {
         "response.output_item.added" | "response.output_item.done" => root.get("item"),
         "response.function_call_arguments.delta"
         | "response.custom_tool_call_input.delta"
+        | "response.apply_patch_call_operation_diff.delta"
+        | "response.shell_call_command.delta"
         | "response.output_text.delta" => root.get("delta"),
         "response.function_call_arguments.done" => root.get("arguments"),
         "response.custom_tool_call_input.done" => root.get("input"),
+        "response.apply_patch_call_operation_diff.done" => root.get("diff"),
+        "response.shell_call_command.added" | "response.shell_call_command.done" => {
+            root.get("command")
+        }
         _ => return Ok(()),
     };
     let wrong = || ReplyError::unreadable("an event without its place or content");
@@ -169,8 +199,23 @@ fn note(root: At<'_>, kind: &str, told: &mut BTreeMap<usize, Told>) -> Result<()
             let text = piece.shown().ok_or_else(wrong)?;
             told.text.get_or_insert_default().push_str(&text);
         }
-        "response.function_call_arguments.delta" | "response.custom_tool_call_input.delta" => {
+        "response.function_call_arguments.delta"
+        | "response.custom_tool_call_input.delta"
+        | "response.apply_patch_call_operation_diff.delta" => {
             told.pieces.get_or_insert_default().push_str(&text()?);
+        }
+        "response.shell_call_command.added"
+        | "response.shell_call_command.delta"
+        | "response.shell_call_command.done" => {
+            let number = root.get("command_index").and_then(At::u64);
+            let number = number.and_then(|number| usize::try_from(number).ok());
+            let command = told.commands.entry(number.ok_or_else(wrong)?).or_default();
+            let text = text()?;
+            match kind {
+                "response.shell_call_command.added" => command.begun = text.into_owned(),
+                "response.shell_call_command.delta" => command.pieces.push_str(&text),
+                _ => command.finished = Some(text.into_owned()),
+            }
         }
         _ => told.finished = Some(text()?.into_owned()),
     }
@@ -195,7 +240,9 @@ impl Told {
                 .is_some_and(|call| call.id == *id && call.name == *name)
         });
         let same_done = self.done.is_none() || self.done == call;
-        let whole = text_of(item, "arguments").or_else(|| text_of(item, "input"));
+        let whole = text_of(item, "arguments")
+            .or_else(|| text_of(item, "input"))
+            .or_else(|| text_of(item.get("operation")?, "diff"));
         let mut pieces = self.pieces.iter().chain(&self.finished);
         let same_pieces = pieces.all(|text| whole.as_ref() == Some(text));
         let text = match responses_item(item) {
@@ -203,11 +250,28 @@ impl Told {
             Item::Call(..) | Item::Hosted(_) | Item::Other => None,
         };
         let same_text = self.text.is_none() || self.text == text;
-        if same_added && same_done && same_pieces && same_text {
+        let list = item.get("action").and_then(|action| action.get("commands"));
+        let list = list.and_then(At::items).unwrap_or_default();
+        let mut commands = self.commands.iter();
+        let same_commands = commands.all(|(number, command)| {
+            let whole = list.get(*number).and_then(|whole| whole.str());
+            whole.is_some_and(|whole| command.is(&whole))
+        });
+        if same_added && same_done && same_pieces && same_text && same_commands {
             Ok(())
         } else {
             Err(differs())
         }
+    }
+}
+
+impl Command {
+    /// Says whether what was told of a command is the command. It may begin with a part that its pieces repeat, or go on from.
+    fn is(&self, whole: &str) -> bool {
+        let is_joined = self.pieces == whole
+            || whole.strip_prefix(&*self.begun) == Some(&self.pieces)
+            || self.pieces.is_empty() && whole.starts_with(&self.begun);
+        is_joined && self.finished.as_deref().is_none_or(|text| text == whole)
     }
 }
 

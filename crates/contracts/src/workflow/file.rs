@@ -4,6 +4,7 @@ use std::collections::BTreeSet;
 
 use canon::Digest;
 
+use super::WorkflowRefusal;
 use crate::compile::{CompileError, Source};
 use crate::decimal::Decimal;
 use crate::decode::{self, Fields, Named};
@@ -174,7 +175,34 @@ fn check(
     }
 }
 
+/// Says whether two paths can name the same file: the shorter one is the end of the longer one, part by part.
+pub fn names_same_file(one: &str, other: &str) -> bool {
+    fn parts(path: &str) -> impl Iterator<Item = &str> {
+        let parts = path.rsplit(['/', '\\']);
+        parts.filter(|part| !part.is_empty() && *part != ".")
+    }
+    parts(one).next().is_some()
+        && parts(other).next().is_some()
+        && parts(one)
+            .zip(parts(other))
+            .all(|(one, other)| one == other)
+}
+
 impl Workflow {
+    /// Checks that a session of a role is under the role's session file.
+    pub(super) fn check_contract(&self, role: &str, file: &str) -> Result<(), WorkflowRefusal> {
+        let Some(named) = self.session_file(role) else {
+            return Err(WorkflowRefusal::UnknownRole(role.to_owned()));
+        };
+        match names_same_file(named, file) {
+            true => Ok(()),
+            false => Err(WorkflowRefusal::OtherContract {
+                role: role.to_owned(),
+                named: named.to_owned(),
+            }),
+        }
+    }
+
     /// Returns the digest of what the file says.
     pub fn digest(&self) -> Digest {
         self.digest

@@ -32,6 +32,8 @@ pub struct Seat {
     used: Used,
     /// False for a session that was recorded when the workflow's limits were checked before requests only.
     limits_calls: bool,
+    /// The labels that the others were told of; none where a server holds parent and child at a time.
+    labels_told: Option<BTreeSet<String>>,
     news: Vec<WorkflowEvent>,
 }
 
@@ -55,6 +57,7 @@ impl Seat {
         role: &str,
     ) -> Result<Self, WorkflowRefusal> {
         let session_id = rules.options().session_id.clone();
+        workflow.check_contract(role, &rules.compiled().session().file)?;
         let began = WorkflowState::begin(&workflow, &session_id, role)?;
         let mut seat = Self::new(workflow, workflow_id, session_id, WorkflowState::default());
         seat.tell(began)?;
@@ -75,7 +78,13 @@ impl Seat {
     ) -> Result<(Self, Offer), WorkflowRefusal> {
         let session_id = rules.options().session_id.clone();
         let (accepted, offer) = state.accept(&workflow, handoff_id, &session_id, now)?;
-        let offer = offer.clone();
+        workflow.check_contract(&offer.to_role, &rules.compiled().session().file)?;
+        let mut offer = offer.clone();
+        // The child has every label that its parent is known to have now.
+        let later = state.labels_of(&offer.from_session);
+        offer.labels.extend(later.map(ToOwned::to_owned));
+        offer.labels.sort_unstable();
+        offer.labels.dedup();
         let mut seat = Self::new(workflow, workflow_id, session_id, state);
         seat.tell(accepted)?;
         Ok((seat, offer))
@@ -95,6 +104,7 @@ impl Seat {
             holds: BTreeMap::new(),
             used: Used::default(),
             limits_calls: true,
+            labels_told: Some(BTreeSet::new()),
             news: Vec::new(),
         }
     }
@@ -107,7 +117,9 @@ impl Seat {
         view: WorkflowView,
     ) -> Self {
         let state = WorkflowState::from(view);
-        Self::new(workflow, workflow_id, session_id.to_owned(), state)
+        let mut seat = Self::new(workflow, workflow_id, session_id.to_owned(), state);
+        seat.labels_told = None;
+        seat
     }
 
     /// Checks the limits of the workflow before requests only, as a session did that is on record.
@@ -229,6 +241,7 @@ impl Seat {
     pub fn follow(&mut self, state: &State) {
         self.count(state);
         self.hold(state);
+        self.tell_labels(state);
         let session_id = self.session_id.clone();
         let is_open = !self.is_stopped();
         let over = match state.lifecycle() {
@@ -240,6 +253,20 @@ impl Seat {
         if member.is_some_and(|member| member.status == MemberStatus::Open) {
             self.tell_own(over);
         }
+    }
+
+    fn tell_labels(&mut self, state: &State) {
+        let Some(told) = &mut self.labels_told else {
+            return;
+        };
+        let new = state.labels().filter(|label| !told.contains(*label));
+        let labels: Vec<String> = new.map(ToOwned::to_owned).collect();
+        if labels.is_empty() {
+            return;
+        }
+        told.extend(labels.iter().cloned());
+        let session_id = self.session_id.clone();
+        self.tell_own(WorkflowEvent::Labeled { session_id, labels });
     }
 
     fn count(&mut self, state: &State) {

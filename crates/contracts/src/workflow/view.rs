@@ -83,6 +83,7 @@ impl From<WorkflowView> for WorkflowState {
             cost_unknown: view.cost_incomplete,
             tool_calls: view.tool_calls,
             held,
+            labels: BTreeMap::new(),
         }
     }
 }

@@ -35,6 +35,8 @@ fn answered(seconds: i64, calls: &[(&str, &str, &str)]) -> Told {
             calls: calls.collect(),
         },
         cost: None,
+        prepared: None,
+        proposal: None,
     }
 }
 
@@ -44,6 +46,8 @@ fn costing(told: Told, dollars: &str) -> Told {
             at,
             response,
             cost: Some(Decimal::parse(dollars).unwrap()),
+            prepared: None,
+            proposal: None,
         },
         other => other,
     }
@@ -54,6 +58,7 @@ fn ended(id: &str, ok: bool, output: &str) -> Told {
         call_id: id.to_owned(),
         ok: Some(ok),
         output: Some(output.to_owned()),
+        proposal: None,
     }
 }
 
@@ -81,15 +86,17 @@ fn a_run_that_kept_to_the_rules_is_allowed() {
     ]);
     assert_eq!(words(&found), [Backtested::Allowed; 3], "{found:?}");
     assert_eq!(found.first_stopped(), None);
-    // The desk has a cost limit, and no record holds prices: said once, and not called allowed.
+    // The desk has a cost limit and excludes models, and no record holds prices or names: said once, and not called allowed.
     let costs: Vec<_> = found
         .calls
         .iter()
         .filter(|call| call.tool.is_none())
         .collect();
-    assert_eq!(costs.len(), 1, "{costs:?}");
-    assert_eq!(costs[0].verdict, Backtested::NotJudgeable);
-    assert_eq!(costs[0].detail.as_deref(), Some("price_unknown"));
+    let details: Vec<_> = costs.iter().map(|cost| cost.detail.as_deref()).collect();
+    let model = "the record does not name the model";
+    assert_eq!(details, [Some(model), Some("price_unknown")], "{costs:?}");
+    let unknown = |cost: &&&CallVerdict| cost.verdict == Backtested::NotJudgeable;
+    assert_eq!(costs.iter().filter(unknown).count(), 2, "{costs:?}");
 }
 
 #[test]
@@ -263,8 +270,10 @@ fn a_recorded_cost_is_judged_and_one_that_is_not_recorded_is_not() {
 
 fn judged(refused: &[&str], whole: bool) -> Told {
     Told::Judged {
+        at: None,
         refused: refused.iter().map(ToString::to_string).collect(),
         whole,
+        proposal: None,
     }
 }
 
@@ -272,6 +281,7 @@ fn asked(calls: &[&str]) -> Told {
     Told::Asked {
         calls: calls.iter().map(ToString::to_string).collect(),
         count: calls.len() as u64,
+        proposal: None,
     }
 }
 
@@ -390,6 +400,7 @@ fn questions_then_and_now_are_compared() {
     let counted = Told::Asked {
         calls: Vec::new(),
         count: 1,
+        proposal: None,
     };
     assert_eq!(
         last(vec![counted, judged(&[], false)]),

@@ -185,6 +185,7 @@ fn an_answer_that_does_not_fit_releases_nothing() {
         said("allowed", "allow", &released).replace("c1", "c2"),
         said("allowed", "allow", &released)
             .replace(r#"[{"call_id":"c1","verdict":"allow"}]"#, "[]"),
+        said("pending_approval", "ask", &Value::Null),
         "null".to_owned(),
         "{".to_owned(),
     ] {
@@ -194,6 +195,11 @@ fn an_answer_that_does_not_fit_releases_nothing() {
         let judged = answer(&mut session, &id, odd.as_bytes(), now(3));
         assert!(judged.body.is_none(), "{odd}");
         assert_eq!(value(&judged)["error"]["type"], "ReplayFaultError", "{odd}");
+        assert_eq!(
+            value(&judged)["error"]["retrySafe"],
+            false,
+            "it was proposed: {odd}"
+        );
         let refused = value(&execute(&mut session, "look", br#"{"id":1}"#, None, now(4)));
         assert_eq!(refused["error"]["type"], "ReplayContractError", "{odd}");
     }

@@ -675,3 +675,43 @@ fn of_very_many_responses_the_last_ones_can_be_continued() {
     let member = "previous_response_id".to_owned();
     assert_eq!(refused, Err(DriveError::Unsupported { member }));
 }
+
+#[test]
+fn r42_what_of_a_schema_is_not_checked_is_told_once_per_tool() {
+    let mut driver = plain("", |_| {});
+    let schema = json!({"type": "object", "properties": {"n": {"anyOf": [{"type": "integer"}]}}});
+    let tool = json!({"type": "function", "function": {"name": "a", "parameters": schema}});
+    let body = json!({"model": "gpt-test", "messages": [], "tools": [tool]}).to_string();
+    for seconds in 1..3 {
+        driver
+            .plan(Wire::OpenAiChat, body.as_bytes(), at(seconds))
+            .unwrap();
+    }
+    let told = driver.diagnostics();
+    let told: Vec<_> = told
+        .iter()
+        .filter(|one| one.name == "schema_keyword_ignored")
+        .collect();
+    assert_eq!(told.len(), 1, "{told:?}");
+    assert_eq!(
+        (
+            told[0].data["tool"].as_str(),
+            told[0].data["keywords"].as_str()
+        ),
+        ("a", "anyOf")
+    );
+}
+
+#[test]
+fn a_model_is_excluded_in_whatever_case_it_is_written() {
+    let mut driver = plain(
+        "provider_constraints: { block_incompatible: [\"openai/gpt-3.5-*\"] }",
+        |_| {},
+    );
+    for model in ["gpt-3.5-turbo", "GPT-3.5-Turbo"] {
+        let body = json!({"model": model, "messages": []}).to_string();
+        let refused = driver.plan(Wire::OpenAiChat, body.as_bytes(), at(1));
+        let excluded = matches!(refused, Err(DriveError::ProviderIncompatible { .. }));
+        assert!(excluded, "{model}");
+    }
+}

@@ -625,3 +625,39 @@ fn r7_a_diagnostic_names_session_time_and_version() {
     assert_eq!(heard, expected);
     assert!(driver.diagnostics().is_empty());
 }
+
+#[test]
+fn r42_keywords_of_a_schema_that_nothing_checks_are_told_once() {
+    use contracts::wire::Wire;
+    let desk = Desk::new();
+    let mut driver = contracts::driver::Driver::open(desk.rules, at(0)).unwrap();
+    let request = |schema: &str, more: &str| {
+        let tool = format!(
+            r#"{{"type":"function","function":{{"name":"find_order","parameters":{schema}}}}}"#
+        );
+        format!(r#"{{"model":"gpt-test","messages":[],"tools":[{tool}{more}]}}"#)
+    };
+    let heard = |driver: &mut contracts::driver::Driver, body: &str| {
+        let planned = driver
+            .plan(Wire::OpenAiChat, body.as_bytes(), at(1))
+            .unwrap();
+        driver
+            .failed(planned.attempt, contracts::driver::Failed::Withdrawn, at(1))
+            .unwrap();
+        let told = driver.diagnostics().into_iter();
+        let told = told.filter(|told| told.name == "schema_keyword_ignored");
+        told.map(|told| serde_json::to_value(told.data).unwrap())
+            .collect::<Vec<_>>()
+    };
+    let plain = r#"{"type":"object","properties":{"order_id":{"type":"string"}}}"#;
+    assert!(heard(&mut driver, &request(plain, "")).is_empty());
+    let odd = r#"{"type":"object","oneOf":[],"properties":{"order_id":{"format":"uuid"}}}"#;
+    let expected = serde_json::json!({"tool": "find_order", "keywords": "format, oneOf"});
+    assert_eq!(heard(&mut driver, &request(odd, "")), [expected]);
+    assert!(heard(&mut driver, &request(odd, "")).is_empty());
+    // Another list of tools, the same schema.
+    let other = r#",{"type":"function","function":{"name":"other"}}"#;
+    assert!(heard(&mut driver, &request(odd, other)).is_empty());
+    let changed = odd.replace("oneOf", "anyOf");
+    assert_eq!(heard(&mut driver, &request(&changed, "")).len(), 1);
+}

@@ -42,7 +42,13 @@ fn workflow() -> Arc<Workflow> {
 }
 
 fn rules(session_id: &str) -> Rules {
-    let compiled = compile(&[source("pay", PAY)], None).unwrap();
+    rules_under(session_id, Some("session"))
+}
+
+/// Rules with a session file of this name, or without one.
+fn rules_under(session_id: &str, file: Option<&str>) -> Rules {
+    let session = file.map(|file| source(file, "schema_version: \"1.0\"\n"));
+    let compiled = compile(&[source("pay", PAY)], session.as_ref()).unwrap();
     let mut options = Options::new(session_id);
     options.executors = Executors::Named(["pay".to_owned()].into());
     Rules::new(Arc::new(compiled), options).unwrap()
@@ -270,6 +276,38 @@ fn a_killed_root_stops_its_children_and_an_ended_child_nobody() {
         offer(&mut desk, &[]),
         Err(WorkflowRefusal::UnknownSession("s1".to_owned()))
     );
+}
+
+#[test]
+fn a_child_begins_with_every_label_that_its_parent_has_by_then() {
+    let board = Board::default();
+    let mut desk = root(&board, &[]);
+    let handoff = offer(&mut desk, &[]).unwrap();
+    desk.add_label("fraud").unwrap();
+    let inspector = child(&board, "s2", &handoff, &[]);
+    assert_eq!(inspector.state().labels, ["fraud"]);
+}
+
+#[test]
+fn a_session_of_a_role_is_under_the_session_file_of_the_role() {
+    for file in [
+        Some("desk/session"),
+        Some("contracts/desk/session"),
+        Some("session"),
+    ] {
+        let seat = Seat::root(workflow(), "w", &rules_under("s1", file), "desk");
+        assert!(seat.is_ok(), "{file:?}");
+    }
+    for file in [
+        None,
+        Some("till/session"),
+        Some("desk/other"),
+        Some("inspector/session"),
+    ] {
+        let seat = Seat::root(workflow(), "w", &rules_under("s1", file), "desk");
+        let refused = matches!(seat, Err(WorkflowRefusal::OtherContract { .. }));
+        assert!(refused, "{file:?}");
+    }
 }
 
 #[test]

@@ -687,6 +687,83 @@ fn what_readers_could_read_differently_is_not_judged() {
 }
 
 #[test]
+fn a_call_with_two_readings_or_outside_of_its_place_is_not_judged() {
+    let unreadable = |wire: Wire, body: &str| {
+        let got = Reply::read(&simple(wire), body.as_bytes(), false, false);
+        assert!(
+            matches!(got, Err(ReplyError::Unreadable { .. })),
+            "{body}: {got:?}"
+        );
+    };
+    let function = r#""function":{"name":"look","arguments":"{}"}"#;
+    let custom = r#""custom":{"name":"drop","input":"x"}"#;
+    let chat = |call: &str| {
+        let call = format!(r#"{{"id":"c","type":"function",{call}}}"#);
+        format!(
+            r#"{{"id":"r","choices":[{{"index":0,"finish_reason":"tool_calls","message":{{"role":"assistant","tool_calls":[{call}]}}}}]}}"#
+        )
+    };
+    let good = chat(function);
+    assert_eq!(read(Wire::OpenAiChat, &good).response().calls.len(), 1);
+    for odd in [
+        format!("{function},{custom}"),
+        format!(r#"{function},"name":"drop""#),
+        format!(r#"{function},"arguments":"{{\"n\":1}}""#),
+        format!(r#"{function},"input":{{}}"#),
+        function.replace(r#""name""#, r#""parsed_arguments":{},"name""#),
+    ] {
+        unreadable(Wire::OpenAiChat, &chat(&odd));
+    }
+    // A null beside a call is what many servers send.
+    let null = chat(&format!(r#"{function},"custom":null,"name":null"#));
+    assert_eq!(read(Wire::OpenAiChat, &null).response().calls.len(), 1);
+    let calls = format!(r#"[{{"id":"d","type":"function",{function}}}]"#);
+    for odd in [
+        good.replacen('{', &format!(r#"{{"tool_calls":{calls},"#), 1),
+        good.replacen('{', &format!(r#"{{"extra":{{"a":{calls}}},"#), 1),
+        good.replace(
+            r#""index":0"#,
+            &format!(r#""index":0,"delta":{{"tool_calls":{calls}}}"#),
+        ),
+        good.replacen(
+            '{',
+            r#"{"next":{"type":"function_call","name":"drop","arguments":"{}"},"#,
+            1,
+        ),
+    ] {
+        unreadable(Wire::OpenAiChat, &odd);
+    }
+    let responses = |rest: &str| {
+        format!(
+            r#"{{"id":"r","status":"completed","tools":[{{"type":"function","name":"look","parameters":{{"properties":{{"tool_calls":{{"type":"function_call"}}}}}}}}],"output":[{{"type":"function_call","call_id":"c","name":"look","arguments":"{{}}"{rest}}}]}}"#
+        )
+    };
+    let good = responses("");
+    assert_eq!(read(Wire::OpenAiResponses, &good).response().calls.len(), 1);
+    unreadable(Wire::OpenAiResponses, &responses(r#","input":"x""#));
+    unreadable(Wire::OpenAiResponses, &responses(&format!(",{function}")));
+    let more = r#""more":[{"type":"custom_tool_call","name":"drop","input":"x"}],"status""#;
+    unreadable(Wire::OpenAiResponses, &good.replace(r#""status""#, more));
+    let messages = |rest: &str| {
+        format!(
+            r#"{{"id":"m","stop_reason":"tool_use","content":[{{"type":"tool_use","id":"t","name":"look","input":{{"type":"tool_use","tool_calls":[1]}}{rest}}}]}}"#
+        )
+    };
+    let good = messages("");
+    assert_eq!(
+        read(Wire::AnthropicMessages, &good).response().calls.len(),
+        1,
+        "what stands in the arguments is not a call"
+    );
+    unreadable(Wire::AnthropicMessages, &messages(r#","arguments":"{}""#));
+    let more = r#""more":{"type":"tool_use","id":"u","name":"drop","input":{}},"stop_reason""#;
+    unreadable(
+        Wire::AnthropicMessages,
+        &good.replace(r#""stop_reason""#, more),
+    );
+}
+
+#[test]
 fn r35_a_response_beyond_its_size_is_not_judged() {
     let mut incoming = Incoming::default();
     let chunk = vec![b' '; 1 << 20];

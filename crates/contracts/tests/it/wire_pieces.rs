@@ -182,8 +182,6 @@ fn a_member_that_stands_twice_is_not_judged_in_any_stream() {
 fn a_member_named_proto_is_not_judged_in_any_stream() {
     // Clients put deltas together by copying their members, and a copy takes what stands under this name for its own.
     let named = |stream: &str| stream.replace("\"x_proto__\"", "\"__proto__\"");
-    let call =
-        json!([{"index":0,"id":"c","type":"function","function":{"name":"pay","arguments":"{}"}}]);
     let chunk = |delta: Value, finish: Value| {
         let choice = json!({"index":0,"delta":delta,"finish_reason":finish});
         format!("data: {}\n\n", json!({"id":"x","choices":[choice]}))
@@ -191,7 +189,7 @@ fn a_member_named_proto_is_not_judged_in_any_stream() {
     let chat = format!(
         "{}{}data: [DONE]\n\n",
         chunk(
-            json!({"content":"hi","x_proto__":{"tool_calls":call}}),
+            json!({"content":"hi","x_proto__":{"refusal":"no"}}),
             Value::Null
         ),
         chunk(json!({}), json!("stop"))
@@ -220,5 +218,125 @@ fn a_member_named_proto_is_not_judged_in_any_stream() {
     ] {
         assert!(read(wire, &stream).is_ok(), "{stream}");
         unreadable(wire, &named(&stream));
+    }
+}
+
+#[test]
+fn an_event_that_nobody_knows_passes_only_if_it_says_nothing() {
+    let call =
+        json!({"type":"function_call","id":"fc","call_id":"c1","name":"find","arguments":"{}"});
+    let drop =
+        json!({"type":"function_call","id":"fd","call_id":"c2","name":"drop","arguments":"{}"});
+    let responses = |event: Value| {
+        events(&[
+            json!({"type":"response.created","response":{"id":"r","output":[]}}),
+            event,
+            json!({"type":"response.completed","response":{"id":"r","status":"completed","output":[call]}}),
+        ])
+    };
+    let quiet = json!({"type":"keepalive","sequence_number":3,"last":true,"more":null});
+    assert!(read(Wire::OpenAiResponses, &responses(quiet.clone())).is_ok());
+    for loud in [
+        json!({"type":"response.item.injected","item":drop}),
+        json!({"type":"response.tool_call","name":"drop","arguments":"{}"}),
+        json!({"type":"response.brand_new","delta":"x"}),
+        json!({"type":"response.in_progress","item":drop}),
+        json!({"type":"response.in_progress","response":{"id":"r","output":{"0":drop}}}),
+        json!({"type":"response.output_text.done","output_index":0,"text":"x","part":{"tool_calls":[drop]}}),
+        json!({"type":"response.output_item.added","output_index":0,"item":call,"next":drop}),
+    ] {
+        unreadable(Wire::OpenAiResponses, &responses(loud));
+    }
+    let messages = |event: Value| {
+        events(&[
+            json!({"type":"message_start","message":{"id":"m","content":[],"usage":{"input_tokens":1,"output_tokens":1}}}),
+            json!({"type":"content_block_start","index":0,"content_block":{"type":"tool_use","id":"c1","name":"find","input":{}}}),
+            event,
+            json!({"type":"content_block_stop","index":0}),
+            json!({"type":"message_delta","delta":{"stop_reason":"tool_use"},"usage":{"output_tokens":2}}),
+            json!({"type":"message_stop"}),
+        ])
+    };
+    assert!(read(Wire::AnthropicMessages, &messages(quiet)).is_ok());
+    let other = json!({"type":"tool_use","id":"c1","name":"drop","input":{"all":true}});
+    for loud in [
+        json!({"type":"content_block_replace","index":0,"content_block":other}),
+        json!({"type":"brand_new","text":"x"}),
+        json!({"type":"ping","content_block":other}),
+        json!({"type":"message_delta","delta":{"content":[other]}}),
+        json!({"type":"content_block_delta","index":0,"delta":{"type":"input_replace_delta","partial_json":"{}"}}),
+    ] {
+        unreadable(Wire::AnthropicMessages, &messages(loud));
+    }
+    let odd_start = messages(json!({"type":"ping"})).replace("\"content\":[]", "\"content\":{}");
+    unreadable(Wire::AnthropicMessages, &odd_start);
+    // A reader that goes by names would leave the second piece out.
+    let piece = |text: &str| json!({"type":"content_block_delta","index":0,"delta":{"type":"input_json_delta","partial_json":text}});
+    let named = messages(piece("{}"));
+    assert!(read(Wire::AnthropicMessages, &named).is_ok());
+    let part = named.replace("event: content_block_delta\n", "");
+    unreadable(Wire::AnthropicMessages, &part);
+    let chunk = |chunk: Value| {
+        let first =
+            json!({"id":"x","choices":[{"index":0,"delta":{"content":"hi"},"finish_reason":null}]});
+        let last = json!({"id":"x","choices":[{"index":0,"delta":{},"finish_reason":"stop"}]});
+        format!("data: {first}\n\ndata: {chunk}\n\ndata: {last}\n\ndata: [DONE]\n\n")
+    };
+    assert!(read(Wire::OpenAiChat, &chunk(json!({"id":"x","choices":[]}))).is_ok());
+    let calls =
+        json!([{"index":0,"id":"c","type":"function","function":{"name":"drop","arguments":"{}"}}]);
+    for loud in [
+        json!({"id":"x","choices":[],"tool_calls":calls}),
+        json!({"id":"x","choices":{"0":{"delta":{"tool_calls":calls}}}}),
+        drop.clone(),
+        json!({"id":"x","choices":[{"index":0,"delta":{"tool_calls":[{"index":0,"id":"c","name":"drop",
+            "function":{"name":"find","arguments":"{}"}}]}}]}),
+    ] {
+        unreadable(Wire::OpenAiChat, &chunk(loud));
+    }
+}
+
+#[test]
+fn commands_and_patches_in_pieces_are_held_against_the_end() {
+    let shell =
+        json!({"type":"shell_call","id":"s","call_id":"c1","action":{"commands":["ls -l"]}});
+    let patch = json!({"type":"apply_patch_call","id":"p","call_id":"c2","operation":{"type":"update_file","path":"a","diff":"+x"}});
+    let stream = |pieces: &[Value]| {
+        let mut list = pieces.to_vec();
+        list.push(json!({"type":"response.completed","response":{"id":"r","status":"completed","output":[shell, patch]}}));
+        events(&list)
+    };
+    let command = |what: &str, member: &str, text: &str| json!({"type":format!("response.shell_call_command.{what}"),"output_index":0,"command_index":0,member:text});
+    let diff = |what: &str, member: &str, text: &str| json!({"type":format!("response.apply_patch_call_operation_diff.{what}"),"output_index":1,member:text});
+    for good in [
+        vec![
+            command("added", "command", ""),
+            command("delta", "delta", "ls"),
+            command("delta", "delta", " -l"),
+            command("done", "command", "ls -l"),
+        ],
+        vec![
+            command("added", "command", "ls"),
+            command("delta", "delta", " -l"),
+        ],
+        vec![
+            diff("delta", "delta", "+"),
+            diff("delta", "delta", "x"),
+            diff("done", "diff", "+x"),
+        ],
+    ] {
+        assert!(
+            read(Wire::OpenAiResponses, &stream(&good)).is_ok(),
+            "{good:?}"
+        );
+    }
+    for bad in [
+        command("done", "command", "rm -rf /"),
+        command("delta", "delta", "rm"),
+        command("added", "command", "rm"),
+        diff("done", "diff", "+y"),
+        diff("delta", "delta", "+y"),
+    ] {
+        unreadable(Wire::OpenAiResponses, &stream(&[bad]));
     }
 }

@@ -13,7 +13,7 @@ use crate::caller::Caller;
 use crate::engine::Engine;
 use crate::port::{ListQuery, Scope};
 use crate::refused::Refused;
-use runs::workflow::Offer;
+use runs::workflow::{Offer, excluded_model};
 
 /// A Persona with what its event says.
 pub(super) struct Known {
@@ -61,7 +61,18 @@ impl Engine {
     pub(super) fn snapshot(&self, persona: Known) -> Result<PersonaSnapshot, Refused> {
         let named = persona.spec.contracts.as_deref();
         let contracts = named.map(|name| self.contracts_named(name, "persona_id"));
-        Ok(persona.spec.snapshot(persona.id, contracts.transpose()?))
+        let contracts = contracts.transpose()?;
+        let model = &persona.spec.model;
+        if let (Some(texts), Some(provider), Some(name)) =
+            (&contracts, &model.provider, &model.model)
+            && let Some(pattern) = excluded_model(texts, provider, name)
+        {
+            return Err(Refused::Domain(Refusal::Policy {
+                reason: "provider_incompatible",
+                message: format!("the contracts of the persona exclude its model: {pattern}"),
+            }));
+        }
+        Ok(persona.spec.snapshot(persona.id, contracts))
     }
 
     pub(super) async fn build_persona_change(

@@ -2,7 +2,7 @@
 
 use std::sync::Arc;
 
-use canon::{Map, Value, jcs, sha256};
+use canon::{Digest, Map, Value, jcs, sha256};
 use domain::{
     Command, CreateSession, Document, GOVERNED, GovernedFiles, GovernedOperation, GovernedStart,
     NewGoverned, NewPlace, OpenGoverned, Order, Problem, Refusal, ResourceKind, SessionId, State,
@@ -19,7 +19,7 @@ use crate::caller::Caller;
 use crate::dispatch::Idempotency;
 use crate::engine::Engine;
 use crate::refused::Refused;
-use crate::turn::{Done, Lease};
+use crate::turn::{Done, Lease, Written};
 
 /// What a Task of a governed program runs, and the member of its metadata that says how its program calls it.
 pub(super) struct Begins<'a> {
@@ -54,7 +54,15 @@ impl Engine {
             Some(id) => id.clone(),
             None => format!("gs_{}", self.shared.ids.body()),
         };
-        let files = self.files_of(&new)?;
+        let task_id = TaskId::governed(&workspace, &own);
+        let files = match self.files_of(&new) {
+            Ok(files) => files,
+            // A session that is there has its contracts, whether or not they are configured by now.
+            Err(problem) => {
+                let begun = self.begun_under(&task_id, new.compiled_digest).await?;
+                begun.ok_or(problem)?
+            }
+        };
         let compiled = self.compiled(&files).await;
         if !new.unknown_members.is_empty() {
             return Err(unknown_members(&new.unknown_members, compiled.err()).into());
@@ -68,7 +76,6 @@ impl Engine {
             let problem = Problem::new(409, "digest_mismatch", message);
             return Err(problem.with("compiled_digest", contracts.digest()).into());
         }
-        let task_id = TaskId::governed(&workspace, &own);
         let place = match &new.workflow {
             None => None,
             Some(asked) => Some(self.workflow_asked(caller, &workspace, asked).await?),
@@ -93,7 +100,7 @@ impl Engine {
             policies,
             slots: std::collections::BTreeMap::new(),
             workflow: None,
-            telling: Telling::Bounds,
+            telling: Telling::Deciders,
         };
         let key = idempotency.map(|given| given.key);
         for _ in 0..STALE_TRIES {
@@ -105,6 +112,12 @@ impl Engine {
                 parent = self.hold_parent(&workspace, document, asked).await?;
                 let joining = self.join_workflow(caller, document, &own, asked, start.at);
                 let (held, told, mut joining) = joining.await?;
+                let named = joining.session_contract.as_str();
+                if let Err(problem) = self.has_role_contract(named, &start.contracts, start.sha256)
+                {
+                    self.let_go(held, &Written::default(), false);
+                    return Err(problem.into());
+                }
                 let labels = &mut joining.place.labels;
                 labels.extend(parent.iter().flat_map(|(_, labels)| labels.iter().cloned()));
                 labels.sort_unstable();
@@ -369,6 +382,59 @@ impl Engine {
                 let message = "no configured set of contracts has this digest: send the files";
                 Err(Problem::new(422, "unknown_contracts", message))
             }
+        }
+    }
+
+    /// Finds the contracts of a session that is there, if they have the digest that is named.
+    async fn begun_under(
+        &self,
+        task_id: &TaskId,
+        digest: Option<Digest>,
+    ) -> Result<Option<GovernedFiles>, Refused> {
+        let Some(document) = self.shared_document(task_id.as_str()).await? else {
+            return Ok(None);
+        };
+        self.read_folded(&document, |folded| {
+            let start = folded.start();
+            let same = start.filter(|start| digest.is_none_or(|digest| digest == start.sha256));
+            same.map(|start| start.contracts.clone())
+        })
+        .await
+    }
+
+    /// Refuses a session whose session file is not the one that its role has in the workflow. Names are compared as far as both
+    /// say something: a program may send `session.yaml` for `desk/session.yaml`. A configured set that has the name of the role's
+    /// folder is what the role works under.
+    fn has_role_contract(
+        &self,
+        named: &str,
+        files: &GovernedFiles,
+        digest: Digest,
+    ) -> Result<(), Problem> {
+        let wrong = |message: String| {
+            let problem = Problem::new(422, "session_contract_differs", message);
+            Err(problem.with("session_contract", named))
+        };
+        let Some(session) = &files.session else {
+            return wrong(format!(
+                "the role works under `{named}`, and the session has no session file"
+            ));
+        };
+        if !workflow::governed::names_same_file(named, &session.file) {
+            let file = &session.file;
+            return wrong(format!(
+                "the role works under `{named}`, and the session under `{file}`"
+            ));
+        }
+        let folder = named.rsplit('/').nth(1);
+        let sets = self.shared.contract_sets();
+        let mut sets = sets.filter(|texts| Some(texts.name.as_str()) == folder);
+        match sets.find(|texts| texts.sha256 != digest) {
+            None => Ok(()),
+            Some(set) => wrong(format!(
+                "the role works under `{named}`, which is the configured set `{}`",
+                set.name
+            )),
         }
     }
 

@@ -99,7 +99,7 @@ impl Engine {
         }
     }
 
-    /// Lists the approvals of governed sessions that wait, oldest first.
+    /// Lists the approvals of governed sessions that wait, oldest first, or those that somebody decided on, newest first.
     ///
     /// # Errors
     /// As [`Engine::list`].
@@ -108,20 +108,25 @@ impl Engine {
         caller: &Caller,
         after: Position,
         limit: usize,
+        decided: bool,
     ) -> Result<(Vec<Value>, Option<Position>), Refused> {
         let request = permissions(after, limit);
         let now = self.shared.clock.now();
-        let order = crate::read::Order::OldestFirst;
+        let order = match decided {
+            false => crate::read::Order::OldestFirst,
+            true => crate::read::Order::NewestFirst,
+        };
         let keep = |_: &Document| crate::read::Look::Keep;
+        let show = |view: &crate::view::View| match decided {
+            false => shown_approval(view, now),
+            true => shown_decision(view),
+        };
         let page = self
-            .list_where(caller, request, order, true, keep, |view| {
-                shown_approval(view, now).is_some()
+            .list_where(caller, request, order, !decided, keep, |view| {
+                show(view).is_some()
             })
             .await?;
-        let shown = page
-            .views
-            .iter()
-            .filter_map(|view| shown_approval(view, now));
+        let shown = page.views.iter().filter_map(show);
         Ok((shown.collect(), page.next))
     }
 
@@ -262,6 +267,36 @@ fn permissions(after: Position, limit: usize) -> crate::read::ListRequest {
         after,
         limit,
     }
+}
+
+/// Shows what somebody decided about a proposal, and with whose key; none when it is something else, or nobody did.
+fn shown_decision(view: &crate::view::View) -> Option<Value> {
+    let State::Permission(request) = &view.document.state else {
+        return None;
+    };
+    let (status, at) = match request.answer {
+        domain::Answer::Pending => return None,
+        domain::Answer::Approved { at, .. } => ("approved", at),
+        domain::Answer::Denied { at, .. } => ("denied", at),
+    };
+    let asked = view.payload(request.asked)?.get("request")?;
+    let governed = asked.get("governed")?;
+    // A request that was withdrawn was decided by nobody.
+    let remarks = view.payload(at)?.get("remarks")?;
+    Some(json!({
+        "id": &*view.document.id,
+        "session_id": governed.get("session_id"),
+        "proposal_id": governed.get("proposal_id"),
+        "workspace_id": request.workspace_id,
+        "task_id": request.task_id,
+        "status": status,
+        "expires_at": governed.get("expires_at"),
+        "approval_requests": governed.get("approval_requests"),
+        "decided_by": remarks.get("decided_by"),
+        "actor": remarks.get("actor"),
+        "key_id": remarks.get("key_id"),
+        "reason": remarks.get("reason"),
+    }))
 }
 
 /// Shows a permission request as the approval of a proposal; none when it is something else, or its time is over.

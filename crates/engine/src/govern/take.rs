@@ -6,7 +6,9 @@ use domain::{
     GovernedInput, GovernedOperation, Kind, MessageId, Move, NewMessage, Order, PermissionId,
     Position, Problem, Refusal, Report, Role, SessionId, State, Status, Task, TaskId,
 };
-use runs::workflow::governed::{Ended, Subject, Taken, awaited, fields_agree, is_work};
+use runs::workflow::governed::{
+    Ended, Subject, Taken, awaited, fields_agree, ids_are_plain, is_work,
+};
 use serde_json::json;
 
 use super::fold::Folded;
@@ -271,13 +273,12 @@ impl Engine {
                 "whoever decides in a session does not work in it",
             ));
         }
+        ids_are_plain(operation)?;
+        let works = task.created_by == actor || parties.works(actor, key);
         match operation {
-            GovernedOperation::Decide(_) if task.created_by == actor => {
-                Err(Refused::ApproverMustDiffer)
-            }
+            GovernedOperation::AddLabel { label } if works => Ok(session.label_left(label)?),
             GovernedOperation::Decide(_) => {
-                let works = parties.works(actor, key)
-                    || self.works_in_workflow(session, task, input).await?;
+                let works = works || self.works_in_workflow(session, task, input).await?;
                 match works {
                     true => Err(both_parties(
                         "whoever works in a session or its workflow does not decide in it",
@@ -287,6 +288,7 @@ impl Engine {
             }
             GovernedOperation::Preflight(asked) => {
                 self.still_admitted(start)?;
+                session.model_agrees(asked)?;
                 let missing = session.schemas_missing(asked);
                 if !missing.is_empty() {
                     let message = "contracts check the schemas of these tools: send them in \
@@ -441,6 +443,10 @@ fn answered(taken: &Taken, input: &GovernedInput) -> Option<GovernedAnswer> {
     };
     let mut remarks = Map::new();
     remarks.insert("decided_by".to_owned(), decide.decided_by.clone().into());
+    // The name is what somebody wrote; whose key it was is known.
+    remarks.insert("actor".to_owned(), input.actor.clone().into());
+    let key = input.key_id.clone();
+    remarks.extend(key.map(|key| ("key_id".to_owned(), key.into())));
     if let Some(reason) = &decide.reason {
         remarks.insert("reason".to_owned(), reason.clone().into());
     }

@@ -22,8 +22,9 @@ use super::builtin::{done, failed, one_line};
 use super::{
     Answers, EffectAnswer, EffectKind, Machine, Note, Start, Step, Transcript, Wanted, Workflow,
 };
+pub(crate) use governance::recorded_contracts;
 use governance::{Fault, Governance, Judgment};
-pub use governance::{check_contracts, is_unknown, ruled_output, told_failure};
+pub use governance::{check_contracts, excluded_model, is_unknown, ruled_output, told_failure};
 use persona::{Persona, Remembers};
 use tools::{Call, Catalog, Counters};
 

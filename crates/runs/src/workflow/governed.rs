@@ -22,10 +22,12 @@ use serde_json::json;
 use super::builtin::failed;
 use super::{EffectAnswer, EffectKind, Machine, Start, Step, Wanted, Workflow};
 
+pub use contracts::workflow::names_same_file;
 pub use parties::{Parties, is_work};
 pub use report::fields_agree;
 pub(crate) use report::reported_output;
-pub use session::{Contracts, Ended, GovernedSession, Taken, kept_captures};
+pub(crate) use seat::seat_of;
+pub use session::{Contracts, Ended, GovernedSession, Taken, ids_are_plain, kept_captures};
 pub use workflow::{GovernedWorkflow, Joining};
 
 /// Returns the effect whose result the next input is.

@@ -199,17 +199,15 @@ async fn captures(mut call: Call) -> Reply {
 }
 
 async fn approvals(call: Call) -> Reply {
-    if call
-        .query("status")?
-        .is_some_and(|status| status != "pending")
-    {
-        let message = "only pending approvals are listed here";
-        return Err(Failure::invalid("status", message));
-    }
+    let decided = match call.query("status")? {
+        None | Some("pending") => false,
+        Some("decided") => true,
+        Some(_) => return Err(Failure::invalid("status", "is `pending` or `decided`")),
+    };
     let (after, limit) = (Position(call.cursor()?.0), call.limit()?);
     let engine = &call.app.engine;
     let (data, next) = engine
-        .governed_approvals(&call.caller, after, limit)
+        .governed_approvals(&call.caller, after, limit, decided)
         .await?;
     let next = next.map(|position| Cursor(position.0));
     Ok(ok(&wire::list(data, next)))

@@ -110,7 +110,9 @@ const PAY: &str =
 
 fn member(id: &str, place: Value) -> Value {
     let files = json!([{"file": "pay.yaml", "text": PAY}]);
-    json!({"session_id": id, "contracts": {"contracts": files}, "workflow": place})
+    let session = json!({"file": "session.yaml", "text": "schema_version: \"1.0\"\n"});
+    let contracts = json!({"contracts": files, "session": session});
+    json!({"session_id": id, "contracts": contracts, "workflow": place})
 }
 
 async fn asked(desk: &Desk) -> Value {

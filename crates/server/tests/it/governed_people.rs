@@ -47,7 +47,7 @@ async fn an_approval_is_seen_and_answered_by_somebody_else() {
     too.id = "key_ann_too".to_owned();
     server.add_key(too).await;
     let own = desk.with(server.client_with("rk_ann_too"));
-    problem(&own.post(&path, yes).await, 403, "permission_denied");
+    problem(&own.post(&path, yes).await, 403, "approver_must_differ");
     let by_agent = json!({"decision": "approve", "decided_by": "return-desk"});
     let other = desk.with(server.client_with(APPROVER_KEY));
     problem(

@@ -18,6 +18,7 @@ mod errors;
 mod events;
 mod fixture;
 mod governed;
+mod governed_agreeing;
 mod governed_control;
 mod governed_parties;
 mod governed_people;

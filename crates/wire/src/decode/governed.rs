@@ -1,6 +1,6 @@
 //! Bodies about governed sessions. Unknown members are ignored, as everywhere, but where one would be a rule that is silently
-//! missing: in new sessions and workflows, preflights, proposals, decisions, reports and handoffs. Sizes are those of the
-//! contracts.
+//! missing: in new sessions and workflows, preflights, proposals, decisions, reports, heartbeats and handoffs. Sizes are those of
+//! the contracts.
 
 use canon::{Digest, Map, Value};
 use domain::{
@@ -22,6 +22,7 @@ pub(crate) const CALLS_MAX: usize = 128;
 const ARGUMENTS_BYTES_MAX: usize = 1 << 20;
 pub(crate) const FILE_BYTES_MAX: usize = 256 * 1024;
 pub(crate) const FILES_MAX: usize = 1_000;
+pub(crate) const FILE_NAME_BYTES_MAX: usize = 1_024;
 pub(crate) const CAPTURES_MAX: usize = 1_000;
 
 /// What providers call the schema of a tool's parameters.
@@ -185,10 +186,22 @@ pub(super) fn file(
             message: format!("is longer than {FILE_BYTES_MAX} bytes"),
         });
     }
-    Ok(ContractText {
-        file: file.required_string("file", TEXT_BYTES_MAX)?,
-        text,
-    })
+    let name = file.required_string("file", FILE_NAME_BYTES_MAX)?;
+    // Findings and decisions show it to people.
+    if name.is_empty()
+        || name
+            .chars()
+            .any(|char| char.is_control() || is_hidden(char))
+    {
+        let message = "is a name of characters that can be seen";
+        return Err(file.wrong("file", message));
+    }
+    Ok(ContractText { file: name, text })
+}
+
+/// Characters that change how those around them are shown.
+fn is_hidden(char: char) -> bool {
+    matches!(char, '\u{200b}'..='\u{200f}' | '\u{2028}'..='\u{202e}' | '\u{2060}'..='\u{2069}' | '\u{feff}')
 }
 
 fn note_unknown(members: &Members<'_>, known: &[&str], unknown: &mut Vec<String>) {
@@ -231,10 +244,16 @@ pub fn preflight(incoming: &Incoming<'_>) -> Result<Request, InputError> {
     let request = members.map().get("request");
     let tools = tools.iter().enumerate().map(|(index, item)| {
         let place = members.param(&format!("offered_tools.{index}"));
-        let mut tool = offered(item, place)?;
-        if tool.schema.is_none() {
-            tool.schema = schema_in(request, &tool.name);
+        let mut tool = offered(item, place.clone())?;
+        let mut schemas = schemas_of(item);
+        schemas.extend(schemas_in(request, &tool.name));
+        // A tool is offered with one schema: of two, the weaker one might be checked.
+        let mut pairs = schemas.windows(2);
+        if pairs.any(|pair| pair.first().map(canon::jcs) != pair.last().map(canon::jcs)) {
+            let message = format!("`{}` is offered with two schemas", tool.name);
+            return Err(InputError::invalid(place, message));
         }
+        tool.schema = schemas.into_iter().next();
         Ok(tool)
     });
     let preflight = Preflight {
@@ -249,24 +268,28 @@ pub fn preflight(incoming: &Incoming<'_>) -> Result<Request, InputError> {
     Ok(act(incoming, GovernedOperation::Preflight(preflight)))
 }
 
-/// Finds the schema of a tool in the request of a model provider: a function of OpenAI, a tool of Anthropic or MCP.
-fn schema_in(request: Option<&Value>, name: &str) -> Option<Value> {
-    let tools = request?.get("tools")?.as_array()?;
-    let tools = tools
-        .iter()
-        .map(|tool| tool.get("function").unwrap_or(tool));
-    let mut named = tools.filter(|tool| tool.get("name").and_then(Value::as_str) == Some(name));
-    let tool = named.next()?;
-    Some(schema_of(tool).unwrap_or_else(|| json!({})))
+/// Finds the schemas of a tool in the request of a model provider: a function of OpenAI, a tool of Anthropic or MCP. A tool that
+/// stands there without one is known to have none.
+fn schemas_in(request: Option<&Value>, name: &str) -> Vec<Value> {
+    let tools = request.and_then(|request| request.get("tools")?.as_array());
+    let tools = tools.into_iter().flatten();
+    let tools = tools.map(|tool| tool.get("function").unwrap_or(tool));
+    let named = tools.filter(|tool| tool.get("name").and_then(Value::as_str) == Some(name));
+    let schemas = named.flat_map(|tool| match schemas_of(tool) {
+        none if none.is_empty() => vec![json!({})],
+        schemas => schemas,
+    });
+    schemas.collect()
 }
 
 /// A schema that is null is known to be missing: it demands nothing.
-fn schema_of(tool: &Value) -> Option<Value> {
-    let found = SCHEMAS.iter().find_map(|member| tool.get(*member))?;
-    Some(match found {
+fn schemas_of(tool: &Value) -> Vec<Value> {
+    let found = SCHEMAS.iter().filter_map(|member| tool.get(*member));
+    let found = found.map(|schema| match schema {
         Value::Null => json!({}),
         schema => schema.clone(),
-    })
+    });
+    found.collect()
 }
 
 fn offered(item: &Value, place: String) -> Result<Offered, InputError> {
@@ -280,7 +303,7 @@ fn offered(item: &Value, place: String) -> Result<Offered, InputError> {
             let tool = Members::at(map, place);
             Ok(Offered {
                 name: tool.required_string("name", WORD_BYTES_MAX)?,
-                schema: schema_of(item),
+                schema: None,
                 hosted: tool.boolean("hosted")?.unwrap_or_default(),
             })
         }
@@ -513,6 +536,10 @@ pub fn restore(incoming: &Incoming<'_>) -> Result<Request, InputError> {
 /// Names the member that is wrong.
 pub fn heartbeat(incoming: &Incoming<'_>) -> Result<Request, InputError> {
     let members = incoming.members();
+    only(
+        &members,
+        &["controlRevision", "control_revision", "started"],
+    )?;
     for name in ["controlRevision", "control_revision"] {
         members.count(name)?;
     }
@@ -523,6 +550,7 @@ pub fn heartbeat(incoming: &Incoming<'_>) -> Result<Request, InputError> {
             return Err(InputError::invalid(place, "must be an object"));
         };
         let call = Members::at(map, place);
+        only(&call, &["proposal_id", "call_id"])?;
         Ok(StartedCall {
             proposal_id: call.required_string("proposal_id", WORD_BYTES_MAX)?,
             call_id: call.required_string("call_id", WORD_BYTES_MAX)?,

@@ -7,8 +7,8 @@ use crate::access::Place::*;
 use crate::access::needs;
 use crate::decode;
 use crate::decode::governed::{
-    CALLS_MAX, CAPTURES_MAX, DECISIONS, FILE_BYTES_MAX, FILES_MAX, GATES, LEVELS, MODES, OUTCOMES,
-    PERMISSIONS, TOOL_BYTES_MAX, TOOLS_MAX, WORD_BYTES_MAX as WORD,
+    CALLS_MAX, CAPTURES_MAX, DECISIONS, FILE_BYTES_MAX, FILE_NAME_BYTES_MAX, FILES_MAX, GATES,
+    LEVELS, MODES, OUTCOMES, PERMISSIONS, TOOL_BYTES_MAX, TOOLS_MAX, WORD_BYTES_MAX as WORD,
 };
 use crate::decode::workflow::HANDOFF_SUMMARY_BYTES_MAX;
 use crate::decode::{NAME_BYTES_MAX, TEXT_BYTES_MAX};
@@ -320,7 +320,7 @@ pub(super) const SCHEMAS: &[Schema] = &[
     Schema {
         name: "ReplayContractFile",
         shape: Plain(&[
-            req("file", TextMax(TEXT_BYTES_MAX)),
+            req("file", TextMax(FILE_NAME_BYTES_MAX)),
             req("text", TextMax(FILE_BYTES_MAX)),
         ]),
     },
@@ -609,9 +609,13 @@ pub(super) const SCHEMAS: &[Schema] = &[
             req("proposal_id", Text),
             req("workspace_id", Text),
             req("task_id", Text),
-            req("status", Words(&["pending"])),
+            req("status", Words(&["pending", "approved", "denied"])),
             req("expires_at", Time),
             req("approval_requests", List(&Object)),
+            opt("decided_by", OrNull(&Text)),
+            opt("actor", OrNull(&Text)),
+            opt("key_id", OrNull(&Text)),
+            opt("reason", OrNull(&Text)),
         ]),
     },
     Schema {

@@ -62,8 +62,8 @@ impl Driver {
         answer: &Value,
         now: Timestamp,
     ) -> Result<Planned, DriveError> {
-        let answer = PreflightAnswer::deserialize(answer).map_err(|_| DriveError::Unknown)?;
         let mut open = self.open.remove(&attempt).ok_or(DriveError::Unknown)?;
+        let answer = PreflightAnswer::deserialize(answer).map_err(|_| DriveError::Unfit)?;
         self.check_open()?;
         let narrowing = Arc::new(Narrowing {
             allowed: answer.allowed_tools,

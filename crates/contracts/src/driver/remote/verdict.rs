@@ -98,9 +98,11 @@ impl Driver {
         answer: &Value,
         now: Timestamp,
     ) -> Result<Settled, DriveError> {
-        let answer = ProposalAnswer::deserialize(answer).map_err(|_| DriveError::Unknown)?;
         let mut open = self.open.remove(&attempt).ok_or(DriveError::Unknown)?;
         let mut proposed = open.proposed.take().ok_or(DriveError::Unknown)?;
+        let Ok(answer) = ProposalAnswer::deserialize(answer) else {
+            return Err(self.unfit(&open, proposed, now));
+        };
         if let Err(over) = self.check_open() {
             let usage = proposed.reply.usage();
             self.discard(&open, usage, proposed.asked, now);
@@ -112,8 +114,9 @@ impl Driver {
                 .iter()
                 .zip(&answer.verdicts)
                 .all(|(call, verdict)| call.id == verdict.call_id);
-        if !fits {
-            return Err(DriveError::Unknown);
+        let is_question = |answer: &ProposalAnswer| answer.approval_requests.is_array();
+        if !fits || (answer.status == "pending_approval" && !is_question(&answer)) {
+            return Err(self.unfit(&open, proposed, now));
         }
         if answer.status == "pending_approval" {
             if proposed.asked.is_none() {
@@ -140,6 +143,13 @@ impl Driver {
         }
         self.compare(&open, &proposed, &answer, now);
         self.end_by(attempt, open, proposed, calls, answer, now)
+    }
+
+    /// A server that answers something else has perhaps judged the response: what it cost counts, and nothing is released.
+    fn unfit(&mut self, open: &Open, proposed: Proposed, now: Timestamp) -> DriveError {
+        let (reply, asked) = proposed.into_parts();
+        self.discard(open, reply.usage(), asked, now);
+        DriveError::Unfit
     }
 
     fn end_by(
@@ -186,7 +196,10 @@ impl Driver {
             }
             (Mode::Enforce, Some(Action::Rejected)) => Release::Blocked,
             // The server says two things, or something that nobody here knows.
-            _ => return Err(DriveError::Unknown),
+            _ => {
+                let proposed = Proposed { reply, asked };
+                return Err(self.unfit(&open, proposed, now));
+            }
         };
         let cost = self.cost(&open, reply.usage());
         let mut event = Event::Responded(Responded {

@@ -9,7 +9,7 @@ mod execution;
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 
-use canon::{Map, Value};
+use canon::{Digest, Map, Value};
 use contracts::{
     Answer, Answers, ApprovalRequest, ApprovalResponse, AttemptCost, Begin, Call as Judged,
     CallKey, Decimal, Decision, Event, Executors, FinishReason, Judgement, Narrowing, Occasion,
@@ -118,6 +118,23 @@ pub fn check_contracts(texts: &ContractTexts) -> Result<(), String> {
     }
 }
 
+/// Returns the pattern by which contracts exclude the model of a persona, in whatever case it is written.
+pub fn excluded_model(texts: &ContractTexts, provider: &str, model: &str) -> Option<String> {
+    let session = texts.session.as_ref()?;
+    // Most sets exclude nothing, and need not be compiled for this.
+    if !session.text.contains("provider_constraints") {
+        return None;
+    }
+    let named = Map::from_iter([
+        ("provider".to_owned(), provider.into()),
+        ("model".to_owned(), model.into()),
+    ]);
+    let (at, manner) = (Timestamp::from_micros(0), Manner::Together);
+    let mut begun = Governance::begin(texts, &Value::Null, &named, at, manner).ok()?;
+    begun.rules = begun.rules.in_any_case();
+    contracts::model_excluded(&begun.rules, provider, model)
+}
+
 /// Returns the contracts that a persona's snapshot holds; none when it names none.
 pub(super) fn texts(persona: Option<&Value>) -> Option<Result<ContractTexts, Fault>> {
     let member = persona?
@@ -128,6 +145,20 @@ pub(super) fn texts(persona: Option<&Value>) -> Option<Result<ContractTexts, Fau
         let message = format!("the contracts of this task cannot be read: {error}");
         Fault::new("contracts_unreadable", message)
     }))
+}
+
+/// Returns the digest of the contracts that a persona's snapshot holds, and who the agent is for their policies.
+///
+/// # Errors
+/// They cannot be read.
+pub(crate) fn recorded_contracts(
+    persona: &Value,
+) -> Result<Option<(Digest, contracts::Value)>, String> {
+    let Some(texts) = texts(Some(persona)) else {
+        return Ok(None);
+    };
+    let found = texts.and_then(|texts| Ok((texts.sha256, principal(&texts, persona)?)));
+    found.map(Some).map_err(|fault| fault.message)
 }
 
 impl Governance {
@@ -158,6 +189,8 @@ impl Governance {
         options.server = true;
         options.answers_checkpoints = true;
         options.principal = Some(principal(texts, persona)?);
+        // As it was recorded: a model that differs in case alone is refused where a persona is written and a task submitted.
+        options.case_of_models_counts = true;
         let (provider, name) = named.unwrap_or(("default", "default"));
         // What a call cost is recorded with its answer; the table is only asked whether it can be known.
         if compiled.limits_cost() {
@@ -585,4 +618,37 @@ fn asked_note(governance: &Governance, open: &Open) -> Value {
         "questions": questions,
         "contract_sha256": governance.rules.compiled().digest(),
     })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn an_excluded_model_is_excluded_in_any_case() {
+        let session = domain::ContractText {
+            file: "session.yaml".to_owned(),
+            text: "schema_version: \"1.0\"\nprovider_constraints: { block_incompatible: [\"openai/gpt-3.5-*\"] }\n"
+                .to_owned(),
+        };
+        let source = Source {
+            file: session.file.clone(),
+            text: session.text.clone(),
+        };
+        let texts = ContractTexts {
+            name: "set".to_owned(),
+            sha256: compile(&[], Some(&source)).unwrap().digest(),
+            files: Vec::new(),
+            session: Some(session),
+            principal: Map::new(),
+        };
+        for (provider, model, excluded) in [
+            ("openai", "gpt-3.5-turbo", true),
+            ("OpenAI", "GPT-3.5-Turbo", true),
+            ("openai", "gpt-4o", false),
+        ] {
+            let found = excluded_model(&texts, provider, model);
+            assert_eq!(found.is_some(), excluded, "{provider}/{model}");
+        }
+    }
 }

@@ -31,9 +31,18 @@ pub(super) struct Kept {
     pub(super) calls: Vec<KeptCall>,
     pub(super) waiting: Option<Box<Waiting>>,
     pub(super) requests: Vec<ApprovalRequest>,
-    pub(super) response: Option<ApprovalResponse>,
+    pub(super) response: Option<Decided>,
     pub(super) receipts: BTreeMap<String, Receipt>,
     pub(super) started: BTreeSet<String>,
+}
+
+/// What somebody decided, and whose key said so: the name that comes with a decision is only a text.
+#[derive(Debug, Clone, serde::Serialize)]
+pub(super) struct Decided {
+    #[serde(flatten)]
+    pub(super) response: ApprovalResponse,
+    pub(super) actor: String,
+    pub(super) key_id: Option<String>,
 }
 
 /// A released call.
@@ -190,7 +199,9 @@ impl GovernedSession {
 
     /// Returns a proposal as it stands at a time, and whether it still waits for people.
     pub fn proposal(&self, id: &str, now: Timestamp) -> Option<(Value, bool)> {
-        let (_, kept) = self.kept(id)?;
+        let (_, kept) = self
+            .kept(id)
+            .filter(|(number, _)| proposal_id(*number) == id)?;
         let late = kept.deadline().is_some_and(|deadline| now >= deadline);
         let status = match (late, self.is_over()) {
             (true, _) => Status::Expired,

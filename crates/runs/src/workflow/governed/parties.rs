@@ -50,6 +50,8 @@ pub fn is_work(operation: &GovernedOperation) -> bool {
         | GovernedOperation::Propose(_)
         | GovernedOperation::Report(_)
         | GovernedOperation::Capture { .. }
+        | GovernedOperation::Heartbeat { .. }
+        | GovernedOperation::Restore
         | GovernedOperation::Offer(_)
         | GovernedOperation::Accept { .. }
         | GovernedOperation::CloseOffer { .. } => true,
@@ -58,8 +60,6 @@ pub fn is_work(operation: &GovernedOperation) -> bool {
         | GovernedOperation::ReportBypass { .. }
         | GovernedOperation::Decide(_)
         | GovernedOperation::Kill { .. }
-        | GovernedOperation::Restore
-        | GovernedOperation::Heartbeat { .. }
         | GovernedOperation::Hear { .. }
         | GovernedOperation::Tick
         | GovernedOperation::Lose => false,

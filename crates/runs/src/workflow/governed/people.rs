@@ -2,10 +2,10 @@
 
 use canon::{Digest, Value};
 use contracts::{Answer, Answers, ApprovalRequest, ApprovalResponse, read_answer};
-use domain::{Decide, GovernedInput, Kind, Problem, Timestamp};
+use domain::{Decide, GovernedInput, Kind, Problem, Telling, Timestamp};
 use serde_json::json;
 
-use super::kept::{Kept, Status, Waiting};
+use super::kept::{Decided, Kept, Status, Waiting};
 use super::session::{GovernedSession, proposal_id};
 use crate::workflow::Note;
 
@@ -122,11 +122,19 @@ impl GovernedSession {
             response.get_or_insert(given);
         }
         self.told.decided = Some((waiting.permission.clone(), decide.approve));
+        let decided = response.map(|response| Decided {
+            response,
+            actor: input.actor.clone(),
+            key_id: input.key_id.clone(),
+        });
+        if self.telling >= Telling::Deciders {
+            self.told.said.insert("decided".to_owned(), json!(decided));
+        }
         self.go_on(number, *waiting, answers, None, input.at)?;
         let Some(kept) = self.proposals.get_mut(&number) else {
             return Err(no_proposal());
         };
-        kept.response = response;
+        kept.response = decided;
         let mut answer = json!({"status": kept.status.as_str()});
         if let (Value::Object(members), Some(decision)) = (&mut answer, &kept.decision)
             && let Some(reason) = decision.reason.filter(|_| kept.status == Status::Blocked)

@@ -152,6 +152,22 @@ impl GovernedSession {
             .with("prepared", under_way))
     }
 
+    /// Refuses a request that is not the one that is asked about.
+    ///
+    /// # Errors
+    /// It names another model than is stated: the constraints on models would look at the wrong one.
+    pub fn model_agrees(&self, asked: &Preflight) -> Result<(), Problem> {
+        let request = asked.request.as_ref();
+        let named = request.and_then(|request| request.get("model")?.as_str());
+        match named {
+            Some(named) if named != asked.model => {
+                let message = "`request.model` is another model than `model`";
+                Err(Problem::new(409, "model_differs", message).with("model", named))
+            }
+            Some(_) | None => Ok(()),
+        }
+    }
+
     /// Returns the offered tools whose contract checks the schema and that came without one.
     pub fn schemas_missing(&self, asked: &Preflight) -> Vec<String> {
         if !self.rules.enforces() {
@@ -248,12 +264,14 @@ pub(super) fn stale(message: &str, version: u64, revision: u64) -> Problem {
         .with("control_revision", revision)
 }
 
+pub(super) const PREPARED: &str = "prepared_";
+
 fn prepared_id(number: u64) -> String {
-    format!("prepared_{number}")
+    format!("{PREPARED}{number}")
 }
 
 pub(super) fn prepared_number(id: &str) -> Option<u64> {
-    id.strip_prefix("prepared_")?.parse().ok()
+    id.strip_prefix(PREPARED)?.parse().ok()
 }
 
 fn offered(tool: &Offered) -> Result<OfferedTool, Problem> {

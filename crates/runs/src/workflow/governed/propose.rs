@@ -153,12 +153,32 @@ impl GovernedSession {
             },
         });
         self.advance(&event)?;
-        let verdicts = response.calls.iter();
-        let verdicts: Value = verdicts
-            .map(|call| json!({"call_id": call.id, "tool_name": call.name, "verdict": "allow"}))
-            .collect();
-        self.keep(self.proposal_count, Status::Allowed, verdicts, None, at);
-        Ok(self.proposal_answer(self.proposal_count))
+        let number = self.proposal_count;
+        if self.telling < Telling::Deciders {
+            let verdicts = response.calls.iter();
+            let verdicts: Value = verdicts
+                .map(|call| json!({"call_id": call.id, "tool_name": call.name, "verdict": "allow"}))
+                .collect();
+            self.keep(number, Status::Allowed, verdicts, None, at);
+            return Ok(self.proposal_answer(number));
+        }
+        let calls: Vec<KeptCall> = response.calls.iter().map(logged_call).collect();
+        let verdicts = calls.iter().map(|call| {
+            json!({
+                "call_id": call.id,
+                "tool_name": call.tool,
+                "arguments_digest": call.digest,
+                "verdict": "allow",
+                "judged": false,
+            })
+        });
+        let verdicts = verdicts.collect();
+        self.keep(number, Status::Allowed, verdicts, None, at);
+        if let Some(kept) = self.proposals.get_mut(&number) {
+            kept.calls = calls;
+        }
+        self.tell_released(number);
+        Ok(self.proposal_answer(number))
     }
 
     /// Judges a response with what people answered so far: it is settled, or people are asked.
@@ -324,6 +344,16 @@ fn kept_call(call: &Call) -> KeptCall {
         tool: call.tool.clone(),
         digest: call.arguments_digest,
         commits: call.commits,
+    }
+}
+
+/// A call that nobody judged: it counted when it came, and what becomes of it can be reported.
+fn logged_call(call: &ProposedCall) -> KeptCall {
+    KeptCall {
+        id: call.id.clone(),
+        tool: call.name.clone(),
+        digest: call.arguments_digest(),
+        commits: true,
     }
 }
 

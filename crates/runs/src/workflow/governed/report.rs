@@ -4,7 +4,7 @@
 //! is the only end that a later report may replace.
 
 use canon::{Digest, Value, jcs, sha256};
-use contracts::{Event, Outcome, Path};
+use contracts::{Event, Outcome, Path, SeenOutput};
 use domain::{Problem, Report, ReportedOutcome, Telling, Timestamp};
 use serde_json::json;
 
@@ -96,6 +96,7 @@ impl GovernedSession {
         self.told.changed = true;
         self.tell_execution(call, report);
         if call.commits {
+            self.take_output(number, call, report)?;
             return Ok(self.keep_report(number, call, digest, true, true));
         }
         let happened = match report.outcome {
@@ -108,6 +109,32 @@ impl GovernedSession {
         }
         let message = "the call expired before its execution was reported";
         Err(Problem::new(409, "expired", message))
+    }
+
+    /// Takes in what a call returned that counted at its release: preconditions, slots and envelopes may look at it.
+    fn take_output(
+        &mut self,
+        number: u64,
+        call: &KeptCall,
+        report: &Report,
+    ) -> Result<(), Problem> {
+        let kept = self.proposals.get(&number);
+        // In log-only mode no call is known to rules.
+        let is_known = kept.is_some_and(|kept| kept.step.is_some());
+        let same = call.digest == report.arguments_digest;
+        if self.telling < Telling::Deciders
+            || report.outcome != ReportedOutcome::Success
+            || !(is_known && same)
+        {
+            return Ok(());
+        }
+        let output = SeenOutput {
+            call_id: call.id.clone(),
+            text: output_of(report)?,
+        };
+        self.advance(&Event::OutputsSeen {
+            outputs: vec![output],
+        })
     }
 
     /// Tells what became of a call, for whoever reads the record without judging again: receipts list it.

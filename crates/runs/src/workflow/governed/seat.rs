@@ -40,7 +40,7 @@ pub(super) fn compiled(source: &ContractText) -> Result<Arc<Workflow>, Problem> 
 }
 
 /// Takes the seat that a session began with.
-pub(super) fn seat_of(
+pub(crate) fn seat_of(
     session_id: &str,
     place: &GovernedPlace,
     telling: Telling,
@@ -157,6 +157,7 @@ pub(super) fn refused(refusal: &WorkflowRefusal) -> Problem {
         WorkflowRefusal::Begun => (409, "workflow_begun"),
         WorkflowRefusal::NoWorkflow => (409, "no_workflow"),
         WorkflowRefusal::IdInUse(_) => (409, "id_in_use"),
+        WorkflowRefusal::OtherContract { .. } => (422, "session_contract_differs"),
     };
     let problem = Problem::new(status, code, refusal.to_string());
     match refusal {

@@ -20,12 +20,17 @@ use serde_json::json;
 
 use super::kept::Kept;
 use super::parties::Parties;
-use super::prepare::Prepared;
+use super::prepare::{PREPARED, Prepared};
 use super::seat::seat_of;
 use crate::workflow::Note;
 
 /// How long a prepared request can be used, and a released call waits for its execution.
 pub(super) const PREPARED_MICROS: i64 = 600_000_000;
+
+/// Labels that a session can have.
+const LABELS_MAX: usize = 64;
+/// Further labels, for people who do not work in it: its program cannot use up what closes tools.
+const LABELS_KEPT: usize = 16;
 
 /// A governed session.
 #[derive(Debug)]
@@ -234,7 +239,8 @@ impl GovernedSession {
         if compiled.digest() != start.sha256 {
             return Err("the recorded contracts have another digest than was recorded".to_owned());
         }
-        let options = options_of(&start.options).map_err(|findings| findings.join("; "))?;
+        let mut options = options_of(&start.options).map_err(|findings| findings.join("; "))?;
+        options.case_of_models_counts = start.telling < Telling::Deciders;
         let policies = start.policies.iter().map(|(name, verdict)| {
             let answer = PolicyAnswer {
                 allowed: verdict.allowed,
@@ -440,19 +446,29 @@ impl GovernedSession {
     }
 
     fn add_label(&mut self, label: &str) -> Result<Value, Problem> {
-        const LABELS_MAX: usize = 64;
         Label::new(label)
             .map_err(|error| Problem::new(400, "malformed_label", error.to_string()))?;
         if !self.state.labels().any(|known| known == label) {
-            if self.state.labels().count() >= LABELS_MAX {
-                let message = "a session has at most 64 labels";
-                return Err(Problem::new(409, "too_many_labels", message));
+            if self.state.labels().count() >= LABELS_MAX + LABELS_KEPT {
+                return Err(too_many_labels());
             }
             self.advance(&Event::LabelAdded {
                 label: label.to_owned(),
             })?;
         }
         Ok(json!({"labels": self.state.labels().collect::<Vec<_>>()}))
+    }
+
+    /// Refuses a label of somebody who works in the session once it has as many as its program may give it.
+    ///
+    /// # Errors
+    /// It has.
+    pub fn label_left(&self, label: &str) -> Result<(), Problem> {
+        let mut labels = self.state.labels();
+        match labels.any(|known| known == label) || self.state.labels().count() < LABELS_MAX {
+            true => Ok(()),
+            false => Err(too_many_labels()),
+        }
     }
 
     /// Notes executions that have begun: what runs does not expire.
@@ -608,13 +624,60 @@ impl GovernedSession {
     }
 }
 
+fn too_many_labels() -> Problem {
+    let message = format!(
+        "a session takes {LABELS_MAX} labels, and {LABELS_KEPT} more from those who do not work in it"
+    );
+    Problem::new(409, "too_many_labels", message)
+}
+
 pub(super) fn proposal_id(number: u64) -> String {
-    format!("proposal_{number}")
+    format!("{PROPOSAL}{number}")
 }
 
 /// Returns the number of a proposal's id.
 pub(super) fn propose_number(id: &str) -> Option<u64> {
-    id.strip_prefix("proposal_")?.parse().ok()
+    id.strip_prefix(PROPOSAL)?.parse().ok()
+}
+
+const PROPOSAL: &str = "proposal_";
+
+/// Refuses ids that are not written as they were given: one thing has one name.
+///
+/// # Errors
+/// Names the first of them.
+pub fn ids_are_plain(operation: &GovernedOperation) -> Result<(), Problem> {
+    let unknown = |id: &str| Problem::new(404, "unknown_proposal", format!("no proposal `{id}`"));
+    let is_proposal = |id: &str| is_plain(id, PROPOSAL);
+    match operation {
+        GovernedOperation::Propose(proposed)
+            if !is_plain(&proposed.prepared_request_id, PREPARED) =>
+        {
+            let message = "no preflight answered with this prepared request";
+            Err(Problem::new(409, "unknown_prepared_request", message))
+        }
+        GovernedOperation::Report(report) if !is_proposal(&report.proposal_id) => {
+            Err(unknown(&report.proposal_id))
+        }
+        GovernedOperation::Decide(decide) if !is_proposal(&decide.proposal_id) => {
+            Err(unknown(&decide.proposal_id))
+        }
+        GovernedOperation::Heartbeat { started } => {
+            let mut started = started.iter();
+            match started.find(|call| !is_proposal(&call.proposal_id)) {
+                Some(call) => Err(unknown(&call.proposal_id)),
+                None => Ok(()),
+            }
+        }
+        _ => Ok(()),
+    }
+}
+
+/// True for a prefix and a number as it is written here: without a sign or zeros in front.
+pub(super) fn is_plain(id: &str, prefix: &str) -> bool {
+    let digits = id.strip_prefix(prefix).unwrap_or_default();
+    let number: Option<u64> = digits.parse().ok();
+    number.is_some_and(|number| number.to_string() == digits)
 }
 
 /// Returns how many microseconds lie between two moments.

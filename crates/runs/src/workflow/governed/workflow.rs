@@ -48,6 +48,8 @@ pub struct Joining {
     pub place: GovernedPlace,
     /// The slots that it begins with.
     pub slots: std::collections::BTreeMap<String, String>,
+    /// The session file of its role.
+    pub session_contract: String,
 }
 
 impl GovernedWorkflow {
@@ -191,7 +193,12 @@ impl GovernedWorkflow {
             news.push(as_value(&accepted));
         }
         let place = self.place(&state, labels);
-        Ok(Joining { news, place, slots })
+        Ok(Joining {
+            news,
+            place,
+            slots,
+            session_contract: self.session_contract(&offer.to_role),
+        })
     }
 
     fn join_first(&self, session_id: &str, role: Option<&str>) -> Result<Joining, Problem> {
@@ -216,7 +223,13 @@ impl GovernedWorkflow {
             news: vec![as_value(&began)],
             place: self.place(&state, Vec::new()),
             slots: std::collections::BTreeMap::new(),
+            session_contract: self.session_contract(role),
         })
+    }
+
+    fn session_contract(&self, role: &str) -> String {
+        let file = self.workflow.session_file(role);
+        file.unwrap_or_default().to_owned()
     }
 
     /// A place can be lost before its session begins: with whoever handed over, or after a long silence.
@@ -388,6 +401,7 @@ impl GovernedWorkflow {
             | WorkflowEvent::Used { .. }
             | WorkflowEvent::Took { .. }
             | WorkflowEvent::Freed { .. }
+            | WorkflowEvent::Labeled { .. }
             | WorkflowEvent::Ended { .. } => {}
         }
         Ok(())

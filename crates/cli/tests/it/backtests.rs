@@ -1,0 +1,334 @@
+//! `contracts backtest` of governed sessions, against a server with files on disk: the contracts that a session ran under have
+//! nothing to say that was not said then, and other contracts show by exactly what they change.
+
+use std::fs;
+use std::time::Duration;
+
+use serde_json::{Value, json};
+
+use crate::governed::Program;
+use crate::world::World;
+
+const SESSIONS: &str = "/api/v1/replay/sessions";
+
+const FILES: [(&str, &str); 6] = [
+    (
+        "pay.yaml",
+        "tool: pay\nside_effect: write\nschema_derived: false\nadds_labels: [paid]\n\
+         argument_value_invariants: [ { path: \"$.n\", type: integer, lte: 100, when_present: true } ]\n",
+    ),
+    (
+        "ask.yaml",
+        "tool: ask\nside_effect: write\nschema_derived: false\ncheckpoint: { reason: look, timeout_seconds: 2 }\n",
+    ),
+    (
+        "pick.yaml",
+        "tool: pick\nside_effect: read\nschema_derived: false\nbinds: [ { slot: o, from: arguments, path: \"$.o\" } ]\n",
+    ),
+    (
+        "ship.yaml",
+        "tool: ship\nside_effect: write\nschema_derived: false\nargument_value_invariants: [ { path: \"$.o\", ref: o } ]\n",
+    ),
+    (
+        "vip.yaml",
+        "tool: vip\nside_effect: write\nschema_derived: false\npolicy: { rules: [ { id: r, effect: allow, when: [ { path: \"$.vip\", equals: true } ] } ] }\n",
+    ),
+    (
+        "session.yaml",
+        "schema_version: \"1.0\"\nsession_limits: { max_cost_per_session: 1.00 }\nlabel_gates: [ { label: fraud, block_tools: [pay, ask] } ]\n",
+    ),
+];
+
+const WORKFLOW: &str = "schema_version: \"1.0\"\nworkflow: two\nroles:\n  - { name: desk, session_contract: desk/session.yaml }\n\
+    \x20 - { name: payer, session_contract: payer/session.yaml }\nhandoffs: [ { from: desk, to: payer } ]\n\
+    shared_resources: [ { name: order, path: \"$.o\", tools: [pay], mode: exclusive } ]\n";
+
+/// A program that drives one session.
+struct Driven<'a> {
+    program: &'a Program<'a>,
+    id: String,
+}
+
+impl<'a> Driven<'a> {
+    fn open(program: &'a Program<'a>, id: &str, more: Value) -> Self {
+        let (session, contracts): (Vec<_>, Vec<_>) =
+            FILES.iter().partition(|(file, _)| *file == "session.yaml");
+        let file = |(file, text): &(&str, &str)| json!({"file": file, "text": text});
+        let contracts: Vec<Value> = contracts.into_iter().map(file).collect();
+        let mut new = json!({"session_id": id, "principal": {"vip": false},
+            "pricing": {"openai/m": {"input": "100", "output": "100"}},
+            "contracts": {"contracts": contracts, "session": file(session[0])}});
+        for (name, value) in more.as_object().unwrap() {
+            new[name] = value.clone();
+        }
+        program.post(SESSIONS, new);
+        let id = id.to_owned();
+        Self { program, id }
+    }
+
+    fn path(&self, rest: &str) -> String {
+        format!("{SESSIONS}/{}{rest}", self.id)
+    }
+
+    fn prepare(&self) -> Value {
+        let version = self.program.get(&self.path(""))["stateVersion"].clone();
+        let names = ["pay", "ask", "pick", "ship", "vip", "other"];
+        let tools = names.map(|name| json!({"name": name, "schema": {}}));
+        let asked = json!({"expected_state_version": version, "offered_tools": tools,
+            "provider": "openai", "model": "m"});
+        self.program.post(&self.path("/preflight"), asked)
+    }
+
+    fn propose(&self, calls: &[(&str, &str, Value)]) -> Value {
+        let ready = self.prepare();
+        self.propose_to(&ready, calls)
+    }
+
+    fn propose_to(&self, ready: &Value, calls: &[(&str, &str, Value)]) -> Value {
+        let calls = calls.iter().map(|(id, name, arguments)| {
+            json!({"id": id, "name": name, "arguments": arguments.to_string()})
+        });
+        let proposal = json!({"prepared_request_id": ready["prepared_request_id"],
+            "finish_reason": "tool_calls", "tool_calls": calls.collect::<Vec<_>>(),
+            "usage": {"input": 10, "output": 10}});
+        self.program.post(&self.path("/proposals"), proposal)
+    }
+
+    fn report(&self, proposal: &Value, call: usize) {
+        let verdict = &proposal["verdicts"][call];
+        let report = json!({"proposal_id": proposal["proposal_id"], "call_id": verdict["call_id"],
+            "arguments_digest": verdict["arguments_digest"], "outcome": "success"});
+        self.program.post(&self.path("/receipts"), report);
+    }
+
+    /// Proposes a call that is expected to end so, and reports it where it is released.
+    fn call(&self, id: &str, tool: &str, arguments: Value, status: &str) -> Value {
+        let proposal = self.propose(&[(id, tool, arguments)]);
+        assert_eq!(proposal["status"], status, "{proposal}");
+        if status == "allowed" {
+            self.report(&proposal, 0);
+        }
+        proposal
+    }
+
+    fn decide(&self, proposal: &Value, decision: &str) -> Value {
+        let id = proposal["proposal_id"].as_str().unwrap();
+        let body = json!({"decision": decision, "decided_by": "bea"});
+        let path = self.path(&format!("/proposals/{id}/approve"));
+        let (status, answer) = self.program.send("approver-key", &path, Some(body));
+        assert_eq!(status, 200, "{answer}");
+        answer
+    }
+
+    fn post(&self, rest: &str, body: Value) -> Value {
+        self.program.post(&self.path(rest), body)
+    }
+
+    fn end(self) {
+        self.post("/restore", json!({}));
+    }
+}
+
+/// Everything that a session can bring with it or hear from outside.
+fn sessions(program: &Program<'_>) {
+    let open = |id: &str, more: Value| Driven::open(program, id, more);
+    // Labels at the beginning, and one that came later.
+    let labelled = open("labelled", json!({"labels": ["fraud"]}));
+    labelled.call("a", "pay", json!({"n": 1}), "blocked");
+    labelled.end();
+    let later = open("later", json!({}));
+    later.call("a", "pay", json!({"n": 1}), "allowed");
+    later.post("/labels", json!({"label": "fraud"}));
+    later.call("b", "pay", json!({"n": 2}), "blocked");
+    later.end();
+    // A filter that was set and cleared.
+    let filtered = open("filtered", json!({}));
+    filtered.post("/tool-filter", json!({"tools": ["pick"]}));
+    filtered.call("a", "pay", json!({"n": 1}), "blocked");
+    filtered.post("/tool-filter", json!({"tools": null}));
+    filtered.call("b", "pay", json!({"n": 1}), "allowed");
+    filtered.end();
+    // Options, and a policy that said no.
+    let options = open(
+        "options",
+        json!({"unmatched_policy": "allow", "gate": "strip_partial"}),
+    );
+    options.call("a", "other", json!({}), "allowed");
+    let stripped = options.propose(&[
+        ("b", "pay", json!({"n": 500})),
+        ("c", "pick", json!({"o": 1})),
+    ]);
+    options.report(&stripped, 1);
+    options.call("d", "vip", json!({}), "blocked");
+    options.end();
+    // People: two answers wait at a time, one is denied with what came beside it, one times out, one hears of a label.
+    let people = open("people", json!({}));
+    let first = people.call("a", "ask", json!({"n": 1}), "pending_approval");
+    let second = people.propose(&[
+        ("b", "ask", json!({"n": 2})),
+        ("c", "pick", json!({"o": 1})),
+    ]);
+    people.call("d", "pay", json!({"n": 3}), "allowed");
+    assert_eq!(people.decide(&second, "deny")["status"], "denied");
+    assert_eq!(people.decide(&first, "approve")["status"], "approved");
+    people.report(&first, 0);
+    people.call("e", "ask", json!({"n": 4}), "pending_approval");
+    std::thread::sleep(Duration::from_millis(2_200));
+    people.call("f", "pick", json!({"o": 2}), "allowed");
+    let marked = people.call("g", "ask", json!({"n": 5}), "pending_approval");
+    people.post("/labels", json!({"label": "fraud"}));
+    assert_eq!(people.decide(&marked, "approve")["status"], "blocked");
+    people.end();
+    // An answer that was out of date when it came.
+    let stale = open("stale", json!({}));
+    let (one, two) = (stale.prepare(), stale.prepare());
+    let released = stale.propose_to(&one, &[("a", "pay", json!({"n": 1}))]);
+    let late = json!({"prepared_request_id": two["prepared_request_id"], "finish_reason": "tool_calls",
+        "tool_calls": [{"id": "b", "name": "pay", "arguments": "{}"}], "usage": {"input": 1, "output": 1}});
+    let (status, _) = program.send("api-key", &stale.path("/proposals"), Some(late));
+    assert_eq!(status, 409);
+    stale.report(&released, 0);
+    stale.end();
+    // A workflow: a thing that another session holds, and a slot that was carried.
+    let source = json!({"file": "workflow.yaml", "text": WORKFLOW});
+    let place = json!({"type": "root", "workflow_id": "w", "role": "desk", "source": source});
+    let root = open("root", json!({"workflow": place}));
+    root.call("a", "pick", json!({"o": 7}), "allowed");
+    let held = root.propose(&[("b", "pay", json!({"o": 7}))]);
+    root.post("/labels", json!({"label": "vip"}));
+    let offer = json!({"to_role": "payer", "summary": "go on", "carry": ["o"]});
+    let offer = root.post("/handoffs", offer)["handoff_id"].clone();
+    let place = json!({"type": "child", "handoff_id": offer, "role": "payer"});
+    let child = open("child", json!({"workflow": place}));
+    let busy = child.call("a", "pay", json!({"o": 7}), "blocked");
+    assert_eq!(busy["verdicts"][0]["detail"], "resource_busy", "{busy}");
+    child.call("b", "ship", json!({"o": 7}), "allowed");
+    child.call("c", "ship", json!({"o": 8}), "blocked");
+    root.report(&held, 0);
+    child.call("d", "pay", json!({"o": 7}), "allowed");
+    child.end();
+    root.end();
+}
+
+#[test]
+fn u32_a_backtest_under_the_same_contracts_has_nothing_to_say() {
+    let world = World::new();
+    let server = world.serve();
+    let program = Program::new(&world, &server);
+    sessions(&program);
+    let folder = world.home.path().join("rules");
+    fs::create_dir(&folder).unwrap();
+    for (file, text) in FILES {
+        fs::write(folder.join(file), text).unwrap();
+    }
+    let data = world.data();
+    let data = data.to_str().unwrap();
+    let report = world.json(&["contracts", "backtest", "rules", data, "--json"]);
+    let changes = &report["changes"];
+    assert_eq!(changes["stopped"], 0, "{report:#}");
+    assert_eq!(changes["now_asked"], 0, "{report:#}");
+    assert_eq!(changes["loosened"], 0, "{report:#}");
+    assert_eq!(report["calls"]["not_judgeable"], 0, "{report:#}");
+    assert_eq!(report["runs"].as_array().unwrap().len(), 8, "{report:#}");
+    assert!(report["calls"]["blocked"].as_u64() > Some(5), "{report:#}");
+
+    // What these contracts change is what is told, and nothing else.
+    let session = FILES[5].1.replace("label: fraud", "label: vip");
+    fs::write(folder.join("session.yaml"), session).unwrap();
+    let principal = world.home.path().join("who.json");
+    fs::write(&principal, r#"{"vip":false}"#).unwrap();
+    let changed = [
+        "contracts",
+        "backtest",
+        "rules",
+        data,
+        "--principal",
+        "who.json",
+        "--json",
+    ];
+    let report = world.json(&changed);
+    let runs = report["runs"].as_array().unwrap();
+    let told = |run: &Value| {
+        let calls = |member: &str| run[member].as_array().map_or(0, Vec::len);
+        let first = usize::from(run["first_blocked"].is_object());
+        (first + calls("later_blocked"), calls("loosened"))
+    };
+    let told: Vec<(usize, usize)> = runs.iter().map(told).collect();
+    // The labelled ones are let further, and the child of the labelled root is not let pay.
+    assert_eq!(
+        told.iter().map(|(stopped, _)| stopped).sum::<usize>(),
+        1,
+        "{report:#}"
+    );
+    assert_eq!(
+        told.iter().map(|(_, loosened)| loosened).sum::<usize>(),
+        2,
+        "{report:#}"
+    );
+    // Without knowing who called, other contracts with a policy cannot judge.
+    let unknown = world.run(&["contracts", "backtest", "rules", data]);
+    assert_eq!(unknown.code, 2, "{unknown:?}");
+    assert!(unknown.stderr.contains("--principal"), "{unknown:?}");
+}
+
+#[test]
+fn a_draft_from_recorded_runs_is_of_calls_that_were_made() {
+    let world = World::new();
+    let server = world.serve();
+    let program = Program::new(&world, &server);
+    let driven = Driven::open(&program, "drafted", json!({}));
+    driven.call("a", "nowhere", json!({"secret": 1}), "blocked");
+    driven.call("b", "pay", json!({"n": 500}), "blocked");
+    driven.call("c", "pay", json!({"n": 50}), "allowed");
+    driven.end();
+    let data = world.data();
+    world.ok(&[
+        "contracts",
+        "init",
+        data.to_str().unwrap(),
+        "--output",
+        "draft",
+    ]);
+    let draft = world.home.path().join("draft");
+    assert!(!draft.join("nowhere.yaml").exists());
+    let pay = fs::read_to_string(draft.join("pay.yaml")).unwrap();
+    assert!(pay.contains("Called 1 time in 1 recorded run"), "{pay}");
+    let ask = fs::read_to_string(draft.join("ask.yaml")).unwrap();
+    assert!(ask.contains("never called"), "{ask}");
+}
+
+#[test]
+fn a_check_names_what_of_a_schema_nothing_checks() {
+    let world = World::new();
+    let folder = world.home.path().join("rules");
+    fs::create_dir(&folder).unwrap();
+    fs::write(folder.join("pay.yaml"), "tool: pay\nside_effect: write\n").unwrap();
+    let tools = r#"[{"name":"pay","input_schema":{"type":"object","properties":{"n":{"anyOf":[{"type":"integer"}]}}}},
+        {"name":"look","input_schema":{}}]"#;
+    fs::write(world.home.path().join("tools.json"), tools).unwrap();
+    let report = world.json(&[
+        "contracts",
+        "check",
+        "rules",
+        "--tools",
+        "tools.json",
+        "--json",
+    ]);
+    assert_eq!(report["ok"], true, "{report}");
+    assert_eq!(
+        report["schemas"][0]["ignored"],
+        json!(["anyOf"]),
+        "{report}"
+    );
+    assert_eq!(report["schemas"][1]["has_contract"], false, "{report}");
+    let said = world.ok(&["contracts", "check", "rules", "--tools", "tools.json"]);
+    assert!(said.contains("warning[schema_keyword_ignored]"), "{said}");
+    let wrong = r#"[{"name":"pay","input_schema":{"type":"objekt"}}]"#;
+    fs::write(world.home.path().join("tools.json"), wrong).unwrap();
+    let refused = world.run(&["contracts", "check", "rules", "--tools", "tools.json"]);
+    assert_eq!(refused.code, 1, "{refused:?}");
+    assert!(
+        refused.stdout.contains("error[schema_invalid]"),
+        "{refused:?}"
+    );
+}
