@@ -19,10 +19,10 @@ use crate::row::sql;
 use crate::table::Table;
 
 /// Blocks with less content than this are merged.
-const SMALL_BYTES: usize = 16 * 1024;
+const SMALL_BYTES: usize = 32 * 1024;
 
 /// How much content makes a merge worth its while. Reading one event decompresses all of it.
-const RUN_BYTES: usize = 32 * 1024;
+const RUN_BYTES: usize = 64 * 1024;
 
 /// A block as it was written.
 #[derive(Debug, Clone, PartialEq, Eq)]

@@ -196,18 +196,18 @@ fn rows(home: &Path) -> usize {
 fn small_blocks_become_one_and_a_damaged_one_stays_alone() {
     let home = tempfile::tempdir().unwrap();
     let mut log = Log::new(home.path());
-    for seed in 0..60 {
+    for seed in 0..120 {
         let blob = Blob::new(text(1_000 + seed, 300).into());
         log.commit(&[(Some(seed % 3), text(seed, 700))], vec![blob], None)
             .unwrap();
     }
     log.check();
     let merged = rows(home.path());
-    assert!(merged < 35, "{merged} blocks of 60 commits");
+    assert!(merged < 80, "{merged} blocks of 120 commits");
 
     // A run is begun and one of its blocks damaged: nothing is merged then, and nothing else is lost.
     let damaged = log.events.len() as u64 + 5;
-    for seed in 60..120 {
+    for seed in 120..240 {
         log.commit(&[(Some(seed % 3), text(seed, 700))], vec![], None)
             .unwrap();
         if log.events.len() as u64 == damaged {
