@@ -7,9 +7,10 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use canon::Digest;
 use domain::{Blob, Document, EventName, Position};
 use engine::port::{
-    ApiKey, BlobStore, BoxFuture, Claim, ClaimScope, Commit, CommitError, Committed, KeyStore,
-    LastEvents, LeaseName, LeaseStore, ListQuery, MemoryStore, NewestQuery, News, ReadEvents,
-    Scope, SegmentStore, Store, StoreFault, StoredEvent, Tree, TreeAppend, TreeStore,
+    ApiKey, BlobStore, BoxFuture, Claim, ClaimScope, Commit, CommitError, Committed, Heartbeat,
+    KeyStore, LastEvents, LeaseName, LeaseStore, ListQuery, MemoryStore, NewestQuery, News,
+    ReadEvents, Scope, SegmentStore, Store, StoreFault, StoredEvent, Tree, TreeAppend, TreeStore,
+    Wanted, Whose,
 };
 use tokio::sync::broadcast;
 
@@ -158,9 +159,25 @@ impl BlobStore for FaultyStore {
 impl LeaseStore for FaultyStore {
     fn take_over(
         &self,
+        whose: Whose,
         holder: Box<str>,
     ) -> BoxFuture<'_, Result<Vec<(LeaseName, u64)>, StoreFault>> {
-        self.later(move |store| store.take_over(holder))
+        self.later(move |store| store.take_over(whose, holder))
+    }
+
+    fn heartbeat(
+        &self,
+        beat: Heartbeat,
+    ) -> BoxFuture<'_, Result<Vec<(LeaseName, u64)>, StoreFault>> {
+        self.later(move |store| store.heartbeat(beat))
+    }
+
+    fn claim(&self, wanted: Wanted) -> BoxFuture<'_, Result<Vec<(LeaseName, u64)>, StoreFault>> {
+        self.later(move |store| store.claim(wanted))
+    }
+
+    fn leave(&self, holder: Box<str>) -> BoxFuture<'_, Result<(), StoreFault>> {
+        self.later(move |store| store.leave(holder))
     }
 }
 

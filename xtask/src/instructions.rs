@@ -1,6 +1,6 @@
 //! Benchmarks by instruction count. Counts do not move with a busy machine, so that a limit on them is a gate.
 //!
-//! They live in a workspace of their own (`load/instructions`): neither the tests nor the linter build them. The
+//! They live in a workspace of their own (`load/instructions`): the test command compiles them, and runs them nowhere. The
 //! program that runs them under valgrind is installed below the target directory, in the version that they ask for.
 
 use std::path::{Path, PathBuf};

@@ -56,7 +56,9 @@ pub(crate) fn run(arguments: &[String]) -> Result<()> {
             Err(reason) => tests.env(format!("{variable}_MISSING"), format!("{reason:#}")),
         };
     }
-    let result = step("tests", &mut tests).and_then(|()| wasm(&notes));
+    let result = step("tests", &mut tests)
+        .and_then(|()| wasm(&notes))
+        .and_then(|()| apart());
     let noted = std::fs::read_to_string(&notes).unwrap_or_default();
     let ran = summarize(&noted);
     result?;
@@ -141,6 +143,20 @@ fn wasm(notes: &Path) -> Result<()> {
     step("wasm", &mut check)?;
     let millis = started.elapsed().as_millis();
     note(&format!("ran\twasm\tcontracts\t{millis}\n"))?;
+    Ok(())
+}
+
+/// Compiles the benchmarks that have workspaces of their own, so that they do not fall behind what they measure.
+fn apart() -> Result<()> {
+    for name in ["instructions", "verdicts"] {
+        let mut check = cargo();
+        check
+            .args(["check", "--locked", "--all-targets", "--manifest-path"])
+            .arg(format!("load/{name}/Cargo.toml"))
+            .arg("--target-dir")
+            .arg(target().join(name));
+        step(&format!("apart: load/{name}"), &mut check)?;
+    }
     Ok(())
 }
 

@@ -18,8 +18,8 @@ pub use memory::MemoryStore;
 pub use news::{News, Publisher};
 pub use store::{
     ApiKey, BlobStore, Claim, ClaimScope, Commit, CommitError, Committed, Expected, Fence,
-    FieldSegment, Incoming, KeptSegment, KeyStore, LastEvents, LeaseName, LeaseStore, ListQuery,
-    NewestQuery, ReadEvents, Scope, Seal, SealedTurn, SegmentStore, Store, StoreFault, Stored,
-    StoredEvent, Tree, TreeAppend, TreeStore, UnusableSegment,
+    FieldSegment, Heartbeat, Incoming, KeptSegment, KeyStore, LastEvents, LeaseName, LeaseStore,
+    ListQuery, NewestQuery, ReadEvents, Scope, Seal, SealedTurn, SegmentStore, Store, StoreFault,
+    Stored, StoredEvent, Tree, TreeAppend, TreeStore, UnusableSegment, Wanted, Whose,
 };
 pub use world::{BoxFuture, Clock, Deltas, Ids, KeepSecretError, Performer, SecretKeeper, Spawn};

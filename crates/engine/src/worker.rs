@@ -22,7 +22,7 @@ use tokio::sync::{Notify, mpsc, watch};
 use crate::engine::Engine;
 use crate::govern::is_governed;
 use crate::limits::Limits;
-use crate::port::{Commit, CommitError, LeaseName, ListQuery, Scope, SealedTurn};
+use crate::port::{Commit, CommitError, LeaseName, ListQuery, Scope, SealedTurn, Whose};
 use crate::refused::Refused;
 use crate::turn::Lease;
 use open::Open;
@@ -210,7 +210,10 @@ impl Engine {
     /// Tasks are open does not matter.
     pub(crate) async fn take_over(&self) -> Result<Left, Refused> {
         let shared = &self.shared;
-        let leases = shared.store.take_over(shared.holder.clone()).await?;
+        let leases = shared
+            .store
+            .take_over(Whose::Everybody, shared.holder.clone());
+        let leases = leases.await?;
         let leases: BTreeMap<Position, u64> = leases.into_iter().collect();
         if leases.contains_key(&PRESENCE) {
             // It did not stop by itself.

@@ -3,7 +3,7 @@
 //! A blob is content: whatever it is called by, its bytes must hash to the digest asked for.
 
 use std::fs;
-use std::io::{self, Read, Seek};
+use std::io::{self, Read, Seek, Write};
 use std::path::{Path, PathBuf};
 use std::sync::{Mutex, PoisonError};
 
@@ -12,7 +12,7 @@ use domain::Blob;
 use engine::port::StoreFault;
 use rusqlite::Connection;
 
-use crate::directory::{blobs, make_private, sync_directory, write_durably};
+use crate::directory::{blobs, create, make_private, sync_directory};
 use crate::fault::file_fault;
 use crate::{incoming, read};
 
@@ -29,15 +29,27 @@ fn place(directory: &Path, digest: &Digest) -> (PathBuf, String) {
     (blobs(directory).join(shelf), name)
 }
 
-/// Writers of one blob take turns, by its digest: they share a temporary file, and a second one that cut it short
-/// would let the first give a torn file its name.
+/// Writers of one blob take turns, by its digest: they share a file that has no name yet, and a second one that cut it short
+/// would let the first give a torn file its name. Another process has one of its own, with the same bytes.
 static TURNS: [Mutex<()>; 16] = [const { Mutex::new(()) }; 16];
 
 /// Stores a large blob as a file, durably.
 pub(crate) fn write_file(directory: &Path, blob: &Blob) -> Result<(), StoreFault> {
     let len = blob.bytes.len() as u64;
     put_file(directory, &blob.digest, len, |shelf, name| {
-        write_durably(shelf, name, &blob.bytes)
+        let fresh = incoming::own_path(directory, name);
+        let write = || {
+            if let Some(folder) = fresh.parent() {
+                make_private(folder)?;
+            }
+            let mut file = create(&fresh)?;
+            file.write_all(&blob.bytes)?;
+            file.sync_all()?;
+            fs::rename(&fresh, shelf.join(name))?;
+            sync_directory(shelf)
+        };
+        // Half a file takes room that is perhaps what was missing.
+        write().inspect_err(|_| drop(fs::remove_file(&fresh)))
     })
 }
 

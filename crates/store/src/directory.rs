@@ -5,6 +5,7 @@
 use std::fs::{self, File, TryLockError};
 use std::io::{self, Read, Seek, Write};
 use std::path::{Path, PathBuf};
+use std::sync::OnceLock;
 use std::time::Duration;
 
 use engine::port::StoreFault;
@@ -226,13 +227,32 @@ impl OpenError {
     }
 }
 
-/// The lock of a data directory, held until dropped.
+/// The lock of a data directory, held until dropped: by one process alone, or by several that share the directory.
 #[derive(Debug)]
 pub(crate) struct Lock {
     file: File,
+    is_alone: bool,
 }
 
 impl Lock {
+    /// True while nobody else can be there.
+    pub(crate) fn is_alone(&self) -> bool {
+        self.is_alone
+    }
+
+    /// Lets others in who share the directory. Somebody else may have been there when this returns: nothing that was read
+    /// before it is known any more.
+    pub(crate) fn share(&mut self, directory: &Path) -> Result<(), OpenError> {
+        if self.is_alone {
+            let fault = |error: io::Error| OpenError::fault(directory, error);
+            self.file.unlock().map_err(fault)?;
+            retry(&self.file, SHARING, File::try_lock_shared)
+                .map_err(|error| refused(directory, &mut self.file, error))?;
+            self.is_alone = false;
+        }
+        Ok(())
+    }
+
     /// Returns what tells whether the directory is still in its place.
     pub(crate) fn presence(&self, directory: &Path) -> io::Result<Presence> {
         Ok(Presence {
@@ -279,50 +299,92 @@ fn identity(_: &fs::Metadata) -> (u64, u64) {
 
 /// Takes the lock, or gives up after a moment. A child that is about to become another program holds what its parent had
 /// open until it is one, and a process that was killed holds its locks until it is gone.
-fn take(file: &File) -> Result<(), TryLockError> {
-    const TRIES: u32 = 20;
-    const PAUSE: Duration = Duration::from_millis(10);
-    for _ in 1..TRIES {
-        match file.try_lock() {
-            Err(TryLockError::WouldBlock) => std::thread::sleep(PAUSE),
+fn retry(
+    file: &File,
+    (tries, pause): (u32, Duration),
+    lock: fn(&File) -> Result<(), TryLockError>,
+) -> Result<(), TryLockError> {
+    for _ in 1..tries {
+        match lock(file) {
+            Err(TryLockError::WouldBlock) => std::thread::sleep(pause),
             taken => return taken,
         }
     }
-    file.try_lock()
+    lock(file)
 }
+
+/// How often and how far apart the lock is tried: by whoever wants it alone,
+const ALONE: (u32, Duration) = (20, Duration::from_millis(10));
+/// by whoever wants to share it, for as long as another one may take to look through a directory that it opens first,
+const SHARING: (u32, Duration) = (1_000, Duration::from_millis(10));
+/// and by whoever only wants to know: somebody else who does has it for some microseconds.
+const LOOKING: (u32, Duration) = (5, Duration::from_millis(2));
 
 /// True when a process works in the directory, or when that cannot be told.
 pub(crate) fn is_held(directory: &Path) -> bool {
     match File::open(directory.join(LOCK)) {
         // Given back at once: whoever wants to work here tries for longer than this takes.
-        Ok(file) => !matches!(file.try_lock_shared(), Ok(())),
+        Ok(file) => retry(&file, LOOKING, File::try_lock).is_err(),
         Err(error) => error.kind() != io::ErrorKind::NotFound,
     }
 }
 
 /// Makes the directory when it is missing, takes its lock and checks its format, which [`adopt`] makes ours.
 pub(crate) fn claim(directory: &Path) -> Result<Lock, OpenError> {
-    let fault = |error: io::Error| OpenError::fault(directory, error);
-    make_directory(directory).map_err(fault)?;
-    let mut file = private()
-        .create(true)
-        .truncate(false)
-        .read(true)
-        .write(true)
-        .open(directory.join(LOCK))
-        .map_err(fault)?;
-    match take(&file) {
-        Ok(()) => {}
-        Err(TryLockError::WouldBlock) => {
+    let mut file = lock_file(directory)?;
+    retry(&file, ALONE, File::try_lock).map_err(|error| refused(directory, &mut file, error))?;
+    claimed(directory, file, true)
+}
+
+/// The same to work beside others who share the directory. Alone at first when nobody is there, so that what only one may do
+/// can be done; [`Lock::share`] lets the others in.
+pub(crate) fn join(directory: &Path) -> Result<Lock, OpenError> {
+    let mut file = lock_file(directory)?;
+    let (tries, pause) = SHARING;
+    for _ in 0..tries {
+        match retry(&file, LOOKING, File::try_lock) {
+            Ok(()) => return claimed(directory, file, true),
+            Err(TryLockError::WouldBlock) => {}
+            Err(error) => return Err(refused(directory, &mut file, error)),
+        }
+        match file.try_lock_shared() {
+            Ok(()) => return claimed(directory, file, false),
+            Err(TryLockError::WouldBlock) => std::thread::sleep(pause),
+            Err(error) => return Err(refused(directory, &mut file, error)),
+        }
+    }
+    Err(refused(directory, &mut file, TryLockError::WouldBlock))
+}
+
+fn lock_file(directory: &Path) -> Result<File, OpenError> {
+    let open = || {
+        make_directory(directory)?;
+        private()
+            .create(true)
+            .truncate(false)
+            .read(true)
+            .write(true)
+            .open(directory.join(LOCK))
+    };
+    open().map_err(|error| OpenError::fault(directory, error))
+}
+
+fn refused(directory: &Path, file: &mut File, error: TryLockError) -> OpenError {
+    match error {
+        TryLockError::WouldBlock => {
             let mut text = String::new();
             let pid = file.read_to_string(&mut text).ok();
-            return Err(OpenError::Locked {
+            OpenError::Locked {
                 directory: directory.to_owned(),
                 pid: pid.and_then(|_| text.trim().parse().ok()),
-            });
+            }
         }
-        Err(TryLockError::Error(error)) => return Err(fault(error)),
+        TryLockError::Error(error) => OpenError::fault(directory, error),
     }
+}
+
+fn claimed(directory: &Path, mut file: File, is_alone: bool) -> Result<Lock, OpenError> {
+    let fault = |error: io::Error| OpenError::fault(directory, error);
     let write_pid = |file: &mut File| {
         file.set_len(0)?;
         file.rewind()?;
@@ -330,7 +392,7 @@ pub(crate) fn claim(directory: &Path) -> Result<Lock, OpenError> {
     };
     write_pid(&mut file).map_err(fault)?;
     match read_format(directory)? {
-        Some(FORMAT_OLDEST..=FORMAT_VERSION) | None => Ok(Lock { file }),
+        Some(FORMAT_OLDEST..=FORMAT_VERSION) | None => Ok(Lock { file, is_alone }),
         Some(found) => Err(OpenError::other_format(directory, found)),
     }
 }
@@ -423,9 +485,16 @@ pub(crate) fn tighten(_: &Path) -> io::Result<Vec<PathBuf>> {
     Ok(Vec::new())
 }
 
+/// Returns what names of files that this process alone writes have in them. Ids of processes repeat where several machines
+/// in a box share a directory; this does not.
+pub(crate) fn own_number() -> u64 {
+    static OWN: OnceLock<u64> = OnceLock::new();
+    *OWN.get_or_init(|| getrandom::u64().unwrap_or_else(|_| std::process::id().into()))
+}
+
 /// Finds out whether so many bytes can be written.
 pub(crate) fn probe(directory: &Path, bytes: usize) -> io::Result<()> {
-    let file = directory.join("probe.tmp");
+    let file = directory.join(format!("probe-{}.tmp", own_number()));
     let written = create(&file).and_then(|mut file| {
         file.write_all(&vec![0; bytes])?;
         file.sync_all()
@@ -437,6 +506,24 @@ pub(crate) fn probe(directory: &Path, bytes: usize) -> io::Result<()> {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn a_directory_is_held_by_those_who_share_it_and_by_nobody_else() {
+        let home = tempfile::tempdir().unwrap();
+        assert!(!is_held(home.path()));
+        let mut first = join(home.path()).unwrap();
+        assert!(first.is_alone() && is_held(home.path()));
+        first.share(home.path()).unwrap();
+        assert!(!first.is_alone() && is_held(home.path()));
+        let second = join(home.path()).unwrap();
+        assert!(!second.is_alone());
+        drop(first);
+        assert!(is_held(home.path()), "the second is still there");
+        assert!(matches!(claim(home.path()), Err(OpenError::Locked { .. })));
+        drop(second);
+        assert!(!is_held(home.path()));
+        assert!(claim(home.path()).unwrap().is_alone());
+    }
 
     #[test]
     fn a_format_that_is_no_number_and_a_lost_format_file_are_refused() {

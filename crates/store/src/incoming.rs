@@ -14,7 +14,7 @@ use engine::port::{BoxFuture, Incoming, StoreFault};
 use tokio::sync::oneshot;
 
 use crate::blob;
-use crate::directory::{Presence, blobs, create, make_private};
+use crate::directory::{Presence, blobs, create, make_private, own_number};
 use crate::fault::{closed, file_fault};
 use crate::threads::FileWriters;
 
@@ -29,6 +29,12 @@ pub(crate) fn clear(directory: &Path) -> io::Result<()> {
         Err(error) if error.kind() != io::ErrorKind::NotFound => Err(error),
         _ => Ok(()),
     }
+}
+
+/// Returns the place of a file that no other process writes to.
+pub(crate) fn own_path(directory: &Path, name: &str) -> PathBuf {
+    let name = format!("{}-{name}.tmp", own_number());
+    blobs(directory).join(FOLDER).join(name)
 }
 
 /// One file.
@@ -53,7 +59,7 @@ impl Drop for IncomingFile {
 impl IncomingFile {
     pub(crate) fn new(directory: Arc<Path>, presence: Presence, files: FileWriters) -> Self {
         let number = NEXT.fetch_add(1, Ordering::Relaxed);
-        let path = blobs(&directory).join(FOLDER).join(format!("{number}.tmp"));
+        let path = own_path(&directory, &number.to_string());
         Self {
             directory,
             presence,

@@ -119,7 +119,8 @@ fn guard_of(content: &str) -> String {
     digest.chars().take(GUARD_DIGITS).collect()
 }
 
-/// The file, open for the one process that writes.
+/// The file, open for a process that writes. Where several do, whoever committed last may be overtaken by one before it, and the
+/// file is behind until the next commit.
 #[derive(Debug)]
 pub(crate) struct Keeper {
     file: File,
@@ -150,12 +151,16 @@ impl Keeper {
         Ok(keeper)
     }
 
-    /// Writes down where the log stands after a commit that left so many frames in the write-ahead log. That it cannot
-    /// be written takes nothing back: the commit is durable, and the file is behind.
-    pub(crate) fn committed(&mut self, kept: Kept, frames: u64) {
+    /// Writes down where the log stands after a commit, and how many frames it left in the write-ahead log, where that is
+    /// known. That it cannot be written takes nothing back: the commit is durable, and the file is behind.
+    pub(crate) fn committed(&mut self, kept: Kept, frames: Option<u64>) {
         self.kept = kept;
-        let written = self.salts().and_then(|salts| {
-            self.kept.wal = salts.map(|salts| (salts, frames));
+        let salts = match frames {
+            Some(_) => self.salts(),
+            None => Ok(None),
+        };
+        let written = salts.and_then(|salts| {
+            self.kept.wal = salts.zip(frames);
             self.write()
         });
         if let Err(error) = &written

@@ -25,6 +25,7 @@ mod fault;
 mod fold;
 mod incoming;
 mod kept;
+mod leases;
 mod legacy;
 mod loss;
 mod merge;
@@ -39,6 +40,7 @@ mod row;
 mod schema;
 mod segments;
 mod shape;
+mod sharing;
 mod sqlite;
 mod table;
 #[cfg(any(test, feature = "test-util"))]

@@ -10,7 +10,7 @@ use rusqlite::{Connection, OptionalExtension, TransactionBehavior};
 
 use crate::directory::OpenError;
 use crate::schema::{self, Sealed, has_table};
-use crate::{claims, projection, shape};
+use crate::{claims, leases, projection, shape};
 
 /// The name of the log, and its secret: made with the log, and nothing else tells them.
 pub(crate) const MADE_WITH_THE_LOG: [&str; 2] = ["log", "secret"];
@@ -190,6 +190,9 @@ fn add(connection: &Connection) -> rusqlite::Result<()> {
     if !has_table(connection, "field_segments")? {
         connection.execute_batch(projection::NO_SEGMENTS)?;
     }
+    if !has_table(connection, "holders")? {
+        connection.execute_batch(leases::HOLDERS)?;
+    }
     if !schema::has_column(connection, "claims", "checksum")? {
         connection.execute_batch("ALTER TABLE claims ADD COLUMN checksum BLOB")?;
     }
@@ -199,5 +202,6 @@ fn add(connection: &Connection) -> rusqlite::Result<()> {
 fn lacks_additions(connection: &Connection) -> rusqlite::Result<bool> {
     Ok(!has_table(connection, "usage")?
         || !has_table(connection, "field_segments")?
+        || !has_table(connection, "holders")?
         || !schema::has_column(connection, "claims", "checksum")?)
 }

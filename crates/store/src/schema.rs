@@ -14,7 +14,7 @@ use rusqlite::config::DbConfig;
 use rusqlite::{Connection, OpenFlags, OptionalExtension, TransactionBehavior};
 
 use crate::directory::{OpenError, database, private};
-use crate::notes;
+use crate::{leases, notes};
 
 /// The version of the tables, kept in the database itself; the data directory's format covers all files. Since 5 every note
 /// is there ([`crate::notes`]).
@@ -212,7 +212,7 @@ pub(crate) fn has_column(
         .exists([table, column])
 }
 
-/// Returns the names of the tables that every log has, but for what a start counts again.
+/// Returns the names of the tables that every log has, but for what a start makes again.
 pub(crate) fn tables() -> impl Iterator<Item = &'static str> {
     let made = TABLES.split("CREATE TABLE ").skip(1);
     let names = made.filter_map(|text| text.split('(').next());
@@ -335,12 +335,13 @@ pub(crate) fn connect(directory: &Path, role: Role) -> rusqlite::Result<Connecti
     let mut flags = OpenFlags::SQLITE_OPEN_READ_WRITE | OpenFlags::SQLITE_OPEN_NO_MUTEX;
     if matches!(role, Role::Writer { .. }) {
         flags |= OpenFlags::SQLITE_OPEN_CREATE;
-        // SQLite gives its other files the mode of this one, and would make this one readable for others.
-        let made = private()
-            .create(true)
-            .append(true)
-            .open(database(directory));
-        made.map_err(|error| rusqlite::Error::ToSqlConversionFailure(error.into()))?;
+        // SQLite gives its other files the mode of this one, and would make this one readable for others. One that is there is
+        // left alone: closing it here would give back every lock that this process has on it.
+        let file = database(directory);
+        if !file.exists() {
+            let made = private().create(true).append(true).open(file);
+            made.map_err(|error| rusqlite::Error::ToSqlConversionFailure(error.into()))?;
+        }
     }
     let connection = Connection::open_with_flags(database(directory), flags)?;
     configure(&connection, role)?;
@@ -401,6 +402,7 @@ pub(crate) struct Meta {
 /// Makes the tables of a new database file, which say of which version they are; notes are not there yet.
 pub(crate) fn make_tables(connection: &Connection) -> rusqlite::Result<()> {
     connection.execute_batch(TABLES)?;
+    connection.execute_batch(leases::HOLDERS)?;
     connection.pragma_update(None, "user_version", SCHEMA_WITHOUT_NOTES)
 }
 

@@ -10,9 +10,9 @@ use canon::Digest;
 use domain::{Blob, Document, EventName, Position};
 use engine::port::{
     ApiKey, BlobStore, BoxFuture, Claim, ClaimScope, Commit, CommitError, Committed, FieldSegment,
-    Incoming, KeptSegment, KeyStore, LastEvents, LeaseName, LeaseStore, ListQuery, NewestQuery,
-    News, ReadEvents, Scope, SegmentStore, Store, StoreFault, Stored, StoredEvent, Tree,
-    TreeAppend, TreeStore,
+    Heartbeat, Incoming, KeptSegment, KeyStore, LastEvents, LeaseName, LeaseStore, ListQuery,
+    NewestQuery, News, ReadEvents, Scope, SegmentStore, Store, StoreFault, Stored, StoredEvent,
+    Tree, TreeAppend, TreeStore, Wanted, Whose,
 };
 use rusqlite::Connection;
 use tokio::sync::{broadcast, oneshot};
@@ -23,6 +23,7 @@ use crate::incoming::{self, IncomingFile};
 use crate::kept::{self, Kept};
 use crate::loss::{self, Loss};
 use crate::schema::{self, Meta, Role};
+use crate::sharing::Watch;
 use crate::threads::{FileWriters, Readers};
 use crate::wal::Wal;
 use crate::write::{Published, Writer};
@@ -36,6 +37,9 @@ pub struct Options {
     pub full_sync: bool,
     /// Pretends that the disk has room for this many pages of the database, for tests.
     pub pages_max: Option<u32>,
+    /// Works beside other processes that open the directory shared as well, all of one machine. One that does not share has
+    /// the directory to itself: neither gets in while the other is there.
+    pub shared: bool,
 }
 
 impl Default for Options {
@@ -43,6 +47,7 @@ impl Default for Options {
         Self {
             full_sync: true,
             pages_max: None,
+            shared: false,
         }
     }
 }
@@ -87,6 +92,26 @@ fn lost_of_log(directory: &Path, kept: Option<&Kept>) -> Result<Option<Loss>, Op
     Ok(loss::of_log(&connection, kept))
 }
 
+/// Does what whoever opens a directory alone does first, and connects to its database.
+fn prepare(directory: &Path, role: Role) -> Result<Connection, OpenError> {
+    directory::adopt(directory)?;
+    incoming::clear(directory).map_err(|error| OpenError::fault(directory, error))?;
+    let tightened =
+        directory::tighten(directory).map_err(|error| OpenError::fault(directory, error))?;
+    for path in tightened {
+        let path = path.display();
+        tracing::warn!("closed `{path}` to other users: what is in the log could be read there");
+    }
+    let mut connection =
+        schema::connect(directory, role).map_err(|error| OpenError::fault(directory, error))?;
+    schema::prepare(directory, &mut connection)?;
+    projection::complete(&mut connection)
+        .map_err(|problem| OpenError::fault(directory, problem))?;
+    // SQLite syncs what is in its files; that the new file has a name is ours to sync.
+    directory::sync_directory(directory).map_err(|error| OpenError::fault(directory, error))?;
+    Ok(connection)
+}
+
 fn last_position(directory: &Path) -> Result<Position, OpenError> {
     let connection = schema::connect(directory, Role::Reader)
         .map_err(|error| OpenError::fault(directory, error))?;
@@ -110,22 +135,31 @@ pub struct SqliteStore {
 
 type Job = Box<dyn FnOnce(&mut Writer) + Send>;
 
-/// What only the process has that holds the directory.
+/// What only a process has that works in the directory.
 struct Writing {
     jobs: mpsc::Sender<Job>,
     writer: JoinHandle<()>,
     files: FileWriters,
     presence: Presence,
-    _lock: Lock,
+    /// Looks for commits of others, where there may be some.
+    watch: Option<Watch>,
+    lock: Lock,
 }
 
 impl SqliteStore {
-    /// Opens a directory to work in it, alone; makes it when it is missing.
+    /// Opens a directory to work in it, alone or beside others who share it; makes it when it is missing.
     ///
     /// # Errors
     /// Another process holds it, a newer program wrote it, or the disk fails.
     pub fn open(directory: &Path, options: Options) -> Result<Self, OpenError> {
-        let lock = directory::claim(directory)?;
+        let lock = match options.shared {
+            true => directory::join(directory)?,
+            false => directory::claim(directory)?,
+        };
+        if !lock.is_alone() {
+            // Whoever was there first has looked for losses, and goes on writing.
+            return Self::work(directory, options, lock, Wal::None, Position::START);
+        }
         let kept = kept::read(directory)?;
         let (mut wal, loss) = loss::of_files(directory, kept.as_ref())?;
         if let Some(loss) = loss {
@@ -148,6 +182,10 @@ impl SqliteStore {
         options: Options,
     ) -> Result<Option<(Self, Lost)>, OpenError> {
         directory::check(directory)?;
+        let options = Options {
+            shared: false,
+            ..options
+        };
         let lock = directory::claim(directory)?;
         let kept = kept::read(directory)?;
         let (wal, loss) = loss::of_files(directory, kept.as_ref())?;
@@ -180,30 +218,31 @@ impl SqliteStore {
     fn work(
         directory: &Path,
         options: Options,
-        lock: Lock,
+        mut lock: Lock,
         wal: Wal,
         after: Position,
     ) -> Result<Self, OpenError> {
-        directory::adopt(directory)?;
-        incoming::clear(directory).map_err(|error| OpenError::fault(directory, error))?;
-        let tightened =
-            directory::tighten(directory).map_err(|error| OpenError::fault(directory, error))?;
-        for path in tightened {
-            let path = path.display();
-            tracing::warn!(
-                "closed `{path}` to other users: what is in the log could be read there"
-            );
-        }
         let fault = |error: rusqlite::Error| OpenError::fault(directory, error);
         let role = Role::Writer {
             full_sync: options.full_sync,
         };
-        let mut connection = schema::connect(directory, role).map_err(fault)?;
-        schema::prepare(directory, &mut connection)?;
-        projection::complete(&mut connection)
-            .map_err(|problem| OpenError::fault(directory, problem))?;
-        // SQLite syncs what is in its files; that the new file has a name is ours to sync.
-        directory::sync_directory(directory).map_err(|error| OpenError::fault(directory, error))?;
+        let mut prepared = match lock.is_alone() {
+            true => Some(prepare(directory, role)?),
+            false => None,
+        };
+        if options.shared {
+            // Not with a connection at hand: somebody else may put another file in the place of the database meanwhile.
+            drop(prepared.take());
+            lock.share(directory)?;
+        }
+        let mut connection = match prepared {
+            Some(prepared) => prepared,
+            None => {
+                let mut connection = schema::connect(directory, role).map_err(fault)?;
+                schema::prepare(directory, &mut connection)?;
+                connection
+            }
+        };
         if let Some(pages) = options.pages_max {
             let limit =
                 connection.pragma_update_and_check(None, "max_page_count", pages, |_| Ok(()));
@@ -224,8 +263,14 @@ impl SqliteStore {
             .presence(directory)
             .map_err(|error| OpenError::fault(directory, error))?;
         let place = (directory, presence.clone());
-        let (writer, published) = Writer::new(place, connection, checkpoints, wal, after)
-            .map_err(|problem| OpenError::fault(directory, problem))?;
+        let failed = |problem: StoreFault| OpenError::fault(directory, problem);
+        let (writer, published) =
+            Writer::new(place, connection, checkpoints, wal, after, options.shared)
+                .map_err(failed)?;
+        let watch = options
+            .shared
+            .then(|| Watch::start(directory, Arc::clone(&published)));
+        let watch = watch.transpose().map_err(failed)?;
         let (jobs, queue) = mpsc::channel::<Job>();
         let writer = thread::Builder::new()
             .name("store-write".to_owned())
@@ -242,7 +287,8 @@ impl SqliteStore {
             writer,
             files: FileWriters::file_writers(directory),
             presence,
-            _lock: lock,
+            watch,
+            lock,
         };
         Ok(Self::new(directory, meta, published, Some(writing)))
     }
@@ -355,10 +401,12 @@ impl Drop for SqliteStore {
             jobs,
             writer,
             files,
-            _lock: lock,
+            watch,
+            lock,
             ..
         }) = self.writing.take()
         {
+            drop(watch);
             files.close();
             drop(jobs);
             // A thread that panicked has said so already.
@@ -539,9 +587,25 @@ impl BlobStore for SqliteStore {
 impl LeaseStore for SqliteStore {
     fn take_over(
         &self,
+        whose: Whose,
         holder: Box<str>,
     ) -> BoxFuture<'_, Result<Vec<(LeaseName, u64)>, StoreFault>> {
-        self.write_or_fault(move |writer| writer.take_over(&holder))
+        self.write_or_fault(move |writer| writer.take_over(&whose, &holder))
+    }
+
+    fn heartbeat(
+        &self,
+        beat: Heartbeat,
+    ) -> BoxFuture<'_, Result<Vec<(LeaseName, u64)>, StoreFault>> {
+        self.write_or_fault(move |writer| writer.heartbeat(&beat))
+    }
+
+    fn claim(&self, wanted: Wanted) -> BoxFuture<'_, Result<Vec<(LeaseName, u64)>, StoreFault>> {
+        self.write_or_fault(move |writer| writer.claim(&wanted))
+    }
+
+    fn leave(&self, holder: Box<str>) -> BoxFuture<'_, Result<(), StoreFault>> {
+        self.write_or_fault(move |writer| writer.leave(&holder))
     }
 }
 

@@ -218,3 +218,8 @@ impl Tamper {
         assert_eq!(removed.unwrap(), 1);
     }
 }
+
+/// Returns where this process writes a large blob before it has its name.
+pub fn place_of_unnamed(directory: &Path, digest: &canon::Digest) -> std::path::PathBuf {
+    crate::incoming::own_path(directory, &digest.hex())
+}

@@ -40,6 +40,13 @@ impl Usage {
     /// Reads what was written down, and counts what came after it.
     pub(crate) fn read(connection: &Connection) -> Result<Self, StoreFault> {
         let mut usage = Self::kept(connection).map_err(fault)?;
+        usage.catch_up(connection)?;
+        Ok(usage)
+    }
+
+    /// Counts what came after it, whoever committed it.
+    pub(crate) fn catch_up(&mut self, connection: &Connection) -> Result<(), StoreFault> {
+        let usage = self;
         let next = usage.up_to + 1;
         let first = Table::Events.holding(connection, next)?.unwrap_or(next);
         Table::Events.each(connection, first, |first, bytes| {
@@ -50,8 +57,7 @@ impl Usage {
                 usage.add(events.filter(|event| event.position.0 > counted));
             }
             Ok::<bool, StoreFault>(true)
-        })?;
-        Ok(usage)
+        })
     }
 
     /// Reads what was written down.

@@ -12,8 +12,8 @@ use std::sync::{Arc, Mutex, OnceLock, PoisonError};
 use canon::{Digest, sha256};
 use domain::{Blob, Document, Position, ResourceKind, State};
 use engine::port::{
-    ApiKey, ClaimTime, Commit, CommitError, Committed, Expected, Fence, LeaseName, NewestQuery,
-    Publisher, Scope, SealedTurn, StoreFault, StoredEvent, TreeAppend,
+    ApiKey, ClaimTime, Commit, CommitError, Committed, Expected, Fence, Heartbeat, NewestQuery,
+    Publisher, Scope, SealedTurn, StoreFault, StoredEvent, TreeAppend, Wanted, Whose,
 };
 use rusqlite::{Connection, ErrorCode, OptionalExtension};
 
@@ -22,12 +22,13 @@ use crate::checkpoint::{self, Checkpoints};
 use crate::directory::{self, Presence};
 use crate::fault::{commit_fault, fault, file_fault, only_fault};
 use crate::kept::{Keeper, Kept};
+use crate::leases::{self, Held};
 use crate::merge::{Put, Run};
 use crate::row::{DocumentRow, id_bytes, sql};
 use crate::table::Table;
 use crate::usage::Usage;
 use crate::wal::Wal;
-use crate::{blob, claims, notes, projection, read, schema, tree};
+use crate::{blob, claims, notes, projection, read, schema, sharing, tree};
 
 /// What readers see of the writer.
 #[derive(Debug)]
@@ -119,6 +120,25 @@ impl Counters {
         })
     }
 
+    /// Goes on from what other processes committed. Nothing goes back: whoever has more of something has committed it, or has
+    /// seen it there.
+    fn catch_up(&mut self, connection: &Connection) -> Result<(), StoreFault> {
+        let found = Self::read(connection)?;
+        let clock = notes::number(connection, notes::CLAIM_CLOCK).map_err(fault)?;
+        let mut claim_time = self.claim_time;
+        claim_time.catch_up(
+            found.claim_time.time(),
+            clock.filter(|clock| *clock != notes::UNKNOWN),
+        );
+        *self = Self {
+            head: found.head.max(self.head),
+            claim_time,
+            claim_time_kept: self.claim_time_kept,
+            ..found
+        };
+        Ok(())
+    }
+
     fn kept(&self) -> Kept {
         Kept {
             position: Position(self.head),
@@ -158,6 +178,8 @@ pub(crate) struct Writer {
     checkpoints: Checkpoints,
     keeper: Keeper,
     published: Arc<Published>,
+    /// Where several processes write: the `data_version` that the counters are of.
+    shared: Option<i64>,
     /// Small blocks at the end of the log.
     run: Run,
 }
@@ -169,7 +191,11 @@ impl Writer {
         checkpoints: Checkpoints,
         wal: Wal,
         after: Position,
+        is_shared: bool,
     ) -> Result<(Self, Arc<Published>), StoreFault> {
+        // Before the counters: what is committed in between is read again.
+        let shared = is_shared.then(|| sharing::data_version(&connection));
+        let shared = shared.transpose().map_err(fault)?;
         let mut counters = Counters::read(&connection)?;
         if after.0 > counters.head {
             (counters.head, counters.newest) = (after.0, None);
@@ -179,7 +205,7 @@ impl Writer {
                 Wal::Whole {
                     salts: Some(salts),
                     frames,
-                } => Some((salts, frames)),
+                } if !is_shared => Some((salts, frames)),
                 Wal::None | Wal::Whole { .. } | Wal::Damaged { .. } => None,
             },
             ..counters.kept()
@@ -204,6 +230,7 @@ impl Writer {
             checkpoints,
             keeper,
             published: Arc::clone(&published),
+            shared,
             run: Run::default(),
         };
         Ok((writer, published))
@@ -238,8 +265,13 @@ impl Writer {
             .store(claim_time, Ordering::Relaxed);
         self.published
             .head
-            .store(self.counters.head, Ordering::Release);
-        self.published.news.publish(events);
+            .fetch_max(self.counters.head, Ordering::AcqRel);
+        // Others commit in between, and whoever follows the log would take what it is told for all there is.
+        let told = match self.shared {
+            Some(_) => Vec::new(),
+            None => events,
+        };
+        self.published.news.publish(told);
         Ok(committed)
     }
 
@@ -279,25 +311,49 @@ impl Writer {
             .map_err(only_fault)
     }
 
-    /// Gives every lease to a holder, each with a new epoch.
-    pub(crate) fn take_over(&mut self, holder: &str) -> Result<Vec<(LeaseName, u64)>, StoreFault> {
+    /// Gives leases of others to a holder, each with a new epoch.
+    pub(crate) fn take_over(&mut self, whose: &Whose, holder: &str) -> Result<Held, StoreFault> {
+        if *whose == Whose::Everybody && self.shared.is_some() {
+            // Nobody can tell that the others are gone.
+            let said = "other processes may work in this data directory: take over from one holder, or claim";
+            return Err(StoreFault::new(said));
+        }
+        self.take_leases(|connection, next| leases::take_over(connection, whose, holder, next))
+    }
+
+    /// Takes leases that are free.
+    pub(crate) fn claim(&mut self, wanted: &Wanted) -> Result<Held, StoreFault> {
+        self.take_leases(|connection, next| leases::claim(connection, wanted, next))
+    }
+
+    fn take_leases(
+        &mut self,
+        take: impl FnOnce(&Connection, &mut dyn FnMut() -> u64) -> rusqlite::Result<Held>,
+    ) -> Result<Held, StoreFault> {
         self.transact(|transaction| {
-            let connection = transaction.connection;
-            let names: Vec<u64> = connection
-                .prepare_cached("SELECT name FROM leases ORDER BY name")
-                .and_then(|mut select| select.query_map([], |row| row.get(0))?.collect())
-                .map_err(commit_fault)?;
-            let mut taken = Vec::with_capacity(names.len());
-            for name in names {
-                let epoch = transaction.counters.next_epoch();
-                connection
-                    .prepare_cached("UPDATE leases SET holder = ?2, epoch = ?3 WHERE name = ?1")
-                    .and_then(|mut update| update.execute((sql(name), holder, sql(epoch))))
-                    .map_err(commit_fault)?;
-                taken.push((Position(name), epoch));
-            }
-            transaction.counters.keep_epoch(connection)?;
+            let Transaction {
+                connection,
+                counters,
+            } = transaction;
+            let taken = take(connection, &mut || counters.next_epoch()).map_err(commit_fault)?;
+            counters.keep_epoch(connection)?;
             Ok(taken)
+        })
+        .map_err(only_fault)
+    }
+
+    /// Notes that a holder is there; returns what it holds.
+    pub(crate) fn heartbeat(&mut self, beat: &Heartbeat) -> Result<Held, StoreFault> {
+        self.transact(|transaction| {
+            leases::heartbeat(transaction.connection, beat).map_err(commit_fault)
+        })
+        .map_err(only_fault)
+    }
+
+    /// Forgets a holder and what it holds.
+    pub(crate) fn leave(&mut self, holder: &str) -> Result<(), StoreFault> {
+        self.transact(|transaction| {
+            leases::leave(transaction.connection, holder).map_err(commit_fault)
         })
         .map_err(only_fault)
     }
@@ -329,10 +385,15 @@ impl Writer {
             connection,
             checkpoints,
             keeper,
+            shared,
             ..
         } = self;
         drop(checkpoints);
         checkpoint_thread.join();
+        if shared.is_some() {
+            // The others go on: the file is theirs now, and so is the write-ahead log.
+            return;
+        }
         if let Err(error) = keeper.close() {
             tracing::warn!(%error, "the position of the newest event cannot be kept");
         }
@@ -364,6 +425,10 @@ impl Writer {
         }
         self.presence.check().map_err(CommitError::Fault)?;
         self.execute("BEGIN IMMEDIATE").map_err(commit_fault)?;
+        if let Err(fault) = self.catch_up() {
+            self.roll_back();
+            return Err(CommitError::Fault(fault));
+        }
         let mut transaction = Transaction {
             connection: &self.connection,
             counters: self.counters,
@@ -391,10 +456,30 @@ impl Writer {
             return Err(commit_fault(error));
         }
         self.counters = counters;
-        let frames = self.checkpoints.frames();
-        self.keeper.committed(counters.kept(), frames.into());
+        // Where others write, the log may have started over since: its length would be that of another one.
+        let frames = self.shared.is_none().then(|| self.checkpoints.frames());
+        self.keeper
+            .committed(counters.kept(), frames.map(u64::from));
         self.checkpoints.committed(&self.connection);
         Ok(value)
+    }
+
+    /// Goes on from what other processes committed since the last transaction. The transaction under way keeps them out.
+    fn catch_up(&mut self) -> Result<(), StoreFault> {
+        let Some(seen) = self.shared else {
+            return Ok(());
+        };
+        let version = sharing::data_version(&self.connection).map_err(fault)?;
+        if version == seen {
+            return Ok(());
+        }
+        self.counters.catch_up(&self.connection)?;
+        let connection = &self.connection;
+        self.published
+            .with_usage(|usage| usage.catch_up(connection))
+            .unwrap_or(Ok(()))?;
+        self.shared = Some(version);
+        Ok(())
     }
 
     fn roll_back(&mut self) {
@@ -692,7 +777,8 @@ mod tests {
         prepare(directory, &mut connection).unwrap();
         let (checkpoints, _) = checkpoint::start(directory, &mut connection).unwrap();
         let place = (directory, presence);
-        Writer::new(place, connection, checkpoints, Wal::None, Position::START)
+        let (wal, after) = (Wal::None, Position::START);
+        Writer::new(place, connection, checkpoints, wal, after, false)
             .unwrap()
             .0
     }

@@ -387,7 +387,7 @@ function governedFetch(scope, clone, inner) {
       const tools = toolsOf(text);
       const reply = await run(session, { wire: kind, text, tools, signal, send, aborted });
       if (reply.failed !== undefined) throw new TypeError(`the provider failed: ${reply.failed}`);
-      return answerOf(last, reply.bytes);
+      return answerOf(last, reply.bytes, reply.isSse ? signal : undefined);
     } catch (error) {
       if (error?.passOn) return error.passOn;
       if (typeof error?.sessionId === "string") return refusal(error);

@@ -189,7 +189,7 @@ class Session {
       for (const event of this.core.read("diagnostics")) this.tell("diagnostics", snapshots.freeze(event));
     }
     this.settled += 1;
-    if (this.settled % SETTLED_EVERY === 0 && (this.store || this.server)) {
+    if (this.settled % SETTLED_EVERY === 0 && (this.store || this.server) && !this.server?.lost) {
       this.#handOver().catch((error) => this.diagnose("captures_held", { error: String(error?.message ?? error) }));
     }
     if (!this.store) {

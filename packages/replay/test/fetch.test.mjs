@@ -95,6 +95,14 @@ for (const library of libraries) {
       assert.equal((await waiting).name, "AbortError");
       assert.equal(session.getState().totalStepCount, 0);
     });
+    // A stream breaks off where its reader gives up.
+    await governed(library, [{ text: "It is blue." }], {}, async ({ post }) => {
+      const controller = new AbortController();
+      const reader = (await post(body(library, [], { stream: true }), { signal: controller.signal })).body.getReader();
+      assert.equal((await reader.read()).done, false);
+      controller.abort();
+      await assert.rejects(reader.read(), { name: "AbortError" });
+    });
   });
 }
 

@@ -332,3 +332,31 @@ fn a_check_names_what_of_a_schema_nothing_checks() {
         "{refused:?}"
     );
 }
+
+#[test]
+fn who_decided_is_shown_by_the_program_too() {
+    let world = World::new();
+    let server = world.serve();
+    let program = Program::new(&world, &server);
+    let driven = Driven::open(&program, "shown", json!({}));
+    let asked = driven.call("a", "ask", json!({"n": 1}), "pending_approval");
+    assert_eq!(driven.decide(&asked, "approve")["status"], "approved");
+    let list = program.get("/api/v1/replay/approvals?status=decided");
+    let request = list["data"][0]["id"].as_str().unwrap();
+    let shown = world.ok(&["approvals", "show", request]);
+    assert!(
+        shown.contains("approver") && shown.contains("bea"),
+        "{shown}"
+    );
+    let task = list["data"][0]["task_id"].as_str().unwrap();
+    let events = program.get(&format!("/v1/tasks/{task}/events?limit=200"));
+    let mut events = events["data"].as_array().unwrap().iter();
+    let decided = events.find(|event| event["payload"]["operation"] == "decide");
+    let file = world.home.path().join("decided.json");
+    fs::write(&file, decided.unwrap().to_string()).unwrap();
+    let said = world.ok(&["contracts", "explain", "decided.json"]);
+    assert!(said.contains("approved by approver"), "{said}");
+    assert!(said.contains("signed \"bea\""), "{said}");
+    let json = world.json(&["contracts", "explain", "decided.json", "--json"]);
+    assert_eq!(json["decided"]["actor"], "approver", "{json}");
+}

@@ -234,6 +234,42 @@ fn numbers_of_a_case_keep_their_digits() {
 }
 
 #[test]
+fn a_case_that_calls_nothing_and_a_folder_behind_a_link_fail() {
+    let world = World::new();
+    let contract = "tool: a\nside_effect: read\n";
+    for case in [
+        "steps: [{ respond: { calls: [] } }]",
+        "steps: [{ respond: { calls: [] }, expect: [] }]",
+        "steps: [{ respond: { content: \"hello\" } }]",
+    ] {
+        pack(&world, contract, case);
+        let found = said(world.command(&["contracts", "test", "pack"]));
+        assert_eq!(found.code, 1, "{case}: {found:?}");
+        assert!(found.stdout.contains("shows nothing"), "{found:?}");
+    }
+    // Cases behind a link would silently not be run.
+    pack(
+        &world,
+        contract,
+        "steps: [{ respond: { calls: [{ tool: a }] } }]",
+    );
+    world.ok(&["contracts", "test", "pack"]);
+    let elsewhere = world.home.path().join("elsewhere");
+    fs::create_dir(&elsewhere).unwrap();
+    let link = world.home.path().join("pack/golden/more");
+    std::os::unix::fs::symlink(&elsewhere, &link).unwrap();
+    let refused = said(world.command(&["contracts", "test", "pack"]));
+    assert_eq!(refused.code, 2, "{refused:?}");
+    assert!(refused.stderr.contains("is a link"), "{refused:?}");
+    fs::remove_file(&link).unwrap();
+    let golden = world.home.path().join("pack/golden");
+    fs::rename(&golden, elsewhere.join("golden")).unwrap();
+    std::os::unix::fs::symlink(elsewhere.join("golden"), &golden).unwrap();
+    let refused = said(world.command(&["contracts", "test", "pack"]));
+    assert_eq!(refused.code, 2, "{refused:?}");
+}
+
+#[test]
 fn executions_and_costs_are_part_of_a_case() {
     let world = World::new();
     let contract = "tool: a\nside_effect: read\nexecution_constraints:\n  arguments:\n    - { path: $.n, lte: 5 }\n";

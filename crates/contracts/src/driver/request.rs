@@ -11,6 +11,7 @@ use crate::narrow::{Narrowing, is_narrowed, narrow};
 use crate::precheck::{Refusal, check_workflow, precheck, provider_warnings};
 use crate::request::Request;
 use crate::rules::{Feedback, Mode};
+use crate::schema::SchemaForm;
 use crate::wire::{Plan, Wire, WireRequest};
 
 /// Tools whose schemas are remembered.
@@ -28,7 +29,7 @@ impl Driver {
         let mut narrowing = Arc::new(Narrowing::default());
         let mut told = None;
         if !log_only {
-            self.warn_of_schemas(&mut request, now);
+            self.look_at_schemas(&mut request, now)?;
             narrowing = self.narrowed(&request);
             self.precheck(&request, &narrowing, now)?;
             told = narrowing.feedback();
@@ -156,21 +157,33 @@ impl Driver {
         }
     }
 
-    /// Tells once per tool which keywords of its schema nothing checks, and again where they are others. Tools that are the
-    /// same as in the request before are not looked at again.
-    fn warn_of_schemas(&mut self, request: &mut WireRequest, now: Timestamp) {
+    /// Looks at the schemas that calls will be held to. One that is not a schema would ask nothing: the request is refused. Keywords
+    /// that nothing checks are told once per tool, and again where they are others. Tools that are the same as in the request
+    /// before are not looked at again.
+    fn look_at_schemas(
+        &mut self,
+        request: &mut WireRequest,
+        now: Timestamp,
+    ) -> Result<(), DriveError> {
         if request.has_known_tools() {
-            return;
+            return Ok(());
         }
         let compiled = self.rules.compiled();
         request.read_schemas(|name| compiled.reads_schema(name));
         let forms = request.request().tools.iter().filter_map(|tool| {
             let form = compiled.schema_form(&tool.name, tool.schema.as_ref()?)?;
-            Some((tool.name.clone(), form.ignored))
+            Some((tool.name.clone(), form))
         });
-        let forms: Vec<_> = forms.filter(|(_, ignored)| !ignored.is_empty()).collect();
-        for (tool, ignored) in forms {
-            let is_told = self.unchecked.get(&tool) == Some(&ignored);
+        let forms: Vec<(String, SchemaForm)> = forms.collect();
+        for (tool, SchemaForm { ignored, wrong }) in forms {
+            if let Some(wrong) = wrong.first() {
+                if self.rules.enforces() {
+                    let member = format!("tools: the schema of `{tool}`, {wrong}");
+                    return Err(DriveError::Unsupported { member });
+                }
+                self.tell("schema_invalid", now, &[("tool", &tool), ("detail", wrong)]);
+            }
+            let is_told = ignored.is_empty() || self.unchecked.get(&tool) == Some(&ignored);
             if is_told || self.unchecked.len() >= UNCHECKED_MAX {
                 continue;
             }
@@ -179,6 +192,7 @@ impl Driver {
             self.tell("schema_keyword_ignored", now, &data);
             self.unchecked.insert(tool, ignored);
         }
+        Ok(())
     }
 
     /// Writes a request as it is sent, and shows it to the rules that look at requests.

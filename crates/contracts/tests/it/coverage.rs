@@ -5,7 +5,15 @@ use std::collections::BTreeSet;
 use contracts::{BlockReason, Condition, NarrowReason};
 
 const TABLE: &str = include_str!("../../../../conformance/contracts-coverage.md");
-const SOURCES: [(&str, &str); 20] = [
+const SOURCES: [(&str, &str); 22] = [
+    (
+        "backtests",
+        include_str!("../../../cli/tests/it/backtests.rs"),
+    ),
+    (
+        "governed_agreeing",
+        include_str!("../../../server/tests/it/governed_agreeing.rs"),
+    ),
     ("bytes", include_str!("bytes.rs")),
     ("checks", include_str!("checks.rs")),
     ("compiling", include_str!("compiling.rs")),
@@ -120,6 +128,13 @@ fn every_rule_has_its_row_and_every_row_its_test() {
         "parties",
         "attempts under way",
         "labels that are used up",
+        "who decided",
+        "what is said in two places",
+        "log-only",
+        "opening again",
+        "gates and people",
+        "outputs of calls that counted at release",
+        "backtest of the same contracts",
         "expected errors",
         "constraints of executors",
         "a session that cannot be read",
@@ -136,6 +151,8 @@ fn every_rule_has_its_row_and_every_row_its_test() {
         "outside of a workflow",
         "limits",
         "shared_resources",
+        "session_contract",
+        "labels of a parent",
         "kill of a root",
     ];
     check("Workflows", workflows.map(str::to_owned));

@@ -660,4 +660,14 @@ fn r42_keywords_of_a_schema_that_nothing_checks_are_told_once() {
     assert!(heard(&mut driver, &request(odd, other)).is_empty());
     let changed = odd.replace("oneOf", "anyOf");
     assert_eq!(heard(&mut driver, &request(&changed, "")).len(), 1);
+    // What is not a schema would ask nothing.
+    let broken = request(r#"{"type":"object","required":"order_id"}"#, "");
+    for _ in 0..2 {
+        let refused = driver.plan(Wire::OpenAiChat, broken.as_bytes(), at(2));
+        let refused = refused.unwrap_err().to_string();
+        assert!(
+            refused.contains("the schema of `find_order`, $: `required`"),
+            "{refused}"
+        );
+    }
 }

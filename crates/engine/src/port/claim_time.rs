@@ -38,6 +38,13 @@ impl ClaimTime {
         time
     }
 
+    /// Goes on from a time that another process wrote down, and what the clock said then, where that is later.
+    pub fn catch_up(&mut self, time: Option<i64>, clock: Option<i64>) {
+        if time > self.time {
+            *self = Self { time, clock };
+        }
+    }
+
     /// Returns when a claim ends that a commit at the given clock lets end at another.
     pub fn end(self, clock: i64, end: i64) -> i64 {
         let window = end.saturating_sub(clock).max(0);

@@ -14,8 +14,9 @@ use tokio::sync::broadcast;
 
 use super::{
     ApiKey, BlobStore, BoxFuture, Claim, ClaimScope, ClaimTime, Commit, CommitError, Committed,
-    KeyStore, LastEvents, LeaseName, LeaseStore, ListQuery, NewestQuery, News, Publisher,
-    ReadEvents, Scope, SegmentStore, Store, StoreFault, StoredEvent, Tree, TreeAppend, TreeStore,
+    Heartbeat, KeyStore, LastEvents, LeaseName, LeaseStore, ListQuery, NewestQuery, News,
+    Publisher, ReadEvents, Scope, SegmentStore, Store, StoreFault, StoredEvent, Tree, TreeAppend,
+    TreeStore, Wanted, Whose,
 };
 
 /// A log in memory.
@@ -35,6 +36,8 @@ struct Inner {
     claims: BTreeMap<ClaimScope, Claim>,
     claim_time: ClaimTime,
     leases: BTreeMap<LeaseName, (Box<str>, u64)>,
+    /// When each holder is late.
+    holders: BTreeMap<Box<str>, i64>,
     epoch: u64,
     blobs: BTreeMap<Digest, Vec<u8>>,
     api_keys: Vec<ApiKey>,
@@ -275,16 +278,74 @@ impl BlobStore for MemoryStore {
 impl LeaseStore for MemoryStore {
     fn take_over(
         &self,
+        whose: Whose,
         holder: Box<str>,
     ) -> BoxFuture<'_, Result<Vec<(LeaseName, u64)>, StoreFault>> {
         let inner = &mut *self.lock();
+        let is_meant = |known: &str| match &whose {
+            Whose::Everybody => true,
+            Whose::Holder(other) => **other == *known,
+        };
+        inner.holders.retain(|known, _| !is_meant(known));
         let mut taken = Vec::new();
         for (name, lease) in &mut inner.leases {
-            inner.epoch += 1;
-            *lease = (holder.clone(), inner.epoch);
-            taken.push((*name, inner.epoch));
+            if is_meant(&lease.0) {
+                inner.epoch += 1;
+                *lease = (holder.clone(), inner.epoch);
+                taken.push((*name, inner.epoch));
+            }
         }
         ready(Ok(taken))
+    }
+
+    fn heartbeat(
+        &self,
+        beat: Heartbeat,
+    ) -> BoxFuture<'_, Result<Vec<(LeaseName, u64)>, StoreFault>> {
+        let inner = &mut *self.lock();
+        let now = beat.now.as_micros();
+        inner.holders.insert(beat.holder.clone(), beat.ends_at());
+        let leases = &inner.leases;
+        inner.holders.retain(|known, ends_at| {
+            !Heartbeat::is_late(*ends_at, now)
+                || *known == beat.holder
+                || leases.values().any(|(holder, _)| holder == known)
+        });
+        let own = leases.iter().filter(|(_, lease)| lease.0 == beat.holder);
+        ready(Ok(own.map(|(name, lease)| (*name, lease.1)).collect()))
+    }
+
+    fn claim(&self, wanted: Wanted) -> BoxFuture<'_, Result<Vec<(LeaseName, u64)>, StoreFault>> {
+        let inner = &mut *self.lock();
+        let now = wanted.now.as_micros();
+        let holders = &inner.holders;
+        let is_late = |holder: &str| {
+            let ends_at = holders.get(holder);
+            ends_at.is_none_or(|ends_at| Heartbeat::is_late(*ends_at, now))
+        };
+        let mut taken = Vec::new();
+        if is_late(&wanted.holder) {
+            return ready(Ok(taken));
+        }
+        for (name, version) in wanted.leases {
+            let mut documents = inner.documents.values();
+            let is_as_seen = documents.any(|known| known.key == name && known.version == version);
+            let held = inner.leases.get(&name);
+            if is_as_seen && held.is_none_or(|(holder, _)| is_late(holder)) {
+                inner.epoch += 1;
+                let lease = (wanted.holder.clone(), inner.epoch);
+                inner.leases.insert(name, lease);
+                taken.push((name, inner.epoch));
+            }
+        }
+        ready(Ok(taken))
+    }
+
+    fn leave(&self, holder: Box<str>) -> BoxFuture<'_, Result<(), StoreFault>> {
+        let inner = &mut *self.lock();
+        inner.holders.remove(&holder);
+        inner.leases.retain(|_, (known, _)| *known != holder);
+        ready(Ok(()))
     }
 }
 

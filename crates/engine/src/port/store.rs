@@ -4,7 +4,7 @@
 //! believed (document versions, claims, leases), reserves positions, lets the caller seal its events with
 //! them, and makes everything durable before it returns. Beside the log a store has five subjects, each with a
 //! trait of its own and its own few writes of what is not folded from events: content ([`BlobStore`]), before the commit
-//! that names it; the tree of receipts ([`TreeStore`]), which follows the log; leases at a start ([`LeaseStore`]); API keys
+//! that names it; the tree of receipts ([`TreeStore`]), which follows the log; leases and who is there to hold them ([`LeaseStore`]); API keys
 //! ([`KeyStore`]); and segments of folded fields ([`SegmentStore`]), which follow the log too.
 
 mod blobs;
@@ -26,7 +26,7 @@ use super::{BoxFuture, News};
 
 pub use blobs::{BlobStore, Incoming};
 pub use keys::{ApiKey, KeyStore};
-pub use leases::{Fence, LeaseName, LeaseStore};
+pub use leases::{Fence, Heartbeat, LeaseName, LeaseStore, Wanted, Whose};
 pub use segments::{FieldSegment, KeptSegment, SegmentStore, UnusableSegment};
 pub use tree::{Tree, TreeAppend, TreeStore};
 

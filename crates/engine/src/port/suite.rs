@@ -14,8 +14,10 @@
 
 mod exclusion;
 mod extras;
+mod leases;
 mod model;
 mod reading;
+mod sharing;
 mod tree;
 
 use std::future::Future;
@@ -26,8 +28,10 @@ use std::thread::{self, Thread};
 
 pub use exclusion::*;
 pub use extras::*;
+pub use leases::*;
 pub use model::{Model, Step, steps};
 pub use reading::*;
+pub use sharing::*;
 pub use tree::*;
 
 use super::Store;
@@ -60,10 +64,11 @@ pub fn wait<T>(future: impl Future<Output = T>) -> T {
     }
 }
 
-/// Makes one test per behaviour for the stores that an expression makes, such as `MemorySubject::default`.
+/// Makes one test per behaviour for the stores that an expression makes, such as `MemorySubject::default`; with `shared` before
+/// it, for stores that are open more than once.
 #[macro_export]
 macro_rules! store_suite {
-    ($make:expr) => {
+    (@either $make:expr) => {
         $crate::store_suite! { $make =>
             absent_things_read_as_none
             a_commit_reads_back
@@ -77,11 +82,14 @@ macro_rules! store_suite {
             claims_outlive_a_clock_that_jumps
             a_commit_needs_the_epochs_it_names
             a_lease_that_is_held_cannot_be_taken
-            taking_over_gives_every_lease_a_new_epoch
+            a_holder_that_is_late_loses_what_it_holds
+            only_what_is_as_it_was_seen_is_claimed
+            taking_over_one_holder_leaves_the_others_alone
+            a_holder_that_leaves_gives_everything_back
+            leases_and_a_clock_that_jumps
+            each_lease_is_claimed_once
             concurrent_commits_leave_no_hole
             blobs_of_every_size_read_back
-            news_come_after_the_commit_and_in_order
-            a_subscriber_that_lags_is_told
             api_keys_are_added_replaced_and_listed
             reopening_shows_the_same
             the_newest_of_a_kind_is_the_last_created
@@ -90,6 +98,29 @@ macro_rules! store_suite {
             leaves_read_back_and_get_one_index_each
             a_tree_of_another_size_is_not_appended_to
             the_tree_is_the_same_after_reopening
+        }
+    };
+    // For a store that several processes can have open.
+    (shared $make:expr) => {
+        $crate::store_suite! { @either $make }
+        $crate::store_suite! { @beside $make }
+    };
+    (@beside $make:expr) => {
+        $crate::store_suite! { $make =>
+            a_handle_follows_what_the_other_commits
+            two_handles_leave_no_hole
+            what_the_other_handle_changed_is_a_conflict
+            leases_hold_across_handles
+            claims_live_as_long_whoever_writes
+        }
+    };
+    // For a store that one process has to itself.
+    ($make:expr) => {
+        $crate::store_suite! { @either $make }
+        $crate::store_suite! { $make =>
+            taking_over_gives_every_lease_a_new_epoch
+            news_come_after_the_commit_and_in_order
+            a_subscriber_that_lags_is_told
         }
     };
     ($make:expr => $($name:ident)*) => {
@@ -125,5 +156,13 @@ mod memory {
         }
     }
 
+    impl SharedSubject for MemorySubject {
+        fn beside(&self) -> Arc<dyn Store> {
+            self.store()
+        }
+    }
+
     crate::store_suite!(MemorySubject::new);
+
+    crate::store_suite!(@beside MemorySubject::new);
 }

@@ -6,9 +6,10 @@ use std::sync::{Arc, Mutex};
 use canon::Digest;
 use domain::{Blob, Document, EventName, Position};
 use engine::port::{
-    ApiKey, BlobStore, BoxFuture, Claim, ClaimScope, Commit, CommitError, Committed, KeyStore,
-    LastEvents, LeaseName, LeaseStore, ListQuery, MemoryStore, NewestQuery, News, ReadEvents,
-    Scope, SegmentStore, Store, StoreFault, StoredEvent, Tree, TreeAppend, TreeStore,
+    ApiKey, BlobStore, BoxFuture, Claim, ClaimScope, Commit, CommitError, Committed, Heartbeat,
+    KeyStore, LastEvents, LeaseName, LeaseStore, ListQuery, MemoryStore, NewestQuery, News,
+    ReadEvents, Scope, SegmentStore, Store, StoreFault, StoredEvent, Tree, TreeAppend, TreeStore,
+    Wanted, Whose,
 };
 use tokio::sync::broadcast;
 
@@ -218,9 +219,25 @@ impl BlobStore for Watched {
 impl LeaseStore for Watched {
     fn take_over(
         &self,
+        whose: Whose,
         holder: Box<str>,
     ) -> BoxFuture<'_, Result<Vec<(LeaseName, u64)>, StoreFault>> {
-        self.inner.take_over(holder)
+        self.inner.take_over(whose, holder)
+    }
+
+    fn heartbeat(
+        &self,
+        beat: Heartbeat,
+    ) -> BoxFuture<'_, Result<Vec<(LeaseName, u64)>, StoreFault>> {
+        self.inner.heartbeat(beat)
+    }
+
+    fn claim(&self, wanted: Wanted) -> BoxFuture<'_, Result<Vec<(LeaseName, u64)>, StoreFault>> {
+        self.inner.claim(wanted)
+    }
+
+    fn leave(&self, holder: Box<str>) -> BoxFuture<'_, Result<(), StoreFault>> {
+        self.inner.leave(holder)
     }
 }
 

@@ -31,6 +31,8 @@ mod receipts;
 #[cfg(test)]
 mod repair;
 #[cfg(test)]
+mod sharing;
+#[cfg(test)]
 mod suite;
 
 #[test]

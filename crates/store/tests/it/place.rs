@@ -127,10 +127,8 @@ fn uploads_to_a_slow_disk_hold_up_no_read() {
     let mut pipes = Vec::new();
     for blob in &blobs {
         // Whoever opens a pipe to write waits until somebody reads it.
-        let name = blob.digest.hex();
-        let shelf = home.path().join("blobs").join(&name[..2]);
-        fs::create_dir_all(&shelf).unwrap();
-        let pipe = shelf.join(format!("{name}.tmp"));
+        let pipe = store::tamper::place_of_unnamed(home.path(), &blob.digest);
+        fs::create_dir_all(pipe.parent().unwrap()).unwrap();
         let made = Command::new("mkfifo").arg(&pipe).status().unwrap();
         assert!(made.success());
         pipes.push(pipe);

@@ -3,26 +3,42 @@
 use std::sync::Arc;
 
 use engine::port::Store;
-use engine::port::suite::Subject;
+use engine::port::suite::{SharedSubject, Subject};
 use store::{Options, SqliteStore};
 use tempfile::TempDir;
 
 struct SqliteSubject {
     store: Arc<SqliteStore>,
+    options: Options,
     home: TempDir,
 }
 
 impl SqliteSubject {
     fn new() -> Self {
-        Self::at(tempfile::tempdir().unwrap())
+        Self::at(tempfile::tempdir().unwrap(), Options::default())
     }
 
-    fn at(home: TempDir) -> Self {
-        let store = SqliteStore::open(home.path(), Options::default()).unwrap();
+    fn shared() -> Self {
+        let options = Options {
+            shared: true,
+            ..Options::default()
+        };
+        Self::at(tempfile::tempdir().unwrap(), options)
+    }
+
+    fn at(home: TempDir, options: Options) -> Self {
+        let store = SqliteStore::open(home.path(), options).unwrap();
         Self {
             store: Arc::new(store),
+            options,
             home,
         }
+    }
+}
+
+impl SharedSubject for SqliteSubject {
+    fn beside(&self) -> Arc<dyn Store> {
+        Arc::new(SqliteStore::open(self.home.path(), self.options).unwrap())
     }
 }
 
@@ -35,8 +51,15 @@ impl Subject for SqliteSubject {
         Arc::into_inner(self.store)
             .expect("nobody else has the store")
             .close();
-        Self::at(self.home)
+        Self::at(self.home, self.options)
     }
 }
 
 engine::store_suite!(SqliteSubject::new);
+
+/// Each behaviour again, on a directory that others may have open too, and what holds when they do.
+mod shared {
+    use super::SqliteSubject;
+
+    engine::store_suite!(shared SqliteSubject::shared);
+}

@@ -10,6 +10,7 @@ use super::model::bare;
 use super::{Model, Subject, agrees, wait};
 use crate::port::{
     Claim, ClaimScope, Commit, CommitError, Expected, Fence, ListQuery, Scope, SealedTurn, Store,
+    Whose,
 };
 
 pub(super) fn claim(name: &[u8], expires_at: i64) -> Claim {
@@ -309,7 +310,7 @@ pub fn taking_over_gives_every_lease_a_new_epoch<S: Subject>(make: impl Fn() -> 
     let old = [take(&*store, 9).unwrap(), take(&*store, 4).unwrap()];
     let gone = take(&*store, 7).unwrap();
     release(&*store, 7);
-    let taken = wait(store.take_over("next".into())).unwrap();
+    let taken = wait(store.take_over(Whose::Everybody, "next".into())).unwrap();
     let names: Vec<u64> = taken.iter().map(|(name, _)| name.0).collect();
     assert_eq!(names, vec![4, 9]);
     for (name, epoch) in &taken {
@@ -320,13 +321,16 @@ pub fn taking_over_gives_every_lease_a_new_epoch<S: Subject>(make: impl Fn() -> 
     drop(store);
     let subject = subject.reopen();
     let store = subject.store();
-    let before = wait(store.take_over("third".into())).unwrap();
+    let before = wait(store.take_over(Whose::Everybody, "third".into())).unwrap();
     for (_, epoch) in &before {
         assert!(taken.iter().all(|(_, known)| epoch > known), "{epoch}");
     }
     release(&*store, 4);
     release(&*store, 9);
-    assert_eq!(wait(store.take_over("fourth".into())).unwrap(), vec![]);
+    assert_eq!(
+        wait(store.take_over(Whose::Everybody, "fourth".into())).unwrap(),
+        vec![]
+    );
     let next = take(&*store, 4).unwrap();
     assert!(before.iter().all(|(_, epoch)| next > *epoch));
 }

@@ -64,6 +64,18 @@ impl Model {
         model
     }
 
+    /// The same, with events as a store holds them: the receipt of a Task that ends tells of those it has.
+    pub fn with_log(
+        store: &dyn Store,
+        number: u64,
+        documents: impl IntoIterator<Item = Document>,
+        events: Vec<StoredEvent>,
+    ) -> Self {
+        let mut model = Self::with_documents(store, number, documents);
+        model.events = events;
+        model
+    }
+
     /// Returns the events, ascending.
     pub fn events(&self) -> &[StoredEvent] {
         &self.events
@@ -447,6 +459,11 @@ impl Model {
                 }))
             }
         }
+    }
+
+    /// Returns the order that submits a Task to a Session, by its number.
+    pub fn task(&mut self, session: u8) -> Order {
+        self.submit(session, 2).expect("a session is there")
     }
 
     fn submit(&mut self, which: u8, how: u8) -> Option<Order> {

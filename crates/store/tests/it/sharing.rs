@@ -1,0 +1,648 @@
+//! Several processes in one directory, real ones: who gets in, leases that run out, and work that is shared when one is killed.
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::fs;
+use std::io::{BufRead, BufReader, Write};
+use std::path::{Path, PathBuf};
+use std::process::{Child, Command, Stdio};
+use std::thread;
+use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
+
+use domain::{
+    AdvanceTask, Blob, ChainId, Document, EffectIntent, EffectResult, EndIds, Event, Move, Order,
+    OutcomeId, Position, ReceiptId, ResourceKind, State, Status, Task, TaskId, Timestamp,
+};
+use engine::port::suite::{Model, wait};
+use engine::port::{
+    BlobStore, CommitError, Fence, Heartbeat, LeaseStore, ListQuery, ReadEvents, Scope, Store,
+    Wanted,
+};
+use serde_json::json;
+use store::{OpenError, Options, SqliteStore};
+
+use crate::home::{filled, open, tamper, verify};
+
+/// Where the child works, under which name, and how it goes about it.
+const DIRECTORY: &str = "REPRISE_STORE_TEST_SHARED";
+const HOLDER: &str = "REPRISE_STORE_TEST_HOLDER";
+const WAY: &str = "REPRISE_STORE_TEST_WAY";
+
+/// How long a sign of life lasts here.
+const LASTS: Duration = Duration::from_millis(1_500);
+const BEATS: Duration = Duration::from_millis(300);
+
+/// How many Tasks a worker takes at a time.
+const TAKEN_MAX: usize = 8;
+
+const WORKFLOW: &[u8] = b"workflow";
+const EFFECT: &str = "host:work:1";
+
+fn share(directory: &Path) -> SqliteStore {
+    let options = Options {
+        // A kill loses nothing that was written.
+        full_sync: false,
+        shared: true,
+        ..Options::default()
+    };
+    SqliteStore::open(directory, options).unwrap()
+}
+
+fn now() -> Timestamp {
+    let now = SystemTime::now().duration_since(UNIX_EPOCH).unwrap();
+    Timestamp::from_micros(i64::try_from(now.as_micros()).unwrap())
+}
+
+fn open_tasks(store: &SqliteStore) -> Vec<Document> {
+    let mut tasks = Vec::new();
+    loop {
+        let page = wait(
+            store.list(ListQuery {
+                kind: ResourceKind::Task,
+                scope: Scope::All,
+                open_only: true,
+                after: tasks
+                    .last()
+                    .map_or(Position::START, |task: &Document| task.key),
+                limit: 256,
+            }),
+        )
+        .unwrap();
+        if page.is_empty() {
+            return tasks;
+        }
+        tasks.extend(page);
+    }
+}
+
+fn task_of(document: &Document) -> &Task {
+    match &document.state {
+        State::Task(task) => task,
+        other => panic!("{other:?}"),
+    }
+}
+
+/// A worker that is a process of its own: it knows the store's port and `decide`, and nothing else.
+struct Worker<'a> {
+    store: &'a SqliteStore,
+    holder: Box<str>,
+    /// Where it writes down what it performed.
+    performed: PathBuf,
+    beaten: Option<Instant>,
+}
+
+impl Worker<'_> {
+    fn beat(&mut self) -> Vec<(Position, u64)> {
+        self.beaten = Some(Instant::now());
+        let beat = Heartbeat {
+            holder: self.holder.clone(),
+            now: now(),
+            lasts: LASTS,
+        };
+        wait(self.store.heartbeat(beat)).unwrap()
+    }
+
+    fn beat_if_due(&mut self) {
+        if self.beaten.is_none_or(|last| last.elapsed() >= BEATS) {
+            self.beat();
+        }
+    }
+
+    fn claim(&self, tasks: &[Document]) -> Vec<(Position, u64)> {
+        let wanted = Wanted {
+            holder: self.holder.clone(),
+            now: now(),
+            leases: tasks.iter().map(|task| (task.key, task.version)).collect(),
+        };
+        wait(self.store.claim(wanted)).unwrap()
+    }
+
+    /// Works until no Task is open.
+    fn work(&mut self) {
+        self.beat();
+        loop {
+            let open = open_tasks(self.store);
+            if open.is_empty() {
+                wait(self.store.leave(self.holder.clone())).unwrap();
+                return;
+            }
+            // From somewhere in the list, so that workers do not all want the same.
+            let from = usize::from(self.holder.bytes().last().unwrap_or(0)) * 131 % open.len();
+            let wanted: Vec<Document> = open.iter().cycle().skip(from).take(64).cloned().collect();
+            let mut taken = Vec::new();
+            for page in wanted.chunks(TAKEN_MAX) {
+                taken = self.claim(page);
+                if !taken.is_empty() {
+                    break;
+                }
+            }
+            if taken.is_empty() {
+                // Those that are left may be of somebody who is about to be late.
+                taken = self.claim(&open);
+            }
+            for (key, epoch) in &taken {
+                let task = open.iter().find(|task| task.key == *key).unwrap();
+                self.work_on(task, *epoch);
+                self.beat_if_due();
+            }
+            if taken.is_empty() {
+                thread::sleep(Duration::from_millis(50));
+            }
+            self.beat_if_due();
+        }
+    }
+
+    /// Does what is left to do on a Task. Stops where it is when somebody else has it.
+    fn work_on(&mut self, task: &Document, epoch: u64) {
+        let id = TaskId::parse(&task.id).unwrap();
+        let is_new = task_of(task).status == Status::Submitted;
+        if !is_new {
+            // Somebody began: whether the effect was performed nobody knows, and it is not repeatable.
+            let failed = |numbered: u64| Move::Fail {
+                ids: end_ids(numbered),
+                code: "effect_result_unknown".to_owned(),
+                message: "the result is unknown".to_owned(),
+                details: canon::Map::new(),
+            };
+            let _ = self.advance(&id, epoch, 50, |numbered| vec![failed(numbered)]);
+            return;
+        }
+        let start = |_| {
+            let intent = EffectIntent {
+                key: EFFECT.to_owned(),
+                kind: "host".to_owned(),
+                request_sha256: canon::sha256(b"request"),
+                repeatable: false,
+                parts: None,
+            };
+            let workflow_digest = canon::sha256(WORKFLOW);
+            vec![Move::Start { workflow_digest }, Move::RequestEffect(intent)]
+        };
+        if self.advance(&id, epoch, 0, start).is_err() {
+            return;
+        }
+        // Only now, after the intent is durable.
+        let mut performed = fs::OpenOptions::new()
+            .create(true)
+            .append(true)
+            .open(&self.performed)
+            .unwrap();
+        writeln!(performed, "{id}").unwrap();
+        let ended = |numbered| {
+            let result = EffectResult {
+                key: EFFECT.to_owned(),
+                kind: "host".to_owned(),
+                ok: true,
+                value: json!({"done": true}),
+                provider_request_id: None,
+                model: None,
+                observed: None,
+                interrupted_through: None,
+            };
+            let complete = Move::Complete {
+                ids: end_ids(numbered),
+                summary: "done".to_owned(),
+                messages: vec![],
+            };
+            vec![Move::RecordEffect(result), complete]
+        };
+        let _ = self.advance(&id, epoch, 10, ended);
+        println!("worked on {id}");
+    }
+
+    /// Commits moves under a lease; an error when somebody else has it. Whatever others change in between is read again.
+    fn advance(
+        &mut self,
+        id: &TaskId,
+        epoch: u64,
+        numbered: u64,
+        moves: impl Fn(u64) -> Vec<Move>,
+    ) -> Result<(), Position> {
+        for _ in 0..1_000 {
+            let (mut model, key) = self.load(id, numbered);
+            let numbered = 1_000_000 + key.0 * 100 + numbered;
+            let order = Order::AdvanceTask(AdvanceTask {
+                id: id.clone(),
+                workflow: Some(canon::sha256(WORKFLOW)),
+                moves: moves(numbered),
+            });
+            let decision = model.decide(order).unwrap();
+            let mut commit = model.commit_of(&decision);
+            commit.fences.push(Fence { lease: key, epoch });
+            if decision.ends.is_some() {
+                let seal = commit.seal;
+                commit.seal = Box::new(move |first| {
+                    let mut turn = seal(first)?;
+                    turn.leases_released.push(key);
+                    Ok(turn)
+                });
+            }
+            match wait(self.store.commit(commit)) {
+                Ok(committed) => {
+                    model.committed(&decision, &committed);
+                    return Ok(());
+                }
+                // Another one ended in its Session.
+                Err(CommitError::Conflict) => self.beat_if_due(),
+                Err(CommitError::Fenced(lease)) => return Err(lease),
+                Err(error) => panic!("{error}"),
+            }
+        }
+        panic!("others were always first");
+    }
+
+    fn load(&self, id: &TaskId, numbered: u64) -> (Model, Position) {
+        let found = wait(self.store.documents(vec![id.as_str().into()])).unwrap();
+        let task = found.into_iter().flatten().next().unwrap();
+        let state = task_of(&task);
+        let ids = vec![
+            state.session_id.as_str().into(),
+            state.workspace_id.as_str().into(),
+            ChainId::of(&state.session_id).as_str().into(),
+        ];
+        let events = wait(self.store.events(ReadEvents {
+            scope: Scope::Task(task.key),
+            after: Position::START,
+            limit: 100,
+        }))
+        .unwrap();
+        let key = task.key;
+        let documents = wait(self.store.documents(ids)).unwrap();
+        let documents = documents.into_iter().flatten().chain([task]);
+        let number = 1_000_000 + key.0 * 100 + numbered;
+        (Model::with_log(self.store, number, documents, events), key)
+    }
+}
+
+fn end_ids(number: u64) -> EndIds {
+    EndIds {
+        outcome_id: OutcomeId::from_body(&format!("{number}")),
+        receipt_id: ReceiptId::from_body(&format!("{number}")),
+    }
+}
+
+/// The child. Run as a test of its own it has nothing to do.
+#[test]
+fn child_that_shares_a_directory() {
+    let Ok(directory) = std::env::var(DIRECTORY) else {
+        return;
+    };
+    let directory = Path::new(&directory);
+    let holder = std::env::var(HOLDER).unwrap();
+    let store = share(directory);
+    let mut worker = Worker {
+        store: &store,
+        performed: directory.with_extension(&holder),
+        holder: holder.into(),
+        beaten: None,
+    };
+    match std::env::var(WAY).as_deref() {
+        Ok("work") => {
+            println!("ready");
+            // All begin together.
+            std::io::stdin()
+                .lock()
+                .read_line(&mut String::new())
+                .unwrap();
+            worker.work();
+            println!("nothing is left");
+        }
+        Ok("hold") => {
+            worker.beat();
+            let open = open_tasks(&store);
+            let (key, epoch) = worker.claim(&open)[0];
+            println!("holds {} at {epoch}", key.0);
+            // Says that it is there until it is told something, and then for as long as that takes nothing more.
+            let (told, tells) = std::sync::mpsc::channel();
+            thread::spawn(move || {
+                for line in std::io::stdin().lock().lines() {
+                    told.send(line.unwrap()).unwrap();
+                }
+            });
+            while tells.recv_timeout(BEATS).is_err() {
+                let held = worker.beat();
+                assert_eq!(held, [(key, epoch)]);
+            }
+            println!("silent");
+            tells.recv().unwrap();
+            let task = open.iter().find(|task| task.key == key).unwrap();
+            let id = TaskId::parse(&task.id).unwrap();
+            let ended = worker.advance(&id, epoch, 0, |number| {
+                vec![Move::Fail {
+                    ids: end_ids(number),
+                    code: "late".to_owned(),
+                    message: "late".to_owned(),
+                    details: canon::Map::new(),
+                }]
+            });
+            println!("{}", if ended.is_err() { "refused" } else { "written" });
+            println!("holds {} leases", worker.beat().len());
+        }
+        Ok("blobs") => {
+            println!("ready");
+            std::io::stdin()
+                .lock()
+                .read_line(&mut String::new())
+                .unwrap();
+            for number in 0..BLOBS {
+                let blob = blob(number);
+                wait(store.put_blob(blob.clone())).unwrap();
+                let found = wait(store.blob(blob.digest)).unwrap();
+                assert_eq!(found, Some(blob.bytes), "blob {number}");
+            }
+            println!("all are there");
+        }
+        other => panic!("{other:?}"),
+    }
+}
+
+const BLOBS: u8 = 60;
+
+/// Content that is large enough for a file of its own.
+fn blob(number: u8) -> Blob {
+    Blob::new(vec![number; 1_500_000])
+}
+
+#[test]
+fn processes_that_store_the_same_content_at_once_do_not_tear_it() {
+    let home = tempfile::tempdir().unwrap();
+    let store = share(home.path());
+    let mut processes = ["one", "two"].map(|name| Process::start(home.path(), name, "blobs"));
+    for process in &mut processes {
+        process.says("ready");
+    }
+    for process in &mut processes {
+        process.tell();
+    }
+    for process in &mut processes {
+        process.says("all are there");
+        assert!(process.child.wait().unwrap().success());
+    }
+    for number in 0..BLOBS {
+        let blob = blob(number);
+        let found = wait(store.blob(blob.digest)).unwrap();
+        assert_eq!(found, Some(blob.bytes), "blob {number}");
+    }
+}
+
+struct Process {
+    child: Child,
+    lines: std::io::Lines<BufReader<std::process::ChildStdout>>,
+}
+
+impl Process {
+    fn start(directory: &Path, holder: &str, way: &str) -> Self {
+        let mut child = Command::new(std::env::current_exe().unwrap())
+            .args(["--exact", "sharing::child_that_shares_a_directory"])
+            .arg("--nocapture")
+            .env(DIRECTORY, directory)
+            .env(HOLDER, holder)
+            .env(WAY, way)
+            .stdin(Stdio::piped())
+            .stdout(Stdio::piped())
+            .spawn()
+            .unwrap();
+        let lines = BufReader::new(child.stdout.take().unwrap()).lines();
+        Self { child, lines }
+    }
+
+    /// Reads on until a line has this in it.
+    fn says(&mut self, what: &str) -> String {
+        loop {
+            let line = self.lines.next();
+            let line = line
+                .unwrap_or_else(|| panic!("ended without `{what}`"))
+                .unwrap();
+            if line.contains(what) {
+                return line;
+            }
+        }
+    }
+
+    fn tell(&mut self) {
+        writeln!(self.child.stdin.as_mut().unwrap()).unwrap();
+    }
+}
+
+/// Fills a directory with Tasks in some Sessions.
+fn submitted(directory: &Path, sessions: u8, tasks: usize) -> BTreeSet<Box<str>> {
+    let store = share(directory);
+    let mut model = Model::new(&store);
+    let order = model.workspace();
+    model.run(&store, order).unwrap();
+    for _ in 0..sessions {
+        let order = model.session();
+        model.run(&store, order).unwrap();
+    }
+    let parents = model.documents();
+    let mut number = 0;
+    while number < tasks {
+        // A model that knows every Task would look through all of them each time.
+        let known = wait(store.documents(parents.iter().map(|known| known.id.clone()).collect()));
+        let known = known.unwrap().into_iter().flatten();
+        let mut model = Model::with_documents(&store, 10_000 + 10 * number as u64, known);
+        let session = u8::try_from(number % usize::from(sessions)).unwrap();
+        let order = model.task(session);
+        model.run(&store, order).unwrap();
+        number += 1;
+    }
+    let found = open_tasks(&store);
+    assert_eq!(found.len(), tasks);
+    found.into_iter().map(|task| task.id).collect()
+}
+
+#[test]
+fn a_thousand_tasks_and_a_worker_that_is_killed() {
+    const TASKS: usize = 1_000;
+    let home = tempfile::tempdir().unwrap();
+    let directory = home.path().join("log");
+    let tasks = submitted(&directory, 20, TASKS);
+    let names = ["one", "two", "three"];
+    let mut workers: Vec<Process> = names
+        .iter()
+        .map(|name| Process::start(&directory, name, "work"))
+        .collect();
+    for worker in &mut workers {
+        worker.says("ready");
+    }
+    for worker in &mut workers {
+        worker.tell();
+    }
+    // Killed in the middle of its work, with leases in hand, at whatever it is doing then.
+    for _ in 0..60 {
+        workers[0].says("worked on");
+    }
+    workers[0].child.kill().unwrap();
+    workers[0].child.wait().unwrap();
+    for worker in &mut workers[1..] {
+        worker.says("nothing is left");
+        assert!(worker.child.wait().unwrap().success());
+    }
+
+    // What was performed, by the files that whoever performed it wrote.
+    let mut performed: BTreeMap<String, usize> = BTreeMap::new();
+    let mut by_worker = Vec::new();
+    for name in names {
+        let text = fs::read_to_string(directory.with_extension(name)).unwrap();
+        by_worker.push(text.lines().count());
+        for line in text.lines() {
+            *performed.entry(line.to_owned()).or_default() += 1;
+        }
+    }
+    assert!(by_worker.iter().all(|count| *count > 0), "{by_worker:?}");
+    let twice: Vec<_> = performed.iter().filter(|(_, count)| **count > 1).collect();
+    assert!(twice.is_empty(), "performed twice: {twice:?}");
+
+    let report = verify(&directory);
+    assert_eq!(report.problems, vec![]);
+    let store = share(&directory);
+    assert_eq!(open_tasks(&store), vec![], "none is left open");
+    let (mut completed, mut unknown) = (0, Vec::new());
+    let found = wait(store.documents(tasks.iter().cloned().collect())).unwrap();
+    assert_eq!(found.len(), TASKS);
+    for task in found {
+        let task = task.expect("none is lost");
+        match task_of(&task).status {
+            Status::Completed => {
+                assert!(performed.contains_key(&*task.id), "{}", task.id);
+                completed += 1;
+            }
+            Status::Failed => unknown.push(task.id.clone()),
+            other => panic!("{}: {other:?}", task.id),
+        }
+        // Begun once, requested once, ended once.
+        let events = wait(store.events(ReadEvents {
+            scope: Scope::Task(task.key),
+            after: Position::START,
+            limit: 100,
+        }));
+        let mut kinds: BTreeMap<String, usize> = BTreeMap::new();
+        for event in events.unwrap() {
+            let event = Event::parse(&event.bytes).unwrap();
+            *kinds.entry(event.kind.to_string()).or_default() += 1;
+        }
+        for kind in ["task.started", "vendor.effect_requested"] {
+            assert_eq!(kinds.get(kind), Some(&1), "{}: {kinds:?}", task.id);
+        }
+        let ends = ["task.completed", "task.failed"].map(|kind| kinds.get(kind).unwrap_or(&0));
+        assert_eq!(ends[0] + ends[1], 1, "{}: {kinds:?}", task.id);
+    }
+    // Only what the killed one had in hand at that moment can be unknown, and it works on one at a time.
+    assert!(unknown.len() <= 1, "{unknown:?}");
+    assert_eq!(completed + unknown.len(), TASKS);
+    // Nobody holds anything any more.
+    assert_eq!(leases(&directory), 0);
+}
+
+fn leases(directory: &Path) -> u64 {
+    let connection = rusqlite::Connection::open(directory.join("reprise.db")).unwrap();
+    let count = "SELECT (SELECT count(*) FROM leases) + (SELECT count(*) FROM holders WHERE holder <> 'one')";
+    connection.query_row(count, [], |row| row.get(0)).unwrap()
+}
+
+#[test]
+fn a_process_keeps_its_lease_while_it_says_so_and_a_late_one_cannot_write() {
+    let home = tempfile::tempdir().unwrap();
+    let directory = home.path().join("log");
+    submitted(&directory, 1, 1);
+    let mut other = Process::start(&directory, "other", "hold");
+    other.says("holds");
+    let store = share(&directory);
+    let mut here = Worker {
+        store: &store,
+        holder: "here".into(),
+        performed: directory.with_extension("here"),
+        beaten: None,
+    };
+    let open = open_tasks(&store);
+    // Longer than a sign of life lasts: it goes on giving them.
+    let began = Instant::now();
+    while began.elapsed() < 2 * LASTS {
+        here.beat();
+        assert_eq!(here.claim(&open), [], "it is held");
+        thread::sleep(Duration::from_millis(100));
+    }
+    other.tell();
+    other.says("silent");
+    let began = Instant::now();
+    let taken = loop {
+        here.beat();
+        let taken = here.claim(&open);
+        if let [lease] = taken[..] {
+            break lease;
+        }
+        assert!(began.elapsed() < 3 * LASTS, "it is never late");
+        thread::sleep(Duration::from_millis(50));
+    };
+    assert!(began.elapsed() > LASTS - 2 * BEATS, "taken too early");
+    // It comes back after an hour, so to speak, and wants to write what it did meanwhile.
+    other.tell();
+    other.says("refused");
+    other.says("holds 0 leases");
+    assert!(other.child.wait().unwrap().success());
+    let id = TaskId::parse(&open[0].id).unwrap();
+    let ended = here.advance(&id, taken.1, 0, |number| {
+        vec![Move::Fail {
+            ids: end_ids(number),
+            code: "here".to_owned(),
+            message: "here".to_owned(),
+            details: canon::Map::new(),
+        }]
+    });
+    assert_eq!(ended, Ok(()));
+    store.close();
+    assert_eq!(verify(&directory).problems, vec![]);
+}
+
+#[test]
+fn those_who_share_and_those_who_do_not_keep_each_other_out() {
+    let home = tempfile::tempdir().unwrap();
+    let options = Options {
+        shared: true,
+        ..Options::default()
+    };
+    let open_shared = || SqliteStore::open(home.path(), options);
+    let one = open_shared().unwrap();
+    let other = open_shared().unwrap();
+    let refused = |result: Result<SqliteStore, OpenError>| match result.unwrap_err() {
+        OpenError::Locked { pid, .. } => assert_eq!(pid, Some(std::process::id())),
+        error => panic!("{error}"),
+    };
+    refused(SqliteStore::open(home.path(), Options::default()));
+    assert!(store::prune(home.path(), now(), &mut |_, _| {}).is_err());
+    one.close();
+    refused(SqliteStore::open(home.path(), Options::default()));
+    // Who only looks is let in, and does not take a log that is being written for one that has lost something.
+    assert_eq!(verify(home.path()).problems, vec![]);
+    SqliteStore::open_reader(home.path()).unwrap();
+    other.close();
+    let alone = open(home.path());
+    assert_eq!(verify(home.path()).problems, vec![]);
+    alone.close();
+    open_shared().unwrap().close();
+}
+
+#[test]
+fn a_directory_from_before_sharing_gets_its_table_and_loses_nothing_with_it() {
+    let home = tempfile::tempdir().unwrap();
+    filled(home.path());
+    let connection = rusqlite::Connection::open(home.path().join("reprise.db")).unwrap();
+    connection.execute_batch("DROP TABLE holders").unwrap();
+    drop(connection);
+    assert_eq!(verify(home.path()).problems, vec![]);
+    let store = share(home.path());
+    let beat = Heartbeat {
+        holder: "me".into(),
+        now: now(),
+        lasts: LASTS,
+    };
+    assert_eq!(wait(store.heartbeat(beat)).unwrap(), []);
+    store.close();
+    assert_eq!(verify(home.path()).problems, vec![]);
+    // A time that no clock said holds nobody up.
+    tamper(
+        home.path(),
+        "UPDATE holders SET ends_at = 9223372036854775807",
+    );
+    assert_eq!(verify(home.path()).problems, vec![]);
+    share(home.path()).close();
+}
