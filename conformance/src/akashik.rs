@@ -9,10 +9,12 @@ mod clock;
 mod compact;
 mod conflict;
 mod envelope;
+mod full;
 mod ground;
 mod mcp;
 mod record;
 mod replay;
+mod socket;
 mod subscribe;
 mod transport;
 
@@ -92,9 +94,6 @@ macro_rules! row {
 }
 pub(crate) use row;
 
-/// Why an id of level 3 is not judged here.
-pub(crate) const FULL: &str =
-    "level 3: this runner has no check for it; see conformance/akashik-coverage.md";
 /// Why an id that takes a purge is not judged here.
 pub(crate) const PURGE: &str =
     "takes a purge, which level 3 brings; see conformance/akashik-coverage.md";

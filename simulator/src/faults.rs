@@ -147,6 +147,14 @@ impl BlobStore for FaultyStore {
         self.later(move |store| store.put_blob(blob))
     }
 
+    fn erase_blobs(
+        &self,
+        field: Position,
+        digests: Vec<Digest>,
+    ) -> BoxFuture<'_, Result<(), StoreFault>> {
+        self.later(move |store| store.erase_blobs(field, digests))
+    }
+
     fn blob(&self, digest: Digest) -> BoxFuture<'_, Result<Option<Vec<u8>>, StoreFault>> {
         self.later(move |store| store.blob(digest))
     }

@@ -27,7 +27,7 @@ impl Client {
     /// Says what is left to say to the field in one life of the engine.
     pub(crate) async fn share(&self, engine: &Engine) {
         let agent = format!("agent{}", self.number);
-        let joins = json!({"id": agent, "role": "analyst"});
+        let joins = json!({"id": agent, "role": "analyst", "authority": 10});
         self.say(engine, &agent, 0, "REGISTER", joins).await;
         for action in 1..=self.actions {
             let (operation, payload) = self.message(action);
@@ -75,10 +75,24 @@ impl Client {
                 let scope = json!({"role": "analyst", "max_units": 5});
                 ("ATTUNE", json!({"scope": scope}))
             }
-            _ => (
-                "COMPACT",
-                json!({"strategy": "archive", "filter": {"types": ["question"]}}),
-            ),
+            _ => {
+                let own = format!("of-{}-{action}", self.number);
+                match action / 5 % 4 {
+                    1 => {
+                        let task = json!({"id": own, "title": "t"});
+                        ("COORDINATE", json!({"action": "create", "task": task}))
+                    }
+                    2 => {
+                        let session = json!({"id": own, "goal": "g"});
+                        ("SESSION", json!({"action": "create", "session": session}))
+                    }
+                    number => {
+                        let strategy = if number == 3 { "purge" } else { "archive" };
+                        let filter = json!({"types": ["question"]});
+                        ("COMPACT", json!({"strategy": strategy, "filter": filter}))
+                    }
+                }
+            }
         }
     }
 

@@ -5,7 +5,7 @@ use serde_json::{Value, json};
 use super::envelope::not_offered;
 use super::ground::{Ground, list, same, same_texts, texts, units};
 use super::subscribe::Listener;
-use super::{FULL, Row, row};
+use super::{Row, row};
 use crate::json::{at, show, text};
 use crate::miss::{Checked, need};
 
@@ -23,7 +23,7 @@ pub(crate) const ROWS: &[Row] = &[
     row!("AK-DER-03", 1, "an unknown agent is `not_found`", Now unknown),
     row!("AK-DER-04", 1, "tasks that are left behind are counted", Now tasks),
     row!("AK-DER-05", 1, "units that are left behind are counted", Now orphans),
-    row!("AK-DER-06", 3, "only authority 8 removes another", not FULL),
+    row!("AK-DER-06", 3, "only authority 8 removes another", Now super::full::removing),
 ];
 
 async fn needed(ground: &Ground) -> Checked {

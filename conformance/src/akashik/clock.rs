@@ -3,7 +3,7 @@
 use serde_json::{Value, json};
 
 use super::ground::{Field, Ground, list, refused, same, same_texts, texts, unit};
-use super::{PURGE, Row, row};
+use super::{Row, row};
 use crate::json::{at, put, show};
 use crate::miss::{Checked, Miss, need, unseen};
 
@@ -25,8 +25,8 @@ pub(crate) const LOG: &[Row] = &[
     row!("AK-LOG-02", 1, "entries never change", Now unchanged),
     row!("AK-LOG-03", 1, "an entry is durable before the answer", Restart durable),
     row!("AK-LOG-04", 1, "what is known is a fold of the log", Restart folded),
-    row!("AK-LOG-05", 1, "relations live in the entry, texts beside it", not PURGE),
-    row!("AK-LOG-06", 2, "a purge leaves a tombstone", not PURGE),
+    row!("AK-LOG-05", 1, "relations live in the entry, texts beside it", Now super::full::related),
+    row!("AK-LOG-06", 2, "a purge leaves a tombstone", Now super::full::tombstone),
     row!("AK-LOG-07", 1, "a change of status has no entry of its own", Now effects),
     row!("AK-LOG-08", 1, "an operation's entry comes before what it caused", Now first),
 ];

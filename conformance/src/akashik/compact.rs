@@ -4,7 +4,7 @@ use serde_json::{Value, json};
 
 use super::ground::{Field, Ground, list, same, same_texts, texts, units};
 use super::subscribe::Listener;
-use super::{FULL, Row, row};
+use super::{Row, row};
 use crate::json::{at, show, text};
 use crate::miss::{Checked, Miss, need};
 
@@ -12,16 +12,16 @@ pub(crate) const ROWS: &[Row] = &[
     row!("AK-CMP-01", 2, "no entry of the log is removed", Now entries),
     row!("AK-CMP-02", 2, "archived units are shown on request only", Now archive),
     row!("AK-CMP-03", 2, "summaries elaborate the originals, which are archived", Now summarize),
-    row!("AK-CMP-04", 3, "a purge leaves a tombstone", not FULL),
+    row!("AK-CMP-04", 3, "a purge leaves a tombstone", Now super::full::purging),
     row!("AK-CMP-05", 2, "filters combine, and age is counted from the compaction", Now filters),
     row!("AK-CMP-06", 2, "disputed units are skipped", Now disputed),
     row!("AK-CMP-07", 2, "nothing selected is fine", Now nothing),
     row!("AK-CMP-08", 2, "one summary for each task and session", Now groups),
-    row!("AK-CMP-09", 3, "authority 6", not FULL),
+    row!("AK-CMP-09", 3, "authority 6", Now super::full::compacting),
     row!("AK-HND-01", 2, "a task changes hands with its context", Now handed),
     row!("AK-HND-02", 2, "unknown receivers and answered handoffs are refused", Now unanswerable),
-    row!("AK-COR-01", 3, "an illegal transition of a task is refused", not FULL),
-    row!("AK-SES-01", 3, "an ended session takes nothing in", not FULL),
+    row!("AK-COR-01", 3, "an illegal transition of a task is refused", Now super::full::tasks),
+    row!("AK-SES-01", 3, "an ended session takes nothing in", Now super::full::ended),
 ];
 
 async fn compacted(field: &Field<'_>, strategy: &str, filter: Value) -> Result<Value, Miss> {

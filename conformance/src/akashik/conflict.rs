@@ -5,7 +5,7 @@ use serde_json::{Value, json};
 use super::ground::{Field, Ground, accepted, list, refused, same, same_texts, texts};
 use super::record::disagree;
 use super::subscribe::Listener;
-use super::{FULL, Row, row};
+use super::{Row, row};
 use crate::json::{at, show, text};
 use crate::miss::{Checked, Miss, need};
 
@@ -16,7 +16,7 @@ pub(crate) const ROWS: &[Row] = &[
     row!("AK-DET-04", 1, "check names a unit that exists", Now named),
     row!("AK-DET-05", 2, "a finding is made once", Now once),
     row!("AK-DET-06", 1, "list scans nothing", Now zeros),
-    row!("AK-DET-07", 3, "authority 4", not FULL),
+    row!("AK-DET-07", 3, "authority 4", Now super::full::detecting),
     row!("AK-MRG-01", 2, "an unknown conflict is `CONFLICT_NOT_FOUND`", Now unknown),
     row!("AK-MRG-02", 2, "a conflict that ended is not merged again", Now ended),
     row!("AK-MRG-03", 2, "a rationale is needed", Now rationale),
@@ -28,8 +28,8 @@ pub(crate) const ROWS: &[Row] = &[
     row!("AK-MRG-09", 2, "each strategy prefers its unit, ties fail", Now winners),
     row!("AK-MRG-10", 2, "a winner that the strategy does not find fails", Now contradicted),
     row!("AK-MRG-11", 2, "escalation changes no unit", Now escalated),
-    row!("AK-MRG-12", 3, "votes need more than half", not FULL),
-    row!("AK-MRG-13", 3, "authority 6, of an escalated conflict 10", not FULL),
+    row!("AK-MRG-12", 3, "votes need more than half", Now super::full::voting),
+    row!("AK-MRG-13", 3, "authority 6, of an escalated conflict 10", Now super::full::merging),
 ];
 
 /// Two units in conflict: the first by ann with score 0.9, the second by bob with 0.3.

@@ -149,8 +149,30 @@ impl<'a> Field<'a> {
     }
 
     pub(crate) async fn join(&self, agent: &str) -> Checked {
-        let payload = json!({"id": agent, "role": "analyst"});
+        // From level 3 on settling conflicts takes more than the authority that an agent has who states none.
+        self.join_as(agent, 10).await
+    }
+
+    /// Registers an agent with an authority, where agents have one.
+    pub(crate) async fn join_as(&self, agent: &str, authority: u8) -> Checked {
+        let mut payload = json!({"id": agent, "role": "analyst"});
+        if self.ground.level >= 3 {
+            put(&mut payload, "authority", authority.into());
+        }
         self.made("REGISTER", agent, payload).await.map(|_| ())
+    }
+
+    /// Sends an operation in a session.
+    pub(crate) async fn say_in(
+        &self,
+        session: &str,
+        operation: &str,
+        agent: &str,
+        payload: Value,
+    ) -> Result<Answer, Miss> {
+        let mut envelope = self.envelope(operation, agent, payload);
+        put(&mut envelope, "session_id", session.into());
+        self.post(operation, &envelope).await
     }
 
     /// Records a unit as preparation and returns its id.

@@ -202,12 +202,31 @@ async fn offered(ground: &Ground) -> Checked {
     if ground.level >= 2 {
         expected.extend(["merge", "replay", "compact"]);
     }
-    let mut expected: Vec<String> = expected
+    let named = |name: &&str| format!("akashik_{name}");
+    let found = tools.names().await?;
+    let missing: Vec<String> = expected.iter().map(named).collect();
+    let missing: Vec<&String> = missing
         .iter()
-        .map(|name| format!("akashik_{name}"))
+        .filter(|name| !found.contains(name))
         .collect();
-    expected.sort();
-    same_texts("tools", &tools.names().await?, &expected)
+    need(
+        missing.is_empty(),
+        format!("{missing:?}"),
+        format!("{found:?}"),
+    )?;
+    // Operations of the extension may be tools too, where they are offered.
+    if ground.level >= 2 {
+        expected.push("handoff");
+    }
+    if ground.level >= 3 {
+        expected.extend(["coordinate", "session"]);
+    }
+    let expected: Vec<String> = expected.iter().map(named).collect();
+    let more: Vec<&String> = found
+        .iter()
+        .filter(|name| !expected.contains(name))
+        .collect();
+    need(more.is_empty(), "no other tools", format!("{more:?}"))
 }
 
 async fn alike(ground: &Ground) -> Checked {

@@ -4,7 +4,7 @@ use serde_json::{Value, json};
 
 use super::ground::{Field, Ground, list, same, same_texts, texts, unit, units};
 use super::subscribe::Listener;
-use super::{FULL, Row, row};
+use super::{Row, row};
 use crate::json::{at, is_utc_time, put, show, text};
 use crate::miss::{Checked, Miss, need, unseen};
 
@@ -27,7 +27,7 @@ pub(crate) const ROWS: &[Row] = &[
     row!("AK-REC-16", 1, "units are retracted by their author", not "the protocol has no operation for it"),
     row!("AK-REC-17", 0, "relations may dangle, contradictions may not", Now dangling),
     row!("AK-REC-18", 0, "a draft becomes knowledge by a unit that supersedes it", Now promoted),
-    row!("AK-REC-19", 3, "committed needs authority 4, a draft 2", not FULL),
+    row!("AK-REC-19", 3, "committed needs authority 4, a draft 2", Now super::full::recording),
 ];
 
 async fn modes(ground: &Ground) -> Checked {

@@ -3,7 +3,7 @@
 use serde_json::{Value, json};
 
 use super::ground::{Field, Ground, list, refused, same, same_texts, texts, unit};
-use super::{FULL, PURGE, Row, row};
+use super::{Row, row};
 use crate::json::{at, is_utc_time, put, show, text};
 use crate::miss::{Checked, Miss, all_but, need};
 
@@ -21,8 +21,8 @@ pub(crate) const ROWS: &[Row] = &[
     row!("AK-REPLAY-11", 2, "agents in order of appearance, without `system`", Now agents),
     row!("AK-REPLAY-12", 2, "a replay does not count itself", Now not_itself),
     row!("AK-REPLAY-13", 2, "the same request gives the same answer", Now stable),
-    row!("AK-REPLAY-14", 3, "open to every authority", not FULL),
-    row!("AK-REPLAY-15", 2, "purged units stay in the timeline", not PURGE),
+    row!("AK-REPLAY-14", 3, "open to every authority", Now super::full::replaying),
+    row!("AK-REPLAY-15", 2, "purged units stay in the timeline", Now super::full::tombstone),
     row!("AK-REPLAY-16", 2, "the published example: four key events, three agents", Now example),
 ];
 

@@ -5,7 +5,7 @@ use std::time::Duration;
 use serde_json::{Value, json};
 
 use super::ground::{Field, Ground, list, refused, same, same_texts, texts, units};
-use super::{FULL, Row, row};
+use super::{Row, row};
 use crate::json::{at, lacking, show, text};
 use crate::miss::{Checked, Miss, all_but, fail, need, unseen};
 use crate::sse::Frame;
@@ -18,7 +18,7 @@ pub(crate) const ROWS: &[Row] = &[
     row!("AK-SUB-04", 2, "little relevance is suppressed, of a burst the last is kept", Now suppressed),
     row!("AK-SUB-05", 2, "who comes back catches up by polling", Now caught_up),
     row!("AK-SUB-06", 2, "the answer names the subscription and where to listen", Now shape),
-    row!("AK-SUB-07", 3, "authority 2", not FULL),
+    row!("AK-SUB-07", 3, "authority 2", Now super::full::subscribing),
 ];
 
 /// The least gap between two notifications about one thing, where one is asked for.

@@ -4,8 +4,9 @@ use reqwest::Method;
 use serde_json::{Value, json};
 
 use super::ground::{Ground, refused, same, unit};
+use super::socket::Socket;
 use super::subscribe::Listener;
-use super::{FULL, Row, row};
+use super::{Row, row};
 use crate::json::{at, lacking, show, text};
 use crate::miss::{Checked, all_but, need, unseen};
 use crate::wire::frame_data;
@@ -13,12 +14,12 @@ use crate::wire::frame_data;
 pub(crate) const SECURITY: &[Row] = &[
     row!("AK-SEC-01", 0, "levels 0 and 1 may do without keys", Now keyless),
     row!("AK-SEC-02", 2, "every operation carries a key that may act for its agent", Now keys),
-    row!("AK-SEC-03", 3, "authority is enforced", not FULL),
-    row!("AK-SEC-04", 3, "an agent states no more authority than its key allows", not FULL),
-    row!("AK-SEC-05", 3, "each operation has its least authority", not FULL),
-    row!("AK-SEC-06", 3, "authority is cumulative", not FULL),
-    row!("AK-SEC-07", 3, "units of a session are for its members", not FULL),
-    row!("AK-SEC-08", 3, "hidden events stay in place without their words", not FULL),
+    row!("AK-SEC-03", 3, "authority is enforced", Now super::full::enforced),
+    row!("AK-SEC-04", 3, "an agent states no more authority than its key allows", Now super::full::claimed),
+    row!("AK-SEC-05", 3, "each operation has its least authority", Now super::full::least),
+    row!("AK-SEC-06", 3, "authority is cumulative", Now super::full::cumulative),
+    row!("AK-SEC-07", 3, "units of a session are for its members", Now super::full::members),
+    row!("AK-SEC-08", 3, "hidden events stay in place without their words", Now super::full::redacted),
 ];
 
 pub(crate) const HTTP: &[Row] = &[
@@ -214,5 +215,11 @@ async fn frames(ground: &Ground) -> Checked {
     let id = frame.id.unwrap_or_default();
     let holds = epoch.is_some_and(|epoch| id.starts_with(&epoch)) && data != Value::Null;
     need(holds, "`epoch.sequence` as its id", id)?;
-    all_but("a WebSocket")
+    let Some(mut socket) = Socket::open(&field, "bob").await? else {
+        return all_but("a WebSocket: the server names none, or only one over TLS");
+    };
+    let unit = field.note("ann", "another note", json!({})).await?;
+    let said = socket.next().await?;
+    let holds = text(&said, "event") == "memory.recorded" && text(&said, "memory_unit_id") == unit;
+    need(holds, "one notification as a text frame", show(&said))
 }

@@ -174,7 +174,7 @@ pub(crate) struct Fields {
 impl Default for Fields {
     fn default() -> Self {
         Self {
-            level: Bounded(2),
+            level: Bounded(3),
             embeddings_provider: String::new(),
             embeddings_model: String::new(),
         }

@@ -278,6 +278,20 @@ impl NamedBlob {
         stated.filter_map(|text| Digest::parse(text).ok()).collect()
     }
 
+    /// Returns the digests of blobs that an event says were erased: what a purge takes out of a memory field.
+    pub fn erased(self, event: &Event) -> Vec<Digest> {
+        if self != NamedBlob::Entry || event.is_substituted() {
+            return Vec::new();
+        }
+        let erased = event
+            .payload
+            .get("data")
+            .and_then(|data| data.get("erased"));
+        let erased = erased.and_then(Value::as_array).into_iter().flatten();
+        let erased = erased.filter_map(Value::as_str);
+        erased.filter_map(|text| Digest::parse(text).ok()).collect()
+    }
+
     /// Returns the digest that a payload states for this blob, whoever wrote it.
     pub fn stated_in(self, payload: &Map<String, Value>) -> Option<Digest> {
         let member = |name: &str| payload.get(name);

@@ -10,6 +10,7 @@ mod desk;
 mod embed;
 mod listen;
 mod load;
+mod purge;
 mod task;
 
 use std::collections::BTreeMap;
@@ -18,6 +19,7 @@ use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError};
 use canon::Value;
 use domain::{FieldId, Timestamp, WorkspaceId};
 use field::{Code, Config, Depth, Envelope, Level, Operation, Reader, Refusal, Target, TargetType};
+use tokio::sync::RwLock;
 
 use crate::caller::Caller;
 use crate::engine::Engine;
@@ -121,11 +123,13 @@ pub(crate) struct Fields {
     /// Until when it is left alone after it failed.
     rests_until: Mutex<Option<Timestamp>>,
     desks: Mutex<BTreeMap<FieldId, Arc<Desk>>>,
+    /// Held shared while a segment is made and put away, and alone while a purge erases: no segment brings back its text.
+    segments: Arc<RwLock<()>>,
 }
 
 impl Fields {
     fn config(&self) -> &Config {
-        self.config.get_or_init(|| Config::at(Level::Standard))
+        self.config.get_or_init(|| Config::at(Level::Full))
     }
 
     fn desks(&self) -> MutexGuard<'_, BTreeMap<FieldId, Arc<Desk>>> {
@@ -232,7 +236,7 @@ impl Engine {
         name: Option<&str>,
         view: FieldView,
     ) -> Result<Value, FieldRefused> {
-        ceiling(caller).ok_or(Refused::PermissionDenied {
+        let ceiling = ceiling(caller).ok_or(Refused::PermissionDenied {
             scope: "field:read",
         })?;
         let desk = self.shared.fields.desk(&FieldName::of(caller, name)?);
@@ -242,28 +246,29 @@ impl Engine {
             empty => empty.insert(self.open_field(&desk).await?),
         };
         let field = &held.field;
-        // Below level 3, which is not offered, nothing in a field is hidden from whoever may look at it.
+        // A key sees what its agents may see, and the operator's everything.
+        let viewers = field.viewers(&credential(caller, ceiling));
+        let viewers = viewers.as_deref();
+        let drawn = |kind: TargetType, id: String| {
+            let target = Target {
+                kind,
+                id,
+                depth: Depth::FullTrace,
+            };
+            let reader = Reader {
+                text_of: &|unit| field.text_of(unit),
+                sees: &|session| field.is_session_shown(viewers, session),
+            };
+            field.log().graph(&target, &reader, &field.config().limits)
+        };
         match view {
-            FieldView::Status => Ok(field.status_view(None)),
+            FieldView::Status => Ok(field.status_view(viewers)),
             FieldView::Agents => Ok(field.agents_view()),
-            FieldView::Conflicts => Ok(field.conflicts_view(None)),
-            FieldView::Dot(kind, id) => Ok(graph(field, kind, id)?.to_dot().into()),
-            FieldView::Svg(kind, id) => Ok(graph(field, kind, id)?.to_svg().into()),
+            FieldView::Conflicts => Ok(field.conflicts_view(viewers)),
+            FieldView::Dot(kind, id) => Ok(drawn(kind, id)?.to_dot().into()),
+            FieldView::Svg(kind, id) => Ok(drawn(kind, id)?.to_svg().into()),
         }
     }
-}
-
-fn graph(field: &field::Field, kind: TargetType, id: String) -> Result<field::Graph, Refusal> {
-    let target = Target {
-        kind,
-        id,
-        depth: Depth::FullTrace,
-    };
-    let reader = Reader {
-        text_of: &|unit| field.text_of(unit),
-        sees: &|_| true,
-    };
-    field.log().graph(&target, &reader, &field.config().limits)
 }
 
 /// Names the operation of a refusal that was made before anybody knew it.

@@ -81,6 +81,15 @@ pub enum Refused {
         /// For the log.
         detail: String,
     },
+    /// A memory field cannot be read from its log. Details go to the log.
+    #[error(
+        "this field cannot be read, because its log is damaged: its operator runs `reprise log verify`, which says what is \
+         wrong, and then `reprise log rebuild --write`, or `reprise log repair` where events are lost"
+    )]
+    FieldUnreadable {
+        /// For the log.
+        detail: String,
+    },
     /// A bug was caught, or what is stored makes no sense. Details go to the log, not to the caller.
     #[error("internal error")]
     Internal {
@@ -101,6 +110,7 @@ impl Refused {
     pub(crate) fn is_unreadable(&self) -> bool {
         match self {
             Refused::Internal { .. }
+            | Refused::FieldUnreadable { .. }
             | Refused::RecordGone { .. }
             | Refused::ContentUnavailable { .. } => true,
             Refused::Governed(problem) => problem.status >= 500,
@@ -147,7 +157,9 @@ impl Refused {
     /// Says what happened, with what only an operator may read.
     pub(crate) fn for_the_log(&self) -> String {
         match self {
-            Refused::Internal { detail } | Refused::Store { detail } => detail.clone(),
+            Refused::Internal { detail }
+            | Refused::Store { detail }
+            | Refused::FieldUnreadable { detail } => detail.clone(),
             other => other.to_string(),
         }
     }

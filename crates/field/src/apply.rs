@@ -234,6 +234,7 @@ impl Field {
                 strategy,
                 unit_ids,
                 reason,
+                ..
             } => {
                 for unit in unit_ids {
                     match strategy {
@@ -581,6 +582,7 @@ impl Field {
                 goal: goal.clone(),
                 status,
                 creator: entry.agent_id.clone(),
+                session: entry.session_id.clone(),
                 assignee: assignee.clone(),
                 depends_on: depends_on.clone(),
                 orphaned: false,

@@ -89,6 +89,23 @@ pub(crate) fn effective(level: Level, caller: Option<&Caller>, agent: u8) -> u8 
     }
 }
 
+/// Returns the scope of a key under which an authority can be had.
+pub(crate) fn scope_for(level: Level, authority: u8) -> &'static str {
+    // Below level 3 whoever may write may do all but what only the operator may.
+    let writers = if level >= Level::Full {
+        SENIOR
+    } else {
+        SESSION_CREATOR
+    };
+    if authority <= OBSERVER {
+        "field:read"
+    } else if authority <= writers {
+        "field:write"
+    } else {
+        "field:admin"
+    }
+}
+
 /// Returns the least authority that any form of an operation asks for.
 pub(crate) fn least(operation: Operation) -> u8 {
     match operation {

@@ -27,7 +27,8 @@ use crate::config::Level;
 use crate::envelope::{EPOCH_MAX, Envelope};
 use crate::error::{Check, Code, Fault, Refusal};
 use crate::event::{Content, Effect, Entry, Event, Message, SYSTEM, UnitText};
-use crate::kind::{ConflictType, DetectMode, Method, Operation, SessionStatus, UnitStatus};
+use crate::kept::KeptAnswer;
+use crate::kind::{ConflictType, DetectMode, Method, Mode, Operation, SessionStatus, UnitStatus};
 use crate::payload::Members;
 use crate::state::{Agent, Field};
 use crate::vector::{Model, Vector};
@@ -88,6 +89,8 @@ pub struct Decision {
     pub steps: Vec<(Entry, Option<Content>)>,
     /// What the sender gets once the entries are durable.
     pub answer: Value,
+    /// What is kept of the answer for the same message sent again: see [`Field::answer_again`].
+    pub kept: KeptAnswer,
 }
 
 impl Field {
@@ -131,6 +134,7 @@ pub fn decide(field: &Field, call: &Call<'_>) -> Result<Decided, Refusal> {
                 Ok(Decided::New(Decision {
                     steps: work.steps,
                     answer,
+                    kept: work.kept,
                 }))
             }
         })
@@ -167,6 +171,7 @@ fn begin<'a>(field: &'a Field, call: &'a Call<'a>) -> Check<Begun<'a>> {
         id: envelope.id.clone(),
         sha256: envelope.sha256,
         answer_sha256: None,
+        answer_without_text: false,
     };
     match field.remembered(&message) {
         Some(known) if known.sha256 == message.sha256 => return Ok(Begun::Repeated(known)),
@@ -201,6 +206,7 @@ fn begin<'a>(field: &'a Field, call: &'a Call<'a>) -> Check<Begun<'a>> {
         ids: 0,
         statuses: BTreeMap::new(),
         steps: Vec::new(),
+        kept: KeptAnswer::Whole,
     };
     work.require(caller::least(operation))?;
     work.check_session()?;
@@ -235,6 +241,7 @@ struct Work<'a> {
     /// Statuses that entries of this operation gave.
     statuses: BTreeMap<String, UnitStatus>,
     steps: Vec<(Entry, Option<Content>)>,
+    kept: KeptAnswer,
 }
 
 impl<'a> Work<'a> {
@@ -272,7 +279,20 @@ impl<'a> Work<'a> {
         if self.authority >= authority {
             return Ok(());
         }
-        let message = format!("this needs authority {authority}");
+        let level = self.field.config.level;
+        let scope = caller::scope_for(level, authority);
+        let message = if level < Level::Full {
+            format!("this needs a key with the scope `{scope}`")
+        } else if self
+            .call
+            .caller
+            .is_some_and(|caller| caller.ceiling < authority)
+        {
+            format!("this needs authority {authority}, which takes a key with the scope `{scope}`")
+        } else {
+            let own = self.authority;
+            format!("this needs authority {authority}, and the sender is registered with {own}")
+        };
         Err(Fault::new(Code::Forbidden, message))
     }
 
@@ -372,21 +392,22 @@ impl<'a> Work<'a> {
         })
     }
 
-    /// Writes the creation of a conflict and makes its units contested; returns its id.
+    /// Writes the creation of a conflict and makes its units contested; returns its id. A draft contests drafts alone:
+    /// whoever may only look may draft, and what others stand for keeps its status until somebody stands for the contrary.
     fn create_conflict(
         &mut self,
-        unit_a: &str,
-        unit_b: &str,
+        (unit_a, unit_b): (&str, &str),
+        by: Mode,
         kind: ConflictType,
         method: Method,
     ) -> String {
         let conflict_id = self.next_id("conflict");
         let contested = |unit: &str| {
-            let status = self.status_of(unit)?;
-            let can = matches!(
-                status,
-                UnitStatus::Active | UnitStatus::Draft | UnitStatus::PendingEnrichment
-            );
+            let can = match self.status_of(unit)? {
+                UnitStatus::Draft => true,
+                UnitStatus::Active | UnitStatus::PendingEnrichment => by == Mode::Committed,
+                UnitStatus::Superseded | UnitStatus::Retracted | UnitStatus::Contested => false,
+            };
             can.then(|| Effect {
                 unit_id: unit.to_owned(),
                 status: UnitStatus::Contested,

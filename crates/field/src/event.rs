@@ -50,6 +50,9 @@ pub struct Message {
     /// The digest under which its answer is stored, where answers are.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub answer_sha256: Option<Digest>,
+    /// Whether what is stored of the answer holds no text of units.
+    #[serde(default, skip_serializing_if = "std::ops::Not::not")]
+    pub answer_without_text: bool,
 }
 
 /// A status that an operation gave to a unit.
@@ -117,6 +120,9 @@ pub enum Event {
         strategy: CompactStrategy,
         unit_ids: Vec<String>,
         reason: Option<String>,
+        /// The digests of all that a purge erases beside the log.
+        #[serde(default, skip_serializing_if = "Vec::is_empty")]
+        erased: Vec<Digest>,
     },
     /// A unit was taken back.
     #[serde(rename = "UNIT_RETRACTED")]

@@ -10,7 +10,6 @@
 //!
 //! Invariant: the field is the fold of its log, and what `decide` returns can be applied.
 
-mod answers;
 mod apply;
 mod caller;
 mod config;
@@ -18,6 +17,7 @@ mod decide;
 mod envelope;
 mod error;
 mod event;
+mod kept;
 mod kind;
 mod log;
 mod notify;
@@ -33,7 +33,6 @@ mod text;
 mod vector;
 mod view;
 
-pub use answers::Answers;
 pub use apply::ImpossibleEntry;
 pub use caller::{AUDITOR, Caller, Fresh, OBSERVER, OPERATOR, SENIOR, SESSION_CREATOR, STANDARD};
 pub use config::{Config, Level, Limits};
@@ -44,6 +43,7 @@ pub use decide::{
 pub use envelope::{EPOCH_MAX, Envelope, PROTOCOL_VERSION};
 pub use error::{Code, Refusal};
 pub use event::*;
+pub use kept::KeptAnswer;
 pub use kind::*;
 pub use log::Log;
 pub use notify::{Debouncer, Notification};

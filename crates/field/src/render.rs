@@ -55,6 +55,17 @@ pub(crate) fn unit(unit: &Unit, format: Format) -> Option<Value> {
     Some(object)
 }
 
+/// Returns a unit whose text is not at hand: what the log alone says.
+pub(crate) fn unit_without_text(unit: &Unit) -> Value {
+    json!({
+        "id": unit.id,
+        "type": unit.kind,
+        "status": unit.status,
+        "epoch": unit.epoch,
+        "content": null,
+    })
+}
+
 fn confidence(unit: &Unit, words: &UnitText) -> Option<Value> {
     let mut confidence = Map::new();
     if let Some(score) = unit.score {

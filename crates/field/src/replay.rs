@@ -15,8 +15,10 @@ use serde_json::json;
 use crate::config::Limits;
 use crate::error::{Check, Code, Fault};
 use crate::event::{Entry, Event, SYSTEM, UnitText};
+use crate::kept::{self, KeptAnswer};
 use crate::kind::{Depth, TargetType};
 use crate::log::{Log, Place};
+use crate::state::Field;
 
 pub use graph::Graph;
 pub(crate) use wording::recorded_start;
@@ -56,7 +58,20 @@ pub(crate) struct Story<'a, 'r> {
     pub(crate) target: &'a Target,
     pub(crate) chain: Vec<Place>,
     pub(crate) key: Vec<Place>,
+    pub(crate) quotes: Quotes,
 }
+
+/// How the summary quotes units.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Quotes {
+    /// With their words.
+    Words,
+    /// With their ids between marks, for words that are looked up later.
+    Marks,
+}
+
+/// Stands before and after the id of a unit in a summary that is kept without words.
+const MARK: char = '\u{1}';
 
 impl Story<'_, '_> {
     pub(crate) fn sees(&self, entry: &Entry) -> bool {
@@ -71,22 +86,32 @@ impl Story<'_, '_> {
             .and_then(|place| self.log.entry(place))
             .is_none_or(|entry| self.sees(entry))
     }
+
+    /// Returns how a unit begins, or what stands for that.
+    pub(crate) fn quoted(&self, unit: &str, text: &UnitText) -> String {
+        match self.quotes {
+            Quotes::Words => recorded_start(text),
+            Quotes::Marks => format!("{MARK}{unit}{MARK}"),
+        }
+    }
 }
 
-/// Reads the causal chain of a target.
+/// Reads the causal chain of a target; `hides` says whether there is anything that the reader may not see.
 pub(crate) fn replay(
     log: &Log,
     reader: &Reader<'_>,
     target: &Target,
     limits: &Limits,
-) -> Check<Value> {
+    hides: bool,
+) -> Check<(Value, KeptAnswer)> {
     let (chain, key) = chain::collect(log, target, limits)?;
-    let story = Story {
+    let mut story = Story {
         log,
         reader,
         target,
         chain,
         key,
+        quotes: Quotes::Words,
     };
     let lighter = match target.depth {
         Depth::FullTrace => Some("use detailed or summary"),
@@ -122,7 +147,98 @@ pub(crate) fn replay(
         let max = limits.replay_bytes_max;
         return Err(too_large(format!("the answer is larger than {max} bytes")));
     }
-    Ok(answer)
+    let places = shown.to_vec();
+    let kept = kept(&mut story, &places, hides, &answer);
+    Ok((answer, kept))
+}
+
+/// Returns what is kept of an answer: of each event its sequence, and of those that hide something the event itself.
+fn kept(story: &mut Story<'_, '_>, shown: &[Place], hides: bool, answer: &Value) -> KeptAnswer {
+    let is_marked = |value: &Value| value.as_str().is_some_and(|text| text.contains(MARK));
+    if answer.get("summary").is_none_or(is_marked) {
+        // Marks of somebody else would be taken for ours.
+        return KeptAnswer::Whole;
+    }
+    let everything = Reader {
+        text_of: story.reader.text_of,
+        sees: &|_| true,
+    };
+    let whole = Story {
+        reader: &everything,
+        chain: Vec::new(),
+        key: Vec::new(),
+        ..*story
+    };
+    let entries = shown.iter().filter_map(|place| story.log.entry(*place));
+    let events = answer.get("timeline").and_then(Value::as_array);
+    let events = events.into_iter().flatten();
+    let timeline: Vec<Value> = entries
+        .zip(events)
+        .map(
+            |(entry, event)| match !hides || *event == shown_event(&whole, entry) {
+                true => entry.seq.into(),
+                false => event.clone(),
+            },
+        )
+        .collect();
+    story.quotes = Quotes::Marks;
+    let members = json!({
+        "timeline": timeline,
+        "summary": summary::write(story),
+        "agents_involved": answer.get("agents_involved"),
+        "total_events": answer.get("total_events"),
+    });
+    kept::without_text(kept::REPLAY, members)
+}
+
+/// Returns the answer of which this was kept.
+pub(crate) fn again(field: &Field, kept: &Value) -> Value {
+    let reader = Reader {
+        text_of: &|unit| field.text_of(unit),
+        sees: &|_| true,
+    };
+    // The words of an event do not depend on what was asked for.
+    let target = Target {
+        kind: TargetType::Session,
+        id: String::new(),
+        depth: Depth::Summary,
+    };
+    let story = Story {
+        log: &field.log,
+        reader: &reader,
+        target: &target,
+        chain: Vec::new(),
+        key: Vec::new(),
+        quotes: Quotes::Words,
+    };
+    let entries = field.log.entries();
+    let event = |kept: &Value| {
+        let place = kept
+            .as_u64()
+            .map(|seq| entries.partition_point(|entry| entry.seq < seq));
+        let entry = place.and_then(|place| entries.get(place));
+        entry.map_or_else(|| kept.clone(), |entry| shown_event(&story, entry))
+    };
+    let timeline = kept.get("timeline").and_then(Value::as_array);
+    let timeline: Vec<Value> = timeline.into_iter().flatten().map(event).collect();
+    let summary = kept.get("summary").and_then(Value::as_str);
+    let pieces = summary.unwrap_or_default().split(MARK).enumerate();
+    let summary: String = pieces
+        .map(|(number, piece)| match number % 2 {
+            0 => piece.to_owned(),
+            _ => match field.text_of(piece) {
+                Some(text) => recorded_start(text),
+                None => kept::PURGED.to_owned(),
+            },
+        })
+        .collect();
+    json!({
+        "status": "ok",
+        "timeline": timeline,
+        "summary": summary,
+        "agents_involved": kept.get("agents_involved"),
+        "total_events": kept.get("total_events"),
+    })
 }
 
 fn shown_event(story: &Story<'_, '_>, entry: &Entry) -> Value {
@@ -188,7 +304,8 @@ impl Log {
         reader: &Reader<'_>,
         limits: &Limits,
     ) -> Result<Value, crate::error::Refusal> {
-        replay(self, reader, target, limits)
+        replay(self, reader, target, limits, true)
+            .map(|(answer, _)| answer)
             .map_err(|fault| fault.of(Some(crate::kind::Operation::Replay)))
     }
 }

@@ -19,7 +19,7 @@ use crate::vector::Vector;
 use coding::{Bytes, Rest};
 
 /// The number of this form. A segment of another one is not read: the log says the same.
-const FORM: u8 = 2;
+const FORM: u8 = 3;
 
 /// A segment that cannot be read, or does not follow what was read before.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]

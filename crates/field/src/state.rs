@@ -8,7 +8,7 @@ use std::collections::{BTreeMap, BTreeSet};
 use canon::Digest;
 use domain::Timestamp;
 
-use crate::caller::Caller;
+use crate::caller::{Caller, OPERATOR};
 use crate::config::{Config, Level};
 use crate::error::{Code, Refusal};
 use crate::event::{Message, Package, Relation, Subscription, UnitText};
@@ -168,6 +168,8 @@ pub(crate) struct Task {
     pub(crate) goal: Option<String>,
     pub(crate) status: TaskStatus,
     pub(crate) creator: String,
+    /// The session it was created in.
+    pub(crate) session: Option<String>,
     pub(crate) assignee: Option<String>,
     pub(crate) depends_on: Vec<String>,
     /// Whether its agent left.
@@ -273,6 +275,8 @@ impl Field {
             id,
             sha256,
             answer_sha256,
+            // Only a purge asks, and it asks the log.
+            answer_without_text: false,
         })
     }
 
@@ -321,6 +325,22 @@ impl Field {
                 .get(agent)
                 .and_then(|agent| agent.first_key.as_deref());
             caller.may_act_for(agent, first)
+        })
+    }
+
+    /// Returns the agents for whom a key may look at the field; none in particular for a key that sees all.
+    pub fn viewers(&self, caller: &Caller) -> Option<Vec<&str>> {
+        let own = |id: &&String| self.may_act(Some(caller), id);
+        let agents = || self.agents.keys().filter(own).map(String::as_str).collect();
+        (caller.ceiling < OPERATOR).then(agents)
+    }
+
+    /// Returns whether one of `viewers` may see what belongs to a session.
+    pub fn is_session_shown(&self, viewers: Option<&[&str]>, session: Option<&str>) -> bool {
+        viewers.is_none_or(|viewers| {
+            let mut viewers = viewers.iter();
+            // Whoever has no agents here sees what is for everyone.
+            viewers.any(|agent| self.sees_session(agent, session)) || self.sees_session("", session)
         })
     }
 

@@ -9,6 +9,7 @@ use serde_json::json;
 
 use crate::decide::Decision;
 use crate::event::{Content, Entry, Event, UnitText};
+use crate::kept::KeptAnswer;
 use crate::vector::Vector;
 
 /// Members of an entry that its event has under their own names.
@@ -120,9 +121,11 @@ impl Content {
 impl Decision {
     /// Notes in the first entry under which digest the answer is kept.
     pub fn keep_answer(&mut self, sha256: Digest) {
+        let without_text = matches!(self.kept, KeptAnswer::WithoutText(_));
         let first = self.steps.first_mut();
         if let Some(message) = first.and_then(|(entry, _)| entry.message.as_mut()) {
             message.answer_sha256 = Some(sha256);
+            message.answer_without_text = without_text;
         }
     }
 }
@@ -148,6 +151,7 @@ mod tests {
                 id: "m-1".into(),
                 sha256: canon::sha256(b"message"),
                 answer_sha256: Some(canon::sha256(b"answer")),
+                answer_without_text: false,
             }),
             event: Event::Recorded(Recorded {
                 unit_id: "mem_1".into(),

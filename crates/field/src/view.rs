@@ -35,8 +35,7 @@ impl Field {
     pub fn status_view(&self, viewers: Option<&[&str]>) -> Value {
         let mut units: BTreeMap<&str, u64> = BTreeMap::new();
         for unit in &self.units {
-            let shown =
-                viewers.is_none_or(|viewers| viewers.iter().any(|agent| self.sees(agent, unit)));
+            let shown = self.is_session_shown(viewers, unit.session.as_deref());
             if shown && !unit.is_purged() {
                 *units.entry(unit.status.as_str()).or_default() += 1;
             }
@@ -72,9 +71,9 @@ impl Field {
 
     fn is_shown(&self, viewers: Option<&[&str]>, conflict: &Conflict) -> bool {
         viewers.is_none_or(|viewers| {
-            viewers
-                .iter()
-                .any(|agent| self.sees_conflict(agent, conflict))
+            let mut viewers = viewers.iter();
+            viewers.any(|agent| self.sees_conflict(agent, conflict))
+                || self.sees_conflict("", conflict)
         })
     }
 }

@@ -9,7 +9,7 @@ use canon::Value;
 use domain::Timestamp;
 use engine::Engine;
 use runs::replay::BUNDLE_BYTES_MAX;
-use tokio::sync::watch;
+use tokio::sync::{RwLock, watch};
 use wire::card::{About, Skill};
 use wire::openapi::Operation;
 
@@ -46,6 +46,8 @@ pub(crate) struct App {
     pub(crate) openapi: Bytes,
     /// True once the server stops: streams end.
     pub(crate) closing: watch::Receiver<bool>,
+    /// Held shared by every WebSocket.
+    pub(crate) sockets: Arc<RwLock<()>>,
     /// The tools of agents.
     pub(crate) mcp: Mcp,
     /// Every operation by method and path.
@@ -106,6 +108,7 @@ impl App {
             connections,
             memory,
             uploads,
+            sockets: Arc::default(),
         })
     }
 

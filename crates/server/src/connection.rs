@@ -15,7 +15,7 @@ use std::time::Duration;
 use axum::body::{Body, HttpBody};
 use bytes::Bytes;
 use http_body::{Frame, SizeHint};
-use tokio::sync::Notify;
+use tokio::sync::{Notify, OwnedSemaphorePermit};
 use tokio::time::Instant;
 
 use crate::auth::Credential;
@@ -26,6 +26,8 @@ const WAITING: u8 = 0;
 const ANSWERING: u8 = 1;
 /// Its answer is whole, and may not be sent yet.
 const ANSWERED: u8 = 2;
+/// What follows is not HTTP.
+const UPGRADED: u8 = 3;
 
 /// One connection, as those see it who serve it and those who count it.
 #[derive(Debug)]
@@ -36,7 +38,7 @@ pub(crate) struct Life {
     moved_ms: AtomicU64,
     /// The key of its first authenticated request.
     key: OnceLock<Credential>,
-    /// What becomes of a request of HTTP/1: [`WAITING`], [`ANSWERING`] or [`ANSWERED`].
+    /// What becomes of a request of HTTP/1: [`WAITING`], [`ANSWERING`], [`ANSWERED`] or [`UPGRADED`].
     exchange: AtomicU8,
     /// True once it was told to end: it makes room for one, not for all that come before it is gone.
     is_ending: AtomicBool,
@@ -69,7 +71,14 @@ impl Life {
 
     /// Notes that the whole answer was handed over, though it may not be sent yet.
     fn answered(&self) {
-        self.exchange.store(ANSWERED, Ordering::Relaxed);
+        let (from, to, any) = (ANSWERING, ANSWERED, Ordering::Relaxed);
+        // One that is no longer HTTP stays so.
+        let _ = self.exchange.compare_exchange(from, to, any, any);
+    }
+
+    /// Notes that what follows is not HTTP.
+    pub(crate) fn upgraded(&self) {
+        self.exchange.store(UPGRADED, Ordering::Relaxed);
     }
 
     /// Notes that all that was handed over is sent; tells whether that was the end of an answer.
@@ -158,6 +167,22 @@ pub(crate) struct Listed {
     connections: Arc<Connections>,
     number: u64,
     pub(crate) life: Arc<Life>,
+}
+
+/// The place of a connection among all; whoever holds it keeps the connection counted.
+#[derive(Debug)]
+pub(crate) struct Seat {
+    _listed: Listed,
+    _place: OwnedSemaphorePermit,
+}
+
+impl Seat {
+    pub(crate) fn new(listed: Listed, place: OwnedSemaphorePermit) -> Arc<Self> {
+        Arc::new(Self {
+            _listed: listed,
+            _place: place,
+        })
+    }
 }
 
 impl Drop for Listed {

@@ -207,6 +207,11 @@ impl From<Refused> for Failure {
                 failure.cause = Some(detail);
                 failure
             }
+            Refused::FieldUnreadable { detail } => {
+                let mut failure = Failure::new(Code::InternalError, message);
+                failure.cause = Some(detail);
+                failure
+            }
             Refused::Internal { detail } | Refused::Store { detail } => Failure::internal(detail),
         }
     }

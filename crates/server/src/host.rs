@@ -21,14 +21,12 @@ pub(crate) fn check(config: &Config, request: &Request) -> Result<(), Failure> {
         return Err(wrong(400, "the header `Host` is given twice"));
     }
     // HTTP/2 names it in the address of the request.
-    let name = match (request.uri().host(), line) {
-        (Some(name), _) => name,
-        (None, Some(line)) => {
-            let text = line.to_str().unwrap_or_default();
-            without_port(text).ok_or_else(|| wrong(400, "the header `Host` cannot be read"))?
-        }
+    let text = match (request.uri().authority(), line) {
+        (Some(authority), _) => authority.as_str(),
+        (None, Some(line)) => line.to_str().unwrap_or_default(),
         (None, None) => return Err(wrong(400, "the header `Host` is missing")),
     };
+    let name = without_port(text).ok_or_else(|| wrong(400, "the header `Host` cannot be read"))?;
     let is_local = config.listen.ip().is_loopback();
     if !is_local && config.allowed_hosts.is_empty() {
         return Ok(());
@@ -54,13 +52,17 @@ fn wrong(status: u16, message: &str) -> Failure {
     failure
 }
 
-/// Returns the name in `name`, `name:port` or `[address]:port`.
+/// Returns the name in `name`, `name:port` or `[address]:port`; none when something else follows it.
 fn without_port(text: &str) -> Option<&str> {
-    let name = match text.strip_prefix('[') {
-        Some(rest) => rest.split_once(']')?.0,
-        None => text.split(':').next()?,
+    let (name, rest) = match text.strip_prefix('[') {
+        Some(rest) => rest.split_once(']')?,
+        None => text.split_at(text.find(':').unwrap_or(text.len())),
     };
-    (!name.is_empty()).then_some(name)
+    let is_port = match rest.strip_prefix(':') {
+        Some(port) => port.len() <= 5 && port.bytes().all(|byte| byte.is_ascii_digit()),
+        None => rest.is_empty(),
+    };
+    (!name.is_empty() && is_port).then_some(name)
 }
 
 /// Returns the name in an address such as `https://name:port/path`.
@@ -108,7 +110,17 @@ mod tests {
         ] {
             assert_eq!(status(&config, &[name]), 421, "{name}");
         }
-        for lines in [&[][..], &["localhost", "localhost"], &[""], &["[::1"]] {
+        for lines in [
+            &[][..],
+            &["localhost", "localhost"],
+            &[""],
+            &["[::1"],
+            &["localhost:80.evil.example"],
+            &["127.0.0.1:8080@evil.example"],
+            &["localhost:123456"],
+            &["[::1]evil.example"],
+            &["[::1]:8080.evil.example"],
+        ] {
             assert_eq!(status(&config, lines), 400, "{lines:?}");
         }
     }

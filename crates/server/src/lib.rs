@@ -25,6 +25,7 @@ mod redact;
 mod render;
 mod room;
 mod routes;
+mod socket;
 mod sse;
 pub mod world;
 

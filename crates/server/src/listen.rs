@@ -33,7 +33,7 @@ use tower::ServiceBuilder;
 
 use crate::app::App;
 use crate::config::{Config, Tls};
-use crate::connection::{Life, Patience, Watched};
+use crate::connection::{Life, Patience, Seat, Watched};
 use crate::head::Guarded;
 use crate::routes;
 
@@ -188,6 +188,14 @@ impl Bound {
             tracing::warn!("connections were cut");
         }
         connections.shutdown().await;
+        // Sockets that were no longer HTTP say goodbye by themselves.
+        let gone = app.sockets.write();
+        if tokio::time::timeout(app.config.shutdown_timeout, gone)
+            .await
+            .is_err()
+        {
+            tracing::warn!("sockets were cut");
+        }
     }
 }
 
@@ -227,6 +235,7 @@ impl Server<'_> {
                 router: self.router.clone(),
                 app: Arc::clone(&self.app),
                 life: Arc::clone(&listed.life),
+                seat: Seat::new(listed, place),
                 watcher: self.graceful.watcher(),
             };
             connections.spawn(async move {
@@ -236,14 +245,14 @@ impl Server<'_> {
                     .connections
                     .fetch_add(1, Ordering::Relaxed);
                 let app = Arc::clone(&connection.app);
+                let life = Arc::clone(&connection.life);
                 tokio::select! {
                     () = connection.run(stream) => {}
-                    () = listed.life.over(patience(&app.config)) => {
+                    () = life.over(patience(&app.config)) => {
                         tracing::debug!("a connection stood still and was ended");
                     }
                 }
                 app.http.connections.fetch_sub(1, Ordering::Relaxed);
-                drop((listed, place));
             });
         }
     }
@@ -254,6 +263,7 @@ struct Connection {
     router: Router,
     app: Arc<App>,
     life: Arc<Life>,
+    seat: Arc<Seat>,
     watcher: Watcher,
 }
 
@@ -263,7 +273,7 @@ const HEAD_BYTES_MAX: usize = 128 * 1024;
 const UNKNOWN_SHARE: usize = 4;
 
 /// How long a connection may stand still once it is known; longer than any answer and any pause of a stream.
-fn patience(config: &Config) -> Patience {
+pub(crate) fn patience(config: &Config) -> Patience {
     const KNOWN_MIN: Duration = Duration::from_secs(60);
     let answer = config.request_timeout + config.header_read_timeout;
     Patience {
@@ -314,12 +324,13 @@ impl Connection {
             Arc::clone(&self.life),
             head_patience,
         );
-        let (life, answering) = (Arc::clone(&self.life), self.life);
+        let (life, answering, seat) = (Arc::clone(&self.life), self.life, self.seat);
         let service = ServiceBuilder::new()
             .map_request(move |mut request: Request<Incoming>| {
                 life.moved();
                 life.answering();
                 request.extensions_mut().insert(Arc::clone(&life));
+                request.extensions_mut().insert(Arc::clone(&seat));
                 request
             })
             .map_response(move |response: Response| {
@@ -327,7 +338,7 @@ impl Connection {
             })
             .service(self.router);
         let service = TowerToHyperService::new(service);
-        let connection = builder.serve_connection(TokioIo::new(stream), service);
+        let connection = builder.serve_connection_with_upgrades(TokioIo::new(stream), service);
         if let Err(error) = self.watcher.watch(connection.into_owned()).await {
             tracing::debug!(error, "connection ended");
         }

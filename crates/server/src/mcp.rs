@@ -16,7 +16,7 @@ use bytes::Bytes;
 use canon::{Map, Value};
 use engine::port::Ids;
 use engine::{Caller, Engine, FieldRefused};
-use field::{Envelope, Operation, PROTOCOL_VERSION};
+use field::{Config, Envelope, Operation, PROTOCOL_VERSION};
 use http_body_util::combinators::BoxBody;
 use http_body_util::{BodyExt, Full};
 use rmcp::handler::server::ServerHandler;
@@ -34,7 +34,7 @@ use crate::world::RandomIds;
 use crate::{auth, memory, redact};
 
 /// The operations that are tools. SUBSCRIBE is none: agents poll with `since_epoch`.
-const OPERATIONS: [Operation; 8] = [
+const OPERATIONS: [Operation; 11] = [
     Operation::Register,
     Operation::Deregister,
     Operation::Record,
@@ -43,6 +43,9 @@ const OPERATIONS: [Operation; 8] = [
     Operation::Merge,
     Operation::Replay,
     Operation::Compact,
+    Operation::Handoff,
+    Operation::Coordinate,
+    Operation::Session,
 ];
 
 /// Members of the envelope among a tool's arguments.
@@ -250,7 +253,9 @@ impl ServerHandler for Tools {
         _: Option<PaginatedRequestParams>,
         _: RequestContext<RoleServer>,
     ) -> Result<ListToolsResult, ErrorData> {
-        let tools = self.offered().map(tool).collect();
+        let config = self.engine.fields();
+        let tools = self.offered().map(|operation| tool(config, operation));
+        let tools = tools.collect();
         Ok(ListToolsResult::with_all_items(tools))
     }
 
@@ -281,8 +286,8 @@ impl ServerHandler for Tools {
     }
 }
 
-fn tool(operation: Operation) -> Tool {
-    let (description, payload, required) = described(operation);
+fn tool(config: &Config, operation: Operation) -> Tool {
+    let (description, payload, required) = described(config, operation);
     let mut properties = json!({
         "agent_id": {"type": "string", "description": "Who speaks"},
         "session_id": {"type": ["string", "null"], "description": "The session it is said in"},
@@ -303,13 +308,17 @@ fn tool(operation: Operation) -> Tool {
 }
 
 /// Returns what a tool does, the members of its payload, and those that are needed.
-fn described(operation: Operation) -> (&'static str, Value, &'static [&'static str]) {
+fn described(
+    config: &Config,
+    operation: Operation,
+) -> (&'static str, Value, &'static [&'static str]) {
     let text = || json!({"type": "string"});
     let texts = || json!({"type": "array", "items": {"type": "string"}});
     match operation {
         Operation::Register => (
             "Join the memory as an agent with a role",
-            json!({"id": text(), "role": text(), "interests": texts(), "required_operations": texts()}),
+            json!({"id": text(), "role": text(), "interests": texts(), "required_operations": texts(),
+                "authority": {"type": "integer", "minimum": 0, "maximum": 10}}),
             &["role"],
         ),
         Operation::Deregister => (
@@ -356,7 +365,7 @@ fn described(operation: Operation) -> (&'static str, Value, &'static [&'static s
             "Settle a conflict by a strategy and say why",
             json!({
                 "conflict_id": text(),
-                "strategy": {"enum": names(field::Strategy::ALL.iter().map(|kind| kind.as_str()))},
+                "strategy": {"enum": names(config.strategies().map(|kind| kind.as_str()))},
                 "resolution": {"type": "object", "properties": {
                     "rationale": text(), "winner_id": text(), "synthesis": text()}, "required": ["rationale"]},
             }),
@@ -372,13 +381,47 @@ fn described(operation: Operation) -> (&'static str, Value, &'static [&'static s
             &["target_type", "target_id", "depth"],
         ),
         Operation::Compact => (
-            "Archive or summarise what is old; the log stays whole",
-            json!({"strategy": {"enum": ["archive", "summarize"]}, "filter": {"type": "object"}}),
+            "Archive or summarise what is old, or erase words for good; the log stays whole",
+            json!({
+                "strategy": {"enum": names(field::CompactStrategy::ALL.iter()
+                    .filter(|strategy| config.compacts(**strategy)).map(|strategy| strategy.as_str()))},
+                "filter": {"type": "object", "properties": {
+                    "max_age_epochs": {"type": "integer", "minimum": 0}, "session_id": text(),
+                    "types": texts(), "status": texts()}},
+                "reason": text(),
+            }),
             &["strategy"],
         ),
-        Operation::Subscribe | Operation::Coordinate | Operation::Handoff | Operation::Session => {
-            ("", json!({}), &[])
-        }
+        Operation::Handoff => (
+            "Offer a task to another agent with what it needs to go on, or answer such an offer",
+            json!({
+                "action": {"enum": names(field::HandoffAction::ALL.iter().map(|action| action.as_str()))},
+                "handoff_id": text(), "task_id": text(), "to_agent": text(), "reason": text(),
+                "context": {"type": "object", "properties": {
+                    "unit_ids": texts(), "open_questions": texts(), "summary": text()}},
+            }),
+            &["action"],
+        ),
+        Operation::Coordinate => (
+            "Create a task, or take it a step further",
+            json!({
+                "action": {"enum": names(field::TaskAction::ALL.iter().map(|action| action.as_str()))},
+                "task": {"type": "object", "properties": {
+                    "id": text(), "title": text(), "goal": text(), "assignee": text(), "depends_on": texts()}},
+                "reason": text(),
+            }),
+            &["action", "task"],
+        ),
+        Operation::Session => (
+            "Create, join, leave, pause, resume or end a session: what is recorded in it is for its members",
+            json!({
+                "action": {"enum": names(field::SessionAction::ALL.iter().map(|action| action.as_str()))},
+                "session": {"type": "object", "properties": {"id": text(), "goal": text(),
+                    "rules": {"type": "object", "properties": {"roles": texts()}}}},
+            }),
+            &["action", "session"],
+        ),
+        Operation::Subscribe => ("", json!({}), &[]),
     }
 }
 

@@ -125,6 +125,20 @@ impl Checkpoints {
         self.progress.written.load(Ordering::Relaxed)
     }
 
+    /// Moves all of the log into the database and empties it, so that nothing older is left in its file.
+    pub(crate) fn start_over(&self, writer: &Connection) {
+        let passing = &self.progress.passing;
+        let _passing = passing.lock().unwrap_or_else(PoisonError::into_inner);
+        let busy = writer.query_row("PRAGMA wal_checkpoint(TRUNCATE)", [], |row| {
+            row.get::<_, bool>(0)
+        });
+        match busy {
+            Ok(false) => {}
+            Ok(true) => tracing::warn!("a reader keeps the write-ahead log from being emptied"),
+            Err(error) => tracing::warn!(%error, "the write-ahead log cannot be emptied"),
+        }
+    }
+
     /// Called by the writer after each commit.
     pub(crate) fn committed(&mut self, writer: &Connection) {
         let written = self.progress.written.load(Ordering::Relaxed);

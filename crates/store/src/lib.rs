@@ -20,6 +20,7 @@ mod checkpoint;
 mod claims;
 mod codec;
 mod directory;
+mod erase;
 mod export;
 mod fault;
 mod fold;

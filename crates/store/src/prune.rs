@@ -11,7 +11,7 @@
 mod naming;
 mod planned;
 
-use std::collections::{BTreeMap, BTreeSet};
+use std::collections::BTreeSet;
 use std::path::Path;
 
 use canon::Digest;
@@ -27,12 +27,10 @@ use crate::kept::Kept;
 use crate::row::sql;
 use crate::schema::{self, Role};
 use crate::table::Table;
-use crate::{blob, kept, loss, migrate, projection, read};
+use crate::{blob, erase, kept, loss, migrate, projection, read};
 
 /// How many rows are read at a time.
 const CHUNK: usize = 512;
-/// How many blobs are removed in one transaction.
-const SWEEP: usize = 256;
 /// After how many pages of the write-ahead log it is moved into the database.
 const CHECKPOINT_PAGES: u32 = 1_000;
 
@@ -376,7 +374,7 @@ impl Prune<'_> {
     /// Removes blobs, and the notes with them.
     fn sweep(&mut self, unneeded: BTreeSet<Digest>) -> Result<(), AuditError> {
         let unneeded: Vec<Digest> = unneeded.into_iter().collect();
-        for some in unneeded.chunks(SWEEP) {
+        for some in unneeded.chunks(erase::AT_ONCE) {
             let mut done = Pruned::default();
             for digest in some {
                 // A file first and its note afterwards: a file without a note would stay for good.
@@ -386,46 +384,14 @@ impl Prune<'_> {
                 }
             }
             self.transact(|connection| {
-                let mut in_events: BTreeMap<u64, Vec<usize>> = BTreeMap::new();
-                let mut in_packs = in_events.clone();
+                let mut forget =
+                    connection.prepare_cached("DELETE FROM unnamed WHERE digest = ?1")?;
                 for digest in some {
-                    let row = connection
-                        .prepare_cached(
-                            "DELETE FROM blobs WHERE digest = ?1 RETURNING pack, block, number",
-                        )?
-                        .query_map([digest.as_bytes()], |row| {
-                            Ok((row.get(0)?, row.get(1)?, row.get(2)?))
-                        })?
-                        .next()
-                        .transpose()?;
-                    if let Some((in_pack, block, number)) = row {
-                        let places = if in_pack {
-                            &mut in_packs
-                        } else {
-                            &mut in_events
-                        };
-                        places.entry(block).or_default().push(number);
-                    }
-                    connection
-                        .prepare_cached("DELETE FROM unnamed WHERE digest = ?1")?
-                        .execute([digest.as_bytes()])?;
+                    forget.execute([digest.as_bytes()])?;
                 }
-                for (table, places) in [(Table::Events, in_events), (Table::Packs, in_packs)] {
-                    for (number, places) in places {
-                        let swept = table.change(connection, number, |block| {
-                            for place in places {
-                                // The others keep their numbers.
-                                if let Some(content) = block.blobs.get_mut(place) {
-                                    done.blobs += 1;
-                                    done.bytes += content.len() as u64;
-                                    *content = Vec::new();
-                                }
-                            }
-                            Ok(())
-                        });
-                        swept.map_err(inside)?;
-                    }
-                }
+                let taken = erase::take_out(connection, some)?;
+                done.blobs += taken.blobs;
+                done.bytes += taken.bytes;
                 Ok(())
             })?;
             self.pruned.blobs += done.blobs;

@@ -375,6 +375,7 @@ pub(crate) fn configure(connection: &Connection, role: Role) -> rusqlite::Result
             connection.pragma_update(None, "cache_size", -WRITER_CACHE_KIB)?;
             // Checkpoints have a thread of their own.
             connection.pragma_update(None, "wal_autocheckpoint", 0)?;
+            secure_delete(connection, SecureDelete::InPages)?;
         }
         Role::Reader => {
             connection.pragma_update(None, "query_only", true)?;
@@ -382,6 +383,24 @@ pub(crate) fn configure(connection: &Connection, role: Role) -> rusqlite::Result
         }
     }
     Ok(())
+}
+
+/// How thoroughly SQLite writes zeros over what it deletes or moves.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum SecureDelete {
+    /// In pages that are written anyway, which costs nothing to speak of: a page that is divided keeps no copies.
+    InPages,
+    /// Also in pages that become free.
+    Everywhere,
+}
+
+/// Has SQLite write zeros over what it deletes.
+pub(crate) fn secure_delete(connection: &Connection, how: SecureDelete) -> rusqlite::Result<()> {
+    let how = match how {
+        SecureDelete::InPages => "FAST",
+        SecureDelete::Everywhere => "ON",
+    };
+    connection.pragma_update_and_check(None, "secure_delete", how, |_| Ok(()))
 }
 
 /// Lets the last connection that closes empty the write-ahead log and remove it, or not.

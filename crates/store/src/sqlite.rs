@@ -552,6 +552,14 @@ impl BlobStore for SqliteStore {
         Box::pin(async { opened })
     }
 
+    fn erase_blobs(
+        &self,
+        field: Position,
+        digests: Vec<Digest>,
+    ) -> BoxFuture<'_, Result<(), StoreFault>> {
+        self.write_or_fault(move |writer| writer.erase(field, &digests))
+    }
+
     fn blob_piece(
         &self,
         digest: Digest,

@@ -187,6 +187,8 @@ struct Check<'a> {
     /// Positions of which a repair left not even an envelope.
     gone: BTreeSet<Position>,
     lost_blobs: BTreeSet<Digest>,
+    /// What a purge of a memory field erased, as the log says.
+    erased: BTreeSet<Digest>,
     claimed: Claimed,
 }
 
@@ -207,6 +209,7 @@ impl<'a> Check<'a> {
             repaired: audit.repaired()?,
             gone: BTreeSet::new(),
             lost_blobs: audit.lost_blobs()?,
+            erased: BTreeSet::new(),
             claimed: Claimed::default(),
         })
     }
@@ -513,6 +516,7 @@ impl<'a> Check<'a> {
             self.refer_parts(parts, position);
         }
         let named = event.kind().map_or(NamedBlob::None, Kind::named_blob);
+        self.erased.extend(named.erased(event));
         for digest in named.digests(event) {
             self.references.entry(digest).or_insert(position);
         }
@@ -598,7 +602,8 @@ impl<'a> Check<'a> {
             self.report(What::Files, problem);
         }
         for (digest, position) in std::mem::take(&mut self.references) {
-            if !stored.contains(&digest) && !self.lost_blobs.contains(&digest) {
+            let is_gone = self.lost_blobs.contains(&digest) || self.erased.contains(&digest);
+            if !stored.contains(&digest) && !is_gone {
                 let problem = format!("needs blob `{digest}`, which is missing");
                 self.report(What::Event(position), problem);
             }

@@ -25,10 +25,11 @@ use crate::kept::{Keeper, Kept};
 use crate::leases::{self, Held};
 use crate::merge::{Put, Run};
 use crate::row::{DocumentRow, id_bytes, sql};
+use crate::schema::SecureDelete;
 use crate::table::Table;
 use crate::usage::Usage;
 use crate::wal::Wal;
-use crate::{blob, claims, notes, projection, read, schema, sharing, tree};
+use crate::{blob, claims, erase, notes, projection, read, schema, segments, sharing, tree};
 
 /// What readers see of the writer.
 #[derive(Debug)]
@@ -282,6 +283,33 @@ impl Writer {
             put_blocks(transaction, &[], new).map(drop)
         })
         .map_err(only_fault)
+    }
+
+    /// Removes content for good, and the segments of a field that may repeat it. Removing what is gone does nothing: after a
+    /// crash in between it is asked for again.
+    pub(crate) fn erase(&mut self, field: Position, digests: &[Digest]) -> Result<(), StoreFault> {
+        for digest in digests {
+            blob::remove_file(&self.directory, digest)?;
+        }
+        let secure =
+            |connection: &Connection, how| schema::secure_delete(connection, how).map_err(fault);
+        secure(&self.connection, SecureDelete::Everywhere)?;
+        let erased = self.erase_small(field, digests);
+        secure(&self.connection, SecureDelete::InPages)?;
+        erased?;
+        // What was written first is still in the write-ahead log.
+        self.checkpoints.start_over(&self.connection);
+        Ok(())
+    }
+
+    fn erase_small(&mut self, field: Position, digests: &[Digest]) -> Result<(), StoreFault> {
+        for some in digests.chunks(erase::AT_ONCE) {
+            self.project(|connection| {
+                segments::forget(connection, field)?;
+                erase::take_out(connection, some).map(drop).map_err(fault)
+            })?;
+        }
+        Ok(())
     }
 
     /// Writes something that is of no use, to find out whether there is room again.

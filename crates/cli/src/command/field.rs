@@ -1,14 +1,19 @@
 //! `reprise field`: the memory that agents share, from a terminal. Each command is one message of the memory protocol.
 
+mod args;
+mod clock;
 mod show;
-
-use std::path::PathBuf;
+mod together;
 
 use canon::{Map, Value};
-use clap::{Args, Subcommand, ValueEnum};
+use clap::Subcommand;
 use serde_json::json;
 
-use crate::args::Connection;
+use args::{
+    AttuneArgs, CompactArgs, DetectArgs, MergeArgs, Place, RecordArgs, RegisterArgs, ReplayArgs,
+    Speaker, StatusArgs,
+};
+
 use crate::client::{Client, Target, Write, fresh_key};
 use crate::exit::{Exit, OrHint, Problem};
 use crate::output::{Output, is_quiet, talk};
@@ -23,7 +28,8 @@ pub(crate) enum Command {
     Status(StatusArgs),
     /// Register an agent; the first one creates the field
     #[command(
-        after_help = "Example:\n  reprise field register ann --role analyst --interest markets"
+        after_help = "Examples:\n  reprise field register ann --role analyst --interest markets\n  \
+        reprise field register sam --role strategist --authority 6"
     )]
     Register(RegisterArgs),
     /// Record something that an agent knows, and why
@@ -35,10 +41,8 @@ pub(crate) enum Command {
     )]
     Record(RecordArgs),
     /// Show what an agent should know now, best first
-    #[command(
-        after_help = "Examples:\n  reprise field attune --agent sam --role strategist\n  \
-        reprise field attune --agent sam --role strategist --hint 'market growth' --max 3"
-    )]
+    #[command(after_help = "Examples:\n  reprise field attune --agent sam\n  \
+        reprise field attune --agent sam --hint 'market growth' --max 3")]
     Attune(AttuneArgs),
     /// List conflicts, or look for some
     #[command(
@@ -48,8 +52,8 @@ pub(crate) enum Command {
     Detect(DetectArgs),
     /// Settle a conflict
     #[command(
-        after_help = "`authority` and `human_escalation` name the unit that stays with --winner, `synthesis` says with --synthesis what\n\
-        replaces both.\n\n\
+        after_help = "`authority` and `vote` name the unit that stays with --winner, `synthesis` says with --synthesis what replaces\n\
+        both. `vote` counts one vote for each agent, and ends when more than half of them agree.\n\n\
         Example:\n  reprise field merge conflict_0123 --agent sam --strategy confidence_weighted \\\n    \
         --rationale 'the better source'"
     )]
@@ -64,288 +68,30 @@ pub(crate) enum Command {
     /// Make the memory smaller; the log stays whole
     #[command(
         after_help = "Examples:\n  reprise field compact archive --agent sam --older-than 1000\n  \
-        reprise field compact summarize --agent sam --type observation"
+        reprise field compact summarize --agent sam --type observation\n  \
+        reprise field compact purge --agent op --status retracted --reason 'asked to forget'"
     )]
     Compact(CompactArgs),
-}
-
-/// Which field, on which server.
-#[derive(Debug, Args)]
-pub(crate) struct Place {
-    /// The field [default: the default field of the key's workspace]
-    #[arg(long, value_name = "NAME")]
-    field: Option<String>,
-    /// Print JSON
-    #[arg(long)]
-    json: bool,
-    #[command(flatten)]
-    connection: Connection,
-}
-
-/// Who speaks.
-#[derive(Debug, Args)]
-pub(crate) struct Speaker {
-    /// The agent that speaks
-    #[arg(long, value_name = "AGENT")]
-    agent: String,
-    /// The session that it speaks in
-    #[arg(long, value_name = "SESSION")]
-    session: Option<String>,
-    #[command(flatten)]
-    place: Place,
-}
-
-/// `reprise field status`
-#[derive(Debug, Args)]
-pub(crate) struct StatusArgs {
-    #[command(flatten)]
-    place: Place,
-}
-
-/// `reprise field register`
-#[derive(Debug, Args)]
-pub(crate) struct RegisterArgs {
-    /// The agent
-    agent: String,
-    /// What it does
-    #[arg(long)]
-    role: String,
-    /// What it wants to know about; may be given several times
-    #[arg(long, value_name = "TOPIC")]
-    interest: Vec<String>,
-    #[command(flatten)]
-    place: Place,
-}
-
-/// `reprise field record`
-#[derive(Debug, Args)]
-pub(crate) struct RecordArgs {
-    /// What the agent knows
-    content: String,
-    /// What it is
-    #[arg(long = "type", value_name = "TYPE", default_value = "finding", value_parser = TYPES)]
-    kind: String,
-    /// Why it is recorded
-    #[arg(long)]
-    purpose: String,
-    /// The task that it belongs to
-    #[arg(long, value_name = "TASK")]
-    task: Option<String>,
-    /// The question that it answers
-    #[arg(long)]
-    question: Option<String>,
-    /// How sure the agent is, from 0 to 1
-    #[arg(long)]
-    score: Option<f64>,
-    /// Why it is as sure as that
-    #[arg(long, value_name = "TEXT")]
-    reasoning: Option<String>,
-    /// What speaks for it; may be given several times
-    #[arg(long, value_name = "TEXT")]
-    evidence: Vec<String>,
-    /// What it says about another unit, such as contradicts=mem_0123; may be given several times
-    #[arg(long, value_name = "TYPE=UNIT", value_parser = relation)]
-    relation: Vec<(String, String)>,
-    /// Only a draft
-    #[arg(long)]
-    draft: bool,
-    #[command(flatten)]
-    speaker: Speaker,
-}
-
-/// `reprise field attune`
-#[derive(Debug, Args)]
-pub(crate) struct AttuneArgs {
-    /// The role for which it is ranked
-    #[arg(long)]
-    role: String,
-    /// Maximum number of units
-    #[arg(long, value_name = "N", default_value_t = 10, value_parser = clap::value_parser!(u32).range(1..))]
-    max: u32,
-    /// What it is wanted for
-    #[arg(long, value_name = "TEXT")]
-    hint: Option<String>,
-    /// The task that the agent works on
-    #[arg(long, value_name = "TASK")]
-    task: Option<String>,
-    /// A topic to look for; may be given several times
-    #[arg(long, value_name = "TOPIC")]
-    interest: Vec<String>,
-    /// Only what was recorded at this epoch or later
-    #[arg(long, value_name = "EPOCH")]
-    since: Option<u64>,
-    /// Also what the agent recorded itself
-    #[arg(long)]
-    own: bool,
-    /// Also what is archived
-    #[arg(long)]
-    archived: bool,
-    #[command(flatten)]
-    speaker: Speaker,
-}
-
-/// `reprise field detect`
-#[derive(Debug, Args)]
-pub(crate) struct DetectArgs {
-    /// Look for what contradicts this unit
-    #[arg(long, value_name = "UNIT", conflicts_with = "scan")]
-    check: Option<String>,
-    /// Look through everything
-    #[arg(long)]
-    scan: bool,
-    /// Also those that are settled
-    #[arg(long)]
-    all: bool,
-    #[command(flatten)]
-    speaker: Speaker,
-}
-
-/// `reprise field merge`
-#[derive(Debug, Args)]
-pub(crate) struct MergeArgs {
-    /// The conflict
-    conflict: String,
-    /// How it is settled
-    #[arg(long, value_parser = STRATEGIES)]
-    strategy: String,
-    /// Why
-    #[arg(long, value_name = "TEXT")]
-    rationale: String,
-    /// The unit that stays
-    #[arg(long, value_name = "UNIT")]
-    winner: Option<String>,
-    /// What replaces both
-    #[arg(long, value_name = "TEXT")]
-    synthesis: Option<String>,
-    #[command(flatten)]
-    speaker: Speaker,
-}
-
-/// What is replayed.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum)]
-enum TargetKind {
-    /// Everything that belongs to a task
-    Task,
-    /// A unit
-    #[value(alias = "memory_unit")]
-    Unit,
-    /// A decision
-    Decision,
-    /// A conflict
-    Conflict,
-    /// A session
-    Session,
-}
-
-impl TargetKind {
-    const fn word(self) -> &'static str {
-        match self {
-            TargetKind::Task => "task",
-            TargetKind::Unit => "memory_unit",
-            TargetKind::Decision => "decision",
-            TargetKind::Conflict => "conflict",
-            TargetKind::Session => "session",
-        }
-    }
-}
-
-/// `reprise field replay`
-#[derive(Debug, Args)]
-pub(crate) struct ReplayArgs {
-    /// What it is: task, unit, decision, conflict or session
-    kind: TargetKind,
-    /// Its id
-    id: String,
-    /// How much is told
-    #[arg(long, default_value = "detailed", value_parser = ["summary", "detailed", "full_trace"])]
-    depth: String,
-    /// Write the whole chain of reasons as a Graphviz graph
-    #[arg(long, value_name = "FILE")]
-    dot: Option<PathBuf>,
-    /// Write it as a picture
-    #[arg(long, value_name = "FILE")]
-    svg: Option<PathBuf>,
-    #[command(flatten)]
-    speaker: Speaker,
-}
-
-/// `reprise field compact`
-#[derive(Debug, Args)]
-pub(crate) struct CompactArgs {
-    /// How
-    #[arg(value_parser = ["archive", "summarize"])]
-    strategy: String,
-    /// Only units that are more than this many epochs old
-    #[arg(long, value_name = "EPOCHS")]
-    older_than: Option<u64>,
-    /// Only units of this type; may be given several times
-    #[arg(long = "type", value_name = "TYPE", value_parser = TYPES)]
-    kind: Vec<String>,
-    /// Only units with this status; may be given several times
-    #[arg(long, value_parser = STATUSES)]
-    status: Vec<String>,
-    #[command(flatten)]
-    speaker: Speaker,
-}
-
-/// What a unit may be.
-const TYPES: [&str; 11] = [
-    "finding",
-    "decision",
-    "observation",
-    "intention",
-    "assumption",
-    "constraint",
-    "question",
-    "contradiction",
-    "synthesis",
-    "correction",
-    "human_directive",
-];
-
-/// How a conflict may be settled on this server.
-const STRATEGIES: [&str; 6] = [
-    "last_write_wins",
-    "confidence_weighted",
-    "authority",
-    "evidence_count",
-    "synthesis",
-    "human_escalation",
-];
-
-/// Where a unit may stand.
-const STATUSES: [&str; 6] = [
-    "active",
-    "draft",
-    "superseded",
-    "retracted",
-    "contested",
-    "pending_enrichment",
-];
-
-/// What a unit may say about another one.
-const RELATIONS: [&str; 9] = [
-    "supports",
-    "contradicts",
-    "depends_on",
-    "supersedes",
-    "caused_by",
-    "elaborates",
-    "answers",
-    "blocks",
-    "informs",
-];
-
-fn relation(text: &str) -> Result<(String, String), String> {
-    match text.split_once('=') {
-        Some((kind, _)) if !kind.is_empty() && !RELATIONS.contains(&kind) => {
-            Err(format!("TYPE is one of {}", RELATIONS.join(", ")))
-        }
-        Some((kind, unit)) if !kind.is_empty() && !unit.is_empty() => {
-            Ok((kind.to_owned(), unit.to_owned()))
-        }
-        _ => Err("a relation is written TYPE=UNIT, such as contradicts=mem_0123".to_owned()),
-    }
+    /// Begin a session, join or leave it, pause, resume or end it: what is recorded in it is for its members
+    #[command(
+        after_help = "A session is named with --session in other commands.\n\n\
+        Examples:\n  reprise field session create market --goal 'size the market' --agent ann\n  \
+        reprise field session join market --agent bob\n  \
+        reprise field record 'It grows' --agent bob --session market --purpose p --score 0.5 --reasoning r"
+    )]
+    Session(together::SessionArgs),
+    /// Make a task, or take it a step further
+    #[command(
+        after_help = "Examples:\n  reprise field task create size --title 'Size the market' --assignee ann --agent ann\n  \
+        reprise field task start size --agent ann"
+    )]
+    Task(together::TaskArgs),
+    /// Offer a task to another agent, or answer such an offer
+    #[command(
+        after_help = "Examples:\n  reprise field handoff offer size --to bob --reason 'you know it' --agent ann\n  \
+        reprise field handoff accept handoff_0123 --agent bob"
+    )]
+    Handoff(together::HandoffArgs),
 }
 
 /// A field on a server.
@@ -386,6 +132,9 @@ impl Field {
     }
 }
 
+/// A process speaks to one field.
+static CLOCK: clock::Clock = clock::Clock::new();
+
 /// Sends a message to a field; the last part of the path is its operation.
 pub(crate) async fn message(
     client: &Client,
@@ -399,13 +148,15 @@ pub(crate) async fn message(
     let id = fresh_key()?;
     let envelope = json!({
         "protocol": "akashik", "version": "0.1.0", "id": id, "operation": operation,
-        "agent_id": agent, "session_id": session, "epoch": 0, "payload": payload,
+        "agent_id": agent, "session_id": session, "epoch": CLOCK.epoch(), "payload": payload,
     });
     let write = Write {
         body: envelope,
         key: &id,
     };
-    client.post(path, write).await
+    let answer = client.post(path, write).await?;
+    CLOCK.hear(&answer);
+    Ok(answer)
 }
 
 impl Speaker {
@@ -438,6 +189,9 @@ pub(crate) async fn run(command: Command) -> anyhow::Result<Exit> {
         Command::Merge(args) => merge(args).await,
         Command::Replay(args) => replay(args).await,
         Command::Compact(args) => compact(args).await,
+        Command::Session(args) => together::session(args).await,
+        Command::Task(args) => together::task(args).await,
+        Command::Handoff(args) => together::handoff(args).await,
     }
 }
 
@@ -446,6 +200,12 @@ async fn status(args: StatusArgs) -> anyhow::Result<Exit> {
     let status = field.view(&["field", "status"]).await?;
     let agents = field.view(&["agents"]).await?;
     let conflicts = field.view(&["conflicts"]).await?;
+    // A field that nobody made answers like an empty one.
+    if let (Some(name), Some(0)) = (&field.name, status.get("epoch").and_then(Value::as_u64)) {
+        let hint = "the first `reprise field register` with a key that may `field:admin` makes it";
+        let problem = Problem::new(format!("there is no field `{name}`"), hint);
+        return Err(problem.answers_no().into());
+    }
     let mut out = Output::stdout();
     if args.place.json {
         let (agents, conflicts) = (agents.get("agents"), conflicts.get("conflicts"));
@@ -463,6 +223,7 @@ async fn register(args: RegisterArgs) -> anyhow::Result<Exit> {
             ("id", json!(args.agent)),
             ("role", json!(args.role)),
             ("interests", json!(args.interest)),
+            ("authority", json!(args.authority)),
         ],
     );
     let field = Field::at(&args.place)?;
@@ -546,11 +307,33 @@ async fn record(args: RecordArgs) -> anyhow::Result<Exit> {
     Ok(Exit::Ok)
 }
 
+/// Returns the role that an agent is registered with.
+async fn role_of(speaker: &Speaker) -> anyhow::Result<String> {
+    let agents = Field::at(&speaker.place)?.view(&["agents"]).await?;
+    let agents = agents.get("agents").and_then(Value::as_array);
+    let is_speaker = |agent: &&Value| agent.get("id") == Some(&json!(speaker.agent));
+    let agent = agents.into_iter().flatten().find(is_speaker);
+    let role = agent.and_then(|agent| agent.get("role")?.as_str());
+    role.map(str::to_owned).ok_or_else(|| {
+        let hint = "register it with `reprise field register`";
+        Problem::new(
+            format!("there is no agent `{}` in this field", speaker.agent),
+            hint,
+        )
+        .answers_no()
+        .into()
+    })
+}
+
 async fn attune(args: AttuneArgs) -> anyhow::Result<Exit> {
+    let role = match args.role {
+        Some(role) => role,
+        None => role_of(&args.speaker).await?,
+    };
     let scope = with(
         Map::new(),
         &[
-            ("role", json!(args.role)),
+            ("role", json!(role)),
             ("max_units", json!(args.max)),
             ("active_task_id", json!(args.task)),
             ("interests", json!(args.interest)),
@@ -650,24 +433,25 @@ async fn replay(args: ReplayArgs) -> anyhow::Result<Exit> {
 }
 
 async fn compact(args: CompactArgs) -> anyhow::Result<Exit> {
-    if args.strategy == "purge" {
-        let hint = "`archive` and `summarize` take units out of what agents are shown";
-        return Err(Problem::new("this server does not purge memory", hint).into());
-    }
     let filter = with(
         Map::new(),
         &[
             ("max_age_epochs", json!(args.older_than)),
             ("types", json!(args.kind)),
             ("status", json!(args.status)),
+            ("session_id", json!(args.of_session)),
         ],
     );
-    let payload = json!({"strategy": args.strategy, "filter": filter});
+    let members = Map::from_iter([
+        ("strategy".to_owned(), json!(args.strategy)),
+        ("filter".to_owned(), filter),
+    ]);
+    let payload = with(members, &[("reason", json!(args.reason))]);
     let answer = args.speaker.say("compact", payload).await?;
     let mut out = Output::stdout();
     match args.speaker.place.json {
         true => out.json(&answer)?,
-        false => show::compacted(&mut out, &answer)?,
+        false => show::compacted(&mut out, &args.strategy, &answer)?,
     }
     Ok(Exit::Ok)
 }

@@ -149,7 +149,7 @@ pub(super) const KEYS: &[Key] = &[
     key(
         "fields",
         "level",
-        "How much of the memory protocol is offered under /akashik and /mcp: 0, 1 or 2. See docs/memory.md.",
+        "How much of the memory protocol is offered under /akashik and /mcp: 0, 1, 2 or 3. See docs/memory.md.",
     ),
     key(
         "fields",

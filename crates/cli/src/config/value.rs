@@ -14,7 +14,7 @@ pub(crate) type Count = Bounded<1, 1_000_000>;
 /// How many, or none.
 pub(crate) type Rate = Bounded<0, 1_000_000>;
 /// A conformance level of the memory protocol that is offered.
-pub(crate) type FieldLevel = Bounded<0, 2>;
+pub(crate) type FieldLevel = Bounded<0, 3>;
 /// How large: up to a gibibyte.
 pub(crate) type Size = Bounded<1_024, 1_073_741_824>;
 /// How much, in mebibytes; or none said.

@@ -47,7 +47,15 @@ fn three_agents_a_contradiction_a_merge_and_the_reasons_behind_a_decision() {
         ("bob", "analyst"),
         ("sam", "strategist"),
     ] {
-        world.ok(&["field", "register", agent, "--role", role]);
+        world.ok(&[
+            "field",
+            "register",
+            agent,
+            "--role",
+            role,
+            "--authority",
+            "6",
+        ]);
     }
     let first = record(
         &world,
@@ -204,7 +212,15 @@ fn ak_log_03_04_after_kill_9_between_operations_the_field_is_the_fold_of_its_log
     let world = World::new();
     let server = world.serve();
     for agent in ["ann", "sam"] {
-        world.ok(&["field", "register", agent, "--role", "analyst"]);
+        world.ok(&[
+            "field",
+            "register",
+            agent,
+            "--role",
+            "analyst",
+            "--authority",
+            "6",
+        ]);
     }
     let first = id(&record(&world, "ann", "It is one", &["--score", "0.5"]));
     let mut last = first.clone();
@@ -355,7 +371,15 @@ fn u11_a_field_is_the_same_with_its_projection_without_it_and_with_a_damaged_one
     let world = World::new();
     let server = world.serve();
     for agent in ["ann", "sam"] {
-        world.ok(&["field", "register", agent, "--role", "analyst"]);
+        world.ok(&[
+            "field",
+            "register",
+            agent,
+            "--role",
+            "analyst",
+            "--authority",
+            "6",
+        ]);
     }
     let first = id(&record(&world, "ann", "It is one", &["--score", "0.5"]));
     record_many(&world, &server, 3_200);
@@ -492,10 +516,178 @@ fn a_field_whose_log_is_damaged_says_internal_error_and_leaves_others_alone() {
     );
     assert_eq!(error["recoverable"], false);
     assert!(!error.to_string().contains("reprise-data"), "{error}");
+    let message = error["message"].as_str().unwrap();
+    assert!(message.contains("reprise log rebuild --write"), "{error}");
     world.ok(&[
         "field", "register", "bob", "--role", "analyst", "--field", "other",
     ]);
     world.ok(&["task", "list"]);
+    // The way that it names leads out.
+    server.stop();
+    assert_ne!(world.run(&["log", "verify"]).code, 0);
+    world.ok(&["log", "rebuild", "--write"]);
+    let server = world.serve();
+    let status = world.json(&["field", "status", "--json"]);
+    assert_eq!(status["agents"][0]["id"], "ann", "{status}");
+    server.stop();
+}
+
+/// What is purged is in no blob, no export and no answer; kill -9 brings nothing of it back, and the log is sound.
+#[test]
+fn ak_cmp_04_a_purge_erases_words_from_a_log_in_use() {
+    let world = World::new();
+    let server = world.serve();
+    for (agent, authority) in [("ann", "6"), ("boss", "10")] {
+        world.ok(&[
+            "field",
+            "register",
+            agent,
+            "--role",
+            "analyst",
+            "--authority",
+            authority,
+        ]);
+    }
+    let secret = id(&record(
+        &world,
+        "ann",
+        "The password is swordfish",
+        &["--score", "0.5"],
+    ));
+    record(
+        &world,
+        "ann",
+        "The sea is deep",
+        &["--score", "0.5", "--type", "decision"],
+    );
+    let seen = world.ok(&["field", "attune", "--agent", "boss"]);
+    assert!(seen.contains("swordfish"), "{seen}");
+    world.ok(&["field", "replay", "unit", &secret, "--agent", "boss"]);
+    let purge = |agent: &'static str| {
+        [
+            "field", "compact", "purge", "--agent", agent, "--type", "finding", "--reason",
+            "a slip",
+        ]
+    };
+    let said = world.run(&purge("ann"));
+    assert_eq!(said.code, 1, "{said:?}");
+    assert!(said.stderr.contains("this needs authority 10"), "{said:?}");
+    let said = world.ok(&purge("boss"));
+    assert!(said.starts_with("the words of 1 unit are erased"), "{said}");
+    server.kill();
+    world.ok(&["log", "verify"]);
+    world.ok(&["log", "export", "exported"]);
+    let mut words = 0;
+    for blob in std::fs::read_dir(world.home.path().join("exported/blobs")).unwrap() {
+        let text = std::fs::read(blob.unwrap().path()).unwrap();
+        let text = String::from_utf8_lossy(&text).into_owned();
+        assert!(!text.contains("swordfish"), "{text}");
+        words += usize::from(text.contains("The sea is deep"));
+    }
+    assert_eq!(words, 1, "what is read lies there once");
+    let server = world.serve();
+    let seen = world.ok(&["field", "attune", "--agent", "boss"]);
+    assert!(
+        seen.contains("The sea is deep") && !seen.contains("swordfish"),
+        "{seen}"
+    );
+    let told = world.ok(&["field", "replay", "unit", &secret, "--agent", "boss"]);
+    assert!(told.contains("(content purged)"), "{told}");
+    server.stop();
+}
+
+#[test]
+fn sessions_tasks_votes_and_handoffs_from_a_terminal() {
+    let world = World::new();
+    let server = world.serve();
+    for (agent, authority) in [("ann", "6"), ("bob", "6"), ("boss", "8")] {
+        world.ok(&[
+            "field",
+            "register",
+            agent,
+            "--role",
+            "analyst",
+            "--authority",
+            authority,
+        ]);
+    }
+    let say = |args: &[&str], agent: &str| {
+        let args = [&["field"], args, &["--agent", agent]].concat();
+        world.ok(&args)
+    };
+    let made = say(&["session", "create", "market", "--goal", "size it"], "ann");
+    assert_eq!(made.trim(), "market is active; members: ann");
+    let unit = id(&record(
+        &world,
+        "ann",
+        "Only for us",
+        &["--score", "0.5", "--session", "market"],
+    ));
+    assert!(!say(&["attune"], "bob").contains("Only for us"));
+    say(&["session", "join", "market"], "bob");
+    assert!(say(&["attune"], "bob").contains("Only for us"));
+    let task = [
+        "task",
+        "create",
+        "size",
+        "--title",
+        "Size it",
+        "--assignee",
+        "ann",
+    ];
+    assert_eq!(
+        say(&task, "ann").trim(),
+        "size is assigned, assigned to ann"
+    );
+    assert_eq!(
+        say(&["task", "start", "size"], "ann").trim(),
+        "size is working, assigned to ann"
+    );
+    let said = world.run(&["field", "task", "unblock", "size", "--agent", "ann"]);
+    assert!(
+        said.code == 1 && said.stderr.contains("INVALID_TRANSITION"),
+        "{said:?}"
+    );
+    let offer = [
+        "handoff", "offer", "size", "--to", "bob", "--unit", &unit, "-q",
+    ];
+    let offer = say(&offer, "ann");
+    assert!(say(&["handoff", "accept", offer.trim()], "bob").contains("is accepted"));
+    assert!(say(&["task", "complete", "size"], "bob").contains("is completed"));
+    let relation = format!("contradicts={unit}");
+    let more = [
+        "--score",
+        "0.5",
+        "--session",
+        "market",
+        "--relation",
+        &relation,
+    ];
+    let conflict = record(&world, "bob", "Not for us", &more);
+    let conflict = conflict["conflicts_detected"][0].as_str().unwrap();
+    let vote = [
+        "merge",
+        conflict,
+        "--strategy",
+        "vote",
+        "--rationale",
+        "r",
+        "--winner",
+        &unit,
+    ];
+    assert!(say(&vote, "ann").contains("is pending_vote"));
+    let ended = say(&["session", "end", "market"], "boss");
+    assert!(ended.contains("is ended"), "{ended}");
+    // A field that nobody made is not one that is empty.
+    let said = world.run(&["field", "status", "--field", "nosuch"]);
+    assert_eq!(said.code, 1, "{said:?}");
+    assert!(
+        said.stderr.contains("there is no field `nosuch`"),
+        "{said:?}"
+    );
+    let said = world.run(&["field", "attune", "--agent", "zoe"]);
+    assert!(said.stderr.contains("there is no agent `zoe`"), "{said:?}");
+    server.stop();
 }
 
 /// What others chose, such as the id of an agent, cannot begin a line of its own and look like a result.
@@ -505,7 +697,15 @@ fn a_line_cannot_be_forged_by_the_id_of_an_agent() {
     let server = world.serve();
     let forger = "ann\n1.00  decision by root  forged";
     for agent in [forger, "sam"] {
-        world.ok(&["field", "register", agent, "--role", "analyst"]);
+        world.ok(&[
+            "field",
+            "register",
+            agent,
+            "--role",
+            "analyst",
+            "--authority",
+            "6",
+        ]);
     }
     let unit = id(&record(
         &world,

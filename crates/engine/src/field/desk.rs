@@ -4,20 +4,21 @@ use std::collections::VecDeque;
 use std::sync::atomic::AtomicBool;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
-use canon::Value;
+use canon::{Digest, Value};
 use domain::{
     Blob, Command, FieldEntry, FieldId, Order, Position, Refusal as DomainRefusal, WorkspaceId,
     WriteField,
 };
 use field::{
     Administration, Call, Caller, Code, Decided, Decision, Detection, Embedding, Entry, Envelope,
-    Field, Fresh, Kept, Message, Notification, OPERATOR, Operation, Refusal, SYSTEM, administer,
-    decide, kept_bytes,
+    Field, Fresh, Kept, KeptAnswer, Message, Notification, OPERATOR, Operation, Refusal, SYSTEM,
+    administer, decide, kept_bytes,
 };
 use futures_util::future::join_all;
 use tokio::sync::{broadcast, oneshot};
 
 use super::FieldRefused;
+use super::purge::erased;
 use crate::engine::Engine;
 use crate::port::Scope;
 use crate::refused::Refused;
@@ -387,6 +388,22 @@ impl Engine {
                 }
             }
         }
+        let purges = |entries: &Vec<Entry>| entries.iter().any(|entry| !erased(entry).is_empty());
+        let mut unerased = None;
+        if entries.iter().take(done).any(purges) {
+            let digests = entries.iter().take(done).flatten().flat_map(erased);
+            let digests = digests.copied().collect();
+            if let Err(refused) = self.erase_for(desk, &mut held, digests).await {
+                tracing::error!(
+                    field = desk.name,
+                    error = refused.for_the_log(),
+                    "a purge is not at its end"
+                );
+                // The next reading of the log finishes it.
+                intact = false;
+                unerased = Some(refused);
+            }
+        }
         let mut again = Vec::new();
         let mut refused = written.into_iter().nth(done).and_then(Result::err);
         let is_stale = matches!(refused, Some(Refused::Domain(DomainRefusal::Stale)));
@@ -409,9 +426,16 @@ impl Engine {
             let operation = asked.task.operation();
             let answer = match outcome {
                 Outcome::Refused(refusal) => Err(refusal.into()),
-                Outcome::Repeated(message) => self.answered_before(&message, operation).await,
+                Outcome::Repeated(message) => {
+                    let kept = self.answered_before(&message, operation).await;
+                    kept.map(|kept| held.field.answer_again(kept))
+                }
                 Outcome::Written(number) if number < done => {
-                    Ok(answers.get_mut(number).map(Value::take).unwrap_or_default())
+                    let purged = entries.get(number).is_some_and(purges);
+                    match unerased.clone().filter(|_| purged) {
+                        Some(refused) => Err(refused.into()),
+                        None => Ok(answers.get_mut(number).map(Value::take).unwrap_or_default()),
+                    }
                 }
                 Outcome::Written(_) => {
                     rests = true;
@@ -430,7 +454,22 @@ impl Engine {
         (intact.then_some(held), again)
     }
 
-    /// Reads the answer that was given to a message before.
+    /// Erases what a purge of a field says, once its document is known.
+    async fn erase_for(
+        &self,
+        desk: &Desk,
+        held: &mut Held,
+        digests: Vec<Digest>,
+    ) -> Result<(), Refused> {
+        if held.key.is_none() {
+            let id = FieldId::of(&desk.workspace_id, &desk.name);
+            let document = self.shared_document(id.as_str()).await?;
+            held.key = document.map(|document| document.key);
+        }
+        self.erase(held, digests).await
+    }
+
+    /// Reads what is kept of the answer that was given to a message before.
     async fn answered_before(&self, message: &Message, operation: Option<Operation>) -> Answer {
         let operation = operation.map_or("message", Operation::as_str);
         let lost = |detail: &str| Refused::Internal {
@@ -445,7 +484,11 @@ impl Engine {
             .blob(digest)
             .await
             .map_err(Refused::from)?;
-        let bytes = bytes.ok_or_else(|| lost("it is gone"))?;
+        let Some(bytes) = bytes else {
+            let message =
+                "the answer to this message showed what was purged since, and is gone with it";
+            return Err(super::refusal(Code::UnitNotFound, message));
+        };
         let kept: Kept<Value> =
             serde_json::from_slice(&bytes).map_err(|error| lost(&error.to_string()))?;
         Ok(kept.value)
@@ -534,7 +577,11 @@ impl Plan {
                 };
                 match decide(&self.held.field, &call) {
                     Ok(Decided::New(mut decision)) => {
-                        let kept = Blob::new(kept_bytes(&salt(fresh), &decision.answer));
+                        let kept = match &decision.kept {
+                            KeptAnswer::Whole => &decision.answer,
+                            KeptAnswer::WithoutText(kept) => kept,
+                        };
+                        let kept = Blob::new(kept_bytes(&salt(fresh), kept));
                         decision.keep_answer(kept.digest);
                         answer = Some(kept);
                         Ok(decision)

@@ -2,6 +2,8 @@
 //! beside them. Segments are a projection that follows behind: what they lack is read from the log and kept for the next
 //! start.
 
+use std::sync::Arc;
+
 use canon::Digest;
 use domain::{Document, Event, FieldId, Kind, Position};
 use field::{Content, Entry, Field};
@@ -24,17 +26,17 @@ impl Engine {
             return Ok(self.empty_field());
         };
         let held = self.read_segments(&document).await?;
-        if held.version == 0 {
-            return self.read_log(&document, held).await;
-        }
-        match self.read_log(&document, held).await {
+        let from_segments = held.version > 0;
+        let mut held = match self.read_log(&document, held).await {
             // The log does not go on where the segments end: it may be sound, and they are not.
-            Err(Refused::Internal { detail }) => {
+            Err(Refused::FieldUnreadable { detail }) if from_segments => {
                 let held = self.without_segments(&document, detail).await?;
-                self.read_log(&document, held).await
+                self.read_log(&document, held).await?
             }
-            read => read,
-        }
+            read => read?,
+        };
+        self.finish_purge(&mut held).await?;
+        Ok(held)
     }
 
     /// Folds the events behind what was read of a field, each of which follows the one before it.
@@ -125,6 +127,7 @@ impl Engine {
         let Some(field) = held.key.filter(|_| held.is_due()) else {
             return Ok(held);
         };
+        let shared = Arc::clone(&self.shared.fields.segments).read_owned().await;
         let (held, segment) = self
             .aside(move || {
                 let segment = FieldSegment {
@@ -138,8 +141,9 @@ impl Engine {
                 (held, segment)
             })
             .await?;
-        let store = std::sync::Arc::clone(&self.shared.store);
+        let store = Arc::clone(&self.shared.store);
         self.shared.spawn.spawn(Box::pin(async move {
+            let _shared = shared;
             if let Err(error) = store.put_field_segment(segment).await {
                 tracing::warn!(%error, "a segment of a field cannot be kept");
             }
@@ -177,7 +181,7 @@ impl Held {
 type Read = (Entry, Option<Digest>, Option<Digest>);
 
 fn damaged(problem: impl std::fmt::Display) -> Refused {
-    Refused::Internal {
+    Refused::FieldUnreadable {
         detail: format!("a field cannot be read: {problem}; run `reprise log verify`"),
     }
 }

@@ -266,6 +266,16 @@ impl BlobStore for MemoryStore {
         ready(Ok(()))
     }
 
+    fn erase_blobs(
+        &self,
+        _: Position,
+        digests: Vec<Digest>,
+    ) -> BoxFuture<'_, Result<(), StoreFault>> {
+        let blobs = &mut self.lock().blobs;
+        blobs.retain(|digest, _| !digests.contains(digest));
+        ready(Ok(()))
+    }
+
     fn blob(&self, digest: Digest) -> BoxFuture<'_, Result<Option<Vec<u8>>, StoreFault>> {
         ready(Ok(self.lock().blobs.get(&digest).cloned()))
     }

@@ -207,6 +207,14 @@ impl BlobStore for Watched {
         self.inner.put_blob(blob)
     }
 
+    fn erase_blobs(
+        &self,
+        field: Position,
+        digests: Vec<Digest>,
+    ) -> BoxFuture<'_, Result<(), StoreFault>> {
+        self.inner.erase_blobs(field, digests)
+    }
+
     fn blob(&self, digest: Digest) -> BoxFuture<'_, Result<Option<Vec<u8>>, StoreFault>> {
         self.inner.blob(digest)
     }

@@ -1,6 +1,8 @@
 //! ATTUNE: what an agent should know now, ranked, within its budget.
 
-use canon::{Map, Value};
+use std::collections::BTreeMap;
+
+use canon::Value;
 use serde_json::json;
 
 use super::{Embedding, Work};
@@ -8,10 +10,11 @@ use crate::config::Level;
 use crate::envelope::Envelope;
 use crate::error::{Check, Fault};
 use crate::event::Event;
+use crate::kept;
 use crate::kind::Format;
 use crate::relevance::{Ranked, Scope};
 use crate::render;
-use crate::state::{Field, Unit};
+use crate::state::{Field, Row, Unit};
 use crate::vector::Vector;
 
 /// What an ATTUNE says.
@@ -28,6 +31,19 @@ struct Request {
     include_archived: bool,
     committed_only: bool,
     format: Format,
+}
+
+/// What an ATTUNE shows.
+#[derive(Default)]
+struct Filled {
+    records: Vec<Value>,
+    rows: Vec<Row>,
+    /// Of each record what is kept.
+    kept: Vec<Value>,
+    conflicts: Vec<Value>,
+    /// Open conflicts of the requester's own units for which there was no room.
+    conflicts_omitted: usize,
+    tokens: u64,
 }
 
 /// What an ATTUNE compares units with.
@@ -112,21 +128,34 @@ impl Work<'_> {
         let max = usize::try_from(request.max_units).unwrap_or(usize::MAX);
         let max = max.min(self.field.config.limits.attune_units_max);
         let ranking = self.field.rank(&scope, max);
-        let (records, rows, tokens) = self.fill(&ranking.best, &request);
-        let conflicts = self.relevant_conflicts(&rows);
+        let filled = self.fill(&ranking.best, &request);
+        let mut budget = json!({
+            "units_returned": filled.records.len(),
+            "units_available": ranking.available,
+            "tokens_used": request.max_tokens.map(|_| filled.tokens),
+            "tokens_budget": request.max_tokens,
+        });
+        if let (Some(members), 1..) = (budget.as_object_mut(), filled.conflicts_omitted) {
+            members.insert("conflicts_omitted".into(), filled.conflicts_omitted.into());
+        }
+        self.kept = kept::without_text(
+            kept::ATTUNE,
+            json!({
+                "record": filled.kept,
+                "conflicts": filled.conflicts.iter().map(kept::conflict).collect::<Vec<_>>(),
+                "context_budget": budget,
+                "epoch": self.epoch,
+            }),
+        );
         let answer = json!({
             "status": "ok",
-            "record": records,
-            "conflicts": conflicts,
-            "context_budget": {
-                "units_returned": records.len(),
-                "units_available": ranking.available,
-                "tokens_used": request.max_tokens.map(|_| tokens),
-                "tokens_budget": request.max_tokens,
-            },
+            "record": filled.records,
+            "conflicts": filled.conflicts,
+            "context_budget": budget,
             "epoch": self.epoch,
         });
-        let unit_ids = rows
+        let unit_ids = filled
+            .rows
             .iter()
             .filter_map(|row| self.field.at(*row))
             .map(|unit| unit.id.clone())
@@ -191,68 +220,87 @@ impl Work<'_> {
         }
     }
 
-    /// Renders ranked units until the budget is used up: in full, else as a summary.
-    fn fill(&self, ranked: &[Ranked], request: &Request) -> (Vec<Value>, Vec<u32>, u64) {
-        let (mut records, mut rows, mut used) = (Vec::new(), Vec::new(), 0);
+    /// Renders ranked units until the budget is used up, in full, else as a summary, each with its open conflicts; then
+    /// those of the requester's own units, the newest first, as far as there is room.
+    fn fill(&self, ranked: &[Ranked], request: &Request) -> Filled {
+        let mut filled = Filled::default();
         let budget = request.max_tokens.unwrap_or(u64::MAX);
+        let mut conflicts: BTreeMap<usize, Value> = BTreeMap::new();
         for item in ranked {
             let Some(unit) = self.field.at(item.row) else {
                 continue;
             };
+            let named: Vec<(usize, Value)> = self
+                .open_conflicts(unit)
+                .filter(|row| !conflicts.contains_key(row))
+                .filter_map(|row| Some((row, self.shown_conflict(row)?)))
+                .collect();
+            let beside: u64 = named.iter().map(|(_, shown)| tokens_of(shown)).sum();
             let formats = match request.format {
                 Format::Full => &[Format::Full, Format::Summary][..],
                 Format::Summary => &[Format::Summary],
                 Format::IdsOnly => &[Format::IdsOnly],
             };
             let fitting = formats.iter().find_map(|format| {
-                let shown = render::unit(unit, *format).unwrap_or_else(|| without_text(unit));
-                let tokens = tokens_of(&shown);
-                (used + tokens <= budget).then_some((*format, shown, tokens))
+                let shown = render::unit(unit, *format);
+                let shown = shown.unwrap_or_else(|| render::unit_without_text(unit));
+                let tokens = tokens_of(&shown) + beside;
+                (filled.tokens + tokens <= budget).then_some((*format, shown, tokens))
             });
             let Some((format, shown, tokens)) = fitting else {
                 break;
             };
-            used += tokens;
-            rows.push(item.row);
-            records.push(json!({
-                "memory_unit": shown,
-                "relevance_score": f64::from(item.score) / 10_000.0,
-                "relevance_reason": item.reason,
-                "format": if format == Format::Full { "full" } else { "summary" },
-            }));
+            filled.tokens += tokens;
+            filled.rows.push(item.row);
+            filled.kept.push(json!([
+                unit.id,
+                unit.status,
+                format,
+                item.score,
+                item.reason
+            ]));
+            filled
+                .records
+                .push(kept::record(shown, item.score, &item.reason, format));
+            conflicts.extend(named);
         }
-        (records, rows, used)
+        let own = self.field.by_author.get(self.agent());
+        let own = own.into_iter().flatten().rev();
+        for unit in own.filter_map(|row| self.field.at(*row)) {
+            for row in self.open_conflicts(unit) {
+                if conflicts.contains_key(&row) {
+                    continue;
+                }
+                let Some(shown) = self.shown_conflict(row) else {
+                    continue;
+                };
+                let tokens = tokens_of(&shown);
+                if filled.tokens + tokens > budget {
+                    filled.conflicts_omitted += 1;
+                    continue;
+                }
+                filled.tokens += tokens;
+                conflicts.insert(row, shown);
+            }
+        }
+        filled.conflicts = conflicts.into_values().collect();
+        filled
     }
 
-    /// Returns open conflicts that name a returned unit or one that the requester recorded.
-    fn relevant_conflicts(&self, rows: &[u32]) -> Vec<Value> {
-        let own = self.field.by_author.get(self.agent());
-        let mut found: Vec<usize> = rows
-            .iter()
-            .chain(own.into_iter().flatten())
-            .filter_map(|row| self.field.at(*row))
-            .flat_map(|unit| unit.conflicts.iter().copied())
-            .collect();
-        found.sort_unstable();
-        found.dedup();
-        found
-            .into_iter()
-            .filter_map(|row| self.field.conflicts.get(row))
-            .filter(|conflict| {
+    /// Returns the conflicts of a unit that are not resolved and that the requester may see.
+    fn open_conflicts<'u>(&'u self, unit: &'u Unit) -> impl Iterator<Item = usize> + 'u {
+        let rows = unit.conflicts.iter().copied();
+        rows.filter(|row| {
+            self.field.conflicts.get(*row).is_some_and(|conflict| {
                 conflict.is_open() && self.field.sees_conflict(self.agent(), conflict)
             })
-            .map(|conflict| render::conflict(self.field, conflict))
-            .collect()
+        })
     }
-}
 
-/// A unit whose text is not at hand: what the log alone says.
-fn without_text(unit: &Unit) -> Value {
-    let mut shown = render::unit(unit, Format::IdsOnly).unwrap_or(Value::Object(Map::new()));
-    if let Some(members) = shown.as_object_mut() {
-        members.insert("content".into(), Value::Null);
+    fn shown_conflict(&self, row: usize) -> Option<Value> {
+        let conflict = self.field.conflicts.get(row)?;
+        Some(render::conflict(self.field, conflict))
     }
-    shown
 }
 
 /// An estimate: four bytes of JSON are about one token.

@@ -74,10 +74,15 @@ impl Work<'_> {
             .filter_map(|unit| unit.text.as_ref())
             .map(|text| text.bytes().len())
             .sum();
+        let erased = match strategy {
+            CompactStrategy::Purge => self.field.beside(&selected),
+            CompactStrategy::Archive | CompactStrategy::Summarize => Vec::new(),
+        };
         self.log(Event::Compacted {
             strategy,
             unit_ids: selected.iter().map(|unit| unit.id.clone()).collect(),
             reason,
+            erased,
         });
         let created = if strategy == CompactStrategy::Summarize {
             self.summarize(&selected)

@@ -41,6 +41,7 @@ impl Work<'_> {
                 goal: goal.clone(),
                 status,
                 creator: self.agent().to_owned(),
+                session: self.call.envelope.session_id.clone(),
                 assignee: assignee.clone(),
                 depends_on: depends_on.clone(),
                 orphaned: false,
@@ -102,10 +103,17 @@ impl Work<'_> {
     }
 
     fn changed_task(&self, id: &str, action: TaskAction, assignee: Option<&str>) -> Check<Task> {
-        let mut task =
-            self.field.tasks.get(id).cloned().ok_or_else(|| {
-                Fault::new(Code::UnitNotFound, "there is no task under `task.id`")
-            })?;
+        let known = self.field.tasks.get(id);
+        // One of a session that the sender does not see is as good as none.
+        let mut task = known
+            .filter(|task| {
+                self.authority >= caller::SESSION_CREATOR
+                    || self
+                        .field
+                        .sees_session(self.agent(), task.session.as_deref())
+            })
+            .cloned()
+            .ok_or_else(|| Fault::new(Code::UnitNotFound, "there is no task under `task.id`"))?;
         self.require_for(action, task.assignee.as_deref())?;
         if action == TaskAction::Assign {
             self.require_for(action, assignee)?;

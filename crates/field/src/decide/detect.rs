@@ -12,6 +12,7 @@ use serde_json::json;
 use super::{Embedding, Work};
 use crate::error::{Check, Code, Fault};
 use crate::event::Event;
+use crate::kept;
 use crate::kind::{ConflictStatus, ConflictType, DetectMode, MemoryType, Method, Mode};
 use crate::render;
 use crate::state::{Conflict, Field, Row, Unit};
@@ -193,11 +194,11 @@ impl Work<'_> {
             .collect();
         let found = pairs.len();
         listed.extend(self.log_detection(mode, target, &pairs, &filter));
-        Ok(json!({
-            "status": "ok",
-            "conflicts": listed,
-            "scan_coverage": {"units_scanned": scanned, "new_conflicts_found": found},
-        }))
+        let coverage = json!({"units_scanned": scanned, "new_conflicts_found": found});
+        let named: Vec<Value> = listed.iter().map(kept::conflict).collect();
+        let members = json!({"conflicts": named, "scan_coverage": coverage});
+        self.kept = kept::without_text(kept::DETECT, members);
+        Ok(json!({"status": "ok", "conflicts": listed, "scan_coverage": coverage}))
     }
 
     fn read_filter(&self) -> Check<Filter> {
@@ -237,7 +238,12 @@ impl Work<'_> {
             let (Some(unit_a), Some(unit_b)) = (self.field.at(*a), self.field.at(*b)) else {
                 continue;
             };
-            let id = self.create_conflict(&unit_a.id, &unit_b.id, kind, Method::Semantic);
+            let id = self.create_conflict(
+                (&unit_a.id, &unit_b.id),
+                Mode::Committed,
+                kind,
+                Method::Semantic,
+            );
             let conflict = Conflict {
                 id: id.clone(),
                 kind,

@@ -94,11 +94,15 @@ impl Work<'_> {
         let kind = self.field.config.conflict_type;
         let mut conflicts: Vec<String> = contradicted
             .iter()
-            .map(|target| self.create_conflict(target, &unit_id, kind, Method::Explicit))
+            .map(|target| {
+                let units = (target.as_str(), unit_id.as_str());
+                self.create_conflict(units, request.mode, kind, Method::Explicit)
+            })
             .collect();
         let deferred = found.is_none();
         for target in found.unwrap_or_default() {
-            conflicts.push(self.create_conflict(&target, &unit_id, kind, Method::Semantic));
+            let units = (target.as_str(), unit_id.as_str());
+            conflicts.push(self.create_conflict(units, request.mode, kind, Method::Semantic));
         }
         if deferred {
             let code = Code::DetectionTimeout.as_str();

@@ -23,7 +23,10 @@ impl Work<'_> {
             text_of: &|unit| field.text_of(unit),
             sees: &|session| sees_all || field.sees_session(agent, session),
         };
-        let answer = replay(&field.log, &reader, &target, &field.config.limits)?;
+        let hides = !sees_all && !field.sessions.is_empty();
+        let limits = &field.config.limits;
+        let (answer, kept) = replay(&field.log, &reader, &target, limits, hides)?;
+        self.kept = kept;
         self.log(Event::Replayed {
             target_type: target.kind,
             target_id: target.id,

@@ -13,6 +13,9 @@ use crate::kind::{SessionAction, SessionStatus};
 use crate::render;
 use crate::state::Session;
 
+/// How the ids of sessions begin that nobody may choose.
+const GIVEN: &str = "session_";
+
 impl Work<'_> {
     pub(super) fn session(&mut self) -> Check<Value> {
         if let Some(action) = self.peek("action").and_then(SessionAction::parse) {
@@ -31,6 +34,11 @@ impl Work<'_> {
         };
         let (id, session) = if action == SessionAction::Create {
             let goal = goal.clone().ok_or_else(|| members.missing("goal"))?;
+            if id.as_ref().is_some_and(|id| id.starts_with(GIVEN)) {
+                // Else somebody could make the session of another's work, and shut it out.
+                let message = format!("ids that begin with `{GIVEN}` are given by the server");
+                return Err(Fault::request(message));
+            }
             let id = id.unwrap_or_else(|| self.next_id("session"));
             self.check_new_session(&id)?;
             let creator = self.agent().to_owned();

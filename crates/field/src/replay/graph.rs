@@ -7,7 +7,7 @@
 use std::collections::BTreeMap;
 use std::fmt::Write as _;
 
-use super::{Reader, Story, Target, chain, wording};
+use super::{Quotes, Reader, Story, Target, chain, wording};
 use crate::config::Limits;
 use crate::error::Refusal;
 use crate::event::{Entry, Event};
@@ -71,6 +71,7 @@ impl Log {
             target,
             chain: places,
             key,
+            quotes: Quotes::Words,
         };
         let entries: Vec<&Entry> = story
             .chain

@@ -4,7 +4,7 @@
 //! when; and the size of the chain.
 
 use super::Story;
-use super::wording::{contradicts, describe, named, recorded_start};
+use super::wording::{contradicts, describe, named};
 use crate::event::{Entry, Event, Outcome};
 use crate::kind::{CompactStrategy, Mode, TargetType, UnitStatus};
 
@@ -112,14 +112,21 @@ fn standing(story: &Story<'_, '_>, chain: &[&Entry]) -> String {
                 _ => None,
             });
             let last = state.map_or(String::new(), |action| format!(", last {action}"));
-            format!("Task {id} has {} recorded units{last}.", units.count())
+            format!("Task {id} has {}{last}.", recorded(units.count()))
         }
         TargetType::Session => {
             let records = chain
                 .iter()
                 .filter(|entry| matches!(entry.event, Event::Recorded(_)));
-            format!("Session {id} has {} recorded units.", records.count())
+            format!("Session {id} has {}.", recorded(records.count()))
         }
+    }
+}
+
+fn recorded(count: usize) -> String {
+    match count {
+        1 => "1 recorded unit".to_owned(),
+        count => format!("{count} recorded units"),
     }
 }
 
@@ -182,7 +189,7 @@ fn told(story: &Story<'_, '_>, entry: &Entry) -> String {
             match (story.reader.text_of)(&recorded.unit_id) {
                 Some(text) => format!(
                     "{agent} recorded {kind}: {}{relation}",
-                    recorded_start(text)
+                    story.quoted(&recorded.unit_id, text)
                 ),
                 None => format!("{agent} recorded {kind} (content purged){relation}"),
             }

@@ -101,6 +101,7 @@ impl Bytes {
             bytes.string(&message.id);
             bytes.digest(message.sha256);
             bytes.optional(message.answer_sha256, Self::digest);
+            bytes.flag(message.answer_without_text);
         });
         match &entry.event {
             Event::Recorded(recorded) => {
@@ -328,6 +329,7 @@ impl<'a> Rest<'a> {
                     id: rest.string()?,
                     sha256: rest.digest()?,
                     answer_sha256: rest.optional(Self::digest)?,
+                    answer_without_text: rest.flag()?,
                 })
             })?,
             event: match self.byte()? {

@@ -1,9 +1,11 @@
 //! A field with its log, its answers and a clock that tests can turn.
 
+use std::collections::BTreeMap;
+
 use domain::Timestamp;
 use field::{
-    Answers, Call, Caller, Code, Config, Content, Decided, Detection, Embedding, Entry, Envelope,
-    Event, Field, Fresh, Level, Notification, OPERATOR, Operation, Refusal, decide,
+    Call, Caller, Code, Config, Content, Decided, Detection, Embedding, Entry, Envelope, Event,
+    Field, Fresh, KeptAnswer, Level, Notification, OPERATOR, Operation, Refusal, decide,
 };
 use serde_json::{Value, json};
 
@@ -11,7 +13,8 @@ use serde_json::{Value, json};
 pub(crate) struct Lab {
     pub(crate) field: Field,
     pub(crate) log: Vec<(Entry, Option<Content>)>,
-    pub(crate) answers: Answers,
+    /// What is kept of each answer, by sender and message.
+    pub(crate) answers: BTreeMap<(String, String), Value>,
     pub(crate) caller: Option<Caller>,
     pub(crate) embedding: Embedding,
     pub(crate) detection: Detection,
@@ -30,7 +33,7 @@ impl Lab {
         Self {
             field: Field::new(config),
             log: Vec::new(),
-            answers: Answers::default(),
+            answers: BTreeMap::new(),
             caller: Some(key("operator", OPERATOR)),
             embedding: Embedding::BuiltIn,
             detection: Detection::Here,
@@ -101,13 +104,22 @@ impl Lab {
             detection: self.detection.clone(),
         };
         match decide(&self.field, &call)? {
-            Decided::Repeated(message) => Ok(self.answers.get(&message).unwrap().clone()),
+            Decided::Repeated(message) => {
+                let kept = &self.answers[&(message.agent_id, message.id)];
+                Ok(self.field.answer_again(kept.clone()))
+            }
             Decided::New(decision) => {
                 self.erase_purged(&decision.steps);
                 self.field.commit(&decision).unwrap();
                 self.log.extend(decision.steps.iter().cloned());
-                let message = decision.steps[0].0.message.as_ref().unwrap();
-                self.answers.remember(message, &decision.answer);
+                let message = decision.steps[0].0.message.clone().unwrap();
+                let kept = match &decision.kept {
+                    KeptAnswer::Whole => decision.answer.clone(),
+                    KeptAnswer::WithoutText(kept) => kept.clone(),
+                };
+                let again = self.field.answer_again(kept.clone());
+                assert_eq!(again, decision.answer, "of what is kept comes the answer");
+                self.answers.insert((message.agent_id, message.id), kept);
                 let entries: Vec<Entry> = decision
                     .steps
                     .iter()
@@ -119,7 +131,7 @@ impl Lab {
         }
     }
 
-    /// What a store does on a purge: texts beside the log and in remembered answers go, entries stay.
+    /// What a store does on a purge: texts beside the log go, entries stay.
     fn erase_purged(&mut self, steps: &[(Entry, Option<Content>)]) {
         for (entry, _) in steps {
             let Event::Compacted {
@@ -132,9 +144,6 @@ impl Lab {
                 continue;
             }
             for unit in unit_ids {
-                if let Some(text) = self.field.text_of(unit) {
-                    self.answers.erase(unit, text);
-                }
                 for (entry, content) in &mut self.log {
                     if matches!(&entry.event, Event::Recorded(recorded) if recorded.unit_id == *unit)
                     {

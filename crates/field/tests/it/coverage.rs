@@ -35,6 +35,10 @@ fn tests() -> BTreeSet<String> {
             include_str!("../../../server/tests/it/memory.rs"),
         ),
         (
+            "server::it::memory_full",
+            include_str!("../../../server/tests/it/memory_full.rs"),
+        ),
+        (
             "server::it::memory_vectors",
             include_str!("../../../server/tests/it/memory_vectors.rs"),
         ),
@@ -43,11 +47,16 @@ fn tests() -> BTreeSet<String> {
             include_str!("../../../server/tests/it/mcp.rs"),
         ),
         (
+            "reprise::command::field::clock",
+            include_str!("../../../cli/src/command/field/clock.rs"),
+        ),
+        (
             "reprise::it::fields",
             include_str!("../../../cli/tests/it/fields.rs"),
         ),
     ];
     let modules = [
+        ("again", include_str!("again.rs")),
         ("attune", include_str!("attune.rs")),
         ("clock", include_str!("clock.rs")),
         ("compact", include_str!("compact.rs")),

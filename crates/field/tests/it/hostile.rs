@@ -155,6 +155,7 @@ fn entries_that_cannot_follow_are_refused_whole() {
             strategy: field::CompactStrategy::Purge,
             unit_ids: vec!["u1".into(), "none".into()],
             reason: None,
+            erased: Vec::new(),
         }),
         with(Event::ConflictCreated {
             conflict_id: "c".into(),

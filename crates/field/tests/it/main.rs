@@ -7,6 +7,7 @@
     reason = "a test fails by panicking; the exemption for tests does not reach their helpers"
 )]
 
+mod again;
 mod attune;
 mod clock;
 mod common;

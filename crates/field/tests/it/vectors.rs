@@ -85,6 +85,7 @@ pub(crate) fn entry_of(line: &Value) -> Entry {
             strategy: field::CompactStrategy::parse(line["strategy"].as_str().unwrap()).unwrap(),
             unit_ids: touched(),
             reason: None,
+            erased: Vec::new(),
         },
         "UNIT_RETRACTED" => Event::Retracted {
             unit_id: touched().remove(0),

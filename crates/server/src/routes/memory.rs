@@ -2,17 +2,20 @@
 
 use std::sync::Arc;
 
+use axum::Extension;
+use axum::extract::ws::{WebSocketUpgrade, rejection::WebSocketUpgradeRejection};
 use axum::extract::{Request, State};
 use axum::http::{StatusCode, header};
 use axum::response::{IntoResponse, Response};
-use engine::{Caller, FieldRefused, FieldView};
+use engine::{Caller, FieldRefused, FieldStream, FieldView};
 use field::{Code, Envelope, Operation, Refusal, TargetType};
 
 use super::Routes;
 use crate::app::App;
 use crate::call::{self, Call};
+use crate::connection::{Life, Seat};
 use crate::failure::{Failure, Reply};
-use crate::{auth, memory, redact, sse};
+use crate::{auth, memory, redact, socket, sse};
 
 macro_rules! twice {
     ($routes:ident $($method:ident $path:literal $handler:ident)*) => {
@@ -42,6 +45,7 @@ pub(super) fn routes(routes: Routes) -> Routes {
         get "field/status" status
         get "field/graph" graph
         get "notifications" notifications
+        get "notifications/socket" socket
         get "agents" agents
         get "conflicts" conflicts
     }
@@ -75,7 +79,12 @@ async fn message(mut call: Call) -> Reply {
     if let (Some(Operation::Subscribe), Ok(answer)) = (operation, &mut answer)
         && let Some(push) = answer.get_mut("push").and_then(canon::Value::as_object_mut)
     {
-        push.insert("sse_url".to_owned(), push_url(&call, &agent).into());
+        let url = push_url(&call, "notifications", &agent);
+        push.insert("sse_url".to_owned(), url.into());
+        let url = push_url(&call, "notifications/socket", &agent);
+        // `http` becomes `ws`, and `https` `wss`.
+        let url = url.replacen("http", "ws", 1);
+        push.insert("websocket_url".to_owned(), url.into());
     }
     let status = match operation {
         Some(Operation::Register | Operation::Record) => StatusCode::CREATED,
@@ -84,8 +93,8 @@ async fn message(mut call: Call) -> Reply {
     shown(answer.map(|answer| call::reply(status, &answer)))
 }
 
-/// Returns where an agent listens. No WebSocket is offered.
-fn push_url(call: &Call, agent: &str) -> String {
+/// Returns where an agent listens.
+fn push_url(call: &Call, path: &str, agent: &str) -> String {
     let mut escaped = String::new();
     for byte in agent.bytes() {
         match byte {
@@ -100,17 +109,37 @@ fn push_url(call: &Call, agent: &str) -> String {
         None => "/akashik/v1".to_owned(),
     };
     let url = &call.app.base_url;
-    format!("{url}{base}/notifications?agent_id={escaped}")
+    format!("{url}{base}/{path}?agent_id={escaped}")
 }
 
 async fn notifications(call: Call) -> Reply {
+    let opened = listening(&call).await?;
+    shown(opened.map(|stream| sse::notify(&call, stream)))
+}
+
+/// The same over a WebSocket.
+async fn socket(
+    life: Option<Extension<Arc<Life>>>,
+    seat: Option<Extension<Arc<Seat>>>,
+    upgrade: Result<WebSocketUpgrade, WebSocketUpgradeRejection>,
+    call: Call,
+) -> Reply {
+    socket::check_origin(&call.app, call.headers())?;
+    let (Ok(upgrade), Some(Extension(life)), Some(Extension(seat))) = (upgrade, life, seat) else {
+        let message = "this is a WebSocket: ask for the upgrade, over HTTP/1.1";
+        return Err(call::unsupported(400, "websocket", message));
+    };
+    let opened = listening(&call).await?;
+    shown(opened.map(|stream| socket::notify(&call, upgrade, (life, seat), stream)))
+}
+
+async fn listening(call: &Call) -> Result<Result<FieldStream, FieldRefused>, Failure> {
     let Some(agent) = call.query("agent_id")?.filter(|id| !id.is_empty()) else {
         let message = "`agent_id` says whose notifications these are";
         return Err(Failure::invalid("agent_id", message));
     };
     let engine = &call.app.engine;
-    let opened = engine.field_stream(&call.caller, name(&call), agent).await;
-    shown(opened.map(|stream| sse::notify(&call, stream)))
+    Ok(engine.field_stream(&call.caller, name(call), agent).await)
 }
 
 /// Reads the envelope, without the caller's own credential where it should be in it.

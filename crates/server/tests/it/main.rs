@@ -29,6 +29,7 @@ mod idempotency;
 mod listening;
 mod mcp;
 mod memory;
+mod memory_full;
 mod memory_vectors;
 mod personas;
 mod policy;

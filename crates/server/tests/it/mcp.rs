@@ -80,12 +80,15 @@ async fn ak_mcp_01_02_05_only_what_is_offered_is_a_tool() {
     let expected = [
         "attune",
         "compact",
+        "coordinate",
         "deregister",
         "detect",
+        "handoff",
         "merge",
         "record",
         "register",
         "replay",
+        "session",
     ];
     let expected: Vec<String> = expected
         .iter()
@@ -98,6 +101,25 @@ async fn ak_mcp_01_02_05_only_what_is_offered_is_a_tool() {
     let unknown = json!({"name": "akashik_subscribe", "arguments": {"agent_id": "ann"}});
     let unknown = hand.ask("tools/call", unknown).await;
     assert_eq!(unknown["error"]["code"], -32602, "{unknown}");
+
+    let strategies = |tools: &[Value]| {
+        let merge = tools.iter().find(|tool| tool["name"] == "akashik_merge");
+        merge.unwrap()["inputSchema"]["properties"]["strategy"]["enum"].clone()
+    };
+    assert_eq!(strategies(tools).as_array().unwrap().len(), 7);
+
+    let server = Server::start().await;
+    server
+        .engine
+        .set_fields(field::Config::at(field::Level::Standard));
+    let listed = Hand::at(&server).ask("tools/list", json!({})).await;
+    let tools = listed["result"]["tools"].as_array().unwrap();
+    assert_eq!(tools.len(), 9);
+    let offered = strategies(tools);
+    assert!(
+        !offered.as_array().unwrap().contains(&json!("vote")),
+        "{offered}"
+    );
 
     let server = Server::start().await;
     server
@@ -114,7 +136,7 @@ async fn ak_mcp_03_04_arguments_make_the_envelope_and_answers_are_those_of_http(
     let joined = hand
         .call(
             "akashik_register",
-            json!({"agent_id": "ann", "role": "analyst", "epoch": 10}),
+            json!({"agent_id": "ann", "role": "analyst", "epoch": 10, "authority": 8}),
         )
         .await;
     assert_eq!(
@@ -236,7 +258,7 @@ async fn a_client_of_the_official_sdk_speaks_the_current_revision() {
     let transport = StreamableHttpClientTransport::from_config(config);
     let client = ().serve(transport).await.unwrap();
     let tools = client.list_all_tools().await.unwrap();
-    assert_eq!(tools.len(), 8);
+    assert_eq!(tools.len(), 11);
     let arguments = json!({"agent_id": "ann", "role": "analyst"});
     let request = CallToolRequestParams::new("akashik_register")
         .with_arguments(arguments.as_object().unwrap().clone());

@@ -40,7 +40,7 @@ impl Memory {
         }
     }
 
-    fn with_key(&self, key: &str) -> Self {
+    pub(crate) fn with_key(&self, key: &str) -> Self {
         Self {
             key: key.to_owned(),
             ..self.clone()
@@ -96,15 +96,15 @@ impl Memory {
     }
 
     pub(crate) async fn join(&self, agent: &str) {
-        let payload = json!({"id": agent, "role": "analyst"});
+        let payload = json!({"id": agent, "role": "analyst", "authority": 6});
         self.ok("register", agent, payload).await;
     }
 
-    async fn note(&self, agent: &str, content: &str, more: Value) -> Value {
+    pub(crate) async fn note(&self, agent: &str, content: &str, more: Value) -> Value {
         self.ok("record", agent, unit(content, more)).await
     }
 
-    async fn get(&self, path: &str) -> Got {
+    pub(crate) async fn get(&self, path: &str) -> Got {
         let request = self
             .http
             .get(format!("{}{}/{path}", self.url, self.base))
@@ -122,7 +122,7 @@ async fn got(response: Response) -> Got {
     )
 }
 
-fn unit(content: &str, more: Value) -> Value {
+pub(crate) fn unit(content: &str, more: Value) -> Value {
     let mut payload = json!({
         "mode": "committed", "type": "finding", "content": content,
         "intent": {"purpose": "to know"},
@@ -133,13 +133,13 @@ fn unit(content: &str, more: Value) -> Value {
     payload
 }
 
-fn id_of(answer: &Value) -> String {
+pub(crate) fn id_of(answer: &Value) -> String {
     answer["memory_unit_id"].as_str().unwrap().to_owned()
 }
 
 /// Asserts a refusal: status, code, and the members that every refusal has.
 #[track_caller]
-fn refused(got: &Got, status: u16, code: &str, operation: Value) {
+pub(crate) fn refused(got: &Got, status: u16, code: &str, operation: Value) {
     let (found, body) = got;
     assert_eq!((*found, &body["code"]), (status, &json!(code)), "{body}");
     assert_eq!(body["operation"], operation, "{body}");
@@ -183,7 +183,7 @@ async fn scene(memory: &Memory) -> (String, String, String) {
     (first, conflict, decision)
 }
 
-fn replay_of(kind: &str, id: &str) -> Value {
+pub(crate) fn replay_of(kind: &str, id: &str) -> Value {
     json!({"target_type": kind, "target_id": id, "depth": "full_trace"})
 }
 
@@ -212,7 +212,7 @@ async fn ak_http_01_03_05_06_agents_share_a_memory_and_replay_how_it_came_about(
             &empty["agents"],
             &empty["conformance_level"]
         ),
-        (&json!(0), &json!(0), &json!(2))
+        (&json!(0), &json!(0), &json!(3))
     );
     let (first, conflict, decision) = scene(&memory).await;
     let told = memory
@@ -259,7 +259,7 @@ async fn ak_http_01_03_05_06_agents_share_a_memory_and_replay_how_it_came_about(
         before,
         "views leave no trace"
     );
-    // HANDOFF has no published path; ours is one like the others. COORDINATE and SESSION come with level 3.
+    // HANDOFF, COORDINATE and SESSION have no published path; ours are ones like the others.
     let offer =
         json!({"action": "offer", "task_id": "market", "to_agent": "bob", "reason": "yours"});
     assert_eq!(
@@ -270,8 +270,8 @@ async fn ak_http_01_03_05_06_agents_share_a_memory_and_replay_how_it_came_about(
         let got = memory.send(operation, "ann", json!({})).await;
         refused(
             &got,
-            501,
-            "UNSUPPORTED_OPERATION",
+            400,
+            "INVALID_REQUEST",
             json!(operation.to_uppercase()),
         );
     }
@@ -568,7 +568,7 @@ async fn ak_http_02_04_what_is_no_message_is_refused_in_the_protocols_words() {
         ),
         (
             "register",
-            json!({"id": "ann", "role": "r", "required_operations": ["SESSION"]}),
+            json!({"id": "ann", "role": "r", "required_operations": ["TELEPORT"]}),
             501,
             "UNSUPPORTED_OPERATION",
         ),
@@ -581,8 +581,8 @@ async fn ak_http_02_04_what_is_no_message_is_refused_in_the_protocols_words() {
         (
             "merge",
             json!({"conflict_id": "no", "strategy": "vote", "resolution": {"rationale": "r"}}),
-            501,
-            "UNSUPPORTED_OPERATION",
+            400,
+            "INVALID_REQUEST",
         ),
         (
             "replay",
@@ -593,8 +593,8 @@ async fn ak_http_02_04_what_is_no_message_is_refused_in_the_protocols_words() {
         (
             "compact",
             json!({"strategy": "purge", "filter": {"types": ["finding"]}}),
-            501,
-            "UNSUPPORTED_OPERATION",
+            403,
+            "FORBIDDEN",
         ),
         ("detect", json!({"mode": "check"}), 400, "INVALID_REQUEST"),
     ];
@@ -627,6 +627,9 @@ async fn ak_http_02_04_what_is_no_message_is_refused_in_the_protocols_words() {
 #[tokio::test]
 async fn ak_sec_02_u33_keys_and_their_scopes_say_what_agents_may() {
     let server = Server::start().await;
+    // Below level 3 agents have no authority of their own.
+    let standard = field::Config::at(field::Level::Standard);
+    server.engine.set_fields(standard);
     for (text, scope) in [
         ("rk_read", "field:read"),
         ("rk_write", "field:write"),

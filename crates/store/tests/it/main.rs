@@ -7,6 +7,8 @@ mod crash;
 #[cfg(test)]
 mod damage;
 #[cfg(test)]
+mod erase;
+#[cfg(test)]
 mod full;
 #[cfg(test)]
 mod home;

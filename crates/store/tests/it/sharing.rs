@@ -27,9 +27,12 @@ const DIRECTORY: &str = "REPRISE_STORE_TEST_SHARED";
 const HOLDER: &str = "REPRISE_STORE_TEST_HOLDER";
 const WAY: &str = "REPRISE_STORE_TEST_WAY";
 
-/// How long a sign of life lasts here.
-const LASTS: Duration = Duration::from_millis(1_500);
-const BEATS: Duration = Duration::from_millis(300);
+/// How long a sign of life lasts here: longer than a busy machine lets anybody wait.
+const LASTS: Duration = Duration::from_secs(5);
+const BEATS: Duration = Duration::from_millis(500);
+
+/// After that a child gives up.
+const WORKS: Duration = Duration::from_secs(240);
 
 /// How many Tasks a worker takes at a time.
 const TAKEN_MAX: usize = 8;
@@ -119,7 +122,12 @@ impl Worker<'_> {
     /// Works until no Task is open.
     fn work(&mut self) {
         self.beat();
+        let began = Instant::now();
         loop {
+            assert!(
+                began.elapsed() < WORKS,
+                "tasks are left that nobody can have"
+            );
             let open = open_tasks(self.store);
             if open.is_empty() {
                 wait(self.store.leave(self.holder.clone())).unwrap();
@@ -337,6 +345,7 @@ fn child_that_shares_a_directory() {
             println!("{}", if ended.is_err() { "refused" } else { "written" });
             println!("holds {} leases", worker.beat().len());
         }
+        Ok("append") => append(&store, &worker.holder),
         Ok("blobs") => {
             println!("ready");
             std::io::stdin()
@@ -353,6 +362,78 @@ fn child_that_shares_a_directory() {
         }
         other => panic!("{other:?}"),
     }
+}
+
+/// Appends messages to a Session of its own until it is killed, and says so after each.
+fn append(store: &SqliteStore, holder: &str) {
+    let ids = [ResourceKind::Workspace, ResourceKind::Session].map(|kind| {
+        let found = wait(store.list(ListQuery {
+            kind,
+            scope: Scope::All,
+            open_only: false,
+            after: Position::START,
+            limit: 2,
+        }));
+        found.unwrap()
+    });
+    let [workspaces, sessions] = ids;
+    let session = sessions[usize::from(holder == "survivor")].clone();
+    let fresh = u64::try_from(now().as_micros()).unwrap() * 1_000;
+    let documents = [workspaces[0].clone(), session];
+    let mut model = Model::with_documents(store, fresh, documents);
+    let began = Instant::now();
+    while began.elapsed() < WORKS {
+        let order = model.append(if model.events().len().is_multiple_of(3) {
+            6_000
+        } else {
+            40
+        });
+        let committed = model.run(store, order).unwrap();
+        println!("acknowledged {}", committed.first.0);
+    }
+}
+
+#[test]
+fn what_was_acknowledged_is_there_however_often_one_of_two_is_killed() {
+    const KILLS: usize = 10;
+    let home = tempfile::tempdir().unwrap();
+    let store = share(home.path());
+    let mut model = Model::new(&store);
+    for order in [Model::workspace, Model::session, Model::session] {
+        let order = order(&mut model);
+        model.run(&store, order).unwrap();
+    }
+    store.close();
+    let mut acknowledged = Vec::new();
+    let mut note = |process: &mut Process, lines: usize| {
+        for _ in 0..lines {
+            let line = process.says("acknowledged ");
+            let (_, position) = line.split_once("acknowledged ").unwrap();
+            acknowledged.push(position.trim().parse::<u64>().unwrap());
+        }
+    };
+    let mut survivor = Process::start(home.path(), "survivor", "append");
+    for round in 0..KILLS {
+        let mut victim = Process::start(home.path(), "victim", "append");
+        note(&mut victim, 1 + round * 3 % 7);
+        victim.child.kill().unwrap();
+        victim.child.wait().unwrap();
+        // The other one goes on, whatever the killed one was doing.
+        note(&mut survivor, 3);
+    }
+    survivor.child.kill().unwrap();
+    survivor.child.wait().unwrap();
+    acknowledged.sort_unstable();
+    let count = acknowledged.len();
+    acknowledged.dedup();
+    assert_eq!(acknowledged.len(), count, "no position is given out twice");
+    let report = verify(home.path());
+    assert_eq!(report.problems, vec![]);
+    let store = open(home.path());
+    assert_eq!(report.events, store.head().0, "no hole");
+    let positions = acknowledged.into_iter().map(Position).collect();
+    let events = wait(store.events_at(positions)).unwrap();
+    assert!(events.iter().all(Option::is_some));
 }
 
 const BLOBS: u8 = 60;
@@ -420,6 +501,14 @@ impl Process {
 
     fn tell(&mut self) {
         writeln!(self.child.stdin.as_mut().unwrap()).unwrap();
+    }
+}
+
+impl Drop for Process {
+    fn drop(&mut self) {
+        // It may have ended already.
+        let _ = self.child.kill();
+        let _ = self.child.wait();
     }
 }
 
@@ -556,7 +645,7 @@ fn a_process_keeps_its_lease_while_it_says_so_and_a_late_one_cannot_write() {
     let open = open_tasks(&store);
     // Longer than a sign of life lasts: it goes on giving them.
     let began = Instant::now();
-    while began.elapsed() < 2 * LASTS {
+    while began.elapsed() < LASTS + 2 * BEATS {
         here.beat();
         assert_eq!(here.claim(&open), [], "it is held");
         thread::sleep(Duration::from_millis(100));

@@ -61,6 +61,7 @@ operations! {
     "get"  "field/status" 200 "getFieldStatus"   "getFieldStatusByName"   AnyObject;
     "get"  "field/graph"  200 "getReasonGraph"   "getReasonGraphInField"  PlainText;
     "get"  "notifications" 200 "streamNotifications" "streamNotificationsOfField" Stream;
+    "get"  "notifications/socket" 101 "openNotificationSocket" "openNotificationSocketOfField" Stream;
     "get"  "agents"       200 "listFieldAgents"  "listFieldAgentsByName"  AnyObject;
     "get"  "conflicts"    200 "listConflicts"    "listConflictsInField"   AnyObject;
 }

@@ -18,12 +18,13 @@ impl Guide<'_> {
             "Agents share a memory",
             "What they know is recorded with why; a contradiction is settled in the open, and its reasons can be replayed.",
         )?;
-        for (agent, role) in [
-            ("ann", "analyst"),
-            ("bob", "analyst"),
-            ("sam", "strategist"),
+        // Whoever settles conflicts needs more authority than whoever records.
+        for (agent, role, authority) in [
+            ("ann", "analyst", 4),
+            ("bob", "analyst", 4),
+            ("sam", "strategist", 6),
         ] {
-            let payload = json!({"id": agent, "role": role});
+            let payload = json!({"id": agent, "role": role, "authority": authority});
             self.tell_field("register", agent, payload).await?;
         }
         let first = self

@@ -207,8 +207,15 @@ pub(super) fn replayed(out: &mut Output, answer: &Value) -> anyhow::Result<()> {
     Ok(())
 }
 
-pub(super) fn compacted(out: &mut Output, answer: &Value) -> anyhow::Result<()> {
+pub(super) fn compacted(out: &mut Output, strategy: &str, answer: &Value) -> anyhow::Result<()> {
     let affected = number(answer, "/units_affected");
+    if strategy == "purge" {
+        let bytes = number(answer, "/storage_reclaimed_bytes");
+        let units = many(affected, "unit");
+        return out.line(format_args!(
+            "the words of {units} are erased, {bytes} bytes"
+        ));
+    }
     let made = number(answer, "/synthesis_units_created");
     let summaries = match made {
         1 => "1 summary".to_owned(),

@@ -80,7 +80,8 @@ pub(super) fn fields(fields: &config::Fields) -> field::Config {
     let level = match fields.level.0 {
         0 => field::Level::Starter,
         1 => field::Level::Core,
-        _ => field::Level::Standard,
+        2 => field::Level::Standard,
+        _ => field::Level::Full,
     };
     field::Config::at(level)
 }

@@ -1,7 +1,7 @@
 //! Content by its digest.
 
 use canon::Digest;
-use domain::Blob;
+use domain::{Blob, Position};
 
 use super::StoreFault;
 use crate::port::BoxFuture;
@@ -19,6 +19,14 @@ pub trait Incoming: std::fmt::Debug + Send + Sync {
 pub trait BlobStore: Send + Sync {
     /// Stores content under its digest, durably. Storing what is there already does nothing.
     fn put_blob(&self, blob: Blob) -> BoxFuture<'_, Result<(), StoreFault>>;
+
+    /// Removes content for good, durably, and what is kept of the fold of a field that may repeat it. What is not there
+    /// is left alone.
+    fn erase_blobs(
+        &self,
+        field: Position,
+        digests: Vec<Digest>,
+    ) -> BoxFuture<'_, Result<(), StoreFault>>;
 
     /// Opens a place for content whose digest is known only when all of it has arrived; none when this store takes
     /// content only whole.
