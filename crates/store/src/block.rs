@@ -1,8 +1,9 @@
-//! A block: consecutive events of one commit, and small blobs of it, compressed together.
+//! A block: consecutive events and small blobs of their commits, compressed together.
 //!
 //! What a commit writes repeats itself: envelopes differ in little, and an answer stands in the effect that gave it and
-//! in the message that shows it. Together they cost little more than what is new. A block holds nothing of another
-//! commit and can be written again in its own place with some of its content gone. It is stored as one frame.
+//! in the message that shows it. Together they cost little more than what is new. A commit writes blocks of its own; small
+//! ones are merged later ([`crate::merge`]). A block can be written again in its own place with some of its content gone. It is
+//! stored as one frame.
 //!
 //! ```text
 //! events, blobs, per event: length, resource, workspace, session, task, further links, each; per blob: length; bytes …
@@ -22,7 +23,7 @@ use crate::codec;
 /// How much content shares a block. Reading one event decompresses its block.
 const CONTENT_BYTES_MAX: usize = 64 * 1024;
 
-/// Events of one commit, with blobs of it.
+/// Consecutive events, with blobs of their commits.
 #[derive(Debug, Clone, Default, PartialEq)]
 pub(crate) struct Block {
     /// The events, ascending without a hole.

@@ -20,33 +20,53 @@ const DICTIONARY_NUMBER: u32 = 1;
 /// Higher levels gain a few per cent and cost a lone commit more than they save it.
 const LEVEL: i32 = 1;
 
+/// For what is written once for many commits.
+const LEVEL_WELL: i32 = 5;
+
 /// More than a block or a small blob can hold; a damaged frame may claim anything.
 const CONTENT_BYTES_MAX: usize = 256 * 1024 * 1024;
 
 // Preparing the dictionary costs more than using it: once per process, and the contexts once per thread.
 static ENCODER: LazyLock<EncoderDictionary<'static>> =
     LazyLock::new(|| EncoderDictionary::copy(DICTIONARY, LEVEL));
+static ENCODER_WELL: LazyLock<EncoderDictionary<'static>> =
+    LazyLock::new(|| EncoderDictionary::copy(DICTIONARY, LEVEL_WELL));
 static DECODER: LazyLock<DecoderDictionary<'static>> =
     LazyLock::new(|| DecoderDictionary::copy(DICTIONARY));
 
+type Kept = RefCell<Option<Compressor<'static>>>;
+
 thread_local! {
-    static COMPRESSOR: RefCell<Option<Compressor<'static>>> = const { RefCell::new(None) };
+    static COMPRESSOR: Kept = const { RefCell::new(None) };
+    static COMPRESSOR_WELL: Kept = const { RefCell::new(None) };
     static DECOMPRESSOR: RefCell<Option<Decompressor<'static>>> = const { RefCell::new(None) };
 }
 
 /// Returns a frame with a checksum of its content.
 pub(crate) fn compress(content: &[u8]) -> io::Result<Vec<u8>> {
-    COMPRESSOR.with_borrow_mut(|kept| {
-        let compressor = match kept {
-            Some(compressor) => compressor,
-            None => {
-                let mut made = Compressor::with_prepared_dictionary(&ENCODER)?;
-                made.set_parameter(CParameter::ChecksumFlag(true))?;
-                kept.insert(made)
-            }
-        };
-        compressor.compress(content)
-    })
+    COMPRESSOR.with(|kept| compress_with(kept, &ENCODER, content))
+}
+
+/// The same, smaller and slower.
+pub(crate) fn compress_well(content: &[u8]) -> io::Result<Vec<u8>> {
+    COMPRESSOR_WELL.with(|kept| compress_with(kept, &ENCODER_WELL, content))
+}
+
+fn compress_with(
+    kept: &Kept,
+    dictionary: &'static EncoderDictionary<'static>,
+    content: &[u8],
+) -> io::Result<Vec<u8>> {
+    let mut kept = kept.borrow_mut();
+    let compressor = match &mut *kept {
+        Some(compressor) => compressor,
+        None => {
+            let mut made = Compressor::with_prepared_dictionary(dictionary)?;
+            made.set_parameter(CParameter::ChecksumFlag(true))?;
+            kept.insert(made)
+        }
+    };
+    compressor.compress(content)
 }
 
 /// Returns the content of a frame, or what is wrong with it.

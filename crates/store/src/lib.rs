@@ -29,6 +29,7 @@ mod kept;
 mod leases;
 mod legacy;
 mod loss;
+mod merge;
 mod migrate;
 mod notes;
 mod projection;

@@ -79,8 +79,17 @@ pub(crate) fn commit(
     block: &Block,
 ) -> Result<(), StoreFault> {
     // Spelled out instead of going through all of them: this is the path of every commit. Heads the writer has at hand.
-    EventLinks.feed(connection, number, block)?;
+    link_events(connection, number, block)?;
     DocumentLinks.feed(connection, number, block)
+}
+
+/// Notes what a block holds events of.
+pub(crate) fn link_events(
+    connection: &Connection,
+    number: u64,
+    block: &Block,
+) -> Result<(), StoreFault> {
+    EventLinks.feed(connection, number, block)
 }
 
 /// Folds those of a log that are missing or have another shape.

@@ -60,6 +60,18 @@ impl Table {
         self.put_bytes(connection, number, &stored)
     }
 
+    /// Writes a block that will stay as it is.
+    pub(crate) fn put_merged(
+        self,
+        connection: &Connection,
+        number: u64,
+        block: &Block,
+    ) -> rusqlite::Result<()> {
+        let stored = codec::compress_well(&block.content())
+            .map_err(|error| rusqlite::Error::ToSqlConversionFailure(error.into()))?;
+        self.put_bytes(connection, number, &stored)
+    }
+
     /// Writes the stored bytes of a block.
     pub(crate) fn put_bytes(
         self,

@@ -23,6 +23,7 @@ use crate::directory::{self, Presence};
 use crate::fault::{commit_fault, fault, file_fault, only_fault};
 use crate::kept::{Keeper, Kept};
 use crate::leases::{self, Held};
+use crate::merge::{Put, Run};
 use crate::row::{DocumentRow, id_bytes, sql};
 use crate::schema::SecureDelete;
 use crate::table::Table;
@@ -180,6 +181,8 @@ pub(crate) struct Writer {
     published: Arc<Published>,
     /// Where several processes write: the `data_version` that the counters are of.
     shared: Option<i64>,
+    /// Small blocks at the end of the log.
+    run: Run,
 }
 
 impl Writer {
@@ -229,6 +232,7 @@ impl Writer {
             keeper,
             published: Arc::clone(&published),
             shared,
+            run: Run::default(),
         };
         Ok((writer, published))
     }
@@ -238,12 +242,18 @@ impl Writer {
         let directory = Arc::clone(&self.directory);
         let published = Arc::clone(&self.published);
         let is_due = published.with_usage(|usage| usage.is_due()) == Some(true);
-        let (committed, events) = self.transact(|transaction| {
+        let run = self.run.take_due();
+        let (committed, events, written) = self.transact(|transaction| {
             if is_due {
                 published.keep_usage(transaction.connection)?;
             }
+            if let Some(run) = run {
+                run.merge(transaction.connection)
+                    .map_err(CommitError::Fault)?;
+            }
             turn(&directory, transaction, commit)
         })?;
+        self.run.add(written);
         self.published.with_usage(|usage| {
             if is_due {
                 usage.written();
@@ -270,7 +280,7 @@ impl Writer {
     pub(crate) fn put_blob(&mut self, blob: &Blob) -> Result<(), StoreFault> {
         self.transact(|transaction| {
             let new = new_blobs(transaction.connection, [blob]).map_err(commit_fault)?;
-            put_blocks(transaction, &[], new)
+            put_blocks(transaction, &[], new).map(drop)
         })
         .map_err(only_fault)
     }
@@ -552,7 +562,7 @@ fn upsert_api_key(connection: &Connection, key: &ApiKey) -> rusqlite::Result<()>
     schema::seal_api_keys(connection)
 }
 
-type Done = (Committed, Vec<StoredEvent>);
+type Done = (Committed, Vec<StoredEvent>, Vec<Put>);
 
 fn turn(
     directory: &Path,
@@ -592,7 +602,7 @@ fn turn(
     )?;
     let new = new_blobs(connection, commit.blobs.iter().chain(small)).map_err(commit_fault)?;
     put_documents(connection, &turn.documents, &commit.expected)?;
-    put_blocks(transaction, &turn.events, new)?;
+    let written = put_blocks(transaction, &turn.events, new)?;
     let mut leases = Vec::with_capacity(turn.leases_taken.len());
     for name in turn.leases_taken {
         let epoch = transaction.counters.next_epoch();
@@ -629,7 +639,7 @@ fn turn(
         transaction.counters.tree = Some(tree);
     }
     transaction.counters.head += commit.event_count;
-    Ok((Committed { first, leases }, turn.events))
+    Ok((Committed { first, leases }, turn.events, written))
 }
 
 pub(crate) fn sealed_head(document: &Document) -> Option<(u64, Digest)> {
@@ -734,14 +744,15 @@ fn new_blobs<'a>(
     Ok(new)
 }
 
-/// Writes events and blobs that belong together.
+/// Writes events and blobs that belong together; returns the blocks that have events.
 fn put_blocks(
     transaction: &mut Transaction<'_>,
     events: &[StoredEvent],
     blobs: Vec<&Blob>,
-) -> Result<(), CommitError> {
+) -> Result<Vec<Put>, CommitError> {
     let connection = transaction.connection;
     let mut digests = blobs.iter().map(|blob| blob.digest);
+    let mut written = Vec::new();
     let contents = blobs.iter().map(|blob| blob.bytes.clone()).collect();
     for block in Block::divide(events, contents) {
         let (table, number) = match block.events.first() {
@@ -757,15 +768,16 @@ fn put_blocks(
         projection::commit(connection, number, &block).map_err(CommitError::Fault)?;
         let insert = "INSERT INTO blobs(digest, pack, block, number) VALUES (?1, ?2, ?3, ?4)";
         let mut insert = connection.prepare_cached(insert).map_err(commit_fault)?;
-        let numbered = digests.by_ref().take(block.blobs.len()).zip(0i64..);
-        for (digest, place) in numbered {
+        let digests: Vec<Digest> = digests.by_ref().take(block.blobs.len()).collect();
+        for (digest, place) in digests.iter().zip(0i64..) {
             let in_pack = table == Table::Packs;
             insert
                 .execute((digest.as_bytes(), in_pack, sql(number), place))
                 .map_err(commit_fault)?;
         }
+        written.extend(Put::of(&block, &digests));
     }
-    Ok(())
+    Ok(written)
 }
 
 fn is_violation(error: &rusqlite::Error) -> bool {

@@ -183,6 +183,49 @@ impl<'a> Log<'a> {
     }
 }
 
+fn rows(home: &Path) -> usize {
+    let positions = Tamper::open(home).all_events().into_iter();
+    let blocks: BTreeSet<Position> = positions
+        .map(|event| Tamper::open(home).events(event.position)[0].position)
+        .collect();
+    blocks.len()
+}
+
+/// Commits of a lone client are merged behind it, with their blobs; one that is damaged by then keeps to itself.
+#[test]
+fn small_blocks_become_one_and_a_damaged_one_stays_alone() {
+    let home = tempfile::tempdir().unwrap();
+    let mut log = Log::new(home.path());
+    for seed in 0..120 {
+        let blob = Blob::new(text(1_000 + seed, 300).into());
+        log.commit(&[(Some(seed % 3), text(seed, 700))], vec![blob], None)
+            .unwrap();
+    }
+    log.check();
+    let merged = rows(home.path());
+    assert!(merged < 80, "{merged} blocks of 120 commits");
+
+    // A run is begun and one of its blocks damaged: nothing is merged then, and nothing else is lost.
+    let damaged = log.events.len() as u64 + 5;
+    for seed in 120..240 {
+        log.commit(&[(Some(seed % 3), text(seed, 700))], vec![], None)
+            .unwrap();
+        if log.events.len() as u64 == damaged {
+            Tamper::open(home.path()).raw(Position(damaged), |bytes| {
+                if let Some(byte) = bytes.get_mut(20) {
+                    *byte ^= 1;
+                }
+            });
+        }
+    }
+    let intact = (1..=log.events.len() as u64).filter(|position| *position != damaged);
+    for position in intact {
+        let read = wait(log.store().events_at(vec![Position(position)])).unwrap();
+        assert_eq!(read[0].as_ref().unwrap().position.0, position);
+    }
+    assert!(wait(log.store().events_at(vec![Position(damaged)])).is_err());
+}
+
 #[derive(Debug, Clone)]
 enum Step {
     /// Pieces: which Task, which text, how long; blobs likewise.

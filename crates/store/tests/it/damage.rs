@@ -5,7 +5,7 @@ use std::fs;
 use std::path::Path;
 
 use domain::Position;
-use engine::port::suite::wait;
+use engine::port::suite::{Model, wait};
 use engine::port::{BlobStore, Store, StoredEvent};
 use store::tamper::Tamper;
 use store::{Audit, Problem, SqliteStore, What, rebuild};
@@ -282,7 +282,18 @@ fn lost_and_invented_documents_are_named() {
 #[test]
 fn a_lost_event_is_a_hole_in_its_resource() {
     let home = tempfile::tempdir().unwrap();
-    filled(home.path());
+    // Too little for blocks to be merged: one append is one block.
+    let store = open(home.path());
+    let mut model = Model::new(&store);
+    let order = model.workspace();
+    model.run(&store, order).unwrap();
+    let order = model.session();
+    model.run(&store, order).unwrap();
+    for _ in 0..3 {
+        let order = model.append(20);
+        model.run(&store, order).unwrap();
+    }
+    store.close();
     let position = first(home.path(), "session.message_appended");
     let gone = Tamper::open(home.path()).lose(Position(position));
     let problems = verify(home.path()).problems;

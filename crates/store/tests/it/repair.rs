@@ -101,7 +101,7 @@ fn u15_any_damaged_block_is_replaced_and_the_log_verifies() {
         .map(|event| Tamper::open(&data).events(event.position)[0].position)
         .collect();
     firsts.dedup();
-    assert!(firsts.len() > 10, "{}", firsts.len());
+    assert!(firsts.len() > 5, "{}", firsts.len());
     for (at, first) in firsts.into_iter().enumerate() {
         let damaged = copied(&data, &home.path().join(format!("damaged-{at}")));
         let block = Tamper::open(&damaged).events(first);

@@ -1,0 +1,133 @@
+//! Small blocks become one: the log of a lone client would otherwise have a row for every commit.
+//!
+//! A commit writes blocks of its own, so that it costs what it brings. What lone commits bring repeats itself from one to
+//! the next: pieces of an answer stand in the answer, ids and envelopes in every event. So when enough small blocks stand side by
+//! side, the next commit writes them again as one, in its own transaction: no sync and no thread more. Commits of
+//! many clients together are large already and are left as they are.
+//!
+//! Nothing depends on it. A run of small blocks that a process did not live to merge stays as it is.
+
+use canon::Digest;
+use domain::Position;
+use engine::port::StoreFault;
+use rusqlite::Connection;
+
+use crate::block::Block;
+use crate::fault::fault;
+use crate::projection;
+use crate::row::sql;
+use crate::table::Table;
+
+/// Blocks with less content than this are merged.
+const SMALL_BYTES: usize = 32 * 1024;
+
+/// How much content makes a merge worth its while. Reading one event decompresses all of it.
+const RUN_BYTES: usize = 64 * 1024;
+
+/// A block as it was written.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(crate) struct Put {
+    first: u64,
+    events: u64,
+    /// Of its blobs, by number.
+    digests: Vec<Digest>,
+    content_bytes: usize,
+}
+
+impl Put {
+    /// None for a block without events, which stands elsewhere.
+    pub(crate) fn of(block: &Block, digests: &[Digest]) -> Option<Self> {
+        let events = block.events.iter().map(|event| event.bytes.len());
+        let blobs = block.blobs.iter().map(Vec::len);
+        Some(Self {
+            first: block.events.first()?.position.0,
+            events: block.events.len() as u64,
+            digests: digests.to_vec(),
+            content_bytes: events.chain(blobs).sum(),
+        })
+    }
+}
+
+/// Small blocks that stand side by side at the end of the log.
+#[derive(Debug, Default)]
+pub(crate) struct Run {
+    blocks: Vec<Put>,
+    content_bytes: usize,
+}
+
+impl Run {
+    /// Takes in what a commit wrote.
+    pub(crate) fn add(&mut self, written: Vec<Put>) {
+        for block in written {
+            let last = self.blocks.last();
+            let is_next = last.is_none_or(|last| last.first + last.events == block.first);
+            if !is_next || block.content_bytes >= SMALL_BYTES {
+                *self = Self::default();
+            }
+            if block.content_bytes < SMALL_BYTES {
+                self.content_bytes += block.content_bytes;
+                self.blocks.push(block);
+            }
+        }
+    }
+
+    /// Returns the run when it is to be merged, and begins another one: one that cannot be merged is not tried again.
+    pub(crate) fn take_due(&mut self) -> Option<Self> {
+        (self.content_bytes >= RUN_BYTES).then(|| std::mem::take(self))
+    }
+
+    /// Writes the blocks as one, in the transaction under way. Does nothing when they are not what they were.
+    pub(crate) fn merge(&self, connection: &Connection) -> Result<(), StoreFault> {
+        let [first, others @ ..] = self.blocks.as_slice() else {
+            return Ok(());
+        };
+        if others.is_empty() {
+            return Ok(());
+        }
+        let mut merged = Block::default();
+        let mut links = Vec::new();
+        for put in &self.blocks {
+            let stored = Table::Events.bytes(connection, put.first)?;
+            let block = stored.and_then(|stored| Block::decode(Position(put.first), &stored).ok());
+            let Some(block) = block.filter(|block| {
+                block.events.len() as u64 == put.events && block.blobs.len() == put.digests.len()
+            }) else {
+                tracing::warn!(
+                    block = put.first,
+                    "a block that was just written cannot be read; run `reprise log verify`"
+                );
+                return Ok(());
+            };
+            let linked = block.links().into_iter();
+            links.extend(linked.map(|link| [sql(link.0), sql(put.first)]));
+            merged.events.extend(block.events);
+            merged.blobs.extend(block.blobs);
+        }
+        let execute = |text: &str, values: &[&dyn rusqlite::ToSql]| {
+            connection
+                .prepare_cached(text)
+                .and_then(|mut statement| statement.execute(values))
+                .map(drop)
+                .map_err(fault)
+        };
+        for [link, number] in &links {
+            let delete = "DELETE FROM event_links WHERE link = ?1 AND first = ?2";
+            execute(delete, &[link, number])?;
+        }
+        for put in others {
+            Table::Events.remove(connection, put.first).map_err(fault)?;
+        }
+        Table::Events
+            .put_merged(connection, first.first, &merged)
+            .map_err(fault)?;
+        projection::link_events(connection, first.first, &merged)?;
+        let digests = self.blocks.iter().flat_map(|put| &put.digests);
+        for (digest, number) in digests.zip(0i64..) {
+            // One that was swept since has no row any more.
+            let update = "UPDATE blobs SET block = ?2, number = ?3 WHERE digest = ?1 AND pack = 0";
+            let digest: &[u8] = digest.as_bytes();
+            execute(update, &[&digest, &sql(first.first), &number])?;
+        }
+        Ok(())
+    }
+}
