@@ -316,7 +316,7 @@ fn retry(
 /// How often and how far apart the lock is tried: by whoever wants it alone,
 const ALONE: (u32, Duration) = (20, Duration::from_millis(10));
 /// by whoever wants to share it, for as long as another one may take to look through a directory that it opens first,
-const SHARING: (u32, Duration) = (1_000, Duration::from_millis(10));
+const SHARING: (u32, Duration) = (200, Duration::from_millis(10));
 /// and by whoever only wants to know: somebody else who does has it for some microseconds.
 const LOOKING: (u32, Duration) = (5, Duration::from_millis(2));
 
