@@ -16,6 +16,7 @@ use crate::block::Block;
 use crate::fault::fault;
 use crate::projection;
 use crate::row::sql;
+use crate::schema::{self, SecureDelete};
 use crate::table::Table;
 
 /// Blocks with less content than this are merged.
@@ -103,6 +104,21 @@ impl Run {
             merged.events.extend(block.events);
             merged.blobs.extend(block.blobs);
         }
+        // Pages that become free must keep no copy: what is erased or pruned later is looked for in the merged block only.
+        schema::secure_delete(connection, SecureDelete::Everywhere).map_err(fault)?;
+        let written = self.write(connection, first.first, &merged, &links);
+        schema::secure_delete(connection, SecureDelete::InPages).map_err(fault)?;
+        written
+    }
+
+    /// Puts a block in the place of those that it is made of.
+    fn write(
+        &self,
+        connection: &Connection,
+        first: u64,
+        merged: &Block,
+        links: &[[i64; 2]],
+    ) -> Result<(), StoreFault> {
         let execute = |text: &str, values: &[&dyn rusqlite::ToSql]| {
             connection
                 .prepare_cached(text)
@@ -110,23 +126,26 @@ impl Run {
                 .map(drop)
                 .map_err(fault)
         };
-        for [link, number] in &links {
+        for [link, number] in links {
             let delete = "DELETE FROM event_links WHERE link = ?1 AND first = ?2";
             execute(delete, &[link, number])?;
         }
-        for put in others {
+        for put in self.blocks.iter().skip(1) {
             Table::Events.remove(connection, put.first).map_err(fault)?;
         }
         Table::Events
-            .put_merged(connection, first.first, &merged)
+            .put_merged(connection, first, merged)
             .map_err(fault)?;
-        projection::link_events(connection, first.first, &merged)?;
-        let digests = self.blocks.iter().flat_map(|put| &put.digests);
-        for (digest, number) in digests.zip(0i64..) {
-            // One that was swept since has no row any more.
-            let update = "UPDATE blobs SET block = ?2, number = ?3 WHERE digest = ?1 AND pack = 0";
+        projection::link_events(connection, first, merged)?;
+        let places = self.blocks.iter();
+        let places =
+            places.flat_map(|put| put.digests.iter().map(move |digest| (digest, put.first)));
+        for ((digest, block), number) in places.zip(0i64..) {
+            // One that was erased since has no row any more, or that of a copy that was stored afterwards.
+            let update = "UPDATE blobs SET block = ?2, number = ?3 \
+                 WHERE digest = ?1 AND pack = 0 AND block = ?4";
             let digest: &[u8] = digest.as_bytes();
-            execute(update, &[&digest, &sql(first.first), &number])?;
+            execute(update, &[&digest, &sql(first), &number, &sql(block)])?;
         }
         Ok(())
     }

@@ -16,6 +16,7 @@ use proptest::prelude::*;
 use store::tamper::Tamper;
 use store::{Audit, SqliteStore, prune, rebuild};
 
+use crate::erase::{found_in, noise};
 use crate::home::{open, verify};
 
 /// Text that does not compress by itself; the same for the same seed.
@@ -224,6 +225,33 @@ fn small_blocks_become_one_and_a_damaged_one_stays_alone() {
         assert_eq!(read[0].as_ref().unwrap().position.0, position);
     }
     assert!(wait(log.store().events_at(vec![Position(damaged)])).is_err());
+}
+
+/// A block that was merged leaves nothing behind: what is erased afterwards is in no page that became free before.
+#[test]
+fn what_is_erased_after_a_merge_is_in_no_file() {
+    let home = tempfile::tempdir().unwrap();
+    let mut log = Log::new(home.path());
+    // Much alike, so that the merged block is smaller and pages become free that nothing takes at once.
+    let blob = |seed| Blob::new([noise(0, 5_000), noise(seed, 100)].concat());
+    let blobs: Vec<Blob> = (1..=14).map(blob).collect();
+    for (blob, seed) in blobs.iter().zip(0..) {
+        log.commit(
+            &[(Some(seed % 3), text(seed, 100))],
+            vec![blob.clone()],
+            None,
+        )
+        .unwrap();
+    }
+    assert!(rows(home.path()) < 5);
+    let digests: Vec<Digest> = blobs.iter().map(|blob| blob.digest).collect();
+    wait(log.store().erase_blobs(Position(1), digests)).unwrap();
+    for blob in &blobs {
+        let found = found_in(home.path(), &blob.bytes);
+        assert_eq!(found, <[std::path::PathBuf; 0]>::default());
+    }
+    log.blobs.clear();
+    log.check();
 }
 
 #[derive(Debug, Clone)]

@@ -9,7 +9,7 @@ use engine::port::{BlobStore, FieldSegment, SegmentStore};
 use crate::home::{filled, open, verify};
 
 /// Bytes that no compression makes shorter, so that they can be found in a file.
-fn noise(seed: u64, len: usize) -> Vec<u8> {
+pub(crate) fn noise(seed: u64, len: usize) -> Vec<u8> {
     let mut state = seed.wrapping_mul(0x9e37_79b9_7f4a_7c15) | 1;
     let next = || {
         state ^= state << 13;
@@ -21,7 +21,7 @@ fn noise(seed: u64, len: usize) -> Vec<u8> {
 }
 
 /// Finds the files below a directory that hold a piece of some bytes.
-fn found_in(directory: &Path, bytes: &[u8]) -> Vec<PathBuf> {
+pub(crate) fn found_in(directory: &Path, bytes: &[u8]) -> Vec<PathBuf> {
     let piece = &bytes[bytes.len() / 2..bytes.len() / 2 + 48];
     let mut found = Vec::new();
     for entry in std::fs::read_dir(directory).unwrap() {
