@@ -27,6 +27,7 @@ use crate::capture::Buffer;
 use crate::checkpoint::{Answers, ApprovalRequest};
 use crate::event::{Begin, Call, CallKey, Event};
 use crate::gate::{Decision, ShadowDelta};
+use crate::judge::Verdict;
 use crate::narrow::Narrowing;
 use crate::precheck::{Refusal, check_attempts, check_open};
 use crate::rules::{Permission, Rules};
@@ -92,6 +93,8 @@ struct Waiting {
     proposal: String,
     asked: u64,
     answers: Answers,
+    /// What was said about its calls last.
+    verdicts: Vec<Verdict>,
     question: ApprovalRequest,
     call: Call,
 }

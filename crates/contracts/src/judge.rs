@@ -60,6 +60,19 @@ pub fn judge_in(
     occasion: Occasion<'_>,
     seat: Option<&Seat>,
 ) -> Judgement {
+    judge_again(rules, state, response, occasion, seat, &[])
+}
+
+/// The same for a response that was judged before and waited for people since. What was refused then stays refused: calls are
+/// judged again so that they may fail, and nobody was asked about the others. They take no room either.
+pub fn judge_again(
+    rules: &Rules,
+    state: &State,
+    response: &Response,
+    occasion: Occasion<'_>,
+    seat: Option<&Seat>,
+    before: &[Verdict],
+) -> Judgement {
     let proposed = calls::read(response);
     let mut verdicts: Vec<Verdict> = proposed
         .iter()
@@ -81,6 +94,11 @@ pub fn judge_in(
         seat,
     };
     context.first_pass(&mut verdicts);
+    for (verdict, before) in verdicts.iter_mut().zip(before) {
+        if before.status() == Status::Block {
+            *verdict = before.clone();
+        }
+    }
     context.second_pass(&mut verdicts);
     context.third_pass(&mut verdicts);
     context.fourth_pass(&mut verdicts);

@@ -64,7 +64,7 @@ pub use health::{
     Attachment, Authority, Durability, Health, HealthStatus, Protection, Surroundings, Tier, health,
 };
 pub use invariant::{Invariant, Operator, Pattern, Truth};
-pub use judge::{Failure, Judgement, Occasion, Status, Verdict, judge, judge_in};
+pub use judge::{Failure, Judgement, Occasion, Status, Verdict, judge, judge_again, judge_in};
 pub use narrow::{Narrowing, Removed, narrow};
 pub use path::{ParsePathError, Path};
 pub use policy::{Policy, PolicyAnswer};

@@ -245,6 +245,8 @@ pub enum Telling {
     /// Also who decided, and that a call of a session in log-only mode was not judged; what a call returned that counted when it
     /// was released is known to rules; and models are excluded in whatever case they are written.
     Deciders,
+    /// As before; and a call that was refused when people were asked about others of its response stays refused.
+    Refusals,
 }
 
 impl Telling {

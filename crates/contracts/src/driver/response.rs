@@ -8,7 +8,7 @@ use super::{DriveError, Driver, Judged, Open, Waiting, digest, failed};
 use crate::checkpoint::{Answer, Answers, ApprovalResponse, question, read_answer};
 use crate::event::{Call, Event, Release, Responded};
 use crate::gate::{AttemptCost, Decision, Settlement, settle, settled, shadow_delta, unreadable};
-use crate::judge::{Judgement, Occasion, judge_in};
+use crate::judge::{Judgement, Occasion, Verdict, judge_again};
 use crate::precheck::{check_attempt, check_open};
 use crate::rules::Mode;
 use crate::wire::{Reply, ReplyError};
@@ -47,7 +47,7 @@ impl Driver {
         }
         // A server that was asked about this response is lost: the session judges by itself.
         open.proposed = None;
-        self.go_on(attempt, open, reply, None, Answers::new(), 0, now)
+        self.go_on(attempt, open, reply, None, Answers::new(), &[], 0, now)
     }
 
     /// Reads a response. One that cannot be read is judged here already.
@@ -124,6 +124,7 @@ impl Driver {
             waiting.reply,
             proposal,
             answers,
+            &waiting.verdicts,
             waiting.asked,
             now,
         )
@@ -141,6 +142,7 @@ impl Driver {
         reply: Reply,
         proposal: Option<String>,
         answers: Answers,
+        before: &[Verdict],
         asked: u64,
         now: Timestamp,
     ) -> Result<Judged, DriveError> {
@@ -154,7 +156,8 @@ impl Driver {
             answers: &answers,
         };
         let seat = self.seat.as_ref();
-        let judgement = judge_in(&self.rules, &self.state, reply.response(), occasion, seat);
+        let response = reply.response();
+        let judgement = judge_again(&self.rules, &self.state, response, occasion, seat, before);
         let next = judgement
             .asked()
             .next()
@@ -175,13 +178,16 @@ impl Driver {
         let Some(question) = question(&self.rules, &self.state, &call, &id, now) else {
             let mut answers = answers;
             answers.insert(call.id, Answer::Denied { detail: None });
-            return self.go_on(attempt, open, reply, Some(proposal), answers, asked, now);
+            let before = judgement.verdicts();
+            let proposal = Some(proposal);
+            return self.go_on(attempt, open, reply, proposal, answers, before, asked, now);
         };
         open.waiting = Some(Waiting {
             reply,
             proposal,
             asked,
             answers,
+            verdicts: judgement.verdicts().to_vec(),
             question: question.clone(),
             call,
         });

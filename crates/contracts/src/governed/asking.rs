@@ -7,7 +7,7 @@ use crate::cost::Usage;
 use crate::decimal::Decimal;
 use crate::event::{Event, Release, Responded};
 use crate::gate::{AttemptCost, Decision, shadow_delta};
-use crate::judge::{Judgement, Occasion, judge_in};
+use crate::judge::{Judgement, Occasion, judge_again};
 use crate::narrow::Narrowing;
 use crate::precheck::check_open;
 use crate::request::{Request, Response};
@@ -60,6 +60,7 @@ impl<C: ModelClient, H: Hooks> Governed<C, H> {
         let mut answers = Answers::new();
         let mut proposal: Option<String> = None;
         let mut asked = 0;
+        let mut before = Vec::new();
         loop {
             self.hear_workflow();
             check_open(&self.state).map_err(CreateError::refused)?;
@@ -70,7 +71,8 @@ impl<C: ModelClient, H: Hooks> Governed<C, H> {
                 answers: &answers,
             };
             let seat = self.seat.as_ref();
-            let judgement = judge_in(&self.rules, &self.state, response, occasion, seat);
+            let (rules, state) = (&self.rules, &self.state);
+            let judgement = judge_again(rules, state, response, occasion, seat, &before);
             let Some(call) = judgement
                 .asked()
                 .next()
@@ -78,6 +80,7 @@ impl<C: ModelClient, H: Hooks> Governed<C, H> {
             else {
                 return Ok((judgement, proposal));
             };
+            before = judgement.verdicts().to_vec();
             asked += 1;
             let name = proposal.take().unwrap_or_else(|| self.hooks.next_id());
             let at = self.hooks.now();

@@ -715,3 +715,51 @@ fn a_model_is_excluded_in_whatever_case_it_is_written() {
         assert!(excluded, "{model}");
     }
 }
+
+#[test]
+fn r40_a_refused_call_stays_refused_when_people_answer_about_another() {
+    let files = [
+        source(
+            "note",
+            "tool: note\nside_effect: write\ncheckpoint: { reason: small }",
+        ),
+        source(
+            "find",
+            "tool: find\nside_effect: read\ncommit_requirement: none\nbinds: [ { slot: order, from: arguments, path: \"$.order\" } ]",
+        ),
+        source(
+            "pay",
+            "tool: pay\nside_effect: financial\nargument_value_invariants: [ { path: \"$.order\", ref: order } ]",
+        ),
+    ];
+    let compiled = compile(&files, None).unwrap();
+    let mut options = Options::new("s1");
+    options.gate = Gate::StripPartial;
+    options.answers_checkpoints = true;
+    let mut driver = Driver::open(Rules::new(Arc::new(compiled), options).unwrap(), at(0)).unwrap();
+    let order = r#"{"order":"A"}"#;
+    let turn = |driver: &mut Driver, calls: &[(&str, &str, &str)]| {
+        let tools = body(&["note", "find", "pay"]);
+        let planned = driver.plan(Wire::OpenAiChat, &tools, at(1)).unwrap();
+        let judged = driver.judge(planned.attempt, &respond(calls), false, at(1));
+        judged.unwrap()
+    };
+    let asked = turn(&mut driver, &[("n", "note", "{}"), ("p", "pay", order)]);
+    let Judged::Asked(question) = asked else {
+        panic!("asked");
+    };
+    let found = turn(&mut driver, &[("f", "find", order)]);
+    assert!(matches!(found, Judged::Released { .. }), "{found:?}");
+    // By now the other call would be allowed, were it proposed again.
+    let yes = approve(&question.checkpoint_id, "bea");
+    let judged = driver.answer(&question.checkpoint_id, Some(&yes), at(2));
+    let Judged::Released { decision, .. } = judged.unwrap() else {
+        panic!("released");
+    };
+    let decision = decision.unwrap();
+    assert_eq!(decision.action, Action::Stripped);
+    let last = decision.calls.last().unwrap();
+    assert_eq!(last.verdict, contracts::Status::Block, "{last:?}");
+    let again = turn(&mut driver, &[("p2", "pay", order)]);
+    assert!(matches!(again, Judged::Released { .. }), "{again:?}");
+}

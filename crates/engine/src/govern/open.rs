@@ -100,7 +100,7 @@ impl Engine {
             policies,
             slots: std::collections::BTreeMap::new(),
             workflow: None,
-            telling: Telling::Deciders,
+            telling: Telling::Refusals,
         };
         let key = idempotency.map(|given| given.key);
         for _ in 0..STALE_TRIES {

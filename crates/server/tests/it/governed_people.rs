@@ -5,7 +5,7 @@ use std::time::Duration;
 use serde_json::json;
 
 use crate::fixture::{APPROVER_KEY, Server, key};
-use crate::governed::{Desk, body, contracts, payment, problem};
+use crate::governed::{Desk, body, contracts, offered, payment, problem};
 
 #[tokio::test]
 async fn an_approval_is_seen_and_answered_by_somebody_else() {
@@ -162,4 +162,77 @@ async fn a_label_that_comes_while_a_person_decides_closes_the_tool() {
         (200, json!({"status": "blocked", "reason": "label_gate"}))
     );
     assert_eq!(desk.state().await["pending"], json!([]));
+}
+
+#[tokio::test]
+async fn r40_a_call_that_was_refused_does_not_come_back_with_a_decision_about_another() {
+    const FILES: [(&str, &str); 4] = [
+        (
+            "note.yaml",
+            "tool: note\nside_effect: write\ncheckpoint: { reason: small }\n",
+        ),
+        (
+            "find.yaml",
+            "tool: find\nside_effect: read\nbinds: [ { slot: order, from: arguments, path: \"$.order\" } ]\n",
+        ),
+        (
+            "pay.yaml",
+            "tool: pay\nside_effect: financial\nargument_value_invariants: [ { path: \"$.order\", ref: order } ]\n",
+        ),
+        (
+            "pay_asked.yaml",
+            "tool: pay_asked\nside_effect: financial\nargument_value_invariants: [ { path: \"$.order\", ref: order } ]\ncheckpoint: { reason: money }\n",
+        ),
+    ];
+    let server = Server::start().await;
+    let files = FILES.map(|(file, text)| json!({"file": file, "text": text}));
+    let order = json!({"order": "A"});
+    for (number, (gate, tool, decision)) in [
+        ("strip_partial", "pay", "approve"),
+        ("strip_partial", "pay_asked", "approve"),
+        ("strip_partial", "pay_asked", "deny"),
+        ("strip_blocked", "pay", "deny"),
+        ("strip_blocked", "pay_asked", "approve"),
+    ]
+    .into_iter()
+    .enumerate()
+    {
+        let new = json!({"session_id": format!("refused-{number}"), "gate": gate, "contracts": {"contracts": files}});
+        let desk = Desk::open_with(&server, new).await;
+        let propose = async |calls: serde_json::Value| {
+            let version = desk.state().await["stateVersion"].clone();
+            let preflight = json!({"expected_state_version": version, "provider": "openai", "model": "m",
+                "offered_tools": offered(&["note", "find", "pay", "pay_asked"])});
+            let (status, ready) = desk.post("/preflight", preflight).await;
+            assert_eq!(status, 200, "{ready}");
+            let proposal = json!({"prepared_request_id": ready["prepared_request_id"],
+                "finish_reason": "tool_calls", "tool_calls": calls});
+            desk.post("/proposals", proposal).await.1
+        };
+        let asked = propose(json!([{"id": "n", "name": "note", "arguments": "{}"},
+            {"id": "p", "name": tool, "arguments": order.to_string()}]))
+        .await;
+        assert_eq!(asked["verdicts"][1]["verdict"], "block", "{asked}");
+        let found = json!([{"id": "f", "name": "find", "arguments": order.to_string()}]);
+        let found = propose(found).await;
+        let (status, reported) = desk.report(&found, json!({})).await;
+        assert_eq!(status, 200, "{reported}");
+        let (status, decided) = desk.decide(&server, &asked, decision).await;
+        assert_eq!(status, 200, "{decided}");
+        let id = asked["proposal_id"].as_str().unwrap();
+        let (_, shown) = desk.api.get(&desk.path(&format!("/proposals/{id}"))).await;
+        assert_eq!(shown["verdicts"][1], asked["verdicts"][1], "{shown}");
+        assert_ne!(shown["status"], "pending_approval", "{shown}");
+        let approved = decision == "approve";
+        let first = if approved { "allow" } else { "block" };
+        assert_eq!(shown["verdicts"][0]["verdict"], first, "{shown}");
+        // Nothing is left to ask, and nothing of the refused call can be reported.
+        let bea = server.client_with(APPROVER_KEY);
+        let (_, open) = bea.get("/v1/permission-requests?status=pending").await;
+        assert_eq!(open["data"], json!([]));
+        let report = json!({"proposal_id": id, "call_id": "p", "outcome": "success",
+            "arguments_digest": shown["verdicts"][1]["arguments_digest"]});
+        let (status, refused) = desk.post("/receipts", report).await;
+        assert!(status >= 400, "{refused}");
+    }
 }

@@ -4,7 +4,7 @@ use std::collections::{BTreeMap, BTreeSet};
 
 use canon::{Digest, Value};
 use contracts::{
-    ApprovalRequest, ApprovalResponse, Call, CallKey, Decimal, Decision, Request, Response,
+    ApprovalRequest, ApprovalResponse, Call, CallKey, Decimal, Decision, Request, Response, Verdict,
 };
 use domain::{PermissionId, Timestamp};
 use serde_json::json;
@@ -61,6 +61,8 @@ pub(super) struct Waiting {
     pub(super) request: Request,
     pub(super) response: Response,
     pub(super) cost: Option<Decimal>,
+    /// What was said about its calls when people were asked.
+    pub(super) verdicts: Vec<Verdict>,
     pub(super) questions: Vec<(ApprovalRequest, Call)>,
     pub(super) asked: u64,
     pub(super) deadline: Timestamp,

@@ -212,3 +212,96 @@ impl GovernedSession {
 fn no_proposal() -> Problem {
     Problem::new(404, "unknown_proposal", "no such proposal")
 }
+
+#[cfg(test)]
+mod tests {
+    use canon::{Value, jcs, sha256};
+    use serde_json::json;
+
+    use super::GovernedSession;
+
+    const FILES: [(&str, &str); 3] = [
+        (
+            "note.yaml",
+            "tool: note\nside_effect: write\ncheckpoint: { reason: small }\n",
+        ),
+        (
+            "find.yaml",
+            "tool: find\nside_effect: read\nbinds: [ { slot: order, from: arguments, path: \"$.order\" } ]\n",
+        ),
+        (
+            "pay.yaml",
+            "tool: pay\nside_effect: financial\nargument_value_invariants: [ { path: \"$.order\", ref: order } ]\n",
+        ),
+    ];
+
+    fn take(session: &mut GovernedSession, actor: &str, operation: Value) -> Value {
+        let input = json!({"at": "2026-01-01T00:00:01Z", "actor": actor, "key_id": null,
+            "request_id": domain::PermissionId::from_body("1"), "operation": operation});
+        let taken = session.take(&serde_json::from_value(input).unwrap());
+        taken.answer.unwrap()
+    }
+
+    fn propose(session: &mut GovernedSession, calls: &Value) -> Value {
+        let tools = json!([{"name": "note"}, {"name": "find"}, {"name": "pay"}]);
+        let (version, _) = session.versions();
+        let preflight = json!({"name": "preflight", "expected_state_version": version, "offered_tools": tools,
+            "request_digest": null, "provider": "openai", "model": "m"});
+        let prepared = take(session, "ann", preflight);
+        let propose = json!({"name": "propose", "prepared_request_id": prepared["prepared_request_id"],
+            "finish_reason": "tool_calls", "content_digest": null, "usage": null, "tool_calls": calls});
+        take(session, "ann", propose)
+    }
+
+    /// A call is refused while people are asked about another one; before they answer, what it lacked comes true.
+    fn decided(telling: &str, approve: bool) -> Value {
+        let files = FILES.map(|(file, text)| json!({"file": file, "text": text}));
+        let files = json!({"files": files});
+        let read = serde_json::from_value(files.clone()).unwrap();
+        let digest = super::super::Contracts::compile(&read).unwrap().digest();
+        let start = json!({"session_id": "s", "at": "2026-01-01T00:00:00Z", "sha256": digest, "contracts": files,
+            "options": {"sessionId": "s", "gate": "strip_partial"}, "telling": telling});
+        let mut session = GovernedSession::begin(&start).unwrap();
+        let order = json!({"order": "A"});
+        let asked = propose(
+            &mut session,
+            &json!([{"id": "n", "name": "note", "arguments": "{}"},
+                {"id": "p", "name": "pay", "arguments": order.to_string()}]),
+        );
+        assert_eq!(asked["status"], "pending_approval", "{asked}");
+        assert_eq!(asked["verdicts"][1]["verdict"], "block", "{asked}");
+        let found = propose(
+            &mut session,
+            &json!([{"id": "f", "name": "find", "arguments": order.to_string()}]),
+        );
+        let report = json!({"name": "report", "proposal_id": found["proposal_id"], "call_id": "f",
+            "arguments_digest": sha256(&jcs(&order)), "outcome": "success", "output_fields": {},
+            "output_digest": null, "started_at": null, "ended_at": null, "error_code": null});
+        take(&mut session, "ann", report);
+        let decide = json!({"name": "decide", "proposal_id": asked["proposal_id"], "approve": approve,
+            "decided_by": "bea", "reason": null});
+        take(&mut session, "bea", decide);
+        let at = domain::Timestamp::parse("2026-01-01T00:00:01Z").unwrap();
+        let id = asked["proposal_id"].as_str().unwrap();
+        let (mut shown, _) = session.proposal(id, at).unwrap();
+        shown["refused"] = asked["verdicts"][1].clone();
+        shown
+    }
+
+    #[test]
+    fn r40_a_refused_call_stays_refused_whatever_people_say_about_another() {
+        for approve in [true, false] {
+            let shown = decided("refusals", approve);
+            assert_eq!(shown["verdicts"][1], shown["refused"], "{shown}");
+        }
+        let shown = decided("refusals", true);
+        assert_eq!(shown["status"], "approved", "{shown}");
+        assert_eq!(shown["verdicts"][0]["verdict"], "allow", "{shown}");
+    }
+
+    #[test]
+    fn u2_a_session_on_record_decides_as_it_did() {
+        let shown = decided("deciders", true);
+        assert_eq!(shown["verdicts"][1]["verdict"], "allow", "{shown}");
+    }
+}

@@ -6,7 +6,7 @@
 use canon::Value;
 use contracts::{
     Answer, Answers, AttemptCost, Call, Decimal, Event, FinishReason, Mode, Narrowing, Occasion,
-    ProposedCall, Release, Request, Responded, Response, Settlement, Usage, Verdict, judge_in,
+    ProposedCall, Release, Request, Responded, Response, Settlement, Usage, Verdict, judge_again,
     question, settle, settled,
 };
 use domain::{GovernedInput, Problem, Proposal, Telling, Timestamp};
@@ -63,6 +63,7 @@ impl GovernedSession {
             request,
             response,
             cost,
+            verdicts: Vec::new(),
             questions: Vec::new(),
             asked: 0,
             deadline: input.at,
@@ -200,7 +201,9 @@ impl GovernedSession {
                 answers: &answers,
             };
             let seat = self.seat.as_ref();
-            judge_in(&self.rules, &self.state, &waiting.response, occasion, seat)
+            let (rules, state) = (&self.rules, &self.state);
+            let before = &waiting.verdicts;
+            judge_again(rules, state, &waiting.response, occasion, seat, before)
         };
         let verdicts: Value = judgement.verdicts().iter().map(shown_verdict).collect();
         let asked: Vec<Call> = judgement
@@ -209,6 +212,9 @@ impl GovernedSession {
             .collect();
         if !asked.is_empty() {
             waiting.asked = asked.len() as u64;
+            if self.telling >= Telling::Refusals {
+                waiting.verdicts = judgement.verdicts().to_vec();
+            }
             let event = Event::Asked {
                 at: now,
                 proposal: id.clone(),
