@@ -171,6 +171,11 @@ impl LabelGate {
 }
 
 impl Session {
+    /// Returns the models that the contracts do not work with.
+    pub fn provider_constraints(&self) -> &ProviderConstraints {
+        &self.providers
+    }
+
     pub(crate) fn decode(node: &Node, file: &str, findings: &mut Findings) -> Option<Self> {
         let mut fields = Fields::of(node, findings)?;
         if let Some(node) = fields.required("schema_version", findings) {

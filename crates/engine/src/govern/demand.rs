@@ -68,15 +68,30 @@ impl Demands {
         }
         Ok(())
     }
+
+    /// Refuses options in place of what a configured set says: it would bind nobody.
+    pub(super) fn leave_contracts(&self, are_replaced: bool) -> Result<(), Problem> {
+        if !self.configured_contracts || !are_replaced {
+            return Ok(());
+        }
+        let message = "the operator demands a configured set of contracts, and `provider_constraints` differ from those of the set: \
+                       leave them out";
+        let problem = Problem::new(422, "replaces_configured", message);
+        Err(problem.with("param", "provider_constraints"))
+    }
 }
 
 impl Engine {
     /// Refuses to go on with a session that is weaker than the operator demands by now. Whether it brought its contracts along
     /// is not recorded: they count as configured while a set with their digest is.
-    pub(super) fn still_admitted(&self, start: &GovernedStart) -> Result<(), Problem> {
+    pub(super) fn still_admitted(
+        &self,
+        start: &GovernedStart,
+        are_replaced: bool,
+    ) -> Result<(), Problem> {
         let own_contracts = self.shared.contracts_of(start.sha256).is_none();
-        self.shared
-            .demands()
-            .hold_for(&start.options, own_contracts)
+        let demands = self.shared.demands();
+        demands.hold_for(&start.options, own_contracts)?;
+        demands.leave_contracts(are_replaced)
     }
 }

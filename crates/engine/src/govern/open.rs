@@ -76,6 +76,8 @@ impl Engine {
             let problem = Problem::new(409, "digest_mismatch", message);
             return Err(problem.with("compiled_digest", contracts.digest()).into());
         }
+        let demands = self.shared.demands();
+        demands.leave_contracts(contracts.are_replaced_by(&new.options))?;
         let place = match &new.workflow {
             None => None,
             Some(asked) => Some(self.workflow_asked(caller, &workspace, asked).await?),
@@ -291,7 +293,7 @@ impl Engine {
         if let Some(over) = over {
             return Err(over.into());
         }
-        self.still_admitted(&start)?;
+        self.still_admitted(&start, contracts.are_replaced_by(&start.options))?;
         if matches!(&document.state, State::Task(task) if task.status.is_terminal()) {
             return Err(Problem::new(410, "session_lost", "the session has ended").into());
         }

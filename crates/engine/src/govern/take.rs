@@ -287,7 +287,7 @@ impl Engine {
                 }
             }
             GovernedOperation::Preflight(asked) => {
-                self.still_admitted(start)?;
+                self.still_admitted(start, session.replaces_contracts())?;
                 session.model_agrees(asked)?;
                 let missing = session.schemas_missing(asked);
                 if !missing.is_empty() {
@@ -307,7 +307,7 @@ impl Engine {
                 Ok(session.attempts_left(input.at)?)
             }
             GovernedOperation::Propose(proposed) => {
-                self.still_admitted(start)?;
+                self.still_admitted(start, session.replaces_contracts())?;
                 Ok(session.content_handed_in(proposed)?)
             }
             GovernedOperation::Report(report) => {

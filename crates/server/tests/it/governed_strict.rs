@@ -502,3 +502,67 @@ async fn a_schema_that_cannot_be_read_is_refused_and_what_is_not_checked_is_told
         "{other}"
     );
 }
+
+#[tokio::test]
+async fn a_session_under_a_configured_set_does_not_replace_its_provider_constraints() {
+    let server = Server::start().await;
+    let text = |file: &str, text: &str| domain::ContractText {
+        file: file.to_owned(),
+        text: text.to_owned(),
+    };
+    let files = domain::GovernedFiles {
+        files: vec![text("pay.yaml", "tool: pay\nside_effect: write\n")],
+        session: Some(text(
+            "session.yaml",
+            "schema_version: \"1.0\"\nprovider_constraints: { block_incompatible: [\"openai/gpt-3*\"] }\n",
+        )),
+    };
+    let digest = runs::workflow::governed::Contracts::compile(&files)
+        .unwrap()
+        .digest();
+    server.engine.set_contracts([domain::ContractTexts {
+        name: "desk".to_owned(),
+        sha256: digest,
+        files: files.files,
+        session: files.session,
+        principal: canon::Map::new(),
+    }]);
+    let new = |id: &str, constraints: Option<Value>| {
+        let mut new = json!({"session_id": id, "compiled_digest": digest});
+        if let Some(constraints) = constraints {
+            new["provider_constraints"] = constraints;
+        }
+        new
+    };
+    // Without the demand they may: whoever opens a session chooses.
+    let before = Desk::open_with(&server, new("before", Some(json!({})))).await;
+    server.engine.set_demands(Demands {
+        configured_contracts: true,
+        ..Demands::default()
+    });
+    let api = server.client();
+    for other in [
+        json!({}),
+        json!({"block_incompatible": []}),
+        json!({"warn_incompatible": ["openai/gpt-3*"]}),
+    ] {
+        let refused = api.post(SESSIONS, new("other", Some(other))).await;
+        problem(&refused, 422, "replaces_configured");
+        assert_eq!(refused.1["param"], "provider_constraints", "{}", refused.1);
+    }
+    problem(
+        &prepared(&before, json!({})).await,
+        422,
+        "replaces_configured",
+    );
+    let refused = api.post(SESSIONS, json!({"session_id": "before"})).await;
+    problem(&refused, 422, "replaces_configured");
+    let same = json!({"block_incompatible": ["openai/gpt-3*"]});
+    for (id, given) in [("same", Some(same)), ("none", None)] {
+        let desk = Desk::open_with(&server, new(id, given)).await;
+        let (status, refused) = prepared(&desk, json!({"model": "gpt-3.5-turbo"})).await;
+        assert!(status >= 400, "{refused}");
+        let (status, ready) = prepared(&desk, json!({"model": "gpt-4o"})).await;
+        assert_eq!(status, 200, "{ready}");
+    }
+}

@@ -147,6 +147,15 @@ impl Contracts {
         self.0.session().agent.as_deref()
     }
 
+    /// Says whether options state other provider constraints than they do. What cannot be read counts as other.
+    pub fn are_replaced_by(&self, options: &canon::Map<String, Value>) -> bool {
+        if !options.contains_key("providerConstraints") {
+            return false;
+        }
+        let own = self.0.session().provider_constraints();
+        options_of(options).map_or(true, |given| given.providers.as_ref() != Some(own))
+    }
+
     /// Checks that a session can begin under them, and returns what its policies say about a principal.
     ///
     /// # Errors
@@ -543,6 +552,13 @@ impl GovernedSession {
         let tools = self.rules.compiled().tools();
         let tools = tools.filter(|contract| !contract.execution_constraints.is_empty());
         tools.map(|contract| contract.tool.clone()).collect()
+    }
+
+    /// Says whether it has other provider constraints than its contracts.
+    pub fn replaces_contracts(&self) -> bool {
+        let given = self.rules.options().providers.as_ref();
+        let own = self.rules.compiled().session().provider_constraints();
+        given.is_some_and(|given| given != own)
     }
 
     /// Returns its mode.
