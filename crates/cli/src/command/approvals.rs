@@ -220,7 +220,12 @@ fn describe(out: &mut Output, request: &Value, told: &Value) -> anyhow::Result<(
     if text(request, "/status") == "pending" {
         row("waits", waited(request));
     }
-    row("action", text(request, "/action/name").to_owned());
+    let calls = several(request);
+    let action = match calls {
+        [] => text(request, "/action/name").to_owned(),
+        calls => format!("{} calls, decided together", calls.len()),
+    };
+    row("action", action);
     row("digest", digest(request).unwrap_or_default());
     let decided = decision(told, text(request, "/id"));
     row("decided by", text(&decided, "/actor").to_owned());
@@ -241,10 +246,19 @@ fn describe(out: &mut Output, request: &Value, told: &Value) -> anyhow::Result<(
         }
         Ok(())
     };
-    part("Asked", text(request, "/request/reason"))?;
-    part("Question", text(request, "/request/question"))?;
-    if let Some(input) = request.pointer("/action/input") {
-        part("Arguments", &format!("{input:#}"))?;
+    for (number, call) in (1..).zip(calls) {
+        let name = shorten(text(call, "/tool_name"), 200);
+        let title = format!("Call {number} of {}: {name}", calls.len());
+        let arguments = call.get("arguments").unwrap_or(&Value::Null);
+        let reason = text(call, "/reason");
+        part(&title, &format!("{reason}\n{arguments:#}"))?;
+    }
+    if calls.is_empty() {
+        part("Asked", text(request, "/request/reason"))?;
+        part("Question", text(request, "/request/question"))?;
+        if let Some(input) = request.pointer("/action/input") {
+            part("Arguments", &format!("{input:#}"))?;
+        }
     }
     part("The task", &input_words(told))?;
     let led = led_to(told, text(request, "/id"));
@@ -345,19 +359,39 @@ async fn decide(args: DecideArgs, approved: bool) -> anyhow::Result<Exit> {
     Ok(Exit::Ok)
 }
 
-/// Says in one line what is asked: the action with its arguments, or the question.
+/// Returns the calls that one decision releases, where it is more than one.
+fn several(request: &Value) -> &[Value] {
+    let calls = request.pointer("/request/governed/approval_requests");
+    match calls.and_then(Value::as_array) {
+        Some(calls) if calls.len() > 1 => calls,
+        _ => &[],
+    }
+}
+
+/// Says in one line what is asked: the action with its arguments, or the question. How many more calls a decision releases stands
+/// before the arguments, which may be cut off.
 pub(crate) fn what(request: &Value) -> String {
     match text(request, "/action/name") {
         "" => text(request, "/request/question").to_owned(),
         name => {
             let input = request.pointer("/action/input").map(Value::to_string);
-            format!("{name} {}", input.unwrap_or_default())
+            let more = match several(request) {
+                [] => String::new(),
+                calls => format!(" (and {} more)", calls.len() - 1),
+            };
+            format!("{name}{more} {}", input.unwrap_or_default())
         }
     }
 }
 
-/// Returns SHA-256 of the canonical form of the arguments.
+/// Returns SHA-256 of the canonical form of the arguments; those of several calls are a list.
 fn digest(request: &Value) -> Option<String> {
+    let calls = several(request);
+    if !calls.is_empty() {
+        let arguments = calls.iter().map(|call| call.get("arguments").cloned());
+        let arguments: Value = arguments.map(Option::unwrap_or_default).collect();
+        return Some(sha256(&jcs(&arguments)).to_string());
+    }
     let input = request.pointer("/action/input")?;
     Some(sha256(&jcs(input)).to_string())
 }

@@ -334,6 +334,39 @@ fn a_check_names_what_of_a_schema_nothing_checks() {
 }
 
 #[test]
+fn approvals_show_every_call_that_one_decision_releases() {
+    let world = World::new();
+    let server = world.serve();
+    let program = Program::new(&world, &server);
+    let driven = Driven::open(&program, "several", json!({}));
+    let asked = driven.propose(&[
+        ("a", "ask", json!({"n": 1})),
+        ("b", "ask", json!({"n": 1_000_000})),
+        ("c", "ask", json!({"to": "somebody else"})),
+    ]);
+    assert_eq!(asked["status"], "pending_approval", "{asked}");
+    let list = program.get("/api/v1/replay/approvals?status=pending");
+    let request = list["data"][0]["id"].as_str().unwrap();
+    let listed = world.ok(&["approvals", "list", "--all"]);
+    assert!(listed.contains("ask (and 2 more) {\"n\":1}"), "{listed}");
+    let shown = world.ok(&["approvals", "show", request]);
+    for part in [
+        "3 calls, decided together",
+        "Call 1 of 3: ask",
+        "Call 2 of 3: ask",
+        "\"n\": 1000000",
+        "Call 3 of 3: ask",
+        "\"to\": \"somebody else\"",
+    ] {
+        assert!(shown.contains(part), "{part} in {shown}");
+    }
+    // What was looked at is all of them.
+    let looked_at = json!([{"n": 1}, {"n": 1_000_000}, {"to": "somebody else"}]);
+    let digest = canon::sha256(&canon::jcs(&looked_at)).to_string();
+    assert!(shown.contains(&digest), "{digest} in {shown}");
+}
+
+#[test]
 fn who_decided_is_shown_by_the_program_too() {
     let world = World::new();
     let server = world.serve();
