@@ -116,6 +116,82 @@ fn ak_hnd_01_the_package_names_only_what_the_receiver_may_see() {
 }
 
 #[test]
+fn an_offer_asks_for_as_much_as_other_steps_of_a_task() {
+    let mut lab = Lab::at(Level::Full);
+    for (agent, authority) in [("boss", 8), ("senior", 6), ("a", 4), ("thief", 4)] {
+        lab.join(agent, authority);
+    }
+    let task = |action: &str| json!({"action": action, "task": {"id": "t", "title": "t", "assignee": "a"}});
+    lab.ok(Operation::Coordinate, "a", task("create"));
+    lab.ok(Operation::Coordinate, "a", task("start"));
+    assert_eq!(
+        lab.code(Operation::Handoff, "thief", offer("thief", &[])),
+        Code::Forbidden
+    );
+    let offered = |lab: &mut Lab, from: &str, to: &str| {
+        lab.ok(Operation::Handoff, from, offer(to, &[]))["handoff_id"].clone()
+    };
+    let answer = |action: &str, id: &Value| json!({"action": action, "handoff_id": id});
+    // Whoever may work for others may offer for them, and the agent itself its own.
+    let late = offered(&mut lab, "a", "thief");
+    let first = offered(&mut lab, "senior", "boss");
+    lab.ok(Operation::Handoff, "boss", answer("accept", &first));
+    assert_eq!(
+        lab.code(Operation::Handoff, "thief", answer("accept", &late)),
+        Code::InvalidTransition,
+        "the task has moved on"
+    );
+    lab.ok(Operation::Handoff, "thief", answer("decline", &late));
+    let last = offered(&mut lab, "boss", "a");
+    lab.ok(Operation::Coordinate, "boss", task("cancel"));
+    assert_eq!(
+        lab.code(Operation::Handoff, "a", answer("accept", &last)),
+        Code::InvalidTransition,
+        "the task is over"
+    );
+    assert_eq!(
+        lab.refolded().agents_view(),
+        lab.field.agents_view(),
+        "what was accepted folds as it did"
+    );
+}
+
+#[test]
+fn an_offer_made_before_its_task_or_its_assignment_is_void() {
+    let mut lab = Lab::at(Level::Full);
+    for (agent, authority) in [("senior", 6), ("a", 4), ("thief", 4)] {
+        lab.join(agent, authority);
+    }
+    let early = lab.ok(Operation::Handoff, "thief", offer("thief", &[]))["handoff_id"].clone();
+    let create = json!({"action": "create", "task": {"id": "t", "title": "t"}});
+    lab.ok(Operation::Coordinate, "senior", create);
+    let free = lab.ok(Operation::Handoff, "thief", offer("thief", &[]))["handoff_id"].clone();
+    let assign = json!({"action": "assign", "task": {"id": "t", "assignee": "a"}});
+    lab.ok(Operation::Coordinate, "senior", assign);
+    for id in [early, free] {
+        let accept = json!({"action": "accept", "handoff_id": id});
+        assert_eq!(
+            lab.code(Operation::Handoff, "thief", accept),
+            Code::InvalidTransition
+        );
+    }
+}
+
+#[test]
+fn a_task_of_a_session_is_offered_by_those_who_see_it() {
+    let (mut lab, _) = with_session();
+    lab.session = Some("s".into());
+    let create = json!({"action": "create", "task": {"id": "t", "title": "t"}});
+    lab.ok(Operation::Coordinate, "a", create);
+    lab.session = None;
+    assert_eq!(
+        lab.code(Operation::Handoff, "c", offer("c", &[])),
+        Code::UnitNotFound
+    );
+    lab.ok(Operation::Handoff, "b", offer("b", &[]));
+}
+
+#[test]
 fn ak_cor_01_the_table_of_task_states() {
     let steps: [(&str, &[&str]); 7] = [
         ("created", &[]),
