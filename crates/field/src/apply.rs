@@ -340,7 +340,7 @@ impl Field {
             self.search
                 .add_vector(row, &vector.model, &vector.components);
         }
-        for relation in &recorded.relations {
+        for relation in recorded.relations.iter().filter(|to| !to.unbound) {
             if let Some(target) = self.unit_rows.get(&relation.target_id).copied() {
                 self.change(target, |unit| unit.incoming.push((relation.kind, row)));
             }

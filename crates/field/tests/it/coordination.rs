@@ -1,7 +1,7 @@
 //! HANDOFF, COORDINATE and SESSION; who sees what; subscriptions.
 
 use domain::Timestamp;
-use field::{Administration, Code, Config, Debouncer, Level, Operation, administer};
+use field::{Administration, Code, Config, Debouncer, Field, Level, Operation, administer};
 use serde_json::{Value, json};
 
 use crate::common::{Lab, key, unit};
@@ -550,6 +550,45 @@ fn ak_sec_07_what_belongs_to_a_session_is_for_its_members() {
         open.seen_by("c").contains(&unit_id),
         "unless sessions are open to each other"
     );
+}
+
+#[test]
+fn whoever_does_not_see_a_unit_gives_no_evidence_for_it() {
+    let (mut lab, first) = with_session();
+    lab.session = Some("s".into());
+    let against = json!({"relations": [{"type": "contradicts", "target_id": first}]});
+    let answer = lab.ok(Operation::Record, "b", unit("finding", "y", against));
+    let second = answer["memory_unit_id"].as_str().unwrap().to_owned();
+    let conflict = answer["conflicts_detected"][0].as_str().unwrap().to_owned();
+    lab.session = None;
+    let outside = lab.note("c", "the word of an outsider", &[("supports", &second)]);
+    let by_evidence = |lab: &mut Lab| lab.merge("a", &conflict, "evidence_count", json!({}));
+    let refusal = by_evidence(&mut lab).unwrap_err();
+    assert_eq!(refusal.code(), Code::MergeFailed, "no unit has support");
+    let replay =
+        |unit: &str| json!({"target_type": "memory_unit", "target_id": unit, "depth": "detailed"});
+    let told = lab.ok(Operation::Replay, "a", replay(&second)).to_string();
+    assert!(!told.contains("outsider"), "{told}");
+    // What is stored says so, in either form: it is the same after the next start, and when the author joins later.
+    let segment = lab.refolded().segment(0);
+    lab.field = Field::new(lab.field.config().clone());
+    lab.field.read_segment(&segment).unwrap();
+    let join = json!({"action": "join", "session": {"id": "s"}});
+    lab.ok(Operation::Session, "c", join);
+    assert!(by_evidence(&mut lab).is_err());
+    // The relation is shown as it was given, like one to a unit that is not there.
+    let scope = json!({"scope": {"role": "r", "max_units": 9}});
+    let shown = lab.ok(Operation::Attune, "a", scope);
+    let record = shown["record"].as_array().unwrap();
+    let word = record
+        .iter()
+        .find(|one| one["memory_unit"]["id"] == *outside);
+    let relation = &word.unwrap()["memory_unit"]["relations"][0];
+    assert_eq!(relation["target_id"], *second);
+    assert!(relation.get("unbound").is_none());
+    lab.note("c", "now from the inside", &[("supports", &second)]);
+    let merged = by_evidence(&mut lab).unwrap();
+    assert_eq!(merged["conflict"]["resolution"]["winner_id"], *second);
 }
 
 #[test]
