@@ -69,7 +69,7 @@ fn ak_hnd_01_02_a_task_changes_hands_with_its_context() {
             Code::InvalidTransition
         );
     }
-    let agents = lab.field.agents_view();
+    let agents = lab.field.agents_view(None);
     assert_eq!(agents["agents"][1]["current_task_id"], "t");
     let replay = lab.ok(
         Operation::Replay,
@@ -150,8 +150,8 @@ fn an_offer_asks_for_as_much_as_other_steps_of_a_task() {
         "the task is over"
     );
     assert_eq!(
-        lab.refolded().agents_view(),
-        lab.field.agents_view(),
+        lab.refolded().agents_view(None),
+        lab.field.agents_view(None),
         "what was accepted folds as it did"
     );
 }
@@ -285,7 +285,7 @@ fn ak_cor_01_tasks_of_others_ask_for_more_and_agents_show_their_work() {
         Code::Forbidden
     );
     let status = |lab: &Lab| {
-        lab.field.agents_view()["agents"][1]["status"]
+        lab.field.agents_view(None)["agents"][1]["status"]
             .as_str()
             .unwrap()
             .to_owned()
