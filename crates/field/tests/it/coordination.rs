@@ -553,6 +553,30 @@ fn ak_sec_07_what_belongs_to_a_session_is_for_its_members() {
 }
 
 #[test]
+fn the_operator_purges_what_the_filter_names_whoever_may_see_it() {
+    let (mut lab, inside) = with_session();
+    let open = lab.note("c", "open", &[]);
+    let end = json!({"action": "end", "session": {"id": "s"}});
+    lab.ok(Operation::Session, "boss", end);
+    let compact = |strategy: &str| json!({"strategy": strategy, "filter": {"session_id": "s"}});
+    assert_eq!(
+        lab.code(Operation::Compact, "boss", compact("purge")),
+        Code::Forbidden
+    );
+    let archived = lab.ok(Operation::Compact, "human", compact("archive"));
+    assert_eq!(archived["units_affected"], 0, "only what the sender sees");
+    lab.session = Some("s".into());
+    assert_eq!(
+        lab.code(Operation::Compact, "human", compact("archive")),
+        Code::InvalidTransition
+    );
+    let purged = lab.ok(Operation::Compact, "human", compact("purge"));
+    assert_eq!(purged["units_affected"], 1);
+    assert!(lab.field.text_of(&inside).is_none());
+    assert!(lab.field.text_of(&open).is_some());
+}
+
+#[test]
 fn whoever_does_not_see_a_unit_gives_no_evidence_for_it() {
     let (mut lab, first) = with_session();
     lab.session = Some("s".into());
