@@ -59,7 +59,7 @@ impl Work<'_> {
                 "`filter` selects everything: a purge must name what it erases",
             ));
         }
-        // What must be forgotten is forgotten wherever it is: a session that is closed or over, or of others, is no shelter.
+        // What must be forgotten is forgotten wherever it is, also in a session that is over or of others.
         if !purges {
             self.check_session_takes_writes()?;
         }
