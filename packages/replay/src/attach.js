@@ -162,20 +162,27 @@ async function governedRequest(scope, place, prototype, optionsPromise, retries)
   let last;
   const send = async (planned) => {
     const ticket = ticketFor(scope, place, { wire: kind, options, text, planned });
-    const until = untilOver(session, options.signal, Boolean(options.stream));
+    const stop = () => ticket.attempt?.abort();
+    session.underWay.add(stop);
+    // Libraries join a signal that they are given to their own by weak references, and everything these reach stays until the
+    // next full collection. So they get one only where the caller gave one; the end of the session goes by the guard.
+    const caller = options.signal ? follow(options.signal) : null;
+    const given = { ...options, body: ticket.body, ...(caller && { signal: caller.controller.signal }) };
     try {
-      last = await tickets.run(ticket, () => prototype.request.call(client, { ...options, body: ticket.body, signal: until.signal }, retries).responsePromise);
+      last = await tickets.run(ticket, () => prototype.request.call(client, given, retries).responsePromise);
       const isSse = Boolean(options.stream) || /text\/event-stream/i.test(last.response.headers.get("content-type") ?? "");
       // What the guard read is what was answered only if nothing stood between the guard and here.
       const isRead = last.response === ticket.response;
-      return { bytes: isRead ? ticket.bytes : await readBody(last.response, until.signal), isSse, isUnread: isRead };
+      return { bytes: isRead ? ticket.bytes : await readBody(last.response, ticket.attempt?.signal), isSse, isUnread: isRead };
     } catch (error) {
       if (ticket.refused) throw ticket.refused;
       if (options.signal?.aborted) throw abortError(client);
       throw last && error instanceof TypeError ? connectionError(client, error) : error;
     } finally {
-      ticket.isOpen = false;
-      until.done();
+      close(ticket);
+      session.underWay.delete(stop);
+      // A stream still belongs to the signal of its caller.
+      if (!options.stream) caller?.release();
     }
   };
   const aborted = () => abortError(client);
@@ -188,24 +195,13 @@ async function governedRequest(scope, place, prototype, optionsPromise, retries)
   return { ...last, response };
 }
 
-/**
- * A signal that stops a request when its caller gives up or the session ends. The signal of a caller may live long: what holds
- * on to it is let go with the request, unless a stream still belongs to it.
- */
-function untilOver(session, signal, isStream) {
+/** A controller whose signal follows another one, which may live long: `release` lets go of it. */
+function follow(signal) {
   const controller = new AbortController();
-  const given = () => controller.abort(signal.reason);
-  const ended = () => controller.abort();
-  session.underWay.add(ended);
-  if (signal?.aborted) given();
-  else signal?.addEventListener("abort", given, { once: true });
-  return {
-    signal: controller.signal,
-    done() {
-      session.underWay.delete(ended);
-      if (!isStream) signal?.removeEventListener("abort", given);
-    },
-  };
+  const abort = () => controller.abort(signal.reason);
+  if (signal?.aborted) abort();
+  else signal?.addEventListener("abort", abort, { once: true });
+  return { controller, release: () => signal?.removeEventListener("abort", abort) };
 }
 
 /** What the caller gets of a response: itself, or another with what is left of it. */
@@ -222,7 +218,7 @@ function released({ response, controller }, { bytes, isUnread, isSse }, isUntouc
  */
 function ticketFor({ session }, { writesBody }, { wire, options, text, planned }) {
   const body = planned === text ? text : Buffer.from(planned).toString("utf8");
-  const ticket = { wire, session, planned: body, expected: body, body: options.body, writes: false, isOpen: true, refused: null, isStream: Boolean(options.stream) };
+  const ticket = { wire, session, attempt: null, planned: body, expected: body, body: options.body, writes: false, isOpen: true, refused: null, isStream: Boolean(options.stream) };
   if (typeof options.body === "string") ticket.body = body;
   else if (writesBody && isJson(options)) ticket.writes = true;
   else if (body !== text) {
@@ -230,6 +226,15 @@ function ticketFor({ session }, { writesBody }, { wire, options, text, planned }
     ticket.expected = JSON.stringify(ticket.body);
   }
   return ticket;
+}
+
+/**
+ * Ends the leave to send. Every promise that was made under a ticket keeps it, some of them until the next full collection: it
+ * lets go of the request.
+ */
+function close(ticket) {
+  ticket.isOpen = false;
+  for (const name of ["planned", "expected", "body", "bytes", "response", "attempt"]) ticket[name] = null;
 }
 
 /** Says whether a body is sent as JSON, and as the stream that its options say. */
@@ -287,12 +292,20 @@ function guard(scope, place, inner) {
       ticket.refused ??= unsupported(scope, "body");
       return refusal(ticket.refused);
     }
-    const response = await inner(url, ticket.planned === ticket.expected ? init : { ...init, body: ticket.planned });
-    // Where the client's own time limit covers the body, the body is read under it.
-    if (!response.ok || !("parseResponseWithTimeout" in place.client) || ticket.isStream) return response;
-    ticket.bytes = await readBody(response);
-    ticket.response = unread(response, ticket.bytes);
-    return ticket.response;
+    try {
+      const body = ticket.planned === ticket.expected ? init.body : ticket.planned;
+      ticket.attempt = follow(init.signal).controller;
+      const response = await inner(url, { ...init, body, signal: ticket.attempt.signal });
+      // Where the client's own time limit covers the body, the body is read under it.
+      if (!response.ok || !("parseResponseWithTimeout" in place.client) || ticket.isStream) return response;
+      ticket.bytes = await readBody(response);
+      ticket.response = unread(response, ticket.bytes);
+      return ticket.response;
+    } catch (error) {
+      // A client tries again what broke off, but not a refusal.
+      if (session.over !== null) return refusal(session.check());
+      throw error;
+    }
   };
 }
 
@@ -371,14 +384,17 @@ function governedFetch(scope, clone, inner) {
       const headers = new Headers(request.headers);
       headers.delete("content-length");
       const body = typeof planned === "string" ? planned : Buffer.from(planned).toString("utf8");
-      const until = untilOver(session, signal, false);
+      const { controller, release } = follow(signal);
+      const stop = () => controller.abort();
+      session.underWay.add(stop);
       try {
-        last = await inner(request.url, { ...init, method: "POST", headers, body, redirect: request.redirect, signal: until.signal });
+        last = await inner(request.url, { ...init, method: "POST", headers, body, redirect: request.redirect, signal: controller.signal });
         if (!last.ok) throw { passOn: last };
         const isSse = /text\/event-stream/i.test(last.headers.get("content-type") ?? "");
-        return { bytes: await readBody(last, until.signal), isSse };
+        return { bytes: await readBody(last, controller.signal), isSse };
       } finally {
-        until.done();
+        session.underWay.delete(stop);
+        release();
       }
     };
     const aborted = () => signal.reason;

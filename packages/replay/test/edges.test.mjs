@@ -2,7 +2,9 @@
 // twice. The table in README.md beside this file says which test holds which peculiarity.
 import assert from "node:assert/strict";
 import { spawnSync } from "node:child_process";
+import { getEventListeners } from "node:events";
 import { test } from "node:test";
+import { getHeapSpaceStatistics } from "node:v8";
 import { replay, ReplayConfigError, ReplayContractError, ReplayUnsupportedError } from "@reprise/replay";
 import { all, anthropic, ask, call, clientOf, contracts, isOpenAi, openai } from "./clients.mjs";
 import { provider } from "./provider.mjs";
@@ -203,3 +205,63 @@ test("middleware of one request that changes it is refused, and one that looks o
   session.restore();
   await server.close();
 });
+
+for (const library of all) {
+  test(`${library.name}: a signal that outlives its requests is let go with each of them`, async () => {
+    const server = await provider(() => good);
+    const session = replay(clientOf(library, server.url), { contracts: contracts("get_weather") });
+    const { signal } = new AbortController();
+    for (let at = 0; at < 30; at += 1) await ask(library, session.client, {}, { signal });
+    assert.equal(getEventListeners(signal, "abort").length, 0);
+    session.restore();
+    await server.close();
+  });
+}
+
+for (const library of [openai[2], anthropic[1]]) {
+  test(`${library.name}: a call leaves hardly more behind than one of the plain client until all memory is collected`, async () => {
+    // A young object that only garbage refers to dies early, unless a weak reference, a finaliser or a signal leads to it. Then
+    // it is moved to where only a full collection looks, and the process grows until there is one.
+    const names = Array.from({ length: 50 }, (_, at) => `tool_${at}`);
+    const answer = await answerOf(library);
+    const model = async () => new Response(answer, { headers: { "content-type": "application/json" } });
+    const plain = clientOf(library, "http://127.0.0.1:9", { fetch: model });
+    const session = replay(clientOf(library, "http://127.0.0.1:9", { fetch: model }), { contracts: contracts("get_weather", ...names) });
+    const left = async (client) => {
+      const calls = 1500;
+      let [bytes, buffers] = [0, 0];
+      globalThis.gc();
+      for (let at = 0, before = oldBytes(); at < calls; at += 1) {
+        await ask(library, client, { tools: ["get_weather", ...names] });
+        const now = oldBytes();
+        bytes += Math.max(0, now - before);
+        before = now;
+        buffers = Math.max(buffers, process.memoryUsage().arrayBuffers);
+      }
+      return { bytes: bytes / calls, buffers: buffers / calls };
+    };
+    // The first calls also leave behind what stays.
+    await left(plain);
+    await left(session.client);
+    const [without, governed] = [await left(plain), await left(session.client)];
+    const figures = JSON.stringify({ governed, without, answer: answer.length });
+    assert.ok(governed.bytes - without.bytes < 5000, figures);
+    // The bytes of an answer lie outside of that heap.
+    assert.ok(governed.buffers - without.buffers < answer.length / 2, figures);
+    session.restore();
+  });
+}
+
+/** The bytes of a model's answer with a call. */
+async function answerOf(library) {
+  const server = await provider(() => ({ ...good, text: "x".repeat(4000) }));
+  const response = await ask(library, clientOf(library, server.url)).asResponse();
+  const bytes = await response.text();
+  await server.close();
+  return bytes;
+}
+
+/** What is in the part of the heap that only a full collection clears. */
+function oldBytes() {
+  return getHeapSpaceStatistics().reduce((sum, { space_name, space_used_size }) => sum + (space_name === "old_space" ? space_used_size : 0), 0);
+}
