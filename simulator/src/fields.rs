@@ -160,7 +160,7 @@ pub(crate) async fn check(store: &MemoryStore, ledger: &Ledger) -> Result<(), St
     };
     let events = store.events(query).await;
     let events = events.map_err(|error| error.to_string())?;
-    let mut field = Field::new(Config::at(Level::Standard));
+    let mut field = Field::new(Config::at(Level::Full));
     let mut last = 0;
     let mut said: BTreeMap<String, u64> = BTreeMap::new();
     for stored in &events {

@@ -263,7 +263,7 @@ impl Engine {
         };
         match view {
             FieldView::Status => Ok(field.status_view(viewers)),
-            FieldView::Agents => Ok(field.agents_view()),
+            FieldView::Agents => Ok(field.agents_view(viewers)),
             FieldView::Conflicts => Ok(field.conflicts_view(viewers)),
             FieldView::Dot(kind, id) => Ok(drawn(kind, id)?.to_dot().into()),
             FieldView::Svg(kind, id) => Ok(drawn(kind, id)?.to_svg().into()),

@@ -340,7 +340,7 @@ impl Field {
             self.search
                 .add_vector(row, &vector.model, &vector.components);
         }
-        for relation in &recorded.relations {
+        for relation in recorded.relations.iter().filter(|to| !to.unbound) {
             if let Some(target) = self.unit_rows.get(&relation.target_id).copied() {
                 self.change(target, |unit| unit.incoming.push((relation.kind, row)));
             }
@@ -517,6 +517,7 @@ impl Field {
                     task: task_id.clone(),
                     from: entry.agent_id.clone(),
                     to: to_agent.clone(),
+                    seq: entry.seq,
                     package: package.clone(),
                 };
                 self.handoffs.insert(handoff_id.clone(), handoff);
@@ -527,6 +528,7 @@ impl Field {
                     handoff.status = HandoffStatus::Accepted;
                     let from = handoff.from.clone();
                     self.move_task(task_id, &from, to_agent);
+                    self.moves.insert(task_id.clone(), entry.seq);
                 }
             }
             (HandoffAction::Decline, _) => {
@@ -571,6 +573,9 @@ impl Field {
         else {
             return;
         };
+        if matches!(action, TaskAction::Create | TaskAction::Assign) {
+            self.moves.insert(task_id.clone(), entry.seq);
+        }
         if *action == TaskAction::Create {
             let status = if assignee.is_some() {
                 TaskStatus::Assigned

@@ -155,6 +155,11 @@ pub(crate) fn to_coordinate(action: TaskAction, own: bool) -> u8 {
     }
 }
 
+/// Returns what an offer of HANDOFF asks for; `own` when the task is the sender's or nobody's.
+pub(crate) fn to_offer(own: bool) -> u8 {
+    if own { STANDARD } else { SENIOR }
+}
+
 /// Returns what SESSION asks for.
 pub(crate) fn to_change_session(action: SessionAction) -> u8 {
     match action {

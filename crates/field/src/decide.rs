@@ -473,6 +473,7 @@ impl Work<'_> {
         let relations = synthesis.sources.into_iter().map(|target_id| Relation {
             kind: RelationType::Elaborates,
             target_id,
+            unbound: false,
         });
         let event = Event::Recorded(Recorded {
             unit_id: synthesis.unit_id,

@@ -74,6 +74,9 @@ pub struct Relation {
     pub kind: RelationType,
     /// About whom.
     pub target_id: String,
+    /// Whether the author could not see that unit: then the relation is one to an unknown unit, also for those who see it.
+    #[serde(default, skip_serializing_if = "std::ops::Not::not")]
+    pub unbound: bool,
 }
 
 /// What happened.

@@ -175,7 +175,7 @@ impl Log {
                     unit.record = Some(place);
                     unit.epoch = entry.epoch;
                 });
-                for relation in &recorded.relations {
+                for relation in recorded.relations.iter().filter(|to| !to.unbound) {
                     let target = self.unit_node(&relation.target_id);
                     self.change_unit(node, |unit| unit.outgoing.push((relation.kind, target)));
                     self.change_unit(target, |unit| unit.incoming.push((relation.kind, node)));

@@ -549,6 +549,7 @@ fn neighbours(field: &Field, scope: &Scope<'_>) -> BTreeMap<Row, f64> {
             let targets = unit
                 .relations
                 .iter()
+                .filter(|relation| !relation.unbound)
                 .filter_map(|relation| field.unit_rows.get(&relation.target_id).copied());
             let sources = unit.incoming.iter().map(|(_, row)| *row);
             for row in targets.chain(sources) {

@@ -41,6 +41,8 @@ pub struct Field {
     pub(crate) subscriptions: BTreeMap<String, (String, Subscription)>,
     pub(crate) handoffs: BTreeMap<String, Handoff>,
     pub(crate) tasks: BTreeMap<String, Task>,
+    /// Of each task the entry with which it last changed hands.
+    pub(crate) moves: BTreeMap<String, u64>,
     pub(crate) sessions: BTreeMap<String, Session>,
     /// Of each accepted message its digest, and that of its answer.
     pub(crate) messages: BTreeMap<(String, String), (Digest, Option<Digest>)>,
@@ -158,6 +160,8 @@ pub(crate) struct Handoff {
     pub(crate) task: String,
     pub(crate) from: String,
     pub(crate) to: String,
+    /// The entry of the offer.
+    pub(crate) seq: u64,
     pub(crate) package: Package,
 }
 
@@ -204,6 +208,7 @@ impl Field {
             subscriptions: BTreeMap::new(),
             handoffs: BTreeMap::new(),
             tasks: BTreeMap::new(),
+            moves: BTreeMap::new(),
             sessions: BTreeMap::new(),
             messages: BTreeMap::new(),
             search: Search::default(),

@@ -163,6 +163,7 @@ mod tests {
                 relations: vec![Relation {
                     kind: RelationType::Supersedes,
                     target_id: "mem_0".into(),
+                    unbound: false,
                 }],
                 status: UnitStatus::Active,
                 text_sha256: canon::sha256(b"text"),

@@ -10,13 +10,18 @@ use crate::render;
 use crate::state::{Conflict, Field};
 
 impl Field {
-    /// Returns the registered agents.
-    pub fn agents_view(&self) -> Value {
-        let agents: Vec<Value> = self
-            .agents
-            .keys()
-            .filter_map(|id| self.active(id).map(|agent| render::agent(id, agent)))
-            .collect();
+    /// Returns the registered agents, and what they work on as far as one of `viewers` may see it.
+    pub fn agents_view(&self, viewers: Option<&[&str]>) -> Value {
+        let shown = |id: &String| {
+            let mut agent = self.active(id)?.clone();
+            agent.current_task = agent.current_task.filter(|task| {
+                let task = self.tasks.get(task);
+                let session = task.and_then(|task| task.session.as_deref());
+                self.is_session_shown(viewers, session)
+            });
+            Some(render::agent(id, &agent))
+        };
+        let agents: Vec<Value> = self.agents.keys().filter_map(shown).collect();
         json!({"agents": agents})
     }
 

@@ -83,7 +83,7 @@ function makeReadPrototype() {
       const read = this[READ];
       if (read.isUsed || read.made !== null) return whole(this).text();
       read.isUsed = true;
-      return new TextDecoder().decode(read.bytes);
+      return new TextDecoder().decode(taken(read));
     },
     async json() {
       return JSON.parse(await this.text());
@@ -102,10 +102,17 @@ function makeReadPrototype() {
   return made;
 }
 
+/** The bytes, which are read once: a response may live until the next full collection, and they would with it. */
+function taken(read) {
+  const { bytes } = read;
+  read.bytes = null;
+  return bytes ?? new Uint8Array();
+}
+
 function whole(response) {
   const read = response[READ];
   if (read.made === null) {
-    read.made = new Response(read.bytes, response);
+    read.made = new Response(taken(read), response);
     // A body is read once.
     if (read.isUsed) read.made.arrayBuffer().catch(() => {});
   }
@@ -128,7 +135,7 @@ function unread(response, bytes, signal) {
   if (Object.getPrototypeOf(response) !== Response.prototype || readsItself(response)) return answerOf(response, bytes, signal);
   readPrototype ??= makeReadPrototype();
   const made = signal ? new Response(eventsOf(bytes, signal), response) : null;
-  Object.defineProperty(response, READ, { value: { bytes, isUsed: false, made } });
+  Object.defineProperty(response, READ, { value: { bytes: signal ? null : bytes, isUsed: false, made } });
   return Object.setPrototypeOf(response, readPrototype);
 }
 

@@ -229,27 +229,32 @@ for (const library of [openai[2], anthropic[1]]) {
     const session = replay(clientOf(library, "http://127.0.0.1:9", { fetch: model }), { contracts: contracts("get_weather", ...names) });
     const left = async (client) => {
       const calls = 1500;
-      let bytes = 0;
+      let [bytes, buffers] = [0, 0];
+      globalThis.gc();
       for (let at = 0, before = oldBytes(); at < calls; at += 1) {
         await ask(library, client, { tools: ["get_weather", ...names] });
         const now = oldBytes();
         bytes += Math.max(0, now - before);
         before = now;
+        buffers = Math.max(buffers, process.memoryUsage().arrayBuffers);
       }
-      return bytes / calls;
+      return { bytes: bytes / calls, buffers: buffers / calls };
     };
     // The first calls also leave behind what stays.
     await left(plain);
     await left(session.client);
     const [without, governed] = [await left(plain), await left(session.client)];
-    assert.ok(governed - without < 5000, `${Math.round(governed)} bytes a call, ${Math.round(without)} without a session`);
+    const figures = JSON.stringify({ governed, without, answer: answer.length });
+    assert.ok(governed.bytes - without.bytes < 5000, figures);
+    // The bytes of an answer lie outside of that heap.
+    assert.ok(governed.buffers - without.buffers < answer.length / 2, figures);
     session.restore();
   });
 }
 
 /** The bytes of a model's answer with a call. */
 async function answerOf(library) {
-  const server = await provider(() => good);
+  const server = await provider(() => ({ ...good, text: "x".repeat(4000) }));
   const response = await ask(library, clientOf(library, server.url)).asResponse();
   const bytes = await response.text();
   await server.close();

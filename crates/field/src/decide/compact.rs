@@ -51,22 +51,26 @@ impl Work<'_> {
         }
         let payload = self.payload();
         let strategy = payload.required_choice("strategy", CompactStrategy::parse)?;
+        let purges = strategy == CompactStrategy::Purge;
         let filter = self.read_compact_filter()?;
         let reason = payload.line("reason")?;
-        if strategy == CompactStrategy::Purge && filter.is_empty() {
+        if purges && filter.is_empty() {
             return Err(Fault::request(
                 "`filter` selects everything: a purge must name what it erases",
             ));
         }
-        self.check_session_takes_writes()?;
+        // What must be forgotten is forgotten wherever it is, also in a session that is over or of others.
+        if !purges {
+            self.check_session_takes_writes()?;
+        }
         let selected: Vec<&Unit> = self
             .field
             .units
             .iter()
             .filter(|unit| !unit.is_purged())
-            .filter(|unit| strategy == CompactStrategy::Purge || !unit.archived)
+            .filter(|unit| purges || !unit.archived)
             .filter(|unit| filter.selects(unit, self.epoch))
-            .filter(|unit| self.field.sees(self.agent(), unit))
+            .filter(|unit| purges || self.field.sees(self.agent(), unit))
             .filter(|unit| !self.field.is_disputed(unit, None))
             .collect();
         let reclaimed: usize = selected
@@ -93,7 +97,7 @@ impl Work<'_> {
             "status": "ok",
             "units_affected": selected.len(),
             "synthesis_units_created": created,
-            "storage_reclaimed_bytes": (strategy == CompactStrategy::Purge).then_some(reclaimed),
+            "storage_reclaimed_bytes": purges.then_some(reclaimed),
         }))
     }
 

@@ -102,16 +102,17 @@ impl Work<'_> {
         Ok(())
     }
 
+    /// Returns whether the sender may work with a task, by the session that it is of.
+    pub(super) fn reaches(&self, task: &Task) -> bool {
+        let session = task.session.as_deref();
+        self.authority >= caller::SESSION_CREATOR || self.field.sees_session(self.agent(), session)
+    }
+
     fn changed_task(&self, id: &str, action: TaskAction, assignee: Option<&str>) -> Check<Task> {
         let known = self.field.tasks.get(id);
         // One of a session that the sender does not see is as good as none.
         let mut task = known
-            .filter(|task| {
-                self.authority >= caller::SESSION_CREATOR
-                    || self
-                        .field
-                        .sees_session(self.agent(), task.session.as_deref())
-            })
+            .filter(|task| self.reaches(task))
             .cloned()
             .ok_or_else(|| Fault::new(Code::UnitNotFound, "there is no task under `task.id`"))?;
         self.require_for(action, task.assignee.as_deref())?;

@@ -324,7 +324,7 @@ impl Work<'_> {
         let points = |from: &Unit, to: &Unit| {
             from.relations
                 .iter()
-                .any(|relation| relation.target_id == to.id)
+                .any(|relation| relation.target_id == to.id && !relation.unbound)
         };
         let had_conflict = one
             .conflicts

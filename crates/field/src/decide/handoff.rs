@@ -6,6 +6,7 @@ use canon::Value;
 use serde_json::json;
 
 use super::Work;
+use crate::caller;
 use crate::error::{Check, Code, Fault};
 use crate::event::{Event, Package};
 use crate::kind::{HandoffAction, HandoffStatus};
@@ -43,6 +44,15 @@ impl Work<'_> {
             let message = "`to_agent` is not registered";
             return Err(Fault::new(Code::AgentNotRegistered, message));
         }
+        if let Some(task) = self.field.tasks.get(&task_id) {
+            if !self.reaches(task) {
+                let message = "there is no task under `task_id`";
+                return Err(Fault::new(Code::UnitNotFound, message));
+            }
+            let own = task.assignee.as_deref();
+            let own = own.is_none_or(|assignee| assignee == self.agent());
+            self.require(caller::to_offer(own))?;
+        }
         for unit in &package.unit_ids {
             if self.field.visible(self.agent(), unit).is_none() {
                 let message = "`context.unit_ids` names a unit that does not exist";
@@ -50,15 +60,7 @@ impl Work<'_> {
             }
         }
         self.check_session_takes_writes()?;
-        if self
-            .field
-            .tasks
-            .get(&task_id)
-            .is_some_and(crate::state::Task::is_over)
-        {
-            let message = "the task `task_id` is over";
-            return Err(Fault::new(Code::InvalidTransition, message));
-        }
+        self.check_goes_on(&task_id, "the task `task_id` is over")?;
         let field = self.field;
         package
             .unit_ids
@@ -90,6 +92,14 @@ impl Work<'_> {
             let message = format!("the handoff is {}", handoff.status);
             return Err(Fault::new(Code::InvalidTransition, message));
         }
+        if action == HandoffAction::Accept {
+            self.check_goes_on(&handoff.task, "the task of the handoff is over")?;
+            let moved = field.moves.get(&handoff.task);
+            if moved.is_some_and(|moved| *moved > handoff.seq) {
+                let message = "the task changed hands after it was offered";
+                return Err(Fault::new(Code::InvalidTransition, message));
+            }
+        }
         let status = match action {
             HandoffAction::Decline => "declined",
             HandoffAction::Accept | HandoffAction::Offer => "accepted",
@@ -106,5 +116,12 @@ impl Work<'_> {
             package: None,
         });
         Ok(answer)
+    }
+
+    fn check_goes_on(&self, task: &str, message: &str) -> Check<()> {
+        match self.field.tasks.get(task) {
+            Some(task) if task.is_over() => Err(Fault::new(Code::InvalidTransition, message)),
+            _ => Ok(()),
+        }
     }
 }

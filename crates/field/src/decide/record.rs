@@ -242,7 +242,14 @@ impl Work<'_> {
                 let kind = relation.required_choice("type", RelationType::parse)?;
                 let target_id = relation.required_id("target_id")?;
                 let description = relation.text("description")?.map(str::to_owned);
-                Ok((Relation { kind, target_id }, description))
+                let hidden = self.field.unit(&target_id);
+                let unbound = hidden.is_some_and(|unit| !self.field.sees(self.agent(), unit));
+                let relation = Relation {
+                    kind,
+                    target_id,
+                    unbound,
+                };
+                Ok((relation, description))
             })
             .collect()
     }

@@ -137,7 +137,7 @@ fn edges(story: &Story<'_, '_>, entries: &[&Entry]) -> Vec<Edge> {
     {
         match &entry.event {
             Event::Recorded(recorded) => {
-                for relation in &recorded.relations {
+                for relation in recorded.relations.iter().filter(|to| !to.unbound) {
                     let from = units.get(relation.target_id.as_str());
                     add(from, Some(&place), relation.kind.as_str());
                 }

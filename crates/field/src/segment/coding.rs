@@ -104,7 +104,8 @@ impl Bytes {
             bytes.flag(message.answer_without_text);
         });
         match &entry.event {
-            Event::Recorded(recorded) => {
+            // The short form has no place for unbound relations, which are rare.
+            Event::Recorded(recorded) if recorded.relations.iter().all(|to| !to.unbound) => {
                 self.0.push(RECORDED);
                 self.recorded(recorded);
             }
@@ -358,6 +359,7 @@ impl<'a> Rest<'a> {
                 Ok(Relation {
                     kind: rest.listed(RelationType::ALL)?,
                     target_id: rest.string()?,
+                    unbound: false,
                 })
             })?,
             status: self.listed(UnitStatus::ALL)?,

@@ -208,6 +208,35 @@ fn a_task_of_a_session_is_for_its_members() {
 }
 
 #[test]
+fn the_task_of_a_session_that_an_agent_works_on_is_for_its_members() {
+    let mut lab = Lab::with_agents(Level::Full, &["ann", "bob"]);
+    lab.ok(
+        Operation::Session,
+        "ann",
+        json!({"action": "create", "session": {"id": "s", "goal": "g"}}),
+    );
+    let act = |action: &str, id: &str| json!({"action": action, "task": {"id": id, "title": "t", "assignee": "ann"}});
+    let task = |lab: &Lab, viewers: Option<&[&str]>| {
+        lab.field.agents_view(viewers)["agents"][0]["current_task_id"].clone()
+    };
+    lab.session = Some("s".into());
+    for action in ["create", "start"] {
+        lab.ok(Operation::Coordinate, "ann", act(action, "merge-with-x"));
+    }
+    for viewers in [None, Some(&["ann"][..]), Some(&["bob", "ann"][..])] {
+        assert_eq!(task(&lab, viewers), "merge-with-x");
+    }
+    for viewers in [Some(&["bob"][..]), Some(&[][..])] {
+        assert_eq!(task(&lab, viewers), json!(null));
+    }
+    lab.session = None;
+    for action in ["create", "start"] {
+        lab.ok(Operation::Coordinate, "ann", act(action, "open"));
+    }
+    assert_eq!(task(&lab, Some(&["bob"][..])), "open");
+}
+
+#[test]
 fn a_refusal_for_want_of_authority_says_what_it_takes() {
     let merge = || json!({"conflict_id": "c", "strategy": "last_write_wins", "resolution": {"rationale": "r"}});
     let mut lab = Lab::at(Level::Standard);

@@ -1,7 +1,7 @@
 //! HANDOFF, COORDINATE and SESSION; who sees what; subscriptions.
 
 use domain::Timestamp;
-use field::{Administration, Code, Config, Debouncer, Level, Operation, administer};
+use field::{Administration, Code, Config, Debouncer, Field, Level, Operation, administer};
 use serde_json::{Value, json};
 
 use crate::common::{Lab, key, unit};
@@ -69,7 +69,7 @@ fn ak_hnd_01_02_a_task_changes_hands_with_its_context() {
             Code::InvalidTransition
         );
     }
-    let agents = lab.field.agents_view();
+    let agents = lab.field.agents_view(None);
     assert_eq!(agents["agents"][1]["current_task_id"], "t");
     let replay = lab.ok(
         Operation::Replay,
@@ -113,6 +113,82 @@ fn ak_hnd_01_the_package_names_only_what_the_receiver_may_see() {
         json!({"action": "accept", "handoff_id": id}),
     );
     assert_eq!(answer["handoff"]["context"]["unit_ids"], json!([open]));
+}
+
+#[test]
+fn an_offer_asks_for_as_much_as_other_steps_of_a_task() {
+    let mut lab = Lab::at(Level::Full);
+    for (agent, authority) in [("boss", 8), ("senior", 6), ("a", 4), ("thief", 4)] {
+        lab.join(agent, authority);
+    }
+    let task = |action: &str| json!({"action": action, "task": {"id": "t", "title": "t", "assignee": "a"}});
+    lab.ok(Operation::Coordinate, "a", task("create"));
+    lab.ok(Operation::Coordinate, "a", task("start"));
+    assert_eq!(
+        lab.code(Operation::Handoff, "thief", offer("thief", &[])),
+        Code::Forbidden
+    );
+    let offered = |lab: &mut Lab, from: &str, to: &str| {
+        lab.ok(Operation::Handoff, from, offer(to, &[]))["handoff_id"].clone()
+    };
+    let answer = |action: &str, id: &Value| json!({"action": action, "handoff_id": id});
+    // Whoever may work for others may offer for them, and the agent itself its own.
+    let late = offered(&mut lab, "a", "thief");
+    let first = offered(&mut lab, "senior", "boss");
+    lab.ok(Operation::Handoff, "boss", answer("accept", &first));
+    assert_eq!(
+        lab.code(Operation::Handoff, "thief", answer("accept", &late)),
+        Code::InvalidTransition,
+        "the task has moved on"
+    );
+    lab.ok(Operation::Handoff, "thief", answer("decline", &late));
+    let last = offered(&mut lab, "boss", "a");
+    lab.ok(Operation::Coordinate, "boss", task("cancel"));
+    assert_eq!(
+        lab.code(Operation::Handoff, "a", answer("accept", &last)),
+        Code::InvalidTransition,
+        "the task is over"
+    );
+    assert_eq!(
+        lab.refolded().agents_view(None),
+        lab.field.agents_view(None),
+        "what was accepted folds as it did"
+    );
+}
+
+#[test]
+fn an_offer_made_before_its_task_or_its_assignment_is_void() {
+    let mut lab = Lab::at(Level::Full);
+    for (agent, authority) in [("senior", 6), ("a", 4), ("thief", 4)] {
+        lab.join(agent, authority);
+    }
+    let early = lab.ok(Operation::Handoff, "thief", offer("thief", &[]))["handoff_id"].clone();
+    let create = json!({"action": "create", "task": {"id": "t", "title": "t"}});
+    lab.ok(Operation::Coordinate, "senior", create);
+    let free = lab.ok(Operation::Handoff, "thief", offer("thief", &[]))["handoff_id"].clone();
+    let assign = json!({"action": "assign", "task": {"id": "t", "assignee": "a"}});
+    lab.ok(Operation::Coordinate, "senior", assign);
+    for id in [early, free] {
+        let accept = json!({"action": "accept", "handoff_id": id});
+        assert_eq!(
+            lab.code(Operation::Handoff, "thief", accept),
+            Code::InvalidTransition
+        );
+    }
+}
+
+#[test]
+fn a_task_of_a_session_is_offered_by_those_who_see_it() {
+    let (mut lab, _) = with_session();
+    lab.session = Some("s".into());
+    let create = json!({"action": "create", "task": {"id": "t", "title": "t"}});
+    lab.ok(Operation::Coordinate, "a", create);
+    lab.session = None;
+    assert_eq!(
+        lab.code(Operation::Handoff, "c", offer("c", &[])),
+        Code::UnitNotFound
+    );
+    lab.ok(Operation::Handoff, "b", offer("b", &[]));
 }
 
 #[test]
@@ -209,7 +285,7 @@ fn ak_cor_01_tasks_of_others_ask_for_more_and_agents_show_their_work() {
         Code::Forbidden
     );
     let status = |lab: &Lab| {
-        lab.field.agents_view()["agents"][1]["status"]
+        lab.field.agents_view(None)["agents"][1]["status"]
             .as_str()
             .unwrap()
             .to_owned()
@@ -474,6 +550,69 @@ fn ak_sec_07_what_belongs_to_a_session_is_for_its_members() {
         open.seen_by("c").contains(&unit_id),
         "unless sessions are open to each other"
     );
+}
+
+#[test]
+fn the_operator_purges_what_the_filter_names_whoever_may_see_it() {
+    let (mut lab, inside) = with_session();
+    let open = lab.note("c", "open", &[]);
+    let end = json!({"action": "end", "session": {"id": "s"}});
+    lab.ok(Operation::Session, "boss", end);
+    let compact = |strategy: &str| json!({"strategy": strategy, "filter": {"session_id": "s"}});
+    assert_eq!(
+        lab.code(Operation::Compact, "boss", compact("purge")),
+        Code::Forbidden
+    );
+    let archived = lab.ok(Operation::Compact, "human", compact("archive"));
+    assert_eq!(archived["units_affected"], 0, "only what the sender sees");
+    lab.session = Some("s".into());
+    assert_eq!(
+        lab.code(Operation::Compact, "human", compact("archive")),
+        Code::InvalidTransition
+    );
+    let purged = lab.ok(Operation::Compact, "human", compact("purge"));
+    assert_eq!(purged["units_affected"], 1);
+    assert!(lab.field.text_of(&inside).is_none());
+    assert!(lab.field.text_of(&open).is_some());
+}
+
+#[test]
+fn whoever_does_not_see_a_unit_gives_no_evidence_for_it() {
+    let (mut lab, first) = with_session();
+    lab.session = Some("s".into());
+    let against = json!({"relations": [{"type": "contradicts", "target_id": first}]});
+    let answer = lab.ok(Operation::Record, "b", unit("finding", "y", against));
+    let second = answer["memory_unit_id"].as_str().unwrap().to_owned();
+    let conflict = answer["conflicts_detected"][0].as_str().unwrap().to_owned();
+    lab.session = None;
+    let outside = lab.note("c", "the word of an outsider", &[("supports", &second)]);
+    let by_evidence = |lab: &mut Lab| lab.merge("a", &conflict, "evidence_count", json!({}));
+    let refusal = by_evidence(&mut lab).unwrap_err();
+    assert_eq!(refusal.code(), Code::MergeFailed, "no unit has support");
+    let replay =
+        |unit: &str| json!({"target_type": "memory_unit", "target_id": unit, "depth": "detailed"});
+    let told = lab.ok(Operation::Replay, "a", replay(&second)).to_string();
+    assert!(!told.contains("outsider"), "{told}");
+    // What is stored says so, in either form: it is the same after the next start, and when the author joins later.
+    let segment = lab.refolded().segment(0);
+    lab.field = Field::new(lab.field.config().clone());
+    lab.field.read_segment(&segment).unwrap();
+    let join = json!({"action": "join", "session": {"id": "s"}});
+    lab.ok(Operation::Session, "c", join);
+    assert!(by_evidence(&mut lab).is_err());
+    // The relation is shown as it was given, like one to a unit that is not there.
+    let scope = json!({"scope": {"role": "r", "max_units": 9}});
+    let shown = lab.ok(Operation::Attune, "a", scope);
+    let record = shown["record"].as_array().unwrap();
+    let word = record
+        .iter()
+        .find(|one| one["memory_unit"]["id"] == *outside);
+    let relation = &word.unwrap()["memory_unit"]["relations"][0];
+    assert_eq!(relation["target_id"], *second);
+    assert!(relation.get("unbound").is_none());
+    lab.note("c", "now from the inside", &[("supports", &second)]);
+    let merged = by_evidence(&mut lab).unwrap();
+    assert_eq!(merged["conflict"]["resolution"]["winner_id"], *second);
 }
 
 #[test]

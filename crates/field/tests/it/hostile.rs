@@ -32,6 +32,7 @@ fn recorded(seq: u64, unit: String, relations: &[(RelationType, String)]) -> Ent
                 .map(|(kind, target)| Relation {
                     kind: *kind,
                     target_id: target.clone(),
+                    unbound: false,
                 })
                 .collect(),
             status: UnitStatus::Active,

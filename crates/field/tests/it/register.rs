@@ -203,7 +203,7 @@ fn an_agent_that_failed_says_so() {
     };
     let decision = administer(&lab.field, &act, &fresh).unwrap();
     lab.field.commit(&decision).unwrap();
-    assert_eq!(lab.field.agents_view()["agents"][0]["status"], "failed");
+    assert_eq!(lab.field.agents_view(None)["agents"][0]["status"], "failed");
     let unknown = Administration::Fail {
         agent_id: "b".into(),
         reason: "r".into(),

@@ -53,6 +53,7 @@ pub(crate) fn entry_of(line: &Value) -> Entry {
                 .map(|relation| Relation {
                     kind: field::RelationType::parse(relation["type"].as_str().unwrap()).unwrap(),
                     target_id: text(&relation["target_id"]),
+                    unbound: false,
                 })
                 .collect(),
             status: UnitStatus::Active,

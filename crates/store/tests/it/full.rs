@@ -36,7 +36,7 @@ fn started(store: &SqliteStore) -> Model {
 fn a_full_database_refuses_commits_whole_and_reads_go_on() {
     let home = tempfile::tempdir().unwrap();
     let options = Options {
-        pages_max: Some(120),
+        pages_max: Some(60),
         ..Options::default()
     };
     let store = SqliteStore::open(home.path(), options).unwrap();
