@@ -32,7 +32,12 @@ class Server {
   #turn = Promise.resolve();
   #controls = [];
   #sending = null;
+  /** Why an action was refused: what the server holds is then not what was asked for, and nothing is released any more. */
+  #refused = null;
+  #reporting = null;
   #unguarded = 0;
+  #telling = null;
+  #gap = null;
   #heartbeat = null;
   #running = new Map();
   #revision = 0;
@@ -58,8 +63,8 @@ class Server {
   }
 
   /** Sends a request. Answers of the server are returned, also refusals; only its silence and its faults are thrown. */
-  async request(method, path, body, { tries = 2, ms = ANSWER_MS, signal } = {}) {
-    const headers = method === "POST" ? { ...this.#headers, "idempotency-key": globalThis.crypto.randomUUID() } : this.#headers;
+  async request(method, path, body, { tries = 2, ms = ANSWER_MS, signal, key = globalThis.crypto.randomUUID() } = {}) {
+    const headers = method === "POST" ? { ...this.#headers, "idempotency-key": key } : this.#headers;
     for (let left = tries; ; left -= 1) {
       const limit = AbortSignal.timeout(ms);
       const stop = signal ? AbortSignal.any([signal, limit]) : limit;
@@ -206,10 +211,15 @@ class Server {
   control(rest, body) {
     this.#controls.push({ rest, body });
     // Before there is a session there is nothing to act on; `ready` sends what waits.
-    if (this.#opening !== null) this.sendControls().catch(() => {});
+    if (this.#opening !== null) this.#sendAll().catch(() => {});
   }
 
   async sendControls() {
+    await this.#sendAll();
+    if (this.#refused) throw this.refusal(this.#refused);
+  }
+
+  async #sendAll() {
     while (this.#controls.length > 0) {
       this.#sending ??= this.#sendFirst().finally(() => {
         this.#sending = null;
@@ -222,7 +232,7 @@ class Server {
     const { rest, body } = this.#controls[0];
     const answer = await this.request("POST", this.path(rest), body);
     this.#controls.shift();
-    if (answer.status >= 400 && answer.status !== 410) throw this.refusal(answer);
+    if (answer.status >= 400 && answer.status !== 410) this.#refused ??= answer;
   }
 
   /** The program goes on without the server. */
@@ -241,7 +251,8 @@ class Server {
         try {
           await this.#opening;
           await this.#sendHeld();
-          await this.sendControls();
+          await this.#sendGap();
+          await this.#sendAll();
         } catch (error) {
           if (!(error instanceof ServerLost)) return;
           await pause(PAUSE_MS, { unref: true });
@@ -263,13 +274,20 @@ class Server {
 
   async #sendHeld() {
     while (this.held.length > 0) {
-      const report = this.held[0];
-      const answer = await this.post("/receipts", report);
-      if (this.held[0] === report) this.held.shift();
-      if (answer.status >= 400) {
-        const data = { call_id: report.call_id, code: String(answer.body?.code ?? answer.status) };
-        this.#session.diagnose("receipt_refused", data);
-      }
+      this.#reporting ??= this.#sendReport().finally(() => {
+        this.#reporting = null;
+      });
+      await this.#reporting;
+    }
+  }
+
+  async #sendReport() {
+    const report = this.held[0];
+    const answer = await this.post("/receipts", report);
+    this.held.shift();
+    if (answer.status >= 400) {
+      const data = { call_id: report.call_id, code: String(answer.body?.code ?? answer.status) };
+      this.#session.diagnose("receipt_refused", data);
     }
   }
 
@@ -280,18 +298,26 @@ class Server {
   /** Tells the server of the calls that it did not see, as a gap and not as if it had judged them. */
   async #sendGap() {
     if (this.#unguarded === 0) return;
-    const count = this.#unguarded;
-    const gap = { session_id: this.#session.id, unguarded_calls: count, at: new Date().toISOString() };
-    const answer = await this.post("/captures", { captures: [gap] });
-    if (answer.status < 400) this.#unguarded -= count;
+    this.#telling ??= this.#tellGap().finally(() => {
+      this.#telling = null;
+    });
+    await this.#telling;
   }
 
-  async capture(captures) {
+  async #tellGap() {
+    // The same words again when the answer was lost: the server then takes it once.
+    this.#gap ??= { key: globalThis.crypto.randomUUID(), at: new Date().toISOString(), unguarded_calls: this.#unguarded };
+    const { key, ...gap } = this.#gap;
+    const answer = await this.post("/captures", { captures: [{ session_id: this.#session.id, ...gap }] }, { key });
+    this.#gap = null;
+    if (answer.status < 400) this.#unguarded -= gap.unguarded_calls;
+  }
+
+  /** Hands captures over, at most 100. With the same key again the server takes them once. */
+  async capture(captures, key) {
     await this.ready();
-    for (let at = 0; at < captures.length; at += 100) {
-      const answer = await this.post("/captures", { captures: captures.slice(at, at + 100) });
-      if (answer.status >= 400) throw this.refusal(answer);
-    }
+    const answer = await this.post("/captures", { captures }, { key });
+    if (answer.status >= 400) throw this.refusal(answer);
   }
 
   /** Offers the session's work to another role. */

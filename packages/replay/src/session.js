@@ -53,7 +53,7 @@ class Session {
     this.executors = given.tools ?? {};
     this.executions = 0;
     this.settled = 0;
-    this.captures = { waiting: [], lost: 0, told: 0, handing: Promise.resolve() };
+    this.captures = { waiting: [], sending: null, lost: 0, told: 0, handing: Promise.resolve() };
     this.server = server && new Server(this, { ...server, place, create: () => newSession(this, files, place) });
     this.store = given.store ?? null;
     // A store may hold the beginning of a session that has a name.
@@ -388,7 +388,9 @@ class Session {
     const { waiting } = this.captures;
     const { captures, counts } = this.core.read("captures");
     waiting.push(...captures);
-    if (waiting.length > CAPTURES_MAX) this.captures.lost += waiting.splice(0, waiting.length - CAPTURES_MAX).length;
+    // Those that the server may have taken already are not the ones to go.
+    const excess = waiting.length - CAPTURES_MAX;
+    if (excess > 0) this.captures.lost += waiting.splice(this.captures.sending?.some.length ?? 0, excess).length;
     const dropped = counts.dropped + this.captures.lost;
     if (dropped > this.captures.told) {
       this.captures.told = dropped;
@@ -396,10 +398,12 @@ class Session {
       await this.#keepBlob("dropped", { session_id: this.id, dropped_captures: dropped });
     }
     while (waiting.length > 0) {
-      const some = waiting.slice(0, 100);
-      if (this.server) await this.server.capture(some);
+      this.captures.sending ??= { some: waiting.slice(0, 100), key: globalThis.crypto.randomUUID() };
+      const { some, key } = this.captures.sending;
+      if (this.server) await this.server.capture(some, key);
       for (const capture of some) await this.#keepBlob(`capture/${capture.execution ? `tool/${(this.executions += 1)}` : capture.attempt}`, capture);
       waiting.splice(0, some.length);
+      this.captures.sending = null;
     }
     return { sent: counts.sent - this.captures.lost, dropped, pending: counts.pending };
   }

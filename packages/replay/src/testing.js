@@ -33,9 +33,16 @@ function recorder(file) {
     isWhole = true;
   };
   let known = null;
-  const append = async (line) => {
-    mend();
-    await fs.promises.appendFile(file, `${JSON.stringify(line)}\n`);
+  // One line after the other: a long one is written in pieces, and another must not come between them.
+  let last = Promise.resolve();
+  const append = (line) => {
+    const text = `${JSON.stringify(line)}\n`;
+    const written = last.then(() => {
+      mend();
+      return fs.promises.appendFile(file, text);
+    });
+    last = written.catch(() => {});
+    return written;
   };
   const records = () => {
     known ??= lines().filter((line) => line.record);

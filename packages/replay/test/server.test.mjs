@@ -228,6 +228,23 @@ test("labels and filters apply at once here and are on the server before the nex
   session.restore();
 });
 
+test("an action that the server refuses: nothing is released any more, and a kill still reaches it", async () => {
+  const { session, model, turn } = await atDesk([find, find]);
+  await turn();
+  const asked = model.requests.length;
+  // The core takes a name of any length, the server does not: what it holds is not what was asked for.
+  session.narrow(["send_note", "x".repeat(300)]);
+  await new Promise((resolve) => setTimeout(resolve, 200));
+  for (let again = 0; again < 2; again += 1) {
+    const error = await failure(turn());
+    assert(error instanceof ReplayFaultError, String(error));
+    assert.equal(error.retrySafe, false);
+  }
+  assert.equal(model.requests.length, asked);
+  session.kill("over");
+  await until(async () => (await shown(session)).health.killed);
+});
+
 test("a label from elsewhere while the model thinks is judged by: the same response, under the new state", async () => {
   const world = await atDesk(() => ({ ...find, delay: 400 }));
   await world.turn();

@@ -303,3 +303,12 @@ test("a process killed while a person decides leaves nothing allowed", async () 
   session.restore();
   await server.close();
 });
+
+test("lines of a recorder never mix, however long they are", async () => {
+  const path = file();
+  const store = recorder(path);
+  const text = Buffer.from(JSON.stringify("x".repeat(2 * 1024 * 1024)));
+  await Promise.all(Array.from({ length: 6 }, (_, at) => (at % 2 === 0 ? store.putBlob(`blob/${at}`, text) : store.append(text))));
+  const lines = readFileSync(path, "utf8").trimEnd().split("\n");
+  assert.equal(lines.map((line) => JSON.parse(line)).length, 6);
+});
