@@ -68,7 +68,7 @@ fn the_sdk_of_the_mcp_project_finds_the_tools_and_calls_them() {
     assert!(output.status.success(), "{said}\n{talk}");
     let expected = [
         r#"{"server":"reprise"}"#,
-        r#"{"tools":["akashik_attune","akashik_compact","akashik_deregister","akashik_detect","akashik_merge","akashik_record","akashik_register","akashik_replay"]}"#,
+        r#"{"tools":["akashik_attune","akashik_compact","akashik_coordinate","akashik_deregister","akashik_detect","akashik_handoff","akashik_merge","akashik_record","akashik_register","akashik_replay","akashik_session"]}"#,
         r#"{"joined":"registered"}"#,
         r#"{"recorded":"accepted"}"#,
         r#"{"told":1}"#,
