@@ -123,7 +123,12 @@ impl Listener {
                     Some(Ok(Message::Text(_) | Message::Binary(_))) => {
                         return Some((close_code::UNSUPPORTED, "nothing is read here"));
                     }
-                    Some(Ok(Message::Close(_)) | Err(_)) | None => return None,
+                    Some(Ok(Message::Close(_))) => {
+                        // Its own Close is answered with one, which leaves when the socket is asked for more.
+                        let _ = timeout(FAREWELL_MAX, socket.recv()).await;
+                        return None;
+                    }
+                    Some(Err(_)) | None => return None,
                 },
                 frame = self.stream.next() => match frame {
                     Some(FieldFrame { data, .. }) => Message::Text(data.to_string().into()),
