@@ -495,7 +495,8 @@ async fn a_websocket_client_that_takes_nothing_is_cut_off_and_holds_nobody_up() 
     let stream = narrow.connect(address.parse().unwrap()).await.unwrap();
     let (mut slow, _) = client_async(request, stream).await.unwrap();
     for number in 0..NOTES {
-        let note = memory.note("ann", &format!("note {number}"), json!({}));
+        let content = format!("note {number}");
+        let note = memory.note("ann", &content, json!({}));
         let noted = tokio::time::timeout(Duration::from_secs(5), note).await;
         noted.expect("nobody waits for a client that does not read");
     }
