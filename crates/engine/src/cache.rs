@@ -9,10 +9,12 @@ mod recent;
 use std::collections::BTreeMap;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
-use domain::{Document, Event, Position, State, Task};
+use domain::{Activity, Document, Event, Position, State, Task};
 
+use crate::engine::Engine;
+use crate::refused::Refused;
 use crate::turn::Written;
-use crate::view::{Activity, content_positions};
+use crate::view::content_positions;
 use recent::Recent;
 
 /// Documents, contents and Sessions as they last were.
@@ -282,6 +284,58 @@ fn task_of(document: &Document) -> Option<&Task> {
     match &document.state {
         State::Task(task) => Some(task),
         _ => None,
+    }
+}
+
+impl Engine {
+    pub(crate) async fn document(&self, id: &str) -> Result<Option<Document>, Refused> {
+        let found = self.shared_document(id).await?;
+        Ok(found.map(Arc::unwrap_or_clone))
+    }
+
+    /// Reads a document: from memory while that is as far as the store, else from the store.
+    pub(crate) async fn shared_document(&self, id: &str) -> Result<Option<Arc<Document>>, Refused> {
+        let shared = &self.shared;
+        let ticket = match shared.cache.document(id, shared.store.head()) {
+            Ok(document) => return Ok(Some(document)),
+            Err(ticket) => ticket,
+        };
+        let found = shared.store.documents(vec![id.into()]).await?;
+        let found = found.into_iter().flatten().next().map(Arc::new);
+        if let Some(document) = &found {
+            shared.cache.keep(ticket, document);
+        }
+        Ok(found)
+    }
+
+    /// Reads events that hold contents of documents: from memory where they are there, else from the store. None for
+    /// positions where there is no event.
+    pub(crate) async fn contents(
+        &self,
+        positions: Vec<Position>,
+    ) -> Result<Vec<(Position, Arc<Event>)>, Refused> {
+        let shared = &self.shared;
+        let mut found = Vec::with_capacity(positions.len());
+        let mut wanted = Vec::new();
+        for position in positions {
+            match shared.cache.content(position) {
+                Some(event) => found.push((position, event)),
+                None => wanted.push(position),
+            }
+        }
+        if !wanted.is_empty() {
+            let stored = shared.store.events_at(wanted).await?;
+            for stored in stored.into_iter().flatten() {
+                let event = Event::parse(&stored.bytes).map_err(|error| Refused::Internal {
+                    detail: error.to_string(),
+                })?;
+                let event = Arc::new(event);
+                let len = stored.bytes.len();
+                shared.cache.keep_content(stored.position, &event, len);
+                found.push((stored.position, event));
+            }
+        }
+        Ok(found)
     }
 }
 

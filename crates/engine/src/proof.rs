@@ -6,7 +6,7 @@ use std::sync::Arc;
 use canon::{Digest, Map, Value};
 use domain::{
     Command, Document, Event, Order, Position, Receipt, ReceiptId, RecordVerification, Refusal,
-    ResourceKind, State,
+    ResourceKind, State, View,
 };
 use receipts::verify::{
     Batch, Check, Code, Evidence, Form, Inclusion, Keys, Predecessor, References, Report,
@@ -23,7 +23,6 @@ use crate::port::Scope;
 use crate::read::{ListRequest, Page};
 use crate::refused::Refused;
 use crate::turn::{Lease, Written};
-use crate::view::View;
 
 /// What a caller asks of a verification.
 #[derive(Debug, Clone, PartialEq, Eq, Default)]

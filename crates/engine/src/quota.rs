@@ -13,9 +13,8 @@ use domain::{
     WorkspaceId,
 };
 
-use crate::caller::Caller;
+use crate::caller::{Caller, workspace_of};
 use crate::engine::{Engine, Shared};
-use crate::read::workspace_of;
 use crate::refused::Refused;
 use crate::share::{self, NoShare};
 

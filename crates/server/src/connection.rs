@@ -18,7 +18,7 @@ use http_body::{Frame, SizeHint};
 use tokio::sync::{Notify, OwnedSemaphorePermit};
 use tokio::time::Instant;
 
-use crate::auth::Credential;
+use crate::gate::Credential;
 
 /// No request is being answered.
 const WAITING: u8 = 0;

@@ -7,8 +7,8 @@ use engine::{NoShare, Refused, Shares};
 use tokio::sync::Notify;
 use tokio::time::Instant;
 
-use crate::auth::Credential;
 use crate::failure::Failure;
+use crate::gate::Credential;
 
 /// How long a transfer waits for room.
 const PATIENCE: Duration = Duration::from_secs(5);

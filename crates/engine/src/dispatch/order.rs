@@ -8,9 +8,8 @@ use domain::{
     VaultId, WorkspaceId,
 };
 
-use crate::caller::{APPROVE, Caller};
+use crate::caller::{APPROVE, Caller, workspace_of};
 use crate::engine::Engine;
-use crate::read::workspace_of;
 use crate::refused::Refused;
 
 impl Engine {

@@ -15,7 +15,7 @@ use crate::app::App;
 use crate::call::{self, Call};
 use crate::connection::{Life, Seat};
 use crate::failure::{Failure, Reply};
-use crate::{auth, memory, redact, socket, sse};
+use crate::{gate, memory, socket, sse};
 
 macro_rules! twice {
     ($routes:ident $($method:ident $path:literal $handler:ident)*) => {
@@ -164,8 +164,8 @@ async fn read(
             return Ok(Err(Refusal::new(Code::InvalidEnvelope, message, operation)));
         }
     };
-    if let (Some(key), Some(members)) = (auth::presented(call.headers()), value.as_object_mut()) {
-        redact::members(members, key);
+    if let (Some(key), Some(members)) = (gate::presented(call.headers()), value.as_object_mut()) {
+        gate::redact(members, key);
     }
     Ok(Envelope::from_json(&value, operation))
 }
