@@ -40,7 +40,7 @@ type Stamp = (u64, Option<SystemTime>);
 impl View {
     /// Opens the log of a directory as it is now.
     pub(crate) fn open(directory: &Path) -> Result<Self, OpenError> {
-        directory::check(directory)?;
+        directory::check(directory).map_err(|error| loss::instead(error, directory))?;
         // Before the log, which may only be ahead of it.
         let (kept, unreadable) = match kept::read(directory) {
             Ok(kept) => (kept, None),
@@ -74,6 +74,12 @@ impl View {
         schema::check_version(directory, &connection)?;
         let has_head = kept.is_some() || unreadable.is_some();
         let loss = kept.and_then(|kept| loss::of_log(&connection, &kept));
+        if let Some(loss) = loss
+            && !loss::has_tables(&connection)
+        {
+            // Its tables are lost too: there is nothing to look at.
+            return Err(OpenError::lost(directory, loss));
+        }
         Ok(Self {
             has_head,
             connection,

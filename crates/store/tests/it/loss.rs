@@ -8,7 +8,7 @@ use std::path::Path;
 use domain::Position;
 use engine::port::Store;
 use engine::port::suite::{Model, wait};
-use store::{Loss, OpenError, Options, SqliteStore};
+use store::{AuditError, Loss, OpenError, Options, SqliteStore};
 
 use crate::home::{filled, open, verify};
 
@@ -125,6 +125,30 @@ fn a_torn_tail_that_was_never_acknowledged_is_dropped_as_ever() {
     assert_eq!(verify(home.path()).problems, vec![]);
     assert_eq!(verify(home.path()).events, before);
     open(home.path()).close();
+}
+
+/// Tables and events were all in the write-ahead log, or the database is gone: what is left still says how far the log was.
+#[test]
+fn a_directory_that_lost_its_tables_says_what_is_lost() {
+    let home = tempfile::tempdir().unwrap();
+    let store = open(home.path());
+    let mut model = Model::new(&store);
+    let order = model.workspace();
+    model.run(&store, order).unwrap();
+    let copied = copy(home.path());
+    let kept = store.head();
+    store.close();
+    for file in [WAL, "reprise.db"] {
+        fs::remove_file(copied.path().join(file)).unwrap();
+        let error = store::verify(copied.path(), &mut |_, _| {}).unwrap_err();
+        assert!(
+            matches!(
+                error,
+                AuditError::Open(OpenError::Lost { loss: Loss::Shorter { kept: found, .. }, .. }) if found == kept
+            ),
+            "without {file}: {error}"
+        );
+    }
 }
 
 #[test]
