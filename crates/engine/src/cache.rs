@@ -33,12 +33,12 @@ struct Known {
     documents: Recent<Box<str>, Option<Arc<Document>>>,
     /// Events that hold contents of documents.
     contents: Recent<Position, Arc<Event>>,
-    sessions: Recent<Position, Pulse>,
+    sessions: Recent<Position, SessionState>,
 }
 
 /// What a Session shows that its own document does not hold.
 #[derive(Debug)]
-struct Pulse {
+struct SessionState {
     last_event: Option<Position>,
     /// How often one of its Tasks changed since it is in here.
     changes: u64,
@@ -55,7 +55,7 @@ pub(crate) struct Ticket {
 
 /// What is known of a Session without asking the store.
 #[derive(Debug, Clone, Copy)]
-pub(crate) struct Sighting {
+pub(crate) struct CachedSession {
     pub(crate) last_event: Option<Position>,
     pub(crate) activity: Option<Activity>,
     pub(crate) ticket: Ticket,
@@ -129,15 +129,15 @@ impl Cache {
     }
 
     /// Returns what is known of a Session when the store's last event is this one.
-    pub(crate) fn session(&self, key: Position, head: Position) -> Sighting {
+    pub(crate) fn session(&self, key: Position, head: Position) -> CachedSession {
         let mut known = self.lock();
         let is_current = known.head == head;
         let pulse = known.sessions.get(&key);
         let changes = pulse.map_or(0, |pulse| pulse.changes);
         let current = pulse.filter(|_| is_current);
-        Sighting {
+        CachedSession {
             last_event: current.and_then(|pulse| pulse.last_event),
-            activity: current.and_then(Pulse::activity),
+            activity: current.and_then(SessionState::activity),
             ticket: known.ticket(changes),
         }
     }
@@ -164,7 +164,7 @@ impl Cache {
         let pulse = known.sessions.get_mut(&key);
         // An event that a turn committed is newer than what was read, or the same.
         let last_event = pulse.and_then(|pulse| pulse.last_event).or(last_event);
-        let pulse = Pulse {
+        let pulse = SessionState {
             last_event,
             changes,
             open,
@@ -245,8 +245,8 @@ impl Known {
         }
     }
 
-    fn pulse(&mut self, session: Position, is_new: bool) -> &mut Pulse {
-        let (pulse, has_forgotten) = self.sessions.get_or_insert(session, 1, || Pulse {
+    fn pulse(&mut self, session: Position, is_new: bool) -> &mut SessionState {
+        let (pulse, has_forgotten) = self.sessions.get_or_insert(session, 1, || SessionState {
             last_event: None,
             changes: 0,
             // A Session that begins has no Tasks.
@@ -263,7 +263,7 @@ impl Known {
     }
 }
 
-impl Pulse {
+impl SessionState {
     fn note(&mut self, key: Position, task: &Task) {
         self.changes += 1;
         if let Some(open) = &mut self.open {

@@ -286,7 +286,7 @@ impl Engine {
         engine
             .shared
             .spawn
-            .spawn(Box::pin(engine.clone().tend_tree()));
+            .spawn(Box::pin(engine.clone().maintain_tree()));
         engine
             .shared
             .spawn
@@ -352,7 +352,7 @@ impl Engine {
     ///
     /// # Errors
     /// The work came to no end, which is a bug.
-    pub(crate) async fn aside<T: Send + 'static>(
+    pub(crate) async fn run_blocking<T: Send + 'static>(
         &self,
         work: impl FnOnce() -> T + Send + 'static,
     ) -> Result<T, Refused> {
@@ -360,7 +360,7 @@ impl Engine {
         let work = Box::new(move || drop(sender.send(work())));
         self.shared.spawn.spawn_blocking(work);
         result.await.map_err(|_| Refused::Internal {
-            detail: "work that was done aside came to no end".to_owned(),
+            detail: "blocking work did not finish".to_owned(),
         })
     }
 

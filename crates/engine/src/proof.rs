@@ -308,7 +308,7 @@ impl Engine {
             },
             batches: &batches,
             inclusion: inclusion.as_ref(),
-            keys: self.asked_keys(request),
+            keys: self.keys_for(request),
             at_time: request.at_time.as_deref(),
             trust_anchor: request.trust_anchor.as_deref(),
             references: Some(&references),
@@ -522,7 +522,7 @@ impl Engine {
             predecessor: Predecessor::NotAsked,
             batches: &batches,
             inclusion: inclusion.as_ref(),
-            keys: self.asked_keys(request),
+            keys: self.keys_for(request),
             at_time: request.at_time.as_deref(),
             trust_anchor: request.trust_anchor.as_deref(),
             references: None,
@@ -611,7 +611,7 @@ impl Engine {
         Ok(())
     }
 
-    fn asked_keys(&self, request: &VerifyRequest) -> Keys<'_> {
+    fn keys_for(&self, request: &VerifyRequest) -> Keys<'_> {
         match request.integrity_only {
             true => Keys::NotAsked,
             false => Keys::Given(&self.shared.authority.keys),

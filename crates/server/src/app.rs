@@ -19,7 +19,7 @@ use crate::failure::Failure;
 use crate::gate::{Buckets, Credential, Keys};
 use crate::mcp::Mcp;
 use crate::metrics::HttpMetrics;
-use crate::room::{Room, Taken};
+use crate::room::{Reservation, Room};
 use crate::sse::Frames;
 
 /// The version of the program.
@@ -129,7 +129,7 @@ impl App {
         &self,
         key: Credential,
         bytes: usize,
-    ) -> Result<Option<Taken>, Failure> {
+    ) -> Result<Option<Reservation>, Failure> {
         match bytes <= SMALL_BODY_BYTES {
             true => Ok(None),
             false => self.memory.take(key, bytes).await.map(Some),

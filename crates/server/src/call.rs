@@ -25,7 +25,7 @@ use wire::render::resource;
 use crate::app::{App, SMALL_BODY_BYTES};
 use crate::failure::{Failure, Reply};
 use crate::gate::{self, Credential, RequestId};
-use crate::room::Taken;
+use crate::room::Reservation;
 pub(crate) use list::{Filters, page};
 
 /// Bytes of a body over its limit that are read and dropped, so that its sender gets to read the answer.
@@ -107,11 +107,11 @@ fn unencoded(headers: &HeaderMap) -> Result<(), Failure> {
         words.all(|word| word.trim_ascii().eq_ignore_ascii_case(plain.as_bytes()))
     };
     if !only(header::CONTENT_ENCODING, "identity") {
-        let message = "encoded bodies are not taken; send the bytes as they are";
+        let message = "encoded bodies are not supported; send the bytes as they are";
         return Err(unsupported(415, "content_encoding", message));
     }
     if !only(header::TRANSFER_ENCODING, "chunked") {
-        let message = "no transfer coding but `chunked` is known here";
+        let message = "the only transfer coding that is supported is `chunked`";
         return Err(unsupported(501, "transfer_encoding", message));
     }
     Ok(())
@@ -275,7 +275,7 @@ impl Call {
         let depth = 1 + body.values().map(canon::depth).max().unwrap_or_default();
         if depth > canon::VALUE_DEPTH_MAX {
             let message = format!(
-                "the body nests {depth} levels deep; {} are taken",
+                "the body nests {depth} levels deep; {} are allowed",
                 canon::VALUE_DEPTH_MAX
             );
             return Err(Failure::invalid("", message)
@@ -301,7 +301,7 @@ impl Call {
         &mut self,
         bytes_max: usize,
         times: usize,
-    ) -> Result<(Bytes, Option<Taken>), Failure> {
+    ) -> Result<(Bytes, Option<Reservation>), Failure> {
         let body = self.body.get_mut().unwrap_or_else(PoisonError::into_inner);
         let mut body = std::mem::take(body);
         let too_large = || {

@@ -26,7 +26,7 @@ use wire::{Code, PROTOCOL_VERSION, VERSION_HEADER};
 
 use crate::app::App;
 use crate::config::RateLimit;
-use crate::connection::Life;
+use crate::connection::ConnectionState;
 use crate::failure::{Failure, problem, written};
 use crate::host;
 use crate::memory;
@@ -176,7 +176,7 @@ pub(crate) async fn keyed(
         Ok(admitted) => admitted,
         Err(failure) => return failure.into_response(),
     };
-    if let Some(life) = request.extensions().get::<Arc<Life>>() {
+    if let Some(life) = request.extensions().get::<Arc<ConnectionState>>() {
         app.connections.authenticated(life, credential);
     }
     let actor = Actor(Arc::clone(&caller));

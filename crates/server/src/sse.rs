@@ -76,7 +76,7 @@ fn error_frame(code: Code, message: &str, request_id: &str) -> Bytes {
 }
 
 /// What a reader waited for.
-enum Came {
+enum Wakeup {
     Frame(Frame),
     Silence,
     Revoked,
@@ -100,28 +100,28 @@ impl Reader {
         if self.is_over {
             return None;
         }
-        let came = tokio::select! {
+        let wakeup = tokio::select! {
             // A stop ends a stream however much there is left to send: its reader resumes elsewhere.
             biased;
             _ = self.closing.wait_for(|closing| *closing) => return None,
-            Ok(_) = self.revoked.wait_for(|revoked| *revoked) => Came::Revoked,
+            Ok(_) = self.revoked.wait_for(|revoked| *revoked) => Wakeup::Revoked,
             frame = next_frame(&mut self.waiting, &mut self.events) => match frame {
-                Ok(Some(frame)) => Came::Frame(frame),
+                Ok(Some(frame)) => Wakeup::Frame(frame),
                 Ok(None) => return None,
                 Err(refused) => {
                     tracing::error!(%refused, "a stream ended early");
                     return None;
                 }
             },
-            () = tokio::time::sleep(self.heartbeat) => Came::Silence,
+            () = tokio::time::sleep(self.heartbeat) => Wakeup::Silence,
         };
-        let text = match came {
-            Came::Frame(frame) => {
+        let text = match wakeup {
+            Wakeup::Frame(frame) => {
                 let frames = &self.app.frames;
                 frames.render_with(&self.app.engine, &frame).await
             }
-            Came::Silence => Bytes::from_static(wire::heartbeat()),
-            Came::Revoked => {
+            Wakeup::Silence => Bytes::from_static(wire::heartbeat()),
+            Wakeup::Revoked => {
                 self.is_over = true;
                 let message = "the key that opened this stream is no longer valid";
                 error_frame(Code::Unauthenticated, message, &self.request_id)

@@ -383,7 +383,7 @@ impl Engine {
         let shared = &self.shared;
         if shared.folds.find(key, Position::START).is_none() {
             let mut fold = TaskFold::default();
-            go_on(shared, key, &mut fold).await?;
+            catch_up(shared, key, &mut fold).await?;
             shared.folds.offer(key, fold);
         }
         Ok(())
@@ -412,7 +412,7 @@ pub(super) async fn load_folds(
             Some(entry) if entry.is_current => entry.fold,
             other => {
                 let mut fold = other.map(|entry| entry.fold).unwrap_or_default();
-                go_on(shared, document.key, Arc::make_mut(&mut fold)).await?;
+                catch_up(shared, document.key, Arc::make_mut(&mut fold)).await?;
                 let mut known = shared.folds.lock();
                 known.put(document.key, Arc::clone(&fold), true);
                 fold
@@ -424,7 +424,7 @@ pub(super) async fn load_folds(
 }
 
 /// Adds what the log holds after a fold.
-async fn go_on(shared: &Shared, key: Position, fold: &mut TaskFold) -> Result<(), Refused> {
+async fn catch_up(shared: &Shared, key: Position, fold: &mut TaskFold) -> Result<(), Refused> {
     loop {
         let query = ReadEvents {
             scope: Scope::Task(key),

@@ -13,7 +13,7 @@ use field::{Code, Envelope, Operation, Refusal, TargetType};
 use super::Routes;
 use crate::app::App;
 use crate::call::{self, Call};
-use crate::connection::{Life, Seat};
+use crate::connection::{ConnectionSlot, ConnectionState};
 use crate::failure::{Failure, Reply};
 use crate::{gate, memory, socket, sse};
 
@@ -119,8 +119,8 @@ async fn notifications(call: Call) -> Reply {
 
 /// The same over a WebSocket.
 async fn socket(
-    life: Option<Extension<Arc<Life>>>,
-    seat: Option<Extension<Arc<Seat>>>,
+    life: Option<Extension<Arc<ConnectionState>>>,
+    seat: Option<Extension<Arc<ConnectionSlot>>>,
     upgrade: Result<WebSocketUpgrade, WebSocketUpgradeRejection>,
     call: Call,
 ) -> Reply {

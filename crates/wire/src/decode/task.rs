@@ -33,11 +33,8 @@ pub fn create_session(incoming: &Incoming<'_>) -> Result<Request, InputError> {
         .array("initial_messages", incoming.settings.initial_messages_max)?
         .unwrap_or_default();
     let initial_messages = listed.iter().enumerate().map(|(index, item)| {
-        let place = format!("initial_messages.{index}");
-        match item {
-            Value::Object(map) => read_message(&Members::at(map, place)),
-            _ => Err(InputError::invalid(place, "must be an object")),
-        }
+        let message = Members::within(item, format!("initial_messages.{index}"))?;
+        read_message(&message)
     });
     let initial_messages = initial_messages.collect::<Result<_, _>>()?;
     if members.map().get("workspace_id") == Some(&Value::Null) {
