@@ -13,9 +13,8 @@ use domain::{
     ResourceKind, WorkspaceId,
 };
 
-use crate::caller::Caller;
+use crate::caller::{Caller, workspace_of};
 use crate::engine::{Engine, Shared};
-use crate::read::workspace_of;
 use crate::refused::Refused;
 use crate::share::{self, NoShare};
 
@@ -112,17 +111,17 @@ impl Shared {
         self.has_room(room, workspace, reserved.of(room), bytes)?;
         reserved.of_mut(room).add(workspace, bytes);
         drop(reserved);
-        Ok(self.kept(room, workspace, bytes))
+        Ok(self.reservation(room, workspace, bytes))
     }
 
     /// Keeps room for what is stored whatever the limit says.
     pub(crate) fn reserve_anyway(self: &Arc<Self>, workspace: Position, bytes: u64) -> Reserved {
         let room = Room::Common;
         self.reserved().of_mut(room).add(workspace, bytes);
-        self.kept(room, workspace, bytes)
+        self.reservation(room, workspace, bytes)
     }
 
-    fn kept(self: &Arc<Self>, room: Room, workspace: Position, bytes: u64) -> Reserved {
+    fn reservation(self: &Arc<Self>, room: Room, workspace: Position, bytes: u64) -> Reserved {
         Reserved {
             shared: Arc::clone(self),
             room,
