@@ -13,9 +13,8 @@ use domain::{
     WorkspaceId,
 };
 
-use crate::caller::Caller;
+use crate::caller::{Caller, workspace_of};
 use crate::engine::{Engine, Shared};
-use crate::read::workspace_of;
 use crate::refused::Refused;
 use crate::share::{self, NoShare};
 
@@ -78,16 +77,16 @@ impl Shared {
         self.room(workspace, &reserved, bytes)?;
         reserved.add(workspace, bytes);
         drop(reserved);
-        Ok(self.kept(workspace, bytes))
+        Ok(self.reservation(workspace, bytes))
     }
 
     /// Keeps room for what is stored whatever the limit says.
     pub(crate) fn reserve_anyway(self: &Arc<Self>, workspace: Position, bytes: u64) -> Reserved {
         self.reserved().add(workspace, bytes);
-        self.kept(workspace, bytes)
+        self.reservation(workspace, bytes)
     }
 
-    fn kept(self: &Arc<Self>, workspace: Position, bytes: u64) -> Reserved {
+    fn reservation(self: &Arc<Self>, workspace: Position, bytes: u64) -> Reserved {
         Reserved {
             shared: Arc::clone(self),
             workspace,

@@ -31,7 +31,7 @@ use serde_json::json;
 use wire::json_rpc;
 
 use crate::world::RandomIds;
-use crate::{auth, memory, redact};
+use crate::{gate, memory};
 
 /// The operations that are tools. SUBSCRIBE is none: agents poll with `since_epoch`.
 const OPERATIONS: [Operation; 11] = [
@@ -173,8 +173,8 @@ impl Tools {
             .get::<Arc<Caller>>()
             .ok_or(NotCalled::Unknown)?;
         let mut arguments = arguments;
-        if let Some(key) = auth::presented(&parts.headers) {
-            redact::members(&mut arguments, key);
+        if let Some(key) = gate::presented(&parts.headers) {
+            gate::redact(&mut arguments, key);
         }
         let field = match arguments.get("field") {
             None | Some(Value::Null) => None,

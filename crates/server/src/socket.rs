@@ -18,7 +18,7 @@ use wire::Code;
 
 use crate::app::App;
 use crate::call::Call;
-use crate::connection::{Life, Seat};
+use crate::connection::{ConnectionSlot, ConnectionState};
 use crate::failure::Failure;
 use crate::listen::patience;
 
@@ -51,7 +51,7 @@ pub(crate) fn check_origin(app: &App, headers: &HeaderMap) -> Result<(), Failure
 pub(crate) fn notify(
     call: &Call,
     upgrade: WebSocketUpgrade,
-    (life, seat): (Arc<Life>, Arc<Seat>),
+    (life, seat): (Arc<ConnectionState>, Arc<ConnectionSlot>),
     stream: FieldStream,
 ) -> Response {
     let mut listener = Listener {
@@ -95,7 +95,7 @@ struct Listener {
     closing: watch::Receiver<bool>,
     /// True once the key that opened the socket is no longer valid.
     revoked: watch::Receiver<bool>,
-    life: Arc<Life>,
+    life: Arc<ConnectionState>,
     unanswered: u32,
 }
 

@@ -202,7 +202,7 @@ impl SqliteStore {
         // What was damaged is kept: what SQLite makes of the rest is what there is.
         migrate::bring_forward(directory, None, &mut |_| {})?;
         let found = last_position(directory)?;
-        let after = loss::goes_on_after(found, kept.as_ref(), wal);
+        let after = loss::resume_after(found, kept.as_ref(), wal);
         let store = Self::work(directory, options, lock, Wal::None, after)?;
         let lost = Lost {
             loss,

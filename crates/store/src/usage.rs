@@ -39,7 +39,7 @@ pub(crate) struct Usage {
 impl Usage {
     /// Reads what was written down, and counts what came after it.
     pub(crate) fn read(connection: &Connection) -> Result<Self, StoreFault> {
-        let mut usage = Self::kept(connection).map_err(fault)?;
+        let mut usage = Self::read_stored(connection).map_err(fault)?;
         usage.catch_up(connection)?;
         Ok(usage)
     }
@@ -61,7 +61,7 @@ impl Usage {
     }
 
     /// Reads what was written down.
-    fn kept(connection: &Connection) -> rusqlite::Result<Self> {
+    fn read_stored(connection: &Connection) -> rusqlite::Result<Self> {
         let mut usage = Self::default();
         let mut select = connection.prepare("SELECT workspace, bytes FROM usage")?;
         let mut rows = select.query([])?;
@@ -142,7 +142,7 @@ pub(crate) fn check(connection: &Connection) -> Result<Option<String>, StoreFaul
             "the table `usage` is missing; the next start counts again what workspaces have stored";
         return Ok(Some(said.to_owned()));
     }
-    let kept = Usage::kept(connection).map_err(fault)?;
+    let kept = Usage::read_stored(connection).map_err(fault)?;
     let mut counted = Usage::default();
     Table::Events.each(connection, 0, |first, bytes| {
         if let Ok(block) = Block::decode(first, bytes) {

@@ -521,7 +521,7 @@ impl Writer {
 
     fn stop(&mut self, cause: &str) {
         let message = format!(
-            "{cause}, so the store accepts no writes any more; reads go on; check the disk, then restart"
+            "{cause}, so the store accepts no more writes; reads still work; check the disk, then restart"
         );
         tracing::error!("{message}");
         // The first cause stands.
@@ -880,7 +880,7 @@ mod tests {
         let error = message(writer.commit(commit(Box::new(|_| Ok(SealedTurn::default())))));
         assert!(error.contains("restart"), "{error}");
         let fault = writer.put_blob(&Blob::new(vec![1])).unwrap_err();
-        assert!(fault.to_string().contains("reads go on"), "{fault}");
+        assert!(fault.to_string().contains("reads still work"), "{fault}");
         let digest = canon::sha256(b"trace");
         assert_eq!(read::blob(&writer.connection, &digest).unwrap(), None);
     }

@@ -285,7 +285,9 @@ impl Engine {
                 .zip(embeddings)
                 .collect();
             let work = desk_name(desk);
-            let planned = self.aside(move || plan(state, work, batch, fresh)).await;
+            let planned = self
+                .run_blocking(move || plan(state, work, batch, fresh))
+                .await;
             let (plan, asked) = match planned {
                 Ok(planned) => planned,
                 // The messages are gone with the work, and those who wait are told by that.
