@@ -334,6 +334,105 @@ fn a_check_names_what_of_a_schema_nothing_checks() {
 }
 
 #[test]
+fn a_check_of_tools_refuses_what_a_session_would_not_take() {
+    let world = World::new();
+    let folder = world.home.path().join("rules");
+    fs::create_dir(&folder).unwrap();
+    fs::write(folder.join("pay.yaml"), "tool: pay\nside_effect: write\n").unwrap();
+    let check = |tools: &str| {
+        fs::write(world.home.path().join("tools.json"), tools).unwrap();
+        world.run(&["contracts", "check", "rules", "--tools", "tools.json"])
+    };
+    for (tools, code, said) in [
+        (
+            r#"[{"name":"pay","parameters":{},"input_schema":{"required":["q"]}}]"#,
+            1,
+            "two schemas",
+        ),
+        (
+            r#"[{"name":"pay","parameters":{},"function":{"name":"pay","parameters":{"required":["q"]}}}]"#,
+            1,
+            "two schemas",
+        ),
+        (
+            r#"[{"name":"pay","function":{"name":"look","parameters":{}}}]"#,
+            1,
+            "two names",
+        ),
+        (
+            r#"[{"name":"pay","input_schema":{}},{"name":"pay","input_schema":{"required":["q"]}}]"#,
+            1,
+            "defined twice",
+        ),
+        (r#"[{"name":5}]"#, 1, "has no name"),
+        (
+            r#"[{"name":"pay","schema":{"type":"objekt"}}]"#,
+            1,
+            "schema_invalid",
+        ),
+        (
+            r#"[{"name":"pay","input_schema":{"required":["q"],"required":[]}}]"#,
+            2,
+            "duplicate member name `required` at line 1",
+        ),
+        ("[]", 2, "does not define tools"),
+        ("5", 2, "does not define tools"),
+        (
+            r#"[{"name":"pay"},{"type":"web_search"}]"#,
+            0,
+            "tool `web_search`: warning: it has no contract",
+        ),
+        (
+            r#"[{"name":"look"}]"#,
+            0,
+            "tool `pay`: warning: it has a contract, and the file of tools",
+        ),
+    ] {
+        let got = check(tools);
+        assert_eq!(got.code, code, "{tools}: {got:?}");
+        assert!(
+            (got.stdout.clone() + &got.stderr).contains(said),
+            "{tools}: {got:?}"
+        );
+    }
+    // Contracts that do not compile have nothing to say about tools.
+    fs::write(folder.join("pay.yaml"), "tool: pay\nside_effct: write\n").unwrap();
+    let got = check(r#"[{"name":"pay"}]"#);
+    assert_eq!(got.code, 1, "{got:?}");
+    assert!(!got.stdout.contains("no contract"), "{got:?}");
+}
+
+#[test]
+fn a_check_of_tools_looks_at_the_contracts_of_every_role() {
+    let world = World::new();
+    let folder = world.home.path().join("job");
+    for (role, contract) in [
+        (
+            "desk",
+            "tool: pay\nside_effect: write\nschema_derived: false\n",
+        ),
+        ("payer", "tool: pay\nside_effect: write\n"),
+    ] {
+        fs::create_dir_all(folder.join(role)).unwrap();
+        fs::write(folder.join(role).join("pay.yaml"), contract).unwrap();
+        let session = "schema_version: \"1.0\"\n";
+        fs::write(folder.join(role).join("session.yaml"), session).unwrap();
+    }
+    let workflow = "schema_version: \"1.0\"\nworkflow: job\nroles:\n  - { name: desk, session_contract: desk/session.yaml }\n  \
+                    - { name: payer, session_contract: payer/session.yaml }\nhandoffs: [ { from: desk, to: payer } ]\n";
+    fs::write(folder.join("workflow.yaml"), workflow).unwrap();
+    let tools = r#"[{"name":"pay","input_schema":{"type":"objekt"}}]"#;
+    fs::write(world.home.path().join("tools.json"), tools).unwrap();
+    let got = world.run(&["contracts", "check", "job", "--tools", "tools.json"]);
+    assert_eq!(got.code, 1, "{got:?}");
+    assert!(
+        got.stdout
+            .contains("role payer, tool `pay`: error[schema_invalid]"),
+        "{got:?}"
+    );
+}
+
+#[test]
 fn approvals_show_every_call_that_one_decision_releases() {
     let world = World::new();
     let server = world.serve();

@@ -265,12 +265,18 @@ pub fn fields_agree(report: &Report) -> Result<(), Problem> {
         let mut fields = fields.iter();
         fields.find(|(_, path, value)| path.find_json(&output) != Some(*value))
     };
-    match put.or_else(changed) {
-        None => Ok(()),
-        Some((name, ..)) => {
-            let what = format!("`output_fields` says two things about `{name}`");
-            Err(Problem::new(400, "malformed", what))
-        }
+    let malformed = |what: String| Err(Problem::new(400, "malformed", what));
+    if let Some((name, ..)) = put.or_else(changed) {
+        return malformed(format!("`output_fields` says two things about `{name}`"));
+    }
+    // Names are paths or members, never both: a path among members would be taken for a member of that name.
+    let is_path = |name: &&String| Path::parse(name).is_ok();
+    let names = || report.output_fields.keys();
+    match (names().find(is_path), names().find(|name| !is_path(name))) {
+        (Some(path), Some(name)) => malformed(format!(
+            "`output_fields` has the path `{path}`, and `{name}` is not a path"
+        )),
+        (_, None) | (None, _) => Ok(()),
     }
 }
 
