@@ -466,6 +466,58 @@ fn approvals_show_every_call_that_one_decision_releases() {
 }
 
 #[test]
+fn a_run_that_is_not_judged_is_named_with_the_reason() {
+    let world = World::new();
+    let server = world.serve();
+    let program = Program::new(&world, &server);
+    for (id, ends) in [("over", true), ("open", false)] {
+        let driven = Driven::open(&program, id, json!({}));
+        driven.call(id, "pay", json!({"n": 1}), "allowed");
+        if ends {
+            program.post(&format!("{SESSIONS}/{id}/restore"), json!({}));
+        }
+    }
+    drop(server);
+    let rules = world.home.path().join("rules");
+    fs::create_dir(&rules).unwrap();
+    for (file, text) in FILES {
+        fs::write(rules.join(file), text).unwrap();
+    }
+    world.ok(&["log", "export", "out"]);
+    let judged = || {
+        let principal = world.home.path().join("principal.json");
+        fs::write(&principal, r#"{"vip":false}"#).unwrap();
+        world.run(&[
+            "contracts",
+            "backtest",
+            "rules",
+            "out",
+            "--principal",
+            "principal.json",
+        ])
+    };
+    let open = judged();
+    assert!(open.stderr.contains("(not ended yet)"), "{open:?}");
+    // With a damaged line nobody can say that a run goes on.
+    let events = world.home.path().join("out/events.jsonl");
+    let text = fs::read_to_string(&events).unwrap();
+    let end = text
+        .lines()
+        .position(|line| line.contains("task.completed"));
+    let lines = text
+        .lines()
+        .enumerate()
+        .map(|(number, line)| match Some(number) == end {
+            true => "{\"damaged\"",
+            false => line,
+        });
+    fs::write(&events, lines.collect::<Vec<_>>().join("\n")).unwrap();
+    let damaged = judged();
+    assert!(damaged.stderr.contains("damaged"), "{damaged:?}");
+    assert!(!damaged.stderr.contains("not ended yet"), "{damaged:?}");
+}
+
+#[test]
 fn who_decided_is_shown_by_the_program_too() {
     let world = World::new();
     let server = world.serve();
@@ -480,6 +532,8 @@ fn who_decided_is_shown_by_the_program_too() {
         shown.contains("approver") && shown.contains("bea"),
         "{shown}"
     );
+    let key = list["data"][0]["key_id"].as_str().unwrap();
+    assert!(shown.contains(key), "{key} in {shown}");
     let task = list["data"][0]["task_id"].as_str().unwrap();
     let events = program.get(&format!("/v1/tasks/{task}/events?limit=200"));
     let mut events = events["data"].as_array().unwrap().iter();

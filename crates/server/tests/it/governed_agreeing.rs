@@ -37,6 +37,14 @@ async fn r46_a_call_that_nobody_judged_says_so_and_can_be_reported() {
     let arguments = json!({"cents": 5});
     let (status, proposal) = desk.propose_as(&ready, &[("c", "pay", arguments)]).await;
     assert_eq!((status, &proposal["status"]), (200, &json!("allowed")));
+    // No contract lists errors here: whatever is expected is taken.
+    let (_, ready) = prepared(&desk, json!({})).await;
+    let (_, second) = desk.propose_as(&ready, &[("d", "pay", json!({}))]).await;
+    let mut expected = crate::governed::receipt(&second, json!({}));
+    expected["outcome"] = json!("expected_error");
+    expected["error_code"] = json!("sold_out");
+    let (status, taken) = desk.post("/receipts", expected).await;
+    assert_eq!(status, 200, "{taken}");
     let verdict = &proposal["verdicts"][0];
     assert_eq!(verdict["judged"], false, "{proposal}");
     assert!(verdict["arguments_digest"].is_string(), "{proposal}");
@@ -510,5 +518,42 @@ async fn a_call_its_usage_and_its_output_have_no_members_that_nobody_reads() {
     assert_eq!(
         desk.report(&judged, json!({"$.a": 1, "$.b": 2})).await.0,
         200
+    );
+}
+
+#[tokio::test]
+async fn a_permission_request_describes_every_call_that_it_is_about() {
+    let server = Server::start().await;
+    let contract = |tool: &str, reason: &str| {
+        let text = format!(
+            "tool: {tool}\nside_effect: write\nschema_derived: false\ncheckpoint: {{ reason: {reason} }}\n"
+        );
+        json!({"file": format!("{tool}.yaml"), "text": text})
+    };
+    let files = json!({"contracts": [contract("note", "small"), contract("pay", "money")]});
+    let new = json!({"session_id": "both", "contracts": files});
+    let desk = Desk::open_with(&server, new).await;
+    let tools = json!({"offered_tools": offered(&["note", "pay"])});
+    let (_, ready) = prepared(&desk, tools).await;
+    let calls = [
+        ("a", "note", json!({"text": "x"})),
+        ("b", "pay", json!({"cents": 1_000_000})),
+        ("c", "pay", json!({"cents": 2})),
+    ];
+    let (_, asked) = desk.propose_as(&ready, &calls).await;
+    assert_eq!(asked["status"], "pending_approval", "{asked}");
+    let bea = server.client_with(APPROVER_KEY);
+    let (_, list) = bea.get("/v1/permission-requests?status=pending").await;
+    let request = &list["data"][0];
+    let inputs = calls.map(|(_, name, input)| json!({"name": name, "input": input}));
+    assert_eq!(request["action"]["name"], "note, pay", "{request}");
+    assert_eq!(
+        request["action"]["input"],
+        json!({"calls": inputs}),
+        "{request}"
+    );
+    assert_eq!(
+        request["request"]["reason"], "3 calls: small; money",
+        "{request}"
     );
 }
