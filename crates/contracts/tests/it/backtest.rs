@@ -543,12 +543,12 @@ fn what_was_refused_takes_no_room_when_people_have_consented_to_the_rest() {
     let session = "schema_version: \"1.0\"\naggregates: [ { name: sum, metric: sum, tools: [p, q], path: \"$.n\", lte: 10 } ]\n";
     let files = [
         source(
-            "p.yaml",
+            "p",
             "tool: p\nside_effect: write\ncheckpoint: { reason: look }\n",
         ),
-        source("q.yaml", "tool: q\nside_effect: write\n"),
+        source("q", "tool: q\nside_effect: write\n"),
     ];
-    let compiled = compile(&files, Some(&source("session.yaml", session))).unwrap();
+    let compiled = compile(&files, Some(&source("session", session))).unwrap();
     let mut options = Options::new("s");
     options.executors = Executors::All;
     options.answers_checkpoints = true;
