@@ -689,7 +689,7 @@ pub(crate) struct LogPruneArgs {
     /// Prune tasks whose last event is older than this many days [default: the setting `retention_days`]
     #[arg(long, value_name = "DAYS")]
     pub(crate) older_than_days: Option<u32>,
-    /// Say what would go, and change nothing
+    /// Show what would be pruned, and change nothing
     #[arg(long)]
     pub(crate) dry_run: bool,
     /// Print JSON
@@ -819,7 +819,7 @@ pub(crate) struct ConformanceArgs {
     /// A shell command that kills and restarts the server and returns when it is ready
     #[arg(long, value_name = "COMMAND")]
     pub(crate) restart: Option<String>,
-    /// Judge by the published suite alone, also where it contradicts the contract
+    /// Judge by the published suite alone, even where it contradicts the contract
     #[arg(long)]
     pub(crate) suite: bool,
     /// How long to wait for any one answer

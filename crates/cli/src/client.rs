@@ -583,7 +583,7 @@ fn refusal(code: &str, message: &str, param: Option<&str>) -> Problem {
         .answers_no(),
         "policy_violation" => Problem::new(
             text,
-            "change what is asked for; where a setting of the server stands in the way, ask its operator",
+            "change the request; if a setting of the server forbids it, ask its operator",
         )
         .answers_no(),
         "cursor_expired" => Problem::new(text, "start again without a cursor"),

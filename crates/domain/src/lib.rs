@@ -25,6 +25,7 @@ mod request;
 mod seal;
 mod state;
 mod time;
+mod view;
 
 pub use apply::{ImpossibleEvent, apply};
 pub use command::*;
@@ -54,3 +55,4 @@ pub use request::*;
 pub use seal::{Scratch, Sealed, links, seal};
 pub use state::*;
 pub use time::Timestamp;
+pub use view::{Activity, Extra, View};

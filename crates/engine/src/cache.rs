@@ -9,10 +9,12 @@ mod recent;
 use std::collections::BTreeMap;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
-use domain::{Document, Event, Position, State, Task};
+use domain::{Activity, Document, Event, Position, State, Task};
 
+use crate::engine::Engine;
+use crate::refused::Refused;
 use crate::turn::Written;
-use crate::view::{Activity, content_positions};
+use crate::view::content_positions;
 use recent::Recent;
 
 /// Documents, contents and Sessions as they last were.
@@ -31,12 +33,12 @@ struct Known {
     documents: Recent<Box<str>, Option<Arc<Document>>>,
     /// Events that hold contents of documents.
     contents: Recent<Position, Arc<Event>>,
-    sessions: Recent<Position, Pulse>,
+    sessions: Recent<Position, SessionState>,
 }
 
 /// What a Session shows that its own document does not hold.
 #[derive(Debug)]
-struct Pulse {
+struct SessionState {
     last_event: Option<Position>,
     /// How often one of its Tasks changed since it is in here.
     changes: u64,
@@ -53,7 +55,7 @@ pub(crate) struct Ticket {
 
 /// What is known of a Session without asking the store.
 #[derive(Debug, Clone, Copy)]
-pub(crate) struct Sighting {
+pub(crate) struct CachedSession {
     pub(crate) last_event: Option<Position>,
     pub(crate) activity: Option<Activity>,
     pub(crate) ticket: Ticket,
@@ -127,15 +129,15 @@ impl Cache {
     }
 
     /// Returns what is known of a Session when the store's last event is this one.
-    pub(crate) fn session(&self, key: Position, head: Position) -> Sighting {
+    pub(crate) fn session(&self, key: Position, head: Position) -> CachedSession {
         let mut known = self.lock();
         let is_current = known.head == head;
         let pulse = known.sessions.get(&key);
         let changes = pulse.map_or(0, |pulse| pulse.changes);
         let current = pulse.filter(|_| is_current);
-        Sighting {
+        CachedSession {
             last_event: current.and_then(|pulse| pulse.last_event),
-            activity: current.and_then(Pulse::activity),
+            activity: current.and_then(SessionState::activity),
             ticket: known.ticket(changes),
         }
     }
@@ -162,7 +164,7 @@ impl Cache {
         let pulse = known.sessions.get_mut(&key);
         // An event that a turn committed is newer than what was read, or the same.
         let last_event = pulse.and_then(|pulse| pulse.last_event).or(last_event);
-        let pulse = Pulse {
+        let pulse = SessionState {
             last_event,
             changes,
             open,
@@ -243,8 +245,8 @@ impl Known {
         }
     }
 
-    fn pulse(&mut self, session: Position, is_new: bool) -> &mut Pulse {
-        let (pulse, has_forgotten) = self.sessions.get_or_insert(session, 1, || Pulse {
+    fn pulse(&mut self, session: Position, is_new: bool) -> &mut SessionState {
+        let (pulse, has_forgotten) = self.sessions.get_or_insert(session, 1, || SessionState {
             last_event: None,
             changes: 0,
             // A Session that begins has no Tasks.
@@ -261,7 +263,7 @@ impl Known {
     }
 }
 
-impl Pulse {
+impl SessionState {
     fn note(&mut self, key: Position, task: &Task) {
         self.changes += 1;
         if let Some(open) = &mut self.open {
@@ -282,6 +284,58 @@ fn task_of(document: &Document) -> Option<&Task> {
     match &document.state {
         State::Task(task) => Some(task),
         _ => None,
+    }
+}
+
+impl Engine {
+    pub(crate) async fn document(&self, id: &str) -> Result<Option<Document>, Refused> {
+        let found = self.shared_document(id).await?;
+        Ok(found.map(Arc::unwrap_or_clone))
+    }
+
+    /// Reads a document: from memory while that is as far as the store, else from the store.
+    pub(crate) async fn shared_document(&self, id: &str) -> Result<Option<Arc<Document>>, Refused> {
+        let shared = &self.shared;
+        let ticket = match shared.cache.document(id, shared.store.head()) {
+            Ok(document) => return Ok(Some(document)),
+            Err(ticket) => ticket,
+        };
+        let found = shared.store.documents(vec![id.into()]).await?;
+        let found = found.into_iter().flatten().next().map(Arc::new);
+        if let Some(document) = &found {
+            shared.cache.keep(ticket, document);
+        }
+        Ok(found)
+    }
+
+    /// Reads events that hold contents of documents: from memory where they are there, else from the store. None for
+    /// positions where there is no event.
+    pub(crate) async fn contents(
+        &self,
+        positions: Vec<Position>,
+    ) -> Result<Vec<(Position, Arc<Event>)>, Refused> {
+        let shared = &self.shared;
+        let mut found = Vec::with_capacity(positions.len());
+        let mut wanted = Vec::new();
+        for position in positions {
+            match shared.cache.content(position) {
+                Some(event) => found.push((position, event)),
+                None => wanted.push(position),
+            }
+        }
+        if !wanted.is_empty() {
+            let stored = shared.store.events_at(wanted).await?;
+            for stored in stored.into_iter().flatten() {
+                let event = Event::parse(&stored.bytes).map_err(|error| Refused::Internal {
+                    detail: error.to_string(),
+                })?;
+                let event = Arc::new(event);
+                let len = stored.bytes.len();
+                shared.cache.keep_content(stored.position, &event, len);
+                found.push((stored.position, event));
+            }
+        }
+        Ok(found)
     }
 }
 

@@ -1,9 +1,14 @@
 //! Who calls, and what that caller may do and see.
+//!
+//! A resource of a Workspace that the caller may not see is answered like one that does not exist.
 
-use domain::WorkspaceId;
+use std::sync::Arc;
 
-use crate::Refused;
+use domain::{Document, Refusal, ResourceKind, State, WorkspaceId};
+
+use crate::engine::Engine;
 use crate::port::ApiKey;
+use crate::refused::Refused;
 
 /// The right to decide what an agent asks approval for. Only its own name gives it: whoever may do everything else may not
 /// therefore wave through what somebody was to look at.
@@ -119,6 +124,85 @@ impl Caller {
     /// The Workspaces the caller is bound to; none for no bounds.
     pub fn workspaces(&self) -> Option<&[WorkspaceId]> {
         self.workspaces.as_deref()
+    }
+}
+
+/// Returns the Workspace a document belongs to.
+pub(crate) fn workspace_of(document: &Document) -> Option<WorkspaceId> {
+    match &document.state {
+        State::Workspace(_) => WorkspaceId::parse(&document.id).ok(),
+        State::Session(session) => Some(session.workspace_id.clone()),
+        State::Task(task) => Some(task.workspace_id.clone()),
+        State::Branch(branch) => Some(branch.workspace_id.clone()),
+        // A Message is seen by who sees its Session; its link says which Workspace that is.
+        State::Message(_) => None,
+        State::Artifact(artifact) => Some(artifact.workspace_id.clone()),
+        State::Outcome(outcome) => Some(outcome.workspace_id.clone()),
+        State::Permission(request) => Some(request.workspace_id.clone()),
+        State::Vault(vault) => vault.workspace_id.clone(),
+        State::Receipt(receipt) => Some(receipt.workspace_id.clone()),
+        State::Field(field) => Some(field.workspace_id.clone()),
+        State::Chain(_)
+        | State::Batch(_)
+        | State::TrustChain(_)
+        | State::Persona(_)
+        | State::Key(_) => None,
+    }
+}
+
+impl Engine {
+    /// Refuses to go on unless the caller may see a resource, whatever else it may do with it.
+    ///
+    /// # Errors
+    /// It does not exist or is hidden; the store failed.
+    pub async fn sees(&self, caller: &Caller, kind: ResourceKind, id: &str) -> Result<(), Refused> {
+        self.visible_shared(caller, kind, id).await.map(drop)
+    }
+
+    /// Finds a document of a kind that the caller may see.
+    pub(crate) async fn visible(
+        &self,
+        caller: &Caller,
+        kind: ResourceKind,
+        id: &str,
+    ) -> Result<Document, Refused> {
+        let found = self.visible_shared(caller, kind, id).await?;
+        Ok(Arc::unwrap_or_clone(found))
+    }
+
+    async fn visible_shared(
+        &self,
+        caller: &Caller,
+        kind: ResourceKind,
+        id: &str,
+    ) -> Result<Arc<Document>, Refused> {
+        let unknown = || {
+            Refused::Domain(Refusal::NotFound {
+                object: kind.object(),
+                param: None,
+            })
+        };
+        if id.len() > domain::ID_BYTES_MAX {
+            return Err(unknown());
+        }
+        let document = self
+            .shared_document(id)
+            .await?
+            .filter(|document| document.state.kind() == kind);
+        let document = document.ok_or_else(unknown)?;
+        if let State::Message(message) = &document.state {
+            let session = self.shared_document(message.session_id.as_str()).await?;
+            if !session
+                .as_ref()
+                .is_some_and(|session| caller.sees(workspace_of(session).as_ref()))
+            {
+                return Err(unknown());
+            }
+        } else if kind != ResourceKind::Persona && !caller.sees(workspace_of(&document).as_ref()) {
+            // Personas are global: whoever may run Tasks must see what they can run under.
+            return Err(unknown());
+        }
+        Ok(document)
     }
 }
 

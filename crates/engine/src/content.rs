@@ -59,7 +59,7 @@ impl Engine {
                 });
             }
         }
-        let kept = kept_members(&event);
+        let kept = externalized_members(&event);
         let name = match (member, kept.as_slice()) {
             (Some(member), _) => member,
             (None, [only]) => only,
@@ -104,7 +104,7 @@ impl Engine {
         }
         let mut room = EXPANDED_BYTES_MAX;
         let mut found = Vec::new();
-        for member in kept_members(&event) {
+        for member in externalized_members(&event) {
             let described = event
                 .payload
                 .get(BLOB_MEMBER)
@@ -132,7 +132,7 @@ impl Engine {
 }
 
 /// Returns the members that the log moved out of an event's payload.
-fn kept_members(event: &Event) -> Vec<String> {
+fn externalized_members(event: &Event) -> Vec<String> {
     if event.is_substituted() {
         return Vec::new();
     }

@@ -13,6 +13,7 @@ use domain::{
 use tokio::sync::{mpsc, oneshot};
 
 use crate::cache::Cache;
+use crate::dispatch::Waiters;
 use crate::field::Fields;
 use crate::govern::{Demands, Sessions};
 use crate::limits::Limits;
@@ -22,8 +23,7 @@ use crate::quota::Pending;
 use crate::receipt::Authority;
 use crate::refused::Refused;
 use crate::share::Shares;
-use crate::turn::{self, ClaimRequest, Done, Folds, Item, Lease, NotDone, Queues};
-use crate::wait::Waiters;
+use crate::turn::{self, Folds, Item, Lease, Queues};
 use crate::worker::{Work, session_replay};
 use runs::workflow::Registry;
 
@@ -54,9 +54,9 @@ pub struct Parts {
 #[derive(Clone)]
 pub struct Engine {
     pub(crate) shared: Arc<Shared>,
-    clients: mpsc::Sender<Item>,
+    pub(crate) clients: mpsc::Sender<Item>,
     /// What workers and the engine itself order does not wait behind clients.
-    workers: mpsc::Sender<Item>,
+    pub(crate) workers: mpsc::Sender<Item>,
 }
 
 /// What turns, workers and reads share.
@@ -286,7 +286,7 @@ impl Engine {
         engine
             .shared
             .spawn
-            .spawn(Box::pin(engine.clone().tend_tree()));
+            .spawn(Box::pin(engine.clone().maintain_tree()));
         engine
             .shared
             .spawn
@@ -348,98 +348,11 @@ impl Engine {
         self.order(command, None, Lease::None).await.map(drop)
     }
 
-    /// Puts a client's command into the next turn and waits until it is durable or refused.
-    pub(crate) async fn order(
-        &self,
-        command: Command,
-        claim: Option<ClaimRequest>,
-        lease: Lease,
-    ) -> Result<Done, Refused> {
-        self.order_both(None, command, claim, lease).await
-    }
-
-    /// The same, with an order that is carried out just before the command, in its commit or not at all.
-    pub(crate) async fn order_both(
-        &self,
-        before: Option<Order>,
-        command: Command,
-        claim: Option<ClaimRequest>,
-        lease: Lease,
-    ) -> Result<Done, Refused> {
-        if let Order::CancelTask(cancel) = &command.order {
-            self.know_log_of(&cancel.id).await?;
-        }
-        let (reply, answer) = oneshot::channel();
-        let item = Item {
-            command,
-            before,
-            claim,
-            lease,
-            reply,
-        };
-        match self.clients.try_send(item) {
-            Ok(()) => {}
-            Err(mpsc::error::TrySendError::Full(_)) => {
-                return Err(Refused::Busy {
-                    what: "pending_commands_max",
-                });
-            }
-            Err(mpsc::error::TrySendError::Closed(_)) => return Err(Refused::Draining),
-        }
-        match answer.await {
-            Ok(done) => done.map_err(|not_done| not_done.refused),
-            Err(_) => Err(Refused::Draining),
-        }
-    }
-
-    /// Puts a command of the engine's own into the next turn, waiting for its place, and waits until it is durable or
-    /// refused. Gives a refused command back.
-    pub(crate) async fn order_own(
-        &self,
-        command: Command,
-        lease: Lease,
-    ) -> Result<Done, Box<NotDone>> {
-        let (reply, answer) = oneshot::channel();
-        let item = Item {
-            command,
-            before: None,
-            claim: None,
-            lease,
-            reply,
-        };
-        let gone = |command| {
-            Box::new(NotDone {
-                refused: Refused::Draining,
-                command,
-            })
-        };
-        if let Err(mpsc::error::SendError(item)) = self.workers.send(item).await {
-            return Err(gone(Some(item.command)));
-        }
-        match answer.await {
-            Ok(done) => done.map_err(Box::new),
-            Err(_) => Err(gone(None)),
-        }
-    }
-
-    /// Reads the log of a Task that somebody wants to cancel, unless it has ended.
-    async fn know_log_of(&self, id: &TaskId) -> Result<(), Refused> {
-        match self.document(id.as_str()).await? {
-            Some(document) => match &document.state {
-                State::Task(task) if !task.status.is_terminal() => {
-                    self.know_task_log(document.key).await
-                }
-                _ => Ok(()),
-            },
-            None => Ok(()),
-        }
-    }
-
     /// Has long pure work done where it keeps no other task waiting.
     ///
     /// # Errors
     /// The work came to no end, which is a bug.
-    pub(crate) async fn aside<T: Send + 'static>(
+    pub(crate) async fn run_blocking<T: Send + 'static>(
         &self,
         work: impl FnOnce() -> T + Send + 'static,
     ) -> Result<T, Refused> {
@@ -447,7 +360,7 @@ impl Engine {
         let work = Box::new(move || drop(sender.send(work())));
         self.shared.spawn.spawn_blocking(work);
         result.await.map_err(|_| Refused::Internal {
-            detail: "work that was done aside came to no end".to_owned(),
+            detail: "blocking work did not finish".to_owned(),
         })
     }
 

@@ -248,7 +248,7 @@ impl Engine {
         idempotency: Option<Idempotency>,
         added: Option<u64>,
     ) -> Result<(Value, bool), Refused> {
-        let workspace = crate::read::workspace_of(document);
+        let workspace = crate::caller::workspace_of(document);
         let claim = idempotency
             .as_ref()
             .map(|given| self.claim(caller, workspace.as_ref(), given));

@@ -52,7 +52,7 @@ impl Engine {
         };
         let expected = imported.bundle;
         let bundle = self
-            .aside(move || {
+            .run_blocking(move || {
                 (sha256(&bytes) == expected)
                     .then(|| Bundle::read(&bytes).ok())
                     .flatten()
@@ -68,7 +68,7 @@ impl Engine {
         scopes: &[Scope],
         range: &EventRange,
     ) -> Result<Option<EventPage>, Refused> {
-        let Some(taken) = self.taken_over(scopes, range).await? else {
+        let Some(taken) = self.imported_task(scopes, range).await? else {
             return Ok(None);
         };
         let begin = match &range.after_event_id {
@@ -100,7 +100,7 @@ impl Engine {
         scopes: &[Scope],
         range: &EventRange,
     ) -> Result<Option<EventPage>, Refused> {
-        let Some(taken) = self.taken_over(scopes, range).await? else {
+        let Some(taken) = self.imported_task(scopes, range).await? else {
             return Ok(None);
         };
         let cursor = range.after_event_id.as_deref();
@@ -131,7 +131,7 @@ impl Engine {
     }
 
     /// Finds the Task of a range, and its bundle, when it was taken over.
-    async fn taken_over(
+    async fn imported_task(
         &self,
         scopes: &[Scope],
         range: &EventRange,

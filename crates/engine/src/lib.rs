@@ -31,7 +31,6 @@ mod trust;
 mod turn;
 mod vault;
 mod view;
-mod wait;
 mod worker;
 
 /// What the engine takes.
@@ -43,6 +42,7 @@ pub use domain::{
 pub use caller::{APPROVE, Caller, OBSERVE, SCOPES};
 pub use content::EXPANDED_BYTES_MAX;
 pub use dispatch::{Answer, Idempotency, Settle};
+pub use domain::{Activity, Extra, View};
 pub use engine::{Engine, Parts};
 pub use field::{FieldFrame, FieldName, FieldRefused, FieldStream, FieldView};
 pub use govern::{Demands, Least, WaitingApproval};
@@ -60,4 +60,3 @@ pub use refused::Refused;
 pub use share::{NoShare, Shares};
 pub use stream::{EventStream, Frame};
 pub use transfer::{Download, Upload};
-pub use view::{Activity, Extra, View};

@@ -77,7 +77,7 @@ const APPEND_LEN_MAX: usize = 1_000;
 
 impl Engine {
     /// Keeps the tree close behind the log until the process ends.
-    pub(crate) async fn tend_tree(self) {
+    pub(crate) async fn maintain_tree(self) {
         let limits = &self.shared.limits;
         let mut since_head = Duration::ZERO;
         while !self.is_draining() {

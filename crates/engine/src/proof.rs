@@ -6,7 +6,7 @@ use std::sync::Arc;
 use canon::{Digest, Map, Value};
 use domain::{
     Command, Document, Event, Order, Position, Receipt, ReceiptId, RecordVerification, Refusal,
-    ResourceKind, State,
+    ResourceKind, State, View,
 };
 use receipts::verify::{
     Batch, Check, Code, Evidence, Form, Inclusion, Keys, Predecessor, References, Report,
@@ -23,7 +23,6 @@ use crate::port::Scope;
 use crate::read::{ListRequest, Page};
 use crate::refused::Refused;
 use crate::turn::{Lease, Written};
-use crate::view::View;
 
 /// What a caller asks of a verification.
 #[derive(Debug, Clone, PartialEq, Eq, Default)]
@@ -309,7 +308,7 @@ impl Engine {
             },
             batches: &batches,
             inclusion: inclusion.as_ref(),
-            keys: self.asked_keys(request),
+            keys: self.keys_for(request),
             at_time: request.at_time.as_deref(),
             trust_anchor: request.trust_anchor.as_deref(),
             references: Some(&references),
@@ -523,7 +522,7 @@ impl Engine {
             predecessor: Predecessor::NotAsked,
             batches: &batches,
             inclusion: inclusion.as_ref(),
-            keys: self.asked_keys(request),
+            keys: self.keys_for(request),
             at_time: request.at_time.as_deref(),
             trust_anchor: request.trust_anchor.as_deref(),
             references: None,
@@ -612,7 +611,7 @@ impl Engine {
         Ok(())
     }
 
-    fn asked_keys(&self, request: &VerifyRequest) -> Keys<'_> {
+    fn keys_for(&self, request: &VerifyRequest) -> Keys<'_> {
         match request.integrity_only {
             true => Keys::NotAsked,
             false => Keys::Given(&self.shared.authority.keys),

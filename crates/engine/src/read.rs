@@ -2,12 +2,8 @@
 //!
 //! A resource of a Workspace that the caller may not see is answered like one that does not exist.
 
-use std::sync::Arc;
-
 use canon::Digest;
-use domain::{
-    Document, Event, Position, Refusal, ResourceKind, Session, State, Visibility, WorkspaceId,
-};
+use domain::{Document, Event, Position, Refusal, ResourceKind, Session, State, View, Visibility};
 
 use crate::caller::Caller;
 use crate::engine::Engine;
@@ -15,7 +11,6 @@ use crate::port::{LastEvents, ListQuery, NewestQuery, ReadEvents, Scope, StoredE
 use crate::refused::Refused;
 use crate::transfer::Download;
 use crate::turn::Written;
-use crate::view::View;
 
 /// A list to read.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -113,29 +108,6 @@ pub(crate) fn read_scope(kind: ResourceKind) -> &'static str {
     }
 }
 
-/// Returns the Workspace a document belongs to.
-pub(crate) fn workspace_of(document: &Document) -> Option<WorkspaceId> {
-    match &document.state {
-        State::Workspace(_) => WorkspaceId::parse(&document.id).ok(),
-        State::Session(session) => Some(session.workspace_id.clone()),
-        State::Task(task) => Some(task.workspace_id.clone()),
-        State::Branch(branch) => Some(branch.workspace_id.clone()),
-        // A Message is seen by who sees its Session; its link says which Workspace that is.
-        State::Message(_) => None,
-        State::Artifact(artifact) => Some(artifact.workspace_id.clone()),
-        State::Outcome(outcome) => Some(outcome.workspace_id.clone()),
-        State::Permission(request) => Some(request.workspace_id.clone()),
-        State::Vault(vault) => vault.workspace_id.clone(),
-        State::Receipt(receipt) => Some(receipt.workspace_id.clone()),
-        State::Field(field) => Some(field.workspace_id.clone()),
-        State::Chain(_)
-        | State::Batch(_)
-        | State::TrustChain(_)
-        | State::Persona(_)
-        | State::Key(_) => None,
-    }
-}
-
 impl Engine {
     /// Reads one resource.
     ///
@@ -150,122 +122,6 @@ impl Engine {
         caller.require(read_scope(kind))?;
         let document = self.visible(caller, kind, id).await?;
         self.view(caller, document, &Written::default()).await
-    }
-
-    pub(crate) async fn view(
-        &self,
-        caller: &Caller,
-        document: Document,
-        written: &Written,
-    ) -> Result<View, Refused> {
-        let views = self.views(caller, vec![document], written).await?;
-        views.into_iter().next().ok_or(Refused::Internal {
-            detail: "no view of a document".to_owned(),
-        })
-    }
-
-    /// Refuses to go on unless the caller may see a resource, whatever else it may do with it.
-    ///
-    /// # Errors
-    /// It does not exist or is hidden; the store failed.
-    pub async fn sees(&self, caller: &Caller, kind: ResourceKind, id: &str) -> Result<(), Refused> {
-        self.visible_shared(caller, kind, id).await.map(drop)
-    }
-
-    /// Finds a document of a kind that the caller may see.
-    pub(crate) async fn visible(
-        &self,
-        caller: &Caller,
-        kind: ResourceKind,
-        id: &str,
-    ) -> Result<Document, Refused> {
-        let found = self.visible_shared(caller, kind, id).await?;
-        Ok(Arc::unwrap_or_clone(found))
-    }
-
-    async fn visible_shared(
-        &self,
-        caller: &Caller,
-        kind: ResourceKind,
-        id: &str,
-    ) -> Result<Arc<Document>, Refused> {
-        let unknown = || {
-            Refused::Domain(Refusal::NotFound {
-                object: kind.object(),
-                param: None,
-            })
-        };
-        if id.len() > domain::ID_BYTES_MAX {
-            return Err(unknown());
-        }
-        let document = self
-            .shared_document(id)
-            .await?
-            .filter(|document| document.state.kind() == kind);
-        let document = document.ok_or_else(unknown)?;
-        if let State::Message(message) = &document.state {
-            let session = self.shared_document(message.session_id.as_str()).await?;
-            if !session
-                .as_ref()
-                .is_some_and(|session| caller.sees(workspace_of(session).as_ref()))
-            {
-                return Err(unknown());
-            }
-        } else if kind != ResourceKind::Persona && !caller.sees(workspace_of(&document).as_ref()) {
-            // Personas are global: whoever may run Tasks must see what they can run under.
-            return Err(unknown());
-        }
-        Ok(document)
-    }
-
-    pub(crate) async fn document(&self, id: &str) -> Result<Option<Document>, Refused> {
-        let found = self.shared_document(id).await?;
-        Ok(found.map(Arc::unwrap_or_clone))
-    }
-
-    /// Reads a document: from memory while that is as far as the store, else from the store.
-    pub(crate) async fn shared_document(&self, id: &str) -> Result<Option<Arc<Document>>, Refused> {
-        let shared = &self.shared;
-        let ticket = match shared.cache.document(id, shared.store.head()) {
-            Ok(document) => return Ok(Some(document)),
-            Err(ticket) => ticket,
-        };
-        let found = shared.store.documents(vec![id.into()]).await?;
-        let found = found.into_iter().flatten().next().map(Arc::new);
-        if let Some(document) = &found {
-            shared.cache.keep(ticket, document);
-        }
-        Ok(found)
-    }
-
-    /// Reads events that hold contents of documents: from memory where they are there, else from the store. None for
-    /// positions where there is no event.
-    pub(crate) async fn contents(
-        &self,
-        positions: Vec<Position>,
-    ) -> Result<Vec<(Position, Arc<Event>)>, Refused> {
-        let shared = &self.shared;
-        let mut found = Vec::with_capacity(positions.len());
-        let mut wanted = Vec::new();
-        for position in positions {
-            match shared.cache.content(position) {
-                Some(event) => found.push((position, event)),
-                None => wanted.push(position),
-            }
-        }
-        if !wanted.is_empty() {
-            let stored = shared.store.events_at(wanted).await?;
-            for stored in stored.into_iter().flatten() {
-                let event = Event::parse(&stored.bytes).map_err(|error| Refused::Internal {
-                    detail: error.to_string(),
-                })?;
-                let event = Arc::new(event);
-                let len = stored.bytes.len();
-                shared.cache.keep_content(stored.position, &event, len);
-                found.push((stored.position, event));
-            }
-        }
-        Ok(found)
     }
 
     /// Lists resources, ordered by creation.

@@ -29,7 +29,7 @@ pub(crate) struct TaskFold {
     /// The last event that is in it.
     through: Option<Position>,
     log: Sha256,
-    story: Story,
+    story: Collected,
 }
 
 impl TaskFold {
@@ -263,7 +263,7 @@ fn wall_time_ms(task: &Task, stamp: Timestamp) -> u64 {
 
 /// What is collected while reading a Task's events in order.
 #[derive(Debug, Clone, Default)]
-struct Story {
+struct Collected {
     materials: Vec<Material>,
     side_effects: SideEffectSummary,
     approvals: Vec<Approval>,
@@ -359,7 +359,7 @@ fn metadata(governance: &Governance, memory: &Memory) -> Map<String, Value> {
     metadata
 }
 
-impl Story {
+impl Collected {
     fn read(&mut self, event: &Event) {
         let text = |member: &str| event.payload.get(member).and_then(Value::as_str);
         match event.kind().map_or(InReceipt::Digest, Kind::in_receipt) {

@@ -15,9 +15,9 @@ use runs::replay::{
     self, BUNDLE_BYTES_MAX, Bundle, Failure, Log, ReadSourceError, Source, Unavailable,
 };
 
-/// What is read of a record besides its log and its receipt.
+/// What is read of a record in addition to its log and its receipt.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(crate) enum Beside {
+pub(crate) enum Include {
     /// Every blob that it names.
     Everything,
     /// What a replay was asked for, without which its log cannot be understood.
@@ -37,7 +37,7 @@ impl Engine {
             caller.require(scope)?;
         }
         self.finished(caller, id, None).await?;
-        let bundle = self.record(id, Beside::Everything).await??;
+        let bundle = self.record(id, Include::Everything).await??;
         if bundle.len() > BUNDLE_BYTES_MAX {
             return Err(Refused::Domain(Refusal::Policy {
                 reason: "bundle_too_large",
@@ -61,10 +61,10 @@ impl Engine {
             true => Reveal::All,
             false => Reveal::Public,
         };
-        let a = self.source(a, Beside::Everything).await??;
-        let b = self.source(b, Beside::Everything).await??;
+        let a = self.source(a, Include::Everything).await??;
+        let b = self.source(b, Include::Everything).await??;
         let workflows = self.shared.workflows.clone();
-        self.aside(move || diff::between(&a, &b, &workflows, reveal))
+        self.run_blocking(move || diff::between(&a, &b, &workflows, reveal))
             .await
     }
 
@@ -94,15 +94,15 @@ impl Engine {
             false => Reveal::Public,
         };
         let source = match task.status.is_terminal() {
-            true => self.source(id, Beside::Everything).await??,
+            true => self.source(id, Include::Everything).await??,
             false => self.unfinished(&document, task.status).await??,
         };
         let beside = match source.replays() {
-            Some(of) => self.source(&of, Beside::Everything).await?.ok(),
+            Some(of) => self.source(&of, Include::Everything).await?.ok(),
             None => None,
         };
         let workflows = self.shared.workflows.clone();
-        self.aside(move || transcript(&source, beside.as_ref(), &workflows, reveal, only))
+        self.run_blocking(move || transcript(&source, beside.as_ref(), &workflows, reveal, only))
             .await
     }
 
@@ -124,7 +124,7 @@ impl Engine {
         let mut blobs = BTreeMap::new();
         self.read_blobs(log.blobs_named(), &mut blobs).await?;
         match self
-            .aside(move || log.into_unfinished(blobs, status))
+            .run_blocking(move || log.into_unfinished(blobs, status))
             .await?
         {
             Ok(source) => Ok(Ok(source)),
@@ -165,7 +165,7 @@ impl Engine {
     pub(crate) async fn record(
         &self,
         id: &TaskId,
-        beside: Beside,
+        include: Include,
     ) -> Result<Result<Bundle, Failure>, Refused> {
         let store = &self.shared.store;
         let documents = store.documents(vec![id.as_str().into()]).await?;
@@ -201,7 +201,7 @@ impl Engine {
             self.read_blobs(named.unwrap_or_default(), &mut blobs)
                 .await?;
         }
-        if let Beside::Everything = beside {
+        if let Include::Everything = include {
             self.read_blobs(log.blobs_named(), &mut blobs).await?;
         }
         let Ok(bundle) = Bundle::of(log, blobs, receipt) else {

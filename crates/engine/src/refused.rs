@@ -24,7 +24,7 @@ pub enum Refused {
         scope: &'static str,
     },
     /// Whoever submitted a Task does not approve what it asks.
-    #[error("whoever submitted a task does not approve what it asks: another actor has to")]
+    #[error("the actor who submitted a task cannot approve what it asks: another one must")]
     ApproverMustDiffer,
     /// The idempotency key was used with another body.
     #[error("the idempotency key was used with another body")]

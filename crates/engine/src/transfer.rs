@@ -52,10 +52,10 @@ impl Upload {
             self.incoming = self.store.incoming().await?;
             self.is_whole = self.incoming.is_none();
         }
-        self.hand_on().await
+        self.flush().await
     }
 
-    async fn hand_on(&mut self) -> Result<(), Refused> {
+    async fn flush(&mut self) -> Result<(), Refused> {
         if let Some(incoming) = &mut self.incoming {
             incoming.append(std::mem::take(&mut self.buffer)).await?;
         }
@@ -71,7 +71,7 @@ impl Upload {
     /// Stores it under its digest, durably.
     pub(crate) async fn keep(mut self) -> Result<(), Refused> {
         let (digest, _) = self.arrived();
-        self.hand_on().await?;
+        self.flush().await?;
         match self.incoming.take() {
             Some(incoming) => incoming.keep(digest).await?,
             None => {

@@ -11,28 +11,26 @@
 //! on a neighbour's change.
 
 mod close;
-mod folds;
 mod load;
 mod plan;
-mod seal;
 
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
 use std::time::Duration;
 
 use canon::Digest;
-use domain::{Command, Order, Position, Refusal, ResourceRef};
+use domain::{Command, Order, Position, Refusal, ResourceRef, State, TaskId};
 use tokio::sync::{mpsc, oneshot};
 
-use crate::engine::Shared;
+use crate::engine::{Engine, Shared};
 use crate::port::{ClaimScope, CommitError, Committed, Fence, LeaseName};
 use crate::refused::Refused;
 pub(crate) use close::{CLOSED_WITH_MAX, SESSION_CLOSED};
-pub(crate) use folds::Folds;
+pub(crate) use load::Folds;
+#[cfg(feature = "test-util")]
+pub(crate) use plan::SealStep;
 pub(crate) use plan::Written;
 use plan::{Outcome, prepare};
-#[cfg(feature = "test-util")]
-pub(crate) use seal::SealStep;
 
 /// A command on its way into a turn.
 #[derive(Debug)]
@@ -93,6 +91,95 @@ pub(crate) struct Done {
     pub(crate) epoch: Option<u64>,
     /// What its commit wrote, its neighbours' part included: an answer need not read it back.
     pub(crate) written: Written,
+}
+
+impl Engine {
+    /// Puts a client's command into the next turn and waits until it is durable or refused.
+    pub(crate) async fn order(
+        &self,
+        command: Command,
+        claim: Option<ClaimRequest>,
+        lease: Lease,
+    ) -> Result<Done, Refused> {
+        self.order_both(None, command, claim, lease).await
+    }
+
+    /// The same, with an order that is carried out just before the command, in its commit or not at all.
+    pub(crate) async fn order_both(
+        &self,
+        before: Option<Order>,
+        command: Command,
+        claim: Option<ClaimRequest>,
+        lease: Lease,
+    ) -> Result<Done, Refused> {
+        if let Order::CancelTask(cancel) = &command.order {
+            self.know_log_of(&cancel.id).await?;
+        }
+        let (reply, answer) = oneshot::channel();
+        let item = Item {
+            command,
+            before,
+            claim,
+            lease,
+            reply,
+        };
+        match self.clients.try_send(item) {
+            Ok(()) => {}
+            Err(mpsc::error::TrySendError::Full(_)) => {
+                return Err(Refused::Busy {
+                    what: "pending_commands_max",
+                });
+            }
+            Err(mpsc::error::TrySendError::Closed(_)) => return Err(Refused::Draining),
+        }
+        match answer.await {
+            Ok(done) => done.map_err(|not_done| not_done.refused),
+            Err(_) => Err(Refused::Draining),
+        }
+    }
+
+    /// Puts a command of the engine's own into the next turn, waiting for its place, and waits until it is durable or
+    /// refused. Gives a refused command back.
+    pub(crate) async fn order_own(
+        &self,
+        command: Command,
+        lease: Lease,
+    ) -> Result<Done, Box<NotDone>> {
+        let (reply, answer) = oneshot::channel();
+        let item = Item {
+            command,
+            before: None,
+            claim: None,
+            lease,
+            reply,
+        };
+        let gone = |command| {
+            Box::new(NotDone {
+                refused: Refused::Draining,
+                command,
+            })
+        };
+        if let Err(mpsc::error::SendError(item)) = self.workers.send(item).await {
+            return Err(gone(Some(item.command)));
+        }
+        match answer.await {
+            Ok(done) => done.map_err(Box::new),
+            Err(_) => Err(gone(None)),
+        }
+    }
+
+    /// Reads the log of a Task that somebody wants to cancel, unless it has ended.
+    async fn know_log_of(&self, id: &TaskId) -> Result<(), Refused> {
+        match self.document(id.as_str()).await? {
+            Some(document) => match &document.state {
+                State::Task(task) if !task.status.is_terminal() => {
+                    self.know_task_log(document.key).await
+                }
+                _ => Ok(()),
+            },
+            None => Ok(()),
+        }
+    }
 }
 
 /// How often a turn is repeated because somebody else committed first.

@@ -1,12 +1,12 @@
-//! What a reader gets of a resource: its document and the content it points to, as far as the reader may see it.
+//! Filling what a reader gets of a resource: its document and the content it points to, as far as the reader may see it.
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
 
 use canon::{Digest, Map, Value};
 use domain::{
-    Answer, BLOB_MEMBER, Content, Document, Event, Position, ReceiptId, ResourceKind, Session,
-    State, Status, Visibility, WorkspaceId, blob_reference,
+    Activity, Answer, BLOB_MEMBER, Content, Document, Event, Extra, Position, ResourceKind,
+    Session, State, Status, View, Visibility, blob_reference,
 };
 
 use serde_json::json;
@@ -17,81 +17,20 @@ use crate::port::{ListQuery, Scope, Store};
 use crate::refused::Refused;
 use crate::turn::Written;
 
-/// A resource with its content.
-#[derive(Debug, Clone, PartialEq)]
-pub struct View {
-    /// What its events left.
-    pub document: Document,
-    /// Payloads of the events it points to, with blobs and permitted private parts filled in.
-    pub payloads: BTreeMap<Position, Content>,
-    /// What is computed at read.
-    pub extra: Extra,
-}
-
-/// What is computed at read.
-#[derive(Debug, Clone, PartialEq)]
-pub enum Extra {
-    /// Nothing.
-    None,
-    /// For a Session.
-    Session {
-        /// What it is doing.
-        activity: Activity,
-        /// Its newest event.
-        last_event: Option<Position>,
-    },
-    /// For a Message.
-    Message {
-        /// The Workspace of its Session.
-        workspace_id: Option<WorkspaceId>,
-    },
-    /// For an Artifact.
-    Artifact {
-        /// The receipt of the finished Task that made it.
-        receipt_id: Option<ReceiptId>,
-    },
-    /// For an Outcome: the Messages of the result.
-    Outcome {
-        /// In order.
-        messages: Vec<View>,
-    },
-}
-
-/// What a Session is doing.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum Activity {
-    /// A Task is active.
-    Active,
-    /// Every active Task waits for somebody.
-    Paused,
-    /// No Task is active.
-    Idle,
-    /// It is closed.
-    Closed,
-}
-
-impl Activity {
-    /// Says what a Session is doing whose open Tasks wait for somebody or not.
-    pub(crate) fn of(are_waiting: impl IntoIterator<Item = bool>) -> Self {
-        let mut are_waiting = are_waiting.into_iter().peekable();
-        if are_waiting.peek().is_none() {
-            Activity::Idle
-        } else if are_waiting.all(|is_waiting| is_waiting) {
-            Activity::Paused
-        } else {
-            Activity::Active
-        }
-    }
-}
-
-impl View {
-    /// Returns the payload of the event at a position.
-    pub fn payload(&self, position: Position) -> Option<&Map<String, Value>> {
-        self.payloads.get(&position).map(|content| &**content)
-    }
-}
-
 impl Engine {
+    /// Fills in what one document points to.
+    pub(crate) async fn view(
+        &self,
+        caller: &Caller,
+        document: Document,
+        written: &Written,
+    ) -> Result<View, Refused> {
+        let views = self.views(caller, vec![document], written).await?;
+        views.into_iter().next().ok_or(Refused::Internal {
+            detail: "no view of a document".to_owned(),
+        })
+    }
+
     /// Fills in what documents point to: from what a commit just wrote where it is there, else from the store.
     pub(crate) async fn views(
         &self,
@@ -255,7 +194,7 @@ impl Engine {
         };
         Ok(Extra::Session {
             activity,
-            last_event,
+            last_event_id: last_event.map(|position| shared.store.name().id(position)),
         })
     }
 

@@ -139,11 +139,11 @@ impl Work {
     }
 
     /// Gives back the worker of a Task that only waits, for as long as what is returned lives.
-    pub(crate) fn rest(&self, key: Position) -> Resting<'_> {
+    pub(crate) fn rest(&self, key: Position) -> Parked<'_> {
         self.queue().rest(key);
         self.left.send_modify(|count| *count += 1);
         self.wake.notify_one();
-        Resting { work: self, key }
+        Parked { work: self, key }
     }
 
     /// Returns how many Tasks wait for a worker.
@@ -184,12 +184,12 @@ impl Work {
 
 /// A Task that has begun and needs no worker for now.
 #[derive(Debug)]
-pub(crate) struct Resting<'a> {
+pub(crate) struct Parked<'a> {
     work: &'a Work,
     key: Position,
 }
 
-impl Drop for Resting<'_> {
+impl Drop for Parked<'_> {
     fn drop(&mut self) {
         self.work.queue().go_on(self.key);
     }

@@ -13,15 +13,14 @@ use tokio::sync::{RwLock, watch};
 use wire::card::{About, Skill};
 use wire::openapi::Operation;
 
-use crate::auth::{Credential, Keys};
 use crate::config::Config;
 use crate::connection::Connections;
 use crate::failure::Failure;
-use crate::frames::Frames;
-use crate::limit::Buckets;
+use crate::gate::{Buckets, Credential, Keys};
 use crate::mcp::Mcp;
 use crate::metrics::HttpMetrics;
-use crate::room::{Room, Taken};
+use crate::room::{Reservation, Room};
+use crate::sse::Frames;
 
 /// The version of the program.
 pub(crate) const VERSION: &str = env!("CARGO_PKG_VERSION");
@@ -130,7 +129,7 @@ impl App {
         &self,
         key: Credential,
         bytes: usize,
-    ) -> Result<Option<Taken>, Failure> {
+    ) -> Result<Option<Reservation>, Failure> {
         match bytes <= SMALL_BODY_BYTES {
             true => Ok(None),
             false => self.memory.take(key, bytes).await.map(Some),

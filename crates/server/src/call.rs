@@ -1,4 +1,6 @@
-//! A request on its way to a handler: who calls, with what in path, query, headers and body.
+//! A request on its way to a handler and back: who calls, with what in path, query, headers and body, and what is shown.
+
+mod list;
 
 use std::convert::Infallible;
 use std::sync::{Arc, Mutex, PoisonError};
@@ -9,30 +11,25 @@ use axum::http::{HeaderMap, Method, StatusCode, header};
 use axum::response::{IntoResponse, Response};
 use bytes::{Bytes, BytesMut};
 use canon::{Integers, Map, Value};
-use domain::{Govern, Position, ResourceKind, WorkspaceId};
-use engine::{Answer, Caller, Idempotency, ListRequest, Refused, Request as Write, Settle, Upload};
+use domain::{Govern, ResourceKind, WorkspaceId};
+use engine::{Answer, Caller, Idempotency, Refused, Request as Write, Settle, Upload};
 use futures_util::stream;
 use http_body_util::BodyExt;
 use serde_json::json;
+use wire::Code;
 use wire::access::Place;
 use wire::decode::{Incoming, Settings};
 use wire::openapi::Operation;
-use wire::{Code, Cursor};
+use wire::render::resource;
 
 use crate::app::{App, SMALL_BODY_BYTES};
-use crate::auth::{self, Credential};
 use crate::failure::{Failure, Reply};
-use crate::gate::RequestId;
-use crate::narrow::Narrow;
-use crate::room::Taken;
-use crate::{redact, render};
+use crate::gate::{self, Credential, RequestId};
+use crate::room::Reservation;
+pub(crate) use list::{Filters, page};
 
 /// Bytes of a body over its limit that are read and dropped, so that its sender gets to read the answer.
 const OVERRUN_BYTES_MAX: usize = 16 * 1024 * 1024;
-
-/// How many items a list has at most, and when nothing is said.
-const LIMIT_MAX: usize = 200;
-const LIMIT_DEFAULT: usize = 50;
 
 /// A request by a known caller.
 #[derive(Debug)]
@@ -76,7 +73,7 @@ impl FromRequest<Arc<App>> for Call {
         let workspace = in_workspace(&query)?;
         authorize(app, &caller, operation, &params, workspace.as_ref()).await?;
         unencoded(&parts.headers)?;
-        known_filters(operation, &query)?;
+        list::known_filters(operation, &query)?;
         Ok(Self {
             app: Arc::clone(app),
             caller,
@@ -96,6 +93,12 @@ impl FromRequest<Arc<App>> for Call {
     }
 }
 
+/// A write that is nothing but its request: its row in the table of operations says how it is read and shown.
+pub(crate) async fn write(mut call: Call) -> Reply {
+    let answer = call.carry_out().await?;
+    Ok(call.shown(&answer))
+}
+
 /// Refuses bodies whose bytes are not what they say: nothing here takes a coding off again.
 fn unencoded(headers: &HeaderMap) -> Result<(), Failure> {
     let only = |name, plain: &str| {
@@ -104,11 +107,11 @@ fn unencoded(headers: &HeaderMap) -> Result<(), Failure> {
         words.all(|word| word.trim_ascii().eq_ignore_ascii_case(plain.as_bytes()))
     };
     if !only(header::CONTENT_ENCODING, "identity") {
-        let message = "encoded bodies are not taken; send the bytes as they are";
+        let message = "encoded bodies are not supported; send the bytes as they are";
         return Err(unsupported(415, "content_encoding", message));
     }
     if !only(header::TRANSFER_ENCODING, "chunked") {
-        let message = "no transfer coding but `chunked` is known here";
+        let message = "the only transfer coding that is supported is `chunked`";
         return Err(unsupported(501, "transfer_encoding", message));
     }
     Ok(())
@@ -140,39 +143,6 @@ pub(crate) fn is_json(given: &str) -> bool {
         "application/x-www-form-urlencoded",
     ];
     is_utf_8 && (untold.contains(&essence.as_str()) || essence.ends_with("+json"))
-}
-
-/// Refuses a filter that a list does not have: what is narrowed by nothing would look like an answer.
-fn known_filters(operation: &Operation, query: &[(String, String)]) -> Result<(), Failure> {
-    // No id is longer: it names nothing, whatever a list makes of ids that it does not know.
-    let is_id = |name: &str| name.ends_with("_id") || name == "in_workspace";
-    let is_long = |value: &str| value.len() > domain::ID_BYTES_MAX;
-    let long = query
-        .iter()
-        .find(|(name, value)| is_id(name) && is_long(value));
-    if let Some((name, _)) = long {
-        let most = domain::ID_BYTES_MAX;
-        let message = format!("`{name}` is longer than {most} bytes");
-        return Err(Failure::invalid(name, message));
-    }
-    if !operation.is_list() {
-        return Ok(());
-    }
-    let known = |name: &str| match name {
-        "limit" | "cursor" => true,
-        "metadata" => false,
-        name => {
-            operation.query.contains(&name)
-                || (operation.query.contains(&"metadata") && name.starts_with("metadata."))
-        }
-    };
-    match query.iter().find(|(name, _)| !known(name)) {
-        None => Ok(()),
-        Some((name, _)) => {
-            let message = format!("this list has no filter `{name}`");
-            Err(Failure::invalid(name, message).with("known", json!(operation.query)))
-        }
-    }
 }
 
 /// Reads the Workspace that a request about a governed session names.
@@ -277,62 +247,6 @@ impl Call {
         }
     }
 
-    fn owned_query(&self, name: &str) -> Result<Option<String>, Failure> {
-        Ok(self.query(name)?.map(str::to_owned))
-    }
-
-    /// Returns the filters of the query that this list takes.
-    pub(crate) fn filters(&self, taken: &[&str]) -> Result<Filters, Failure> {
-        let filter = |name: &str| match taken.contains(&name) {
-            true => self.owned_query(name),
-            false => Ok(None),
-        };
-        Ok(Filters {
-            workspace_id: filter("workspace_id")?,
-            session_id: filter("session_id")?,
-            task_id: filter("task_id")?,
-        })
-    }
-
-    /// Reads how many items are wanted (AP-ENV-07).
-    pub(crate) fn limit(&self) -> Result<usize, Failure> {
-        let Some(text) = self.query("limit")? else {
-            return Ok(LIMIT_DEFAULT);
-        };
-        let digits = !text.is_empty() && text.bytes().all(|byte| byte.is_ascii_digit());
-        match text.parse() {
-            Ok(limit) if digits && (1..=LIMIT_MAX).contains(&limit) => Ok(limit),
-            _ => Err(Failure::invalid(
-                "limit",
-                format!("`limit` must be an integer from 1 to {LIMIT_MAX}"),
-            )),
-        }
-    }
-
-    /// Reads where a list goes on.
-    pub(crate) fn cursor(&self) -> Result<Cursor, Failure> {
-        match self.query("cursor")? {
-            None => Ok(Cursor::default()),
-            Some(text) => Ok(Cursor::parse(text)?),
-        }
-    }
-
-    /// Reads an event cursor under any of its names; two that differ are refused (C-13).
-    pub(crate) fn event_cursor(&self) -> Result<Option<String>, Failure> {
-        let mut cursor: Option<&str> = None;
-        for name in ["after_event_id", "cursor", "after"] {
-            let Some(given) = self.query(name)? else {
-                continue;
-            };
-            if cursor.is_some_and(|known| known != given) {
-                let message = "`after_event_id`, `cursor` and `after` name different events";
-                return Err(Failure::invalid("after_event_id", message));
-            }
-            cursor = Some(given);
-        }
-        Ok(cursor.map(str::to_owned))
-    }
-
     /// Returns a header's text.
     pub(crate) fn header(&self, name: &str) -> Option<&str> {
         self.headers.get(name)?.to_str().ok()
@@ -361,15 +275,15 @@ impl Call {
         let depth = 1 + body.values().map(canon::depth).max().unwrap_or_default();
         if depth > canon::VALUE_DEPTH_MAX {
             let message = format!(
-                "the body nests {depth} levels deep; {} are taken",
+                "the body nests {depth} levels deep; {} are allowed",
                 canon::VALUE_DEPTH_MAX
             );
             return Err(Failure::invalid("", message)
                 .with("reason", json!("nested_too_deeply"))
                 .with("depth_max", json!(canon::VALUE_DEPTH_MAX)));
         }
-        if let Some(key) = auth::presented(&self.headers) {
-            redact::members(&mut body, key);
+        if let Some(key) = gate::presented(&self.headers) {
+            gate::redact(&mut body, key);
         }
         Ok((body, bytes))
     }
@@ -387,7 +301,7 @@ impl Call {
         &mut self,
         bytes_max: usize,
         times: usize,
-    ) -> Result<(Bytes, Option<Taken>), Failure> {
+    ) -> Result<(Bytes, Option<Reservation>), Failure> {
         let body = self.body.get_mut().unwrap_or_else(PoisonError::into_inner);
         let mut body = std::mem::take(body);
         let too_large = || {
@@ -520,7 +434,7 @@ impl Call {
         if !(1..=255).contains(&key.len()) {
             return Err(wrong("the idempotency key must have 1 to 255 characters"));
         }
-        if auth::presented(&self.headers).is_some_and(|secret| key.contains(secret)) {
+        if gate::presented(&self.headers).is_some_and(|secret| key.contains(secret)) {
             return Err(wrong("the idempotency key contains the credential"));
         }
         Ok(Some(Idempotency {
@@ -598,7 +512,7 @@ impl Call {
             _ => self.operation.status,
         };
         let status = StatusCode::from_u16(status).unwrap_or(StatusCode::OK);
-        let body = render::bytes(&self.app, &answer.view);
+        let body = resource(&answer.view).bytes();
         (status, json_bytes(body)).into_response()
     }
 
@@ -609,82 +523,7 @@ impl Call {
             .engine
             .get(&self.caller, kind, self.param(param))
             .await?;
-        Ok(json_bytes(render::bytes(&self.app, &view)))
-    }
-
-    /// Returns the filters of the query that name members of the metadata.
-    pub(crate) fn metadata_filters(&self, prefix: &str) -> Result<Vec<(String, String)>, Failure> {
-        let mut found: Vec<(String, String)> = Vec::new();
-        for (name, value) in &self.query {
-            let Some(key) = name.strip_prefix(prefix) else {
-                continue;
-            };
-            if key.is_empty() || found.iter().any(|(known, _)| known == key) {
-                let message = format!("`{name}` must name a member, and once");
-                return Err(Failure::invalid(name, message));
-            }
-            found.push((key.to_owned(), value.clone()));
-        }
-        Ok(found)
-    }
-
-    /// Shows a page of resources in the order and of the state that the query asks for. `open` are the states of which
-    /// there is an index.
-    pub(crate) async fn narrowed_page(
-        &self,
-        kind: ResourceKind,
-        filters: Filters,
-        statuses: &[&str],
-        open: &[&str],
-    ) -> Reply {
-        let narrow = Narrow::read(self, statuses)?;
-        if narrow.is_plain() {
-            return self.page(kind, filters).await;
-        }
-        let request = ListRequest {
-            kind,
-            workspace_id: filters.workspace_id,
-            session_id: filters.session_id,
-            task_id: filters.task_id,
-            after: Position(self.cursor()?.0),
-            limit: self.limit()?,
-        };
-        let engine = &self.app.engine;
-        let page = engine
-            .list_where(
-                &self.caller,
-                request,
-                narrow.order,
-                narrow.is_open_only(open),
-                |document| narrow.look(document),
-                |view| narrow.keeps(&self.app, view),
-            )
-            .await?;
-        Ok(ok(&render::page(&self.app, &page)))
-    }
-
-    /// Shows a page of resources.
-    pub(crate) async fn page(&self, kind: ResourceKind, filters: Filters) -> Reply {
-        let request = ListRequest {
-            kind,
-            workspace_id: filters.workspace_id,
-            session_id: filters.session_id,
-            task_id: filters.task_id,
-            after: Position(self.cursor()?.0),
-            limit: self.limit()?,
-        };
-        let page = self.app.engine.list(&self.caller, request).await?;
-        Ok(ok(&render::page(&self.app, &page)))
-    }
-
-    /// Shows a page of a list that is in memory.
-    pub(crate) fn page_of(&self, all: Vec<Value>) -> Reply {
-        let skip = usize::try_from(self.cursor()?.0).unwrap_or(usize::MAX);
-        let limit = self.limit()?;
-        let more = all.len() > skip.saturating_add(limit);
-        let next = more.then(|| Cursor((skip + limit) as u64));
-        let data = all.into_iter().skip(skip).take(limit).collect();
-        Ok(ok(&wire::list(data, next)))
+        Ok(json_bytes(resource(&view).bytes()))
     }
 
     /// Refuses to go on unless the caller may see a resource.
@@ -692,14 +531,6 @@ impl Call {
         let engine = &self.app.engine;
         Ok(engine.sees(&self.caller, kind, self.param(param)).await?)
     }
-}
-
-/// What a list is narrowed to.
-#[derive(Debug, Default)]
-pub(crate) struct Filters {
-    pub(crate) workspace_id: Option<String>,
-    pub(crate) session_id: Option<String>,
-    pub(crate) task_id: Option<String>,
 }
 
 /// Answers with JSON.

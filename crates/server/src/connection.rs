@@ -18,7 +18,7 @@ use http_body::{Frame, SizeHint};
 use tokio::sync::{Notify, OwnedSemaphorePermit};
 use tokio::time::Instant;
 
-use crate::auth::Credential;
+use crate::gate::Credential;
 
 /// No request is being answered.
 const WAITING: u8 = 0;
@@ -31,7 +31,7 @@ const UPGRADED: u8 = 3;
 
 /// One connection, as those see it who serve it and those who count it.
 #[derive(Debug)]
-pub(crate) struct Life {
+pub(crate) struct ConnectionState {
     address: IpAddr,
     begun: Instant,
     /// When something last moved: milliseconds since the beginning.
@@ -45,7 +45,7 @@ pub(crate) struct Life {
     must_end: Notify,
 }
 
-impl Life {
+impl ConnectionState {
     fn new(address: IpAddr) -> Self {
         Self {
             address,
@@ -158,7 +158,7 @@ fn places_of_known(places: usize) -> usize {
 #[derive(Debug, Default)]
 struct Open {
     next: u64,
-    lives: BTreeMap<u64, Arc<Life>>,
+    lives: BTreeMap<u64, Arc<ConnectionState>>,
 }
 
 /// A connection in the list of all; dropping it takes it out.
@@ -166,17 +166,17 @@ struct Open {
 pub(crate) struct Listed {
     connections: Arc<Connections>,
     number: u64,
-    pub(crate) life: Arc<Life>,
+    pub(crate) life: Arc<ConnectionState>,
 }
 
 /// The place of a connection among all; whoever holds it keeps the connection counted.
 #[derive(Debug)]
-pub(crate) struct Seat {
+pub(crate) struct ConnectionSlot {
     _listed: Listed,
     _place: OwnedSemaphorePermit,
 }
 
-impl Seat {
+impl ConnectionSlot {
     pub(crate) fn new(listed: Listed, place: OwnedSemaphorePermit) -> Arc<Self> {
         Arc::new(Self {
             _listed: listed,
@@ -201,12 +201,12 @@ impl Connections {
 
     /// Takes note that a connection carried a request with a valid key. When known callers have more than their part of
     /// all places, the one that has most gives one back: its quietest.
-    pub(crate) fn authenticated(&self, life: &Life, key: Credential) {
+    pub(crate) fn authenticated(&self, life: &ConnectionState, key: Credential) {
         if !life.authenticated(key) {
             return;
         }
         let open = self.lock();
-        let mut of_key: BTreeMap<Credential, Vec<&Arc<Life>>> = BTreeMap::new();
+        let mut of_key: BTreeMap<Credential, Vec<&Arc<ConnectionState>>> = BTreeMap::new();
         let known = open.lives.values().filter_map(|life| {
             let is_ending = life.is_ending.load(Ordering::Relaxed);
             (!is_ending).then_some((*life.key.get()?, life))
@@ -233,14 +233,14 @@ impl Connections {
     /// Takes a connection in. When its address has more than its share of connections that have not authenticated, or
     /// all places are taken, the quietest of them has to go.
     pub(crate) fn take_in(self: &Arc<Self>, address: IpAddr, per_address: usize) -> Listed {
-        let life = Arc::new(Life::new(address));
+        let life = Arc::new(ConnectionState::new(address));
         let mut open = self.lock();
-        let quietest = |of: &dyn Fn(&Life) -> bool| {
+        let quietest = |of: &dyn Fn(&ConnectionState) -> bool| {
             let unknown = open
                 .lives
                 .values()
                 .filter(|life| !life.is_known() && !life.is_ending.load(Ordering::Relaxed));
-            let those: Vec<&Arc<Life>> = unknown.filter(|life| of(life)).collect();
+            let those: Vec<&Arc<ConnectionState>> = unknown.filter(|life| of(life)).collect();
             let first = those.iter().min_by_key(|life| life.last_moved());
             (those.len(), first.map(|life| Arc::clone(life)))
         };
@@ -269,11 +269,11 @@ impl Connections {
 /// The body of an answer that tells its connection when a piece of it is taken.
 pub(crate) struct Watched {
     body: Body,
-    life: Arc<Life>,
+    life: Arc<ConnectionState>,
 }
 
 impl Watched {
-    pub(crate) fn new(body: Body, life: Arc<Life>) -> Self {
+    pub(crate) fn new(body: Body, life: Arc<ConnectionState>) -> Self {
         Self { body, life }
     }
 }
@@ -321,7 +321,7 @@ mod tests {
         known: Duration::from_secs(60),
     };
 
-    async fn is_over(life: &Life) -> bool {
+    async fn is_over(life: &ConnectionState) -> bool {
         let soon = Duration::from_millis(1);
         tokio::time::timeout(soon, life.over(PATIENCE))
             .await

@@ -1,16 +1,17 @@
 //! Every way to say no, and how each becomes the protocol's error.
 //!
-//! A failure leaves a handler as a value. The outermost layer writes the body, because only it knows the request's
+//! A failure leaves a handler as a value. The outermost layer has its body written, because only it knows the request's
 //! id; whatever is for the log alone stays here.
 
-use axum::http::StatusCode;
+use axum::body::Body;
+use axum::http::{HeaderValue, StatusCode, header};
 use axum::response::{IntoResponse, Response};
 use canon::{Map, Value};
 use domain::Refusal;
 use engine::Refused;
 use runs::replay::RequestError;
 use serde_json::json;
-use wire::{Code, InputError};
+use wire::{Code, ErrorBody, InputError};
 
 /// A request that was not carried out.
 #[derive(Debug, Clone)]
@@ -270,6 +271,64 @@ fn from_replay(error: RequestError, message: String) -> Failure {
             failure
         }
     }
+}
+
+/// Writes a failure's body.
+pub(crate) fn written(failure: &Failure, request_id: &str) -> Response {
+    let body = ErrorBody {
+        code: failure.code,
+        message: &failure.message,
+        param: failure.param.as_deref(),
+        request_id,
+        details: &failure.details,
+    };
+    let mut response = Response::new(Body::from(body.body().to_string()));
+    *response.status_mut() =
+        StatusCode::from_u16(failure.status).unwrap_or(StatusCode::INTERNAL_SERVER_ERROR);
+    let headers = response.headers_mut();
+    headers.insert(
+        header::CONTENT_TYPE,
+        HeaderValue::from_static("application/json"),
+    );
+    if failure.code == Code::Unauthenticated {
+        headers.insert(header::WWW_AUTHENTICATE, HeaderValue::from_static("Bearer"));
+    }
+    if let Some(seconds) = failure.retry_after_s {
+        headers.insert(header::RETRY_AFTER, seconds.into());
+    }
+    response
+}
+
+/// Writes a failure as a problem document (RFC 9457), which is what the published API of governed sessions has.
+pub(crate) fn problem(failure: &Failure, request_id: &str) -> Response {
+    let mut response = written(failure, request_id);
+    let (status, word) = match &failure.problem {
+        Some(said) => (said.0, said.1.as_str()),
+        None => (failure.status, failure.code.as_str()),
+    };
+    *response.status_mut() =
+        StatusCode::from_u16(status).unwrap_or(StatusCode::INTERNAL_SERVER_ERROR);
+    let mut members = failure.details.clone();
+    let title = response.status().canonical_reason().unwrap_or("Error");
+    for (name, value) in [
+        ("type", json!("about:blank")),
+        ("title", json!(title)),
+        ("status", json!(status)),
+        ("detail", json!(failure.message)),
+        ("code", json!(word)),
+        ("request_id", json!(request_id)),
+    ] {
+        members.insert(name.to_owned(), value);
+    }
+    if let Some(param) = &failure.param {
+        members.insert("param".to_owned(), json!(param));
+    }
+    *response.body_mut() = Body::from(canon::Value::Object(members).to_string());
+    response.headers_mut().insert(
+        header::CONTENT_TYPE,
+        HeaderValue::from_static("application/problem+json"),
+    );
+    response
 }
 
 #[cfg(test)]

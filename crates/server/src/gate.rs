@@ -1,35 +1,49 @@
 //! The way in and the way out.
 //!
 //! Outermost: give the request an id, catch panics and overruns, write failures in the protocol's shape, count and
-//! log. Inside, for what is not public, in this order: the version (AP-VER-10: before the credential), who calls, how
-//! often, and whether the server drains.
+//! log. Inside, for what is not public, in this order: the version (AP-VER-10: before the credential), who calls (from the
+//! `Authorization` header to a caller, AP-AUTH), how often, and whether the server drains.
 
+use std::collections::BTreeMap;
+use std::convert::Infallible;
 use std::panic::AssertUnwindSafe;
-use std::sync::Arc;
+use std::sync::{Arc, Mutex, PoisonError};
+use std::time::Duration;
 
-use axum::body::Body;
 use axum::extract::{MatchedPath, Request, State};
 use axum::http::{HeaderMap, HeaderName, HeaderValue, Version, header};
 use axum::middleware::Next;
 use axum::response::{IntoResponse, Response};
-use engine::Caller;
-use engine::port::Ids;
+use canon::{Digest, Map, Value};
+use engine::port::{ApiKey, Clock as _, Ids, Store};
+use engine::{Caller, Refused};
 use futures_util::FutureExt;
 use serde_json::json;
+use subtle::ConstantTimeEq;
+use tokio::sync::watch;
 use tokio::time::Instant;
-use wire::{Code, ErrorBody, PROTOCOL_VERSION, VERSION_HEADER};
+use wire::{Code, PROTOCOL_VERSION, VERSION_HEADER};
 
 use crate::app::App;
-use crate::auth::Credential;
-use crate::connection::Life;
-use crate::failure::Failure;
+use crate::config::RateLimit;
+use crate::connection::ConnectionState;
+use crate::failure::{Failure, problem, written};
 use crate::host;
 use crate::memory;
-use crate::world::RandomIds;
+use crate::world::{RandomIds, SystemClock};
 
 /// The id of a request, in its answer's header and in its error.
 #[derive(Debug, Clone)]
 pub(crate) struct RequestId(pub(crate) String);
+
+const REMEMBERED_FOR: Duration = Duration::from_millis(500);
+const REMEMBERED_MAX: usize = 1_024;
+
+/// How often the keys of open streams are looked at.
+const STREAMS_CHECKED_EVERY: Duration = Duration::from_millis(400);
+
+/// Actors to keep a bucket for; a full bucket is forgotten first.
+const BUCKETS_MAX: usize = 10_000;
 
 const REQUEST_ID: HeaderName = HeaderName::from_static("x-request-id");
 
@@ -137,66 +151,8 @@ fn known_method(method: &str) -> &'static str {
     known.unwrap_or("other")
 }
 
-/// Writes a failure's body.
-fn written(failure: &Failure, request_id: &str) -> Response {
-    let body = ErrorBody {
-        code: failure.code,
-        message: &failure.message,
-        param: failure.param.as_deref(),
-        request_id,
-        details: &failure.details,
-    };
-    let mut response = Response::new(Body::from(body.body().to_string()));
-    *response.status_mut() = axum::http::StatusCode::from_u16(failure.status)
-        .unwrap_or(axum::http::StatusCode::INTERNAL_SERVER_ERROR);
-    let headers = response.headers_mut();
-    headers.insert(
-        header::CONTENT_TYPE,
-        HeaderValue::from_static("application/json"),
-    );
-    if failure.code == Code::Unauthenticated {
-        headers.insert(header::WWW_AUTHENTICATE, HeaderValue::from_static("Bearer"));
-    }
-    if let Some(seconds) = failure.retry_after_s {
-        headers.insert(header::RETRY_AFTER, seconds.into());
-    }
-    response
-}
-
 /// The protocol that a client must speak, as the header `Upgrade` writes it.
 const UPGRADE: &str = "harn-agents-protocol/agents-protocol-2026-04-25";
-
-/// Writes a failure as a problem document (RFC 9457), which is what the published API of governed sessions has.
-fn problem(failure: &Failure, request_id: &str) -> Response {
-    let mut response = written(failure, request_id);
-    let (status, word) = match &failure.problem {
-        Some(said) => (said.0, said.1.as_str()),
-        None => (failure.status, failure.code.as_str()),
-    };
-    *response.status_mut() = axum::http::StatusCode::from_u16(status)
-        .unwrap_or(axum::http::StatusCode::INTERNAL_SERVER_ERROR);
-    let mut members = failure.details.clone();
-    let title = response.status().canonical_reason().unwrap_or("Error");
-    for (name, value) in [
-        ("type", json!("about:blank")),
-        ("title", json!(title)),
-        ("status", json!(status)),
-        ("detail", json!(failure.message)),
-        ("code", json!(word)),
-        ("request_id", json!(request_id)),
-    ] {
-        members.insert(name.to_owned(), value);
-    }
-    if let Some(param) = &failure.param {
-        members.insert("param".to_owned(), json!(param));
-    }
-    *response.body_mut() = Body::from(canon::Value::Object(members).to_string());
-    response.headers_mut().insert(
-        header::CONTENT_TYPE,
-        HeaderValue::from_static("application/problem+json"),
-    );
-    response
-}
 
 /// Who called, for the log.
 #[derive(Debug, Clone)]
@@ -220,7 +176,7 @@ pub(crate) async fn keyed(
         Ok(admitted) => admitted,
         Err(failure) => return failure.into_response(),
     };
-    if let Some(life) = request.extensions().get::<Arc<Life>>() {
+    if let Some(life) = request.extensions().get::<Arc<ConnectionState>>() {
         app.connections.authenticated(life, credential);
     }
     let actor = Actor(Arc::clone(&caller));
@@ -264,12 +220,214 @@ pub(crate) async fn no_method() -> Failure {
     failure
 }
 
+/// Names the key that a request came with.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
+pub(crate) struct Credential(Digest);
+
+#[cfg(test)]
+impl Credential {
+    pub(crate) fn of(text: &str) -> Self {
+        Self(canon::sha256(text.as_bytes()))
+    }
+}
+
+/// Keys seen a moment ago, by digest.
+///
+/// The store holds digests. A found key is remembered for half a second, so that a revoked one is refused within a
+/// second and a busy client does not ask the store each time. Unknown keys are not remembered: nobody can fill the
+/// memory with them. Streams outlive the look at their key, so keys with open streams are looked at again and again.
+#[derive(Debug, Default)]
+pub(crate) struct Keys {
+    seen: Mutex<BTreeMap<Digest, (Instant, Arc<Caller>)>>,
+    /// Keys with open streams; true once the key is no longer valid.
+    streaming: Mutex<BTreeMap<Credential, watch::Sender<bool>>>,
+}
+
+impl Keys {
+    /// Finds out who calls.
+    pub(crate) async fn caller(
+        &self,
+        store: &dyn Store,
+        headers: &HeaderMap,
+    ) -> Result<(Arc<Caller>, Credential), Failure> {
+        let refuse = || {
+            Failure::new(
+                Code::Unauthenticated,
+                "this needs a valid API key as a bearer token",
+            )
+        };
+        let key = presented(headers).ok_or_else(refuse)?;
+        let digest = canon::sha256(key.as_bytes());
+        if let Some(caller) = self.remembered(digest) {
+            return Ok((caller, Credential(digest)));
+        }
+        let found = store.api_key(digest).await.map_err(Refused::from)?;
+        let found = found.filter(|known| is_of(known, digest));
+        let found = found.ok_or_else(refuse)?;
+        if found.revoked_at.is_none() && found.is_expired(SystemClock.now()) {
+            let expired = "this API key has expired";
+            let refused = Failure::new(Code::Unauthenticated, expired);
+            return Err(refused.with("reason", "key_expired".into()));
+        }
+        if !is_valid(&found, digest) {
+            return Err(refuse());
+        }
+        let caller = Arc::new(Caller::from_key(&found));
+        self.remember(digest, Arc::clone(&caller));
+        Ok((caller, Credential(digest)))
+    }
+
+    /// Returns what becomes true when a key is no longer valid.
+    pub(crate) fn watch(&self, credential: Credential) -> watch::Receiver<bool> {
+        let mut streaming = self
+            .streaming
+            .lock()
+            .unwrap_or_else(PoisonError::into_inner);
+        let sender = streaming
+            .entry(credential)
+            .or_insert_with(|| watch::channel(false).0);
+        sender.subscribe()
+    }
+
+    /// Looks at the keys of open streams from time to time and tells those whose key is no longer valid.
+    pub(crate) async fn keep_watch(&self, store: &dyn Store) -> Infallible {
+        loop {
+            tokio::time::sleep(STREAMS_CHECKED_EVERY).await;
+            let watched: Vec<Credential> = {
+                let mut streaming = self
+                    .streaming
+                    .lock()
+                    .unwrap_or_else(PoisonError::into_inner);
+                streaming.retain(|_, sender| sender.receiver_count() > 0);
+                streaming.keys().copied().collect()
+            };
+            for Credential(digest) in watched {
+                // A store that cannot answer says nothing about the key; the stream will notice the store itself.
+                let Ok(found) = store.api_key(digest).await else {
+                    continue;
+                };
+                if found.is_some_and(|known| is_valid(&known, digest)) {
+                    continue;
+                }
+                let mut streaming = self
+                    .streaming
+                    .lock()
+                    .unwrap_or_else(PoisonError::into_inner);
+                if let Some(sender) = streaming.remove(&Credential(digest)) {
+                    sender.send_replace(true);
+                }
+            }
+        }
+    }
+
+    fn remembered(&self, digest: Digest) -> Option<Arc<Caller>> {
+        let seen = self.seen.lock().unwrap_or_else(PoisonError::into_inner);
+        let (since, caller) = seen.get(&digest)?;
+        (since.elapsed() < REMEMBERED_FOR).then(|| Arc::clone(caller))
+    }
+
+    fn remember(&self, digest: Digest, caller: Arc<Caller>) {
+        let mut seen = self.seen.lock().unwrap_or_else(PoisonError::into_inner);
+        if seen.len() >= REMEMBERED_MAX {
+            seen.retain(|_, (since, _)| since.elapsed() < REMEMBERED_FOR);
+        }
+        if seen.len() < REMEMBERED_MAX {
+            seen.insert(digest, (Instant::now(), caller));
+        }
+    }
+}
+
+/// True for the key of a digest. The store looks up by digest; comparing again costs nothing and does not lean on how it
+/// compares.
+fn is_of(key: &ApiKey, digest: Digest) -> bool {
+    bool::from(key.digest.as_bytes().ct_eq(digest.as_bytes()))
+}
+
+/// True for the key of a digest, as long as nobody revoked it and it has not ended.
+fn is_valid(key: &ApiKey, digest: Digest) -> bool {
+    is_of(key, digest) && key.revoked_at.is_none() && !key.is_expired(SystemClock.now())
+}
+
+/// Returns the bearer token of a request, when it has exactly one.
+pub(crate) fn presented(headers: &HeaderMap) -> Option<&str> {
+    let mut lines = headers.get_all(header::AUTHORIZATION).iter();
+    let line = lines.next()?.to_str().ok()?;
+    if lines.next().is_some() {
+        return None;
+    }
+    let (scheme, token) = line.split_once(' ')?;
+    let token = token.trim();
+    (scheme.eq_ignore_ascii_case("bearer") && !token.is_empty()).then_some(token)
+}
+
+const MARK: &str = "[redacted:api_key]";
+
+/// Takes a caller's own key out of strings and member names of what it sends (AP-AUTH-03). A client that puts its key into a
+/// message would have it in the log for good, so it goes before anything is stored. Bytes of artifacts are not touched:
+/// their digest is the client's.
+pub(crate) fn redact(members: &mut Map<String, Value>, key: &str) {
+    // Written after decoding and not over the raw bytes, because JSON can spell a character in several ways.
+    if members.keys().any(|name| name.contains(key)) {
+        let cleaned = std::mem::take(members).into_iter();
+        members.extend(cleaned.map(|(name, member)| (name.replace(key, MARK), member)));
+    }
+    for member in members.values_mut() {
+        redact_value(member, key);
+    }
+}
+
+fn redact_value(here: &mut Value, key: &str) {
+    match here {
+        Value::String(text) if text.contains(key) => *text = text.replace(key, MARK),
+        Value::Array(items) => items.iter_mut().for_each(|item| redact_value(item, key)),
+        Value::Object(inner) => redact(inner, key),
+        _ => {}
+    }
+}
+
+/// One bucket per actor.
+#[derive(Debug)]
+pub(crate) struct Buckets {
+    limit: RateLimit,
+    left: Mutex<BTreeMap<String, (Instant, f64)>>,
+}
+
+impl Buckets {
+    pub(crate) fn new(limit: RateLimit) -> Self {
+        Self {
+            limit,
+            left: Mutex::default(),
+        }
+    }
+
+    /// Takes one request from an actor's bucket.
+    pub(crate) fn take(&self, actor: &str, now: Instant) -> Result<(), Failure> {
+        let burst = f64::from(self.limit.burst.max(1));
+        let per_second = f64::from(self.limit.per_second.max(1));
+        let mut left = self.left.lock().unwrap_or_else(PoisonError::into_inner);
+        let filled = |since: Instant, level: f64| {
+            (level + now.duration_since(since).as_secs_f64() * per_second).min(burst)
+        };
+        if left.len() >= BUCKETS_MAX {
+            left.retain(|_, (since, level)| filled(*since, *level) < burst);
+        }
+        let (since, level) = left.get(actor).copied().unwrap_or((now, burst));
+        let level = filled(since, level);
+        if level < 1.0 {
+            let seconds = ((1.0 - level) / per_second).ceil().max(1.0);
+            return Err(Failure::rate_limited(seconds as u64));
+        }
+        left.insert(actor.to_owned(), (now, level - 1.0));
+        Ok(())
+    }
+}
+
 #[cfg(test)]
 mod tests {
     use std::time::Duration;
 
     use axum::Router;
-    use axum::body::to_bytes;
+    use axum::body::{Body, to_bytes};
     use axum::middleware::from_fn_with_state;
     use axum::routing::get;
     use engine::port::MemoryStore;
@@ -280,7 +438,7 @@ mod tests {
 
     use super::*;
     use crate::Config;
-    use crate::world::{SystemClock, TokioSpawn};
+    use crate::world::TokioSpawn;
 
     async fn app() -> Arc<App> {
         let second = Duration::from_secs(1);
@@ -342,5 +500,62 @@ mod tests {
         let text = String::from_utf8(body.to_vec()).unwrap();
         assert!(text.contains("\"code\":\"internal_error\""), "{text}");
         assert!(!text.contains("s3cret"), "{text}");
+    }
+
+    #[test]
+    fn ap_auth_01_only_one_bearer_token_counts() {
+        let check = |lines: &[&str], expect: Option<&str>| {
+            let mut headers = HeaderMap::new();
+            for line in lines {
+                headers.append(header::AUTHORIZATION, line.parse().unwrap());
+            }
+            assert_eq!(presented(&headers), expect, "{lines:?}");
+        };
+        check(&["Bearer k"], Some("k"));
+        check(&["bearer  k "], Some("k"));
+        check(&["Basic k"], None);
+        check(&["Bearer"], None);
+        check(&["Bearer "], None);
+        check(&["Bearer a", "Bearer b"], None);
+        check(&[], None);
+    }
+
+    #[test]
+    fn ap_err_05_a_bucket_empties_and_fills_again() {
+        let buckets = Buckets::new(RateLimit {
+            per_second: 2,
+            burst: 3,
+        });
+        let start = Instant::now();
+        for _ in 0..3 {
+            assert!(buckets.take("ann", start).is_ok());
+        }
+        let refused = buckets.take("ann", start).unwrap_err();
+        assert_eq!(refused.retry_after_s, Some(1));
+        assert!(buckets.take("bob", start).is_ok());
+        assert!(
+            buckets
+                .take("ann", start + Duration::from_millis(500))
+                .is_ok()
+        );
+        assert!(
+            buckets
+                .take("ann", start + Duration::from_millis(500))
+                .is_err()
+        );
+    }
+
+    #[test]
+    fn ap_auth_03_the_key_goes_wherever_it_stands_and_the_rest_stays() {
+        let mut body = json!({
+            "a": "rk_1 and rk_1", "b": [1, null, {"rk_1": ["x rk_1"], "n": "rk_"}], "rk_1": true, "rk_2": "rk_2",
+        });
+        redact(body.as_object_mut().unwrap(), "rk_1");
+        let expected = json!({
+            "a": "[redacted:api_key] and [redacted:api_key]",
+            "b": [1, null, {"[redacted:api_key]": ["x [redacted:api_key]"], "n": "rk_"}],
+            "[redacted:api_key]": true, "rk_2": "rk_2",
+        });
+        assert_eq!(body, expected);
     }
 }

@@ -22,7 +22,7 @@ use tokio::time::{Instant, Sleep, sleep_until};
 use wire::{Code, ErrorBody};
 
 use crate::app::App;
-use crate::connection::Life;
+use crate::connection::ConnectionState;
 use crate::world::RandomIds;
 
 /// How all answers of HTTP/1 begin.
@@ -36,7 +36,7 @@ const LINE_BYTES_MAX: usize = 4_096;
 pub(crate) struct Guarded<S> {
     stream: S,
     app: Arc<App>,
-    life: Arc<Life>,
+    life: Arc<ConnectionState>,
     /// How long a head may take.
     patience: Duration,
     is_http_2: bool,
@@ -63,7 +63,12 @@ struct Own {
 }
 
 impl<S> Guarded<S> {
-    pub(crate) fn new(stream: S, app: Arc<App>, life: Arc<Life>, patience: Duration) -> Self {
+    pub(crate) fn new(
+        stream: S,
+        app: Arc<App>,
+        life: Arc<ConnectionState>,
+        patience: Duration,
+    ) -> Self {
         Self {
             stream,
             app,
@@ -78,7 +83,7 @@ impl<S> Guarded<S> {
     }
 
     /// Notes what came in while no request is being answered.
-    fn came(&mut self, bytes: &[u8]) {
+    fn note_received(&mut self, bytes: &[u8]) {
         if self.head.is_some() || self.is_http_2 {
             return;
         }
@@ -234,7 +239,7 @@ impl<S: AsyncRead + AsyncWrite + Unpin> AsyncRead for Guarded<S> {
         {
             let new = buffer.filled().get(before..).unwrap_or_default();
             if !new.is_empty() && self.life.is_waiting() {
-                self.came(new);
+                self.note_received(new);
             }
             return Poll::Ready(read);
         }

@@ -5,24 +5,18 @@
 //! and how a connection is kept, limited and ended.
 
 mod app;
-mod auth;
 mod call;
 mod config;
 mod connection;
 mod exact;
 mod failure;
-mod frames;
 mod gate;
 mod head;
 mod host;
-mod limit;
 mod listen;
 mod mcp;
 mod memory;
 mod metrics;
-mod narrow;
-mod redact;
-mod render;
 mod room;
 mod routes;
 mod socket;

@@ -33,7 +33,7 @@ use tower::ServiceBuilder;
 
 use crate::app::App;
 use crate::config::{Config, Tls};
-use crate::connection::{Life, Patience, Seat, Watched};
+use crate::connection::{ConnectionSlot, ConnectionState, Patience, Watched};
 use crate::head::Guarded;
 use crate::routes;
 
@@ -235,7 +235,7 @@ impl Server<'_> {
                 router: self.router.clone(),
                 app: Arc::clone(&self.app),
                 life: Arc::clone(&listed.life),
-                seat: Seat::new(listed, place),
+                seat: ConnectionSlot::new(listed, place),
                 watcher: self.graceful.watcher(),
             };
             connections.spawn(async move {
@@ -262,8 +262,8 @@ struct Connection {
     tls: Option<Acceptor>,
     router: Router,
     app: Arc<App>,
-    life: Arc<Life>,
-    seat: Arc<Seat>,
+    life: Arc<ConnectionState>,
+    seat: Arc<ConnectionSlot>,
     watcher: Watcher,
 }
 

@@ -21,8 +21,9 @@ use http_body_util::combinators::BoxBody;
 use http_body_util::{BodyExt, Full};
 use rmcp::handler::server::ServerHandler;
 use rmcp::model::{
-    CallToolRequestParams, CallToolResponse, CallToolResult, ErrorData, Implementation,
-    InitializeResult, ListToolsResult, PaginatedRequestParams, ServerCapabilities, Tool,
+    CallToolRequestParams, CallToolResponse, CallToolResult, CustomRequest, CustomResult,
+    ErrorCode, ErrorData, Implementation, InitializeResult, ListToolsResult,
+    PaginatedRequestParams, ServerCapabilities, Tool,
 };
 use rmcp::service::{RequestContext, RoleServer};
 use rmcp::transport::streamable_http_server::session::never::NeverSessionManager;
@@ -31,7 +32,7 @@ use serde_json::json;
 use wire::json_rpc;
 
 use crate::world::RandomIds;
-use crate::{auth, memory, redact};
+use crate::{gate, memory};
 
 /// The operations that are tools. SUBSCRIBE is none: agents poll with `since_epoch`.
 const OPERATIONS: [Operation; 11] = [
@@ -173,8 +174,8 @@ impl Tools {
             .get::<Arc<Caller>>()
             .ok_or(NotCalled::Unknown)?;
         let mut arguments = arguments;
-        if let Some(key) = auth::presented(&parts.headers) {
-            redact::members(&mut arguments, key);
+        if let Some(key) = gate::presented(&parts.headers) {
+            gate::redact(&mut arguments, key);
         }
         let field = match arguments.get("field") {
             None | Some(Value::Null) => None,
@@ -284,7 +285,26 @@ impl ServerHandler for Tools {
         };
         Ok(result.into())
     }
+
+    /// A request whose parameters the SDK cannot read comes here like one whose method nobody knows.
+    async fn on_custom_request(
+        &self,
+        request: CustomRequest,
+        _: RequestContext<RoleServer>,
+    ) -> Result<CustomResult, ErrorData> {
+        let error = match KNOWN_METHODS.contains(&request.method.as_str()) {
+            true => {
+                let message = format!("`params` are not those of `{}`", request.method);
+                ErrorData::invalid_params(message, None)
+            }
+            false => ErrorData::new(ErrorCode::METHOD_NOT_FOUND, request.method, None),
+        };
+        Err(error)
+    }
 }
+
+/// The methods that are answered here.
+const KNOWN_METHODS: [&str; 4] = ["initialize", "ping", "tools/list", "tools/call"];
 
 fn tool(config: &Config, operation: Operation) -> Tool {
     let (description, payload, required) = described(config, operation);

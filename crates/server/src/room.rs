@@ -7,8 +7,8 @@ use engine::{NoShare, Refused, Shares};
 use tokio::sync::Notify;
 use tokio::time::Instant;
 
-use crate::auth::Credential;
 use crate::failure::Failure;
+use crate::gate::Credential;
 
 /// How long a transfer waits for room.
 const PATIENCE: Duration = Duration::from_secs(5);
@@ -24,13 +24,13 @@ pub(crate) struct Room {
 
 /// Room that is taken; dropping it gives it back.
 #[derive(Debug)]
-pub(crate) struct Taken {
+pub(crate) struct Reservation {
     room: Arc<Room>,
     key: Credential,
     bytes: usize,
 }
 
-impl Drop for Taken {
+impl Drop for Reservation {
     fn drop(&mut self) {
         self.room.lock().give_back(&self.key, self.bytes);
         self.room.left.notify_waiters();
@@ -55,7 +55,7 @@ impl Room {
         self: &Arc<Self>,
         key: Credential,
         bytes: usize,
-    ) -> Result<Taken, Failure> {
+    ) -> Result<Reservation, Failure> {
         let until = Instant::now() + PATIENCE;
         loop {
             // Listens before it looks: what is given back in between is not missed.
@@ -66,7 +66,7 @@ impl Room {
                 match shares.take(&key, bytes) {
                     Ok(()) => {
                         let room = Arc::clone(self);
-                        return Ok(Taken { room, key, bytes });
+                        return Ok(Reservation { room, key, bytes });
                     }
                     Err(NoShare::All) => Refused::Busy { what: self.limit },
                     Err(NoShare::Own { held }) => Refused::OverShare {

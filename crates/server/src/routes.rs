@@ -29,8 +29,7 @@ use axum::middleware::from_fn_with_state;
 use axum::routing::{self, MethodRouter};
 
 use crate::app::App;
-use crate::call::Call;
-use crate::failure::Reply;
+use crate::call::write;
 use crate::gate;
 
 /// Routes under construction.
@@ -89,12 +88,6 @@ impl Routes {
     fn delete<H: Handler<T, Arc<App>>, T: 'static>(self, path: &'static str, handler: H) -> Self {
         self.on("delete", path, routing::delete(handler))
     }
-}
-
-/// A write that is nothing but its request: its row in the table of operations says how it is read and shown.
-async fn write(mut call: Call) -> Reply {
-    let answer = call.carry_out().await?;
-    Ok(call.shown(&answer))
 }
 
 /// Routes that need neither version nor credential.

@@ -21,7 +21,7 @@ const DICTIONARY_NUMBER: u32 = 1;
 const LEVEL: i32 = 1;
 
 /// For what is written once for many commits.
-const LEVEL_WELL: i32 = 5;
+const LEVEL_WELL: i32 = 9;
 
 /// More than a block or a small blob can hold; a damaged frame may claim anything.
 const CONTENT_BYTES_MAX: usize = 256 * 1024 * 1024;

@@ -92,7 +92,7 @@ pub enum OpenError {
         file: PathBuf,
     },
     /// The file that says how far the log had come is missing, though there was one.
-    #[error("`{}` is missing, which says how far the log had come: whether its end is missing too cannot be told", file.display())]
+    #[error("`{}` is missing, which says how far the log had come: its end may be missing too", file.display())]
     MissingHead {
         /// The file.
         file: PathBuf,
@@ -187,7 +187,7 @@ impl OpenError {
                 "`reprise log repair --apply` sets it right, and `reprise log verify` says whether more was changed"
             }
             OpenError::Lost { .. } => {
-                "nothing was changed: keep a copy of the directory and restore a backup if there is one; `reprise log recover --accept-loss` goes on from what can still be read, under a new origin"
+                "nothing was changed: keep a copy of the directory and restore a backup if there is one; `reprise log recover --accept-loss` continues from what can still be read, under a new origin"
             }
             OpenError::Fault { .. } => {
                 "check that the disk works, has room, and lets this user write"

@@ -102,7 +102,7 @@ pub fn export(
         let exists = io::Error::from(io::ErrorKind::AlreadyExists);
         return Err(AuditError::file(out)(exists));
     }
-    let aside = Aside(aside_of(out));
+    let aside = UnfinishedFolder(unfinished_path(out));
     let _ = fs::remove_dir_all(&aside.0);
     let blobs = aside.0.join("blobs");
     make_private(&blobs).map_err(AuditError::file(&blobs))?;
@@ -163,15 +163,15 @@ pub fn export(
 }
 
 /// A directory that is gone with its owner, unless it got its real name.
-struct Aside(PathBuf);
+struct UnfinishedFolder(PathBuf);
 
-impl Drop for Aside {
+impl Drop for UnfinishedFolder {
     fn drop(&mut self) {
         let _ = fs::remove_dir_all(&self.0);
     }
 }
 
-fn aside_of(out: &Path) -> PathBuf {
+fn unfinished_path(out: &Path) -> PathBuf {
     let name = out.file_name().unwrap_or_default().to_string_lossy();
     out.with_file_name(format!(".{name}.{}.tmp", std::process::id()))
 }

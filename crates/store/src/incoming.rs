@@ -71,7 +71,7 @@ impl IncomingFile {
     }
 
     /// Does something with the file where it blocks nobody.
-    async fn aside<T: Send + 'static>(
+    async fn run_blocking<T: Send + 'static>(
         &mut self,
         work: impl FnOnce(Option<File>) -> Result<T, StoreFault> + Send + 'static,
     ) -> Result<T, StoreFault> {
@@ -109,7 +109,7 @@ impl Incoming for IncomingFile {
                 };
                 written().map_err(|error| file_fault("content that arrives", error))
             };
-            self.file = Some(self.aside(write).await?);
+            self.file = Some(self.run_blocking(write).await?);
             Ok(())
         })
     }
@@ -117,7 +117,7 @@ impl Incoming for IncomingFile {
     fn keep(mut self: Box<Self>, digest: Digest) -> BoxFuture<'static, Result<(), StoreFault>> {
         Box::pin(async move {
             let (directory, path, bytes) = (self.directory.clone(), self.path.clone(), self.bytes);
-            self.aside(move |file| {
+            self.run_blocking(move |file| {
                 let file = file.ok_or_else(closed)?;
                 file.sync_all()
                     .map_err(|error| file_fault(&format!("blob `{digest}`"), error))?;

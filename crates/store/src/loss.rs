@@ -127,6 +127,20 @@ pub(crate) fn of_log(blocks: &Connection, kept: &Kept) -> Option<Loss> {
     (!same).then_some(Loss::Other { kept: kept_at })
 }
 
+/// Says of a directory without a database what it has lost, when a file beside it tells; else what was found.
+pub(crate) fn or_loss(found: OpenError, directory: &Path) -> OpenError {
+    match (&found, kept::read(directory)) {
+        (OpenError::NoLog { .. }, Ok(Some(kept))) if kept.position > Position::START => {
+            let loss = Loss::Shorter {
+                found: Position::START,
+                kept: kept.position,
+            };
+            OpenError::lost(directory, loss)
+        }
+        _ => found,
+    }
+}
+
 /// Refuses a directory in which nobody works when it has lost something.
 pub(crate) fn refuse(directory: &Path, kept: Option<&Kept>) -> Result<Wal, OpenError> {
     let (wal, loss) = of_files(directory, kept)?;
@@ -154,7 +168,7 @@ pub(crate) fn refuse_without_head(
 }
 
 /// Returns behind which position a log goes on that has lost something: no id that was ever given out comes back.
-pub(crate) fn goes_on_after(found: Position, kept: Option<&Kept>, wal: Wal) -> Position {
+pub(crate) fn resume_after(found: Position, kept: Option<&Kept>, wal: Wal) -> Position {
     match (kept, wal) {
         (Some(kept), _) => found.max(kept.position),
         (None, Wal::Damaged { behind, .. }) => found.plus(behind.saturating_mul(EVENTS_A_FRAME)),

@@ -23,7 +23,7 @@ use crate::table::Table;
 const SMALL_BYTES: usize = 32 * 1024;
 
 /// How much content makes a merge worth its while. Reading one event decompresses all of it.
-const RUN_BYTES: usize = 64 * 1024;
+const RUN_BYTES: usize = 112 * 1024;
 
 /// A block as it was written.
 #[derive(Debug, Clone, PartialEq, Eq)]

@@ -181,7 +181,7 @@ pub fn prunable(
 }
 
 /// True for events that stay whole. Their payloads are digests, ids and signatures.
-fn stays(event: &Event) -> bool {
+fn keeps_payload(event: &Event) -> bool {
     event.is_header()
         || event.kind().is_ok_and(|kind| match kind.retention() {
             Retention::Whole | Retention::Receipt => true,
@@ -324,7 +324,7 @@ impl Prune<'_> {
     fn count(&mut self, task: Position) -> Result<(), AuditError> {
         let (mut events, mut bytes) = (0, 0);
         self.each_event(task, |event, stored| {
-            if !stays(event) {
+            if !keeps_payload(event) {
                 events += 1;
                 bytes += less(stored, &event.header(stored).to_bytes());
             }
@@ -437,7 +437,7 @@ fn header_of(stored: &StoredEvent, task: Position) -> Result<Option<Vec<u8>>, St
         return Ok(None);
     }
     let event = parse(&stored.bytes)?;
-    Ok((!stays(&event)).then(|| event.header(&stored.bytes).to_bytes()))
+    Ok((!keeps_payload(&event)).then(|| event.header(&stored.bytes).to_bytes()))
 }
 
 /// What headers hash to together, one after the other.

@@ -48,17 +48,17 @@ struct Kept {
 }
 
 /// A database file that is gone with its owner.
-struct Aside {
+struct TemporaryDatabase {
     file: PathBuf,
 }
 
-impl Drop for Aside {
+impl Drop for TemporaryDatabase {
     fn drop(&mut self) {
         let _ = fs::remove_file(&self.file);
     }
 }
 
-impl Aside {
+impl TemporaryDatabase {
     fn make(directory: &Path) -> Result<(Self, Connection), AuditError> {
         let file = directory.join(format!("rebuild-{}.tmp", std::process::id()));
         // Left by a process that was killed and had our number.
@@ -79,7 +79,7 @@ pub fn rebuild(
     progress: &mut dyn FnMut(u64, u64),
 ) -> Result<Rebuilt, AuditError> {
     let audit = Audit::open(directory)?;
-    let (_aside, connection) = Aside::make(directory)?;
+    let (_aside, connection) = TemporaryDatabase::make(directory)?;
     let mut rebuilt = Rebuilt::default();
     let mut kept = Kept::default();
     if fold(&audit, &connection, &mut rebuilt, &mut kept, progress)? {
@@ -106,7 +106,7 @@ pub fn rebuild_and_write(
     }
     migrate::bring_forward(directory, kept.as_ref(), &mut |_| {})?;
     let audit = Audit::open(directory)?;
-    let (aside, connection) = Aside::make(directory)?;
+    let (aside, connection) = TemporaryDatabase::make(directory)?;
     let mut rebuilt = Rebuilt::default();
     let mut unfolded = Kept::default();
     if !fold(&audit, &connection, &mut rebuilt, &mut unfolded, progress)? {

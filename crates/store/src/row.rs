@@ -128,7 +128,7 @@ impl DocumentRow {
     pub fn document(&self) -> Result<Document, StoreFault> {
         let damaged = |problem: String| {
             StoreFault::new(format!(
-                "document `{}` is damaged: {problem}; run `reprise log verify`",
+                "document `{}` is damaged: {problem}; `reprise log rebuild --write` makes it again from its events",
                 self.id
             ))
         };

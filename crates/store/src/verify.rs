@@ -104,8 +104,8 @@ fn check(audit: &Audit, progress: &mut dyn FnMut(u64, u64)) -> Result<Report, Au
     match (audit.has_head(), schema::keeps_head(audit.connection())) {
         (true, _) => {}
         (false, Ok(true)) => {
-            let problem = "the file `head` is missing, which says how far the log had come: whether its end is missing too \
-                 cannot be told; restore it from a backup, or let `reprise log repair --apply` write it again";
+            let problem = "the file `head` is missing, which says how far the log had come: its end may be missing too; \
+                 restore it from a backup, or let `reprise log repair --apply` write it again";
             check.report(What::Log, problem.to_owned());
         }
         (false, _) => check.report.without_head = true,

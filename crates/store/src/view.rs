@@ -40,7 +40,7 @@ type Stamp = (u64, Option<SystemTime>);
 impl View {
     /// Opens the log of a directory as it is now.
     pub(crate) fn open(directory: &Path) -> Result<Self, OpenError> {
-        directory::check(directory)?;
+        directory::check(directory).map_err(|error| loss::or_loss(error, directory))?;
         // Before the log, which may only be ahead of it.
         let (kept, unreadable) = match kept::read(directory) {
             Ok(kept) => (kept, None),
@@ -54,10 +54,10 @@ impl View {
         };
         let fault = |error: rusqlite::Error| OpenError::fault(directory, error);
         let (connection, copy, still) = match wal {
-            None => (beside(directory).map_err(fault)?, None, None),
+            None => (open_shared(directory).map_err(fault)?, None, None),
             Some(Wal::None) => {
                 let stamp = stamp(directory);
-                let connection = as_it_lies(directory).map_err(fault)?;
+                let connection = open_immutable(directory).map_err(fault)?;
                 (connection, None, Some(stamp))
             }
             Some(Wal::Whole { .. } | Wal::Damaged { .. }) => {
@@ -66,7 +66,7 @@ impl View {
                     Ok(connection) => (connection, None, Some(stamp)),
                     Err(error) => {
                         let copy = copy(directory).map_err(|_| fault(error))?;
-                        (beside(copy.path()).map_err(fault)?, Some(copy), None)
+                        (open_shared(copy.path()).map_err(fault)?, Some(copy), None)
                     }
                 }
             }
@@ -74,6 +74,12 @@ impl View {
         schema::check_version(directory, &connection)?;
         let has_head = kept.is_some() || unreadable.is_some();
         let loss = kept.and_then(|kept| loss::of_log(&connection, &kept));
+        if let Some(loss) = loss
+            && !loss::has_tables(&connection)
+        {
+            // Its tables are lost too: there is nothing to look at.
+            return Err(OpenError::lost(directory, loss));
+        }
         Ok(Self {
             has_head,
             connection,
@@ -99,13 +105,13 @@ impl View {
 
 /// Opens the database beside whoever works in it; one transaction to the end, so that what is committed meanwhile stays
 /// out of sight.
-fn beside(directory: &Path) -> rusqlite::Result<Connection> {
+fn open_shared(directory: &Path) -> rusqlite::Result<Connection> {
     let connection = schema::connect(directory, Role::Reader)?;
     begin(connection)
 }
 
 /// Opens a database that nobody writes, as on a medium that cannot be written.
-fn as_it_lies(directory: &Path) -> rusqlite::Result<Connection> {
+fn open_immutable(directory: &Path) -> rusqlite::Result<Connection> {
     let connection = open_uri(directory, "immutable=1", OpenFlags::SQLITE_OPEN_READ_ONLY)?;
     schema::configure(&connection, Role::Reader)?;
     begin(connection)

@@ -6,7 +6,6 @@
 mod content;
 pub(crate) mod governed;
 mod members;
-mod message;
 mod persona;
 mod task;
 mod unserved;
@@ -20,11 +19,11 @@ pub use governed::{
     report, report_bypass, restore, set_filter,
 };
 pub use members::Members;
-pub use message::{append_message, task_message};
 pub use persona::{create_persona, update_persona};
 pub use task::{
-    cancel_task, close_session, create_session, fork_session, replay_session, replay_task,
-    respond_permission, retry_task, submit_task, truncate_session, update_session,
+    append_message, cancel_task, close_session, create_session, fork_session, replay_session,
+    replay_task, respond_permission, retry_task, submit_task, task_message, truncate_session,
+    update_session,
 };
 pub use unserved::{UNSERVED, Unserved, Why, asked};
 pub use workflow::{

@@ -4,7 +4,7 @@
 //! of the contract (C-04). Nothing here hashes or judges.
 
 use canon::{Digest, Map, Value};
-use domain::{Batch, State, Timestamp};
+use domain::{Batch, State, Timestamp, View};
 use serde_json::json;
 
 use crate::InputError;
@@ -38,7 +38,11 @@ const ADDED: [&str; 9] = [
 ];
 
 /// Returns a receipt in its superset form. Without bytes that can be read it says so and shows what events know.
-pub fn receipt(source: Source<'_>, bytes: Option<&[u8]>) -> Value {
+pub fn receipt(view: &View, bytes: Option<&[u8]>) -> Value {
+    of_source(Source::of(view), bytes)
+}
+
+pub(crate) fn of_source(source: Source<'_>, bytes: Option<&[u8]>) -> Value {
     let document = source.document;
     let bare = bytes.and_then(|bytes| canon::read_object(bytes, canon::Integers::Safe).ok());
     let State::Receipt(state) = &document.state else {

@@ -9,8 +9,8 @@ use std::collections::BTreeMap;
 
 use canon::{Map, Value};
 use domain::{
-    Answer, Artifact, Branch, Chain, Content, Document, Outcome, Permission, Position, State,
-    Status, Timestamp, Vault, Workspace, pruned_digest,
+    Answer, Artifact, Branch, Chain, Content, Document, Extra, Outcome, Permission, Position,
+    State, Status, Timestamp, Vault, View, Workspace, pruned_digest,
 };
 use serde::Serialize;
 use serde_json::json;
@@ -20,45 +20,23 @@ mod persona;
 
 use crate::receipt;
 
-/// A document and the payloads of the events it points to.
+/// A view whose members are borrowed for as long as it is.
 #[derive(Debug, Clone, Copy)]
-pub struct Source<'a> {
-    /// What its events left.
-    pub document: &'a Document,
-    /// The payloads, by position.
-    pub payloads: &'a BTreeMap<Position, Content>,
-}
-
-/// What a document does not hold and its reader computed.
-#[derive(Debug, Clone, PartialEq)]
-pub enum Extra {
-    /// Nothing.
-    None,
-    /// For a Session.
-    Session {
-        /// The value of `state`.
-        state: &'static str,
-        /// Its newest event.
-        last_event_id: Option<String>,
-    },
-    /// For a Message.
-    Message {
-        /// The Workspace of its Session.
-        workspace_id: Option<String>,
-    },
-    /// For an Artifact.
-    Artifact {
-        /// The receipt of the Task that made it.
-        receipt_id: Option<String>,
-    },
-    /// For an Outcome.
-    Outcome {
-        /// The Messages of the result, rendered.
-        messages: Vec<Value>,
-    },
+pub(crate) struct Source<'a> {
+    pub(crate) document: &'a Document,
+    pub(crate) payloads: &'a BTreeMap<Position, Content>,
+    pub(crate) extra: &'a Extra,
 }
 
 impl<'a> Source<'a> {
+    pub(crate) fn of(view: &'a View) -> Self {
+        Self {
+            document: &view.document,
+            payloads: &view.payloads,
+            extra: &view.extra,
+        }
+    }
+
     pub(crate) fn payload(&self, position: Position, member: &str) -> Option<&'a Value> {
         self.payloads.get(&position)?.get(member)
     }
@@ -140,27 +118,28 @@ impl Resource<'_> {
 }
 
 /// Returns a resource.
-pub fn resource(source: Source<'_>, extra: Extra) -> Resource<'_> {
+pub fn resource(view: &View) -> Resource<'_> {
+    let source = Source::of(view);
     Resource(match &source.document.state {
-        State::Session(state) => Shown::Session(Box::new(often::session(source, state, extra))),
+        State::Session(state) => Shown::Session(Box::new(often::session(source, state))),
         State::Task(state) => Shown::Task(Box::new(often::task(source, state))),
-        State::Message(state) => Shown::Message(Box::new(often::message(source, state, extra))),
-        _ => Shown::Other(other(source, extra)),
+        State::Message(state) => Shown::Message(Box::new(often::message(source, state))),
+        _ => Shown::Other(other(source)),
     })
 }
 
-fn other(source: Source<'_>, extra: Extra) -> Value {
+fn other(source: Source<'_>) -> Value {
     let (metadata, members) = match &source.document.state {
         State::Workspace(state) => workspace(source, state),
         // They are written as they stand.
         State::Session(_) | State::Task(_) | State::Message(_) => return Value::Null,
         State::Branch(state) => branch(source, state),
-        State::Artifact(state) => artifact(source, state, extra),
-        State::Outcome(state) => outcome(source, state, extra),
+        State::Artifact(state) => artifact(source, state),
+        State::Outcome(state) => outcome(source, state),
         State::Permission(state) => permission(source, state),
         State::Vault(state) => vault(source, state),
         // A reader of receipts has their bytes and calls `receipt` instead.
-        State::Receipt(_) => return receipt::receipt(source, None),
+        State::Receipt(_) => return receipt::of_source(source, None),
         State::Chain(state) => chain(state),
         State::TrustChain(state) => {
             let members = json!({"entry_hash": state.entry_hash, "count": state.count});
@@ -248,9 +227,9 @@ fn branch(source: Source<'_>, state: &Branch) -> (Value, Value) {
     (source.metadata(state.metadata).into_owned(), members)
 }
 
-fn artifact(source: Source<'_>, state: &Artifact, extra: Extra) -> (Value, Value) {
-    let receipt_id = match extra {
-        Extra::Artifact { receipt_id } => receipt_id,
+fn artifact(source: Source<'_>, state: &Artifact) -> (Value, Value) {
+    let receipt_id = match source.extra {
+        Extra::Artifact { receipt_id } => receipt_id.as_ref(),
         _ => None,
     };
     let members = json!({
@@ -268,9 +247,12 @@ fn artifact(source: Source<'_>, state: &Artifact, extra: Extra) -> (Value, Value
     (source.metadata(state.source).into_owned(), members)
 }
 
-fn outcome(source: Source<'_>, state: &Outcome, extra: Extra) -> (Value, Value) {
-    let messages = match extra {
-        Extra::Outcome { messages } if !messages.is_empty() => messages,
+fn outcome(source: Source<'_>, state: &Outcome) -> (Value, Value) {
+    let messages: Vec<Value> = match source.extra {
+        Extra::Outcome { messages } if !messages.is_empty() => {
+            let shown = messages.iter().map(|message| resource(message).value());
+            shown.collect()
+        }
         // A replay's Messages are in no transcript: its Outcome holds them whole.
         _ => source
             .payload(state.source, "messages")

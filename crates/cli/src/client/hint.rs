@@ -15,7 +15,7 @@ pub(super) fn unreachable(cause: &str, url: &Url) -> String {
     } else if cause.contains("not valid for name") {
         "name the server in --url by a name that its certificate has".to_owned()
     } else if cause.contains("certificate") {
-        "the server's certificate does not do; whoever runs it can renew it".to_owned()
+        "the server's certificate is not valid; its operator can renew it".to_owned()
     } else if cause.contains("InvalidContentType") {
         "that server speaks plain http: write http:// in --url".to_owned()
     } else if cause.contains("invalid HTTP version") && url.scheme() == "http" {
@@ -75,7 +75,7 @@ impl Key<'_> {
         let command = format!("`reprise key grant ID {scopes}`");
         match self.is_remote {
             true => format!(
-                "use another key, or ask whoever runs that server for that scope: {command} there gives it to yours"
+                "use another key, or ask the operator of that server for that scope: {command} there gives it to yours"
             ),
             false => format!(
                 "use another key, or give it to this one, in the server's folder: {command}; `reprise key list` shows ids and scopes"
@@ -100,7 +100,7 @@ mod tests {
             file: None,
             is_remote: false,
         };
-        assert!(remote.is_unknown().contains("whoever runs that server"));
+        assert!(remote.is_unknown().contains("the operator of that server"));
         assert!(here.is_unknown().contains("`reprise key list`"));
         let denied =
             json!({"error": {"details": {"rule": "scope", "required_scopes": ["tasks:read"]}}});

@@ -107,7 +107,7 @@ async fn list(args: ListArgs) -> anyhow::Result<Exit> {
     }
     if let (true, Some(last)) = (more, events.last()) {
         talk(format_args!(
-            "there may be more; raise --limit (now {wanted}), or go on with --after {}",
+            "there may be more; raise --limit (now {wanted}), or continue with --after {}",
             last.id
         ));
     }

@@ -93,7 +93,19 @@ fn verify(args: &LogArgs) -> anyhow::Result<Exit> {
             report.repaired, report.lost_blobs
         )?;
     }
-    judge(args.json, counts, &problems, &summary)
+    let exit = judge(args.json, counts, &problems, &summary)?;
+    advise(&report);
+    Ok(exit)
+}
+
+/// Names the command that mends what is wrong with documents: they are a fold of the events, and can be made again.
+fn advise(report: &store::Report) {
+    let is_document = |problem: &store::Problem| matches!(problem.what, store::What::Document(..));
+    if report.problems.iter().any(is_document) {
+        talk(
+            "documents can be made again from their events: `reprise log rebuild --write`, while no server runs",
+        );
+    }
 }
 
 fn migrate(args: &LogArgs) -> anyhow::Result<Exit> {
@@ -382,12 +394,7 @@ fn judge(
         }
         return Ok(Exit::Ok);
     }
-    let noun = if problems.len() == 1 {
-        "problem"
-    } else {
-        "problems"
-    };
-    talk(format_args!("{} {noun} found", problems.len()));
+    talk(format_args!("{} found", many(problems.len(), "problem")));
     Ok(Exit::No)
 }
 
@@ -409,6 +416,7 @@ pub(crate) fn check(directory: &Path) -> anyhow::Result<(store::Report, Vec<Stri
         store::verify(directory, progress)
     })?;
     let problems = problems(directory, &report);
+    advise(&report);
     Ok((report, problems))
 }
 

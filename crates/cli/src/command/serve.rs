@@ -60,7 +60,7 @@ pub(crate) async fn run(args: ServeArgs) -> anyhow::Result<Exit> {
     }
     if let FirstKey::Made(file) = &server.first_key {
         talk(format_args!(
-            "made the first key, for everything but approving: {}; approvals have their own beside it",
+            "made the first key, for everything except approvals: {}; the key for approvals is next to it",
             file.display()
         ));
     }

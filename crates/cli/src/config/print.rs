@@ -82,7 +82,7 @@ pub(super) const KEYS: &[Key] = &[
     key(
         "",
         "allowed_hosts",
-        "Names by which clients may call this server beside its own; a server on loopback refuses others with 421.",
+        "Further host names by which clients may call this server; a server on loopback refuses others with 421.",
     ),
     key(
         "",
@@ -102,7 +102,7 @@ pub(super) const KEYS: &[Key] = &[
     key(
         "",
         "origin",
-        "The name of the receipt log in signed heads, chosen when the log is made, such as log.example.com/receipts; empty for one of its own. `reprise receipt rotate-key --origin` changes it.",
+        "The name of the receipt log in signed heads, chosen when the log is made, such as log.example.com/receipts; empty for a generated one. `reprise receipt rotate-key --origin` changes it.",
     ),
     key(
         "",
@@ -174,7 +174,7 @@ pub(super) const KEYS: &[Key] = &[
     key(
         "governed",
         "contracts",
-        "Whether a governed session may bring contracts of its own (any), or must name a configured set (configured).",
+        "Whether a governed session may bring its own contracts (any), or must name a configured set (configured).",
     ),
     key(
         "log",
@@ -210,7 +210,7 @@ pub(super) const KEYS: &[Key] = &[
     key(
         "limits",
         "open_tasks_max",
-        "Tasks accepted and not finished, also those that wait for somebody; shared out by caller, more are refused with 429.",
+        "Open tasks, including those that wait for a person; shared out by caller, more are refused with 429.",
     ),
     key(
         "limits",
@@ -265,7 +265,7 @@ pub(super) const KEYS: &[Key] = &[
     key(
         "limits",
         "drain_window_ms",
-        "How long a shutdown waits for running tasks; they go on after the next start.",
+        "How long a shutdown waits for running tasks; they resume after the next start.",
     ),
     key(
         "limits",

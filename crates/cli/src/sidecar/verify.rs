@@ -141,7 +141,7 @@ pub(super) fn run(args: &VerifyArgs) -> anyhow::Result<ExitCode> {
 fn hint(code: &str) -> &'static str {
     match code {
         "sidecar_not_found" => {
-            "name a report that has its sidecar, NAME.replay.json, beside it, or the sidecar itself"
+            "name a report that has its sidecar, NAME.replay.json, next to it, or the sidecar itself"
         }
         "unreadable_keys" => "name a JWKS file, such as a server's /.well-known/jwks.json",
         "unreadable_agent" => "name the files that `reprise sidecar capture` was given",

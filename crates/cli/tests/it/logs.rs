@@ -66,6 +66,30 @@ fn a_damaged_log_is_a_no_with_a_line_for_each_problem() {
 }
 
 #[test]
+fn a_damaged_document_is_named_with_the_command_that_makes_it_again() {
+    let world = written();
+    let damage = Tamper::open(&world.data());
+    damage.set("workspace_local", "updated_at = updated_at + 1");
+    drop(damage);
+    let said = world.run(&["log", "verify"]);
+    assert_eq!(said.code, 1, "{said:?}");
+    assert!(said.stderr.contains("1 problem found"), "{said:?}");
+    assert!(
+        said.stderr.contains("`reprise log rebuild --write`"),
+        "{said:?}"
+    );
+    let repair = world.run(&["log", "repair"]);
+    assert_eq!(repair.code, 1, "{repair:?}");
+    assert!(repair.stderr.contains("finds 1 problem that"), "{repair:?}");
+    assert!(
+        repair.stderr.contains("`reprise log rebuild --write`"),
+        "{repair:?}"
+    );
+    assert_eq!(world.run(&["log", "rebuild", "--write"]).code, 0);
+    assert_eq!(world.run(&["log", "verify"]).code, 0);
+}
+
+#[test]
 fn a_directory_without_a_log_is_a_fault() {
     let world = World::new();
     for command in [

@@ -31,7 +31,7 @@ impl Engine {
         workspace_id: Option<WorkspaceId>,
     ) -> Result<Order, Refused> {
         let read_aside = Arc::clone(bytes);
-        let bundle = self.aside(move || Bundle::read(&read_aside)).await?;
+        let bundle = self.run_blocking(move || Bundle::read(&read_aside)).await?;
         let bundle = bundle.map_err(|error| {
             Refused::Domain(Refusal::Invalid {
                 param: "",
@@ -48,7 +48,9 @@ impl Engine {
             .or_else(|| there.map(|(workspace, _)| workspace.clone()))
             .unwrap_or_else(WorkspaceId::local);
         let checked = Arc::clone(bytes);
-        let order = self.aside(move || read(bundle, &checked, into)).await??;
+        let order = self
+            .run_blocking(move || read(bundle, &checked, into))
+            .await??;
         if there.map(|(_, known)| known) == Some(order.bundle)
             && self.shared.store.blob(order.bundle).await?.is_none()
         {
@@ -122,24 +124,24 @@ fn read(bundle: Bundle, bytes: &[u8], workspace_id: WorkspaceId) -> Result<Impor
         .find(|(digest, bytes)| sha256(bytes) != **digest)
     {
         let message = format!("blob {digest} of the bundle does not match its digest");
-        return Err(no("blob_mismatch", message));
+        return Err(refuse("blob_mismatch", message));
     }
     let receipt = check_receipt(&bundle)?;
     check_log(&bundle, &receipt)?;
-    let (submitted, message) = given(&bundle)?;
+    let (submitted, message) = submitted_input(&bundle)?;
     let message = message.map(|message| hide_missing(message, &bundle));
     let started_at = own(&bundle, Kind::TaskStarted).map(|event| event.created_at);
     let failed = own(&bundle, Kind::TaskFailed);
     let failure = failed.and_then(|event| event.payload.get("failure").cloned());
     let (first, last) = match (bundle.events().next(), bundle.events().last()) {
         (Some((_, first)), Some((_, last))) => (first.clone(), last.created_at),
-        _ => return Err(no("log_invalid", "the log is empty".to_owned())),
+        _ => return Err(refuse("log_invalid", "the log is empty".to_owned())),
     };
     let session_id = first.session_id.clone();
     let id = bundle.task_id().clone();
     let source = bundle
         .into_source()
-        .map_err(|error| no("log_invalid", error.to_string()))?;
+        .map_err(|error| refuse("log_invalid", error.to_string()))?;
     let status = source.status;
     let ended = match status {
         Status::Completed => "SUCCEEDED",
@@ -156,18 +158,18 @@ fn read(bundle: Bundle, bytes: &[u8], workspace_id: WorkspaceId) -> Result<Impor
         let status = status.as_str();
         let stated = stated.unwrap_or("nothing");
         let message = format!("the log ends {status}, and the receipt says {stated}");
-        return Err(no("receipt_mismatch", message));
+        return Err(refuse("receipt_mismatch", message));
     }
     // Replays tell again what the log told, and name what it named.
     let blobs = source.into_blobs().into_iter();
     let blobs = blobs.map(|(digest, bytes)| Blob { digest, bytes });
     let blobs = blobs.collect();
     let receipt_id = ReceiptId::parse(receipt.id())
-        .map_err(|error| no("receipt_mismatch", error.to_string()))?;
+        .map_err(|error| refuse("receipt_mismatch", error.to_string()))?;
     Ok(ImportTask {
         id,
         session_id: session_id
-            .ok_or_else(|| no("log_invalid", "its events are of no session".to_owned()))?,
+            .ok_or_else(|| refuse("log_invalid", "its events are of no session".to_owned()))?,
         workspace_id,
         submitted,
         message,
@@ -193,14 +195,14 @@ fn read(bundle: Bundle, bytes: &[u8], workspace_id: WorkspaceId) -> Result<Impor
 fn check_receipt(bundle: &Bundle) -> Result<Receipt, Refusal> {
     let Some(receipt) = bundle.receipt() else {
         let message = "the bundle has no receipt, so that nothing proves its log";
-        return Err(no("receipt_missing", message.to_owned()));
+        return Err(refuse("receipt_missing", message.to_owned()));
     };
     if receipt.stated_hash() != Some(receipt.hash()) {
         let message = format!(
             "the receipt hashes to {}, which is not what it states",
             receipt.hash()
         );
-        return Err(no("receipt_mismatch", message));
+        return Err(refuse("receipt_mismatch", message));
     }
     let of = receipt.as_map().get("identifiers");
     let of = of.and_then(|identifiers| identifiers.get("task_id")?.as_str());
@@ -211,7 +213,7 @@ fn check_receipt(bundle: &Bundle) -> Result<Receipt, Refusal> {
                 named.unwrap_or_default(),
                 bundle.task_id()
             );
-            return Err(no("receipt_mismatch", message));
+            return Err(refuse("receipt_mismatch", message));
         }
     }
     Ok(receipt.clone())
@@ -231,24 +233,24 @@ fn check_log(bundle: &Bundle, receipt: &Receipt) -> Result<(), Refusal> {
         .and_then(|material| Digest::parse(material.get("sha256")?.as_str()?).ok());
     if stated.is_none() && !receipt.is_replay() {
         let message = "the receipt does not say which log it proves";
-        return Err(no("receipt_mismatch", message.to_owned()));
+        return Err(refuse("receipt_mismatch", message.to_owned()));
     }
     for stated in stated.into_iter().chain([bundle.log_sha256()]) {
         if stated != found {
             let message = format!("the log hashes to {found}, which must be {stated}");
-            return Err(no("log_mismatch", message));
+            return Err(refuse("log_mismatch", message));
         }
     }
     let mut events = bundle.events().map(|(_, event)| event);
     if events.any(Event::is_header) {
         let message = "retention took a part of the log before it was exported";
-        return Err(no("log_pruned", message.to_owned()));
+        return Err(refuse("log_pruned", message.to_owned()));
     }
     let mut sessions = bundle.events().map(|(_, event)| &event.session_id);
     let first = sessions.next();
     if sessions.any(|session| Some(session) != first) {
         let message = "it holds events of more than one session";
-        return Err(no("log_invalid", message.to_owned()));
+        return Err(refuse("log_invalid", message.to_owned()));
     }
     Ok(())
 }
@@ -256,7 +258,7 @@ fn check_log(bundle: &Bundle, receipt: &Receipt) -> Result<(), Refusal> {
 type Members = Map<String, Value>;
 
 /// Returns what the Task was given: all that `task.submitted` says, and the Message when that was its input.
-fn given(bundle: &Bundle) -> Result<(Members, Option<Members>), Refusal> {
+fn submitted_input(bundle: &Bundle) -> Result<(Members, Option<Members>), Refusal> {
     let whole = |event: &Event| -> Members {
         let mut members = event.payload.clone();
         if let Some(Value::Object(moved)) = members.remove(BLOB_MEMBER) {
@@ -269,7 +271,7 @@ fn given(bundle: &Bundle) -> Result<(Members, Option<Members>), Refusal> {
         members
     };
     let Some((_, first)) = bundle.events().next() else {
-        return Err(no("log_invalid", "the log is empty".to_owned()));
+        return Err(refuse("log_invalid", "the log is empty".to_owned()));
     };
     let submitted = whole(first);
     let moved = domain::blob_reference(&first.payload, "input").is_some();
@@ -303,6 +305,6 @@ fn own(bundle: &Bundle, kind: Kind) -> Option<&Event> {
     events.find(|event| event.kind() == Ok(kind) && event.replay.is_none())
 }
 
-fn no(reason: &'static str, message: String) -> Refusal {
+fn refuse(reason: &'static str, message: String) -> Refusal {
     Refusal::Policy { reason, message }
 }

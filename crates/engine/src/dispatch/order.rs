@@ -8,9 +8,8 @@ use domain::{
     VaultId, WorkspaceId,
 };
 
-use crate::caller::{APPROVE, Caller};
+use crate::caller::{APPROVE, Caller, workspace_of};
 use crate::engine::Engine;
-use crate::read::workspace_of;
 use crate::refused::Refused;
 
 impl Engine {
@@ -262,7 +261,9 @@ impl Engine {
         id: Option<&str>,
         param: &'static str,
     ) -> Result<(), Refused> {
-        self.belongs(caller, kind, id, param).await.map(drop)
+        self.workspace_of_named(caller, kind, id, param)
+            .await
+            .map(drop)
     }
 
     /// Refuses a reference to something outside of the Workspace that the request happens in, like a reference to nothing:
@@ -274,7 +275,7 @@ impl Engine {
         id: Option<&str>,
         param: &'static str,
     ) -> Result<(), Refused> {
-        let found = self.belongs(caller, kind, id, param).await?;
+        let found = self.workspace_of_named(caller, kind, id, param).await?;
         match found {
             Some(found) if workspace != Some(&found) => Err(Refused::Domain(Refusal::NotFound {
                 object: kind.object(),
@@ -285,7 +286,7 @@ impl Engine {
     }
 
     /// Returns the Workspace of what a member of a request names.
-    async fn belongs(
+    async fn workspace_of_named(
         &self,
         caller: &Caller,
         kind: ResourceKind,
@@ -293,7 +294,7 @@ impl Engine {
         param: &'static str,
     ) -> Result<Option<WorkspaceId>, Refused> {
         let Some(id) = id else { return Ok(None) };
-        match self.belonging(caller, kind, id).await {
+        match self.workspace_of_visible(caller, kind, id).await {
             Ok(found) => Ok(found),
             Err(Refused::Domain(Refusal::NotFound { object, .. })) => {
                 Err(Refused::Domain(Refusal::NotFound {
@@ -320,7 +321,7 @@ impl Engine {
         caller: &Caller,
         id: &SessionId,
     ) -> Result<Option<WorkspaceId>, Refused> {
-        self.belonging(caller, ResourceKind::Session, id.as_str())
+        self.workspace_of_visible(caller, ResourceKind::Session, id.as_str())
             .await
     }
 
@@ -329,13 +330,13 @@ impl Engine {
         caller: &Caller,
         id: &TaskId,
     ) -> Result<Option<WorkspaceId>, Refused> {
-        self.belonging(caller, ResourceKind::Task, id.as_str())
+        self.workspace_of_visible(caller, ResourceKind::Task, id.as_str())
             .await
     }
 
     /// Returns the Workspace of a resource that the caller may see. Whose it is never changes, so what a turn
     /// remembers is as good as the store.
-    async fn belonging(
+    async fn workspace_of_visible(
         &self,
         caller: &Caller,
         kind: ResourceKind,

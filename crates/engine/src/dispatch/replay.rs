@@ -11,7 +11,7 @@ use serde_json::json;
 
 use crate::caller::Caller;
 use crate::engine::Engine;
-use crate::record::Beside;
+use crate::record::Include;
 use crate::refused::Refused;
 use crate::view;
 use runs::replay::{self, NoRetry, ReadArtifact, Refresh, Source, Spec};
@@ -54,7 +54,7 @@ impl Engine {
                 status: Some(task.status),
             }));
         }
-        let (input, persona) = self.given_to(&task).await?;
+        let (input, persona) = self.input_and_persona(&task).await?;
         if persona.get("forbids_replay") == Some(&Value::Bool(true)) {
             return Err(Refused::Domain(Refusal::Policy {
                 reason: "persona_forbids_replay",
@@ -72,7 +72,7 @@ impl Engine {
             }
             _ => request,
         };
-        let source = self.asked_of(&task, request).await?;
+        let source = self.source_for_request(&task, request).await?;
         let (spec, secrets) = self.read_spec(caller, request, source.as_ref()).await?;
         if !secrets.is_empty() {
             caller.require("vaults:write")?;
@@ -144,7 +144,7 @@ impl Engine {
             .find(|key| read_by_rules.iter().any(|prefix| key.starts_with(prefix)));
         match replaced {
             Some(key) => refused(format!(
-                "contracts read `{key}`: it cannot be replaced in a replay that goes on live"
+                "contracts read `{key}`: it cannot be replaced in a replay that continues live"
             )),
             None => Ok(()),
         }
@@ -152,7 +152,7 @@ impl Engine {
 
     /// Says where a run that failed is taken up again. What the caller asks beside that is its reason and its metadata.
     async fn as_retry(&self, request: &ReplayTask) -> Result<ReplayTask, Refused> {
-        let source = self.source(&request.id, Beside::Everything).await??;
+        let source = self.source(&request.id, Include::Everything).await??;
         let mut body = replay::retry(&source).map_err(|error| {
             let reason = match &error {
                 NoRetry::NotFailed(_) => "not_failed",
@@ -178,7 +178,11 @@ impl Engine {
     }
 
     /// Reads as much of the source as it takes to judge a request; whether the rest is there is for the run to say.
-    async fn asked_of(&self, task: &Task, request: &ReplayTask) -> Result<Option<Source>, Refused> {
+    async fn source_for_request(
+        &self,
+        task: &Task,
+        request: &ReplayTask,
+    ) -> Result<Option<Source>, Refused> {
         let keys = match replay::asks(&request.body) {
             Some(keys) => keys,
             None if task.imported.is_some() => Vec::new(),
@@ -193,12 +197,12 @@ impl Engine {
                 };
             }
         };
-        let source = self.source(&request.id, Beside::Request).await??;
+        let source = self.source(&request.id, Include::Request).await??;
         if keys.iter().all(|key| source.knows(key)) {
             return Ok(Some(source));
         }
         // It may be the id of a call, and that may stand in an answer that is kept beside the log.
-        let source = self.source(&request.id, Beside::Everything).await??;
+        let source = self.source(&request.id, Include::Everything).await??;
         Ok(Some(source))
     }
 
@@ -273,7 +277,7 @@ impl Engine {
     }
 
     /// Returns the structured input and the persona that a Task was given.
-    pub(crate) async fn given_to(&self, task: &Task) -> Result<(Value, Value), Refused> {
+    pub(crate) async fn input_and_persona(&self, task: &Task) -> Result<(Value, Value), Refused> {
         // The replay itself says what is wrong with content that cannot be had.
         let mut submitted = view::shown_payload(&*self.shared.store, task.submitted).await?;
         let mut take = |name: &str| submitted.remove(name).unwrap_or_default();
@@ -309,7 +313,7 @@ impl Engine {
             return Ok(None);
         };
         let (spec, _) = self.replay_request(of).await?;
-        let source = self.source(&of.source_task_id, Beside::Everything);
+        let source = self.source(&of.source_task_id, Include::Everything);
         let Ok(source) = source.await? else {
             return Ok(None);
         };

@@ -1,16 +1,28 @@
-//! Orders about Tasks: submitting one, and what is said to one.
+//! Orders about new Tasks, and about the personas that they run under.
+//!
+//! A Persona belongs to no Workspace. Every caller may run Tasks under it; only callers without bounds define and
+//! change it.
 
 use canon::{Map, Value};
 use domain::{
-    Answer, AnswerRequest, Ask, BranchId, InputSpec, InterruptTask, MessageSpec, NewTask, Order,
-    PermissionId, PersonaId, Position, Refusal, RequestReply, ResourceKind, State, SubmitTask,
-    Task, TaskId, TaskInput, TaskMessageKind,
+    BranchId, ContractTexts, CreatePersona, Document, InputSpec, NewTask, Order, PersonaChange,
+    PersonaId, PersonaSnapshot, PersonaSpec, Position, Refusal, ResourceKind, State, SubmitTask,
+    TaskId, TaskInput, UpdatePersona,
 };
 
 use crate::caller::Caller;
 use crate::engine::Engine;
 use crate::port::{ListQuery, Scope};
 use crate::refused::Refused;
+use runs::workflow::{Offer, excluded_model};
+
+/// A Persona with what its event says.
+pub(super) struct Known {
+    pub(super) id: PersonaId,
+    pub(super) spec: PersonaSpec,
+    metadata: Map<String, Value>,
+    document_version: u64,
+}
 
 impl Engine {
     pub(super) async fn build_task(&self, caller: &Caller, new: NewTask) -> Result<Order, Refused> {
@@ -73,206 +85,173 @@ impl Engine {
         }))
     }
 
-    pub(super) async fn build_task_message(
-        &self,
-        caller: &Caller,
-        id: TaskId,
-        kind: TaskMessageKind,
-        message: MessageSpec,
-    ) -> Result<Order, Refused> {
-        let (document, task) = self.visible_task(caller, &id).await?;
-        self.session_must_be_open(caller, &task).await?;
-        // The request that waits, or the last one that was answered: a repeated answer must find it.
-        let ask = match kind {
-            TaskMessageKind::Interrupt if crate::govern::is_governed(&task) => {
-                return Err(Refused::Domain(Refusal::Conflict {
-                    reason: "governed",
-                    message: "the program of a governed session cannot be interrupted from here"
-                        .to_owned(),
-                    status: Some(task.status),
-                }));
-            }
-            TaskMessageKind::Interrupt => {
-                let message = self.new_message(message);
-                return Ok(Order::InterruptTask(InterruptTask { id, message }));
-            }
-            // Its log is made of what its program and those who decide say to the session, and of nothing else.
-            TaskMessageKind::Input | TaskMessageKind::ToolConfirmation
-                if crate::govern::is_governed(&task) =>
-            {
-                return Err(Refused::Domain(Refusal::Conflict {
-                    reason: "governed",
-                    message:
-                        "a governed session takes decisions through its approvals, not by message"
-                            .to_owned(),
-                    status: Some(task.status),
-                }));
-            }
-            TaskMessageKind::Input => Ask::Input,
-            TaskMessageKind::ToolConfirmation => Ask::Approval,
-        };
-        let named = message
-            .parts
-            .iter()
-            .find_map(|part| part.pointer("/value/request_id")?.as_str());
-        let found = self.request_of(document.key, ask, named).await?;
-        let Some(request) = found else {
-            return Err(Refused::Domain(if task.status.is_terminal() {
-                Refusal::InvalidTransition {
-                    status: task.status,
-                }
-            } else {
-                Refusal::Conflict {
-                    reason: "not_waiting",
+    pub(super) fn build_persona(&self, order: CreatePersona) -> Result<Order, Refused> {
+        self.offered(&order.persona.entry_workflow, "entry_workflow")?;
+        if let Some(name) = &order.persona.contracts {
+            self.contracts_named(name, "contracts")?;
+            let workflow = &order.persona.entry_workflow;
+            if workflow != "agent" {
+                return Err(Refused::Domain(Refusal::Policy {
+                    reason: "contracts_without_agent",
                     message: format!(
-                        "the task is {} and is not waiting for input",
-                        task.status.as_str()
+                        "contracts judge the tool calls of the workflow `agent`, and this persona runs `{workflow}`"
                     ),
-                    status: Some(task.status),
-                }
-            }));
-        };
-        let reply = match ask {
-            Ask::Input => RequestReply::Message(self.new_message(message)),
-            Ask::Approval => {
-                let mut parts = message.parts.iter();
-                let decision = parts.find_map(|part| part.pointer("/value/approved")?.as_bool());
-                let Some(approved) = decision else {
-                    return Err(Refused::Domain(Refusal::Invalid {
-                        param: "message.parts",
-                        message:
-                            "a tool confirmation needs a `json` part with a boolean `approved`"
-                                .to_owned(),
-                    }));
-                };
-                let message = self.new_message(message);
-                RequestReply::Confirm { approved, message }
+                }));
             }
-        };
-        must_differ(caller, ask, &reply, &task)?;
-        Ok(Order::AnswerRequest(AnswerRequest {
-            id: request,
-            reply,
-            remarks: Map::new(),
-            key_id: caller.key_id.clone(),
-            answered_at: Some(self.shared.clock.now()),
-        }))
+        }
+        Ok(Order::CreatePersona(order))
     }
 
-    pub(super) async fn build_answer(
-        &self,
-        caller: &Caller,
-        id: PermissionId,
-        approved: Option<bool>,
-        answer: Option<Value>,
-        remarks: Map<String, Value>,
-    ) -> Result<AnswerRequest, Refused> {
-        let permission = self.visible_permission(caller, &id).await?;
-        let reply = match (permission.ask, approved, answer) {
-            (_, Some(false), _) => RequestReply::Deny,
-            (Ask::Input, _, Some(answer)) => RequestReply::Value(answer),
-            (Ask::Approval, None, Some(answer)) => RequestReply::Value(answer),
-            (_, Some(true) | None, _) => RequestReply::Approve,
-        };
-        let (_, task) = self.visible_task(caller, &permission.task_id).await?;
-        self.session_must_be_open(caller, &task).await?;
-        must_differ(caller, permission.ask, &reply, &task)?;
-        let key_id = caller.key_id.clone();
-        Ok(AnswerRequest {
-            id,
-            reply,
-            remarks,
-            key_id,
-            answered_at: Some(self.shared.clock.now()),
+    /// Finds the contracts that a Persona names, which an earlier start of the server may have had and this one not.
+    fn contracts_named(&self, name: &str, param: &'static str) -> Result<ContractTexts, Refused> {
+        let found = self.shared.contracts(name).cloned();
+        found.ok_or_else(|| {
+            let known = self.shared.contract_names();
+            let known = match known.is_empty() {
+                true => "it has none".to_owned(),
+                false => format!("it has {}", known.join(", ")),
+            };
+            Refused::Domain(Refusal::Invalid {
+                param,
+                message: format!("this server has no contracts named `{name}`: {known}"),
+            })
         })
     }
 
-    /// Closing a Session ends its Tasks: that is what stands in the way of an answer then, not how the Task ended.
-    async fn session_must_be_open(&self, caller: &Caller, task: &Task) -> Result<(), Refused> {
-        if !task.status.is_terminal() {
-            return Ok(());
+    /// Returns what a Task of a Persona runs under.
+    pub(super) fn snapshot(&self, persona: Known) -> Result<PersonaSnapshot, Refused> {
+        let named = persona.spec.contracts.as_deref();
+        let contracts = named.map(|name| self.contracts_named(name, "persona_id"));
+        let contracts = contracts.transpose()?;
+        let model = &persona.spec.model;
+        if let (Some(texts), Some(provider), Some(name)) =
+            (&contracts, &model.provider, &model.model)
+            && let Some(pattern) = excluded_model(texts, provider, name)
+        {
+            return Err(Refused::Domain(Refusal::Policy {
+                reason: "provider_incompatible",
+                message: format!("the contracts of the persona exclude its model: {pattern}"),
+            }));
         }
-        let id = &task.session_id;
-        match self.visible_session(caller, id).await {
-            Ok((_, session)) if session.closed => Err(Refused::Domain(Refusal::Conflict {
-                reason: "session_closed",
-                message: format!("session `{id}` is closed"),
-                status: Some(task.status),
-            })),
-            // The Session of an imported Task is not here.
-            Ok(_) | Err(Refused::Domain(Refusal::NotFound { .. })) => Ok(()),
+        Ok(persona.spec.snapshot(persona.id, contracts))
+    }
+
+    pub(super) async fn build_persona_change(
+        &self,
+        caller: &Caller,
+        id: &PersonaId,
+        change: PersonaChange,
+    ) -> Result<Order, Refused> {
+        let document = self
+            .visible(caller, ResourceKind::Persona, id.as_str())
+            .await?;
+        let mut known = self.known_persona(document).await?;
+        known.spec.change(&change);
+        let order = UpdatePersona {
+            id: known.id,
+            document_version: known.document_version,
+            persona: known.spec,
+            metadata: change.metadata.unwrap_or(known.metadata),
+        };
+        Ok(Order::UpdatePersona(order))
+    }
+
+    /// Finds the Persona that a request or a Session names (AP-PERS-07).
+    pub(super) async fn persona_named(
+        &self,
+        caller: &Caller,
+        id: Option<&str>,
+    ) -> Result<Option<Known>, Refused> {
+        let Some(id) = id else { return Ok(None) };
+        match self.visible(caller, ResourceKind::Persona, id).await {
+            Ok(document) => self.known_persona(document).await.map(Some),
+            Err(Refused::Domain(Refusal::NotFound { object, .. })) => {
+                Err(Refused::Domain(Refusal::NotFound {
+                    object,
+                    param: Some("persona_id"),
+                }))
+            }
             Err(other) => Err(other),
         }
     }
 
-    /// Finds the request that a message answers: the one that it names, the one that waits, or the last one that was
-    /// answered. Where several wait, one must be named: a message that comes twice must not answer two of them.
-    async fn request_of(
-        &self,
-        task: Position,
-        ask: Ask,
-        named: Option<&str>,
-    ) -> Result<Option<PermissionId>, Refused> {
-        let mut after = Position::START;
-        let (mut last, mut waiting) = (None, Vec::new());
-        loop {
-            let query = ListQuery {
-                kind: ResourceKind::Permission,
-                scope: Scope::Task(task),
-                open_only: false,
-                after,
-                limit: 200,
-            };
-            let page = self.shared.store.list(query).await?;
-            let Some(end) = page.last() else {
-                break;
-            };
-            after = end.key;
-            for document in &page {
-                let State::Permission(request) = &document.state else {
-                    continue;
-                };
-                if request.ask != ask || named.is_some_and(|named| *named != *document.id) {
-                    continue;
-                }
-                last = PermissionId::parse(&document.id).ok();
-                if request.answer == Answer::Pending {
-                    waiting.extend(last.clone());
-                }
+    /// Returns the workflow of a Persona, which an earlier start of the server may have had and this one not.
+    pub(super) fn entry_workflow<'a>(&self, persona: &'a Known) -> Result<&'a str, Refused> {
+        let name = persona.spec.entry_workflow.as_str();
+        match self.shared.workflows.offer(name) {
+            Offer::New => Ok(name),
+            Offer::OnlyRecorded => Err(only_recorded(name)),
+            Offer::Unknown => Err(Refused::Domain(Refusal::Invalid {
+                param: "persona_id",
+                message: format!("this server has no workflow `{name}`, which the persona runs"),
+            })),
+        }
+    }
+
+    /// Refuses a workflow that new Tasks do not get.
+    pub(super) fn offered(&self, name: &str, param: &'static str) -> Result<(), Refused> {
+        match self.shared.workflows.offer(name) {
+            Offer::New => Ok(()),
+            Offer::OnlyRecorded => Err(only_recorded(name)),
+            Offer::Unknown => {
+                let known = self.shared.workflows.iter();
+                let known: Vec<&str> = known.map(|workflow| workflow.name()).collect();
+                Err(Refused::Domain(Refusal::Invalid {
+                    param,
+                    message: format!(
+                        "this server has no workflow `{name}`; it has {}",
+                        known.join(", ")
+                    ),
+                }))
             }
         }
-        match (waiting.len(), named) {
-            (0, Some(named)) if last.is_none() => Err(Refused::Domain(Refusal::Invalid {
-                param: "message.parts",
-                message: format!("the task has no request `{named}` of this kind"),
-            })),
-            (0, _) => Ok(last),
-            (1, _) => Ok(waiting.pop()),
-            (count, _) => Err(Refused::Domain(Refusal::Conflict {
-                reason: "several_requests",
-                message: format!(
-                    "the task waits for {count} answers: name the request in `request_id`, or answer each by its id"
-                ),
-                status: None,
-            })),
-        }
+    }
+
+    async fn known_persona(&self, document: Document) -> Result<Known, Refused> {
+        let broken = |problem: &str| Refused::Internal {
+            detail: format!("persona `{}`: {problem}", document.id),
+        };
+        let State::Persona(state) = &document.state else {
+            return Err(broken("the document is not a persona"));
+        };
+        let mut payload = self.payload(state.source).await?;
+        let spec = payload.remove("persona").unwrap_or_default();
+        Ok(Known {
+            id: PersonaId::parse(&document.id).map_err(|error| broken(&error.to_string()))?,
+            spec: serde_json::from_value(spec).map_err(|error| broken(&error.to_string()))?,
+            metadata: match payload.remove("metadata") {
+                Some(Value::Object(metadata)) => metadata,
+                _ => Map::new(),
+            },
+            document_version: document.version,
+        })
+    }
+
+    /// Returns the ids of the oldest Personas, as many as a card shows.
+    ///
+    /// # Errors
+    /// The store failed.
+    pub async fn persona_ids(&self, limit: usize) -> Result<Vec<String>, Refused> {
+        let query = ListQuery {
+            kind: ResourceKind::Persona,
+            scope: Scope::All,
+            open_only: false,
+            after: Position::START,
+            limit,
+        };
+        let documents = self.shared.store.list(query).await?;
+        Ok(documents
+            .into_iter()
+            .map(|document| document.id.into())
+            .collect())
     }
 }
 
-/// Approving is for somebody else than whoever submitted the Task (U21). A key has one actor, so that the same key is the
-/// same actor.
-fn must_differ(
-    caller: &Caller,
-    ask: Ask,
-    reply: &RequestReply,
-    task: &Task,
-) -> Result<(), Refused> {
-    let approves = matches!(
-        reply,
-        RequestReply::Approve | RequestReply::Confirm { approved: true, .. }
-    );
-    match ask == Ask::Approval && approves && task.created_by == caller.actor {
-        true => Err(Refused::ApproverMustDiffer),
-        false => Ok(()),
-    }
+fn only_recorded(name: &str) -> Refused {
+    Refused::Domain(Refusal::Policy {
+        reason: "example_workflow",
+        message: format!(
+            "`{name}` is an example workflow, which this server does not offer (`reprise serve --examples`)"
+        ),
+    })
 }

@@ -5,9 +5,8 @@ use std::sync::Arc;
 use domain::{ArtifactId, Command, Order, ResourceKind, State};
 
 use super::{Answer, Idempotency};
-use crate::caller::Caller;
+use crate::caller::{Caller, workspace_of};
 use crate::engine::Engine;
-use crate::read::workspace_of;
 use crate::refused::Refused;
 use crate::transfer::Upload;
 use crate::turn::Lease;

@@ -56,7 +56,7 @@ impl Engine {
             let (entries, newest) = read(&page, held.version)?;
             let contents = self.contents_beside(&entries).await?;
             held = self
-                .aside(move || {
+                .run_blocking(move || {
                     for ((entry, ..), content) in entries.iter().zip(&contents) {
                         apply(&mut held, entry, content)?;
                     }
@@ -105,7 +105,9 @@ impl Engine {
                 }
             };
             let version = document.version;
-            let read = self.aside(move || take_in(held, &segment, version)).await?;
+            let read = self
+                .run_blocking(move || take_in(held, &segment, version))
+                .await?;
             held = match read {
                 Ok(held) => held,
                 Err(reason) => return self.without_segments(document, reason).await,
@@ -129,7 +131,7 @@ impl Engine {
         };
         let shared = Arc::clone(&self.shared.fields.segments).read_owned().await;
         let (held, segment) = self
-            .aside(move || {
+            .run_blocking(move || {
                 let segment = FieldSegment {
                     field,
                     after: held.kept,

@@ -186,7 +186,9 @@ impl Engine {
             return Ok(known);
         }
         let files = start.contracts.clone();
-        let contracts = self.aside(move || Contracts::compile(&files)).await??;
+        let contracts = self
+            .run_blocking(move || Contracts::compile(&files))
+            .await??;
         self.shared
             .governed
             .keep_compiled(digest, contracts.clone());

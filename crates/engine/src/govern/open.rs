@@ -446,7 +446,9 @@ impl Engine {
             return Ok(known);
         }
         let own = files.clone();
-        let contracts = self.aside(move || Contracts::compile(&own)).await??;
+        let contracts = self
+            .run_blocking(move || Contracts::compile(&own))
+            .await??;
         self.shared
             .governed
             .keep_compiled(digest, contracts.clone());

@@ -117,7 +117,7 @@ impl Engine {
             true => crate::read::Order::NewestFirst,
         };
         let keep = |_: &Document| crate::read::Look::Keep;
-        let show = |view: &crate::view::View| match decided {
+        let show = |view: &domain::View| match decided {
             false => shown_approval(view, now),
             true => shown_decision(view),
         };
@@ -270,7 +270,7 @@ fn permissions(after: Position, limit: usize) -> crate::read::ListRequest {
 }
 
 /// Shows what somebody decided about a proposal, and with whose key; none when it is something else, or nobody did.
-fn shown_decision(view: &crate::view::View) -> Option<Value> {
+fn shown_decision(view: &domain::View) -> Option<Value> {
     let State::Permission(request) = &view.document.state else {
         return None;
     };
@@ -294,7 +294,7 @@ fn shown_decision(view: &crate::view::View) -> Option<Value> {
 }
 
 /// Shows a permission request as the approval of a proposal; none when it is something else, or its time is over.
-fn shown_approval(view: &crate::view::View, now: Timestamp) -> Option<Value> {
+fn shown_approval(view: &domain::View, now: Timestamp) -> Option<Value> {
     let State::Permission(request) = &view.document.state else {
         return None;
     };
@@ -311,7 +311,7 @@ fn shown_approval(view: &crate::view::View, now: Timestamp) -> Option<Value> {
 }
 
 fn asked_about(
-    view: &crate::view::View,
+    view: &domain::View,
     request: &domain::Permission,
     governed: &Value,
     status: &str,

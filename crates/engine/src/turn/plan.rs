@@ -1,4 +1,5 @@
-//! Deciding a turn: each command on a scratch copy, sealed at the positions it will most likely get.
+//! Deciding a turn: each command on a scratch copy, sealed at the positions it will most likely get. A Task that its events
+//! end gets its receipt.
 
 use std::cell::RefCell;
 use std::collections::{BTreeMap, BTreeSet};
@@ -6,20 +7,26 @@ use std::sync::{Arc, OnceLock};
 
 use canon::Digest;
 use domain::{
-    Blob, Command, Decision, Document, Documents, Event, EventName, ImpossibleEvent, Order,
-    Position, ResourceRef, Scratch, Sealed, State, Timestamp, decide,
+    Blob, Command, Decision, Document, Documents, Draft, Ends, Event, EventName, ImpossibleEvent,
+    Kind, Order, Position, ResourceRef, Scratch, Sealed, State, Timestamp, decide, seal,
 };
+use receipts::Receipt;
 
 use super::close::Closing;
-use super::folds::{FoldsById, load_folds};
-use super::load::{load, load_claims};
-use super::seal::SealStep;
+use super::load::{FoldsById, load, load_claims, load_folds};
 use super::{ClaimRequest, Item, Lease};
 use crate::engine::Shared;
 use crate::port::{Claim, ClaimScope, Commit, Expected, LeaseName, Seal, SealedTurn, StoredEvent};
 use crate::quota::{self, Reserved};
-use crate::receipt::Authority;
+use crate::receipt::{self, Authority, TaskFold};
 use crate::refused::Refused;
+use crate::trust;
+
+/// How many events a receipt adds to the commit that ends a Task: its issue, and its place in the Session's chain.
+const RECEIPT_EVENTS: u64 = 2;
+
+/// A replay's receipt hangs off its source and leaves the chain alone.
+const REPLAY_RECEIPT_EVENTS: u64 = 1;
 
 /// What will be answered once the turn is committed.
 #[derive(Debug)]
@@ -196,6 +203,86 @@ impl Documents for LookingAt<'_> {
     }
 }
 
+/// The decided events of one command, and the Task they end.
+#[derive(Debug, Clone)]
+pub(crate) struct SealStep {
+    pub(crate) drafts: Vec<Draft>,
+    pub(crate) ends: Option<Ends>,
+    /// What the ended Task's earlier events come to.
+    pub(crate) fold: Arc<TaskFold>,
+}
+
+impl SealStep {
+    pub(crate) fn event_count(&self) -> u64 {
+        let receipt = match &self.ends {
+            Some(ends) if ends.receipt.is_some() => REPLAY_RECEIPT_EVENTS,
+            Some(_) => RECEIPT_EVENTS,
+            None => 0,
+        };
+        self.drafts.len() as u64 + receipt
+    }
+
+    /// Seals the step; `earlier` are the events of the same turn before it.
+    ///
+    /// # Errors
+    /// The command cannot be carried out. The scratch documents must be rolled back then.
+    pub(crate) fn seal(
+        &self,
+        log: &EventName,
+        authority: &Authority,
+        scratch: &mut Scratch,
+        earlier: &[Sealed],
+        first: Position,
+        stamp: Timestamp,
+    ) -> Result<(Vec<Sealed>, Option<Blob>), ImpossibleEvent> {
+        let mut sealed = Vec::with_capacity(self.drafts.len());
+        for (index, draft) in (0..).zip(&self.drafts) {
+            let draft = trust::complete(draft, scratch, authority, stamp)?;
+            let drafts = std::slice::from_ref(draft.as_ref());
+            sealed.extend(seal(log, scratch, drafts, first.plus(index), stamp)?);
+        }
+        let Some(Ends {
+            task_id,
+            receipt_id,
+            receipt: prepared,
+        }) = &self.ends
+        else {
+            return Ok((sealed, None));
+        };
+        let broken = |problem: String| {
+            ImpossibleEvent::new(receipt_id.as_str(), Kind::ReceiptIssued, problem)
+        };
+        let (receipt, source) = if let Some(prepared) = prepared {
+            let receipt = Receipt::read(prepared)
+                .map_err(|error| broken(error.to_string()))?
+                .signed(&authority.signer);
+            let source = Some(receipt.previous_hash());
+            (receipt, source)
+        } else {
+            let document = scratch.document(task_id.as_str());
+            let Some((document, State::Task(task))) =
+                document.map(|document| (document, &document.state))
+            else {
+                return Err(broken(format!("`{task_id}` is not a task")));
+            };
+            let mut fold = TaskFold::clone(&self.fold);
+            for event in earlier.iter().chain(&sealed) {
+                if event.links.task == Some(document.key) {
+                    fold.add(event.position, &event.bytes, &event.event);
+                }
+            }
+            let receipt =
+                receipt::of_task(scratch, authority, document, task, receipt_id, fold, stamp)
+                    .map_err(|error| broken(error.to_string()))?;
+            (receipt, None)
+        };
+        let (issued, blob) = receipt::issue(scratch, task_id, receipt_id, &receipt, source);
+        let first = first.plus(self.drafts.len() as u64);
+        sealed.extend(seal(log, scratch, &issued, first, stamp)?);
+        Ok((sealed, Some(blob)))
+    }
+}
+
 /// Sealed events, and the receipts that sealing made.
 #[derive(Default)]
 struct SealedSteps {
@@ -334,9 +421,9 @@ impl Plan {
         let own: usize = events.iter().map(|event| event.bytes.len()).sum();
         let content: usize = blobs.iter().map(|blob| blob.bytes.len()).sum();
         let bytes = (own + content) as u64;
-        self.rooms.push(match quota::is_held_to_limit(order) {
-            true => shared.reserve(workspace, bytes)?,
-            false => shared.reserve_anyway(workspace, bytes),
+        self.rooms.push(match quota::room_for(order) {
+            Some(room) => shared.reserve(room, workspace, bytes)?,
+            None => shared.reserve_anyway(workspace, bytes),
         });
         Ok(())
     }

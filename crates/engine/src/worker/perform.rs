@@ -192,7 +192,7 @@ impl Run<'_> {
         };
         let mut said = Vec::new();
         for position in waiting {
-            said.extend(self.said_with(position).await?);
+            said.extend(self.interrupt_text(position).await?);
         }
         self.interrupted = Some(through);
         let mut told = Some((said.join("\n\n"), through));
@@ -219,7 +219,7 @@ impl Run<'_> {
     }
 
     /// Returns the words of the Message that came with an interrupt.
-    async fn said_with(&self, interrupt: Position) -> Result<Option<String>, Refused> {
+    async fn interrupt_text(&self, interrupt: Position) -> Result<Option<String>, Refused> {
         let asked = self.engine.payload(interrupt).await?;
         let Some(id) = asked.get("message_id").and_then(Value::as_str) else {
             return Ok(None);

@@ -14,7 +14,7 @@ use domain::{
 use serde_json::json;
 
 use super::run::Run;
-use crate::record::{Beside, unreadable};
+use crate::record::{Include, unreadable};
 use crate::refused::Refused;
 use earlier::Earlier;
 use runs::replay::{self, Failure, Issuing, Progress, Replayed, Source, Spec};
@@ -26,7 +26,7 @@ const PIECE_LEN: usize = 128;
 impl Run<'_> {
     pub(super) async fn replay(&mut self, task: &Task, of: &ReplayOf) -> Result<(), Refused> {
         let (spec, salt) = self.engine.replay_request(of).await?;
-        let source = self.engine.source(&of.source_task_id, Beside::Everything);
+        let source = self.engine.source(&of.source_task_id, Include::Everything);
         let source = match source.await? {
             Ok(source) => source,
             Err(failure) => return self.cannot_begin(task, of, &spec, &failure).await,
@@ -56,7 +56,7 @@ impl Run<'_> {
             let (engine, live) = (self.engine.clone(), live.clone());
             let (source_of_run, spec_of_run) = (Arc::clone(&source), Arc::clone(&spec));
             let secrets = Arc::clone(&secrets);
-            let whole = self.engine.aside(move || {
+            let whole = self.engine.run_blocking(move || {
                 let workflows = &engine.shared.workflows;
                 match replay::run(&source_of_run, workflows, &spec_of_run, &secrets, live) {
                     Progress::Ended(replayed) => Some(replayed),
@@ -168,7 +168,7 @@ impl Run<'_> {
             let (source, spec) = (Arc::clone(source), Arc::clone(spec));
             let replayed = Arc::clone(&replayed);
             self.engine
-                .aside(move || engine.replay_receipt(&source, &spec, &replayed, &of))
+                .run_blocking(move || engine.replay_receipt(&source, &spec, &replayed, &of))
         };
         let receipt = receipt.await??;
         let messages = match &replayed.end.text {
@@ -289,14 +289,14 @@ impl crate::Engine {
     pub(crate) async fn source(
         &self,
         id: &TaskId,
-        beside: Beside,
+        include: Include,
     ) -> Result<Result<Source, Failure>, Refused> {
-        let record = self.record(id, beside).await?;
+        let record = self.record(id, include).await?;
         let record = match record {
             Ok(record) => record,
             Err(failure) => return Ok(Err(failure)),
         };
-        let source = self.aside(move || record.into_source()).await?;
+        let source = self.run_blocking(move || record.into_source()).await?;
         Ok(source.map_err(|_| unreadable(id, "log_corrupt")))
     }
 

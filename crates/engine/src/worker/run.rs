@@ -345,7 +345,7 @@ impl<'a> Run<'a> {
             let EffectKind::Ask(ask) = effect.kind else {
                 continue;
             };
-            let request = match self.asked_before(task, &effect.key).await? {
+            let request = match self.earlier_request(task, &effect.key).await? {
                 Some(request) => request,
                 None => PermissionId::from_body(&self.engine.shared.ids.body()),
             };
@@ -362,7 +362,7 @@ impl<'a> Run<'a> {
     }
 
     /// Finds the request under which a Task that goes on after a restart asked for this before.
-    async fn asked_before(
+    async fn earlier_request(
         &self,
         task: &Task,
         effect_key: &str,

@@ -126,16 +126,16 @@ impl Engine {
     /// Replays one Session to its end. A fault is waited out: what is done is found in the log.
     async fn replay_session(&self, fork: &SessionId) {
         const FAULT_PAUSE: Duration = Duration::from_secs(1);
-        while let Err(fault) = self.go_on_replaying(fork).await {
+        while let Err(fault) = self.resume_replay(fork).await {
             if self.is_draining() {
                 return;
             }
-            tracing::warn!(session.id = %fork, %fault, "the replay of a session was interrupted, will go on");
+            tracing::warn!(session.id = %fork, %fault, "the replay of a session was interrupted and will resume");
             self.shared.clock.sleep(FAULT_PAUSE).await;
         }
     }
 
-    async fn go_on_replaying(&self, fork: &SessionId) -> Result<(), Refused> {
+    async fn resume_replay(&self, fork: &SessionId) -> Result<(), Refused> {
         let document = self.document(fork.as_str()).await?;
         let Some((key, session)) = document.and_then(|document| match document.state {
             State::Session(session) => Some((document.key, session)),
@@ -246,7 +246,7 @@ impl Engine {
         let Some(State::Task(source)) = document.map(|document| document.state) else {
             return Err(gone());
         };
-        let (input, persona) = self.given_to(&source).await?;
+        let (input, persona) = self.input_and_persona(&source).await?;
         let spec: Spec =
             serde_json::from_value(planned.request.clone()).map_err(|error| Refused::Internal {
                 detail: error.to_string(),

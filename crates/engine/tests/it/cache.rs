@@ -135,13 +135,13 @@ async fn what_another_process_commits_is_seen_by_the_next_read() {
         }
         let found = get(&engine, ResourceKind::Session, session.as_str()).await;
         let Extra::Session {
-            last_event,
+            last_event_id,
             activity,
         } = found.extra
         else {
             panic!("not a session");
         };
-        assert_eq!(last_event, Some(store.head()));
+        assert_eq!(last_event_id, Some(store.name().id(store.head())));
         assert_eq!(activity == Activity::Closed, close);
     }
 }

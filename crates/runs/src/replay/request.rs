@@ -379,7 +379,7 @@ fn check_authority(spec: &Spec, source: Option<&Source>) -> Result<(), RequestEr
         return Err(RequestError::Forbidden {
             param: "refresh".to_owned(),
             message:
-                "only a recorded run goes on live, and this one is a replay: replay its source"
+                "only a recorded run can continue live, and this one is a replay: replay its source"
                     .to_owned(),
         });
     }
@@ -398,7 +398,7 @@ fn check_authority(spec: &Spec, source: Option<&Source>) -> Result<(), RequestEr
         };
         return Err(RequestError::Forbidden {
             param: format!("override.{key}"),
-            message: format!("{what} cannot be replaced in a replay that goes on live"),
+            message: format!("{what} cannot be replaced in a replay that continues live"),
         });
     }
     Ok(())

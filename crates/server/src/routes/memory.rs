@@ -13,9 +13,9 @@ use field::{Code, Envelope, Operation, Refusal, TargetType};
 use super::Routes;
 use crate::app::App;
 use crate::call::{self, Call};
-use crate::connection::{Life, Seat};
+use crate::connection::{ConnectionSlot, ConnectionState};
 use crate::failure::{Failure, Reply};
-use crate::{auth, memory, redact, socket, sse};
+use crate::{gate, memory, socket, sse};
 
 macro_rules! twice {
     ($routes:ident $($method:ident $path:literal $handler:ident)*) => {
@@ -119,8 +119,8 @@ async fn notifications(call: Call) -> Reply {
 
 /// The same over a WebSocket.
 async fn socket(
-    life: Option<Extension<Arc<Life>>>,
-    seat: Option<Extension<Arc<Seat>>>,
+    life: Option<Extension<Arc<ConnectionState>>>,
+    seat: Option<Extension<Arc<ConnectionSlot>>>,
     upgrade: Result<WebSocketUpgrade, WebSocketUpgradeRejection>,
     call: Call,
 ) -> Reply {
@@ -164,8 +164,8 @@ async fn read(
             return Ok(Err(Refusal::new(Code::InvalidEnvelope, message, operation)));
         }
     };
-    if let (Some(key), Some(members)) = (auth::presented(call.headers()), value.as_object_mut()) {
-        redact::members(members, key);
+    if let (Some(key), Some(members)) = (gate::presented(call.headers()), value.as_object_mut()) {
+        gate::redact(members, key);
     }
     Ok(Envelope::from_json(&value, operation))
 }

@@ -3,9 +3,8 @@
 use domain::{Position, ResourceKind};
 
 use super::{Routes, write};
-use crate::call::{Call, ok};
+use crate::call::{self, Call};
 use crate::failure::Reply;
-use crate::render;
 
 pub(super) fn routes(routes: Routes) -> Routes {
     routes
@@ -23,7 +22,7 @@ async fn list(call: Call) -> Reply {
         .engine
         .transcript(&call.caller, session, after, limit)
         .await?;
-    Ok(ok(&render::page(&call.app, &page)))
+    call::page(&page)
 }
 
 async fn read(call: Call) -> Reply {

@@ -9,12 +9,11 @@ use engine::{ListRequest, ReceiptForm, Refused, VerifyRequest};
 use receipts::{Receipt, cbor};
 use wire::Cursor;
 use wire::receipt::{self as wired, MEDIA_TYPE, MEDIA_TYPE_CBOR};
-use wire::render::Source;
+use wire::render::resource;
 
 use super::Routes;
 use crate::call::{Call, json_bytes, ok};
 use crate::failure::{Failure, Reply};
-use crate::render;
 use crate::world::SystemClock;
 
 pub(super) fn routes(routes: Routes) -> Routes {
@@ -32,11 +31,7 @@ pub(super) fn routes(routes: Routes) -> Routes {
 }
 
 fn superset(form: &ReceiptForm) -> Value {
-    let source = Source {
-        document: &form.view.document,
-        payloads: &form.view.payloads,
-    };
-    wired::receipt(source, form.bytes.as_deref())
+    wired::receipt(&form.view, form.bytes.as_deref())
 }
 
 async fn list_of_task(call: Call) -> Reply {
@@ -278,7 +273,7 @@ async fn cosign(mut call: Call) -> Reply {
         .cosign(&call.caller.actor, &known.document, &line)
         .await?;
     let view = engine.get(&call.caller, ResourceKind::Batch, id).await?;
-    Ok(ok(&render::view(&call.app, &view)))
+    Ok(ok(&resource(&view).value()))
 }
 
 async fn trust_chain(call: Call) -> Reply {

@@ -8,7 +8,6 @@ use wire::decode::{self, Members};
 use super::{Routes, write};
 use crate::call::{Call, ok};
 use crate::failure::{Failure, Reply};
-use crate::render;
 
 pub(super) fn routes(routes: Routes) -> Routes {
     routes
@@ -84,7 +83,7 @@ async fn read(call: Call) -> Reply {
 /// The answer says what was dropped besides what is left.
 async fn truncate(mut call: Call) -> Reply {
     let answer = call.carry_out().await?;
-    let session = render::view(&call.app, &answer.view);
+    let session = wire::render::resource(&answer.view).value();
     let payload = answer.event.map(|event| event.payload.clone());
     let payload = payload.unwrap_or_default();
     Ok(ok(&wire::render::truncate_result(&payload, session)))

@@ -11,7 +11,7 @@ use canon::{Digest, Value};
 use domain::{BLOB_MEMBER, Event, Kind, NamedBlob, Position, ResourceKind, Retention, State};
 use engine::port::StoreFault;
 
-use super::{Prune, PruneProgress, parse, stays};
+use super::{Prune, PruneProgress, keeps_payload, parse};
 use crate::audit::{self, AuditError};
 use crate::block::Block;
 use crate::fault::fault;
@@ -25,7 +25,7 @@ impl Prune<'_> {
         let mut names = BTreeSet::new();
         let mut seen = BTreeSet::new();
         self.each_event(task, |event, bytes| {
-            if stays(event) {
+            if keeps_payload(event) {
                 return Ok(());
             }
             names.extend(digests(bytes));

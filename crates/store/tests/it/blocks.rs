@@ -234,7 +234,7 @@ fn what_is_erased_after_a_merge_is_in_no_file() {
     let mut log = Log::new(home.path());
     // Much alike, so that the merged block is smaller and pages become free that nothing takes at once.
     let blob = |seed| Blob::new([noise(0, 5_000), noise(seed, 100)].concat());
-    let blobs: Vec<Blob> = (1..=14).map(blob).collect();
+    let blobs: Vec<Blob> = (1..=24).map(blob).collect();
     for (blob, seed) in blobs.iter().zip(0..) {
         log.commit(
             &[(Some(seed % 3), text(seed, 100))],

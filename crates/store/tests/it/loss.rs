@@ -127,6 +127,30 @@ fn a_torn_tail_that_was_never_acknowledged_is_dropped_as_ever() {
     open(home.path()).close();
 }
 
+/// Tables and events were all in the write-ahead log, or the database is gone: what is left still says how far the log was.
+#[test]
+fn a_directory_that_lost_its_tables_says_what_is_lost() {
+    let home = tempfile::tempdir().unwrap();
+    let store = open(home.path());
+    let mut model = Model::new(&store);
+    let order = model.workspace();
+    model.run(&store, order).unwrap();
+    let copied = copy(home.path());
+    let kept = store.head();
+    store.close();
+    for file in [WAL, "reprise.db"] {
+        fs::remove_file(copied.path().join(file)).unwrap();
+        let problems = verify(copied.path()).problems;
+        let [problem] = problems.as_slice() else {
+            panic!("without {file}: {problems:?}");
+        };
+        let said = problem.to_string();
+        let kept = format!("position {} was acknowledged", kept.0);
+        assert!(said.contains(&kept), "without {file}: {said}");
+        assert!(said.contains("log recover"), "without {file}: {said}");
+    }
+}
+
 #[test]
 fn a_log_that_ends_before_the_acknowledged_position_is_refused() {
     let home = tempfile::tempdir().unwrap();

@@ -187,10 +187,7 @@ pub(super) fn file(
     place: String,
     unknown: &mut Vec<String>,
 ) -> Result<ContractText, InputError> {
-    let Value::Object(map) = value else {
-        return Err(InputError::invalid(place, "must be an object"));
-    };
-    let file = Members::at(map, place);
+    let file = Members::within(value, place)?;
     note_unknown(&file, &["file", "text"], unknown);
     let text = file.required_string("text", usize::MAX)?;
     if text.len() > FILE_BYTES_MAX {
@@ -419,12 +416,9 @@ fn finish_reason(members: &Members<'_>) -> Result<&'static str, InputError> {
 }
 
 fn proposed(item: &Value, place: String) -> Result<ProposedTool, InputError> {
-    let Value::Object(map) = item else {
-        return Err(InputError::invalid(place, "must be an object"));
-    };
-    let call = Members::at(map, place);
+    let call = Members::within(item, place)?;
     only(&call, &CALL_MEMBERS)?;
-    let arguments = match map.get("arguments") {
+    let arguments = match call.map().get("arguments") {
         Some(Value::String(text)) => text.clone(),
         // Whoever parsed them already has lost what a text would show; what is left is written canonically.
         Some(value @ Value::Object(_)) => String::from_utf8_lossy(&canon::jcs(value)).into_owned(),
@@ -598,11 +592,7 @@ pub fn heartbeat(incoming: &Incoming<'_>) -> Result<Request, InputError> {
     }
     let started = many(&members, "started", CALLS_MAX)?;
     let started = started.iter().enumerate().map(|(index, item)| {
-        let place = members.param(&format!("started.{index}"));
-        let Value::Object(map) = item else {
-            return Err(InputError::invalid(place, "must be an object"));
-        };
-        let call = Members::at(map, place);
+        let call = Members::within(item, members.param(&format!("started.{index}")))?;
         only(&call, &["proposal_id", "call_id"])?;
         Ok(StartedCall {
             proposal_id: call.required_string("proposal_id", WORD_BYTES_MAX)?,

@@ -31,6 +31,14 @@ impl<'a> Members<'a> {
         }
     }
 
+    /// The members of a value further in, which must be an object.
+    pub fn within(value: &'a Value, place: String) -> Read<Self> {
+        match value {
+            Value::Object(map) => Ok(Self::at(map, place)),
+            _ => Err(InputError::invalid(place, "must be an object")),
+        }
+    }
+
     /// Returns the dotted name of a member.
     pub fn param(&self, name: &str) -> String {
         format!("{}{name}", self.prefix)

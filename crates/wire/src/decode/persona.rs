@@ -107,9 +107,9 @@ fn names(members: &Members<'_>, name: &str) -> Result<Vec<String>, InputError> {
 
 fn objects(members: &Members<'_>, name: &str) -> Result<Vec<Map<String, Value>>, InputError> {
     let items = members.array(name, LIST_LEN_MAX)?.unwrap_or_default();
-    let objects = items.iter().enumerate().map(|(index, item)| match item {
-        Value::Object(map) => Ok(map.clone()),
-        _ => Err(members.wrong(&format!("{name}.{index}"), "must be an object")),
+    let objects = items.iter().enumerate().map(|(index, item)| {
+        let object = Members::within(item, members.param(&format!("{name}.{index}")))?;
+        Ok(object.map().clone())
     });
     objects.collect()
 }

@@ -1,15 +1,17 @@
-//! Bodies about Sessions, Tasks and the answers that Tasks wait for.
+//! Bodies about Sessions, Tasks, Messages to them, and the answers that Tasks wait for.
 
 use canon::{Map, Value};
 use domain::{
-    BranchId, InputSpec, NewSession, NewTask, PermissionId, ReplaySession, ReplayTask, Request,
-    SessionId, TaskId, UpdateSession, WorkspaceId,
+    BranchId, InputSpec, MessageSpec, NewSession, NewTask, PermissionId, ReplaySession, ReplayTask,
+    Request, Role, SessionId, TaskId, TaskMessageKind, UpdateSession, WorkspaceId,
 };
+use serde_json::json;
 
-use super::message;
-use super::{Incoming, Members, SUMMARY_BYTES_MAX, TEXT_BYTES_MAX, unserved};
+use super::{Incoming, Members, PARTS_MAX, SUMMARY_BYTES_MAX, TEXT_BYTES_MAX, unserved};
 use crate::InputError;
 
+const ROLES: [&str; 5] = ["user", "assistant", "system", "tool", "agent"];
+const TASK_MESSAGE_KINDS: [&str; 3] = ["input", "interrupt", "tool_confirmation"];
 pub(crate) const MODES: [&str; 4] = ["ask", "architect", "code", "shadow"];
 pub(crate) const EFFORTS: [&str; 7] = ["none", "minimal", "low", "medium", "high", "xhigh", "max"];
 pub(crate) const OUTCOMES: [&str; 6] = [
@@ -31,11 +33,8 @@ pub fn create_session(incoming: &Incoming<'_>) -> Result<Request, InputError> {
         .array("initial_messages", incoming.settings.initial_messages_max)?
         .unwrap_or_default();
     let initial_messages = listed.iter().enumerate().map(|(index, item)| {
-        let place = format!("initial_messages.{index}");
-        match item {
-            Value::Object(map) => message::read(&Members::at(map, place)),
-            _ => Err(InputError::invalid(place, "must be an object")),
-        }
+        let message = Members::within(item, format!("initial_messages.{index}"))?;
+        read_message(&message)
     });
     let initial_messages = initial_messages.collect::<Result<_, _>>()?;
     if members.map().get("workspace_id") == Some(&Value::Null) {
@@ -211,8 +210,8 @@ pub fn submit_task(incoming: &Incoming<'_>) -> Result<Request, InputError> {
     let input = members
         .object("input")?
         .ok_or_else(|| members.missing("input"))?;
-    let input = if message::is_message(input) {
-        InputSpec::Message(message::read(&Members::at(input, "input"))?)
+    let input = if is_message(input) {
+        InputSpec::Message(read_message(&Members::at(input, "input"))?)
     } else {
         InputSpec::Object(input.clone())
     };
@@ -292,5 +291,81 @@ pub fn respond_permission(incoming: &Incoming<'_>) -> Result<Request, InputError
         approved,
         answer,
         remarks,
+    })
+}
+
+/// Reads a Message to a Session.
+///
+/// # Errors
+/// Names the member that is missing or wrong.
+pub fn append_message(incoming: &Incoming<'_>) -> Result<Request, InputError> {
+    Ok(Request::AppendMessage {
+        session_id: incoming.session_id()?,
+        message: message(&incoming.members())?,
+    })
+}
+
+/// Reads a Message to a Task (C-14).
+///
+/// # Errors
+/// Names the member that is missing or wrong.
+pub fn task_message(incoming: &Incoming<'_>) -> Result<Request, InputError> {
+    let members = incoming.members();
+    let kind = members
+        .word("kind", &TASK_MESSAGE_KINDS, |word| match word {
+            "input" => Some(TaskMessageKind::Input),
+            "interrupt" => Some(TaskMessageKind::Interrupt),
+            "tool_confirmation" => Some(TaskMessageKind::ToolConfirmation),
+            _ => None,
+        })?
+        .ok_or_else(|| members.missing("kind"))?;
+    Ok(Request::SendTaskMessage {
+        id: incoming.task_id()?,
+        kind,
+        message: message(&members)?,
+    })
+}
+
+/// Reads `{message: {…}}`, or the message itself (C-32).
+fn message(members: &Members<'_>) -> Result<MessageSpec, InputError> {
+    match members.object("message")? {
+        Some(message) => read_message(&Members::at(message, "message")),
+        None if is_message(members.map()) => read_message(members),
+        None => Err(members.missing("message")),
+    }
+}
+
+/// True when an object means to be a Message: it says who speaks and what.
+fn is_message(map: &Map<String, Value>) -> bool {
+    map.contains_key("role") && (map.contains_key("parts") || map.contains_key("content"))
+}
+
+/// Reads the members of a Message.
+fn read_message(members: &Members<'_>) -> Result<MessageSpec, InputError> {
+    let role = members
+        .word("role", &ROLES, Role::parse)?
+        .ok_or_else(|| members.missing("role"))?;
+    let parts = match (
+        members.array("parts", PARTS_MAX)?,
+        members.map().get("content"),
+    ) {
+        (Some(parts), _) => parts.to_vec(),
+        (None, Some(Value::String(text))) => {
+            vec![json!({"type": "text", "text": text, "visibility": "public"})]
+        }
+        (None, Some(_)) => return Err(members.wrong("content", "must be a string")),
+        (None, None) => return Err(members.missing("parts")),
+    };
+    let parts = domain::check_parts(&parts).map_err(|error| {
+        let place = match error.member {
+            "parts" => format!("parts.{}", error.index),
+            member => format!("parts.{}.{member}", error.index),
+        };
+        InputError::invalid(members.param(&place), error.to_string())
+    })?;
+    Ok(MessageSpec {
+        role,
+        parts,
+        metadata: members.metadata()?,
     })
 }

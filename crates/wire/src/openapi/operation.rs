@@ -399,7 +399,7 @@ pub(super) fn parameters() -> Value {
         query(
             "cursor",
             text(),
-            "Where to go on: `next_cursor` of an earlier page",
+            "Where to continue: `next_cursor` of an earlier page",
         ),
         query("after_event_id", text(), "Only events after this one in the order of the list"),
         query("after", text(), "The same as `after_event_id`"),
@@ -494,12 +494,12 @@ pub(super) fn parameters() -> Value {
         query(
             "step",
             json!({"type": "integer", "minimum": 1}),
-            "Only the step with this number, told whole",
+            "Only the step with this number, in full",
         ),
         query(
             "member",
             text(),
-            "For the id of an event: which member of its payload, where several are kept beside it",
+            "For the id of an event: which member of its payload, where several are stored separately",
         ),
         header(
             "protocol_version",

@@ -2,7 +2,9 @@
 
 use std::collections::BTreeMap;
 
-use domain::{Content, Document, Links, Position, Receipt, SessionId, TaskId, WorkspaceId};
+use domain::{
+    Content, Document, Extra, Links, Position, Receipt, SessionId, TaskId, View, WorkspaceId,
+};
 
 use super::*;
 
@@ -47,13 +49,12 @@ fn superset(bytes: Option<&[u8]>) -> Value {
     let payload = Content::Filled(payload.as_object().unwrap().clone());
     let payloads = BTreeMap::from([(Position(9), payload)]);
     let document = document(Some(Position(9)));
-    receipt(
-        Source {
-            document: &document,
-            payloads: &payloads,
-        },
-        bytes,
-    )
+    let view = View {
+        document,
+        payloads,
+        extra: Extra::None,
+    };
+    receipt(&view, bytes)
 }
 
 #[test]

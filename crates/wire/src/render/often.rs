@@ -6,12 +6,12 @@ use std::borrow::Cow;
 
 use canon::Value;
 use domain::{
-    BranchId, Message, OutcomeId, PersonaId, ReceiptId, Session, SessionId, Task, TaskId,
-    Timestamp, WorkspaceId,
+    Activity, BranchId, Extra, Message, OutcomeId, PersonaId, ReceiptId, Session, SessionId, Task,
+    TaskId, Timestamp, WorkspaceId,
 };
 use serde::Serialize;
 
-use super::{Extra, Source, created_at};
+use super::{Source, created_at};
 
 #[derive(Debug, Serialize)]
 pub(super) struct ShownSession<'a> {
@@ -19,7 +19,7 @@ pub(super) struct ShownSession<'a> {
     created_at: Timestamp,
     expires_at: (),
     id: &'a str,
-    last_event_id: Option<String>,
+    last_event_id: Option<&'a str>,
     live_clients: [(); 0],
     live_controller_id: (),
     metadata: Cow<'a, Value>,
@@ -93,20 +93,16 @@ pub(super) struct ShownMessage<'a> {
     session_id: &'a SessionId,
     task_id: Option<&'a TaskId>,
     updated_at: Timestamp,
-    workspace_id: Option<String>,
+    workspace_id: Option<&'a WorkspaceId>,
 }
 
-pub(super) fn session<'a>(
-    source: Source<'a>,
-    state: &'a Session,
-    extra: Extra,
-) -> ShownSession<'a> {
-    let (word, last_event_id) = match extra {
+pub(super) fn session<'a>(source: Source<'a>, state: &'a Session) -> ShownSession<'a> {
+    let (activity, last_event_id) = match source.extra {
         Extra::Session {
-            state,
+            activity,
             last_event_id,
-        } => (state, last_event_id),
-        _ => ("IDLE", None),
+        } => (*activity, last_event_id.as_deref()),
+        _ => (Activity::Idle, None),
     };
     let id = &source.document.id;
     ShownSession {
@@ -124,7 +120,7 @@ pub(super) fn session<'a>(
         parent_session_id: state.parent_session_id.as_ref(),
         persona_id: state.persona_id.as_ref(),
         root_session_id: state.root_session_id.as_ref(),
-        state: word,
+        state: activity.as_str(),
         summary: state.summary.as_deref(),
         transcript: Transcript {
             message_count: state.message_count(),
@@ -178,11 +174,7 @@ pub(super) fn task<'a>(source: Source<'a>, state: &'a Task) -> ShownTask<'a> {
     }
 }
 
-pub(super) fn message<'a>(
-    source: Source<'a>,
-    state: &'a Message,
-    extra: Extra,
-) -> ShownMessage<'a> {
+pub(super) fn message<'a>(source: Source<'a>, state: &'a Message) -> ShownMessage<'a> {
     ShownMessage {
         created_at: source.document.created_at,
         id: &source.document.id,
@@ -193,8 +185,8 @@ pub(super) fn message<'a>(
         session_id: &state.session_id,
         task_id: state.task_id.as_ref(),
         updated_at: source.document.updated_at,
-        workspace_id: match extra {
-            Extra::Message { workspace_id } => workspace_id,
+        workspace_id: match source.extra {
+            Extra::Message { workspace_id } => workspace_id.as_ref(),
             _ => None,
         },
     }

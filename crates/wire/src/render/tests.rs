@@ -1,8 +1,8 @@
 //! Rendering: one document of each kind, every member of the contract.
 
 use domain::{
-    ArtifactKind, Ask, BranchId, Links, Message, OutcomeId, PermissionId, Role, Session, SessionId,
-    Task, TaskId, Visibility, WorkspaceId,
+    Activity, ArtifactKind, Ask, BranchId, Links, Message, OutcomeId, PermissionId, Role, Session,
+    SessionId, Task, TaskId, Visibility, WorkspaceId,
 };
 
 use super::*;
@@ -29,11 +29,12 @@ fn rendered(id: &str, state: State, payloads: &[(u64, Value)], extra: Extra) -> 
         })
         .collect();
     let document = document(id, state);
-    let source = Source {
-        document: &document,
-        payloads: &payloads,
+    let view = View {
+        document,
+        payloads,
+        extra,
     };
-    let shown = resource(source, extra);
+    let shown = resource(&view);
     let text = String::from_utf8(shown.bytes()).unwrap();
     let value = shown.value();
     assert_eq!(text, value.to_string());
@@ -83,7 +84,7 @@ fn task_state() -> Task {
         submitted: Position(1),
         input: Position(2),
         waits_for: None,
-        waits_also: None,
+        wait_for: None,
         requests: 0,
         interrupts: Vec::new(),
         ledger: None,
@@ -135,7 +136,7 @@ fn ap_ws_01_a_workspace_shows_every_member() {
 #[test]
 fn ap_sess_01_a_session_shows_state_and_transcript() {
     let extra = Extra::Session {
-        state: "PAUSED",
+        activity: Activity::Paused,
         last_event_id: Some("event_a_1".to_owned()),
     };
     let value = rendered("session_1", State::Session(session_state()), &[], extra);
@@ -229,16 +230,20 @@ fn ap_task_10_a_failed_task_says_why() {
     assert_eq!(value["status"], "FAILED");
 }
 
-#[test]
-fn ap_msg_01_a_message_has_its_workspace_role_and_parts() {
-    let state = State::Message(Message {
+fn message_state() -> Message {
+    Message {
         session_id: SessionId::from_body("1"),
         task_id: None,
         role: Role::Agent,
         source: Position(4),
-    });
+    }
+}
+
+#[test]
+fn ap_msg_01_a_message_has_its_workspace_role_and_parts() {
+    let state = State::Message(message_state());
     let extra = Extra::Message {
-        workspace_id: Some("workspace_local".to_owned()),
+        workspace_id: Some(WorkspaceId::local()),
     };
     let payload = json!({"parts": [1], "metadata": {"m": 1}});
     let value = rendered("message_1", state, &[(4, payload)], extra);
@@ -295,8 +300,13 @@ fn ap_out_01_c_06_outcome_words() {
             receipt_id: None,
             source: Position(1),
         });
+        let message = View {
+            document: document("message_1", State::Message(message_state())),
+            payloads: BTreeMap::new(),
+            extra: Extra::None,
+        };
         let extra = Extra::Outcome {
-            messages: vec![json!({"id": "message_1"})],
+            messages: vec![message],
         };
         let value = rendered(
             OutcomeId::from_body("1").as_str(),
@@ -306,7 +316,8 @@ fn ap_out_01_c_06_outcome_words() {
         );
         assert_eq!(value["status"], word);
         assert_eq!(value["summary"], "s");
-        assert_eq!(value["messages"], json!([{"id": "message_1"}]));
+        assert_eq!(value["messages"][0]["id"], "message_1");
+        assert_eq!(value["messages"].as_array().unwrap().len(), 1);
         has(
             &value,
             &[

@@ -62,7 +62,7 @@ pub(super) fn run(args: &LogRecoverArgs) -> anyhow::Result<Exit> {
     }
     let mut out = Output::stdout();
     out.line(format_args!(
-        "the log ends at position {} and goes on at {} under the origin `{new}`; what was found is kept in `{}`",
+        "the log ends at position {} and continues at {} under the origin `{new}`; what was found is kept in `{}`",
         lost.found.0,
         first.0,
         lost.aside.display()

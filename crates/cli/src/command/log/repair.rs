@@ -6,7 +6,7 @@ use store::{Repair, Unreadable};
 use super::{check, problem};
 use crate::args::LogRepairArgs;
 use crate::exit::Exit;
-use crate::output::{Output, Paint, Progress, shorten, talk};
+use crate::output::{Output, Paint, Progress, many, shorten, talk};
 
 pub(super) fn run(args: &LogRepairArgs) -> anyhow::Result<Exit> {
     let data = args.data.data.as_path();
@@ -169,7 +169,8 @@ fn tell(applied: bool, is_whole: bool, repair: &Repair, left: usize) {
         0 if applied || is_whole => talk("`log verify` finds nothing wrong"),
         0 => {}
         left => talk(format_args!(
-            "`log verify` finds {left} problems that a repair does not mend"
+            "`log verify` finds {} that a repair does not mend",
+            many(left, "problem")
         )),
     }
 }

@@ -239,7 +239,10 @@ impl Report {
                 format!("{status}, another result than the source ({events})"),
                 Paint::Waiting,
             ),
-            (false, _) => (format!("{status}, the replay could not go on"), Paint::Bad),
+            (false, _) => (
+                format!("{status}, the replay could not continue"),
+                Paint::Bad,
+            ),
         }
     }
 }

@@ -524,7 +524,7 @@ impl Teller<'_> {
         ))?;
         let sealed = match told.pointer("/made_from/sealed") {
             Some(Value::Bool(true)) => "sealed",
-            _ => "the run goes on",
+            _ => "the run continues",
         };
         let made = format!(
             "  made from {} events, {} ({sealed})",

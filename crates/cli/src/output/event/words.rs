@@ -346,7 +346,7 @@ fn spoken(payload: &Value) -> String {
         .pointer("/blobs/parts/bytes")
         .and_then(Value::as_u64);
     if let (None, Some(bytes)) = (payload.get("parts"), beside) {
-        return format!("({} beside the event)", many(bytes, "byte"));
+        return format!("({} stored separately)", many(bytes, "byte"));
     }
     let parts = payload.get("parts").and_then(Value::as_array);
     let texts = parts

@@ -138,7 +138,7 @@ fn damage_is_named_by_its_place() {
     assert_eq!(said.code, 1, "{said:?}");
     assert!(
         said.stdout
-            .contains("result   FAILED, the replay could not go on"),
+            .contains("result   FAILED, the replay could not continue"),
         "{said:?}"
     );
     assert!(
