@@ -84,7 +84,7 @@ fn task_state() -> Task {
         submitted: Position(1),
         input: Position(2),
         waits_for: None,
-        wait_for: None,
+        waits_also: None,
         requests: 0,
         interrupts: Vec::new(),
         ledger: None,
