@@ -81,7 +81,7 @@ class Session {
     this.options = options;
     this.mode = options.mode ?? "enforce";
     /** False where everything goes on as without a session, and is only told. */
-    this.enforces = this.mode === "enforce" && options.compatEnforcement !== "advisory";
+    this.enforces = this.mode === "enforce" && (options.server === true || options.compatEnforcement !== "advisory");
     this.allowsFaults = options.onError === "allow";
     this.unguardedMax = options.maxUnguardedCalls ?? 3;
   }
