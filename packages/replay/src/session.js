@@ -187,7 +187,10 @@ class Session {
     // Nothing has happened under rules that are not known yet.
     if (this.plan !== null && this.plan.attachment === null) return;
     if (this.callbacks.diagnostics) {
-      for (const event of this.core.read("diagnostics")) this.tell("diagnostics", snapshots.freeze(event));
+      for (const event of this.core.read("diagnostics")) {
+        // Told with its path by `bypassed`.
+        if (event.name !== "replay_bypass_detected") this.tell("diagnostics", snapshots.freeze(event));
+      }
     }
     this.settled += 1;
     if (this.settled % SETTLED_EVERY === 0 && (this.store || this.server) && !this.server?.lost) {
