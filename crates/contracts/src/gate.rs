@@ -438,13 +438,6 @@ pub fn shadow_delta(
     narrowing: &Narrowing,
     judgement: &Judgement,
 ) -> ShadowDelta {
-    let narrowed = narrowing
-        .removed
-        .iter()
-        .map(|Removed { tool, reason, .. }| WouldNarrow {
-            tool: tool.clone(),
-            reason: *reason,
-        });
     let blocked = judgement.blocked().filter_map(|verdict| {
         let failure = verdict.first_failure()?;
         Some(WouldBlock {
@@ -453,9 +446,41 @@ pub fn shadow_delta(
             detail: failure.detail.clone(),
         })
     });
+    delta(rules, state, narrowing, blocked.collect())
+}
+
+/// The difference that enforcement would have made to a response that cannot be read: no call of it is known, and the whole
+/// would have been blocked. Without a detail the provider failed, and there was nothing to block.
+pub(crate) fn unread_delta(
+    rules: &Rules,
+    state: &State,
+    narrowing: &Narrowing,
+    detail: Option<&str>,
+) -> ShadowDelta {
+    let blocked = detail.map(|detail| WouldBlock {
+        tool_name: String::new(),
+        reason: BlockReason::ResponseFormatInvalid,
+        detail: Some(detail.to_owned()),
+    });
+    delta(rules, state, narrowing, blocked.into_iter().collect())
+}
+
+fn delta(
+    rules: &Rules,
+    state: &State,
+    narrowing: &Narrowing,
+    would_have_blocked: Vec<WouldBlock>,
+) -> ShadowDelta {
+    let narrowed = narrowing
+        .removed
+        .iter()
+        .map(|Removed { tool, reason, .. }| WouldNarrow {
+            tool: tool.clone(),
+            reason: *reason,
+        });
     ShadowDelta {
         would_have_narrowed: narrowed.collect(),
-        would_have_blocked: blocked.collect(),
+        would_have_blocked,
         current_phase: state.phase().map(ToOwned::to_owned),
         legal_next_phases: rules.compiled().legal_next_phases(state.phase()),
     }

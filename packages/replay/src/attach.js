@@ -8,10 +8,10 @@
 const { AsyncLocalStorage } = require("node:async_hooks");
 const { classify } = require("./core.js");
 const { hideKey, isTokenExchange } = require("./credentials.js");
-const { ReplayConfigError, makeError } = require("./errors.js");
+const { ReplayConfigError, ReplayError, makeError } = require("./errors.js");
 const { invalid } = require("./options.js");
 const { run } = require("./pipeline.js");
-const { answerOf, readBody, readsItself, refusal, unread } = require("./reply.js");
+const { answerOf, handed, readBody, readsItself, refusal, unread } = require("./reply.js");
 
 const tickets = new AsyncLocalStorage();
 /** Addresses whose kind is kept. */
@@ -88,15 +88,28 @@ function cloned(scope, from, prototype, options, inner) {
   own("makeRequest", (...values) => inTicket(() => prototype.makeRequest.apply(clone, values)));
   own("request", (request, retries) => {
     const answer = governedRequest(scope, place, prototype, Promise.resolve(request), retries);
-    return new APIPromise(clone, answer);
+    return handing(new APIPromise(clone, answer));
   });
   own("withOptions", (next = {}) => {
     const { fetch = inner, ...rest } = next;
     return cloned(scope, clone, prototype, rest, (...values) => fetch(...values));
   });
-  hideKey(scope, clone, () => tickets.getStore() !== undefined);
-  keepConversationsHere(clone);
+  hideKey(scope, clone, () => tickets.getStore() !== undefined || !scope.session.enforces);
+  keepConversationsHere(scope, clone);
   return clone;
+}
+
+/** Makes a promise of the client hand out responses that read as any other, and so the ones that its helpers make of it. */
+function handing(promise) {
+  const own = (name, value) => Object.defineProperty(promise, name, { value, configurable: true, writable: true, enumerable: false });
+  const { asResponse, _thenUnwrap } = promise;
+  own("asResponse", async () => {
+    const response = await asResponse.call(promise);
+    // Of a response that the client reads itself nobody else reads the body.
+    return promise.parsedPromise === undefined ? handed(response) : response;
+  });
+  if (typeof _thenUnwrap === "function") own("_thenUnwrap", (...values) => handing(_thenUnwrap.apply(promise, values)));
+  return promise;
 }
 
 /** What copies of a client do not keep by themselves: those of an Azure client in `openai` 5 and 6. */
@@ -108,11 +121,11 @@ function forgotten({ apiVersion, deploymentName }) {
  * Newer tool runners of Anthropic leave the conversation with the provider, where nobody can see what a request
  * continues. They can also send it whole: that is what they do under a session, unless the caller says otherwise.
  */
-function keepConversationsHere(clone) {
+function keepConversationsHere({ session }, clone) {
   const messages = clone.beta?.messages;
   if (typeof messages?.toolRunner !== "function" || typeof messages.thread !== "function") return;
   const { toolRunner } = Object.getPrototypeOf(messages);
-  const value = (params, ...rest) => toolRunner.call(messages, { thread: false, ...params }, ...rest);
+  const value = (params, ...rest) => toolRunner.call(messages, session.enforces ? { thread: false, ...params } : params, ...rest);
   Object.defineProperty(messages, "toolRunner", { value, configurable: true, writable: true, enumerable: false });
 }
 
@@ -153,12 +166,15 @@ async function governedRequest(scope, place, prototype, optionsPromise, retries)
   const { client } = place;
   const method = String(options.method ?? "get").toUpperCase();
   const kind = kindOf(scope, client, method, String(options.path));
-  if (kind === "passed") return inTicket(() => prototype.request.call(client, options, retries).responsePromise);
-  if (kind === "refused") throw await later(unsupported(scope, `${method} ${options.path}`));
-  for (const name of ["body", "method"]) {
-    if (options.fetchOptions?.[name] !== undefined) throw unsupported(scope, `fetchOptions.${name}`);
+  const pass = () => passed(scope, () => prototype.request.call(client, options, retries).responsePromise);
+  if (kind === "passed") return pass();
+  const text = kind === "refused" ? null : textOfBody(options.body);
+  const unjudged = kind === "refused" ? `${method} ${options.path}` : (replacement(options) ?? (text === null ? "body" : null));
+  if (unjudged !== null) {
+    if (session.enforces) throw await later(unsupported(scope, unjudged));
+    noteUnjudged(scope, unjudged);
+    return pass();
   }
-  const text = bodyOf(scope, options.body);
   let last;
   const send = async (planned) => {
     const ticket = ticketFor(scope, place, { wire: kind, options, text, planned });
@@ -173,7 +189,8 @@ async function governedRequest(scope, place, prototype, optionsPromise, retries)
       const isSse = Boolean(options.stream) || /text\/event-stream/i.test(last.response.headers.get("content-type") ?? "");
       // What the guard read is what was answered only if nothing stood between the guard and here.
       const isRead = last.response === ticket.response;
-      return { bytes: isRead ? ticket.bytes : await readBody(last.response, ticket.attempt?.signal), isSse, isUnread: isRead };
+      const read = isRead ? ticket.read : await readBody(last.response, ticket.attempt?.signal, !session.enforces);
+      return { ...read, isSse, isUnread: isRead };
     } catch (error) {
       if (ticket.refused) throw ticket.refused;
       if (options.signal?.aborted) throw abortError(client);
@@ -205,8 +222,9 @@ function follow(signal) {
 }
 
 /** What the caller gets of a response: itself, or another with what is left of it. */
-function released({ response, controller }, { bytes, isUnread, isSse }, isUntouched) {
+function released({ response, controller }, { bytes, broken, isUnread, isSse }, isUntouched) {
   const signal = isSse ? controller?.signal : undefined;
+  if (broken !== undefined) return isUnread ? response : answerOf(response, bytes, signal, broken);
   if (!isUntouched) return answerOf(response, bytes, signal);
   // Middleware may have put readers of its own on a response that the guard has read.
   return isUnread && !readsItself(response) ? response : unread(response, bytes, signal);
@@ -234,7 +252,7 @@ function ticketFor({ session }, { writesBody }, { wire, options, text, planned }
  */
 function close(ticket) {
   ticket.isOpen = false;
-  for (const name of ["planned", "expected", "body", "bytes", "response", "attempt"]) ticket[name] = null;
+  for (const name of ["planned", "expected", "body", "read", "response", "attempt"]) ticket[name] = null;
 }
 
 /** Says whether a body is sent as JSON, and as the stream that its options say. */
@@ -260,16 +278,29 @@ function later(value) {
   return new Promise((resolve) => setImmediate(resolve, value));
 }
 
-/** The text of a body, which is what is judged. */
-function bodyOf(scope, body) {
+/** Sends what is not judged. The end of the session ends it too. */
+function passed({ session, Base }, send) {
+  return session.whileOpen(() => inTicket(send), Base);
+}
+
+/** The option that would replace what is judged, if there is one. */
+function replacement({ fetchOptions }) {
+  const name = ["body", "method"].find((name) => fetchOptions?.[name] !== undefined);
+  return name && `fetchOptions.${name}`;
+}
+
+/** Where nothing is blocked, what cannot be judged goes out as it is, and is told. */
+function noteUnjudged({ session }, member) {
+  session.diagnose("violation", { member });
+}
+
+/** The text of a body, which is what is judged; null if it is no JSON. */
+function textOfBody(body) {
   if (typeof body === "string") return body;
   const isPlain = body !== null && typeof body === "object" && !ArrayBuffer.isView(body) && !(body instanceof ArrayBuffer);
   const isData = isPlain && !(Symbol.asyncIterator in body) && !(body instanceof FormData) && !(body instanceof Blob) && !(body instanceof URLSearchParams);
-  if (!isData) throw unsupported(scope, "body");
-  const text = JSON.stringify(body);
   // A `toJSON` may return what JSON does not have.
-  if (typeof text !== "string") throw unsupported(scope, "body");
-  return text;
+  return (isData && JSON.stringify(body)) || null;
 }
 
 /** A `fetch` through which nothing unjudged gets. */
@@ -280,26 +311,35 @@ function guard(scope, place, inner) {
     const address = typeof url === "string" ? url : (url.href ?? url.url);
     const method = String(init.method ?? url.method ?? "GET").toUpperCase();
     const kind = /^https?:/i.test(address) ? kindOf(scope, place.client, method, address) : "refused";
-    if (kind === "passed") return inner(url, init);
+    if (kind === "passed") return untilEnd(session, inner, url, init);
     if (kind === "refused" && isTokenExchange(scope, place.client, method, address)) return inner(url, init);
     const ticket = tickets.getStore();
     if (kind === "refused" || ticket?.isOpen !== true || ticket.wire !== kind || ticket.session !== session) {
-      const error = unsupported(scope, `${method} ${URL.canParse(address) ? new URL(address).pathname : address}`);
+      const member = `${method} ${URL.canParse(address) ? new URL(address).pathname : address}`;
+      if (!session.enforces) {
+        // What came through `request` is noted there.
+        if (ticket !== OPEN) noteUnjudged(scope, member);
+        return untilEnd(session, inner, url, init);
+      }
+      const error = unsupported(scope, member);
       if (ticket?.isOpen) ticket.refused ??= error;
       return later(refusal(error));
     }
-    if (textOf(init.body) !== ticket.expected) {
+    const isOther = textOf(init.body) !== ticket.expected;
+    if (isOther && session.enforces) {
       ticket.refused ??= unsupported(scope, "body");
       return refusal(ticket.refused);
     }
+    if (isOther) noteUnjudged(scope, "body");
     try {
-      const body = ticket.planned === ticket.expected ? init.body : ticket.planned;
+      const body = isOther || ticket.planned === ticket.expected ? init.body : ticket.planned;
       ticket.attempt = follow(init.signal).controller;
       const response = await inner(url, { ...init, body, signal: ticket.attempt.signal });
       // Where the client's own time limit covers the body, the body is read under it.
       if (!response.ok || !("parseResponseWithTimeout" in place.client) || ticket.isStream) return response;
-      ticket.bytes = await readBody(response);
-      ticket.response = unread(response, ticket.bytes);
+      const read = await readBody(response, undefined, !session.enforces);
+      ticket.read = read;
+      ticket.response = read.broken === undefined ? unread(response, read.bytes) : answerOf(response, read.bytes, undefined, read.broken);
       return ticket.response;
     } catch (error) {
       // A client tries again what broke off, but not a refusal.
@@ -307,6 +347,21 @@ function guard(scope, place, inner) {
       throw error;
     }
   };
+}
+
+/** Sends what is not judged, and breaks off with the end of the session. A response that has begun is not touched. */
+async function untilEnd(session, inner, target, init, signal = init.signal) {
+  const { controller } = follow(signal);
+  const stop = () => controller.abort();
+  session.underWay.add(stop);
+  try {
+    return await inner(target, { ...init, signal: controller.signal });
+  } catch (error) {
+    if (session.over !== null) return refusal(session.check());
+    throw error;
+  } finally {
+    session.underWay.delete(stop);
+  }
 }
 
 function textOf(body) {
@@ -375,11 +430,16 @@ function governedFetch(scope, clone, inner) {
     const kind = kindOf(scope, clone, request.method, request.url);
     const ended = session.check();
     if (ended) return refusal(ended);
-    // The body of a request object can be read once, and it has been taken over.
-    if (kind === "passed") return input instanceof Request ? inner(request) : inner(input, init);
-    if (kind === "refused") return refusal(unsupported(scope, `${request.method} ${new URL(request.url).pathname}`));
     const { signal } = request;
+    const member = `${request.method} ${new URL(request.url).pathname}`;
+    if (kind === "refused" && session.enforces) return refusal(unsupported(scope, member));
+    if (kind === "refused") noteUnjudged(scope, member);
+    if (kind === "passed" || kind === "refused") {
+      // The body of a request object can be read once, and it has been taken over.
+      return input instanceof Request ? untilEnd(session, inner, request, {}, signal) : untilEnd(session, inner, input, init, signal);
+    }
     let last;
+    let failed;
     const send = async (planned) => {
       const headers = new Headers(request.headers);
       headers.delete("content-length");
@@ -389,9 +449,12 @@ function governedFetch(scope, clone, inner) {
       session.underWay.add(stop);
       try {
         last = await inner(request.url, { ...init, method: "POST", headers, body, redirect: request.redirect, signal: controller.signal });
-        if (!last.ok) throw { passOn: last };
+        if (!last.ok) {
+          failed = last;
+          throw new Error(`the provider answered with status ${last.status}`);
+        }
         const isSse = /text\/event-stream/i.test(last.headers.get("content-type") ?? "");
-        return { bytes: await readBody(last, controller.signal), isSse };
+        return { ...(await readBody(last, controller.signal, !session.enforces)), isSse };
       } finally {
         session.underWay.delete(stop);
         release();
@@ -403,10 +466,10 @@ function governedFetch(scope, clone, inner) {
       const tools = toolsOf(text);
       const reply = await run(session, { wire: kind, text, tools, signal, send, aborted });
       if (reply.failed !== undefined) throw new TypeError(`the provider failed: ${reply.failed}`);
-      return answerOf(last, reply.bytes, reply.isSse ? signal : undefined);
+      return answerOf(last, reply.bytes, reply.isSse ? signal : undefined, reply.broken);
     } catch (error) {
-      if (error?.passOn) return error.passOn;
-      if (typeof error?.sessionId === "string") return refusal(error);
+      if (error instanceof ReplayError) return refusal(error);
+      if (failed !== undefined) return failed;
       throw error;
     }
   };
@@ -430,9 +493,9 @@ function abortError(client) {
   return typeof Known === "function" ? new Known() : new DOMException("This operation was aborted", "AbortError");
 }
 
-function connectionError(client, cause) {
+function connectionError(client, cause, message = "the response broke off") {
   const Known = client.constructor.APIConnectionError;
-  return typeof Known === "function" ? new Known({ message: "the response broke off", cause }) : cause;
+  return typeof Known === "function" ? new Known({ message, cause }) : cause;
 }
 
 /** The error that the client itself would have raised over an answer that is none. */
@@ -444,7 +507,8 @@ async function providerError(client, prototype, props, reply) {
   } catch (error) {
     return error;
   }
-  return connectionError(client, new TypeError(`the provider failed: ${reply.failed}`));
+  const message = `the provider failed: ${reply.failed}`;
+  return connectionError(client, new TypeError(message), message);
 }
 
 function promiseClassOf(client) {

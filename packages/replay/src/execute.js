@@ -7,6 +7,13 @@ const { notJson } = require("./options.js");
 const { ServerLost } = require("./server.js");
 const { freeze } = require("./snapshots.js");
 
+/** The time of an executor is over. It is its own class: an executor may throw whatever it likes. */
+class Late {
+  constructor(error) {
+    this.error = error;
+  }
+}
+
 /** Wraps the executors of a session. */
 function wrapTools(session) {
   const wrapped = {};
@@ -38,7 +45,7 @@ async function execute(session, name, executor, given, callId) {
       try {
         result = await once(session, executor, args, allowed);
       } catch (error) {
-        if (error?.late) throw error.late;
+        if (error instanceof Late) throw error.error;
         const code = typeof error?.code === "string" ? error.code : "";
         if (left > 1 && allowed.retry_on.includes(code)) continue;
         await report(session, allowed, { outcome: "error", code });
@@ -80,7 +87,7 @@ async function once(session, executor, args, allowed) {
     timer = setTimeout(() => {
       controller.abort();
       const message = "the tool did not end in time; whether it took effect is not known";
-      reject({ late: makeError("ReplayTimeoutError", message, { sessionId: session.id }) });
+      reject(new Late(makeError("ReplayTimeoutError", message, { sessionId: session.id })));
     }, timeout_ms);
   });
   const context = { callId: call_id ?? "", sessionId: session.id, signal: controller.signal };
@@ -88,7 +95,7 @@ async function once(session, executor, args, allowed) {
   try {
     return await Promise.race([result, late]);
   } catch (error) {
-    if (error?.late) {
+    if (error instanceof Late) {
       await report(session, allowed, { outcome: "unknown" });
       result.then(
         (value) => report(session, allowed, success(value)),

@@ -15,7 +15,8 @@ function run(session, call) {
       return await governed(session, call);
     } catch (error) {
       // The core itself failed: there is no verdict, and there will be none in this session.
-      if (!session.core.broken || error?.isFault !== true) throw dressed(session, error?.isFault ? error.error : error, call.Base);
+      const isFault = error instanceof Fault;
+      if (!session.core.broken || !isFault) throw dressed(session, isFault ? error.error : error, call.Base);
       if (!session.allowsFaults) throw session.fault(error.error, call.Base, call.isProposed !== true);
       session.countUnguarded();
       return error.reply ?? call.send(call.text);
@@ -76,9 +77,17 @@ async function takenUp(session, Base) {
 
 /** Tells the program what was taken out of a request. */
 function tellNarrowing(session, narrowing, tools) {
-  if (!session.removesTools || narrowing === null || !session.callbacks.onNarrow) return;
+  if (!session.enforces || narrowing === null || !session.callbacks.onNarrow) return;
   const allowed = Object.freeze(own(tools, narrowing.allowed));
   session.tell("onNarrow", Object.freeze({ allowed, removed: freeze(narrowing.removed) }));
+}
+
+/** What the core threw. It is its own class: what a client or a callback throws is never taken for it. */
+class Fault {
+  constructor(error, reply) {
+    this.error = error;
+    this.reply = reply;
+  }
 }
 
 /** Calls the core, and marks what it throws. The reply is what is released if faults are allowed. */
@@ -86,7 +95,7 @@ function fromCore(act, reply) {
   try {
     return act();
   } catch (error) {
-    throw { isFault: true, error, reply };
+    throw new Fault(error, reply);
   }
 }
 
@@ -95,7 +104,7 @@ async function keep(session, attempt, Base) {
   try {
     await session.settle();
   } catch (error) {
-    if (session.core.broken) throw { isFault: true, error };
+    if (session.core.broken) throw new Fault(error);
     if (session.allowsFaults) {
       session.countUnguarded();
       return;

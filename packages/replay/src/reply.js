@@ -4,40 +4,89 @@
 /** What is read of a response at most: one byte more than the core accepts, so that it sees that there is more. */
 const BYTES_MAX = 16 * 1024 * 1024 + 1;
 
-/** Reads a body to its end. */
-async function readBody(response, signal) {
-  if (!response.body) return new Uint8Array();
+/** Statuses of responses that have no body, for which no response with one can be made. */
+const BODILESS = [101, 103, 204, 205, 304];
+
+/**
+ * Reads a body to its end, and throws when it breaks off. Where nothing is blocked (`isLenient`), everything is read however
+ * much it is, and of a body that breaks off what came is returned, with why it broke off under `broken`.
+ */
+async function readBody(response, signal, isLenient = false) {
+  const body = response.body;
+  if (body === null) return { bytes: new Uint8Array() };
   const chunks = [];
   let length = 0;
-  const reader = response.body.getReader();
-  const stop = () => reader.cancel(signal.reason).catch(() => {});
+  try {
+    for await (const chunk of chunksOf(response, signal)) {
+      const bytes = bytesOf(chunk);
+      chunks.push(bytes);
+      length += bytes.length;
+      if (length >= BYTES_MAX && !isLenient) break;
+    }
+  } catch (error) {
+    if (!isLenient || signal?.aborted) throw error;
+    return { bytes: Buffer.concat(chunks, length), broken: error };
+  }
+  return { bytes: chunks.length === 1 ? chunks[0] : Buffer.concat(chunks, length) };
+}
+
+/** The pieces of a body: of a web stream, of a stream of Node (`node-fetch` and the like), or what a reader of the response gives. */
+async function* chunksOf(response, signal) {
+  const { body } = response;
+  const isWeb = typeof body?.getReader === "function";
+  if (!isWeb && typeof body?.[Symbol.asyncIterator] !== "function") {
+    yield await wholeBody(response);
+    return;
+  }
+  const reader = isWeb ? body.getReader() : null;
+  const pieces = isWeb ? null : body[Symbol.asyncIterator]();
+  const next = () => (isWeb ? reader.read() : pieces.next());
+  const cancel = async (reason) => (isWeb ? reader.cancel(reason) : (body.destroy?.(), pieces.return?.()));
+  const stop = () => cancel(signal.reason).catch(() => {});
+  let isOver = false;
   signal?.addEventListener("abort", stop, { once: true });
   try {
     for (;;) {
       signal?.throwIfAborted();
-      const { done, value } = await reader.read();
+      const { done, value } = await next();
       signal?.throwIfAborted();
       if (done) break;
-      chunks.push(value);
-      length += value.length;
-      if (length >= BYTES_MAX) {
-        await reader.cancel().catch(() => {});
-        break;
-      }
+      yield value;
     }
+    isOver = true;
+  } catch (error) {
+    isOver = true;
+    throw error;
   } finally {
     signal?.removeEventListener("abort", stop);
+    if (!isOver) await cancel().catch(() => {});
   }
-  return chunks.length === 1 ? chunks[0] : Buffer.concat(chunks, length);
 }
 
-/** A body that comes event by event, and breaks off when its reader gives up, as one from the network does. */
-function eventsOf(bytes, signal) {
+async function wholeBody(response) {
+  for (const name of ["arrayBuffer", "text"]) if (typeof response[name] === "function") return response[name]();
+  if (typeof response.json === "function") return JSON.stringify(await response.json());
+  throw new TypeError("the client's `fetch` gave a response whose body cannot be read: give the client a `fetch` whose responses have a `body` or `arrayBuffer()`");
+}
+
+function bytesOf(chunk) {
+  if (chunk instanceof Uint8Array) return chunk;
+  if (typeof chunk === "string") return Buffer.from(chunk);
+  if (ArrayBuffer.isView(chunk)) return Buffer.from(chunk.buffer, chunk.byteOffset, chunk.byteLength);
+  if (Object.prototype.toString.call(chunk) === "[object ArrayBuffer]") return Buffer.from(chunk);
+  throw new TypeError("the client's `fetch` gave a response whose body is not made of bytes: give the client a `fetch` whose responses are");
+}
+
+/**
+ * A body that comes event by event, and breaks off when its reader gives up, as one from the network does; or at its end, where
+ * the one from the network did.
+ */
+function eventsOf(bytes, signal, broken) {
   const buffer = Buffer.from(bytes.buffer, bytes.byteOffset, bytes.byteLength);
   let at = 0;
   const pull = (controller) => {
-    if (signal.aborted) return controller.error(new DOMException("This operation was aborted", "AbortError"));
-    if (at >= buffer.length) return controller.close();
+    if (signal?.aborted) return controller.error(new DOMException("This operation was aborted", "AbortError"));
+    if (at >= buffer.length) return broken === undefined ? controller.close() : controller.error(broken);
     const blank = buffer.indexOf("\n\n", at);
     const end = blank === -1 ? buffer.length : blank + 2;
     controller.enqueue(new Uint8Array(buffer.subarray(at, end)));
@@ -46,13 +95,24 @@ function eventsOf(bytes, signal) {
   return new ReadableStream({ pull }, { highWaterMark: 0 });
 }
 
+/** A response like another one with another body. */
+function like(response, body) {
+  const { status, statusText, headers } = response;
+  return new Response(BODILESS.includes(status) ? null : body, { status, statusText, headers: headers instanceof Headers ? headers : [...headers] });
+}
+
 /** The same response with these bytes. With a signal they are the events of a stream. */
-function answerOf(response, bytes, signal) {
-  const made = new Response(signal ? eventsOf(bytes, signal) : bytes, response);
+function answerOf(response, bytes, signal, broken) {
+  const made = like(response, signal || broken !== undefined ? eventsOf(bytes, signal, broken) : bytes);
   const length = String(bytes.length);
-  if ((response.headers.get("content-length") ?? length) !== length) made.headers.set("content-length", length);
-  Object.defineProperty(made, "url", { value: response.url });
-  return made;
+  if (broken === undefined && (response.headers.get("content-length") ?? length) !== length) made.headers.set("content-length", length);
+  return placed(made, response);
+}
+
+/** What a response says of where it came from, and what one that is made cannot be given otherwise. */
+function placed(made, { url, redirected, type }) {
+  const value = (value) => ({ value, configurable: true });
+  return Object.defineProperties(made, { url: value(url), redirected: value(redirected === true), type: value(type ?? "default") });
 }
 
 const READ = Symbol("read");
@@ -112,11 +172,19 @@ function taken(read) {
 function whole(response) {
   const read = response[READ];
   if (read.made === null) {
-    read.made = new Response(taken(read), response);
+    read.made = placed(like(response, taken(read)), response);
     // A body is read once.
     if (read.isUsed) read.made.arrayBuffer().catch(() => {});
   }
   return read.made;
+}
+
+/**
+ * The response that is handed to a program: one that was read here is made whole, because whoever takes the readers of the
+ * class itself (`Response.prototype.text.call`) would find a body that is used up.
+ */
+function handed(response) {
+  return response?.[READ] === undefined ? response : whole(response);
 }
 
 const READERS = ["arrayBuffer", "blob", "body", "bodyUsed", "bytes", "clone", "formData", "json", "text"];
@@ -134,7 +202,7 @@ function readsItself(response) {
 function unread(response, bytes, signal) {
   if (Object.getPrototypeOf(response) !== Response.prototype || readsItself(response)) return answerOf(response, bytes, signal);
   readPrototype ??= makeReadPrototype();
-  const made = signal ? new Response(eventsOf(bytes, signal), response) : null;
+  const made = signal ? placed(like(response, eventsOf(bytes, signal)), response) : null;
   Object.defineProperty(response, READ, { value: { bytes: signal ? null : bytes, isUsed: false, made } });
   return Object.setPrototypeOf(response, readPrototype);
 }
@@ -147,4 +215,4 @@ function refusal(error) {
   return new Response(body, { status: 403, headers: { "content-type": "application/json", "x-should-retry": "false" } });
 }
 
-module.exports = { answerOf, readBody, readsItself, refusal, unread };
+module.exports = { answerOf, handed, readBody, readsItself, refusal, unread };

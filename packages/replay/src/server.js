@@ -241,13 +241,18 @@ class Server {
     this.#controls.length = 0;
   }
 
-  /** Ends the session on the server too; tries as long as the process lives. */
+  /**
+   * Ends the session on the server too; tries as long as the process lives. A server that never heard of the session need not
+   * hear of its end; but one with a name may have been opened by another process, which a kill must reach.
+   */
   end(rest, body) {
     clearInterval(this.#heartbeat);
+    const isKnown = this.#opening !== null;
+    if (!isKnown && !(rest === "/kill" && this.#session.isNamed)) return;
+    if (!isKnown) this.#controls.length = 0;
     this.#controls.push({ rest, body });
     const send = async () => {
       while (this.#controls.length > 0) {
-        if (this.#opening === null) return;
         try {
           await this.#opening;
           await this.#sendHeld();

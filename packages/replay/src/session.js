@@ -80,7 +80,8 @@ class Session {
   #obey(options) {
     this.options = options;
     this.mode = options.mode ?? "enforce";
-    this.removesTools = this.mode === "enforce" && options.compatEnforcement !== "advisory";
+    /** False where everything goes on as without a session, and is only told. */
+    this.enforces = this.mode === "enforce" && options.compatEnforcement !== "advisory";
     this.allowsFaults = options.onError === "allow";
     this.unguardedMax = options.maxUnguardedCalls ?? 3;
   }

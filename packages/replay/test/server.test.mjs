@@ -196,6 +196,22 @@ test("a kill reaches the server, also while a call waits", async () => {
   assert.equal((await waiting()).some((one) => one.session_id === world.session.getState().sessionId), false);
 });
 
+test("a kill in a process that made no call reaches the session of that name, and a name that nobody opened is left alone", async () => {
+  const sessionId = `named-${process.pid}`;
+  const world = await atDesk([{ text: "hello" }, { text: "again" }], { sessionId });
+  await world.turn();
+  const other = await atDesk([], { sessionId });
+  other.session.addLabel("not-sent");
+  other.session.kill();
+  await until(async () => (await shown(world.session)).killed);
+  assert.equal((await shown(world.session)).labels?.includes("not-sent") ?? false, false);
+  assert.ok((await failure(world.turn())) instanceof ReplayKillError);
+  const none = await atDesk([], { sessionId: `${sessionId}-none` });
+  none.session.kill();
+  await new Promise((resolve) => setTimeout(resolve, 500));
+  assert.equal((await server.ask("GET", `/api/v1/replay/sessions/${sessionId}-none`)).status, 404);
+});
+
 test("a kill on the server stops the next call, the next tool, and whoever waits", async () => {
   for (const how of ["create", "execute", "wait"]) {
     const world = await atDesk([find, assess, pay(20_000), find], { amount: 20_000 });

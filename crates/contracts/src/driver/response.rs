@@ -7,7 +7,9 @@ use domain::Timestamp;
 use super::{DriveError, Driver, Judged, Open, Waiting, digest, failed};
 use crate::checkpoint::{Answer, Answers, ApprovalResponse, question, read_answer};
 use crate::event::{Call, Event, Release, Responded};
-use crate::gate::{AttemptCost, Decision, Settlement, settle, settled, shadow_delta, unreadable};
+use crate::gate::{
+    AttemptCost, Decision, Settlement, settle, settled, shadow_delta, unread_delta, unreadable,
+};
 use crate::judge::{Judgement, Occasion, Verdict, judge_again};
 use crate::precheck::{check_attempt, check_open};
 use crate::rules::Mode;
@@ -69,7 +71,12 @@ impl Driver {
             Ok(reply) => return Ok(Received::Reply(Box::new(open), Box::new(reply))),
             Err(ReplyError::Provider { detail }) => {
                 self.commit(failed(now, true), None);
-                return Err(DriveError::Provider { detail });
+                if self.rules.enforces() {
+                    return Err(DriveError::Provider { detail });
+                }
+                return Ok(Received::Judged(
+                    self.pass_failed(&open, response, &detail, now),
+                ));
             }
             Err(ReplyError::Unreadable { detail }) => detail,
         };
@@ -317,6 +324,31 @@ impl Driver {
         Judged::Rejected(Box::new(decision))
     }
 
+    /// What a provider sent instead of an answer, or the part of one, is the program's to deal with, as without a session.
+    fn pass_failed(
+        &mut self,
+        open: &Open,
+        response: &[u8],
+        detail: &str,
+        now: Timestamp,
+    ) -> Judged {
+        self.tell("response_unread", now, &[("detail", detail)]);
+        self.note_unread(open, None);
+        self.capture(open, None, None);
+        Judged::Released {
+            body: response.to_vec(),
+            decision: None,
+        }
+    }
+
+    /// The last difference is that of the last call, also where its response could not be read.
+    fn note_unread(&mut self, open: &Open, detail: Option<&str>) {
+        if self.rules.options().mode == Mode::Shadow {
+            let delta = unread_delta(&self.rules, &self.state, &open.narrowing, detail);
+            self.last_delta = Some(delta);
+        }
+    }
+
     fn pass_unreadable(
         &mut self,
         open: &Open,
@@ -329,6 +361,7 @@ impl Driver {
             now,
             &[("reason", "response_format_invalid"), ("detail", detail)],
         );
+        self.note_unread(open, Some(detail));
         let release = match self.rules.options().mode {
             Mode::LogOnly => Release::Logged { tools: Vec::new() },
             Mode::Enforce | Mode::Shadow => Release::Shadow {

@@ -41,6 +41,12 @@ struct PartialCall {
 impl ChatStream {
     pub(super) fn read(text: &str, request: &WireRequest) -> Result<(Self, Read), ReplyError> {
         let stream = Stream::read(text)?;
+        // A piece of a call that not every reader would see.
+        let open = stream.open_event().and_then(Event::doc);
+        let delta = open.and_then(|doc| only_choice(doc.root())?.get("delta"));
+        if delta.is_some_and(|delta| delta.get("tool_calls").is_some()) {
+            return Err(ReplyError::provider("the stream ends inside an event"));
+        }
         let mut parts = Parts::default();
         let mut done = None;
         for (index, event) in stream.events().iter().enumerate() {
@@ -53,7 +59,8 @@ impl ChatStream {
                 Data::Json(doc) => parts.take(event, doc, index)?,
             }
         }
-        let Some(done) = done else {
+        // Several servers leave out the word for the end. A stream that said why the model stopped is whole without it.
+        let Some(finish_at) = parts.finish.as_ref().map(|(_, index)| *index).or(done) else {
             return Err(ReplyError::provider("the stream has no end"));
         };
         let finish = parts.finish.as_ref().map(|(word, _)| word.as_str());
@@ -71,7 +78,7 @@ impl ChatStream {
         let stream = Self {
             stream,
             indexes: parts.calls.into_keys().collect(),
-            finish_at: parts.finish.map_or(done, |(_, index)| index),
+            finish_at,
         };
         Ok((stream, read))
     }
@@ -184,6 +191,7 @@ impl Parts {
         if doc.duplicate_outside(&[]) {
             return Err(ReplyError::unreadable("a member stands twice"));
         }
+        check_known(event, root)?;
         let choice = only_choice(root);
         let list = choice.and_then(|choice| choice.get("delta")?.get("tool_calls"));
         stray::check(root, list.map(At::place).as_slice())?;
@@ -284,6 +292,33 @@ fn set_once(known: &mut String, found: Option<At<'_>>) -> Result<(), ReplyError>
         return Err(ReplyError::unreadable("a call with two ids or names"));
     }
     Ok(())
+}
+
+/// Members of a chunk that say nothing of a call, and of which one without choices may consist.
+const BESIDE: [&str; 7] = [
+    "id",
+    "object",
+    "type",
+    "model",
+    "system_fingerprint",
+    "service_tier",
+    "usage",
+];
+
+/// Refuses what is not a chunk and says something. The format has no names of events, and clients hand everything to the
+/// program whatever its name: what such an event means, only the one who sent it knows.
+fn check_known(event: &Event, root: At<'_>) -> Result<(), ReplyError> {
+    let name = event.name().filter(|name| *name != "message");
+    let kind = root.get("object").and_then(At::str);
+    let is_chunk =
+        root.get("choices").is_some() || kind.as_deref() == Some("chat.completion.chunk");
+    let says_little =
+        || (root.members()).all(|(name, value)| BESIDE.contains(&&*name) || value.is_bare());
+    match name {
+        Some(name) if !stray::says_nothing(root) => Err(stray::unknown(name)),
+        None if !is_chunk && !says_little() => Err(stray::unknown(&kind.unwrap_or_default())),
+        Some(_) | None => Ok(()),
+    }
 }
 
 fn only_choice(root: At<'_>) -> Option<At<'_>> {

@@ -243,8 +243,7 @@ fn call_in(root: At<'_>, kind: &str) -> Result<Vec<Range<usize>>, ReplyError> {
         return Ok(Vec::new());
     };
     match block_of(block) {
-        Item::Call(..) => stray::check_readings(block)?,
-        Item::Hosted(_) => {}
+        Item::Call(..) | Item::Hosted(_) => stray::check_readings(block)?,
         Item::Text(_) | Item::Other => return Ok(Vec::new()),
     }
     Ok(vec![block.place()])

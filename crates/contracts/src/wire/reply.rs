@@ -236,7 +236,10 @@ fn body(request: &WireRequest, doc: &Doc) -> Result<(Vec<usize>, Read), ReplyErr
     if doc.duplicate_outside(&parts.opaque) {
         return Err(ReplyError::unreadable("a member stands twice"));
     }
-    stray::check(root, &parts.seen)?;
+    match request.wire {
+        Wire::OpenAiResponses => stray::check_responses(root, &parts.seen)?,
+        Wire::OpenAiChat | Wire::AnthropicMessages => stray::check(root, &parts.seen)?,
+    }
     Ok((parts.places, parts.read))
 }
 
@@ -400,6 +403,7 @@ pub(super) fn responses(root: At<'_>) -> Result<Parts, ReplyError> {
                 opaque.extend(place);
             }
             Item::Hosted(call) => {
+                stray::check_readings(item)?;
                 seen.push(item.place());
                 hosted.push(call);
             }
@@ -524,6 +528,7 @@ pub(super) fn messages(root: At<'_>) -> Result<Parts, ReplyError> {
                 opaque.extend(place);
             }
             Item::Hosted(call) => {
+                stray::check_readings(block)?;
                 seen.push(block.place());
                 hosted.push(call);
             }

@@ -25,6 +25,8 @@ struct Told {
     /// Arguments, or a text, in pieces.
     pieces: Option<String>,
     finished: Option<String>,
+    /// The name that came with the whole arguments.
+    named: Option<String>,
     text: Option<String>,
     /// Commands of a shell, by their number: how each began, its pieces, and the whole.
     commands: BTreeMap<usize, Command>,
@@ -55,7 +57,7 @@ impl ResponsesStream {
             if doc.duplicate_outside(&opaque) {
                 return Err(ReplyError::unreadable("a member stands twice"));
             }
-            stray::check(root, &seen)?;
+            stray::check_responses(root, &seen)?;
             match kind.as_str() {
                 "error" | "response.failed" => {
                     return Err(ReplyError::provider("the stream carries an error"));
@@ -148,6 +150,10 @@ fn calls_in(root: At<'_>, kind: &str) -> Result<Places, ReplyError> {
         _ => Vec::new(),
     };
     let (mut opaque, mut seen) = (Vec::new(), Vec::new());
+    // This one tells the name and the arguments of a call, which are held against the end.
+    if kind == "response.function_call_arguments.done" {
+        seen.push(root.place());
+    }
     for item in items {
         match responses_item(item) {
             Item::Call(_, place) => {
@@ -155,7 +161,10 @@ fn calls_in(root: At<'_>, kind: &str) -> Result<Places, ReplyError> {
                 opaque.extend(place);
                 seen.push(item.place());
             }
-            Item::Hosted(_) => seen.push(item.place()),
+            Item::Hosted(_) => {
+                stray::check_readings(item)?;
+                seen.push(item.place());
+            }
             Item::Text(_) | Item::Other => {}
         }
     }
@@ -217,7 +226,10 @@ fn note(root: At<'_>, kind: &str, told: &mut BTreeMap<usize, Told>) -> Result<()
                 _ => command.finished = Some(text.into_owned()),
             }
         }
-        _ => told.finished = Some(text()?.into_owned()),
+        _ => {
+            told.finished = Some(text()?.into_owned());
+            told.named = text_of(root, "name");
+        }
     }
     Ok(())
 }
@@ -240,6 +252,7 @@ impl Told {
                 .is_some_and(|call| call.id == *id && call.name == *name)
         });
         let same_done = self.done.is_none() || self.done == call;
+        let same_name = self.named.is_none() || self.named == text_of(item, "name");
         let whole = text_of(item, "arguments")
             .or_else(|| text_of(item, "input"))
             .or_else(|| text_of(item.get("operation")?, "diff"));
@@ -257,7 +270,7 @@ impl Told {
             let whole = list.get(*number).and_then(|whole| whole.str());
             whole.is_some_and(|whole| command.is(&whole))
         });
-        if same_added && same_done && same_pieces && same_text && same_commands {
+        if same_added && same_done && same_name && same_pieces && same_text && same_commands {
             Ok(())
         } else {
             Err(differs())

@@ -11,6 +11,7 @@ use crate::json::Limits;
 pub(super) struct Stream {
     text: String,
     events: Vec<Event>,
+    is_open: bool,
 }
 
 /// One event, its blank line included.
@@ -50,6 +51,7 @@ impl Stream {
         // A byte order mark in front is not part of the first line.
         let mut at = if text.starts_with('\u{feff}') { 3 } else { 0 };
         let mut event_start = 0;
+        let mut is_open = false;
         while let Some((line, end)) = next_line(text, at) {
             let place = at..end;
             at = end;
@@ -66,14 +68,26 @@ impl Stream {
             event_start = end;
             events.push(Event::read(text, whole, std::mem::take(&mut lines))?);
         }
-        // A reader that ends an event at the end of the stream would see more than one that does not.
-        if !lines.is_empty() || at != text.len() {
-            return Err(ReplyError::provider("the stream ends inside an event"));
+        if at != text.len() {
+            lines.push((at..text.len(), Line::Other));
+        }
+        if !lines.is_empty() {
+            // What cannot be read was cut off, whatever it was.
+            let last = Event::read(text, event_start..text.len(), lines);
+            let cut = |_| ReplyError::provider("the stream ends inside an event");
+            events.push(last.map_err(cut)?);
+            is_open = true;
         }
         Ok(Self {
             text: text.to_owned(),
             events,
+            is_open,
         })
+    }
+
+    /// The last event if no blank line follows it: some readers end an event at the end of the stream, others leave it out.
+    pub(super) fn open_event(&self) -> Option<&Event> {
+        self.events.last().filter(|_| self.is_open)
     }
 
     pub(super) fn events(&self) -> &[Event] {
@@ -261,11 +275,23 @@ mod tests {
 
     #[test]
     fn a_stream_that_ends_inside_an_event_is_not_read() {
-        for text in ["data: {}\n", "data: {}", "data: {}\n\nda"] {
+        for text in ["data: {", "data: {\"a\n", "data: {}\n\ndata: [DO"] {
             assert!(matches!(
                 Stream::read(text),
                 Err(ReplyError::Provider { .. })
             ));
+        }
+        for text in [
+            "data: {}\n\ndata: [DONE]",
+            "data: {}\n\ndata: [DONE]\r\n",
+            "data: {}\n\n: bye",
+            "data: {}\n\ndata: {}",
+            "data: {}\n\ndata: {}\n",
+        ] {
+            let stream = Stream::read(text).unwrap();
+            assert_eq!(stream.events().len(), 2, "{text}");
+            assert!(stream.open_event().is_some(), "{text}");
+            assert_eq!(stream.write(|_, _| Change::Keep), text);
         }
         for text in ["data: {\n\n", "data: 1\n\n", "data\n\n"] {
             assert!(matches!(

@@ -5,18 +5,6 @@ use std::ops::Range;
 use super::doc::At;
 use super::reply::ReplyError;
 
-/// Members that show what was offered or asked, or that describe a form: nothing in them is proposed.
-const SHOWN: [&str; 8] = [
-    "tools",
-    "tool_choice",
-    "instructions",
-    "prompt",
-    "metadata",
-    "parameters",
-    "input_schema",
-    "schema",
-];
-
 /// Events of the Responses format that have no call in them, or pieces of one that are held against the end.
 const EVENTS: [&str; 57] = [
     "response.created",
@@ -97,34 +85,133 @@ pub(super) fn says_nothing(at: At<'_>) -> bool {
         .all(|(name, value)| name == "type" || value.is_bare())
 }
 
-/// Refuses calls outside of the places where they were read.
+/// Refuses calls outside of the places where they were read. `read` are calls, or lists of calls.
 pub(super) fn check(root: At<'_>, read: &[Range<usize>]) -> Result<(), ReplyError> {
-    if has_call(root, read) {
-        return Err(ReplyError::unreadable(
-            "a call in a place where none is read",
-        ));
-    }
-    Ok(())
+    Search { read, shown: &[] }.refuse(root)
 }
 
-fn has_call(at: At<'_>, read: &[Range<usize>]) -> bool {
-    if at.is_bare() || at.is_string() || read.contains(&at.place()) {
-        return false;
+/// As [`check`], for a response of the Responses format or an event with one.
+///
+/// It repeats what the request said: the tools and the form of the text. These are searched too, except for the schemas in
+/// them. A schema may describe things that look like calls, and no reader can take one for a call: it would then run every
+/// tool that has such a parameter as soon as it is offered.
+pub(super) fn check_responses(root: At<'_>, read: &[Range<usize>]) -> Result<(), ReplyError> {
+    let shown = definitions(root);
+    Search {
+        read,
+        shown: &shown,
     }
-    if let Some(items) = at.items() {
-        return items.into_iter().any(|item| has_call(item, read));
+    .refuse(root)
+}
+
+/// Where a response, or an event with one or with an item of one, defines tools and forms.
+fn definitions(root: At<'_>) -> Vec<Range<usize>> {
+    let responses = [Some(root), root.get("response")];
+    let mut shown = Vec::new();
+    let mut items: Vec<At<'_>> = root.get("item").into_iter().collect();
+    for response in responses.into_iter().flatten() {
+        shown.extend(response.get("tools").map(At::place));
+        let format = response.get("text").and_then(|text| text.get("format"));
+        shown.extend(format.map(At::place));
+        items.extend(
+            response
+                .get("output")
+                .and_then(At::items)
+                .unwrap_or_default(),
+        );
     }
-    if at.get("type").and_then(At::str).is_some_and(is_call_type) {
-        return true;
+    let lists = items.into_iter().filter(|item| {
+        let kind = item.get("type").and_then(At::str);
+        matches!(
+            kind.as_deref(),
+            Some("mcp_list_tools" | "tool_search_output")
+        )
+    });
+    shown.extend(lists.filter_map(|item| item.get("tools").map(At::place)));
+    shown
+}
+
+/// A search for calls in a whole answer.
+#[derive(Clone, Copy)]
+struct Search<'s> {
+    /// Calls that were read, and lists of them. Their arguments are judged with them; the rest of them is searched.
+    read: &'s [Range<usize>],
+    /// Definitions.
+    shown: &'s [Range<usize>],
+}
+
+impl Search<'_> {
+    fn refuse(self, root: At<'_>) -> Result<(), ReplyError> {
+        if self.finds(root) {
+            return Err(ReplyError::unreadable(
+                "a call in a place where none is read",
+            ));
+        }
+        Ok(())
     }
-    at.members().any(|(name, value)| match &*name {
-        _ if value.is_null() || SHOWN.contains(&&*name) => false,
-        "tool_calls" if read.contains(&value.place()) => false,
-        "tool_calls" => value.items().is_none_or(|items| !items.is_empty()),
-        "function_call" => true,
-        "function" | "custom" => value.get("name").is_some(),
-        _ => has_call(value, read),
-    })
+
+    fn finds(self, at: At<'_>) -> bool {
+        if at.is_bare() || at.is_string() {
+            return false;
+        }
+        if self.shown.contains(&at.place()) {
+            return self.finds_in_definition(at);
+        }
+        let is_read = self.read.contains(&at.place());
+        if let Some(items) = at.items() {
+            let mut items = items.into_iter();
+            return items.any(|item| match is_read {
+                true => self.finds_beside(item),
+                false => self.finds(item),
+            });
+        }
+        if is_read {
+            return self.finds_beside(at);
+        }
+        if has_call_type(at) || at.get("name").is_some() && has_arguments(at) {
+            return true;
+        }
+        at.members().any(|(name, value)| match &*name {
+            _ if value.is_null() => false,
+            "tool_calls" if self.read.contains(&value.place()) => self.finds(value),
+            "tool_calls" => value.items().is_none_or(|items| !items.is_empty()),
+            "function_call" => true,
+            "function" | "custom" if value.get("name").is_some() => true,
+            _ => self.finds(value),
+        })
+    }
+
+    /// Searches what stands in a call beside its name and its arguments.
+    fn finds_beside(self, call: At<'_>) -> bool {
+        call.members().any(|(name, value)| match &*name {
+            "arguments" | "input" | "action" | "actions" | "operation" => false,
+            "function" | "custom" if value.is_object() => self.finds_beside(value),
+            _ => self.finds(value),
+        })
+    }
+
+    /// Searches a definition: it has a name, and no arguments.
+    fn finds_in_definition(self, at: At<'_>) -> bool {
+        if let Some(items) = at.items() {
+            return items.into_iter().any(|item| self.finds_in_definition(item));
+        }
+        if has_call_type(at) || has_arguments(at) {
+            return true;
+        }
+        at.members().any(|(name, value)| match &*name {
+            "parameters" | "input_schema" | "output_schema" | "schema" => false,
+            "tool_calls" | "function_call" => !value.is_null(),
+            _ => self.finds_in_definition(value),
+        })
+    }
+}
+
+fn has_arguments(at: At<'_>) -> bool {
+    at.get("arguments").is_some() || at.get("input").is_some()
+}
+
+fn has_call_type(at: At<'_>) -> bool {
+    at.get("type").and_then(At::str).is_some_and(is_call_type)
 }
 
 fn is_call_type(kind: std::borrow::Cow<'_, str>) -> bool {

@@ -347,6 +347,58 @@ fn a_response_that_cannot_be_read_as_one_thing_is_blocked_whole() {
 }
 
 #[test]
+fn what_a_provider_sends_instead_of_an_answer_is_passed_on_where_nothing_is_blocked() {
+    let chunk = r#"data: {"choices":[{"index":0,"delta":{"content":"hi"}}]}"#;
+    for (sent, is_sse) in [
+        (r#"{"error":{"message":"busy"}}"#.to_owned(), false),
+        (r#"{"error":{"message":"busy"}}"#.to_owned(), true),
+        (format!("{chunk}\n\n"), true),
+        (format!("{chunk}\n\n{chunk}"), true),
+        (format!("{chunk}\n\ndata: {{\"error\":{{}}}}\n\n"), true),
+        (String::new(), true),
+    ] {
+        let mut strict = plain("", |_| {});
+        let attempt = |driver: &mut Driver| {
+            let planned = driver.plan(Wire::OpenAiChat, &body(&["a"]), at(1)).unwrap();
+            driver.judge(planned.attempt, sent.as_bytes(), is_sse, at(1))
+        };
+        let refused = attempt(&mut strict);
+        assert!(
+            matches!(refused, Err(DriveError::Provider { .. })),
+            "{sent}: {refused:?}"
+        );
+        for mode in [Mode::Shadow, Mode::LogOnly] {
+            let mut driver = plain("", |options| options.mode = mode);
+            let Ok(Judged::Released { body, decision }) = attempt(&mut driver) else {
+                panic!("{sent}: {mode:?}");
+            };
+            assert_eq!(body, sent.as_bytes());
+            assert_eq!(decision, None);
+            let told = driver.diagnostics();
+            assert!(
+                told.iter().any(|told| told.name == "response_unread"),
+                "{told:?}"
+            );
+            let delta = driver.last_shadow_delta();
+            assert_eq!(delta.is_some(), mode == Mode::Shadow);
+            assert!(delta.is_none_or(|delta| delta.would_have_blocked.is_empty()));
+            assert_eq!(driver.state().attempt_count, 1);
+        }
+    }
+    // What has two readings would have been blocked, and the difference says so.
+    let mut driver = plain("", |options| options.mode = Mode::Shadow);
+    let planned = driver.plan(Wire::OpenAiChat, &body(&["a"]), at(1)).unwrap();
+    let odd = b"[1]";
+    let judged = driver.judge(planned.attempt, odd, false, at(1)).unwrap();
+    assert!(matches!(judged, Judged::Released { body, .. } if body == odd));
+    let delta = driver.last_shadow_delta().unwrap();
+    let [blocked] = delta.would_have_blocked.as_slice() else {
+        panic!("{delta:?}");
+    };
+    assert_eq!(blocked.reason, BlockReason::ResponseFormatInvalid);
+}
+
+#[test]
 fn shadow_changes_neither_request_nor_response() {
     let mut driver = desk(crate::support::shadow);
     let sent = body(&TOOLS);

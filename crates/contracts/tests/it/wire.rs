@@ -764,6 +764,97 @@ fn a_call_with_two_readings_or_outside_of_its_place_is_not_judged() {
 }
 
 #[test]
+fn nothing_of_an_answer_is_left_out_of_the_search_for_calls() {
+    let got = |wire: Wire, body: &str| Reply::read(&simple(wire), body.as_bytes(), false, false);
+    let call = r#"{"id":"d","type":"function","function":{"name":"drop","arguments":"{}"}}"#;
+    let item = r#"{"type":"function_call","call_id":"d","name":"drop","arguments":"{}"}"#;
+    let block = r#"{"type":"tool_use","id":"d","name":"drop","input":{}}"#;
+    let flat = r#"{"type":"tool_proposal","name":"drop","arguments":"{}"}"#;
+    let bare = r#"{"name":"drop","input":{}}"#;
+    let chat = |member: &str| {
+        format!(
+            r#"{{"id":"r","choices":[{{"index":0,"finish_reason":"stop","message":{{"role":"assistant","content":"hi",{member}}}}}]}}"#
+        )
+    };
+    let called = |member: &str| {
+        let call = format!(
+            r#"{{"id":"c","type":"function","function":{{"name":"look","arguments":"{{}}"}},{member}}}"#
+        );
+        chat(&format!(r#""tool_calls":[{call}]"#))
+    };
+    let responses =
+        |member: &str| format!(r#"{{"id":"r","status":"completed",{member},"output":[]}}"#);
+    let listed = |item: &str| format!(r#"{{"id":"r","status":"completed","output":[{item}]}}"#);
+    let messages = |member: &str| {
+        format!(
+            r#"{{"id":"m","stop_reason":"end_turn","content":[{{"type":"text","text":"hi",{member}}}]}}"#
+        )
+    };
+    for hidden in [call, item, block, flat, bare] {
+        for member in [
+            "custom",
+            "function",
+            "metadata",
+            "prompt",
+            "tools",
+            "schema",
+            "parameters",
+            "instructions",
+            "tool_choice",
+        ] {
+            for member in [
+                format!(r#""{member}":[{hidden}]"#),
+                format!(r#""{member}":{{"a":{{"b":[{hidden}]}}}}"#),
+            ] {
+                for (wire, body) in [
+                    (Wire::OpenAiChat, chat(&member)),
+                    (Wire::OpenAiChat, called(&member)),
+                    (Wire::OpenAiResponses, responses(&member)),
+                    (Wire::AnthropicMessages, messages(&member)),
+                    (
+                        Wire::OpenAiResponses,
+                        listed(&format!(
+                            r#"{{"type":"web_search_call","id":"w",{member}}}"#
+                        )),
+                    ),
+                    (
+                        Wire::OpenAiResponses,
+                        listed(&format!(
+                            r#"{{"type":"function_call","call_id":"c","name":"look","arguments":"{{}}",{member}}}"#
+                        )),
+                    ),
+                ] {
+                    let got = got(wire, &body);
+                    let refused = matches!(got, Err(ReplyError::Unreadable { .. }));
+                    assert!(refused, "{body}: {got:?}");
+                }
+            }
+        }
+    }
+    // What a response repeats of its request, and what else stands in answers, is not taken for a call.
+    let schema = r#"{"type":"object","properties":{"tool_calls":{"type":"function_call","name":{},"arguments":{}}}}"#;
+    let tools = format!(
+        r#"[{{"type":"function","name":"look","parameters":{schema}}},{{"type":"custom","name":"say","format":{{"type":"text"}}}},{{"type":"mcp","server_label":"x","allowed_tools":["a"]}},{{"type":"namespace","name":"n","tools":[{{"type":"function","name":"a","parameters":{schema}}}]}}]"#
+    );
+    for good in [
+        responses(&format!(
+            r#""tools":{tools},"tool_choice":{{"type":"function","name":"look"}},"metadata":{{"name":"x"}},"instructions":"be kind","text":{{"format":{{"type":"json_schema","name":"f","schema":{schema}}}}}"#
+        )),
+        listed(&format!(
+            r#"{{"type":"mcp_list_tools","id":"l","server_label":"x","tools":[{{"name":"a","input_schema":{schema}}}]}}"#
+        )),
+        listed(
+            r#"{"type":"web_search_call","id":"w","status":"completed","action":{"type":"search","query":"x"}}"#,
+        ),
+    ] {
+        let got = got(Wire::OpenAiResponses, &good);
+        assert!(got.is_ok(), "{good}: {got:?}");
+    }
+    let signed = called(r#""extra_content":{"google":{"thought_signature":"x"}}"#);
+    assert!(got(Wire::OpenAiChat, &signed).is_ok());
+}
+
+#[test]
 fn r35_a_response_beyond_its_size_is_not_judged() {
     let mut incoming = Incoming::default();
     let chunk = vec![b' '; 1 << 20];

@@ -100,6 +100,26 @@ fn a_message_that_says_two_things_or_breaks_off_is_not_judged() {
 }
 
 #[test]
+fn the_name_beside_whole_arguments_is_held_against_the_end() {
+    let call =
+        json!({"type":"function_call","id":"fc1","call_id":"c1","name":"a","arguments":"{}"});
+    let list = |done: Value| {
+        events(&[
+            done,
+            json!({"type":"response.completed","response":{"id":"resp_1","status":"completed","output":[call]}}),
+        ])
+    };
+    let done = json!({"type":"response.function_call_arguments.done","item_id":"fc1","output_index":0,"name":"a","arguments":"{}"});
+    assert!(read(Wire::OpenAiResponses, &list(done.clone())).is_ok());
+    let mut other = done.clone();
+    other["name"] = json!("drop");
+    unreadable(Wire::OpenAiResponses, &list(other));
+    let mut hidden = done;
+    hidden["more"] = json!([call]);
+    unreadable(Wire::OpenAiResponses, &list(hidden));
+}
+
+#[test]
 fn r22_in_a_stream_reasoning_goes_with_its_call_and_nothing_follows_the_end() {
     let reasoning = json!({"type":"reasoning","id":"rs1","summary":[]});
     let call =

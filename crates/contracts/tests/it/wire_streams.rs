@@ -548,6 +548,16 @@ fn r22_a_stream_without_its_end_is_a_provider_error() {
             }
             match read(wire, head) {
                 Err(ReplyError::Provider { .. }) => {}
+                // Not every server says the word that ends a chat; why the model stopped was said.
+                Ok(reply) if wire == Wire::OpenAiChat => {
+                    let whole = read(wire, &stream).unwrap();
+                    assert_eq!(
+                        reply.response(),
+                        whole.response(),
+                        "seed {seed} cut at {cut}"
+                    );
+                    assert_eq!(reply.whole(), head.as_bytes());
+                }
                 other => panic!("seed {seed} cut at {cut}: {other:?}"),
             }
         }
@@ -614,6 +624,73 @@ fn chat_pieces_that_readers_join_differently_are_not_judged() {
             ),
             "{broken}"
         );
+    }
+}
+
+#[test]
+fn a_chat_is_whole_once_the_model_said_why_it_stopped() {
+    let chunk = |delta: &str, finish: &str| {
+        format!(
+            "data: {{\"choices\":[{{\"index\":0,\"delta\":{delta},\"finish_reason\":{finish}}}]}}\n\n"
+        )
+    };
+    let call =
+        r#"{"tool_calls":[{"index":0,"id":"a","function":{"name":"find","arguments":"{}"}}]}"#;
+    let whole = format!("{}{}", chunk(call, "null"), chunk("{}", "\"tool_calls\""));
+    for end in [
+        "",
+        "data: [DONE]",
+        "data: [DONE]\n",
+        "data: [DONE]\n\n",
+        ": bye",
+        "data: {\"choices\":[],\"usage\":{}}",
+        "data: {\"choices\":[],\"usage\":{}}\n",
+    ] {
+        let stream = format!("{whole}{end}");
+        let reply = read(Wire::OpenAiChat, &stream).unwrap();
+        assert_eq!(reply.response().calls.len(), 1);
+        assert_eq!(reply.whole(), stream.as_bytes());
+        let stripped = String::from_utf8(reply.stripped(&[0], true)).unwrap();
+        assert!(!stripped.contains("find"), "{stripped}");
+        let again = read(Wire::OpenAiChat, &stripped).unwrap();
+        assert!(again.response().calls.is_empty());
+        assert!(again.response().content.is_some());
+    }
+    let unended = whole.trim_end();
+    let reply = read(Wire::OpenAiChat, unended).unwrap();
+    assert_eq!(reply.response().calls.len(), 1);
+    for cut in [
+        chunk(call, "null"),
+        format!("{whole}data: {{\"cho"),
+        // Not every reader sees the last piece of this call.
+        chunk(call, "\"tool_calls\"").trim_end().to_owned(),
+    ] {
+        let got = read(Wire::OpenAiChat, &cut);
+        assert!(matches!(got, Err(ReplyError::Provider { .. })), "{got:?}");
+    }
+}
+
+#[test]
+fn a_chat_has_no_events_but_chunks() {
+    let chunk = "data: {\"choices\":[{\"index\":0,\"delta\":{\"content\":\"hi\"},\"finish_reason\":\"stop\"}]}\n\ndata: [DONE]\n\n";
+    for odd in [
+        "event: tool_proposal\ndata: {\"type\":\"tool_proposal\",\"tool\":\"drop\"}\n\n",
+        "event: thread.run\ndata: {\"id\":\"x\",\"choices\":[]}\n\n",
+        "data: {\"object\":\"weird\",\"tool\":\"drop\"}\n\n",
+        "data: {\"object\":\"weird\",\"run\":[\"drop\"]}\n\n",
+    ] {
+        unreadable(Wire::OpenAiChat, &format!("{odd}{chunk}"));
+    }
+    for good in [
+        ": keep going\n\n",
+        "event: ping\ndata: {}\n\n",
+        "event: ping\ndata: {\"type\":\"ping\"}\n\n",
+        "event: message\ndata: {\"id\":\"x\",\"object\":\"\",\"choices\":[],\"prompt_filter_results\":[{\"prompt_index\":0}]}\n\n",
+        "data: {\"id\":\"x\",\"object\":\"chat.completion.chunk\",\"x_groq\":{\"id\":\"y\"}}\n\n",
+        "data: {\"id\":\"x\",\"usage\":{\"prompt_tokens\":1,\"completion_tokens\":1}}\n\n",
+    ] {
+        let got = read(Wire::OpenAiChat, &format!("{good}{chunk}"));
+        assert!(got.is_ok(), "{good}: {got:?}");
     }
 }
 
